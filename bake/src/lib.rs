@@ -1,0 +1,1 @@
+//! A checkpoint becomes the archive a trace asks for.

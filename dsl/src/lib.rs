@@ -1,0 +1,1 @@
+//! How a human writes a network.

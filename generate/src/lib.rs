@@ -1,0 +1,1 @@
+//! Tokenizer, chat template, sampling, the token loop.

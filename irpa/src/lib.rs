@@ -1,0 +1,1 @@
+//! IREE parameter archives, byte for byte.

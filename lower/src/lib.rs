@@ -1,0 +1,1 @@
+//! Converters and the module text that iree-compile accepts.

@@ -1,0 +1,140 @@
+//! Element types and shapes.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The type of one element, spelled as StableHLO spells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ElementType {
+    /// IEEE 754 binary32.
+    F32,
+    /// IEEE 754 binary16.
+    F16,
+    /// The upper half of a binary32.
+    Bf16,
+    /// 32-bit two's complement.
+    I32,
+    /// 8-bit two's complement.
+    I8,
+    /// 4-bit two's complement, two to a byte, low nibble first: a storage type.
+    I4,
+    /// A truth value, one to a byte.
+    I1,
+}
+
+impl ElementType {
+    /// Every element type.
+    pub const ALL: [Self; 7] =
+        [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::I8, Self::I4, Self::I1];
+
+    /// The spelling in StableHLO, in dumps and in archives.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::I32 => "i32",
+            Self::I8 => "i8",
+            Self::I4 => "i4",
+            Self::I1 => "i1",
+        }
+    }
+
+    /// Bits that one element takes in storage.
+    pub fn bits(self) -> usize {
+        match self {
+            Self::F32 | Self::I32 => 32,
+            Self::F16 | Self::Bf16 => 16,
+            Self::I8 | Self::I1 => 8,
+            Self::I4 => 4,
+        }
+    }
+
+    /// Bytes that `count` elements take in storage.
+    pub fn bytes(self, count: usize) -> usize {
+        (count * self.bits()).div_ceil(8)
+    }
+
+    /// Whether this is a floating-point type.
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+
+    /// Whether this is an integer type (`i1` is not one).
+    pub fn is_integer(self) -> bool {
+        matches!(self, Self::I32 | Self::I8 | Self::I4)
+    }
+}
+
+impl fmt::Display for ElementType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that is no element type.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an element type; expected one of f32, f16, bf16, i32, i8, i4, i1")]
+pub struct UnknownElementType(pub String);
+
+impl FromStr for ElementType {
+    type Err = UnknownElementType;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|e| e.name() == text).ok_or_else(|| UnknownElementType(text.into()))
+    }
+}
+
+/// The type of a tensor: element type and static shape. Printed as `bf16[2,3]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TensorType {
+    /// The type of every element.
+    pub element: ElementType,
+    /// The extents, outermost first; empty for a scalar.
+    pub shape: Vec<usize>,
+}
+
+impl TensorType {
+    /// A tensor type from its parts.
+    pub fn new(element: ElementType, shape: impl Into<Vec<usize>>) -> Self {
+        Self { element, shape: shape.into() }
+    }
+
+    /// The rank: the number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// The number of elements.
+    pub fn count(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The size in bytes when stored densely.
+    pub fn bytes(&self) -> usize {
+        self.element.bytes(self.count())
+    }
+
+    /// The same shape with another element type.
+    pub fn with_element(&self, element: ElementType) -> Self {
+        Self { element, shape: self.shape.clone() }
+    }
+
+    /// The spelling in MLIR: `tensor<2x3xbf16>`.
+    pub fn mlir(&self) -> String {
+        let mut text = String::from("tensor<");
+        for extent in &self.shape {
+            text += &format!("{extent}x");
+        }
+        text + self.element.name() + ">"
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[", self.element)?;
+        for (i, extent) in self.shape.iter().enumerate() {
+            write!(f, "{}{extent}", if i == 0 { "" } else { "," })?;
+        }
+        f.write_str("]")
+    }
+}

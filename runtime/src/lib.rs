@@ -1,0 +1,1 @@
+//! Compile a module and call it through IREE.

@@ -1,0 +1,1 @@
+//! A program is a DAG of ops.
