@@ -1,1 +1,82 @@
-fn main() {}
+//! Set-up and chores: `cargo xtask setup | demo | test | parity`.
+//!
+//! Needs Rust, Python 3 with pip, a C and a C++ compiler; everything else goes into `.tracewright/`, once.
+
+mod chores;
+mod error;
+mod python;
+mod step;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Set-up and chores of Tracewright.
+#[derive(Parser)]
+#[command(name = "cargo xtask", version)]
+struct Cli {
+    /// The checkout to work in.
+    #[arg(long, hide = true, global = true, default_value_os_t = checkout())]
+    root: PathBuf,
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Install the pinned tools (IREE, cmake, ninja) into `.tracewright/venv`, once.
+    Setup,
+    /// Stream a story from the shipped model.
+    Demo {
+        /// Arguments of `tracewright generate demo`, instead of a prompt of ours.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Run the whole test suite: formatting, lints, documentation, tests.
+    Test {
+        /// Only what needs cargo alone: no set-up, no IREE.
+        #[arg(long)]
+        fast: bool,
+    },
+    /// Compare fresh random configurations with Hugging Face transformers (installs torch: 3 GB).
+    Parity(Parity),
+}
+
+/// What `parity` compares.
+#[derive(Args)]
+pub struct Parity {
+    /// Seed of the configurations, weights and prompts.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Number of configurations.
+    #[arg(long, default_value_t = 50)]
+    cases: u32,
+    /// Compare bf16 weights over 200 positions instead of f32.
+    #[arg(long)]
+    bf16: bool,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match &cli.chore {
+        Chore::Setup => chores::setup(&cli.root).map(drop),
+        Chore::Demo { args } => chores::demo(&cli.root, args),
+        Chore::Test { fast: true } => chores::test_fast(&cli.root),
+        Chore::Test { fast: false } => chores::test(&cli.root),
+        Chore::Parity(parity) => chores::parity(&cli.root, parity),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            error.exit_code()
+        }
+    }
+}
+
+/// The folder this program was built from.
+fn checkout() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}

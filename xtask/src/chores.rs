@@ -1,0 +1,137 @@
+//! The chores themselves: each is a list of steps.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::Parity;
+use crate::error::{Error, at};
+use crate::python;
+use crate::step::{human, start_error, step};
+
+const HOW_CC: &str =
+    "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
+
+/// What the set-up gives to the other chores.
+pub struct Tools {
+    iree_compile: PathBuf,
+    path: OsString,
+}
+
+/// Checks the compilers and installs the pinned tools.
+pub fn setup(root: &Path) -> Result<Tools, Error> {
+    let start = Instant::now();
+    compiler("a C compiler", "CC", "cc")?;
+    compiler("a C++ compiler", "CXX", "c++")?;
+    let requirements = root.join("xtask/requirements.txt");
+    let venv = python::install(&root.join(".tracewright/venv"), &requirements, "about 180 MB, a minute")?;
+    let iree = venv.packages().join("iree/compiler/_mlir_libs");
+    let cmake = venv.packages().join("cmake/data/bin");
+    let path = path([iree.clone(), cmake].into_iter().chain(venv.bin()));
+    eprintln!("set-up is ready in {}: {}", human(start.elapsed()), root.join(".tracewright/venv").display());
+    Ok(Tools { iree_compile: iree.join("iree-compile"), path })
+}
+
+/// Streams a story.
+pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let story = ["-p", "Once upon a time", "-n", "200"].map(String::from);
+    let args = if args.is_empty() { &story[..] } else { args };
+    let what = ["--release", "--features", "iree", "--bin", "tracewright"];
+    step(
+        "build (a few minutes the first time: it builds the IREE runtime)",
+        cargo(root, &["build"]).args(what).env("PATH", &tools.path),
+    )?;
+    step(
+        "demo",
+        cargo(root, &["run", "--quiet"])
+            .args(what)
+            .args(["--", "generate", "demo"])
+            .args(args)
+            .arg("--iree-compile")
+            .arg(&tools.iree_compile)
+            .env("PATH", &tools.path),
+    )
+}
+
+/// The whole suite.
+pub fn test(root: &Path) -> Result<(), Error> {
+    let start = Instant::now();
+    let tools = setup(root)?;
+    let all = ["--workspace", "--all-features"];
+    let cargo = |words: &[&str]| {
+        let mut command = cargo(root, words);
+        command.env("PATH", &tools.path);
+        command
+    };
+    step("format", &mut cargo(&["fmt", "--all", "--check"]))?;
+    step("lint", cargo(&["clippy"]).args(all).args(["--all-targets", "--", "-D", "warnings"]))?;
+    step("documentation", cargo(&["doc", "--no-deps"]).args(all).env("RUSTDOCFLAGS", "-D warnings"))?;
+    step("tests", cargo(&["test"]).args(all))?;
+    eprintln!("everything passed in {}", human(start.elapsed()));
+    Ok(())
+}
+
+/// The members that need cargo alone.
+pub fn test_fast(root: &Path) -> Result<(), Error> {
+    let start = Instant::now();
+    step("format", &mut cargo(root, &["fmt", "--all", "--check"]))?;
+    step("tests", &mut cargo(root, &["test"]))?;
+    eprintln!("the fast part passed in {}", human(start.elapsed()));
+    Ok(())
+}
+
+/// Fresh random configurations, judged by Hugging Face transformers.
+pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let oracle = root.join("tests/oracle");
+    let torch = python::install(
+        &root.join(".tracewright/oracle"),
+        &oracle.join("requirements.txt"),
+        "torch and transformers: about 3 GB, some minutes",
+    )?;
+    let out = root.join(".tracewright/parity");
+    if out.exists() {
+        fs::remove_dir_all(&out).map_err(at("remove", &out))?;
+    }
+    let mut reference = torch.command();
+    reference.arg(oracle.join("parity.py")).args(["--seed", &what.seed.to_string()]);
+    reference.args(["--cases", &what.cases.to_string()]).arg("--out").arg(&out);
+    if what.bf16 {
+        reference.arg("--bf16");
+    }
+    step("reference", &mut reference)?;
+    let bin = ["--release", "--package", "tracewright-tests", "--bin", "parity", "--"];
+    step("compare", cargo(root, &["run"]).args(bin).arg(&out).env("PATH", &tools.path))
+}
+
+/// Whether the C or C++ compiler that cmake will find starts at all.
+fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Error> {
+    let program = env::var_os(variable).unwrap_or_else(|| default.into());
+    let mut command = Command::new(&program);
+    match command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status() {
+        Ok(_) => Ok(()),
+        Err(source) if source.kind() == io::ErrorKind::NotFound => {
+            let tried = format!("`{}` is not on PATH", program.to_string_lossy());
+            Err(Error::Missing { what, tried, how: HOW_CC })
+        }
+        Err(source) => Err(start_error(&command, source)),
+    }
+}
+
+/// PATH with `first` in front.
+fn path(first: impl Iterator<Item = PathBuf>) -> OsString {
+    let old = env::var_os("PATH").unwrap_or_default();
+    env::join_paths(first.chain(env::split_paths(&old))).unwrap_or(old)
+}
+
+/// The cargo that runs us, in the checkout.
+fn cargo(root: &Path, words: &[&str]) -> Command {
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(words).current_dir(root);
+    cargo
+}

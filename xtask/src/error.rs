@@ -1,0 +1,49 @@
+//! What can stop a chore.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, ExitStatus};
+
+/// Why a chore stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Something the machine should have and has not.
+    #[error("{what} is missing ({tried}); install it: {how}")]
+    Missing { what: &'static str, tried: String, how: &'static str },
+    /// A step ended with another status than 0.
+    #[error("step `{step}` failed ({status}): its messages are above; once mended, run this again")]
+    Failed { step: String, status: ExitStatus },
+    /// A quiet step ended with another status than 0.
+    #[error("{what} failed ({status}); the last lines of `{log}`:\n{tail}", log = log.display())]
+    Quiet { what: String, status: ExitStatus, log: PathBuf, tail: String },
+    /// pip said that all went well, and yet a pin is not there.
+    #[error("pip reported success, but `{pin}` is not in `{dir}`: delete that folder and run this again", dir = dir.display())]
+    Incomplete { pin: String, dir: PathBuf },
+    /// The requirements have a line that is not a pin.
+    #[error("line {line} of `{path}` is `{found}`, expected `NAME==VERSION`", path = path.display())]
+    Pin { path: PathBuf, line: usize, found: String },
+    /// A program did not start.
+    #[error("`{program}` did not start: {source}")]
+    Start { program: String, source: io::Error },
+    /// A file or folder refused.
+    #[error("cannot {what} `{path}`: {source}", path = path.display())]
+    File { what: &'static str, path: PathBuf, source: io::Error },
+    /// The user pressed Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    /// 130 for an interrupt, 1 for all else; clap itself ends wrong usage with 2.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Error::Interrupted => ExitCode::from(130),
+            _ => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// Attaches what was tried on which path to an `io::Error`.
+pub fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
+    move |source| Error::File { what, path: path.to_path_buf(), source }
+}

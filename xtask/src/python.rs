@@ -1,0 +1,269 @@
+//! Python packages, pinned, in a folder of our own: installed once, by pip, without root.
+
+use std::fs::{self, File};
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::error::{Error, at};
+use crate::step::{check, human, start_error};
+
+/// The copy of the requirements that a finished install leaves behind, removed before the first change: a folder
+/// without it was not finished, one with another content is out of date.
+const STAMP: &str = "installed.txt";
+
+const HOW_PYTHON: &str =
+    "`apt install python3 python3-venv python3-pip`, `dnf install python3 python3-pip` or the like";
+
+/// A folder of installed packages.
+pub struct Python {
+    dir: PathBuf,
+    packages: PathBuf,
+}
+
+impl Python {
+    /// The folder of the packages themselves. Programs inside them are called there: the scripts in `bin` start
+    /// Python first, and hold the absolute path of the checkout.
+    pub fn packages(&self) -> &Path {
+        &self.packages
+    }
+
+    /// Folders of programs that the packages brought.
+    pub fn bin(&self) -> [PathBuf; 2] {
+        [self.dir.join("bin"), self.packages.join("bin")]
+    }
+
+    /// `python3` with the packages, whether they came into a virtual environment or into a plain folder.
+    pub fn command(&self) -> Command {
+        let own = self.dir.join("bin/python3");
+        let mut python = Command::new(if own.exists() { own } else { "python3".into() });
+        python.env("PYTHONPATH", &self.packages);
+        python
+    }
+}
+
+/// Gives the folder `dir` with the packages that the file `requirements` pins, installing them when they are not
+/// all there. `size` is what the user is told about the download.
+pub fn install(dir: &Path, requirements: &Path, size: &str) -> Result<Python, Error> {
+    let pins = fs::read_to_string(requirements).map_err(at("read", requirements))?;
+    let names = parse(requirements, &pins)?;
+    let stamp = dir.join(STAMP);
+    if let Some(python) = current(dir, &pins) {
+        return Ok(python);
+    }
+    let _lock = lock(dir)?;
+    if let Some(python) = current(dir, &pins) {
+        return Ok(python); // by another xtask, while we waited
+    }
+    // An environment that somebody made by hand with the same pins is as good as ours.
+    if let Some(python) = complete(dir, &names).ok().filter(|_| dir.join("bin/python3").exists()) {
+        fs::write(&stamp, &pins).map_err(at("write", &stamp))?;
+        return Ok(python);
+    }
+    if stamp.exists() {
+        fs::remove_file(&stamp).map_err(at("remove", &stamp))?;
+    }
+    if dir.exists() {
+        fs::remove_dir_all(dir).map_err(at("remove", dir))?;
+    }
+    pip(dir, requirements, size)?;
+    let python = complete(dir, &names)?;
+    fs::write(&stamp, &pins).map_err(at("write", &stamp))?;
+    Ok(python)
+}
+
+/// The folder, if its stamp holds the same pins.
+fn current(dir: &Path, pins: &str) -> Option<Python> {
+    let stamp = fs::read_to_string(dir.join(STAMP)).ok()?;
+    (stamp == pins).then(|| find(dir)).flatten()
+}
+
+/// The folder, if it holds every pin: pip writes `INSTALLER` after all other files of a package.
+fn complete(dir: &Path, pins: &[Pin]) -> Result<Python, Error> {
+    let missing = |pin: &Pin| Error::Incomplete { pin: pin.to_string(), dir: dir.to_path_buf() };
+    let [first, ..] = pins else {
+        return Err(Error::Incomplete { pin: String::new(), dir: dir.to_path_buf() });
+    };
+    let python = find(dir).ok_or_else(|| missing(first))?;
+    let installed = |pin: &Pin| python.packages.join(pin.dist_info()).join("INSTALLER").exists();
+    match pins.iter().find(|pin| !installed(pin)) {
+        Some(pin) => Err(missing(pin)),
+        None => Ok(python),
+    }
+}
+
+/// `lib/python3*/site-packages`, which is also where we put packages without a virtual environment.
+fn find(dir: &Path) -> Option<Python> {
+    let versions = fs::read_dir(dir.join("lib")).ok()?;
+    let mut packages = versions.filter_map(|entry| Some(entry.ok()?.path().join("site-packages")));
+    let packages = packages.find(|path| path.is_dir())?;
+    Some(Python { dir: dir.to_path_buf(), packages })
+}
+
+fn pip(dir: &Path, requirements: &Path, size: &str) -> Result<(), Error> {
+    let log = dir.with_extension("log");
+    let mut pip = if asks("import venv, ensurepip")? {
+        run(Command::new("python3").args(["-m", "venv"]).arg(dir), "making a virtual environment", &log)?;
+        Command::new(dir.join("bin/python3"))
+    } else if asks("import pip")? {
+        Command::new("python3") // into a plain folder; pip allows that on systems that manage their own Python too
+    } else {
+        let tried =
+            "`python3 -c 'import venv, ensurepip'` and `python3 -c 'import pip'` both failed".to_string();
+        return Err(Error::Missing { what: "pip for Python 3", tried, how: HOW_PYTHON });
+    };
+    pip.args(["-m", "pip", "--disable-pip-version-check", "install", "--requirement"]).arg(requirements);
+    if pip.get_program() == "python3" {
+        pip.arg("--target").arg(dir.join("lib/python3/site-packages"));
+    }
+    run(&mut pip, &format!("installing {} ({size})", requirements.display()), &log)
+}
+
+/// Whether `python3` can run a statement.
+fn asks(statement: &str) -> Result<bool, Error> {
+    let mut python = Command::new("python3");
+    python.args(["-c", statement]).stdout(Stdio::null()).stderr(Stdio::null());
+    match python.status() {
+        Ok(status) => Ok(status.success()),
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Err(Error::Missing {
+            what: "Python 3",
+            tried: "no `python3` on PATH".to_string(),
+            how: HOW_PYTHON,
+        }),
+        Err(source) => Err(start_error(&python, source)),
+    }
+}
+
+/// Runs a quiet child: a spinner on a terminal, plain lines elsewhere, its output in `log`.
+fn run(command: &mut Command, what: &str, log: &Path) -> Result<(), Error> {
+    let output = File::create(log).map_err(at("create", log))?;
+    let errors = output.try_clone().map_err(at("open", log))?;
+    let spinner = ProgressBar::new_spinner().with_message(what.to_string());
+    if io::stderr().is_terminal() {
+        spinner.set_style(
+            ProgressStyle::default_spinner().template("{spinner} {msg} … {elapsed}").unwrap_or_else(
+                |_| ProgressStyle::default_spinner(), // the template is a constant; the fallback is never taken
+            ),
+        );
+        spinner.enable_steady_tick(Duration::from_millis(120));
+    } else {
+        eprintln!("==> {what}; log: {}", log.display());
+    }
+    let start = Instant::now();
+    let status = command.stdin(Stdio::null()).stdout(output).stderr(errors).status();
+    spinner.finish_and_clear();
+    let status = status.map_err(|source| start_error(command, source))?;
+    check(status)?;
+    if !status.success() {
+        let text = fs::read_to_string(log).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(12)..].join("\n");
+        return Err(Error::Quiet { what: what.to_string(), status, log: log.to_path_buf(), tail });
+    }
+    eprintln!("<== {what}: {}", human(start.elapsed()));
+    Ok(())
+}
+
+/// Held while packages are installed; the system lets go of it when the process ends, however it ends.
+fn lock(dir: &Path) -> Result<File, Error> {
+    let path = dir.with_extension("lock");
+    let parent = path.parent().unwrap_or(dir);
+    fs::create_dir_all(parent).map_err(at("create", parent))?;
+    let file = File::create(&path).map_err(at("create", &path))?;
+    if file.try_lock().is_err() {
+        eprintln!("another `cargo xtask` is installing into {}; waiting for it", dir.display());
+        file.lock().map_err(at("lock", &path))?;
+    }
+    Ok(file)
+}
+
+/// One line `NAME==VERSION`.
+struct Pin {
+    name: String,
+    version: String,
+}
+
+impl Pin {
+    /// The folder in which an installed package describes itself; its name has `_` for `-` and `.`.
+    fn dist_info(&self) -> String {
+        format!("{}-{}.dist-info", self.name.to_lowercase().replace(['-', '.'], "_"), self.version)
+    }
+}
+
+impl std::fmt::Display for Pin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}=={}", self.name, self.version)
+    }
+}
+
+/// Only exact pins: another day gives the same packages.
+fn parse(path: &Path, text: &str) -> Result<Vec<Pin>, Error> {
+    let lines =
+        text.lines().enumerate().map(|(i, line)| (i + 1, line.split('#').next().unwrap_or("").trim()));
+    let pins = lines.filter(|(_, line)| !line.is_empty()).map(|(number, line)| match line.split_once("==") {
+        Some((name, version)) if !name.is_empty() && !version.is_empty() => {
+            Ok(Pin { name: name.trim().to_string(), version: version.trim().to_string() })
+        }
+        _ => Err(Error::Pin { path: path.to_path_buf(), line: number, found: line.to_string() }),
+    });
+    pins.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requirements(dir: &Path, text: &str) -> PathBuf {
+        let path = dir.join("requirements.txt");
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    #[test]
+    fn only_pins_are_taken() {
+        let pins = parse(Path::new("r.txt"), "# why\n\nA.b-C==1.0 # note\n").unwrap();
+        assert_eq!(pins[0].dist_info(), "a_b_c-1.0.dist-info");
+        let error = parse(Path::new("r.txt"), "torch>=2").err().unwrap().to_string();
+        assert_eq!(error, "line 1 of `r.txt` is `torch>=2`, expected `NAME==VERSION`");
+    }
+
+    #[test]
+    fn a_stamp_with_the_same_pins_needs_no_install() {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, path) = (temp.path().join("venv"), requirements(temp.path(), "a==1\n"));
+        fs::create_dir_all(dir.join("lib/python3/site-packages")).unwrap();
+        assert!(current(&dir, "a==1\n").is_none());
+        fs::write(dir.join(STAMP), "a==1\n").unwrap();
+        assert_eq!(install(&dir, &path, "").unwrap().packages(), dir.join("lib/python3/site-packages"));
+        assert!(current(&dir, "a==2\n").is_none());
+    }
+
+    #[test]
+    fn an_environment_made_by_hand_is_accepted_when_it_holds_every_pin() {
+        let temp = tempfile::tempdir().unwrap();
+        let (dir, path) = (temp.path().join("venv"), requirements(temp.path(), "a-b==1\n"));
+        let info = dir.join("lib/python3.11/site-packages/a_b-1.dist-info");
+        fs::create_dir_all(&info).unwrap();
+        fs::create_dir_all(dir.join("bin")).unwrap();
+        fs::write(dir.join("bin/python3"), "").unwrap();
+        let pins = parse(&path, "a-b==1\n").unwrap();
+        assert!(complete(&dir, &pins).is_err());
+        fs::write(info.join("INSTALLER"), "pip").unwrap();
+        assert!(install(&dir, &path, "").is_ok());
+        assert_eq!(fs::read_to_string(dir.join(STAMP)).unwrap(), "a-b==1\n");
+    }
+
+    #[test]
+    fn the_lock_keeps_a_second_install_out() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("venv");
+        let held = lock(&dir).unwrap();
+        let other = File::open(dir.with_extension("lock")).unwrap();
+        assert!(other.try_lock().is_err());
+        drop(held);
+        assert!(other.try_lock().is_ok());
+    }
+}

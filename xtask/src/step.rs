@@ -1,0 +1,80 @@
+//! A step is a named child process whose time is told.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+
+/// Runs `command` in the foreground and says on stderr what runs and how long it took.
+pub fn step(name: &str, command: &mut Command) -> Result<(), Error> {
+    eprintln!("==> {name}: {}", line(command));
+    let start = Instant::now();
+    let status = command.status().map_err(|source| start_error(command, source))?;
+    check(status)?;
+    if !status.success() {
+        return Err(Error::Failed { step: name.to_string(), status });
+    }
+    eprintln!("<== {name}: {}", human(start.elapsed()));
+    Ok(())
+}
+
+/// A child that was interrupted interrupts us.
+pub fn check(status: ExitStatus) -> Result<(), Error> {
+    const SIGINT: i32 = 2;
+    let interrupted = status.signal() == Some(SIGINT) || status.code() == Some(130);
+    if interrupted { Err(Error::Interrupted) } else { Ok(()) }
+}
+
+/// The error of a command that did not start.
+pub fn start_error(command: &Command, source: std::io::Error) -> Error {
+    Error::Start { program: command.get_program().to_string_lossy().into_owned(), source }
+}
+
+/// `8.3 s`, `4 min 07 s`.
+pub fn human(time: Duration) -> String {
+    match time.as_secs() {
+        0..60 => format!("{:.1} s", time.as_secs_f64()),
+        seconds => format!("{} min {:02} s", seconds / 60, seconds % 60),
+    }
+}
+
+/// The command as one would type it; `cargo` without the path it was found under.
+fn line(command: &Command) -> String {
+    let program = command.get_program();
+    let program = std::path::Path::new(program).file_name().unwrap_or(program);
+    let words = std::iter::once(program).chain(command.get_args()).map(|word| {
+        let word = word.to_string_lossy();
+        if word.contains(' ') { format!("'{word}'") } else { word.into_owned() }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_step_says_so() {
+        let error = step("lint", Command::new("sh").args(["-c", "exit 3"])).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "step `lint` failed (exit status: 3): its messages are above; once mended, run this again"
+        );
+        assert!(matches!(step("x", &mut Command::new("no-such-program")), Err(Error::Start { .. })));
+    }
+
+    #[test]
+    fn an_interrupted_child_interrupts_us() {
+        for script in ["exit 130", "kill -INT $$"] {
+            let ended = step("demo", Command::new("sh").args(["-c", script]));
+            assert!(matches!(ended, Err(Error::Interrupted)), "{script}");
+        }
+    }
+
+    #[test]
+    fn times_read_well() {
+        assert_eq!(human(Duration::from_millis(8340)), "8.3 s");
+        assert_eq!(human(Duration::from_secs(247)), "4 min 07 s");
+    }
+}
