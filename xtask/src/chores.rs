@@ -28,7 +28,7 @@ pub fn setup(root: &Path) -> Result<Tools, Error> {
     compiler("a C compiler", "CC", "cc")?;
     compiler("a C++ compiler", "CXX", "c++")?;
     let requirements = root.join("xtask/requirements.txt");
-    let venv = python::install(&root.join(".tracewright/venv"), &requirements, "about 180 MB, a minute")?;
+    let venv = python::install(&root.join(".tracewright/venv"), &requirements, "about 150 MB, a minute")?;
     let iree = venv.packages().join("iree/compiler/_mlir_libs");
     let cmake = venv.packages().join("cmake/data/bin");
     let path = path([iree.clone(), cmake].into_iter().chain(venv.bin()));

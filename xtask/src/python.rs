@@ -54,7 +54,7 @@ pub fn install(dir: &Path, requirements: &Path, size: &str) -> Result<Python, Er
     if let Some(python) = current(dir, &pins) {
         return Ok(python);
     }
-    let _lock = lock(dir)?;
+    let lock = lock(dir)?;
     if let Some(python) = current(dir, &pins) {
         return Ok(python); // by another xtask, while we waited
     }
@@ -69,7 +69,7 @@ pub fn install(dir: &Path, requirements: &Path, size: &str) -> Result<Python, Er
     if dir.exists() {
         fs::remove_dir_all(dir).map_err(at("remove", dir))?;
     }
-    pip(dir, requirements, size)?;
+    pip(dir, requirements, size, &lock)?;
     let python = complete(dir, &names)?;
     fs::write(&stamp, &pins).map_err(at("write", &stamp))?;
     Ok(python)
@@ -103,10 +103,15 @@ fn find(dir: &Path) -> Option<Python> {
     Some(Python { dir: dir.to_path_buf(), packages })
 }
 
-fn pip(dir: &Path, requirements: &Path, size: &str) -> Result<(), Error> {
+fn pip(dir: &Path, requirements: &Path, size: &str, lock: &File) -> Result<(), Error> {
     let log = dir.with_extension("log");
     let mut pip = if asks("import venv, ensurepip")? {
-        run(Command::new("python3").args(["-m", "venv"]).arg(dir), "making a virtual environment", &log)?;
+        run(
+            Command::new("python3").args(["-m", "venv"]).arg(dir),
+            "making a virtual environment",
+            &log,
+            lock,
+        )?;
         Command::new(dir.join("bin/python3"))
     } else if asks("import pip")? {
         Command::new("python3") // into a plain folder; pip allows that on systems that manage their own Python too
@@ -119,7 +124,7 @@ fn pip(dir: &Path, requirements: &Path, size: &str) -> Result<(), Error> {
     if pip.get_program() == "python3" {
         pip.arg("--target").arg(dir.join("lib/python3/site-packages"));
     }
-    run(&mut pip, &format!("installing {} ({size})", requirements.display()), &log)
+    run(&mut pip, &format!("installing {} ({size})", requirements.display()), &log, lock)
 }
 
 /// Whether `python3` can run a statement.
@@ -137,8 +142,9 @@ fn asks(statement: &str) -> Result<bool, Error> {
     }
 }
 
-/// Runs a quiet child: a spinner on a terminal, plain lines elsewhere, its output in `log`.
-fn run(command: &mut Command, what: &str, log: &Path) -> Result<(), Error> {
+/// Runs a quiet child: a spinner on a terminal, plain lines elsewhere, its output in `log`. The child has the lock
+/// (an empty file) as its stdin, so that it holds the lock for as long as it writes, even when we are killed.
+fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(), Error> {
     let output = File::create(log).map_err(at("create", log))?;
     let errors = output.try_clone().map_err(at("open", log))?;
     let spinner = ProgressBar::new_spinner().with_message(what.to_string());
@@ -153,7 +159,8 @@ fn run(command: &mut Command, what: &str, log: &Path) -> Result<(), Error> {
         eprintln!("==> {what}; log: {}", log.display());
     }
     let start = Instant::now();
-    let status = command.stdin(Stdio::null()).stdout(output).stderr(errors).status();
+    let lock = lock.try_clone().map_err(at("share the lock for", log))?;
+    let status = command.stdin(lock).stdout(output).stderr(errors).status();
     spinner.finish_and_clear();
     let status = status.map_err(|source| start_error(command, source))?;
     check(status)?;
@@ -167,12 +174,13 @@ fn run(command: &mut Command, what: &str, log: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Held while packages are installed; the system lets go of it when the process ends, however it ends.
+/// Held while packages are installed; the system lets go of it when its holders end, however they end.
 fn lock(dir: &Path) -> Result<File, Error> {
     let path = dir.with_extension("lock");
     let parent = path.parent().unwrap_or(dir);
     fs::create_dir_all(parent).map_err(at("create", parent))?;
-    let file = File::create(&path).map_err(at("create", &path))?;
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+    let file = file.map_err(at("create", &path))?;
     if file.try_lock().is_err() {
         eprintln!("another `cargo xtask` is installing into {}; waiting for it", dir.display());
         file.lock().map_err(at("lock", &path))?;
