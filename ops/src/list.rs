@@ -1,0 +1,94 @@
+//! The closed list of operations.
+
+use crate::ops::*;
+use crate::{
+    Attributes, Bound, Example, InferError, Operand, Operation, ParseError, Reader, Spelling, Statements,
+    TensorType, Value,
+};
+
+macro_rules! operations {
+    ($($name:ident),* $(,)?) => {
+        /// One operation with its attributes. The list is closed, so that every stage is total.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum Op { $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),* }
+
+        impl Op {
+            /// The names of all operations, in the order of the list.
+            pub const NAMES: &'static [&'static str] = &[$($name::NAME),*];
+
+            /// The name in the text form.
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$name(_) => $name::NAME),* }
+            }
+
+            /// The type of the result.
+            ///
+            /// # Errors
+            /// What is wrong with the operands' types or the attributes.
+            pub fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+                match self { $(Self::$name(op) => op.infer(operands)),* }
+            }
+
+            /// The reference meaning. `ty` is what [`Op::infer`] answered for the operands' types.
+            pub fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+                match self { $(Self::$name(op) => op.eval(operands, ty)),* }
+            }
+
+            /// The StableHLO spelling of a primitive.
+            pub fn spell(
+                &self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType,
+            ) -> Spelling {
+                match self { $(Self::$name(op) => op.spell(statements, operands, ty)),* }
+            }
+
+            /// How far IREE's result may be from [`Op::eval`]'s.
+            pub fn bound(&self) -> Bound {
+                match self { $(Self::$name(_) => $name::BOUND),* }
+            }
+
+            /// The examples of every operation, with its name.
+            pub fn examples() -> Vec<(&'static str, &'static [Example])> {
+                vec![$(($name::NAME, $name::EXAMPLES)),*]
+            }
+
+            /// Appends the name and the attributes.
+            pub fn print(&self, out: &mut String) {
+                out.push_str(self.name());
+                match self { $(Self::$name(op) => op.print_attributes(out)),* }
+            }
+
+            /// Reads what [`Op::print`] wrote.
+            ///
+            /// # Errors
+            /// Where the text departs from it.
+            pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+                let mut ahead = reader.clone();
+                let name = ahead.word()?;
+                $(if name == $name::NAME {
+                    *reader = ahead;
+                    return $name::parse_attributes(reader).map(Self::$name);
+                })*
+                reader.error("the name of an operation")
+            }
+        }
+
+        $(impl From<$name> for Op {
+            fn from(op: $name) -> Self {
+                Self::$name(op)
+            }
+        })*
+    };
+}
+
+operations! {
+    // Leaves.
+    Constant, Iota,
+    // Elementwise.
+    Unary, Binary, Compare, Select, Convert, ReducePrecision,
+    // Data movement.
+    Reshape, Permute, Narrow, BroadcastInDim, Concatenate, Gather, DynamicSlice, DynamicUpdateSlice,
+    // Contractions.
+    DotGeneral, Reduce,
+    // Composites: each has a converter in `lower`.
+    Linear, RmsNorm, Rope, Sdpa,
+}

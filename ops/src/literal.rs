@@ -1,0 +1,246 @@
+//! Constants: what is known when a trace is recorded.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::{Attribute, ElementType, ParseError, Reader, Real, TensorType, Value};
+
+/// A constant tensor. Equal when type and content are written the same way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Literal {
+    ty: TensorType,
+    content: Content,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Content {
+    /// Every element has these bits (so that a NaN keeps its payload).
+    Splat(u32),
+    /// Little-endian storage, row-major.
+    Dense(Arc<[u8]>),
+    /// A table that is computed when it is needed: tracing stays cheap and dumps stay readable.
+    Rope(Arc<RopeTable>),
+}
+
+crate::words! {
+    /// Which of the two rotary tables.
+    pub enum RopePart {
+        /// cos(position · inv_freq) · scaling
+        Cos = "cos",
+        /// sin(position · inv_freq) · scaling
+        Sin = "sin",
+    }
+}
+
+/// A rotary table: row p, column i is `scaling · cos(f32(p · inv_freq[i]))`, or the sine.
+///
+/// The product is rounded to f32 before the cosine and the result after it, as HF's
+/// `LlamaRotaryEmbedding.forward` does (`modeling_llama.py`); cosine and sine come from `libm` in f64.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RopeTable {
+    /// Cosine or sine.
+    pub part: RopePart,
+    /// The number of rows.
+    pub positions: usize,
+    /// The factor on cosine and sine (1 but for yarn and longrope).
+    pub scaling: Real,
+    /// The angular frequency of each column, exactly representable in f32.
+    pub inv_freq: Vec<Real>,
+}
+
+impl RopeTable {
+    fn at(&self, position: usize, column: usize) -> f64 {
+        let angle = f64::from((position as f32) * (self.inv_freq[column].0 as f32));
+        let value = match self.part {
+            RopePart::Cos => libm::cos(angle),
+            RopePart::Sin => libm::sin(angle),
+        };
+        f64::from((value as f32) * (self.scaling.0 as f32))
+    }
+}
+
+impl Literal {
+    /// A tensor whose every element is `value` rounded to the element type.
+    pub fn splat(ty: TensorType, value: f64) -> Self {
+        let bits = ty.element.encode(value);
+        Self { ty, content: Content::Splat(bits) }
+    }
+
+    /// A tensor whose every element has these bits.
+    pub fn splat_bits(ty: TensorType, bits: u32) -> Self {
+        Self { ty, content: Content::Splat(bits) }
+    }
+
+    /// A tensor from little-endian storage; `None` if the length is not `ty.bytes()`.
+    pub fn dense(ty: TensorType, bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
+        let bytes = bytes.into();
+        (bytes.len() == ty.bytes()).then_some(Self { ty, content: Content::Dense(bytes) })
+    }
+
+    /// A tensor with the content of `value`.
+    pub fn from_value(value: &Value) -> Self {
+        Self { ty: value.ty.clone(), content: Content::Dense(value.to_bytes().into()) }
+    }
+
+    /// A rotary table of shape [positions, inv_freq.len()].
+    pub fn rope_table(element: ElementType, table: RopeTable) -> Self {
+        let ty = TensorType::new(element, [table.positions, table.inv_freq.len()]);
+        Self { ty, content: Content::Rope(Arc::new(table)) }
+    }
+
+    /// The type.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// The bits that every element has, if it is known without looking.
+    pub fn as_splat(&self) -> Option<u32> {
+        match self.content {
+            Content::Splat(bits) => Some(bits),
+            _ => None,
+        }
+    }
+
+    /// The little-endian storage.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let element = self.ty.element;
+        let mut bytes = vec![0; self.ty.bytes()];
+        match &self.content {
+            Content::Splat(bits) => (0..self.ty.count()).for_each(|i| element.store(&mut bytes, i, *bits)),
+            Content::Dense(dense) => bytes.copy_from_slice(dense),
+            Content::Rope(table) => {
+                let columns = table.inv_freq.len();
+                for i in 0..self.ty.count() {
+                    let value = table.at(i / columns, i % columns);
+                    element.store(&mut bytes, i, element.encode(value));
+                }
+            }
+        }
+        bytes
+    }
+
+    /// The value that the evaluator computes with.
+    pub fn to_value(&self) -> Value {
+        Value::from_bytes(self.ty.clone(), &self.to_bytes())
+    }
+
+    /// The spelling as an MLIR attribute: `dense<…> : tensor<…>`.
+    pub fn mlir(&self) -> String {
+        let element = self.ty.element;
+        let content = match (&self.content, self.ty.count()) {
+            (_, 0) => String::new(),
+            (Content::Splat(bits), _) => mlir_scalar(element, *bits),
+            // MLIR reads packed bits for i1 and i4 in hex form: spell those element by element.
+            _ if element.bits() == 4 || element == ElementType::I1 => {
+                let bytes = self.to_bytes();
+                let mut index = 0;
+                nested(&self.ty.shape, &mut || {
+                    index += 1;
+                    mlir_scalar(element, element.load(&bytes, index - 1))
+                })
+            }
+            _ => {
+                let bytes = self.to_bytes();
+                let mut hex = String::with_capacity(2 * bytes.len() + 4);
+                hex.push_str("\"0x");
+                push_hex(&bytes, &mut hex);
+                hex.push('"');
+                hex
+            }
+        };
+        format!("dense<{content}> : {}", self.ty.mlir())
+    }
+
+    pub(crate) fn print_text(&self, out: &mut String) {
+        self.ty.print(out);
+        match &self.content {
+            Content::Splat(bits) => {
+                let _ = write!(out, " splat ");
+                let value = self.ty.element.decode(*bits);
+                if self.ty.element.encode(value) == *bits && !value.is_nan() {
+                    Real(value).print(out);
+                } else {
+                    let _ = write!(out, "bits 0x{bits:x}");
+                }
+            }
+            Content::Dense(bytes) => {
+                out.push_str(" dense 0x");
+                push_hex(bytes, out);
+            }
+            Content::Rope(table) => {
+                let _ = write!(out, " rope_table {} scaling=", table.part.word());
+                table.scaling.print(out);
+                out.push_str(" inv_freq=");
+                table.inv_freq.print(out);
+            }
+        }
+    }
+
+    pub(crate) fn parse_text(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+        let ty = TensorType::parse(reader)?;
+        if reader.eat("splat") {
+            if reader.eat("bits") {
+                reader.expect("0x")?;
+                let digits = reader.take_while("hex digits", |c| c.is_ascii_hexdigit())?;
+                let bits = u32::from_str_radix(digits, 16).or_else(|_| reader.error("at most 8 hex digits"))?;
+                return Ok(Self::splat_bits(ty, bits));
+            }
+            let value = Real::parse(reader)?.0;
+            return Ok(Self::splat(ty, value));
+        }
+        if reader.eat("dense") {
+            reader.expect("0x")?;
+            let bytes: Vec<u8> = match ty.count() {
+                0 => Vec::new(),
+                _ => {
+                    let digits = reader.take_while("hex digits", |c| c.is_ascii_hexdigit())?;
+                    let pairs = digits.as_bytes().chunks(2);
+                    pairs.map(|p| p.iter().fold(0, |b, &d| b << 4 | (d as char).to_digit(16).unwrap_or(0) as u8)).collect()
+                }
+            };
+            return Self::dense(ty.clone(), bytes).map_or_else(
+                || reader.error(format!("{} bytes for {ty}", ty.bytes())),
+                Ok,
+            );
+        }
+        reader.expect("rope_table")?;
+        let part = RopePart::parse(reader)?;
+        reader.expect("scaling=")?;
+        let scaling = Real::parse(reader)?;
+        reader.expect("inv_freq=")?;
+        let inv_freq: Vec<Real> = reader.list()?;
+        let [positions, columns] = ty.shape[..] else { return reader.error("a table of rank 2") };
+        if columns != inv_freq.len() {
+            return reader.error(format!("{columns} frequencies"));
+        }
+        Ok(Self::rope_table(ty.element, RopeTable { part, positions, scaling, inv_freq }))
+    }
+}
+
+fn push_hex(bytes: &[u8], out: &mut String) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for &byte in bytes {
+        out.push(DIGITS[usize::from(byte >> 4)] as char);
+        out.push(DIGITS[usize::from(byte & 15)] as char);
+    }
+}
+
+fn nested(shape: &[usize], next: &mut impl FnMut() -> String) -> String {
+    match shape {
+        [] => next(),
+        [extent, rest @ ..] => {
+            let items: Vec<String> = (0..*extent).map(|_| nested(rest, next)).collect();
+            format!("[{}]", items.join(", "))
+        }
+    }
+}
+
+fn mlir_scalar(element: ElementType, bits: u32) -> String {
+    match element {
+        // MLIR reads a hex integer as the bits of a float.
+        ElementType::F32 => format!("0x{bits:08X}"),
+        ElementType::F16 | ElementType::Bf16 => format!("0x{bits:04X}"),
+        ElementType::I1 => (bits & 1 == 1).to_string(),
+        _ => (element.decode(bits) as i64).to_string(),
+    }
+}

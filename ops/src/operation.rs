@@ -1,0 +1,267 @@
+//! What every operation of the list must say of itself.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use crate::{ElementType, ParseError, Reader, TensorType, Value};
+
+/// One operation: a function of its operands. Its file holds all there is to know of it.
+pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
+    /// How far IREE's result may be from [`Operation::eval`]'s.
+    const BOUND: Bound;
+
+    /// Good and bad uses, run by the tests over the list.
+    const EXAMPLES: &'static [Example];
+
+    /// The type of the result.
+    ///
+    /// # Errors
+    /// What is wrong with the operands' types or the attributes.
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError>;
+
+    /// The meaning: slow and obvious. The operands have types that [`Operation::infer`] accepts and `ty` is
+    /// what it answered. Elements are rounded to the element type; sums are exactly rounded.
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value;
+
+    /// The StableHLO spelling, if this is a primitive. A composite has a converter in `lower` instead.
+    fn spell(&self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling;
+}
+
+/// The name and the attributes of an operation, written and read in the text form. Made by [`operation!`].
+pub trait Attributes: Sized {
+    /// The name in the text form.
+    const NAME: &'static str;
+    /// Appends ` key=value` for each attribute.
+    fn print_attributes(&self, out: &mut String);
+    /// Reads what `print_attributes` wrote.
+    fn parse_attributes(reader: &mut Reader<'_>) -> Result<Self, ParseError>;
+}
+
+/// Declares an operation's struct: documentation, name in the text form, attributes.
+#[macro_export]
+macro_rules! operation {
+    ($(#[$meta:meta])* $name:ident = $text:literal { $($(#[$doc:meta])* $field:ident : $ty:ty),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub struct $name { $($(#[$doc])* pub $field: $ty),* }
+        impl $crate::Attributes for $name {
+            const NAME: &'static str = $text;
+            fn print_attributes(&self, out: &mut String) {
+                let _ = &out;
+                $(
+                    out.push_str(concat!(" ", stringify!($field), "="));
+                    $crate::Attribute::print(&self.$field, out);
+                )*
+            }
+            fn parse_attributes(reader: &mut $crate::Reader<'_>) -> Result<Self, $crate::ParseError> {
+                let _ = &reader;
+                $(
+                    reader.expect(concat!(stringify!($field), "="))?;
+                    let $field = $crate::Attribute::parse(reader)?;
+                )*
+                Ok(Self { $($field),* })
+            }
+        }
+    };
+}
+
+/// How an operation is written in StableHLO.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spelling {
+    /// The right-hand side of one statement.
+    Primitive(String),
+    /// None: a converter expands it.
+    Composite,
+}
+
+/// An operand as the spelling needs it: its SSA name (`%4`) and its type.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand<'a> {
+    /// `%4`
+    pub name: &'a str,
+    /// Its type.
+    pub ty: &'a TensorType,
+}
+
+/// Where a spelling puts the statements that go before its own.
+pub trait Statements {
+    /// Appends `%fresh = rhs` and returns `%fresh`.
+    fn statement(&mut self, rhs: String) -> String;
+}
+
+/// How far an answer may be from the evaluator's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bound {
+    /// Equal bits (any NaN equals any NaN).
+    Exact,
+    /// Each element within this many units in the last place of the expected element.
+    Ulps(f64),
+    /// Each element within this many units in the last place of the largest expected magnitude:
+    /// for sums, whose small results are differences of large terms.
+    UlpsOfLargest(f64),
+}
+
+impl Bound {
+    /// The first element of `found` that is out of bounds: (index, expected, found).
+    pub fn first_violation(self, expected: &Value, found: &Value) -> Option<(usize, f64, f64)> {
+        let element = expected.ty.element;
+        let largest = expected.data.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
+        let within = |e: f64, f: f64| {
+            if e.is_nan() || f.is_nan() || e.is_infinite() || f.is_infinite() {
+                return e.is_nan() && f.is_nan() || e == f;
+            }
+            match self {
+                Self::Exact => e.to_bits() == f.to_bits(),
+                Self::Ulps(n) => (e - f).abs() <= n * element.ulp(e),
+                Self::UlpsOfLargest(n) => (e - f).abs() <= n * element.ulp(largest),
+            }
+        };
+        let pairs = expected.data.iter().zip(&found.data).enumerate();
+        pairs.map(|(i, (&e, &f))| (i, e, f)).find(|&(_, e, f)| !within(e, f))
+    }
+}
+
+/// A use of an operation, written in the text form.
+///
+/// `op` is its name and attributes; each operand is a type, alone (the tests make the elements up) or with its
+/// elements: `i32[2] 3,1`. `result` is the type, alone or with the elements that NumPy gives, or the error.
+#[derive(Clone, Copy, Debug)]
+pub struct Example {
+    /// `narrow axis=1 start=2 length=4`
+    pub op: &'static str,
+    /// `f32[4,8]`
+    pub operands: &'static [&'static str],
+    /// The result, or a part of the error's text.
+    pub result: Result<&'static str, &'static str>,
+}
+
+/// A use that is accepted.
+pub const fn good(op: &'static str, operands: &'static [&'static str], result: &'static str) -> Example {
+    Example { op, operands, result: Ok(result) }
+}
+
+/// A use that is refused.
+pub const fn bad(op: &'static str, operands: &'static [&'static str], error: &'static str) -> Example {
+    Example { op, operands, result: Err(error) }
+}
+
+/// Why operands or attributes do not fit an operation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InferError {
+    /// A wrong number of operands.
+    #[error("`{op}` takes {expected} operands, found {found}")]
+    Arity {
+        /// The operation.
+        op: &'static str,
+        /// How many it takes, in words.
+        expected: &'static str,
+        /// How many there are.
+        found: usize,
+    },
+    /// An element type that the operation is not defined for.
+    #[error("`{op}` needs {expected} elements, found `{found}`")]
+    Element {
+        /// The operation.
+        op: &'static str,
+        /// What it is defined for.
+        expected: &'static str,
+        /// The operand's type.
+        found: TensorType,
+    },
+    /// Two types that must agree and do not.
+    #[error("`{op}`: {what}: `{left}` against `{right}`")]
+    Mismatch {
+        /// The operation.
+        op: &'static str,
+        /// What must agree.
+        what: &'static str,
+        /// One operand's type.
+        left: TensorType,
+        /// The other's.
+        right: TensorType,
+    },
+    /// An axis that the operand does not have.
+    #[error("`{op}`: axis {axis} of `{ty}`, which has {} axes", .ty.rank())]
+    Axis {
+        /// The operation.
+        op: &'static str,
+        /// The axis asked for.
+        axis: usize,
+        /// The operand's type.
+        ty: TensorType,
+    },
+    /// An attribute out of its range.
+    #[error("`{op}`: {what} is {found}, expected {expected}")]
+    Attribute {
+        /// The operation.
+        op: &'static str,
+        /// Which attribute.
+        what: &'static str,
+        /// What it is.
+        found: String,
+        /// What it may be.
+        expected: String,
+    },
+}
+
+/// The operands as an array of the length that `op` takes.
+pub fn arity<'a, T, const N: usize>(op: &'static str, operands: &[&'a T]) -> Result<[&'a T; N], InferError> {
+    const WORDS: [&str; 6] = ["no", "1", "2", "3", "4", "5"];
+    operands.try_into().map_err(|_| InferError::Arity { op, expected: WORDS[N], found: operands.len() })
+}
+
+/// Checks that `ty` has an element type that `accept` takes.
+pub fn element(
+    op: &'static str,
+    ty: &TensorType,
+    expected: &'static str,
+    accept: fn(ElementType) -> bool,
+) -> Result<(), InferError> {
+    match accept(ty.element) {
+        true => Ok(()),
+        false => Err(InferError::Element { op, expected, found: ty.clone() }),
+    }
+}
+
+/// Checks that `axis` is one of `ty`'s.
+pub fn axis(op: &'static str, axis: usize, ty: &TensorType) -> Result<usize, InferError> {
+    match ty.shape.get(axis) {
+        Some(&extent) => Ok(extent),
+        None => Err(InferError::Axis { op, axis, ty: ty.clone() }),
+    }
+}
+
+/// Checks that two types agree in `what`.
+pub fn agree(
+    op: &'static str,
+    what: &'static str,
+    left: &TensorType,
+    right: &TensorType,
+    agree: bool,
+) -> Result<(), InferError> {
+    match agree {
+        true => Ok(()),
+        false => Err(InferError::Mismatch { op, what, left: left.clone(), right: right.clone() }),
+    }
+}
+
+/// Checks an attribute.
+pub fn attribute(
+    op: &'static str,
+    what: &'static str,
+    found: impl Debug,
+    expected: impl Into<String>,
+    holds: bool,
+) -> Result<(), InferError> {
+    match holds {
+        true => Ok(()),
+        false => {
+            Err(InferError::Attribute { op, what, found: format!("{found:?}"), expected: expected.into() })
+        }
+    }
+}
+
+/// `[0, 2, 1]` as MLIR writes it.
+pub fn mlir_list(values: &[usize]) -> String {
+    format!("{values:?}")
+}

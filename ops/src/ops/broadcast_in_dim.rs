@@ -1,0 +1,63 @@
+use super::prelude::*;
+
+operation! {
+    /// Repeats the operand: its axis i becomes axis `axes[i]` of the result; an extent of 1 is stretched.
+    /// StableHLO: `broadcast_in_dim` (its constraints C4 and C5: axes unique, extents 1 or equal).
+    BroadcastInDim = "broadcast_in_dim" {
+        /// The result's shape.
+        shape: Vec<usize>,
+        /// Where each axis of the operand goes.
+        axes: Vec<usize>,
+    }
+}
+
+impl Operation for BroadcastInDim {
+    const BOUND: Bound = Bound::Exact;
+    const EXAMPLES: &'static [Example] = &[
+        good("broadcast_in_dim shape=[2,3] axes=[1]", &["i32[3] 1,2,3"], "i32[2,3] 1,2,3,1,2,3"),
+        good("broadcast_in_dim shape=[2,3] axes=[0]", &["i32[2] 1,2"], "i32[2,3] 1,1,1,2,2,2"),
+        good("broadcast_in_dim shape=[2,3] axes=[0,1]", &["f32[2,1]"], "f32[2,3]"),
+        good("broadcast_in_dim shape=[2,3] axes=[]", &["bf16[]"], "bf16[2,3]"),
+        good("broadcast_in_dim shape=[3,2] axes=[1,0]", &["f32[2,3]"], "f32[3,2]"),
+        bad("broadcast_in_dim shape=[2,3] axes=[0]", &["f32[3]"], "`f32[3]` against `f32[2,3]`"),
+        bad("broadcast_in_dim shape=[2,3] axes=[0,0]", &["f32[2,2]"], "axes is [0, 0], expected distinct axes"),
+        bad("broadcast_in_dim shape=[2,3] axes=[2]", &["f32[3]"], "axis 2 of `f32[2,3]`"),
+        bad("broadcast_in_dim shape=[2,3] axes=[]", &["f32[3]"], "expected one axis for each of `f32[3]`"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [x] = arity(Self::NAME, operands)?;
+        let ty = TensorType::new(x.element, self.shape.clone());
+        let expected = || format!("one axis for each of `{x}`");
+        attribute(Self::NAME, "axes", &self.axes, expected(), self.axes.len() == x.rank())?;
+        let distinct = self.axes.iter().enumerate().all(|(i, a)| !self.axes[..i].contains(a));
+        attribute(Self::NAME, "axes", &self.axes, "distinct axes", distinct)?;
+        for (&a, &extent) in self.axes.iter().zip(&x.shape) {
+            let to = axis(Self::NAME, a, &ty)?;
+            agree(Self::NAME, "an extent must be 1 or stay", x, &ty, extent == 1 || extent == to)?;
+        }
+        Ok(ty)
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        let x = operands[0];
+        let mut source = vec![0; x.ty.rank()];
+        Value::from_fn(ty.clone(), |index| {
+            for (i, &a) in self.axes.iter().enumerate() {
+                source[i] = if x.ty.shape[i] == 1 { 0 } else { index[a] };
+            }
+            x.at(&source)
+        })
+    }
+
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+        let x = operands[0];
+        Spelling::Primitive(format!(
+            "stablehlo.broadcast_in_dim {}, dims = {} : ({}) -> {}",
+            x.name,
+            mlir_list(&self.axes),
+            x.ty.mlir(),
+            ty.mlir()
+        ))
+    }
+}

@@ -1,0 +1,43 @@
+use super::prelude::*;
+use crate::Literal;
+
+operation! {
+    /// A tensor known when the trace is recorded. StableHLO: `constant`.
+    Constant = "constant" {
+        /// The content.
+        value: Literal,
+    }
+}
+
+impl Operation for Constant {
+    const BOUND: Bound = Bound::Exact;
+    const EXAMPLES: &'static [Example] = &[
+        good("constant value=f32[2,3] splat 1.5", &[], "f32[2,3] 1.5,1.5,1.5,1.5,1.5,1.5"),
+        good("constant value=f32[] splat -0.0", &[], "f32[] -0"),
+        good("constant value=f32[2] splat bits 0x7fc01234", &[], "f32[2] nan,nan"),
+        good("constant value=bf16[3] dense 0x803f0040c0ff", &[], "bf16[3] 1,2,nan"),
+        good("constant value=i32[3] dense 0x01000000ffffffff00000080", &[], "i32[3] 1,-1,-2147483648"),
+        good("constant value=i8[2,2] dense 0x01ff7f80", &[], "i8[2,2] 1,-1,127,-128"),
+        good("constant value=i1[3] dense 0x010001", &[], "i1[3] 1,0,1"),
+        good("constant value=f16[2] dense 0x003c00c0", &[], "f16[2] 1,-2"),
+        good(
+            "constant value=f32[2,2] rope_table cos scaling=1.0 inv_freq=[1.0,0.5]",
+            &[],
+            "f32[2,2] 1,1,0.540302276611328125,0.877582550048828125",
+        ),
+        bad("constant value=f32[] splat 1.0", &["f32[]"], "takes no operands"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [] = arity(Self::NAME, operands)?;
+        Ok(self.value.ty().clone())
+    }
+
+    fn eval(&self, _: &[&Value], _: &TensorType) -> Value {
+        self.value.to_value()
+    }
+
+    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
+        Spelling::Primitive(format!("stablehlo.constant {}", self.value.mlir()))
+    }
+}

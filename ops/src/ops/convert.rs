@@ -1,0 +1,41 @@
+use super::prelude::*;
+
+operation! {
+    /// Elementwise conversion to another element type: to nearest even between floats; towards zero from float
+    /// to integer (out of range is implementation-defined in StableHLO; here it saturates). StableHLO: `convert`.
+    Convert = "convert" {
+        /// The result's element type.
+        to: ElementType,
+    }
+}
+
+impl Operation for Convert {
+    const BOUND: Bound = Bound::Exact;
+    const EXAMPLES: &'static [Example] = &[
+        good("convert to=bf16", &["f32[3] 1,1.001953125,1.005859375"], "bf16[3] 1,1,1.0078125"),
+        good("convert to=f16", &["f32[2] 65504,100000"], "f16[2] 65504,inf"),
+        good("convert to=f32", &["bf16[2,3]"], "f32[2,3]"),
+        good("convert to=f32", &["f16[2,3]"], "f32[2,3]"),
+        good("convert to=f32", &["i32[2] 3,-4"], "f32[2] 3,-4"),
+        good("convert to=i32", &["f32[4] 1.9,-1.9,0.5,-0"], "i32[4] 1,-1,0,0"),
+        good("convert to=f32", &["i8[2] 127,-128"], "f32[2] 127,-128"),
+        good("convert to=i32", &["i8[2] 127,-128"], "i32[2] 127,-128"),
+        good("convert to=f32", &["i1[2] 0,1"], "f32[2] 0,1"),
+        good("convert to=i32", &["i1[2] 0,1"], "i32[2] 0,1"),
+        bad("convert to=f32", &[], "takes 1 operands"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [x] = arity(Self::NAME, operands)?;
+        Ok(x.with_element(self.to))
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        Value::new(ty.clone(), operands[0].data.iter().copied())
+    }
+
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+        let x = operands[0];
+        Spelling::Primitive(format!("stablehlo.convert {} : ({}) -> {}", x.name, x.ty.mlir(), ty.mlir()))
+    }
+}

@@ -1,0 +1,63 @@
+use super::dynamic_slice::{clamped, scalar_start, starts};
+use super::prelude::*;
+
+operation! {
+    /// The first operand with a range along one axis replaced by the second, from a start known at run time
+    /// (the third, `i32[]`), clamped so that the range fits. StableHLO: `dynamic_update_slice`.
+    DynamicUpdateSlice = "dynamic_update_slice" {
+        /// The axis.
+        axis: usize,
+    }
+}
+
+impl Operation for DynamicUpdateSlice {
+    const BOUND: Bound = Bound::Exact;
+    const EXAMPLES: &'static [Example] = &[
+        good("dynamic_update_slice axis=0", &["i32[4] 1,2,3,4", "i32[2] 8,9", "i32[] 1"], "i32[4] 1,8,9,4"),
+        good("dynamic_update_slice axis=0", &["i32[4] 1,2,3,4", "i32[2] 8,9", "i32[] 3"], "i32[4] 1,2,8,9"),
+        good("dynamic_update_slice axis=1", &["bf16[2,5,3]", "bf16[2,2,3]", "i32[] 2"], "bf16[2,5,3]"),
+        bad("dynamic_update_slice axis=0", &["f32[4]", "f32[5]", "i32[]"], "expected at most 4"),
+        bad("dynamic_update_slice axis=0", &["f32[4,2]", "f32[1,3]", "i32[]"], "must agree but along the axis"),
+        bad("dynamic_update_slice axis=0", &["f32[4]", "i32[1]", "i32[]"], "must agree but along the axis"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [x, update, start] = arity(Self::NAME, operands)?;
+        let extent = axis(Self::NAME, self.axis, x)?;
+        let length = axis(Self::NAME, self.axis, update)?;
+        let mut like = update.clone();
+        like.shape[self.axis] = extent;
+        agree(Self::NAME, "types must agree but along the axis", x, update, like == *x)?;
+        attribute(Self::NAME, "the update's length", length, format!("at most {extent}"), length <= extent)?;
+        scalar_start(Self::NAME, start)?;
+        Ok(x.clone())
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        let [x, update, start] = operands else { unreachable!("inferred") };
+        let length = update.ty.shape[self.axis];
+        let start = clamped(start, ty.shape[self.axis], length);
+        let mut source = vec![0; ty.rank()];
+        Value::from_fn(ty.clone(), |index| match index[self.axis].checked_sub(start) {
+            Some(i) if i < length => {
+                source.copy_from_slice(index);
+                source[self.axis] = i;
+                update.at(&source)
+            }
+            _ => x.at(index),
+        })
+    }
+
+    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+        let [x, update, start] = operands else { unreachable!("inferred") };
+        let (starts, types) = starts(s, self.axis, x.ty.rank(), start.name);
+        Spelling::Primitive(format!(
+            "stablehlo.dynamic_update_slice {}, {}, {starts} : ({}, {}, {types}) -> {}",
+            x.name,
+            update.name,
+            x.ty.mlir(),
+            update.ty.mlir(),
+            ty.mlir()
+        ))
+    }
+}

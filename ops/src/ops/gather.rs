@@ -1,0 +1,58 @@
+use super::prelude::*;
+
+operation! {
+    /// Rows of a table: `result[i…, …] = table[indices[i…], …]`. An index out of range is clamped.
+    /// StableHLO: `gather` with one collapsed slice axis, 0.
+    Gather = "gather" {}
+}
+
+impl Operation for Gather {
+    const BOUND: Bound = Bound::Exact;
+    const EXAMPLES: &'static [Example] = &[
+        good("gather", &["i32[3,2] 1,2,3,4,5,6", "i32[2] 2,0"], "i32[2,2] 5,6,1,2"),
+        good("gather", &["f32[5,4]", "i32[2,3] 0,4,1,3,2,2"], "f32[2,3,4]"),
+        good("gather", &["f32[5,4]", "i32[] 3"], "f32[4]"),
+        good("gather", &["f32[5,4]", "i32[2,1,3] 0,4,1,3,2,2"], "f32[2,1,3,4]"),
+        good("gather", &["bf16[5]", "i32[2] 1,4"], "bf16[2]"),
+        good("gather", &["i32[3,1] 7,8,9", "i32[2] 9,-1"], "i32[2,1] 9,7"),
+        bad("gather", &["f32[5,4]", "f32[2]"], "needs i32 elements"),
+        bad("gather", &["f32[]", "i32[2]"], "axis 0 of `f32[]`"),
+        bad("gather", &["f32[0,4]", "i32[2]"], "expected at least one row"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [table, indices] = arity(Self::NAME, operands)?;
+        element(Self::NAME, indices, "i32", |e| e == ElementType::I32)?;
+        let rows = axis(Self::NAME, 0, table)?;
+        attribute(Self::NAME, "the table's first extent", rows, "at least one row", rows > 0)?;
+        Ok(TensorType::new(table.element, [&indices.shape[..], &table.shape[1..]].concat()))
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        let [table, indices] = operands else { unreachable!("inferred") };
+        let row: usize = table.ty.shape[1..].iter().product();
+        let last = table.ty.shape[0] - 1;
+        let rows = indices.data.iter().map(|&i| (i.max(0.0) as usize).min(last));
+        Value::new(ty.clone(), rows.flat_map(|r| table.data[r * row..][..row].iter().copied()))
+    }
+
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+        let [table, indices] = operands else { unreachable!("inferred") };
+        let batch = indices.ty.rank();
+        let offsets: Vec<usize> = (batch..ty.rank()).collect();
+        let sizes: Vec<String> =
+            std::iter::once(1).chain(table.ty.shape[1..].iter().copied()).map(|n| n.to_string()).collect();
+        Spelling::Primitive(format!(
+            "\"stablehlo.gather\"({}, {}) <{{dimension_numbers = #stablehlo.gather<offset_dims = {}, \
+             collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = {batch}>, \
+             slice_sizes = array<i64: {}>, indices_are_sorted = false}}> : ({}, {}) -> {}",
+            table.name,
+            indices.name,
+            mlir_list(&offsets),
+            sizes.join(", "),
+            table.ty.mlir(),
+            indices.ty.mlir(),
+            ty.mlir()
+        ))
+    }
+}

@@ -1,0 +1,38 @@
+use super::prelude::*;
+
+operation! {
+    /// Each element is its index along one axis. StableHLO: `iota`.
+    Iota = "iota" {
+        /// The result's type: an integer or float type of rank 1 or more.
+        ty: TensorType,
+        /// The axis that is counted along.
+        axis: usize,
+    }
+}
+
+impl Operation for Iota {
+    const BOUND: Bound = Bound::Exact;
+    const EXAMPLES: &'static [Example] = &[
+        good("iota ty=i32[2,3] axis=1", &[], "i32[2,3] 0,1,2,0,1,2"),
+        good("iota ty=i32[2,3] axis=0", &[], "i32[2,3] 0,0,0,1,1,1"),
+        good("iota ty=f32[4] axis=0", &[], "f32[4] 0,1,2,3"),
+        bad("iota ty=i32[2,3] axis=2", &[], "axis 2 of `i32[2,3]`"),
+        bad("iota ty=i1[2] axis=0", &[], "needs integer or float elements"),
+        bad("iota ty=i32[] axis=0", &[], "axis 0 of `i32[]`"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [] = arity(Self::NAME, operands)?;
+        element(Self::NAME, &self.ty, "integer or float", |e| e != ElementType::I1)?;
+        axis(Self::NAME, self.axis, &self.ty)?;
+        Ok(self.ty.clone())
+    }
+
+    fn eval(&self, _: &[&Value], ty: &TensorType) -> Value {
+        Value::from_fn(ty.clone(), |index| index[self.axis] as f64)
+    }
+
+    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], ty: &TensorType) -> Spelling {
+        Spelling::Primitive(format!("stablehlo.iota dim = {} : {}", self.axis, ty.mlir()))
+    }
+}

@@ -1,0 +1,56 @@
+//! The operations, a file each.
+
+mod binary;
+mod broadcast_in_dim;
+mod compare;
+mod concatenate;
+mod constant;
+mod convert;
+mod dot_general;
+mod dynamic_slice;
+mod dynamic_update_slice;
+mod gather;
+mod iota;
+mod linear;
+mod narrow;
+mod permute;
+mod reduce;
+mod reduce_precision;
+mod reshape;
+mod rms_norm;
+mod rope;
+mod sdpa;
+mod select;
+mod unary;
+
+pub use binary::{Binary, BinaryKind};
+pub use broadcast_in_dim::BroadcastInDim;
+pub use compare::{Compare, Direction};
+pub use concatenate::Concatenate;
+pub use constant::Constant;
+pub use convert::Convert;
+pub use dot_general::DotGeneral;
+pub use dynamic_slice::DynamicSlice;
+pub use dynamic_update_slice::DynamicUpdateSlice;
+pub use gather::Gather;
+pub use iota::Iota;
+pub use linear::Linear;
+pub use narrow::Narrow;
+pub use permute::Permute;
+pub use reduce::{Reduce, ReduceKind};
+pub use reduce_precision::ReducePrecision;
+pub use reshape::Reshape;
+pub use rms_norm::{RmsNorm, WeightStyle};
+pub use rope::{Rope, RopeLayout};
+pub use sdpa::{MaskTerm, Sdpa};
+pub use select::Select;
+pub use unary::{Unary, UnaryKind};
+
+/// What an operation's file needs.
+pub(crate) mod prelude {
+    pub(crate) use crate::operation::{agree, arity, attribute, axis, bad, element, good, mlir_list};
+    pub(crate) use crate::{
+        Attributes as _, Bound, ElementType, Example, InferError, Operand, Operation, Spelling, Statements,
+        TensorType, Value, exact_sum, operation,
+    };
+}

@@ -1,0 +1,101 @@
+use super::binary::larger;
+use super::prelude::*;
+
+crate::words! {
+    /// How elements are combined.
+    pub enum ReduceKind {
+        /// Their sum.
+        Add = "add",
+        /// The largest; NaN if any is.
+        Maximum = "maximum",
+        /// The smallest; NaN if any is.
+        Minimum = "minimum",
+    }
+}
+
+operation! {
+    /// Combines the elements along some axes, which vanish. StableHLO: `reduce` from the neutral element.
+    Reduce = "reduce" {
+        /// How.
+        kind: ReduceKind,
+        /// The axes that vanish, ascending.
+        axes: Vec<usize>,
+    }
+}
+
+impl Operation for Reduce {
+    const BOUND: Bound = Bound::UlpsOfLargest(8.0);
+    const EXAMPLES: &'static [Example] = &[
+        good("reduce kind=add axes=[1]", &["f32[2,3] 1,2,3,4,5,6"], "f32[2] 6,15"),
+        good("reduce kind=add axes=[0]", &["i32[2,3] 1,2,3,4,5,6"], "i32[3] 5,7,9"),
+        good("reduce kind=add axes=[0,2]", &["f32[2,3,4]"], "f32[3]"),
+        good("reduce kind=maximum axes=[1]", &["f32[2,3] 1,nan,3,-4,-5,-6"], "f32[2] nan,-4"),
+        good("reduce kind=maximum axes=[0]", &["i32[3] -7,-9,-8"], "i32[] -7"),
+        good("reduce kind=minimum axes=[0]", &["i32[3] 7,9,8"], "i32[] 7"),
+        good("reduce kind=minimum axes=[1]", &["f32[2,3]"], "f32[2]"),
+        bad("reduce kind=add axes=[2]", &["f32[2,3]"], "axis 2 of `f32[2,3]`"),
+        bad("reduce kind=add axes=[1,0]", &["f32[2,3]"], "expected ascending axes"),
+        bad("reduce kind=add axes=[0]", &["i1[2]"], "needs float or integer elements"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [x] = arity(Self::NAME, operands)?;
+        element(Self::NAME, x, "float or integer", |e| e != ElementType::I1)?;
+        let ascending = self.axes.is_sorted_by(|a, b| a < b);
+        attribute(Self::NAME, "axes", &self.axes, "ascending axes", ascending)?;
+        for &a in &self.axes {
+            axis(Self::NAME, a, x)?;
+        }
+        let kept = |(a, &extent): (usize, &usize)| (!self.axes.contains(&a)).then_some(extent);
+        Ok(TensorType::new(x.element, x.shape.iter().enumerate().filter_map(kept).collect::<Vec<_>>()))
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        let x = operands[0];
+        let reduced: Vec<usize> = self.axes.iter().map(|&a| x.ty.shape[a]).collect();
+        let kept: Vec<usize> = (0..x.ty.rank()).filter(|a| !self.axes.contains(a)).collect();
+        let mut source = vec![0; x.ty.rank()];
+        let mut terms = Vec::new();
+        Value::from_fn(ty.clone(), |index| {
+            kept.iter().zip(index).for_each(|(&a, &i)| source[a] = i);
+            terms.clear();
+            crate::for_each_index(&reduced, |index| {
+                self.axes.iter().zip(index).for_each(|(&a, &i)| source[a] = i);
+                terms.push(x.at(&source));
+            });
+            let nan = terms.iter().any(|t| t.is_nan());
+            let terms = terms.iter().copied();
+            match self.kind {
+                ReduceKind::Add => match ty.element {
+                    ElementType::I32 => terms.fold(0i32, |s, t| s.wrapping_add(t as i32)).into(),
+                    ElementType::I8 => terms.fold(0i8, |s, t| s.wrapping_add(t as i8)).into(),
+                    _ => exact_sum(terms),
+                },
+                _ if nan => f64::NAN,
+                ReduceKind::Maximum => terms.fold(f64::NEG_INFINITY, larger),
+                ReduceKind::Minimum => -terms.fold(f64::NEG_INFINITY, |m, t| larger(m, -t)),
+            }
+        })
+    }
+
+    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+        let x = operands[0];
+        let neutral = match self.kind {
+            ReduceKind::Add => 0.0,
+            ReduceKind::Maximum => f64::NEG_INFINITY,
+            ReduceKind::Minimum => f64::INFINITY,
+        };
+        let scalar = TensorType::new(ty.element, []);
+        let literal = crate::Literal::splat(scalar.clone(), neutral);
+        let init = s.statement(format!("stablehlo.constant {}", literal.mlir()));
+        Spelling::Primitive(format!(
+            "stablehlo.reduce({} init: {init}) applies stablehlo.{} across dimensions = {} : ({}, {}) -> {}",
+            x.name,
+            self.kind.word(),
+            mlir_list(&self.axes),
+            x.ty.mlir(),
+            scalar.mlir(),
+            ty.mlir()
+        ))
+    }
+}

@@ -1,0 +1,36 @@
+use super::prelude::*;
+
+operation! {
+    /// The same elements in row-major order under another shape. StableHLO: `reshape`.
+    Reshape = "reshape" {
+        /// The result's shape.
+        shape: Vec<usize>,
+    }
+}
+
+impl Operation for Reshape {
+    const BOUND: Bound = Bound::Exact;
+    const EXAMPLES: &'static [Example] = &[
+        good("reshape shape=[3,2]", &["i32[2,3] 1,2,3,4,5,6"], "i32[3,2] 1,2,3,4,5,6"),
+        good("reshape shape=[]", &["f32[1,1]"], "f32[]"),
+        good("reshape shape=[2,1,3]", &["bf16[2,3]"], "bf16[2,1,3]"),
+        bad("reshape shape=[4]", &["f32[2,3]"], "shape is [4], expected 6 elements"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [x] = arity(Self::NAME, operands)?;
+        let ty = TensorType::new(x.element, self.shape.clone());
+        let expected = format!("{} elements, as in `{x}`", x.count());
+        attribute(Self::NAME, "shape", &self.shape, expected, ty.count() == x.count())?;
+        Ok(ty)
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        Value { ty: ty.clone(), data: operands[0].data.clone() }
+    }
+
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+        let x = operands[0];
+        Spelling::Primitive(format!("stablehlo.reshape {} : ({}) -> {}", x.name, x.ty.mlir(), ty.mlir()))
+    }
+}

@@ -1,0 +1,74 @@
+use super::prelude::*;
+use crate::Real;
+
+crate::words! {
+    /// How the weight of a norm is applied.
+    pub enum WeightStyle {
+        /// The normalised value is rounded to the element type, then multiplied by the weight
+        /// (HF `modeling_llama.py`, `LlamaRMSNorm.forward`).
+        Scale = "scale",
+        /// The normalised value is multiplied by `1 + weight` in f32, then rounded
+        /// (HF `modeling_gemma3.py`, `Gemma3RMSNorm.forward`).
+        OnePlus = "one_plus",
+    }
+}
+
+operation! {
+    /// `x / √(mean(x²) + epsilon) · weight` over the last axis, computed in f32: x `[…, D]`, weight `[D]`.
+    /// Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019).
+    RmsNorm = "rms_norm" {
+        /// Added to the mean square.
+        epsilon: Real,
+        /// How the weight is applied.
+        style: WeightStyle,
+    }
+}
+
+impl Operation for RmsNorm {
+    const BOUND: Bound = Bound::Ulps(8.0);
+    const EXAMPLES: &'static [Example] = &[
+        good("rms_norm epsilon=0.0 style=scale", &["f32[2] 3,-3", "f32[2] 2,4"], "f32[2] 2,-4"),
+        good("rms_norm epsilon=0.0 style=one_plus", &["f32[2] 3,-3", "f32[2] 2,4"], "f32[2] 3,-5"),
+        good("rms_norm epsilon=1e-5 style=scale", &["f32[2,3,8]", "f32[8]"], "f32[2,3,8]"),
+        good("rms_norm epsilon=1e-6 style=one_plus", &["f32[2,3,8]", "f32[8]"], "f32[2,3,8]"),
+        good("rms_norm epsilon=1e-5 style=scale", &["bf16[3,8]", "bf16[8]"], "bf16[3,8]"),
+        good("rms_norm epsilon=1e-6 style=one_plus", &["bf16[3,8]", "bf16[8]"], "bf16[3,8]"),
+        good("rms_norm epsilon=1e-5 style=scale", &["f32[2] 0,0", "f32[2] 1,1"], "f32[2] 0,0"),
+        bad("rms_norm epsilon=1e-5 style=scale", &["f32[3,8]", "f32[3]"], "the weight must match the last axis"),
+        bad("rms_norm epsilon=1e-5 style=scale", &["i32[8]", "i32[8]"], "needs float elements"),
+        bad("rms_norm epsilon=-1.0 style=scale", &["f32[8]", "f32[8]"], "epsilon is -1.0, expected a finite number ≥ 0"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [x, w] = arity(Self::NAME, operands)?;
+        element(Self::NAME, x, "float", ElementType::is_float)?;
+        let valid = self.epsilon.0.is_finite() && self.epsilon.0 >= 0.0;
+        attribute(Self::NAME, "epsilon", self.epsilon.0, "a finite number ≥ 0", valid)?;
+        let matches = w.element == x.element && w.rank() == 1 && x.shape.last() == w.shape.last();
+        agree(Self::NAME, "the weight must match the last axis", x, w, matches)?;
+        Ok(x.clone())
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        let [x, w] = operands else { unreachable!("inferred") };
+        let f32 = ElementType::F32;
+        let epsilon = f32.round(self.epsilon.0);
+        let rows = x.data.chunks(w.data.len().max(1)).flat_map(|row| {
+            let squares = exact_sum(row.iter().map(|x| f32.round(x * x)));
+            let mean = f32.round(f32.round(squares) / row.len() as f64);
+            let factor = f32.round(1.0 / libm::sqrt(f32.round(mean + epsilon)));
+            row.iter().zip(&w.data).map(move |(x, w)| {
+                let normalised = f32.round(x * factor);
+                match self.style {
+                    WeightStyle::Scale => ty.element.round(normalised) * w,
+                    WeightStyle::OnePlus => f32.round(normalised * f32.round(1.0 + w)),
+                }
+            })
+        });
+        Value::new(ty.clone(), rows)
+    }
+
+    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
+        Spelling::Composite
+    }
+}

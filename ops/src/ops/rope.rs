@@ -1,0 +1,100 @@
+use super::prelude::*;
+
+crate::words! {
+    /// Which elements are rotated together.
+    pub enum RopeLayout {
+        /// Element i with element i + R/2 (HF `modeling_llama.py`, `rotate_half`).
+        HalfSplit = "half_split",
+        /// Element 2i with element 2i + 1 (Su et al., "RoFormer", §3.4.2).
+        Interleaved = "interleaved",
+    }
+}
+
+operation! {
+    /// Rotary position embedding: x `[…, P, …, E]`, cosine and sine tables `[P, R/2]` → x's type.
+    /// The first R of the E features are rotated, each pair (a, b) to (a·cos − b·sin, b·cos + a·sin); the rest
+    /// pass through. Each product and each sum is rounded to the element type, as HF's `apply_rotary_pos_emb` does.
+    Rope = "rope" {
+        /// The axis of x that counts positions.
+        axis: usize,
+        /// Which elements are paired.
+        layout: RopeLayout,
+    }
+}
+
+impl Rope {
+    /// The positions of the two elements of pair `i` of `half` pairs.
+    fn pair(&self, i: usize, half: usize) -> (usize, usize) {
+        match self.layout {
+            RopeLayout::HalfSplit => (i, i + half),
+            RopeLayout::Interleaved => (2 * i, 2 * i + 1),
+        }
+    }
+}
+
+impl Operation for Rope {
+    const BOUND: Bound = Bound::UlpsOfLargest(2.0);
+    const EXAMPLES: &'static [Example] = &[
+        good(
+            "rope axis=0 layout=half_split",
+            &["f32[1,4] 1,2,3,4", "f32[1,2] 0,1", "f32[1,2] 1,0"],
+            "f32[1,4] -3,2,1,4",
+        ),
+        good(
+            "rope axis=0 layout=interleaved",
+            &["f32[1,4] 1,2,3,4", "f32[1,2] 0,1", "f32[1,2] 1,0"],
+            "f32[1,4] -2,1,3,4",
+        ),
+        good("rope axis=1 layout=half_split", &["f32[2,3,5,6]", "f32[3,3]", "f32[3,3]"], "f32[2,3,5,6]"),
+        good("rope axis=0 layout=half_split", &["f32[3,8]", "f32[3,2]", "f32[3,2]"], "f32[3,8]"),
+        good("rope axis=1 layout=interleaved", &["f32[2,3,5,6]", "f32[3,3]", "f32[3,3]"], "f32[2,3,5,6]"),
+        good("rope axis=0 layout=interleaved", &["f32[3,8]", "f32[3,2]", "f32[3,2]"], "f32[3,8]"),
+        good("rope axis=1 layout=half_split", &["bf16[2,3,4]", "bf16[3,2]", "bf16[3,2]"], "bf16[2,3,4]"),
+        bad(
+            "rope axis=1 layout=half_split",
+            &["f32[2,3,4]", "f32[2,2]", "f32[2,2]"],
+            "the tables must have a row for each position: `f32[2,3,4]` against `f32[2,2]`",
+        ),
+        bad("rope axis=1 layout=half_split", &["f32[3,4]", "f32[4,2]", "f32[4,2]"], "the last axis holds features"),
+        bad("rope axis=0 layout=half_split", &["f32[3,4]", "f32[3,3]", "f32[3,3]"], "more columns than pairs"),
+        bad("rope axis=0 layout=half_split", &["f32[3,4]", "f32[3,2]", "f32[3,1]"], "must have one type"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [x, cos, sin] = arity(Self::NAME, operands)?;
+        element(Self::NAME, x, "float", ElementType::is_float)?;
+        agree(Self::NAME, "the two tables must have one type", cos, sin, cos == sin)?;
+        let positions = axis(Self::NAME, self.axis, x)?;
+        attribute(Self::NAME, "axis", self.axis, "another: the last axis holds features", self.axis + 1 < x.rank())?;
+        agree(Self::NAME, "x and tables must have one element type", x, cos, x.element == cos.element)?;
+        let rows = cos.rank() == 2 && cos.shape[0] == positions;
+        agree(Self::NAME, "the tables must have a row for each position", x, cos, rows)?;
+        let fits = 2 * cos.shape[1] <= x.shape[x.rank() - 1];
+        agree(Self::NAME, "the tables have more columns than pairs of features", x, cos, fits)?;
+        Ok(x.clone())
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        let [x, cos, sin] = operands else { unreachable!("inferred") };
+        let (features, half) = (ty.shape[ty.rank() - 1], cos.ty.shape[1]);
+        let after: usize = ty.shape[self.axis + 1..ty.rank() - 1].iter().product();
+        let positions = ty.shape[self.axis];
+        let round = |x| ty.element.round(x);
+        let mut data = x.data.clone();
+        for (row, out) in data.chunks_mut(features.max(1)).enumerate() {
+            let position = row / after % positions;
+            for i in 0..half {
+                let (first, second) = self.pair(i, half);
+                let (a, b) = (out[first], out[second]);
+                let (c, s) = (cos.data[position * half + i], sin.data[position * half + i]);
+                out[first] = round(round(a * c) + round(-b * s));
+                out[second] = round(round(b * c) + round(a * s));
+            }
+        }
+        Value { ty: ty.clone(), data }
+    }
+
+    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
+        Spelling::Composite
+    }
+}

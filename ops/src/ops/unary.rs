@@ -1,0 +1,94 @@
+use super::prelude::*;
+
+crate::words! {
+    /// Which elementwise function of one operand.
+    pub enum UnaryKind {
+        /// −x
+        Negate = "negate",
+        /// |x|
+        Abs = "abs",
+        /// eˣ
+        Exponential = "exponential",
+        /// ln x
+        Log = "log",
+        /// tanh x
+        Tanh = "tanh",
+        /// 1 / (1 + e⁻ˣ)
+        Logistic = "logistic",
+        /// √x
+        Sqrt = "sqrt",
+        /// 1 / √x
+        Rsqrt = "rsqrt",
+        /// Logical negation (`i1`).
+        Not = "not",
+    }
+}
+
+operation! {
+    /// An elementwise function of one operand. StableHLO: the op of the same name.
+    Unary = "unary" {
+        /// Which function.
+        kind: UnaryKind,
+    }
+}
+
+impl Operation for Unary {
+    const BOUND: Bound = Bound::Ulps(4.0);
+    const EXAMPLES: &'static [Example] = &[
+        good("unary kind=negate", &["f32[4] 0,-1,2.5,inf"], "f32[4] -0,1,-2.5,-inf"),
+        good("unary kind=negate", &["i32[2] 3,-2147483648"], "i32[2] -3,-2147483648"),
+        good("unary kind=abs", &["f32[3] -2,3,-inf"], "f32[3] 2,3,inf"),
+        good("unary kind=exponential", &["f32[3] 0,1,-inf"], "f32[3] 1,2.71828174591064453125,0"),
+        good("unary kind=log", &["f32[3] 1,0,-1"], "f32[3] 0,-inf,nan"),
+        good("unary kind=tanh", &["f32[5] 0,20,-20,0.5,-0.5"], "f32[5]"),
+        good("unary kind=tanh", &["f32[2,3]"], "f32[2,3]"),
+        good("unary kind=logistic", &["f32[7]"], "f32[7]"),
+        good("unary kind=sqrt", &["f32[3] 4,0,2"], "f32[3] 2,0,1.41421353816986083984375"),
+        good("unary kind=rsqrt", &["f32[2] 4,0.25"], "f32[2] 0.5,2"),
+        good("unary kind=exponential", &["bf16[5]"], "bf16[5]"),
+        good("unary kind=negate", &["f16[5]"], "f16[5]"),
+        good("unary kind=not", &["i1[2] 1,0"], "i1[2] 0,1"),
+        bad("unary kind=not", &["f32[2]"], "needs i1 elements"),
+        bad("unary kind=tanh", &["i32[2]"], "needs float elements, found `i32[2]`"),
+        bad("unary kind=tanh", &["f32[2]", "f32[2]"], "takes 1 operands, found 2"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [x] = arity(Self::NAME, operands)?;
+        let name = self.kind.word();
+        match self.kind {
+            UnaryKind::Not => element(name, x, "i1", |e| e == ElementType::I1)?,
+            UnaryKind::Negate | UnaryKind::Abs => {
+                element(name, x, "float or integer", |e| e != ElementType::I1)?;
+            }
+            _ => element(name, x, "float", ElementType::is_float)?,
+        }
+        Ok(x.clone())
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        // Two's complement: the negation and the magnitude of the smallest integer wrap around to itself.
+        let wrap = |x: f64| match ty.element {
+            ElementType::I32 => x as i64 as i32 as f64,
+            ElementType::I8 => x as i64 as i8 as f64,
+            ElementType::I4 => ((x as i64) << 60 >> 60) as f64,
+            _ => x,
+        };
+        let f = |x: f64| match self.kind {
+            UnaryKind::Negate => wrap(-x),
+            UnaryKind::Abs => wrap(x.abs()),
+            UnaryKind::Exponential => libm::exp(x),
+            UnaryKind::Log => libm::log(x),
+            UnaryKind::Tanh => libm::tanh(x),
+            UnaryKind::Logistic => 1.0 / (1.0 + libm::exp(-x)),
+            UnaryKind::Sqrt => libm::sqrt(x),
+            UnaryKind::Rsqrt => 1.0 / libm::sqrt(x),
+            UnaryKind::Not => f64::from(x == 0.0),
+        };
+        Value::new(ty.clone(), operands[0].data.iter().map(|&x| f(x)))
+    }
+
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+        Spelling::Primitive(format!("stablehlo.{} {} : {}", self.kind.word(), operands[0].name, ty.mlir()))
+    }
+}

@@ -1,0 +1,252 @@
+//! What the evaluator computes with: f64 elements that are always representable in the element type.
+
+use half::{bf16, f16};
+
+use crate::{ElementType, TensorType};
+
+/// A tensor in the reference evaluator: row-major, every element exactly representable in `ty.element`,
+/// every NaN canonical.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// Element type and shape.
+    pub ty: TensorType,
+    /// One f64 per element, row-major.
+    pub data: Vec<f64>,
+}
+
+impl Value {
+    /// A tensor of `ty` whose elements are `data`, each rounded to the element type.
+    ///
+    /// # Panics
+    /// If `data` does not have `ty.count()` elements: a bug in the caller.
+    pub fn new(ty: TensorType, data: impl IntoIterator<Item = f64>) -> Self {
+        let data: Vec<f64> = data.into_iter().map(|x| ty.element.round(x)).collect();
+        assert_eq!(data.len(), ty.count(), "a value of {ty} needs {} elements", ty.count());
+        Self { ty, data }
+    }
+
+    /// A tensor built by a function of the index in row-major order.
+    pub fn from_fn(ty: TensorType, mut f: impl FnMut(&[usize]) -> f64) -> Self {
+        let mut data = Vec::with_capacity(ty.count());
+        for_each_index(&ty.shape, |index| data.push(f(index)));
+        Self::new(ty, data)
+    }
+
+    /// The element at `index`.
+    pub fn at(&self, index: &[usize]) -> f64 {
+        self.data[flat_index(&self.ty.shape, index)]
+    }
+
+    /// A tensor of `ty` read from its little-endian storage.
+    ///
+    /// # Panics
+    /// If `bytes` is not `ty.bytes()` long.
+    pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Self {
+        assert_eq!(bytes.len(), ty.bytes(), "storage of {ty}");
+        let data = (0..ty.count()).map(|i| ty.element.decode(ty.element.load(bytes, i))).collect();
+        Self { ty, data }
+    }
+
+    /// The little-endian storage.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.ty.bytes()];
+        for (i, &x) in self.data.iter().enumerate() {
+            self.ty.element.store(&mut bytes, i, self.ty.element.encode(x));
+        }
+        bytes
+    }
+}
+
+/// Calls `f` with every index of `shape` in row-major order.
+pub fn for_each_index(shape: &[usize], mut f: impl FnMut(&[usize])) {
+    if shape.contains(&0) {
+        return;
+    }
+    let mut index = vec![0; shape.len()];
+    loop {
+        f(&index);
+        let Some(axis) = (0..shape.len()).rev().find(|&a| index[a] + 1 < shape[a]) else { return };
+        index[axis] += 1;
+        index[axis + 1..].fill(0);
+    }
+}
+
+/// The row-major position of `index` in `shape`.
+pub fn flat_index(shape: &[usize], index: &[usize]) -> usize {
+    index.iter().zip(shape).fold(0, |flat, (&i, &extent)| flat * extent + i)
+}
+
+/// The exactly rounded sum of `terms`: it does not depend on their order. An empty sum is +0.
+///
+/// Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric Predicates" (1997):
+/// the running sum is kept as non-overlapping partials, which are exact.
+pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
+    let mut partials: Vec<f64> = Vec::new();
+    let (mut special, mut negative_zeros_only, mut any) = (0.0f64, true, false);
+    for term in terms {
+        any = true;
+        negative_zeros_only &= term == 0.0 && term.is_sign_negative();
+        if !term.is_finite() {
+            special += term;
+            continue;
+        }
+        let mut x = term;
+        let mut kept = 0;
+        for i in 0..partials.len() {
+            let mut y = partials[i];
+            if x.abs() < y.abs() {
+                (x, y) = (y, x);
+            }
+            let high = x + y;
+            let low = y - (high - x);
+            if low != 0.0 {
+                partials[kept] = low;
+                kept += 1;
+            }
+            x = high;
+        }
+        partials.truncate(kept);
+        partials.push(x);
+    }
+    if special != 0.0 || special.is_nan() {
+        return special;
+    }
+    if any && negative_zeros_only {
+        return -0.0;
+    }
+    // From the largest down; when the remainder is exactly half an ulp, the next partial decides the rounding.
+    let Some(mut sum) = partials.pop() else { return 0.0 };
+    while let Some(next) = partials.pop() {
+        let high = sum + next;
+        let low = next - (high - sum);
+        sum = high;
+        if low != 0.0 {
+            if let Some(&below) = partials.last()
+                && (low < 0.0) == (below < 0.0)
+            {
+                let doubled = low * 2.0;
+                let candidate = sum + doubled;
+                if doubled == candidate - sum {
+                    sum = candidate;
+                }
+            }
+            break;
+        }
+    }
+    sum
+}
+
+impl ElementType {
+    /// `x` rounded to this type: to nearest even for floats; truncated and saturated for integers;
+    /// non-zero is true for `i1`.
+    pub fn round(self, x: f64) -> f64 {
+        self.decode(self.encode(x))
+    }
+
+    /// The bits of `x` rounded to this type. Every NaN becomes the canonical quiet one.
+    pub fn encode(self, x: f64) -> u32 {
+        // The software conversions of `half`: the ones that use f16c round twice, through f32.
+        match self {
+            Self::F32 if x.is_nan() => 0x7fc0_0000,
+            Self::F16 if x.is_nan() => 0x7e00,
+            Self::Bf16 if x.is_nan() => 0x7fc0,
+            Self::F32 => (x as f32).to_bits(),
+            Self::F16 => f16::from_f64_const(x).to_bits().into(),
+            Self::Bf16 => bf16::from_f64_const(x).to_bits().into(),
+            Self::I32 => x as i32 as u32,
+            Self::I8 => x as i8 as u8 as u32,
+            Self::I4 => (x as i8).clamp(-8, 7) as u32 & 0xf,
+            Self::I1 => (x != 0.0).into(),
+        }
+    }
+
+    /// The value of `bits` in this type. Every NaN becomes the canonical one.
+    pub fn decode(self, bits: u32) -> f64 {
+        let x = match self {
+            Self::F32 => f32::from_bits(bits).into(),
+            Self::F16 => f16::from_bits(bits as u16).to_f64_const(),
+            Self::Bf16 => bf16::from_bits(bits as u16).to_f64_const(),
+            Self::I32 => (bits as i32).into(),
+            Self::I8 => (bits as u8 as i8).into(),
+            Self::I4 => (((bits << 28) as i32) >> 28).into(),
+            Self::I1 => (bits & 1).into(),
+        };
+        if x.is_nan() { f64::NAN } else { x }
+    }
+
+    /// The bits of element `i` in little-endian storage.
+    pub fn load(self, bytes: &[u8], i: usize) -> u32 {
+        match self.bits() {
+            32 => u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]),
+            16 => u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).into(),
+            4 => (bytes[i / 2] >> (4 * (i % 2)) & 0xf).into(),
+            _ => bytes[i].into(),
+        }
+    }
+
+    /// Writes the bits of element `i` to little-endian storage.
+    pub fn store(self, bytes: &mut [u8], i: usize, bits: u32) {
+        match self.bits() {
+            32 => bytes[4 * i..][..4].copy_from_slice(&bits.to_le_bytes()),
+            16 => bytes[2 * i..][..2].copy_from_slice(&(bits as u16).to_le_bytes()),
+            4 => {
+                let shift = 4 * (i % 2);
+                bytes[i / 2] = bytes[i / 2] & !(0xf << shift) | ((bits as u8 & 0xf) << shift);
+            }
+            _ => bytes[i] = bits as u8,
+        }
+    }
+
+    /// The distance from |x| to the next larger value of this type: one unit in the last place.
+    pub fn ulp(self, x: f64) -> f64 {
+        let (mantissa, min_exponent) = match self {
+            Self::F32 => (23, -126),
+            Self::F16 => (10, -14),
+            Self::Bf16 => (7, -126),
+            _ => return 1.0,
+        };
+        let exponent = if x == 0.0 || !x.is_finite() { min_exponent } else { libm::ilogb(x).max(min_exponent) };
+        libm::exp2((exponent - mantissa) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_exact_and_have_no_order() {
+        let terms = [1e100, 1.0, -1e100, 2f64.powi(-60), 3.0];
+        assert_eq!(exact_sum(terms), 4.0);
+        assert_eq!(exact_sum(terms.into_iter().rev()), 4.0);
+        // Half an ulp and a little more rounds up, half an ulp alone to even.
+        assert_eq!(exact_sum([1.0, 2f64.powi(-53)]), 1.0);
+        assert_eq!(exact_sum([1.0, 2f64.powi(-53), 2f64.powi(-200)]), 1.0 + f64::EPSILON);
+        assert!(exact_sum([f64::INFINITY, f64::NEG_INFINITY]).is_nan());
+        assert!(exact_sum([-0.0, -0.0]).is_sign_negative());
+        assert!(exact_sum([-0.0, 0.0]).is_sign_positive());
+    }
+
+    #[test]
+    fn s1_every_element_type_round_trips_through_storage() {
+        for element in ElementType::ALL {
+            let patterns = if element.bits() == 32 { 1 << 16 } else { 1u32 << element.bits().min(16) };
+            for pattern in 0..patterns {
+                let bits = match element {
+                    ElementType::I1 => pattern & 1,
+                    _ if element.bits() == 32 => pattern.wrapping_mul(0x9e37_79b9),
+                    _ => pattern,
+                };
+                let x = element.decode(bits);
+                if !x.is_nan() {
+                    assert_eq!(element.encode(x), bits, "{element} {bits:#x}");
+                }
+                let mut bytes = [0u8; 12];
+                element.store(&mut bytes, 1, bits);
+                assert_eq!(element.load(&bytes, 1), bits);
+            }
+        }
+        assert_eq!(ElementType::F32.ulp(1.0), f32::EPSILON as f64);
+        assert_eq!(ElementType::Bf16.ulp(1.5), 2f64.powi(-7));
+    }
+}
