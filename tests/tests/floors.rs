@@ -1,0 +1,302 @@
+//! The floors of the house and its invariants of absence: what must not depend on what, and what no source says.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cargo_metadata::{DependencyKind, MetadataCommand};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+/// Every member of the workspace and its floor. A crate depends only on lower floors.
+const FLOORS: &[(&str, u32)] = &[
+    ("tracewright-ops", 0),
+    ("tracewright-macros", 0),
+    ("tracewright-trace", 1),
+    ("tracewright-irpa", 1),
+    ("tracewright-runtime", 1),
+    ("tracewright-simplify", 2),
+    ("tracewright-bake", 2),
+    ("tracewright-lower", 2),
+    ("tracewright-dsl", 2),
+    ("tracewright-models", 3),
+    ("tracewright-generate", 4),
+    ("tracewright", 5),
+    ("tracewright-tests", 6),
+    ("xtask", 6),
+];
+
+/// What a crate must not reach, neither itself nor through other members.
+const ABSENT: &[(&str, &[&str], &str)] = &[
+    ("tracewright-runtime", &["tracewright-trace", "petgraph"], "the runtime never sees a graph"),
+    ("tracewright-irpa", &["tracewright-trace", "tracewright-models"], "an archive never sees a model"),
+    ("tracewright-models", &["tracewright-irpa", "safetensors", "memmap2"], "tracing reads no weight"),
+    ("tracewright-lower", &["tracewright-irpa", "safetensors", "memmap2"], "lowering reads no weight"),
+    ("xtask", &["tracewright-ops", "tracewright"], "chores build without the house"),
+];
+
+/// Where `unsafe` may stand, and how often: the foreign functions of the runtime, the mapping of the archives.
+const UNSAFE: &[(&str, usize)] = &[("runtime/src/", usize::MAX), ("irpa/src/", 1)];
+
+/// Crates that are programs, or evidence about programs; all others are libraries.
+const PROGRAMS: &[&str] = &["src/bin/", "tests/", "xtask/"];
+
+/// A member of the workspace, as far as the floors care.
+struct Member {
+    name: String,
+    /// Name, and whether the product needs it: true for normal and build dependencies, false for tests only.
+    needs: Vec<(String, bool)>,
+}
+
+#[test]
+fn every_crate_stands_on_lower_floors() {
+    assert_eq!(violations(FLOORS, &workspace()), Vec::<String>::new());
+}
+
+#[test]
+fn nothing_reaches_what_it_must_not_know() {
+    let members = workspace();
+    for &(from, absent, why) in ABSENT {
+        let reached = reach(from, &members);
+        let found: Vec<_> = absent.iter().filter(|name| reached.contains(**name)).collect();
+        assert!(found.is_empty(), "`{from}` reaches {found:?}, but {why}");
+    }
+}
+
+#[test]
+fn a_bad_graph_is_found() {
+    let floors = &[("base", 0), ("left", 1), ("right", 1), ("top", 2)];
+    let member = |name: &str, needs: &[(&str, bool)]| Member {
+        name: name.to_string(),
+        needs: needs.iter().map(|&(name, product)| (name.to_string(), product)).collect(),
+    };
+    let good = [
+        member("base", &[("serde", true)]),
+        member("left", &[("base", true)]),
+        member("top", &[("left", true)]),
+    ];
+    assert!(violations(floors, &good).is_empty());
+
+    let up = [member("base", &[("top", true)])];
+    assert_eq!(violations(floors, &up), ["`base` (floor 0) depends on `top` (floor 2)"]);
+    let sideways = [member("left", &[("right", true)])];
+    assert_eq!(violations(floors, &sideways), ["`left` (floor 1) depends on `right` (floor 1)"]);
+    let in_tests = [member("left", &[("right", false), ("top", false)])];
+    assert_eq!(violations(floors, &in_tests), ["`left` (floor 1) depends on `top` (floor 2) in its tests"]);
+    let stranger = [member("cellar", &[])];
+    assert_eq!(
+        violations(floors, &stranger),
+        ["`cellar` has no floor: add it to the list in `tests/tests/floors.rs`"]
+    );
+
+    let reached = reach("top", &good);
+    assert!(reached.contains("serde") && reached.contains("base") && !reached.contains("right"));
+}
+
+/// The edges that do not go down. A crate's tests may use their neighbours, but nothing from above.
+fn violations(floors: &[(&str, u32)], members: &[Member]) -> Vec<String> {
+    let floor = |name: &str| floors.iter().find(|(known, _)| *known == name).map(|&(_, floor)| floor);
+    let mut found = Vec::new();
+    for Member { name, needs } in members {
+        let Some(from) = floor(name) else {
+            found.push(format!("`{name}` has no floor: add it to the list in `tests/tests/floors.rs`"));
+            continue;
+        };
+        for (needed, product) in needs {
+            let Some(to) = floor(needed) else { continue };
+            if *product && to >= from {
+                found.push(format!("`{name}` (floor {from}) depends on `{needed}` (floor {to})"));
+            } else if to > from {
+                found
+                    .push(format!("`{name}` (floor {from}) depends on `{needed}` (floor {to}) in its tests"));
+            }
+        }
+    }
+    found
+}
+
+/// All that the product `from` needs, through the members of the workspace.
+fn reach(from: &str, members: &[Member]) -> BTreeSet<String> {
+    let mut reached = BTreeSet::new();
+    let mut open = vec![from.to_string()];
+    while let Some(name) = open.pop() {
+        let needs = members.iter().filter(|member| member.name == name).flat_map(|member| &member.needs);
+        for (needed, _) in needs.filter(|(_, product)| *product) {
+            if reached.insert(needed.clone()) {
+                open.push(needed.clone());
+            }
+        }
+    }
+    reached
+}
+
+fn workspace() -> Vec<Member> {
+    let manifest = root().join("Cargo.toml");
+    let metadata =
+        MetadataCommand::new().manifest_path(manifest).no_deps().exec().expect("cargo metadata runs");
+    let member = |package: cargo_metadata::Package| Member {
+        name: package.name.to_string(),
+        needs: package
+            .dependencies
+            .iter()
+            .map(|needed| (needed.name.clone(), needed.kind != DependencyKind::Development))
+            .collect(),
+    };
+    metadata.packages.into_iter().map(member).collect()
+}
+
+#[test]
+fn unsafe_stands_in_two_places() {
+    for (path, tokens) in sources(|_| true) {
+        let count = tokens.iter().filter(|token| *token == "unsafe").count();
+        let allowed =
+            UNSAFE.iter().find(|(prefix, _)| path.starts_with(prefix)).map_or(0, |&(_, allowed)| allowed);
+        assert!(count <= allowed, "`{path}` says `unsafe` {count} times, {allowed} allowed");
+    }
+}
+
+#[test]
+fn libraries_read_no_environment() {
+    let library =
+        |path: &str| path.contains("src/") && !PROGRAMS.iter().any(|program| path.starts_with(program));
+    for (path, tokens) in sources(library) {
+        assert!(!reads_environment(&tokens), "`{path}` reads an environment variable: options are arguments");
+    }
+}
+
+#[test]
+fn no_module_can_contain_a_cosine() {
+    let spelling = |path: &str| path.starts_with("ops/src/") || path.starts_with("lower/src/");
+    for (path, tokens) in sources(spelling) {
+        assert_eq!(
+            inexact(&tokens),
+            None,
+            "`{path}`: rope tables are constants, IREE's sine and cosine are inexact"
+        );
+    }
+}
+
+#[test]
+fn the_scans_see_what_they_look_for() {
+    let scan = |text: &str| tokens(text.parse().expect("the text is Rust"));
+    assert!(reads_environment(&scan("fn f() { std::env::var_os(\"X\"); }")));
+    assert!(reads_environment(&scan("use std::env::{self, var};")));
+    assert!(!reads_environment(&scan("use std::env; fn f() { env::current_dir(); env!(\"X\"); }")));
+    assert!(
+        scan("fn f() { unsafe { g() } } // unsafe").iter().filter(|token| *token == "unsafe").count() == 1
+    );
+    assert_eq!(
+        inexact(&scan("const S: &str = \"stablehlo.cosine\";")).as_deref(),
+        Some("\"stablehlo.cosine\"")
+    );
+    let fine =
+        "//! No `stablehlo.cosine` here.\n#[cfg(test)] mod tests { const S: &str = \"sine\"; } fn f() {}";
+    assert_eq!(inexact(&scan(fine)), None);
+}
+
+fn reads_environment(tokens: &[String]) -> bool {
+    let reader = |token: &String| ["var", "var_os", "vars", "vars_os"].contains(&token.as_str());
+    tokens.windows(4).enumerate().any(|(i, window)| {
+        let path = window[0] == "env" && window[1] == ":" && window[2] == ":";
+        let listed = || tokens[i + 4..].iter().take_while(|token| *token != "}").any(reader);
+        path && (reader(&window[3]) || (window[3] == "{" && listed()))
+    })
+}
+
+/// A literal that spells an operation IREE computes inexactly.
+fn inexact(tokens: &[String]) -> Option<String> {
+    let spells = |token: &&String| {
+        let text = token.trim_matches('"');
+        token.starts_with('"') && ["sine", "cosine"].contains(&text.rsplit('.').next().unwrap_or(text))
+    };
+    tokens.iter().find(spells).cloned()
+}
+
+#[test]
+fn no_file_names_a_machine_or_a_registry_host() {
+    // Written in halves, so that this file does not find itself.
+    let names = [
+        ["/wo", "rk/"],
+        ["/ro", "ot/"],
+        ["/ho", "me/"],
+        ["/Us", "ers/"],
+        ["py", "pi.org"],
+        ["python", "hosted.org"],
+        ["index.", "crates.io"],
+        ["static.", "crates.io"],
+    ];
+    for path in tracked().into_iter().filter(|path| path != "Cargo.lock") {
+        let Ok(bytes) = fs::read(root().join(&path)) else { continue }; // deleted, not committed yet
+        let text = String::from_utf8_lossy(&bytes);
+        for name in names.map(|halves| halves.concat()) {
+            let inside =
+                |at: usize| text[..at].ends_with(|before: char| before.is_alphanumeric() || before == '.');
+            let found = text.match_indices(&name).find(|&(at, _)| !name.starts_with('/') || !inside(at));
+            assert_eq!(found, None, "`{path}` names `{name}`");
+        }
+    }
+}
+
+/// The tracked Rust files that `wanted` accepts, as tokens.
+fn sources(wanted: impl Fn(&str) -> bool) -> Vec<(String, Vec<String>)> {
+    let rust = tracked().into_iter().filter(|path| path.ends_with(".rs") && wanted(path));
+    let read = |path: String| {
+        let text = fs::read_to_string(root().join(&path)).ok()?;
+        let stream: TokenStream =
+            text.parse().unwrap_or_else(|error| panic!("`{path}` is not Rust: {error}"));
+        Some((path, tokens(stream)))
+    };
+    rust.filter_map(read).collect()
+}
+
+/// Tokens without comments, documentation and unit tests.
+fn tokens(stream: TokenStream) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut trees = stream.into_iter().peekable();
+    let mut hash = false;
+    while let Some(tree) = trees.next() {
+        match tree {
+            TokenTree::Group(group) if hash && group.delimiter() == Delimiter::Bracket => {
+                let attribute: String = tokens(group.stream()).concat();
+                if attribute == "cfg(test)" {
+                    let item = |tree: &TokenTree| matches!(tree, TokenTree::Group(g) if g.delimiter() == Delimiter::Brace);
+                    while trees.next_if(|tree| !item(tree)).is_some() {}
+                    trees.next();
+                } else if !attribute.starts_with("doc=") {
+                    out.push(attribute);
+                }
+                hash = false;
+            }
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Brace => ("{", "}"),
+                    Delimiter::Bracket => ("[", "]"),
+                    Delimiter::Parenthesis => ("(", ")"),
+                    Delimiter::None => ("", ""),
+                };
+                out.push(open.to_string());
+                out.extend(tokens(group.stream()));
+                out.push(close.to_string());
+                hash = false;
+            }
+            TokenTree::Punct(punct) if punct.as_char() == '!' && hash => {} // the inner attribute `#![…]`
+            tree => {
+                hash = matches!(&tree, TokenTree::Punct(punct) if punct.as_char() == '#');
+                out.push(tree.to_string());
+            }
+        }
+    }
+    out
+}
+
+/// What git tracks.
+fn tracked() -> Vec<String> {
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().expect("git runs");
+    assert!(listed.status.success(), "`git ls-files` failed: {}", String::from_utf8_lossy(&listed.stderr));
+    let names = String::from_utf8_lossy(&listed.stdout).into_owned();
+    names.split_terminator('\0').map(String::from).collect()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the checkout exists")
+}
