@@ -1,0 +1,108 @@
+"""What the scripts share: random checkpoints, the reference run, and the golden files of README.md."""
+
+import json
+import os
+import random
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(2)
+
+REFERENCE = f"transformers {transformers.__version__}, torch {torch.__version__.split('+')[0]}, float32, eager attention, greedy, end of sequence ignored"
+STORAGE = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def write_checkpoint(out, seed, storage="f32", published=False, shard="1GB", drop=(), **config):
+    """A fresh model whose weights are spread so that its tokens differ, saved as an HF directory.
+
+    `published` rewrites config.json as transformers 4 spelled it; `drop` removes keys that have a derived default.
+    """
+    torch.manual_seed(seed)
+    config = LlamaConfig(bos_token_id=1, eos_token_id=2, **config)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.mul_(3.0)
+            if "norm" in name or "bias" in name:
+                p.add_(0.1 * torch.randn_like(p))
+    model.to(STORAGE[storage]).save_pretrained(out, max_shard_size=shard)
+    (out / "generation_config.json").unlink(missing_ok=True)
+    path = out / "config.json"
+    keys = {k: v for k, v in json.loads(path.read_text()).items() if k not in drop}
+    if published:
+        rope = keys.pop("rope_parameters")
+        keys["rope_theta"] = rope.pop("rope_theta")
+        keys["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+        keys["torch_dtype"] = keys.pop("dtype")
+        keys["transformers_version"] = "4.45.0"
+        keys = dict(sorted(keys.items()))
+    path.write_text(json.dumps(keys, indent=2) + "\n")
+
+
+def load(directory, dtype=torch.float32):
+    return LlamaForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="eager").eval()
+
+
+@torch.no_grad()
+def greedy(model, prompt, steps):
+    """The logits at all positions fed, and the tokens chosen: one pass over the prompt, then cached decoding."""
+    output = model(input_ids=torch.tensor([prompt]), use_cache=True)
+    rows, tokens = [output.logits[0].float()], [int(output.logits[0, -1].argmax())]
+    while len(tokens) < steps:
+        output = model(input_ids=torch.tensor([tokens[-1:]]), past_key_values=output.past_key_values, use_cache=True)
+        rows.append(output.logits[0].float())
+        tokens.append(int(output.logits[0, -1].argmax()))
+    return torch.cat(rows).numpy(), tokens
+
+
+def gap(logits, prompt):
+    """The smallest distance between the first and the second logit over the rows that chose a token."""
+    top = np.sort(logits[len(prompt) - 1 :], axis=1)
+    return float((top[:, -1] - top[:, -2]).min())
+
+
+def digest(logits):
+    """The eight largest logits of every row with their ids, and the largest magnitude."""
+    ids = np.argsort(-logits, axis=1, kind="stable")[:, :8]
+    return {"top_ids": ids.astype(np.int32), "top_logits": np.take_along_axis(logits, ids, 1), "max_abs": np.abs(logits).max(1)}
+
+
+def write_golden(json_path, tensors, prompts, **head):
+    """`golden.json` and, beside it, `golden.safetensors`; `tensors` holds one dict for each prompt."""
+    head["min_gap"] = min(p["min_gap"] for p in prompts)
+    # One prompt a line: a diff then shows which prompt changed.
+    lines = ",\n    ".join(json.dumps(p, ensure_ascii=False) for p in prompts)
+    text = json.dumps({"reference": REFERENCE, **head}, indent=2)[:-2] + f',\n  "prompts": [\n    {lines}\n  ]\n}}\n'
+    json_path.write_text(text, encoding="utf-8")
+    named = {f"prompts.{i}.{key}": np.ascontiguousarray(value) for i, entry in enumerate(tensors) for key, value in entry.items()}
+    save_file(named, json_path.with_suffix(".safetensors"))
+
+
+def write_case(out, seed, chunk, context, lengths, steps=8, bf16=False, **checkpoint):
+    """A random checkpoint with its golden files: one prompt for each length."""
+    out.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(out, seed, **checkpoint)
+    model, rng = load(out), random.Random(seed)
+    half = load(out, torch.bfloat16) if bf16 else None
+    prompts, tensors = [], []
+    for length in lengths:
+        prompt = [rng.randrange(model.config.vocab_size) for _ in range(length)]
+        logits, tokens = greedy(model, prompt, min(steps, context - length + 1))
+        entry = {"logits": logits}
+        if half:
+            entry["bf16_max_error"] = np.abs(greedy(half, prompt, 1)[0] - logits).max(1)
+        prompts.append({"prompt_tokens": prompt, "tokens": tokens, "min_gap": gap(logits, prompt), "full": True})
+        tensors.append(entry)
+    write_golden(
+        out / "golden.json", tensors, prompts, name=out.name, seed=seed, storage=checkpoint.get("storage", "f32"),
+        vocab_size=model.config.vocab_size, chunk=chunk, context=context,
+    )
+    return prompts
