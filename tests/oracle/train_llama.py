@@ -136,8 +136,8 @@ def train(model, stream, steps, checkpoint, log):
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         mean = loss.item() if mean is None else 0.95 * mean + 0.05 * loss.item()
-        if step % 25 == 0 or step + 1 == steps:
-            log(f"step {step:5} loss {mean:.4f} {time.time() - start:6.0f} s")
+        if step % 10 == 0 or step + 1 == steps:
+            log(f"step {step:5} loss {mean:.4f} {time.time() - start:6.0f} s, {time.process_time():.0f} s of CPU")
 
 
 def main():
@@ -146,8 +146,9 @@ def main():
     parser.add_argument("--steps", type=int, default=700)
     parser.add_argument("--checkpoint", type=Path, help="saved every 50 steps and resumed from")
     parser.add_argument("--documents", type=int, default=15000)
+    parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     arguments.out.mkdir(parents=True, exist_ok=True)
 
