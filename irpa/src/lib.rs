@@ -1,1 +1,56 @@
 //! IREE parameter archives, byte for byte.
+//!
+//! An [`Archive`] is a memory-mapped `.irpa` file that passed a verifier stricter than IREE's own reader,
+//! which is what makes it safe to hand to IREE. [`write`] plans the layout first and then streams the data;
+//! the file appears under its name only when it is complete. A [`Checkpoint`] is what comes out of
+//! safetensors, and [`convert_checkpoint`] turns one into the other.
+//!
+//! ```
+//! use ops::{ElementType, TensorType};
+//! use tracewright_irpa::{Archive, Error, NewEntry, WriteOptions, write};
+//!
+//! let folder = tempfile::tempdir().unwrap();
+//! let path = folder.path().join("model.irpa");
+//! let entries = vec![
+//!     NewEntry::tensor("weight", TensorType::new(ElementType::F32, [2])),
+//!     NewEntry::splat("bias", TensorType::new(ElementType::Bf16, [640]), &[0x80, 0x3f]),
+//! ];
+//! write(&path, entries, WriteOptions::default(), |_entry, sink| {
+//!     sink.write(&1f32.to_le_bytes())?;
+//!     sink.write(&2f32.to_le_bytes())
+//! })?;
+//! let archive = Archive::open(&path)?;
+//! assert_eq!(archive.data("weight"), Some(&[0, 0, 0x80, 0x3f, 0, 0, 0, 0x40][..]));
+//! # Ok::<(), Error>(())
+//! ```
+
+mod archive;
+mod checkpoint;
+mod convert;
+mod error;
+mod write;
+
+pub use archive::{Archive, Entry, Storage};
+pub use checkpoint::{Checkpoint, CheckpointTensor, ConvertOptions, Converted, convert_checkpoint};
+pub use convert::convert;
+pub use error::{EntryProblem, Error, Foreign, IndexProblem, Rule};
+pub use safetensors::Dtype;
+pub use write::{NewEntry, Progress, Sink, Watch, WriteOptions, write};
+
+use memmap2::Mmap;
+use std::{fs::File, path::Path, sync::Arc};
+
+/// Maps a file for reading.
+fn map(path: &Path) -> Result<Arc<Mmap>, Error> {
+    let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
+    // SAFETY: the mapping is read-only and private to the value returned. What the type system cannot see is
+    // another process that changes the file meanwhile: archives are published by rename and never modified in
+    // place, checkpoints are read-only by convention, and no decision made while verifying is trusted to hold
+    // for the bytes of the data themselves, which are plain numbers.
+    #[allow(unsafe_code)]
+    let map = unsafe { Mmap::map(&file) };
+    Ok(Arc::new(map.map_err(|error| Error::io("map", path, error))?))
+}
+
+#[cfg(test)]
+mod tests;

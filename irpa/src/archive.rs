@@ -1,0 +1,435 @@
+//! The reader: an archive is mapped, verified as a whole, and only then looked at.
+
+use crate::write::{Tracker, Watch};
+use crate::{Error, Rule};
+use byteorder::{ByteOrder, LittleEndian};
+use memmap2::Mmap;
+use ops::{ElementType, TensorType};
+use serde::{Deserialize, Serialize};
+use std::{fmt::Display, ops::Range, path::Path, path::PathBuf, sync::Arc};
+
+pub(crate) const MAGIC: [u8; 4] = *b"IRPA";
+pub(crate) const HEADER_SIZE: u64 = 88;
+/// What all types of entries begin with.
+pub(crate) const COMMON_SIZE: u64 = 60;
+pub(crate) const SKIP: u32 = 0;
+pub(crate) const SPLAT: u32 = 1;
+pub(crate) const SPLAT_SIZE: u64 = 85;
+pub(crate) const DATA: u32 = 2;
+pub(crate) const DATA_SIZE: u64 = 76;
+pub(crate) const ENTRY_ALIGNMENT: u64 = 16;
+pub(crate) const DATA_ALIGNMENT: u64 = 64;
+pub(crate) const FILE_ALIGNMENT: u64 = 4096;
+pub(crate) const PATTERN_SIZES: [usize; 5] = [1, 2, 4, 8, 16];
+
+/// A verified, memory-mapped parameter archive. Cloning shares the mapping.
+#[derive(Clone, Debug)]
+pub struct Archive {
+    path: PathBuf,
+    map: Arc<Mmap>,
+    entries: Arc<[Entry]>,
+}
+
+/// One parameter of an archive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub name: String,
+    /// The type, if the entry carries metadata of ours.
+    pub ty: Option<TensorType>,
+    /// The hash of the data in hexadecimal, if the metadata have one.
+    pub blake3: Option<String>,
+    /// How the data came out of the checkpoint, if the metadata say.
+    pub recipe: Option<String>,
+    /// The checkpoint's tensors that the data came from, if the metadata say.
+    pub sources: Vec<String>,
+    /// Where the bytes are.
+    pub storage: Storage,
+}
+
+/// Where an entry's bytes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// In this range of the file; it starts at a multiple of 64.
+    Data(Range<usize>),
+    /// Nowhere: they repeat a pattern.
+    Splat {
+        /// 1, 2, 4, 8 or 16 bytes.
+        pattern: Vec<u8>,
+        /// The entry's size in bytes, a multiple of the pattern's.
+        length: u64,
+    },
+}
+
+impl Archive {
+    /// Maps the archive and checks every byte that is not data. What passes is safe to hand to IREE, which
+    /// checks little itself: a range that wraps makes its reader crash.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let map = crate::map(path)?;
+        let entries = verify(path, &map)?.into();
+        Ok(Self { path: path.into(), map, entries })
+    }
+
+    /// The file that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The whole file, shared without a copy: the mapping lives as long as the last clone. A file that is
+    /// truncated while it is mapped ends the process that touches the missing pages.
+    pub fn bytes(&self) -> Arc<dyn AsRef<[u8]> + Send + Sync> {
+        self.map.clone()
+    }
+
+    /// All entries, sorted by name.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The entry of this name.
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        let index = self.entries.binary_search_by(|entry| entry.name.as_str().cmp(name)).ok()?;
+        Some(&self.entries[index])
+    }
+
+    /// The data of the entry of this name, unless it is a splat.
+    pub fn data(&self, name: &str) -> Option<&[u8]> {
+        match &self.get(name)?.storage {
+            Storage::Data(range) => self.map.get(range.clone()),
+            Storage::Splat { .. } => None,
+        }
+    }
+
+    /// Hashes all data and compares with the metadata. Returns how many entries carried a hash; the others
+    /// cannot be checked.
+    pub fn verify_content(&self, watch: Option<Watch<'_>>) -> Result<usize, Error> {
+        let hashed = || {
+            self.entries.iter().filter_map(|entry| match (&entry.storage, &entry.blake3) {
+                (Storage::Data(range), Some(hash)) => Some((entry, range.clone(), hash)),
+                _ => None,
+            })
+        };
+        let mut tracker =
+            Tracker::new(&self.path, hashed().map(|(_, range, _)| range.len() as u64).sum(), watch);
+        for (entry, range, expected) in hashed() {
+            let mut hasher = blake3::Hasher::new();
+            for chunk in self.map[range.clone()].chunks(crate::write::CHUNK) {
+                hasher.update(chunk);
+                tracker.advance(chunk.len())?;
+            }
+            let found = hasher.finalize().to_hex().to_string();
+            if found != *expected {
+                return Err(Error::Content {
+                    path: self.path.clone(),
+                    name: entry.name.clone(),
+                    offset: range.start as u64,
+                    expected: expected.clone(),
+                    found,
+                });
+            }
+        }
+        Ok(hashed().count())
+    }
+}
+
+impl Entry {
+    /// The size in bytes.
+    pub fn length(&self) -> u64 {
+        match &self.storage {
+            Storage::Data(range) => range.len() as u64,
+            Storage::Splat { length, .. } => *length,
+        }
+    }
+}
+
+/// The JSON that an entry's metadata blob holds. IREE ignores it and carries it along.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Metadata {
+    pub dtype: String,
+    pub shape: Vec<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<String>,
+}
+
+/// Bytes of a tensor, unless that is more than an integer holds.
+pub(crate) fn byte_length(ty: &TensorType) -> Option<u64> {
+    let count = ty.shape.iter().try_fold(1u64, |count, &extent| count.checked_mul(extent as u64))?;
+    Some(count.checked_mul(ty.element.bits() as u64)?.div_ceil(8))
+}
+
+/// An entry whose ranges lie inside their segments, all relative to the file.
+struct Record {
+    name: Range<u64>,
+    metadata: Range<u64>,
+    storage: Storage,
+}
+
+/// Checks the whole file and returns its entries. Never panics, and takes memory proportional to the file's.
+pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, Error> {
+    let file = Verifier { path, bytes };
+    let (records, claims) = file.table()?;
+    // Only after this is it known that the names together are no longer than the file.
+    file.coverage(claims)?;
+    let mut entries: Vec<Entry> = Vec::with_capacity(records.len());
+    for record in records {
+        let at = record.name.start;
+        let entry = file.entry(record)?;
+        if let Some(last) = entries.last() {
+            let expected = format_args!("a name after `{}`", last.name);
+            file.check(last.name < entry.name, at, Rule::Order, expected, format_args!("`{}`", entry.name))?;
+        }
+        entries.push(entry);
+    }
+    Ok(entries)
+}
+
+struct Verifier<'a> {
+    path: &'a Path,
+    bytes: &'a [u8],
+}
+
+impl Verifier<'_> {
+    fn fail(&self, offset: u64, rule: Rule, expected: impl Display, found: impl Display) -> Error {
+        Error::Archive {
+            path: self.path.into(),
+            offset,
+            rule,
+            expected: expected.to_string(),
+            found: found.to_string(),
+        }
+    }
+
+    fn check(
+        &self,
+        holds: bool,
+        offset: u64,
+        rule: Rule,
+        expected: impl Display,
+        found: impl Display,
+    ) -> Result<(), Error> {
+        if holds { Ok(()) } else { Err(self.fail(offset, rule, expected, found)) }
+    }
+
+    fn length(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// A range that is known to lie inside the file.
+    fn slice(&self, range: Range<u64>) -> &[u8] {
+        &self.bytes[range.start as usize..range.end as usize]
+    }
+
+    fn u32(&self, at: u64) -> u32 {
+        LittleEndian::read_u32(self.slice(at..at + 4))
+    }
+
+    fn u64(&self, at: u64) -> u64 {
+        LittleEndian::read_u64(self.slice(at..at + 8))
+    }
+
+    /// Header and entry table: the entries, and every range that something claims.
+    fn table(&self) -> Result<(Vec<Record>, Vec<Range<u64>>), Error> {
+        let length = self.length();
+        self.check(length >= HEADER_SIZE, 0, Rule::FileSize, "at least 88 bytes", length)?;
+        let magic = self.slice(0..4);
+        self.check(magic == MAGIC, 0, Rule::Magic, "`IRPA`", format_args!("`{}`", magic.escape_ascii()))?;
+        let (minor, major) = ((self.u32(4) >> 16) as u16, self.u32(4) as u16);
+        self.check((major, minor) == (0, 0), 4, Rule::Version, "0.0", format_args!("{major}.{minor}"))?;
+        self.check(self.u64(8) == HEADER_SIZE, 8, Rule::HeaderSize, HEADER_SIZE, self.u64(8))?;
+        self.check(self.u64(16) == 0, 16, Rule::NextHeader, "none", self.u64(16))?;
+        self.check(self.u64(24) == 0, 24, Rule::Flags, 0, format_args!("{:#x}", self.u64(24)))?;
+        let entries = self.segment(40, HEADER_SIZE, ENTRY_ALIGNMENT)?;
+        let metadata = self.segment(56, entries.end, 1)?;
+        let storage = self.segment(72, metadata.end, DATA_ALIGNMENT)?;
+        let size = storage.end.checked_next_multiple_of(FILE_ALIGNMENT).unwrap_or(u64::MAX);
+        self.check(size == length, length, Rule::FileSize, size, length)?;
+
+        let count = self.u64(32);
+        let mut records = Vec::new();
+        let mut claims = vec![Range { start: 0, end: HEADER_SIZE }];
+        let mut end = entries.start;
+        let (mut metadata_end, mut storage_end) = (metadata.start, storage.start);
+        for index in 0..count {
+            let at = end.next_multiple_of(ENTRY_ALIGNMENT);
+            let room = entries.end.saturating_sub(at);
+            self.check(room >= COMMON_SIZE, 32, Rule::EntryCount, index, count)?;
+            let (size, kind) = (self.u64(at), self.u32(at + 8));
+            let expected = match kind {
+                SKIP => size.max(COMMON_SIZE),
+                SPLAT => SPLAT_SIZE,
+                DATA => DATA_SIZE,
+                _ => {
+                    return Err(self.fail(at + 8, Rule::EntryType, "0 (skip), 1 (splat) or 2 (data)", kind));
+                }
+            };
+            self.check(size == expected, at, Rule::EntrySize, expected, size)?;
+            self.check(size <= room, at, Rule::EntrySize, format_args!("at most {room}"), size)?;
+            end = at + size;
+            self.check(
+                self.u64(at + 12) == 0,
+                at + 12,
+                Rule::Flags,
+                0,
+                format_args!("{:#x}", self.u64(at + 12)),
+            )?;
+            let name = self.range(at + 20, &metadata)?;
+            let blob = self.range(at + 36, &metadata)?;
+            claims.extend([at..end, name.clone(), blob.clone()]);
+            metadata_end = metadata_end.max(name.end).max(blob.end);
+            let alignment = self.u64(at + 52);
+            self.check(
+                alignment == 0 || alignment.is_power_of_two(),
+                at + 52,
+                Rule::Alignment,
+                "0 or a power of two",
+                alignment,
+            )?;
+            let storage = match kind {
+                DATA => {
+                    let data = self.range(at + 60, &storage)?;
+                    let alignment = alignment.max(DATA_ALIGNMENT);
+                    self.check(
+                        data.start.is_multiple_of(alignment),
+                        at + 60,
+                        Rule::Alignment,
+                        format_args!("a multiple of {alignment} in the file"),
+                        data.start,
+                    )?;
+                    claims.push(data.clone());
+                    storage_end = storage_end.max(data.end);
+                    Storage::Data(data.start as usize..data.end as usize)
+                }
+                SPLAT => self.splat(at)?,
+                _ => continue,
+            };
+            records.push(Record { name, metadata: blob, storage });
+        }
+        for (used, segment, field, rule) in [
+            (end, entries, 48, Rule::EntryCount),
+            (metadata_end, metadata, 64, Rule::Segment),
+            (storage_end, storage, 80, Rule::Segment),
+        ] {
+            let expected = format_args!("an end at byte {used}");
+            self.check(used == segment.end, field, rule, expected, format_args!("at byte {}", segment.end))?;
+        }
+        Ok((records, claims))
+    }
+
+    /// The segment whose offset and length stand at `field`. It starts where the one before ends, aligned or,
+    /// if there is nothing in it that needs it, not.
+    fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, Error> {
+        let (offset, length) = (self.u64(field), self.u64(field + 8));
+        let start = before.next_multiple_of(alignment);
+        match offset.checked_add(length) {
+            Some(end) if (offset == start || offset == before && length == 0) && end <= self.length() => {
+                Ok(offset..end)
+            }
+            _ => Err(self.fail(
+                field,
+                Rule::Segment,
+                format_args!("a range from {start} to at most {}", self.length()),
+                format_args!("{length} bytes at {offset}"),
+            )),
+        }
+    }
+
+    /// The range whose offset in `segment` and length stand at `field`.
+    fn range(&self, field: u64, segment: &Range<u64>) -> Result<Range<u64>, Error> {
+        let (offset, length) = (self.u64(field), self.u64(field + 8));
+        let size = segment.end - segment.start;
+        match offset.checked_add(length) {
+            Some(end) if end <= size => Ok(segment.start + offset..segment.start + end),
+            _ => Err(self.fail(
+                field,
+                Rule::Range,
+                format_args!("a range inside the segment's {size} bytes"),
+                format_args!("{length} bytes at {offset}"),
+            )),
+        }
+    }
+
+    fn splat(&self, at: u64) -> Result<Storage, Error> {
+        let length = self.u64(at + 60);
+        let pattern = self.slice(at + 68..at + 84);
+        let size = usize::from(self.slice(at + 84..at + 85)[0]);
+        self.check(PATTERN_SIZES.contains(&size), at + 84, Rule::Splat, "1, 2, 4, 8 or 16", size)?;
+        self.check(
+            length.is_multiple_of(size as u64),
+            at + 60,
+            Rule::Splat,
+            format_args!("a multiple of {size}"),
+            length,
+        )?;
+        let (pattern, rest) = pattern.split_at(size);
+        self.zero(rest, at + 68 + size as u64)?;
+        Ok(Storage::Splat { pattern: pattern.into(), length })
+    }
+
+    /// No byte belongs to two things, and those that belong to nothing are zero.
+    fn coverage(&self, mut claims: Vec<Range<u64>>) -> Result<(), Error> {
+        claims.retain(|claim| !claim.is_empty());
+        claims.sort_unstable_by_key(|claim| claim.start);
+        let mut covered = 0;
+        for claim in claims {
+            let found = format_args!("one from byte {}", claim.start);
+            let expected = format_args!("no range before byte {covered}");
+            self.check(covered <= claim.start, claim.start, Rule::Overlap, expected, found)?;
+            self.zero(self.slice(covered..claim.start), covered)?;
+            covered = claim.end;
+        }
+        self.zero(self.slice(covered..self.length()), covered)
+    }
+
+    fn zero(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
+        match bytes.iter().position(|&byte| byte != 0) {
+            None => Ok(()),
+            Some(at) => Err(self.fail(offset + at as u64, Rule::Gap, 0, format_args!("{:#04x}", bytes[at]))),
+        }
+    }
+
+    fn entry(&self, record: Record) -> Result<Entry, Error> {
+        let at = record.name.start;
+        let name = self.slice(record.name);
+        self.check(!name.is_empty(), at, Rule::Name, "at least one byte", "none")?;
+        let name = str::from_utf8(name)
+            .map_err(|_| self.fail(at, Rule::Name, "UTF-8", format_args!("`{}`", name.escape_ascii())))?;
+        let mut entry = Entry {
+            name: name.into(),
+            ty: None,
+            blake3: None,
+            recipe: None,
+            sources: Vec::new(),
+            storage: record.storage,
+        };
+        let at = record.metadata.start;
+        // Anybody may store anything there: it is ours if it is an object with a dtype.
+        let json = serde_json::from_slice::<serde_json::Value>(self.slice(record.metadata));
+        let Some(json) = json.ok().filter(|json| json.get("dtype").is_some()) else { return Ok(entry) };
+        let fault = |expected: &str, found: &dyn Display| {
+            self.fail(at, Rule::Metadata, format_args!("{expected} for `{name}`"), found)
+        };
+        let metadata: Metadata =
+            serde_json::from_value(json).map_err(|error| fault("dtype, shape and blake3", &error))?;
+        let element: ElementType =
+            metadata.dtype.parse().map_err(|error| fault("an element type", &error))?;
+        let ty = TensorType::new(element, metadata.shape);
+        if byte_length(&ty) != Some(entry.length()) {
+            return Err(fault(&format!("a type of {} bytes", entry.length()), &ty));
+        }
+        if let Some(hash) = &metadata.blake3
+            && (hash.len() != 64 || !hash.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')))
+        {
+            return Err(fault("a blake3 of 64 hexadecimal digits", hash));
+        }
+        entry.ty = Some(ty);
+        entry.blake3 = metadata.blake3;
+        entry.recipe = metadata.recipe;
+        entry.sources = metadata.sources;
+        Ok(entry)
+    }
+}

@@ -1,0 +1,344 @@
+//! Checkpoints: safetensors files, alone or as the shards of an index.
+
+use crate::write::{NewEntry, Watch, WriteOptions, write};
+use crate::{Error, Foreign, IndexProblem};
+use memmap2::Mmap;
+use ops::{ElementType, TensorType};
+use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::Metadata};
+use serde::Deserialize;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    fs,
+    ops::Range,
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// A memory-mapped checkpoint: tensors by name, from one file or from several.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    files: Vec<(PathBuf, Arc<Mmap>)>,
+    tensors: BTreeMap<String, CheckpointTensor>,
+}
+
+/// One tensor of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointTensor {
+    /// The key.
+    pub name: String,
+    /// The stored element type, which may be one that this system does not know.
+    pub dtype: Dtype,
+    /// The extents, outermost first.
+    pub shape: Vec<usize>,
+    /// The bytes of the file that hold the data.
+    pub range: Range<usize>,
+    file: usize,
+}
+
+impl Checkpoint {
+    /// Opens a safetensors file, an index, or a directory with one of them under its usual name. All headers
+    /// are checked and no data is read.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let mut checkpoint = Self { path: path.into(), files: Vec::new(), tensors: BTreeMap::new() };
+        let file = if path.is_dir() { find(path)? } else { path.into() };
+        if file.extension() == Some(OsStr::new("json")) {
+            checkpoint.add_shards(&file)?;
+        } else {
+            for tensor in checkpoint.add_file(file)? {
+                checkpoint.tensors.insert(tensor.name.clone(), tensor);
+            }
+        }
+        Ok(checkpoint)
+    }
+
+    /// What was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The safetensors files.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|(path, _)| path.as_path())
+    }
+
+    /// All tensors, sorted by name.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = &CheckpointTensor> {
+        self.tensors.values()
+    }
+
+    /// The tensor of this name.
+    pub fn get(&self, name: &str) -> Option<&CheckpointTensor> {
+        self.tensors.get(name)
+    }
+
+    /// The file that holds a tensor.
+    pub fn file(&self, tensor: &CheckpointTensor) -> &Path {
+        &self.files[tensor.file].0
+    }
+
+    /// The type of the tensor of this name; an error if its elements are of a type that this system does not
+    /// compute with.
+    pub fn ty(&self, name: &str) -> Result<TensorType, Error> {
+        let tensor = self.require(name)?;
+        let element = tensor.element().ok_or_else(|| Error::Dtype {
+            path: self.file(tensor).into(),
+            name: name.into(),
+            dtype: tensor.dtype,
+        })?;
+        Ok(TensorType::new(element, tensor.shape.clone()))
+    }
+
+    /// The data of the tensor of this name, dense and little-endian, not necessarily aligned.
+    pub fn data(&self, name: &str) -> Result<&[u8], Error> {
+        let tensor = self.require(name)?;
+        Ok(&self.files[tensor.file].1[tensor.range.clone()])
+    }
+
+    fn require(&self, name: &str) -> Result<&CheckpointTensor, Error> {
+        self.get(name).ok_or_else(|| Error::NoTensor { path: self.path.clone(), name: name.into() })
+    }
+
+    /// Maps a file and returns its tensors.
+    fn add_file(&mut self, path: PathBuf) -> Result<Vec<CheckpointTensor>, Error> {
+        let map = crate::map(&path)?;
+        if let Some(format) = foreign(&path, &map) {
+            return Err(Error::Foreign { path, format });
+        }
+        let (header, metadata) =
+            SafeTensors::read_metadata(&map).map_err(|error| reject(&path, &map, error))?;
+        let start = size_of::<u64>() + header;
+        let file = self.files.len();
+        let tensor = |(name, info): (String, &safetensors::tensor::TensorInfo)| CheckpointTensor {
+            name,
+            dtype: info.dtype,
+            shape: info.shape.clone(),
+            range: start + info.data_offsets.0..start + info.data_offsets.1,
+            file,
+        };
+        let tensors = metadata.tensors().into_iter().map(tensor).collect();
+        self.files.push((path, map));
+        Ok(tensors)
+    }
+
+    /// Adds the shards of an index, collecting everything in which it and they disagree.
+    fn add_shards(&mut self, path: &Path) -> Result<(), Error> {
+        let text = fs::read(path).map_err(|error| Error::io("read", path, error))?;
+        let index: Index =
+            serde_json::from_slice(&text).map_err(|error| Error::Index { path: path.into(), error })?;
+        let mut problems = Vec::new();
+        let shards: BTreeSet<&str> = index.weight_map.values().map(String::as_str).collect();
+        let mut absent = BTreeSet::new();
+        for &shard in &shards {
+            let file = path.with_file_name(shard);
+            if !is_plain(shard) {
+                problems.push(IndexProblem::ShardName(shard.into()));
+                absent.insert(shard);
+            } else if !file.exists() {
+                problems.push(IndexProblem::MissingShard(shard.into()));
+                absent.insert(shard);
+            } else {
+                for tensor in self.add_file(file)? {
+                    if let Some(first) = self.tensors.get(&tensor.name) {
+                        problems.push(IndexProblem::TwoShards {
+                            name: tensor.name,
+                            first: self.shard(first.file),
+                            second: shard.into(),
+                        });
+                    } else {
+                        self.tensors.insert(tensor.name.clone(), tensor);
+                    }
+                }
+            }
+        }
+        for (name, shard) in &index.weight_map {
+            let found = self.tensors.get(name).map(|tensor| self.shard(tensor.file));
+            let twice =
+                || problems.iter().any(|p| matches!(p, IndexProblem::TwoShards { name: n, .. } if n == name));
+            if !absent.contains(shard.as_str()) && found.as_ref() != Some(shard) && !twice() {
+                problems.push(IndexProblem::MissingTensor { name: name.clone(), shard: shard.clone() });
+            }
+        }
+        if problems.is_empty() { Ok(()) } else { Err(Error::IndexMismatch { path: path.into(), problems }) }
+    }
+
+    /// The name of the shard that is this file.
+    fn shard(&self, file: usize) -> String {
+        self.files[file].0.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+}
+
+impl CheckpointTensor {
+    /// The element type, if this system has it.
+    pub fn element(&self) -> Option<ElementType> {
+        match self.dtype {
+            Dtype::F32 => Some(ElementType::F32),
+            Dtype::F16 => Some(ElementType::F16),
+            Dtype::BF16 => Some(ElementType::Bf16),
+            Dtype::I32 => Some(ElementType::I32),
+            Dtype::I8 => Some(ElementType::I8),
+            Dtype::BOOL => Some(ElementType::I1),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// Whether a shard name stays in the index's own folder. Separators of every system count on every system.
+fn is_plain(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(part)), None) if part == name)
+        && !name.contains(['/', '\\', ':', '\0'])
+}
+
+/// The file to open in a directory, in the order in which transformers looks.
+fn find(folder: &Path) -> Result<PathBuf, Error> {
+    for name in [SINGLE, INDEX] {
+        let file = folder.join(name);
+        if file.exists() {
+            return Ok(file);
+        }
+    }
+    let mut format = None;
+    let mut found = Vec::new();
+    let listing = fs::read_dir(folder).map_err(|error| Error::io("list", folder, error))?;
+    for item in listing {
+        let name = item.map_err(|error| Error::io("list", folder, error))?.file_name();
+        match by_extension(Path::new(&name)) {
+            Some(Foreign::PyTorch) => format = Some(Foreign::PyTorch),
+            Some(other) => format = format.or(Some(other)),
+            None if Path::new(&name).extension() == Some(OsStr::new("safetensors")) => {
+                found.push(name.to_string_lossy().into_owned());
+            }
+            None => {}
+        }
+    }
+    found.sort();
+    match format {
+        // Pickles beside safetensors under another name are not the reason.
+        Some(format) if found.is_empty() => Err(Error::Foreign { path: folder.into(), format }),
+        _ => Err(Error::NoCheckpoint { path: folder.into(), found }),
+    }
+}
+
+fn by_extension(path: &Path) -> Option<Foreign> {
+    match path.extension()?.to_str()? {
+        "bin" | "pt" | "pth" | "ckpt" => Some(Foreign::PyTorch),
+        "gguf" => Some(Foreign::Gguf),
+        _ => None,
+    }
+}
+
+/// Recognises other formats by name or by their first bytes.
+fn foreign(path: &Path, bytes: &[u8]) -> Option<Foreign> {
+    if bytes.starts_with(b"GGUF") {
+        Some(Foreign::Gguf)
+    } else if bytes.starts_with(b"PK\x03\x04") {
+        Some(Foreign::PyTorch)
+    } else if bytes.starts_with(b"version https://git-lfs") {
+        Some(Foreign::LfsPointer)
+    } else {
+        by_extension(path)
+    }
+}
+
+/// Says of a rejected file whether it is merely cut off, which is the usual case.
+fn reject(path: &Path, bytes: &[u8], error: SafeTensorError) -> Error {
+    let size = bytes.len() as u64;
+    let expected = match (&error, bytes.first_chunk()) {
+        (SafeTensorError::HeaderTooSmall, _) => Some(8),
+        (SafeTensorError::InvalidHeaderLength, Some(header)) => u64::from_le_bytes(*header).checked_add(8),
+        (SafeTensorError::MetadataIncompleteBuffer, Some(header)) => {
+            let end = u64::from_le_bytes(*header).saturating_add(8);
+            let header = bytes.get(8..usize::try_from(end).unwrap_or(usize::MAX));
+            let metadata: Option<Metadata> = header.and_then(|json| serde_json::from_slice(json).ok());
+            metadata.map(|metadata| end + metadata.data_len() as u64)
+        }
+        _ => None,
+    };
+    match expected {
+        Some(expected) => Error::SafetensorsLength { path: path.into(), expected, found: size },
+        None => Error::Safetensors { path: path.into(), size, error },
+    }
+}
+
+/// How [`convert_checkpoint`] converts.
+pub struct ConvertOptions<'a> {
+    /// Converts every float tensor to this type; nothing keeps the stored types.
+    pub float: Option<ElementType>,
+    /// Whether entries carry their type and hash. Without them the archive of a checkpoint whose header is
+    /// sorted by name equals the one that `iree-convert-parameters` writes, and any element type is copied.
+    pub metadata: bool,
+    /// Watches, and stops on request.
+    pub watch: Option<Watch<'a>>,
+}
+
+impl Default for ConvertOptions<'_> {
+    fn default() -> Self {
+        Self { float: None, metadata: true, watch: None }
+    }
+}
+
+/// A tensor whose element type changed on its way into the archive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Converted {
+    /// The tensor.
+    pub name: String,
+    /// The stored type.
+    pub from: ElementType,
+    /// The archive's type.
+    pub to: ElementType,
+}
+
+/// Writes all tensors of a checkpoint into an archive, under their own names, and reports which were converted.
+pub fn convert_checkpoint(
+    checkpoint: &Checkpoint,
+    path: impl AsRef<Path>,
+    options: ConvertOptions<'_>,
+) -> Result<Vec<Converted>, Error> {
+    let path = path.as_ref();
+    if let Ok(existing) = path.canonicalize()
+        && checkpoint.files().any(|file| file.canonicalize().is_ok_and(|file| file == existing))
+    {
+        return Err(Error::OutputIsInput { path: path.into() });
+    }
+    let mut entries = Vec::with_capacity(checkpoint.tensors.len());
+    let mut converted = Vec::new();
+    for tensor in checkpoint.tensors() {
+        let name = tensor.name.clone();
+        if !options.metadata && tensor.element().is_none() {
+            entries.push(NewEntry::raw(name, tensor.range.len() as u64));
+            continue;
+        }
+        let ty = checkpoint.ty(&name)?;
+        let (from, to) = match options.float {
+            Some(to) if ty.element.is_float() => (ty.element, to),
+            _ => (ty.element, ty.element),
+        };
+        if !to.is_float() && from != to {
+            return Err(Error::Conversion { from, to });
+        }
+        if from != to {
+            converted.push(Converted { name: name.clone(), from, to });
+        }
+        entries.push(NewEntry::tensor(name, ty.with_element(to)));
+    }
+    let write_options = WriteOptions { metadata: options.metadata, watch: options.watch };
+    write(path, entries, write_options, |entry, sink| {
+        let data = checkpoint.data(entry.name())?;
+        match (checkpoint.get(entry.name()).and_then(CheckpointTensor::element), entry.ty()) {
+            (Some(from), Some(ty)) => sink.write_converted(data, from, ty.element),
+            _ => sink.write(data),
+        }
+    })?;
+    Ok(converted)
+}

@@ -1,0 +1,76 @@
+//! Element type conversion, in bulk and on bytes.
+
+use crate::Error;
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+use ops::ElementType;
+
+/// Elements converted at a time: the block in between stays in the first-level cache.
+const BLOCK: usize = 1024;
+
+/// Converts little-endian elements from one float type to another, rounding to nearest, ties to even; a NaN
+/// stays a NaN. Equal types are copied, whatever they are. Neither side needs to be aligned.
+pub fn convert(src: &[u8], from: ElementType, to: ElementType, dst: &mut [u8]) -> Result<(), Error> {
+    if from != to && !(from.is_float() && to.is_float()) {
+        return Err(Error::Conversion { from, to });
+    }
+    let count = src.len() * 8 / from.bits();
+    if from.bytes(count) != src.len() || to.bytes(count) != dst.len() {
+        return Err(Error::ConversionLength { from, to, source_bytes: src.len(), target_bytes: dst.len() });
+    }
+    if from == to {
+        dst.copy_from_slice(src);
+        return Ok(());
+    }
+    // Every value of the narrow types is an f32, so going through f32 rounds once.
+    let mut block = [0f32; BLOCK];
+    for (src, dst) in src.chunks(from.bytes(BLOCK)).zip(dst.chunks_mut(to.bytes(BLOCK))) {
+        let block = &mut block[..src.len() * 8 / from.bits()];
+        read(src, from, block);
+        write(block, to, dst);
+    }
+    Ok(())
+}
+
+fn read(src: &[u8], from: ElementType, block: &mut [f32]) {
+    match from {
+        ElementType::Bf16 => {
+            for (value, bytes) in block.iter_mut().zip(src.as_chunks().0) {
+                *value = bf16::from_le_bytes(*bytes).to_f32();
+            }
+        }
+        ElementType::F16 => {
+            let mut halves = [f16::ZERO; BLOCK];
+            for (half, bytes) in halves.iter_mut().zip(src.as_chunks().0) {
+                *half = f16::from_le_bytes(*bytes);
+            }
+            halves[..block.len()].convert_to_f32_slice(block);
+        }
+        _ => {
+            for (value, bytes) in block.iter_mut().zip(src.as_chunks().0) {
+                *value = f32::from_le_bytes(*bytes);
+            }
+        }
+    }
+}
+
+fn write(block: &[f32], to: ElementType, dst: &mut [u8]) {
+    match to {
+        ElementType::Bf16 => {
+            for (value, bytes) in block.iter().zip(dst.as_chunks_mut().0) {
+                *bytes = bf16::from_f32(*value).to_le_bytes();
+            }
+        }
+        ElementType::F16 => {
+            let mut halves = [f16::ZERO; BLOCK];
+            halves[..block.len()].convert_from_f32_slice(block);
+            for (half, bytes) in halves.iter().zip(dst.as_chunks_mut().0) {
+                *bytes = half.to_le_bytes();
+            }
+        }
+        _ => {
+            for (value, bytes) in block.iter().zip(dst.as_chunks_mut().0) {
+                *bytes = value.to_le_bytes();
+            }
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! What can be wrong with an archive, a checkpoint or the way from one to the other.
+
+use ops::{ElementType, TensorType};
+use safetensors::{Dtype, SafeTensorError};
+use std::{fmt, io, path::Path, path::PathBuf};
+
+/// What was wrong, where, what was expected and found, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused.
+    #[error("cannot {action} `{path}`: {error}")]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The operating system's answer.
+        error: io::Error,
+    },
+    /// The archive does not fit where it should go.
+    #[error(
+        "no room for `{path}`: it needs {needed} bytes, {}; free some space or write elsewhere",
+        available.map_or("the file system or quota is full".into(), |bytes| format!("{bytes} are available"))
+    )]
+    DiskFull {
+        /// The archive.
+        path: PathBuf,
+        /// Its size.
+        needed: u64,
+        /// What the file system has to give, if it says.
+        available: Option<u64>,
+    },
+    /// The progress callback asked to stop.
+    #[error("stopped on request while working on `{path}`")]
+    Cancelled {
+        /// The archive.
+        path: PathBuf,
+    },
+    /// An archive breaks a rule of the format.
+    #[error(
+        "`{path}` is not a valid parameter archive: at byte {offset}, {rule}: expected {expected}, found {found}"
+    )]
+    Archive {
+        /// The archive.
+        path: PathBuf,
+        /// Where in the file.
+        offset: u64,
+        /// Which rule.
+        rule: Rule,
+        /// What the rule asks for.
+        expected: String,
+        /// What the file has.
+        found: String,
+    },
+    /// The data of an archive entry are not those that were written.
+    #[error(
+        "`{path}`: the data of `{name}` at byte {offset} are damaged: expected blake3 {expected}, found {found}; \
+         write the archive again"
+    )]
+    Content {
+        /// The archive.
+        path: PathBuf,
+        /// The entry.
+        name: String,
+        /// Where its data start.
+        offset: u64,
+        /// The hash in the entry's metadata.
+        expected: String,
+        /// The hash of the data.
+        found: String,
+    },
+    /// An entry that cannot be written.
+    #[error("cannot write an entry `{name}`: {problem}")]
+    Entry {
+        /// The entry.
+        name: String,
+        /// Why not.
+        problem: EntryProblem,
+    },
+    /// The source of an entry gave another number of bytes than its type takes.
+    #[error("the data of `{name}` have another size than planned: expected {expected} bytes, found {found}")]
+    SourceLength {
+        /// The entry.
+        name: String,
+        /// Bytes planned.
+        expected: u64,
+        /// Bytes given; if more than planned, counted up to the write that exceeded.
+        found: u64,
+    },
+    /// A conversion that would have to guess.
+    #[error(
+        "cannot convert {from} to {to}: only f32, f16 and bf16 convert to each other; declare the tensor as {from}"
+    )]
+    Conversion {
+        /// The stored type.
+        from: ElementType,
+        /// The wanted type.
+        to: ElementType,
+    },
+    /// Source and destination of a conversion do not have the same number of elements.
+    #[error(
+        "cannot convert {source_bytes} bytes of {from} into {target_bytes} bytes of {to}: the counts differ"
+    )]
+    ConversionLength {
+        /// The stored type.
+        from: ElementType,
+        /// The wanted type.
+        to: ElementType,
+        /// Bytes of the source.
+        source_bytes: usize,
+        /// Bytes of the destination.
+        target_bytes: usize,
+    },
+    /// A checkpoint's element type that this system does not compute with.
+    #[error(
+        "`{path}`: tensor `{name}` is stored as {dtype}; expected one of F32, F16, BF16, I32, I8, BOOL: \
+         save the checkpoint with one of these"
+    )]
+    Dtype {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its element type.
+        dtype: Dtype,
+    },
+    /// A file or directory in another format.
+    #[error("`{path}` is {format}")]
+    Foreign {
+        /// The file or directory.
+        path: PathBuf,
+        /// Which format, and what to do.
+        format: Foreign,
+    },
+    /// A directory without a checkpoint.
+    #[error(
+        "no checkpoint in `{path}`: expected `model.safetensors` or `model.safetensors.index.json`, found {}",
+        if found.is_empty() { "no weight files".into() } else { format!("{}; name the file itself", List(found)) }
+    )]
+    NoCheckpoint {
+        /// The directory.
+        path: PathBuf,
+        /// Safetensors files under other names.
+        found: Vec<String>,
+    },
+    /// A file that the safetensors crate rejects.
+    #[error("`{path}` ({size} bytes) is not a valid safetensors file: {error}; download or save it again")]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        size: u64,
+        /// What the crate says.
+        error: SafeTensorError,
+    },
+    /// A safetensors file that is cut off or has something behind its end.
+    #[error(
+        "`{path}` is {}: its header asks for {expected} bytes, found {found}; download or save it again",
+        if found < expected { "truncated" } else { "too long" }
+    )]
+    SafetensorsLength {
+        /// The file.
+        path: PathBuf,
+        /// The size that the header implies, or at least implies.
+        expected: u64,
+        /// The size of the file.
+        found: u64,
+    },
+    /// An index that is not JSON or not an index.
+    #[error("`{path}` is not a checkpoint index: {error}")]
+    Index {
+        /// The index.
+        path: PathBuf,
+        /// What the JSON parser says.
+        error: serde_json::Error,
+    },
+    /// An index and its shards that do not agree, with everything that is wrong.
+    #[error("`{path}` does not match its shards: {}", List(problems))]
+    IndexMismatch {
+        /// The index.
+        path: PathBuf,
+        /// All problems.
+        problems: Vec<IndexProblem>,
+    },
+    /// A tensor that is not in the checkpoint.
+    #[error("no tensor `{name}` in `{path}`")]
+    NoTensor {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+    },
+    /// An archive that would replace the checkpoint that it is made from.
+    #[error("`{path}` is a file of the checkpoint itself: write the archive elsewhere")]
+    OutputIsInput {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: &Path, error: io::Error) -> Self {
+        Self::Io { action, path: path.into(), error }
+    }
+
+    pub(crate) fn entry(name: &str, problem: EntryProblem) -> Self {
+        Self::Entry { name: name.into(), problem }
+    }
+}
+
+/// The rules of the archive format that [`Archive::open`](crate::Archive::open) checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Rule {
+    /// The file starts with `IRPA`.
+    Magic,
+    /// Version 0.0.
+    Version,
+    /// The header has 88 bytes.
+    HeaderSize,
+    /// One archive per file.
+    NextHeader,
+    /// No flag is defined.
+    Flags,
+    /// Segments follow each other inside the file: entries, metadata, storage, none longer than what is in it.
+    Segment,
+    /// The file ends where the storage segment ends, rounded up to pages.
+    FileSize,
+    /// The table holds as many entries as the header says, and nothing else.
+    EntryCount,
+    /// An entry has the size of its type.
+    EntrySize,
+    /// An entry is skipped, a splat or data.
+    EntryType,
+    /// A name, metadata or data lie inside their segment.
+    Range,
+    /// A name is UTF-8 and not empty.
+    Name,
+    /// Names are sorted and unique.
+    Order,
+    /// Alignments are powers of two, and data are aligned to theirs and to 64 bytes.
+    Alignment,
+    /// A splat repeats a pattern of 1, 2, 4, 8 or 16 bytes a whole number of times.
+    Splat,
+    /// No byte belongs to two things.
+    Overlap,
+    /// Every byte that belongs to nothing is zero.
+    Gap,
+    /// Metadata of ours are well formed and agree with the data's size.
+    Metadata,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Magic => "magic",
+            Self::Version => "version",
+            Self::HeaderSize => "header size",
+            Self::NextHeader => "link to another archive",
+            Self::Flags => "flags",
+            Self::Segment => "segment",
+            Self::FileSize => "file size",
+            Self::EntryCount => "entry count",
+            Self::EntrySize => "entry size",
+            Self::EntryType => "entry type",
+            Self::Range => "range",
+            Self::Name => "name",
+            Self::Order => "order of names",
+            Self::Alignment => "alignment",
+            Self::Splat => "splat",
+            Self::Overlap => "overlap",
+            Self::Gap => "gap",
+            Self::Metadata => "metadata",
+        })
+    }
+}
+
+/// Why an entry cannot be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EntryProblem {
+    /// Names are keys.
+    #[error("another entry has the same name")]
+    Duplicate,
+    /// Names are keys.
+    #[error("a name must not be empty")]
+    Unnamed,
+    /// The size does not fit a file.
+    #[error("{}", match .0 { Some(ty) => format!("{ty} is larger than a file can be"),
+        None => "the archive becomes larger than a file can be".into() })]
+    TooLarge(Option<TensorType>),
+    /// A splat's pattern does not fit its type.
+    #[error(
+        "a splat repeats 1, 2, 4, 8 or 16 bytes a whole number of times; found {pattern} bytes for {length}"
+    )]
+    Splat {
+        /// Bytes of the pattern.
+        pattern: usize,
+        /// Bytes of the entry.
+        length: u64,
+    },
+}
+
+/// Formats that are recognised in order to say what to do about them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Foreign {
+    /// Pickled PyTorch weights.
+    PyTorch,
+    /// A llama.cpp file.
+    Gguf,
+    /// A placeholder that git left because git-lfs is not installed.
+    LfsPointer,
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PyTorch => {
+                "a pickled PyTorch checkpoint, which is not read; expected safetensors: convert it with \
+                 transformers, `AutoModelForCausalLM.from_pretrained(…).save_pretrained(…, safe_serialization=True)`"
+            }
+            Self::Gguf => {
+                "a GGUF checkpoint, which is not read; expected safetensors: \
+                 use the original checkpoint that it was made from"
+            }
+            Self::LfsPointer => {
+                "a git-lfs pointer, not the file itself; expected safetensors: run `git lfs pull` where it came from"
+            }
+        })
+    }
+}
+
+/// One disagreement between an index and its shards.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IndexProblem {
+    /// A shard name that is a path.
+    #[error("shard `{0}` is not a plain file name")]
+    ShardName(String),
+    /// A shard that is not there.
+    #[error("shard `{0}` is missing")]
+    MissingShard(String),
+    /// A tensor that its shard does not hold.
+    #[error("tensor `{name}` is not in shard `{shard}`")]
+    MissingTensor {
+        /// The tensor.
+        name: String,
+        /// Where the index says it is.
+        shard: String,
+    },
+    /// A tensor that two shards hold.
+    #[error("tensor `{name}` is in shards `{first}` and `{second}`")]
+    TwoShards {
+        /// The tensor.
+        name: String,
+        /// A shard that holds it.
+        first: String,
+        /// Another.
+        second: String,
+    },
+}
+
+/// At most this many items of a list appear in a message; the value has them all.
+const SHOWN: usize = 100;
+
+struct List<'a, T>(&'a [T]);
+
+impl<T: fmt::Display> fmt::Display for List<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, item) in self.0.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{item}", if i == 0 { "" } else { "; " })?;
+        }
+        match self.0.len().checked_sub(SHOWN) {
+            Some(more @ 1..) => write!(f, "; and {more} more"),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! The writer: the layout is planned from names and types, then the data are streamed behind it.
+
+use crate::archive::{
+    COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT, HEADER_SIZE, MAGIC,
+    Metadata, PATTERN_SIZES, SPLAT, SPLAT_SIZE, byte_length,
+};
+use crate::{EntryProblem, Error, convert};
+use byteorder::{ByteOrder, LittleEndian};
+use ops::{ElementType, TensorType};
+use std::{
+    io::{self, ErrorKind, Seek, SeekFrom, Write},
+    ops::ControlFlow,
+    path::Path,
+};
+
+/// Bytes hashed, written and reported at a time: small enough to stay in a core's cache from one to the next.
+pub(crate) const CHUNK: usize = 1 << 20;
+
+/// One entry of an archive that is about to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewEntry {
+    name: String,
+    content: Content,
+    recipe: Option<String>,
+    sources: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Content {
+    Tensor(TensorType),
+    Raw(u64),
+    Splat(TensorType, Vec<u8>),
+}
+
+impl NewEntry {
+    /// A tensor whose data the source will stream.
+    pub fn tensor(name: impl Into<String>, ty: TensorType) -> Self {
+        Self::new(name, Content::Tensor(ty))
+    }
+
+    /// Bytes of no type known here: the entry carries no metadata.
+    pub fn raw(name: impl Into<String>, length: u64) -> Self {
+        Self::new(name, Content::Raw(length))
+    }
+
+    /// A tensor that repeats a pattern of 1, 2, 4, 8 or 16 bytes and takes no space.
+    pub fn splat(name: impl Into<String>, ty: TensorType, pattern: &[u8]) -> Self {
+        Self::new(name, Content::Splat(ty, pattern.into()))
+    }
+
+    fn new(name: impl Into<String>, content: Content) -> Self {
+        Self { name: name.into(), content, recipe: None, sources: Vec::new() }
+    }
+
+    /// Records in the metadata how the data come out of which tensors of the checkpoint.
+    pub fn with_recipe(mut self, recipe: impl Into<String>, sources: Vec<String>) -> Self {
+        self.recipe = Some(recipe.into());
+        self.sources = sources;
+        self
+    }
+
+    /// The key.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The type, if there is one.
+    pub fn ty(&self) -> Option<&TensorType> {
+        match &self.content {
+            Content::Tensor(ty) | Content::Splat(ty, _) => Some(ty),
+            Content::Raw(_) => None,
+        }
+    }
+
+    /// The size in bytes, checked against everything that makes it unwritable.
+    fn length(&self) -> Result<u64, EntryProblem> {
+        let length = match &self.content {
+            Content::Raw(length) => *length,
+            Content::Tensor(ty) | Content::Splat(ty, _) => {
+                byte_length(ty).ok_or_else(|| EntryProblem::TooLarge(Some(ty.clone())))?
+            }
+        };
+        match &self.content {
+            Content::Splat(_, pattern)
+                if !PATTERN_SIZES.contains(&pattern.len())
+                    || !length.is_multiple_of(pattern.len() as u64) =>
+            {
+                Err(EntryProblem::Splat { pattern: pattern.len(), length })
+            }
+            _ => Ok(length),
+        }
+    }
+
+    /// The metadata with zeros in place of the hash, which is known only after streaming.
+    fn metadata(&self) -> Option<String> {
+        let (ty, hashed) = match &self.content {
+            Content::Tensor(ty) => (ty, true),
+            Content::Splat(ty, _) => (ty, false),
+            Content::Raw(_) => return None,
+        };
+        let metadata = Metadata {
+            dtype: ty.element.name().into(),
+            shape: ty.shape.clone(),
+            blake3: hashed.then(|| "0".repeat(64)),
+            recipe: self.recipe.clone(),
+            sources: self.sources.clone(),
+        };
+        // Strings and integers always serialise.
+        serde_json::to_string(&metadata).ok()
+    }
+}
+
+/// How far a long operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of data done.
+    pub done: u64,
+    /// Bytes of data in all.
+    pub total: u64,
+}
+
+/// Called after every chunk; `Break` stops the operation, which then leaves nothing behind.
+pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
+
+/// How [`write`] writes.
+pub struct WriteOptions<'a> {
+    /// Whether entries carry their type and hash. IREE does not need them, this system does.
+    pub metadata: bool,
+    /// Watches, and stops on request.
+    pub watch: Option<Watch<'a>>,
+}
+
+impl Default for WriteOptions<'_> {
+    fn default() -> Self {
+        Self { metadata: true, watch: None }
+    }
+}
+
+/// Writes an archive. The entries are sorted by name; `source` is called for each that has data, in that
+/// order, and streams exactly as many bytes into the sink as the entry's type takes. The file appears under
+/// `path` when it is complete and on disk; after any error there is nothing new, and what was there before is
+/// still there. Memory does not depend on the size of the data.
+pub fn write<E: From<Error>>(
+    path: impl AsRef<Path>,
+    entries: Vec<NewEntry>,
+    options: WriteOptions<'_>,
+    source: impl FnMut(&NewEntry, &mut Sink<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    let path = path.as_ref();
+    let layout = Layout::plan(entries, options.metadata)?;
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let target = Target { path, folder, size: layout.file_size };
+    if let Some(available) = target.available().filter(|&available| available < target.size) {
+        return Err(target.full(Some(available)).into());
+    }
+    let mut file =
+        temporary().tempfile_in(folder).map_err(|error| target.error("create a file for", error))?;
+    layout.stream(&target, file.as_file_mut(), options.watch, source)?;
+    file.as_file().sync_all().map_err(|error| target.error("flush", error))?;
+    file.persist(path).map_err(|error| target.error("publish", error.error))?;
+    // The rename itself must survive a power cut. Only Unix can open a folder for that.
+    if cfg!(unix) {
+        let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|error| target.error("flush the folder of", error))?;
+    }
+    Ok(())
+}
+
+/// Temporary files get the permissions that an ordinary new file would get.
+fn temporary() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".irpa-").suffix(".partial");
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder
+}
+
+/// Where an archive goes, for messages.
+pub(crate) struct Target<'a> {
+    pub path: &'a Path,
+    pub folder: &'a Path,
+    pub size: u64,
+}
+
+impl Target<'_> {
+    fn available(&self) -> Option<u64> {
+        fs4::available_space(self.folder).ok()
+    }
+
+    fn full(&self, available: Option<u64>) -> Error {
+        Error::DiskFull { path: self.path.into(), needed: self.size, available }
+    }
+
+    fn error(&self, action: &'static str, error: io::Error) -> Error {
+        match error.kind() {
+            ErrorKind::StorageFull => self.full(self.available()),
+            // The file system may have room that this user must not take.
+            ErrorKind::QuotaExceeded => self.full(None),
+            _ => Error::io(action, self.path, error),
+        }
+    }
+}
+
+/// Counts bytes and asks whether to go on.
+pub(crate) struct Tracker<'p, 'w> {
+    path: &'p Path,
+    progress: Progress,
+    watch: Option<Watch<'w>>,
+}
+
+impl<'p, 'w> Tracker<'p, 'w> {
+    pub(crate) fn new(path: &'p Path, total: u64, watch: Option<Watch<'w>>) -> Self {
+        Self { path, progress: Progress { done: 0, total }, watch }
+    }
+
+    pub(crate) fn advance(&mut self, bytes: usize) -> Result<(), Error> {
+        self.progress.done += bytes as u64;
+        match self.watch.as_mut().map(|watch| watch(self.progress)) {
+            Some(ControlFlow::Break(())) => Err(Error::Cancelled { path: self.path.into() }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Everything about an archive that is known before its data are.
+pub(crate) struct Layout {
+    /// Header, entries and metadata.
+    front: Vec<u8>,
+    entries: Vec<Placed>,
+    data_size: u64,
+    pub file_size: u64,
+}
+
+struct Placed {
+    entry: NewEntry,
+    /// Where the data start in the file, and their length; nothing for a splat.
+    data: Option<(u64, u64)>,
+    /// Where the hash stands in the front.
+    hash: Option<usize>,
+}
+
+impl Layout {
+    pub fn plan(mut entries: Vec<NewEntry>, metadata: bool) -> Result<Self, Error> {
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        if let Some(entry) = entries.first().filter(|entry| entry.name.is_empty()) {
+            return Err(Error::entry(&entry.name, EntryProblem::Unnamed));
+        }
+        if let Some(pair) = entries.windows(2).find(|pair| pair[0].name == pair[1].name) {
+            return Err(Error::entry(&pair[0].name, EntryProblem::Duplicate));
+        }
+
+        let mut table: Vec<u8> = Vec::new();
+        let mut blobs: Vec<u8> = Vec::new();
+        let mut storage_size = 0u64;
+        let mut data_size = 0u64;
+        let mut placed = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let fault = |problem| Error::entry(&entry.name, problem);
+            let length = entry.length().map_err(fault)?;
+            let name = (blobs.len() as u64, entry.name.len() as u64);
+            blobs.extend_from_slice(entry.name.as_bytes());
+            let blob = if metadata { entry.metadata() } else { None }.unwrap_or_default();
+            let start = if blob.is_empty() { 0 } else { blobs.len() };
+            // Nothing that a caller can choose stands before the hash.
+            const HASH: &str = "\"blake3\":\"";
+            let hash = blob.find(HASH).map(|at| start + at + HASH.len());
+            blobs.extend_from_slice(blob.as_bytes());
+
+            let at = table.len().next_multiple_of(ENTRY_ALIGNMENT as usize);
+            let (kind, size, alignment) = match entry.content {
+                Content::Splat(..) => (SPLAT, SPLAT_SIZE, 0),
+                Content::Tensor(_) | Content::Raw(_) => (DATA, DATA_SIZE, DATA_ALIGNMENT),
+            };
+            table.resize(at + size as usize, 0);
+            let record = &mut table[at..];
+            LittleEndian::write_u64(&mut record[0..], size);
+            LittleEndian::write_u32(&mut record[8..], kind);
+            LittleEndian::write_u64_into(
+                &[name.0, name.1, start as u64, blob.len() as u64, alignment],
+                &mut record[20..60],
+            );
+            let body = &mut record[COMMON_SIZE as usize..];
+            let data = if let Content::Splat(_, pattern) = &entry.content {
+                LittleEndian::write_u64(body, length);
+                body[8..8 + pattern.len()].copy_from_slice(pattern);
+                body[24] = pattern.len() as u8;
+                None
+            } else {
+                // A file's size is an i64: the sums below stay far from wrapping.
+                let offset = storage_size.next_multiple_of(DATA_ALIGNMENT);
+                let end = offset.checked_add(length).filter(|&end| end < i64::MAX as u64 / 2);
+                storage_size = end.ok_or_else(|| fault(EntryProblem::TooLarge(None)))?;
+                data_size += length;
+                LittleEndian::write_u64_into(&[offset, length], &mut body[..16]);
+                Some((offset, length))
+            };
+            placed.push(Placed { entry, data, hash });
+        }
+
+        let entries_start = HEADER_SIZE.next_multiple_of(ENTRY_ALIGNMENT);
+        let metadata_start = entries_start + table.len() as u64;
+        let metadata_end = metadata_start + blobs.len() as u64;
+        // IREE aligns the storage segment to the first entry that is stored in it.
+        let stored = placed.iter().any(|placed| placed.data.is_some());
+        let storage_start = metadata_end.next_multiple_of(if stored { DATA_ALIGNMENT } else { 1 });
+        let mut front = vec![0; entries_start as usize];
+        front[..4].copy_from_slice(&MAGIC);
+        LittleEndian::write_u64(&mut front[8..], HEADER_SIZE);
+        LittleEndian::write_u64_into(
+            &[
+                placed.len() as u64,
+                entries_start,
+                table.len() as u64,
+                metadata_start,
+                blobs.len() as u64,
+                storage_start,
+                storage_size,
+            ],
+            &mut front[32..HEADER_SIZE as usize],
+        );
+        front.append(&mut table);
+        front.append(&mut blobs);
+        for placed in &mut placed {
+            placed.data = placed.data.map(|(offset, length)| (storage_start + offset, length));
+            placed.hash = placed.hash.map(|at| metadata_start as usize + at);
+        }
+        let file_size = (storage_start + storage_size).next_multiple_of(FILE_ALIGNMENT);
+        Ok(Self { front, entries: placed, data_size, file_size })
+    }
+
+    /// Streams the data, then writes the front: a file that was not finished does not even have the magic.
+    pub fn stream<E: From<Error>>(
+        mut self,
+        target: &Target<'_>,
+        out: &mut (impl Write + Seek),
+        watch: Option<Watch<'_>>,
+        mut source: impl FnMut(&NewEntry, &mut Sink<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let failed = |error| target.error("write", error);
+        let mut position = self.front.len() as u64;
+        out.seek(SeekFrom::Start(position)).map_err(failed)?;
+        let mut tracker = Tracker::new(target.path, self.data_size, watch);
+        for placed in &self.entries {
+            let Some((offset, length)) = placed.data else { continue };
+            pad(out, offset - position).map_err(failed)?;
+            let mut sink = Sink {
+                out,
+                target,
+                advance: &mut |bytes| tracker.advance(bytes),
+                entry: &placed.entry,
+                hasher: placed.hash.map(|_| blake3::Hasher::new()),
+                length,
+                written: 0,
+            };
+            source(&placed.entry, &mut sink)?;
+            if sink.written != length {
+                return Err(sink.wrong_length(sink.written))?;
+            }
+            if let (Some(at), Some(hasher)) = (placed.hash, sink.hasher) {
+                self.front[at..at + 64].copy_from_slice(hasher.finalize().to_hex().as_bytes());
+            }
+            position = offset + length;
+        }
+        pad(out, self.file_size - position).map_err(failed)?;
+        out.seek(SeekFrom::Start(0)).map_err(failed)?;
+        out.write_all(&self.front).map_err(failed)?;
+        Ok(out.flush().map_err(failed)?)
+    }
+}
+
+/// Writes the zeros between two things, which are always fewer than a page.
+fn pad(out: &mut impl Write, count: u64) -> io::Result<()> {
+    const ZEROS: [u8; FILE_ALIGNMENT as usize] = [0; FILE_ALIGNMENT as usize];
+    out.write_all(&ZEROS[..count as usize])
+}
+
+/// Takes the data of one entry, front to back.
+pub struct Sink<'a> {
+    out: &'a mut dyn Write,
+    target: &'a Target<'a>,
+    advance: &'a mut dyn FnMut(usize) -> Result<(), Error>,
+    entry: &'a NewEntry,
+    hasher: Option<blake3::Hasher>,
+    length: u64,
+    written: u64,
+}
+
+impl Sink<'_> {
+    /// Takes the next bytes, however many.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let end = self.written + bytes.len() as u64;
+        if end > self.length {
+            return Err(self.wrong_length(end));
+        }
+        self.written = end;
+        for chunk in bytes.chunks(CHUNK) {
+            if let Some(hasher) = &mut self.hasher {
+                hasher.update(chunk);
+            }
+            self.out.write_all(chunk).map_err(|error| self.target.error("write", error))?;
+            (self.advance)(chunk.len())?;
+        }
+        Ok(())
+    }
+
+    /// Takes the next bytes in another element type, a bounded piece at a time.
+    pub fn write_converted(&mut self, bytes: &[u8], from: ElementType, to: ElementType) -> Result<(), Error> {
+        if from == to {
+            return self.write(bytes);
+        }
+        let count = CHUNK / 4;
+        let mut buffer = vec![0; to.bytes(count)];
+        for chunk in bytes.chunks(from.bytes(count)) {
+            let size = to.bytes(chunk.len() * 8 / from.bits());
+            convert(chunk, from, to, &mut buffer[..size])?;
+            self.write(&buffer[..size])?;
+        }
+        Ok(())
+    }
+
+    fn wrong_length(&self, found: u64) -> Error {
+        Error::SourceLength { name: self.entry.name.clone(), expected: self.length, found }
+    }
+}

@@ -1,0 +1,263 @@
+//! Checkpoints: what is read, and what is said about those that cannot be.
+
+use ops::ElementType::{self, *};
+use safetensors::{serialize, tensor::TensorView};
+use std::{collections::BTreeMap, fs, path::Path};
+use tracewright_irpa::{
+    Archive, Checkpoint, ConvertOptions, Converted, Dtype, Error, Foreign, IndexProblem, convert_checkpoint,
+};
+
+fn safetensors(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
+    let views = tensors.iter().map(|(name, dtype, shape, data)| {
+        (name.to_string(), TensorView::new(*dtype, shape.to_vec(), data).unwrap())
+    });
+    serialize(views, None).unwrap()
+}
+
+fn index(map: &[(&str, &str)]) -> String {
+    let map: BTreeMap<_, _> = map.iter().copied().collect();
+    serde_json::json!({ "metadata": { "total_size": 1 }, "weight_map": map }).to_string()
+}
+
+/// A folder with these files.
+fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, bytes) in files {
+        fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    folder
+}
+
+fn names(checkpoint: &Checkpoint) -> Vec<&str> {
+    checkpoint.tensors().map(|tensor| tensor.name.as_str()).collect()
+}
+
+const F32X2: [u8; 8] = [0, 0, 0x80, 0x3f, 0, 0, 0, 0x40];
+
+#[test]
+fn a_single_file_is_read_from_its_folder_or_by_name() {
+    let bytes = safetensors(&[
+        ("w", Dtype::F32, &[2], &F32X2),
+        ("ids", Dtype::I64, &[1], &[1; 8]),
+        ("mask", Dtype::BOOL, &[3], &[1, 0, 1]),
+    ]);
+    let folder = folder(&[("model.safetensors", &bytes), ("pytorch_model.bin", b"PK")]);
+    let file = folder.path().join("model.safetensors");
+    for path in [folder.path(), &file] {
+        let checkpoint = Checkpoint::open(path).unwrap();
+        assert_eq!(names(&checkpoint), ["ids", "mask", "w"]);
+        assert_eq!(checkpoint.data("w").unwrap(), F32X2);
+        assert_eq!(checkpoint.ty("w").unwrap().to_string(), "f32[2]");
+        assert_eq!(checkpoint.ty("mask").unwrap().to_string(), "i1[3]");
+        let tensor = checkpoint.get("w").unwrap();
+        assert_eq!(checkpoint.file(tensor), file);
+        assert_eq!(bytes[tensor.range.clone()], F32X2);
+        // A type that is not computed with matters only to those who ask for it.
+        let error = checkpoint.ty("ids").unwrap_err();
+        assert!(matches!(&error, Error::Dtype { name, dtype: Dtype::I64, .. } if name == "ids"), "{error}");
+        assert!(matches!(checkpoint.data("none"), Err(Error::NoTensor { .. })));
+    }
+}
+
+#[test]
+fn shards_are_read_through_the_index() {
+    let first = safetensors(&[("a", Dtype::F32, &[2], &F32X2)]);
+    let second = safetensors(&[("b", Dtype::I8, &[3], &[1, 2, 3])]);
+    let index = index(&[("a", "s1.safetensors"), ("b", "s2.safetensors")]);
+    let folder = folder(&[
+        ("blob", &first),
+        ("s2.safetensors", &second),
+        ("model.safetensors.index.json", index.as_bytes()),
+    ]);
+    // A download cache is made of links.
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("blob", folder.path().join("s1.safetensors")).unwrap();
+    #[cfg(not(unix))]
+    fs::rename(folder.path().join("blob"), folder.path().join("s1.safetensors")).unwrap();
+    for path in [folder.path().to_path_buf(), folder.path().join("model.safetensors.index.json")] {
+        let checkpoint = Checkpoint::open(path).unwrap();
+        assert_eq!(names(&checkpoint), ["a", "b"]);
+        assert_eq!(
+            (checkpoint.data("a").unwrap(), checkpoint.data("b").unwrap()),
+            (&F32X2[..], &[1, 2, 3][..])
+        );
+        assert_eq!(checkpoint.files().count(), 2);
+    }
+}
+
+#[test]
+fn everything_in_which_index_and_shards_disagree_is_listed_at_once() {
+    let first = safetensors(&[("a", Dtype::I8, &[1], &[1]), ("both", Dtype::I8, &[1], &[1])]);
+    let second = safetensors(&[("b", Dtype::I8, &[1], &[2]), ("both", Dtype::I8, &[1], &[1])]);
+    let index = index(&[
+        ("a", "s1"),
+        ("b", "s1"),
+        ("both", "s2"),
+        ("c", "s2"),
+        ("d", "missing"),
+        ("e", "../outside"),
+        ("f", "sub/dir"),
+        ("g", "/etc/passwd"),
+        ("h", ".."),
+        ("i", ""),
+        ("j", "a\\b"),
+    ]);
+    let folder =
+        folder(&[("s1", &first), ("s2", &second), ("model.safetensors.index.json", index.as_bytes())]);
+    let error = Checkpoint::open(folder.path()).unwrap_err();
+    let Error::IndexMismatch { problems, .. } = &error else { panic!("{error}") };
+    let name = |name: &str| IndexProblem::ShardName(name.into());
+    let tensor =
+        |name: &str, shard: &str| IndexProblem::MissingTensor { name: name.into(), shard: shard.into() };
+    let expected = [
+        name(""),
+        name(".."),
+        name("../outside"),
+        name("/etc/passwd"),
+        name("a\\b"),
+        IndexProblem::MissingShard("missing".into()),
+        IndexProblem::TwoShards { name: "both".into(), first: "s1".into(), second: "s2".into() },
+        name("sub/dir"),
+        tensor("b", "s1"),
+        tensor("c", "s2"),
+    ];
+    assert_eq!(problems, &expected);
+    for text in
+        ["shard `missing` is missing", "tensor `c` is not in shard `s2`", "`../outside` is not a plain"]
+    {
+        assert!(error.to_string().contains(text), "{error}");
+    }
+}
+
+#[test]
+fn a_broken_index_is_named() {
+    for text in ["", "[]", "{\"weight_map\": [1]}", "{}"] {
+        let folder = folder(&[("model.safetensors.index.json", text.as_bytes())]);
+        assert!(matches!(Checkpoint::open(folder.path()), Err(Error::Index { .. })), "{text}");
+    }
+}
+
+#[test]
+fn other_formats_are_told_what_to_do() {
+    let cases: &[(&str, &[u8], Foreign, &str)] = &[
+        ("pytorch_model.bin", b"PK\x03\x04", Foreign::PyTorch, "safe_serialization=True"),
+        ("consolidated.00.pth", b"", Foreign::PyTorch, "safe_serialization=True"),
+        ("model.Q4_K_M.gguf", b"GGUF", Foreign::Gguf, "original checkpoint"),
+    ];
+    for (name, bytes, format, advice) in cases {
+        let folder = folder(&[(name, bytes), ("config.json", b"{}")]);
+        for path in [folder.path(), &folder.path().join(name)] {
+            let error = Checkpoint::open(path).unwrap_err();
+            assert!(matches!(&error, Error::Foreign { format: f, .. } if f == format), "{error}");
+            assert!(error.to_string().contains(advice), "{error}");
+        }
+    }
+    let pointer =
+        folder(&[("model.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:00")]);
+    let error = Checkpoint::open(pointer.path()).unwrap_err();
+    assert!(matches!(error, Error::Foreign { format: Foreign::LfsPointer, .. }), "{error}");
+    let other = folder(&[("consolidated.safetensors", b""), ("pytorch_model.bin", b"")]);
+    let error = Checkpoint::open(other.path()).unwrap_err();
+    assert!(
+        matches!(&error, Error::NoCheckpoint { found, .. } if found == &["consolidated.safetensors"]),
+        "{error}"
+    );
+    let nothing = Checkpoint::open(folder(&[("config.json", b"{}")]).path()).unwrap_err();
+    assert!(nothing.to_string().ends_with("found no weight files"), "{nothing}");
+    let missing = Checkpoint::open("no/such/place").unwrap_err();
+    assert!(matches!(missing, Error::Io { action: "open", .. }), "{missing}");
+}
+
+#[test]
+fn a_truncated_file_says_how_long_it_should_be() {
+    let bytes = safetensors(&[("w", Dtype::F32, &[2], &F32X2)]);
+    for length in 0..bytes.len() {
+        let folder = folder(&[("model.safetensors", &bytes[..length])]);
+        let error = Checkpoint::open(folder.path()).unwrap_err();
+        let Error::SafetensorsLength { path, expected, found } = &error else { panic!("{length}: {error}") };
+        assert!(
+            path.ends_with("model.safetensors") && *found == length as u64 && *expected > *found,
+            "{error}"
+        );
+        assert!(error.to_string().contains("is truncated"), "{error}");
+    }
+    let longer = folder(&[("model.safetensors", &[&bytes[..], b"x"].concat())]);
+    let error = Checkpoint::open(longer.path()).unwrap_err();
+    assert!(error.to_string().contains("is too long"), "{error}");
+}
+
+#[test]
+fn a_corrupt_file_is_an_error_that_says_what() {
+    let file = |json: &str, data: usize| {
+        [&(json.len() as u64).to_le_bytes()[..], json.as_bytes(), &vec![0; data]].concat()
+    };
+    let cases = [
+        (file("{", 0), "JSON"),
+        (file(r#"{"w":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}}"#, 4), "unknown variant"),
+        (file(r#"{"w":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}}"#, 4), "offset"),
+        (file(r#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#, 4), "shape"),
+        (
+            file(r#"{"w":{"dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,4]}}"#, 4),
+            "overflow",
+        ),
+        (vec![0xff; 64], "header too large"),
+    ];
+    for (bytes, text) in cases {
+        let folder = folder(&[("model.safetensors", &bytes)]);
+        let error = Checkpoint::open(folder.path()).unwrap_err();
+        assert!(matches!(&error, Error::Safetensors { .. }), "{error}");
+        assert!(
+            error.to_string().contains(text) && error.to_string().contains("model.safetensors"),
+            "{error}"
+        );
+    }
+}
+
+fn bake(folder: &Path, float: Option<ElementType>, metadata: bool) -> Result<Vec<Converted>, Error> {
+    let checkpoint = Checkpoint::open(folder)?;
+    let options = ConvertOptions { float, metadata, watch: None };
+    convert_checkpoint(&checkpoint, folder.join("out.irpa"), options)
+}
+
+#[test]
+fn s2_float_to_float_is_converted_and_reported() {
+    let bytes = safetensors(&[
+        ("a", Dtype::F32, &[2], &F32X2),
+        ("b", Dtype::BF16, &[1, 1], &[0x40, 0x40]),
+        ("c", Dtype::I32, &[1], &[9, 0, 0, 0]),
+    ]);
+    let folder = folder(&[("model.safetensors", &bytes)]);
+    let converted = bake(folder.path(), Some(Bf16), true).unwrap();
+    assert_eq!(converted, [Converted { name: "a".into(), from: F32, to: Bf16 }]);
+    let archive = Archive::open(folder.path().join("out.irpa")).unwrap();
+    let types: Vec<_> = archive.entries().iter().map(|e| e.ty.as_ref().unwrap().to_string()).collect();
+    assert_eq!(types, ["bf16[2]", "bf16[1,1]", "i32[1]"]);
+    assert_eq!(archive.data("a"), Some(&[0x80, 0x3f, 0, 0x40][..]));
+    assert_eq!(archive.data("b"), Some(&[0x40, 0x40][..]));
+    assert_eq!(archive.verify_content(None).unwrap(), 3);
+    assert!(bake(folder.path(), None, true).unwrap().is_empty());
+    assert!(matches!(bake(folder.path(), Some(I8), true), Err(Error::Conversion { from: F32, to: I8 })));
+}
+
+#[test]
+fn a_type_of_no_use_is_copied_only_without_metadata() {
+    let bytes = safetensors(&[("ids", Dtype::I64, &[1], &[1, 2, 3, 4, 5, 6, 7, 8])]);
+    let folder = folder(&[("model.safetensors", &bytes)]);
+    assert!(matches!(bake(folder.path(), None, true), Err(Error::Dtype { .. })));
+    assert!(!folder.path().join("out.irpa").exists());
+    bake(folder.path(), None, false).unwrap();
+    let archive = Archive::open(folder.path().join("out.irpa")).unwrap();
+    assert_eq!(archive.data("ids"), Some(&[1, 2, 3, 4, 5, 6, 7, 8][..]));
+    assert_eq!((archive.get("ids").unwrap().ty.as_ref(), archive.verify_content(None).unwrap()), (None, 0));
+}
+
+#[test]
+fn the_checkpoint_is_never_overwritten() {
+    let bytes = safetensors(&[("w", Dtype::F32, &[2], &F32X2)]);
+    let folder = folder(&[("model.safetensors", &bytes)]);
+    let file = folder.path().join("model.safetensors");
+    let checkpoint = Checkpoint::open(&file).unwrap();
+    let error = convert_checkpoint(&checkpoint, &file, ConvertOptions::default()).unwrap_err();
+    assert!(matches!(error, Error::OutputIsInput { .. }));
+    assert_eq!(fs::read(file).unwrap(), bytes);
+}
