@@ -1,1 +1,36 @@
 //! Compile a module and call it through IREE.
+//!
+//! Two halves that meet in a `.vmfb`, the compiled module:
+//!
+//! - [`compile`] runs `iree-compile` as a child process, with a time limit and a content [`Cache`].
+//! - A [`Runtime`] loads the module as a [`Program`], with mapped [`Parameters`], and a [`Function`]
+//!   of it takes and returns [`Buffer`]s.
+//!
+//! Nothing here knows what a module computes: it sees bytes and types.
+//!
+//! **State is moved in and moved out.** A program may update an argument in place, so a call consumes
+//! its buffers, and a [`Buffer`] cannot be cloned; what a call returns belongs to the caller alone.
+//!
+//! **A compiled module is native code.** Loading one is as trusting as running an executable file.
+
+mod buffer;
+mod cache;
+mod child;
+mod compile;
+mod compiler;
+mod cpu;
+mod device;
+mod error;
+mod ffi;
+mod parameters;
+mod program;
+
+pub use buffer::Buffer;
+pub use cache::Cache;
+pub use compile::{Compiled, Module, compile};
+pub use compiler::{CompileError, CompileOptions, Compiler, Target, WHEEL};
+pub use cpu::{host_cpu_features, missing_cpu_features};
+pub use device::{Device, Runtime, Transfers};
+pub use error::{Error, Status, StatusCode};
+pub use parameters::{Entry, PARAMETER_ALIGNMENT, Parameters, SharedBytes};
+pub use program::{Argument, Function, Program, Value};

@@ -1,0 +1,105 @@
+//! Builds the shim and the parts of IREE that it calls into static archives.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, exit};
+
+const MINIMUM_CMAKE: (u32, u32) = (3, 26);
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=native");
+    if let Err(message) = build() {
+        eprintln!("error: {message}");
+        exit(1);
+    }
+}
+
+fn build() -> Result<(), String> {
+    let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    let out = PathBuf::from(variable("OUT_DIR")?).join("native");
+    let tools = package.join("..").join(".tracewright").join("venv");
+    let tools = tools.join(if cfg!(windows) { "Scripts" } else { "bin" });
+    let cmake = find(&tools, "cmake").unwrap_or_else(|| "cmake".into());
+    check_version(&cmake)?;
+
+    let mut configure = Command::new(&cmake);
+    configure.arg("-S").arg(package.join("native")).arg("-B").arg(&out);
+    configure.arg(format!("-DIREE_SOURCE={}", iree_source(&package)?.display()));
+    configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"]);
+    if let Some(ninja) = find(&tools, "ninja").filter(|_| !cfg!(windows)) {
+        configure.args(["-G", "Ninja"]).arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
+    }
+    run(&mut configure)?;
+    let jobs = variable("NUM_JOBS")?;
+    run(Command::new(&cmake).arg("--build").arg(&out).args([
+        "--config",
+        "Release",
+        "--target",
+        "tracewright_native",
+        "--parallel",
+        &jobs,
+    ]))?;
+
+    for (folder, library) in
+        [("", "tracewright_native"), ("iree/build_tools/third_party/flatcc", "flatcc_parsing")]
+    {
+        // Generators with several configurations build into a folder per configuration.
+        println!("cargo:rustc-link-search=native={}", out.join(folder).display());
+        println!("cargo:rustc-link-search=native={}", out.join(folder).join("Release").display());
+        println!("cargo:rustc-link-lib=static={library}");
+    }
+    Ok(())
+}
+
+/// Where cargo keeps the source tree that the `eerie-sys` package carries.
+fn iree_source(package: &Path) -> Result<PathBuf, String> {
+    // Without a network the packages of this platform are enough; a machine that never fetched the
+    // other members' packages needs one look at the registry.
+    let attempt = |offline: &[&str]| -> Result<String, String> {
+        let mut command = Command::new(variable("CARGO")?);
+        command.args(["metadata", "--format-version=1", "--filter-platform", &variable("TARGET")?]);
+        run(command.args(offline).arg("--manifest-path").arg(package.join("Cargo.toml")))
+    };
+    let text = attempt(&["--offline"]).or_else(|_| attempt(&[]))?;
+    let metadata: serde_json::Value = serde_json::from_str(&text)
+        .map_err(|e| format!("cannot read the answer of `cargo metadata`: {e}"))?;
+    let packages = metadata["packages"].as_array().ok_or("`cargo metadata` lists no packages")?;
+    let carrier = packages.iter().find(|p| p["name"] == "eerie-sys");
+    let manifest = carrier.and_then(|p| p["manifest_path"].as_str());
+    let manifest = manifest.ok_or("`cargo metadata` does not list the package `eerie-sys`")?;
+    Ok(Path::new(manifest).with_file_name("iree"))
+}
+
+fn check_version(cmake: &Path) -> Result<(), String> {
+    let advice = "run `cargo xtask setup`, which installs it into the project's own folder";
+    let (major, minor) = MINIMUM_CMAKE;
+    let text = run(Command::new(cmake).arg("--version"))
+        .map_err(|e| format!("cmake {major}.{minor} or newer is needed; {advice} ({e})"))?;
+    let version = text.split_whitespace().nth(2).unwrap_or_default();
+    let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
+    if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < MINIMUM_CMAKE {
+        let found = cmake.display();
+        return Err(format!("`{found}` is version {version}, but {major}.{minor} is needed; {advice}"));
+    }
+    Ok(())
+}
+
+fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+    let path = folder.join(name).with_extension(env::consts::EXE_EXTENSION);
+    path.is_file().then_some(path)
+}
+
+fn variable(name: &str) -> Result<String, String> {
+    env::var(name).map_err(|_| format!("cargo did not set `{name}`"))
+}
+
+/// Runs the command and returns its output; a failure carries all that it said.
+fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|e| format!("cannot run {command:?}: {e}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(text);
+    }
+    Err(format!("{command:?} failed: {}\n{text}{}", output.status, String::from_utf8_lossy(&output.stderr)))
+}

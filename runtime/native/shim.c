@@ -1,0 +1,557 @@
+#include "shim.h"
+
+#include <string.h>
+
+#include "iree/async/frontier_tracker.h"
+#include "iree/async/util/proactor_pool.h"
+#include "iree/base/api.h"
+#include "iree/base/internal/cpu.h"
+#include "iree/hal/api.h"
+#include "iree/hal/device_group.h"
+#include "iree/hal/drivers/local_sync/sync_device.h"
+#include "iree/hal/drivers/local_task/task_device.h"
+#include "iree/hal/local/loaders/embedded_elf_loader.h"
+#include "iree/io/parameter_index_provider.h"
+#include "iree/modules/hal/module.h"
+#include "iree/modules/io/parameters/module.h"
+#include "iree/task/api.h"
+#include "iree/vm/api.h"
+#include "iree/vm/bytecode/module.h"
+
+// Reads of a mapped archive that IREE may have in flight at once.
+#define TW_CONCURRENT_PARAMETER_OPERATIONS 8
+// A module archive is a flatbuffer with aligned segments behind it.
+#define TW_ARCHIVE_ALIGNMENT 64
+
+struct tw_runtime_t {
+  iree_vm_instance_t* instance;
+  iree_hal_device_t* device;
+  iree_hal_device_group_t* group;
+};
+
+struct tw_parameters_t {
+  iree_io_file_handle_t* file;
+  iree_io_parameter_index_t* index;
+  iree_io_parameter_provider_t* provider;
+};
+
+struct tw_program_t {
+  // The module reads its constants from here.
+  void* archive;
+  iree_vm_module_t* module;
+  iree_vm_context_t* context;
+};
+
+struct tw_call_t {
+  iree_vm_context_t* context;
+  iree_vm_function_t function;
+  iree_vm_list_t* arguments;
+  iree_vm_list_t* results;
+};
+
+static iree_allocator_t tw_host(void) { return iree_allocator_system(); }
+
+//===----------------------------------------------------------------------===//
+// Status
+//===----------------------------------------------------------------------===//
+
+void tw_status_take(tw_status_t* status, uint32_t* code, char* text, size_t capacity, size_t* length) {
+  *code = (uint32_t)iree_status_code(status);
+  *length = 0;
+  if (!iree_status_format(status, capacity, text, length)) *length = 0;
+  iree_status_free(status);
+}
+
+//===----------------------------------------------------------------------===//
+// CPU
+//===----------------------------------------------------------------------===//
+
+typedef struct tw_cpu_feature_t {
+  bool of_this_architecture;
+  const char* name;
+} tw_cpu_feature_t;
+
+#if defined(IREE_ARCH_ARM_64)
+#define TW_CPU_ARCHITECTURE TW_CPU_ARM_64
+#elif defined(IREE_ARCH_X86_64)
+#define TW_CPU_ARCHITECTURE TW_CPU_X86_64
+#elif defined(IREE_ARCH_RISCV_64)
+#define TW_CPU_ARCHITECTURE TW_CPU_RISCV_64
+#else
+#define TW_CPU_ARCHITECTURE TW_CPU_OTHER
+#endif
+enum { TW_CPU_OTHER, TW_CPU_ARM_64, TW_CPU_X86_64, TW_CPU_RISCV_64 };
+
+static const tw_cpu_feature_t tw_cpu_feature_table[] = {
+#define IREE_CPU_FEATURE_BIT(arch, field, bit, bit_name, llvm_name) \
+  {TW_CPU_##arch == TW_CPU_ARCHITECTURE, llvm_name},
+#include "iree/schemas/cpu_feature_bits.inl"
+#undef IREE_CPU_FEATURE_BIT
+};
+
+size_t tw_cpu_features(char* text, size_t capacity) {
+  iree_cpu_initialize(tw_host());
+  size_t length = 0;
+  for (size_t i = 0; i < IREE_ARRAYSIZE(tw_cpu_feature_table); ++i) {
+    if (!tw_cpu_feature_table[i].of_this_architecture) continue;
+    iree_string_view_t name = iree_make_cstring_view(tw_cpu_feature_table[i].name);
+    int64_t has = 0;
+    iree_status_t status = iree_cpu_lookup_data_by_key(name, &has);
+    if (!iree_status_is_ok(status)) {
+      iree_status_free(status);
+      continue;
+    }
+    if (length + name.size + 2 <= capacity) {
+      text[length] = has ? '+' : '-';
+      memcpy(text + length + 1, name.data, name.size);
+      text[length + 1 + name.size] = ',';
+    }
+    length += name.size + 2;
+  }
+  return length;
+}
+
+//===----------------------------------------------------------------------===//
+// Runtime
+//===----------------------------------------------------------------------===//
+
+static iree_status_t tw_device_create(size_t workers, const iree_hal_device_create_params_t* create,
+                                      iree_hal_executable_loader_t* loader,
+                                      iree_hal_allocator_t* heap, iree_hal_device_t** out) {
+  if (workers == 0) {
+    iree_hal_sync_device_params_t params;
+    iree_hal_sync_device_params_initialize(&params);
+    return iree_hal_sync_device_create(IREE_SV("local-sync"), &params, create, 1, &loader, heap,
+                                       tw_host(), out);
+  }
+  // Groups made from a count alone have no affinity: a pinned worker that shares its core with
+  // another process holds up all the others.
+  iree_task_topology_t topology;
+  iree_task_topology_initialize_from_group_count(
+      iree_min(workers, (size_t)IREE_TASK_TOPOLOGY_MAX_GROUP_COUNT), &topology);
+  iree_task_executor_options_t options;
+  iree_task_executor_options_initialize(&options);
+  iree_task_executor_t* executor = NULL;
+  iree_status_t status = iree_task_executor_create(options, &topology, tw_host(), &executor);
+  iree_task_topology_deinitialize(&topology);
+  if (!iree_status_is_ok(status)) return status;
+  iree_hal_task_device_params_t params;
+  iree_hal_task_device_params_initialize(&params);
+  status = iree_hal_task_device_create(IREE_SV("local-task"), &params, 1, &executor, 1, &loader, heap,
+                                       create, tw_host(), out);
+  iree_task_executor_release(executor);
+  return status;
+}
+
+static iree_status_t tw_runtime_initialize(size_t workers, tw_runtime_t* runtime) {
+  IREE_RETURN_IF_ERROR(
+      iree_vm_instance_create(IREE_VM_TYPE_CAPACITY_DEFAULT, tw_host(), &runtime->instance));
+  IREE_RETURN_IF_ERROR(iree_hal_module_register_all_types(runtime->instance));
+
+  iree_hal_device_create_params_t create = iree_hal_device_create_params_default();
+  iree_hal_executable_loader_t* loader = NULL;
+  iree_hal_allocator_t* heap = NULL;
+  iree_status_t status = iree_async_proactor_pool_create(
+      1, NULL, iree_async_proactor_pool_options_default(), tw_host(), &create.proactor_pool);
+  if (iree_status_is_ok(status)) status = iree_hal_embedded_elf_loader_create(NULL, tw_host(), &loader);
+  if (iree_status_is_ok(status)) {
+    status = iree_hal_allocator_create_heap(IREE_SV("local"), tw_host(), tw_host(), &heap);
+  }
+  if (iree_status_is_ok(status)) {
+    status = tw_device_create(workers, &create, loader, heap, &runtime->device);
+  }
+  iree_hal_allocator_release(heap);
+  iree_hal_executable_loader_release(loader);
+  iree_async_proactor_pool_release(create.proactor_pool);
+  if (!iree_status_is_ok(status)) return status;
+
+  iree_async_frontier_tracker_t* tracker = NULL;
+  IREE_RETURN_IF_ERROR(iree_async_frontier_tracker_create(
+      iree_async_frontier_tracker_options_default(), tw_host(), &tracker));
+  status = iree_hal_device_group_create_from_device(runtime->device, tracker, tw_host(), &runtime->group);
+  iree_async_frontier_tracker_release(tracker);
+  return status;
+}
+
+tw_status_t* tw_runtime_create(size_t workers, tw_runtime_t** out) {
+  tw_runtime_t* runtime = NULL;
+  IREE_RETURN_IF_ERROR(iree_allocator_malloc(tw_host(), sizeof(*runtime), (void**)&runtime));
+  iree_status_t status = tw_runtime_initialize(workers, runtime);
+  if (iree_status_is_ok(status)) {
+    *out = runtime;
+  } else {
+    tw_runtime_release(runtime);
+  }
+  return status;
+}
+
+void tw_runtime_release(tw_runtime_t* runtime) {
+  iree_hal_device_group_release(runtime->group);
+  iree_hal_device_release(runtime->device);
+  iree_vm_instance_release(runtime->instance);
+  iree_allocator_free(tw_host(), runtime);
+}
+
+//===----------------------------------------------------------------------===//
+// Buffers
+//===----------------------------------------------------------------------===//
+
+static iree_hal_element_type_t tw_element_to_iree(uint32_t element) {
+  switch (element) {
+    case TW_F32: return IREE_HAL_ELEMENT_TYPE_FLOAT_32;
+    case TW_F16: return IREE_HAL_ELEMENT_TYPE_FLOAT_16;
+    case TW_BF16: return IREE_HAL_ELEMENT_TYPE_BFLOAT_16;
+    case TW_I32: return IREE_HAL_ELEMENT_TYPE_INT_32;
+    case TW_I8: return IREE_HAL_ELEMENT_TYPE_INT_8;
+    case TW_I4: return IREE_HAL_ELEMENT_TYPE_INT_4;
+    case TW_I1: return IREE_HAL_ELEMENT_TYPE_BOOL_8;
+    default: return IREE_HAL_ELEMENT_TYPE_NONE;
+  }
+}
+
+uint32_t tw_buffer_element(const tw_buffer_t* buffer) {
+  switch (iree_hal_buffer_view_element_type(buffer)) {
+    case IREE_HAL_ELEMENT_TYPE_FLOAT_32: return TW_F32;
+    case IREE_HAL_ELEMENT_TYPE_FLOAT_16: return TW_F16;
+    case IREE_HAL_ELEMENT_TYPE_BFLOAT_16: return TW_BF16;
+    case IREE_HAL_ELEMENT_TYPE_INT_32:
+    case IREE_HAL_ELEMENT_TYPE_SINT_32: return TW_I32;
+    case IREE_HAL_ELEMENT_TYPE_INT_8:
+    case IREE_HAL_ELEMENT_TYPE_SINT_8: return TW_I8;
+    case IREE_HAL_ELEMENT_TYPE_INT_4:
+    case IREE_HAL_ELEMENT_TYPE_SINT_4: return TW_I4;
+    case IREE_HAL_ELEMENT_TYPE_BOOL_8: return TW_I1;
+    default: return TW_OTHER;
+  }
+}
+
+static iree_status_t tw_buffer_allocate(tw_runtime_t* runtime, iree_device_size_t size,
+                                        iree_hal_buffer_t** out) {
+  iree_hal_buffer_params_t params = {0};
+  params.type = IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | IREE_HAL_MEMORY_TYPE_HOST_VISIBLE;
+  params.usage = IREE_HAL_BUFFER_USAGE_DEFAULT;
+  return iree_hal_allocator_allocate_buffer(iree_hal_device_allocator(runtime->device), params, size, out);
+}
+
+tw_status_t* tw_buffer_create(tw_runtime_t* runtime, uint32_t element, size_t rank, const size_t* shape,
+                              const void* data, size_t size, tw_buffer_t** out) {
+  iree_hal_buffer_t* buffer = NULL;
+  IREE_RETURN_IF_ERROR(tw_buffer_allocate(runtime, size, &buffer));
+  iree_status_t status = iree_ok_status();
+  if (data == NULL) {
+    status = iree_hal_buffer_map_zero(buffer, 0, IREE_HAL_WHOLE_BUFFER);
+  } else if (size > 0) {
+    status = iree_hal_device_transfer_h2d(runtime->device, data, buffer, 0, size,
+                                          IREE_HAL_TRANSFER_BUFFER_FLAG_DEFAULT, iree_infinite_timeout());
+  }
+  if (iree_status_is_ok(status)) {
+    status = iree_hal_buffer_view_create(buffer, rank, shape, tw_element_to_iree(element),
+                                         IREE_HAL_ENCODING_TYPE_DENSE_ROW_MAJOR, tw_host(), out);
+  }
+  iree_hal_buffer_release(buffer);
+  return status;
+}
+
+tw_status_t* tw_buffer_read(tw_runtime_t* runtime, tw_buffer_t* buffer, void* data, size_t size) {
+  if (size == 0) return iree_ok_status();
+  return iree_hal_device_transfer_d2h(runtime->device, iree_hal_buffer_view_buffer(buffer), 0, data, size,
+                                      IREE_HAL_TRANSFER_BUFFER_FLAG_DEFAULT, iree_infinite_timeout());
+}
+
+tw_status_t* tw_buffer_copy(tw_runtime_t* runtime, tw_buffer_t* buffer, tw_buffer_t** out) {
+  iree_device_size_t size = iree_hal_buffer_view_byte_length(buffer);
+  iree_hal_buffer_t* copy = NULL;
+  IREE_RETURN_IF_ERROR(tw_buffer_allocate(runtime, size, &copy));
+  iree_status_t status = iree_ok_status();
+  if (size > 0) {
+    status = iree_hal_device_transfer_d2d(runtime->device, iree_hal_buffer_view_buffer(buffer), 0, copy, 0,
+                                          size, IREE_HAL_TRANSFER_BUFFER_FLAG_DEFAULT,
+                                          iree_infinite_timeout());
+  }
+  if (iree_status_is_ok(status)) {
+    status = iree_hal_buffer_view_create_like(copy, buffer, tw_host(), out);
+  }
+  iree_hal_buffer_release(copy);
+  return status;
+}
+
+size_t tw_buffer_rank(const tw_buffer_t* buffer) { return iree_hal_buffer_view_shape_rank(buffer); }
+
+size_t tw_buffer_extent(const tw_buffer_t* buffer, size_t axis) {
+  return iree_hal_buffer_view_shape_dim(buffer, axis);
+}
+
+uintptr_t tw_buffer_allocation(const tw_buffer_t* buffer) {
+  return (uintptr_t)iree_hal_buffer_allocated_buffer(iree_hal_buffer_view_buffer(buffer));
+}
+
+size_t tw_buffer_offset(const tw_buffer_t* buffer) {
+  return iree_hal_buffer_byte_offset(iree_hal_buffer_view_buffer(buffer));
+}
+
+bool tw_buffer_is_writable(const tw_buffer_t* buffer) {
+  return iree_all_bits_set(iree_hal_buffer_allowed_access(iree_hal_buffer_view_buffer(buffer)),
+                           IREE_HAL_MEMORY_ACCESS_WRITE);
+}
+
+void tw_buffer_release(tw_buffer_t* buffer) { iree_hal_buffer_view_release(buffer); }
+
+//===----------------------------------------------------------------------===//
+// Parameters
+//===----------------------------------------------------------------------===//
+
+typedef struct tw_owner_t {
+  void (*release)(void*);
+  void* owner;
+} tw_owner_t;
+
+static void tw_owner_release(void* user_data, iree_io_file_handle_primitive_t primitive) {
+  tw_owner_t* owner = (tw_owner_t*)user_data;
+  owner->release(owner->owner);
+  iree_allocator_free(tw_host(), owner);
+}
+
+static iree_status_t tw_file_create(const void* data, size_t size, void (*release)(void*), void* owner,
+                                    iree_io_file_handle_t** out) {
+  tw_owner_t* keeper = NULL;
+  iree_status_t status = iree_allocator_malloc(tw_host(), sizeof(*keeper), (void**)&keeper);
+  if (iree_status_is_ok(status)) {
+    keeper->release = release;
+    keeper->owner = owner;
+    iree_io_file_handle_release_callback_t callback = {tw_owner_release, keeper};
+    status = iree_io_file_handle_wrap_host_allocation(
+        IREE_IO_FILE_ACCESS_READ, iree_make_byte_span((void*)data, size), callback, tw_host(), out);
+  }
+  if (!iree_status_is_ok(status)) {
+    iree_allocator_free(tw_host(), keeper);
+    release(owner);
+  }
+  return status;
+}
+
+tw_status_t* tw_parameters_create(const char* scope, size_t scope_length, const void* data, size_t size,
+                                  void (*release)(void*), void* owner, tw_parameters_t** out) {
+  iree_io_file_handle_t* file = NULL;
+  IREE_RETURN_IF_ERROR(tw_file_create(data, size, release, owner, &file));
+  tw_parameters_t* parameters = NULL;
+  iree_status_t status = iree_allocator_malloc(tw_host(), sizeof(*parameters), (void**)&parameters);
+  if (!iree_status_is_ok(status)) {
+    iree_io_file_handle_release(file);
+    return status;
+  }
+  parameters->file = file;
+  status = iree_io_parameter_index_create(tw_host(), &parameters->index);
+  if (iree_status_is_ok(status)) {
+    status = iree_io_parameter_index_provider_create(
+        iree_make_string_view(scope, scope_length), parameters->index, TW_CONCURRENT_PARAMETER_OPERATIONS,
+        tw_host(), &parameters->provider);
+  }
+  if (iree_status_is_ok(status)) {
+    *out = parameters;
+  } else {
+    tw_parameters_release(parameters);
+  }
+  return status;
+}
+
+tw_status_t* tw_parameters_add(tw_parameters_t* parameters, const char* key, size_t key_length,
+                               uint64_t offset, uint64_t length) {
+  iree_io_parameter_index_entry_t entry = {0};
+  entry.key = iree_make_string_view(key, key_length);
+  entry.length = length;
+  entry.type = IREE_IO_PARAMETER_INDEX_ENTRY_STORAGE_TYPE_FILE;
+  entry.storage.file.handle = parameters->file;
+  entry.storage.file.offset = offset;
+  return iree_io_parameter_index_add(parameters->index, &entry);
+}
+
+tw_status_t* tw_parameters_add_splat(tw_parameters_t* parameters, const char* key, size_t key_length,
+                                     uint64_t length, const uint8_t* pattern, size_t pattern_length) {
+  iree_io_parameter_index_entry_t entry = {0};
+  if (pattern_length > sizeof(entry.storage.splat.pattern)) {
+    return iree_make_status(IREE_STATUS_INVALID_ARGUMENT, "splat pattern of %zu bytes", pattern_length);
+  }
+  entry.key = iree_make_string_view(key, key_length);
+  entry.length = length;
+  entry.type = IREE_IO_PARAMETER_INDEX_ENTRY_STORAGE_TYPE_SPLAT;
+  entry.storage.splat.pattern_length = (uint8_t)pattern_length;
+  memcpy(entry.storage.splat.pattern, pattern, pattern_length);
+  return iree_io_parameter_index_add(parameters->index, &entry);
+}
+
+void tw_parameters_release(tw_parameters_t* parameters) {
+  iree_io_parameter_provider_release(parameters->provider);
+  iree_io_parameter_index_release(parameters->index);
+  iree_io_file_handle_release(parameters->file);
+  iree_allocator_free(tw_host(), parameters);
+}
+
+//===----------------------------------------------------------------------===//
+// Program
+//===----------------------------------------------------------------------===//
+
+static iree_status_t tw_program_initialize(tw_runtime_t* runtime, const void* vmfb, size_t size,
+                                           tw_parameters_t* const* parameters, size_t parameter_count,
+                                           tw_program_t* program) {
+  IREE_RETURN_IF_ERROR(iree_allocator_malloc_aligned(tw_host(), iree_max(size, (size_t)1),
+                                                     TW_ARCHIVE_ALIGNMENT, 0, &program->archive));
+  memcpy(program->archive, vmfb, size);
+  IREE_RETURN_IF_ERROR(iree_vm_bytecode_module_create(
+      runtime->instance, IREE_VM_BYTECODE_MODULE_FLAG_NONE,
+      iree_make_const_byte_span(program->archive, size), iree_allocator_null(), tw_host(),
+      &program->module));
+
+  iree_io_parameter_provider_t** providers = NULL;
+  iree_vm_module_t* hal = NULL;
+  iree_vm_module_t* io = NULL;
+  iree_status_t status = iree_allocator_malloc_array(tw_host(), iree_max(parameter_count, (size_t)1),
+                                                     sizeof(*providers), (void**)&providers);
+  if (iree_status_is_ok(status)) {
+    for (size_t i = 0; i < parameter_count; ++i) providers[i] = parameters[i]->provider;
+    status = iree_io_parameters_module_create(runtime->instance, parameter_count, providers, tw_host(), &io);
+  }
+  if (iree_status_is_ok(status)) {
+    status = iree_hal_module_create(runtime->instance, iree_hal_module_device_policy_default(),
+                                    runtime->group, IREE_HAL_MODULE_FLAG_SYNCHRONOUS,
+                                    iree_hal_module_debug_sink_null(), tw_host(), &hal);
+  }
+  if (iree_status_is_ok(status)) {
+    // Runs the module's initializers: here the parameters are looked up.
+    iree_vm_module_t* modules[] = {hal, io, program->module};
+    status = iree_vm_context_create_with_modules(runtime->instance, IREE_VM_CONTEXT_FLAG_NONE,
+                                                 IREE_ARRAYSIZE(modules), modules, tw_host(),
+                                                 &program->context);
+  }
+  iree_vm_module_release(hal);
+  iree_vm_module_release(io);
+  iree_allocator_free(tw_host(), providers);
+  return status;
+}
+
+tw_status_t* tw_program_load(tw_runtime_t* runtime, const void* vmfb, size_t size,
+                             tw_parameters_t* const* parameters, size_t parameter_count,
+                             tw_program_t** out) {
+  tw_program_t* program = NULL;
+  IREE_RETURN_IF_ERROR(iree_allocator_malloc(tw_host(), sizeof(*program), (void**)&program));
+  iree_status_t status =
+      tw_program_initialize(runtime, vmfb, size, parameters, parameter_count, program);
+  if (iree_status_is_ok(status)) {
+    *out = program;
+  } else {
+    tw_program_release(program);
+  }
+  return status;
+}
+
+void tw_program_release(tw_program_t* program) {
+  iree_vm_context_release(program->context);
+  iree_vm_module_release(program->module);
+  iree_allocator_free_aligned(tw_host(), program->archive);
+  iree_allocator_free(tw_host(), program);
+}
+
+size_t tw_program_export_count(const tw_program_t* program) {
+  return iree_vm_module_signature(program->module).export_function_count;
+}
+
+static iree_status_t tw_program_export(const tw_program_t* program, size_t ordinal,
+                                       iree_vm_function_t* out) {
+  return iree_vm_module_lookup_function_by_ordinal(program->module, IREE_VM_FUNCTION_LINKAGE_EXPORT,
+                                                   ordinal, out);
+}
+
+tw_status_t* tw_program_export_name(const tw_program_t* program, size_t ordinal, const char** text,
+                                    size_t* length) {
+  iree_vm_function_t function;
+  IREE_RETURN_IF_ERROR(tw_program_export(program, ordinal, &function));
+  iree_string_view_t name = iree_vm_function_name(&function);
+  *text = name.data;
+  *length = name.size;
+  return iree_ok_status();
+}
+
+tw_status_t* tw_program_export_declaration(const tw_program_t* program, size_t ordinal,
+                                           const char** text, size_t* length) {
+  iree_vm_function_t function;
+  IREE_RETURN_IF_ERROR(tw_program_export(program, ordinal, &function));
+  iree_string_view_t declaration =
+      iree_vm_function_lookup_attr_by_name(&function, IREE_SV("iree.abi.declaration"));
+  *text = declaration.data;
+  *length = declaration.size;
+  return iree_ok_status();
+}
+
+tw_status_t* tw_program_export_arity(const tw_program_t* program, size_t ordinal, size_t* arguments,
+                                     size_t* results) {
+  iree_vm_function_t function;
+  IREE_RETURN_IF_ERROR(tw_program_export(program, ordinal, &function));
+  iree_vm_function_signature_t signature = iree_vm_function_signature(&function);
+  return iree_vm_function_call_count_arguments_and_results(&signature, arguments, results);
+}
+
+//===----------------------------------------------------------------------===//
+// Calls
+//===----------------------------------------------------------------------===//
+
+tw_status_t* tw_call_create(tw_program_t* program, size_t ordinal, tw_call_t** out) {
+  tw_call_t* call = NULL;
+  IREE_RETURN_IF_ERROR(iree_allocator_malloc(tw_host(), sizeof(*call), (void**)&call));
+  call->context = program->context;
+  iree_vm_context_retain(call->context);
+  iree_status_t status = tw_program_export(program, ordinal, &call->function);
+  if (iree_status_is_ok(status)) {
+    status = iree_vm_list_create(iree_vm_make_undefined_type_def(), 0, tw_host(), &call->arguments);
+  }
+  if (iree_status_is_ok(status)) {
+    status = iree_vm_list_create(iree_vm_make_undefined_type_def(), 0, tw_host(), &call->results);
+  }
+  if (iree_status_is_ok(status)) {
+    *out = call;
+  } else {
+    tw_call_release(call);
+  }
+  return status;
+}
+
+tw_status_t* tw_call_push_buffer(tw_call_t* call, tw_buffer_t* buffer) {
+  iree_vm_ref_t ref = iree_hal_buffer_view_move_ref(buffer);
+  iree_status_t status = iree_vm_list_push_ref_move(call->arguments, &ref);
+  iree_vm_ref_release(&ref);
+  return status;
+}
+
+tw_status_t* tw_call_push_i32(tw_call_t* call, int32_t value) {
+  iree_vm_value_t boxed = iree_vm_value_make_i32(value);
+  return iree_vm_list_push_value(call->arguments, &boxed);
+}
+
+tw_status_t* tw_call_invoke(tw_call_t* call) {
+  return iree_vm_invoke(call->context, call->function, IREE_VM_INVOCATION_FLAG_NONE, NULL,
+                        call->arguments, call->results, tw_host());
+}
+
+size_t tw_call_result_count(const tw_call_t* call) { return iree_vm_list_size(call->results); }
+
+tw_status_t* tw_call_result(tw_call_t* call, size_t index, tw_buffer_t** buffer, int32_t* value) {
+  iree_vm_variant_t variant = iree_vm_variant_empty();
+  IREE_RETURN_IF_ERROR(iree_vm_list_get_variant_move(call->results, index, &variant));
+  iree_status_t status = iree_ok_status();
+  if (iree_vm_variant_is_ref(variant)) {
+    // The variant's reference becomes the caller's.
+    status = iree_hal_buffer_view_check_deref(variant.ref, buffer);
+    if (iree_status_is_ok(status)) return status;
+  } else if (iree_vm_type_def_as_value(variant.type) == IREE_VM_VALUE_TYPE_I32) {
+    *value = variant.i32;
+  } else {
+    status = iree_make_status(IREE_STATUS_UNIMPLEMENTED, "result %zu is neither a tensor nor an i32", index);
+  }
+  iree_vm_variant_reset(&variant);
+  return status;
+}
+
+void tw_call_release(tw_call_t* call) {
+  iree_vm_list_release(call->results);
+  iree_vm_list_release(call->arguments);
+  iree_vm_context_release(call->context);
+  iree_allocator_free(tw_host(), call);
+}

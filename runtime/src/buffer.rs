@@ -1,0 +1,119 @@
+//! Tensors on the device.
+
+use std::fmt;
+
+use ops::TensorType;
+
+use crate::device::Runtime;
+use crate::error::Error;
+use crate::ffi;
+
+/// A tensor in the device's memory, dense and row-major.
+///
+/// There is no `Clone`: a call may update its arguments in place, so it takes them, and returns what
+/// became of them.
+pub struct Buffer {
+    // Before the runtime: a buffer goes back to a device that is still there.
+    raw: ffi::Buffer,
+    ty: TensorType,
+    runtime: Runtime,
+}
+
+impl Buffer {
+    /// A tensor of zeros, made on the device.
+    pub fn zeros(runtime: &Runtime, ty: &TensorType) -> Result<Self, Error> {
+        size(ty)?;
+        Self::new(runtime, ty, None, "allocate")
+    }
+
+    /// Uploads the bytes of a tensor: little-endian, an `i1` is a byte, `i4` two to a byte.
+    pub fn from_bytes(runtime: &Runtime, ty: &TensorType, bytes: &[u8]) -> Result<Self, Error> {
+        check_length(ty, bytes.len())?;
+        let buffer = Self::new(runtime, ty, Some(bytes), "fill")?;
+        runtime.count(bytes.len(), 0);
+        Ok(buffer)
+    }
+
+    fn new(
+        runtime: &Runtime,
+        ty: &TensorType,
+        bytes: Option<&[u8]>,
+        action: &'static str,
+    ) -> Result<Self, Error> {
+        let raw = ffi::Buffer::new(runtime.raw(), ty, bytes).map_err(|status| Error::Buffer {
+            action,
+            ty: ty.clone(),
+            status,
+        })?;
+        Ok(Self { raw, ty: ty.clone(), runtime: runtime.clone() })
+    }
+
+    /// A buffer that IREE made, if its element type is one of ours.
+    pub(crate) fn from_raw(runtime: &Runtime, raw: ffi::Buffer) -> Option<Self> {
+        let ty = TensorType::new(raw.element()?, raw.shape());
+        Some(Self { raw, ty, runtime: runtime.clone() })
+    }
+
+    /// The element type and the shape.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// Downloads the bytes.
+    pub fn read(&self) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; self.ty.bytes()];
+        self.read_into(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Downloads the bytes into a slice of just their length.
+    pub fn read_into(&self, target: &mut [u8]) -> Result<(), Error> {
+        check_length(&self.ty, target.len())?;
+        let read = self.raw.read(self.runtime.raw(), target);
+        read.map_err(|status| Error::Buffer { action: "read", ty: self.ty.clone(), status })?;
+        self.runtime.count(0, target.len());
+        Ok(())
+    }
+
+    /// Where the tensor lies: equal for two buffers at different times if one memory was used again.
+    pub fn address(&self) -> (usize, usize) {
+        self.raw.place()
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    pub(crate) fn into_raw(self) -> ffi::Buffer {
+        self.raw
+    }
+
+    /// The same contents in memory that nobody else has.
+    pub(crate) fn separate(self) -> Result<Self, Error> {
+        let copied = self.raw.copy(self.runtime.raw());
+        let raw = copied.map_err(|status| Error::Buffer { action: "copy", ty: self.ty.clone(), status })?;
+        Ok(Self { raw, ..self })
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.raw.is_writable()
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({})", self.ty)
+    }
+}
+
+fn check_length(ty: &TensorType, found: usize) -> Result<(), Error> {
+    let expected = size(ty)?;
+    if found == expected { Ok(()) } else { Err(Error::Length { ty: ty.clone(), expected, found }) }
+}
+
+/// The size in bytes, which no allocation may let overflow.
+fn size(ty: &TensorType) -> Result<usize, Error> {
+    let elements = ty.shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
+    let fits = elements.and_then(|count| count.checked_mul(ty.element.bits())).is_some();
+    if fits { Ok(ty.bytes()) } else { Err(Error::TooLarge(ty.clone())) }
+}

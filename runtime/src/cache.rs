@@ -1,0 +1,61 @@
+//! Compiled modules on disk, by content.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::compiler::{CompileError, io_error};
+
+/// A folder of compiled modules.
+///
+/// An entry is the hash of a module and the module. It is published whole and checked when it is read,
+/// so a cache on a shared or a failing disk gives a right module or none.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// The folder, which is made when it is needed.
+    pub dir: PathBuf,
+}
+
+impl Cache {
+    /// The cache in this folder.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// Makes the folder.
+    pub(crate) fn create(&self) -> Result<(), CompileError> {
+        fs::create_dir_all(&self.dir).map_err(|source| io_error("create", &self.dir, source))
+    }
+
+    pub(crate) fn path(&self, key: &str, extension: &str) -> PathBuf {
+        self.dir.join(key).with_extension(extension)
+    }
+
+    /// The module of this key; nothing if there is none or it is damaged.
+    pub(crate) fn load(&self, key: &str) -> Result<Option<Vec<u8>>, CompileError> {
+        let path = self.path(key, "module");
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(io_error("read", &path, source)),
+        };
+        let Some((hash, module)) = bytes.split_at_checked(blake3::OUT_LEN) else { return Ok(None) };
+        Ok((blake3::hash(module).as_bytes() == hash).then(|| module.to_vec()))
+    }
+
+    /// Publishes the module of this key.
+    pub(crate) fn store(&self, key: &str, module: &[u8]) -> Result<(), CompileError> {
+        let path = self.path(key, "module");
+        self.publish(&path, module).map_err(|source| io_error("write", &path, source))
+    }
+
+    fn publish(&self, path: &Path, module: &[u8]) -> io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
+        file.write_all(blake3::hash(module).as_bytes())?;
+        file.write_all(module)?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)?;
+        // The name reaches the disk with its folder; not every system can open one.
+        if cfg!(unix) { File::open(&self.dir)?.sync_all() } else { Ok(()) }
+    }
+}

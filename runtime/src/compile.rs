@@ -1,0 +1,85 @@
+//! From module text to a compiled module.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::cache::Cache;
+use crate::compiler::{CompileError, CompileOptions, Compiler, io_error};
+use crate::cpu;
+
+/// Changes when the meaning of a key or the form of an entry does.
+const KEY_VERSION: &str = "tracewright module 1";
+
+/// The text of a module.
+#[derive(Clone, Copy, Debug)]
+pub struct Module<'a> {
+    /// What is compiled.
+    pub text: &'a str,
+    /// The same without source locations, which do not change what a module computes.
+    pub text_without_locs: &'a str,
+}
+
+/// A compiled module.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// The bytes of the `.vmfb` file.
+    pub vmfb: Vec<u8>,
+    /// Whether it was compiled before.
+    pub from_cache: bool,
+    /// How long it took to get.
+    pub wall: Duration,
+    /// What the compiler said this time.
+    pub log: String,
+}
+
+/// Compiles the module, or takes it from the cache.
+///
+/// Where the compiler fails, its log and the module stay in the cache's folder, and the error names them.
+pub fn compile(
+    compiler: &Compiler,
+    module: &Module,
+    options: &CompileOptions,
+    cache: &Cache,
+) -> Result<Compiled, CompileError> {
+    let start = Instant::now();
+    let key = key(module, options, &compiler.version()?);
+    if let Some(vmfb) = cache.load(&key)? {
+        return Ok(Compiled { vmfb, from_cache: true, wall: start.elapsed(), log: String::new() });
+    }
+    cache.create()?;
+    let folder = tempfile::tempdir_in(&cache.dir);
+    let folder = folder.map_err(|source| io_error("create a folder in", &cache.dir, source))?;
+    let output = folder.path().join("module.vmfb");
+    let log = folder.path().join("module.log");
+    let said = compiler.run(module.text, options, &output, &log).map_err(|error| {
+        // Kept for whoever looks into it; if even that fails, the compiler's error matters more.
+        for extension in ["mlir", "log"] {
+            let _ = fs::rename(log.with_extension(extension), cache.path(&key, extension));
+        }
+        error.with_log(cache.path(&key, "log"))
+    })?;
+    let vmfb = fs::read(&output).map_err(|source| io_error("read", &output, source))?;
+    cache.store(&key, &vmfb)?;
+    Ok(Compiled { vmfb, from_cache: false, wall: start.elapsed(), log: said })
+}
+
+/// The hash of everything that the compiled module depends on.
+fn key(module: &Module, options: &CompileOptions, version: &str) -> String {
+    let mut hasher = blake3::Hasher::new();
+    // With its length in front, no part can pass for two.
+    let mut part = |text: &str| {
+        hasher.update(&(text.len() as u64).to_le_bytes());
+        hasher.update(text.as_bytes());
+    };
+    part(KEY_VERSION);
+    part(version);
+    options.all_flags().iter().for_each(|flag| part(flag));
+    part("");
+    // `host` is another processor on another machine that shares the folder.
+    if options.target.is_host() {
+        cpu::host_cpu_features().iter().for_each(|feature| part(feature));
+    }
+    part("");
+    part(module.text_without_locs);
+    hasher.finalize().to_hex().to_string()
+}

@@ -1,0 +1,311 @@
+//! `iree-compile`: where it is, what it is told, and what it says.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use crate::child::{self, Stopped};
+
+/// The Python package that has the compiler, in the version that the runtime was built from.
+pub const WHEEL: &str = "iree-base-compiler==3.13.0";
+
+/// The compiler's place inside the package.
+const IN_WHEEL: &str = "iree/compiler/_mlir_libs";
+
+/// The compiler runs as a child process: on a bad target it ends its process.
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    /// The executable file.
+    pub path: PathBuf,
+    /// How long one compilation may take.
+    pub timeout: Duration,
+    /// Set from elsewhere, it ends a running compilation.
+    pub interrupt: Option<Arc<AtomicBool>>,
+}
+
+/// What went wrong before there was a module.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum CompileError {
+    /// There is no compiler.
+    #[error(
+        "no `iree-compile` {}; run `cargo xtask setup`, or `pip install {WHEEL}`, or name the executable \
+         with `--iree-compile PATH`",
+        searched(places)
+    )]
+    NotFound { places: Vec<PathBuf> },
+    /// It could not be started.
+    #[error("cannot run `{}`: {source}", path.display())]
+    Spawn { path: PathBuf, source: io::Error },
+    /// It did not say its version.
+    #[error("`{}` does not look like iree-compile: it answers `--version` with `{answer}`", path.display())]
+    NotACompiler { path: PathBuf, answer: String },
+    /// It took too long and was ended.
+    #[error(
+        "`iree-compile` did not end within {} s and was stopped; its log is `{}`",
+        limit.as_secs_f64(), log.display()
+    )]
+    TimedOut { limit: Duration, log: PathBuf },
+    /// The caller ended it.
+    #[error("the compilation was interrupted")]
+    Interrupted,
+    /// A signal ended it: a crash, or the system was out of memory.
+    #[error("`iree-compile` was killed by signal {signal}; its log is `{}`: {diagnostics}", log.display())]
+    Killed { signal: i32, log: PathBuf, diagnostics: String },
+    /// It refused the module.
+    #[error("`iree-compile` failed; its log is `{}`, the module beside it: {diagnostics}", log.display())]
+    Failed { log: PathBuf, diagnostics: String },
+    /// The target is none.
+    #[error("unknown target ({target}): {reason}")]
+    UnknownTarget { target: String, reason: String },
+    /// A file of the cache could not be read or written.
+    #[error("cannot {action} `{}`: {source}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl CompileError {
+    /// The same error with the log moved to `path`.
+    pub(crate) fn with_log(mut self, path: PathBuf) -> Self {
+        if let Self::TimedOut { log, .. } | Self::Killed { log, .. } | Self::Failed { log, .. } = &mut self {
+            *log = path;
+        }
+        self
+    }
+}
+
+fn searched(places: &[PathBuf]) -> String {
+    let places: Vec<_> = places.iter().map(|place| format!("`{}`", place.display())).collect();
+    if places.is_empty() { "was looked for anywhere".into() } else { format!("in {}", places.join(", ")) }
+}
+
+/// What the module is compiled for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// LLVM's name of the platform, as `aarch64-linux-gnu`; this one if there is none.
+    pub triple: Option<String>,
+    /// LLVM's name of the processor; `host` is this one.
+    pub cpu: String,
+    /// LLVM's features beyond those of the processor, as `+sve,-sve2`.
+    pub cpu_features: Option<String>,
+}
+
+impl Default for Target {
+    /// This machine.
+    fn default() -> Self {
+        Self { triple: None, cpu: "host".into(), cpu_features: None }
+    }
+}
+
+impl Target {
+    /// Whether the code depends on the processor of the machine that compiles.
+    pub fn is_host(&self) -> bool {
+        self.cpu == "host"
+    }
+
+    fn flags(&self) -> Vec<String> {
+        let mut flags = vec![
+            "--iree-hal-target-device=local".into(),
+            "--iree-hal-local-target-device-backends=llvm-cpu".into(),
+            format!("--iree-llvmcpu-target-cpu={}", self.cpu),
+        ];
+        flags.extend(self.triple.iter().map(|t| format!("--iree-llvmcpu-target-triple={t}")));
+        flags.extend(self.cpu_features.iter().map(|f| format!("--iree-llvmcpu-target-cpu-features={f}")));
+        flags
+    }
+
+    fn describe(&self) -> String {
+        let triple = self.triple.as_deref().unwrap_or("this platform");
+        let features = self.cpu_features.as_deref().map_or(String::new(), |f| format!(" with `{f}`"));
+        format!("`{}` on {triple}{features}", self.cpu)
+    }
+
+    fn unknown(&self, reason: impl Into<String>) -> CompileError {
+        CompileError::UnknownTarget { target: self.describe(), reason: reason.into() }
+    }
+
+    /// `host` means nothing on another architecture; the compiler would die of it.
+    fn check(&self) -> Result<(), CompileError> {
+        let architecture = self.triple.as_deref().and_then(|triple| triple.split('-').next());
+        let here = std::env::consts::ARCH;
+        let same = |name: &str| name == here || (name, here) == ("arm64", "aarch64");
+        match architecture {
+            Some(name) if self.is_host() && !same(name) => Err(self.unknown(format!(
+                "`host` is this machine's {here} processor; name one of {name}, or `generic`"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How a module is compiled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompileOptions {
+    /// What for.
+    pub target: Target,
+    /// The other flags for `iree-compile`.
+    pub flags: Vec<String>,
+}
+
+impl Default for CompileOptions {
+    /// For this machine, with the flags that measured best: weights are packed for the processor once,
+    /// at load time, and the level that does not overflow the workers' stacks.
+    fn default() -> Self {
+        let flags =
+            ["--iree-opt-data-tiling", "--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
+        Self { target: Target::default(), flags: flags.map(String::from).into() }
+    }
+}
+
+impl CompileOptions {
+    /// All flags, in the order in which the compiler gets them.
+    pub(crate) fn all_flags(&self) -> Vec<String> {
+        let mut flags = self.target.flags();
+        flags.extend(self.flags.iter().cloned());
+        flags
+    }
+}
+
+impl Compiler {
+    /// The compiler at this path, with ten minutes for a module.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), timeout: Duration::from_secs(600), interrupt: None }
+    }
+
+    /// The compiler that `hint` names, or else the first one in `folders`, which may be folders of a
+    /// search path: where one belongs to a Python environment, the environment's package is looked into.
+    pub fn find(hint: Option<&Path>, folders: &[PathBuf]) -> Result<Self, CompileError> {
+        if let Some(hint) = hint {
+            let places = vec![hint.to_owned()];
+            return if hint.is_file() { Ok(Self::new(hint)) } else { Err(CompileError::NotFound { places }) };
+        }
+        let found = folders.iter().find_map(|folder| in_environment(folder).or_else(|| executable(folder)));
+        found.map(Self::new).ok_or_else(|| CompileError::NotFound { places: folders.to_vec() })
+    }
+
+    /// The version as the compiler gives it: number and commit.
+    pub fn version(&self) -> Result<String, CompileError> {
+        let answer = Command::new(&self.path).arg("--version").stdin(Stdio::null()).output();
+        let answer = answer.map_err(|source| self.spawn_error(source))?;
+        let answer = String::from_utf8_lossy(&answer.stdout);
+        let version = answer.lines().find_map(|line| line.trim().strip_prefix("IREE compiler version "));
+        version.map(str::to_owned).ok_or_else(|| CompileError::NotACompiler {
+            path: self.path.clone(),
+            answer: answer.lines().next().unwrap_or_default().to_owned(),
+        })
+    }
+
+    /// The CPU features, in LLVM's names, that code for this target may use.
+    pub fn cpu_features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
+        let folder = tempfile::tempdir();
+        let folder =
+            folder.map_err(|source| io_error("create a folder in", &std::env::temp_dir(), source))?;
+        let options = CompileOptions { target: target.clone(), flags: vec!["--compile-to=abi".into()] };
+        let module = "func.func @f() { return }";
+        let output = folder.path().join("module.abi.mlir");
+        let log = folder.path().join("module.log");
+        self.run(module, &options, &output, &log)?;
+        let text = fs::read_to_string(&output).map_err(|source| io_error("read", &output, source))?;
+        let list = text.split_once("cpu_features = \"").and_then(|(_, rest)| rest.split('"').next());
+        let mut features: Vec<String> = list
+            .unwrap_or_default()
+            .split(',')
+            .filter_map(|word| word.strip_prefix('+'))
+            .map(str::to_owned)
+            .collect();
+        features.sort_unstable();
+        features.dedup();
+        Ok(features)
+    }
+
+    /// Compiles `text` into the file `output`; writes the module beside it, and the log; returns the log.
+    pub(crate) fn run(
+        &self,
+        text: &str,
+        options: &CompileOptions,
+        output: &Path,
+        log: &Path,
+    ) -> Result<String, CompileError> {
+        options.target.check()?;
+        let module = log.with_extension("mlir");
+        fs::write(&module, text).map_err(|source| io_error("write", &module, source))?;
+        let sink = fs::File::create(log).map_err(|source| io_error("create", log, source))?;
+        let also = sink.try_clone().map_err(|source| io_error("open", log, source))?;
+        let mut command = Command::new(&self.path);
+        command.arg(&module).arg("-o").arg(output).args(options.all_flags());
+        command.stdin(Stdio::null()).stdout(sink).stderr(also);
+        let status = child::run(&mut command, self.timeout, self.interrupt.as_deref());
+        let said = fs::read(log).map_err(|source| io_error("read", log, source))?;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let status = status.map_err(|stopped| match stopped {
+            Stopped::Io(source) => self.spawn_error(source),
+            Stopped::TimedOut => CompileError::TimedOut { limit: self.timeout, log: log.into() },
+            Stopped::Interrupted => CompileError::Interrupted,
+        })?;
+        // Before the exit status: the compiler ignores an unknown feature and goes on.
+        if let Some(reason) = unknown_target(&said) {
+            return Err(options.target.unknown(reason));
+        }
+        let (log, diagnostics) = (log.to_owned(), diagnostics(&said));
+        #[cfg(unix)]
+        if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+            return Err(CompileError::Killed { signal, log, diagnostics });
+        }
+        if status.success() { Ok(said) } else { Err(CompileError::Failed { log, diagnostics }) }
+    }
+
+    fn spawn_error(&self, source: io::Error) -> CompileError {
+        match source.kind() {
+            io::ErrorKind::NotFound => CompileError::NotFound { places: vec![self.path.clone()] },
+            _ => CompileError::Spawn { path: self.path.clone(), source },
+        }
+    }
+}
+
+pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> CompileError {
+    CompileError::Io { action, path: path.to_owned(), source }
+}
+
+/// The compiler of the Python environment whose programs are in `folder`.
+///
+/// Preferred to the program of the same name there, which is a Python script that starts it.
+fn in_environment(folder: &Path) -> Option<PathBuf> {
+    let root = folder.parent()?;
+    let versions = fs::read_dir(root.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let libraries = versions.chain([root.join("Lib")]);
+    libraries.map(|library| library.join("site-packages").join(IN_WHEEL)).find_map(|place| executable(&place))
+}
+
+fn executable(folder: &Path) -> Option<PathBuf> {
+    let path = folder.join("iree-compile").with_extension(std::env::consts::EXE_EXTENSION);
+    path.is_file().then_some(path)
+}
+
+/// The line that says that the target is none.
+fn unknown_target(log: &str) -> Option<&str> {
+    let signs = [
+        "Unknown CPU for target architecture",
+        "is not a recognized processor",
+        "is not a recognized feature",
+        "createTargetMachine(",
+        "unable to find target",
+    ];
+    log.lines().find(|line| signs.iter().any(|sign| line.contains(sign))).map(str::trim)
+}
+
+/// The first lines that name an error, or else the first lines.
+fn diagnostics(log: &str) -> String {
+    const LINES: usize = 5;
+    const LENGTH: usize = 400;
+    let is_error = |line: &&str| line.contains("error:") || line.contains("LLVM ERROR");
+    let mut lines: Vec<_> = log.lines().filter(is_error).take(LINES).collect();
+    if lines.is_empty() {
+        lines = log.lines().filter(|line| !line.trim().is_empty()).take(LINES).collect();
+    }
+    let short = |line: &&str| line.chars().take(LENGTH).collect::<String>();
+    let lines: Vec<_> = lines.iter().map(short).collect();
+    if lines.is_empty() { "it said nothing".into() } else { lines.join("\n") }
+}

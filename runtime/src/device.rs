@@ -1,0 +1,76 @@
+//! Where programs run.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::thread;
+
+use crate::error::Error;
+use crate::ffi;
+
+/// The kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// A pool of threads on this machine's CPU. They are not pinned to cores: pinned ones lose most of
+    /// their speed as soon as another process wants a core too.
+    LocalTask {
+        /// How many threads; 0 for as many as this process may use at once.
+        workers: usize,
+    },
+    /// The calling thread alone.
+    LocalSync,
+}
+
+/// Bytes copied between host and device, by our own calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transfers {
+    /// Bytes that [`Buffer::from_bytes`](crate::Buffer::from_bytes) uploaded.
+    pub host_to_device: u64,
+    /// Bytes that reading buffers downloaded.
+    pub device_to_host: u64,
+}
+
+/// A device, shared by everything made on it. A clone is the same device.
+///
+/// It stays on the thread that made it, and so does everything made on it: IREE's contexts are not
+/// made for two threads. The threads that do the work are the device's own.
+#[derive(Clone)]
+pub struct Runtime(Rc<Inner>);
+
+struct Inner {
+    raw: ffi::Runtime,
+    transfers: Cell<Transfers>,
+}
+
+impl Runtime {
+    /// Opens a device.
+    pub fn new(device: Device) -> Result<Self, Error> {
+        let workers = match device {
+            Device::LocalTask { workers: 0 } => thread::available_parallelism().map_or(1, usize::from),
+            Device::LocalTask { workers } => workers,
+            Device::LocalSync => 0,
+        };
+        let raw = ffi::Runtime::new(workers).map_err(Error::Device)?;
+        Ok(Self(Rc::new(Inner { raw, transfers: Cell::default() })))
+    }
+
+    /// What was copied so far.
+    pub fn transfers(&self) -> Transfers {
+        self.0.transfers.get()
+    }
+
+    pub(crate) fn raw(&self) -> &ffi::Runtime {
+        &self.0.raw
+    }
+
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn count(&self, host_to_device: usize, device_to_host: usize) {
+        let Transfers { host_to_device: up, device_to_host: down } = self.transfers();
+        self.0.transfers.set(Transfers {
+            host_to_device: up + host_to_device as u64,
+            device_to_host: down + device_to_host as u64,
+        });
+    }
+}

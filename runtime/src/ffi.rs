@@ -1,0 +1,459 @@
+//! The boundary to C: the declarations of `native/shim.h` and one owner per kind of object.
+//!
+//! Every function of the owners is safe to call with any arguments of its types. Owners are neither
+//! `Send` nor `Sync`: IREE's contexts and lists belong to one thread at a time.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_void};
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::Arc;
+
+use ops::{ElementType, TensorType};
+
+use crate::error::{Error, Status};
+use crate::parameters::{Entry, SharedBytes};
+
+/// Declares an opaque C type and its owner, which releases it once.
+macro_rules! owner {
+    ($(#[$doc:meta])* $owner:ident, $opaque:ident, $release:ident) => {
+        #[repr(C)]
+        struct $opaque {
+            _opaque: [u8; 0],
+        }
+
+        $(#[$doc])*
+        pub(crate) struct $owner(NonNull<$opaque>);
+
+        impl $owner {
+            /// Takes what a C function reported through its status and its out parameter.
+            fn take(status: *mut RawStatus, raw: *mut $opaque) -> Result<Self, Status> {
+                check(status)?;
+                NonNull::new(raw).map(Self).ok_or_else(Status::no_object)
+            }
+        }
+
+        impl Drop for $owner {
+            fn drop(&mut self) {
+                // SAFETY: the pointer came from the shim with one reference, which is given back here.
+                unsafe { $release(self.0.as_ptr()) }
+            }
+        }
+    };
+}
+
+#[repr(C)]
+struct RawStatus {
+    _opaque: [u8; 0],
+}
+
+owner!(
+    /// A device and what IREE needs around it.
+    Runtime, RawRuntime, tw_runtime_release
+);
+owner!(
+    /// A reference to a typed device buffer.
+    Buffer, RawBuffer, tw_buffer_release
+);
+owner!(
+    /// One scope of named parameters.
+    Parameters, RawParameters, tw_parameters_release
+);
+owner!(
+    /// A loaded module with its state.
+    Program, RawProgram, tw_program_release
+);
+owner!(
+    /// One invocation: arguments in, results out.
+    Call, RawCall, tw_call_release
+);
+
+unsafe extern "C" {
+    fn tw_status_take(
+        status: *mut RawStatus,
+        code: *mut u32,
+        text: *mut c_char,
+        capacity: usize,
+        length: *mut usize,
+    );
+    fn tw_cpu_features(text: *mut c_char, capacity: usize) -> usize;
+
+    fn tw_runtime_create(workers: usize, out: *mut *mut RawRuntime) -> *mut RawStatus;
+    fn tw_runtime_release(runtime: *mut RawRuntime);
+
+    fn tw_buffer_create(
+        runtime: *mut RawRuntime,
+        element: u32,
+        rank: usize,
+        shape: *const usize,
+        data: *const c_void,
+        size: usize,
+        out: *mut *mut RawBuffer,
+    ) -> *mut RawStatus;
+    fn tw_buffer_read(
+        runtime: *mut RawRuntime,
+        buffer: *mut RawBuffer,
+        data: *mut c_void,
+        size: usize,
+    ) -> *mut RawStatus;
+    fn tw_buffer_copy(
+        runtime: *mut RawRuntime,
+        buffer: *mut RawBuffer,
+        out: *mut *mut RawBuffer,
+    ) -> *mut RawStatus;
+    fn tw_buffer_element(buffer: *const RawBuffer) -> u32;
+    fn tw_buffer_rank(buffer: *const RawBuffer) -> usize;
+    fn tw_buffer_extent(buffer: *const RawBuffer, axis: usize) -> usize;
+    fn tw_buffer_allocation(buffer: *const RawBuffer) -> usize;
+    fn tw_buffer_offset(buffer: *const RawBuffer) -> usize;
+    fn tw_buffer_is_writable(buffer: *const RawBuffer) -> bool;
+    fn tw_buffer_release(buffer: *mut RawBuffer);
+
+    fn tw_parameters_create(
+        scope: *const c_char,
+        scope_length: usize,
+        data: *const c_void,
+        size: usize,
+        release: extern "C" fn(*mut c_void),
+        owner: *mut c_void,
+        out: *mut *mut RawParameters,
+    ) -> *mut RawStatus;
+    fn tw_parameters_add(
+        parameters: *mut RawParameters,
+        key: *const c_char,
+        key_length: usize,
+        offset: u64,
+        length: u64,
+    ) -> *mut RawStatus;
+    fn tw_parameters_add_splat(
+        parameters: *mut RawParameters,
+        key: *const c_char,
+        key_length: usize,
+        length: u64,
+        pattern: *const u8,
+        pattern_length: usize,
+    ) -> *mut RawStatus;
+    fn tw_parameters_release(parameters: *mut RawParameters);
+
+    fn tw_program_load(
+        runtime: *mut RawRuntime,
+        vmfb: *const c_void,
+        size: usize,
+        parameters: *const *mut RawParameters,
+        parameter_count: usize,
+        out: *mut *mut RawProgram,
+    ) -> *mut RawStatus;
+    fn tw_program_export_count(program: *const RawProgram) -> usize;
+    fn tw_program_export_name(
+        program: *const RawProgram,
+        ordinal: usize,
+        text: *mut *const c_char,
+        length: *mut usize,
+    ) -> *mut RawStatus;
+    fn tw_program_export_declaration(
+        program: *const RawProgram,
+        ordinal: usize,
+        text: *mut *const c_char,
+        length: *mut usize,
+    ) -> *mut RawStatus;
+    fn tw_program_export_arity(
+        program: *const RawProgram,
+        ordinal: usize,
+        arguments: *mut usize,
+        results: *mut usize,
+    ) -> *mut RawStatus;
+    fn tw_program_release(program: *mut RawProgram);
+
+    fn tw_call_create(program: *mut RawProgram, ordinal: usize, out: *mut *mut RawCall) -> *mut RawStatus;
+    fn tw_call_push_buffer(call: *mut RawCall, buffer: *mut RawBuffer) -> *mut RawStatus;
+    fn tw_call_push_i32(call: *mut RawCall, value: i32) -> *mut RawStatus;
+    fn tw_call_invoke(call: *mut RawCall) -> *mut RawStatus;
+    fn tw_call_result_count(call: *const RawCall) -> usize;
+    fn tw_call_result(
+        call: *mut RawCall,
+        index: usize,
+        buffer: *mut *mut RawBuffer,
+        value: *mut i32,
+    ) -> *mut RawStatus;
+    fn tw_call_release(call: *mut RawCall);
+}
+
+/// The longest status text kept; IREE's own are a few hundred bytes.
+const STATUS_TEXT_LIMIT: usize = 4096;
+
+fn check(status: *mut RawStatus) -> Result<(), Status> {
+    if status.is_null() {
+        return Ok(());
+    }
+    let mut text = vec![0u8; STATUS_TEXT_LIMIT];
+    let (mut code, mut length) = (0, 0);
+    // SAFETY: `status` is a status that nobody consumed yet; `text` has the capacity that is given.
+    unsafe { tw_status_take(status, &mut code, text.as_mut_ptr().cast(), text.len(), &mut length) };
+    text.truncate(length);
+    let text = String::from_utf8_lossy(&text);
+    Err(Status::new(code, text.trim_end_matches('\0')))
+}
+
+/// The CPU features that IREE can ask about, in LLVM's names, and whether this CPU has them.
+pub(crate) fn cpu_features() -> Vec<(String, bool)> {
+    let mut text = vec![0u8; 4096];
+    // SAFETY: `text` has the capacity that is given.
+    let length = unsafe { tw_cpu_features(text.as_mut_ptr().cast(), text.len()) };
+    text.truncate(length);
+    let text = String::from_utf8_lossy(&text);
+    let words = text.split(',').filter_map(|word| word.split_at_checked(1));
+    words.map(|(sign, name)| (name.to_owned(), sign == "+")).collect()
+}
+
+impl Runtime {
+    /// A local-task device with unpinned workers, or with none the local-sync device.
+    pub(crate) fn new(workers: usize) -> Result<Self, Status> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is an out parameter.
+        let status = unsafe { tw_runtime_create(workers, &mut raw) };
+        Self::take(status, raw)
+    }
+}
+
+fn element_code(element: ElementType) -> u32 {
+    match element {
+        ElementType::F32 => 1,
+        ElementType::F16 => 2,
+        ElementType::Bf16 => 3,
+        ElementType::I32 => 4,
+        ElementType::I8 => 5,
+        ElementType::I4 => 6,
+        ElementType::I1 => 7,
+    }
+}
+
+impl Buffer {
+    /// A buffer that is zero, or a copy of `bytes`, which are as many as the type says.
+    pub(crate) fn new(runtime: &Runtime, ty: &TensorType, bytes: Option<&[u8]>) -> Result<Self, Status> {
+        assert!(bytes.is_none_or(|bytes| bytes.len() == ty.bytes()), "the caller checked the length");
+        let mut raw = ptr::null_mut();
+        // SAFETY: the runtime is alive, rank and shape describe one slice, and the data, if any, has the
+        // size that is given.
+        let status = unsafe {
+            tw_buffer_create(
+                runtime.0.as_ptr(),
+                element_code(ty.element),
+                ty.rank(),
+                ty.shape.as_ptr(),
+                bytes.map_or(ptr::null(), |bytes| bytes.as_ptr().cast()),
+                ty.bytes(),
+                &mut raw,
+            )
+        };
+        Self::take(status, raw)
+    }
+
+    /// Fills `target` with the buffer's first bytes.
+    pub(crate) fn read(&self, runtime: &Runtime, target: &mut [u8]) -> Result<(), Status> {
+        // SAFETY: both objects are alive; IREE checks the range against the buffer's own length.
+        check(unsafe {
+            tw_buffer_read(runtime.0.as_ptr(), self.0.as_ptr(), target.as_mut_ptr().cast(), target.len())
+        })
+    }
+
+    /// A buffer of its own with the same type and contents.
+    pub(crate) fn copy(&self, runtime: &Runtime) -> Result<Self, Status> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: both objects are alive.
+        let status = unsafe { tw_buffer_copy(runtime.0.as_ptr(), self.0.as_ptr(), &mut raw) };
+        Self::take(status, raw)
+    }
+
+    /// The element type, if it is one of ours.
+    pub(crate) fn element(&self) -> Option<ElementType> {
+        // SAFETY: the buffer is alive.
+        let code = unsafe { tw_buffer_element(self.0.as_ptr()) };
+        ElementType::ALL.into_iter().find(|&element| element_code(element) == code)
+    }
+
+    pub(crate) fn shape(&self) -> Vec<usize> {
+        // SAFETY: the buffer is alive and every axis is below the rank.
+        unsafe {
+            let rank = tw_buffer_rank(self.0.as_ptr());
+            (0..rank).map(|axis| tw_buffer_extent(self.0.as_ptr(), axis)).collect()
+        }
+    }
+
+    /// Names the allocation behind the buffer, and the buffer's place in it.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        // SAFETY: the buffer is alive.
+        unsafe { (tw_buffer_allocation(self.0.as_ptr()), tw_buffer_offset(self.0.as_ptr())) }
+    }
+
+    /// Whether the memory may be written: a constant and a mapped parameter may not.
+    pub(crate) fn is_writable(&self) -> bool {
+        // SAFETY: the buffer is alive.
+        unsafe { tw_buffer_is_writable(self.0.as_ptr()) }
+    }
+
+    /// Gives up the reference.
+    fn into_raw(self) -> *mut RawBuffer {
+        let raw = self.0.as_ptr();
+        std::mem::forget(self);
+        raw
+    }
+}
+
+/// Drops the reference that `Parameters::new` gave to C.
+extern "C" fn release_bytes(owner: *mut c_void) {
+    // SAFETY: `owner` is the box that `Parameters::new` made, and C calls this once.
+    drop(unsafe { Box::from_raw(owner.cast::<SharedBytes>()) });
+}
+
+impl Parameters {
+    /// A scope over shared bytes, which IREE keeps alive as long as anything uses them.
+    pub(crate) fn new(parameters: &crate::Parameters) -> Result<Self, Error> {
+        let scope = &parameters.scope;
+        let refused = |status| Error::Parameters { scope: scope.clone(), status };
+        let owner: Box<SharedBytes> = Box::new(Arc::clone(&parameters.bytes));
+        let bytes: &[u8] = (**owner).as_ref();
+        let (data, size) = (bytes.as_ptr(), bytes.len());
+        let mut raw = ptr::null_mut();
+        // SAFETY: the bytes stay where they are while the box holds its reference, which C gives back
+        // through `release_bytes`. They are `Send` and `Sync`, so any thread may read and release them.
+        let status = unsafe {
+            tw_parameters_create(
+                scope.as_ptr().cast(),
+                scope.len(),
+                data.cast(),
+                size,
+                release_bytes,
+                Box::into_raw(owner).cast(),
+                &mut raw,
+            )
+        };
+        let created = Self::take(status, raw).map_err(refused)?;
+        for (name, entry) in &parameters.entries {
+            let (key, key_length) = (name.as_ptr().cast(), name.len());
+            let status = match entry {
+                Entry::Range(range) if range.start > range.end || range.end > size => {
+                    let (scope, name, range) = (scope.clone(), name.clone(), range.clone());
+                    return Err(Error::ParameterRange { scope, name, range, size });
+                }
+                // SAFETY: the scope is alive, the key is copied, the range was checked.
+                Entry::Range(range) => unsafe {
+                    let length = range.len() as u64;
+                    tw_parameters_add(created.0.as_ptr(), key, key_length, range.start as u64, length)
+                },
+                // SAFETY: the scope is alive, key and pattern are copied, the shim checks the pattern.
+                Entry::Splat { length, pattern } => unsafe {
+                    let (pattern, pattern_length) = (pattern.as_ptr(), pattern.len());
+                    let created = created.0.as_ptr();
+                    tw_parameters_add_splat(created, key, key_length, *length, pattern, pattern_length)
+                },
+            };
+            check(status).map_err(refused)?;
+        }
+        Ok(created)
+    }
+}
+
+impl Program {
+    /// Loads a module; its initializers run here.
+    pub(crate) fn load(runtime: &Runtime, vmfb: &[u8], parameters: &[Parameters]) -> Result<Self, Status> {
+        let parameters: Vec<_> = parameters.iter().map(|p| p.0.as_ptr()).collect();
+        let mut raw = ptr::null_mut();
+        // SAFETY: everything is alive; the vmfb is copied and IREE retains the scopes.
+        let status = unsafe {
+            tw_program_load(
+                runtime.0.as_ptr(),
+                vmfb.as_ptr().cast(),
+                vmfb.len(),
+                parameters.as_ptr(),
+                parameters.len(),
+                &mut raw,
+            )
+        };
+        Self::take(status, raw)
+    }
+
+    pub(crate) fn export_count(&self) -> usize {
+        // SAFETY: the program is alive.
+        unsafe { tw_program_export_count(self.0.as_ptr()) }
+    }
+
+    pub(crate) fn export_name(&self, ordinal: usize) -> Result<String, Status> {
+        // SAFETY: the shim's function of this signature, which sets a text that the module owns.
+        unsafe { self.text(tw_program_export_name, ordinal) }
+    }
+
+    /// The function's type as the compiler spells it, or nothing.
+    pub(crate) fn export_declaration(&self, ordinal: usize) -> Result<String, Status> {
+        // SAFETY: the shim's function of this signature, which sets a text that the module owns.
+        unsafe { self.text(tw_program_export_declaration, ordinal) }
+    }
+
+    /// # Safety
+    /// `get` sets a text that lives as long as the program.
+    unsafe fn text(
+        &self,
+        get: unsafe extern "C" fn(*const RawProgram, usize, *mut *const c_char, *mut usize) -> *mut RawStatus,
+        ordinal: usize,
+    ) -> Result<String, Status> {
+        let (mut text, mut length) = (ptr::null(), 0);
+        // SAFETY: the program is alive; IREE checks the ordinal.
+        check(unsafe { get(self.0.as_ptr(), ordinal, &mut text, &mut length) })?;
+        if text.is_null() {
+            return Ok(String::new());
+        }
+        // SAFETY: the caller vouches for the text.
+        let bytes = unsafe { slice::from_raw_parts(text.cast::<u8>(), length) };
+        Ok(String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    /// The numbers of arguments and of results.
+    pub(crate) fn export_arity(&self, ordinal: usize) -> Result<(usize, usize), Status> {
+        let (mut arguments, mut results) = (0, 0);
+        // SAFETY: the program is alive; IREE checks the ordinal.
+        check(unsafe { tw_program_export_arity(self.0.as_ptr(), ordinal, &mut arguments, &mut results) })?;
+        Ok((arguments, results))
+    }
+}
+
+/// One result of a call.
+pub(crate) enum RawValue {
+    /// A tensor.
+    Buffer(Buffer),
+    /// A host scalar.
+    I32(i32),
+}
+
+impl Call {
+    pub(crate) fn new(program: &Program, ordinal: usize) -> Result<Self, Status> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the program is alive, and the call retains what it needs of it.
+        let status = unsafe { tw_call_create(program.0.as_ptr(), ordinal, &mut raw) };
+        Self::take(status, raw)
+    }
+
+    pub(crate) fn push_buffer(&mut self, buffer: Buffer) -> Result<(), Status> {
+        // SAFETY: the call is alive and takes over the buffer's reference.
+        check(unsafe { tw_call_push_buffer(self.0.as_ptr(), buffer.into_raw()) })
+    }
+
+    pub(crate) fn push_i32(&mut self, value: i32) -> Result<(), Status> {
+        // SAFETY: the call is alive.
+        check(unsafe { tw_call_push_i32(self.0.as_ptr(), value) })
+    }
+
+    /// Runs the function to its end and returns what it returned.
+    pub(crate) fn invoke(self) -> Result<Vec<RawValue>, Status> {
+        // SAFETY: the call is alive.
+        check(unsafe { tw_call_invoke(self.0.as_ptr()) })?;
+        // SAFETY: the call is alive.
+        let count = unsafe { tw_call_result_count(self.0.as_ptr()) };
+        (0..count).map(|index| self.result(index)).collect()
+    }
+
+    fn result(&self, index: usize) -> Result<RawValue, Status> {
+        let (mut buffer, mut value) = (ptr::null_mut(), 0);
+        // SAFETY: the call is alive and the index is below the number of results.
+        check(unsafe { tw_call_result(self.0.as_ptr(), index, &mut buffer, &mut value) })?;
+        Ok(NonNull::new(buffer).map_or(RawValue::I32(value), |raw| RawValue::Buffer(Buffer(raw))))
+    }
+}

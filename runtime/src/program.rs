@@ -1,0 +1,199 @@
+//! A compiled module, ready to be called.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use crate::buffer::Buffer;
+use crate::device::Runtime;
+use crate::error::{Error, Status};
+use crate::ffi;
+use crate::parameters::Parameters;
+
+/// A loaded module. A clone is the same program.
+#[derive(Clone)]
+pub struct Program(Rc<Inner>);
+
+struct Inner {
+    raw: ffi::Program,
+    exports: Vec<Export>,
+    runtime: Runtime,
+}
+
+struct Export {
+    ordinal: usize,
+    name: String,
+    declaration: String,
+    arguments: usize,
+}
+
+impl Program {
+    /// Loads a compiled module, whose parameters are looked up here.
+    pub fn load(runtime: &Runtime, vmfb: impl AsRef<[u8]>, parameters: &[Parameters]) -> Result<Self, Error> {
+        let parameters = parameters.iter().map(ffi::Parameters::new).collect::<Result<Vec<_>, _>>()?;
+        let raw = ffi::Program::load(runtime.raw(), vmfb.as_ref(), &parameters).map_err(load_error)?;
+        let exports = exports(&raw).map_err(Error::Load)?;
+        Ok(Self(Rc::new(Inner { raw, exports, runtime: runtime.clone() })))
+    }
+
+    /// The names of the functions that can be called.
+    pub fn functions(&self) -> impl Iterator<Item = &str> {
+        self.0.exports.iter().map(|export| export.name.as_str())
+    }
+
+    /// The function of this name.
+    pub fn function(&self, name: &str) -> Result<Function, Error> {
+        match self.0.exports.iter().position(|export| export.name == name) {
+            Some(index) => Ok(Function { program: self.clone(), index }),
+            None => Err(Error::NoFunction {
+                name: name.into(),
+                exports: self.functions().map(str::to_owned).collect(),
+            }),
+        }
+    }
+}
+
+fn exports(raw: &ffi::Program) -> Result<Vec<Export>, Status> {
+    let mut exports = Vec::new();
+    for ordinal in 0..raw.export_count() {
+        let name = raw.export_name(ordinal)?;
+        // The compiler's own: initializers, and the asynchronous twin of every function.
+        if name.starts_with("__") || name.ends_with("$async") {
+            continue;
+        }
+        let declaration = raw.export_declaration(ordinal)?;
+        let (arguments, _) = raw.export_arity(ordinal)?;
+        exports.push(Export { ordinal, name, declaration, arguments });
+    }
+    Ok(exports)
+}
+
+/// What went wrong, as far as the status tells.
+fn load_error(status: Status) -> Error {
+    Error::Load(status)
+}
+
+/// An argument of a call.
+#[derive(Debug)]
+pub enum Argument {
+    /// A tensor, which the call consumes.
+    Buffer(Buffer),
+    /// A host scalar: a position that the host needs too costs no transfer this way.
+    I32(i32),
+}
+
+impl From<Buffer> for Argument {
+    fn from(buffer: Buffer) -> Self {
+        Self::Buffer(buffer)
+    }
+}
+
+impl From<i32> for Argument {
+    fn from(value: i32) -> Self {
+        Self::I32(value)
+    }
+}
+
+/// A result of a call.
+#[derive(Debug)]
+pub enum Value {
+    /// A tensor, which shares no memory with any other result.
+    Buffer(Buffer),
+    /// A host scalar.
+    I32(i32),
+}
+
+impl Value {
+    /// The tensor, if it is one.
+    pub fn buffer(self) -> Option<Buffer> {
+        match self {
+            Self::Buffer(buffer) => Some(buffer),
+            Self::I32(_) => None,
+        }
+    }
+
+    /// The scalar, if it is one.
+    pub fn i32(self) -> Option<i32> {
+        match self {
+            Self::I32(value) => Some(value),
+            Self::Buffer(_) => None,
+        }
+    }
+}
+
+/// A function of a program.
+#[derive(Clone)]
+pub struct Function {
+    program: Program,
+    index: usize,
+}
+
+impl Function {
+    /// The function's type as the compiler spells it, or nothing where the module does not say.
+    pub fn declaration(&self) -> &str {
+        &self.export().declaration
+    }
+
+    /// Runs the function to its end.
+    pub fn call(&self, arguments: Vec<Argument>) -> Result<Vec<Value>, Error> {
+        let Inner { raw, runtime, .. } = &*self.program.0;
+        let Export { ordinal, name, declaration, arguments: expected } = self.export();
+        if arguments.len() != *expected {
+            let (function, declaration) = (name.clone(), declaration.clone());
+            return Err(Error::Arity { function, expected: *expected, found: arguments.len(), declaration });
+        }
+        let failed = |status| {
+            let (function, declaration) = (name.clone(), declaration.clone());
+            Error::Call { function, status, declaration }
+        };
+        let mut call = ffi::Call::new(raw, *ordinal).map_err(failed)?;
+        for (index, argument) in arguments.into_iter().enumerate() {
+            match argument {
+                Argument::Buffer(buffer) if !buffer.runtime().is(runtime) => {
+                    return Err(Error::OtherRuntime { function: name.clone(), index });
+                }
+                Argument::Buffer(buffer) => call.push_buffer(buffer.into_raw()),
+                Argument::I32(value) => call.push_i32(value),
+            }
+            .map_err(failed)?;
+        }
+        let mut taken = Taken::default();
+        let results = call.invoke().map_err(failed)?.into_iter().enumerate();
+        results
+            .map(|(index, value)| match value {
+                ffi::RawValue::I32(value) => Ok(Value::I32(value)),
+                ffi::RawValue::Buffer(raw) => {
+                    let buffer = Buffer::from_raw(runtime, raw);
+                    let buffer = buffer.ok_or(Error::ResultType { function: name.clone(), index })?;
+                    taken.owned(buffer).map(Value::Buffer)
+                }
+            })
+            .collect()
+    }
+
+    fn export(&self) -> &Export {
+        &self.program.0.exports[self.index]
+    }
+}
+
+/// The memory of the results so far.
+///
+/// IREE returns one buffer several times where a function returns equal tensors, and constants and
+/// mapped parameters as they are. All of these would be overwritten by a later call that takes one of
+/// them and updates it in place, so they are copied: a result belongs to the caller alone.
+#[derive(Default)]
+struct Taken(HashMap<usize, Vec<Range<usize>>>);
+
+impl Taken {
+    fn owned(&mut self, buffer: Buffer) -> Result<Buffer, Error> {
+        let (allocation, offset) = buffer.address();
+        let range = offset..offset + buffer.ty().bytes();
+        let ranges = self.0.entry(allocation).or_default();
+        let overlaps = ranges.iter().any(|other| other.start < range.end && range.start < other.end);
+        if overlaps || !buffer.is_writable() {
+            return buffer.separate();
+        }
+        ranges.push(range);
+        Ok(buffer)
+    }
+}

@@ -1,0 +1,34 @@
+//! Modules that are none, or not whole.
+
+mod support;
+
+use support::*;
+use tracewright_runtime::*;
+
+const IDENTITY: &str = "func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.add %a, %a : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}";
+
+#[test]
+fn garbage_is_refused() {
+    let runtime = local();
+    let garbage: Vec<u8> = (0..5000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for bytes in [&[][..], &garbage[..1], &garbage[..64], &garbage, &[0; 4096]] {
+        let error = Program::load(&runtime, bytes, &[]).err().unwrap();
+        assert!(matches!(error, Error::NotAModule(_)), "{} bytes: {error:?}", bytes.len());
+    }
+}
+
+#[test]
+fn a_truncated_module_is_refused_wherever_it_ends() {
+    let vmfb = vmfb(IDENTITY);
+    let runtime = local();
+    Program::load(&runtime, &vmfb, &[]).unwrap();
+    let cuts = (0..vmfb.len() - 1).step_by(vmfb.len() / 40 + 1).chain([vmfb.len() * 99 / 100]);
+    for cut in cuts {
+        let error = Program::load(&runtime, &vmfb[..cut], &[]).err().map(|e| (cut, vmfb.len(), e));
+        let (_, _, error) = error.unwrap_or_else(|| panic!("{cut} of {} bytes load", vmfb.len()));
+        assert!(matches!(error, Error::NotAModule(_)), "{cut} of {} bytes: {error:?}", vmfb.len());
+    }
+}
