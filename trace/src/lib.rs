@@ -1,1 +1,18 @@
-//! A program is a DAG of ops.
+//! A program is a DAG of ops: record it, print it, parse it, verify it, evaluate it.
+//!
+//! A [`Trace`] is a list of [`Function`]s. Repeated layers are one function and a *call* each, with another
+//! parameter prefix, so that a trace does not grow with depth. The functions that a caller may start are its
+//! entry points.
+
+mod evaluate;
+mod function;
+pub mod functions;
+mod parse;
+mod print;
+mod trace;
+mod verify;
+
+pub use evaluate::{EvaluateError, Evaluation, evaluate};
+pub use function::{AxisName, Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Parameter, Provenance};
+pub use trace::{Counts, ParameterConflict, Trace, resolve_key};
+pub use verify::VerifyError;

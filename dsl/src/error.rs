@@ -1,0 +1,195 @@
+//! What can be wrong with a declaration or a forward body.
+
+use std::fmt;
+
+use ops::{ElementType, InferError};
+use trace::Provenance;
+
+use crate::{Axis, Dim};
+
+/// A configuration from which the model cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// A quotient that `dims` declares as exact has a remainder.
+    #[error(
+        "`{dividend}` ({dividend_value}) is not a multiple of `{divisor}` ({divisor_value}); \
+         correct one of the two in the configuration"
+    )]
+    Indivisible {
+        /// The key (or expression) that is divided.
+        dividend: String,
+        /// Its value.
+        dividend_value: usize,
+        /// The key (or expression) that divides.
+        divisor: String,
+        /// Its value.
+        divisor_value: usize,
+    },
+    /// An extent of 0.
+    #[error("`{key}` is 0; the axis `{axis}` needs at least 1")]
+    Empty {
+        /// The key (or expression).
+        key: String,
+        /// The axis.
+        axis: String,
+    },
+    /// Something else that the model's own code refuses.
+    #[error("`{key}` is {found}, expected {expected}")]
+    Key {
+        /// The key.
+        key: String,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        expected: String,
+    },
+}
+
+/// The first thing that went wrong while a trace was recorded, and where.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{kind}\n  in `{}` at {}:{}", .provenance.path, .provenance.file, .provenance.line)]
+pub struct TraceError {
+    /// What.
+    pub kind: TraceErrorKind,
+    /// The field path, and the line of Rust.
+    pub provenance: Provenance,
+}
+
+/// An element type and named extents, as messages show it: `bf16[B=1, S=3, D=8]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedType {
+    /// The element type.
+    pub element: ElementType,
+    /// The axes in their order.
+    pub dims: Vec<Dim>,
+}
+
+impl NamedType {
+    /// The place of an axis.
+    pub fn position(&self, axis: Axis) -> Option<usize> {
+        self.dims.iter().position(|d| d.axis == axis)
+    }
+}
+
+impl fmt::Display for NamedType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[", self.element)?;
+        for (i, dim) in self.dims.iter().enumerate() {
+            write!(f, "{}{}={}", if i == 0 { "" } else { ", " }, dim.axis, dim.extent)?;
+        }
+        f.write_str("]")
+    }
+}
+
+/// What can go wrong in a forward body.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TraceErrorKind {
+    /// An operation refuses its operands.
+    #[error(transparent)]
+    Infer(#[from] InferError),
+    /// A tensor lacks an axis.
+    #[error("`{op}`: `{ty}` has no axis `{axis}`")]
+    NoAxis {
+        /// The operation.
+        op: &'static str,
+        /// The axis asked for.
+        axis: Axis,
+        /// The tensor's type.
+        ty: NamedType,
+    },
+    /// One axis has two extents.
+    #[error("`{op}`: axis `{axis}` has two extents: `{left}` against `{right}`")]
+    Extents {
+        /// The operation.
+        op: &'static str,
+        /// The axis.
+        axis: Axis,
+        /// One tensor's type.
+        left: NamedType,
+        /// The other's.
+        right: NamedType,
+    },
+    /// Two tensors of which neither has all axes of the other.
+    #[error("`{op}`: neither of `{left}` and `{right}` has all axes of the other")]
+    Axes {
+        /// The operation.
+        op: &'static str,
+        /// One tensor's type.
+        left: NamedType,
+        /// The other's.
+        right: NamedType,
+    },
+    /// A name that would occur twice in one tensor.
+    #[error("`{op}`: axis `{axis}` would occur twice, in `{ty}`; use `.rename({axis}, …)` on one of them")]
+    Repeated {
+        /// The operation.
+        op: &'static str,
+        /// The axis.
+        axis: Axis,
+        /// The tensor that has it already.
+        ty: NamedType,
+    },
+    /// The axes given do not name each axis of the tensor once.
+    #[error("`{op}`: `{ty}` cannot have its axes ordered as {}", list(.axes))]
+    Order {
+        /// The operation.
+        op: &'static str,
+        /// The tensor's type.
+        ty: NamedType,
+        /// The axes given.
+        axes: Vec<Axis>,
+    },
+    /// Pieces or factors that do not make up an axis.
+    #[error("`{op}`: axis `{axis}` of `{ty}`: {found}, expected {expected}")]
+    Extent {
+        /// The operation.
+        op: &'static str,
+        /// The axis.
+        axis: Axis,
+        /// The tensor's type.
+        ty: NamedType,
+        /// What was asked for.
+        found: String,
+        /// What fits.
+        expected: String,
+    },
+    /// An argument or a result that is not as the signature declares it.
+    #[error("`{function}`: {what} is `{found}`, declared as {declared}")]
+    Signature {
+        /// Block and function.
+        function: String,
+        /// `argument x` or `the result`.
+        what: String,
+        /// The declared axes.
+        declared: String,
+        /// The tensor's type.
+        found: NamedType,
+    },
+    /// A handle used where it means nothing.
+    #[error("a tensor of another trace or another block's body is used here; pass it as an argument of `forward`")]
+    Stranger,
+    /// A tensor used when no trace is open.
+    #[error("a tensor is used outside of `trace`")]
+    Closed,
+    /// A `trace` inside a `trace`.
+    #[error("`trace` is called while another trace is open on this thread")]
+    Nested,
+    /// Two elements of a repeated block that record different things.
+    #[error(
+        "`{block}` at `{prefix}` records something else than the elements before it, although its arguments have \
+         the same types and data; whatever differs must be an argument of `forward`"
+    )]
+    Unequal {
+        /// Block and function.
+        block: String,
+        /// The element's path.
+        prefix: String,
+    },
+    /// The configuration is refused.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+}
+
+fn list(axes: &[Axis]) -> String {
+    format!("[{}]", axes.iter().map(|a| a.0).collect::<Vec<_>>().join(", "))
+}

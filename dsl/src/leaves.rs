@@ -1,0 +1,295 @@
+//! The built-in leaves: what holds weights.
+
+use std::marker::PhantomData;
+use std::panic::Location;
+use std::rc::Rc;
+
+use ops::ops::{Gather, Linear as LinearOp, Reshape, RmsNorm as RmsNormOp, WeightStyle};
+use ops::{Real, TensorType};
+
+use crate::element::{Element, F32, Float, I32};
+use crate::tensor::{Place, Raw, axes, extents, permuted};
+use crate::tracer::{self, Tracer};
+use crate::{Dim, NamedType, Scope, Tensor, TraceErrorKind};
+
+/// What `self.field(x)` does.
+pub trait Call<Argument> {
+    /// What it gives.
+    type Output;
+    /// Applies the leaf.
+    fn call(&self, argument: Argument) -> Self::Output;
+}
+
+/// Where a weight lives: the path of the leaf for provenance, the path of its key, which differ if it is tied.
+#[derive(Clone, Debug)]
+struct Stored {
+    path: Rc<str>,
+    home: Rc<str>,
+}
+
+impl Stored {
+    fn new(scope: Scope) -> Self {
+        Self { path: scope.path().clone(), home: scope.path().clone() }
+    }
+
+    fn read(&self, t: &mut Tracer, name: &str, element: ops::ElementType, dims: &[Dim], place: Place) -> Raw {
+        let ty = TensorType::new(element, extents(dims));
+        t.parameter(&self.path, &format!("{}.{name}", self.home), ty, &axes(dims), place)
+    }
+}
+
+/// A linear layer without or with bias: weight `[outputs…, inputs…]`, stored as a matrix (HF: `nn.Linear`).
+/// It contracts the input axes of its argument, which become the output axes.
+#[derive(Clone, Debug)]
+pub struct Linear<T: Float> {
+    stored: Stored,
+    inputs: Vec<Dim>,
+    outputs: Vec<Dim>,
+    bias: bool,
+    of: PhantomData<T>,
+}
+
+impl<T: Float> Linear<T> {
+    /// A layer from `inputs` to `outputs`.
+    pub fn build(scope: Scope, inputs: &[Dim], outputs: &[Dim]) -> Self {
+        let (inputs, outputs) = (inputs.to_vec(), outputs.to_vec());
+        Self { stored: Stored::new(scope), inputs, outputs, bias: false, of: PhantomData }
+    }
+
+    /// Whether there is a bias `[outputs…]`.
+    pub fn bias(self, bias: bool) -> Self {
+        Self { bias, ..self }
+    }
+
+    /// The weight is the one at `home`.
+    pub fn tied(mut self, home: Scope) -> Self {
+        self.stored.home = home.path().clone();
+        self
+    }
+}
+
+impl<T: Float> Call<Tensor<T>> for Linear<T> {
+    type Output = Tensor<T>;
+
+    #[track_caller]
+    fn call(&self, x: Tensor<T>) -> Tensor<T> {
+        let place = Location::caller();
+        x.apply(place, |t, raw, ty| self.apply(t, raw, ty, place))
+    }
+}
+
+/// The axis that several are merged into on the way through a matrix.
+fn merged(dims: &[Dim]) -> Dim {
+    match dims {
+        [one] => *one,
+        _ => Dim { axis: crate::Axis("_"), extent: dims.iter().map(|d| d.extent).product() },
+    }
+}
+
+impl<T: Float> Linear<T> {
+    fn apply(&self, t: &mut Tracer, x: Raw, ty: NamedType, place: Place) -> Raw {
+        let path = Some(&self.stored.path);
+        if let Some(missing) = self.inputs.iter().find(|d| ty.position(d.axis).is_none()) {
+            return t.fail(TraceErrorKind::NoAxis { op: "linear", axis: missing.axis, ty }, place);
+        }
+        if let Some(d) = self.inputs.iter().find(|d| !ty.dims.contains(d)) {
+            let right = NamedType { element: T::TYPE, dims: self.inputs.clone() };
+            return t.fail(TraceErrorKind::Extents { op: "linear", axis: d.axis, left: ty, right }, place);
+        }
+        let rest: Vec<Dim> = ty.dims.iter().filter(|d| !self.inputs.contains(d)).copied().collect();
+        if let Some(d) = self.outputs.iter().find(|d| rest.iter().any(|r| r.axis == d.axis)) {
+            return t.fail(TraceErrorKind::Repeated { op: "linear", axis: d.axis, ty }, place);
+        }
+        // Input axes last, as one; the product; the output axes out of one.
+        let with = |dims: &[Dim]| [&rest[..], dims].concat();
+        let x = permuted(t, x, ty, &axes(&with(&self.inputs)), place);
+        let (input, output) = (merged(&self.inputs), merged(&self.outputs));
+        let reshape = |t: &mut Tracer, x: Raw, needed: bool, dims: &[Dim]| match needed {
+            true => t.op(path, Reshape { shape: extents(dims) }, &[x], &axes(dims), place),
+            false => x,
+        };
+        let x = reshape(t, x, self.inputs.len() != 1, &with(&[input]));
+        let weight = self.stored.read(t, "weight", T::TYPE, &[output, input], place);
+        let mut operands = vec![x, weight];
+        if self.bias {
+            operands.push(self.stored.read(t, "bias", T::TYPE, &[output], place));
+        }
+        let product = t.op(path, LinearOp {}, &operands, &axes(&with(&[output])), place);
+        reshape(t, product, self.outputs.len() != 1, &with(&self.outputs))
+    }
+}
+
+/// A table of rows `[V, D]` that token ids pick from (HF: `nn.Embedding`).
+#[derive(Clone, Debug)]
+pub struct Embedding<T: Float> {
+    stored: Stored,
+    dims: Vec<Dim>,
+    of: PhantomData<T>,
+}
+
+impl<T: Float> Embedding<T> {
+    /// A table with these axes: rows first.
+    pub fn build(scope: Scope, dims: &[Dim]) -> Self {
+        Self { stored: Stored::new(scope), dims: dims.to_vec(), of: PhantomData }
+    }
+
+    /// The table is the one at `home`.
+    pub fn tied(mut self, home: Scope) -> Self {
+        self.stored.home = home.path().clone();
+        self
+    }
+}
+
+impl<T: Float> Call<Tensor<I32>> for Embedding<T> {
+    type Output = Tensor<T>;
+
+    #[track_caller]
+    fn call(&self, ids: Tensor<I32>) -> Tensor<T> {
+        let place = Location::caller();
+        ids.apply(place, |t, raw, ty| {
+            let row = self.dims.get(1..).unwrap_or_default();
+            let table = self.stored.read(t, "weight", T::TYPE, &self.dims, place);
+            let dims = [&ty.dims[..], row].concat();
+            t.op(Some(&self.stored.path), Gather {}, &[table, raw], &axes(&dims), place)
+        })
+    }
+}
+
+/// Root mean square norm over one axis: weight `[D]` (Zhang and Sennrich, 2019).
+#[derive(Clone, Debug)]
+pub struct RmsNorm<T: Float> {
+    stored: Stored,
+    dims: Vec<Dim>,
+    epsilon: f64,
+    style: WeightStyle,
+    of: PhantomData<T>,
+}
+
+impl<T: Float> RmsNorm<T> {
+    /// A norm over the one axis in `dims`.
+    pub fn build(scope: Scope, dims: &[Dim]) -> Self {
+        let style = WeightStyle::Scale;
+        Self { stored: Stored::new(scope), dims: dims.to_vec(), epsilon: 1e-6, style, of: PhantomData }
+    }
+
+    /// What is added to the mean square; 1e-6 unless said.
+    pub fn eps(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
+    }
+
+    /// How the weight is applied; [`WeightStyle::Scale`] unless said.
+    pub fn style(self, style: WeightStyle) -> Self {
+        Self { style, ..self }
+    }
+}
+
+/// `raw` with the one axis of `dims` last, and the axes it has then.
+fn last_axis(t: &mut Tracer, op: &'static str, raw: Raw, ty: NamedType, dims: &[Dim], place: Place) -> (Raw, Vec<Dim>) {
+    let Some(missing) = dims.iter().find(|d| !ty.dims.contains(d)) else {
+        let rest = ty.dims.iter().filter(|d| !dims.contains(d));
+        let order: Vec<Dim> = rest.chain(dims).copied().collect();
+        return (permuted(t, raw, ty, &axes(&order), place), order);
+    };
+    let kind = match ty.position(missing.axis) {
+        None => TraceErrorKind::NoAxis { op, axis: missing.axis, ty },
+        Some(_) => {
+            let right = NamedType { element: ty.element, dims: dims.to_vec() };
+            TraceErrorKind::Extents { op, axis: missing.axis, left: ty, right }
+        }
+    };
+    (t.fail(kind, place), Vec::new())
+}
+
+impl<T: Float> Call<Tensor<T>> for RmsNorm<T> {
+    type Output = Tensor<T>;
+
+    #[track_caller]
+    fn call(&self, x: Tensor<T>) -> Tensor<T> {
+        let place = Location::caller();
+        x.apply(place, |t, raw, ty| {
+            let back = axes(&ty.dims);
+            let (raw, order) = last_axis(t, "rms_norm", raw, ty, &self.dims, place);
+            let weight = self.stored.read(t, "weight", T::TYPE, &self.dims, place);
+            let op = RmsNormOp { epsilon: Real(self.epsilon), style: self.style };
+            let normed = t.op(Some(&self.stored.path), op, &[raw, weight], &axes(&order), place);
+            match t.named_type(normed, place) {
+                Some(ty) => permuted(t, normed, ty, &back, place),
+                None => normed,
+            }
+        })
+    }
+}
+
+/// Layer norm over one axis: weight `[D]` and, unless told otherwise, bias `[D]`, computed in f32
+/// (Ba, Kiros and Hinton, "Layer Normalization", 2016; HF: `nn.LayerNorm`).
+#[derive(Clone, Debug)]
+pub struct LayerNorm<T: Float> {
+    scale: Weight<T>,
+    shift: Option<Weight<T>>,
+    dims: Vec<Dim>,
+    epsilon: f64,
+}
+
+impl<T: Float> LayerNorm<T> {
+    /// A norm over the one axis in `dims`.
+    pub fn build(scope: Scope, dims: &[Dim]) -> Self {
+        let scale = Weight::build(scope.child("weight"), dims);
+        let shift = Some(Weight::build(scope.child("bias"), dims));
+        Self { scale, shift, dims: dims.to_vec(), epsilon: 1e-5 }
+    }
+
+    /// What is added to the variance; 1e-5 unless said.
+    pub fn eps(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
+    }
+
+    /// Whether there is a bias; there is unless said.
+    pub fn bias(mut self, bias: bool) -> Self {
+        self.shift = self.shift.filter(|_| bias);
+        self
+    }
+}
+
+impl<T: Float> Call<Tensor<T>> for LayerNorm<T> {
+    type Output = Tensor<T>;
+
+    #[track_caller]
+    fn call(&self, x: Tensor<T>) -> Tensor<T> {
+        let Some(dim) = self.dims.first() else { return x };
+        let wide = x.to::<F32>();
+        let centred = wide - wide.mean(dim.axis);
+        let variance = (centred * centred).mean(dim.axis);
+        let normed = centred * (variance + self.epsilon).rsqrt() * self.scale.call(()).to::<F32>();
+        match &self.shift {
+            Some(shift) => (normed + shift.call(()).to::<F32>()).to(),
+            None => normed.to(),
+        }
+    }
+}
+
+/// A weight as it is: the key is the field path itself.
+#[derive(Clone, Debug)]
+pub struct Weight<T: Element> {
+    path: Rc<str>,
+    dims: Vec<Dim>,
+    of: PhantomData<T>,
+}
+
+impl<T: Element> Weight<T> {
+    /// A weight with these axes.
+    pub fn build(scope: Scope, dims: &[Dim]) -> Self {
+        Self { path: scope.path().clone(), dims: dims.to_vec(), of: PhantomData }
+    }
+}
+
+impl<T: Element> Call<()> for Weight<T> {
+    type Output = Tensor<T>;
+
+    #[track_caller]
+    fn call(&self, (): ()) -> Tensor<T> {
+        let place = Location::caller();
+        let ty = TensorType::new(T::TYPE, extents(&self.dims));
+        let raw = tracer::with(|t| t.parameter(&self.path, &self.path, ty, &axes(&self.dims), place));
+        Tensor::new(raw.unwrap_or(Raw::POISON))
+    }
+}

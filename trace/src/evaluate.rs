@@ -1,0 +1,117 @@
+//! The reference evaluator: every node by its op's `eval`, in order.
+
+use ops::{TensorType, Value};
+
+use crate::{Function, NodeKind, Provenance, Trace, resolve_key};
+
+/// Why a trace cannot be evaluated.
+#[derive(Debug, thiserror::Error)]
+pub enum EvaluateError {
+    /// There is no such entry point.
+    #[error("no entry point `{name}`; there are {entries:?}")]
+    NoEntry {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        entries: Vec<String>,
+    },
+    /// The arguments do not have the types of the inputs.
+    #[error("`{function}` takes ({}), found ({})", list(.expected), list(.found))]
+    Arguments {
+        /// The function.
+        function: String,
+        /// The types of its inputs.
+        expected: Vec<TensorType>,
+        /// The types of the arguments.
+        found: Vec<TensorType>,
+    },
+    /// A weight is not there or has another type.
+    #[error("no value of type `{ty}` for parameter `{key}`")]
+    Parameter {
+        /// The key.
+        key: String,
+        /// The declared type.
+        ty: TensorType,
+    },
+}
+
+fn list(types: &[TensorType]) -> String {
+    types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What an evaluation needs beside arguments.
+pub struct Evaluation<'a> {
+    /// The value of a parameter, by its checkpoint key.
+    pub parameters: &'a dyn Fn(&str) -> Option<Value>,
+    /// Called with each value of each operation, and the parameter prefix of the call that it happens in.
+    pub watch: Option<&'a mut dyn FnMut(&Provenance, &str, &Value)>,
+}
+
+/// The results of entry point `name` for `arguments`.
+///
+/// # Errors
+/// If there is no such entry point, or an argument or parameter does not have the declared type.
+pub fn evaluate(
+    trace: &Trace,
+    name: &str,
+    arguments: Vec<Value>,
+    mut evaluation: Evaluation<'_>,
+) -> Result<Vec<Value>, EvaluateError> {
+    let function = trace.entry(name).ok_or_else(|| EvaluateError::NoEntry {
+        name: name.into(),
+        entries: trace.entries.iter().map(|&id| trace.function(id).name.clone()).collect(),
+    })?;
+    call(trace, function, "", arguments, &mut evaluation)
+}
+
+fn call(
+    trace: &Trace,
+    function: &Function,
+    prefix: &str,
+    arguments: Vec<Value>,
+    evaluation: &mut Evaluation<'_>,
+) -> Result<Vec<Value>, EvaluateError> {
+    if !function.inputs().iter().map(|(_, ty)| *ty).eq(arguments.iter().map(|a| &a.ty)) {
+        return Err(EvaluateError::Arguments {
+            function: function.name.clone(),
+            expected: function.inputs().into_iter().map(|(_, ty)| ty.clone()).collect(),
+            found: arguments.into_iter().map(|a| a.ty).collect(),
+        });
+    }
+    let live = function.live();
+    let mut values: Vec<Vec<Value>> = Vec::with_capacity(function.len());
+    for id in function.ids() {
+        if !live[id.index()] {
+            values.push(Vec::new());
+            continue;
+        }
+        let node = function.node(id);
+        let operands = function.operands(id);
+        let value = match &node.kind {
+            NodeKind::Input { index, .. } => vec![arguments[*index].clone()],
+            NodeKind::Parameter(parameter) => {
+                let key = resolve_key(&parameter.key, &function.prefix, prefix);
+                match (evaluation.parameters)(&key) {
+                    Some(value) if value.ty == parameter.ty => vec![value],
+                    _ => return Err(EvaluateError::Parameter { key, ty: parameter.ty.clone() }),
+                }
+            }
+            NodeKind::Op(op) => {
+                let operands: Vec<&Value> = operands.iter().map(|o| &values[o.index()][0]).collect();
+                let value = op.eval(&operands, node.ty());
+                if let Some(watch) = &mut evaluation.watch {
+                    watch(&node.provenance, prefix, &value);
+                }
+                vec![value]
+            }
+            NodeKind::Call { function: callee, prefix: inner } => {
+                let arguments = operands.iter().map(|o| values[o.index()][0].clone()).collect();
+                let inner = resolve_key(inner, &function.prefix, prefix);
+                call(trace, trace.function(*callee), &inner, arguments, evaluation)?
+            }
+            NodeKind::Result { index } => vec![values[operands[0].index()][*index].clone()],
+        };
+        values.push(value);
+    }
+    Ok(function.outputs.iter().map(|o| values[o.node.index()][0].clone()).collect())
+}

@@ -1,0 +1,252 @@
+//! One function of a trace: a DAG whose edges know which operand they are.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use ops::{InferError, Op, TensorType};
+use petgraph::Direction::Incoming;
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::EdgeRef;
+
+/// A node of one function. Its index is also its place in topological order.
+pub type NodeId = NodeIndex<u32>;
+
+/// The name of an axis, kept for messages and dumps: ops are positional.
+pub type AxisName = Cow<'static, str>;
+
+/// The place of a function in its trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FunctionId(pub u32);
+
+/// A weight: its checkpoint key and its declared type. In the body of a repeated block the key starts with the
+/// function's prefix, `model.layers.*`, which each call replaces.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Parameter {
+    /// The checkpoint key, which is also the archive key.
+    pub key: String,
+    /// The declared element type and shape.
+    pub ty: TensorType,
+}
+
+/// Where a node comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Provenance {
+    /// The field path in the model: `model.layers.*.self_attn.q_proj`.
+    pub path: Arc<str>,
+    /// The Rust file, relative to its crate's parent folder: `models/src/llama.rs`.
+    pub file: Arc<str>,
+    /// 1-based line.
+    pub line: u32,
+}
+
+impl Provenance {
+    /// A provenance from its parts.
+    pub fn new(path: &str, file: &str, line: u32) -> Self {
+        Self { path: path.into(), file: file.into(), line }
+    }
+}
+
+/// What a node is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum NodeKind {
+    /// An argument of the function.
+    Input {
+        /// Which one.
+        index: usize,
+        /// Its name.
+        name: String,
+    },
+    /// A weight.
+    Parameter(Parameter),
+    /// An operation.
+    Op(Op),
+    /// A call of another function of the trace; the operands are its arguments.
+    Call {
+        /// The function.
+        function: FunctionId,
+        /// What replaces that function's prefix in its parameters' keys.
+        prefix: String,
+    },
+    /// One result of the call that is the only operand.
+    Result {
+        /// Which one.
+        index: usize,
+    },
+}
+
+/// A node: what it is, its type, and where it comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// What it is.
+    pub kind: NodeKind,
+    /// One type, or one for each result of a call.
+    pub types: Vec<TensorType>,
+    /// The names of the axes; empty where nobody gave any.
+    pub axes: Vec<AxisName>,
+    /// Where it comes from.
+    pub provenance: Provenance,
+}
+
+impl Node {
+    /// The type of a node that is no call.
+    pub fn ty(&self) -> &TensorType {
+        &self.types[0]
+    }
+}
+
+/// A named result of a function.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// Its name.
+    pub name: String,
+    /// The node that computes it.
+    pub node: NodeId,
+}
+
+/// A function: arguments, a DAG, results.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// Unique in the trace.
+    pub name: String,
+    /// What a call replaces in the parameters' keys: `model.layers.*`; empty for an entry point.
+    pub prefix: String,
+    /// The results, in order.
+    pub outputs: Vec<Output>,
+    /// The weight of an edge is the operand's position: petgraph lists edges in reverse order of insertion.
+    graph: DiGraph<Node, u32>,
+}
+
+impl PartialEq for Function {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, &self.prefix, &self.outputs) == (&other.name, &other.prefix, &other.outputs)
+            && self.len() == other.len()
+            && self.ids().all(|id| self.node(id) == other.node(id) && self.operands(id) == other.operands(id))
+    }
+}
+
+impl Function {
+    /// An empty function.
+    pub fn new(name: impl Into<String>, prefix: impl Into<String>) -> Self {
+        Self { name: name.into(), prefix: prefix.into(), outputs: Vec::new(), graph: DiGraph::new() }
+    }
+
+    /// Appends a node. Its operands must exist already, so that the order of nodes is topological.
+    pub fn push(&mut self, node: Node, operands: &[NodeId]) -> NodeId {
+        let id = self.graph.add_node(node);
+        for (position, &operand) in operands.iter().enumerate() {
+            self.graph.add_edge(operand, id, position as u32);
+        }
+        id
+    }
+
+    /// The number of nodes.
+    pub fn len(&self) -> usize {
+        self.graph.node_count()
+    }
+
+    /// Whether there are no nodes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All nodes, operands before users.
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
+        (0..self.len()).map(NodeId::new)
+    }
+
+    /// A node.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.graph[id]
+    }
+
+    /// A node, to change its names.
+    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.graph[id]
+    }
+
+    /// The operands of a node in their order. The only place that reads edges.
+    pub fn operands(&self, id: NodeId) -> Vec<NodeId> {
+        let mut edges: Vec<(u32, NodeId)> =
+            self.graph.edges_directed(id, Incoming).map(|e| (*e.weight(), e.source())).collect();
+        edges.sort_unstable();
+        edges.into_iter().map(|(_, source)| source).collect()
+    }
+
+    /// The positions on the edges into a node, ascending: 0, 1, … in a sound function.
+    pub(crate) fn positions(&self, id: NodeId) -> Vec<u32> {
+        let mut positions: Vec<u32> = self.graph.edges_directed(id, Incoming).map(|e| *e.weight()).collect();
+        positions.sort_unstable();
+        positions
+    }
+
+    /// The arguments in order: name and type.
+    pub fn inputs(&self) -> Vec<(&str, &TensorType)> {
+        let mut inputs: Vec<_> = self
+            .ids()
+            .filter_map(|id| match &self.node(id).kind {
+                NodeKind::Input { index, name } => Some((*index, name.as_str(), self.node(id).ty())),
+                _ => None,
+            })
+            .collect();
+        inputs.sort_by_key(|&(index, ..)| index);
+        inputs.into_iter().map(|(_, name, ty)| (name, ty)).collect()
+    }
+
+    /// The types of the results.
+    pub fn output_types(&self) -> Vec<&TensorType> {
+        self.outputs.iter().map(|output| self.node(output.node).ty()).collect()
+    }
+
+    /// The weights that the function itself reads, in order of first use.
+    pub fn parameters(&self) -> impl Iterator<Item = &Parameter> {
+        self.ids().filter_map(|id| match &self.node(id).kind {
+            NodeKind::Parameter(parameter) => Some(parameter),
+            _ => None,
+        })
+    }
+
+    /// Every node that an output needs, marked.
+    pub fn live(&self) -> Vec<bool> {
+        let mut live = vec![false; self.len()];
+        self.outputs.iter().for_each(|o| live[o.node.index()] = true);
+        for id in self.ids().rev() {
+            if live[id.index()] {
+                self.operands(id).into_iter().for_each(|o| live[o.index()] = true);
+            }
+        }
+        live
+    }
+}
+
+/// Appends nodes that all come from one place.
+#[derive(Debug)]
+pub struct Builder<'a> {
+    /// The function that grows.
+    pub function: &'a mut Function,
+    /// Where the nodes come from.
+    pub provenance: Provenance,
+}
+
+impl Builder<'_> {
+    /// Appends an operation.
+    ///
+    /// # Errors
+    /// What is wrong with the operands' types.
+    pub fn op(&mut self, op: impl Into<Op>, operands: &[NodeId]) -> Result<NodeId, InferError> {
+        let op = op.into();
+        let types: Vec<&TensorType> = operands.iter().map(|&o| self.function.node(o).ty()).collect();
+        let ty = op.infer(&types)?;
+        Ok(self.push(NodeKind::Op(op), vec![ty], operands))
+    }
+
+    /// Appends any node.
+    pub fn push(&mut self, kind: NodeKind, types: Vec<TensorType>, operands: &[NodeId]) -> NodeId {
+        let node = Node { kind, types, axes: Vec::new(), provenance: self.provenance.clone() };
+        self.function.push(node, operands)
+    }
+
+    /// The type of a node.
+    pub fn ty(&self, id: NodeId) -> &TensorType {
+        self.function.node(id).ty()
+    }
+}

@@ -1,0 +1,113 @@
+//! Ordinary functions over ops: what needs no op of its own.
+
+use ops::ops::{
+    Binary, BinaryKind, BroadcastInDim, Constant, Convert, Narrow, Reduce, ReduceKind, Unary, UnaryKind,
+};
+use ops::{ElementType, InferError, Literal};
+
+use crate::{Builder, NodeId};
+
+impl Builder<'_> {
+    /// An elementwise function of one operand.
+    pub fn unary(&mut self, kind: UnaryKind, x: NodeId) -> Result<NodeId, InferError> {
+        self.op(Unary { kind }, &[x])
+    }
+
+    /// An elementwise function of two operands of one type.
+    pub fn binary(&mut self, kind: BinaryKind, a: NodeId, b: NodeId) -> Result<NodeId, InferError> {
+        self.op(Binary { kind }, &[a, b])
+    }
+
+    /// A tensor with the type of `like` whose every element is `value`.
+    pub fn splat(&mut self, like: NodeId, value: f64) -> Result<NodeId, InferError> {
+        let value = Literal::splat(self.ty(like).clone(), value);
+        self.op(Constant { value }, &[])
+    }
+
+    /// `x` combined with a number on its right.
+    pub fn with_scalar(&mut self, kind: BinaryKind, x: NodeId, value: f64) -> Result<NodeId, InferError> {
+        let value = self.splat(x, value)?;
+        self.binary(kind, x, value)
+    }
+
+    /// `x` with another element type; `x` itself if it has it already.
+    pub fn convert(&mut self, x: NodeId, to: ElementType) -> Result<NodeId, InferError> {
+        match self.ty(x).element == to {
+            true => Ok(x),
+            false => self.op(Convert { to }, &[x]),
+        }
+    }
+
+    /// `x`, reduced along its axis `axis`, repeated along that axis again.
+    pub fn reduced_along(&mut self, kind: ReduceKind, x: NodeId, axis: usize) -> Result<NodeId, InferError> {
+        let shape = self.ty(x).shape.clone();
+        let axes = (0..shape.len()).filter(|&a| a != axis).collect();
+        let reduced = self.op(Reduce { kind, axes: vec![axis] }, &[x])?;
+        self.op(BroadcastInDim { shape, axes }, &[reduced])
+    }
+}
+
+/// exp(x − max) / Σ exp(x − max) along `axis`, in the element type of `x`.
+///
+/// # Errors
+/// If `axis` is not one of `x`'s.
+pub fn softmax(b: &mut Builder<'_>, x: NodeId, axis: usize) -> Result<NodeId, InferError> {
+    let largest = b.reduced_along(ReduceKind::Maximum, x, axis)?;
+    let shifted = b.binary(BinaryKind::Subtract, x, largest)?;
+    let exponential = b.unary(UnaryKind::Exponential, shifted)?;
+    let sum = b.reduced_along(ReduceKind::Add, exponential, axis)?;
+    b.binary(BinaryKind::Divide, exponential, sum)
+}
+
+/// x · logistic(x), computed in f32 and rounded once, as `torch.nn.functional.silu` does.
+/// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
+///
+/// # Errors
+/// If `x` is not a float.
+pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
+    let element = b.ty(x).element;
+    let wide = b.convert(x, ElementType::F32)?;
+    let logistic = b.unary(UnaryKind::Logistic, wide)?;
+    let product = b.binary(BinaryKind::Multiply, wide, logistic)?;
+    b.convert(product, element)
+}
+
+/// 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³))), computed in f32 and rounded once, as
+/// `torch.nn.functional.gelu(approximate="tanh")` does.
+/// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
+///
+/// # Errors
+/// If `x` is not a float.
+pub fn gelu_tanh(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
+    let element = b.ty(x).element;
+    let x = b.convert(x, ElementType::F32)?;
+    let square = b.binary(BinaryKind::Multiply, x, x)?;
+    let cube = b.binary(BinaryKind::Multiply, square, x)?;
+    let cubic = b.with_scalar(BinaryKind::Multiply, cube, 0.044715)?;
+    let sum = b.binary(BinaryKind::Add, x, cubic)?;
+    let inner = b.with_scalar(BinaryKind::Multiply, sum, (2.0 / std::f64::consts::PI).sqrt())?;
+    let tanh = b.unary(UnaryKind::Tanh, inner)?;
+    let one_plus = b.with_scalar(BinaryKind::Add, tanh, 1.0)?;
+    let half = b.with_scalar(BinaryKind::Multiply, x, 0.5)?;
+    let product = b.binary(BinaryKind::Multiply, half, one_plus)?;
+    b.convert(product, element)
+}
+
+/// `x` cut along `axis` into pieces of these lengths: a `narrow` each.
+///
+/// # Errors
+/// If the lengths do not fit into the axis.
+pub fn split(
+    b: &mut Builder<'_>,
+    x: NodeId,
+    axis: usize,
+    lengths: &[usize],
+) -> Result<Vec<NodeId>, InferError> {
+    let mut start = 0;
+    let mut pieces = Vec::with_capacity(lengths.len());
+    for &length in lengths {
+        pieces.push(b.op(Narrow { axis, start, length }, &[x])?);
+        start += length;
+    }
+    Ok(pieces)
+}

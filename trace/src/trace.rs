@@ -1,0 +1,165 @@
+//! A whole program.
+
+use std::collections::BTreeMap;
+
+use ops::TensorType;
+
+use crate::{Function, FunctionId, NodeKind, Parameter};
+
+/// A program: functions, callees before callers, and which of them are entry points.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trace {
+    /// Every function; a function calls only earlier ones.
+    pub functions: Vec<Function>,
+    /// The functions that may be called from outside.
+    pub entries: Vec<FunctionId>,
+}
+
+/// One key declared with two types.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("parameter `{key}` is declared as `{first}` and as `{second}`")]
+pub struct ParameterConflict {
+    /// The key.
+    pub key: String,
+    /// One declared type.
+    pub first: TensorType,
+    /// The other.
+    pub second: TensorType,
+}
+
+/// What a trace consists of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Functions.
+    pub functions: usize,
+    /// Nodes, each function counted once.
+    pub nodes: usize,
+    /// Distinct parameters, calls expanded.
+    pub parameters: usize,
+    /// Their elements.
+    pub parameter_elements: usize,
+    /// Their bytes.
+    pub parameter_bytes: usize,
+}
+
+/// The key that `key`, in the body of a function with `prefix`, has when the call says `replacement`.
+pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
+    match key.strip_prefix(prefix) {
+        Some(rest) if !prefix.is_empty() && (rest.is_empty() || rest.starts_with('.')) => {
+            format!("{replacement}{rest}")
+        }
+        _ => key.to_owned(),
+    }
+}
+
+impl Trace {
+    /// A function.
+    pub fn function(&self, id: FunctionId) -> &Function {
+        &self.functions[id.0 as usize]
+    }
+
+    /// The entry point of this name.
+    pub fn entry(&self, name: &str) -> Option<&Function> {
+        self.entries.iter().map(|&id| self.function(id)).find(|f| f.name == name)
+    }
+
+    /// Only the named entry points and what they call.
+    pub fn with_entries(&self, names: &[&str]) -> Self {
+        let keep = |id: &&FunctionId| names.contains(&self.function(**id).name.as_str());
+        let entries: Vec<FunctionId> = self.entries.iter().filter(keep).copied().collect();
+        let mut needed = vec![false; self.functions.len()];
+        entries.iter().for_each(|id| needed[id.0 as usize] = true);
+        for (i, function) in self.functions.iter().enumerate().rev() {
+            if needed[i] {
+                callees(function).for_each(|id| needed[id.0 as usize] = true);
+            }
+        }
+        let mut renumbered = Vec::new();
+        let mut functions = Vec::new();
+        for (function, needed) in self.functions.iter().zip(needed) {
+            renumbered.push(FunctionId(functions.len() as u32));
+            if needed {
+                functions.push(function.clone());
+            }
+        }
+        for function in &mut functions {
+            for id in function.ids() {
+                if let NodeKind::Call { function: callee, .. } = &mut function.node_mut(id).kind {
+                    *callee = renumbered[callee.0 as usize];
+                }
+            }
+        }
+        let entries = entries.iter().map(|id| renumbered[id.0 as usize]).collect();
+        Self { functions, entries }
+    }
+
+    /// Every parameter that some entry point reads, calls expanded, sorted by key.
+    ///
+    /// # Errors
+    /// If one key is declared with two types.
+    pub fn parameters(&self) -> Result<Vec<Parameter>, ParameterConflict> {
+        // Each function's parameters are resolved once; callers rename them.
+        let mut of: Vec<BTreeMap<String, TensorType>> = Vec::with_capacity(self.functions.len());
+        for function in &self.functions {
+            let mut own = BTreeMap::new();
+            for Parameter { key, ty } in function.parameters() {
+                insert(&mut own, key.clone(), ty)?;
+            }
+            for id in function.ids() {
+                if let NodeKind::Call { function: callee, prefix } = &function.node(id).kind {
+                    let pattern = &self.function(*callee).prefix;
+                    for (key, ty) in &of[callee.0 as usize] {
+                        insert(&mut own, resolve_key(key, pattern, prefix), ty)?;
+                    }
+                }
+            }
+            of.push(own);
+        }
+        let mut all = BTreeMap::new();
+        for id in &self.entries {
+            for (key, ty) in &of[id.0 as usize] {
+                insert(&mut all, key.clone(), ty)?;
+            }
+        }
+        Ok(all.into_iter().map(|(key, ty)| Parameter { key, ty }).collect())
+    }
+
+    /// How large the trace is.
+    ///
+    /// # Errors
+    /// If one key is declared with two types.
+    pub fn counts(&self) -> Result<Counts, ParameterConflict> {
+        let parameters = self.parameters()?;
+        Ok(Counts {
+            functions: self.functions.len(),
+            nodes: self.functions.iter().map(Function::len).sum(),
+            parameters: parameters.len(),
+            parameter_elements: parameters.iter().map(|p| p.ty.count()).sum(),
+            parameter_bytes: parameters.iter().map(|p| p.ty.bytes()).sum(),
+        })
+    }
+}
+
+fn callees(function: &Function) -> impl Iterator<Item = FunctionId> {
+    function.ids().filter_map(|id| match function.node(id).kind {
+        NodeKind::Call { function, .. } => Some(function),
+        _ => None,
+    })
+}
+
+fn insert(
+    into: &mut BTreeMap<String, TensorType>,
+    key: String,
+    ty: &TensorType,
+) -> Result<(), ParameterConflict> {
+    match into.get(&key) {
+        Some(first) if first != ty => {
+            Err(ParameterConflict { key, first: first.clone(), second: ty.clone() })
+        }
+        Some(_) => Ok(()),
+        None => {
+            into.insert(key, ty.clone());
+            Ok(())
+        }
+    }
+}

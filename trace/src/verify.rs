@@ -1,0 +1,147 @@
+//! What a sound trace satisfies.
+
+use ops::{InferError, TensorType};
+
+use crate::{Function, NodeId, NodeKind, ParameterConflict, Provenance, Trace};
+
+/// Why a trace is not sound.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum VerifyError {
+    /// An operation refuses its operands.
+    #[error("`{function}` %{node} ({}, {}:{}): {source}", .provenance.path, .provenance.file, .provenance.line)]
+    Infer {
+        /// The function.
+        function: String,
+        /// The node.
+        node: usize,
+        /// Where the node comes from.
+        provenance: Provenance,
+        /// What the operation says.
+        source: InferError,
+    },
+    /// A node has another type than its operation gives it.
+    #[error("`{function}` %{node} ({}, {}:{}): its type is `{found}`, expected `{expected}`",
+        .provenance.path, .provenance.file, .provenance.line)]
+    Type {
+        /// The function.
+        function: String,
+        /// The node.
+        node: usize,
+        /// Where the node comes from.
+        provenance: Provenance,
+        /// What it should be.
+        expected: String,
+        /// What it is.
+        found: String,
+    },
+    /// The structure is broken.
+    #[error("`{function}` %{node}: {what}")]
+    Structure {
+        /// The function.
+        function: String,
+        /// The node.
+        node: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Two functions of one name.
+    #[error("two functions are named `{0}`")]
+    DuplicateFunction(String),
+    /// A parameter with two types.
+    #[error(transparent)]
+    Parameter(#[from] ParameterConflict),
+}
+
+impl Trace {
+    /// Checks everything that later stages rely on: types, operand positions, order, calls, names.
+    ///
+    /// # Errors
+    /// The first thing that does not hold.
+    pub fn verify(&self) -> Result<(), VerifyError> {
+        for (i, function) in self.functions.iter().enumerate() {
+            if self.functions[..i].iter().any(|f| f.name == function.name) {
+                return Err(VerifyError::DuplicateFunction(function.name.clone()));
+            }
+            let mut inputs = Vec::new();
+            for id in function.ids() {
+                self.verify_node(i, function, id)?;
+                if let NodeKind::Input { index, .. } = function.node(id).kind {
+                    inputs.push(index);
+                }
+            }
+            inputs.sort_unstable();
+            let structure = |node: usize, what| VerifyError::Structure { function: function.name.clone(), node, what };
+            if !inputs.iter().copied().eq(0..inputs.len()) {
+                return Err(structure(0, "inputs are not numbered 0, 1, …"));
+            }
+            for output in &function.outputs {
+                if output.node.index() >= function.len() {
+                    return Err(structure(output.node.index(), "a result is no node"));
+                }
+                if function.node(output.node).types.len() != 1 {
+                    return Err(structure(output.node.index(), "a call is returned instead of one of its results"));
+                }
+            }
+        }
+        self.parameters()?;
+        Ok(())
+    }
+
+    fn verify_node(&self, at: usize, function: &Function, id: NodeId) -> Result<(), VerifyError> {
+        let node = function.node(id);
+        let structure =
+            |what| Err(VerifyError::Structure { function: function.name.clone(), node: id.index(), what });
+        if !function.positions(id).into_iter().eq(0..function.positions(id).len() as u32) {
+            return structure("operand positions are not 0, 1, …");
+        }
+        let operands = function.operands(id);
+        if operands.iter().any(|o| *o >= id) {
+            return structure("an operand does not come before its user");
+        }
+        let is_call = |id: NodeId| matches!(function.node(id).kind, NodeKind::Call { .. });
+        if !matches!(node.kind, NodeKind::Result { .. }) && operands.iter().any(|&o| is_call(o)) {
+            return structure("a call is used instead of one of its results");
+        }
+        if !node.axes.is_empty() && node.axes.len() != node.ty().rank() {
+            return structure("there are not as many axis names as axes");
+        }
+        let types: Vec<&TensorType> = operands.iter().map(|&o| function.node(o).ty()).collect();
+        let expected: Vec<TensorType> = match &node.kind {
+            NodeKind::Input { .. } => node.types.clone(),
+            NodeKind::Parameter(parameter) => vec![parameter.ty.clone()],
+            NodeKind::Op(op) => vec![op.infer(&types).map_err(|source| VerifyError::Infer {
+                function: function.name.clone(),
+                node: id.index(),
+                provenance: node.provenance.clone(),
+                source,
+            })?],
+            NodeKind::Call { function: callee, .. } => {
+                if callee.0 as usize >= at {
+                    return structure("a call of a function that does not come before");
+                }
+                let callee = self.function(*callee);
+                if !callee.inputs().iter().map(|(_, ty)| *ty).eq(types) {
+                    return structure("a call's arguments do not have the types of the function's inputs");
+                }
+                callee.output_types().into_iter().cloned().collect()
+            }
+            NodeKind::Result { index } => match operands[..] {
+                [call] if is_call(call) && *index < function.node(call).types.len() => {
+                    vec![function.node(call).types[*index].clone()]
+                }
+                _ => return structure("a `result` needs a call that has it"),
+            },
+        };
+        if node.types != expected {
+            let text = |types: &[TensorType]| types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ");
+            return Err(VerifyError::Type {
+                function: function.name.clone(),
+                node: id.index(),
+                provenance: node.provenance.clone(),
+                expected: text(&expected),
+                found: text(&node.types),
+            });
+        }
+        Ok(())
+    }
+}
