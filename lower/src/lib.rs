@@ -1,1 +1,42 @@
-//! Converters and the module text that iree-compile accepts.
+//! Converters (composite to primitives) and the module text that iree-compile accepts.
+//!
+//! [`expand`] replaces every composite op by primitives: its result is still a [`trace::Trace`], which can be
+//! dumped, evaluated and compared. [`lower`] writes it as StableHLO.
+
+mod expand;
+mod linear;
+mod module;
+mod rms_norm;
+mod rope;
+mod sdpa;
+
+pub use expand::expand;
+pub use module::{Argument, Module, Signature, lower};
+
+/// Why a trace cannot be lowered.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LowerError {
+    /// A converter or an operation refuses its operands.
+    #[error("`{function}` %{node}: {source}")]
+    Infer {
+        /// The function.
+        function: String,
+        /// The node.
+        node: usize,
+        /// What the operation says.
+        source: ops::InferError,
+    },
+    /// A composite op, which has no spelling.
+    #[error("`{function}` %{node}: `{op}` is a composite; `expand` the trace before it is lowered")]
+    Composite {
+        /// The function.
+        function: String,
+        /// The node.
+        node: usize,
+        /// The operation.
+        op: &'static str,
+    },
+    /// A parameter with two types.
+    #[error(transparent)]
+    Parameter(#[from] trace::ParameterConflict),
+}

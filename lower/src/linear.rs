@@ -1,0 +1,32 @@
+//! `linear` in primitives.
+
+use ops::ops::{BinaryKind, BroadcastInDim, DotGeneral, Linear, Reshape};
+use ops::{ElementType, InferError};
+use trace::{Builder, NodeId};
+
+/// A matrix product summed in f32, plus the bias, rounded once. The weight is never widened before the product:
+/// that would double the bytes read per token.
+pub(crate) fn convert(b: &mut Builder<'_>, _: &Linear, operands: &[NodeId]) -> Result<NodeId, InferError> {
+    let (x, weight) = (operands[0], operands[1]);
+    let (ty, outputs) = (b.ty(x).clone(), b.ty(weight).shape[0]);
+    let (rows, inputs) = (ty.shape[..ty.rank() - 1].iter().product(), ty.shape[ty.rank() - 1]);
+    let flat = b.op(Reshape { shape: vec![rows, inputs] }, &[x])?;
+    let product = DotGeneral {
+        left_batch: vec![],
+        right_batch: vec![],
+        left_contract: vec![1],
+        right_contract: vec![1],
+        element: ElementType::F32,
+    };
+    let mut sum = b.op(product, &[flat, weight])?;
+    if let Some(&bias) = operands.get(2) {
+        let bias = b.convert(bias, ElementType::F32)?;
+        let bias = b.op(BroadcastInDim { shape: vec![rows, outputs], axes: vec![1] }, &[bias])?;
+        sum = b.binary(BinaryKind::Add, sum, bias)?;
+    }
+    let rounded = b.convert(sum, ty.element)?;
+    let mut shape = ty.shape;
+    shape.pop();
+    shape.push(outputs);
+    b.op(Reshape { shape }, &[rounded])
+}

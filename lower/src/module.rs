@@ -1,0 +1,311 @@
+//! The module text: StableHLO, with a location on every op and every weight as an IREE parameter.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+
+use ops::{ElementType, Literal, Operand, Spelling, Statements, TensorType};
+use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Trace, resolve_key};
+
+use crate::LowerError;
+
+/// Constants above this size are globals, written once for all functions.
+const INLINE_BYTES: usize = 1024;
+
+/// An argument or result of an entry point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Argument {
+    /// Its name.
+    pub name: String,
+    /// Its type. An `i32[]` argument is passed as a host scalar.
+    pub ty: TensorType,
+}
+
+impl Argument {
+    /// Whether the argument is an `i32` of the host: offsets are resolved there, a device tensor would be read
+    /// back at every call.
+    pub fn is_host_scalar(&self) -> bool {
+        host_scalar(&self.ty)
+    }
+}
+
+fn host_scalar(ty: &TensorType) -> bool {
+    ty.rank() == 0 && ty.element == ElementType::I32
+}
+
+/// How an entry point is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// The function's name.
+    pub name: String,
+    /// The arguments in order.
+    pub arguments: Vec<Argument>,
+    /// The results in order.
+    pub results: Vec<Argument>,
+}
+
+/// A program in StableHLO.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module {
+    /// The text that iree-compile takes.
+    pub text: String,
+    /// The same text without locations: equal programs have equal texts wherever they were declared.
+    pub text_without_locs: String,
+    /// The entry points.
+    pub signatures: Vec<Signature>,
+    /// The parameters, sorted by key. They are read in the scope `model`.
+    pub parameters: Vec<Parameter>,
+}
+
+impl Module {
+    /// How often each op occurs, calls not expanded.
+    pub fn histogram(&self) -> BTreeMap<String, usize> {
+        let mut histogram = BTreeMap::new();
+        for line in self.text_without_locs.lines() {
+            let words = line.split_once(" = ").map(|(_, rhs)| rhs.trim_start_matches('"'));
+            if let Some(op) = words.and_then(|rhs| rhs.strip_prefix("stablehlo.")) {
+                let end = op.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(op.len());
+                *histogram.entry(op[..end].to_owned()).or_insert(0) += 1;
+            }
+        }
+        histogram
+    }
+}
+
+/// Writes a trace of primitives as a StableHLO module. A function that is no entry point becomes a private one,
+/// which takes its weights as arguments.
+///
+/// # Errors
+/// If a composite is left, or one parameter has two types.
+pub fn lower(trace: &Trace) -> Result<Module, LowerError> {
+    let parameters = trace.parameters()?;
+    let mut writer = Writer { trace, weights: Vec::new(), constants: HashMap::new(), globals: Vec::new() };
+    let mut bodies = Vec::new();
+    for (index, function) in trace.functions.iter().enumerate() {
+        let weights = writer.weights_of(function);
+        writer.weights.push(weights);
+        let entry = trace.entries.iter().any(|id| id.0 as usize == index);
+        bodies.push(writer.function(function, index, entry)?);
+    }
+    let signatures = trace.entries.iter().map(|&id| signature(trace.function(id))).collect();
+    let text = |locs: bool| {
+        let mut text = String::from("module @tracewright {\n");
+        for Parameter { key, ty } in &parameters {
+            let _ = writeln!(
+                text,
+                "  util.global private @\"{key}\" = #flow.parameter.named<\"model\"::\"{key}\"> : {}",
+                ty.mlir()
+            );
+        }
+        for (index, literal) in writer.globals.iter().enumerate() {
+            let _ = writeln!(text, "  util.global private @constant{index} = {}", literal.mlir());
+        }
+        for body in &bodies {
+            body.print(&mut text, locs);
+        }
+        text + "}\n"
+    };
+    Ok(Module { text: text(true), text_without_locs: text(false), signatures, parameters })
+}
+
+fn signature(function: &Function) -> Signature {
+    let inputs = function.inputs().into_iter();
+    let outputs = function.outputs.iter().zip(function.output_types());
+    Signature {
+        name: function.name.clone(),
+        arguments: inputs.map(|(name, ty)| Argument { name: name.into(), ty: ty.clone() }).collect(),
+        results: outputs.map(|(o, ty)| Argument { name: o.name.clone(), ty: ty.clone() }).collect(),
+    }
+}
+
+struct Writer<'a> {
+    trace: &'a Trace,
+    /// Of each function: the weights it and its callees read, under the names they have in it.
+    weights: Vec<Vec<Parameter>>,
+    constants: HashMap<Literal, usize>,
+    globals: Vec<Literal>,
+}
+
+/// A function's text: its header, its statements with their locations, its end.
+struct Body {
+    header: String,
+    statements: Vec<(String, Provenance)>,
+    end: String,
+}
+
+impl Body {
+    fn print(&self, text: &mut String, locs: bool) {
+        text.push_str(&self.header);
+        for (statement, provenance) in &self.statements {
+            text.push_str("    ");
+            text.push_str(statement);
+            if locs {
+                // A slash between levels, so that graph viewers show the model's own structure.
+                let path = provenance.path.replace('.', "/").replace("/*", ".*");
+                let _ = write!(text, " loc(\"{path}\"(\"{}\":{}:0))", provenance.file, provenance.line);
+            }
+            text.push('\n');
+        }
+        text.push_str(&self.end);
+    }
+}
+
+/// Statements of one node, numbered from where the function is.
+struct Fresh<'a> {
+    statements: &'a mut Vec<(String, Provenance)>,
+    provenance: &'a Provenance,
+    next: &'a mut usize,
+}
+
+impl Statements for Fresh<'_> {
+    fn statement(&mut self, rhs: String) -> String {
+        let name = format!("%{}", self.next);
+        *self.next += 1;
+        self.statements.push((format!("{name} = {rhs}"), self.provenance.clone()));
+        name
+    }
+}
+
+impl Writer<'_> {
+    fn weights_of(&self, function: &Function) -> Vec<Parameter> {
+        let mut weights: BTreeMap<String, TensorType> = BTreeMap::new();
+        for id in function.ids() {
+            match &function.node(id).kind {
+                NodeKind::Parameter(parameter) => {
+                    weights.insert(parameter.key.clone(), parameter.ty.clone());
+                }
+                NodeKind::Call { function: callee, prefix } => {
+                    let pattern = &self.trace.function(*callee).prefix;
+                    for Parameter { key, ty } in &self.weights[callee.0 as usize] {
+                        weights.insert(resolve_key(key, pattern, prefix), ty.clone());
+                    }
+                }
+                _ => {}
+            }
+        }
+        weights.into_iter().map(|(key, ty)| Parameter { key, ty }).collect()
+    }
+
+    fn function(&mut self, function: &Function, index: usize, entry: bool) -> Result<Body, LowerError> {
+        let mut arguments = Vec::new();
+        let mut statements = Vec::new();
+        let mut next = 0;
+        // The name of each value; of a call, the name of its group of results.
+        let mut names: Vec<String> = vec![String::new(); function.len()];
+        let mut weight_names: HashMap<String, String> = HashMap::new();
+        for (i, (_, ty)) in function.inputs().into_iter().enumerate() {
+            let ty = if entry && host_scalar(ty) { "i32".into() } else { ty.mlir() };
+            arguments.push(format!("%arg{i}: {ty}"));
+        }
+        if !entry {
+            for (i, parameter) in self.weights[index].iter().enumerate() {
+                arguments.push(format!("%weight{i}: {}", parameter.ty.mlir()));
+                weight_names.insert(parameter.key.clone(), format!("%weight{i}"));
+            }
+        }
+        for id in function.ids() {
+            let node = function.node(id);
+            let mut fresh = Fresh { statements: &mut statements, provenance: &node.provenance, next: &mut next };
+            let operands: Vec<NodeId> = function.operands(id);
+            names[id.index()] = match &node.kind {
+                NodeKind::Input { index, .. } if entry && host_scalar(node.ty()) => {
+                    fresh.statement(format!("tensor.from_elements %arg{index} : tensor<i32>"))
+                }
+                NodeKind::Input { index, .. } => format!("%arg{index}"),
+                NodeKind::Parameter(parameter) => load(&mut fresh, &mut weight_names, parameter),
+                NodeKind::Op(ops::Op::Constant(op)) if is_global(&op.value) => {
+                    let global = *self.constants.entry(op.value.clone()).or_insert_with(|| {
+                        self.globals.push(op.value.clone());
+                        self.globals.len() - 1
+                    });
+                    fresh.statement(format!("util.global.load immutable @constant{global} : {}", node.ty().mlir()))
+                }
+                NodeKind::Op(op) => {
+                    let values: Vec<Operand<'_>> = operands
+                        .iter()
+                        .map(|o| Operand { name: &names[o.index()], ty: function.node(*o).ty() })
+                        .collect();
+                    match op.spell(&mut fresh, &values, node.ty()) {
+                        Spelling::Primitive(rhs) => fresh.statement(rhs),
+                        Spelling::Composite => {
+                            return Err(LowerError::Composite {
+                                function: function.name.clone(),
+                                node: id.index(),
+                                op: op.name(),
+                            });
+                        }
+                    }
+                }
+                NodeKind::Call { function: callee, prefix } => {
+                    let target = self.trace.function(*callee);
+                    let mut values: Vec<(String, String)> = operands
+                        .iter()
+                        .map(|o| (names[o.index()].clone(), function.node(*o).ty().mlir()))
+                        .collect();
+                    for Parameter { key, ty } in &self.weights[callee.0 as usize] {
+                        let parameter =
+                            Parameter { key: resolve_key(key, &target.prefix, prefix), ty: ty.clone() };
+                        values.push((load(&mut fresh, &mut weight_names, &parameter), ty.mlir()));
+                    }
+                    call(&mut fresh, &target.name, &values, &node.types)
+                }
+                NodeKind::Result { index } => {
+                    let call = operands[0];
+                    match function.node(call).types.len() {
+                        1 => names[call.index()].clone(),
+                        _ => format!("{}#{index}", names[call.index()]),
+                    }
+                }
+            };
+        }
+        let results: Vec<String> = function.output_types().iter().map(|ty| ty.mlir()).collect();
+        let returned: Vec<&str> = function.outputs.iter().map(|o| names[o.node.index()].as_str()).collect();
+        let visibility = if entry { "" } else { "private " };
+        Ok(Body {
+            header: format!(
+                "  func.func {visibility}@{}({}) -> ({}) {{\n",
+                function.name,
+                arguments.join(", "),
+                results.join(", ")
+            ),
+            statements,
+            end: format!("    return {} : {}\n  }}\n", returned.join(", "), results.join(", ")),
+        })
+    }
+}
+
+/// A constant that is written once for all functions. Splats are cheap and fold, whatever their size.
+fn is_global(literal: &Literal) -> bool {
+    literal.as_splat().is_none() && literal.ty().bytes() > INLINE_BYTES
+}
+
+/// The name of a weight, loaded once in a function.
+fn load(fresh: &mut Fresh<'_>, names: &mut HashMap<String, String>, parameter: &Parameter) -> String {
+    let Parameter { key, ty } = parameter;
+    match names.get(key) {
+        Some(name) => name.clone(),
+        None => {
+            let name = fresh.statement(format!("util.global.load immutable @\"{key}\" : {}", ty.mlir()));
+            names.insert(key.clone(), name.clone());
+            name
+        }
+    }
+}
+
+fn call(fresh: &mut Fresh<'_>, callee: &str, values: &[(String, String)], results: &[TensorType]) -> String {
+    let names: Vec<&str> = values.iter().map(|(name, _)| name.as_str()).collect();
+    let types: Vec<&str> = values.iter().map(|(_, ty)| ty.as_str()).collect();
+    let results_text: Vec<String> = results.iter().map(TensorType::mlir).collect();
+    let rhs = format!(
+        "call @{callee}({}) : ({}) -> ({})",
+        names.join(", "),
+        types.join(", "),
+        results_text.join(", ")
+    );
+    if results.len() == 1 {
+        return fresh.statement(rhs);
+    }
+    let name = format!("%{}", fresh.next);
+    *fresh.next += 1;
+    fresh.statements.push((format!("{name}:{} = {rhs}", results.len()), fresh.provenance.clone()));
+    name
+}

@@ -1,0 +1,48 @@
+//! `rope` in primitives.
+
+use ops::InferError;
+use ops::ops::{BinaryKind, BroadcastInDim, Concatenate, Narrow, Reshape, Rope, RopeLayout};
+use trace::{Builder, NodeId};
+
+/// (a, b) → (a·cos − b·sin, b·cos + a·sin); features beyond the tables' pass through.
+pub(crate) fn convert(b: &mut Builder<'_>, op: &Rope, operands: &[NodeId]) -> Result<NodeId, InferError> {
+    let [x, cos, sin] = operands else { unreachable!("inferred") };
+    let shape = b.ty(*x).shape.clone();
+    let (last, features) = (shape.len() - 1, shape[shape.len() - 1]);
+    let half = b.ty(*cos).shape[1];
+
+    // The two elements of each pair, side by side along `pair_axis` of `rotated`.
+    let rotated = match 2 * half == features {
+        true => *x,
+        false => b.op(Narrow { axis: last, start: 0, length: 2 * half }, &[*x])?,
+    };
+    let (rotated, pair_axis, pair_length) = match op.layout {
+        RopeLayout::HalfSplit => (rotated, last, half),
+        RopeLayout::Interleaved => {
+            let paired = [&shape[..last], &[half, 2]].concat();
+            (b.op(Reshape { shape: paired }, &[rotated])?, last + 1, 1)
+        }
+    };
+    let first = b.op(Narrow { axis: pair_axis, start: 0, length: pair_length }, &[rotated])?;
+    let second = b.op(Narrow { axis: pair_axis, start: pair_length, length: pair_length }, &[rotated])?;
+
+    let like = BroadcastInDim { shape: b.ty(first).shape.clone(), axes: vec![op.axis, last] };
+    let cos = b.op(like.clone(), &[*cos])?;
+    let sin = b.op(like, &[*sin])?;
+    let mut turn = |kind, a: NodeId, c: NodeId| {
+        let (by_cos, by_sin) =
+            (b.binary(BinaryKind::Multiply, a, cos)?, b.binary(BinaryKind::Multiply, c, sin)?);
+        b.binary(kind, by_cos, by_sin)
+    };
+    let turned_first = turn(BinaryKind::Subtract, first, second)?;
+    let turned_second = turn(BinaryKind::Add, second, first)?;
+    let mut result = b.op(Concatenate { axis: pair_axis }, &[turned_first, turned_second])?;
+    if op.layout == RopeLayout::Interleaved {
+        result = b.op(Reshape { shape: [&shape[..last], &[2 * half]].concat() }, &[result])?;
+    }
+    if 2 * half < features {
+        let rest = b.op(Narrow { axis: last, start: 2 * half, length: features - 2 * half }, &[*x])?;
+        result = b.op(Concatenate { axis: last }, &[result, rest])?;
+    }
+    Ok(result)
+}
