@@ -392,7 +392,7 @@ void tw_parameters_release(tw_parameters_t* parameters) {
 
 static iree_status_t tw_program_initialize(tw_runtime_t* runtime, const void* vmfb, size_t size,
                                            tw_parameters_t* const* parameters, size_t parameter_count,
-                                           tw_program_t* program) {
+                                           bool* verified, tw_program_t* program) {
   IREE_RETURN_IF_ERROR(iree_allocator_malloc_aligned(tw_host(), iree_max(size, (size_t)1),
                                                      TW_ARCHIVE_ALIGNMENT, 0, &program->archive));
   memcpy(program->archive, vmfb, size);
@@ -400,6 +400,7 @@ static iree_status_t tw_program_initialize(tw_runtime_t* runtime, const void* vm
       runtime->instance, IREE_VM_BYTECODE_MODULE_FLAG_NONE,
       iree_make_const_byte_span(program->archive, size), iree_allocator_null(), tw_host(),
       &program->module));
+  *verified = true;
 
   iree_io_parameter_provider_t** providers = NULL;
   iree_vm_module_t* hal = NULL;
@@ -430,11 +431,12 @@ static iree_status_t tw_program_initialize(tw_runtime_t* runtime, const void* vm
 
 tw_status_t* tw_program_load(tw_runtime_t* runtime, const void* vmfb, size_t size,
                              tw_parameters_t* const* parameters, size_t parameter_count,
-                             tw_program_t** out) {
+                             bool* verified, tw_program_t** out) {
+  *verified = false;
   tw_program_t* program = NULL;
   IREE_RETURN_IF_ERROR(iree_allocator_malloc(tw_host(), sizeof(*program), (void**)&program));
   iree_status_t status =
-      tw_program_initialize(runtime, vmfb, size, parameters, parameter_count, program);
+      tw_program_initialize(runtime, vmfb, size, parameters, parameter_count, verified, program);
   if (iree_status_is_ok(status)) {
     *out = program;
   } else {

@@ -58,10 +58,10 @@ tw_status_t* tw_parameters_add_splat(tw_parameters_t* parameters, const char* ke
                                      uint64_t length, const uint8_t* pattern, size_t pattern_length);
 void tw_parameters_release(tw_parameters_t* parameters);
 
-// |vmfb| is copied.
+// |vmfb| is copied. |verified| tells whether it is a whole module: then a failure is about something else.
 tw_status_t* tw_program_load(tw_runtime_t* runtime, const void* vmfb, size_t size,
                              tw_parameters_t* const* parameters, size_t parameter_count,
-                             tw_program_t** out);
+                             bool* verified, tw_program_t** out);
 size_t tw_program_export_count(const tw_program_t* program);
 tw_status_t* tw_program_export_name(const tw_program_t* program, size_t ordinal, const char** text,
                                     size_t* length);

@@ -51,12 +51,15 @@ pub fn compile(
     let folder = folder.map_err(|source| io_error("create a folder in", &cache.dir, source))?;
     let output = folder.path().join("module.vmfb");
     let log = folder.path().join("module.log");
-    let said = compiler.run(module.text, options, &output, &log).map_err(|error| {
+    let said = compiler.run(module.text, options, &output, &log).map_err(|mut error| {
         // Kept for whoever looks into it; if even that fails, the compiler's error matters more.
-        for extension in ["mlir", "log"] {
-            let _ = fs::rename(log.with_extension(extension), cache.path(&key, extension));
+        let kept = cache.path(&key, "log");
+        if error.keeps_log(&kept) {
+            for extension in ["mlir", "log"] {
+                let _ = fs::rename(log.with_extension(extension), kept.with_extension(extension));
+            }
         }
-        error.with_log(cache.path(&key, "log"))
+        error
     })?;
     let vmfb = fs::read(&output).map_err(|source| io_error("read", &output, source))?;
     cache.store(&key, &vmfb)?;

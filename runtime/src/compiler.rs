@@ -68,12 +68,15 @@ pub enum CompileError {
 }
 
 impl CompileError {
-    /// The same error with the log moved to `path`.
-    pub(crate) fn with_log(mut self, path: PathBuf) -> Self {
-        if let Self::TimedOut { log, .. } | Self::Killed { log, .. } | Self::Failed { log, .. } = &mut self {
-            *log = path;
+    /// Whether the error names a log, which is then at `path`.
+    pub(crate) fn keeps_log(&mut self, path: &Path) -> bool {
+        match self {
+            Self::TimedOut { log, .. } | Self::Killed { log, .. } | Self::Failed { log, .. } => {
+                path.clone_into(log);
+                true
+            }
+            _ => false,
         }
-        self
     }
 }
 
@@ -203,9 +206,10 @@ impl Compiler {
         let folder = tempfile::tempdir();
         let folder =
             folder.map_err(|source| io_error("create a folder in", &std::env::temp_dir(), source))?;
-        let options = CompileOptions { target: target.clone(), flags: vec!["--compile-to=abi".into()] };
+        let options =
+            CompileOptions { target: target.clone(), flags: vec!["--compile-to=preprocessing".into()] };
         let module = "func.func @f() { return }";
-        let output = folder.path().join("module.abi.mlir");
+        let output = folder.path().join("resolved.mlir");
         let log = folder.path().join("module.log");
         self.run(module, &options, &output, &log)?;
         let text = fs::read_to_string(&output).map_err(|source| io_error("read", &output, source))?;
@@ -234,9 +238,11 @@ impl Compiler {
         fs::write(&module, text).map_err(|source| io_error("write", &module, source))?;
         let sink = fs::File::create(log).map_err(|source| io_error("create", log, source))?;
         let also = sink.try_clone().map_err(|source| io_error("open", log, source))?;
+        // From standard input: the path of a file would become part of the compiled module.
+        let input = fs::File::open(&module).map_err(|source| io_error("open", &module, source))?;
         let mut command = Command::new(&self.path);
-        command.arg(&module).arg("-o").arg(output).args(options.all_flags());
-        command.stdin(Stdio::null()).stdout(sink).stderr(also);
+        command.args(["-", "-o"]).arg(output).args(options.all_flags());
+        command.stdin(input).stdout(sink).stderr(also);
         let status = child::run(&mut command, self.timeout, self.interrupt.as_deref());
         let said = fs::read(log).map_err(|source| io_error("read", log, source))?;
         let said = String::from_utf8_lossy(&said).into_owned();

@@ -141,6 +141,7 @@ unsafe extern "C" {
         size: usize,
         parameters: *const *mut RawParameters,
         parameter_count: usize,
+        verified: *mut bool,
         out: *mut *mut RawProgram,
     ) -> *mut RawStatus;
     fn tw_program_export_count(program: *const RawProgram) -> usize;
@@ -354,10 +355,14 @@ impl Parameters {
 }
 
 impl Program {
-    /// Loads a module; its initializers run here.
-    pub(crate) fn load(runtime: &Runtime, vmfb: &[u8], parameters: &[Parameters]) -> Result<Self, Status> {
+    /// Loads a module; its initializers run here. A failure comes with whether the module is whole.
+    pub(crate) fn load(
+        runtime: &Runtime,
+        vmfb: &[u8],
+        parameters: &[Parameters],
+    ) -> Result<Self, (Status, bool)> {
         let parameters: Vec<_> = parameters.iter().map(|p| p.0.as_ptr()).collect();
-        let mut raw = ptr::null_mut();
+        let (mut raw, mut verified) = (ptr::null_mut(), false);
         // SAFETY: everything is alive; the vmfb is copied and IREE retains the scopes.
         let status = unsafe {
             tw_program_load(
@@ -366,10 +371,11 @@ impl Program {
                 vmfb.len(),
                 parameters.as_ptr(),
                 parameters.len(),
+                &mut verified,
                 &mut raw,
             )
         };
-        Self::take(status, raw)
+        Self::take(status, raw).map_err(|status| (status, verified))
     }
 
     pub(crate) fn export_count(&self) -> usize {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::buffer::Buffer;
 use crate::device::Runtime;
-use crate::error::{Error, Status};
+use crate::error::{Error, Status, StatusCode};
 use crate::ffi;
 use crate::parameters::Parameters;
 
@@ -31,7 +31,9 @@ impl Program {
     /// Loads a compiled module, whose parameters are looked up here.
     pub fn load(runtime: &Runtime, vmfb: impl AsRef<[u8]>, parameters: &[Parameters]) -> Result<Self, Error> {
         let parameters = parameters.iter().map(ffi::Parameters::new).collect::<Result<Vec<_>, _>>()?;
-        let raw = ffi::Program::load(runtime.raw(), vmfb.as_ref(), &parameters).map_err(load_error)?;
+        let vmfb = vmfb.as_ref();
+        check_end(vmfb).map_err(Error::NotAModule)?;
+        let raw = ffi::Program::load(runtime.raw(), vmfb, &parameters).map_err(load_error)?;
         let exports = exports(&raw).map_err(Error::Load)?;
         Ok(Self(Rc::new(Inner { raw, exports, runtime: runtime.clone() })))
     }
@@ -68,9 +70,37 @@ fn exports(raw: &ffi::Program) -> Result<Vec<Export>, Status> {
     Ok(exports)
 }
 
-/// What went wrong, as far as the status tells.
-fn load_error(status: Status) -> Error {
-    Error::Load(status)
+/// A module is a zip file too. IREE does not read the directory at its end, so it would not notice
+/// that the last bytes are missing.
+fn check_end(vmfb: &[u8]) -> Result<(), Status> {
+    const END_RECORD: usize = 22;
+    let end = vmfb.len().saturating_sub(END_RECORD);
+    if vmfb.starts_with(b"PK\x03\x04") && !vmfb[end..].starts_with(b"PK\x05\x06") {
+        return Err(Status { code: StatusCode::DataLoss, message: "the end of the file is missing".into() });
+    }
+    Ok(())
+}
+
+/// What went wrong, as far as IREE's words tell.
+fn load_error((status, verified): (Status, bool)) -> Error {
+    let says = |words: &[&str]| words.iter().any(|word| status.message.contains(word));
+    if says(&[
+        "version mismatch",
+        "HAL device `",
+        "no executable loader",
+        "required import",
+        "required features",
+    ]) {
+        Error::OtherVersion(status)
+    } else if !verified {
+        Error::NotAModule(status)
+    } else if says(&["no parameter found", "no provider registered"]) {
+        Error::MissingParameter(status)
+    } else if says(&["parameter `"]) && says(&["out of bounds"]) {
+        Error::ShortParameter(status)
+    } else {
+        Error::Load(status)
+    }
 }
 
 /// An argument of a call.

@@ -25,10 +25,33 @@ fn a_truncated_module_is_refused_wherever_it_ends() {
     let vmfb = vmfb(IDENTITY);
     let runtime = local();
     Program::load(&runtime, &vmfb, &[]).unwrap();
-    let cuts = (0..vmfb.len() - 1).step_by(vmfb.len() / 40 + 1).chain([vmfb.len() * 99 / 100]);
+    let cuts = (0..vmfb.len()).step_by(vmfb.len() / 40 + 1).chain([vmfb.len() - 1]);
     for cut in cuts {
         let error = Program::load(&runtime, &vmfb[..cut], &[]).err().map(|e| (cut, vmfb.len(), e));
         let (_, _, error) = error.unwrap_or_else(|| panic!("{cut} of {} bytes load", vmfb.len()));
         assert!(matches!(error, Error::NotAModule(_)), "{cut} of {} bytes: {error:?}", vmfb.len());
     }
+}
+
+#[test]
+fn a_module_of_another_version_is_refused() {
+    let mut vmfb = vmfb(IDENTITY);
+    // The bytecode version of IREE 3.13, major and minor, as the module's header has it.
+    let at = vmfb.windows(4).position(|window| window == [0, 0, 17, 0]).expect("a version");
+    vmfb[at + 2] -= 1;
+    let error = Program::load(&local(), &vmfb, &[]).err().unwrap();
+    assert!(matches!(error, Error::OtherVersion(_)), "{error:?}");
+    let message = error.to_string();
+    assert!(message.contains("has 16.0") && message.contains(WHEEL), "{message}");
+}
+
+#[test]
+fn a_module_for_another_processor_is_refused() {
+    let (_folder, cache) = cache();
+    let triple = if cfg!(target_arch = "aarch64") { "x86_64-linux-gnu" } else { "aarch64-linux-gnu" };
+    let target = Target { triple: Some(triple.into()), cpu: "generic".into(), cpu_features: None };
+    let options = CompileOptions { target, ..CompileOptions::default() };
+    let compiled = compile(&compiler(), &module(IDENTITY), &options, &cache).unwrap();
+    let error = Program::load(&local(), &compiled.vmfb, &[]).err().unwrap();
+    assert!(matches!(error, Error::OtherVersion(_)), "{error:?}");
 }
