@@ -1,0 +1,207 @@
+//! What a `model!` says, as it is written: right or wrong is for [`check`](crate::check) to say.
+
+use proc_macro2::Group;
+use syn::{Attribute, Generics, Ident, Lit, LitInt, Token, Type, TypePath, Visibility};
+
+/// A whole invocation; the first block is the root.
+pub struct Model {
+    pub blocks: Vec<Block>,
+}
+
+/// `vis Name<T: Float>(Config) { … }`, or an inner block `Name { … }`.
+pub struct Block {
+    pub attrs: Vec<Attribute>,
+    pub vis: Visibility,
+    pub name: Ident,
+    pub generics: Generics,
+    pub config: Option<Type>,
+    pub dims: Vec<Dims>,
+    pub caches: Vec<Cache>,
+    pub fields: Vec<Field>,
+    pub functions: Vec<Function>,
+}
+
+/// `dims { V = vocab_size, … }`.
+pub struct Dims {
+    pub keyword: Ident,
+    pub dims: Vec<Dim>,
+}
+
+/// `E = head_dim or D / H`.
+pub struct Dim {
+    pub name: Ident,
+    pub value: Extent,
+}
+
+/// The right-hand side of a dim.
+pub enum Extent {
+    /// A key of the configuration: begins with a lower-case letter.
+    Key(Ident),
+    /// An earlier dim: begins with an upper-case letter.
+    Dim(Ident),
+    Integer(LitInt),
+    Product(Box<Extent>, Box<Extent>),
+    Quotient(Box<Extent>, Box<Extent>),
+    /// `key or …`, where the key is optional.
+    Or(Ident, Box<Extent>),
+}
+
+/// `cache { L of [K, E] }`.
+pub struct Cache {
+    pub keyword: Ident,
+    pub layers: Ident,
+    pub axes: Vec<Ident>,
+}
+
+/// `name: type`.
+pub struct Field {
+    pub attrs: Vec<Attribute>,
+    pub name: Ident,
+    pub ty: FieldType,
+}
+
+pub enum FieldType {
+    Leaf(Box<Leaf>),
+    /// A block of this `model!`.
+    Here(Ident),
+    /// A block from elsewhere: a path or generic arguments.
+    Elsewhere(TypePath),
+    /// `[Layer; L]`.
+    Array(Box<FieldType>, Ident),
+}
+
+/// `Linear<F32>[D -> V](bias if key) = tied(path) if key`.
+pub struct Leaf {
+    pub name: Ident,
+    /// Its own element type, if it does not share the model's.
+    pub element: Option<Type>,
+    /// The axes before the arrow, or all of them.
+    pub axes: Vec<Ident>,
+    /// The axes behind the arrow.
+    pub outputs: Option<(Token![->], Vec<Ident>)>,
+    pub settings: Vec<Setting>,
+    pub tied: Option<Tied>,
+}
+
+/// `bias`, `bias if attention_bias`, `eps = rms_norm_eps`.
+pub struct Setting {
+    pub name: Ident,
+    pub value: SettingValue,
+}
+
+pub enum SettingValue {
+    Bare,
+    If(Ident),
+    Name(Ident),
+    Literal(Lit),
+}
+
+/// `tied(model.embed_tokens) if tie_word_embeddings`.
+pub struct Tied {
+    pub path: Vec<Ident>,
+    pub condition: Option<Ident>,
+}
+
+/// `fn forward(x: T[B, S, D]) -> T[B, S, D] { … }`.
+pub struct Function {
+    pub attrs: Vec<Attribute>,
+    pub name: Ident,
+    /// A `self` that nobody needs to write.
+    pub receiver: Option<Token![self]>,
+    pub arguments: Vec<Argument>,
+    pub output: Option<SignatureType>,
+    /// Braces and all, as written.
+    pub body: Group,
+}
+
+pub struct Argument {
+    pub mutability: Option<Token![mut]>,
+    pub name: Ident,
+    pub ty: SignatureType,
+}
+
+pub enum SignatureType {
+    Tensor(TensorType),
+    /// `&T[…]`, which is never right.
+    TensorReference(Token![&], TensorType),
+    Tuple(Vec<SignatureType>),
+    Rust(Type),
+}
+
+/// `T[B, S, D]`.
+pub struct TensorType {
+    pub element: Ident,
+    pub axes: Vec<Ident>,
+}
+
+impl Model {
+    pub fn root(&self) -> &Block {
+        &self.blocks[0]
+    }
+
+    pub fn block(&self, name: &Ident) -> Option<&Block> {
+        self.blocks.iter().find(|block| block.name == *name)
+    }
+
+    pub fn dims(&self) -> impl Iterator<Item = &Dim> {
+        self.root().dims.iter().flat_map(|section| &section.dims)
+    }
+
+    pub fn is_dim(&self, axis: &Ident) -> bool {
+        self.dims().any(|dim| dim.name == *axis)
+    }
+}
+
+impl Block {
+    pub fn field(&self, name: &Ident) -> Option<&Field> {
+        self.fields.iter().find(|field| field.name == *name)
+    }
+
+    pub fn function(&self, name: &str) -> Option<&Function> {
+        self.functions.iter().find(|function| function.name == name)
+    }
+}
+
+impl FieldType {
+    /// The type itself, or that of the elements of an array.
+    pub fn element(&self) -> &FieldType {
+        match self {
+            FieldType::Array(element, _) => element.element(),
+            other => other,
+        }
+    }
+}
+
+impl Leaf {
+    /// The axes of the stored weight, in their order: a linear map stores its outputs first.
+    pub fn stored(&self) -> Vec<&Ident> {
+        let outputs = self.outputs.iter().flat_map(|(_, outputs)| outputs);
+        outputs.chain(&self.axes).collect()
+    }
+}
+
+impl Function {
+    /// Every tensor type of the signature.
+    pub fn tensors(&self) -> Vec<&TensorType> {
+        let mut found = Vec::new();
+        for ty in self.arguments.iter().map(|argument| &argument.ty).chain(&self.output) {
+            ty.tensors(&mut found);
+        }
+        found
+    }
+}
+
+impl SignatureType {
+    fn tensors<'a>(&'a self, found: &mut Vec<&'a TensorType>) {
+        match self {
+            SignatureType::Tensor(tensor) | SignatureType::TensorReference(_, tensor) => found.push(tensor),
+            SignatureType::Tuple(parts) => parts.iter().for_each(|part| part.tensors(found)),
+            SignatureType::Rust(_) => {}
+        }
+    }
+}
+
+/// Whether a name in `dims` is that of an axis rather than a key of the configuration.
+pub fn is_axis_name(name: &Ident) -> bool {
+    name.to_string().starts_with(char::is_uppercase)
+}

@@ -1,0 +1,577 @@
+//! Code for a declaration without mistakes. The bodies stay as they are written.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{format_ident, quote, quote_spanned};
+use syn::{Attribute, Ident, Type, Visibility};
+
+use crate::ast::*;
+use crate::leaf::{Argument as Takes, ELEMENTS, SettingKind, leaf_kind};
+use crate::paths;
+
+pub fn generate(model: &Model) -> TokenStream {
+    let generator = Generator { model, dsl: paths::dsl() };
+    let blocks = model.blocks.iter().map(|block| generator.block(block));
+    let root = generator.root();
+    quote!(#(#blocks)* #root)
+}
+
+struct Generator<'a> {
+    model: &'a Model,
+    dsl: TokenStream,
+}
+
+impl Generator<'_> {
+    /// The struct and its methods.
+    fn block(&self, block: &Block) -> TokenStream {
+        let Self { model, dsl } = self;
+        let root = model.root();
+        let (name, attrs, config) = (&block.name, &block.attrs, &root.config);
+        // An inner block is as visible as the root, unless it says otherwise.
+        let vis = match &block.vis {
+            Visibility::Inherited => &root.vis,
+            own => own,
+        };
+        let docs = default_docs(attrs, || format!("The block `{name}` of [`{}`].", root.name));
+        let (generics, arguments, bounds) = root.generics.split_for_impl();
+        let (declaration, element) = (&root.generics, self.element());
+
+        let names: Vec<&Ident> = block.fields.iter().map(|field| &field.name).collect();
+        let types = block.fields.iter().map(|field| self.field_type(&field.ty));
+        let field_docs = block.fields.iter().map(|field| {
+            let (attrs, docs) =
+                (&field.attrs, default_docs(&field.attrs, || format!("The field `{}`.", field.name)));
+            quote!(#(#attrs)* #docs)
+        });
+        let built = block.fields.iter().map(|field| self.build(field));
+        let calls = block.fields.iter().map(|field| self.call(field));
+        let functions = block.functions.iter().map(|function| self.function(block, function));
+        let root_name = &root.name;
+        quote! {
+            #(#attrs)*
+            #docs
+            #[allow(dead_code)]
+            #vis struct #name #declaration #bounds {
+                /// The place in the model, and so in the checkpoint.
+                pub scope: #dsl::Scope,
+                /// The configuration.
+                pub config: ::std::rc::Rc<#config>,
+                /// The extents of the declared axes.
+                pub dims: #dsl::__private::Dims,
+                #(#field_docs pub #names: #types,)*
+                __element: ::core::marker::PhantomData<#element>,
+            }
+
+            #[allow(dead_code, clippy::all)]
+            impl #generics #name #arguments #bounds {
+                /// The block at a place of the model.
+                ///
+                /// # Errors
+                /// If an extent that the configuration gives is not what `dims` declares.
+                pub fn build(
+                    scope: #dsl::Scope,
+                    config: &::std::rc::Rc<#config>,
+                ) -> ::core::result::Result<Self, #dsl::BuildError> {
+                    let dims = <#root_name #arguments>::__dims(config)?;
+                    ::core::result::Result::Ok(Self {
+                        #(#names: #built,)*
+                        scope,
+                        config: ::std::rc::Rc::clone(config),
+                        dims,
+                        __element: ::core::marker::PhantomData,
+                    })
+                }
+
+                /// The extent of an axis that `dims` declares.
+                pub fn dim(&self, axis: #dsl::Axis) -> usize {
+                    self.dims.extent(axis)
+                }
+
+                #(#calls)*
+            }
+
+            #[allow(dead_code)]
+            impl #generics #name #arguments #bounds {
+                #(#functions)*
+            }
+        }
+    }
+
+    /// What only the root has: the extents, `new`, and `CausalLm` if there is a cache.
+    fn root(&self) -> TokenStream {
+        let Self { model, dsl } = self;
+        let root = model.root();
+        let (name, config) = (&root.name, &root.config);
+        let (generics, arguments, bounds) = root.generics.split_for_impl();
+        let extents = model.dims().map(|dim| {
+            let (local, value, axis) = (local(&dim.name), self.extent(&dim.value), dim.name.to_string());
+            let key = self.text(&dim.value);
+            quote! {
+                let #local: usize = #value;
+                if #local == 0 {
+                    return ::core::result::Result::Err(#dsl::BuildError::Empty { key: #key.into(), axis: #axis.into() });
+                }
+            }
+        });
+        let dims = model.dims().map(|dim| {
+            let (local, axis) = (local(&dim.name), dim.name.to_string());
+            quote!(#dsl::Dim { axis: #dsl::Axis(#axis), extent: #local })
+        });
+        let causal = root.caches.iter().map(|cache| self.causal(cache));
+        quote! {
+            #[allow(dead_code, non_snake_case, clippy::all)]
+            impl #generics #name #arguments #bounds {
+                fn __dims(config: &#config) -> ::core::result::Result<#dsl::__private::Dims, #dsl::BuildError> {
+                    #(#extents)*
+                    ::core::result::Result::Ok(#dsl::__private::Dims(::std::vec![#(#dims),*]))
+                }
+
+                /// The model of a configuration, with keys as the checkpoint has them.
+                ///
+                /// # Errors
+                /// If an extent that the configuration gives is not what `dims` declares.
+                pub fn new(config: &#config) -> ::core::result::Result<Self, #dsl::BuildError> {
+                    Self::build(#dsl::Scope::root(""), &::std::rc::Rc::new(::core::clone::Clone::clone(config)))
+                }
+            }
+            #(#causal)*
+        }
+    }
+
+    fn causal(&self, cache: &Cache) -> TokenStream {
+        let Self { model, dsl } = self;
+        let root = model.root();
+        let (name, config, element) = (&root.name, &root.config, self.element());
+        let (generics, arguments, bounds) = root.generics.split_for_impl();
+        let axis = |axis: &Ident| {
+            let axis = axis.to_string();
+            quote!(self.dims.extent(#dsl::Axis(#axis)))
+        };
+        let (layers, extents) = (axis(&cache.layers), cache.axes.iter().map(axis));
+        let fields = ["heads", "features"].map(|field| Ident::new(field, Span::call_site()));
+        let functions =
+            ["forward", "score"].into_iter().filter_map(|function| root.function(function)).map(|function| {
+                let (function, here) = (&function.name, function.name.span());
+                let call = quote_spanned!(here=> <#name #arguments>::#function(self, tokens, at, cache));
+                quote! {
+                    fn #function(
+                        &self,
+                        tokens: #dsl::Tensor<#dsl::I32>,
+                        at: #dsl::Position,
+                        cache: &mut #dsl::KvCache<#element>,
+                    ) -> #dsl::Tensor<#dsl::F32> {
+                        #call
+                    }
+                }
+            });
+        quote! {
+            impl #generics #dsl::CausalLm for #name #arguments #bounds {
+                type Element = #element;
+                type Config = #config;
+
+                fn new(config: &#config) -> ::core::result::Result<Self, #dsl::BuildError> {
+                    <#name #arguments>::new(config)
+                }
+
+                fn cache_layers(&self) -> ::std::vec::Vec<#dsl::CacheLayer> {
+                    ::std::vec![#dsl::CacheLayer { #(#fields: #extents),* }; #layers]
+                }
+
+                #(#functions)*
+            }
+        }
+    }
+
+    /// The type parameter's name.
+    fn element(&self) -> &Ident {
+        match self.model.root().generics.type_params().next() {
+            Some(parameter) => &parameter.ident,
+            None => unreachable!("checked"),
+        }
+    }
+
+    fn leaf_type(&self, leaf: &Leaf) -> TokenStream {
+        let (dsl, name, element) = (&self.dsl, &leaf.name, self.leaf_element(leaf));
+        quote!(#dsl::#name<#element>)
+    }
+
+    fn leaf_element(&self, leaf: &Leaf) -> TokenStream {
+        let shared = self.element();
+        leaf.element.as_ref().map_or_else(|| quote!(#shared), |own| quote!(#own))
+    }
+
+    fn field_type(&self, ty: &FieldType) -> TokenStream {
+        match ty {
+            FieldType::Leaf(leaf) => self.leaf_type(leaf),
+            FieldType::Here(name) => {
+                let (_, arguments, _) = self.model.root().generics.split_for_impl();
+                quote!(#name #arguments)
+            }
+            FieldType::Elsewhere(ty) => quote!(#ty),
+            FieldType::Array(element, _) => {
+                let element = self.field_type(element);
+                quote!(::std::vec::Vec<#element>)
+            }
+        }
+    }
+
+    /// The expression that builds a field, within `build`.
+    fn build(&self, field: &Field) -> TokenStream {
+        let name = field.name.to_string();
+        match &field.ty {
+            FieldType::Leaf(leaf) => self.build_leaf(&name, leaf),
+            FieldType::Array(element, length) => {
+                let (dsl, length) = (&self.dsl, length.to_string());
+                let block = self.build_block(element, quote!(scope.element(#name, index)));
+                quote! {
+                    (0..dims.extent(#dsl::Axis(#length)))
+                        .map(|index| #block)
+                        .collect::<::core::result::Result<::std::vec::Vec<_>, _>>()?
+                }
+            }
+            block => {
+                let built = self.build_block(block, quote!(scope.child(#name)));
+                quote!(#built?)
+            }
+        }
+    }
+
+    fn build_block(&self, ty: &FieldType, scope: TokenStream) -> TokenStream {
+        let (dsl, block) = (&self.dsl, self.field_type(ty));
+        match ty {
+            FieldType::Elsewhere(path) => {
+                // At the user's path: a configuration without the `Project` it needs is reported there.
+                let here = path.path.segments.last().map_or_else(Span::call_site, |last| last.ident.span());
+                quote_spanned!(here=> <#block>::build(#scope, &::std::rc::Rc::new(#dsl::Project::project(&**config))))
+            }
+            _ => quote!(<#block>::build(#scope, config)),
+        }
+    }
+
+    fn build_leaf(&self, name: &str, leaf: &Leaf) -> TokenStream {
+        let (dsl, ty) = (&self.dsl, self.leaf_type(leaf));
+        let dims = |axes: &[Ident]| {
+            let axes = axes.iter().map(Ident::to_string);
+            quote!(&[#(dims.dim(#dsl::Axis(#axes))),*])
+        };
+        let inputs = dims(&leaf.axes);
+        let outputs = leaf.outputs.iter().map(|(_, outputs)| dims(outputs));
+        let settings = leaf.settings.iter().map(|setting| {
+            let (method, kind) =
+                (&setting.name, leaf_kind(&leaf.name).and_then(|kind| kind.setting(&setting.name)));
+            let value = match (&setting.value, kind) {
+                (SettingValue::Bare, _) => quote!(true),
+                (SettingValue::Literal(literal), _) => quote!(#literal),
+                (SettingValue::Name(word), Some(SettingKind::Word(ty, words))) => {
+                    let variant =
+                        words.iter().find(|(known, _)| word == known).map_or("", |(_, variant)| variant);
+                    let (ty, variant) = (Ident::new(ty, Span::call_site()), Ident::new(variant, word.span()));
+                    quote!(#dsl::#ty::#variant)
+                }
+                (SettingValue::If(key) | SettingValue::Name(key), _) => quote!(config.#key),
+            };
+            quote!(.#method(#value))
+        });
+        let leaf_built = quote!(#ty::build(scope.child(#name), #inputs #(, #outputs)*)#(#settings)*);
+        let Some(tied) = &leaf.tied else { return leaf_built };
+        let path = tied.path.iter().map(Ident::to_string).collect::<Vec<_>>().join(".");
+        let tie = quote!(leaf.tied(scope.child(#path)));
+        match &tied.condition {
+            None => quote!({ let leaf = #leaf_built; #tie }),
+            Some(key) => quote!({ let leaf = #leaf_built; if config.#key { #tie } else { leaf } }),
+        }
+    }
+
+    /// `self.field(x)`: for leaves and the blocks of this `model!`.
+    fn call(&self, field: &Field) -> TokenStream {
+        let (dsl, name) = (&self.dsl, &field.name);
+        let docs = format!("Applies [`{name}`](Self#structfield.{name}).");
+        match &field.ty {
+            FieldType::Leaf(leaf) => {
+                let (ty, element) = (self.leaf_type(leaf), self.leaf_element(leaf));
+                let argument = match leaf_kind(&leaf.name).map(|kind| &kind.argument) {
+                    Some(Takes::Ids) => Some(quote!(#dsl::Tensor<#dsl::I32>)),
+                    Some(Takes::Tensor) => Some(quote!(#dsl::Tensor<#element>)),
+                    Some(Takes::Nothing) | None => None,
+                };
+                let (parameter, value, argument) = match argument {
+                    Some(ty) => (quote!(, x: #ty), quote!(x), ty),
+                    None => (quote!(), quote!(()), quote!(())),
+                };
+                quote! {
+                    #[doc = #docs]
+                    #[track_caller]
+                    pub fn #name(&self #parameter) -> <#ty as #dsl::Call<#argument>>::Output {
+                        #dsl::Call::call(&self.#name, #value)
+                    }
+                }
+            }
+            FieldType::Here(block) => {
+                let Some(forward) = self.model.block(block).and_then(|block| block.function("forward"))
+                else {
+                    unreachable!("checked")
+                };
+                let (arguments, output) = (self.parameters(forward, false), self.output(forward));
+                let values = forward.arguments.iter().map(|argument| &argument.name);
+                quote! {
+                    #[doc = #docs]
+                    #[track_caller]
+                    pub fn #name(&self, #arguments) -> #output {
+                        self.#name.forward(#(#values),*)
+                    }
+                }
+            }
+            FieldType::Elsewhere(_) | FieldType::Array(..) => TokenStream::new(),
+        }
+    }
+
+    /// The public function, which checks its arguments and results and may share its recording with its siblings;
+    /// and the one that holds the body.
+    fn function(&self, block: &Block, function: &Function) -> TokenStream {
+        let dsl = &self.dsl;
+        let Function { attrs, name, body, .. } = function;
+        let title = format!("{}::{name}", block.name);
+        let docs = default_docs(attrs, || format!("`{name}` of the block `{}`.", block.name));
+        let (doc_attrs, lint_attrs): (Vec<_>, Vec<_>) =
+            attrs.iter().partition(|attr| attr.path().is_ident("doc"));
+        let inner = format_ident!("__{name}");
+        let (parameters, inner_parameters) =
+            (self.parameters(function, false), self.parameters(function, true));
+        let output = self.output(function);
+        let axes = self.axes(function);
+
+        let names: Vec<&Ident> = function.arguments.iter().map(|argument| &argument.name).collect();
+        let (mut passed, mut bound, mut lent, mut states, mut kept) =
+            (vec![], vec![], vec![], vec![], vec![]);
+        for argument in &function.arguments {
+            let name = &argument.name;
+            match &argument.ty {
+                SignatureType::Rust(Type::Reference(reference)) => {
+                    let owned = &reference.elem;
+                    passed.push(quote!(<#owned as ::core::clone::Clone>::clone(#name)));
+                    if reference.mutability.is_some() {
+                        bound.push(quote!(mut #name));
+                        lent.push(quote!(&mut #name));
+                        states.push(name);
+                        kept.push(format_ident!("__{name}"));
+                    } else {
+                        bound.push(quote!(#name));
+                        lent.push(quote!(&#name));
+                    }
+                }
+                _ => {
+                    passed.push(quote!(#name));
+                    bound.push(quote!(#name));
+                    lent.push(quote!(#name));
+                }
+            }
+        }
+        let signature = Ident::new("__signature", Span::call_site());
+        let checks = function.arguments.iter().zip(&names).map(|(argument, name)| {
+            let text = name.to_string();
+            self.check_argument(&signature, &argument.ty, &text, quote!(#name))
+        });
+        let returned = Ident::new("__returned", Span::call_site());
+        let result = function.output.as_ref().map(|ty| self.check_result(&signature, ty, quote!(#returned)));
+        // At the function's name, which is the line that a call node then bears.
+        let run = quote_spanned!(name.span()=> #dsl::__private::block);
+        quote! {
+            #(#doc_attrs)*
+            #docs
+            #[allow(unused_mut, clippy::all)]
+            pub fn #name(&self, #parameters) -> #output {
+                let (#returned, (#(#kept,)*)) = #run(
+                    &self.scope,
+                    #title,
+                    (#(#passed,)*),
+                    |(#(#bound,)*)| {
+                        #axes
+                        let mut #signature = #dsl::__private::Signature::new(#title, &self.dims);
+                        #(#checks)*
+                        let #returned = self.#inner(#(#lent),*);
+                        (#result, (#(#states,)*))
+                    },
+                );
+                #(*#states = #kept;)*
+                #returned
+            }
+
+            #(#lint_attrs)*
+            fn #inner(&self, #inner_parameters) -> #output {
+                #axes
+                #body
+            }
+        }
+    }
+
+    /// A constant for each axis that the function can name: the dims, and the free ones of its signature.
+    fn axes(&self, function: &Function) -> TokenStream {
+        let dsl = &self.dsl;
+        let mut axes: Vec<&Ident> = self.model.dims().map(|dim| &dim.name).collect();
+        for axis in function.tensors().into_iter().flat_map(|tensor| &tensor.axes) {
+            if !axes.contains(&axis) {
+                axes.push(axis);
+            }
+        }
+        let names = axes.iter().map(|axis| axis.to_string());
+        quote! {
+            #(
+                #[allow(non_upper_case_globals, unused)]
+                const #axes: #dsl::Axis = #dsl::Axis(#names);
+            )*
+        }
+    }
+
+    /// `x: Tensor<T>, at: &Attend<T>`; `mut` belongs to the body alone.
+    fn parameters(&self, function: &Function, with_mut: bool) -> TokenStream {
+        let parameters = function.arguments.iter().map(|argument| {
+            let (name, ty) = (&argument.name, self.signature_type(&argument.ty));
+            let mutability = argument.mutability.filter(|_| with_mut);
+            quote!(#mutability #name: #ty)
+        });
+        quote!(#(#parameters),*)
+    }
+
+    fn output(&self, function: &Function) -> TokenStream {
+        function.output.as_ref().map_or_else(|| quote!(()), |ty| self.signature_type(ty))
+    }
+
+    fn signature_type(&self, ty: &SignatureType) -> TokenStream {
+        match ty {
+            SignatureType::Tensor(tensor) | SignatureType::TensorReference(_, tensor) => {
+                let (dsl, element) = (&self.dsl, &tensor.element);
+                let known = ELEMENTS.iter().find(|(name, _)| element == name && element != self.element());
+                let element = match known {
+                    Some((_, ty)) => {
+                        let ty = Ident::new(ty, element.span());
+                        quote!(#dsl::#ty)
+                    }
+                    None => quote!(#element),
+                };
+                quote_spanned!(tensor.element.span()=> #dsl::Tensor<#element>)
+            }
+            SignatureType::Tuple(parts) => {
+                let parts = parts.iter().map(|part| self.signature_type(part));
+                quote!((#(#parts,)*))
+            }
+            SignatureType::Rust(ty) => quote!(#ty),
+        }
+    }
+
+    /// Statements that compare the tensors of an argument with their declared axes, at the user's tokens.
+    fn check_argument(
+        &self,
+        signature: &Ident,
+        ty: &SignatureType,
+        name: &str,
+        value: TokenStream,
+    ) -> TokenStream {
+        match ty {
+            SignatureType::Tensor(tensor) => {
+                let axes = &tensor.axes;
+                quote_spanned!(tensor.element.span()=> #signature.tensor(#name, #value, &[#(#axes),*]);)
+            }
+            SignatureType::Tuple(parts) => parts
+                .iter()
+                .enumerate()
+                .map(|(i, part)| {
+                    let index = syn::Index::from(i);
+                    self.check_argument(signature, part, &format!("{name}.{i}"), quote!(#value.#index))
+                })
+                .collect(),
+            SignatureType::TensorReference(..) | SignatureType::Rust(_) => TokenStream::new(),
+        }
+    }
+
+    /// The result with its tensors compared with their declared axes, at the user's tokens.
+    fn check_result(&self, signature: &Ident, ty: &SignatureType, value: TokenStream) -> TokenStream {
+        match ty {
+            SignatureType::Tensor(tensor) => {
+                let axes = &tensor.axes;
+                quote_spanned!(tensor.element.span()=> #signature.result(#value, &[#(#axes),*]))
+            }
+            SignatureType::Tuple(parts) => {
+                let parts = parts.iter().enumerate().map(|(i, part)| {
+                    let index = syn::Index::from(i);
+                    self.check_result(signature, part, quote!(#value.#index))
+                });
+                quote!((#(#parts,)*))
+            }
+            SignatureType::TensorReference(..) | SignatureType::Rust(_) => value,
+        }
+    }
+
+    /// The value of a dim, within `__dims`.
+    fn extent(&self, extent: &Extent) -> TokenStream {
+        let dsl = &self.dsl;
+        match extent {
+            Extent::Key(key) => quote!(config.#key),
+            Extent::Dim(name) => {
+                let local = local(name);
+                quote!(#local)
+            }
+            Extent::Integer(literal) => {
+                let value = literal.base10_digits().parse::<usize>().unwrap_or_default();
+                quote!(#value)
+            }
+            Extent::Product(a, b) => {
+                let (key, a, b) = (self.text(extent), self.extent(a), self.extent(b));
+                quote! {
+                    usize::checked_mul(#a, #b).ok_or_else(|| #dsl::BuildError::Key {
+                        key: #key.into(),
+                        found: "too large to count".into(),
+                        expected: "the extent of an axis".into(),
+                    })?
+                }
+            }
+            Extent::Quotient(a, b) => {
+                let (dividend, divisor) = (self.text(a), self.text(b));
+                let (a, b) = (self.extent(a), self.extent(b));
+                quote!(#dsl::__private::divide((#dividend, #a), (#divisor, #b))?)
+            }
+            Extent::Or(key, default) => {
+                let default = self.extent(default);
+                quote! {
+                    match config.#key {
+                        ::core::option::Option::Some(extent) => extent,
+                        ::core::option::Option::None => #default,
+                    }
+                }
+            }
+        }
+    }
+
+    /// An extent in terms of configuration keys, as messages name it.
+    fn text(&self, extent: &Extent) -> String {
+        let factor = |extent: &Extent| match extent {
+            Extent::Product(..) | Extent::Quotient(..) | Extent::Or(..) => format!("({})", self.text(extent)),
+            Extent::Dim(_) | Extent::Key(_) | Extent::Integer(_) => self.text(extent),
+        };
+        match extent {
+            Extent::Key(key) => key.to_string(),
+            Extent::Dim(name) => match self.model.dims().find(|dim| dim.name == *name) {
+                Some(Dim {
+                    value: value @ (Extent::Key(_) | Extent::Integer(_) | Extent::Dim(_)), ..
+                }) => self.text(value),
+                _ => name.to_string(),
+            },
+            Extent::Integer(literal) => literal.to_string(),
+            Extent::Product(a, b) => format!("{} * {}", factor(a), factor(b)),
+            Extent::Quotient(a, b) => format!("{} / {}", factor(a), factor(b)),
+            Extent::Or(key, default) => format!("{key} or {}", self.text(default)),
+        }
+    }
+}
+
+/// A local variable that no constant of the user's can be mistaken for.
+fn local(name: &Ident) -> Ident {
+    format_ident!("__{name}")
+}
+
+/// A doc comment for what has none.
+fn default_docs(attrs: &[Attribute], text: impl FnOnce() -> String) -> Option<TokenStream> {
+    let documented = attrs.iter().any(|attr| attr.path().is_ident("doc"));
+    (!documented).then(|| {
+        let text = text();
+        quote!(#[doc = #text])
+    })
+}

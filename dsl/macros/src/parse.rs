@@ -1,0 +1,383 @@
+//! Tokens become the AST. A mistake costs the item it stands in; the rest is read on.
+
+use proc_macro2::{Delimiter, Group, TokenTree};
+use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream, Parser};
+use syn::punctuated::Punctuated;
+use syn::token::{Brace, Bracket, Paren};
+use syn::{
+    Attribute, Error, Generics, Ident, Lit, LitInt, PathArguments, Result, Token, Type, TypePath, braced,
+    bracketed, parenthesized,
+};
+
+use crate::ast::*;
+use crate::context::Errors;
+
+/// Reads an invocation as far as it can be read; what cannot goes to `errors`.
+pub fn parse(tokens: proc_macro2::TokenStream, errors: &mut Errors) -> Model {
+    let mut blocks = Vec::new();
+    let read = |input: ParseStream| {
+        while !input.is_empty() {
+            match block(input, errors) {
+                Ok(block) => blocks.push(block),
+                Err(error) => {
+                    errors.push(error);
+                    skip(input, |token| is_group(token, Delimiter::Brace), |_| false);
+                }
+            }
+        }
+        Ok(())
+    };
+    // After a mistake, syn also objects to what was left unread behind it.
+    if let Err(error) = read.parse2(tokens)
+        && errors.is_empty()
+    {
+        errors.push(error);
+    }
+    Model { blocks }
+}
+
+fn block(input: ParseStream, errors: &mut Errors) -> Result<Block> {
+    let attrs = input.call(Attribute::parse_outer)?;
+    let vis = input.parse()?;
+    let name = input.parse()?;
+    let generics: Generics = input.parse()?;
+    let config = match input.peek(Paren) {
+        true => Some(in_parentheses(input, Type::parse)?),
+        false => None,
+    };
+    let content;
+    braced!(content in input);
+    let (dims, caches, fields, functions) = Default::default();
+    let mut block = Block { attrs, vis, name, generics, config, dims, caches, fields, functions };
+    while !content.is_empty() {
+        if let Err(error) = item(&content, &mut block) {
+            errors.push(error);
+            let ends = |token: &TokenTree| is_punct(token, ',') || is_group(token, Delimiter::Brace);
+            skip(&content, ends, |input| input.peek(Token![fn]));
+        }
+    }
+    Ok(block)
+}
+
+fn item(input: ParseStream, block: &mut Block) -> Result<()> {
+    let attrs = input.call(Attribute::parse_outer)?;
+    if input.peek(Token![pub]) {
+        return Err(input.error("the fields and functions of a block are public already; remove `pub`"));
+    }
+    if input.peek(Token![fn]) {
+        block.functions.push(function(attrs, input)?);
+    } else if input.peek(Ident::peek_any) && input.peek2(Brace) {
+        section(input, block)?;
+        input.parse::<Option<Token![,]>>()?;
+    } else {
+        block.fields.push(field(attrs, input)?);
+        if !input.is_empty() && !input.peek(Token![fn]) {
+            input.parse::<Token![,]>()?;
+        }
+    }
+    Ok(())
+}
+
+fn section(input: ParseStream, block: &mut Block) -> Result<()> {
+    let keyword: Ident = input.parse()?;
+    let content;
+    braced!(content in input);
+    if keyword == "dims" {
+        let dims = content.parse_terminated(dim, Token![,])?.into_iter().collect();
+        block.dims.push(Dims { keyword, dims });
+    } else if keyword == "cache" {
+        let layers = content.parse()?;
+        let of: Ident = content.parse()?;
+        if of != "of" {
+            return Err(Error::new(of.span(), "expected `of`, as in `cache { L of [K, E] }`"));
+        }
+        let axes = in_brackets(&content, axes)?;
+        at_end(&content)?;
+        block.caches.push(Cache { keyword, layers, axes });
+    } else {
+        let message = format!(
+            "unknown section `{keyword}`; a block has `dims {{ … }}`, `cache {{ … }}`, fields and functions"
+        );
+        return Err(Error::new(keyword.span(), message));
+    }
+    Ok(())
+}
+
+fn dim(input: ParseStream) -> Result<Dim> {
+    let name: Ident = input.parse()?;
+    if !is_axis_name(&name) {
+        let message = format!(
+            "the axis `{name}` must begin with an upper-case letter, to differ from configuration keys"
+        );
+        return Err(Error::new(name.span(), message));
+    }
+    input.parse::<Token![=]>()?;
+    Ok(Dim { name, value: extent(input)? })
+}
+
+fn extent(input: ParseStream) -> Result<Extent> {
+    let first = product(input)?;
+    if !input.peek(Ident) {
+        return match input.peek(Token![+]) || input.peek(Token![-]) {
+            true => {
+                Err(input.error("a dim is a product or an exact quotient; compute sums in the configuration"))
+            }
+            false => Ok(first),
+        };
+    }
+    let or: Ident = input.parse()?;
+    match first {
+        _ if or != "or" => Err(Error::new(or.span(), "expected `or`, `*`, `/` or `,`")),
+        Extent::Key(key) => Ok(Extent::Or(key, Box::new(extent(input)?))),
+        _ => Err(Error::new(or.span(), "only a configuration key can be absent and have a default")),
+    }
+}
+
+fn product(input: ParseStream) -> Result<Extent> {
+    let mut left = factor(input)?;
+    loop {
+        if input.peek(Token![*]) {
+            input.parse::<Token![*]>()?;
+            left = Extent::Product(Box::new(left), Box::new(factor(input)?));
+        } else if input.peek(Token![/]) {
+            input.parse::<Token![/]>()?;
+            left = Extent::Quotient(Box::new(left), Box::new(factor(input)?));
+        } else {
+            return Ok(left);
+        }
+    }
+}
+
+fn factor(input: ParseStream) -> Result<Extent> {
+    if input.peek(Paren) {
+        in_parentheses(input, extent)
+    } else if input.peek(LitInt) {
+        Ok(Extent::Integer(input.parse()?))
+    } else if input.peek(Ident) {
+        let name: Ident = input.parse()?;
+        Ok(if is_axis_name(&name) { Extent::Dim(name) } else { Extent::Key(name) })
+    } else {
+        Err(input.error("expected a configuration key, an earlier dim or an integer"))
+    }
+}
+
+fn field(attrs: Vec<Attribute>, input: ParseStream) -> Result<Field> {
+    let name = input.parse()?;
+    input.parse::<Token![:]>()?;
+    Ok(Field { attrs, name, ty: field_type(input)? })
+}
+
+fn field_type(input: ParseStream) -> Result<FieldType> {
+    if input.peek(Bracket) {
+        return in_brackets(input, |content| {
+            let element = field_type(content)?;
+            content.parse::<Token![;]>()?;
+            if !content.peek(Ident) {
+                return Err(content.error("the length of an array is a dim; declare it in `dims`"));
+            }
+            Ok(FieldType::Array(Box::new(element), content.parse()?))
+        });
+    }
+    let ty: TypePath = input.parse()?;
+    let last = ty.path.segments.last().filter(|_| ty.qself.is_none() && ty.path.segments.len() == 1);
+    match last {
+        Some(segment) if input.peek(Bracket) => Ok(FieldType::Leaf(Box::new(leaf(segment, input)?))),
+        Some(segment) if segment.arguments.is_none() => Ok(FieldType::Here(segment.ident.clone())),
+        _ => Ok(FieldType::Elsewhere(ty)),
+    }
+}
+
+fn leaf(segment: &syn::PathSegment, input: ParseStream) -> Result<Leaf> {
+    let element = match &segment.arguments {
+        PathArguments::None => None,
+        PathArguments::AngleBracketed(arguments) => match arguments.args.first() {
+            Some(syn::GenericArgument::Type(ty)) if arguments.args.len() == 1 => Some(ty.clone()),
+            _ => {
+                return Err(Error::new_spanned(
+                    arguments,
+                    "a leaf takes one element type, as in `Linear<F32>[D -> V]`",
+                ));
+            }
+        },
+        PathArguments::Parenthesized(arguments) => {
+            return Err(Error::new_spanned(
+                arguments,
+                "settings stand behind the axes, as in `Linear[D -> V](bias)`",
+            ));
+        }
+    };
+    let (axes, outputs) = in_brackets(input, |content| {
+        let inputs = axes(content)?;
+        let outputs = match content.peek(Token![->]) {
+            true => Some((content.parse()?, axes(content)?)),
+            false => None,
+        };
+        Ok((inputs, outputs))
+    })?;
+    let settings = match input.peek(Paren) {
+        true => in_parentheses(input, |content| content.parse_terminated(setting, Token![,]))?
+            .into_iter()
+            .collect(),
+        false => Vec::new(),
+    };
+    let tied = match input.peek(Token![=]) {
+        true => Some(tied(input)?),
+        false => None,
+    };
+    Ok(Leaf { name: segment.ident.clone(), element, axes, outputs, settings, tied })
+}
+
+fn setting(input: ParseStream) -> Result<Setting> {
+    let name = input.parse()?;
+    let value = if input.parse::<Option<Token![if]>>()?.is_some() {
+        SettingValue::If(input.parse()?)
+    } else if input.parse::<Option<Token![=]>>()?.is_none() {
+        SettingValue::Bare
+    } else if input.peek(Lit) {
+        SettingValue::Literal(input.parse()?)
+    } else if input.peek(Ident) {
+        SettingValue::Name(input.parse()?)
+    } else {
+        return Err(input.error("expected a configuration key or a literal"));
+    };
+    Ok(Setting { name, value })
+}
+
+fn tied(input: ParseStream) -> Result<Tied> {
+    input.parse::<Token![=]>()?;
+    let keyword: Ident = input.parse()?;
+    if keyword != "tied" {
+        return Err(Error::new(keyword.span(), "expected `tied(field.path)`"));
+    }
+    let path = in_parentheses(input, Punctuated::<Ident, Token![.]>::parse_separated_nonempty)?;
+    let condition = match input.parse::<Option<Token![if]>>()? {
+        Some(_) => Some(input.parse()?),
+        None => None,
+    };
+    Ok(Tied { path: path.into_iter().collect(), condition })
+}
+
+fn function(attrs: Vec<Attribute>, input: ParseStream) -> Result<Function> {
+    input.parse::<Token![fn]>()?;
+    let name = input.parse()?;
+    if input.peek(Token![<]) {
+        return Err(input.error("a function of a block has no generics of its own"));
+    }
+    let content;
+    parenthesized!(content in input);
+    let receiver = receiver(&content)?;
+    let arguments = content.parse_terminated(argument, Token![,])?.into_iter().collect();
+    let output = match input.parse::<Option<Token![->]>>()? {
+        Some(_) => Some(signature_type(input)?),
+        None => None,
+    };
+    if !input.peek(Brace) {
+        return Err(input.error("expected the function's body in braces"));
+    }
+    Ok(Function { attrs, name, receiver, arguments, output, body: input.parse::<Group>()? })
+}
+
+/// A `self` in front of the arguments, in any of its spellings.
+fn receiver(input: ParseStream) -> Result<Option<Token![self]>> {
+    let ahead = input.fork();
+    ahead.parse::<Option<Token![&]>>()?;
+    ahead.parse::<Option<Token![mut]>>()?;
+    if !ahead.peek(Token![self]) {
+        return Ok(None);
+    }
+    input.parse::<Option<Token![&]>>()?;
+    input.parse::<Option<Token![mut]>>()?;
+    let receiver = input.parse()?;
+    if !input.is_empty() {
+        input.parse::<Token![,]>()?;
+    }
+    Ok(Some(receiver))
+}
+
+fn argument(input: ParseStream) -> Result<Argument> {
+    let mutability = input.parse()?;
+    let name = input.parse()?;
+    input.parse::<Token![:]>()?;
+    Ok(Argument { mutability, name, ty: signature_type(input)? })
+}
+
+fn signature_type(input: ParseStream) -> Result<SignatureType> {
+    if input.peek(Ident) && input.peek2(Bracket) {
+        return Ok(SignatureType::Tensor(tensor_type(input)?));
+    }
+    if input.peek(Token![&]) {
+        let ahead = input.fork();
+        let ampersand: Token![&] = ahead.parse()?;
+        ahead.parse::<Option<Token![mut]>>()?;
+        if ahead.peek(Ident) && ahead.peek2(Bracket) {
+            input.parse::<Token![&]>()?;
+            input.parse::<Option<Token![mut]>>()?;
+            return Ok(SignatureType::TensorReference(ampersand, tensor_type(input)?));
+        }
+    }
+    if input.peek(Paren) {
+        let content;
+        parenthesized!(content in input);
+        let parts = content.parse_terminated(signature_type, Token![,])?;
+        return Ok(SignatureType::Tuple(parts.into_iter().collect()));
+    }
+    Ok(SignatureType::Rust(input.parse()?))
+}
+
+fn tensor_type(input: ParseStream) -> Result<TensorType> {
+    Ok(TensorType { element: input.parse()?, axes: in_brackets(input, axes)? })
+}
+
+/// Axes up to an arrow or the end.
+fn axes(input: ParseStream) -> Result<Vec<Ident>> {
+    let mut axes = Vec::new();
+    while input.peek(Ident) {
+        axes.push(input.parse()?);
+        if !input.is_empty() && !input.peek(Token![->]) {
+            input.parse::<Token![,]>()?;
+        }
+    }
+    match input.is_empty() || input.peek(Token![->]) {
+        true => Ok(axes),
+        false => Err(input.error("expected the name of an axis")),
+    }
+}
+
+fn in_brackets<T>(input: ParseStream, parse: impl FnOnce(ParseStream) -> Result<T>) -> Result<T> {
+    let content;
+    bracketed!(content in input);
+    let parsed = parse(&content)?;
+    at_end(&content)?;
+    Ok(parsed)
+}
+
+fn in_parentheses<T>(input: ParseStream, parse: impl FnOnce(ParseStream) -> Result<T>) -> Result<T> {
+    let content;
+    parenthesized!(content in input);
+    let parsed = parse(&content)?;
+    at_end(&content)?;
+    Ok(parsed)
+}
+
+fn at_end(input: ParseStream) -> Result<()> {
+    if input.is_empty() { Ok(()) } else { Err(input.error("unexpected token")) }
+}
+
+/// Passes over tokens up to and with one that ends an item, or up to where the next item begins.
+fn skip(input: ParseStream, ends: impl Fn(&TokenTree) -> bool, begins: impl Fn(ParseStream) -> bool) {
+    while !input.is_empty() && !begins(input) {
+        match input.parse::<TokenTree>() {
+            Ok(token) if !ends(&token) => {}
+            _ => return,
+        }
+    }
+}
+
+fn is_punct(token: &TokenTree, punct: char) -> bool {
+    matches!(token, TokenTree::Punct(p) if p.as_char() == punct)
+}
+
+fn is_group(token: &TokenTree, delimiter: Delimiter) -> bool {
+    matches!(token, TokenTree::Group(group) if group.delimiter() == delimiter)
+}

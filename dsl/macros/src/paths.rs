@@ -1,0 +1,24 @@
+//! Where the dsl is, seen from the crate that calls a macro.
+
+use proc_macro_crate::{FoundCrate, crate_name};
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::quote;
+
+/// The path of the dsl: its own crate if that is a dependency, else inside the facade.
+pub fn dsl() -> TokenStream {
+    let named = |name: &str| Ident::new(name, Span::call_site());
+    match crate_name("tracewright-dsl") {
+        Ok(FoundCrate::Name(name)) => {
+            let name = named(&name);
+            return quote!(::#name);
+        }
+        // The crate's tests and examples know it by this name, and so does the crate itself.
+        Ok(FoundCrate::Itself) => return quote!(::tracewright_dsl),
+        Err(_) => {}
+    }
+    let facade = match crate_name("tracewright") {
+        Ok(FoundCrate::Name(name)) => named(&name),
+        Ok(FoundCrate::Itself) | Err(_) => named("tracewright"),
+    };
+    quote!(::#facade::dsl)
+}
