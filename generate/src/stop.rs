@@ -1,0 +1,176 @@
+//! Where a text ends: stop tokens, which the model chooses, and stop strings, which the user asks for.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::Error;
+use crate::error::read_json;
+
+/// The tokens that end a text: `eos_token_id` of `generation_config.json`, or of `config.json` where the former is
+/// missing or does not say.
+pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, Error> {
+    const KEY: &str = "eos_token_id";
+    for name in ["generation_config.json", "config.json"] {
+        let path = dir.join(name);
+        let Some(config) = read_json(&path)? else { continue };
+        let Some(found) = config.get(KEY).filter(|value| !value.is_null()) else { continue };
+        let ids = match found {
+            Value::Array(ids) => ids.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+        let expected = "a token id or a list of token ids";
+        return ids
+            .iter()
+            .map(|value| {
+                id(value).ok_or_else(|| Error::Key {
+                    path: path.clone(),
+                    key: KEY,
+                    found: found.to_string(),
+                    expected,
+                })
+            })
+            .collect();
+    }
+    Ok(Vec::new())
+}
+
+/// Looks for stop strings in a text that arrives in pieces, and holds back what may be the start of one.
+#[derive(Debug, Clone)]
+pub struct StopStrings {
+    strings: Vec<String>,
+    held: String,
+}
+
+/// What a piece of text gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pushed {
+    /// This much is certain not to be part of a stop string.
+    Text(String),
+    /// A stop string stood there; this is the text in front of it. Nothing comes after.
+    Stop(String),
+}
+
+impl StopStrings {
+    /// Empty strings are ignored: they would stop everything.
+    pub fn new(strings: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let strings =
+            strings.into_iter().map(Into::into).filter(|string: &String| !string.is_empty()).collect();
+        StopStrings { strings, held: String::new() }
+    }
+
+    /// Takes a piece of text. Of several stop strings the one that is complete first wins, then the longest: so it
+    /// does not matter how the text is cut into pieces.
+    pub fn push(&mut self, piece: &str) -> Pushed {
+        self.held.push_str(piece);
+        let found = |string: &String| self.held.find(string).map(|at| (at + string.len(), at));
+        if let Some((_, at)) = self.strings.iter().filter_map(found).min() {
+            self.held.truncate(at);
+            return Pushed::Stop(std::mem::take(&mut self.held));
+        }
+        let begins_stop =
+            |at: &usize| self.strings.iter().any(|string| string.starts_with(&self.held[*at..]));
+        let starts = self.held.char_indices().map(|(at, _)| at);
+        let at = starts.into_iter().find(begins_stop).unwrap_or(self.held.len());
+        let rest = self.held.split_off(at);
+        Pushed::Text(std::mem::replace(&mut self.held, rest))
+    }
+
+    /// What was held back when the text ended otherwise.
+    pub fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+
+    fn tokens(files: &[(&str, &str)]) -> Result<Vec<u32>, Error> {
+        let dir = tempfile::tempdir().unwrap();
+        files.iter().for_each(|(name, text)| fs::write(dir.path().join(name), text).unwrap());
+        stop_tokens(dir.path())
+    }
+
+    #[test]
+    fn stop_tokens_are_one_or_many() {
+        const GENERATION: &str = "generation_config.json";
+        assert_eq!(tokens(&[(GENERATION, r#"{"eos_token_id": [5, 6]}"#)]).unwrap(), [5, 6]);
+        let both = [(GENERATION, r#"{"eos_token_id": 5}"#), ("config.json", r#"{"eos_token_id": 7}"#)];
+        assert_eq!(tokens(&both).unwrap(), [5]);
+        let fallen_back =
+            [(GENERATION, r#"{"eos_token_id": null}"#), ("config.json", r#"{"eos_token_id": 7}"#)];
+        assert_eq!(tokens(&fallen_back).unwrap(), [7]);
+        assert!(tokens(&[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn bad_stop_tokens_name_file_and_key() {
+        let error = tokens(&[("config.json", r#"{"eos_token_id": [1, "x"]}"#)]).unwrap_err().to_string();
+        assert!(error.starts_with("key `eos_token_id` of `"), "{error}");
+        assert!(
+            error.ends_with("config.json` is `[1,\"x\"]`, expected a token id or a list of token ids"),
+            "{error}"
+        );
+        assert!(matches!(tokens(&[("config.json", "{")]), Err(Error::Json { .. })));
+    }
+
+    #[test]
+    fn a_stop_string_is_found_across_pieces() {
+        let mut stop = StopStrings::new(["</s>", "END"]);
+        assert_eq!(stop.push("a<"), Pushed::Text("a".into()));
+        assert_eq!(stop.push("/b<"), Pushed::Text("</b".into()));
+        assert_eq!(stop.push("/s"), Pushed::Text("".into()));
+        assert_eq!(stop.push("> more"), Pushed::Stop("".into()));
+
+        let mut stop = StopStrings::new(["aab"]);
+        assert_eq!(stop.push("aaa"), Pushed::Text("a".into()));
+        assert_eq!(stop.push("b"), Pushed::Stop("".into()));
+        let mut stop = StopStrings::new(["é!", "ab", "abc"]);
+        assert_eq!(stop.push("xé"), Pushed::Text("x".into()));
+        assert_eq!(stop.finish(), "é");
+        assert_eq!(stop.push("zabc"), Pushed::Stop("z".into()));
+    }
+
+    #[test]
+    fn nothing_is_held_without_stop_strings() {
+        let mut stop = StopStrings::new([""]);
+        assert_eq!(stop.push("abc"), Pushed::Text("abc".into()));
+        assert_eq!(stop.finish(), "");
+    }
+
+    proptest! {
+        /// However the text is cut, what comes out is the text before the stop string that is complete first.
+        #[test]
+        fn pieces_do_not_matter(
+            pieces in prop::collection::vec("[abé]{0,4}", 0..12),
+            strings in prop::collection::vec("[abé]{1,4}", 0..3),
+        ) {
+            let text = pieces.concat();
+            let mut stop = StopStrings::new(strings.clone());
+            let (mut out, mut stopped) = (String::new(), false);
+            for piece in &pieces {
+                match stop.push(piece) {
+                    Pushed::Text(text) => out.push_str(&text),
+                    Pushed::Stop(text) => {
+                        out.push_str(&text);
+                        stopped = true;
+                        break;
+                    }
+                }
+            }
+            if !stopped {
+                out.push_str(&stop.finish());
+            }
+            let ends = (1..=text.len()).filter(|&end| text.is_char_boundary(end));
+            let stops = |end: usize| strings.iter().filter(|s| text[..end].ends_with(s.as_str())).map(|s| s.len()).max();
+            let expected = ends.map(|end| (end, stops(end))).find(|(_, len)| len.is_some());
+            prop_assert_eq!(stopped, expected.is_some());
+            let until = expected.map_or(text.len(), |(end, len)| end - len.unwrap());
+            prop_assert_eq!(out.as_str(), &text[..until]);
+        }
+    }
+}

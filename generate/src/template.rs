@@ -1,0 +1,519 @@
+//! Chat templates, rendered as transformers' `apply_chat_template` renders them.
+//!
+//! The environment is that of `utils/chat_template_utils.py`: Jinja with `trim_blocks`, `lstrip_blocks` and loop
+//! controls, `raise_exception`, `strftime_now`, a `tojson` that is `json.dumps`, and `{% generation %}` blocks.
+
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::fmt;
+use std::path::Path;
+
+use jiff::Zoned;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde, ValueKind};
+use minijinja::{Environment, ErrorKind, Value};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use serde_json::{Map, Value as Json};
+
+use crate::Error;
+use crate::error::{read_json, read_text};
+
+/// Steps after which a template is taken for endless; real ones need some thousand.
+const FUEL: u64 = 10_000_000;
+
+/// Names under which a message's reasoning is passed; the first is the standard one.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// A conversation, and what else a template may see.
+#[derive(Debug, Clone, Default)]
+pub struct Chat {
+    /// Objects with `role` and `content`.
+    pub messages: Vec<Json>,
+    /// JSON schemas of the functions that the model may call.
+    pub tools: Option<Vec<Json>>,
+    /// Whether the text ends with the header of the model's answer.
+    pub add_generation_prompt: bool,
+    /// Further variables of the template.
+    pub variables: Map<String, Json>,
+    /// What `strftime_now` formats; the time of rendering where absent.
+    pub now: Option<Zoned>,
+}
+
+/// A model's chat template with its special tokens.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    special_tokens: Map<String, Json>,
+}
+
+impl ChatTemplate {
+    /// Reads the template of a model's folder: `chat_template.jinja`, or else `chat_template` in
+    /// `tokenizer_config.json`. Of several, `tool_use` serves conversations with tools and `default` all others.
+    pub fn load(dir: &Path) -> Result<Self, Error> {
+        let config_path = dir.join("tokenizer_config.json");
+        let config = read_json(&config_path)?.unwrap_or_default();
+        let templates = match read_text(&dir.join("chat_template.jinja"))? {
+            Some(source) => vec![(DEFAULT.to_string(), source)],
+            None => named_templates(&config_path, config.get("chat_template"))?,
+        };
+        if templates.is_empty() {
+            return Err(Error::NoTemplate { dir: dir.to_path_buf() });
+        }
+        let mut special_tokens = special_tokens(read_json(&dir.join("special_tokens_map.json"))?.as_ref());
+        special_tokens.extend(self::special_tokens(Some(&config)));
+        Self::new(templates, special_tokens)
+    }
+
+    /// One template, given as text; `special_tokens` maps names such as `bos_token` to texts.
+    pub fn from_source(source: &str, special_tokens: Map<String, Json>) -> Result<Self, Error> {
+        Self::new(vec![(DEFAULT.to_string(), source.to_string())], special_tokens)
+    }
+
+    fn new(templates: Vec<(String, String)>, special_tokens: Map<String, Json>) -> Result<Self, Error> {
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(syntax_error)?);
+        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_fuel(Some(FUEL));
+        environment.add_filter("tojson", tojson);
+        environment.add_function("raise_exception", raise_exception);
+        for (name, source) in templates {
+            let source = without_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
+            environment.add_template_owned(name, source).map_err(syntax_error)?;
+        }
+        Ok(ChatTemplate { environment, special_tokens })
+    }
+
+    /// The text of a conversation. It spells its special tokens: encode it with `encode_plain`.
+    pub fn render(&self, chat: &Chat) -> Result<String, Error> {
+        let template = match self.environment.get_template("tool_use") {
+            Ok(template) if chat.tools.is_some() => Ok(template),
+            _ => self.environment.get_template(DEFAULT),
+        };
+        let names = || self.environment.templates().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
+        let template = template.map_err(|_| Error::NoDefaultTemplate { names: names() })?;
+        if chat.messages.is_empty() {
+            return Err(Error::EmptyChat);
+        }
+        let messages = chat.messages.iter().enumerate().map(|(i, message)| prepared(i, message));
+        let messages = messages.collect::<Result<Vec<_>, _>>()?;
+        let now = chat.now.clone();
+        let strftime_now = move |format: &str| strftime(now.clone().unwrap_or_else(Zoned::now), format);
+        // A variable of the conversation hides a special token of the same name, and nothing else.
+        let tokens_and_variables = self.special_tokens.iter().chain(&chat.variables);
+        let mut seen: BTreeMap<_, _> =
+            tokens_and_variables.map(|(name, value)| (name.as_str(), Value::from(Serde(value)))).collect();
+        seen.extend([
+            ("messages", Value::from(Serde(&messages))),
+            ("tools", Value::from(Serde(&chat.tools))),
+            ("documents", Value::from(())),
+            ("add_generation_prompt", Value::from(chat.add_generation_prompt)),
+            ("strftime_now", Value::from_function(strftime_now)),
+        ]);
+        template.render(Value::from_pairs(seen)).map_err(|source| match raised(&source) {
+            Some(message) => Error::TemplateRaised { message: message.to_string() },
+            None => Error::TemplateRender { source: Box::new(source) },
+        })
+    }
+}
+
+const DEFAULT: &str = "default";
+
+fn syntax_error(source: minijinja::Error) -> Error {
+    Error::TemplateSyntax { source: Box::new(source) }
+}
+
+/// The templates of a `tokenizer_config.json`: a text, or a list of `{"name", "template"}`.
+fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, String)>, Error> {
+    let bad = |found: &Json| {
+        let expected = "a text or a list of objects with `name` and `template`";
+        Error::Key { path: path.to_path_buf(), key: "chat_template", found: found.to_string(), expected }
+    };
+    match found {
+        None | Some(Json::Null) => Ok(Vec::new()),
+        Some(Json::String(source)) => Ok(vec![(DEFAULT.to_string(), source.clone())]),
+        Some(Json::Array(list)) => {
+            let text = |entry: &Json, key| entry.get(key).and_then(Json::as_str).map(String::from);
+            let named = |entry| text(entry, "name").zip(text(entry, "template")).ok_or_else(|| bad(entry));
+            list.iter().map(named).collect()
+        }
+        Some(other) => Err(bad(other)),
+    }
+}
+
+/// The keys `*_token` of a configuration; a token is its text or an object with `content`.
+fn special_tokens(config: Option<&Json>) -> Map<String, Json> {
+    let entries = config.and_then(Json::as_object).into_iter().flatten();
+    let token = |(key, value): (&String, &Json)| {
+        let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
+        key.ends_with("_token").then(|| (key.clone(), Json::from(text)))
+    };
+    entries.filter_map(token).collect()
+}
+
+/// A message as templates see it: without keys that are null, and its reasoning under every name in use.
+fn prepared(index: usize, message: &Json) -> Result<Map<String, Json>, Error> {
+    let Json::Object(message) = message else {
+        return Err(Error::Message { index, found: message.to_string() });
+    };
+    let kept = message.iter().filter(|(_, value)| !value.is_null());
+    let kept: Map<_, _> = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let Some(reasoning) = REASONING.iter().find_map(|name| kept.get(*name)).cloned() else { return Ok(kept) };
+    let mut out = Map::from_iter([("thinking".to_string(), reasoning.clone())]);
+    out.extend(kept);
+    out.insert("reasoning_content".to_string(), reasoning);
+    Ok(out)
+}
+
+/// `{% generation %}` … `{% endgeneration %}` marks the model's own words for training; to a reader it is a scope.
+fn without_generation(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at);
+        out.push_str(before);
+        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
+        let name = tag[..end].trim_start_matches("{%").trim_end_matches("%}");
+        match name.trim_matches(['-', '+']).trim() {
+            "generation" => out.push_str(&tag[..end].replacen("generation", "with", 1)),
+            "endgeneration" => out.push_str(&tag[..end].replacen("endgeneration", "endwith", 1)),
+            _ => out.push_str(&tag[..end]),
+        }
+        rest = &tag[end..];
+    }
+    out + rest
+}
+
+/// What a template said with `raise_exception`, carried through the engine.
+#[derive(Debug)]
+struct Raised(String);
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Raised {}
+
+fn raise_exception(message: Value) -> Result<Value, minijinja::Error> {
+    let message = message.to_string();
+    Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
+}
+
+fn raised(error: &minijinja::Error) -> Option<&Raised> {
+    let mut source = error.source();
+    while let Some(error) = source {
+        if let Some(raised) = error.downcast_ref() {
+            return Some(raised);
+        }
+        source = error.source();
+    }
+    None
+}
+
+fn strftime(now: Zoned, format: &str) -> Result<String, minijinja::Error> {
+    let text = jiff::fmt::strtime::format(format, &now);
+    text.map_err(|source| invalid(format!("`strftime_now` cannot format `{format}`: {source}")))
+}
+
+fn invalid(what: impl Into<String>) -> minijinja::Error {
+    minijinja::Error::new(ErrorKind::InvalidOperation, what.into())
+}
+
+/// `json.dumps` with `ensure_ascii=False`, unlike Jinja's own filter, which escapes for HTML.
+fn tojson(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
+    let option = |name: &str| options.get::<Option<Value>>(name);
+    let indent = match option("indent")? {
+        None => None,
+        Some(width) if width.kind() == ValueKind::Number => {
+            let width = i64::try_from(width)?;
+            Some(" ".repeat(usize::try_from(width).unwrap_or(0)))
+        }
+        Some(text) if text.is_none() => None,
+        Some(text) => Some(text.to_string()),
+    };
+    let (item, key) = match option("separators")?.filter(|separators| !separators.is_none()) {
+        Some(separators) => {
+            (separators.get_item_by_index(0)?.to_string(), separators.get_item_by_index(1)?.to_string())
+        }
+        None if indent.is_some() => (",".to_string(), ": ".to_string()),
+        None => (", ".to_string(), ": ".to_string()),
+    };
+    let flag = |name| option(name).map(|value| value.is_some_and(|value| value.is_true()));
+    let (ascii, sort_keys) = (flag("ensure_ascii")?, flag("sort_keys")?);
+    options.assert_all_used()?;
+    let mut out = String::new();
+    Dumps { indent, item, key, ascii, sort_keys }.value(value, 0, &mut out)?;
+    Ok(out)
+}
+
+/// The settings of `json.dumps`.
+struct Dumps {
+    indent: Option<String>,
+    item: String,
+    key: String,
+    ascii: bool,
+    sort_keys: bool,
+}
+
+impl Dumps {
+    fn value(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), minijinja::Error> {
+        match value.kind() {
+            ValueKind::None => out.push_str("null"),
+            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => out.push_str(&number(value)?),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items: Vec<_> = value.try_iter()?.collect();
+                self.list(('[', ']'), &items, depth, out, |item, out| self.value(item, depth + 1, out))?;
+            }
+            ValueKind::Map => {
+                let mut keys: Vec<_> = value.try_iter()?.collect();
+                if self.sort_keys {
+                    keys.sort();
+                }
+                self.list(('{', '}'), &keys, depth, out, |key, out| {
+                    match key.kind() {
+                        ValueKind::String => self.string(key.as_str().unwrap_or_default(), out),
+                        ValueKind::None | ValueKind::Bool | ValueKind::Number => {
+                            out.push('"');
+                            self.value(key, depth, out)?;
+                            out.push('"');
+                        }
+                        other => {
+                            return Err(invalid(format!(
+                                "a key of `tojson` is a {other}, expected a string"
+                            )));
+                        }
+                    }
+                    out.push_str(&self.key);
+                    self.value(&value.get_item(key)?, depth + 1, out)
+                })?;
+            }
+            other => return Err(invalid(format!("`tojson` cannot write a value of type {other}"))),
+        }
+        Ok(())
+    }
+
+    fn list(
+        &self,
+        (open, close): (char, char),
+        items: &[Value],
+        depth: usize,
+        out: &mut String,
+        mut write: impl FnMut(&Value, &mut String) -> Result<(), minijinja::Error>,
+    ) -> Result<(), minijinja::Error> {
+        let line = |depth: usize, out: &mut String| {
+            if let Some(indent) = self.indent.as_ref().filter(|_| !items.is_empty()) {
+                out.push('\n');
+                out.push_str(&indent.repeat(depth));
+            }
+        };
+        out.push(open);
+        for (i, item) in items.iter().enumerate() {
+            if i > 0 {
+                out.push_str(&self.item);
+            }
+            line(depth + 1, out);
+            write(item, out)?;
+        }
+        line(depth, out);
+        out.push(close);
+        Ok(())
+    }
+
+    fn string(&self, text: &str, out: &mut String) {
+        out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\u{8}' => out.push_str("\\b"),
+                '\u{c}' => out.push_str("\\f"),
+                '\0'..' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+                '\u{7f}'.. if self.ascii && c != '\u{7f}' => {
+                    c.encode_utf16(&mut [0; 2])
+                        .iter()
+                        .for_each(|unit| out.push_str(&format!("\\u{unit:04x}")));
+                }
+                c => out.push(c),
+            }
+        }
+        out.push('"');
+    }
+}
+
+/// A number as Python writes it.
+fn number(value: &Value) -> Result<String, minijinja::Error> {
+    if value.is_integer() {
+        return Ok(value.to_string());
+    }
+    let number = f64::try_from(value.clone())?;
+    if !number.is_finite() {
+        let infinity = if number > 0.0 { "Infinity" } else { "-Infinity" };
+        return Ok(if number.is_nan() { "NaN" } else { infinity }.to_string());
+    }
+    // Rust's debug form changes to exponents where Python does, but writes `1e16` for `1e+16` and `1e-5` for `1e-05`.
+    let text = format!("{number:?}");
+    Ok(match text.split_once('e') {
+        None => text,
+        Some((digits, exponent)) => {
+            let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
+            format!("{digits}e{sign}{exponent:0>2}")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::fs;
+
+    fn render(source: &str, variables: Json) -> Result<String, Error> {
+        let Json::Object(variables) = variables else { panic!("variables are an object") };
+        let chat =
+            Chat { messages: vec![json!({"role": "user", "content": "hi"})], variables, ..Chat::default() };
+        ChatTemplate::from_source(source, Map::new())?.render(&chat)
+    }
+
+    #[track_caller]
+    fn check(source: &str, variables: Json, expected: &str) {
+        assert_eq!(render(source, variables).unwrap(), expected);
+    }
+
+    #[test]
+    fn tojson_is_json_dumps() {
+        let x = json!({"b": [1, 2.0, "<a & 'é'>"], "a": {}, "n": null, "t": true, "e": []});
+        check(
+            "{{ x|tojson }}",
+            json!({"x": x}),
+            r#"{"b": [1, 2.0, "<a & 'é'>"], "a": {}, "n": null, "t": true, "e": []}"#,
+        );
+        check(
+            "{{ x|tojson(indent=2) }}",
+            json!({"x": {"a": [1, {}], "b": 2}}),
+            "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": 2\n}",
+        );
+        check("{{ x|tojson(separators=(',', ':')) }}", json!({"x": {"a": [1, 2]}}), r#"{"a":[1,2]}"#);
+        check(
+            "{{ x|tojson(ensure_ascii=true) }}",
+            json!({"x": "é👍\u{7f}"}),
+            "\"\\u00e9\\ud83d\\udc4d\u{7f}\"",
+        );
+        check("{{ x|tojson(sort_keys=true) }}", json!({"x": {"b": 1, "a": 2}}), r#"{"a": 2, "b": 1}"#);
+        check("{{ x|tojson }}", json!({"x": "a\"\\\n\u{1}\u{8}/"}), r#""a\"\\\n\u0001\b/""#);
+        check(
+            "{{ x|tojson }}",
+            json!({"x": [1e16, 1.5e-7, 0.1, -0.0, 123456789.0]}),
+            "[1e+16, 1.5e-07, 0.1, -0.0, 123456789.0]",
+        );
+        assert!(matches!(render("{{ missing|tojson }}", json!({})), Err(Error::TemplateRender { .. })));
+    }
+
+    #[test]
+    fn generation_blocks_are_scopes() {
+        let source = "a\n{%- generation -%}\n b{% set x = 2 %}{{ x }}\n{%- endgeneration %}\nc{{ x }}";
+        check(source, json!({"x": 1}), "ab2c1");
+        assert_eq!(without_generation("{% generation_x %}{% if %}"), "{% generation_x %}{% if %}");
+        assert_eq!(without_generation("{%+ generation"), "{%+ with");
+    }
+
+    #[test]
+    fn blocks_are_trimmed_as_transformers_does() {
+        check("a\n  {% if true %}\nb\n  {% endif %}\nc\n", json!({}), "a\nb\nc");
+        check(
+            "{% for i in [1, 2, 3] %}{% if i == 2 %}{% continue %}{% endif %}{{ i }}{% endfor %}",
+            json!({}),
+            "13",
+        );
+        check(
+            "{{ x }} {{ none }} {{ [1, 'a'] }} {{ ' a '.strip() }}",
+            json!({"x": true}),
+            "True None [1, 'a'] a",
+        );
+    }
+
+    #[test]
+    fn an_exception_is_the_templates_own_words() {
+        let error = render("{{ raise_exception('no <system> role') }}", json!({})).unwrap_err();
+        assert!(
+            matches!(&error, Error::TemplateRaised { message } if message == "no <system> role"),
+            "{error}"
+        );
+        let in_macro = "{% macro m() %}{{ raise_exception('deep') }}{% endmacro %}{{ m() }}";
+        assert!(
+            matches!(render(in_macro, json!({})), Err(Error::TemplateRaised { message }) if message == "deep")
+        );
+        assert!(matches!(render("{% if %}", json!({})), Err(Error::TemplateSyntax { .. })));
+    }
+
+    #[test]
+    fn an_endless_template_ends() {
+        let source = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}";
+        assert!(matches!(render(source, json!({})), Err(Error::TemplateRender { .. })));
+    }
+
+    #[test]
+    fn the_time_can_be_given() {
+        let now: Zoned = "2024-07-04T09:05:00+00:00[UTC]".parse().unwrap();
+        let template =
+            ChatTemplate::from_source("{{ strftime_now('%d %b %Y %-H:%M') }}", Map::new()).unwrap();
+        let chat = Chat { messages: vec![json!({"role": "user"})], now: Some(now), ..Chat::default() };
+        assert_eq!(template.render(&chat).unwrap(), "04 Jul 2024 9:05");
+    }
+
+    #[test]
+    fn messages_lose_nulls_and_share_their_reasoning() {
+        let message = json!({"role": "assistant", "content": null, "reasoning": "why"});
+        let prepared = prepared(0, &message).unwrap();
+        let expected =
+            json!({"thinking": "why", "role": "assistant", "reasoning": "why", "reasoning_content": "why"});
+        assert_eq!(Json::Object(prepared), expected);
+        assert!(matches!(self::prepared(3, &json!("hi")), Err(Error::Message { index: 3, .. })));
+    }
+
+    fn folder(files: &[(&str, Json)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            let text = content.as_str().map_or_else(|| content.to_string(), String::from);
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        dir
+    }
+
+    fn said(files: &[(&str, Json)], tools: Option<Vec<Json>>) -> Result<String, Error> {
+        let dir = folder(files);
+        let chat = Chat { messages: vec![json!({"role": "user"})], tools, ..Chat::default() };
+        ChatTemplate::load(dir.path())?.render(&chat)
+    }
+
+    #[test]
+    fn templates_are_found_where_transformers_finds_them() {
+        const CONFIG: &str = "tokenizer_config.json";
+        let config =
+            |template: Json| (CONFIG, json!({"chat_template": template, "bos_token": {"content": "<s>"}}));
+        assert_eq!(said(&[config(json!("{{ bos_token }}one"))], None).unwrap(), "<s>one");
+        let file = ("chat_template.jinja", json!("file{{ eos_token }}"));
+        let map = ("special_tokens_map.json", json!({"eos_token": "</s>", "bos_token": "x"}));
+        assert_eq!(said(&[config(json!("one")), file, map], None).unwrap(), "file</s>");
+
+        let list =
+            json!([{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]);
+        assert_eq!(said(&[config(list.clone())], None).unwrap(), "plain");
+        assert_eq!(said(&[config(list)], Some(vec![])).unwrap(), "tools");
+        let rag = json!([{"name": "rag", "template": "x"}]);
+        assert!(
+            matches!(said(&[config(rag)], None), Err(Error::NoDefaultTemplate { names }) if names == "rag")
+        );
+        assert!(matches!(said(&[config(json!(3))], None), Err(Error::Key { key: "chat_template", .. })));
+        assert!(matches!(said(&[], None), Err(Error::NoTemplate { .. })));
+        let empty = ChatTemplate::from_source("x", Map::new()).unwrap().render(&Chat::default());
+        assert!(matches!(empty, Err(Error::EmptyChat)));
+    }
+}

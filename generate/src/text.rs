@@ -1,0 +1,256 @@
+//! Text to tokens and back, with the model's `tokenizer.json`.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use crate::Error;
+use crate::error::read_text;
+
+/// A tokenizer as Hugging Face transformers applies it.
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    special: HashSet<u32>,
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json` of a model's folder; `None` when there is none.
+    pub fn load(dir: &Path) -> Result<Option<Self>, Error> {
+        let path = dir.join("tokenizer.json");
+        let Some(text) = read_text(&path)? else { return Ok(None) };
+        let bad = |source| Error::Tokenizer { path: path.clone(), source };
+        let mut inner: tokenizers::Tokenizer = text.parse().map_err(bad)?;
+        // The file may ask for both, but transformers applies neither unless the call does.
+        inner.with_truncation(None).map_err(bad)?;
+        inner.with_padding(None);
+        Ok(Some(Self::new(inner)))
+    }
+
+    fn new(inner: tokenizers::Tokenizer) -> Self {
+        let added = inner.get_added_tokens_decoder().into_iter();
+        let special = added.filter(|(_, token)| token.special).map(|(id, _)| id).collect();
+        Tokenizer { inner, special }
+    }
+
+    /// The tokens of a raw prompt, with the special tokens that the tokenizer adds (such as the begin of the text).
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let encoding = self.inner.encode_fast(text, true).map_err(tokenize("encode this text"))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The tokens of a text that spells its special tokens itself, as a chat template's does.
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let encoding = self.inner.encode_fast(text, false).map_err(tokenize("encode this text"))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of tokens, without the special ones.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, Error> {
+        self.inner.decode(tokens, true).map_err(tokenize("decode these tokens"))
+    }
+
+    /// A text that arrives token by token.
+    pub fn stream(&self) -> Stream<'_> {
+        Stream { tokenizer: self, tokens: Vec::new(), context: 0, fresh: 0, emitted: String::new() }
+    }
+
+    /// The number of tokens, special ones included.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// Whether a token stands for one byte (`<0x0A>`): only a whole run of them says which characters they are.
+    fn is_byte(&self, token: u32) -> bool {
+        let text = self.inner.id_to_token(token);
+        text.is_some_and(|text| text.len() == 6 && text.starts_with("<0x") && text.ends_with('>'))
+    }
+}
+
+/// Decodes token by token: all pieces together are what [`Tokenizer::decode`] gives for all tokens.
+///
+/// A piece is given out once it cannot change any more: not in the middle of a character or of a run of byte tokens.
+/// Decoders treat the first token in their own way (most drop its leading space), so the tokens of the piece before
+/// are decoded along with the new ones and their text is taken off again.
+#[derive(Debug, Clone)]
+pub struct Stream<'a> {
+    tokenizer: &'a Tokenizer,
+    /// All tokens but the special ones, which have no text.
+    tokens: Vec<u32>,
+    /// Where the tokens of the piece before begin.
+    context: usize,
+    /// Where the tokens begin whose text was not given out.
+    fresh: usize,
+    emitted: String,
+}
+
+impl Stream<'_> {
+    /// Takes a token and gives the text that is now certain, which may be empty.
+    pub fn push(&mut self, token: u32) -> Result<String, Error> {
+        if self.tokenizer.special.contains(&token) {
+            return Ok(String::new());
+        }
+        self.tokens.push(token);
+        if self.tokenizer.is_byte(token) {
+            return Ok(String::new());
+        }
+        let before = self.tokenizer.decode(&self.tokens[self.context..self.fresh])?;
+        let now = self.tokenizer.decode(&self.tokens[self.context..])?;
+        match now.strip_prefix(&before) {
+            // U+FFFD at the end stands for a character that is not complete yet.
+            Some(piece) if !piece.is_empty() && !piece.ends_with(char::REPLACEMENT_CHARACTER) => {
+                self.context = self.fresh;
+                self.fresh = self.tokens.len();
+                self.emitted.push_str(piece);
+                Ok(piece.to_string())
+            }
+            _ => Ok(String::new()),
+        }
+    }
+
+    /// What is left at the end, half characters as U+FFFD.
+    pub fn finish(self) -> Result<String, Error> {
+        let all = self.tokenizer.decode(&self.tokens)?;
+        Ok(all.strip_prefix(&self.emitted).unwrap_or_default().to_string())
+    }
+}
+
+fn tokenize(what: &'static str) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> Error {
+    move |source| Error::Tokenize { what, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+    use std::fs;
+    use std::sync::LazyLock;
+
+    static BYTE_LEVEL: LazyLock<Tokenizer> = LazyLock::new(byte_level);
+    static BYTE_FALLBACK: LazyLock<Tokenizer> = LazyLock::new(byte_fallback);
+
+    fn load(tokenizer: &Value) -> Tokenizer {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        Tokenizer::load(dir.path()).unwrap().unwrap()
+    }
+
+    /// Every byte is a token in the spelling of GPT-2, then two merges and two special tokens.
+    fn byte_level() -> Tokenizer {
+        let printable = |byte: &u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+        let mut others = 256..;
+        let spell = |byte: u32| if printable(&byte) { byte } else { others.next().unwrap() };
+        let spelled = (0..256).map(spell).map(|code| char::from_u32(code).unwrap().to_string());
+        let mut tokens: Vec<String> = spelled.collect();
+        tokens.extend(["Ġa".into(), "Ã©".into()]);
+        let vocab: serde_json::Map<_, _> = tokens.into_iter().zip(0..).map(|(t, i)| (t, json!(i))).collect();
+        let special = |id: u32, content: &str| {
+            json!({"id": id, "content": content, "special": true, "single_word": false, "lstrip": false,
+                   "rstrip": false, "normalized": false})
+        };
+        load(&json!({
+            "version": "1.0",
+            "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+            "padding": null,
+            "added_tokens": [special(258, "<s>"), special(259, "</s>")],
+            "normalizer": null,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "post_processor": {"type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [258], "tokens": ["<s>"]}}},
+            "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+            "model": {"type": "BPE", "vocab": vocab, "merges": [["Ġ", "a"], ["Ã", "©"]]},
+        }))
+    }
+
+    /// Bytes as `<0x00>` and words with `▁`, in the manner of SentencePiece.
+    fn byte_fallback() -> Tokenizer {
+        let mut tokens: Vec<_> = (0..256).map(|byte| format!("<0x{byte:02X}>")).collect();
+        tokens.extend(["▁", "a", "b", "▁a", "▁b", "▁▁", "é", "ab"].map(String::from));
+        let vocab: serde_json::Map<_, _> = tokens.into_iter().zip(0..).map(|(t, i)| (t, json!(i))).collect();
+        load(&json!({
+            "version": "1.0", "truncation": null, "padding": null, "pre_tokenizer": null, "post_processor": null,
+            "added_tokens": [{"id": 264, "content": "<s>", "special": true, "single_word": false, "lstrip": false,
+                              "rstrip": false, "normalized": false}],
+            "normalizer": {"type": "Sequence", "normalizers": [
+                {"type": "Prepend", "prepend": "▁"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+            "decoder": {"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"}, {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+            "model": {"type": "BPE", "vocab": vocab, "merges": [["▁", "a"], ["▁", "b"]], "byte_fallback": true},
+        }))
+    }
+
+    fn streamed(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
+        let mut stream = tokenizer.stream();
+        let pieces: Vec<_> = tokens.iter().map(|&token| stream.push(token).unwrap()).collect();
+        pieces.concat() + &stream.finish().unwrap()
+    }
+
+    #[test]
+    fn special_tokens_are_added_to_prompts_only() {
+        let tokenizer = &*BYTE_LEVEL;
+        assert_eq!(tokenizer.encode(" a").unwrap(), [258, 256]);
+        assert_eq!(tokenizer.encode_plain("<s> a</s>").unwrap(), [258, 256, 259]);
+        assert_eq!(tokenizer.decode(&[258, 256, 259]).unwrap(), " a");
+        assert_eq!(tokenizer.vocab_size(), 260);
+    }
+
+    #[test]
+    fn a_file_cannot_ask_for_truncation() {
+        assert_eq!(BYTE_LEVEL.encode("zzzzzzzz").unwrap().len(), 9);
+    }
+
+    #[test]
+    fn a_piece_is_never_half_a_character() {
+        let tokenizer = &*BYTE_LEVEL;
+        let tokens = tokenizer.encode_plain("x👍é").unwrap();
+        let mut stream = tokenizer.stream();
+        let pieces: Vec<_> = tokens.iter().map(|&token| stream.push(token).unwrap()).collect();
+        assert_eq!(pieces, ["x", "", "", "", "👍", "é"]);
+    }
+
+    #[test]
+    fn a_special_token_does_not_swallow_the_next_space() {
+        let tokenizer = &*BYTE_FALLBACK;
+        let tokens = [264, 259, 264, 260, 264, 256, 264, 260];
+        assert_eq!(tokenizer.decode(&tokens).unwrap(), "a b  b");
+        assert_eq!(streamed(tokenizer, &tokens), "a b  b");
+    }
+
+    #[test]
+    fn a_broken_file_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Tokenizer::load(dir.path()).unwrap().is_none());
+        fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
+        let error = Tokenizer::load(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("tokenizer.json` is not a tokenizer: "), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_are_the_whole_of_random_bytes(tokens in prop::collection::vec(0u32..260, 0..40)) {
+            let tokenizer = &*BYTE_LEVEL;
+            prop_assert_eq!(streamed(tokenizer, &tokens), tokenizer.decode(&tokens).unwrap());
+        }
+
+        #[test]
+        fn pieces_are_the_whole_of_random_fallback(
+            tokens in prop::collection::vec(prop_oneof![0u32..265, 256u32..265, Just(0xC3), Just(0xA9)], 0..40),
+        ) {
+            let tokenizer = &*BYTE_FALLBACK;
+            prop_assert_eq!(streamed(tokenizer, &tokens), tokenizer.decode(&tokens).unwrap());
+        }
+
+        #[test]
+        fn pieces_are_the_whole_of_random_text(text in "\\PC{0,30}") {
+            for tokenizer in [&*BYTE_LEVEL, &*BYTE_FALLBACK] {
+                let tokens = tokenizer.encode_plain(&text).unwrap();
+                prop_assert_eq!(streamed(tokenizer, &tokens), tokenizer.decode(&tokens).unwrap());
+            }
+        }
+    }
+}
