@@ -1,4 +1,5 @@
 //! Calls of compiled modules: values, types, state, and what is refused.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

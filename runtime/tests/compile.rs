@@ -1,4 +1,5 @@
 //! The compiler as a child process, and the cache of what it made.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 
@@ -146,7 +147,7 @@ fn the_compiler_is_found_by_hint_and_in_an_environment() {
     let programs = folder.path().join("bin");
     let package = folder.path().join("lib/python3.11/site-packages/iree/compiler/_mlir_libs");
     let name = Path::new("iree-compile").with_extension(std::env::consts::EXE_EXTENSION);
-    let find = |hint| Compiler::find(hint, &[programs.clone()]).unwrap().path;
+    let find = |hint| Compiler::find(hint, std::slice::from_ref(&programs)).unwrap().path;
     fs::create_dir_all(&programs).unwrap();
     fs::create_dir_all(&package).unwrap();
     fs::write(programs.join(&name), "").unwrap();
@@ -227,4 +228,37 @@ fn a_killed_or_odd_compiler_is_reported() {
 
     let error = attempt(&Compiler::new("/bin/echo"), &CompileOptions::default()).unwrap_err();
     assert!(matches!(error, CompileError::NotACompiler { .. }), "{error:?}");
+}
+
+#[test]
+fn a_cache_that_cannot_be_written_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let cache = Cache::new(file.join("cache"));
+    let error = compile(&compiler(), &module(DOUBLE), &CompileOptions::default(), &cache).unwrap_err();
+    assert!(matches!(error, CompileError::Io { .. }), "{error:?}");
+    assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
+}
+
+/// Runs itself again where no file may be longer than 512 bytes: the module fits, its entry does not.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_reported_and_leaves_nothing() {
+    const LIMITED: &str = "TRACEWRIGHT_TEST_FILES_ARE_LIMITED";
+    if std::env::var_os(LIMITED).is_none() {
+        let script =
+            "trap '' XFSZ; ulimit -f 1; exec \"$0\" --exact a_full_disk_is_reported_and_leaves_nothing";
+        let mut again = Command::new("sh");
+        again.args(["-c", script]).arg(std::env::current_exe().unwrap()).env(LIMITED, "1");
+        let output = again.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let (_folder, compiler) = stand_in("head -c 500 /dev/zero > \"$3\"");
+    let (_cache_folder, cache) = cache();
+    let error = compile(&compiler, &module(DOUBLE), &CompileOptions::default(), &cache).unwrap_err();
+    assert!(matches!(error, CompileError::Io { action: "write", .. }), "{error:?}");
+    assert_eq!(fs::read_dir(&cache.dir).unwrap().count(), 0);
 }
