@@ -271,7 +271,7 @@ impl Generator<'_> {
             };
             quote!(.#method(#value))
         });
-        let leaf_built = quote!(#ty::build(scope.child(#name), #inputs #(, #outputs)*)#(#settings)*);
+        let leaf_built = quote!(<#ty>::build(scope.child(#name), #inputs #(, #outputs)*)#(#settings)*);
         let Some(tied) = &leaf.tied else { return leaf_built };
         let path = tied.path.iter().map(Ident::to_string).collect::<Vec<_>>().join(".");
         let tie = quote!(leaf.tied(scope.child(#path)));
