@@ -9,12 +9,15 @@ import time
 from pathlib import Path
 
 import jinja2
+import tokenizers
 import transformers
 from transformers.utils import chat_template_utils
 
 OUT = Path(__file__).parents[1] / "fixtures" / "chat.json"
 NOW = datetime.datetime(2025, 3, 7, 9, 5, 3)
 SPECIAL_TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+# Only its chat methods are used.
+TOKENIZER = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(tokenizers.models.BPE()), **SPECIAL_TOKENS)
 
 
 def user(content, **more):
@@ -86,11 +89,11 @@ class Clock(datetime.datetime):
 
 def render(template, conversation, add_generation_prompt):
     try:
-        texts, _ = chat_template_utils.render_jinja_template(
-            [conversation["messages"]], tools=conversation.get("tools"), chat_template=template, add_generation_prompt=add_generation_prompt,
-            **SPECIAL_TOKENS, **conversation.get("variables", {}),
+        text = TOKENIZER.apply_chat_template(
+            conversation["messages"], tools=conversation.get("tools"), chat_template=template, add_generation_prompt=add_generation_prompt,
+            tokenize=False, **conversation.get("variables", {}),
         )
-        return {"text": texts[0]}
+        return {"text": text}
     except jinja2.exceptions.TemplateError as error:
         # `raise_exception` raises the base class itself; its subclasses are the engine's own complaints.
         return {"error": error.message if type(error) is jinja2.exceptions.TemplateError else None}

@@ -1,6 +1,7 @@
 """Train the demo model: a byte-level BPE tokenizer and a small Llama on the stories of `stories.py`.
 
-Seeds are fixed; the same machine and thread count give the same bytes. About eight minutes on one idle core.
+Seeds are fixed, but sums depend on the machine and its threads: a second run gives a model of the same kind, not the
+same bytes, so the goldens are made anew after it. About eight minutes on one idle core.
 """
 
 import argparse
@@ -78,10 +79,7 @@ def make_model(tokenizer):
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update is made orthogonal by five Newton-Schulz steps (K. Jordan, 2024), in f32.
-
-    A third of the steps that AdamW needs on matrices this small.
-    """
+    """Momentum whose update is made orthogonal by five Newton-Schulz steps (K. Jordan, 2024), in f32."""
 
     def __init__(self, params, lr, momentum=0.95):
         super().__init__(params, {"lr": lr, "momentum": momentum})
