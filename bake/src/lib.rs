@@ -1,1 +1,241 @@
 //! A checkpoint becomes the archive a trace asks for.
+//!
+//! Before the first byte is written, every parameter is found in the checkpoint, with its shape and an element
+//! type that converts without surprise; every tensor of the checkpoint is used, or known to be ignorable. All
+//! problems are listed at once.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use irpa::{Checkpoint, NewEntry, Watch, WriteOptions};
+use ops::{ElementType, TensorType};
+use trace::Parameter;
+
+/// A tensor that a checkpoint may have although the model does not read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ignorable {
+    /// Any key with this end: what the model computes itself.
+    Suffix(&'static str),
+    /// This key, if its content equals that of another: a tied weight stored twice.
+    EqualTo {
+        /// The key that may be there.
+        key: String,
+        /// The key that is read.
+        other: String,
+    },
+}
+
+/// How [`bake`] writes.
+pub struct BakeOptions<'a> {
+    /// Whether entries carry type and hash.
+    pub metadata: bool,
+    /// Watches, and stops on request.
+    pub watch: Option<Watch<'a>>,
+}
+
+impl Default for BakeOptions<'_> {
+    fn default() -> Self {
+        Self { metadata: true, watch: None }
+    }
+}
+
+/// What a bake did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Baked {
+    /// Bytes of parameters written.
+    pub bytes: u64,
+    /// Keys whose elements were converted, with the types they had and got.
+    pub converted: Vec<(String, ElementType, ElementType)>,
+    /// Keys of the checkpoint that were left out.
+    pub ignored: Vec<String>,
+}
+
+/// One thing that keeps a checkpoint from being what a model asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// A parameter that the checkpoint lacks.
+    Missing {
+        /// The key.
+        key: String,
+        /// The declared type.
+        ty: TensorType,
+        /// The most similar key that nothing else reads.
+        nearest: Option<String>,
+    },
+    /// A tensor that the model does not read.
+    Extra {
+        /// The key.
+        key: String,
+        /// The file it is in.
+        file: PathBuf,
+    },
+    /// A tensor that may be ignored only if it equals another, and does not.
+    NotEqual {
+        /// The key.
+        key: String,
+        /// The key whose content it should have.
+        other: String,
+    },
+    /// Another shape.
+    Shape {
+        /// The key.
+        key: String,
+        /// The file it is in.
+        file: PathBuf,
+        /// The declared shape.
+        expected: Vec<usize>,
+        /// The shape in the file.
+        found: Vec<usize>,
+    },
+    /// An element type that does not convert to the declared one.
+    Element {
+        /// The key.
+        key: String,
+        /// The file it is in.
+        file: PathBuf,
+        /// The declared type.
+        expected: ElementType,
+        /// The type in the file.
+        found: String,
+    },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { key, ty, nearest } => {
+                write!(f, "missing `{key}`: `{ty}`")?;
+                nearest.iter().try_for_each(|nearest| write!(f, "; the checkpoint has `{nearest}`"))
+            }
+            Self::Extra { key, file } => {
+                write!(f, "extra `{key}` in `{}`: the model does not read it", file.display())
+            }
+            Self::NotEqual { key, other } => write!(
+                f,
+                "`{key}` differs from `{other}`, although config.json ties them; \
+                 set `tie_word_embeddings` to false, or remove `{key}`"
+            ),
+            Self::Shape { key, file, expected, found } => {
+                write!(f, "`{key}` in `{}` has shape {found:?}, expected {expected:?}", file.display())
+            }
+            Self::Element { key, file, expected, found } => write!(
+                f,
+                "`{key}` in `{}` has elements `{found}`, which do not convert to `{expected}`",
+                file.display()
+            ),
+        }
+    }
+}
+
+/// Why a checkpoint was not baked.
+#[derive(Debug, thiserror::Error)]
+pub enum BakeError {
+    /// The checkpoint is not what the model asks for. Nothing was written.
+    #[error("checkpoint `{}` does not fit the model: {} problem(s){}", .path.display(), .problems.len(), list(.problems))]
+    Mismatch {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Everything that is wrong with it.
+        problems: Vec<Problem>,
+    },
+    /// Reading or writing failed.
+    #[error(transparent)]
+    Archive(#[from] irpa::Error),
+}
+
+fn list(problems: &[Problem]) -> String {
+    problems.iter().map(|problem| format!("\n  {problem}")).collect()
+}
+
+/// Writes the archive at `out` that holds `parameters`, read from `checkpoint`. Floats are converted to the
+/// declared element type; memory does not depend on the size of the checkpoint.
+///
+/// # Errors
+/// Everything in which the checkpoint differs from what is asked for, before anything is written; or a failure to
+/// read or write, after which nothing new is left behind.
+pub fn bake(
+    checkpoint: &Checkpoint,
+    parameters: &[Parameter],
+    ignorable: &[Ignorable],
+    out: &Path,
+    options: BakeOptions<'_>,
+) -> Result<Baked, BakeError> {
+    let mut baked = check(checkpoint, parameters, ignorable)?;
+    baked.bytes = parameters.iter().map(|p| p.ty.bytes() as u64).sum();
+    let entries = parameters.iter().map(|p| NewEntry::tensor(&p.key, p.ty.clone())).collect();
+    let options = WriteOptions { metadata: options.metadata, watch: options.watch };
+    irpa::write(out, entries, options, |entry, sink| -> Result<(), irpa::Error> {
+        let from = checkpoint.ty(entry.name())?.element;
+        let to = entry.ty().map_or(from, |ty| ty.element);
+        sink.write_converted(checkpoint.data(entry.name())?, from, to)
+    })?;
+    Ok(baked)
+}
+
+/// Compares a checkpoint with what a model asks for.
+///
+/// # Errors
+/// Everything in which they differ.
+pub fn check(
+    checkpoint: &Checkpoint,
+    parameters: &[Parameter],
+    ignorable: &[Ignorable],
+) -> Result<Baked, BakeError> {
+    let mut baked = Baked::default();
+    let mut problems = Vec::new();
+    let read: BTreeSet<&str> = parameters.iter().map(|p| p.key.as_str()).collect();
+    let unread: Vec<_> = checkpoint.tensors().filter(|t| !read.contains(t.name.as_str())).collect();
+    for Parameter { key, ty } in parameters {
+        let Some(tensor) = checkpoint.get(key) else {
+            let nearest = unread.iter().map(|t| (strsim::jaro(key, &t.name), &t.name));
+            let nearest = nearest.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(similarity, _)| *similarity > 0.8);
+            let nearest = nearest.map(|(_, name)| name.clone());
+            problems.push(Problem::Missing { key: key.clone(), ty: ty.clone(), nearest });
+            continue;
+        };
+        let file = checkpoint.file(tensor).to_owned();
+        if tensor.shape != ty.shape {
+            let (expected, found) = (ty.shape.clone(), tensor.shape.clone());
+            problems.push(Problem::Shape { key: key.clone(), file: file.clone(), expected, found });
+        }
+        match tensor.element() {
+            Some(element) if element == ty.element => {}
+            Some(element) if element.is_float() && ty.element.is_float() => {
+                baked.converted.push((key.clone(), element, ty.element));
+            }
+            _ => {
+                let found = format!("{:?}", tensor.dtype);
+                problems.push(Problem::Element { key: key.clone(), file, expected: ty.element, found });
+            }
+        }
+    }
+    for tensor in unread {
+        let key = &tensor.name;
+        let matches = |rule: &&Ignorable| match rule {
+            Ignorable::Suffix(suffix) => key.ends_with(suffix),
+            Ignorable::EqualTo { key: twin, .. } => key == twin,
+        };
+        match ignorable.iter().find(matches) {
+            None => problems.push(Problem::Extra { key: key.clone(), file: checkpoint.file(tensor).to_owned() }),
+            Some(Ignorable::EqualTo { other, .. }) if !equal(checkpoint, key, other) => {
+                problems.push(Problem::NotEqual { key: key.clone(), other: other.clone() });
+            }
+            Some(_) => baked.ignored.push(key.clone()),
+        }
+    }
+    match problems.is_empty() {
+        true => Ok(baked),
+        false => Err(BakeError::Mismatch { path: checkpoint.path().to_owned(), problems }),
+    }
+}
+
+fn equal(checkpoint: &Checkpoint, key: &str, other: &str) -> bool {
+    match (checkpoint.get(key), checkpoint.get(other)) {
+        (Some(a), Some(b)) => {
+            let same_type = a.dtype == b.dtype && a.shape == b.shape;
+            same_type && checkpoint.data(key).ok() == checkpoint.data(other).ok()
+        }
+        _ => false,
+    }
+}

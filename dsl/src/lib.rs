@@ -19,7 +19,7 @@ pub use element::{Bf16, Bool, Element, F16, F32, Float, I8, I32};
 pub use entry::{CacheLayer, CausalLm, EntryPoint, Traced, Wanted, trace_entry_points};
 pub use error::{BuildError, NamedType, TraceError, TraceErrorKind};
 pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
-// (macros are re-exported once they exist)
+pub use macros::{TraceArg, model};
 pub use nn::{Attend, Kv, KvCache, Position, attend, dot, softmax};
 pub use ops::ops::{MaskTerm, WeightStyle};
 pub use tensor::Tensor;

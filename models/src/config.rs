@@ -1,0 +1,279 @@
+//! `config.json`, key by key: each is read, in a written list of ignored keys, or an error.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+use ops::ElementType;
+use serde_json::{Map, Value};
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read `{}`", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no JSON object.
+    #[error("`{}` is not a JSON object: {reason}", .path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where it departs from one.
+        reason: String,
+    },
+    /// Keys that are missing, unknown, or have unusable values.
+    #[error("`{}`: {} problem(s){}", .path.display(), .problems.len(), list(.problems))]
+    Keys {
+        /// The file.
+        path: PathBuf,
+        /// All of them.
+        problems: Vec<KeyProblem>,
+    },
+    /// An architecture that is not known.
+    #[error("`{}`: architecture `{found}` is not known; known are {known:?}", .path.display())]
+    Architecture {
+        /// The file.
+        path: PathBuf,
+        /// The architecture named there.
+        found: String,
+        /// Those that are known.
+        known: &'static [&'static str],
+    },
+    /// Weights in a storage that is not read.
+    #[error(
+        "`{}`: the checkpoint is quantized (`quantization_config`, method `{method}`), which is not read; \
+         use the unquantized checkpoint, or save one: `model.dequantize()` and `save_pretrained` in transformers",
+        .path.display()
+    )]
+    Quantized {
+        /// The file.
+        path: PathBuf,
+        /// The `quant_method`.
+        method: String,
+    },
+}
+
+fn list(problems: &[KeyProblem]) -> String {
+    problems.iter().map(|problem| format!("\n  {problem}")).collect()
+}
+
+/// What is wrong with one key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyProblem {
+    /// It is not there and has no default.
+    #[error("`{key}` is missing, expected {expected}")]
+    Missing {
+        /// The key.
+        key: String,
+        /// What it should hold.
+        expected: &'static str,
+    },
+    /// It holds something unusable.
+    #[error("`{key}` is {found}, expected {expected}")]
+    Value {
+        /// The key.
+        key: String,
+        /// What it holds.
+        found: String,
+        /// What it may hold.
+        expected: String,
+    },
+    /// Nobody reads it.
+    #[error("`{key}` is not a known key{}; `--allow-config-key {key}` proceeds without it", nearest_text(.nearest))]
+    Unknown {
+        /// The key.
+        key: String,
+        /// The most similar key that is known.
+        nearest: Option<String>,
+    },
+}
+
+fn nearest_text(nearest: &Option<String>) -> String {
+    nearest.as_ref().map_or_else(String::new, |key| format!(", the nearest is `{key}`"))
+}
+
+/// An object whose keys are read one by one; what is never asked for is an error in the end.
+pub struct Keys {
+    path: PathBuf,
+    /// `rope_scaling.` for a nested object.
+    prefix: String,
+    map: Map<String, Value>,
+    known: RefCell<Vec<&'static str>>,
+    problems: RefCell<Vec<KeyProblem>>,
+}
+
+impl Keys {
+    /// The object in the file at `path`.
+    ///
+    /// # Errors
+    /// If it cannot be read or is no object.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let read = std::fs::read_to_string(path);
+        let text = read.map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let syntax = |reason: String| ConfigError::Syntax { path: path.into(), reason };
+        match serde_json::from_str(&text).map_err(|e| syntax(e.to_string()))? {
+            Value::Object(map) => Ok(Self::new(path, "", map)),
+            other => Err(syntax(format!("found {}", kind(&other)))),
+        }
+    }
+
+    fn new(path: &Path, prefix: &str, map: Map<String, Value>) -> Self {
+        let (known, problems) = (RefCell::default(), RefCell::default());
+        Self { path: path.into(), prefix: prefix.into(), map, known, problems }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn name(&self, key: &str) -> String {
+        format!("{}{key}", self.prefix)
+    }
+
+    /// The value of `key`, if there is one that is not null.
+    pub fn get(&self, key: &'static str) -> Option<&Value> {
+        self.known.borrow_mut().push(key);
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Keeps a problem.
+    pub fn refuse(&self, key: &str, found: impl ToString, expected: impl Into<String>) {
+        let (key, found) = (self.name(key), found.to_string());
+        self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected: expected.into() });
+    }
+
+    fn typed<T>(&self, key: &'static str, expected: &'static str, read: fn(&Value) -> Option<T>) -> Option<T> {
+        let value = self.get(key)?;
+        let typed = read(value);
+        if typed.is_none() {
+            self.refuse(key, value, expected);
+        }
+        typed
+    }
+
+    fn required<T: Default>(&self, key: &'static str, expected: &'static str, value: Option<T>) -> T {
+        if value.is_none() && self.map.get(key).is_none_or(Value::is_null) {
+            self.problems.borrow_mut().push(KeyProblem::Missing { key: self.name(key), expected });
+        }
+        value.unwrap_or_default()
+    }
+
+    /// A positive integer that may be missing.
+    pub fn optional_count(&self, key: &'static str) -> Option<usize> {
+        let read = |value: &Value| value.as_u64().filter(|&n| n > 0 && n <= u32::MAX.into()).map(|n| n as usize);
+        self.typed(key, "a positive integer", read)
+    }
+
+    /// A positive integer.
+    pub fn count(&self, key: &'static str) -> usize {
+        self.required(key, "a positive integer", self.optional_count(key)).max(1)
+    }
+
+    /// A positive number that may be missing.
+    pub fn optional_number(&self, key: &'static str) -> Option<f64> {
+        self.typed(key, "a positive number", |value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite()))
+    }
+
+    /// A positive number.
+    pub fn number(&self, key: &'static str) -> f64 {
+        self.required(key, "a positive number", self.optional_number(key))
+    }
+
+    /// A truth value, or what stands for a missing one.
+    pub fn flag(&self, key: &'static str, default: bool) -> bool {
+        self.typed(key, "true or false", Value::as_bool).unwrap_or(default)
+    }
+
+    /// A text that may be missing.
+    pub fn optional_text(&self, key: &'static str) -> Option<String> {
+        self.typed(key, "a string", |value| value.as_str().map(str::to_owned))
+    }
+
+    /// A text that must be one of `accepted` if it is there.
+    pub fn one_of(&self, key: &'static str, accepted: &[&str]) {
+        if let Some(found) = self.optional_text(key)
+            && !accepted.contains(&found.as_str())
+        {
+            self.refuse(key, format!("\"{found}\""), format!("one of {accepted:?}"));
+        }
+    }
+
+    /// The element type under `torch_dtype` (transformers 4) or `dtype` (transformers 5).
+    pub fn element_type(&self) -> Option<ElementType> {
+        let (old, new) = (self.optional_text("torch_dtype"), self.optional_text("dtype"));
+        let word = new.or(old)?;
+        match word.trim_start_matches("torch.") {
+            "float32" => Some(ElementType::F32),
+            "float16" => Some(ElementType::F16),
+            "bfloat16" => Some(ElementType::Bf16),
+            other => {
+                self.refuse("dtype", format!("\"{other}\""), "float32, float16 or bfloat16");
+                None
+            }
+        }
+    }
+
+    /// A nested object that may be missing.
+    pub fn object(&self, key: &'static str) -> Option<Self> {
+        match self.get(key)? {
+            Value::Object(map) => Some(Self::new(&self.path, &format!("{}{key}.", self.prefix), map.clone())),
+            other => {
+                self.refuse(key, kind(other), "an object");
+                None
+            }
+        }
+    }
+
+    /// Takes over the problems of a nested object, whose unread keys are problems too.
+    pub fn close(&self, nested: Self) {
+        self.problems.borrow_mut().extend(nested.into_problems(&[], &[]));
+    }
+
+    fn into_problems(self, ignored: &[&'static str], allowed: &[String]) -> Vec<KeyProblem> {
+        let known = self.known.into_inner();
+        let mut problems = self.problems.into_inner();
+        for key in self.map.keys() {
+            let name = format!("{}{key}", self.prefix);
+            if known.contains(&key.as_str()) || ignored.contains(&key.as_str()) || allowed.contains(&name) {
+                continue;
+            }
+            let candidates = known.iter().chain(ignored).filter(|k| !self.map.contains_key(**k));
+            let nearest = candidates
+                .map(|candidate| (strsim::damerau_levenshtein(key, candidate), candidate))
+                .min()
+                .filter(|(distance, candidate)| *distance <= candidate.len() / 3)
+                .map(|(_, candidate)| (*candidate).to_owned());
+            problems.push(KeyProblem::Unknown { key: name, nearest });
+        }
+        problems
+    }
+
+    /// Ends the reading.
+    ///
+    /// # Errors
+    /// All problems: those kept, and each key that is neither read nor in `ignored` nor in `allowed`.
+    pub fn finish(self, ignored: &[&'static str], allowed: &[String]) -> Result<(), ConfigError> {
+        let path = self.path.clone();
+        let problems = self.into_problems(ignored, allowed);
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(ConfigError::Keys { path, problems }),
+        }
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a truth value",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
