@@ -36,9 +36,10 @@ fn check(bytes: &[u8]) -> Result<Vec<Entry>, Error> {
     verify(Path::new("hostile.irpa"), bytes)
 }
 
-/// Entry table of the sample: `blob` at 96, `ones` at 176, `w.2` at 352; metadata from 428.
+/// Entry table of the sample: `blob` at 96, `ones` at 176, `w.1` at 272, `w.2` at 352; metadata from 428.
 const BLOB: usize = 96;
 const ONES: usize = 176;
+const W1: usize = 272;
 const W2: usize = 352;
 const NAMES: usize = 428;
 
@@ -58,7 +59,8 @@ fn broken(patches: &[(usize, &[u8])]) -> (Rule, u64) {
 fn every_rule_is_checked_where_it_is_broken() {
     let full = u64::MAX.to_le_bytes();
     let wrap = (u64::MAX - 63).to_le_bytes();
-    let cases: &[(&[(usize, &[u8])], Rule, usize)] = &[
+    type Patch<'a> = (usize, &'a [u8]);
+    let cases: &[(&[Patch<'_>], Rule, usize)] = &[
         (&[(0, b"G")], Rule::Magic, 0),
         (&[(4, &[1])], Rule::Version, 4),
         (&[(6, &[1])], Rule::Version, 4),
@@ -94,7 +96,7 @@ fn every_rule_is_checked_where_it_is_broken() {
         (&[(ONES + 84, &[3])], Rule::Splat, ONES + 84),
         (&[(ONES + 75, &[1])], Rule::Gap, ONES + 75),
         (&[(ONES + 61, &[9])], Rule::Metadata, NAMES + 8),
-        (&[(W2 + 60, &[0])], Rule::Overlap, 768),
+        (&[(W1 + 60, &[64])], Rule::Overlap, 832),
         (&[(W2 + 20, &[0])], Rule::Overlap, NAMES),
         (&[(NAMES, &[0xff])], Rule::Name, NAMES),
         (&[(BLOB + 28, &[0])], Rule::Gap, NAMES),

@@ -8,13 +8,19 @@ use crate::{EntryProblem, Error, convert};
 use byteorder::{ByteOrder, LittleEndian};
 use ops::{ElementType, TensorType};
 use std::{
+    fs::File,
     io::{self, ErrorKind, Seek, SeekFrom, Write},
     ops::ControlFlow,
     path::Path,
+    sync::mpsc,
+    thread,
 };
 
 /// Bytes hashed, written and reported at a time: small enough to stay in a core's cache from one to the next.
 pub(crate) const CHUNK: usize = 1 << 20;
+
+/// Bytes written between two flushes.
+const FLUSHED: usize = 64 << 20;
 
 /// One entry of an archive that is about to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,17 +162,62 @@ pub fn write<E: From<Error>>(
     if let Some(available) = target.available().filter(|&available| available < target.size) {
         return Err(target.full(Some(available)).into());
     }
-    let mut file =
-        temporary().tempfile_in(folder).map_err(|error| target.error("create a file for", error))?;
-    layout.stream(&target, file.as_file_mut(), options.watch, source)?;
+    let file = temporary().tempfile_in(folder).map_err(|error| target.error("create a file for", error))?;
+    flushing(file.as_file(), &target, |out| layout.stream(&target, out, options.watch, source))?;
     file.as_file().sync_all().map_err(|error| target.error("flush", error))?;
     file.persist(path).map_err(|error| target.error("publish", error.error))?;
     // The rename itself must survive a power cut. Only Unix can open a folder for that.
     if cfg!(unix) {
-        let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
         synced.map_err(|error| target.error("flush the folder of", error))?;
     }
     Ok(())
+}
+
+/// Lets the disk work while the data are still being made: without this, all of them wait for the last flush.
+fn flushing<E: From<Error>>(
+    file: &File,
+    target: &Target<'_>,
+    stream: impl FnOnce(&mut Flushing<'_>) -> Result<(), E>,
+) -> Result<(), E> {
+    thread::scope(|scope| {
+        let (ask, asked) = mpsc::sync_channel(1);
+        // A failed flush is reported once, so it counts here even if a later one succeeds.
+        let flusher = scope.spawn(move || asked.into_iter().try_for_each(|()| file.sync_data()));
+        let streamed = stream(&mut Flushing { file, ask, written: 0 });
+        let flushed = flusher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        streamed?;
+        Ok(flushed.map_err(|error| target.error("flush", error))?)
+    })
+}
+
+/// A file that asks for a flush now and then.
+struct Flushing<'a> {
+    file: &'a File,
+    ask: mpsc::SyncSender<()>,
+    written: usize,
+}
+
+impl Write for Flushing<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.written += count;
+        // While one flush is under way and another waits, a third would add nothing.
+        if self.written >= FLUSHED && self.ask.try_send(()).is_ok() {
+            self.written = 0;
+        }
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Seek for Flushing<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
 }
 
 /// Temporary files get the permissions that an ordinary new file would get.

@@ -137,7 +137,8 @@ fn a_damaged_byte_of_data_is_found_and_named() {
 }
 
 fn listing(folder: &Path) -> Vec<String> {
-    fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|item| item.file_name());
+    names.map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
 #[test]

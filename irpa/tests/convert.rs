@@ -6,7 +6,7 @@ use tracewright_irpa::{Error, convert};
 
 fn converted(src: &[u8], from: ElementType, to: ElementType) -> Vec<u8> {
     let mut dst = vec![0; to.bytes(src.len() * 8 / from.bits())];
-    convert(src, from, to, &mut dst).unwrap();
+    convert(src, from, to, &mut dst).expect("convertible");
     dst
 }
 
