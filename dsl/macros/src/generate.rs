@@ -1,7 +1,8 @@
 //! Code for a declaration without mistakes. The bodies stay as they are written.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Delimiter, Group, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
+use syn::spanned::Spanned;
 use syn::{Attribute, Ident, Type, Visibility};
 
 use crate::ast::*;
@@ -21,6 +22,15 @@ struct Generator<'a> {
 }
 
 impl Generator<'_> {
+    /// The dsl's path at the user's token: what rustc says of an expression then points there.
+    fn dsl_at(&self, here: Span) -> TokenStream {
+        let respanned = self.dsl.clone().into_iter().map(|mut token| {
+            token.set_span(here);
+            token
+        });
+        respanned.collect()
+    }
+
     /// The struct and its methods.
     fn block(&self, block: &Block) -> TokenStream {
         let Self { model, dsl } = self;
@@ -236,11 +246,12 @@ impl Generator<'_> {
     }
 
     fn build_block(&self, ty: &FieldType, scope: TokenStream) -> TokenStream {
-        let (dsl, block) = (&self.dsl, self.field_type(ty));
+        let block = self.field_type(ty);
         match ty {
             FieldType::Elsewhere(path) => {
                 // At the user's path: a configuration without the `Project` it needs is reported there.
                 let here = path.path.segments.last().map_or_else(Span::call_site, |last| last.ident.span());
+                let dsl = self.dsl_at(here);
                 quote_spanned!(here=> <#block>::build(#scope, &::std::rc::Rc::new(#dsl::Project::project(&**config))))
             }
             _ => quote!(<#block>::build(#scope, config)),
@@ -267,7 +278,7 @@ impl Generator<'_> {
                     let (ty, variant) = (Ident::new(ty, Span::call_site()), Ident::new(variant, word.span()));
                     quote!(#dsl::#ty::#variant)
                 }
-                (SettingValue::If(key) | SettingValue::Name(key), _) => quote!(config.#key),
+                (SettingValue::If(key) | SettingValue::Name(key), _) => config(key),
             };
             quote!(.#method(#value))
         });
@@ -277,7 +288,10 @@ impl Generator<'_> {
         let tie = quote!(leaf.tied(scope.child(#path)));
         match &tied.condition {
             None => quote!({ let leaf = #leaf_built; #tie }),
-            Some(key) => quote!({ let leaf = #leaf_built; if config.#key { #tie } else { leaf } }),
+            Some(key) => {
+                let key = config(key);
+                quote!({ let leaf = #leaf_built; if #key { #tie } else { leaf } })
+            }
         }
     }
 
@@ -294,7 +308,7 @@ impl Generator<'_> {
                     Some(Takes::Nothing) | None => None,
                 };
                 let (parameter, value, argument) = match argument {
-                    Some(ty) => (quote!(, x: #ty), quote!(x), ty),
+                    Some(ty) => (quote_spanned!(name.span()=> , x: #ty), quote!(x), ty),
                     None => (quote!(), quote!(()), quote!(())),
                 };
                 quote! {
@@ -327,8 +341,7 @@ impl Generator<'_> {
     /// The public function, which checks its arguments and results and may share its recording with its siblings;
     /// and the one that holds the body.
     fn function(&self, block: &Block, function: &Function) -> TokenStream {
-        let dsl = &self.dsl;
-        let Function { attrs, name, body, .. } = function;
+        let Function { attrs, name, .. } = function;
         let title = format!("{}::{name}", block.name);
         let docs = default_docs(attrs, || format!("`{name}` of the block `{}`.", block.name));
         let (doc_attrs, lint_attrs): (Vec<_>, Vec<_>) =
@@ -338,6 +351,9 @@ impl Generator<'_> {
             (self.parameters(function, false), self.parameters(function, true));
         let output = self.output(function);
         let axes = self.axes(function);
+        let written = function.body.stream();
+        let mut body = Group::new(Delimiter::Brace, quote!(#axes #written));
+        body.set_span(function.body.span());
 
         let names: Vec<&Ident> = function.arguments.iter().map(|argument| &argument.name).collect();
         let (mut passed, mut bound, mut lent, mut states, mut kept) =
@@ -347,7 +363,8 @@ impl Generator<'_> {
             match &argument.ty {
                 SignatureType::Rust(Type::Reference(reference)) => {
                     let owned = &reference.elem;
-                    passed.push(quote!(<#owned as ::core::clone::Clone>::clone(#name)));
+                    passed
+                        .push(quote_spanned!(owned.span()=> <#owned as ::core::clone::Clone>::clone(#name)));
                     if reference.mutability.is_some() {
                         bound.push(quote!(mut #name));
                         lent.push(quote!(&mut #name));
@@ -373,52 +390,55 @@ impl Generator<'_> {
         let returned = Ident::new("__returned", Span::call_site());
         let result = function.output.as_ref().map(|ty| self.check_result(&signature, ty, quote!(#returned)));
         // At the function's name, which is the line that a call node then bears.
-        let run = quote_spanned!(name.span()=> #dsl::__private::block);
+        let here = name.span();
+        let dsl = self.dsl_at(here);
+        let run = quote_spanned! {here=>
+            #dsl::__private::block(
+                &self.scope,
+                #title,
+                (#(#passed,)*),
+                |(#(#bound,)*)| {
+                    #axes
+                    let mut #signature = #dsl::__private::Signature::new(#title, &self.dims);
+                    #(#checks)*
+                    let #returned = self.#inner(#(#lent),*);
+                    (#result, (#(#states,)*))
+                },
+            )
+        };
         quote! {
             #(#doc_attrs)*
             #docs
             #[allow(unused_mut, clippy::all)]
             pub fn #name(&self, #parameters) -> #output {
-                let (#returned, (#(#kept,)*)) = #run(
-                    &self.scope,
-                    #title,
-                    (#(#passed,)*),
-                    |(#(#bound,)*)| {
-                        #axes
-                        let mut #signature = #dsl::__private::Signature::new(#title, &self.dims);
-                        #(#checks)*
-                        let #returned = self.#inner(#(#lent),*);
-                        (#result, (#(#states,)*))
-                    },
-                );
+                let (#returned, (#(#kept,)*)) = #run;
                 #(*#states = #kept;)*
                 #returned
             }
 
             #(#lint_attrs)*
-            fn #inner(&self, #inner_parameters) -> #output {
-                #axes
-                #body
-            }
+            fn #inner(&self, #inner_parameters) -> #output
+            #body
         }
     }
 
     /// A constant for each axis that the function can name: the dims, and the free ones of its signature.
     fn axes(&self, function: &Function) -> TokenStream {
-        let dsl = &self.dsl;
         let mut axes: Vec<&Ident> = self.model.dims().map(|dim| &dim.name).collect();
         for axis in function.tensors().into_iter().flat_map(|tensor| &tensor.axes) {
             if !axes.contains(&axis) {
                 axes.push(axis);
             }
         }
-        let names = axes.iter().map(|axis| axis.to_string());
-        quote! {
-            #(
+        let constant = |axis: &&Ident| {
+            let (here, name) = (axis.span(), axis.to_string());
+            let dsl = self.dsl_at(here);
+            quote_spanned! {here=>
                 #[allow(non_upper_case_globals, unused)]
-                const #axes: #dsl::Axis = #dsl::Axis(#names);
-            )*
-        }
+                const #axis: #dsl::Axis = #dsl::Axis(#name);
+            }
+        };
+        axes.iter().map(constant).collect()
     }
 
     /// `x: Tensor<T>, at: &Attend<T>`; `mut` belongs to the body alone.
@@ -438,7 +458,8 @@ impl Generator<'_> {
     fn signature_type(&self, ty: &SignatureType) -> TokenStream {
         match ty {
             SignatureType::Tensor(tensor) | SignatureType::TensorReference(_, tensor) => {
-                let (dsl, element) = (&self.dsl, &tensor.element);
+                let element = &tensor.element;
+                let dsl = self.dsl_at(element.span());
                 let known = ELEMENTS.iter().find(|(name, _)| element == name && element != self.element());
                 let element = match known {
                     Some((_, ty)) => {
@@ -504,7 +525,7 @@ impl Generator<'_> {
     fn extent(&self, extent: &Extent) -> TokenStream {
         let dsl = &self.dsl;
         match extent {
-            Extent::Key(key) => quote!(config.#key),
+            Extent::Key(key) => config(key),
             Extent::Dim(name) => {
                 let local = local(name);
                 quote!(#local)
@@ -529,9 +550,9 @@ impl Generator<'_> {
                 quote!(#dsl::__private::divide((#dividend, #a), (#divisor, #b))?)
             }
             Extent::Or(key, default) => {
-                let default = self.extent(default);
+                let (key, default) = (config(key), self.extent(default));
                 quote! {
-                    match config.#key {
+                    match #key {
                         ::core::option::Option::Some(extent) => extent,
                         ::core::option::Option::None => #default,
                     }
@@ -565,6 +586,11 @@ impl Generator<'_> {
 /// A local variable that no constant of the user's can be mistaken for.
 fn local(name: &Ident) -> Ident {
     format_ident!("__{name}")
+}
+
+/// A key of the configuration, all of it at the user's token.
+fn config(key: &Ident) -> TokenStream {
+    quote_spanned!(key.span()=> config.#key)
 }
 
 /// A doc comment for what has none.

@@ -1,0 +1,365 @@
+//! Recording by hand, without `model!`: alignment by name, the first error and its place, handles out of place,
+//! repeated blocks.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ops::{TensorType, Value};
+use trace::{Evaluation, NodeKind, Trace};
+use tracewright_dsl::__private::{Dims, Signature, block, divide};
+use tracewright_dsl::*;
+
+const B: Axis = Axis("B");
+const S: Axis = Axis("S");
+const E: Axis = Axis("E");
+const K: Axis = Axis("K");
+const N: Axis = Axis("N");
+
+const fn dim(axis: Axis, extent: usize) -> Dim {
+    Dim { axis, extent }
+}
+
+type Body = Rc<dyn Fn(Tensor<F32>) -> Tensor<F32>>;
+
+/// A network whose one function is a closure of x: f32[B=2, S=3].
+struct Toy(Body);
+
+impl CausalLm for Toy {
+    type Element = F32;
+    type Config = Result<Body, BuildError>;
+
+    fn new(config: &Self::Config) -> Result<Self, BuildError> {
+        config.clone().map(Self)
+    }
+    fn cache_layers(&self) -> Vec<CacheLayer> {
+        vec![]
+    }
+    fn forward(&self, tokens: Tensor<I32>, at: Position, cache: &mut KvCache<F32>) -> Tensor<F32> {
+        self.score(tokens, at, cache)
+    }
+    fn score(&self, tokens: Tensor<I32>, _: Position, _: &mut KvCache<F32>) -> Tensor<F32> {
+        (self.0)(tokens.to())
+    }
+}
+
+fn entries(names: &[&str]) -> Vec<EntryPoint> {
+    let entry =
+        |name: &&str| EntryPoint { name: name.to_string(), batch: 2, chunk: 3, context: 8, wanted: Wanted::All };
+    names.iter().map(entry).collect()
+}
+
+fn traced(body: impl Fn(Tensor<F32>) -> Tensor<F32> + 'static) -> Result<Traced, TraceError> {
+    Toy::trace(&Ok(Rc::new(body)), &entries(&["main"]))
+}
+
+fn recorded(body: impl Fn(Tensor<F32>) -> Tensor<F32> + 'static) -> Trace {
+    let trace = traced(body).unwrap_or_else(|error| panic!("{error}")).trace;
+    trace.verify().unwrap();
+    trace
+}
+
+/// The error's text without its place.
+fn refused(body: impl Fn(Tensor<F32>) -> Tensor<F32> + 'static) -> String {
+    traced(body).unwrap_err().kind.to_string()
+}
+
+/// A weight under its key.
+fn weight(key: &str, dims: &[Dim]) -> Tensor<F32> {
+    Weight::build(Scope::root("").child(key), dims).call(())
+}
+
+/// The names of the axes of the result.
+fn axes(trace: &Trace) -> Vec<String> {
+    let main = trace.entry("main").unwrap();
+    main.node(main.outputs[0].node).axes.iter().map(ToString::to_string).collect()
+}
+
+/// The result for tokens 0, 1, 2, … and weights 1, 2, 3, …
+fn result(trace: &Trace) -> Vec<f64> {
+    let counted = |ty: &TensorType, from: usize| Value::new(ty.clone(), (from..from + ty.count()).map(|i| i as f64));
+    let types: Vec<TensorType> = trace.entry("main").unwrap().inputs().iter().map(|(_, ty)| (*ty).clone()).collect();
+    let parameters = trace.parameters().unwrap();
+    let weights = |key: &str| parameters.iter().find(|p| p.key == key).map(|p| counted(&p.ty, 1));
+    let arguments = types.iter().map(|ty| counted(ty, 0)).collect();
+    trace::evaluate(trace, "main", arguments, Evaluation { parameters: &weights, watch: None }).unwrap().remove(0).data
+}
+
+#[test]
+fn operators_align_by_name() {
+    let trace = recorded(|x| x + weight("w", &[dim(S, 3)]));
+    assert_eq!((axes(&trace), result(&trace)), (vec!["B".into(), "S".into()], vec![1., 3., 5., 4., 6., 8.]));
+    let trace = recorded(|x| weight("w", &[dim(B, 2)]) - x);
+    assert_eq!((axes(&trace), result(&trace)), (vec!["B".into(), "S".into()], vec![1., 0., -1., -1., -2., -3.]));
+    // Both have all axes, in another order: the left operand's order stays.
+    let trace = recorded(|x| weight("w", &[dim(S, 3), dim(B, 2)]) * x);
+    assert_eq!((axes(&trace), result(&trace)), (vec!["S".into(), "B".into()], vec![0., 6., 3., 16., 10., 30.]));
+    let trace = recorded(|x| x * weight("w", &[]));
+    assert_eq!(result(&trace), [0., 1., 2., 3., 4., 5.]);
+    // Numbers on either side.
+    let trace = recorded(|x| 1.0 - (x * 2 + 0.5) / 2.0);
+    assert_eq!(result(&trace), [0.75, -0.25, -1.25, -2.25, -3.25, -4.25]);
+    // A predicate aligns with its choices.
+    let trace = recorded(|x| x.less(x.filled(4.0)).select(-x, weight("w", &[dim(S, 3)]) + x.filled(0.0)));
+    assert_eq!(result(&trace), [-0., -1., -2., -3., 2., 3.]);
+    let trace = recorded(|x| weight("w", &[dim(S, 3)]).less(weight("v", &[dim(S, 3)]) + 1.0).select(x, -x));
+    assert_eq!(result(&trace), [0., 1., 2., 3., 4., 5.]);
+}
+
+#[test]
+fn axes_move_by_name() {
+    let trace = recorded(|x| x.permute(&[S, B]));
+    assert_eq!((axes(&trace), result(&trace)), (vec!["S".into(), "B".into()], vec![0., 3., 1., 4., 2., 5.]));
+    let trace = recorded(|x| x.rename(S, K).unmerge(K, &[dim(E, 3), dim(N, 1)]).merge(&[E, B], S).sum(N));
+    assert_eq!((axes(&trace), result(&trace)), (vec!["S".into()], vec![0., 1., 2., 3., 4., 5.]));
+    let trace = recorded(|x| x.merge(&[S, B], K));
+    assert_eq!((axes(&trace), result(&trace)), (vec!["K".into()], vec![0., 1., 2., 3., 4., 5.]));
+    let trace = recorded(|x| x.mean(S) + x.max(S) - x.min(S));
+    assert_eq!((axes(&trace), result(&trace)), (vec!["B".into()], vec![3., 6.]));
+    let trace = recorded(|x| {
+        let [first, second] = x.split(S, [1, 2]);
+        second.sum(S) + first.sum(S) * 10.0 + x.narrow(S, 2, 1).sum(S) * 100.0
+    });
+    assert_eq!(result(&trace), [203., 539.]);
+    // Shared axes are batch axes; [B, S] · [B, S, E] over S.
+    let trace = recorded(|x| nn::dot(x, weight("w", &[dim(B, 2), dim(S, 3), dim(E, 2)]), S));
+    assert_eq!((axes(&trace), result(&trace)), (vec!["B".into(), "E".into()], vec![13., 16., 112., 124.]));
+}
+
+/// One line a case: what is wrong, where, and what is said.
+#[test]
+#[rustfmt::skip]
+fn the_error_names_types_axis_and_line() {
+    type Case = (u32, Body, &'static str);
+    fn case(line: u32, body: impl Fn(Tensor<F32>) -> Tensor<F32> + 'static, expected: &'static str) -> Case {
+        (line, Rc::new(body), expected)
+    }
+    let cases = [
+        case(line!(), |x| x.narrow(S, 2, 9), "`narrow`: range is 2..11, expected within 0..3"),
+        case(line!(), |x| x.sum(E), "`sum`: `f32[B=2, S=3]` has no axis `E`"),
+        case(line!(), |x| x.mean(E), "`extent`: `f32[B=2, S=3]` has no axis `E`"),
+        case(line!(), |x| x + weight("w", &[dim(S, 4)]), "`add`: axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
+        case(line!(), |x| x * weight("w", &[dim(E, 4)]), "`multiply`: neither of `f32[B=2, S=3]` and `f32[E=4]` has all axes of the other"),
+        case(line!(), |x| x.rename(B, S), "`rename`: axis `S` would occur twice, in `f32[B=2, S=3]`; use `.rename(S, …)` on one of them"),
+        case(line!(), |x| x.permute(&[B]), "`permute`: `f32[B=2, S=3]` cannot have its axes ordered as [B]"),
+        case(line!(), |x| x.permute(&[B, E]), "`permute`: `f32[B=2, S=3]` cannot have its axes ordered as [B, E]"),
+        case(line!(), |x| x.permute(&[B, B]), "`permute`: `f32[B=2, S=3]` cannot have its axes ordered as [B, B]"),
+        case(line!(), |x| x.split(S, [1, 1])[0], "`split`: axis `S` of `f32[B=2, S=3]`: pieces of [1, 1], expected a sum of 3"),
+        case(line!(), |x| x.unmerge(S, &[dim(K, 2), dim(E, 2)]), "`unmerge`: axis `S` of `f32[B=2, S=3]`: parts of [2, 2], expected a product of 3"),
+        case(line!(), |x| x.unmerge(S, &[dim(B, 3)]), "`unmerge`: axis `B` would occur twice, in `f32[B=2, S=3]`; use `.rename(B, …)` on one of them"),
+        case(line!(), |x| x.merge(&[B, E], K), "`merge`: `f32[B=2, S=3]` has no axis `E`"),
+        case(line!(), |x| nn::dot(x, weight("w", &[dim(E, 4)]), S), "`dot`: `f32[E=4]` has no axis `S`"),
+        case(line!(), |x| nn::dot(x, weight("w", &[dim(S, 3), dim(B, 5)]), S), "`dot`: axis `B` has two extents: `f32[B=2, S=3]` against `f32[S=3, B=5]`"),
+        case(line!(), |x| nn::softmax(x, E), "`softmax`: `f32[B=2, S=3]` has no axis `E`"),
+        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(E, 4)], &[dim(K, 2)]).call(x), "`linear`: `f32[B=2, S=3]` has no axis `E`"),
+        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 4)], &[dim(K, 2)]).call(x), "`linear`: axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
+        case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 3)], &[dim(B, 2)]).call(x), "`linear`: axis `B` would occur twice, in `f32[B=2, S=3]`; use `.rename(B, …)` on one of them"),
+        case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(E, 4)]).call(x), "`rms_norm`: `f32[B=2, S=3]` has no axis `E`"),
+        case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(S, 4)]).call(x), "`rms_norm`: axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
+        case(line!(), |x| Signature::new("Toy::forward", &Dims(vec![dim(S, 4)])).result(x, &[B, S]), "`Toy::forward`: the result is `f32[B=2, S=3]`, declared as `[B, S=4]`"),
+        case(line!(), |x| { Signature::new("Toy::forward", &Dims(vec![])).tensor("x", x, &[S, B]); x }, "`Toy::forward`: argument `x` is `f32[B=2, S=3]`, declared as `[S, B]`"),
+    ];
+    for (line, body, expected) in cases {
+        let error = Toy::trace(&Ok(body), &entries(&["main"])).unwrap_err();
+        assert_eq!(error.kind.to_string(), expected);
+        assert_eq!((&*error.provenance.file, error.provenance.line), ("dsl/tests/tensor.rs", line), "{expected}");
+    }
+}
+
+/// A free axis of a signature means one extent throughout.
+#[test]
+fn a_signature_binds_its_free_axes() {
+    let said = refused(|x| {
+        let dims = Dims(vec![]);
+        let mut signature = Signature::new("Toy::forward", &dims);
+        signature.tensor("x", x, &[B, S]);
+        signature.result(x.narrow(S, 0, 2), &[B, S])
+    });
+    assert_eq!(said, "`Toy::forward`: the result is `f32[B=2, S=2]`, declared as `[B=2, S=3]`");
+}
+
+#[test]
+fn the_error_names_the_field_path() {
+    let run = |scope: Scope| {
+        let error = traced(move |x| block(&scope, "Mlp::forward", x, |x: Tensor<F32>| x.sum(E))).unwrap_err();
+        (error.provenance.path.to_string(), error.to_string())
+    };
+    let (path, said) = run(Scope::root("").child("model").child("mlp"));
+    assert_eq!(path, "model.mlp");
+    let expected = "`sum`: `f32[B=2, S=3]` has no axis `E`\n  in `model.mlp` at dsl/tests/tensor.rs:";
+    assert!(said.starts_with(expected), "{said}");
+    // In an element of a repeated block.
+    let (path, _) = run(Scope::root("").child("model").element("layers", 3));
+    assert_eq!(path, "model.layers.*");
+}
+
+#[test]
+fn the_first_error_wins_and_what_follows_is_silent() {
+    let after = Rc::new(Cell::new(false));
+    let reached = after.clone();
+    let error = traced(move |x| {
+        let poisoned = x.sum(E);
+        let also = (poisoned + x.sum(N)).permute(&[K]).unmerge(K, &[]).merge(&[N], B);
+        let [left, right] = also.split(K, [7, 8]);
+        let logits = nn::softmax(nn::dot(left, right, E), N).rename(K, B) / 0.0;
+        assert_eq!(logits.extent(B), 0);
+        let block = block(&Scope::root("").element("layers", 0), "L::forward", logits, |x: Tensor<F32>| x.sum(K));
+        reached.set(true);
+        -block.exp().maximum(x).less_equal(x).select(x, poisoned)
+    })
+    .unwrap_err();
+    assert!(after.get(), "the body runs to its end");
+    assert_eq!(error.kind.to_string(), "`sum`: `f32[B=2, S=3]` has no axis `E`");
+}
+
+#[test]
+fn handles_of_another_trace_are_refused() {
+    let kept: Rc<Cell<Option<Tensor<F32>>>> = Rc::default();
+    let keep = kept.clone();
+    recorded(move |x| {
+        keep.set(Some(x));
+        x
+    });
+    let stale = kept.get().unwrap();
+    assert_eq!(refused(move |x| x + stale), TraceErrorKind::Stranger.to_string());
+    assert_eq!(refused(move |_| stale.exp()), TraceErrorKind::Stranger.to_string());
+    // Out of any trace it is silent, and does not disturb the next one.
+    let nothing = (stale + stale).sum(S).to::<Bf16>();
+    assert_eq!(nothing.extent(B), 0);
+    recorded(|x| x);
+}
+
+#[test]
+fn handles_of_another_function_are_refused() {
+    // Of another entry point.
+    let kept: Rc<Cell<Option<Tensor<F32>>>> = Rc::default();
+    let body = move |x: Tensor<F32>| {
+        let other = kept.replace(Some(x));
+        other.unwrap_or(x) + x
+    };
+    let error = Toy::trace(&Ok(Rc::new(body)), &entries(&["first", "second"])).unwrap_err();
+    assert_eq!(error.kind, TraceErrorKind::Stranger);
+    // A repeated body that captures a tensor instead of taking it as an argument.
+    let layer = |x: Tensor<F32>, captured: Tensor<F32>| {
+        block(&Scope::root("").element("layers", 0), "Layer::forward", x, move |x: Tensor<F32>| x + captured)
+    };
+    assert_eq!(refused(move |x| layer(x, x)), TraceErrorKind::Stranger.to_string());
+    // A tensor of the body that is used outside of it.
+    let escaped = |x: Tensor<F32>| {
+        let kept = Rc::new(Cell::new(x));
+        let keep = kept.clone();
+        block(&Scope::root("").element("layers", 0), "Layer::forward", x, move |x: Tensor<F32>| {
+            keep.set(x.exp());
+            x
+        });
+        kept.get()
+    };
+    assert_eq!(refused(move |x| escaped(x) + x), TraceErrorKind::Stranger.to_string());
+    assert_eq!(refused(escaped), TraceErrorKind::Stranger.to_string());
+}
+
+#[test]
+fn a_trace_within_a_trace_is_refused() {
+    let inner = Rc::new(Cell::new(None));
+    let seen = inner.clone();
+    let outer = traced(move |x| {
+        seen.set(Some(traced(|x| x).map(|_| ()).unwrap_err().kind));
+        x
+    });
+    assert_eq!(inner.take(), Some(TraceErrorKind::Nested));
+    assert!(outer.is_ok(), "the outer trace goes on");
+}
+
+#[test]
+fn a_tensor_outside_of_any_function_is_refused() {
+    let error = tracewright_dsl::trace(|| drop(Tensor::<F32>::scalar(1.0).exp())).unwrap_err();
+    assert_eq!(error.kind, TraceErrorKind::Closed);
+    assert_eq!(Tensor::<F32>::scalar(1.0).exp().extent(B), 0);
+    recorded(|x| x);
+}
+
+#[test]
+fn a_panic_in_a_body_closes_the_trace() {
+    let panicked = std::panic::catch_unwind(|| traced(|_| panic!("in the body")).map(|_| ()));
+    assert!(panicked.is_err());
+    recorded(|x| x);
+}
+
+#[test]
+fn a_configuration_that_does_not_divide_is_refused() {
+    let error = divide(("hidden_size", 100), ("num_attention_heads", 3)).unwrap_err();
+    let expected = "`hidden_size` (100) is not a multiple of `num_attention_heads` (3); \
+                    correct one of the two in the configuration";
+    assert_eq!(error.to_string(), expected);
+    assert!(divide(("hidden_size", 100), ("num_attention_heads", 0)).is_err());
+    assert_eq!(divide(("hidden_size", 100), ("num_attention_heads", 4)), Ok(25));
+    let refused = Toy::trace(&Err(error.clone()), &entries(&["main"])).unwrap_err();
+    assert_eq!(refused.kind, TraceErrorKind::Build(error));
+}
+
+/// Layers 0 … n − 1: x · w + kind(i).
+fn layers(n: usize, kind: fn(usize) -> usize) -> impl Fn(Tensor<F32>) -> Tensor<F32> {
+    move |mut x| {
+        for i in 0..n {
+            let scope = Scope::root("").child("model").element("layers", i);
+            let own = scope.clone();
+            let body = move |(x, kind): (Tensor<F32>, usize)| {
+                x * Weight::<F32>::build(own.child("w"), &[dim(S, 3)]).call(()) + kind as f64
+            };
+            x = block(&scope, "Layer::forward", (x, kind(i)), body);
+        }
+        x
+    }
+}
+
+#[test]
+fn repeated_blocks_are_recorded_once_per_kind() {
+    for (n, kind, kinds) in [(1, (|_| 0) as fn(usize) -> usize, 1), (7, |_| 5, 1), (7, |i| i % 2, 2), (3, |i| i, 3)] {
+        let traced = traced(layers(n, kind)).unwrap_or_else(|error| panic!("{error}"));
+        traced.trace.verify().unwrap();
+        assert_eq!(traced.body_runs, kinds, "{n} layers");
+        assert_eq!(traced.trace.functions.len(), kinds + 1);
+        let main = traced.trace.entry("main").unwrap();
+        let prefixes: Vec<&str> = main
+            .ids()
+            .filter_map(|id| match &main.node(id).kind {
+                NodeKind::Call { prefix, .. } => Some(prefix.as_str()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(prefixes, (0..n).map(|i| format!("model.layers.{i}")).collect::<Vec<_>>());
+        let keys: Vec<String> = traced.trace.parameters().unwrap().into_iter().map(|p| p.key).collect();
+        assert_eq!(keys, (0..n).map(|i| format!("model.layers.{i}.w")).collect::<Vec<_>>());
+        let layer = &traced.trace.functions[0];
+        assert_eq!((layer.name.as_str(), layer.prefix.as_str()), ("layer", "model.layers.*"));
+        assert_eq!(layer.parameters().next().unwrap().key, "model.layers.*.w");
+        // What it means is what the same blocks in place mean.
+        let in_place = recorded(move |mut x| {
+            for i in 0..n {
+                x = x * weight(&format!("model.layers.{i}.w"), &[dim(S, 3)]) + kind(i) as f64;
+            }
+            x
+        });
+        assert_eq!(result(&traced.trace), result(&in_place));
+    }
+}
+
+/// What an element does differently without an argument that says so is found in debug builds.
+#[test]
+#[cfg(debug_assertions)]
+fn elements_that_differ_are_found() {
+    let differing = |at: usize| {
+        move |mut x: Tensor<F32>| {
+            for i in 0..5 {
+                let scope = Scope::root("").element("layers", i);
+                x = block(&scope, "Layer::forward", x, move |x: Tensor<F32>| if i == at { -x } else { x.exp() });
+            }
+            x
+        }
+    };
+    for at in 1..5 {
+        let error = traced(differing(at)).unwrap_err();
+        let expected = TraceErrorKind::Unequal { block: "Layer::forward".into(), prefix: format!("layers.{at}") };
+        assert_eq!(error.kind, expected);
+    }
+    assert!(refused(differing(0)).starts_with("`Layer::forward` at `layers.1` records something else"));
+}

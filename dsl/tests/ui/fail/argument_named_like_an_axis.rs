@@ -1,0 +1,21 @@
+use tracewright_dsl::*;
+
+#[derive(Clone)]
+struct Config {
+    hidden_size: usize,
+    num_layers: usize,
+    head_dim: Option<usize>,
+    tied: bool,
+    eps: f64,
+}
+
+model! {
+    Net<T: Float>(Config) {
+        dims { D = hidden_size }
+        norm: RmsNorm[D],
+        fn forward(x: T[B, D], B: usize) -> T[B, D] { self.norm(x) }
+        //                     ^ the argument `B` has the name of an axis
+    }
+}
+
+fn main() {}

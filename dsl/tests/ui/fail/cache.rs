@@ -1,0 +1,26 @@
+use tracewright_dsl::*;
+
+#[derive(Clone)]
+struct Config {
+    hidden_size: usize,
+    num_layers: usize,
+    head_dim: Option<usize>,
+    tied: bool,
+    eps: f64,
+}
+
+model! {
+    Net<T: Float>(Config) {
+        dims { D = hidden_size, L = num_layers, K = 2 }
+        cache { L of [K, E] }
+//      ^^^^^ a model with a `cache` also needs `fn score`, the logits at all positions
+        //               ^ unknown axis `E`
+        cache { L of [K, D] }
+//      ^^^^^ `cache` is written twice
+//      ^^^^^ a model with a `cache` also needs `fn score`, the logits at all positions
+        norm: RmsNorm[D],
+        fn forward(x: T[B, D]) -> T[B, D] { self.norm(x) }
+    }
+}
+
+fn main() {}

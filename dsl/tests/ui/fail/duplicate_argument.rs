@@ -1,0 +1,23 @@
+use tracewright_dsl::*;
+
+#[derive(Clone)]
+struct Config {
+    hidden_size: usize,
+    num_layers: usize,
+    head_dim: Option<usize>,
+    tied: bool,
+    eps: f64,
+}
+
+model! {
+    Net<T: Float>(Config) {
+        dims { D = hidden_size }
+        norm: RmsNorm[D],
+        fn forward(x: T[B, D], x: T[B, D]) -> T[B, D] { self.norm(x) }
+        //                     ^ the argument `x` is declared twice
+        fn forward(x: T[B, D]) -> T[B, D] { x }
+        // ^^^^^^^ the field or function `forward` is declared twice
+    }
+}
+
+fn main() {}

@@ -1,0 +1,6 @@
+mod nothing {
+    tracewright_dsl::model! {}
+//  ^^^^^^^^^^^^^^^^^^^^^^^^^^ `model!` declares nothing
+}
+
+fn main() {}

@@ -1,0 +1,30 @@
+use tracewright_dsl::*;
+
+#[derive(Clone)]
+struct Config {
+    hidden_size: usize,
+    num_layers: usize,
+    head_dim: Option<usize>,
+    tied: bool,
+    eps: f64,
+}
+
+model! {
+    Net<T: Float>(Config) {
+        dims { D = hidden_size }
+        mlp: Mlp,
+        fn forward(x: T[B, D]) -> T[B, D] {
+            self.mlp(x.to::<F32>())
+            //       ^^^^^^^^^^^^^ mismatched types
+        }
+    }
+    Mlp {
+        norm: RmsNorm<F32>[D],
+        fn forward(x: T[B, D]) -> T[B, D] {
+            self.norm(x).to()
+            //        ^ mismatched types
+        }
+    }
+}
+
+fn main() {}

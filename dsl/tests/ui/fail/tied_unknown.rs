@@ -1,0 +1,29 @@
+use tracewright_dsl::*;
+
+#[derive(Clone)]
+struct Config {
+    hidden_size: usize,
+    num_layers: usize,
+    head_dim: Option<usize>,
+    tied: bool,
+    eps: f64,
+}
+
+model! {
+    Net<T: Float>(Config) {
+        dims { V = 11, D = hidden_size, E = 4, L = num_layers }
+        model: Model,
+        layers: [Model; L],
+        norm: RmsNorm[D],
+        head: Linear[D -> V] = tied(model.embd) if tied,
+        //                                ^^^^ the block `Model` has no field `embd`; did you mean `embed`?
+        fn forward(x: i32[B]) -> T[B, V] { self.head(self.norm(self.model(x) + self.layers[0].forward(x))) }
+    }
+    Model {
+        embed: Embedding[V, D],
+        narrow: Embedding[V, E],
+        fn forward(x: i32[B]) -> T[B, D] { self.embed(x) + self.narrow(x).rename(E, D) }
+    }
+}
+
+fn main() {}
