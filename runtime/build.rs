@@ -30,7 +30,8 @@ fn build() -> Result<(), String> {
     if let Some(ninja) = find(&tools, "ninja").filter(|_| !cfg!(windows)) {
         configure.args(["-G", "Ninja"]).arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
     }
-    run(&mut configure)?;
+    // What an earlier build left may be of another folder or another generator.
+    run(&mut configure).or_else(|_| run(configure.arg("--fresh")))?;
     let jobs = variable("NUM_JOBS")?;
     run(Command::new(&cmake).arg("--build").arg(&out).args([
         "--config",
@@ -61,14 +62,16 @@ fn iree_source(package: &Path) -> Result<PathBuf, String> {
         command.args(["metadata", "--format-version=1", "--filter-platform", &variable("TARGET")?]);
         run(command.args(offline).arg("--manifest-path").arg(package.join("Cargo.toml")))
     };
-    let text = attempt(&["--offline"]).or_else(|_| attempt(&[]))?;
-    let metadata: serde_json::Value = serde_json::from_str(&text)
-        .map_err(|e| format!("cannot read the answer of `cargo metadata`: {e}"))?;
-    let packages = metadata["packages"].as_array().ok_or("`cargo metadata` lists no packages")?;
-    let carrier = packages.iter().find(|p| p["name"] == "eerie-sys");
-    let manifest = carrier.and_then(|p| p["manifest_path"].as_str());
-    let manifest = manifest.ok_or("`cargo metadata` does not list the package `eerie-sys`")?;
-    Ok(Path::new(manifest).with_file_name("iree"))
+    let metadata = attempt(&["--offline"]).or_else(|_| attempt(&[]))?;
+    // A JSON parser would be this script's only dependency, and with a dependency the place of the
+    // build, and so the minutes it takes, would change with what else is built.
+    let manifests = metadata.split("\"manifest_path\":\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let mut folders = manifests.map(|path| PathBuf::from(path.replace("\\\\", "\\")).with_file_name(""));
+    let is_carrier = |folder: &PathBuf| {
+        folder.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("eerie-sys"))
+    };
+    let folder = folders.find(is_carrier).ok_or("`cargo metadata` does not list the package `eerie-sys`")?;
+    Ok(folder.join("iree"))
 }
 
 fn check_version(cmake: &Path) -> Result<(), String> {

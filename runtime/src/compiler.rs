@@ -1,7 +1,7 @@
 //! `iree-compile`: where it is, what it is told, and what it says.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -191,9 +191,23 @@ impl Compiler {
 
     /// The version as the compiler gives it: number and commit.
     pub fn version(&self) -> Result<String, CompileError> {
-        let answer = Command::new(&self.path).arg("--version").stdin(Stdio::null()).output();
-        let answer = answer.map_err(|source| self.spawn_error(source))?;
-        let answer = String::from_utf8_lossy(&answer.stdout);
+        let folder = std::env::temp_dir();
+        let (mut file, sink) = tempfile::tempfile()
+            .and_then(|file| Ok((file.try_clone()?, file)))
+            .map_err(|source| io_error("create a file in", &folder, source))?;
+        let mut command = Command::new(&self.path);
+        command.arg("--version").stdin(Stdio::null()).stdout(sink).stderr(Stdio::null());
+        let mut answer = Vec::new();
+        match child::run(&mut command, self.timeout, self.interrupt.as_deref()) {
+            Ok(_) => file
+                .rewind()
+                .and_then(|()| file.read_to_end(&mut answer))
+                .map_err(|source| io_error("read a file in", &folder, source))?,
+            Err(Stopped::Io(source)) => return Err(self.spawn_error(source)),
+            Err(Stopped::Interrupted) => return Err(CompileError::Interrupted),
+            Err(Stopped::TimedOut) => 0,
+        };
+        let answer = String::from_utf8_lossy(&answer);
         let version = answer.lines().find_map(|line| line.trim().strip_prefix("IREE compiler version "));
         version.map(str::to_owned).ok_or_else(|| CompileError::NotACompiler {
             path: self.path.clone(),

@@ -6,6 +6,26 @@
 //! - A [`Runtime`] loads the module as a [`Program`], with mapped [`Parameters`], and a [`Function`]
 //!   of it takes and returns [`Buffer`]s.
 //!
+//! ```no_run
+//! use tracewright_runtime::*;
+//! # use std::path::PathBuf;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let text = "func.func @double(%a: tensor<4xf32>) -> tensor<4xf32> {
+//!   %0 = stablehlo.add %a, %a : tensor<4xf32>
+//!   return %0 : tensor<4xf32>
+//! }";
+//! let compiler = Compiler::find(None, &[PathBuf::from("venv/bin")])?;
+//! let module = Module { text, text_without_locs: text };
+//! let compiled = compile(&compiler, &module, &CompileOptions::default(), &Cache::new("cache"))?;
+//!
+//! let runtime = Runtime::new(Device::LocalTask { workers: 0 })?;
+//! let double = Program::load(&runtime, &compiled.vmfb, &[])?.function("double")?;
+//! let ones = [1f32; 4].map(f32::to_le_bytes).concat();
+//! let ones = Buffer::from_bytes(&runtime, &ops::TensorType::new(ops::ElementType::F32, [4]), &ones)?;
+//! let results: Vec<Value> = double.call(vec![ones.into()])?;
+//! # Ok(()) }
+//! ```
+//!
 //! Nothing here knows what a module computes: it sees bytes and types.
 //!
 //! **State is moved in and moved out.** A program may update an argument in place, so a call consumes

@@ -160,13 +160,19 @@ fn the_compiler_is_found_by_hint_and_in_an_environment() {
 /// A stand-in that gives a version and then does as the script says.
 #[cfg(unix)]
 fn stand_in(script: &str) -> (TempDir, Compiler) {
+    program(&format!("[ \"$1\" = --version ] && echo '  IREE compiler version 0' && exit 0\n{script}"))
+}
+
+/// A program that does as the script says.
+///
+/// Written by another process: a file that this one has open for writing cannot be run, and a child of
+/// another test may hold it open a moment longer.
+#[cfg(unix)]
+fn program(script: &str) -> (TempDir, Compiler) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("iree-compile");
-    let version = "[ \"$1\" = --version ] && echo '  IREE compiler version 0' && exit 0";
-    // Written by another process: a file that this one has open for writing cannot be run, and a child
-    // of another test may hold it open a moment longer.
-    let write = "printf '%s\n' '#!/bin/sh' \"$1\" \"$2\" > \"$0\" && chmod +x \"$0\"";
-    let written = Command::new("sh").args(["-c", write]).arg(&path).args([version, script]).status();
+    let write = "printf '%s\n' '#!/bin/sh' \"$1\" > \"$0\" && chmod +x \"$0\"";
+    let written = Command::new("sh").args(["-c", write]).arg(&path).arg(script).status();
     assert!(written.unwrap().success());
     (folder, Compiler::new(path))
 }
@@ -226,8 +232,12 @@ fn a_killed_or_odd_compiler_is_reported() {
     let error = attempt(&compiler, &CompileOptions::default()).unwrap_err();
     assert!(matches!(error, CompileError::Io { action: "read", .. }), "{error:?}");
 
-    let error = attempt(&Compiler::new("/bin/echo"), &CompileOptions::default()).unwrap_err();
-    assert!(matches!(error, CompileError::NotACompiler { .. }), "{error:?}");
+    for script in ["echo hello", "exit 1", "sleep 60"] {
+        let (_folder, mut compiler) = program(script);
+        compiler.timeout = Duration::from_millis(500);
+        let error = attempt(&compiler, &CompileOptions::default()).unwrap_err();
+        assert!(matches!(error, CompileError::NotACompiler { .. }), "{error:?}");
+    }
 }
 
 #[test]
