@@ -9,9 +9,9 @@ use tracewright_irpa::{
 
 fn safetensors(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
     let views = tensors.iter().map(|(name, dtype, shape, data)| {
-        (name.to_string(), TensorView::new(*dtype, shape.to_vec(), data).unwrap())
+        (name.to_string(), TensorView::new(*dtype, shape.to_vec(), data).expect("a valid fixture"))
     });
-    serialize(views, None).unwrap()
+    serialize(views, None).expect("a valid fixture")
 }
 
 fn index(map: &[(&str, &str)]) -> String {
@@ -21,9 +21,9 @@ fn index(map: &[(&str, &str)]) -> String {
 
 /// A folder with these files.
 fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a valid fixture");
     for (name, bytes) in files {
-        fs::write(folder.path().join(name), bytes).unwrap();
+        fs::write(folder.path().join(name), bytes).expect("a valid fixture");
     }
     folder
 }

@@ -210,6 +210,6 @@ fn s23_s24_baking_takes_large_steps_and_little_memory() {
         convert_checkpoint(&source, folder.path().join("out.irpa"), options).unwrap();
         println!("{total} bytes in {steps} steps, at most {peak} bytes of anonymous memory");
         assert!(peak <= LIMIT, "{peak}");
-        assert!(steps <= 2 * total >> 20, "{steps}");
+        assert!(steps <= (2 * total) >> 20, "{steps}");
     }
 }
