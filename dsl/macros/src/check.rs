@@ -13,6 +13,9 @@ use crate::leaf::{Axes, ELEMENTS, LEAVES, LeafKind, SettingKind, leaf_kind};
 /// Names that the expansion gives to members of every block.
 const RESERVED: &[&str] = &["scope", "config", "dims", "forward", "build", "new", "dim"];
 
+/// The longest tuple that is a `TraceArg`.
+const MOST_ARGUMENTS: usize = 8;
+
 pub fn check(model: &Model, errors: &mut Errors) {
     if model.blocks.is_empty() {
         let message = "`model!` declares nothing; write `pub Name<T: Float>(Config) { … }`";
@@ -56,7 +59,7 @@ fn headers(model: &Model, errors: &mut Errors) {
     if let [_, again @ ..] = &root.caches[..] {
         again.iter().for_each(|section| errors.at(&section.keyword, "`cache` is written twice"));
     }
-    for cache in &root.caches {
+    for cache in root.caches.iter().take(1) {
         if root.function("score").is_none() {
             let message = "a model with a `cache` also needs `fn score`, the logits at all positions";
             errors.at(&cache.keyword, message);
@@ -300,10 +303,20 @@ fn signature(model: &Model, block: &Block, function: &Function, errors: &mut Err
             let name = &tensor.element;
             errors.at(name, format!("unknown element type `{name}`{}", nearest_element(name, &elements)));
         }
+        for axis in tensor.axes.iter().filter(|axis| !is_axis_name(axis)) {
+            let message = "must begin with an upper-case letter, to differ from variables of the body";
+            errors.at(axis, format!("the axis `{axis}` {message}"));
+        }
         distinct_axes(
             &tensor.axes,
             "give the second one a name of its own; `.rename(S, C)` makes one",
             errors,
+        );
+    }
+    if let Some(surplus) = function.arguments.get(MOST_ARGUMENTS) {
+        errors.at(
+            &surplus.name,
+            format!("a function takes at most {MOST_ARGUMENTS} arguments; put some in a struct"),
         );
     }
     for argument in &function.arguments {

@@ -11,7 +11,54 @@ mod paths;
 
 use proc_macro::TokenStream;
 
-/// Declares a network: see the documentation of the dsl crate.
+/// Declares a network: its weights, and what it computes with them.
+///
+/// ```text
+/// model! {
+///     /// Docs.
+///     pub Net<T: Float>(Config) {
+///         dims { V = vocab_size, D = hidden_size, H = num_heads, L = num_layers, E = head_dim or D / H }
+///         cache { L of [H, E] }
+///
+///         embed: Embedding[V, D],
+///         layers: [Layer; L],
+///         head: Linear[D -> V](bias if head_bias) = tied(embed) if tie_word_embeddings,
+///
+///         fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] { … }
+///         fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] { … }
+///     }
+///
+///     Layer {
+///         norm: RmsNorm[D](eps = norm_eps),
+///         mlp: other::Mlp<T>,
+///
+///         fn forward(x: T[B, S, D]) -> T[B, S, D] { x + self.mlp.forward(self.norm(x)) }
+///     }
+/// }
+/// ```
+///
+/// The first block is the root. It bears the element type, which all blocks share, and the type of the
+/// configuration, whose fields are the *keys* below. It gets `new(&Config)`.
+///
+/// **`dims`** names axes and says how long they are: a key, an integer, an earlier dim, a product, an exact
+/// quotient, or `key or …` where the key is an `Option`. Names of axes begin with an upper-case letter.
+///
+/// **Fields** are leaves (`Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]`, `LayerNorm[D]`, `Weight[D]`, each
+/// with its own element type if one is written: `Linear<F32>[…]`), blocks of this `model!`, arrays of blocks, and
+/// blocks from elsewhere, written with a path or their element type. The path of a field is its checkpoint key.
+/// Leaves and blocks of this `model!` are called as methods, `self.norm(x)`; blocks from elsewhere and elements of
+/// arrays by `.forward`. A block from elsewhere whose configuration is another needs `Project`. `tied(a.b)` takes
+/// the weight of the leaf at that path, seen from the block where it is written.
+///
+/// **Functions** take and return tensors (`T[B, S, D]`, `f32[B]`, `i32[]`), whose axes are checked when the body is
+/// traced, and Rust types that are `TraceArg`: by value, by `&`, or by `&mut` for state. Axes that `dims` lacks
+/// are free: the first argument that has one says how long it is. Every axis is a constant in the body, and
+/// `self.dim(D)` an extent. The body is not rewritten; `self` is the block.
+///
+/// **`cache`** says what each layer remembers, heads and features. With it, `forward` and `score` make the root a
+/// `CausalLm`.
+///
+/// An inner block is as visible as the root, unless it says otherwise.
 #[proc_macro]
 pub fn model(tokens: TokenStream) -> TokenStream {
     let mut errors = context::Errors::default();

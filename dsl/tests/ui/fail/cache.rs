@@ -17,7 +17,6 @@ model! {
         //               ^ unknown axis `E`
         cache { L of [K, D] }
 //      ^^^^^ `cache` is written twice
-//      ^^^^^ a model with a `cache` also needs `fn score`, the logits at all positions
         norm: RmsNorm[D],
         fn forward(x: T[B, D]) -> T[B, D] { self.norm(x) }
     }

@@ -1,0 +1,108 @@
+//! Blocks of another model as fields: with the same configuration, with another one, and repeated.
+
+use tracewright_dsl::{CausalLm, EntryPoint, F32, KvCache, Position, Project};
+
+mod base {
+    use tracewright_dsl::{Float, KvCache, Position, model};
+
+    #[derive(Clone)]
+    pub struct Config {
+        pub vocabulary: usize,
+        pub features: usize,
+        pub bias: bool,
+    }
+
+    model! {
+        pub Base<T: Float>(Config) {
+            dims { V = vocabulary, D = features, F = 3 * D }
+            cache { V of [V, D] }
+            embed: Embedding[V, D],
+            mlp: Mlp,
+            head: Linear[D -> V] = tied(embed),
+            fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
+                self.score(tokens, at, cache).at(S, at.count - 1)
+            }
+            fn score(tokens: i32[B, S], _at: Position, _cache: &mut KvCache<T>) -> f32[B, S, V] {
+                self.head(self.mlp(self.embed(tokens))).to()
+            }
+        }
+
+        /// A block that others may use.
+        pub Mlp {
+            up: Linear[D -> F](bias if bias),
+            down: Linear[F -> D],
+            fn forward(x: T[B, S, D]) -> T[B, S, D] {
+                self.down(self.up(x))
+            }
+        }
+    }
+}
+
+mod wide {
+    use super::base;
+    use tracewright_dsl::{Float, KvCache, Position, model};
+
+    #[derive(Clone)]
+    pub struct Config {
+        pub base: base::Config,
+        pub features: usize,
+        pub layers: usize,
+    }
+
+    impl tracewright_dsl::Project<base::Config> for Config {
+        fn project(&self) -> base::Config {
+            base::Config { features: self.features, ..self.base.clone() }
+        }
+    }
+
+    model! {
+        pub Wide<T: Float>(Config) {
+            dims { V = 11, D = features, L = layers }
+            cache { L of [D, D] }
+            embed: Embedding[V, D],
+            first: base::Mlp<T>,
+            layers: [base::Mlp<T>; L],
+            last: Last,
+            fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
+                self.score(tokens, at, cache).at(S, at.count - 1)
+            }
+            fn score(tokens: i32[B, S], _at: Position, _cache: &mut KvCache<T>) -> f32[B, S, V] {
+                let mut x = self.first.forward(self.embed(tokens));
+                for layer in &self.layers {
+                    x = layer.forward(x);
+                }
+                self.last(x).to()
+            }
+        }
+
+        Last {
+            // Its own configuration, given on as it is.
+            same: Same<T>,
+            fn forward(x: T[B, S, D]) -> T[B, S, V] { self.same.forward(x) }
+        }
+    }
+
+    model! {
+        Same<T: Float>(Config) {
+            dims { V = 11, D = features }
+            head: Linear[D -> V],
+            fn forward(x: T[B, S, D]) -> T[B, S, V] { self.head(x) }
+        }
+    }
+}
+
+fn main() {
+    let base = base::Config { vocabulary: 11, features: 5, bias: false };
+    let entries = EntryPoint::all(2, 3, 7);
+    base::Base::<F32>::trace(&base, &entries).unwrap_or_else(|error| panic!("{error}"));
+
+    let config = wide::Config { base: base::Config { bias: true, ..base }, features: 8, layers: 4 };
+    let _: base::Config = config.project();
+    let traced = wide::Wide::<F32>::trace(&config, &entries).unwrap_or_else(|error| panic!("{error}"));
+    let text = traced.trace.to_string();
+    for key in ["first.up.bias", "first.down.weight", "layers.*.up.weight", "last.same.head.weight"] {
+        assert!(text.contains(key), "{key}: {text}");
+    }
+    assert_eq!(traced.body_runs, 2);
+    let _: fn(&wide::Wide<F32>, _, Position, &mut KvCache<F32>) -> _ = CausalLm::score;
+}
