@@ -10,13 +10,16 @@ use std::path::Path;
 
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, ValueKind};
-use minijinja::{Environment, ErrorKind, Value};
+use minijinja::value::{Serde, ValueKind};
+use minijinja::{Environment, ErrorKind, Value, escape_formatter};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::{Map, Value as Json};
 
 use crate::Error;
 use crate::error::{read_json, read_text};
+
+mod jinja;
+mod python;
 
 /// Steps after which a template is taken for endless; real ones need some thousand.
 const FUEL: u64 = 10_000_000;
@@ -74,12 +77,24 @@ impl ChatTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(syntax_error)?);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_unknown_method_callback(|state, value, method, args| match method {
+            jinja::SLICE => jinja::slice(value, args),
+            jinja::PERCENT => jinja::percent(state, value, args),
+            _ => unknown_method_callback(state, value, method, args),
+        });
+        environment.set_formatter(|out, state, value| match value.kind() {
+            ValueKind::Number | ValueKind::Seq | ValueKind::Map => Ok(out.write_str(&python::repr(value)?)?),
+            _ => escape_formatter(out, state, value),
+        });
         environment.set_fuel(Some(FUEL));
-        environment.add_filter("tojson", tojson);
+        environment.add_filter("tojson", python::tojson);
+        environment.add_filter("center", jinja::center);
+        environment.add_filter("indent", jinja::indent);
+        environment.add_filter("truncate", jinja::truncate);
+        environment.add_filter("wordcount", jinja::wordcount);
         environment.add_function("raise_exception", raise_exception);
         for (name, source) in templates {
-            let source = without_generation(&source.replace("\r\n", "\n").replace('\r', "\n"));
+            let source = jinja::translate(&source.replace("\r\n", "\n").replace('\r', "\n"));
             environment.add_template_owned(name, source).map_err(syntax_error)?;
         }
         Ok(ChatTemplate { environment, special_tokens })
@@ -102,12 +117,11 @@ impl ChatTemplate {
         let strftime_now = move |format: &str| strftime(now.clone().unwrap_or_else(Zoned::now), format);
         // A variable of the conversation hides a special token of the same name, and nothing else.
         let tokens_and_variables = self.special_tokens.iter().chain(&chat.variables);
-        let mut seen: BTreeMap<_, _> =
-            tokens_and_variables.map(|(name, value)| (name.as_str(), Value::from(Serde(value)))).collect();
+        let mut seen = BTreeMap::from([("documents", Value::from(()))]);
+        seen.extend(tokens_and_variables.map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
         seen.extend([
             ("messages", Value::from(Serde(&messages))),
             ("tools", Value::from(Serde(&chat.tools))),
-            ("documents", Value::from(())),
             ("add_generation_prompt", Value::from(chat.add_generation_prompt)),
             ("strftime_now", Value::from_function(strftime_now)),
         ]);
@@ -166,25 +180,6 @@ fn prepared(index: usize, message: &Json) -> Result<Map<String, Json>, Error> {
     Ok(out)
 }
 
-/// `{% generation %}` … `{% endgeneration %}` marks the model's own words for training; to a reader it is a scope.
-fn without_generation(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at);
-        out.push_str(before);
-        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
-        let name = tag[..end].trim_start_matches("{%").trim_end_matches("%}");
-        match name.trim_matches(['-', '+']).trim() {
-            "generation" => out.push_str(&tag[..end].replacen("generation", "with", 1)),
-            "endgeneration" => out.push_str(&tag[..end].replacen("endgeneration", "endwith", 1)),
-            _ => out.push_str(&tag[..end]),
-        }
-        rest = &tag[end..];
-    }
-    out + rest
-}
-
 /// What a template said with `raise_exception`, carried through the engine.
 #[derive(Debug)]
 struct Raised(String);
@@ -215,157 +210,9 @@ fn raised(error: &minijinja::Error) -> Option<&Raised> {
 
 fn strftime(now: Zoned, format: &str) -> Result<String, minijinja::Error> {
     let text = jiff::fmt::strtime::format(format, &now);
-    text.map_err(|source| invalid(format!("`strftime_now` cannot format `{format}`: {source}")))
-}
-
-fn invalid(what: impl Into<String>) -> minijinja::Error {
-    minijinja::Error::new(ErrorKind::InvalidOperation, what.into())
-}
-
-/// `json.dumps` with `ensure_ascii=False`, unlike Jinja's own filter, which escapes for HTML.
-fn tojson(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
-    let option = |name: &str| options.get::<Option<Value>>(name);
-    let indent = match option("indent")? {
-        None => None,
-        Some(width) if width.kind() == ValueKind::Number => {
-            let width = i64::try_from(width)?;
-            Some(" ".repeat(usize::try_from(width).unwrap_or(0)))
-        }
-        Some(text) if text.is_none() => None,
-        Some(text) => Some(text.to_string()),
-    };
-    let (item, key) = match option("separators")?.filter(|separators| !separators.is_none()) {
-        Some(separators) => {
-            (separators.get_item_by_index(0)?.to_string(), separators.get_item_by_index(1)?.to_string())
-        }
-        None if indent.is_some() => (",".to_string(), ": ".to_string()),
-        None => (", ".to_string(), ": ".to_string()),
-    };
-    let flag = |name| option(name).map(|value| value.is_some_and(|value| value.is_true()));
-    let (ascii, sort_keys) = (flag("ensure_ascii")?, flag("sort_keys")?);
-    options.assert_all_used()?;
-    let mut out = String::new();
-    Dumps { indent, item, key, ascii, sort_keys }.value(value, 0, &mut out)?;
-    Ok(out)
-}
-
-/// The settings of `json.dumps`.
-struct Dumps {
-    indent: Option<String>,
-    item: String,
-    key: String,
-    ascii: bool,
-    sort_keys: bool,
-}
-
-impl Dumps {
-    fn value(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), minijinja::Error> {
-        match value.kind() {
-            ValueKind::None => out.push_str("null"),
-            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => out.push_str(&number(value)?),
-            ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
-            ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<_> = value.try_iter()?.collect();
-                self.list(('[', ']'), &items, depth, out, |item, out| self.value(item, depth + 1, out))?;
-            }
-            ValueKind::Map => {
-                let mut keys: Vec<_> = value.try_iter()?.collect();
-                if self.sort_keys {
-                    keys.sort();
-                }
-                self.list(('{', '}'), &keys, depth, out, |key, out| {
-                    match key.kind() {
-                        ValueKind::String => self.string(key.as_str().unwrap_or_default(), out),
-                        ValueKind::None | ValueKind::Bool | ValueKind::Number => {
-                            out.push('"');
-                            self.value(key, depth, out)?;
-                            out.push('"');
-                        }
-                        other => {
-                            return Err(invalid(format!(
-                                "a key of `tojson` is a {other}, expected a string"
-                            )));
-                        }
-                    }
-                    out.push_str(&self.key);
-                    self.value(&value.get_item(key)?, depth + 1, out)
-                })?;
-            }
-            other => return Err(invalid(format!("`tojson` cannot write a value of type {other}"))),
-        }
-        Ok(())
-    }
-
-    fn list(
-        &self,
-        (open, close): (char, char),
-        items: &[Value],
-        depth: usize,
-        out: &mut String,
-        mut write: impl FnMut(&Value, &mut String) -> Result<(), minijinja::Error>,
-    ) -> Result<(), minijinja::Error> {
-        let line = |depth: usize, out: &mut String| {
-            if let Some(indent) = self.indent.as_ref().filter(|_| !items.is_empty()) {
-                out.push('\n');
-                out.push_str(&indent.repeat(depth));
-            }
-        };
-        out.push(open);
-        for (i, item) in items.iter().enumerate() {
-            if i > 0 {
-                out.push_str(&self.item);
-            }
-            line(depth + 1, out);
-            write(item, out)?;
-        }
-        line(depth, out);
-        out.push(close);
-        Ok(())
-    }
-
-    fn string(&self, text: &str, out: &mut String) {
-        out.push('"');
-        for c in text.chars() {
-            match c {
-                '"' => out.push_str("\\\""),
-                '\\' => out.push_str("\\\\"),
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                '\u{8}' => out.push_str("\\b"),
-                '\u{c}' => out.push_str("\\f"),
-                '\0'..' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-                '\u{7f}'.. if self.ascii && c != '\u{7f}' => {
-                    c.encode_utf16(&mut [0; 2])
-                        .iter()
-                        .for_each(|unit| out.push_str(&format!("\\u{unit:04x}")));
-                }
-                c => out.push(c),
-            }
-        }
-        out.push('"');
-    }
-}
-
-/// A number as Python writes it.
-fn number(value: &Value) -> Result<String, minijinja::Error> {
-    if value.is_integer() {
-        return Ok(value.to_string());
-    }
-    let number = f64::try_from(value.clone())?;
-    if !number.is_finite() {
-        let infinity = if number > 0.0 { "Infinity" } else { "-Infinity" };
-        return Ok(if number.is_nan() { "NaN" } else { infinity }.to_string());
-    }
-    // Rust's debug form changes to exponents where Python does, but writes `1e16` for `1e+16` and `1e-5` for `1e-05`.
-    let text = format!("{number:?}");
-    Ok(match text.split_once('e') {
-        None => text,
-        Some((digits, exponent)) => {
-            let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
-            format!("{digits}e{sign}{exponent:0>2}")
-        }
+    text.map_err(|source| {
+        let what = format!("`strftime_now` cannot format `{format}`: {source}");
+        minijinja::Error::new(ErrorKind::InvalidOperation, what)
     })
 }
 
@@ -420,8 +267,6 @@ mod tests {
     fn generation_blocks_are_scopes() {
         let source = "a\n{%- generation -%}\n b{% set x = 2 %}{{ x }}\n{%- endgeneration %}\nc{{ x }}";
         check(source, json!({"x": 1}), "ab2c1");
-        assert_eq!(without_generation("{% generation_x %}{% if %}"), "{% generation_x %}{% if %}");
-        assert_eq!(without_generation("{%+ generation"), "{%+ with");
     }
 
     #[test]

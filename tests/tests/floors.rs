@@ -30,7 +30,7 @@ const FLOORS: &[(&str, u32)] = &[
 const ABSENT: &[(&str, &[&str], &str)] = &[
     ("tracewright-runtime", &["tracewright-trace", "petgraph"], "the runtime never sees a graph"),
     ("tracewright-irpa", &["tracewright-trace", "tracewright-models"], "an archive never sees a model"),
-    ("tracewright-models", &["tracewright-irpa", "safetensors", "memmap2"], "tracing reads no weight"),
+    ("tracewright-dsl", &["tracewright-irpa", "safetensors", "memmap2"], "tracing reads no weight"),
     ("tracewright-lower", &["tracewright-irpa", "safetensors", "memmap2"], "lowering reads no weight"),
     ("xtask", &["tracewright-ops", "tracewright"], "chores build without the house"),
 ];

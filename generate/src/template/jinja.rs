@@ -1,0 +1,311 @@
+//! What Jinja has and the engine has not, said in other words that it has.
+
+use minijinja::value::{Kwargs, ValueKind, from_args};
+use minijinja::{Error, ErrorKind, State, Value};
+
+/// The method that a slice with a step becomes: the engine panics at `""[::-1]`.
+pub const SLICE: &str = "__slice__";
+
+/// The method that `'…' % x` becomes: to the engine `%` is for numbers.
+pub const PERCENT: &str = "__mod__";
+
+/// Rewrites the tags of a template:
+/// - `{% generation %}` … `{% endgeneration %}`, which marks the model's own words for training, becomes the plain
+///   scope `{% with %}` … `{% endwith %}`;
+/// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`;
+/// - `'…' % x` becomes `'…'.__mod__(x)`.
+pub fn translate(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{{").into_iter().chain(rest.find("{%")).chain(rest.find("{#")).min() {
+        let (before, tag) = rest.split_at(at);
+        out.push_str(before);
+        let tag = &tag[..tag_len(tag)];
+        let name = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
+        match name {
+            "generation" => out.push_str(&tag.replacen("generation", "with", 1)),
+            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endwith", 1)),
+            _ if tag.starts_with("{#") => out.push_str(tag),
+            _ => out.push_str(&expression(tag)),
+        }
+        rest = &rest[at + tag.len()..];
+    }
+    out + rest
+}
+
+/// The length of the tag that a text begins with; a string inside may hold its end.
+fn tag_len(tag: &str) -> usize {
+    let end = match &tag[..2] {
+        "{{" => "}}",
+        "{%" => "%}",
+        _ => return tag.find("#}").map_or(tag.len(), |end| end + 2),
+    };
+    let mut scan = Scan::default();
+    let closes = |&(at, c): &(usize, char)| scan.is_code(c) && scan.depth <= 0 && tag[at..].starts_with(end);
+    tag.char_indices().skip(2).find(closes).map_or(tag.len(), |(at, _)| at + 2)
+}
+
+/// Rewrites the slices and the formats of an expression, the innermost first.
+fn expression(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut scan = Scan::default();
+    let mut open = Vec::new(); // of every bracket: where it stands in `out`, and where its colons do
+    let mut after_string = false;
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let was_string = scan.quote.is_some();
+        let code = scan.is_code(c);
+        rest = &rest[c.len_utf8()..];
+        match c {
+            '%' if code && after_string && !rest.starts_with('}') => {
+                let operand = rest[..operand_len(rest)].trim_end();
+                out.truncate(out.trim_end().len());
+                out.push_str(&format!(".{PERCENT}({})", expression(operand.trim_start())));
+                rest = &rest[operand.len()..];
+                continue;
+            }
+            '[' | '(' | '{' if code => open.push((out.len(), c, Vec::new())),
+            ':' if code => {
+                if let Some((_, _, colons)) = open.last_mut() {
+                    colons.push(out.len());
+                }
+            }
+            ']' | ')' | '}' if code => {
+                if let Some((at, '[', colons)) = open.pop()
+                    && let [first, second] = colons[..]
+                {
+                    let part =
+                        |part: &str| if part.trim().is_empty() { "none" } else { part.trim() }.to_string();
+                    let parts = [&out[at + 1..first], &out[first + 1..second], &out[second + 1..]].map(part);
+                    out.truncate(at);
+                    out.push_str(&format!(".{SLICE}({})", parts.join(", ")));
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        after_string = (was_string && scan.quote.is_none()) || (after_string && c.is_whitespace());
+        out.push(c);
+    }
+    out
+}
+
+/// The length of what `%` binds to: a bracket, a string or a word, and all that hangs on it.
+fn operand_len(text: &str) -> usize {
+    let mut scan = Scan::default();
+    let (mut depth, mut seen, mut gap) = (0, false, false);
+    for (at, c) in text.char_indices() {
+        let in_string = scan.quote.is_some();
+        if !scan.is_code(c) || in_string {
+            continue;
+        }
+        match c {
+            '(' | '[' | '{' if depth > 0 || !gap || !seen => depth += 1,
+            ')' | ']' | '}' if depth > 0 => depth -= 1,
+            _ if depth > 0 => {}
+            c if c.is_whitespace() => {
+                gap = seen;
+                continue;
+            }
+            '.' | '|' => {
+                (seen, gap) = (false, false); // the name that follows belongs to it
+                continue;
+            }
+            '-' | '+' if !seen => continue,
+            c if (c.is_alphanumeric() || "_\"'".contains(c)) && !gap => {}
+            _ => return at,
+        }
+        (seen, gap) = (true, false);
+    }
+    text.len()
+}
+
+/// Tells code from strings, and how many braces of dictionaries are open.
+#[derive(Default)]
+struct Scan {
+    quote: Option<char>,
+    escaped: bool,
+    depth: i32,
+}
+
+impl Scan {
+    /// Takes the next character: is it outside of strings? A closing brace counts before it is asked about.
+    fn is_code(&mut self, c: char) -> bool {
+        if let Some(quote) = self.quote {
+            let ends = c == quote && !self.escaped;
+            self.escaped = c == '\\' && !self.escaped;
+            if ends {
+                self.quote = None;
+            }
+            return false;
+        }
+        match c {
+            '"' | '\'' => self.quote = Some(c),
+            '{' => self.depth += 1,
+            '}' if self.depth > 0 => {
+                self.depth -= 1;
+                return self.depth > 0; // this brace closed a dictionary, not the tag
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
+/// Python's `value[start:stop:step]` on strings and lists.
+pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let (start, stop, step): (Option<i64>, Option<i64>, Option<i64>) = from_args(args)?;
+    let step = step.unwrap_or(1);
+    if step == 0 {
+        return Err(Error::new(ErrorKind::InvalidOperation, "slice step cannot be zero"));
+    }
+    match value.kind() {
+        ValueKind::String => {
+            let text: Vec<char> = value.as_str().unwrap_or_default().chars().collect();
+            Ok(Value::from(steps(text.len(), start, stop, step).map(|i| text[i]).collect::<String>()))
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            let items: Vec<Value> = value.try_iter()?.collect();
+            Ok(Value::from(
+                steps(items.len(), start, stop, step).map(|i| items[i].clone()).collect::<Vec<_>>(),
+            ))
+        }
+        other => {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("value of type {other} cannot be sliced")))
+        }
+    }
+}
+
+/// Python's `text % value`, where a tuple is several values.
+pub fn percent(state: &mut State, value: &Value, args: &[Value]) -> Result<Value, Error> {
+    let (argument,): (Value,) = from_args(args)?;
+    let mut all = vec![value.clone()];
+    if argument.is_tuple() {
+        all.extend(argument.try_iter()?);
+    } else {
+        all.push(argument);
+    }
+    state.apply_filter("format", &all)
+}
+
+/// Jinja's `center`.
+pub fn center(text: &str, width: Option<usize>) -> String {
+    let width = width.unwrap_or(80);
+    let missing = width.saturating_sub(text.chars().count());
+    let left = missing / 2 + (missing & width & 1);
+    format!("{}{text}{}", " ".repeat(left), " ".repeat(missing - left))
+}
+
+/// Where Python's `splitlines` splits, besides `\r\n`.
+const LINE_ENDS: [char; 10] =
+    ['\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}'];
+
+/// Jinja's `indent`, which keeps a last line end.
+pub fn indent(
+    text: &str,
+    width: Option<Value>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<String, Error> {
+    let width = width.or(options.get("width")?).unwrap_or(Value::from(4));
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
+    options.assert_all_used()?;
+    let margin = match width.as_str() {
+        Some(text) => text.to_string(),
+        None => " ".repeat(usize::try_from(width)?),
+    };
+    let line = |(i, line): (usize, &str)| {
+        let indented = if i == 0 { first } else { blank || !line.is_empty() };
+        if indented { format!("{margin}{line}") } else { line.to_string() }
+    };
+    let text = format!("{text}\n").replace("\r\n", "\n");
+    let mut lines: Vec<_> = text.split(LINE_ENDS).enumerate().map(line).collect();
+    lines.pop(); // what follows the line end that we put there
+    Ok(lines.join("\n"))
+}
+
+/// Jinja's `truncate`.
+pub fn truncate(
+    text: &str,
+    length: Option<usize>,
+    killwords: Option<bool>,
+    end: Option<String>,
+    options: Kwargs,
+) -> Result<String, Error> {
+    let length = length.or(options.get("length")?).unwrap_or(255);
+    let killwords = killwords.or(options.get("killwords")?).unwrap_or(false);
+    let end = end.or(options.get("end")?).unwrap_or("...".to_string());
+    let leeway = options.get::<Option<usize>>("leeway")?.unwrap_or(5);
+    options.assert_all_used()?;
+    if text.chars().count() <= length.saturating_add(leeway) {
+        return Ok(text.to_string());
+    }
+    let kept: String = text.chars().take(length.saturating_sub(end.chars().count())).collect();
+    let kept =
+        if killwords { &kept } else { kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words) };
+    Ok(format!("{kept}{end}"))
+}
+
+/// Jinja's `wordcount`.
+pub fn wordcount(text: &str) -> usize {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).count()
+}
+
+/// The indices that Python's slice takes of `len` items.
+fn steps(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl Iterator<Item = usize> {
+    let len = i64::try_from(len).unwrap_or(i64::MAX);
+    let (lower, upper) = if step > 0 { (0, len) } else { (-1, len - 1) };
+    let clamp = |at: i64| if at < 0 { at.saturating_add(len) } else { at }.clamp(lower, upper);
+    let (first, last) = if step > 0 { (lower, upper) } else { (upper, lower) };
+    let (start, stop) = (start.map_or(first, clamp), stop.map_or(last, clamp));
+    let inside = move |at: &i64| if step > 0 { *at < stop } else { *at > stop };
+    std::iter::successors(Some(start), move |at| at.checked_add(step))
+        .take_while(inside)
+        .map(|at| at as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_with_a_step_and_formats_are_rewritten() {
+        for (text, expected) in [
+            ("{{ x[::-1] }}", "{{ x.__slice__(none, none, -1) }}"),
+            ("{{ x[1:] }}{{ x[:'a:b'] }}", "{{ x[1:] }}{{ x[:'a:b'] }}"),
+            (
+                "{{ x[y[::2][0]:f(':', {'a': 1, 'b': 2}):3] }}",
+                "{{ x.__slice__(y.__slice__(none, none, 2)[0], f(':', {'a': 1, 'b': 2}), 3) }}",
+            ),
+            ("[::-1] {# x[::-1] #} {{ '[::-1] }}' }}", "[::-1] {# x[::-1] #} {{ '[::-1] }}' }}"),
+            ("{{ [{'a': {'b': 1}}, {'c': 2}] }}[::]", "{{ [{'a': {'b': 1}}, {'c': 2}] }}[::]"),
+            ("{% generation_x %}{%+ generation", "{% generation_x %}{%+ with"),
+            ("{{ 'a%s' % x.y[0] ~ 'b' }}", "{{ 'a%s'.__mod__(x.y[0]) ~ 'b' }}"),
+            (
+                "{{ '%s %d' % (x, -1 % 2)|f('%') + 5 % 3 }}",
+                "{{ '%s %d'.__mod__((x, -1 % 2)|f('%')) + 5 % 3 }}",
+            ),
+            (
+                "{% set x = '%s' % -y if z %}{% set x = 'a' %}",
+                "{% set x = '%s'.__mod__(-y) if z %}{% set x = 'a' %}",
+            ),
+            ("{%- endgeneration -%}x", "{%- endwith -%}x"),
+        ] {
+            assert_eq!(translate(text), expected);
+        }
+    }
+
+    #[test]
+    fn slices_are_pythons() {
+        let of = |len, start, stop, step| steps(len, start, stop, step).collect::<Vec<_>>();
+        assert_eq!(of(0, None, None, -1), [0; 0]);
+        assert_eq!(of(4, None, None, -1), [3, 2, 1, 0]);
+        assert_eq!(of(5, Some(-2), None, -2), [3, 1]);
+        assert_eq!(of(5, Some(9), Some(1), -1), [4, 3, 2]);
+        assert_eq!(of(5, Some(1), Some(-1), 2), [1, 3]);
+        assert_eq!(of(5, Some(2), Some(4), -1), [0; 0]);
+        assert_eq!(of(3, Some(i64::MIN), Some(i64::MAX), i64::MAX), [0]);
+    }
+}

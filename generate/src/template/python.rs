@@ -1,0 +1,174 @@
+//! Values as Python writes them: `repr`, and `json.dumps`, which templates know as the filter `tojson`.
+
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{Error, ErrorKind, Value};
+
+/// `json.dumps` with `ensure_ascii=False`, unlike Jinja's own filter, which escapes for HTML.
+pub fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let option = |name: &str| options.get::<Option<Value>>(name);
+    let indent = match option("indent")? {
+        None => None,
+        Some(width) if width.kind() == ValueKind::Number => {
+            let width = i64::try_from(width)?;
+            Some(" ".repeat(usize::try_from(width).unwrap_or(0)))
+        }
+        Some(text) if text.is_none() => None,
+        Some(text) => Some(text.to_string()),
+    };
+    let (item, key) = match option("separators")?.filter(|separators| !separators.is_none()) {
+        Some(separators) => {
+            (separators.get_item_by_index(0)?.to_string(), separators.get_item_by_index(1)?.to_string())
+        }
+        None if indent.is_some() => (",".to_string(), ": ".to_string()),
+        None => (", ".to_string(), ": ".to_string()),
+    };
+    let flag = |name| option(name).map(|value| value.is_some_and(|value| value.is_true()));
+    let (ascii, sort_keys) = (flag("ensure_ascii")?, flag("sort_keys")?);
+    options.assert_all_used()?;
+    let mut out = String::new();
+    Dumps { indent, item, key, ascii, sort_keys }.value(value, 0, &mut out)?;
+    Ok(out)
+}
+
+/// The settings of `json.dumps`.
+struct Dumps {
+    indent: Option<String>,
+    item: String,
+    key: String,
+    ascii: bool,
+    sort_keys: bool,
+}
+
+impl Dumps {
+    fn value(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        match value.kind() {
+            ValueKind::None => out.push_str("null"),
+            ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => out.push_str(&number(value)?),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
+            ValueKind::Seq | ValueKind::Iterable => {
+                let items: Vec<_> = value.try_iter()?.collect();
+                self.list(('[', ']'), &items, depth, out, |item, out| self.value(item, depth + 1, out))?;
+            }
+            ValueKind::Map => {
+                let mut keys: Vec<_> = value.try_iter()?.collect();
+                if self.sort_keys {
+                    keys.sort();
+                }
+                self.list(('{', '}'), &keys, depth, out, |key, out| {
+                    match key.kind() {
+                        ValueKind::String => self.string(key.as_str().unwrap_or_default(), out),
+                        ValueKind::None | ValueKind::Bool | ValueKind::Number => {
+                            out.push('"');
+                            self.value(key, depth, out)?;
+                            out.push('"');
+                        }
+                        other => {
+                            return Err(invalid(format!(
+                                "a key of `tojson` is a {other}, expected a string"
+                            )));
+                        }
+                    }
+                    out.push_str(&self.key);
+                    self.value(&value.get_item(key)?, depth + 1, out)
+                })?;
+            }
+            other => return Err(invalid(format!("`tojson` cannot write a value of type {other}"))),
+        }
+        Ok(())
+    }
+
+    fn list(
+        &self,
+        (open, close): (char, char),
+        items: &[Value],
+        depth: usize,
+        out: &mut String,
+        mut write: impl FnMut(&Value, &mut String) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let line = |depth: usize, out: &mut String| {
+            if let Some(indent) = self.indent.as_ref().filter(|_| !items.is_empty()) {
+                out.push('\n');
+                out.push_str(&indent.repeat(depth));
+            }
+        };
+        out.push(open);
+        for (i, item) in items.iter().enumerate() {
+            if i > 0 {
+                out.push_str(&self.item);
+            }
+            line(depth + 1, out);
+            write(item, out)?;
+        }
+        line(depth, out);
+        out.push(close);
+        Ok(())
+    }
+
+    fn string(&self, text: &str, out: &mut String) {
+        out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\u{8}' => out.push_str("\\b"),
+                '\u{c}' => out.push_str("\\f"),
+                '\0'..' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+                '\u{7f}'.. if self.ascii && c != '\u{7f}' => {
+                    c.encode_utf16(&mut [0; 2])
+                        .iter()
+                        .for_each(|unit| out.push_str(&format!("\\u{unit:04x}")));
+                }
+                c => out.push(c),
+            }
+        }
+        out.push('"');
+    }
+}
+
+/// `repr` of a number, a list or a dictionary, and of all inside them.
+pub fn repr(value: &Value) -> Result<String, Error> {
+    let list = |open: &str, close: &str| -> Result<String, Error> {
+        let items = value.try_iter()?.map(|item| repr(&item)).collect::<Result<Vec<_>, _>>()?;
+        Ok(format!("{open}{}{close}", items.join(", ")))
+    };
+    match value.kind() {
+        ValueKind::Number if f64::try_from(value.clone()).is_ok_and(f64::is_finite) => number(value),
+        ValueKind::Seq if value.is_tuple() => list("(", if value.len() == Some(1) { ",)" } else { ")" }),
+        ValueKind::Seq => list("[", "]"),
+        ValueKind::Map => {
+            let entry = |key: Value| Ok(format!("{}: {}", repr(&key)?, repr(&value.get_item(&key)?)?));
+            let entries = value.try_iter()?.map(entry).collect::<Result<Vec<_>, Error>>()?;
+            Ok(format!("{{{}}}", entries.join(", ")))
+        }
+        _ => Ok(format!("{value:?}")),
+    }
+}
+
+/// A number as Python writes it.
+fn number(value: &Value) -> Result<String, Error> {
+    if value.is_integer() {
+        return Ok(value.to_string());
+    }
+    let number = f64::try_from(value.clone())?;
+    if !number.is_finite() {
+        let infinity = if number > 0.0 { "Infinity" } else { "-Infinity" };
+        return Ok(if number.is_nan() { "NaN" } else { infinity }.to_string());
+    }
+    // Rust's debug form changes to exponents where Python does, but writes `1e16` for `1e+16` and `1e-5` for `1e-05`.
+    let text = format!("{number:?}");
+    Ok(match text.split_once('e') {
+        None => text,
+        Some((digits, exponent)) => {
+            let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
+            format!("{digits}e{sign}{exponent:0>2}")
+        }
+    })
+}
+
+fn invalid(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what.into())
+}
