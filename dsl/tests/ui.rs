@@ -3,13 +3,24 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-/// One trybuild run: `pass` compiles and runs, `fail` says what the `.stderr` beside it says.
+/// One trybuild run: `pass` compiles and runs, `fail` says what the `.stderr` beside it says (`TRYBUILD=overwrite`
+/// writes those anew).
 #[test]
 fn cases() {
     let cases = trybuild::TestCases::new();
     cases.pass("tests/ui/pass/*.rs");
     cases.compile_fail("tests/ui/fail/*.rs");
+    if !has_std_source() {
+        cases.compile_fail("tests/ui/fail_quoting_std/*.rs");
+    }
+}
+
+/// Whether rustc has the source of the standard library (the component `rust-src`), which it then quotes.
+fn has_std_source() -> bool {
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().unwrap().stdout;
+    Path::new(String::from_utf8_lossy(&sysroot).trim()).join("lib/rustlib/src").exists()
 }
 
 /// A line and columns, counted from 1, with a message.
@@ -72,8 +83,9 @@ fn reports(stderr: &str) -> Vec<Report> {
 
 #[test]
 fn reports_stand_at_the_marks() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ui/fail");
-    let mut cases: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let ui = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ui");
+    let folders = ["fail", "fail_quoting_std"].map(|folder| fs::read_dir(ui.join(folder)).unwrap());
+    let mut cases: Vec<_> = folders.into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
     cases.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
     cases.sort();
     assert!(cases.len() >= 25, "{} cases", cases.len());

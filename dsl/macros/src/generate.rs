@@ -249,10 +249,19 @@ impl Generator<'_> {
         let block = self.field_type(ty);
         match ty {
             FieldType::Elsewhere(path) => {
-                // At the user's path: a configuration without the `Project` it needs is reported there.
+                // At the user's path, where rustc then reports a configuration that lacks its `Project`.
                 let here = path.path.segments.last().map_or_else(Span::call_site, |last| last.ident.span());
                 let dsl = self.dsl_at(here);
-                quote_spanned!(here=> <#block>::build(#scope, &::std::rc::Rc::new(#dsl::Project::project(&**config))))
+                quote_spanned! {here=>{
+                    fn build<C: #dsl::Project<P>, P, B>(
+                        block: fn(#dsl::Scope, &::std::rc::Rc<P>) -> ::core::result::Result<B, #dsl::BuildError>,
+                        scope: #dsl::Scope,
+                        config: &C,
+                    ) -> ::core::result::Result<B, #dsl::BuildError> {
+                        block(scope, &::std::rc::Rc::new(config.project()))
+                    }
+                    build(<#block>::build, #scope, &**config)
+                }}
             }
             _ => quote!(<#block>::build(#scope, config)),
         }

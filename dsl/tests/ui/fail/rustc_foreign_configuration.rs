@@ -30,7 +30,7 @@ model! {
     Net<T: Float>(Config) {
         dims { D = hidden_size }
         other: other::Other<T>,
-        //            ^^^^^ expected `other::Config`, found `Config`
+        //            ^^^^^ Project<other::Config>` is not satisfied
         fn forward(x: T[B, D]) -> T[B, D] { self.other.forward(x) }
     }
 }
