@@ -204,7 +204,8 @@ impl Writer<'_> {
         }
         for id in function.ids() {
             let node = function.node(id);
-            let mut fresh = Fresh { statements: &mut statements, provenance: &node.provenance, next: &mut next };
+            let mut fresh =
+                Fresh { statements: &mut statements, provenance: &node.provenance, next: &mut next };
             let operands: Vec<NodeId> = function.operands(id);
             names[id.index()] = match &node.kind {
                 NodeKind::Input { index, .. } if entry && host_scalar(node.ty()) => {
@@ -217,7 +218,10 @@ impl Writer<'_> {
                         self.globals.push(op.value.clone());
                         self.globals.len() - 1
                     });
-                    fresh.statement(format!("util.global.load immutable @constant{global} : {}", node.ty().mlir()))
+                    fresh.statement(format!(
+                        "util.global.load immutable @constant{global} : {}",
+                        node.ty().mlir()
+                    ))
                 }
                 NodeKind::Op(op) => {
                     let values: Vec<Operand<'_>> = operands

@@ -13,6 +13,8 @@ mod trace;
 mod verify;
 
 pub use evaluate::{EvaluateError, Evaluation, evaluate};
-pub use function::{AxisName, Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Parameter, Provenance};
+pub use function::{
+    AxisName, Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Parameter, Provenance,
+};
 pub use trace::{Counts, ParameterConflict, Trace, resolve_key};
 pub use verify::VerifyError;

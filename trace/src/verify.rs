@@ -70,7 +70,8 @@ impl Trace {
                 }
             }
             inputs.sort_unstable();
-            let structure = |node: usize, what| VerifyError::Structure { function: function.name.clone(), node, what };
+            let structure =
+                |node: usize, what| VerifyError::Structure { function: function.name.clone(), node, what };
             if !inputs.iter().copied().eq(0..inputs.len()) {
                 return Err(structure(0, "inputs are not numbered 0, 1, …"));
             }
@@ -79,7 +80,10 @@ impl Trace {
                     return Err(structure(output.node.index(), "a result is no node"));
                 }
                 if function.node(output.node).types.len() != 1 {
-                    return Err(structure(output.node.index(), "a call is returned instead of one of its results"));
+                    return Err(structure(
+                        output.node.index(),
+                        "a call is returned instead of one of its results",
+                    ));
                 }
             }
         }
@@ -133,7 +137,8 @@ impl Trace {
             },
         };
         if node.types != expected {
-            let text = |types: &[TensorType]| types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ");
+            let text =
+                |types: &[TensorType]| types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ");
             return Err(VerifyError::Type {
                 function: function.name.clone(),
                 node: id.index(),

@@ -1,0 +1,665 @@
+//! What each converter, each function and each movement of data lowers to. Extents differ pairwise, so that a
+//! swapped axis shows.
+
+mod support;
+
+use expect_test::{Expect, expect};
+use ops::InferError;
+use ops::ops::{BinaryKind, ReduceKind};
+use support::*;
+use trace::{Builder, NodeId, functions};
+
+fn check_op(op: &str, operands: &[&str], expected: Expect) {
+    expected.assert_eq(&body(&of_op(op, operands)));
+}
+
+type OfOne = fn(&mut Builder<'_>, NodeId) -> Result<NodeId, InferError>;
+
+fn check_function(x: &str, function: OfOne, expected: Expect) {
+    expected.assert_eq(&body(&entry(&[x], |b, x| Ok(vec![function(b, x[0])?]))));
+}
+
+#[test]
+fn s5_permute() {
+    let trace = of_op("permute order=[0,2,1]", &["f32[2,3,4]"]);
+    assert!(body(&trace).contains("stablehlo.transpose %arg0, dims = [0, 2, 1]"));
+    check_op(
+        "permute order=[0,2,1]",
+        &["f32[2,3,4]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3x4xf32>) -> (tensor<2x4x3xf32>) {
+          %0 = stablehlo.transpose %arg0, dims = [0, 2, 1] : (tensor<2x3x4xf32>) -> tensor<2x4x3xf32>
+          return %0 : tensor<2x4x3xf32>
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn s6_narrow() {
+    check_op(
+        "narrow axis=1 start=2 length=4",
+        &["f32[2,8]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x8xf32>) -> (tensor<2x4xf32>) {
+          %0 = stablehlo.slice %arg0 [0:2, 2:6] : (tensor<2x8xf32>) -> tensor<2x4xf32>
+          return %0 : tensor<2x4xf32>
+        }
+    "#]],
+    );
+    check_op(
+        "dynamic_slice axis=1 length=2",
+        &["f32[3,5,4]", "i32[]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<3x5x4xf32>, %arg1: i32) -> (tensor<3x2x4xf32>) {
+          %0 = tensor.from_elements %arg1 : tensor<i32>
+          %1 = stablehlo.constant dense<0> : tensor<i32>
+          %2 = stablehlo.dynamic_slice %arg0, %1, %0, %1, sizes = [3, 2, 4] : (tensor<3x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<3x2x4xf32>
+          return %2 : tensor<3x2x4xf32>
+        }
+    "#]],
+    );
+    check_op(
+        "dynamic_update_slice axis=1",
+        &["f32[3,5,4]", "f32[3,2,4]", "i32[]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<3x5x4xf32>, %arg1: tensor<3x2x4xf32>, %arg2: i32) -> (tensor<3x5x4xf32>) {
+          %0 = tensor.from_elements %arg2 : tensor<i32>
+          %1 = stablehlo.constant dense<0> : tensor<i32>
+          %2 = stablehlo.dynamic_update_slice %arg0, %arg1, %1, %0, %1 : (tensor<3x5x4xf32>, tensor<3x2x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<3x5x4xf32>
+          return %2 : tensor<3x5x4xf32>
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn s7_split_in_2_with_relu_on_chunk_1() {
+    let trace = entry(&["f32[3,8]"], |b, x| {
+        let chunks = functions::split(b, x[0], 1, &[3, 5])?;
+        let relu = b.with_scalar(BinaryKind::Maximum, chunks[1], 0.0)?;
+        Ok(vec![chunks[0], relu])
+    });
+    expect![[r#"
+        func.func @main(%arg0: tensor<3x8xf32>) -> (tensor<3x3xf32>, tensor<3x5xf32>) {
+          %0 = stablehlo.slice %arg0 [0:3, 0:3] : (tensor<3x8xf32>) -> tensor<3x3xf32>
+          %1 = stablehlo.slice %arg0 [0:3, 3:8] : (tensor<3x8xf32>) -> tensor<3x5xf32>
+          %2 = stablehlo.constant dense<0x00000000> : tensor<3x5xf32>
+          %3 = stablehlo.maximum %1, %2 : tensor<3x5xf32>
+          return %0, %3 : tensor<3x3xf32>, tensor<3x5xf32>
+        }
+    "#]]
+    .assert_eq(&body(&trace));
+}
+
+#[test]
+fn s14_gather_by_indices_of_rank_0_to_3() {
+    check_op(
+        "gather",
+        &["f32[7,4]", "i32[1]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<7x4xf32>, %arg1: tensor<1xi32>) -> (tensor<1x4xf32>) {
+          %0 = "stablehlo.gather"(%arg0, %arg1) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 4>, indices_are_sorted = false}> : (tensor<7x4xf32>, tensor<1xi32>) -> tensor<1x4xf32>
+          return %0 : tensor<1x4xf32>
+        }
+    "#]],
+    );
+    let trace = entry(&["f32[7,4]", "i32[2,3]", "i32[2,3,5]"], |b, x| {
+        let scalar = b.op(op("constant value=i32[] splat 3.0"), &[])?;
+        [scalar, x[1], x[2]].iter().map(|index| b.op(op("gather"), &[x[0], *index])).collect()
+    });
+    expect![[r#"
+        func.func @main(%arg0: tensor<7x4xf32>, %arg1: tensor<2x3xi32>, %arg2: tensor<2x3x5xi32>) -> (tensor<4xf32>, tensor<2x3x4xf32>, tensor<2x3x5x4xf32>) {
+          %0 = stablehlo.constant dense<3> : tensor<i32>
+          %1 = "stablehlo.gather"(%arg0, %0) <{dimension_numbers = #stablehlo.gather<offset_dims = [0], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 0>, slice_sizes = array<i64: 1, 4>, indices_are_sorted = false}> : (tensor<7x4xf32>, tensor<i32>) -> tensor<4xf32>
+          %2 = "stablehlo.gather"(%arg0, %arg1) <{dimension_numbers = #stablehlo.gather<offset_dims = [2], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, slice_sizes = array<i64: 1, 4>, indices_are_sorted = false}> : (tensor<7x4xf32>, tensor<2x3xi32>) -> tensor<2x3x4xf32>
+          %3 = "stablehlo.gather"(%arg0, %arg2) <{dimension_numbers = #stablehlo.gather<offset_dims = [3], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 3>, slice_sizes = array<i64: 1, 4>, indices_are_sorted = false}> : (tensor<7x4xf32>, tensor<2x3x5xi32>) -> tensor<2x3x5x4xf32>
+          return %1, %2, %3 : tensor<4xf32>, tensor<2x3x4xf32>, tensor<2x3x5x4xf32>
+        }
+    "#]].assert_eq(&body(&trace));
+}
+
+#[test]
+fn s17_concatenate_has_the_full_type() {
+    check_op(
+        "concatenate axis=1",
+        &["f32[2,3]", "f32[2,5]", "f32[2,1]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3xf32>, %arg1: tensor<2x5xf32>, %arg2: tensor<2x1xf32>) -> (tensor<2x9xf32>) {
+          %0 = stablehlo.concatenate %arg0, %arg1, %arg2, dim = 1 : (tensor<2x3xf32>, tensor<2x5xf32>, tensor<2x1xf32>) -> tensor<2x9xf32>
+          return %0 : tensor<2x9xf32>
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn s18_batched_product_with_shared_leading_axes() {
+    check_op(
+        "dot_general left_batch=[0,1] right_batch=[0,1] left_contract=[3] right_contract=[2] element=f32",
+        &["f32[2,3,4,5]", "f32[2,3,5,6]"],
+        expect![[r#"
+            func.func @main(%arg0: tensor<2x3x4x5xf32>, %arg1: tensor<2x3x5x6xf32>) -> (tensor<2x3x4x6xf32>) {
+              %0 = stablehlo.dot_general %arg0, %arg1, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2] : (tensor<2x3x4x5xf32>, tensor<2x3x5x6xf32>) -> tensor<2x3x4x6xf32>
+              return %0 : tensor<2x3x4x6xf32>
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn reductions_and_comparisons() {
+    check_op(
+        "reduce kind=maximum axes=[0,2]",
+        &["f32[2,3,4]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3x4xf32>) -> (tensor<3xf32>) {
+          %0 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+          %1 = stablehlo.reduce(%arg0 init: %0) applies stablehlo.maximum across dimensions = [0, 2] : (tensor<2x3x4xf32>, tensor<f32>) -> tensor<3xf32>
+          return %1 : tensor<3xf32>
+        }
+    "#]],
+    );
+    check_op(
+        "reduce kind=minimum axes=[1]",
+        &["i32[2,3]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3xi32>) -> (tensor<2xi32>) {
+          %0 = stablehlo.constant dense<2147483647> : tensor<i32>
+          %1 = stablehlo.reduce(%arg0 init: %0) applies stablehlo.minimum across dimensions = [1] : (tensor<2x3xi32>, tensor<i32>) -> tensor<2xi32>
+          return %1 : tensor<2xi32>
+        }
+    "#]],
+    );
+    check_op(
+        "compare direction=LE",
+        &["i8[2]", "i8[2]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2xi8>, %arg1: tensor<2xi8>) -> (tensor<2xi1>) {
+          %0 = stablehlo.compare LE, %arg0, %arg1, SIGNED : (tensor<2xi8>, tensor<2xi8>) -> tensor<2xi1>
+          return %0 : tensor<2xi1>
+        }
+    "#]],
+    );
+    check_op(
+        "reduce_precision to=bf16",
+        &["f32[2]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2xf32>) -> (tensor<2xf32>) {
+          %0 = stablehlo.reduce_precision %arg0, format = e8m7 : tensor<2xf32>
+          return %0 : tensor<2xf32>
+        }
+    "#]],
+    );
+    let reduced: OfOne = |b, x| b.reduced_along(ReduceKind::Add, x, 1);
+    check_function(
+        "f32[2,3,4]",
+        reduced,
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3x4xf32>) -> (tensor<2x3x4xf32>) {
+          %0 = stablehlo.constant dense<0x00000000> : tensor<f32>
+          %1 = stablehlo.reduce(%arg0 init: %0) applies stablehlo.add across dimensions = [1] : (tensor<2x3x4xf32>, tensor<f32>) -> tensor<2x4xf32>
+          %2 = stablehlo.broadcast_in_dim %1, dims = [0, 2] : (tensor<2x4xf32>) -> tensor<2x3x4xf32>
+          return %2 : tensor<2x3x4xf32>
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn constants() {
+    let trace = entry(&[], |b, _| {
+        [
+            "constant value=f32[2,3] splat 1.5",
+            "constant value=f32[2] splat bits 0x7fc01234",
+            "constant value=bf16[2] dense 0x803f0040",
+            "constant value=i1[2,1] dense 0x0100",
+            "constant value=i4[3] dense 0xf107",
+            "constant value=i8[2] dense 0x01ff",
+            "constant value=f32[1,2] rope_table cos scaling=1.0 inv_freq=[1.0,0.5]",
+            "constant value=f32[0,2] dense 0x",
+        ]
+        .iter()
+        .map(|text| b.op(op(text), &[]))
+        .collect()
+    });
+    expect![[r#"
+        func.func @main() -> (tensor<2x3xf32>, tensor<2xf32>, tensor<2xbf16>, tensor<2x1xi1>, tensor<3xi4>, tensor<2xi8>, tensor<1x2xf32>, tensor<0x2xf32>) {
+          %0 = stablehlo.constant dense<0x3FC00000> : tensor<2x3xf32>
+          %1 = stablehlo.constant dense<0x7FC01234> : tensor<2xf32>
+          %2 = stablehlo.constant dense<"0x803f0040"> : tensor<2xbf16>
+          %3 = stablehlo.constant dense<[[true], [false]]> : tensor<2x1xi1>
+          %4 = stablehlo.constant dense<[1, -1, 7]> : tensor<3xi4>
+          %5 = stablehlo.constant dense<"0x01ff"> : tensor<2xi8>
+          %6 = stablehlo.constant dense<"0x0000803f0000803f"> : tensor<1x2xf32>
+          %7 = stablehlo.constant dense<> : tensor<0x2xf32>
+          return %0, %1, %2, %3, %4, %5, %6, %7 : tensor<2x3xf32>, tensor<2xf32>, tensor<2xbf16>, tensor<2x1xi1>, tensor<3xi4>, tensor<2xi8>, tensor<1x2xf32>, tensor<0x2xf32>
+        }
+    "#]].assert_eq(&body(&trace));
+}
+
+#[test]
+fn linear() {
+    check_op(
+        "linear",
+        &["f32[2,3,4]", "f32[5,4]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3x4xf32>, %arg1: tensor<5x4xf32>) -> (tensor<2x3x5xf32>) {
+          %0 = stablehlo.reshape %arg0 : (tensor<2x3x4xf32>) -> tensor<6x4xf32>
+          %1 = stablehlo.dot_general %0, %arg1, contracting_dims = [1] x [1] : (tensor<6x4xf32>, tensor<5x4xf32>) -> tensor<6x5xf32>
+          %2 = stablehlo.reshape %1 : (tensor<6x5xf32>) -> tensor<2x3x5xf32>
+          return %2 : tensor<2x3x5xf32>
+        }
+    "#]],
+    );
+    check_op(
+        "linear",
+        &["f32[3,4]", "f32[5,4]", "f32[5]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<3x4xf32>, %arg1: tensor<5x4xf32>, %arg2: tensor<5xf32>) -> (tensor<3x5xf32>) {
+          %0 = stablehlo.reshape %arg0 : (tensor<3x4xf32>) -> tensor<3x4xf32>
+          %1 = stablehlo.dot_general %0, %arg1, contracting_dims = [1] x [1] : (tensor<3x4xf32>, tensor<5x4xf32>) -> tensor<3x5xf32>
+          %2 = stablehlo.broadcast_in_dim %arg2, dims = [1] : (tensor<5xf32>) -> tensor<3x5xf32>
+          %3 = stablehlo.add %1, %2 : tensor<3x5xf32>
+          %4 = stablehlo.reshape %3 : (tensor<3x5xf32>) -> tensor<3x5xf32>
+          return %4 : tensor<3x5xf32>
+        }
+    "#]],
+    );
+    check_op(
+        "linear",
+        &["bf16[3,4]", "bf16[5,4]", "bf16[5]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<3x4xbf16>, %arg1: tensor<5x4xbf16>, %arg2: tensor<5xbf16>) -> (tensor<3x5xbf16>) {
+          %0 = stablehlo.reshape %arg0 : (tensor<3x4xbf16>) -> tensor<3x4xbf16>
+          %1 = stablehlo.dot_general %0, %arg1, contracting_dims = [1] x [1] : (tensor<3x4xbf16>, tensor<5x4xbf16>) -> tensor<3x5xf32>
+          %2 = stablehlo.convert %arg2 : (tensor<5xbf16>) -> tensor<5xf32>
+          %3 = stablehlo.broadcast_in_dim %2, dims = [1] : (tensor<5xf32>) -> tensor<3x5xf32>
+          %4 = stablehlo.add %1, %3 : tensor<3x5xf32>
+          %5 = stablehlo.convert %4 : (tensor<3x5xf32>) -> tensor<3x5xbf16>
+          %6 = stablehlo.reshape %5 : (tensor<3x5xbf16>) -> tensor<3x5xbf16>
+          return %6 : tensor<3x5xbf16>
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn rms_norm() {
+    check_op(
+        "rms_norm epsilon=1e-5 style=scale",
+        &["f32[3,4]", "f32[4]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<3x4xf32>, %arg1: tensor<4xf32>) -> (tensor<3x4xf32>) {
+          %0 = stablehlo.multiply %arg0, %arg0 : tensor<3x4xf32>
+          %1 = stablehlo.constant dense<0x00000000> : tensor<f32>
+          %2 = stablehlo.reduce(%0 init: %1) applies stablehlo.add across dimensions = [1] : (tensor<3x4xf32>, tensor<f32>) -> tensor<3xf32>
+          %3 = stablehlo.broadcast_in_dim %2, dims = [0] : (tensor<3xf32>) -> tensor<3x4xf32>
+          %4 = stablehlo.constant dense<0x40800000> : tensor<3x4xf32>
+          %5 = stablehlo.divide %3, %4 : tensor<3x4xf32>
+          %6 = stablehlo.constant dense<0x3727C5AC> : tensor<3x4xf32>
+          %7 = stablehlo.add %5, %6 : tensor<3x4xf32>
+          %8 = stablehlo.rsqrt %7 : tensor<3x4xf32>
+          %9 = stablehlo.multiply %arg0, %8 : tensor<3x4xf32>
+          %10 = stablehlo.broadcast_in_dim %arg1, dims = [1] : (tensor<4xf32>) -> tensor<3x4xf32>
+          %11 = stablehlo.multiply %9, %10 : tensor<3x4xf32>
+          return %11 : tensor<3x4xf32>
+        }
+    "#]],
+    );
+    check_op(
+        "rms_norm epsilon=1e-5 style=scale",
+        &["bf16[3,4]", "bf16[4]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<3x4xbf16>, %arg1: tensor<4xbf16>) -> (tensor<3x4xbf16>) {
+          %0 = stablehlo.convert %arg0 : (tensor<3x4xbf16>) -> tensor<3x4xf32>
+          %1 = stablehlo.multiply %0, %0 : tensor<3x4xf32>
+          %2 = stablehlo.constant dense<0x00000000> : tensor<f32>
+          %3 = stablehlo.reduce(%1 init: %2) applies stablehlo.add across dimensions = [1] : (tensor<3x4xf32>, tensor<f32>) -> tensor<3xf32>
+          %4 = stablehlo.broadcast_in_dim %3, dims = [0] : (tensor<3xf32>) -> tensor<3x4xf32>
+          %5 = stablehlo.constant dense<0x40800000> : tensor<3x4xf32>
+          %6 = stablehlo.divide %4, %5 : tensor<3x4xf32>
+          %7 = stablehlo.constant dense<0x3727C5AC> : tensor<3x4xf32>
+          %8 = stablehlo.add %6, %7 : tensor<3x4xf32>
+          %9 = stablehlo.rsqrt %8 : tensor<3x4xf32>
+          %10 = stablehlo.multiply %0, %9 : tensor<3x4xf32>
+          %11 = stablehlo.convert %10 : (tensor<3x4xf32>) -> tensor<3x4xbf16>
+          %12 = stablehlo.broadcast_in_dim %arg1, dims = [1] : (tensor<4xbf16>) -> tensor<3x4xbf16>
+          %13 = stablehlo.multiply %11, %12 : tensor<3x4xbf16>
+          return %13 : tensor<3x4xbf16>
+        }
+    "#]],
+    );
+    check_op(
+        "rms_norm epsilon=1e-6 style=one_plus",
+        &["bf16[3,4]", "bf16[4]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<3x4xbf16>, %arg1: tensor<4xbf16>) -> (tensor<3x4xbf16>) {
+          %0 = stablehlo.convert %arg0 : (tensor<3x4xbf16>) -> tensor<3x4xf32>
+          %1 = stablehlo.multiply %0, %0 : tensor<3x4xf32>
+          %2 = stablehlo.constant dense<0x00000000> : tensor<f32>
+          %3 = stablehlo.reduce(%1 init: %2) applies stablehlo.add across dimensions = [1] : (tensor<3x4xf32>, tensor<f32>) -> tensor<3xf32>
+          %4 = stablehlo.broadcast_in_dim %3, dims = [0] : (tensor<3xf32>) -> tensor<3x4xf32>
+          %5 = stablehlo.constant dense<0x40800000> : tensor<3x4xf32>
+          %6 = stablehlo.divide %4, %5 : tensor<3x4xf32>
+          %7 = stablehlo.constant dense<0x358637BD> : tensor<3x4xf32>
+          %8 = stablehlo.add %6, %7 : tensor<3x4xf32>
+          %9 = stablehlo.rsqrt %8 : tensor<3x4xf32>
+          %10 = stablehlo.multiply %0, %9 : tensor<3x4xf32>
+          %11 = stablehlo.convert %arg1 : (tensor<4xbf16>) -> tensor<4xf32>
+          %12 = stablehlo.constant dense<0x3F800000> : tensor<4xf32>
+          %13 = stablehlo.add %11, %12 : tensor<4xf32>
+          %14 = stablehlo.broadcast_in_dim %13, dims = [1] : (tensor<4xf32>) -> tensor<3x4xf32>
+          %15 = stablehlo.multiply %10, %14 : tensor<3x4xf32>
+          %16 = stablehlo.convert %15 : (tensor<3x4xf32>) -> tensor<3x4xbf16>
+          return %16 : tensor<3x4xbf16>
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn rope() {
+    check_op(
+        "rope axis=1 layout=half_split",
+        &["f32[2,3,5,8]", "f32[3,4]", "f32[3,4]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3x5x8xf32>, %arg1: tensor<3x4xf32>, %arg2: tensor<3x4xf32>) -> (tensor<2x3x5x8xf32>) {
+          %0 = stablehlo.slice %arg0 [0:2, 0:3, 0:5, 0:4] : (tensor<2x3x5x8xf32>) -> tensor<2x3x5x4xf32>
+          %1 = stablehlo.slice %arg0 [0:2, 0:3, 0:5, 4:8] : (tensor<2x3x5x8xf32>) -> tensor<2x3x5x4xf32>
+          %2 = stablehlo.broadcast_in_dim %arg1, dims = [1, 3] : (tensor<3x4xf32>) -> tensor<2x3x5x4xf32>
+          %3 = stablehlo.broadcast_in_dim %arg2, dims = [1, 3] : (tensor<3x4xf32>) -> tensor<2x3x5x4xf32>
+          %4 = stablehlo.multiply %0, %2 : tensor<2x3x5x4xf32>
+          %5 = stablehlo.multiply %1, %3 : tensor<2x3x5x4xf32>
+          %6 = stablehlo.subtract %4, %5 : tensor<2x3x5x4xf32>
+          %7 = stablehlo.multiply %1, %2 : tensor<2x3x5x4xf32>
+          %8 = stablehlo.multiply %0, %3 : tensor<2x3x5x4xf32>
+          %9 = stablehlo.add %7, %8 : tensor<2x3x5x4xf32>
+          %10 = stablehlo.concatenate %6, %9, dim = 3 : (tensor<2x3x5x4xf32>, tensor<2x3x5x4xf32>) -> tensor<2x3x5x8xf32>
+          return %10 : tensor<2x3x5x8xf32>
+        }
+    "#]],
+    );
+    check_op(
+        "rope axis=1 layout=interleaved",
+        &["f32[2,3,5,8]", "f32[3,4]", "f32[3,4]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3x5x8xf32>, %arg1: tensor<3x4xf32>, %arg2: tensor<3x4xf32>) -> (tensor<2x3x5x8xf32>) {
+          %0 = stablehlo.reshape %arg0 : (tensor<2x3x5x8xf32>) -> tensor<2x3x5x4x2xf32>
+          %1 = stablehlo.slice %0 [0:2, 0:3, 0:5, 0:4, 0:1] : (tensor<2x3x5x4x2xf32>) -> tensor<2x3x5x4x1xf32>
+          %2 = stablehlo.slice %0 [0:2, 0:3, 0:5, 0:4, 1:2] : (tensor<2x3x5x4x2xf32>) -> tensor<2x3x5x4x1xf32>
+          %3 = stablehlo.broadcast_in_dim %arg1, dims = [1, 3] : (tensor<3x4xf32>) -> tensor<2x3x5x4x1xf32>
+          %4 = stablehlo.broadcast_in_dim %arg2, dims = [1, 3] : (tensor<3x4xf32>) -> tensor<2x3x5x4x1xf32>
+          %5 = stablehlo.multiply %1, %3 : tensor<2x3x5x4x1xf32>
+          %6 = stablehlo.multiply %2, %4 : tensor<2x3x5x4x1xf32>
+          %7 = stablehlo.subtract %5, %6 : tensor<2x3x5x4x1xf32>
+          %8 = stablehlo.multiply %2, %3 : tensor<2x3x5x4x1xf32>
+          %9 = stablehlo.multiply %1, %4 : tensor<2x3x5x4x1xf32>
+          %10 = stablehlo.add %8, %9 : tensor<2x3x5x4x1xf32>
+          %11 = stablehlo.concatenate %7, %10, dim = 4 : (tensor<2x3x5x4x1xf32>, tensor<2x3x5x4x1xf32>) -> tensor<2x3x5x4x2xf32>
+          %12 = stablehlo.reshape %11 : (tensor<2x3x5x4x2xf32>) -> tensor<2x3x5x8xf32>
+          return %12 : tensor<2x3x5x8xf32>
+        }
+    "#]],
+    );
+    check_op(
+        "rope axis=0 layout=half_split",
+        &["bf16[3,7]", "bf16[3,2]", "bf16[3,2]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<3x7xbf16>, %arg1: tensor<3x2xbf16>, %arg2: tensor<3x2xbf16>) -> (tensor<3x7xbf16>) {
+          %0 = stablehlo.slice %arg0 [0:3, 0:4] : (tensor<3x7xbf16>) -> tensor<3x4xbf16>
+          %1 = stablehlo.slice %0 [0:3, 0:2] : (tensor<3x4xbf16>) -> tensor<3x2xbf16>
+          %2 = stablehlo.slice %0 [0:3, 2:4] : (tensor<3x4xbf16>) -> tensor<3x2xbf16>
+          %3 = stablehlo.broadcast_in_dim %arg1, dims = [0, 1] : (tensor<3x2xbf16>) -> tensor<3x2xbf16>
+          %4 = stablehlo.broadcast_in_dim %arg2, dims = [0, 1] : (tensor<3x2xbf16>) -> tensor<3x2xbf16>
+          %5 = stablehlo.multiply %1, %3 : tensor<3x2xbf16>
+          %6 = stablehlo.multiply %2, %4 : tensor<3x2xbf16>
+          %7 = stablehlo.subtract %5, %6 : tensor<3x2xbf16>
+          %8 = stablehlo.multiply %2, %3 : tensor<3x2xbf16>
+          %9 = stablehlo.multiply %1, %4 : tensor<3x2xbf16>
+          %10 = stablehlo.add %8, %9 : tensor<3x2xbf16>
+          %11 = stablehlo.concatenate %7, %10, dim = 1 : (tensor<3x2xbf16>, tensor<3x2xbf16>) -> tensor<3x4xbf16>
+          %12 = stablehlo.slice %arg0 [0:3, 4:7] : (tensor<3x7xbf16>) -> tensor<3x3xbf16>
+          %13 = stablehlo.concatenate %11, %12, dim = 1 : (tensor<3x4xbf16>, tensor<3x3xbf16>) -> tensor<3x7xbf16>
+          return %13 : tensor<3x7xbf16>
+        }
+    "#]],
+    );
+    check_op(
+        "rope axis=0 layout=interleaved",
+        &["f32[3,7]", "f32[3,2]", "f32[3,2]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<3x7xf32>, %arg1: tensor<3x2xf32>, %arg2: tensor<3x2xf32>) -> (tensor<3x7xf32>) {
+          %0 = stablehlo.slice %arg0 [0:3, 0:4] : (tensor<3x7xf32>) -> tensor<3x4xf32>
+          %1 = stablehlo.reshape %0 : (tensor<3x4xf32>) -> tensor<3x2x2xf32>
+          %2 = stablehlo.slice %1 [0:3, 0:2, 0:1] : (tensor<3x2x2xf32>) -> tensor<3x2x1xf32>
+          %3 = stablehlo.slice %1 [0:3, 0:2, 1:2] : (tensor<3x2x2xf32>) -> tensor<3x2x1xf32>
+          %4 = stablehlo.broadcast_in_dim %arg1, dims = [0, 1] : (tensor<3x2xf32>) -> tensor<3x2x1xf32>
+          %5 = stablehlo.broadcast_in_dim %arg2, dims = [0, 1] : (tensor<3x2xf32>) -> tensor<3x2x1xf32>
+          %6 = stablehlo.multiply %2, %4 : tensor<3x2x1xf32>
+          %7 = stablehlo.multiply %3, %5 : tensor<3x2x1xf32>
+          %8 = stablehlo.subtract %6, %7 : tensor<3x2x1xf32>
+          %9 = stablehlo.multiply %3, %4 : tensor<3x2x1xf32>
+          %10 = stablehlo.multiply %2, %5 : tensor<3x2x1xf32>
+          %11 = stablehlo.add %9, %10 : tensor<3x2x1xf32>
+          %12 = stablehlo.concatenate %8, %11, dim = 2 : (tensor<3x2x1xf32>, tensor<3x2x1xf32>) -> tensor<3x2x2xf32>
+          %13 = stablehlo.reshape %12 : (tensor<3x2x2xf32>) -> tensor<3x4xf32>
+          %14 = stablehlo.slice %arg0 [0:3, 4:7] : (tensor<3x7xf32>) -> tensor<3x3xf32>
+          %15 = stablehlo.concatenate %13, %14, dim = 1 : (tensor<3x4xf32>, tensor<3x3xf32>) -> tensor<3x7xf32>
+          return %15 : tensor<3x7xf32>
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn s9_sdpa() {
+    check_op(
+        "sdpa mask=[] scale=none softcap=none offset=false",
+        &["f32[2,3,4]", "f32[2,5,4]", "f32[2,5,6]"],
+        expect![[r#"
+            func.func @main(%arg0: tensor<2x3x4xf32>, %arg1: tensor<2x5x4xf32>, %arg2: tensor<2x5x6xf32>) -> (tensor<2x3x6xf32>) {
+              %0 = stablehlo.dot_general %arg0, %arg1, batching_dims = [0] x [0], contracting_dims = [2] x [2] : (tensor<2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x3x5xf32>
+              %1 = stablehlo.constant dense<0x3F000000> : tensor<2x3x5xf32>
+              %2 = stablehlo.multiply %0, %1 : tensor<2x3x5xf32>
+              %3 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+              %4 = stablehlo.reduce(%2 init: %3) applies stablehlo.maximum across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
+              %5 = stablehlo.broadcast_in_dim %4, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
+              %6 = stablehlo.subtract %2, %5 : tensor<2x3x5xf32>
+              %7 = stablehlo.exponential %6 : tensor<2x3x5xf32>
+              %8 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %9 = stablehlo.reduce(%7 init: %8) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
+              %10 = stablehlo.broadcast_in_dim %9, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
+              %11 = stablehlo.divide %7, %10 : tensor<2x3x5xf32>
+              %12 = stablehlo.dot_general %11, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x6xf32>) -> tensor<2x3x6xf32>
+              return %12 : tensor<2x3x6xf32>
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn s11_sdpa_causal_with_an_offset_and_grouped_heads() {
+    check_op(
+        "sdpa mask=[causal] scale=0.5 softcap=none offset=true",
+        &["bf16[2,3,5,4]", "bf16[2,7,4]", "bf16[2,7,4]", "i32[]"],
+        expect![[r#"
+            func.func @main(%arg0: tensor<2x3x5x4xbf16>, %arg1: tensor<2x7x4xbf16>, %arg2: tensor<2x7x4xbf16>, %arg3: i32) -> (tensor<2x3x5x4xbf16>) {
+              %0 = tensor.from_elements %arg3 : tensor<i32>
+              %1 = stablehlo.dot_general %arg0, %arg1, batching_dims = [0] x [0], contracting_dims = [3] x [2] : (tensor<2x3x5x4xbf16>, tensor<2x7x4xbf16>) -> tensor<2x3x5x7xf32>
+              %2 = stablehlo.constant dense<0x3F000000> : tensor<2x3x5x7xf32>
+              %3 = stablehlo.multiply %1, %2 : tensor<2x3x5x7xf32>
+              %4 = stablehlo.iota dim = 0 : tensor<5x7xi32>
+              %5 = stablehlo.broadcast_in_dim %0, dims = [] : (tensor<i32>) -> tensor<5x7xi32>
+              %6 = stablehlo.add %4, %5 : tensor<5x7xi32>
+              %7 = stablehlo.iota dim = 1 : tensor<5x7xi32>
+              %8 = stablehlo.compare LE, %7, %6, SIGNED : (tensor<5x7xi32>, tensor<5x7xi32>) -> tensor<5x7xi1>
+              %9 = stablehlo.broadcast_in_dim %8, dims = [2, 3] : (tensor<5x7xi1>) -> tensor<2x3x5x7xi1>
+              %10 = stablehlo.constant dense<0xFF7FFFFF> : tensor<2x3x5x7xf32>
+              %11 = stablehlo.select %9, %3, %10 : tensor<2x3x5x7xi1>, tensor<2x3x5x7xf32>
+              %12 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+              %13 = stablehlo.reduce(%11 init: %12) applies stablehlo.maximum across dimensions = [3] : (tensor<2x3x5x7xf32>, tensor<f32>) -> tensor<2x3x5xf32>
+              %14 = stablehlo.broadcast_in_dim %13, dims = [0, 1, 2] : (tensor<2x3x5xf32>) -> tensor<2x3x5x7xf32>
+              %15 = stablehlo.subtract %11, %14 : tensor<2x3x5x7xf32>
+              %16 = stablehlo.exponential %15 : tensor<2x3x5x7xf32>
+              %17 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %18 = stablehlo.reduce(%16 init: %17) applies stablehlo.add across dimensions = [3] : (tensor<2x3x5x7xf32>, tensor<f32>) -> tensor<2x3x5xf32>
+              %19 = stablehlo.broadcast_in_dim %18, dims = [0, 1, 2] : (tensor<2x3x5xf32>) -> tensor<2x3x5x7xf32>
+              %20 = stablehlo.divide %16, %19 : tensor<2x3x5x7xf32>
+              %21 = stablehlo.convert %20 : (tensor<2x3x5x7xf32>) -> tensor<2x3x5x7xbf16>
+              %22 = stablehlo.dot_general %21, %arg2, batching_dims = [0] x [0], contracting_dims = [3] x [1] : (tensor<2x3x5x7xbf16>, tensor<2x7x4xbf16>) -> tensor<2x3x5x4xf32>
+              %23 = stablehlo.convert %22 : (tensor<2x3x5x4xf32>) -> tensor<2x3x5x4xbf16>
+              return %23 : tensor<2x3x5x4xbf16>
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn s12_sdpa_with_an_explicit_mask() {
+    check_op(
+        "sdpa mask=[additive] scale=none softcap=none offset=false",
+        &["f32[2,3,4]", "f32[2,5,4]", "f32[2,5,4]", "f32[3,1]"],
+        expect![[r#"
+            func.func @main(%arg0: tensor<2x3x4xf32>, %arg1: tensor<2x5x4xf32>, %arg2: tensor<2x5x4xf32>, %arg3: tensor<3x1xf32>) -> (tensor<2x3x4xf32>) {
+              %0 = stablehlo.dot_general %arg0, %arg1, batching_dims = [0] x [0], contracting_dims = [2] x [2] : (tensor<2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x3x5xf32>
+              %1 = stablehlo.constant dense<0x3F000000> : tensor<2x3x5xf32>
+              %2 = stablehlo.multiply %0, %1 : tensor<2x3x5xf32>
+              %3 = stablehlo.broadcast_in_dim %arg3, dims = [1, 2] : (tensor<3x1xf32>) -> tensor<2x3x5xf32>
+              %4 = stablehlo.add %2, %3 : tensor<2x3x5xf32>
+              %5 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+              %6 = stablehlo.reduce(%4 init: %5) applies stablehlo.maximum across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
+              %7 = stablehlo.broadcast_in_dim %6, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
+              %8 = stablehlo.subtract %4, %7 : tensor<2x3x5xf32>
+              %9 = stablehlo.exponential %8 : tensor<2x3x5xf32>
+              %10 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %11 = stablehlo.reduce(%9 init: %10) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
+              %12 = stablehlo.broadcast_in_dim %11, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
+              %13 = stablehlo.divide %9, %12 : tensor<2x3x5xf32>
+              %14 = stablehlo.dot_general %13, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x3x4xf32>
+              return %14 : tensor<2x3x4xf32>
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn s13_sdpa_with_a_sliding_window_and_softcap() {
+    check_op(
+        "sdpa mask=[causal,window(3)] scale=1.0 softcap=2.0 offset=false",
+        &["f32[5,4]", "f32[7,4]", "f32[7,4]"],
+        expect![[r#"
+            func.func @main(%arg0: tensor<5x4xf32>, %arg1: tensor<7x4xf32>, %arg2: tensor<7x4xf32>) -> (tensor<5x4xf32>) {
+              %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [1] : (tensor<5x4xf32>, tensor<7x4xf32>) -> tensor<5x7xf32>
+              %1 = stablehlo.constant dense<0x3F800000> : tensor<5x7xf32>
+              %2 = stablehlo.multiply %0, %1 : tensor<5x7xf32>
+              %3 = stablehlo.constant dense<0x40000000> : tensor<5x7xf32>
+              %4 = stablehlo.divide %2, %3 : tensor<5x7xf32>
+              %5 = stablehlo.tanh %4 : tensor<5x7xf32>
+              %6 = stablehlo.constant dense<0x40000000> : tensor<5x7xf32>
+              %7 = stablehlo.multiply %5, %6 : tensor<5x7xf32>
+              %8 = stablehlo.iota dim = 0 : tensor<5x7xi32>
+              %9 = stablehlo.iota dim = 1 : tensor<5x7xi32>
+              %10 = stablehlo.compare LE, %9, %8, SIGNED : (tensor<5x7xi32>, tensor<5x7xi32>) -> tensor<5x7xi1>
+              %11 = stablehlo.iota dim = 0 : tensor<5x7xi32>
+              %12 = stablehlo.iota dim = 1 : tensor<5x7xi32>
+              %13 = stablehlo.constant dense<3> : tensor<5x7xi32>
+              %14 = stablehlo.subtract %11, %13 : tensor<5x7xi32>
+              %15 = stablehlo.compare LT, %14, %12, SIGNED : (tensor<5x7xi32>, tensor<5x7xi32>) -> tensor<5x7xi1>
+              %16 = stablehlo.and %10, %15 : tensor<5x7xi1>
+              %17 = stablehlo.broadcast_in_dim %16, dims = [0, 1] : (tensor<5x7xi1>) -> tensor<5x7xi1>
+              %18 = stablehlo.constant dense<0xFF7FFFFF> : tensor<5x7xf32>
+              %19 = stablehlo.select %17, %7, %18 : tensor<5x7xi1>, tensor<5x7xf32>
+              %20 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+              %21 = stablehlo.reduce(%19 init: %20) applies stablehlo.maximum across dimensions = [1] : (tensor<5x7xf32>, tensor<f32>) -> tensor<5xf32>
+              %22 = stablehlo.broadcast_in_dim %21, dims = [0] : (tensor<5xf32>) -> tensor<5x7xf32>
+              %23 = stablehlo.subtract %19, %22 : tensor<5x7xf32>
+              %24 = stablehlo.exponential %23 : tensor<5x7xf32>
+              %25 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %26 = stablehlo.reduce(%24 init: %25) applies stablehlo.add across dimensions = [1] : (tensor<5x7xf32>, tensor<f32>) -> tensor<5xf32>
+              %27 = stablehlo.broadcast_in_dim %26, dims = [0] : (tensor<5xf32>) -> tensor<5x7xf32>
+              %28 = stablehlo.divide %24, %27 : tensor<5x7xf32>
+              %29 = stablehlo.dot_general %28, %arg2, contracting_dims = [1] x [0] : (tensor<5x7xf32>, tensor<7x4xf32>) -> tensor<5x4xf32>
+              return %29 : tensor<5x4xf32>
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn softmax() {
+    check_function(
+        "f32[2,3,4]",
+        |b, x| functions::softmax(b, x, 1),
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3x4xf32>) -> (tensor<2x3x4xf32>) {
+          %0 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+          %1 = stablehlo.reduce(%arg0 init: %0) applies stablehlo.maximum across dimensions = [1] : (tensor<2x3x4xf32>, tensor<f32>) -> tensor<2x4xf32>
+          %2 = stablehlo.broadcast_in_dim %1, dims = [0, 2] : (tensor<2x4xf32>) -> tensor<2x3x4xf32>
+          %3 = stablehlo.subtract %arg0, %2 : tensor<2x3x4xf32>
+          %4 = stablehlo.exponential %3 : tensor<2x3x4xf32>
+          %5 = stablehlo.constant dense<0x00000000> : tensor<f32>
+          %6 = stablehlo.reduce(%4 init: %5) applies stablehlo.add across dimensions = [1] : (tensor<2x3x4xf32>, tensor<f32>) -> tensor<2x4xf32>
+          %7 = stablehlo.broadcast_in_dim %6, dims = [0, 2] : (tensor<2x4xf32>) -> tensor<2x3x4xf32>
+          %8 = stablehlo.divide %4, %7 : tensor<2x3x4xf32>
+          return %8 : tensor<2x3x4xf32>
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn silu() {
+    check_function(
+        "f32[2,3]",
+        functions::silu,
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3xf32>) -> (tensor<2x3xf32>) {
+          %0 = stablehlo.logistic %arg0 : tensor<2x3xf32>
+          %1 = stablehlo.multiply %arg0, %0 : tensor<2x3xf32>
+          return %1 : tensor<2x3xf32>
+        }
+    "#]],
+    );
+    check_function(
+        "bf16[2,3]",
+        functions::silu,
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3xbf16>) -> (tensor<2x3xbf16>) {
+          %0 = stablehlo.convert %arg0 : (tensor<2x3xbf16>) -> tensor<2x3xf32>
+          %1 = stablehlo.logistic %0 : tensor<2x3xf32>
+          %2 = stablehlo.multiply %0, %1 : tensor<2x3xf32>
+          %3 = stablehlo.convert %2 : (tensor<2x3xf32>) -> tensor<2x3xbf16>
+          return %3 : tensor<2x3xbf16>
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn gelu_tanh() {
+    check_function(
+        "bf16[2,3]",
+        functions::gelu_tanh,
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3xbf16>) -> (tensor<2x3xbf16>) {
+          %0 = stablehlo.convert %arg0 : (tensor<2x3xbf16>) -> tensor<2x3xf32>
+          %1 = stablehlo.multiply %0, %0 : tensor<2x3xf32>
+          %2 = stablehlo.multiply %1, %0 : tensor<2x3xf32>
+          %3 = stablehlo.constant dense<0x3D372713> : tensor<2x3xf32>
+          %4 = stablehlo.multiply %2, %3 : tensor<2x3xf32>
+          %5 = stablehlo.add %0, %4 : tensor<2x3xf32>
+          %6 = stablehlo.constant dense<0x3F4C422A> : tensor<2x3xf32>
+          %7 = stablehlo.multiply %5, %6 : tensor<2x3xf32>
+          %8 = stablehlo.tanh %7 : tensor<2x3xf32>
+          %9 = stablehlo.constant dense<0x3F800000> : tensor<2x3xf32>
+          %10 = stablehlo.add %8, %9 : tensor<2x3xf32>
+          %11 = stablehlo.constant dense<0x3F000000> : tensor<2x3xf32>
+          %12 = stablehlo.multiply %0, %11 : tensor<2x3xf32>
+          %13 = stablehlo.multiply %12, %10 : tensor<2x3xf32>
+          %14 = stablehlo.convert %13 : (tensor<2x3xf32>) -> tensor<2x3xbf16>
+          return %14 : tensor<2x3xbf16>
+        }
+    "#]],
+    );
+}
