@@ -1,1 +1,30 @@
-//! Tracewright.
+//! Declare a language model in Rust, lower it to StableHLO, run it through IREE.
+//!
+//! This crate is the facade: a user crate depends on it alone. Each stage is a crate of its own, re-exported here,
+//! and the stages in order are
+//!
+//! 1. [`dsl`]: a network declared with [`model!`] is recorded as a [`trace::Trace`]; no weight is read;
+//! 2. [`lower`]: composite ops become primitives, primitives become StableHLO text ([`Plan`] does both);
+//! 3. [`bake`]: a checkpoint becomes the archive that the trace asks for;
+//! 4. `runtime` and `generate` (feature `iree`): the text is compiled, loaded and called.
+
+pub use bake;
+pub use dsl;
+#[cfg(feature = "iree")]
+pub use generate;
+pub use irpa;
+pub use lower;
+pub use models;
+pub use ops;
+#[cfg(feature = "iree")]
+pub use runtime;
+pub use trace;
+
+pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, TraceArg, model};
+
+#[cfg(feature = "iree")]
+pub mod export;
+mod plan;
+pub mod random;
+
+pub use plan::{Plan, PlanError};

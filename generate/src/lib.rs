@@ -1,1 +1,19 @@
-//! Tokenizer, chat template, sampling, the token loop.
+//! Text in, tokens; tokens out, text: the tokenizer, the chat template, the choice of the next token and the end.
+//!
+//! Each module answers as Hugging Face transformers answers, token for token and byte for byte.
+
+mod error;
+mod network;
+mod sample;
+mod session;
+mod stop;
+mod template;
+mod text;
+
+pub use error::Error;
+pub use network::Network;
+pub use sample::{Sampler, Sampling};
+pub use session::{Finish, GenerateOptions, Generated, Session};
+pub use stop::{Pushed, StopStrings, stop_tokens};
+pub use template::{Chat, ChatTemplate};
+pub use text::{Stream, Tokenizer};

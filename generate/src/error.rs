@@ -1,0 +1,180 @@
+//! What can go wrong between text and tokens.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// An error of the tokenizer, the chat template, the sampler or the network.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be read.
+    #[error("cannot read `{path}`: {source}", path = path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file is not JSON.
+    #[error("`{path}` is not valid JSON: {source}", path = path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// A key of a JSON file has a value of the wrong kind.
+    #[error("key `{key}` of `{path}` is `{found}`, expected {expected}", path = path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// The value that stands there.
+        found: String,
+        /// What may stand there.
+        expected: &'static str,
+    },
+    /// A tokenizer.json that the tokenizers library does not accept.
+    #[error("`{path}` is not a tokenizer: {source}", path = path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// The library's reason.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The tokenizer could not encode a text or decode tokens.
+    #[error("the tokenizer cannot {what}: {source}")]
+    Tokenize {
+        /// What was asked of it.
+        what: &'static str,
+        /// The library's reason.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A model without a chat template.
+    #[error("`{dir}` has no chat template: expected `chat_template.jinja`, or `chat_template` in `tokenizer_config.json`; give a raw prompt instead", dir = dir.display())]
+    NoTemplate {
+        /// The model's folder.
+        dir: PathBuf,
+    },
+    /// Several chat templates, none of them the default one.
+    #[error("the model has the chat templates `{names}`, expected one to be named `default`")]
+    NoDefaultTemplate {
+        /// Their names, separated by commas.
+        names: String,
+    },
+    /// A chat template that does not parse.
+    #[error("the chat template is not valid Jinja: {source:#}")]
+    TemplateSyntax {
+        /// Line and reason.
+        source: Box<minijinja::Error>,
+    },
+    /// A chat template that failed on this conversation.
+    #[error("the chat template failed: {source:#}")]
+    TemplateRender {
+        /// Line and reason.
+        source: Box<minijinja::Error>,
+    },
+    /// The chat template refused this conversation with `raise_exception`.
+    #[error("the chat template refuses this conversation: {message}")]
+    TemplateRaised {
+        /// What the template said.
+        message: String,
+    },
+    /// A conversation without messages.
+    #[error("the conversation is empty, expected at least one message")]
+    EmptyChat,
+    /// A message that is not an object.
+    #[error("message {index} of the conversation is `{found}`, expected an object with `role` and `content`")]
+    Message {
+        /// Which message, from 0.
+        index: usize,
+        /// What stands there.
+        found: String,
+    },
+    /// A sampling setting out of its range.
+    #[error("`{name}` is {found}, expected {expected}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        found: String,
+        /// Its range.
+        expected: &'static str,
+    },
+    /// Logits that no token can be chosen from.
+    #[error(
+        "step {step}: logit of token {token} is {found}, expected a number below infinity; the weights or the compiled program are broken"
+    )]
+    Logit {
+        /// Which token was to be chosen, from 0.
+        step: u64,
+        /// The token with the bad logit.
+        token: usize,
+        /// The bad logit.
+        found: f32,
+    },
+    /// A prompt without tokens.
+    #[error("the prompt has no tokens, expected at least one")]
+    EmptyPrompt,
+    /// More tokens than the context holds.
+    #[error(
+        "{length} tokens do not fit into the context of {context}; shorten the prompt, or build the program with a longer `--context`"
+    )]
+    TooLong {
+        /// How many there would be.
+        length: usize,
+        /// How many fit.
+        context: usize,
+    },
+    /// A token id out of range.
+    #[error("token {index} of the prompt has the id {token}, expected one below {vocabulary}")]
+    Token {
+        /// Which token, from 0.
+        index: usize,
+        /// Its id.
+        token: u32,
+        /// The number of ids.
+        vocabulary: usize,
+    },
+    /// A program that is not a network this crate can call.
+    #[error("entry point `{name}` {why}")]
+    EntryPoint {
+        /// The entry point.
+        name: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The program failed.
+    #[error(transparent)]
+    Runtime(#[from] runtime::Error),
+    /// No logit is above minus infinity.
+    #[error(
+        "step {step}: all {count} logits are -inf, expected at least one token to choose; the weights or the compiled program are broken"
+    )]
+    NoCandidate {
+        /// Which token was to be chosen, from 0.
+        step: u64,
+        /// The number of logits.
+        count: usize,
+    },
+}
+
+/// Reads a JSON file; `None` when there is none.
+pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, Error> {
+    let Some(text) = read_text(path)? else { return Ok(None) };
+    let value =
+        serde_json::from_str(&text).map_err(|source| Error::Json { path: path.to_path_buf(), source })?;
+    Ok(Some(value))
+}
+
+/// Reads a text file; `None` when there is none.
+pub(crate) fn read_text(path: &Path) -> Result<Option<String>, Error> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::File { path: path.to_path_buf(), source }),
+    }
+}

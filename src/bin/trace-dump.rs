@@ -1,0 +1,170 @@
+//! Shows what a model is recorded and lowered to. Reads no weight and needs no set-up.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tracewright::models::ModelConfig;
+use tracewright::ops::{ElementType, Op};
+use tracewright::trace::Trace;
+use tracewright::{Plan, PlanError, lower};
+
+/// Shows the trace or the StableHLO module of a model. Reads `config.json` only: no weight, no compiler.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// A Hugging Face model directory, or its config.json
+    #[arg(required = true)]
+    model: Option<PathBuf>,
+    /// What to print
+    #[arg(long, value_enum, default_value_t = Emit::Text)]
+    emit: Emit,
+    /// Only this entry point
+    #[arg(long, value_parser = ["prefill", "decode", "score"])]
+    entry: Option<String>,
+    /// How far the trace is carried (for `--emit text` and `counts`)
+    #[arg(long, value_enum, default_value_t = Stage::Traced)]
+    stage: Stage,
+    /// Type of weights and activations: f32, f16, bf16 [default: the checkpoint's]
+    #[arg(long)]
+    dtype: Option<ElementType>,
+    /// The longest sequence
+    #[arg(long)]
+    context: Option<usize>,
+    /// Tokens that one prefill takes
+    #[arg(long)]
+    chunk: Option<usize>,
+    /// Proceed although config.json has this unknown key; may be repeated
+    #[arg(long, value_name = "KEY")]
+    allow_config_key: Vec<String>,
+    /// Leave out source locations in the module text
+    #[arg(long)]
+    no_locs: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the operations
+    Ops {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Emit {
+    /// The trace in its text form
+    Text,
+    /// The StableHLO module
+    Mlir,
+    /// Functions, nodes, parameters, StableHLO ops
+    Counts,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Stage {
+    /// As the declaration records it
+    Traced,
+    /// With composites in primitives
+    Expanded,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Config(#[from] tracewright::models::config::ConfigError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error("cannot write to stdout")]
+    Output(#[from] std::io::Error),
+}
+
+impl From<lower::LowerError> for Error {
+    fn from(error: lower::LowerError) -> Self {
+        Self::Plan(error.into())
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        // A reader that has seen enough, as `head`, is no failure.
+        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            let mut source = std::error::Error::source(&error);
+            while let Some(cause) = source {
+                eprintln!("  because: {cause}");
+                source = cause.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Error> {
+    use std::io::Write as _;
+    let text = match (&arguments.command, &arguments.model) {
+        (Some(Command::Ops { json }), _) => ops(*json),
+        (None, Some(model)) => dump(arguments, model)?,
+        (None, None) => String::new(),
+    };
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+fn dump(arguments: &Arguments, model: &std::path::Path) -> Result<String, Error> {
+    let config = ModelConfig::read(model, &arguments.allow_config_key)?;
+    let plan = Plan::new(config, arguments.dtype, arguments.context, arguments.chunk)?;
+    let mut trace: Trace = plan.trace()?.trace;
+    if let Some(entry) = &arguments.entry {
+        trace = trace.with_entries(&[entry]);
+    }
+    let expanded = lower::expand(&trace)?;
+    if arguments.emit == Emit::Mlir {
+        let module = lower::lower(&expanded)?;
+        return Ok(if arguments.no_locs { module.text_without_locs } else { module.text });
+    }
+    let shown = if arguments.stage == Stage::Traced { &trace } else { &expanded };
+    if arguments.emit == Emit::Text {
+        return Ok(shown.to_string());
+    }
+    let counts = shown.counts().map_err(PlanError::from)?;
+    let mut text = String::new();
+    let lines = [
+        ("functions", counts.functions),
+        ("nodes", counts.nodes),
+        ("parameters", counts.parameters),
+        ("parameter elements", counts.parameter_elements),
+        ("parameter bytes", counts.parameter_bytes),
+    ];
+    for (name, count) in lines {
+        let _ = writeln!(text, "{name:<20} {count:>16}");
+    }
+    for (op, count) in lower::lower(&expanded)?.histogram() {
+        let _ = writeln!(text, "{:<30} {count:>6}", format!("stablehlo.{op}"));
+    }
+    Ok(text)
+}
+
+fn ops(json: bool) -> String {
+    let examples = Op::examples();
+    match json {
+        false => examples.iter().map(|(name, _)| format!("{name}\n")).collect(),
+        true => {
+            let list = examples.iter().map(|(name, examples)| {
+                let good = examples.iter().filter(|e| e.result.is_ok());
+                let uses: Vec<_> = good
+                    .map(|e| serde_json::json!({ "op": e.op, "operands": e.operands, "result": e.result.ok() }))
+                    .collect();
+                serde_json::json!({ "name": name, "examples": uses })
+            });
+            format!("{:#}\n", serde_json::Value::Array(list.collect()))
+        }
+    }
+}

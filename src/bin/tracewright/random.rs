@@ -1,0 +1,37 @@
+//! `tracewright random`
+
+use std::path::PathBuf;
+
+use tracewright::models::ModelConfig;
+use tracewright::random::write_random;
+use tracewright::{Plan, PlanError};
+
+use crate::error::Error;
+use crate::{ModelArguments, progress};
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// A config.json
+    config: PathBuf,
+    /// The model directory to write
+    #[arg(short, long, value_name = "DIR")]
+    out: PathBuf,
+    /// The same seed gives the same bytes
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    model: ModelArguments,
+}
+
+pub fn run(arguments: Arguments) -> Result<(), Error> {
+    let config = ModelConfig::read(&arguments.config, &arguments.model.allow_config_key)?;
+    let plan = Plan::new(config, arguments.model.dtype, arguments.model.context, arguments.model.chunk)?;
+    let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
+    let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();
+    let bar = progress::bytes("random weights", total as u64);
+    let file = if arguments.config.is_dir() { arguments.config.join("config.json") } else { arguments.config };
+    write_random(&file, &parameters, arguments.seed, &arguments.out, &|bytes| bar.inc(bytes as u64))?;
+    bar.finish_and_clear();
+    eprintln!("wrote `{}`: {} parameters, {total} bytes", arguments.out.display(), parameters.len());
+    Ok(())
+}

@@ -1,0 +1,336 @@
+//! An export directory: module text, compiled module, archive, tokenizer files and a manifest. It runs with no
+//! Python and no compiler present, here or through `iree-run-module`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use irpa::{Archive, Storage};
+use lower::{Argument, Module, Signature};
+use ops::{Attribute, Reader, TensorType};
+use runtime::{CompileOptions, Compiler, Entry, Parameters, Program, Runtime};
+use serde::{Deserialize, Serialize};
+
+/// The file names in an export directory.
+pub mod names {
+    /// What the directory is.
+    pub const MANIFEST: &str = "manifest.json";
+    /// The StableHLO text.
+    pub const TEXT: &str = "model.mlir";
+    /// The compiled module.
+    pub const MODULE: &str = "model.vmfb";
+    /// The weights.
+    pub const ARCHIVE: &str = "model.irpa";
+    /// What a tokenizer is read from; copied if it is there.
+    pub const COPIED: &[&str] = &[
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+    ];
+}
+
+/// `manifest.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The version of this program.
+    pub tracewright: String,
+    /// The version of the compiler that made the module; a runtime of the same version loads it.
+    pub iree_compiler: String,
+    /// LLVM's name of the platform; this machine's if there is none.
+    pub target_triple: Option<String>,
+    /// LLVM's name of the processor.
+    pub target_cpu: String,
+    /// Features that the processor must have.
+    pub cpu_features: Vec<String>,
+    /// Type of weights and activations.
+    pub dtype: String,
+    /// The longest sequence.
+    pub context: usize,
+    /// Tokens that one prefill takes.
+    pub chunk: usize,
+    /// blake3 of the compiled module.
+    pub module_blake3: String,
+    /// What can be called.
+    pub entry_points: Vec<EntryPoint>,
+    /// The parameters and their types, in the scope `model`.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// A function of the module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryPoint {
+    /// Its name.
+    pub name: String,
+    /// Its arguments in order. An `i32[]` is a host scalar.
+    pub arguments: Vec<Typed>,
+    /// Its results in order.
+    pub results: Vec<Typed>,
+}
+
+/// A named value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Typed {
+    /// Its name.
+    pub name: String,
+    /// Its type: `bf16[1,8,512,64]`.
+    #[serde(rename = "type")]
+    pub ty: String,
+}
+
+/// Why an export directory cannot be written or used.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// A file cannot be read or written.
+    #[error("cannot {action} `{}`", .path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The manifest is not one.
+    #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The module was changed after it was exported.
+    #[error("`{}` is not the module that the manifest names (blake3 {found}, expected {expected}); export the model again", .path.display())]
+    Module {
+        /// The file.
+        path: PathBuf,
+        /// What the manifest says.
+        expected: String,
+        /// What the file has.
+        found: String,
+    },
+    /// The module needs another processor.
+    #[error(
+        "the module was compiled for `{cpu}` and needs the processor features {missing:?}, which this machine lacks; \
+         export again here, or with `--target` for this machine"
+    )]
+    Cpu {
+        /// What it was compiled for.
+        cpu: String,
+        /// What is missing.
+        missing: Vec<String>,
+    },
+    /// The archive is not what the module reads.
+    #[error("`{}` does not fit the module: parameter `{key}` is {found}, expected `{expected}`", .path.display())]
+    Parameter {
+        /// The archive.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// What the module declares.
+        expected: String,
+        /// What the archive has.
+        found: String,
+    },
+    /// The archive is damaged.
+    #[error(transparent)]
+    Archive(#[from] irpa::Error),
+    /// The compiler failed.
+    #[error(transparent)]
+    Compile(#[from] runtime::CompileError),
+    /// Loading failed.
+    #[error(transparent)]
+    Runtime(#[from] runtime::Error),
+    /// The program is no network.
+    #[error(transparent)]
+    Generate(#[from] generate::Error),
+}
+
+fn file_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> ExportError {
+    let path = path.to_owned();
+    move |source| ExportError::File { action, path, source }
+}
+
+impl Manifest {
+    /// The manifest of a module that is compiled.
+    ///
+    /// # Errors
+    /// If the compiler cannot be asked for its version.
+    pub fn new(
+        plan: &crate::Plan,
+        module: &Module,
+        vmfb: &[u8],
+        compiler: &Compiler,
+        options: &CompileOptions,
+    ) -> Result<Self, ExportError> {
+        let typed = |list: &[Argument]| -> Vec<Typed> {
+            list.iter().map(|a| Typed { name: a.name.clone(), ty: a.ty.to_string() }).collect()
+        };
+        let entry = |s: &Signature| EntryPoint {
+            name: s.name.clone(),
+            arguments: typed(&s.arguments),
+            results: typed(&s.results),
+        };
+        Ok(Self {
+            tracewright: env!("CARGO_PKG_VERSION").into(),
+            iree_compiler: compiler.version()?,
+            target_triple: options.target.triple.clone(),
+            target_cpu: options.target.cpu.clone(),
+            cpu_features: compiler.cpu_features(&options.target)?,
+            dtype: plan.element.to_string(),
+            context: plan.context,
+            chunk: plan.chunk,
+            module_blake3: blake3::hash(vmfb).to_string(),
+            entry_points: module.signatures.iter().map(entry).collect(),
+            parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),
+        })
+    }
+
+    /// Reads the manifest of an export directory; `None` if it has none.
+    ///
+    /// # Errors
+    /// If it cannot be read or is not one.
+    pub fn read(folder: &Path) -> Result<Option<Self>, ExportError> {
+        let path = folder.join(names::MANIFEST);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path).map_err(file_error("read", &path))?;
+        let manifest = serde_json::from_str(&text);
+        manifest.map(Some).map_err(|e| ExportError::Manifest { path, reason: e.to_string() })
+    }
+
+    /// How the entry points are called.
+    ///
+    /// # Errors
+    /// If a type does not read.
+    pub fn signatures(&self, folder: &Path) -> Result<Vec<Signature>, ExportError> {
+        let arguments = |list: &[Typed]| -> Result<Vec<Argument>, ExportError> {
+            let argument = |t: &Typed| {
+                let reason = |e: ops::ParseError| ExportError::Manifest {
+                    path: folder.join(names::MANIFEST),
+                    reason: format!("type of `{}`: {e}", t.name),
+                };
+                let ty = TensorType::parse(&mut Reader::new(&t.ty)).map_err(reason)?;
+                Ok(Argument { name: t.name.clone(), ty })
+            };
+            list.iter().map(argument).collect()
+        };
+        let signature = |e: &EntryPoint| {
+            let (arguments, results) = (arguments(&e.arguments)?, arguments(&e.results)?);
+            Ok(Signature { name: e.name.clone(), arguments, results })
+        };
+        self.entry_points.iter().map(signature).collect()
+    }
+
+    /// Whether the module runs on this machine's processor.
+    ///
+    /// # Errors
+    /// The features it needs and this processor lacks.
+    pub fn check_cpu(&self) -> Result<(), ExportError> {
+        let missing = runtime::missing_cpu_features(&self.cpu_features);
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(ExportError::Cpu { cpu: self.target_cpu.clone(), missing }),
+        }
+    }
+}
+
+/// The parameters of an archive, mapped: nothing is copied.
+///
+/// # Errors
+/// If the archive lacks a parameter, or has it with another type: IREE would not notice.
+pub fn map_parameters<'a>(
+    archive: &Archive,
+    expected: impl Iterator<Item = (&'a str, String)>,
+) -> Result<Parameters, ExportError> {
+    for (key, expected) in expected {
+        let found = archive.get(key).map(|entry| entry.ty.as_ref().map(TensorType::to_string));
+        let found = match found {
+            Some(Some(found)) if found == expected => continue,
+            Some(Some(found)) => format!("`{found}`"),
+            Some(None) => "of no known type".into(),
+            None => "missing".into(),
+        };
+        return Err(ExportError::Parameter { path: archive.path().into(), key: key.into(), expected, found });
+    }
+    let entry = |entry: &irpa::Entry| {
+        let storage = match &entry.storage {
+            Storage::Data(range) => Entry::Range(range.clone()),
+            Storage::Splat { pattern, length } => Entry::Splat { pattern: pattern.clone(), length: *length },
+        };
+        (entry.name.clone(), storage)
+    };
+    Ok(Parameters {
+        scope: "model".into(),
+        bytes: archive.bytes(),
+        entries: archive.entries().iter().map(entry).collect(),
+    })
+}
+
+/// Loads a compiled module with its archive.
+///
+/// # Errors
+/// If they do not fit each other, or IREE refuses the module.
+pub fn load(
+    runtime: &Runtime,
+    vmfb: &[u8],
+    archive: &Archive,
+    parameters: &[trace::Parameter],
+) -> Result<Program, ExportError> {
+    let expected = parameters.iter().map(|p| (p.key.as_str(), p.ty.to_string()));
+    Ok(Program::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
+}
+
+/// Writes text, compiled module, manifest and the tokenizer files of `model` into `folder`. The archive is written
+/// by [`bake`](bake::bake), under [`names::ARCHIVE`].
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn write(
+    folder: &Path,
+    model: &Path,
+    module: &Module,
+    vmfb: &[u8],
+    manifest: &Manifest,
+) -> Result<(), ExportError> {
+    let put = |name: &str, bytes: &[u8]| -> Result<(), ExportError> {
+        let path = folder.join(name);
+        let mut partial = tempfile::Builder::new().prefix(".export-").tempfile_in(folder).map_err(file_error("write", &path))?;
+        std::io::Write::write_all(&mut partial, bytes).map_err(file_error("write", &path))?;
+        partial.as_file().sync_all().map_err(file_error("flush", &path))?;
+        partial.persist(&path).map_err(|e| file_error("publish", &path)(e.error))?;
+        Ok(())
+    };
+    for name in names::COPIED {
+        let source = model.join(name);
+        if source.exists() {
+            put(name, &fs::read(&source).map_err(file_error("read", &source))?)?;
+        }
+    }
+    put(names::TEXT, module.text.as_bytes())?;
+    put(names::MODULE, vmfb)?;
+    // Last: a directory without a manifest is no export.
+    let json = serde_json::to_string_pretty(manifest).unwrap_or_default();
+    put(names::MANIFEST, (json + "\n").as_bytes())
+}
+
+/// Opens an export directory: checks the processor, the module's hash, and the archive against the module.
+///
+/// # Errors
+/// What does not fit.
+pub fn open(folder: &Path, manifest: &Manifest, runtime: &Runtime) -> Result<Program, ExportError> {
+    manifest.check_cpu()?;
+    let path = folder.join(names::MODULE);
+    let vmfb = fs::read(&path).map_err(file_error("read", &path))?;
+    let found = blake3::hash(&vmfb).to_string();
+    if found != manifest.module_blake3 {
+        let expected = manifest.module_blake3.clone();
+        return Err(ExportError::Module { path, expected, found });
+    }
+    let archive = Archive::open(folder.join(names::ARCHIVE))?;
+    let expected = manifest.parameters.iter().map(|(key, ty)| (key.as_str(), ty.clone()));
+    Ok(Program::load(runtime, vmfb, &[map_parameters(&archive, expected)?])?)
+}

@@ -1,0 +1,111 @@
+//! What to build from a configuration: element type, context, chunk; and the module text.
+
+use dsl::{EntryPoint, TraceError, Traced};
+use lower::{LowerError, Module};
+use models::ModelConfig;
+use ops::ElementType;
+use trace::{ParameterConflict, Trace};
+
+/// A model and the sizes it is built for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The model.
+    pub model: ModelConfig,
+    /// The type of weights and activations: f32, f16 or bf16.
+    pub element: ElementType,
+    /// The longest sequence.
+    pub context: usize,
+    /// Tokens that one prefill takes.
+    pub chunk: usize,
+}
+
+/// Why a plan cannot be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// A context that the model or the chunk does not allow.
+    #[error("`--context` is {found}, expected {expected}")]
+    Context {
+        /// The context asked for.
+        found: usize,
+        /// What is possible.
+        expected: String,
+    },
+    /// A chunk that does not fit into the context.
+    #[error("`--chunk` is {found}, expected 1 to {context}, the context")]
+    Chunk {
+        /// The chunk asked for.
+        found: usize,
+        /// The context.
+        context: usize,
+    },
+    /// Recording failed.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// Lowering failed.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// A parameter with two types.
+    #[error(transparent)]
+    Parameter(#[from] ParameterConflict),
+}
+
+/// Tokens that one prefill takes unless said otherwise: where the matrix products become compute-bound.
+const CHUNK: usize = 128;
+
+impl Plan {
+    /// A plan with what the model's configuration says, and for the rest these choices.
+    ///
+    /// # Errors
+    /// If the context is longer than the model's, or the chunk longer than the context.
+    pub fn new(
+        model: ModelConfig,
+        element: Option<ElementType>,
+        context: Option<usize>,
+        chunk: Option<usize>,
+    ) -> Result<Self, PlanError> {
+        let longest = model.max_context();
+        let context = context.unwrap_or_else(|| longest.min(2048));
+        if !(1..=longest).contains(&context) {
+            let expected = format!("1 to {longest}, the model's `max_position_embeddings`");
+            return Err(PlanError::Context { found: context, expected });
+        }
+        let chunk = chunk.unwrap_or(CHUNK.min(context));
+        if !(1..=context).contains(&chunk) {
+            return Err(PlanError::Chunk { found: chunk, context });
+        }
+        let element = element.or(model.element()).unwrap_or(ElementType::F32);
+        Ok(Self { model, element, context, chunk })
+    }
+
+    /// The context that `tokens` tokens need: a power of two, so that few different modules are compiled, and
+    /// at most `longest`.
+    pub fn context_for(tokens: usize, longest: usize) -> usize {
+        tokens.next_power_of_two().max(512).min(longest)
+    }
+
+    /// The entry points `prefill`, `decode` and `score`.
+    pub fn entry_points(&self) -> Vec<EntryPoint> {
+        EntryPoint::all(1, self.chunk, self.context)
+    }
+
+    /// The trace of all entry points, as it is recorded.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn trace(&self) -> Result<Traced, PlanError> {
+        Ok(self.model.trace(self.element, &self.entry_points())?)
+    }
+
+    /// The module text of all entry points.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn module(&self) -> Result<Module, PlanError> {
+        module(&self.trace()?.trace)
+    }
+}
+
+/// The module text of a trace.
+pub(crate) fn module(trace: &Trace) -> Result<Module, PlanError> {
+    Ok(lower::lower(&lower::expand(trace)?)?)
+}

@@ -1,0 +1,134 @@
+//! Random weights for any configuration: to run and time a model whose checkpoint is not at hand.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ops::{ElementType, TensorType};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use safetensors::{Dtype, View};
+use trace::Parameter;
+
+/// Why random weights were not written.
+#[derive(Debug, thiserror::Error)]
+pub enum RandomError {
+    /// A file or folder cannot be written or read.
+    #[error("cannot {action} `{}`", .path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// There is a checkpoint already.
+    #[error("`{}` exists; remove it, or write to another folder", .0.display())]
+    Exists(PathBuf),
+    /// The checkpoint cannot be written.
+    #[error("cannot write `{}`", .path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: safetensors::SafeTensorError,
+    },
+}
+
+struct RandomTensor<'a> {
+    key: &'a str,
+    ty: &'a TensorType,
+    seed: u64,
+    progress: &'a (dyn Fn(usize) + Sync),
+}
+
+/// Half the width of the weights' uniform distribution: its deviation is 0.02, HF's `initializer_range`.
+const WIDTH: f32 = 0.034_641_016;
+
+impl RandomTensor<'_> {
+    /// Every tensor has a stream of its own, so that its content does not depend on its neighbours.
+    fn bytes(&self) -> Vec<u8> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.seed.to_le_bytes()).update(self.key.as_bytes());
+        let mut random = ChaCha8Rng::from_seed(*hasher.finalize().as_bytes());
+        // A norm's weight is a factor near 1; everything else is centred on 0.
+        let centre = if self.ty.rank() == 1 && self.key.contains("norm") { 1.0 } else { 0.0 };
+        let mut bytes = vec![0; self.ty.bytes()];
+        let (element, mut pool, mut left) = (self.ty.element, 0u64, 0);
+        for i in 0..self.ty.count() {
+            if left == 0 {
+                (pool, left) = (random.next_u64(), 4);
+            }
+            let unit = f32::from(pool as u16) / 32767.5 - 1.0;
+            (pool, left) = (pool >> 16, left - 1);
+            let value = centre + unit * WIDTH;
+            match element {
+                ElementType::F32 => bytes[4 * i..4 * i + 4].copy_from_slice(&value.to_le_bytes()),
+                _ => element.store(&mut bytes, i, element.encode(value.into())),
+            }
+        }
+        (self.progress)(bytes.len());
+        bytes
+    }
+}
+
+impl View for &RandomTensor<'_> {
+    fn dtype(&self) -> Dtype {
+        match self.ty.element {
+            ElementType::F32 => Dtype::F32,
+            ElementType::F16 => Dtype::F16,
+            ElementType::Bf16 => Dtype::BF16,
+            ElementType::I32 => Dtype::I32,
+            ElementType::I8 | ElementType::I4 => Dtype::I8,
+            ElementType::I1 => Dtype::BOOL,
+        }
+    }
+    fn shape(&self) -> &[usize] {
+        &self.ty.shape
+    }
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.bytes().into()
+    }
+    fn data_len(&self) -> usize {
+        self.ty.bytes()
+    }
+}
+
+/// Writes `config.json` (a copy of `config`) and `model.safetensors` with random `parameters` into `folder`, one
+/// tensor in memory at a time. `progress` is called with the bytes of each tensor.
+///
+/// # Errors
+/// If a file cannot be written. Nothing half-written stays behind.
+pub fn write_random(
+    config: &Path,
+    parameters: &[Parameter],
+    seed: u64,
+    folder: &Path,
+    progress: &(dyn Fn(usize) + Sync),
+) -> Result<(), RandomError> {
+    let file = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| RandomError::File { action, path, source }
+    };
+    fs::create_dir_all(folder).map_err(file("create", folder))?;
+    let target = folder.join("model.safetensors");
+    if target.exists() {
+        return Err(RandomError::Exists(target));
+    }
+    let text = fs::read(config).map_err(file("read", config))?;
+    let tensors: Vec<RandomTensor<'_>> =
+        parameters.iter().map(|Parameter { key, ty }| RandomTensor { key, ty, seed, progress }).collect();
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let partial = tempfile::Builder::new().prefix(".random-").suffix(".partial").tempfile_in(folder);
+    let partial = partial.map_err(file("create a file in", folder))?;
+    safetensors::serialize_to_file(tensors.iter().map(|t| (t.key, t)), Some(metadata), partial.path())
+        .map_err(|source| RandomError::Write { path: target.clone(), source })?;
+    partial.persist(&target).map_err(|error| file("publish", &target)(error.error))?;
+    let copy = folder.join("config.json");
+    if !copy.exists() {
+        fs::write(&copy, text).map_err(file("write", &copy))?;
+    }
+    Ok(())
+}
