@@ -1,5 +1,6 @@
 """Goldens of the shipped model: 64 prompts × 48 tokens, of which 16 come from outside the story generator."""
 
+import itertools
 import random
 import time
 
@@ -7,9 +8,9 @@ import numpy as np
 from transformers import AutoTokenizer
 
 import stories
-from golden import digest, gap, greedy, load, write_golden
+from golden import NEAR_TIE, digest, gap, greedy, load, write_golden
 
-STEPS, FULL = 48, 6
+COUNT, STEPS, FULL = 64, 48, 6
 OUTSIDE = [
     "The mitochondria are the powerhouse of the cell, and",
     "fn main() {\n    let mut total: u64 = 0;\n    for i in 0..10 {\n        total += i * i;\n    }\n",
@@ -37,37 +38,45 @@ CHATS = [
 SHORT = ["", "The", "One day", "Once upon a time", "Once upon a time, there was a little fox", "In a small village lived a"]
 
 
-def prompts(tokenizer):
-    """The texts in order: the few whose logits are stored whole stand first, and are short."""
+def texts():
+    """The few whose logits are stored whole stand first, and are short; beginnings of unseen stories follow without end."""
+    yield from ({"prompt": text} for text in SHORT[:FULL])
+    yield from ({"messages": messages} for messages in CHATS)
+    yield from ({"prompt": text, "outside": True} for text in OUTSIDE)
     rng = random.Random(64)
-    entries = [{"prompt": text} for text in SHORT[:FULL]] + [{"messages": messages} for messages in CHATS]
-    # Beginnings of unseen stories, cut anywhere; every sixth is two stories long.
-    for i in range(64 - len(entries) - len(OUTSIDE)):
+    for i in itertools.count():
         text = stories.story(rng)[0]
         if i % 6 == 5:
             text += "\n\n" + stories.story(rng)[0]
-            entries.append({"prompt": text[: -rng.randrange(20, 120)]})
+            yield {"prompt": text[: -rng.randrange(20, 120)]}
         else:
-            entries.append({"prompt": text[: rng.randrange(15, len(text) // 2)]})
-    entries += [{"prompt": text, "outside": True} for text in OUTSIDE]
-    for entry in entries:
-        if "messages" in entry:
-            text = tokenizer.apply_chat_template(entry["messages"], add_generation_prompt=True, tokenize=False)
-            ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        else:
-            ids = tokenizer(entry["prompt"])["input_ids"]
-        yield entry, ids
+            yield {"prompt": text[: rng.randrange(15, len(text) // 2)]}
+
+
+def encode(tokenizer, entry):
+    if "messages" not in entry:
+        return tokenizer(entry["prompt"])["input_ids"]
+    text = tokenizer.apply_chat_template(entry["messages"], add_generation_prompt=True, tokenize=False)
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def write(directory, fixtures):
     start = time.time()
     tokenizer, model = AutoTokenizer.from_pretrained(directory), load(directory)
     heads, tensors = [], []
-    for i, (entry, ids) in enumerate(prompts(tokenizer)):
+    for entry in texts():
+        if len(heads) == COUNT:
+            break
+        ids = encode(tokenizer, entry)
         logits, tokens = greedy(model, ids, STEPS)
+        distance = gap(logits, ids)
+        if distance < NEAR_TIE:
+            print(f"demo: left out, a near tie of {distance:.1e}: {entry}")
+            continue
+        full = len(heads) < FULL
         text = tokenizer.decode(tokens, skip_special_tokens=True)
-        heads.append({**entry, "prompt_tokens": ids, "tokens": tokens, "text": text, "min_gap": gap(logits, ids), "full": i < FULL})
-        tensors.append({**({"logits": logits} if i < FULL else {}), **digest(logits)})
+        heads.append({**entry, "prompt_tokens": ids, "tokens": tokens, "text": text, "min_gap": distance, "full": full})
+        tensors.append({**({"logits": logits} if full else {}), **digest(logits)})
     write_golden(
         fixtures / "demo.json", tensors, heads, name="demo", seed=64, storage="bf16", vocab_size=model.config.vocab_size, chunk=64,
         context=model.config.max_position_embeddings,
@@ -79,5 +88,5 @@ def write(directory, fixtures):
     print(f"demo: {len(heads)} prompts of {min(lengths)} to {max(lengths)} tokens, {len(set(map(tuple, (h['tokens'] for h in heads))))} distinct outputs")
     print(f"demo: {sum(d >= 16 for d in distinct)} of {len(heads)} outputs have at least 16 distinct tokens (median {int(np.median(distinct))})")
     print(f"demo: smallest gap {worst['min_gap']:.2e} after {worst['prompt_tokens'][-5:]}, {size / 1e3:.0f} kB, {time.time() - start:.1f} s")
-    assert len(heads) == 64 and sum(h.get("outside", False) for h in heads) == 16
+    assert len(heads) == COUNT and sum(h.get("outside", False) for h in heads) == 16
     assert sum(d >= 16 for d in distinct) >= 56, "too many outputs repeat themselves"

@@ -8,9 +8,9 @@ import argparse
 import random
 import re
 
-GIRLS = "Mia Lily Anna Rosa Nora Ella Zoe Ivy Clara Tilda Greta Pia".split()
-BOYS = "Tom Ben Max Leo Sam Finn Otto Jack Emil Hugo Paul Karl".split()
-ANIMALS = "fox rabbit mouse bear owl duck hedgehog frog squirrel cat dog turtle goat badger sparrow beaver".split()
+GIRLS = "Mia Lily Anna Rosa Nora Ella Zoe Clara".split()
+BOYS = "Tom Ben Max Leo Sam Finn Otto Jack".split()
+ANIMALS = "fox rabbit mouse bear owl duck hedgehog frog squirrel cat turtle goat".split()
 TRAITS = "little brave kind shy curious clever small young quiet cheerful stubborn sleepy gentle".split()
 PLACES = [
     "in a small village", "near a green forest", "by a wide river", "in a house on a hill", "at the edge of a meadow",
@@ -233,9 +233,10 @@ def make_cast(rng):
     """Who, where and what: fixed for one story, so that it stays about the same things."""
     person = rng.random() < 0.55
     pronoun = pick(rng, ["she", "he"])
-    name = pick(rng, GIRLS if pronoun == "she" else BOYS)
+    # Names and animals are all alike likely: a model must then read who the story is about, not guess.
+    name = rng.choice(GIRLS if pronoun == "she" else BOYS)
     trait = pick(rng, rng.sample(TRAITS, 6))
-    kind = ("girl" if pronoun == "she" else "boy") if person else pick(rng, rng.sample(ANIMALS, 8))
+    kind = ("girl" if pronoun == "she" else "boy") if person else rng.choice(ANIMALS)
     animal, animal2 = rng.sample(ANIMALS, 2)
     if animal == kind:
         animal, animal2 = animal2, animal
