@@ -194,6 +194,7 @@ pub struct TraceKey {
 /// Runs a block's function: in place, or, if the block is an element of a `[Block; L]`, recorded once for each
 /// kind of element and called.
 #[doc(hidden)]
+#[track_caller]
 pub fn block<A: TraceArg, R: TraceArg>(
     scope: &Scope,
     name: &'static str,
@@ -204,7 +205,7 @@ pub fn block<A: TraceArg, R: TraceArg>(
     let mut tensors = Vec::new();
     let mut data = Vec::new();
     arguments.flatten(&mut tensors, &mut data);
-    let in_place = !scope.element || tensors.contains(&Raw::POISON) || tracer::with(|t| t.failed()).unwrap_or(true);
+    let in_place = !scope.element || !tracer::with(|t| t.admits(&tensors, place)).unwrap_or(false);
     if in_place {
         tracer::with(|t| t.push_path(scope.path.clone()));
         let returned = body(arguments);
@@ -224,10 +225,12 @@ pub fn block<A: TraceArg, R: TraceArg>(
             // Only what is an argument may differ between elements: checked where it costs nothing that matters.
             if cfg!(debug_assertions) {
                 let same = tracer::with(|t| t.function(recorded.function).name.clone());
-                let (again, _) = record(scope, same.unwrap_or_default(), &pattern, &key, &arguments, &body, place);
+                let (again, _) =
+                    record(scope, same.unwrap_or_default(), &pattern, &key, &arguments, &body, place);
                 tracer::with(|t| {
                     if again.is_some_and(|again| again != *t.function(recorded.function)) {
-                        let kind = TraceErrorKind::Unequal { block: name.into(), prefix: scope.path.to_string() };
+                        let kind =
+                            TraceErrorKind::Unequal { block: name.into(), prefix: scope.path.to_string() };
                         t.fail(kind, place);
                     }
                 });
@@ -242,7 +245,8 @@ pub fn block<A: TraceArg, R: TraceArg>(
                 return returned.rebuild(&mut std::iter::repeat(Raw::POISON));
             };
             let kept = tracer::with(|t| {
-                let recorded = Body { function: t.add_function(function, false), returned: Rc::new(returned.clone()) };
+                let recorded =
+                    Body { function: t.add_function(function, false), returned: Rc::new(returned.clone()) };
                 t.keep_body(key, recorded.clone());
                 recorded
             });
@@ -311,7 +315,7 @@ fn record<A: TraceArg, R: TraceArg>(
     let function = tracer::with(|t| {
         t.pop_path();
         let named = outputs.into_iter().enumerate().map(|(i, raw)| (format!("result{i}"), raw)).collect();
-        t.close_function(named)
+        t.close_function(named, place)
     });
     (function.flatten(), returned)
 }
@@ -341,16 +345,25 @@ impl<'a> Signature<'a> {
         self.check("the result".into(), tensor, axes, Location::caller())
     }
 
-    fn check<T: Element>(&mut self, what: String, tensor: Tensor<T>, axes: &[Axis], place: Place) -> Tensor<T> {
+    fn check<T: Element>(
+        &mut self,
+        what: String,
+        tensor: Tensor<T>,
+        axes: &[Axis],
+        place: Place,
+    ) -> Tensor<T> {
         tensor.apply(place, |t, raw, found| {
-            let extent = |axis: &Axis| self.dims.0.iter().chain(&self.free).find(|d| d.axis == *axis).map(|d| d.extent);
+            let extent = |axis: &Axis| {
+                self.dims.0.iter().chain(&self.free).find(|d| d.axis == *axis).map(|d| d.extent)
+            };
             let known: Vec<Option<usize>> = axes.iter().map(extent).collect();
             let agrees = found.dims.len() == axes.len()
                 && found.dims.iter().zip(axes.iter().zip(&known)).all(|(dim, (axis, extent))| {
                     dim.axis == *axis && extent.is_none_or(|extent| extent == dim.extent)
                 });
             if agrees {
-                let new = found.dims.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(dim, _)| *dim);
+                let new =
+                    found.dims.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(dim, _)| *dim);
                 self.free.extend(new.collect::<Vec<_>>());
                 return raw;
             }

@@ -130,7 +130,12 @@ fn record<M: CausalLm>(model: &M, entry: &EntryPoint) {
         let ty = TensorType::new(element, shape);
         tracer::with(|t| t.node(kind, vec![ty], &[], &axes, place)).unwrap_or(Raw::POISON)
     };
-    let tokens = Tensor::<I32>::new(input("tokens".into(), ElementType::I32, &[entry.batch, entry.chunk], &["B", "S"]));
+    let tokens = Tensor::<I32>::new(input(
+        "tokens".into(),
+        ElementType::I32,
+        &[entry.batch, entry.chunk],
+        &["B", "S"],
+    ));
     let start = Tensor::new(input("start".into(), ElementType::I32, &[], &[]));
     let count = Tensor::new(input("count".into(), ElementType::I32, &[], &[]));
     let mut layers = Vec::new();
@@ -158,7 +163,7 @@ fn record<M: CausalLm>(model: &M, entry: &EntryPoint) {
     let names = (0..cache.layers.len()).flat_map(|i| [format!("k{i}"), format!("v{i}")]);
     outputs.extend(names.zip(state));
     tracer::with(|t| {
-        if let Some(function) = t.close_function(outputs) {
+        if let Some(function) = t.close_function(outputs, place) {
             t.add_function(function, true);
         }
     });

@@ -166,7 +166,9 @@ pub enum TraceErrorKind {
         found: NamedType,
     },
     /// A handle used where it means nothing.
-    #[error("a tensor of another trace or another block's body is used here; pass it as an argument of `forward`")]
+    #[error(
+        "a tensor of another trace or another block's body is used here; pass it as an argument of `forward`"
+    )]
     Stranger,
     /// A tensor used when no trace is open.
     #[error("a tensor is used outside of `trace`")]

@@ -184,7 +184,14 @@ impl<T: Float> RmsNorm<T> {
 }
 
 /// `raw` with the one axis of `dims` last, and the axes it has then.
-fn last_axis(t: &mut Tracer, op: &'static str, raw: Raw, ty: NamedType, dims: &[Dim], place: Place) -> (Raw, Vec<Dim>) {
+fn last_axis(
+    t: &mut Tracer,
+    op: &'static str,
+    raw: Raw,
+    ty: NamedType,
+    dims: &[Dim],
+    place: Place,
+) -> (Raw, Vec<Dim>) {
     let Some(missing) = dims.iter().find(|d| !ty.dims.contains(d)) else {
         let rest = ty.dims.iter().filter(|d| !dims.contains(d));
         let order: Vec<Dim> = rest.chain(dims).copied().collect();

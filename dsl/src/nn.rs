@@ -2,9 +2,7 @@
 
 use std::panic::Location;
 
-use ops::ops::{
-    DotGeneral, DynamicUpdateSlice, Iota, MaskTerm, Reshape, Rope as RopeOp, RopeLayout, Sdpa,
-};
+use ops::ops::{DotGeneral, DynamicUpdateSlice, Iota, MaskTerm, Reshape, Rope as RopeOp, RopeLayout, Sdpa};
 use ops::{ElementType, Literal, Real, RopePart, RopeTable, TensorType};
 
 use crate::element::{Element, Float, I32};
@@ -107,7 +105,13 @@ impl<T: Float> Attend<T> {
     /// Causal attention with rotary embedding, for `length` queries on axis `queries` from `at.start` on, within
     /// `context` positions.
     #[track_caller]
-    pub fn causal(at: Position, queries: Axis, length: usize, rope: &RopeFrequencies, context: usize) -> Self {
+    pub fn causal(
+        at: Position,
+        queries: Axis,
+        length: usize,
+        rope: &RopeFrequencies,
+        context: usize,
+    ) -> Self {
         let pairs = Axis("R");
         let table = |part| {
             let inv_freq = rope.inv_freq.iter().copied().map(Real).collect();
@@ -224,7 +228,9 @@ pub fn dot<T: Float>(a: Tensor<T>, b: Tensor<T>, contracted: Axis) -> Tensor<T> 
 pub fn softmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<T> {
     let place = Location::caller();
     x.apply(place, |t, raw, ty| match ty.position(axis) {
-        Some(position) => t.build(&[raw], &axes(&ty.dims), place, |b, x| trace::functions::softmax(b, x[0], position)),
+        Some(position) => {
+            t.build(&[raw], &axes(&ty.dims), place, |b, x| trace::functions::softmax(b, x[0], position))
+        }
         None => t.fail(TraceErrorKind::NoAxis { op: "softmax", axis, ty }, place),
     })
 }
@@ -233,14 +239,18 @@ pub fn softmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<T> {
 #[track_caller]
 pub fn silu<T: Float>(x: Tensor<T>) -> Tensor<T> {
     let place = Location::caller();
-    x.apply(place, |t, raw, ty| t.build(&[raw], &axes(&ty.dims), place, |b, x| trace::functions::silu(b, x[0])))
+    x.apply(place, |t, raw, ty| {
+        t.build(&[raw], &axes(&ty.dims), place, |b, x| trace::functions::silu(b, x[0]))
+    })
 }
 
 /// GELU in its tanh form.
 #[track_caller]
 pub fn gelu_tanh<T: Float>(x: Tensor<T>) -> Tensor<T> {
     let place = Location::caller();
-    x.apply(place, |t, raw, ty| t.build(&[raw], &axes(&ty.dims), place, |b, x| trace::functions::gelu_tanh(b, x[0])))
+    x.apply(place, |t, raw, ty| {
+        t.build(&[raw], &axes(&ty.dims), place, |b, x| trace::functions::gelu_tanh(b, x[0]))
+    })
 }
 
 /// Attention of queries `[…, S, …, E]` over keys and values `[…, N, E]`, with the mask, scale and softcap of `at`.
@@ -268,7 +278,9 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
         let keys: Vec<Axis> = axes(&key.dims).into_iter().filter(|a| query.position(*a).is_none()).collect();
         let queries = tables.and_then(|ty| ty.dims.first().map(|d| d.axis)).or(own.first().copied());
         let groups: Vec<Axis> = own.iter().copied().filter(|a| Some(*a) != queries).collect();
-        let (Some(queries), [keys], true) = (queries.filter(|a| own.contains(a)), &keys[..], groups.len() <= 1) else {
+        let (Some(queries), [keys], true) =
+            (queries.filter(|a| own.contains(a)), &keys[..], groups.len() <= 1)
+        else {
             return t.fail(mismatch(&query, &key), place);
         };
         let shared = axes(&query.dims).into_iter().filter(|a| *a != feature.axis && !own.contains(a));
@@ -316,13 +328,17 @@ impl<T: Element> Tensor<T> {
     pub fn iota(axis: Axis, extent: usize) -> Self {
         let place = Location::caller();
         let ty = TensorType::new(T::TYPE, [extent]);
-        Self::new(tracer::with(|t| t.op(None, Iota { ty, axis: 0 }, &[], &[axis], place)).unwrap_or(Raw::POISON))
+        Self::new(
+            tracer::with(|t| t.op(None, Iota { ty, axis: 0 }, &[], &[axis], place)).unwrap_or(Raw::POISON),
+        )
     }
 
     /// The same elements in row-major order with other axes.
     #[track_caller]
     pub fn reshape(self, dims: &[Dim]) -> Self {
         let place = Location::caller();
-        self.apply(place, |t, raw, _| t.op(None, Reshape { shape: extents(dims) }, &[raw], &axes(dims), place))
+        self.apply(place, |t, raw, _| {
+            t.op(None, Reshape { shape: extents(dims) }, &[raw], &axes(dims), place)
+        })
     }
 }

@@ -5,8 +5,8 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 use std::panic::Location;
 
 use ops::ops::{
-    Binary, BinaryKind, BroadcastInDim, Compare, Constant, Convert, Direction, DynamicSlice, Narrow, Permute, Reduce,
-    ReduceKind, Reshape, Select, Unary, UnaryKind,
+    Binary, BinaryKind, BroadcastInDim, Compare, Constant, Convert, Direction, DynamicSlice, Narrow, Permute,
+    Reduce, ReduceKind, Reshape, Select, Unary, UnaryKind,
 };
 use ops::{Literal, TensorType};
 
@@ -293,9 +293,11 @@ impl<T: Element> Tensor<T> {
     pub fn unmerge(self, axis: Axis, parts: &[Dim]) -> Self {
         let place = Location::caller();
         self.apply_axis(place, "unmerge", axis, |t, raw, ty, position| {
-            let (product, extent) = (parts.iter().map(|d| d.extent).product::<usize>(), ty.dims[position].extent);
+            let (product, extent) =
+                (parts.iter().map(|d| d.extent).product::<usize>(), ty.dims[position].extent);
             if product != extent {
-                let (found, expected) = (format!("parts of {:?}", extents(parts)), format!("a product of {extent}"));
+                let (found, expected) =
+                    (format!("parts of {:?}", extents(parts)), format!("a product of {extent}"));
                 return t.fail(TraceErrorKind::Extent { op: "unmerge", axis, ty, found, expected }, place);
             }
             let mut dims = ty.dims.clone();
@@ -333,8 +335,13 @@ impl<T: Element> Tensor<T> {
         T: Float,
     {
         let place = Location::caller();
-        let extent = self.extent(axis).max(1);
-        self.reduce("mean", ReduceKind::Add, axis, place).with_number(BinaryKind::Divide, extent as f64, false, place)
+        let extent = self.dims(place).iter().find(|d| d.axis == axis).map_or(1, |d| d.extent);
+        self.reduce("mean", ReduceKind::Add, axis, place).with_number(
+            BinaryKind::Divide,
+            extent as f64,
+            false,
+            place,
+        )
     }
 
     fn reduce(self, name: &'static str, kind: ReduceKind, axis: Axis, place: Place) -> Self {

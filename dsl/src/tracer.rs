@@ -12,7 +12,7 @@ use ops::{Op, TensorType};
 use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, Trace};
 
 use crate::block::TraceKey;
-use crate::tensor::Raw;
+use crate::tensor::{Place, Raw};
 use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
 
 thread_local! {
@@ -135,13 +135,17 @@ impl Tracer {
     }
 
     /// Closes the innermost function. `None` if an error makes it void.
-    pub(crate) fn close_function(&mut self, outputs: Vec<(String, Raw)>) -> Option<Function> {
+    pub(crate) fn close_function(&mut self, outputs: Vec<(String, Raw)>, place: Place) -> Option<Function> {
+        let handles: Vec<Raw> = outputs.iter().map(|(_, raw)| *raw).collect();
+        let admitted = self.admits(&handles, place);
         let mut open = self.open.pop()?;
-        if self.error.is_some() {
+        if !admitted {
             return None;
         }
-        open.function.outputs =
-            outputs.into_iter().map(|(name, raw)| Output { name, node: NodeId::new(raw.node as usize) }).collect();
+        open.function.outputs = outputs
+            .into_iter()
+            .map(|(name, raw)| Output { name, node: NodeId::new(raw.node as usize) })
+            .collect();
         Some(open.function)
     }
 
@@ -160,7 +164,8 @@ impl Tracer {
 
     pub(crate) fn unique_name(&self, stem: &str) -> String {
         let taken = |name: &str| {
-            self.trace.functions.iter().any(|f| f.name == name) || self.open.iter().any(|o| o.function.name == name)
+            self.trace.functions.iter().any(|f| f.name == name)
+                || self.open.iter().any(|o| o.function.name == name)
         };
         let numbered = (1usize..).map(|n| if n == 1 { stem.to_owned() } else { format!("{stem}_{n}") });
         numbered.into_iter().find(|name| !taken(name)).unwrap_or_default()
@@ -193,7 +198,9 @@ impl Tracer {
     /// A concrete path as the innermost open function knows it: the running element's own path becomes `….*`.
     pub(crate) fn relative(&self, path: &str) -> String {
         let element = self.open.iter().rev().find_map(|open| open.element.as_ref());
-        match element.and_then(|(concrete, pattern)| path.strip_prefix(&**concrete).map(|rest| (pattern, rest))) {
+        match element
+            .and_then(|(concrete, pattern)| path.strip_prefix(&**concrete).map(|rest| (pattern, rest)))
+        {
             Some((pattern, rest)) if rest.is_empty() || rest.starts_with('.') => format!("{pattern}{rest}"),
             _ => path.to_owned(),
         }
@@ -211,12 +218,17 @@ impl Tracer {
                 shared
             }
         };
-        let file = self.files.entry(location.file()).or_insert_with(|| crate_relative(location.file()).into());
+        let file =
+            self.files.entry(location.file()).or_insert_with(|| crate_relative(location.file()).into());
         Provenance { path, file: file.clone(), line: location.line() }
     }
 
     /// Keeps the first error and returns the poisoned handle.
-    pub(crate) fn fail(&mut self, kind: impl Into<TraceErrorKind>, location: &'static Location<'static>) -> Raw {
+    pub(crate) fn fail(
+        &mut self,
+        kind: impl Into<TraceErrorKind>,
+        location: &'static Location<'static>,
+    ) -> Raw {
         if self.error.is_none() {
             let provenance = self.provenance(None, location);
             self.error = Some(TraceError { kind: kind.into(), provenance });
@@ -225,8 +237,13 @@ impl Tracer {
     }
 
     /// Whether all handles mean something in the innermost open function; fails if one is a stranger.
-    fn admits(&mut self, operands: &[Raw], location: &'static Location<'static>) -> bool {
-        if self.failed() || operands.contains(&Raw::POISON) {
+    pub(crate) fn admits(&mut self, operands: &[Raw], location: &'static Location<'static>) -> bool {
+        if self.failed() {
+            return false;
+        }
+        // Without an error here, the handle was poisoned where no trace was open.
+        if operands.contains(&Raw::POISON) {
+            self.fail(TraceErrorKind::Closed, location);
             return false;
         }
         let number = self.open.last().map(|open| open.number);
