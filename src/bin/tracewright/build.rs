@@ -9,7 +9,8 @@ use tracewright::Plan;
 use tracewright::bake::{BakeOptions, Baked, bake, check};
 use tracewright::irpa::{Archive, Checkpoint};
 use tracewright::lower::Module;
-use tracewright::runtime::{self, Cache, CompileOptions, Compiled, Compiler};
+use tracewright::ops::ElementType;
+use tracewright::runtime::{self, Cache, CompileOptions, Compiled, Compiler, Target};
 
 use crate::error::Error;
 use crate::{CompileArguments, Interrupt, progress};
@@ -32,6 +33,15 @@ pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
     let strategy = etcetera::choose_base_strategy();
     let strategy = strategy.map_err(|_| Error::Usage { what: "there is no home folder; name one with `--cache`".into() })?;
     Ok(strategy.cache_dir().join("tracewright"))
+}
+
+/// How a module of this element type is compiled for a target.
+pub fn options(compiler: &Compiler, target: Target, element: ElementType) -> Result<CompileOptions, Error> {
+    let features = match target == Target::default() {
+        true => runtime::host_cpu_features(),
+        false => compiler.cpu_features(&target)?,
+    };
+    Ok(CompileOptions::for_products(target, element, &features))
 }
 
 pub fn compile(

@@ -6,7 +6,7 @@ use std::time::Instant;
 use tracewright::Plan;
 use tracewright::export::{Manifest, names, write};
 use tracewright::models::ModelConfig;
-use tracewright::runtime::{CompileOptions, Target};
+use tracewright::runtime::Target;
 
 use crate::error::Error;
 use crate::{ExportArguments, Interrupt, build};
@@ -16,8 +16,8 @@ pub fn run(arguments: ExportArguments, interrupt: &Interrupt) -> Result<(), Erro
     let config = ModelConfig::read(&arguments.model, &model.allow_config_key)?;
     let plan = Plan::new(config, model.dtype, model.context, model.chunk)?;
     let module = plan.module()?;
-    let options = CompileOptions { target: target(&arguments.target), ..CompileOptions::default() };
     let compiler = build::compiler(&arguments.compile, interrupt)?;
+    let options = build::options(&compiler, target(&arguments.target), plan.element)?;
     let cache = build::cache_folder(&arguments.compile)?;
     fs::create_dir_all(&arguments.out)
         .map_err(|source| Error::File { action: "create", path: arguments.out.clone(), source })?;

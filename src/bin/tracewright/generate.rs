@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::error::Error;
-use crate::{CompileArguments, Interrupt, ModelArguments};
+use crate::{CompileArguments, ModelArguments};
 
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("input").required(true)))]
@@ -68,8 +67,8 @@ pub struct Arguments {
 }
 
 #[cfg(not(feature = "iree"))]
-pub fn run(_: Arguments, _: &Interrupt) -> Result<(), Error> {
-    Err(Error::WithoutIree { command: "generate" })
+pub fn run(_: Arguments, _: &crate::Interrupt) -> Result<(), crate::error::Error> {
+    Err(crate::error::Error::WithoutIree { command: "generate" })
 }
 
 #[cfg(feature = "iree")]
@@ -94,7 +93,7 @@ mod with_iree {
         stop_tokens,
     };
     use tracewright::models::ModelConfig;
-    use tracewright::runtime::{CompileOptions, Device, Runtime};
+    use tracewright::runtime::{Device, Runtime, Target};
 
     use super::Arguments;
     use crate::error::Error;
@@ -138,7 +137,7 @@ mod with_iree {
         let mut text = String::new();
         let mut failed = None;
         let quiet = arguments.json;
-        let mut emit = |piece: &str, text: &mut String| {
+        let emit = |piece: &str, text: &mut String| {
             text.push_str(piece);
             let mut out = std::io::stdout().lock();
             if quiet { Ok(()) } else { out.write_all(piece.as_bytes()).and_then(|()| out.flush()) }
@@ -278,12 +277,17 @@ mod with_iree {
         let config = ModelConfig::read(folder, &model.allow_config_key)?;
         let needed = Plan::context_for(prompt + arguments.max_tokens, config.max_context());
         let plan = Plan::new(config, model.dtype, model.context.or(Some(needed)), model.chunk)?;
-        let module = plan.module()?;
+        let entries: &[&str] = match arguments.all_positions {
+            true => &["prefill", "decode", "score"],
+            false => &["prefill", "decode"],
+        };
+        let module = plan.module_of(entries)?;
         // The archive first: what is wrong with a checkpoint is known before anything slow begins.
         let cache = build::cache_folder(&arguments.compile)?;
         let archive = build::archive(folder, &plan, &module, &cache, interrupt)?;
         let compiler = build::compiler(&arguments.compile, interrupt)?;
-        let compiled = build::compile(&module, &compiler, &CompileOptions::default(), &cache)?;
+        let options = build::options(&compiler, Target::default(), plan.element)?;
+        let compiled = build::compile(&module, &compiler, &options, &cache)?;
         let start = Instant::now();
         let program = export::load(runtime, &compiled.vmfb, &archive, &module.parameters)?;
         let network = Network::new(runtime, &program, &module.signatures)?;
