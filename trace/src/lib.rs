@@ -7,6 +7,7 @@
 mod evaluate;
 mod function;
 pub mod functions;
+mod inline;
 mod parse;
 mod print;
 mod trace;

@@ -1,0 +1,88 @@
+//! A program without calls.
+
+use std::collections::HashMap;
+
+use crate::{Function, Node, NodeId, NodeKind, Output, Parameter, Provenance, Trace, resolve_key};
+
+impl Trace {
+    /// The same entry points with every call replaced by what it calls: parameters, paths and text as large as the
+    /// network is deep. A weight is still one node for each entry point.
+    pub fn inlined(&self) -> Self {
+        let inlined = |function: &Function| {
+            let into = Function::new(function.name.clone(), "");
+            let mut inliner = Inliner { trace: self, into, parameters: HashMap::new() };
+            let results = inliner.body(function, "", None);
+            let names = function.outputs.iter().map(|output| output.name.clone());
+            inliner.into.outputs = names.zip(results).map(|(name, node)| Output { name, node }).collect();
+            inliner.into
+        };
+        let functions: Vec<Function> = self.entries.iter().map(|&id| inlined(self.function(id))).collect();
+        let entries = (0..functions.len() as u32).map(crate::FunctionId).collect();
+        Self { functions, entries }
+    }
+}
+
+struct Inliner<'a> {
+    trace: &'a Trace,
+    into: Function,
+    parameters: HashMap<String, NodeId>,
+}
+
+impl Inliner<'_> {
+    /// Appends the nodes of a function whose prefix is replaced by `prefix`, and returns its results. Its inputs are
+    /// `arguments`, or stay inputs if there are none.
+    fn body(&mut self, function: &Function, prefix: &str, arguments: Option<&[NodeId]>) -> Vec<NodeId> {
+        // Of each node what stands for it: several nodes for a call, otherwise one.
+        let mut values: Vec<Vec<NodeId>> = Vec::with_capacity(function.len());
+        for id in function.ids() {
+            let node = function.node(id);
+            let operands: Vec<NodeId> = match node.kind {
+                NodeKind::Result { .. } => Vec::new(),
+                _ => function.operands(id).iter().map(|o| values[o.index()][0]).collect(),
+            };
+            let value = match (&node.kind, arguments) {
+                (NodeKind::Input { index, .. }, Some(arguments)) => vec![arguments[*index]],
+                (NodeKind::Parameter(parameter), _) => {
+                    let key = resolve_key(&parameter.key, &function.prefix, prefix);
+                    vec![match self.parameters.get(&key) {
+                        Some(&known) => known,
+                        None => {
+                            let kind =
+                                NodeKind::Parameter(Parameter { key: key.clone(), ty: parameter.ty.clone() });
+                            let loaded = self.push(node, kind, function, prefix, &[]);
+                            self.parameters.insert(key, loaded);
+                            loaded
+                        }
+                    }]
+                }
+                (NodeKind::Call { function: callee, prefix: inner }, _) => {
+                    let inner = resolve_key(inner, &function.prefix, prefix);
+                    self.body(self.trace.function(*callee), &inner, Some(&operands))
+                }
+                (NodeKind::Result { index }, _) => {
+                    vec![values[function.operands(id)[0].index()][*index]]
+                }
+                (kind, _) => vec![self.push(node, kind.clone(), function, prefix, &operands)],
+            };
+            values.push(value);
+        }
+        function.outputs.iter().map(|output| values[output.node.index()][0]).collect()
+    }
+
+    fn push(
+        &mut self,
+        node: &Node,
+        kind: NodeKind,
+        function: &Function,
+        prefix: &str,
+        operands: &[NodeId],
+    ) -> NodeId {
+        let path = match function.prefix.is_empty() {
+            true => node.provenance.path.clone(),
+            false => resolve_key(&node.provenance.path, &function.prefix, prefix).into(),
+        };
+        let provenance = Provenance { path, ..node.provenance.clone() };
+        let node = Node { kind, types: node.types.clone(), axes: node.axes.clone(), provenance };
+        self.into.push(node, operands)
+    }
+}
