@@ -3,13 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use irpa::{Archive, Storage};
 use lower::{Argument, Module, Signature};
 use ops::{Attribute, Reader, TensorType};
-use runtime::{CompileOptions, Compiler, Entry, Parameters, Program, Runtime};
+use runtime::{CompileOptions, Compiler, Entry, Parameters, Program, Runtime, Target};
 use serde::{Deserialize, Serialize};
+
+use crate::files::NewFile;
 
 /// The file names in an export directory.
 pub mod names {
@@ -39,7 +42,9 @@ pub struct Manifest {
     pub tracewright: String,
     /// The version of the compiler that made the module; a runtime of the same version loads it.
     pub iree_compiler: String,
-    /// LLVM's name of the platform; this machine's if there is none.
+    /// The architecture of the processor: `x86_64`, `aarch64`.
+    pub architecture: String,
+    /// LLVM's name of the platform, if one was asked for.
     pub target_triple: Option<String>,
     /// LLVM's name of the processor.
     pub target_cpu: String,
@@ -111,6 +116,17 @@ pub enum ExportError {
         /// What the file has.
         found: String,
     },
+    /// The module is for another kind of processor.
+    #[error(
+        "the module was compiled for {expected} and this machine is {found}; export again here, or with `--target` for \
+         this machine"
+    )]
+    Architecture {
+        /// What it was compiled for.
+        expected: String,
+        /// What is here.
+        found: &'static str,
+    },
     /// The module needs another processor.
     #[error(
         "the module was compiled for `{cpu}` and needs the processor features {missing:?}, which this machine lacks; \
@@ -176,6 +192,7 @@ impl Manifest {
         Ok(Self {
             tracewright: env!("CARGO_PKG_VERSION").into(),
             iree_compiler: compiler.version()?,
+            architecture: architecture(&options.target),
             target_triple: options.target.triple.clone(),
             target_cpu: options.target.cpu.clone(),
             cpu_features: compiler.cpu_features(&options.target)?,
@@ -230,11 +247,24 @@ impl Manifest {
     /// # Errors
     /// The features it needs and this processor lacks.
     pub fn check_cpu(&self) -> Result<(), ExportError> {
+        let found = std::env::consts::ARCH;
+        if self.architecture != found {
+            return Err(ExportError::Architecture { expected: self.architecture.clone(), found });
+        }
         let missing = runtime::missing_cpu_features(&self.cpu_features);
         match missing.is_empty() {
             true => Ok(()),
             false => Err(ExportError::Cpu { cpu: self.target_cpu.clone(), missing }),
         }
+    }
+}
+
+/// The architecture in Rust's name, which differs from LLVM's for one.
+fn architecture(target: &Target) -> String {
+    match target.triple.as_deref().and_then(|triple| triple.split('-').next()) {
+        Some("arm64") => "aarch64".into(),
+        Some(name) => name.into(),
+        None => std::env::consts::ARCH.into(),
     }
 }
 
@@ -298,11 +328,9 @@ pub fn write(
 ) -> Result<(), ExportError> {
     let put = |name: &str, bytes: &[u8]| -> Result<(), ExportError> {
         let path = folder.join(name);
-        let mut partial = tempfile::Builder::new().prefix(".export-").tempfile_in(folder).map_err(file_error("write", &path))?;
-        std::io::Write::write_all(&mut partial, bytes).map_err(file_error("write", &path))?;
-        partial.as_file().sync_all().map_err(file_error("flush", &path))?;
-        partial.persist(&path).map_err(|e| file_error("publish", &path)(e.error))?;
-        Ok(())
+        let mut file = NewFile::begin(&path).map_err(file_error("create", &path))?;
+        file.file().write_all(bytes).map_err(file_error("write", &path))?;
+        file.publish().map_err(file_error("publish", &path))
     };
     for name in names::COPIED {
         let source = model.join(name);

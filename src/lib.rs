@@ -24,6 +24,7 @@ pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, Tr
 
 #[cfg(feature = "iree")]
 pub mod export;
+pub mod files;
 mod plan;
 pub mod random;
 

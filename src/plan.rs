@@ -38,6 +38,9 @@ pub enum PlanError {
         /// The context.
         context: usize,
     },
+    /// An element type that models do not compute with.
+    #[error("`--dtype` is {0}, expected f32, f16 or bf16")]
+    Element(ElementType),
     /// Recording failed.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -56,7 +59,8 @@ impl Plan {
     /// A plan with what the model's configuration says, and for the rest these choices.
     ///
     /// # Errors
-    /// If the context is longer than the model's, or the chunk longer than the context.
+    /// If the context is longer than the model's, the chunk longer than the context, or the element type is none
+    /// that models compute with.
     pub fn new(
         model: ModelConfig,
         element: Option<ElementType>,
@@ -74,13 +78,16 @@ impl Plan {
             return Err(PlanError::Chunk { found: chunk, context });
         }
         let element = element.or(model.element()).unwrap_or(ElementType::F32);
+        if !matches!(element, ElementType::F32 | ElementType::F16 | ElementType::Bf16) {
+            return Err(PlanError::Element(element));
+        }
         Ok(Self { model, element, context, chunk })
     }
 
     /// The context that `tokens` tokens need: a power of two, so that few different modules are compiled, and
     /// at most `longest`.
     pub fn context_for(tokens: usize, longest: usize) -> usize {
-        tokens.next_power_of_two().max(512).min(longest)
+        tokens.checked_next_power_of_two().unwrap_or(longest).max(512).min(longest)
     }
 
     /// The entry points `prefill`, `decode` and `score`.

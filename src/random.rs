@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;
+use std::io::Write as _;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use ops::{ElementType, TensorType};
@@ -10,6 +12,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use safetensors::{Dtype, View};
 use trace::Parameter;
+
+use crate::files::NewFile;
 
 /// Why random weights were not written.
 #[derive(Debug, thiserror::Error)]
@@ -24,9 +28,12 @@ pub enum RandomError {
         /// Why not.
         source: std::io::Error,
     },
-    /// There is a checkpoint already.
+    /// There is a checkpoint already, or another configuration.
     #[error("`{}` exists; remove it, or write to another folder", .0.display())]
     Exists(PathBuf),
+    /// The watcher asked to stop.
+    #[error("stopped on request while writing `{}`", .0.display())]
+    Stopped(PathBuf),
     /// The checkpoint cannot be written.
     #[error("cannot write `{}`", .path.display())]
     Write {
@@ -41,8 +48,11 @@ struct RandomTensor<'a> {
     key: &'a str,
     ty: &'a TensorType,
     seed: u64,
-    progress: &'a (dyn Fn(usize) + Sync),
+    watch: Watch<'a>,
 }
+
+/// Is told the bytes of each tensor that is made, and may ask to stop.
+pub type Watch<'a> = &'a (dyn Fn(usize) -> ControlFlow<()> + Sync);
 
 /// Half the width of the weights' uniform distribution: its deviation is 0.02, HF's `initializer_range`.
 const WIDTH: f32 = 0.034_641_016;
@@ -50,6 +60,9 @@ const WIDTH: f32 = 0.034_641_016;
 impl RandomTensor<'_> {
     /// Every tensor has a stream of its own, so that its content does not depend on its neighbours.
     fn bytes(&self) -> Vec<u8> {
+        if (self.watch)(0).is_break() {
+            return Vec::new(); // The file is thrown away.
+        }
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.seed.to_le_bytes()).update(self.key.as_bytes());
         let mut random = ChaCha8Rng::from_seed(*hasher.finalize().as_bytes());
@@ -69,7 +82,7 @@ impl RandomTensor<'_> {
                 _ => element.store(&mut bytes, i, element.encode(value.into())),
             }
         }
-        (self.progress)(bytes.len());
+        let _ = (self.watch)(bytes.len());
         bytes
     }
 }
@@ -97,16 +110,34 @@ impl View for &RandomTensor<'_> {
 }
 
 /// Writes `config.json` (a copy of `config`) and `model.safetensors` with random `parameters` into `folder`, one
-/// tensor in memory at a time. `progress` is called with the bytes of each tensor.
+/// tensor in memory at a time.
 ///
 /// # Errors
-/// If a file cannot be written. Nothing half-written stays behind.
+/// If a file is there already or cannot be written, or on request. Nothing half-written stays behind.
 pub fn write_random(
     config: &Path,
     parameters: &[Parameter],
     seed: u64,
     folder: &Path,
-    progress: &(dyn Fn(usize) + Sync),
+    watch: Watch<'_>,
+) -> Result<(), RandomError> {
+    let text = fs::read(config)
+        .map_err(|source| RandomError::File { action: "read", path: config.into(), source })?;
+    let made = !folder.exists();
+    let written = write(&text, parameters, seed, folder, watch);
+    if written.is_err() && made {
+        // Only if it is empty; the first error matters more than a failure here.
+        let _ = fs::remove_dir(folder);
+    }
+    written
+}
+
+fn write(
+    config: &[u8],
+    parameters: &[Parameter],
+    seed: u64,
+    folder: &Path,
+    watch: Watch<'_>,
 ) -> Result<(), RandomError> {
     let file = |action, path: &Path| {
         let path = path.to_owned();
@@ -117,18 +148,22 @@ pub fn write_random(
     if target.exists() {
         return Err(RandomError::Exists(target));
     }
-    let text = fs::read(config).map_err(file("read", config))?;
-    let tensors: Vec<RandomTensor<'_>> =
-        parameters.iter().map(|Parameter { key, ty }| RandomTensor { key, ty, seed, progress }).collect();
-    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let partial = tempfile::Builder::new().prefix(".random-").suffix(".partial").tempfile_in(folder);
-    let partial = partial.map_err(file("create a file in", folder))?;
-    safetensors::serialize_to_file(tensors.iter().map(|t| (t.key, t)), Some(metadata), partial.path())
-        .map_err(|source| RandomError::Write { path: target.clone(), source })?;
-    partial.persist(&target).map_err(|error| file("publish", &target)(error.error))?;
     let copy = folder.join("config.json");
-    if !copy.exists() {
-        fs::write(&copy, text).map_err(file("write", &copy))?;
+    let there = copy.exists().then(|| fs::read(&copy)).transpose().map_err(file("read", &copy))?;
+    if there.is_some_and(|there| there != config) {
+        return Err(RandomError::Exists(copy));
     }
-    Ok(())
+    let tensors: Vec<RandomTensor<'_>> =
+        parameters.iter().map(|Parameter { key, ty }| RandomTensor { key, ty, seed, watch }).collect();
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let weights = NewFile::begin(&target).map_err(file("create", &target))?;
+    let written = safetensors::serialize_to_file(tensors.iter().map(|t| (t.key, t)), Some(metadata), weights.partial());
+    if watch(0).is_break() {
+        return Err(RandomError::Stopped(target));
+    }
+    written.map_err(|source| RandomError::Write { path: target.clone(), source })?;
+    let mut copied = NewFile::begin(&copy).map_err(file("create", &copy))?;
+    copied.file().write_all(config).map_err(file("write", &copy))?;
+    copied.publish().map_err(file("publish", &copy))?;
+    weights.publish().map_err(file("publish", &target))
 }

@@ -13,7 +13,7 @@ mod text;
 pub use error::Error;
 pub use network::Network;
 pub use sample::{Sampler, Sampling};
-pub use session::{Finish, GenerateOptions, Generated, Session};
+pub use session::{Finish, GenerateOptions, Generated, Session, check_tokens};
 pub use stop::{Pushed, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate};
 pub use text::{Stream, Tokenizer};

@@ -83,6 +83,21 @@ fn rate(count: usize, time: Duration) -> f64 {
     if count == 0 { 0.0 } else { count as f64 / time.as_secs_f64().max(1e-9) }
 }
 
+/// Whether `tokens` may follow `seen` others: they fit into the context, and each is one of the vocabulary.
+///
+/// # Errors
+/// If not.
+pub fn check_tokens(tokens: &[u32], seen: usize, context: usize, vocabulary: usize) -> Result<(), Error> {
+    let length = seen + tokens.len();
+    if length > context {
+        return Err(Error::TooLong { length, context });
+    }
+    match tokens.iter().position(|&token| token as usize >= vocabulary) {
+        Some(index) => Err(Error::Token { index, token: tokens[index], vocabulary }),
+        None => Ok(()),
+    }
+}
+
 /// What the caller wants to know after a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Want {
@@ -219,15 +234,7 @@ impl<'a> Session<'a> {
     }
 
     fn check(&self, tokens: &[u32]) -> Result<(), Error> {
-        let (length, context) = (self.tokens.len() + tokens.len(), self.network.context());
-        if length > context {
-            return Err(Error::TooLong { length, context });
-        }
-        let vocabulary = self.network.vocabulary();
-        match tokens.iter().position(|&token| token as usize >= vocabulary) {
-            Some(index) => Err(Error::Token { index, token: tokens[index], vocabulary }),
-            None => Ok(()),
-        }
+        check_tokens(tokens, self.tokens.len(), self.network.context(), self.network.vocabulary())
     }
 
     /// Shows the session tokens that were checked.

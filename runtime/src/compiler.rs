@@ -62,7 +62,7 @@ pub enum CompileError {
     #[error("`iree-compile` failed; its log is `{}`, the module beside it: {diagnostics}", log.display())]
     Failed { log: PathBuf, diagnostics: String },
     /// The target is none.
-    #[error("unknown target ({target}): {reason}")]
+    #[error("unknown target ({target}): {reason}; name a processor and features that LLVM knows, or `host`")]
     UnknownTarget { target: String, reason: String },
     /// A file of the cache could not be read or written.
     #[error("cannot {action} `{}`: {source}", path.display())]

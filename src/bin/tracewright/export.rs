@@ -1,9 +1,11 @@
 //! `tracewright export`
 
 use std::fs;
+use std::io::Write as _;
+use std::path::Path;
 use std::time::Instant;
 
-use tracewright::Plan;
+use tracewright::{Plan, bake, irpa::Checkpoint};
 use tracewright::export::{Manifest, names, write};
 use tracewright::models::ModelConfig;
 use tracewright::runtime::Target;
@@ -13,20 +15,24 @@ use crate::{ExportArguments, Interrupt, build};
 
 pub fn run(arguments: ExportArguments, interrupt: &Interrupt) -> Result<(), Error> {
     let model = &arguments.model_arguments;
+    let checkpoint = Checkpoint::open(&arguments.model)?;
     let config = ModelConfig::read(&arguments.model, &model.allow_config_key)?;
     let plan = Plan::new(config, model.dtype, model.context, model.chunk)?;
     let module = plan.module()?;
+    // What is wrong with a checkpoint is known before anything slow begins.
+    bake::check(&checkpoint, &module.parameters, &plan.model.ignorable())?;
     let compiler = build::compiler(&arguments.compile, interrupt)?;
     let options = build::options(&compiler, target(&arguments.target), plan.element)?;
     let cache = build::cache_folder(&arguments.compile)?;
-    fs::create_dir_all(&arguments.out)
-        .map_err(|source| Error::File { action: "create", path: arguments.out.clone(), source })?;
     let compiled = build::compile(&module, &compiler, &options, &cache)?;
-    let start = Instant::now();
-    let baked = build::bake_model(&arguments.model, &plan, &module, &arguments.out.join(names::ARCHIVE), interrupt)?;
-    let bake = start.elapsed();
     let manifest = Manifest::new(&plan, &module, &compiled.vmfb, &compiler, &options)?;
-    write(&arguments.out, &arguments.model, &module, &compiled.vmfb, &manifest)?;
+    let start = Instant::now();
+    let baked = into_folder(&arguments.out, |out| {
+        let baked = build::bake_model(&arguments.model, &plan, &module, &out.join(names::ARCHIVE), interrupt)?;
+        write(out, &arguments.model, &module, &compiled.vmfb, &manifest)?;
+        Ok(baked)
+    })?;
+    let bake = start.elapsed();
     if arguments.json {
         let json = serde_json::json!({
             "out": arguments.out,
@@ -35,7 +41,7 @@ pub fn run(arguments: ExportArguments, interrupt: &Interrupt) -> Result<(), Erro
             "bake_ms": bake.as_secs_f64() * 1e3,
             "bytes": baked.bytes,
         });
-        println!("{json}");
+        writeln!(std::io::stdout(), "{json}").map_err(Error::Output)?;
     } else {
         eprintln!(
             "wrote `{}`: {} parameters ({:.1} MB) in {:.1} s, module compiled in {:.1} s",
@@ -47,6 +53,27 @@ pub fn run(arguments: ExportArguments, interrupt: &Interrupt) -> Result<(), Erro
         );
     }
     Ok(())
+}
+
+/// Fills the export directory `out`. After a failure it is no export any more, and gone if it was new.
+fn into_folder<T>(out: &Path, fill: impl FnOnce(&Path) -> Result<T, Error>) -> Result<T, Error> {
+    let failed = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| Error::File { action, path, source }
+    };
+    let made = !out.exists();
+    fs::create_dir_all(out).map_err(failed("create", out))?;
+    // The old manifest would vouch for a mixture of old and new files.
+    let manifest = out.join(names::MANIFEST);
+    if manifest.exists() {
+        fs::remove_file(&manifest).map_err(failed("replace", &manifest))?;
+    }
+    let filled = fill(out);
+    if filled.is_err() && made {
+        // The first error matters more than a failure here.
+        let _ = fs::remove_dir_all(out);
+    }
+    filled
 }
 
 /// `host`, `PROCESSOR`, or `PLATFORM:PROCESSOR[:FEATURES]`.

@@ -82,40 +82,42 @@ mod with_iree {
     use std::ops::ControlFlow;
     use std::path::Path;
     use std::sync::atomic::Ordering;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
-    use safetensors::Dtype;
+    use safetensors::{Dtype, SafeTensorError};
     use safetensors::tensor::TensorView;
-    use tracewright::Plan;
-    use tracewright::export::{self, Manifest};
+    use tracewright::files::NewFile;
     use tracewright::generate::{
-        Chat, ChatTemplate, Finish, GenerateOptions, Network, Pushed, Sampling, Session, StopStrings, Tokenizer,
+        Chat, ChatTemplate, Finish, GenerateOptions, Pushed, Sampling, Session, StopStrings, Tokenizer,
         stop_tokens,
     };
-    use tracewright::models::ModelConfig;
-    use tracewright::runtime::{Device, Runtime, Target};
+    use tracewright::runtime::{Device, Runtime};
 
     use super::Arguments;
     use crate::error::Error;
-    use crate::{Interrupt, build};
-
-    /// A network and how long it took to get.
-    struct Loaded {
-        network: Network,
-        compile: Duration,
-        load: Duration,
-    }
+    use crate::Interrupt;
+    use crate::load::Source;
 
     pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<(), Error> {
         let folder = &arguments.model;
-        if !folder.is_dir() {
-            let source = std::io::ErrorKind::NotADirectory.into();
-            return Err(Error::File { action: "open the model directory", path: folder.clone(), source });
-        }
+        // What is wrong with the model is said before what is wrong with the prompt.
+        let source = Source::read(&arguments)?;
         let tokenizer = Tokenizer::load(folder)?;
+        if tokenizer.is_none() && !arguments.stop.is_empty() {
+            return Err(Error::Usage { what: format!("`--stop` needs text, and `{}` has no tokenizer.json", folder.display()) });
+        }
         let prompt = prompt(&arguments, tokenizer.as_ref())?;
+        if prompt.is_empty() {
+            return Err(tracewright::generate::Error::EmptyPrompt.into());
+        }
+        let file_error = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::File { action, path, source }
+        };
+        let saved = arguments.save_logits.as_deref();
+        let saved = saved.map(|path| NewFile::begin(path).map_err(file_error("create", path))).transpose()?;
         let runtime = Runtime::new(Device::LocalTask { workers: arguments.threads })?;
-        let loaded = load(&arguments, prompt.len(), &runtime, interrupt)?;
+        let loaded = source.load(&arguments, &prompt, &runtime, interrupt)?;
         if interrupt.load(Ordering::SeqCst) {
             return Err(Error::Interrupted);
         }
@@ -135,7 +137,7 @@ mod with_iree {
         let mut stream = tokenizer.as_ref().map(Tokenizer::stream);
         let mut stops = StopStrings::new(&arguments.stop);
         let mut text = String::new();
-        let mut failed = None;
+        let (mut stopped, mut failed) = (false, None);
         let quiet = arguments.json;
         let emit = |piece: &str, text: &mut String| {
             text.push_str(piece);
@@ -144,15 +146,18 @@ mod with_iree {
         };
         let before = runtime.transfers();
         let mut session = Session::new(&loaded.network);
-        let generated = session.generate(&prompt, &options, |token| {
+        let mut generated = session.generate(&prompt, &options, |token| {
             let mut push = || -> Result<bool, Error> {
                 let piece = match &mut stream {
                     Some(stream) => stream.push(token)?,
                     None => format!("{token} "),
                 };
-                let (piece, stopped) = match stops.push(&piece) {
-                    Pushed::Text(piece) => (piece, false),
-                    Pushed::Stop(piece) => (piece, true),
+                let piece = match stops.push(&piece) {
+                    Pushed::Text(piece) => piece,
+                    Pushed::Stop(piece) => {
+                        stopped = true;
+                        piece
+                    }
                 };
                 emit(&piece, &mut text).map_err(Error::Output)?;
                 Ok(stopped || interrupt.load(Ordering::SeqCst))
@@ -178,14 +183,19 @@ mod with_iree {
             };
             emit(&rest, &mut text).map_err(Error::Output)?;
         }
+        if stopped {
+            generated.finish = Finish::Stop;
+        }
         let after = runtime.transfers();
 
-        if let Some(path) = &arguments.save_logits {
+        if let (Some(file), Some(path)) = (saved, &arguments.save_logits) {
             let scored = match arguments.all_positions {
                 true => Some(Session::new(&loaded.network).score(&prompt)?),
                 false => None,
             };
-            save_logits(path, &generated.logits, scored.as_deref())?;
+            save_logits(file.partial(), &generated.logits, scored.as_deref())
+                .map_err(|source| Error::Logits { path: path.clone(), source })?;
+            file.publish().map_err(file_error("publish", path))?;
         }
         let timings = serde_json::json!({
             "load_ms": milliseconds(loaded.load),
@@ -207,11 +217,15 @@ mod with_iree {
                 },
                 "peak_rss_bytes": peak_rss(),
             });
-            println!("{json}");
+            writeln!(std::io::stdout(), "{json}").map_err(Error::Output)?;
         } else {
-            println!();
+            writeln!(std::io::stdout()).map_err(Error::Output)?;
+            let full = match generated.finish {
+                Finish::Context => format!(", then the context of {} was full", loaded.network.context()),
+                _ => String::new(),
+            };
             eprintln!(
-                "prompt {} tokens in {:.0} ms ({:.1}/s), {} new tokens at {:.1}/s; load {:.0} ms, compile {:.0} ms",
+                "prompt {} tokens in {:.0} ms ({:.1}/s), {} new tokens at {:.1}/s{full}; load {:.0} ms, compile {:.0} ms",
                 prompt.len(),
                 milliseconds(generated.prefill),
                 generated.prefill_rate(),
@@ -260,42 +274,7 @@ mod with_iree {
         Ok(tokenizer.encode(&text)?)
     }
 
-    fn load(
-        arguments: &Arguments,
-        prompt: usize,
-        runtime: &Runtime,
-        interrupt: &Interrupt,
-    ) -> Result<Loaded, Error> {
-        let folder = &arguments.model;
-        if let Some(manifest) = Manifest::read(folder)? {
-            let start = Instant::now();
-            let program = export::open(folder, &manifest, runtime)?;
-            let network = Network::new(runtime, &program, &manifest.signatures(folder)?)?;
-            return Ok(Loaded { network, compile: Duration::ZERO, load: start.elapsed() });
-        }
-        let model = &arguments.model_arguments;
-        let config = ModelConfig::read(folder, &model.allow_config_key)?;
-        let needed = Plan::context_for(prompt + arguments.max_tokens, config.max_context());
-        let plan = Plan::new(config, model.dtype, model.context.or(Some(needed)), model.chunk)?;
-        let entries: &[&str] = match arguments.all_positions {
-            true => &["prefill", "decode", "score"],
-            false => &["prefill", "decode"],
-        };
-        let module = plan.module_of(entries)?;
-        // The archive first: what is wrong with a checkpoint is known before anything slow begins.
-        let cache = build::cache_folder(&arguments.compile)?;
-        let archive = build::archive(folder, &plan, &module, &cache, interrupt)?;
-        let compiler = build::compiler(&arguments.compile, interrupt)?;
-        let options = build::options(&compiler, Target::default(), plan.element)?;
-        let compiled = build::compile(&module, &compiler, &options, &cache)?;
-        let start = Instant::now();
-        let program = export::load(runtime, &compiled.vmfb, &archive, &module.parameters)?;
-        let network = Network::new(runtime, &program, &module.signatures)?;
-        Ok(Loaded { network, compile: compiled.wall, load: start.elapsed() })
-    }
-
-    fn save_logits(path: &Path, logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<(), Error> {
-        let failed = |source| Error::Logits { path: path.into(), source };
+    fn save_logits(path: &Path, logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<(), SafeTensorError> {
         let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
         for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
             let Some(rows) = rows else { continue };
@@ -304,9 +283,9 @@ mod with_iree {
         }
         let mut views = HashMap::new();
         for (name, shape, bytes) in &tensors {
-            views.insert(*name, TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(failed)?);
+            views.insert(*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?);
         }
-        safetensors::serialize_to_file(views, None, path).map_err(failed)
+        safetensors::serialize_to_file(views, None, path)
     }
 
     /// The most memory this process ever held, where the system tells.

@@ -7,6 +7,8 @@ mod error;
 #[cfg(feature = "iree")]
 mod export;
 mod generate;
+#[cfg(feature = "iree")]
+mod load;
 mod progress;
 mod random;
 
@@ -120,10 +122,12 @@ fn main() -> ExitCode {
         #[cfg(not(feature = "iree"))]
         Command::Export(_) => Err(Error::WithoutIree { command: "export" }),
         Command::Bake(arguments) => bake::run(arguments, &interrupt),
-        Command::Random(arguments) => random::run(arguments),
+        Command::Random(arguments) => random::run(arguments, &interrupt),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // A reader that has seen enough, as `head`, is no failure.
+        Err(Error::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(Error::Interrupted) => {
             eprintln!("interrupted");
             ExitCode::from(130)

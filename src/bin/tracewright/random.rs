@@ -1,13 +1,15 @@
 //! `tracewright random`
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use tracewright::models::ModelConfig;
 use tracewright::random::write_random;
 use tracewright::{Plan, PlanError};
 
 use crate::error::Error;
-use crate::{ModelArguments, progress};
+use crate::{Interrupt, ModelArguments, progress};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -23,14 +25,18 @@ pub struct Arguments {
     model: ModelArguments,
 }
 
-pub fn run(arguments: Arguments) -> Result<(), Error> {
+pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<(), Error> {
     let config = ModelConfig::read(&arguments.config, &arguments.model.allow_config_key)?;
     let plan = Plan::new(config, arguments.model.dtype, arguments.model.context, arguments.model.chunk)?;
     let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
     let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();
     let bar = progress::bytes("random weights", total as u64);
     let file = if arguments.config.is_dir() { arguments.config.join("config.json") } else { arguments.config };
-    write_random(&file, &parameters, arguments.seed, &arguments.out, &|bytes| bar.inc(bytes as u64))?;
+    let watch = |bytes| {
+        bar.inc(bytes as u64);
+        if interrupt.load(Ordering::SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    write_random(&file, &parameters, arguments.seed, &arguments.out, &watch)?;
     bar.finish_and_clear();
     eprintln!("wrote `{}`: {} parameters, {total} bytes", arguments.out.display(), parameters.len());
     Ok(())
