@@ -111,10 +111,12 @@ fn s14_gather_by_indices_of_rank_0_to_3() {
     expect![[r#"
         func.func @main(%arg0: tensor<7x4xf32>, %arg1: tensor<2x3xi32>, %arg2: tensor<2x3x5xi32>) -> (tensor<4xf32>, tensor<2x3x4xf32>, tensor<2x3x5x4xf32>) {
           %0 = stablehlo.constant dense<3> : tensor<i32>
-          %1 = "stablehlo.gather"(%arg0, %0) <{dimension_numbers = #stablehlo.gather<offset_dims = [0], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 0>, slice_sizes = array<i64: 1, 4>, indices_are_sorted = false}> : (tensor<7x4xf32>, tensor<i32>) -> tensor<4xf32>
-          %2 = "stablehlo.gather"(%arg0, %arg1) <{dimension_numbers = #stablehlo.gather<offset_dims = [2], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, slice_sizes = array<i64: 1, 4>, indices_are_sorted = false}> : (tensor<7x4xf32>, tensor<2x3xi32>) -> tensor<2x3x4xf32>
-          %3 = "stablehlo.gather"(%arg0, %arg2) <{dimension_numbers = #stablehlo.gather<offset_dims = [3], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 3>, slice_sizes = array<i64: 1, 4>, indices_are_sorted = false}> : (tensor<7x4xf32>, tensor<2x3x5xi32>) -> tensor<2x3x5x4xf32>
-          return %1, %2, %3 : tensor<4xf32>, tensor<2x3x4xf32>, tensor<2x3x5x4xf32>
+          %1 = stablehlo.reshape %0 : (tensor<i32>) -> tensor<1xi32>
+          %2 = "stablehlo.gather"(%arg0, %1) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 4>, indices_are_sorted = false}> : (tensor<7x4xf32>, tensor<1xi32>) -> tensor<1x4xf32>
+          %3 = stablehlo.reshape %2 : (tensor<1x4xf32>) -> tensor<4xf32>
+          %4 = "stablehlo.gather"(%arg0, %arg1) <{dimension_numbers = #stablehlo.gather<offset_dims = [2], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, slice_sizes = array<i64: 1, 4>, indices_are_sorted = false}> : (tensor<7x4xf32>, tensor<2x3xi32>) -> tensor<2x3x4xf32>
+          %5 = "stablehlo.gather"(%arg0, %arg2) <{dimension_numbers = #stablehlo.gather<offset_dims = [3], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 3>, slice_sizes = array<i64: 1, 4>, indices_are_sorted = false}> : (tensor<7x4xf32>, tensor<2x3x5xi32>) -> tensor<2x3x5x4xf32>
+          return %3, %4, %5 : tensor<4xf32>, tensor<2x3x4xf32>, tensor<2x3x5x4xf32>
         }
     "#]].assert_eq(&body(&trace));
 }

@@ -3,19 +3,17 @@
 //! The operations are a closed list ([`Op`]). Each has one file, which holds its doc, its shape and element type
 //! rule, its meaning, its StableHLO spelling if it is a primitive, and a table of good and bad examples.
 
+mod list;
+mod literal;
+mod operation;
+pub mod ops;
+mod text;
 mod types;
 mod value;
-mod literal;
-mod text;
-mod operation;
-mod list;
-pub mod ops;
 
 pub use list::Op;
 pub use literal::{Literal, RopePart, RopeTable};
-pub use operation::{
-    Attributes, Bound, Example, InferError, Operand, Operation, Spelling, Statements,
-};
+pub use operation::{Attributes, Bound, Example, InferError, Operand, Operation, Spelling, Statements};
 pub use text::{Attribute, ParseError, Reader, Real, print_string};
 pub use types::{ElementType, TensorType, UnknownElementType};
 pub use value::{Value, exact_sum, flat_index, for_each_index};

@@ -43,7 +43,7 @@ macro_rules! operations {
 
             /// How far IREE's result may be from [`Op::eval`]'s.
             pub fn bound(&self) -> Bound {
-                match self { $(Self::$name(_) => $name::BOUND),* }
+                match self { $(Self::$name(op) => op.bound()),* }
             }
 
             /// The examples of every operation, with its name.

@@ -195,7 +195,8 @@ impl Attribute for Real {
             let bits = u64::from_str_radix(digits, 16);
             return bits.map(|b| Self(f64::from_bits(b))).or_else(|_| reader.error("16 hex digits"));
         }
-        let digits = reader.take_while("a real number", |c| c.is_ascii_alphanumeric() || "+-.".contains(c))?;
+        let digits =
+            reader.take_while("a real number", |c| c.is_ascii_alphanumeric() || "+-.".contains(c))?;
         digits.parse().map(Self).or_else(|_| reader.error("a real number"))
     }
 }

@@ -1,6 +1,6 @@
 //! Element types and shapes.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 /// The type of one element, spelled as StableHLO spells it.
@@ -24,8 +24,7 @@ pub enum ElementType {
 
 impl ElementType {
     /// Every element type.
-    pub const ALL: [Self; 7] =
-        [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::I8, Self::I4, Self::I1];
+    pub const ALL: [Self; 7] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::I8, Self::I4, Self::I1];
 
     /// The spelling in StableHLO, in dumps and in archives.
     pub fn name(self) -> &'static str {
@@ -121,11 +120,15 @@ impl TensorType {
 
     /// The spelling in MLIR: `tensor<2x3xbf16>`.
     pub fn mlir(&self) -> String {
-        let mut text = String::from("tensor<");
+        let mut text = String::with_capacity(32);
+        text.push_str("tensor<");
         for extent in &self.shape {
-            text += &format!("{extent}x");
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{extent}x");
         }
-        text + self.element.name() + ">"
+        text.push_str(self.element.name());
+        text.push('>');
+        text
     }
 }
 

@@ -205,7 +205,8 @@ impl ElementType {
             Self::Bf16 => (7, -126),
             _ => return 1.0,
         };
-        let exponent = if x == 0.0 || !x.is_finite() { min_exponent } else { libm::ilogb(x).max(min_exponent) };
+        let exponent =
+            if x == 0.0 || !x.is_finite() { min_exponent } else { libm::ilogb(x).max(min_exponent) };
         libm::exp2((exponent - mantissa) as f64)
     }
 }

@@ -47,16 +47,19 @@ impl Builder<'_> {
     }
 }
 
-/// exp(x − max) / Σ exp(x − max) along `axis`, in the element type of `x`.
+/// exp(x − max) / Σ exp(x − max) along `axis`, computed in f32 and rounded once, as `torch.softmax` does.
 ///
 /// # Errors
-/// If `axis` is not one of `x`'s.
+/// If `axis` is not one of `x`'s, or `x` is not a float.
 pub fn softmax(b: &mut Builder<'_>, x: NodeId, axis: usize) -> Result<NodeId, InferError> {
+    let element = b.ty(x).element;
+    let x = b.convert(x, ElementType::F32)?;
     let largest = b.reduced_along(ReduceKind::Maximum, x, axis)?;
     let shifted = b.binary(BinaryKind::Subtract, x, largest)?;
     let exponential = b.unary(UnaryKind::Exponential, shifted)?;
     let sum = b.reduced_along(ReduceKind::Add, exponential, axis)?;
-    b.binary(BinaryKind::Divide, exponential, sum)
+    let quotient = b.binary(BinaryKind::Divide, exponential, sum)?;
+    b.convert(quotient, element)
 }
 
 /// x · logistic(x), computed in f32 and rounded once, as `torch.nn.functional.silu` does.

@@ -50,12 +50,23 @@ impl Operation for Binary {
         good("binary kind=power", &["f32[3] 2,3,9", "f32[3] 10,2,0.5"], "f32[3] 1024,9,3"),
         good("binary kind=and", &["i1[4] 0,0,1,1", "i1[4] 0,1,0,1"], "i1[4] 0,0,0,1"),
         good("binary kind=or", &["i1[4] 0,0,1,1", "i1[4] 0,1,0,1"], "i1[4] 0,1,1,1"),
-        bad("binary kind=add", &["f32[2]", "f32[3]"], "`add`: operands must have one type: `f32[2]` against `f32[3]`"),
+        bad(
+            "binary kind=add",
+            &["f32[2]", "f32[3]"],
+            "`add`: operands must have one type: `f32[2]` against `f32[3]`",
+        ),
         bad("binary kind=add", &["f32[2]", "bf16[2]"], "operands must have one type"),
         bad("binary kind=and", &["i32[2]", "i32[2]"], "`and` needs i1 elements"),
         bad("binary kind=power", &["i32[2]", "i32[2]"], "`power` needs float elements"),
         bad("binary kind=add", &["f32[2]"], "takes 2 operands, found 1"),
     ];
+
+    fn bound(&self) -> Bound {
+        match self.kind {
+            BinaryKind::Power => Self::BOUND,
+            _ => Bound::Exact,
+        }
+    }
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
         let [a, b] = arity(Self::NAME, operands)?;

@@ -20,7 +20,11 @@ impl Operation for BroadcastInDim {
         good("broadcast_in_dim shape=[2,3] axes=[]", &["bf16[]"], "bf16[2,3]"),
         good("broadcast_in_dim shape=[3,2] axes=[1,0]", &["f32[2,3]"], "f32[3,2]"),
         bad("broadcast_in_dim shape=[2,3] axes=[0]", &["f32[3]"], "`f32[3]` against `f32[2,3]`"),
-        bad("broadcast_in_dim shape=[2,3] axes=[0,0]", &["f32[2,2]"], "axes is [0, 0], expected distinct axes"),
+        bad(
+            "broadcast_in_dim shape=[2,3] axes=[0,0]",
+            &["f32[2,2]"],
+            "axes is [0, 0], expected distinct axes",
+        ),
         bad("broadcast_in_dim shape=[2,3] axes=[2]", &["f32[3]"], "axis 2 of `f32[2,3]`"),
         bad("broadcast_in_dim shape=[2,3] axes=[]", &["f32[3]"], "expected one axis for each of `f32[3]`"),
     ];

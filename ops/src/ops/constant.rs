@@ -20,6 +20,8 @@ impl Operation for Constant {
         good("constant value=i8[2,2] dense 0x01ff7f80", &[], "i8[2,2] 1,-1,127,-128"),
         good("constant value=i1[3] dense 0x010001", &[], "i1[3] 1,0,1"),
         good("constant value=f16[2] dense 0x003c00c0", &[], "f16[2] 1,-2"),
+        good("constant value=i4[4] dense 0xf187", &[], "i4[4] 1,-1,7,-8"),
+        good("constant value=f32[0,2] dense 0x", &[], "f32[0,2]"),
         good(
             "constant value=f32[2,2] rope_table cos scaling=1.0 inv_freq=[1.0,0.5]",
             &[],

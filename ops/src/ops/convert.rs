@@ -22,6 +22,11 @@ impl Operation for Convert {
         good("convert to=i32", &["i8[2] 127,-128"], "i32[2] 127,-128"),
         good("convert to=f32", &["i1[2] 0,1"], "f32[2] 0,1"),
         good("convert to=i32", &["i1[2] 0,1"], "i32[2] 0,1"),
+        good("convert to=i1", &["f32[4] 0,-0,0.25,nan"], "i1[4] 0,0,1,1"),
+        good("convert to=i1", &["i32[3] 0,2,-1"], "i1[3] 0,1,1"),
+        // IREE takes and returns whole bytes of i4: an even number of elements.
+        good("convert to=i8", &["i4[6] 7,-8,0,1,-1,2"], "i8[6] 7,-8,0,1,-1,2"),
+        good("convert to=f32", &["i4[4] 7,-8,0,1"], "f32[4] 7,-8,0,1"),
         bad("convert to=f32", &[], "takes 1 operands"),
     ];
 

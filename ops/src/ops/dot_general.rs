@@ -25,7 +25,7 @@ impl DotGeneral {
 }
 
 impl Operation for DotGeneral {
-    const BOUND: Bound = Bound::UlpsOfLargest(16.0);
+    const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(
             "dot_general left_batch=[] right_batch=[] left_contract=[1] right_contract=[0] element=f32",
@@ -91,10 +91,8 @@ impl Operation for DotGeneral {
         let wide = if a.element.is_float() { ElementType::F32 } else { ElementType::I32 };
         let expected = format!("{}, or a wider type of its kind", a.element);
         attribute(Self::NAME, "element", self.element, expected, [a.element, wide].contains(&self.element))?;
-        let sides = [
-            (a, &self.left_batch, &self.left_contract),
-            (b, &self.right_batch, &self.right_contract),
-        ];
+        let sides =
+            [(a, &self.left_batch, &self.left_contract), (b, &self.right_batch, &self.right_contract)];
         for (ty, batch, contract) in sides {
             let mut seen = Vec::new();
             for &i in batch.iter().chain(contract) {
@@ -105,13 +103,15 @@ impl Operation for DotGeneral {
         }
         let pairs = [(&self.left_batch, &self.right_batch), (&self.left_contract, &self.right_contract)];
         for (left, right) in pairs {
-            let paired = left.len() == right.len()
-                && left.iter().zip(right).all(|(&i, &j)| a.shape[i] == b.shape[j]);
+            let paired =
+                left.len() == right.len() && left.iter().zip(right).all(|(&i, &j)| a.shape[i] == b.shape[j]);
             agree(Self::NAME, "paired axes must have one extent", a, b, paired)?;
         }
         let mut shape: Vec<usize> = self.left_batch.iter().map(|&i| a.shape[i]).collect();
         shape.extend(Self::free(a.rank(), &self.left_batch, &self.left_contract).iter().map(|&i| a.shape[i]));
-        shape.extend(Self::free(b.rank(), &self.right_batch, &self.right_contract).iter().map(|&i| b.shape[i]));
+        shape.extend(
+            Self::free(b.rank(), &self.right_batch, &self.right_contract).iter().map(|&i| b.shape[i]),
+        );
         Ok(TensorType::new(self.element, shape))
     }
 

@@ -17,7 +17,11 @@ impl Operation for DynamicUpdateSlice {
         good("dynamic_update_slice axis=0", &["i32[4] 1,2,3,4", "i32[2] 8,9", "i32[] 3"], "i32[4] 1,2,8,9"),
         good("dynamic_update_slice axis=1", &["bf16[2,5,3]", "bf16[2,2,3]", "i32[] 2"], "bf16[2,5,3]"),
         bad("dynamic_update_slice axis=0", &["f32[4]", "f32[5]", "i32[]"], "expected at most 4"),
-        bad("dynamic_update_slice axis=0", &["f32[4,2]", "f32[1,3]", "i32[]"], "must agree but along the axis"),
+        bad(
+            "dynamic_update_slice axis=0",
+            &["f32[4,2]", "f32[1,3]", "i32[]"],
+            "must agree but along the axis",
+        ),
         bad("dynamic_update_slice axis=0", &["f32[4]", "i32[1]", "i32[]"], "must agree but along the axis"),
     ];
 

@@ -24,7 +24,7 @@ operation! {
 }
 
 impl Operation for Reduce {
-    const BOUND: Bound = Bound::UlpsOfLargest(8.0);
+    const BOUND: Bound = Bound::UlpsOfLargest(4.0);
     const EXAMPLES: &'static [Example] = &[
         good("reduce kind=add axes=[1]", &["f32[2,3] 1,2,3,4,5,6"], "f32[2] 6,15"),
         good("reduce kind=add axes=[0]", &["i32[2,3] 1,2,3,4,5,6"], "i32[3] 5,7,9"),
@@ -37,6 +37,13 @@ impl Operation for Reduce {
         bad("reduce kind=add axes=[1,0]", &["f32[2,3]"], "expected ascending axes"),
         bad("reduce kind=add axes=[0]", &["i1[2]"], "needs float or integer elements"),
     ];
+
+    fn bound(&self) -> Bound {
+        match self.kind {
+            ReduceKind::Add => Self::BOUND,
+            ReduceKind::Maximum | ReduceKind::Minimum => Bound::Exact,
+        }
+    }
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
         let [x] = arity(Self::NAME, operands)?;

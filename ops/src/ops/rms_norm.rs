@@ -34,9 +34,17 @@ impl Operation for RmsNorm {
         good("rms_norm epsilon=1e-5 style=scale", &["bf16[3,8]", "bf16[8]"], "bf16[3,8]"),
         good("rms_norm epsilon=1e-6 style=one_plus", &["bf16[3,8]", "bf16[8]"], "bf16[3,8]"),
         good("rms_norm epsilon=1e-5 style=scale", &["f32[2] 0,0", "f32[2] 1,1"], "f32[2] 0,0"),
-        bad("rms_norm epsilon=1e-5 style=scale", &["f32[3,8]", "f32[3]"], "the weight must match the last axis"),
+        bad(
+            "rms_norm epsilon=1e-5 style=scale",
+            &["f32[3,8]", "f32[3]"],
+            "the weight must match the last axis",
+        ),
         bad("rms_norm epsilon=1e-5 style=scale", &["i32[8]", "i32[8]"], "needs float elements"),
-        bad("rms_norm epsilon=-1.0 style=scale", &["f32[8]", "f32[8]"], "epsilon is -1.0, expected a finite number ≥ 0"),
+        bad(
+            "rms_norm epsilon=-1.0 style=scale",
+            &["f32[8]", "f32[8]"],
+            "epsilon is -1.0, expected a finite number ≥ 0",
+        ),
     ];
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {

@@ -55,8 +55,16 @@ impl Operation for Rope {
             &["f32[2,3,4]", "f32[2,2]", "f32[2,2]"],
             "the tables must have a row for each position: `f32[2,3,4]` against `f32[2,2]`",
         ),
-        bad("rope axis=1 layout=half_split", &["f32[3,4]", "f32[4,2]", "f32[4,2]"], "the last axis holds features"),
-        bad("rope axis=0 layout=half_split", &["f32[3,4]", "f32[3,3]", "f32[3,3]"], "more columns than pairs"),
+        bad(
+            "rope axis=1 layout=half_split",
+            &["f32[3,4]", "f32[4,2]", "f32[4,2]"],
+            "the last axis holds features",
+        ),
+        bad(
+            "rope axis=0 layout=half_split",
+            &["f32[3,4]", "f32[3,3]", "f32[3,3]"],
+            "more columns than pairs",
+        ),
         bad("rope axis=0 layout=half_split", &["f32[3,4]", "f32[3,2]", "f32[3,1]"], "must have one type"),
     ];
 
@@ -65,7 +73,13 @@ impl Operation for Rope {
         element(Self::NAME, x, "float", ElementType::is_float)?;
         agree(Self::NAME, "the two tables must have one type", cos, sin, cos == sin)?;
         let positions = axis(Self::NAME, self.axis, x)?;
-        attribute(Self::NAME, "axis", self.axis, "another: the last axis holds features", self.axis + 1 < x.rank())?;
+        attribute(
+            Self::NAME,
+            "axis",
+            self.axis,
+            "another: the last axis holds features",
+            self.axis + 1 < x.rank(),
+        )?;
         agree(Self::NAME, "x and tables must have one element type", x, cos, x.element == cos.element)?;
         let rows = cos.rank() == 2 && cos.shape[0] == positions;
         agree(Self::NAME, "the tables must have a row for each position", x, cos, rows)?;

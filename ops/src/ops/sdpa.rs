@@ -89,7 +89,7 @@ impl Sdpa {
 }
 
 impl Operation for Sdpa {
-    const BOUND: Bound = Bound::UlpsOfLargest(16.0);
+    const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         // One key that counts: its value.
         good(
@@ -216,7 +216,8 @@ impl Operation for Sdpa {
             && q.shape[..batch] == k.shape[..batch]
             && q.shape.last() == k.shape.last();
         agree(Self::NAME, "q and k must agree but along queries and keys", q, k, matches)?;
-        let matches = v.element == k.element && v.rank() == k.rank() && v.shape[..=batch] == k.shape[..=batch];
+        let matches =
+            v.element == k.element && v.rank() == k.rank() && v.shape[..=batch] == k.shape[..=batch];
         agree(Self::NAME, "k and v must agree but along features", k, v, matches)?;
         if self.offset {
             super::dynamic_slice::scalar_start(Self::NAME, operands[3])?;
@@ -258,8 +259,13 @@ impl Operation for Sdpa {
             }
             if let Some(mask) = additive {
                 let skip = rank - mask.ty.rank();
-                let at: Vec<usize> =
-                    mask.ty.shape.iter().zip(&index[skip..]).map(|(&n, &i)| if n == 1 { 0 } else { i }).collect();
+                let at: Vec<usize> = mask
+                    .ty
+                    .shape
+                    .iter()
+                    .zip(&index[skip..])
+                    .map(|(&n, &i)| if n == 1 { 0 } else { i })
+                    .collect();
                 score = f32.round(score + mask.at(&at));
             }
             if self.sees(index[rank - 2] as f64 + offset, key as f64) { score } else { HIDDEN }

@@ -53,6 +53,13 @@ impl Operation for Unary {
         bad("unary kind=tanh", &["f32[2]", "f32[2]"], "takes 1 operands, found 2"),
     ];
 
+    fn bound(&self) -> Bound {
+        match self.kind {
+            UnaryKind::Negate | UnaryKind::Abs | UnaryKind::Sqrt | UnaryKind::Not => Bound::Exact,
+            _ => Self::BOUND,
+        }
+    }
+
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
         let [x] = arity(Self::NAME, operands)?;
         let name = self.kind.word();

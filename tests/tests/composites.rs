@@ -1,0 +1,375 @@
+//! The composites and functions against the answers of transformers, torch and NumPy in `fixtures/ops`: the
+//! reference meaning, the converters, and IREE.
+
+mod support;
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use ops::ops::{MaskTerm, RmsNorm, Rope, RopeLayout, Sdpa, WeightStyle};
+use ops::{Bound, ElementType, InferError, Literal, Op, Real, RopePart, RopeTable, TensorType, Value};
+use safetensors::{Dtype, SafeTensors};
+use serde_json::Value as Json;
+use support::*;
+use trace::{Builder, NodeId, Trace, functions};
+
+/// What is asked, and the answer.
+struct Case {
+    name: String,
+    what: What,
+    inputs: Vec<Value>,
+    answer: Value,
+}
+
+enum What {
+    Op(Op),
+    Function(fn(&mut Builder<'_>, NodeId) -> Result<NodeId, InferError>),
+    Softmax(usize),
+}
+
+impl Case {
+    fn build(&self, b: &mut Builder<'_>, x: &[NodeId]) -> Result<NodeId, InferError> {
+        match &self.what {
+            What::Op(op) => b.op(op.clone(), x),
+            What::Function(function) => function(b, x[0]),
+            What::Softmax(axis) => functions::softmax(b, x[0], *axis),
+        }
+    }
+
+    /// How far answers may be from those of the fixtures, which round once (f32) or as HF's module does (bf16).
+    fn bound(&self) -> Bound {
+        match &self.what {
+            What::Op(op) => op.bound(),
+            What::Function(_) => Bound::UlpsOfLargest(2.0),
+            What::Softmax(_) => Bound::UlpsOfLargest(4.0),
+        }
+    }
+}
+
+struct Fixtures {
+    json: Vec<Json>,
+    bytes: Vec<u8>,
+}
+
+fn fixtures() -> Fixtures {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/ops");
+    let json: Json = serde_json::from_slice(&std::fs::read(folder.join("cases.json")).unwrap()).unwrap();
+    let bytes = std::fs::read(folder.join("cases.safetensors")).unwrap();
+    Fixtures { json: json["cases"].as_array().unwrap().clone(), bytes }
+}
+
+impl Fixtures {
+    fn tensor(&self, case: &Json, name: &str) -> Option<Value> {
+        let tensors = SafeTensors::deserialize(&self.bytes).unwrap();
+        let view = tensors.tensor(&format!("{}.{name}", case["name"].as_str().unwrap())).ok()?;
+        let element = match view.dtype() {
+            Dtype::F32 => ElementType::F32,
+            Dtype::BF16 => ElementType::Bf16,
+            Dtype::I32 => ElementType::I32,
+            other => panic!("{other:?}"),
+        };
+        Some(Value::from_bytes(TensorType::new(element, view.shape()), view.data()))
+    }
+
+    fn cases_of(&self, case: &Json) -> Vec<Case> {
+        let name = case["name"].as_str().unwrap();
+        let attributes = &case["attributes"];
+        let get = |name: &str| self.tensor(case, name).unwrap();
+        let one = |what, inputs| vec![Case { name: name.into(), what, inputs, answer: get("out") }];
+        match case["op"].as_str().unwrap() {
+            "sdpa" => vec![self.sdpa(case)],
+            "rms_norm" => {
+                let style = match attributes["style"].as_str() {
+                    Some("llama") => WeightStyle::Scale,
+                    _ => WeightStyle::OnePlus,
+                };
+                let op = RmsNorm { epsilon: Real(attributes["eps"].as_f64().unwrap()), style };
+                one(What::Op(op.into()), vec![get("x"), get("weight")])
+            }
+            "rope" => {
+                let case = |x: &str| {
+                    let op = Rope { axis: 2, layout: RopeLayout::HalfSplit };
+                    Case {
+                        name: format!("{name}_{x}"),
+                        what: What::Op(op.into()),
+                        inputs: vec![get(x), half(&get("cos")), half(&get("sin"))],
+                        answer: get(&format!("{x}_out")),
+                    }
+                };
+                vec![case("q"), case("k")]
+            }
+            "silu" => one(What::Function(functions::silu), vec![get("x")]),
+            "gelu_tanh" => one(What::Function(functions::gelu_tanh), vec![get("x")]),
+            "softmax" => one(What::Softmax(attributes["axis"].as_u64().unwrap() as usize), vec![get("x")]),
+            "rope_table" => vec![],
+            other => panic!("a fixture of `{other}`"),
+        }
+    }
+
+    /// Heads that share keys and values become a group.
+    fn sdpa(&self, case: &Json) -> Case {
+        let get = |name: &str| self.tensor(case, name).unwrap();
+        let attributes = &case["attributes"];
+        let (mut q, k, v, mut answer) = (get("q"), get("k"), get("v"), get("out"));
+        let (heads, shared) = (q.ty.shape[1], k.ty.shape[1]);
+        let grouped = heads != shared;
+        let split = |shape: &mut Vec<usize>, axis: usize| {
+            let parts = if shape[axis] == 1 { [1, 1] } else { [shared, heads / shared] };
+            shape.splice(axis..=axis, parts);
+        };
+        if grouped {
+            split(&mut q.ty.shape, 1);
+            split(&mut answer.ty.shape, 1);
+        }
+        let window = || MaskTerm::Window(attributes["window"].as_u64().unwrap() as usize);
+        let terms = match attributes["mask"].as_str().unwrap() {
+            "none" => vec![],
+            "causal" => vec![MaskTerm::Causal],
+            "sliding" => vec![MaskTerm::Causal, window()],
+            "explicit" => vec![MaskTerm::Additive],
+            other => panic!("mask `{other}`"),
+        };
+        let offset = attributes["offset"].as_f64().unwrap();
+        let real = |key: &str| attributes[key].as_f64().map(Real);
+        let op = Sdpa { mask: terms, scale: real("scale"), softcap: real("softcap"), offset: offset != 0.0 };
+        let mut inputs = vec![q, k, v];
+        if op.offset {
+            inputs.push(Value::new(TensorType::new(ElementType::I32, []), [offset]));
+        }
+        if let Some(mut mask) = self.tensor(case, "mask") {
+            if grouped && mask.ty.rank() > 2 {
+                let axis = mask.ty.rank() - 3;
+                split(&mut mask.ty.shape, axis);
+            }
+            inputs.push(mask);
+        }
+        Case { name: case["name"].as_str().unwrap().into(), what: What::Op(op.into()), inputs, answer }
+    }
+}
+
+/// The first half of the columns: HF's tables have every column twice.
+fn half(table: &Value) -> Value {
+    let [rows, columns] = table.ty.shape[..] else { panic!("{}", table.ty) };
+    for i in 0..table.data.len() {
+        assert_eq!(table.data[i], table.data[i / columns * columns + i % (columns / 2)]);
+    }
+    let ty = TensorType::new(table.ty.element, [rows, columns / 2]);
+    Value::from_fn(ty, |index| table.at(index))
+}
+
+/// All cases, one entry point each, through the reference, the converters and IREE.
+struct All {
+    cases: Vec<Case>,
+    trace: Trace,
+    expanded: Trace,
+    built: Built,
+}
+
+fn all() -> &'static All {
+    static ALL: OnceLock<All> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let fixtures = fixtures();
+        let cases: Vec<Case> = fixtures.json.iter().flat_map(|case| fixtures.cases_of(case)).collect();
+        let mut trace = Trace::default();
+        for case in &cases {
+            let inputs: Vec<TensorType> = case.inputs.iter().map(|v| v.ty.clone()).collect();
+            entry(&mut trace, &case.name, &inputs, |b, x| Ok(vec![case.build(b, x)?]));
+        }
+        let expanded = lower::expand(&trace).unwrap();
+        let built = built(&trace);
+        All { cases, trace, expanded, built }
+    })
+}
+
+impl All {
+    fn case(&self, name: &str) -> &Case {
+        self.cases.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no fixture {name}"))
+    }
+
+    /// The three answers to `inputs`: the meaning, the converter, IREE.
+    fn answers(&self, program: &Loaded<'_>, name: &str, inputs: &[Value]) -> [Value; 3] {
+        let of = |trace: &Trace| evaluate(trace, name, inputs, &Weights::new()).remove(0);
+        [of(&self.trace), of(&self.expanded), program.call(name, inputs).remove(0)]
+    }
+}
+
+const WHO: [&str; 3] = ["eval", "converter", "iree"];
+
+/// Compares all three with the fixtures whose name starts so.
+fn check(start: &str) {
+    let all = all();
+    let program = all.built.load(&Weights::new());
+    let mut failures = Vec::new();
+    let mut count = 0;
+    for case in all.cases.iter().filter(|case| case.name.starts_with(start)) {
+        count += 1;
+        for (who, found) in WHO.iter().zip(all.answers(&program, &case.name, &case.inputs)) {
+            if let Some((index, expected, found)) = case.bound().first_violation(&case.answer, &found) {
+                failures
+                    .push(format!("{}: {who}'s element {index} is {found}, expected {expected}", case.name));
+            }
+        }
+    }
+    assert!(count > 0, "no fixture {start}");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn s9_sdpa_in_all_forms_equals_transformers() {
+    check("sdpa_");
+}
+
+#[test]
+fn s10_sdpa_equals_numpy_to_five_decimals() {
+    let all = all();
+    let program = all.built.load(&Weights::new());
+    for name in ["sdpa_s10", "sdpa_s10_masked"] {
+        let case = all.case(name);
+        assert_eq!(case.inputs[0].ty, ty("f32[1,1,2,4]"));
+        for (who, found) in WHO.iter().zip(all.answers(&program, name, &case.inputs)) {
+            for (expected, found) in case.answer.data.iter().zip(&found.data) {
+                assert!((expected - found).abs() < 5e-6, "{name} {who}: {found}, expected {expected}");
+            }
+        }
+    }
+}
+
+/// The rows of the last axis.
+fn rows(value: &Value) -> Vec<&[f64]> {
+    value.data.chunks(*value.ty.shape.last().unwrap()).collect()
+}
+
+#[test]
+fn s11_causal_query_0_sees_key_0_only() {
+    let all = all();
+    let program = all.built.load(&Weights::new());
+    let case = all.case("sdpa_s10_masked");
+    for (who, found) in WHO.iter().zip(all.answers(&program, &case.name, &case.inputs)) {
+        assert_eq!(rows(&found)[0], rows(&case.inputs[2])[0], "{who}: exactly the value of key 0");
+        assert_ne!(rows(&found)[1], rows(&case.inputs[2])[1], "{who}");
+    }
+}
+
+/// Which keys a query sees: one key and its value are replaced, and only the rows that see it change.
+fn sees(name: &str, sees: impl Fn(usize, usize) -> bool) {
+    let all = all();
+    let program = all.built.load(&Weights::new());
+    let case = all.case(name);
+    let before = all.answers(&program, name, &case.inputs);
+    let [k, v] = [1, 2].map(|i| &case.inputs[i]);
+    let keys = k.ty.shape[k.ty.rank() - 2];
+    let queries = case.answer.ty.shape[case.answer.ty.rank() - 2];
+    for key in 0..keys {
+        let replace = |x: &Value| {
+            let axis = x.ty.rank() - 2;
+            Value::from_fn(x.ty.clone(), |index| if index[axis] == key { 7.0 } else { x.at(index) })
+        };
+        let mut inputs = case.inputs.clone();
+        (inputs[1], inputs[2]) = (replace(k), replace(v));
+        let after = all.answers(&program, name, &inputs);
+        for ((who, before), after) in WHO.iter().zip(&before).zip(&after) {
+            for (row, (before, after)) in rows(before).into_iter().zip(rows(after)).enumerate() {
+                let query = row % queries;
+                assert_eq!(before != after, sees(query, key), "{name} {who}: query {query}, key {key}");
+            }
+        }
+    }
+}
+
+#[test]
+fn s11_causal_with_an_offset_sees_exactly_the_past() {
+    sees("sdpa_causal", |query, key| key <= query);
+    sees("sdpa_causal_offset", |query, key| key <= 5 + query);
+    sees("sdpa_causal_decode", |query, key| key <= 9 + query);
+}
+
+#[test]
+fn s12_explicit_additive_mask_of_rank_2_3_4() {
+    for name in ["sdpa_mask_rank2", "sdpa_mask_rank3", "sdpa_mask_rank4", "sdpa_bf16_mask"] {
+        check(name);
+    }
+    // The operand is not ignored: without it, the answer is another.
+    let all = all();
+    let program = all.built.load(&Weights::new());
+    for name in [
+        "sdpa_mask_rank2",
+        "sdpa_mask_rank2_row",
+        "sdpa_mask_rank3",
+        "sdpa_mask_rank4",
+        "sdpa_mask_rank4_batch",
+    ] {
+        let case = all.case(name);
+        let mut inputs = case.inputs.clone();
+        let mask = inputs.last_mut().unwrap();
+        mask.data.fill(0.0);
+        for (who, found) in WHO.iter().zip(all.answers(&program, name, &inputs)) {
+            assert!(
+                case.bound().first_violation(&case.answer, &found).is_some(),
+                "{name} {who} ignores the mask"
+            );
+        }
+    }
+}
+
+#[test]
+fn s13_sliding_window_past_its_length() {
+    let within = |window: usize, offset: usize| {
+        move |query: usize, key: usize| key <= offset + query && key + window > offset + query
+    };
+    sees("sdpa_sliding", within(4, 0));
+    sees("sdpa_sliding_one", within(1, 0));
+    sees("sdpa_sliding_offset", within(6, 11));
+    sees("sdpa_sliding_decode", within(5, 17));
+    sees("sdpa_sliding_wide", within(9, 0));
+    check("sdpa_sliding");
+}
+
+#[test]
+fn rms_norm_of_both_styles_equals_transformers() {
+    check("rms_norm_");
+}
+
+#[test]
+fn rope_equals_transformers() {
+    check("rope_");
+}
+
+#[test]
+fn silu_gelu_and_softmax_equal_torch() {
+    check("silu_");
+    check("gelu_tanh_");
+    check("softmax_");
+}
+
+/// HF takes cosine and sine in f32, where torch's may be one unit off.
+#[test]
+fn rope_tables_equal_transformers() {
+    let fixtures = fixtures();
+    let mut rows_compared = 0;
+    for case in fixtures.json.iter().filter(|case| case["op"] == "rope_table") {
+        let get = |name: &str| fixtures.tensor(case, name).unwrap();
+        let inv_freq: Vec<Real> = get("inv_freq").data.into_iter().map(Real).collect();
+        // Long tables of the narrow cases only: a table is computed whole.
+        let limit = if inv_freq.len() < 8 { usize::MAX } else { 8001 };
+        let positions = case["attributes"]["positions"].as_array().unwrap();
+        let positions: Vec<usize> = positions.iter().map(|p| p.as_u64().unwrap() as usize).collect();
+        let kept = |p: &&usize| **p < limit;
+        let length = positions.iter().filter(kept).max().unwrap() + 1;
+        for (part, name) in [(RopePart::Cos, "cos"), (RopePart::Sin, "sin")] {
+            let table = RopeTable { part, positions: length, scaling: Real(1.0), inv_freq: inv_freq.clone() };
+            let table = Literal::rope_table(ElementType::F32, table).to_value();
+            let expected = half(&get(name));
+            let expected = rows(&expected);
+            let table = rows(&table);
+            for (row, &position) in positions.iter().enumerate().filter(|(_, p)| kept(p)) {
+                let ty = TensorType::new(ElementType::F32, [inv_freq.len()]);
+                let expected = Value::new(ty.clone(), expected[row].iter().copied());
+                let found = Value::new(ty, table[position].iter().copied());
+                let violation = Bound::Ulps(1.0).first_violation(&expected, &found);
+                assert_eq!(violation, None, "{} {name} of position {position}", case["name"]);
+                rows_compared += 1;
+            }
+        }
+    }
+    assert!(rows_compared >= 50, "{rows_compared}");
+}
