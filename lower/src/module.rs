@@ -87,24 +87,24 @@ pub fn lower(trace: &Trace) -> Result<Module, LowerError> {
         bodies.push(writer.function(function, index, entry)?);
     }
     let signatures = trace.entries.iter().map(|&id| signature(trace.function(id))).collect();
-    let text = |locs: bool| {
-        let mut text = String::from("module @tracewright {\n");
-        for Parameter { key, ty } in &parameters {
-            let _ = writeln!(
-                text,
-                "  util.global private @\"{key}\" = #flow.parameter.named<\"model\"::\"{key}\"> : {}",
-                ty.mlir()
-            );
-        }
-        for (index, literal) in writer.globals.iter().enumerate() {
-            let _ = writeln!(text, "  util.global private @constant{index} = {}", literal.mlir());
-        }
-        for body in &bodies {
-            body.print(&mut text, locs);
-        }
-        text + "}\n"
-    };
-    Ok(Module { text: text(true), text_without_locs: text(false), signatures, parameters })
+    let mut text = String::from("module @tracewright {\n");
+    for Parameter { key, ty } in &parameters {
+        let _ = writeln!(
+            text,
+            "  util.global private @\"{key}\" = #flow.parameter.named<\"model\"::\"{key}\"> : {}",
+            ty.mlir()
+        );
+    }
+    for (index, literal) in writer.globals.iter().enumerate() {
+        let _ = writeln!(text, "  util.global private @constant{index} = {}", literal.mlir());
+    }
+    let mut text_without_locs = text.clone();
+    for body in &bodies {
+        body.print(&mut text, &mut text_without_locs);
+    }
+    text.push_str("}\n");
+    text_without_locs.push_str("}\n");
+    Ok(Module { text, text_without_locs, signatures, parameters })
 }
 
 fn signature(function: &Function) -> Signature {
@@ -133,19 +133,17 @@ struct Body {
 }
 
 impl Body {
-    fn print(&self, text: &mut String, locs: bool) {
+    fn print(&self, text: &mut String, without_locs: &mut String) {
         text.push_str(&self.header);
-        for (statement, provenance) in &self.statements {
-            text.push_str("    ");
-            text.push_str(statement);
-            if locs {
-                // A slash between levels, so that graph viewers show the model's own structure.
-                let path = provenance.path.replace('.', "/").replace("/*", ".*");
-                let _ = write!(text, " loc(\"{path}\"(\"{}\":{}:0))", provenance.file, provenance.line);
-            }
-            text.push('\n');
+        without_locs.push_str(&self.header);
+        for (statement, Provenance { path, file, line }) in &self.statements {
+            // A slash between levels, so that graph viewers show the model's own structure.
+            let path = path.replace('.', "/").replace("/*", ".*");
+            let _ = writeln!(text, "    {statement} loc(\"{path}\"(\"{file}\":{line}:0))");
+            let _ = writeln!(without_locs, "    {statement}");
         }
         text.push_str(&self.end);
+        without_locs.push_str(&self.end);
     }
 }
 

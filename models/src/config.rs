@@ -1,6 +1,7 @@
 //! `config.json`, key by key: each is read, in a written list of ignored keys, or an error.
 
 use std::cell::RefCell;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use ops::ElementType;
@@ -147,7 +148,12 @@ impl Keys {
         self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected: expected.into() });
     }
 
-    fn typed<T>(&self, key: &'static str, expected: &'static str, read: fn(&Value) -> Option<T>) -> Option<T> {
+    fn typed<T>(
+        &self,
+        key: &'static str,
+        expected: &'static str,
+        read: fn(&Value) -> Option<T>,
+    ) -> Option<T> {
         let value = self.get(key)?;
         let typed = read(value);
         if typed.is_none() {
@@ -165,7 +171,8 @@ impl Keys {
 
     /// A positive integer that may be missing.
     pub fn optional_count(&self, key: &'static str) -> Option<usize> {
-        let read = |value: &Value| value.as_u64().filter(|&n| n > 0 && n <= u32::MAX.into()).map(|n| n as usize);
+        let read =
+            |value: &Value| value.as_u64().filter(|&n| n > 0 && n <= u32::MAX.into()).map(|n| n as usize);
         self.typed(key, "a positive integer", read)
     }
 
@@ -205,17 +212,34 @@ impl Keys {
 
     /// The element type under `torch_dtype` (transformers 4) or `dtype` (transformers 5).
     pub fn element_type(&self) -> Option<ElementType> {
-        let (old, new) = (self.optional_text("torch_dtype"), self.optional_text("dtype"));
-        let word = new.or(old)?;
-        match word.trim_start_matches("torch.") {
-            "float32" => Some(ElementType::F32),
-            "float16" => Some(ElementType::F16),
-            "bfloat16" => Some(ElementType::Bf16),
-            other => {
-                self.refuse("dtype", format!("\"{other}\""), "float32, float16 or bfloat16");
-                None
+        let read = |key| {
+            let word = self.optional_text(key)?;
+            let found = match word.trim_start_matches("torch.") {
+                "float32" => Some(ElementType::F32),
+                "float16" => Some(ElementType::F16),
+                "bfloat16" => Some(ElementType::Bf16),
+                _ => None,
+            };
+            if found.is_none() {
+                self.refuse(key, format!("\"{word}\""), "float32, float16 or bfloat16");
             }
+            found
+        };
+        self.agreed(("dtype", read("dtype")), ("torch_dtype", read("torch_dtype")))
+    }
+
+    /// The value of a key that goes by two names: both may be there if they say the same.
+    pub fn agreed<T: PartialEq + Display>(
+        &self,
+        new: (&str, Option<T>),
+        old: (&str, Option<T>),
+    ) -> Option<T> {
+        if let (Some(new_value), Some(old_value)) = (&new.1, &old.1)
+            && new_value != old_value
+        {
+            self.refuse(old.0, old_value, format!("{new_value}, which `{}{}` says", self.prefix, new.0));
         }
+        new.1.or(old.1)
     }
 
     /// A nested object that may be missing.
@@ -231,24 +255,26 @@ impl Keys {
 
     /// Takes over the problems of a nested object, whose unread keys are problems too.
     pub fn close(&self, nested: Self) {
-        self.problems.borrow_mut().extend(nested.into_problems(&[], &[]));
+        self.problems.borrow_mut().extend(nested.into_problems(&[]));
     }
 
-    fn into_problems(self, ignored: &[&'static str], allowed: &[String]) -> Vec<KeyProblem> {
+    /// Takes over the problems of a nested object of which one key makes the others meaningless.
+    pub fn give_up(&self, nested: Self) {
+        self.problems.borrow_mut().extend(nested.problems.into_inner());
+    }
+
+    fn into_problems(self, ignored: &[&'static str]) -> Vec<KeyProblem> {
         let known = self.known.into_inner();
         let mut problems = self.problems.into_inner();
-        for key in self.map.keys() {
-            let name = format!("{}{key}", self.prefix);
-            if known.contains(&key.as_str()) || ignored.contains(&key.as_str()) || allowed.contains(&name) {
-                continue;
-            }
+        let named = |key: &str| known.contains(&key) || ignored.contains(&key);
+        for key in self.map.keys().filter(|key| !named(key)) {
             let candidates = known.iter().chain(ignored).filter(|k| !self.map.contains_key(**k));
             let nearest = candidates
                 .map(|candidate| (strsim::damerau_levenshtein(key, candidate), candidate))
                 .min()
                 .filter(|(distance, candidate)| *distance <= candidate.len() / 3)
                 .map(|(_, candidate)| (*candidate).to_owned());
-            problems.push(KeyProblem::Unknown { key: name, nearest });
+            problems.push(KeyProblem::Unknown { key: format!("{}{key}", self.prefix), nearest });
         }
         problems
     }
@@ -259,7 +285,9 @@ impl Keys {
     /// All problems: those kept, and each key that is neither read nor in `ignored` nor in `allowed`.
     pub fn finish(self, ignored: &[&'static str], allowed: &[String]) -> Result<(), ConfigError> {
         let path = self.path.clone();
-        let problems = self.into_problems(ignored, allowed);
+        let mut problems = self.into_problems(ignored);
+        problems
+            .retain(|problem| !matches!(problem, KeyProblem::Unknown { key, .. } if allowed.contains(key)));
         match problems.is_empty() {
             true => Ok(()),
             false => Err(ConfigError::Keys { path, problems }),

@@ -37,7 +37,8 @@ impl ModelConfig {
             let method = quantization.optional_text("quant_method").unwrap_or_else(|| "unknown".into());
             return Err(ConfigError::Quantized { path: file, method });
         }
-        let first = |value: &serde_json::Value| value.get(0).and_then(|name| name.as_str()).map(str::to_owned);
+        let first =
+            |value: &serde_json::Value| value.get(0).and_then(|name| name.as_str()).map(str::to_owned);
         let named = keys.get("architectures").and_then(first);
         // A config.json that was written by hand may name the family only.
         let family = || match keys.optional_text("model_type").as_deref() {

@@ -163,7 +163,7 @@ impl LlamaConfig {
             element: keys.element_type(),
         };
         let features = config.head_dim.unwrap_or(config.hidden_size / config.num_attention_heads);
-        if features % 2 != 0 {
+        if !features.is_multiple_of(2) {
             keys.refuse("head_dim", features, "an even number: rotary embedding pairs features");
         }
         keys.finish(IGNORED, allowed)?;

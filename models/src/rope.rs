@@ -40,14 +40,36 @@ pub struct RopeParameters {
 impl RopeParameters {
     /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (transformers 4).
     pub fn read(keys: &Keys, default_theta: f64) -> Self {
-        let old_theta = keys.optional_number("rope_theta");
-        let (old, new) = (keys.object("rope_scaling"), keys.object("rope_parameters"));
-        let Some(nested) = new.or(old) else {
-            return Self { theta: old_theta.unwrap_or(default_theta), scaling: RopeScaling::Default };
+        let theta = keys.optional_number("rope_theta");
+        let nested = |name| {
+            keys.object(name).map(|nested| Self::read_nested(keys, name, nested, theta, default_theta))
         };
-        let theta = nested.optional_number("rope_theta").or(old_theta).unwrap_or(default_theta);
-        let (old_type, new_type) = (nested.optional_text("type"), nested.optional_text("rope_type"));
-        let scaling = match new_type.or(old_type).as_deref() {
+        match (nested("rope_parameters"), nested("rope_scaling")) {
+            (Some(new), Some(old)) if new != old => {
+                keys.refuse(
+                    "rope_scaling",
+                    "another embedding than `rope_parameters`",
+                    "the same, or one of the two",
+                );
+                new
+            }
+            (Some(found), _) | (None, Some(found)) => found,
+            (None, None) => Self { theta: theta.unwrap_or(default_theta), scaling: RopeScaling::Default },
+        }
+    }
+
+    fn read_nested(
+        keys: &Keys,
+        name: &str,
+        nested: Keys,
+        outer_theta: Option<f64>,
+        default_theta: f64,
+    ) -> Self {
+        let inner = nested.optional_number("rope_theta");
+        let theta = keys.agreed((&format!("{name}.rope_theta"), inner), ("rope_theta", outer_theta));
+        let theta = theta.unwrap_or(default_theta);
+        let (new, old) = (nested.optional_text("rope_type"), nested.optional_text("type"));
+        let scaling = match nested.agreed(("rope_type", new), ("type", old)).as_deref() {
             None | Some("default") => RopeScaling::Default,
             Some("linear") => RopeScaling::Linear { factor: nested.number("factor") },
             Some("llama3") => RopeScaling::Llama3 {
@@ -58,6 +80,7 @@ impl RopeParameters {
             },
             Some(other) => {
                 nested.refuse("rope_type", format!("\"{other}\""), "one of default, linear, llama3");
+                keys.give_up(nested);
                 return Self { theta, scaling: RopeScaling::Default };
             }
         };

@@ -49,13 +49,20 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
-    fn at(&self, position: usize, column: usize) -> f64 {
+    /// One element, before it is rounded to the element type.
+    pub fn at(&self, position: usize, column: usize) -> f64 {
         let angle = f64::from((position as f32) * (self.inv_freq[column].0 as f32));
         let value = match self.part {
             RopePart::Cos => libm::cos(angle),
             RopePart::Sin => libm::sin(angle),
         };
         f64::from((value as f32) * (self.scaling.0 as f32))
+    }
+
+    /// All elements, row by row.
+    fn elements(&self) -> impl Iterator<Item = f64> {
+        let columns = self.inv_freq.len();
+        (0..self.positions).flat_map(move |position| (0..columns).map(move |column| self.at(position, column)))
     }
 }
 
@@ -101,6 +108,14 @@ impl Literal {
         }
     }
 
+    /// The rotary table, if it is one.
+    pub fn as_rope_table(&self) -> Option<&RopeTable> {
+        match &self.content {
+            Content::Rope(table) => Some(table),
+            _ => None,
+        }
+    }
+
     /// The little-endian storage.
     pub fn to_bytes(&self) -> Vec<u8> {
         let element = self.ty.element;
@@ -109,11 +124,8 @@ impl Literal {
             Content::Splat(bits) => (0..self.ty.count()).for_each(|i| element.store(&mut bytes, i, *bits)),
             Content::Dense(dense) => bytes.copy_from_slice(dense),
             Content::Rope(table) => {
-                let columns = table.inv_freq.len();
-                for i in 0..self.ty.count() {
-                    let value = table.at(i / columns, i % columns);
-                    element.store(&mut bytes, i, element.encode(value));
-                }
+                let elements = table.elements().enumerate();
+                elements.for_each(|(i, value)| element.store(&mut bytes, i, element.encode(value)));
             }
         }
         bytes
@@ -182,7 +194,8 @@ impl Literal {
             if reader.eat("bits") {
                 reader.expect("0x")?;
                 let digits = reader.take_while("hex digits", |c| c.is_ascii_hexdigit())?;
-                let bits = u32::from_str_radix(digits, 16).or_else(|_| reader.error("at most 8 hex digits"))?;
+                let bits =
+                    u32::from_str_radix(digits, 16).or_else(|_| reader.error("at most 8 hex digits"))?;
                 return Ok(Self::splat_bits(ty, bits));
             }
             let value = Real::parse(reader)?.0;
@@ -195,13 +208,15 @@ impl Literal {
                 _ => {
                     let digits = reader.take_while("hex digits", |c| c.is_ascii_hexdigit())?;
                     let pairs = digits.as_bytes().chunks(2);
-                    pairs.map(|p| p.iter().fold(0, |b, &d| b << 4 | (d as char).to_digit(16).unwrap_or(0) as u8)).collect()
+                    pairs
+                        .map(|p| {
+                            p.iter().fold(0, |b, &d| b << 4 | (d as char).to_digit(16).unwrap_or(0) as u8)
+                        })
+                        .collect()
                 }
             };
-            return Self::dense(ty.clone(), bytes).map_or_else(
-                || reader.error(format!("{} bytes for {ty}", ty.bytes())),
-                Ok,
-            );
+            return Self::dense(ty.clone(), bytes)
+                .map_or_else(|| reader.error(format!("{} bytes for {ty}", ty.bytes())), Ok);
         }
         reader.expect("rope_table")?;
         let part = RopePart::parse(reader)?;
@@ -219,9 +234,14 @@ impl Literal {
 
 fn push_hex(bytes: &[u8], out: &mut String) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for &byte in bytes {
-        out.push(DIGITS[usize::from(byte >> 4)] as char);
-        out.push(DIGITS[usize::from(byte & 15)] as char);
+    // In pieces: digit by digit, a table of a long context takes longer to write than to compute.
+    let mut piece = [0; 128];
+    for bytes in bytes.chunks(piece.len() / 2) {
+        for (digits, byte) in piece.chunks_exact_mut(2).zip(bytes) {
+            digits[0] = DIGITS[usize::from(byte >> 4)];
+            digits[1] = DIGITS[usize::from(byte & 15)];
+        }
+        out.push_str(std::str::from_utf8(&piece[..2 * bytes.len()]).unwrap_or_default());
     }
 }
 

@@ -1,0 +1,206 @@
+//! `config.json` in every spelling, and what is said of one that cannot be used.
+
+use std::path::{Path, PathBuf};
+
+use expect_test::{Expect, expect};
+use ops::ElementType;
+use serde_json::{Value, json};
+use tracewright_models::{LlamaConfig, ModelConfig, RopeParameters, RopeScaling};
+
+/// What a published Llama says and nothing that has a default.
+fn minimal() -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 11, "hidden_size": 24, "intermediate_size": 10, "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+    })
+}
+
+/// `minimal` with some keys changed, added, or (null) taken away.
+fn with(changes: Value) -> Value {
+    let mut config = minimal();
+    let keys = config.as_object_mut().unwrap();
+    for (key, value) in changes.as_object().unwrap() {
+        match value {
+            Value::Null => drop(keys.remove(key)),
+            value => drop(keys.insert(key.clone(), value.clone())),
+        }
+    }
+    config
+}
+
+fn read_text(text: &str, allowed: &[&str]) -> Result<LlamaConfig, String> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, text).unwrap();
+    let allowed: Vec<String> = allowed.iter().map(|key| key.to_string()).collect();
+    match ModelConfig::read(folder.path(), &allowed) {
+        Ok(ModelConfig::Llama(config)) => Ok(config),
+        Err(error) => Err(error.to_string().replace(path.to_str().unwrap(), "config.json")),
+    }
+}
+
+fn read(config: &Value) -> Result<LlamaConfig, String> {
+    read_text(&config.to_string(), &[])
+}
+
+fn published(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs").join(name)
+}
+
+#[test]
+fn defaults_are_those_of_transformers() {
+    let expected = LlamaConfig {
+        vocab_size: 11,
+        hidden_size: 24,
+        intermediate_size: 10,
+        num_hidden_layers: 2,
+        num_attention_heads: 6,
+        num_key_value_heads: 6,
+        head_dim: None,
+        rms_norm_eps: 1e-6,
+        rope: RopeParameters { theta: 10_000.0, scaling: RopeScaling::Default },
+        tie_word_embeddings: false,
+        attention_bias: false,
+        mlp_bias: false,
+        max_position_embeddings: 2048,
+        element: None,
+    };
+    assert_eq!(read(&minimal()), Ok(expected.clone()));
+    // Null is how transformers writes "the default".
+    let nulls =
+        r#""head_dim": null, "num_key_value_heads": null, "rope_scaling": null, "pad_token_id": null"#;
+    let text = minimal().to_string().replacen('{', &format!("{{{nulls},"), 1);
+    assert_eq!(read_text(&text, &[]), Ok(expected));
+}
+
+#[test]
+fn published_values() {
+    let ModelConfig::Llama(config) = ModelConfig::read(&published("llama-3.2-1b.json"), &[]).unwrap();
+    assert_eq!(
+        config,
+        LlamaConfig {
+            vocab_size: 128_256,
+            hidden_size: 2048,
+            intermediate_size: 8192,
+            num_hidden_layers: 16,
+            num_attention_heads: 32,
+            num_key_value_heads: 8,
+            head_dim: Some(64),
+            rms_norm_eps: 1e-5,
+            rope: RopeParameters {
+                theta: 500_000.0,
+                scaling: RopeScaling::Llama3 {
+                    factor: 32.0,
+                    low_freq_factor: 1.0,
+                    high_freq_factor: 4.0,
+                    original_max_position_embeddings: 8192.0,
+                },
+            },
+            tie_word_embeddings: true,
+            attention_bias: false,
+            mlp_bias: false,
+            max_position_embeddings: 131_072,
+            element: Some(ElementType::Bf16),
+        }
+    );
+}
+
+/// Each pair says the same: as published (transformers 4), and as transformers 5 writes it.
+#[test]
+fn old_and_new_spelling_are_equal() {
+    let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192});
+    let mut llama3_new = llama3.clone();
+    llama3_new["rope_theta"] = json!(5e5);
+    let pairs = [
+        (json!({"torch_dtype": "bfloat16"}), json!({"dtype": "bfloat16"})),
+        (json!({"torch_dtype": "float16"}), json!({"dtype": "torch.float16"})),
+        (json!({"rope_theta": 5e5}), json!({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}})),
+        (json!({"rope_theta": 10000}), json!({"rope_parameters": {"rope_theta": 10000.0}})),
+        (
+            json!({"rope_scaling": {"type": "linear", "factor": 2.0}}),
+            json!({"rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 10000}}),
+        ),
+        (json!({"rope_theta": 5e5, "rope_scaling": llama3}), json!({"rope_parameters": llama3_new})),
+        // transformers 4.45 writes both words.
+        (
+            json!({"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}}),
+            json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+        ),
+    ];
+    for (old, new) in pairs {
+        let (old_read, new_read) = (read(&with(old.clone())), read(&with(new.clone())));
+        assert!(old_read.is_ok(), "{old}: {old_read:?}");
+        assert_eq!(old_read, new_read, "{old} against {new}");
+    }
+}
+
+#[test]
+fn keys_without_meaning_are_ignored_and_allowed_ones_pass() {
+    let ignored = json!({
+        "_name_or_path": "x", "attention_dropout": 0.1, "bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": 0,
+        "initializer_range": 0.02, "model_type": "llama", "pretraining_tp": 1, "transformers_version": "5.0.0",
+        "use_cache": false, "hidden_act": "silu",
+    });
+    assert_eq!(read(&with(ignored)), read(&minimal()));
+
+    let text = with(json!({"sliding_window": 4096})).to_string();
+    assert!(read_text(&text, &[]).is_err());
+    assert_eq!(read_text(&text, &["sliding_window"]), read(&minimal()));
+    let nested = with(json!({"rope_scaling": {"type": "default", "beta": 1.0}})).to_string();
+    assert_eq!(read_text(&nested, &["rope_scaling.beta"]), read(&minimal()));
+    // The family alone will do for a file written by hand.
+    assert_eq!(read(&with(json!({"architectures": null, "model_type": "llama"}))), read(&minimal()));
+}
+
+fn check(changes: Value, expected: Expect) {
+    expected.assert_eq(&read(&with(changes)).expect_err("an error"));
+}
+
+#[test]
+fn m19_a_key_that_cannot_be_used_is_named() {
+    check(json!({"hidden_size": null}), expect![[""]]);
+    check(json!({"vocab_size": "many", "rms_norm_eps": -1e-5, "mlp_bias": 0}), expect![[""]]);
+    check(json!({"num_hidden_layers": 0}), expect![[""]]);
+    check(json!({"hidden_act": "gelu"}), expect![[""]]);
+    check(json!({"pretraining_tp": 2}), expect![[""]]);
+    check(json!({"head_dim": 5}), expect![[""]]);
+    check(json!({"num_atention_heads": 6, "num_attention_heads": null}), expect![[""]]);
+    check(json!({"sliding_window": 4096, "rope_tetha": 5e5}), expect![[""]]);
+    check(json!({"dtype": "float8_e4m3fn"}), expect![[""]]);
+    check(json!({"rope_scaling": {"type": "linear"}}), expect![[""]]);
+    check(json!({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}), expect![[""]]);
+    check(json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "facto": 2.0}}), expect![[""]]);
+    check(json!({"rope_scaling": 2.0}), expect![[""]]);
+    check(json!({"architectures": ["FooForCausalLM"]}), expect![[""]]);
+    check(json!({"architectures": []}), expect![[""]]);
+    check(json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}), expect![[""]]);
+    expect![[""]].assert_eq(&read_text("{\"vocab_size\": 1,", &[]).unwrap_err());
+    expect![[""]].assert_eq(&read_text("[]", &[]).unwrap_err());
+}
+
+/// Keys that do not fit each other, each named with both values.
+#[test]
+fn m19_keys_that_contradict_each_other() {
+    let mismatch = |changes: Value, expected: Expect| {
+        let said = match read(&with(changes)) {
+            Err(said) => said,
+            Ok(config) => {
+                let traced =
+                    ModelConfig::Llama(config).trace(ElementType::F32, &dsl::EntryPoint::all(1, 2, 4));
+                traced.expect_err("an error").kind.to_string()
+            }
+        };
+        expected.assert_eq(&said);
+    };
+    mismatch(json!({"num_key_value_heads": 4}), expect![[""]]);
+    mismatch(json!({"num_key_value_heads": 12}), expect![[""]]);
+    mismatch(json!({"hidden_size": 25}), expect![[""]]);
+    mismatch(json!({"hidden_size": 4}), expect![[""]]);
+    mismatch(json!({"torch_dtype": "float16", "dtype": "bfloat16"}), expect![[""]]);
+    mismatch(
+        json!({"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+        expect![[""]],
+    );
+}

@@ -1,0 +1,143 @@
+//! What a declaration says of element types and of kinds of layers holds in the whole trace.
+
+mod support;
+
+use dsl::{
+    Attend, Bf16, Bool, CausalLm, EntryPoint, F16, F32, Float, I8, I32, Kv, KvCache, MaskTerm, Position,
+    attend, model,
+};
+use lower::{expand, lower};
+use ops::ElementType;
+use support::*;
+use trace::{NodeKind, Trace};
+use tracewright_models::{Llama, ModelConfig, RopeParameters, RopeScaling};
+
+#[derive(Clone)]
+struct Config {
+    layers: usize,
+    kinds: usize,
+}
+
+model! {
+    /// A field of each element type; a head in f32; layers of as many kinds as the configuration says.
+    Net<T: Float>(Config) {
+        dims { V = 13, D = 10, H = 3, E = 4, L = layers }
+        cache { L of [H, E] }
+
+        embed: Embedding[V, D],
+        layers: [Layer; L],
+        half: Weight<F16>[D],
+        brain: Weight<Bf16>[D],
+        count: Weight<I32>[D],
+        small: Weight<I8>[D],
+        kept: Weight<Bool>[D],
+        lm_head: Linear<F32>[D -> V],
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
+            self.score(tokens, at, cache).at(S, at.count - 1)
+        }
+        fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
+            let rope = RopeParameters { theta: 100.0, scaling: RopeScaling::Default }.frequencies(self.dim(E));
+            let causal = Attend::causal(at, S, tokens.extent(S), &rope, cache.context);
+            let mut x = self.embed(tokens);
+            for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
+                let mut at = causal.clone();
+                if i % self.config.kinds > 0 {
+                    at.mask.push(MaskTerm::Window(2 + i % self.config.kinds));
+                }
+                x = layer.forward(x, &at, kv);
+            }
+            let shift = self.half().to::<F32>() + self.brain().to() + self.count().to() + self.small().to();
+            let x: dsl::Tensor<F32> = x.to();
+            self.lm_head(self.kept().select(x + shift, x))
+        }
+    }
+
+    Layer {
+        q: Linear[D -> H, E],
+        k: Linear[D -> H, E],
+        v: Linear[D -> H, E],
+        o: Linear[H, E -> D],
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let (k, v) = kv.append(at.rope(self.k(x)), self.v(x), at);
+            x + self.o(attend(at.rope(self.q(x)), k, v, at))
+        }
+    }
+}
+
+/// The element type that stands behind each key in the module's text.
+fn declared_in_text(text: &str, key: &str) -> String {
+    let head = format!("util.global private @\"{key}\" = ");
+    let line = text.lines().find(|line| line.trim_start().starts_with(&head)).expect("a global");
+    line.rsplit_once('x').expect("a shape").1.trim_end_matches('>').to_owned()
+}
+
+/// S3: a default for the whole model, and fields that fix their own.
+fn check_element_types<T: Float>(default: ElementType) {
+    let traced = Net::<T>::trace(&Config { layers: 2, kinds: 1 }, &EntryPoint::all(2, 3, 7)).unwrap();
+    let module = lower(&expand(&traced.trace).unwrap()).unwrap();
+    for (key, ty) in parameters(&traced.trace) {
+        let expected = match key.as_str() {
+            "half" => ElementType::F16,
+            "brain" => ElementType::Bf16,
+            "count" => ElementType::I32,
+            "small" => ElementType::I8,
+            "kept" => ElementType::I1,
+            "lm_head.weight" => ElementType::F32,
+            _ => default,
+        };
+        assert_eq!(ty.element, expected, "{key}");
+        assert_eq!(declared_in_text(&module.text, &key), expected.name(), "{key}");
+    }
+    let reparsed: Trace = traced.trace.to_string().parse().unwrap();
+    for function in &reparsed.functions {
+        for (name, ty) in function.inputs() {
+            let expected = match (name, ty.rank()) {
+                ("tokens", _) | (_, 0) => ElementType::I32,
+                _ => default,
+            };
+            assert_eq!(ty.element, expected, "{}: {name}", function.name);
+        }
+        // The residual stream never leaves the default.
+        for id in function
+            .ids()
+            .filter(|&id| function.name == "layer" && matches!(function.node(id).kind, NodeKind::Op(_)))
+        {
+            assert_eq!(function.node(id).ty().element, default, "{}", reparsed);
+        }
+    }
+    assert!(module.text.contains(&format!("xbf16>")) && module.text.contains("xi1>"));
+}
+
+#[test]
+fn s1_and_s3_placeholders_carry_the_declared_element_type() {
+    check_element_types::<F32>(ElementType::F32);
+    check_element_types::<F16>(ElementType::F16);
+    check_element_types::<Bf16>(ElementType::Bf16);
+}
+
+/// S3 for Llama: `--dtype` is the default of the whole model.
+#[test]
+fn s3_the_default_of_llama() {
+    let model = config(&published("llama-3.2-1b"));
+    for element in [ElementType::F32, ElementType::F16, ElementType::Bf16] {
+        let trace = model.trace(element, &EntryPoint::all(1, 2, 4)).unwrap().trace;
+        assert!(parameters(&trace).values().all(|ty| ty.element == element));
+    }
+    // A library names the type itself.
+    let ModelConfig::Llama(llama) = &model;
+    let typed = Llama::<F16>::trace(llama, &EntryPoint::all(1, 2, 4)).unwrap().trace;
+    assert_eq!(typed, model.trace(ElementType::F16, &EntryPoint::all(1, 2, 4)).unwrap().trace);
+}
+
+/// However deep the network is, a body runs once for each kind of layer and entry point.
+#[test]
+fn bodies_run_once_for_each_kind() {
+    for (layers, kinds) in [(1, 1), (6, 1), (6, 2), (24, 2), (7, 3)] {
+        let traced = Net::<F32>::trace(&Config { layers, kinds }, &EntryPoint::all(1, 3, 9)).unwrap();
+        assert_eq!(traced.body_runs, 3 * kinds, "{layers} layers of {kinds} kinds");
+        let counts = traced.trace.counts().unwrap();
+        assert_eq!((counts.functions, counts.parameters), (3 * (kinds + 1), 4 * layers + 7));
+    }
+}

@@ -1,0 +1,199 @@
+//! Llama: traced from its configuration alone, with the names and shapes of the checkpoint; and against transformers.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use dsl::{EntryPoint, Wanted};
+use lower::{expand, lower};
+use ops::{ElementType, TensorType, Value};
+use support::*;
+use trace::{Evaluation, NodeKind, evaluate};
+use tracewright_models::{LlamaConfig, ModelConfig};
+
+/// What a checkpoint of this configuration holds, written down from `modeling_llama.py`.
+fn checkpoint(c: &LlamaConfig) -> BTreeMap<String, Vec<usize>> {
+    let head = c.head_dim.unwrap_or(c.hidden_size / c.num_attention_heads);
+    let (queries, keys) = (c.num_attention_heads * head, c.num_key_value_heads * head);
+    let (d, f) = (c.hidden_size, c.intermediate_size);
+    let mut all = BTreeMap::from([
+        ("model.embed_tokens.weight".to_owned(), vec![c.vocab_size, d]),
+        ("model.norm.weight".to_owned(), vec![d]),
+    ]);
+    if !c.tie_word_embeddings {
+        all.insert("lm_head.weight".to_owned(), vec![c.vocab_size, d]);
+    }
+    for layer in 0..c.num_hidden_layers {
+        let mut linear = |name: &str, rows: usize, columns: usize, bias: bool| {
+            all.insert(format!("model.layers.{layer}.{name}.weight"), vec![rows, columns]);
+            if bias {
+                all.insert(format!("model.layers.{layer}.{name}.bias"), vec![rows]);
+            }
+        };
+        linear("self_attn.q_proj", queries, d, c.attention_bias);
+        linear("self_attn.k_proj", keys, d, c.attention_bias);
+        linear("self_attn.v_proj", keys, d, c.attention_bias);
+        linear("self_attn.o_proj", d, queries, c.attention_bias);
+        linear("mlp.gate_proj", f, d, c.mlp_bias);
+        linear("mlp.up_proj", f, d, c.mlp_bias);
+        linear("mlp.down_proj", d, f, c.mlp_bias);
+        for norm in ["input_layernorm", "post_attention_layernorm"] {
+            all.insert(format!("model.layers.{layer}.{norm}.weight"), vec![d]);
+        }
+    }
+    all
+}
+
+const PUBLISHED: [(&str, usize); 3] =
+    [("llama-3.2-1b", 1_235_814_400), ("llama-3.1-8b", 8_030_261_248), ("llama-3.1-405b", 405_853_388_800)];
+
+/// config.json alone, in a folder that cannot be written, becomes a module; all parameters are the checkpoint's.
+#[test]
+fn s4_weight_free() {
+    for (name, total) in PUBLISHED {
+        let folder = tempfile::tempdir().unwrap();
+        fs::copy(published(name), folder.path().join("config.json")).unwrap();
+        let writable = fs::metadata(folder.path()).unwrap().permissions();
+        let mut read_only = writable.clone();
+        read_only.set_readonly(true);
+        fs::set_permissions(folder.path(), read_only).unwrap();
+
+        let model = config(folder.path());
+        let ModelConfig::Llama(llama) = &model;
+        let traced = model.trace(ElementType::Bf16, &EntryPoint::all(1, 128, 2048)).unwrap();
+        let expanded = expand(&traced.trace).unwrap();
+        let module = lower(&expanded).unwrap();
+
+        let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
+        assert_eq!(files, ["config.json"]);
+        fs::set_permissions(folder.path(), writable).unwrap();
+
+        traced.trace.verify().unwrap();
+        let counts = traced.trace.counts().unwrap();
+        println!("{name}: {counts:?}, {:?}", module.histogram());
+        assert_eq!((counts.parameter_elements, counts.parameter_bytes), (total, 2 * total));
+        let found: BTreeMap<String, Vec<usize>> =
+            parameters(&traced.trace).into_iter().map(|(key, ty)| (key, ty.shape)).collect();
+        assert_eq!(found, checkpoint(llama));
+        assert_eq!(module.parameters, traced.trace.parameters().unwrap());
+        assert_eq!(traced.body_runs, 3, "one kind of layer in each of prefill, decode and score");
+        assert_eq!(traced.trace.functions.len(), 6);
+    }
+}
+
+/// Layers are calls of one function with the prefix of their weights.
+#[test]
+fn layers_are_calls() {
+    let model = config(&published("llama-3.2-1b"));
+    let traced = model.trace(ElementType::Bf16, &EntryPoint::all(1, 128, 2048)).unwrap();
+    let trace = traced.trace.with_entries(&["decode"]);
+    let decode = trace.entry("decode").unwrap();
+    let mut prefixes = Vec::new();
+    for id in decode.ids() {
+        if let NodeKind::Call { function, prefix } = &decode.node(id).kind {
+            assert_eq!(trace.function(*function).prefix, "model.layers.*");
+            assert_eq!(*decode.node(id).provenance.path, **prefix);
+            assert!(decode.node(id).provenance.file.ends_with("models/src/llama.rs"));
+            prefixes.push(prefix.clone());
+        }
+    }
+    let expected: Vec<String> = (0..16).map(|i| format!("model.layers.{i}")).collect();
+    assert_eq!(prefixes, expected);
+    let body = &trace.functions[0];
+    assert!(body.parameters().all(|p| p.key.starts_with("model.layers.*.")));
+}
+
+/// Every combination that a configuration may state has the checkpoint's names and shapes.
+#[test]
+fn optional_parts() {
+    for (tied, attention_bias, mlp_bias, head_dim) in [
+        (false, false, false, None),
+        (true, true, false, Some(14)),
+        (false, true, true, Some(2)),
+        (true, false, true, None),
+    ] {
+        let ModelConfig::Llama(base) = config(&fixture("llama-mqa"));
+        let (tie_word_embeddings, head_dim) = (tied, head_dim.or(base.head_dim));
+        let llama = LlamaConfig { tie_word_embeddings, attention_bias, mlp_bias, head_dim, ..base };
+        let trace =
+            ModelConfig::Llama(llama.clone()).trace(ElementType::F32, &EntryPoint::all(1, 2, 4)).unwrap();
+        let found: BTreeMap<String, Vec<usize>> =
+            parameters(&trace.trace).into_iter().map(|(key, ty)| (key, ty.shape)).collect();
+        assert_eq!(found, checkpoint(&llama));
+    }
+}
+
+/// Two runs give the same bytes; nothing in them tells where they were made.
+#[test]
+fn emission_is_deterministic() {
+    let text = || {
+        let model = config(&published("llama-3.2-1b"));
+        let trace = model.trace(ElementType::Bf16, &EntryPoint::all(1, 16, 32)).unwrap().trace;
+        let module = lower(&expand(&trace).unwrap()).unwrap();
+        [trace.to_string(), module.text, module.text_without_locs]
+    };
+    let first = text();
+    assert_eq!(first, text());
+    assert_eq!(first, std::thread::spawn(text).join().unwrap());
+    for text in &first {
+        assert!(!text.contains(env!("CARGO_MANIFEST_DIR")));
+        // Every file is named from its crate's folder on.
+        for file in text.split(" at \"").skip(1).chain(text.split("\"(\"").skip(1)) {
+            assert!(file.starts_with("models/src/") || file.starts_with("dsl/src/"), "{}", &file[..40]);
+        }
+    }
+}
+
+/// The evaluator's logits, at every position, are those of transformers.
+#[test]
+fn m7_the_oracle_of_llama() {
+    for name in ["llama-mha", "llama-mqa", "llama-tied", "llama-untied", "llama-bias", "llama-rope3"] {
+        let folder = fixture(name);
+        let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
+        let weights = files.filter(|file| {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            name.starts_with("model") && name.ends_with(".safetensors")
+        });
+        let weights: BTreeMap<String, Value> = weights.flat_map(|file| tensors(&file)).collect();
+        let golden: serde_json::Value =
+            serde_json::from_slice(&fs::read(folder.join("golden.json")).unwrap()).unwrap();
+        let expected = &tensors(&folder.join("golden.safetensors"))["prompts.0.logits"];
+
+        let token = |value: &serde_json::Value| value.as_f64().unwrap();
+        let list = |key: &str| golden["prompts"][0][key].as_array().unwrap().iter().map(token);
+        let mut tokens: Vec<f64> = list("prompt_tokens").chain(list("tokens")).collect();
+        tokens.truncate(expected.ty.shape[0]);
+        let length = tokens.len();
+        let score = EntryPoint {
+            name: "score".into(),
+            batch: 1,
+            chunk: length,
+            context: length + 3,
+            wanted: Wanted::All,
+        };
+        let trace = config(&folder).trace(ElementType::F32, &[score]).unwrap().trace;
+        // Layers as functions and inlined mean the same.
+        for trace in [trace.inlined(), trace] {
+            let inputs = trace.entry("score").unwrap().inputs();
+            let argument = |(name, ty): (&str, &TensorType)| match name {
+                "tokens" => Value::new(ty.clone(), tokens.iter().copied()),
+                "count" => Value::new(ty.clone(), [length as f64]),
+                _ => Value::from_fn(ty.clone(), |_| 0.0),
+            };
+            let arguments = inputs.into_iter().map(argument).collect();
+            let parameters = |key: &str| weights.get(key).cloned();
+            let evaluation = Evaluation { parameters: &parameters, watch: None };
+            let logits = evaluate(&trace, "score", arguments, evaluation).unwrap().swap_remove(0);
+            let columns = expected.ty.shape[1];
+            let rows = logits.data.chunks(columns).zip(expected.data.chunks(columns));
+            let worst = rows.enumerate().map(|(position, (found, wanted))| {
+                let off = found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                (off / wanted.iter().fold(0.0, |m: f64, x| m.max(x.abs())), position)
+            });
+            let (off, position) = worst.fold((0.0, 0), |a, b| if b.0 > a.0 { b } else { a });
+            println!("{name}: position {position} is worst, {off:.1e} of its largest logit");
+            assert!(off <= 1e-5, "{name}: position {position} is off by {off} of its largest logit");
+        }
+    }
+}
