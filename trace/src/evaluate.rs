@@ -39,12 +39,14 @@ fn list(types: &[TensorType]) -> String {
     types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
 }
 
+type Watch<'a> = dyn FnMut(&Provenance, &str, &Value) + 'a;
+
 /// What an evaluation needs beside arguments.
 pub struct Evaluation<'a> {
     /// The value of a parameter, by its checkpoint key.
     pub parameters: &'a dyn Fn(&str) -> Option<Value>,
     /// Called with each value of each operation, and the parameter prefix of the call that it happens in.
-    pub watch: Option<&'a mut dyn FnMut(&Provenance, &str, &Value)>,
+    pub watch: Option<&'a mut Watch<'a>>,
 }
 
 /// The results of entry point `name` for `arguments`.

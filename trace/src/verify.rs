@@ -17,7 +17,7 @@ pub enum VerifyError {
         /// Where the node comes from.
         provenance: Provenance,
         /// What the operation says.
-        source: InferError,
+        source: Box<InferError>,
     },
     /// A node has another type than its operation gives it.
     #[error("`{function}` %{node} ({}, {}:{}): its type is `{found}`, expected `{expected}`",
@@ -117,7 +117,7 @@ impl Trace {
                 function: function.name.clone(),
                 node: id.index(),
                 provenance: node.provenance.clone(),
-                source,
+                source: Box::new(source),
             })?],
             NodeKind::Call { function: callee, .. } => {
                 if callee.0 as usize >= at {
