@@ -29,3 +29,8 @@ mod plan;
 pub mod random;
 
 pub use plan::{Plan, PlanError};
+
+/// The Rust in the README is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -177,7 +177,12 @@ impl CompileOptions {
         match tiled {
             true => Self { target, ..Self::default() },
             false => {
-                let flags = ["--iree-opt-data-tiling=false", "--iree-opt-level=O1"];
+                // Without the last one every weight is transposed, and so copied, at load.
+                let flags = [
+                    "--iree-opt-data-tiling=false",
+                    "--iree-opt-level=O1",
+                    "--iree-opt-aggressively-propagate-transposes",
+                ];
                 Self { target, flags: flags.map(String::from).into() }
             }
         }
