@@ -40,6 +40,9 @@ struct Arguments {
     /// Proceed although config.json has this unknown key; may be repeated
     #[arg(long, value_name = "KEY")]
     allow_config_key: Vec<String>,
+    /// Write every layer out instead of calling one function for each kind
+    #[arg(long)]
+    inline: bool,
     /// Leave out source locations in the module text
     #[arg(long)]
     no_locs: bool,
@@ -124,6 +127,9 @@ fn dump(arguments: &Arguments, model: &std::path::Path) -> Result<String, Error>
     let mut trace: Trace = plan.trace()?.trace;
     if let Some(entry) = &arguments.entry {
         trace = trace.with_entries(&[entry]);
+    }
+    if arguments.inline {
+        trace = trace.inlined();
     }
     let expanded = lower::expand(&trace)?;
     if arguments.emit == Emit::Mlir {
