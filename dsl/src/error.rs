@@ -50,7 +50,7 @@ pub enum BuildError {
 #[error("{kind}\n  in `{}` at {}:{}", .provenance.path, .provenance.file, .provenance.line)]
 pub struct TraceError {
     /// What.
-    pub kind: TraceErrorKind,
+    pub kind: Box<TraceErrorKind>,
     /// The field path, and the line of Rust.
     pub provenance: Provenance,
 }

@@ -86,7 +86,7 @@ pub(crate) fn trace_fallible(
 ) -> Result<(Trace, usize), TraceError> {
     let here = || Provenance::new("", "", 0);
     if OPEN.with_borrow(|open| open.is_some()) {
-        return Err(TraceError { kind: TraceErrorKind::Nested, provenance: here() });
+        return Err(TraceError { kind: Box::new(TraceErrorKind::Nested), provenance: here() });
     }
     let id = TRACES.fetch_add(1, Ordering::Relaxed);
     OPEN.set(Some(Tracer {
@@ -105,9 +105,9 @@ pub(crate) fn trace_fallible(
     let recorded = record();
     let tracer = OPEN.take();
     drop(guard);
-    recorded.map_err(|kind| TraceError { kind, provenance: here() })?;
+    recorded.map_err(|kind| TraceError { kind: Box::new(kind), provenance: here() })?;
     let Some(tracer) = tracer else {
-        return Err(TraceError { kind: TraceErrorKind::Closed, provenance: here() });
+        return Err(TraceError { kind: Box::new(TraceErrorKind::Closed), provenance: here() });
     };
     match tracer.error {
         Some(error) => Err(error),
@@ -231,7 +231,7 @@ impl Tracer {
     ) -> Raw {
         if self.error.is_none() {
             let provenance = self.provenance(None, location);
-            self.error = Some(TraceError { kind: kind.into(), provenance });
+            self.error = Some(TraceError { kind: Box::new(kind.into()), provenance });
         }
         Raw::POISON
     }

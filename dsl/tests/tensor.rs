@@ -1,5 +1,6 @@
 //! Recording by hand, without `model!`: alignment by name, the first error and its place, handles out of place,
 //! repeated blocks.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -260,7 +261,7 @@ fn handles_of_another_function_are_refused() {
         other.unwrap_or(x) + x
     };
     let error = Toy::trace(&Ok(Rc::new(body)), &entries(&["first", "second"])).unwrap_err();
-    assert_eq!(error.kind, TraceErrorKind::Stranger);
+    assert_eq!(*error.kind, TraceErrorKind::Stranger);
     // A repeated body that captures a tensor instead of taking it as an argument.
     let layer = |x: Tensor<F32>, captured: Tensor<F32>| {
         block(&Scope::root("").element("layers", 0), "Layer::forward", x, move |x: Tensor<F32>| x + captured)
@@ -285,7 +286,7 @@ fn a_trace_within_a_trace_is_refused() {
     let inner = Rc::new(Cell::new(None));
     let seen = inner.clone();
     let outer = traced(move |x| {
-        seen.set(Some(traced(|x| x).map(|_| ()).unwrap_err().kind));
+        seen.set(Some(*traced(|x| x).map(|_| ()).unwrap_err().kind));
         x
     });
     assert_eq!(inner.take(), Some(TraceErrorKind::Nested));
@@ -296,7 +297,7 @@ fn a_trace_within_a_trace_is_refused() {
 fn a_tensor_outside_of_any_function_is_refused() {
     let body = || assert_eq!(Tensor::<F32>::scalar(1.0).exp().extent(B), 0);
     let error = tracewright_dsl::trace(body).unwrap_err();
-    assert_eq!(error.kind, TraceErrorKind::Closed);
+    assert_eq!(*error.kind, TraceErrorKind::Closed);
     assert_eq!(Tensor::<F32>::scalar(1.0).exp().extent(B), 0);
     recorded(|x| x);
 }
@@ -317,7 +318,7 @@ fn a_configuration_that_does_not_divide_is_refused() {
     assert!(divide(("hidden_size", 100), ("num_attention_heads", 0)).is_err());
     assert_eq!(divide(("hidden_size", 100), ("num_attention_heads", 4)), Ok(25));
     let refused = Toy::trace(&Err(error.clone()), &entries(&["main"])).unwrap_err();
-    assert_eq!(refused.kind, TraceErrorKind::Build(error));
+    assert_eq!(*refused.kind, TraceErrorKind::Build(error));
 }
 
 /// Layers 0 … n − 1: x · w + kind(i).
@@ -391,7 +392,7 @@ fn elements_that_differ_are_found() {
         let error = traced(differing(at)).unwrap_err();
         let expected =
             TraceErrorKind::Unequal { block: "Layer::forward".into(), prefix: format!("layers.{at}") };
-        assert_eq!(error.kind, expected);
+        assert_eq!(*error.kind, expected);
     }
     assert!(refused(differing(0)).starts_with("`Layer::forward` at `layers.1` records something else"));
 }

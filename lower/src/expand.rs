@@ -26,13 +26,14 @@ fn expand_function(function: &Function) -> Result<Function, LowerError> {
         }
         let operands: Vec<NodeId> = function.operands(id).iter().map(|o| ids[o.index()]).collect();
         let mut builder = Builder { function: &mut expanded, provenance: node.provenance.clone() };
-        let converted =
-            match &node.kind {
-                NodeKind::Op(op) => convert(&mut builder, op, &operands).map_err(|source| {
-                    LowerError::Infer { function: function.name.clone(), node: id.index(), source }
-                })?,
-                kind => builder.push(kind.clone(), node.types.clone(), &operands),
-            };
+        let converted = match &node.kind {
+            NodeKind::Op(op) => convert(&mut builder, op, &operands).map_err(|source| LowerError::Infer {
+                function: function.name.clone(),
+                node: id.index(),
+                source: Box::new(source),
+            })?,
+            kind => builder.push(kind.clone(), node.types.clone(), &operands),
+        };
         if expanded.node(converted).axes.is_empty() {
             expanded.node_mut(converted).axes = node.axes.clone();
         }

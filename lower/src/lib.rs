@@ -24,7 +24,7 @@ pub enum LowerError {
         /// The node.
         node: usize,
         /// What the operation says.
-        source: ops::InferError,
+        source: Box<ops::InferError>,
     },
     /// A composite op, which has no spelling.
     #[error("`{function}` %{node}: `{op}` is a composite; `expand` the trace before it is lowered")]

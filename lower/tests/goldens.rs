@@ -1,5 +1,6 @@
 //! What each converter, each function and each movement of data lowers to. Extents differ pairwise, so that a
 //! swapped axis shows.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

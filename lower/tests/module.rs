@@ -1,4 +1,5 @@
 //! What holds of every module: weights, functions and calls, locations, and what never occurs.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

@@ -1,5 +1,6 @@
 //! The composites and functions against the answers of transformers, torch and NumPy in `fixtures/ops`: the
 //! reference meaning, the converters, and IREE.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Forms of the lowered text that other systems got wrong, accepted by iree-compile and computing what they mean.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Every good example of every operation, through IREE: within the operation's bound of the evaluator.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

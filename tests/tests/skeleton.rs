@@ -1,5 +1,6 @@
 //! The whole way, without weights from files: a network written with the dsl's handles, recorded, lowered,
 //! compiled and run; a small transformer on this machine and for another one.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Random sound traces over the whole list of operations: they verify, and print and read back equal.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use ops::{Attribute as _, Op, Reader, TensorType};
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
 //! What a sound trace is, and what it means.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use ops::ops::{Binary, BinaryKind};
 use ops::{ElementType, TensorType, Value};

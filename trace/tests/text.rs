@@ -1,4 +1,5 @@
 //! The text form: what is printed reads back equal, and what cannot be read says where.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use ops::{ElementType, Literal, Real, RopePart, RopeTable, TensorType};
 use tracewright_trace::*;

@@ -1,4 +1,5 @@
 //! Traces of one operation or function, and what they lower to.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use ops::{Attribute as _, InferError, Op, Reader, TensorType};

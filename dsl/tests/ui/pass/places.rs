@@ -61,7 +61,7 @@ fn main() {
         let marked = include_str!("places.rs").lines().position(|line| line.ends_with("// fault 2, fault 3") && (2..=3).contains(&fault) || line.ends_with(&format!("// fault {fault}")));
         assert_eq!(Some(error.provenance.line as usize), marked.map(|index| index + 1), "fault {fault}: {error}");
         assert!(error.provenance.file.ends_with("places.rs"), "{error}");
-        let signature = matches!(error.kind, TraceErrorKind::Signature { .. });
+        let signature = matches!(*error.kind, TraceErrorKind::Signature { .. });
         assert_eq!(signature, [0, 2, 3].contains(&fault), "{error}");
     }
     Net::<F32>::trace(&Config { fault: 5 }, &EntryPoint::all(2, 3, 7)).unwrap_or_else(|error| panic!("{error}"));
