@@ -1,5 +1,6 @@
 //! Mistakes are reported at the token that is wrong. Each case marks it in a comment below its line:
 //! `//   ^^^^ part of the message`; rustc's own report, kept beside the case, must point there too.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
 use std::path::Path;
