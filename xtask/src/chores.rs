@@ -41,7 +41,7 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     let tools = setup(root)?;
     let story = ["-p", "Once upon a time", "-n", "200"].map(String::from);
     let args = if args.is_empty() { &story[..] } else { args };
-    let what = ["--release", "--features", "iree", "--bin", "tracewright"];
+    let what = ["--features", "iree", "--bin", "tracewright"];
     step(
         "build (a few minutes the first time: it builds the IREE runtime)",
         cargo(root, &["build"]).args(what).env("PATH", &tools.path),
@@ -54,6 +54,8 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
             .args(args)
             .arg("--iree-compile")
             .arg(&tools.iree_compile)
+            .arg("--cache")
+            .arg(root.join(".tracewright/cache"))
             .env("PATH", &tools.path),
     )
 }
@@ -105,7 +107,7 @@ pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
         reference.arg("--bf16");
     }
     step("reference", &mut reference)?;
-    let bin = ["--release", "--package", "tracewright-tests", "--bin", "parity", "--"];
+    let bin = ["--package", "tracewright-tests", "--bin", "parity", "--"];
     step("compare", cargo(root, &["run"]).args(bin).arg(&out).env("PATH", &tools.path))
 }
 
