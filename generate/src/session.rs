@@ -313,8 +313,11 @@ impl<'a> Session<'a> {
         let zeros = |ty| Buffer::zeros(&self.network.runtime, ty);
         self.state = self.network.state.iter().map(zeros).collect::<Result<_, _>>()?;
         let seen = std::mem::take(&mut self.tokens);
-        self.advance(&seen, Want::Nothing)?;
-        Ok(())
+        let shown = self.advance(&seen, Want::Nothing);
+        if shown.is_err() {
+            (self.state, self.tokens) = (Vec::new(), seen);
+        }
+        shown.map(drop)
     }
 }
 

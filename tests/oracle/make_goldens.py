@@ -1,4 +1,4 @@
-"""Write the committed fixtures: `python make_goldens.py [demo] [random] [ops]` (all three without arguments)."""
+"""Write the committed fixtures: `python make_goldens.py [demo] [random] [bf16] [ops]` (all of them without arguments)."""
 
 import shutil
 import sys
@@ -37,10 +37,19 @@ def random_models():
         print(f"{name}: smallest gap {min(p['min_gap'] for p in prompts):.2e}, {size / 1e3:.0f} kB, {time.time() - start:.1f} s", flush=True)
 
 
+def bf16_model():
+    """Bf16 weights over 200 positions, with the error of HF's own bf16 run: one case as `parity.py --bf16` makes them."""
+    out = FIXTURES / "bf16"
+    shutil.rmtree(out, ignore_errors=True)
+    write_case(out, 7, 64, 256, [200], steps=1, bf16=True, **{**BASE, **dict(vocab_size=131, max_position_embeddings=256, storage="bf16")})
+
+
 def main():
-    parts = sys.argv[1:] or ["random", "ops", "demo"]
+    parts = sys.argv[1:] or ["random", "bf16", "ops", "demo"]
     if "random" in parts:
         random_models()
+    if "bf16" in parts:
+        bf16_model()
     if "ops" in parts:
         import ops
 

@@ -1,1 +1,4 @@
 //! Evidence that spans crates.
+
+pub mod golden;
+pub mod rewrite;

@@ -1,0 +1,109 @@
+//! `parity DIR`: whether we answer as transformers did, for each case that `tests/oracle/parity.py` put into DIR.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::Deserialize;
+use tracewright::ops::ElementType;
+use tracewright_tests::golden::{self, ALL, BF16_FACTOR, Golden, Result, Sizes};
+
+#[derive(Deserialize)]
+struct Index {
+    cases: Vec<String>,
+}
+
+/// What became of the cases so far.
+#[derive(Default)]
+struct Summary {
+    failed: Vec<String>,
+    worst: f64,
+    at: String,
+    gap: Option<f32>,
+    rows: usize,
+    ours: Vec<f64>,
+    theirs: Vec<f64>,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [folder] = &arguments[..] else {
+        eprintln!("usage: parity DIR, where `tests/oracle/parity.py --out DIR` wrote its cases");
+        return ExitCode::from(2);
+    };
+    match run(Path::new(folder)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(folder: &Path) -> Result<bool> {
+    let index = folder.join("index.json");
+    let text = std::fs::read(&index).map_err(|e| format!("cannot read `{}`: {e}", index.display()))?;
+    let Index { cases } = serde_json::from_slice(&text)?;
+    let mut summary = Summary::default();
+    for name in &cases {
+        match case(&folder.join(name), &mut summary) {
+            Ok((line, passes)) => {
+                println!("{} {name} {line}", if passes { "pass" } else { "FAIL" });
+                if !passes {
+                    summary.failed.push(name.clone());
+                }
+            }
+            Err(error) => {
+                println!("FAIL {name} {error}");
+                summary.failed.push(name.clone());
+            }
+        }
+    }
+    let Summary { failed, worst, at, gap, rows, ours, theirs } = summary;
+    let count = cases.len();
+    if rows > 0 {
+        println!(
+            "{count} cases, {rows} rows of f32 logits: worst error {worst:.1e} of the largest logit ({at}),"
+        );
+        println!("smallest gap between first and second logit {:.1e}", gap.unwrap_or_default());
+    }
+    let mut passes = failed.is_empty() && count > 0;
+    if !theirs.is_empty() {
+        let (ours, theirs, positions) = (golden::mean(&ours), golden::mean(&theirs), theirs.len());
+        let ratio = ours / theirs;
+        println!(
+            "{count} cases, {positions} positions in bf16: mean of the largest error {ours:.5}, of transformers' own \
+             bf16 {theirs:.5}, ratio {ratio:.3}, at most {BF16_FACTOR}"
+        );
+        passes &= ratio <= BF16_FACTOR;
+    }
+    println!(
+        "{}",
+        if passes { "parity: passed".into() } else { format!("parity: FAILED {}", failed.join(" ")) }
+    );
+    Ok(passes)
+}
+
+fn case(folder: &Path, summary: &mut Summary) -> Result<(String, bool)> {
+    let golden = Golden::of(folder)?;
+    let mut sizes = Sizes::of(&golden);
+    let subject = golden::build(folder, &sizes, ALL, Ok)?;
+    let report = golden::check(&golden, &subject)?;
+    summary.rows += report.rows;
+    let (error, prompt, position) = report.worst;
+    if error > summary.worst {
+        summary.worst = error;
+        summary.at = format!("{} prompt {prompt} position {position}", golden.name);
+    }
+    summary.gap = Some(summary.gap.map_or(report.gap, |gap| gap.min(report.gap)));
+    let mut line = format!("c {} N {} {}: {report}", golden.chunk, golden.context, golden.storage);
+    if golden.reference(0)?.bf16_max_error.is_some() {
+        sizes.element = ElementType::Bf16;
+        let subject = golden::build(folder, &sizes, ALL, Ok)?;
+        let (ours, theirs) = golden::bf16_errors(&golden, &subject)?;
+        line += &format!("; bf16 ratio {:.3}", golden::mean(&ours) / golden::mean(&theirs));
+        summary.ours.extend(ours);
+        summary.theirs.extend(theirs);
+    }
+    Ok((line, report.passes()))
+}

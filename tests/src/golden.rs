@@ -1,0 +1,370 @@
+//! Goldens: what Hugging Face transformers answered (`tests/oracle/README.md`), and whether we answer the same.
+
+use std::error::Error;
+use std::fmt;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use safetensors::SafeTensors;
+use serde::Deserialize;
+use tracewright::bake::{BakeOptions, Baked, bake};
+use tracewright::export;
+use tracewright::generate::{GenerateOptions, Network, Session};
+use tracewright::irpa::{Archive, Checkpoint};
+use tracewright::lower::{self, Module};
+use tracewright::models::ModelConfig;
+use tracewright::ops::ElementType;
+use tracewright::runtime::{self, Cache, CompileOptions, Compiler, Device, Program, Runtime};
+use tracewright::trace::Trace;
+use tracewright::{Plan, PlanError};
+
+/// What keeps a comparison from being made; a difference is not an error but part of a [`Report`].
+pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// How far a logit may be from the reference's, in units of the row's largest magnitude.
+pub const BOUND: f64 = 1e-5;
+
+/// How many times the mean error of transformers' own bf16 run ours may have.
+pub const BF16_FACTOR: f64 = 1.1;
+
+/// A golden and the model that it is of.
+#[derive(Debug, Deserialize)]
+pub struct Golden {
+    /// The case.
+    pub name: String,
+    /// The element type of the checkpoint.
+    #[serde(deserialize_with = "element")]
+    pub storage: ElementType,
+    /// The number of token ids.
+    pub vocab_size: usize,
+    /// The prefill chunk that the prompts are laid around.
+    pub chunk: usize,
+    /// The context that they are laid around.
+    pub context: usize,
+    /// The prompts and what follows them.
+    pub prompts: Vec<Prompt>,
+    /// The directory of the model.
+    #[serde(skip)]
+    pub model: PathBuf,
+    #[serde(skip)]
+    tensors: Vec<u8>,
+}
+
+/// A prompt and what follows it.
+#[derive(Debug, Deserialize)]
+pub struct Prompt {
+    /// The text, where there is one.
+    pub prompt: Option<String>,
+    /// Whether the text is not of the kind that the model was trained on.
+    #[serde(default)]
+    pub outside: bool,
+    /// Its tokens.
+    pub prompt_tokens: Vec<u32>,
+    /// The greedy continuation.
+    pub tokens: Vec<u32>,
+    /// The continuation as text, where the model has a tokenizer.
+    pub text: Option<String>,
+}
+
+fn element<'de, D: serde::Deserializer<'de>>(from: D) -> std::result::Result<ElementType, D::Error> {
+    String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+}
+
+/// The checkout.
+pub fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+impl Golden {
+    /// The golden at `json`, with its tensors beside it, of the model in a directory.
+    pub fn open(model: &Path, json: &Path) -> Result<Self> {
+        let read = |path: &Path| fs::read(path).map_err(|e| format!("cannot read `{}`: {e}", path.display()));
+        let golden = serde_json::from_slice(&read(json)?)?;
+        Ok(Self { model: model.into(), tensors: read(&json.with_extension("safetensors"))?, ..golden })
+    }
+
+    /// The golden in a directory that is a model too.
+    pub fn of(model: &Path) -> Result<Self> {
+        Self::open(model, &model.join("golden.json"))
+    }
+
+    /// A golden of `tests/fixtures`.
+    pub fn fixture(name: &str) -> Result<Self> {
+        Self::of(&repository().join("tests/fixtures").join(name))
+    }
+
+    /// The golden of the shipped model.
+    pub fn demo() -> Result<Self> {
+        Self::open(&repository().join("demo"), &repository().join("tests/fixtures/demo.json"))
+    }
+
+    /// What is known of the logits of a prompt's positions.
+    pub fn reference(&self, prompt: usize) -> Result<Reference> {
+        let tensors = SafeTensors::deserialize(&self.tensors)?;
+        let words = |name: &str| -> Option<Vec<[u8; 4]>> {
+            let tensor = tensors.tensor(&format!("prompts.{prompt}.{name}")).ok()?;
+            Some(tensor.data().as_chunks().0.to_vec())
+        };
+        let floats = |name: &str| words(name).map(|w| w.into_iter().map(f32::from_le_bytes).collect());
+        let ids = words("top_ids").map(|w| w.into_iter().map(|id| u32::from_le_bytes(id) as usize).collect());
+        let reference = Reference {
+            vocabulary: self.vocab_size,
+            logits: floats("logits"),
+            top: ids.zip(floats("top_logits")).zip(floats("max_abs")),
+            bf16_max_error: floats("bf16_max_error"),
+        };
+        match reference.logits.is_none() && reference.top.is_none() {
+            true => Err(format!("golden `{}` has nothing about prompt {prompt}", self.name).into()),
+            false => Ok(reference),
+        }
+    }
+}
+
+/// The logits of one prompt, in full or the largest of each row.
+pub struct Reference {
+    vocabulary: usize,
+    logits: Option<Vec<f32>>,
+    top: Option<((Vec<usize>, Vec<f32>), Vec<f32>)>,
+    /// The largest error in each row of transformers' own bf16 run.
+    pub bf16_max_error: Option<Vec<f32>>,
+}
+
+/// How many logits a digest keeps of each row.
+const TOP: usize = 8;
+
+impl Reference {
+    /// The whole row of a position, where it is stored.
+    pub fn row(&self, position: usize) -> Option<&[f32]> {
+        Some(&self.logits.as_ref()?[position * self.vocabulary..][..self.vocabulary])
+    }
+
+    /// The largest error in a row, in units of the row's largest magnitude.
+    pub fn error(&self, position: usize, found: &[f32]) -> f64 {
+        let full = self.row(position).map_or(0.0, |row| max_error(row, found) / largest(row));
+        let top = self.top.as_ref().map_or(0.0, |((ids, logits), max_abs)| {
+            let range = position * TOP..(position + 1) * TOP;
+            let (ids, logits, scale) = (&ids[range.clone()], &logits[range], f64::from(max_abs[position]));
+            let of_top = max_error(logits, &ids.iter().map(|&id| found[id]).collect::<Vec<_>>());
+            let rest = found.iter().enumerate().filter(|(id, _)| !ids.contains(id)).map(|(_, x)| *x);
+            let above = f64::from(rest.fold(f32::NEG_INFINITY, f32::max) - logits[TOP - 1]);
+            of_top.max(above).max((largest(found) - scale).abs()) / scale
+        });
+        let error = full.max(top);
+        // What is no number compares with nothing.
+        if found.iter().all(|x| x.is_finite()) { error } else { f64::INFINITY }
+    }
+}
+
+fn largest(row: &[f32]) -> f64 {
+    row.iter().fold(0.0, |max, x| f64::from(x.abs()).max(max))
+}
+
+/// max |a − b|
+pub fn max_error(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len(), "rows of different vocabularies");
+    a.iter().zip(b).fold(0.0, |max, (a, b)| (f64::from(*a) - f64::from(*b)).abs().max(max))
+}
+
+/// A model that is compiled, baked and loaded.
+pub struct Subject {
+    /// The network.
+    pub network: Network,
+    /// The program it calls.
+    pub program: Program,
+    /// The device.
+    pub runtime: Runtime,
+    /// The module it was compiled from.
+    pub module: Module,
+    /// Its weights.
+    pub archive: Archive,
+    /// What the bake did.
+    pub baked: Baked,
+    _folder: tempfile::TempDir,
+}
+
+/// The entry points of a network that answers for every position.
+pub const ALL: &[&str] = &["prefill", "decode", "score"];
+
+/// What a model is built with.
+pub struct Sizes {
+    /// The type of weights and activations.
+    pub element: ElementType,
+    /// Tokens that one prefill takes.
+    pub chunk: usize,
+    /// The longest sequence.
+    pub context: usize,
+}
+
+impl Sizes {
+    /// Those that a golden's prompts are laid around, in f32.
+    pub fn of(golden: &Golden) -> Self {
+        Self { element: ElementType::F32, chunk: golden.chunk, context: golden.context }
+    }
+}
+
+/// Builds a model as the command line does; `edit` may change the trace that is lowered.
+pub fn build(
+    model: &Path,
+    sizes: &Sizes,
+    entries: &[&str],
+    edit: impl FnOnce(Trace) -> Result<Trace>,
+) -> Result<Subject> {
+    let config = ModelConfig::read(model, &[])?;
+    let plan = Plan::new(config, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
+    let trace = edit(plan.trace()?.trace.with_entries(entries))?;
+    let module = lower::expand(&trace).and_then(|trace| lower::lower(&trace)).map_err(PlanError::from)?;
+
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("model.irpa");
+    let checkpoint = Checkpoint::open(model)?;
+    let baked =
+        bake(&checkpoint, &module.parameters, &plan.model.ignorable(), &path, BakeOptions::default())?;
+    let archive = Archive::open(&path)?;
+
+    let environment = repository().join(".tracewright/venv");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = ["bin", "Scripts"].map(|folder| environment.join(folder)).into_iter();
+    let compiler = Compiler::find(None, &folders.chain(std::env::split_paths(&path)).collect::<Vec<_>>())?;
+    let text = runtime::Module { text: &module.text, text_without_locs: &module.text_without_locs };
+    let cache = Cache::new(repository().join(".tracewright/cache/modules"));
+    // One at a time: several tests want the same module, and the second finds it in the cache.
+    static COMPILING: Mutex<()> = Mutex::new(());
+    let compiling = COMPILING.lock();
+    let compiled = runtime::compile(&compiler, &text, &CompileOptions::default(), &cache)?;
+    drop(compiling);
+
+    // The calling thread alone: these models are too small to share.
+    let runtime = Runtime::new(Device::LocalSync)?;
+    let program = export::load(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
+    let network = Network::new(&runtime, &program, &module.signatures)?;
+    Ok(Subject { network, program, runtime, module, archive, baked, _folder: folder })
+}
+
+/// How our answers compare with a golden's.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// The rows of logits that were compared.
+    pub rows: usize,
+    /// The largest error in units of the row's largest magnitude, and at which prompt and position.
+    pub worst: (f64, usize, usize),
+    /// The smallest distance between first and second logit where a token was chosen.
+    pub gap: f32,
+    /// Where other tokens were chosen: prompt, step, expected, found.
+    pub wrong: Vec<(usize, usize, Option<u32>, Option<u32>)>,
+    /// The prompts compared.
+    pub prompts: usize,
+}
+
+impl Report {
+    /// Whether all tokens are equal and all logits within the bound.
+    pub fn passes(&self) -> bool {
+        self.wrong.is_empty() && self.worst.0 <= BOUND && self.rows > 0
+    }
+
+    fn row(&mut self, reference: &Reference, prompt: usize, position: usize, found: &[f32]) {
+        self.rows += 1;
+        let error = reference.error(position, found);
+        if error > self.worst.0 {
+            self.worst = (error, prompt, position);
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (error, prompt, position) = self.worst;
+        write!(f, "{} prompts, {} rows: ", self.prompts, self.rows)?;
+        match self.wrong.first() {
+            None => f.write_str("tokens exact, ")?,
+            Some((prompt, step, expected, found)) => {
+                let show = |token: &Option<u32>| token.map_or("none".into(), |token| token.to_string());
+                let (expected, found) = (show(expected), show(found));
+                let count = self.wrong.len();
+                write!(
+                    f,
+                    "{count} wrong tokens (prompt {prompt} step {step} is {found}, expected {expected}), "
+                )?;
+            }
+        }
+        write!(
+            f,
+            "worst error {error:.1e} (prompt {prompt} position {position}), smallest gap {:.1e}",
+            self.gap
+        )
+    }
+}
+
+/// Compares greedy continuations, and the logits of all their positions; those of the prompt too if the subject has
+/// `score`.
+pub fn check(golden: &Golden, subject: &Subject) -> Result<Report> {
+    let mut report = Report { gap: f32::INFINITY, ..Report::default() };
+    let scores = subject.module.signatures.iter().any(|s| s.name == "score");
+    for (i, prompt) in golden.prompts.iter().enumerate() {
+        report.prompts += 1;
+        let reference = golden.reference(i)?;
+        let given = prompt.prompt_tokens.len();
+        let generated = greedy(&subject.network, &prompt.prompt_tokens, prompt.tokens.len(), true)?;
+        // The argmax in the module chooses the same as the one over logits here.
+        let without = greedy(&subject.network, &prompt.prompt_tokens, prompt.tokens.len(), false)?;
+        for found in [&generated.tokens, &without.tokens] {
+            for step in 0..prompt.tokens.len().max(found.len()) {
+                let (expected, found) = (prompt.tokens.get(step).copied(), found.get(step).copied());
+                if expected != found {
+                    report.wrong.push((i, step, expected, found));
+                }
+            }
+        }
+        // Past a wrong token the rows are those of another text.
+        let same = generated.tokens.iter().zip(&prompt.tokens).take_while(|(a, b)| a == b).count();
+        for (step, row) in generated.logits.iter().enumerate().take(same + 1) {
+            report.row(&reference, i, given - 1 + step, row);
+            let mut sorted = row.clone();
+            sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+            report.gap = report.gap.min(sorted[0] - sorted[1]);
+        }
+        if scores {
+            for (position, row) in
+                Session::new(&subject.network).score(&prompt.prompt_tokens)?.iter().enumerate()
+            {
+                report.row(&reference, i, position, row);
+            }
+        }
+    }
+    Ok(report)
+}
+
+/// The greedy continuation of a prompt in a session of its own.
+pub fn greedy(
+    network: &Network,
+    prompt: &[u32],
+    steps: usize,
+    keep_logits: bool,
+) -> Result<tracewright::generate::Generated> {
+    let options = GenerateOptions { max_tokens: steps, keep_logits, ..GenerateOptions::default() };
+    Ok(Session::new(network).generate(prompt, &options, |_| ControlFlow::Continue(()))?)
+}
+
+/// The mean over positions of the largest error in a row: ours, and that of transformers' own bf16 run.
+pub fn bf16_errors(golden: &Golden, subject: &Subject) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for (i, prompt) in golden.prompts.iter().enumerate() {
+        let reference = golden.reference(i)?;
+        let Some(errors) = &reference.bf16_max_error else { continue };
+        for (position, row) in Session::new(&subject.network).score(&prompt.prompt_tokens)?.iter().enumerate()
+        {
+            if let Some(expected) = reference.row(position) {
+                ours.push(max_error(expected, row));
+                theirs.push(f64::from(errors[position]));
+            }
+        }
+    }
+    Ok((ours, theirs))
+}
+
+/// Σ / n
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
