@@ -160,24 +160,107 @@ fn check(changes: Value, expected: Expect) {
 
 #[test]
 fn m19_a_key_that_cannot_be_used_is_named() {
-    check(json!({"hidden_size": null}), expect![[""]]);
-    check(json!({"vocab_size": "many", "rms_norm_eps": -1e-5, "mlp_bias": 0}), expect![[""]]);
-    check(json!({"num_hidden_layers": 0}), expect![[""]]);
-    check(json!({"hidden_act": "gelu"}), expect![[""]]);
-    check(json!({"pretraining_tp": 2}), expect![[""]]);
-    check(json!({"head_dim": 5}), expect![[""]]);
-    check(json!({"num_atention_heads": 6, "num_attention_heads": null}), expect![[""]]);
-    check(json!({"sliding_window": 4096, "rope_tetha": 5e5}), expect![[""]]);
-    check(json!({"dtype": "float8_e4m3fn"}), expect![[""]]);
-    check(json!({"rope_scaling": {"type": "linear"}}), expect![[""]]);
-    check(json!({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}), expect![[""]]);
-    check(json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "facto": 2.0}}), expect![[""]]);
-    check(json!({"rope_scaling": 2.0}), expect![[""]]);
-    check(json!({"architectures": ["FooForCausalLM"]}), expect![[""]]);
-    check(json!({"architectures": []}), expect![[""]]);
-    check(json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}), expect![[""]]);
-    expect![[""]].assert_eq(&read_text("{\"vocab_size\": 1,", &[]).unwrap_err());
-    expect![[""]].assert_eq(&read_text("[]", &[]).unwrap_err());
+    check(
+        json!({"hidden_size": null}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `hidden_size` is missing, expected a positive integer"#]],
+    );
+    check(
+        json!({"vocab_size": "many", "rms_norm_eps": -1e-5, "mlp_bias": 0}),
+        expect![[r#"
+        `config.json`: 3 problem(s)
+          `vocab_size` is "many", expected a positive integer
+          `rms_norm_eps` is -0.00001, expected a positive number
+          `mlp_bias` is 0, expected true or false"#]],
+    );
+    check(
+        json!({"num_hidden_layers": 0}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `num_hidden_layers` is 0, expected a positive integer"#]],
+    );
+    check(
+        json!({"hidden_act": "gelu"}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `hidden_act` is "gelu", expected one of ["silu"]"#]],
+    );
+    check(
+        json!({"pretraining_tp": 2}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `pretraining_tp` is 2, expected 1"#]],
+    );
+    check(
+        json!({"head_dim": 5}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `head_dim` is 5, expected an even number: rotary embedding pairs features"#]],
+    );
+    check(
+        json!({"num_atention_heads": 6, "num_attention_heads": null}),
+        expect![[r#"
+        `config.json`: 2 problem(s)
+          `num_attention_heads` is missing, expected a positive integer
+          `num_atention_heads` is not a known key, the nearest is `num_attention_heads`; `--allow-config-key num_atention_heads` proceeds without it"#]],
+    );
+    check(
+        json!({"sliding_window": 4096, "rope_tetha": 5e5}),
+        expect![[r#"
+        `config.json`: 2 problem(s)
+          `sliding_window` is not a known key; `--allow-config-key sliding_window` proceeds without it
+          `rope_tetha` is not a known key, the nearest is `rope_theta`; `--allow-config-key rope_tetha` proceeds without it"#]],
+    );
+    check(
+        json!({"dtype": "float8_e4m3fn"}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `dtype` is "float8_e4m3fn", expected float32, float16 or bfloat16"#]],
+    );
+    check(
+        json!({"rope_scaling": {"type": "linear"}}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `rope_scaling.factor` is missing, expected a positive number"#]],
+    );
+    check(
+        json!({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `rope_scaling.rope_type` is "yarn", expected one of default, linear, llama3"#]],
+    );
+    check(
+        json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "facto": 2.0}}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `rope_scaling.facto` is not a known key; `--allow-config-key rope_scaling.facto` proceeds without it"#]],
+    );
+    check(
+        json!({"rope_scaling": 2.0}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `rope_scaling` is a number, expected an object"#]],
+    );
+    check(
+        json!({"architectures": ["FooForCausalLM"]}),
+        expect![[
+            r#"`config.json`: architecture `FooForCausalLM` is not known; known are ["LlamaForCausalLM"]"#
+        ]],
+    );
+    check(
+        json!({"architectures": []}),
+        expect![[r#"`config.json`: architecture `(none)` is not known; known are ["LlamaForCausalLM"]"#]],
+    );
+    check(
+        json!({"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+        expect![
+            "`config.json`: the checkpoint is quantized (`quantization_config`, method `gptq`), which is not read; use the unquantized checkpoint, or save one: `model.dequantize()` and `save_pretrained` in transformers"
+        ],
+    );
+    expect!["`config.json` is not a JSON object: EOF while parsing a value at line 1 column 17"]
+        .assert_eq(&read_text("{\"vocab_size\": 1,", &[]).unwrap_err());
+    expect!["`config.json` is not a JSON object: found a list"].assert_eq(&read_text("[]", &[]).unwrap_err());
 }
 
 /// Keys that do not fit each other, each named with both values.
@@ -194,13 +277,40 @@ fn m19_keys_that_contradict_each_other() {
         };
         expected.assert_eq(&said);
     };
-    mismatch(json!({"num_key_value_heads": 4}), expect![[""]]);
-    mismatch(json!({"num_key_value_heads": 12}), expect![[""]]);
-    mismatch(json!({"hidden_size": 25}), expect![[""]]);
-    mismatch(json!({"hidden_size": 4}), expect![[""]]);
-    mismatch(json!({"torch_dtype": "float16", "dtype": "bfloat16"}), expect![[""]]);
+    mismatch(
+        json!({"num_key_value_heads": 4}),
+        expect![
+            "`num_attention_heads` (6) is not a multiple of `num_key_value_heads` (4); correct one of the two in the configuration"
+        ],
+    );
+    mismatch(
+        json!({"num_key_value_heads": 12}),
+        expect![
+            "`num_attention_heads` (6) is not a multiple of `num_key_value_heads` (12); correct one of the two in the configuration"
+        ],
+    );
+    mismatch(
+        json!({"hidden_size": 25}),
+        expect![
+            "`hidden_size` (25) is not a multiple of `num_attention_heads` (6); correct one of the two in the configuration"
+        ],
+    );
+    mismatch(
+        json!({"hidden_size": 4}),
+        expect![
+            "`hidden_size` (4) is not a multiple of `num_attention_heads` (6); correct one of the two in the configuration"
+        ],
+    );
+    mismatch(
+        json!({"torch_dtype": "float16", "dtype": "bfloat16"}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `torch_dtype` is f16, expected bf16, which `dtype` says"#]],
+    );
     mismatch(
         json!({"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
-        expect![[""]],
+        expect![[r#"
+            `config.json`: 1 problem(s)
+              `rope_theta` is 500000, expected 10000, which `rope_parameters.rope_theta` says"#]],
     );
 }

@@ -56,7 +56,7 @@ fn inlined() {
     assert_eq!(inlined.functions.len(), 1);
     assert_eq!(inlined.parameters(), recorded().parameters());
     let module = lower(&expand(&inlined).unwrap()).unwrap();
-    assert!(!module.text.contains("call @") && module.text.contains("loc(\"model/layers.1/mlp/up_proj\""));
+    assert!(!module.text.contains("call @") && module.text.contains("loc(\"model/layers/1/mlp/up_proj\"("));
     let functions = lower(&expand(&recorded()).unwrap()).unwrap();
     assert_eq!(module.signatures, functions.signatures);
 }
