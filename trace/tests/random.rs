@@ -34,7 +34,7 @@ fn operand(function: &mut Function, ty: &TensorType, pick: usize, step: &Step) -
     let is_value = |id: &NodeId| !matches!(function.node(*id).kind, NodeKind::Call { .. });
     let fits: Vec<NodeId> =
         function.ids().filter(is_value).filter(|&id| function.node(id).ty() == ty).collect();
-    if !fits.is_empty() && pick % 4 != 0 {
+    if !fits.is_empty() && !pick.is_multiple_of(4) {
         return fits[pick % fits.len()];
     }
     let kind = match pick % 2 {
@@ -65,7 +65,7 @@ fn function(trace: &Trace, index: usize, steps: &[Step]) -> Function {
         Op::examples().into_iter().flat_map(|(_, e)| e).filter(|e| e.result.is_ok()).collect();
     let mut function = Function::new(format!("f{index}"), format!("f{index}.*"));
     for step in steps {
-        if index > 0 && step.example % 5 == 0 {
+        if index > 0 && step.example.is_multiple_of(5) {
             let callee = FunctionId((step.picks[0] % index) as u32);
             let types: Vec<TensorType> =
                 trace.function(callee).inputs().iter().map(|(_, ty)| (*ty).clone()).collect();
