@@ -1,4 +1,5 @@
 //! The examples of every operation: they parse, print back, infer, and evaluate to what NumPy gives.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use tracewright_ops::{Attribute, InferError, Op, Reader, TensorType, Value};
 
