@@ -161,6 +161,7 @@ pub fn bake(
     out: &Path,
     options: BakeOptions<'_>,
 ) -> Result<Baked, BakeError> {
+    checkpoint.check_output(out)?;
     let mut baked = check(checkpoint, parameters, ignorable)?;
     baked.bytes = parameters.iter().map(|p| p.ty.bytes() as u64).sum();
     let entries = parameters.iter().map(|p| NewEntry::tensor(&p.key, p.ty.clone())).collect();

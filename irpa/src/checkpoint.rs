@@ -171,6 +171,19 @@ impl Checkpoint {
     fn shard(&self, file: usize) -> String {
         self.files[file].0.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
+
+    /// Whether an archive may be written at `path`: the checkpoint is mapped, and nothing else has the weights.
+    ///
+    /// # Errors
+    /// If `path` is one of its files.
+    pub fn check_output(&self, path: &Path) -> Result<(), Error> {
+        if let Ok(existing) = path.canonicalize()
+            && self.files().any(|file| file.canonicalize().is_ok_and(|file| file == existing))
+        {
+            return Err(Error::OutputIsInput { path: path.into() });
+        }
+        Ok(())
+    }
 }
 
 impl CheckpointTensor {
@@ -306,11 +319,7 @@ pub fn convert_checkpoint(
     options: ConvertOptions<'_>,
 ) -> Result<Vec<Converted>, Error> {
     let path = path.as_ref();
-    if let Ok(existing) = path.canonicalize()
-        && checkpoint.files().any(|file| file.canonicalize().is_ok_and(|file| file == existing))
-    {
-        return Err(Error::OutputIsInput { path: path.into() });
-    }
+    checkpoint.check_output(path)?;
     let mut entries = Vec::with_capacity(checkpoint.tensors.len());
     let mut converted = Vec::new();
     for tensor in checkpoint.tensors() {

@@ -48,7 +48,7 @@ pub enum CompileError {
     NotACompiler { path: PathBuf, answer: String },
     /// It took too long and was ended.
     #[error(
-        "`iree-compile` did not end within {} s and was stopped; its log is `{}`",
+        "`iree-compile` did not end within {} s and was stopped; raise `--compile-timeout`; its log is `{}`",
         limit.as_secs_f64(), log.display()
     )]
     TimedOut { limit: Duration, log: PathBuf },

@@ -22,22 +22,22 @@ pub struct Arguments {
     #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',')]
     pub tokens: Option<Vec<u32>>,
     /// The system message of the chat
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
     /// At most this many new tokens
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128)]
     pub max_tokens: usize,
     /// 0 takes the most likely token; more makes unlikely ones likelier
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub temp: f32,
     /// Only the K most likely tokens; 0 is no limit
     #[arg(long, default_value_t = 0)]
     pub top_k: usize,
     /// Only the most likely tokens with this probability together
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     pub top_p: f32,
     /// Only tokens with this share of the most likely one's probability
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub min_p: f32,
     /// The same seed draws the same tokens
     #[arg(long, default_value_t = 0)]
@@ -88,7 +88,7 @@ mod with_iree {
     use safetensors::tensor::TensorView;
     use tracewright::files::NewFile;
     use tracewright::generate::{
-        Chat, ChatTemplate, Finish, GenerateOptions, Pushed, Sampling, Session, StopStrings, Tokenizer,
+        Chat, ChatTemplate, Finish, GenerateOptions, Pushed, Sampler, Sampling, Session, StopStrings, Tokenizer,
         stop_tokens,
     };
     use tracewright::runtime::{Device, Runtime};
@@ -100,6 +100,9 @@ mod with_iree {
 
     pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<(), Error> {
         let folder = &arguments.model;
+        if arguments.system.is_some() && arguments.chat.is_none() {
+            return Err(Error::Usage { what: "`--system` belongs to `--chat`; give the message to answer with it".into() });
+        }
         // What is wrong with the model is said before what is wrong with the prompt.
         let source = Source::read(&arguments)?;
         let tokenizer = Tokenizer::load(folder)?;
@@ -110,18 +113,6 @@ mod with_iree {
         if prompt.is_empty() {
             return Err(tracewright::generate::Error::EmptyPrompt.into());
         }
-        let file_error = |action, path: &Path| {
-            let path = path.to_owned();
-            move |source| Error::File { action, path, source }
-        };
-        let saved = arguments.save_logits.as_deref();
-        let saved = saved.map(|path| NewFile::begin(path).map_err(file_error("create", path))).transpose()?;
-        let runtime = Runtime::new(Device::LocalTask { workers: arguments.threads })?;
-        let loaded = source.load(&arguments, &prompt, &runtime, interrupt)?;
-        if interrupt.load(Ordering::SeqCst) {
-            return Err(Error::Interrupted);
-        }
-
         let options = GenerateOptions {
             max_tokens: arguments.max_tokens,
             sampling: Sampling {
@@ -134,6 +125,19 @@ mod with_iree {
             stop_tokens: if arguments.ignore_eos { Vec::new() } else { stop_tokens(folder)? },
             keep_logits: arguments.save_logits.is_some(),
         };
+        Sampler::new(&options.sampling)?;
+        let file_error = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::File { action, path, source }
+        };
+        let saved = arguments.save_logits.as_deref();
+        let saved = saved.map(|path| NewFile::begin(path).map_err(file_error("create", path))).transpose()?;
+        let runtime = Runtime::new(Device::LocalTask { workers: arguments.threads })?;
+        let loaded = source.load(&arguments, &prompt, &runtime, interrupt)?;
+        if interrupt.load(Ordering::SeqCst) {
+            return Err(Error::Interrupted);
+        }
+
         let mut stream = tokenizer.as_ref().map(Tokenizer::stream);
         let mut stops = StopStrings::new(&arguments.stop);
         let mut text = String::new();

@@ -1,0 +1,169 @@
+//! Compilers that are missing, broken, slow or asked for the impossible; and the cache of what they made.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::*;
+
+fn generate(cache: &Path) -> std::process::Command {
+    let mut command = tracewright(&["generate", text(&fixture("llama-untied")), "--tokens", "5,17", "-n", "2"]);
+    command.args(SMALL).args(["--json", "--cache", text(cache)]);
+    command
+}
+
+/// A script that answers as `iree-compile` does, and then does something else.
+#[cfg(unix)]
+fn pretender(folder: &Path, then: &str) -> PathBuf {
+    let path = folder.join("iree-compile");
+    let script = format!("#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'IREE compiler version 3.13.0'; exit; fi\n{then}\n");
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
+/// What a failed compilation may leave: the archive that was baked before, and what the message names.
+#[track_caller]
+fn assert_no_module(cache: &Path) {
+    for (path, _) in listing(cache) {
+        let kind = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+        assert!(["irpa", "log", "mlir"].contains(&kind), "{} stays behind", path.display());
+    }
+}
+
+#[test]
+fn no_compiler() {
+    let cache = folder();
+    let words = ["no `iree-compile`", "cargo xtask setup", "pip install iree-base-compiler==3.13.0", "--iree-compile"];
+    refused(generate(cache.path()).env_remove("TRACEWRIGHT_IREE_COMPILE"), 1, &words);
+    refused(generate(cache.path()).args(["--iree-compile", "/nowhere/iree-compile"]), 1, &["/nowhere/iree-compile"]);
+    assert_no_module(cache.path());
+    let out = cache.path().join("out");
+    let model = fixture("llama-untied");
+    let mut export = bare(&["export", text(&model), "-o", text(&out), "--cache", text(cache.path())]);
+    refused(export.args(SMALL), 1, &words);
+    assert!(!out.exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_compiler_that_is_none_is_killed_or_fails() {
+    let cases: &[(&str, &[&str])] = &[
+        ("kill -9 $$", &["`iree-compile` was killed by signal 9", ".log`"]),
+        ("echo 'x.mlir:3:1: error: bad op' >&2; exit 1", &["`iree-compile` failed", "bad op", ".log`, the module beside it"]),
+        ("exit 0", &["module.vmfb", "No such file"]),
+    ];
+    for (then, words) in cases {
+        let (cache, bin) = (folder(), folder());
+        let compiler = pretender(bin.path(), then);
+        let ran = refused(generate(cache.path()).args(["--iree-compile", text(&compiler)]), 1, words);
+        assert_no_module(cache.path());
+        // The log that is named is there.
+        if let Some((_, rest)) = ran.err.split_once("its log is `") {
+            let log = Path::new(rest.split('`').next().unwrap());
+            assert!(log.exists() && log.with_extension("mlir").exists(), "{}", log.display());
+        }
+    }
+    let cache = folder();
+    refused(generate(cache.path()).args(["--iree-compile", "/bin/echo"]), 1, &["`/bin/echo` does not look like iree-compile"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_compiler_that_hangs_is_stopped_with_all_it_started() {
+    let (cache, bin) = (folder(), folder());
+    let pid = bin.path().join("pid");
+    let compiler = pretender(bin.path(), &format!("sleep 600 & echo $! > '{}'; wait", pid.display()));
+    let words = ["did not end within 1 s and was stopped", ".log`", "--compile-timeout"];
+    refused(generate(cache.path()).args(["--iree-compile", text(&compiler), "--compile-timeout", "1"]), 1, &words);
+    assert_no_module(cache.path());
+    let child = fs::read_to_string(pid).unwrap();
+    wait_until("the end of the compiler's child", || !alive(child.trim()));
+}
+
+#[cfg(unix)]
+fn alive(pid: &str) -> bool {
+    // Who waits for orphans may take its time: a zombie is dead.
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    match state.rsplit(") ").next() {
+        Some(state) if !state.is_empty() => !state.starts_with('Z'),
+        _ => std::process::Command::new("kill").args(["-0", pid]).output().unwrap().status.success(),
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_while_compiling_ends_the_compiler_too() {
+    let (cache, bin) = (folder(), folder());
+    let pid = bin.path().join("pid");
+    let compiler = pretender(bin.path(), &format!("sleep 600 & echo $! > '{}'; wait", pid.display()));
+    let child = spawn(generate(cache.path()).args(["--iree-compile", text(&compiler)]));
+    let started = || fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n'));
+    wait_until("the compiler", started);
+    interrupt(&child);
+    interrupted(child);
+    assert_no_module(cache.path());
+    let child = fs::read_to_string(pid).unwrap();
+    wait_until("the end of the compiler's child", || !alive(child.trim()));
+}
+
+#[test]
+fn a_target_that_is_none() {
+    let (out, model) = (folder(), fixture("llama-untied"));
+    let target = out.path().join("out");
+    let cases = [
+        ("pentium9", "`pentium9`"),
+        ("x86_64-linux-gnu:generic:+warp9", "warp9"),
+        ("vax-dec-ultrix:generic", "vax-dec-ultrix"),
+    ];
+    for (name, word) in cases {
+        let mut export = tracewright(&["export", text(&model), "-o", text(&target), "--target", name]);
+        refused(export.args(SMALL), 1, &["unknown target", word, "name a processor and features that LLVM knows, or `host`"]);
+        assert!(!target.exists());
+    }
+}
+
+/// M17: compiled once; a damaged entry is compiled again.
+#[test]
+fn m17_a_module_is_compiled_once_and_a_damaged_entry_again() {
+    let cache = folder();
+    let generated = || -> (f64, serde_json::Value) {
+        let json: serde_json::Value = serde_json::from_str(&succeed(&mut generate(cache.path())).out).unwrap();
+        (json["timings"]["compile_ms"].as_f64().unwrap(), json["tokens"].clone())
+    };
+    let (first, tokens) = generated();
+    let modules = || -> Vec<(PathBuf, u64)> {
+        listing(cache.path()).into_iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "module")).collect()
+    };
+    let [(entry, size)] = &modules()[..] else { panic!("{:?}", listing(cache.path())) };
+    let changed = || entry.metadata().unwrap().modified().unwrap();
+    let written = changed();
+    let (second, again) = generated();
+    assert_eq!((changed(), &again), (written, &tokens), "the entry is used");
+    println!("compiled in {first:.0} ms, taken from the cache in {second:.0} ms");
+
+    let mut bytes = fs::read(entry).unwrap();
+    bytes[*size as usize / 2] ^= 1;
+    fs::write(entry, bytes).unwrap();
+    let (_, again) = generated();
+    assert_eq!(again, tokens);
+    assert_eq!(fs::read(entry).unwrap().len() as u64, *size);
+    let repaired = changed();
+    generated();
+    assert_eq!(changed(), repaired, "the new entry is used");
+
+    // Another element type is another module.
+    succeed(generate(cache.path()).args(["--dtype", "bf16"]));
+    assert_eq!(modules().len(), 2);
+}
+
+/// A cache on a full disk, and one that is a file.
+#[cfg(unix)]
+#[test]
+fn a_cache_that_cannot_be_written() {
+    let cache = folder();
+    refused(&mut limited(&generate(cache.path()), 100), 1, &[text(cache.path())]);
+    assert_no_module(cache.path());
+    let file = cache.path().join("file");
+    fs::write(&file, "").unwrap();
+    refused(&mut generate(&file), 1, &["cannot create", text(&file)]);
+}

@@ -1,0 +1,102 @@
+//! Configurations that are broken. `trace-dump` reads nothing else.
+
+use std::fs;
+
+use serde_json::{Map, Value, json};
+
+use crate::support::*;
+
+/// A config.json with something wrong; the messages have these words and name the file.
+#[track_caller]
+fn refuses(edit: impl FnOnce(&mut Map<String, Value>), words: &[&str]) -> Ran {
+    let model = copied("llama-untied");
+    edit_config(model.path(), edit);
+    let config = model.path().join("config.json");
+    let ran = refused(trace_dump(&[text(&config)]).args(SMALL), 1, words);
+    assert!(ran.out.is_empty());
+    ran
+}
+
+#[test]
+fn m19_an_unknown_key_is_refused_with_the_nearest_one_and_may_be_allowed() {
+    let misspelled = |c: &mut Map<String, Value>| {
+        let value = c.remove("rms_norm_eps").unwrap();
+        c.insert("rms_norm_epz".into(), value);
+        c.insert("sliding_window".into(), json!(128));
+    };
+    let words = [
+        "config.json`: 2 problem(s)",
+        "`rms_norm_epz` is not a known key, the nearest is `rms_norm_eps`",
+        "`sliding_window` is not a known key",
+        "`--allow-config-key sliding_window` proceeds without it",
+    ];
+    refuses(misspelled, &words);
+    let model = copied("llama-untied");
+    edit_config(model.path(), |c| drop(c.insert("sliding_window".into(), json!(128))));
+    succeed(trace_dump(&[text(model.path()), "--allow-config-key", "sliding_window"]).args(SMALL));
+}
+
+#[test]
+fn m19_missing_keys_and_wrong_values_are_listed_together() {
+    let edit = |c: &mut Map<String, Value>| {
+        c.remove("vocab_size");
+        c.insert("hidden_size".into(), json!("sixty"));
+        c.insert("hidden_act".into(), json!("gelu"));
+        c.insert("num_hidden_layers".into(), json!(-2));
+        c.insert("rope_parameters".into(), json!({ "rope_type": "yarn" }));
+    };
+    let words = [
+        "5 problem(s)",
+        "`vocab_size` is missing, expected a positive integer",
+        "`hidden_size` is \"sixty\", expected a positive integer",
+        "`hidden_act` is \"gelu\", expected one of [\"silu\"]",
+        "`num_hidden_layers` is -2, expected a positive integer",
+        "`rope_parameters.rope_type` is \"yarn\"",
+    ];
+    refuses(edit, &words);
+}
+
+#[test]
+fn m19_heads_that_do_not_divide_name_both_keys_and_both_values() {
+    let words = ["num_attention_heads", "num_key_value_heads", "6", "4"];
+    refuses(|c| drop(c.insert("num_key_value_heads".into(), json!(4))), &words);
+}
+
+#[test]
+fn an_unknown_architecture() {
+    let other = |c: &mut Map<String, Value>| drop(c.insert("architectures".into(), json!(["MambaForCausalLM"])));
+    refuses(other, &["architecture `MambaForCausalLM` is not known; known are", "LlamaForCausalLM"]);
+}
+
+#[test]
+fn a_config_that_is_no_json_or_not_there() {
+    let model = copied("llama-untied");
+    let config = model.path().join("config.json");
+    let good = fs::read_to_string(&config).unwrap();
+    for (bad, words) in [
+        (good.replacen(':', "=", 1), ["is not a JSON object", "line 2"]),
+        (good[..good.len() / 2].to_owned(), ["is not a JSON object", "line"]),
+        (String::new(), ["is not a JSON object", "line 1"]),
+        ("[1, 2]".to_owned(), ["is not a JSON object", "a list"]),
+    ] {
+        fs::write(&config, bad).unwrap();
+        refused(&mut trace_dump(&[text(model.path())]), 1, &words);
+    }
+    fs::remove_file(&config).unwrap();
+    refused(&mut trace_dump(&[text(model.path())]), 1, &["cannot read", "config.json", "No such file"]);
+}
+
+#[test]
+fn sizes_that_the_model_does_not_allow() {
+    let model = fixture("llama-untied");
+    let model = text(&model);
+    let cases: &[(&[&str], &str)] = &[
+        (&["--context", "100"], "`--context` is 100, expected 1 to 64, the model's `max_position_embeddings`"),
+        (&["--context", "0"], "`--context` is 0"),
+        (&["--context", "40", "--chunk", "41"], "`--chunk` is 41, expected 1 to 40, the context"),
+        (&["--dtype", "i8"], "`--dtype` is i8, expected f32, f16 or bf16"),
+    ];
+    for (arguments, word) in cases {
+        refused(trace_dump(&[model]).args(*arguments), 1, &[word]);
+    }
+}

@@ -1,0 +1,86 @@
+//! `trace-dump`: a configuration is enough, nothing is written, nothing else is needed.
+
+use std::fs;
+use std::io::Read as _;
+
+use crate::support::*;
+
+/// S4, M18: weight-free, from config.json alone, in a folder that cannot be written, with an empty environment.
+#[test]
+fn m18_traces_and_lowers_from_config_json_alone() {
+    let folder = folder();
+    fs::copy(fixture("llama-untied").join("config.json"), folder.path().join("config.json")).unwrap();
+    #[cfg(unix)]
+    fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o555)).unwrap();
+    let dump = |more: &[&str]| {
+        let mut command = trace_dump(&[text(folder.path())]);
+        succeed(command.args(SMALL).args(more).current_dir(folder.path())).out
+    };
+    let traced = dump(&[]);
+    for word in ["prefill", "decode", "score", "sdpa", "rms_norm", "model.layers.*"] {
+        assert!(traced.contains(word), "`{word}` is not in\n{traced}");
+    }
+    let expanded = dump(&["--stage", "expanded"]);
+    assert!(!expanded.contains("sdpa(") && expanded.contains("dot_general"), "{expanded}");
+    let module = dump(&["--emit", "mlir"]);
+    for word in ["stablehlo.dot_general", "#flow.parameter.named<\"model\"::\"lm_head.weight\">", "loc(", "@prefill"] {
+        assert!(module.contains(word), "`{word}` is not in\n{module}");
+    }
+    let one = dump(&["--emit", "mlir", "--entry", "decode", "--no-locs"]);
+    assert!(one.contains("@decode") && !one.contains("@prefill") && !one.contains("loc("), "{one}");
+    assert_eq!(listing(folder.path()).len(), 1);
+    #[cfg(unix)]
+    fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+/// M6: the histogram is printed, for every model that the repository has.
+#[test]
+fn m6_the_histogram_is_printed_and_no_module_has_custom_calls_or_f64() {
+    let fixtures = ["llama-bias", "llama-mha", "llama-mqa", "llama-rope3", "llama-tied", "llama-untied"];
+    for model in fixtures.map(fixture).into_iter().chain([demo()]) {
+        for dtype in ["f32", "bf16"] {
+            let dump = |emit| {
+                let mut command = trace_dump(&[text(&model), "--emit", emit, "--dtype", dtype]);
+                succeed(command.args(SMALL)).out
+            };
+            let counts = dump("counts");
+            for line in ["functions", "nodes", "parameters", "parameter elements", "stablehlo.dot_general"] {
+                assert!(counts.contains(line), "`{line}` is not in\n{counts}");
+            }
+            let module = dump("mlir");
+            for never in ["custom_call", "f64>", "stablehlo.cosine", "stablehlo.sine"] {
+                assert!(!module.contains(never), "`{never}` in the module of {}", model.display());
+            }
+            println!("{} {dtype}\n{counts}", model.display());
+        }
+    }
+}
+
+/// S30: the list of operations comes from the code.
+#[test]
+fn s29_s30_the_operations_are_listed() {
+    let plain = succeed(&mut trace_dump(&["ops"])).out;
+    let names: Vec<&str> = plain.lines().collect();
+    let json = succeed(&mut trace_dump(&["ops", "--json"])).out;
+    let list: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
+    let listed: Vec<&str> = list.iter().map(|op| op["name"].as_str().unwrap()).collect();
+    assert_eq!(names, listed);
+    for name in ["dot_general", "sdpa", "linear", "rms_norm", "rope", "gather", "dynamic_update_slice"] {
+        assert!(names.contains(&name), "`{name}` is not listed");
+    }
+    for op in &list {
+        let examples = op["examples"].as_array().unwrap();
+        assert!(!examples.is_empty(), "{op} has no example");
+        assert!(examples.iter().all(|e| e["op"].is_string() && e["result"].is_string()), "{op}");
+    }
+}
+
+/// A reader that has seen enough, as `head`, is no failure.
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let mut child = spawn(&mut trace_dump(&[text(&fixture("llama-untied")), "--emit", "mlir"]));
+    let mut first = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+}

@@ -1,0 +1,276 @@
+//! Export directories: what is in them, who runs them, and what happens when they are damaged.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::*;
+
+/// One export of `llama-untied`, made once.
+fn exported() -> &'static Path {
+    static EXPORT: OnceLock<TempDir> = OnceLock::new();
+    EXPORT
+        .get_or_init(|| {
+            let folder = folder();
+            succeed(&mut export(&fixture("llama-untied"), &folder.path().join("export"), &[]));
+            folder
+        })
+        .path()
+}
+
+fn export(model: &Path, out: &Path, more: &[&str]) -> Command {
+    let mut command = tracewright(&["export", text(model), "-o", text(out)]);
+    command.args(SMALL).args(more);
+    command
+}
+
+fn shared() -> PathBuf {
+    exported().join("export")
+}
+
+/// A copy that a test may spoil.
+fn own() -> TempDir {
+    let own = folder();
+    for (path, _) in listing(&shared()) {
+        fs::copy(&path, own.path().join(path.file_name().unwrap())).unwrap();
+    }
+    own
+}
+
+/// Generates with an empty environment: no PATH, no home, no cache.
+fn generate(export: &Path) -> Command {
+    bare(&["generate", text(export), "--tokens", "5,17,3", "-n", "4", "--ignore-eos", "--json"])
+}
+
+fn edit_manifest(export: &Path, edit: impl FnOnce(&mut Value)) {
+    let path = export.join("manifest.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    edit(&mut manifest);
+    fs::write(path, manifest.to_string()).unwrap();
+}
+
+/// Changes the compiled module, and the hash that the manifest has of it.
+fn edit_module(export: &Path, edit: impl FnOnce(&mut Vec<u8>)) {
+    let path = export.join("model.vmfb");
+    let mut vmfb = fs::read(&path).unwrap();
+    edit(&mut vmfb);
+    fs::write(path, &vmfb).unwrap();
+    edit_manifest(export, |manifest| manifest["module_blake3"] = json!(blake3::hash(&vmfb).to_string()));
+}
+
+#[test]
+fn m10_an_export_runs_with_no_python_no_compiler_and_no_environment() {
+    let export = shared();
+    let names: Vec<_> = listing(&export).into_iter().map(|(path, _)| path.file_name().unwrap().to_owned()).collect();
+    assert_eq!(names, ["config.json", "manifest.json", "model.irpa", "model.mlir", "model.vmfb"]);
+    let before = listing(&export);
+    let here: Value = serde_json::from_str(&succeed(&mut generate(&export)).out).unwrap();
+    assert_eq!(listing(&export), before);
+    let model = fixture("llama-untied");
+    let mut there = tracewright(&["generate", text(&model), "--tokens", "5,17,3", "-n", "4", "--ignore-eos", "--json"]);
+    let there: Value = serde_json::from_str(&succeed(there.args(SMALL)).out).unwrap();
+    assert_eq!(here["tokens"], there["tokens"]);
+    assert_eq!(here["timings"]["compile_ms"], 0.0);
+}
+
+#[test]
+fn the_manifest_says_what_can_be_called() {
+    let manifest: Value = serde_json::from_slice(&fs::read(shared().join("manifest.json")).unwrap()).unwrap();
+    let entries = manifest["entry_points"].as_array().unwrap();
+    let names: Vec<_> = entries.iter().map(|e| e["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["prefill", "decode", "score"]);
+    let types = |list: &Value| list.as_array().unwrap().iter().map(|v| format!("{}: {}", v["name"].as_str().unwrap(), v["type"].as_str().unwrap())).collect::<Vec<_>>();
+    let state = ["k0", "v0", "k1", "v1"].map(|name| format!("{name}: f32[1,2,40,14]"));
+    let with_state = |first: &[&str]| [first.iter().map(ToString::to_string).collect(), state.to_vec()].concat();
+    assert_eq!(types(&entries[1]["arguments"]), with_state(&["tokens: i32[1,1]", "start: i32[]", "count: i32[]"]));
+    assert_eq!(types(&entries[1]["results"]), with_state(&["logits: f32[1,515]", "token: i32[1]"]));
+    assert_eq!(manifest["parameters"].as_object().unwrap().len(), 21);
+    assert_eq!(manifest["parameters"]["lm_head.weight"], "f32[515,60]");
+    assert_eq!((&manifest["dtype"], &manifest["context"], &manifest["chunk"]), (&json!("f32"), &json!(40), &json!(8)));
+    assert_eq!(manifest["architecture"], std::env::consts::ARCH);
+    assert!(manifest["iree_compiler"].as_str().unwrap().starts_with("3.13.0"));
+}
+
+/// A tokenizer goes along; so an export of the demo takes text.
+#[test]
+fn an_export_takes_the_tokenizer_along() {
+    let out = folder();
+    let target = out.path().join("deep/export");
+    let mut command = tracewright(&["export", text(&demo()), "-o", text(&target), "--json"]);
+    let said: Value = serde_json::from_str(&succeed(command.args(["--context", "64", "--chunk", "16"])).out).unwrap();
+    assert!(said["bytes"].as_u64().unwrap() > 1_000_000, "{said}");
+    let ran = succeed(&mut bare(&["generate", text(&target), "--chat", "Tell me a story about a brave owl.", "-n", "8"]));
+    assert!(ran.out.len() > 10, "{}", ran.out);
+    #[cfg(unix)]
+    for (path, _) in listing(&target) {
+        use std::os::unix::fs::PermissionsExt as _;
+        let (mode, ordinary) = (fs::metadata(&path).unwrap().permissions().mode(), fs::metadata(demo().join("config.json")).unwrap().permissions().mode());
+        assert_eq!(mode & 0o444, ordinary & 0o444, "{} is read by others as an ordinary file is", path.display());
+    }
+}
+
+#[test]
+fn text_for_an_export_without_a_tokenizer() {
+    let export = shared();
+    refused(&mut bare(&["generate", text(&export), "-p", "Once"]), 2, &["has no tokenizer.json", "`--tokens`"]);
+}
+
+/// S26, M10: IREE's own program runs the export, as docs/export.md says; its logits and token are ours.
+#[test]
+fn s26_iree_run_module_runs_an_export_without_us() {
+    let (export, out) = (shared(), folder());
+    let npy = out.path().join("logits.npy");
+    let cache = "--input=1x2x40x14xf32=0";
+    let mut command = Command::new(in_packages("iree/_runtime_libs/iree-run-module"));
+    command.args(["--device=local-task", "--module=model.vmfb", "--parameters=model=model.irpa", "--function=decode"]);
+    command.args(["--input=1x1xi32=5", "--input=0", "--input=1", cache, cache, cache, cache]);
+    command.args([&format!("--output=@{}", npy.display()), "--output=-"]).args(["--output="; 4]);
+    let theirs = succeed(command.current_dir(&export));
+    let file = out.path().join("logits.safetensors");
+    let mut ours = bare(&["generate", text(&export), "--tokens", "5", "-n", "1", "--ignore-eos", "--json"]);
+    let ours: Value = serde_json::from_str(&succeed(ours.args(["--save-logits", text(&file)])).out).unwrap();
+    assert!(theirs.out.contains(&format!("1xi32={}", ours["tokens"][0])), "{} {ours}", theirs.out);
+    let npy = fs::read(npy).unwrap();
+    let logits = &tensors(&file)["logits"].2;
+    assert_eq!(&npy[npy.len() - logits.len()..], logits, "bit for bit");
+    let guide = fs::read_to_string(root().join("docs/export.md")).unwrap();
+    for argument in ["--module=model.vmfb", "--parameters=model=model.irpa", "--function=decode", "--input=1x1xi32="] {
+        assert!(guide.contains(argument), "docs/export.md does not show `{argument}`");
+    }
+}
+
+#[test]
+fn s26_iree_dump_parameters_reads_an_export() {
+    let mut command = Command::new(in_packages("iree/_runtime_libs/iree-dump-parameters"));
+    let dump = succeed(command.arg(format!("--parameters=model={}", shared().join("model.irpa").display()))).out;
+    assert!(dump.contains("21 entries, 485520 total bytes") && dump.contains("`lm_head.weight`"), "{dump}");
+}
+
+/// S22: every weight is a named parameter, and arguments are tokens, position and state only.
+#[test]
+fn s22_the_module_text_reads_every_weight_by_name() {
+    let text = fs::read_to_string(shared().join("model.mlir")).unwrap();
+    let manifest: Value = serde_json::from_slice(&fs::read(shared().join("manifest.json")).unwrap()).unwrap();
+    let keys: Vec<_> = manifest["parameters"].as_object().unwrap().keys().collect();
+    for key in &keys {
+        assert!(text.contains(&format!("#flow.parameter.named<\"model\"::\"{key}\">")), "`{key}`");
+    }
+    assert_eq!(text.matches("#flow.parameter.named").count(), keys.len());
+}
+
+#[test]
+fn a_module_that_was_changed() {
+    let own = own();
+    let path = own.path().join("model.vmfb");
+    let mut vmfb = fs::read(&path).unwrap();
+    let middle = vmfb.len() / 2;
+    vmfb[middle] ^= 1;
+    fs::write(&path, &vmfb).unwrap();
+    refused(&mut generate(own.path()), 1, &["model.vmfb` is not the module that the manifest names", "blake3", "export the model again"]);
+    fs::remove_file(&path).unwrap();
+    refused(&mut generate(own.path()), 1, &["cannot read", "model.vmfb", "No such file"]);
+}
+
+#[test]
+fn a_module_of_another_version_or_no_module() {
+    let own = own();
+    edit_module(own.path(), |vmfb| {
+        // The bytecode version of IREE 3.13, major and minor, as the module's header has it.
+        let at = vmfb.windows(4).position(|window| window == [0, 0, 17, 0]).expect("a version");
+        vmfb[at + 2] = 99;
+    });
+    refused(&mut generate(own.path()), 1, &["another version of iree", "compile it again with iree-base-compiler==3.13.0"]);
+    edit_module(own.path(), |vmfb| vmfb.truncate(5000));
+    refused(&mut generate(own.path()), 1, &["compile it again"]);
+    edit_module(own.path(), |vmfb| *vmfb = b"no module".to_vec());
+    refused(&mut generate(own.path()), 1, &["compile it again"]);
+}
+
+#[test]
+fn a_module_for_another_processor() {
+    let own = own();
+    let lacking = match std::env::consts::ARCH {
+        "aarch64" => "sve2-sm4",
+        _ => "avx512fp16",
+    };
+    edit_manifest(own.path(), |manifest| manifest["cpu_features"].as_array_mut().unwrap().push(json!(lacking)));
+    if generate(own.path()).output().unwrap().status.success() {
+        println!("this processor has {lacking}: nothing is missing here");
+    } else {
+        refused(&mut generate(own.path()), 1, &["needs the processor features", lacking, "which this machine lacks", "export again here"]);
+    }
+    edit_manifest(own.path(), |manifest| manifest["architecture"] = json!("vax"));
+    refused(&mut generate(own.path()), 1, &["compiled for vax and this machine is", "`--target`"]);
+    // The same without the manifest's help.
+    let out = folder();
+    let other = if std::env::consts::ARCH == "aarch64" { "x86_64" } else { "aarch64" };
+    let target = out.path().join("out");
+    succeed(&mut export(&fixture("llama-untied"), &target, &["--target", &format!("{other}-linux-gnu:generic")]));
+    refused(&mut generate(&target), 1, &[&format!("compiled for {other} and this machine is")]);
+    edit_manifest(&target, |manifest| {
+        manifest["architecture"] = json!(std::env::consts::ARCH);
+        manifest["cpu_features"] = json!([]);
+    });
+    refused(&mut generate(&target), 1, &["another processor", "compile it again"]);
+}
+
+#[test]
+fn an_archive_that_does_not_fit() {
+    let own = own();
+    let path = own.path().join("model.irpa");
+    let archive = fs::read(&path).unwrap();
+    fs::write(&path, &archive[..archive.len() - 4096]).unwrap();
+    refused(&mut generate(own.path()), 1, &["model.irpa` is not a valid parameter archive: at byte", "expected"]);
+    fs::write(&path, &archive[..50]).unwrap();
+    refused(&mut generate(own.path()), 1, &["model.irpa", "at byte"]);
+    // The same model in another type, or another model.
+    for (model, dtype, word) in [("llama-untied", "bf16", "`bf16["), ("llama-tied", "f32", "missing")] {
+        succeed(bare(&["bake", text(&fixture(model)), "-o", text(&path), "--dtype", dtype]).args(SMALL));
+        refused(&mut generate(own.path()), 1, &["model.irpa` does not fit the module: parameter `", word, "expected `f32["]);
+    }
+    fs::remove_file(&path).unwrap();
+    refused(&mut generate(own.path()), 1, &["model.irpa", "No such file"]);
+}
+
+#[test]
+fn a_manifest_that_is_none() {
+    let own = own();
+    fs::write(own.path().join("manifest.json"), "{ \"context\": 40 }").unwrap();
+    refused(&mut generate(own.path()), 1, &["manifest.json` is not a manifest", "missing field", "export the model again"]);
+    fs::remove_file(own.path().join("manifest.json")).unwrap();
+    refused(&mut generate(own.path()), 1, &["no checkpoint in"]);
+}
+
+#[test]
+fn an_export_is_what_it_is() {
+    let export = shared();
+    for (option, value, is) in [("--dtype", "bf16", "f32"), ("--context", "64", "40"), ("--chunk", "4", "8")] {
+        let words = [&*format!("`{option}` is {value}"), &format!("exported with {is}"), "export again"];
+        refused(generate(&export).args([option, value]), 2, &words);
+    }
+    succeed(generate(&export).args(["--context", "40", "--dtype", "f32"]));
+    let tokens = (0..41).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
+    refused(&mut bare(&["generate", text(&export), "--tokens", &tokens]), 1, &["41 tokens do not fit into the context of 40"]);
+    refused(&mut bare(&["generate", text(&export), "--tokens", "515"]), 1, &["token 0", "expected one below 515"]);
+}
+
+/// A failed export leaves nothing; a failed export over an old one leaves no manifest that would vouch for a mixture.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_leaves_no_export() {
+    let (out, model) = (folder(), fixture("llama-untied"));
+    let target = out.path().join("out");
+    succeed(&mut export(&model, &target, &[])); // The module is in the cache now.
+    let failing = |target: &Path| refused(&mut limited(&export(&model, target, &[]), 200), 1, &["model.irpa"]);
+    failing(&target);
+    assert!(!target.join("manifest.json").exists());
+    assert!(listing(&target).iter().all(|(path, _)| !path.to_string_lossy().contains("partial")));
+    failing(&out.path().join("new"));
+    assert!(!out.path().join("new").exists());
+    succeed(&mut export(&model, &target, &[]));
+    succeed(&mut generate(&target));
+}

@@ -1,0 +1,51 @@
+//! The programs, as far as they need no IREE: checkpoints, configurations, random weights, dumps.
+
+mod checkpoints;
+mod configs;
+mod dump;
+mod random;
+mod support;
+
+use support::*;
+
+/// M18: without IREE everything builds and traces; running says what is missing and how to get it.
+#[cfg(not(feature = "iree"))]
+#[test]
+fn m18_without_iree_running_says_what_is_missing() {
+    let out = folder();
+    let target = out.path().join("out");
+    for command in [vec!["generate", "MODEL", "-p", "Once"], vec!["export", "MODEL", "-o", text(&target)]] {
+        let demo = demo();
+        let command: Vec<&str> = command.into_iter().map(|w| if w == "MODEL" { text(&demo) } else { w }).collect();
+        let words = ["needs the IREE runtime", "--features iree", "cargo xtask"];
+        refused(bare(&command).args(SMALL), 1, &words);
+    }
+    assert!(listing(out.path()).is_empty());
+}
+
+#[test]
+fn a_wrong_command_line_is_refused_with_code_2() {
+    let (out, demo) = (folder(), demo());
+    let demo = text(&demo);
+    let out = out.path().join("out");
+    let cases: &[(&[&str], &str)] = &[
+        (&["generte", demo], "generate"),
+        (&["generate"], "--prompt"),
+        (&["generate", demo], "--tokens"),
+        (&["generate", demo, "-p", "a", "--tokens", "1"], "cannot be used with"),
+        #[cfg(feature = "iree")]
+        (&["generate", demo, "-p", "a", "--system", "b"], "--chat"),
+        (&["generate", demo, "-p", "a", "--all-positions"], "--save-logits"),
+        (&["generate", demo, "--tokens", "1,x"], "invalid digit"),
+        (&["generate", demo, "--tokens", "1,-2"], "-2"),
+        (&["generate", demo, "-p", "a", "-n", "many"], "many"),
+        (&["generate", demo, "-p", "a", "--dtype", "f99"], "f32, f16, bf16"),
+        (&["export", demo], "--out"),
+        (&["random", demo, "-o", text(&out), "--seed", "first"], "first"),
+        (&["bake", demo], "--out"),
+    ];
+    for (arguments, word) in cases {
+        refused(&mut bare(arguments), 2, &[word]);
+    }
+    assert!(!out.exists());
+}

@@ -1,0 +1,71 @@
+//! `tracewright random`: weights for any configuration.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::support::*;
+
+fn random(config: &Path, out: &Path, more: &[&str]) -> std::process::Command {
+    let mut command = bare(&["random", text(config), "-o", text(out)]);
+    command.args(more);
+    command
+}
+
+#[test]
+fn k11_the_same_seed_gives_the_same_bytes_and_another_seed_others() {
+    let (config, out) = (fixture("llama-untied"), folder());
+    let [a, b, c] = ["a", "b", "c"].map(|name| out.path().join(name));
+    succeed(&mut random(&config, &a, &["--seed", "1"]));
+    succeed(&mut random(&config.join("config.json"), &b, &["--seed", "1"]));
+    succeed(&mut random(&config, &c, &["--seed", "2"]));
+    let read = |folder: &Path| fs::read(folder.join("model.safetensors")).unwrap();
+    assert_eq!(read(&a), read(&b));
+    assert_ne!(read(&a), read(&c));
+    assert_eq!(fs::read(a.join("config.json")).unwrap(), fs::read(config.join("config.json")).unwrap());
+    let made = tensors(&a.join("model.safetensors"));
+    let given = tensors(&config.join("model.safetensors"));
+    let shapes = |t: &Tensors| t.iter().map(|(name, (_, shape, _))| (name.clone(), shape.clone())).collect::<Vec<_>>();
+    assert_eq!(shapes(&made), shapes(&given));
+    let weight = floats(&made, "model.embed_tokens.weight");
+    let mean = weight.iter().sum::<f32>() / weight.len() as f32;
+    let deviation = (weight.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / weight.len() as f32).sqrt();
+    assert!(mean.abs() < 1e-3 && (deviation - 0.02).abs() < 1e-3, "{mean} {deviation}");
+}
+
+#[test]
+fn what_is_there_is_not_replaced() {
+    let (config, out) = (fixture("llama-tied"), folder());
+    let target = out.path().join("a");
+    succeed(&mut random(&config, &target, &[]));
+    let before = listing(out.path());
+    refused(&mut random(&config, &target, &["--seed", "5"]), 1, &["model.safetensors` exists", "write to another folder"]);
+    fs::remove_file(target.join("model.safetensors")).unwrap();
+    // The weights of one configuration beside another would be a trap.
+    refused(&mut random(&fixture("llama-mha"), &target, &[]), 1, &["config.json` exists"]);
+    succeed(&mut random(&config, &target, &[]));
+    assert_eq!(listing(out.path()), before);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_or_ctrl_c_leaves_nothing() {
+    let out = folder();
+    let target = out.path().join("new");
+    refused(&mut limited(&random(&fixture("llama-tied"), &target, &[]), 50), 1, &["model.safetensors", "File too large"]);
+    assert!(!target.exists());
+
+    // 4 GB in many small tensors: seconds, of which a few milliseconds are used.
+    let model = copied("llama-tied");
+    edit_config(model.path(), |config| {
+        for (key, value) in [("hidden_size", 512), ("intermediate_size", 1024), ("num_hidden_layers", 400)] {
+            config.insert(key.into(), json!(value));
+        }
+    });
+    let child = spawn(&mut random(model.path(), &target, &[]));
+    wait_until("a part of the weights", || listing(&target).iter().any(|(_, size)| *size > 0));
+    interrupt(&child);
+    interrupted(child);
+    assert!(!target.exists());
+}
