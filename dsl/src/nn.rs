@@ -112,17 +112,21 @@ impl<T: Float> Attend<T> {
         rope: &RopeFrequencies,
         context: usize,
     ) -> Self {
-        let pairs = Axis("R");
         let table = |part| {
             let inv_freq = rope.inv_freq.iter().copied().map(Real).collect();
             let table = RopeTable { part, positions: context, scaling: Real(rope.scaling), inv_freq };
-            let table = Tensor::<T>::constant(Literal::rope_table(T::TYPE, table), &[queries, pairs]);
-            table.dynamic_narrow(queries, at.start, length)
+            Literal::rope_table(T::TYPE, table)
         };
+        // Outside of the closure: a closure would be the place that the nodes come from.
+        let axes = [queries, Axis("R")];
+        let cos =
+            Tensor::<T>::constant(table(RopePart::Cos), &axes).dynamic_narrow(queries, at.start, length);
+        let sin =
+            Tensor::<T>::constant(table(RopePart::Sin), &axes).dynamic_narrow(queries, at.start, length);
         Self {
             start: at.start,
-            cos: Some(table(RopePart::Cos)),
-            sin: Some(table(RopePart::Sin)),
+            cos: Some(cos),
+            sin: Some(sin),
             layout: RopeLayout::HalfSplit,
             mask: vec![MaskTerm::Causal],
             scale: None,

@@ -1,4 +1,5 @@
 //! `config.json` in every spelling, and what is said of one that cannot be used.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::path::{Path, PathBuf};
 

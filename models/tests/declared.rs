@@ -1,4 +1,5 @@
 //! What a declaration says of element types and of kinds of layers holds in the whole trace.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
 

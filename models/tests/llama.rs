@@ -1,4 +1,5 @@
 //! Llama: traced from its configuration alone, with the names and shapes of the checkpoint; and against transformers.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! Rotary frequencies and tables against those of transformers.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
 
