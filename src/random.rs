@@ -121,8 +121,11 @@ pub fn write_random(
     folder: &Path,
     watch: Watch<'_>,
 ) -> Result<(), RandomError> {
-    let text = fs::read(config)
-        .map_err(|source| RandomError::File { action: "read", path: config.into(), source })?;
+    let text = fs::read(config).map_err(|source| RandomError::File {
+        action: "read",
+        path: config.into(),
+        source,
+    })?;
     let made = !folder.exists();
     let written = write(&text, parameters, seed, folder, watch);
     if written.is_err() && made {
@@ -157,7 +160,8 @@ fn write(
         parameters.iter().map(|Parameter { key, ty }| RandomTensor { key, ty, seed, watch }).collect();
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let weights = NewFile::begin(&target).map_err(file("create", &target))?;
-    let written = safetensors::serialize_to_file(tensors.iter().map(|t| (t.key, t)), Some(metadata), weights.partial());
+    let written =
+        safetensors::serialize_to_file(tensors.iter().map(|t| (t.key, t)), Some(metadata), weights.partial());
     if watch(0).is_break() {
         return Err(RandomError::Stopped(target));
     }

@@ -33,12 +33,17 @@ const NORM: &str = "model.layers.1.input_layernorm.weight";
 fn a_missing_tensor() {
     let lost = |t: &mut Tensors| drop(t.remove(NORM).unwrap());
     let ran = spoiled(lost, &["1 problem(s)", &format!("missing `{NORM}`: `f32[60]`")]);
-    assert!(!ran.err.contains("the checkpoint has"), "nothing that is read can be a misspelling\n{}", ran.err);
+    assert!(
+        !ran.err.contains("the checkpoint has"),
+        "nothing that is read can be a misspelling\n{}",
+        ran.err
+    );
 }
 
 #[test]
 fn an_extra_tensor() {
-    let more = |t: &mut Tensors| drop(t.insert("model.layers.2.mlp.bias".into(), (Dtype::F32, vec![1], vec![0; 4])));
+    let more =
+        |t: &mut Tensors| drop(t.insert("model.layers.2.mlp.bias".into(), (Dtype::F32, vec![1], vec![0; 4])));
     let words = ["1 problem(s)", "extra `model.layers.2.mlp.bias`", "model.safetensors`", "does not read it"];
     spoiled(more, &words);
 }
@@ -46,7 +51,10 @@ fn an_extra_tensor() {
 #[test]
 fn a_wrong_shape() {
     let other = |t: &mut Tensors| t.get_mut("model.layers.0.mlp.up_proj.weight").unwrap().1 = vec![60, 90];
-    let words = ["`model.layers.0.mlp.up_proj.weight` in `", "model.safetensors` has shape [60, 90], expected [90, 60]"];
+    let words = [
+        "`model.layers.0.mlp.up_proj.weight` in `",
+        "model.safetensors` has shape [60, 90], expected [90, 60]",
+    ];
     spoiled(other, &words);
 }
 
@@ -85,7 +93,10 @@ fn all_problems_are_listed_at_once_with_the_nearest_name() {
 fn a_head_that_is_not_tied_although_the_config_says_so() {
     let model = copied("llama-untied");
     edit_config(model.path(), |config| drop(config.insert("tie_word_embeddings".into(), json!(true))));
-    not_baked(model.path(), &["`lm_head.weight` differs from `model.embed_tokens.weight`", "`tie_word_embeddings`"]);
+    not_baked(
+        model.path(),
+        &["`lm_head.weight` differs from `model.embed_tokens.weight`", "`tie_word_embeddings`"],
+    );
 }
 
 #[test]
@@ -113,7 +124,10 @@ fn a_shard_that_is_not_there() {
     }
     fs::remove_file(model.path().join("golden.safetensors")).unwrap();
     fs::remove_file(model.path().join("model-00002-of-00003.safetensors")).unwrap();
-    not_baked(model.path(), &["model.safetensors.index.json", "shard `model-00002-of-00003.safetensors` is missing"]);
+    not_baked(
+        model.path(),
+        &["model.safetensors.index.json", "shard `model-00002-of-00003.safetensors` is missing"],
+    );
 }
 
 /// A directory with weights in another format, and one with none.
@@ -129,7 +143,8 @@ fn a_bin_directory_a_gguf_directory_an_empty_one() {
             let model = folder();
             fs::write(model.path().join(name), "GGUF....").unwrap();
             if config {
-                fs::copy(fixture("llama-untied").join("config.json"), model.path().join("config.json")).unwrap();
+                fs::copy(fixture("llama-untied").join("config.json"), model.path().join("config.json"))
+                    .unwrap();
             }
             not_baked(model.path(), words);
             #[cfg(feature = "iree")]
@@ -143,17 +158,28 @@ fn a_gptq_directory() {
     let model = copied("llama-untied");
     let quantization = json!({ "quant_method": "gptq", "bits": 4, "group_size": 128 });
     edit_config(model.path(), |config| drop(config.insert("quantization_config".into(), quantization)));
-    not_baked(model.path(), &["config.json", "`quantization_config`, method `gptq`", "use the unquantized checkpoint"]);
+    not_baked(
+        model.path(),
+        &["config.json", "`quantization_config`, method `gptq`", "use the unquantized checkpoint"],
+    );
 }
 
 #[test]
 fn a_place_that_is_no_model() {
     refused(&mut bare(&["bake", "nowhere", "-o", "x.irpa"]), 1, &["nowhere", "No such file"]);
     let file = root().join("Cargo.toml");
-    refused(&mut bare(&["bake", text(&file), "-o", "x.irpa"]), 1, &["Cargo.toml", "not a valid safetensors file"]);
+    refused(
+        &mut bare(&["bake", text(&file), "-o", "x.irpa"]),
+        1,
+        &["Cargo.toml", "not a valid safetensors file"],
+    );
     #[cfg(feature = "iree")]
     for place in ["nowhere", text(&file)] {
-        refused(&mut tracewright(&["generate", place, "--tokens", "1"]), 1, &["cannot open the model directory", place]);
+        refused(
+            &mut tracewright(&["generate", place, "--tokens", "1"]),
+            1,
+            &["cannot open the model directory", place],
+        );
     }
 }
 
@@ -163,11 +189,19 @@ fn an_archive_that_cannot_be_written() {
     let model = fixture("llama-untied");
     let out = folder();
     let inside = out.path().join("missing/model.irpa");
-    refused(bare(&["bake", text(&model), "-o", text(&inside)]).args(SMALL), 1, &["missing/model.irpa", "No such file"]);
+    refused(
+        bare(&["bake", text(&model), "-o", text(&inside)]).args(SMALL),
+        1,
+        &["missing/model.irpa", "No such file"],
+    );
     let own = copied("llama-untied");
     let file = own.path().join("model.safetensors");
     let before = fs::read(&file).unwrap();
-    refused(bare(&["bake", text(own.path()), "-o", text(&file)]).args(SMALL), 1, &["a file of the checkpoint itself"]);
+    refused(
+        bare(&["bake", text(own.path()), "-o", text(&file)]).args(SMALL),
+        1,
+        &["a file of the checkpoint itself"],
+    );
     assert_eq!(fs::read(&file).unwrap(), before);
 }
 
@@ -192,7 +226,10 @@ fn a_full_file_system_is_told_before_the_first_byte() {
     let (model, out) = (fixture("llama-untied"), folder());
     let disk = out.path().join("disk");
     fs::create_dir(&disk).unwrap();
-    let mounted = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=200k", "tmpfs"]).arg(&disk).output();
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=200k", "tmpfs"])
+        .arg(&disk)
+        .output();
     if !mounted.is_ok_and(|mounted| mounted.status.success()) {
         println!("skipped: this process may not mount a file system");
         return;
@@ -216,7 +253,8 @@ fn ctrl_c_while_baking() {
     // A hole in a file costs nothing to make and takes its time to copy.
     let source = out.path().join("large.safetensors");
     const SIZE: u64 = 2 << 30;
-    let header = format!(r#"{{"weight":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{SIZE}]}}}}"#, SIZE / 4);
+    let header =
+        format!(r#"{{"weight":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{SIZE}]}}}}"#, SIZE / 4);
     fs::write(&source, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat()).unwrap();
     let file = fs::OpenOptions::new().write(true).open(&source).unwrap();
     file.set_len(8 + header.len() as u64 + SIZE).unwrap();

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::support::*;
 
 fn generate(cache: &Path) -> std::process::Command {
-    let mut command = tracewright(&["generate", text(&fixture("llama-untied")), "--tokens", "5,17", "-n", "2"]);
+    let mut command =
+        tracewright(&["generate", text(&fixture("llama-untied")), "--tokens", "5,17", "-n", "2"]);
     command.args(SMALL).args(["--json", "--cache", text(cache)]);
     command
 }
@@ -15,7 +16,9 @@ fn generate(cache: &Path) -> std::process::Command {
 #[cfg(unix)]
 fn pretender(folder: &Path, then: &str) -> PathBuf {
     let path = folder.join("iree-compile");
-    let script = format!("#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'IREE compiler version 3.13.0'; exit; fi\n{then}\n");
+    let script = format!(
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'IREE compiler version 3.13.0'; exit; fi\n{then}\n"
+    );
     fs::write(&path, script).unwrap();
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     path
@@ -33,9 +36,18 @@ fn assert_no_module(cache: &Path) {
 #[test]
 fn no_compiler() {
     let cache = folder();
-    let words = ["no `iree-compile`", "cargo xtask setup", "pip install iree-base-compiler==3.13.0", "--iree-compile"];
+    let words = [
+        "no `iree-compile`",
+        "cargo xtask setup",
+        "pip install iree-base-compiler==3.13.0",
+        "--iree-compile",
+    ];
     refused(generate(cache.path()).env_remove("TRACEWRIGHT_IREE_COMPILE"), 1, &words);
-    refused(generate(cache.path()).args(["--iree-compile", "/nowhere/iree-compile"]), 1, &["/nowhere/iree-compile"]);
+    refused(
+        generate(cache.path()).args(["--iree-compile", "/nowhere/iree-compile"]),
+        1,
+        &["/nowhere/iree-compile"],
+    );
     assert_no_module(cache.path());
     let out = cache.path().join("out");
     let model = fixture("llama-untied");
@@ -49,7 +61,10 @@ fn no_compiler() {
 fn a_compiler_that_is_none_is_killed_or_fails() {
     let cases: &[(&str, &[&str])] = &[
         ("kill -9 $$", &["`iree-compile` was killed by signal 9", ".log`"]),
-        ("echo 'x.mlir:3:1: error: bad op' >&2; exit 1", &["`iree-compile` failed", "bad op", ".log`, the module beside it"]),
+        (
+            "echo 'x.mlir:3:1: error: bad op' >&2; exit 1",
+            &["`iree-compile` failed", "bad op", ".log`, the module beside it"],
+        ),
         ("exit 0", &["module.vmfb", "No such file"]),
     ];
     for (then, words) in cases {
@@ -64,7 +79,11 @@ fn a_compiler_that_is_none_is_killed_or_fails() {
         }
     }
     let cache = folder();
-    refused(generate(cache.path()).args(["--iree-compile", "/bin/echo"]), 1, &["`/bin/echo` does not look like iree-compile"]);
+    refused(
+        generate(cache.path()).args(["--iree-compile", "/bin/echo"]),
+        1,
+        &["`/bin/echo` does not look like iree-compile"],
+    );
 }
 
 #[cfg(unix)]
@@ -74,7 +93,11 @@ fn a_compiler_that_hangs_is_stopped_with_all_it_started() {
     let pid = bin.path().join("pid");
     let compiler = pretender(bin.path(), &format!("sleep 600 & echo $! > '{}'; wait", pid.display()));
     let words = ["did not end within 1 s and was stopped", ".log`", "--compile-timeout"];
-    refused(generate(cache.path()).args(["--iree-compile", text(&compiler), "--compile-timeout", "1"]), 1, &words);
+    refused(
+        generate(cache.path()).args(["--iree-compile", text(&compiler), "--compile-timeout", "1"]),
+        1,
+        &words,
+    );
     assert_no_module(cache.path());
     let child = fs::read_to_string(pid).unwrap();
     wait_until("the end of the compiler's child", || !alive(child.trim()));
@@ -117,7 +140,11 @@ fn a_target_that_is_none() {
     ];
     for (name, word) in cases {
         let mut export = tracewright(&["export", text(&model), "-o", text(&target), "--target", name]);
-        refused(export.args(SMALL), 1, &["unknown target", word, "name a processor and features that LLVM knows, or `host`"]);
+        refused(
+            export.args(SMALL),
+            1,
+            &["unknown target", word, "name a processor and features that LLVM knows, or `host`"],
+        );
         assert!(!target.exists());
     }
 }
@@ -127,12 +154,16 @@ fn a_target_that_is_none() {
 fn m17_a_module_is_compiled_once_and_a_damaged_entry_again() {
     let cache = folder();
     let generated = || -> (f64, serde_json::Value) {
-        let json: serde_json::Value = serde_json::from_str(&succeed(&mut generate(cache.path())).out).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_str(&succeed(&mut generate(cache.path())).out).unwrap();
         (json["timings"]["compile_ms"].as_f64().unwrap(), json["tokens"].clone())
     };
     let (first, tokens) = generated();
     let modules = || -> Vec<(PathBuf, u64)> {
-        listing(cache.path()).into_iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "module")).collect()
+        listing(cache.path())
+            .into_iter()
+            .filter(|(path, _)| path.extension().is_some_and(|e| e == "module"))
+            .collect()
     };
     let [(entry, size)] = &modules()[..] else { panic!("{:?}", listing(cache.path())) };
     let changed = || entry.metadata().unwrap().modified().unwrap();

@@ -64,7 +64,8 @@ fn m19_heads_that_do_not_divide_name_both_keys_and_both_values() {
 
 #[test]
 fn an_unknown_architecture() {
-    let other = |c: &mut Map<String, Value>| drop(c.insert("architectures".into(), json!(["MambaForCausalLM"])));
+    let other =
+        |c: &mut Map<String, Value>| drop(c.insert("architectures".into(), json!(["MambaForCausalLM"])));
     refuses(other, &["architecture `MambaForCausalLM` is not known; known are", "LlamaForCausalLM"]);
 }
 
@@ -91,7 +92,10 @@ fn sizes_that_the_model_does_not_allow() {
     let model = fixture("llama-untied");
     let model = text(&model);
     let cases: &[(&[&str], &str)] = &[
-        (&["--context", "100"], "`--context` is 100, expected 1 to 64, the model's `max_position_embeddings`"),
+        (
+            &["--context", "100"],
+            "`--context` is 100, expected 1 to 64, the model's `max_position_embeddings`",
+        ),
         (&["--context", "0"], "`--context` is 0"),
         (&["--context", "40", "--chunk", "41"], "`--chunk` is 41, expected 1 to 40, the context"),
         (&["--dtype", "i8"], "`--dtype` is i8, expected f32, f16 or bf16"),

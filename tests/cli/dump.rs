@@ -23,7 +23,9 @@ fn m18_traces_and_lowers_from_config_json_alone() {
     let expanded = dump(&["--stage", "expanded"]);
     assert!(!expanded.contains("sdpa(") && expanded.contains("dot_general"), "{expanded}");
     let module = dump(&["--emit", "mlir"]);
-    for word in ["stablehlo.dot_general", "#flow.parameter.named<\"model\"::\"lm_head.weight\">", "loc(", "@prefill"] {
+    for word in
+        ["stablehlo.dot_general", "#flow.parameter.named<\"model\"::\"lm_head.weight\">", "loc(", "@prefill"]
+    {
         assert!(module.contains(word), "`{word}` is not in\n{module}");
     }
     let one = dump(&["--emit", "mlir", "--entry", "decode", "--no-locs"]);
@@ -54,6 +56,17 @@ fn m6_the_histogram_is_printed_and_no_module_has_custom_calls_or_f64() {
             println!("{} {dtype}\n{counts}", model.display());
         }
     }
+}
+
+/// M8, M9: every matrix with weights is the one op `linear`, and one converter decides what becomes of it.
+#[test]
+fn m8_m9_every_linear_layer_is_one_op() {
+    let traced = succeed(trace_dump(&[text(&fixture("llama-untied")), "--entry", "decode"]).args(SMALL)).out;
+    let lines = |word: &str| traced.lines().filter(|line| line.contains(word)).count();
+    assert_eq!(lines(" = linear "), 8, "seven in the layer, and the head\n{traced}");
+    assert_eq!(lines("dot_general"), 0, "{traced}");
+    let converters = std::fs::read_dir(root().join("lower/src")).unwrap().flatten();
+    assert_eq!(converters.filter(|file| file.file_name().to_string_lossy().contains("linear")).count(), 1);
 }
 
 /// S30: the list of operations comes from the code.

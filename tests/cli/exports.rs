@@ -65,13 +65,15 @@ fn edit_module(export: &Path, edit: impl FnOnce(&mut Vec<u8>)) {
 #[test]
 fn m10_an_export_runs_with_no_python_no_compiler_and_no_environment() {
     let export = shared();
-    let names: Vec<_> = listing(&export).into_iter().map(|(path, _)| path.file_name().unwrap().to_owned()).collect();
+    let names: Vec<_> =
+        listing(&export).into_iter().map(|(path, _)| path.file_name().unwrap().to_owned()).collect();
     assert_eq!(names, ["config.json", "manifest.json", "model.irpa", "model.mlir", "model.vmfb"]);
     let before = listing(&export);
     let here: Value = serde_json::from_str(&succeed(&mut generate(&export)).out).unwrap();
     assert_eq!(listing(&export), before);
     let model = fixture("llama-untied");
-    let mut there = tracewright(&["generate", text(&model), "--tokens", "5,17,3", "-n", "4", "--ignore-eos", "--json"]);
+    let mut there =
+        tracewright(&["generate", text(&model), "--tokens", "5,17,3", "-n", "4", "--ignore-eos", "--json"]);
     let there: Value = serde_json::from_str(&succeed(there.args(SMALL)).out).unwrap();
     assert_eq!(here["tokens"], there["tokens"]);
     assert_eq!(here["timings"]["compile_ms"], 0.0);
@@ -83,40 +85,73 @@ fn the_manifest_says_what_can_be_called() {
     let entries = manifest["entry_points"].as_array().unwrap();
     let names: Vec<_> = entries.iter().map(|e| e["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["prefill", "decode", "score"]);
-    let types = |list: &Value| list.as_array().unwrap().iter().map(|v| format!("{}: {}", v["name"].as_str().unwrap(), v["type"].as_str().unwrap())).collect::<Vec<_>>();
+    let types = |list: &Value| {
+        list.as_array()
+            .unwrap()
+            .iter()
+            .map(|v| format!("{}: {}", v["name"].as_str().unwrap(), v["type"].as_str().unwrap()))
+            .collect::<Vec<_>>()
+    };
     let state = ["k0", "v0", "k1", "v1"].map(|name| format!("{name}: f32[1,2,40,14]"));
-    let with_state = |first: &[&str]| [first.iter().map(ToString::to_string).collect(), state.to_vec()].concat();
-    assert_eq!(types(&entries[1]["arguments"]), with_state(&["tokens: i32[1,1]", "start: i32[]", "count: i32[]"]));
+    let with_state =
+        |first: &[&str]| [first.iter().map(ToString::to_string).collect(), state.to_vec()].concat();
+    assert_eq!(
+        types(&entries[1]["arguments"]),
+        with_state(&["tokens: i32[1,1]", "start: i32[]", "count: i32[]"])
+    );
     assert_eq!(types(&entries[1]["results"]), with_state(&["logits: f32[1,515]", "token: i32[1]"]));
     assert_eq!(manifest["parameters"].as_object().unwrap().len(), 21);
     assert_eq!(manifest["parameters"]["lm_head.weight"], "f32[515,60]");
-    assert_eq!((&manifest["dtype"], &manifest["context"], &manifest["chunk"]), (&json!("f32"), &json!(40), &json!(8)));
+    assert_eq!(
+        (&manifest["dtype"], &manifest["context"], &manifest["chunk"]),
+        (&json!("f32"), &json!(40), &json!(8))
+    );
     assert_eq!(manifest["architecture"], std::env::consts::ARCH);
     assert!(manifest["iree_compiler"].as_str().unwrap().starts_with("3.13.0"));
 }
 
-/// A tokenizer goes along; so an export of the demo takes text.
+/// K10, K11: the shipped model, end to end with no download. Its tokenizer goes along, so its export takes text.
 #[test]
-fn an_export_takes_the_tokenizer_along() {
+fn k10_k11_the_shipped_model_is_exported_and_tells_a_story() {
     let out = folder();
     let target = out.path().join("deep/export");
     let mut command = tracewright(&["export", text(&demo()), "-o", text(&target), "--json"]);
-    let said: Value = serde_json::from_str(&succeed(command.args(["--context", "64", "--chunk", "16"])).out).unwrap();
+    let said: Value =
+        serde_json::from_str(&succeed(command.args(["--context", "64", "--chunk", "16"])).out).unwrap();
     assert!(said["bytes"].as_u64().unwrap() > 1_000_000, "{said}");
-    let ran = succeed(&mut bare(&["generate", text(&target), "--chat", "Tell me a story about a brave owl.", "-n", "8"]));
+    let ran = succeed(&mut bare(&[
+        "generate",
+        text(&target),
+        "--chat",
+        "Tell me a story about a brave owl.",
+        "-n",
+        "8",
+    ]));
     assert!(ran.out.len() > 10, "{}", ran.out);
     #[cfg(unix)]
     for (path, _) in listing(&target) {
         use std::os::unix::fs::PermissionsExt as _;
-        let (mode, ordinary) = (fs::metadata(&path).unwrap().permissions().mode(), fs::metadata(demo().join("config.json")).unwrap().permissions().mode());
-        assert_eq!(mode & 0o444, ordinary & 0o444, "{} is read by others as an ordinary file is", path.display());
+        let (mode, ordinary) = (
+            fs::metadata(&path).unwrap().permissions().mode(),
+            fs::metadata(demo().join("config.json")).unwrap().permissions().mode(),
+        );
+        assert_eq!(
+            mode & 0o444,
+            ordinary & 0o444,
+            "{} is read by others as an ordinary file is",
+            path.display()
+        );
     }
 }
 
 #[test]
 fn text_for_an_export_without_a_tokenizer() {
     let export = shared();
-    refused(&mut bare(&["generate", text(&export), "-p", "Once"]), 2, &["has no tokenizer.json", "`--tokens`"]);
+    refused(
+        &mut bare(&["generate", text(&export), "-p", "Once"]),
+        2,
+        &["has no tokenizer.json", "`--tokens`"],
+    );
 }
 
 /// S26, M10: IREE's own program runs the export, as docs/export.md says; its logits and token are ours.
@@ -126,7 +161,12 @@ fn s26_iree_run_module_runs_an_export_without_us() {
     let npy = out.path().join("logits.npy");
     let cache = "--input=1x2x40x14xf32=0";
     let mut command = Command::new(in_packages("iree/_runtime_libs/iree-run-module"));
-    command.args(["--device=local-task", "--module=model.vmfb", "--parameters=model=model.irpa", "--function=decode"]);
+    command.args([
+        "--device=local-task",
+        "--module=model.vmfb",
+        "--parameters=model=model.irpa",
+        "--function=decode",
+    ]);
     command.args(["--input=1x1xi32=5", "--input=0", "--input=1", cache, cache, cache, cache]);
     command.args([&format!("--output=@{}", npy.display()), "--output=-"]).args(["--output="; 4]);
     let theirs = succeed(command.current_dir(&export));
@@ -138,7 +178,9 @@ fn s26_iree_run_module_runs_an_export_without_us() {
     let logits = &tensors(&file)["logits"].2;
     assert_eq!(&npy[npy.len() - logits.len()..], logits, "bit for bit");
     let guide = fs::read_to_string(root().join("docs/export.md")).unwrap();
-    for argument in ["--module=model.vmfb", "--parameters=model=model.irpa", "--function=decode", "--input=1x1xi32="] {
+    for argument in
+        ["--module=model.vmfb", "--parameters=model=model.irpa", "--function=decode", "--input=1x1xi32="]
+    {
         assert!(guide.contains(argument), "docs/export.md does not show `{argument}`");
     }
 }
@@ -146,7 +188,8 @@ fn s26_iree_run_module_runs_an_export_without_us() {
 #[test]
 fn s26_iree_dump_parameters_reads_an_export() {
     let mut command = Command::new(in_packages("iree/_runtime_libs/iree-dump-parameters"));
-    let dump = succeed(command.arg(format!("--parameters=model={}", shared().join("model.irpa").display()))).out;
+    let dump =
+        succeed(command.arg(format!("--parameters=model={}", shared().join("model.irpa").display()))).out;
     assert!(dump.contains("21 entries, 485520 total bytes") && dump.contains("`lm_head.weight`"), "{dump}");
 }
 
@@ -170,7 +213,11 @@ fn a_module_that_was_changed() {
     let middle = vmfb.len() / 2;
     vmfb[middle] ^= 1;
     fs::write(&path, &vmfb).unwrap();
-    refused(&mut generate(own.path()), 1, &["model.vmfb` is not the module that the manifest names", "blake3", "export the model again"]);
+    refused(
+        &mut generate(own.path()),
+        1,
+        &["model.vmfb` is not the module that the manifest names", "blake3", "export the model again"],
+    );
     fs::remove_file(&path).unwrap();
     refused(&mut generate(own.path()), 1, &["cannot read", "model.vmfb", "No such file"]);
 }
@@ -183,7 +230,11 @@ fn a_module_of_another_version_or_no_module() {
         let at = vmfb.windows(4).position(|window| window == [0, 0, 17, 0]).expect("a version");
         vmfb[at + 2] = 99;
     });
-    refused(&mut generate(own.path()), 1, &["another version of iree", "compile it again with iree-base-compiler==3.13.0"]);
+    refused(
+        &mut generate(own.path()),
+        1,
+        &["another version of iree", "compile it again with iree-base-compiler==3.13.0"],
+    );
     edit_module(own.path(), |vmfb| vmfb.truncate(5000));
     refused(&mut generate(own.path()), 1, &["compile it again"]);
     edit_module(own.path(), |vmfb| *vmfb = b"no module".to_vec());
@@ -197,11 +248,17 @@ fn a_module_for_another_processor() {
         "aarch64" => "sve2-sm4",
         _ => "avx512fp16",
     };
-    edit_manifest(own.path(), |manifest| manifest["cpu_features"].as_array_mut().unwrap().push(json!(lacking)));
+    edit_manifest(own.path(), |manifest| {
+        manifest["cpu_features"].as_array_mut().unwrap().push(json!(lacking))
+    });
     if generate(own.path()).output().unwrap().status.success() {
         println!("this processor has {lacking}: nothing is missing here");
     } else {
-        refused(&mut generate(own.path()), 1, &["needs the processor features", lacking, "which this machine lacks", "export again here"]);
+        refused(
+            &mut generate(own.path()),
+            1,
+            &["needs the processor features", lacking, "which this machine lacks", "export again here"],
+        );
     }
     edit_manifest(own.path(), |manifest| manifest["architecture"] = json!("vax"));
     refused(&mut generate(own.path()), 1, &["compiled for vax and this machine is", "`--target`"]);
@@ -209,7 +266,11 @@ fn a_module_for_another_processor() {
     let out = folder();
     let other = if std::env::consts::ARCH == "aarch64" { "x86_64" } else { "aarch64" };
     let target = out.path().join("out");
-    succeed(&mut export(&fixture("llama-untied"), &target, &["--target", &format!("{other}-linux-gnu:generic")]));
+    succeed(&mut export(
+        &fixture("llama-untied"),
+        &target,
+        &["--target", &format!("{other}-linux-gnu:generic")],
+    ));
     refused(&mut generate(&target), 1, &[&format!("compiled for {other} and this machine is")]);
     edit_manifest(&target, |manifest| {
         manifest["architecture"] = json!(std::env::consts::ARCH);
@@ -224,13 +285,21 @@ fn an_archive_that_does_not_fit() {
     let path = own.path().join("model.irpa");
     let archive = fs::read(&path).unwrap();
     fs::write(&path, &archive[..archive.len() - 4096]).unwrap();
-    refused(&mut generate(own.path()), 1, &["model.irpa` is not a valid parameter archive: at byte", "expected"]);
+    refused(
+        &mut generate(own.path()),
+        1,
+        &["model.irpa` is not a valid parameter archive: at byte", "expected"],
+    );
     fs::write(&path, &archive[..50]).unwrap();
     refused(&mut generate(own.path()), 1, &["model.irpa", "at byte"]);
     // The same model in another type, or another model.
     for (model, dtype, word) in [("llama-untied", "bf16", "`bf16["), ("llama-tied", "f32", "missing")] {
         succeed(bare(&["bake", text(&fixture(model)), "-o", text(&path), "--dtype", dtype]).args(SMALL));
-        refused(&mut generate(own.path()), 1, &["model.irpa` does not fit the module: parameter `", word, "expected `f32["]);
+        refused(
+            &mut generate(own.path()),
+            1,
+            &["model.irpa` does not fit the module: parameter `", word, "expected `f32["],
+        );
     }
     fs::remove_file(&path).unwrap();
     refused(&mut generate(own.path()), 1, &["model.irpa", "No such file"]);
@@ -240,7 +309,11 @@ fn an_archive_that_does_not_fit() {
 fn a_manifest_that_is_none() {
     let own = own();
     fs::write(own.path().join("manifest.json"), "{ \"context\": 40 }").unwrap();
-    refused(&mut generate(own.path()), 1, &["manifest.json` is not a manifest", "missing field", "export the model again"]);
+    refused(
+        &mut generate(own.path()),
+        1,
+        &["manifest.json` is not a manifest", "missing field", "export the model again"],
+    );
     fs::remove_file(own.path().join("manifest.json")).unwrap();
     refused(&mut generate(own.path()), 1, &["no checkpoint in"]);
 }
@@ -248,14 +321,23 @@ fn a_manifest_that_is_none() {
 #[test]
 fn an_export_is_what_it_is() {
     let export = shared();
-    for (option, value, is) in [("--dtype", "bf16", "f32"), ("--context", "64", "40"), ("--chunk", "4", "8")] {
+    for (option, value, is) in [("--dtype", "bf16", "f32"), ("--context", "64", "40"), ("--chunk", "4", "8")]
+    {
         let words = [&*format!("`{option}` is {value}"), &format!("exported with {is}"), "export again"];
         refused(generate(&export).args([option, value]), 2, &words);
     }
     succeed(generate(&export).args(["--context", "40", "--dtype", "f32"]));
     let tokens = (0..41).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
-    refused(&mut bare(&["generate", text(&export), "--tokens", &tokens]), 1, &["41 tokens do not fit into the context of 40"]);
-    refused(&mut bare(&["generate", text(&export), "--tokens", "515"]), 1, &["token 0", "expected one below 515"]);
+    refused(
+        &mut bare(&["generate", text(&export), "--tokens", &tokens]),
+        1,
+        &["41 tokens do not fit into the context of 40"],
+    );
+    refused(
+        &mut bare(&["generate", text(&export), "--tokens", "515"]),
+        1,
+        &["token 0", "expected one below 515"],
+    );
 }
 
 /// A failed export leaves nothing; a failed export over an old one leaves no manifest that would vouch for a mixture.
@@ -265,7 +347,8 @@ fn a_full_disk_leaves_no_export() {
     let (out, model) = (folder(), fixture("llama-untied"));
     let target = out.path().join("out");
     succeed(&mut export(&model, &target, &[])); // The module is in the cache now.
-    let failing = |target: &Path| refused(&mut limited(&export(&model, target, &[]), 200), 1, &["model.irpa"]);
+    let failing =
+        |target: &Path| refused(&mut limited(&export(&model, target, &[]), 200), 1, &["model.irpa"]);
     failing(&target);
     assert!(!target.join("manifest.json").exists());
     assert!(listing(&target).iter().all(|(path, _)| !path.to_string_lossy().contains("partial")));

@@ -10,7 +10,8 @@ use crate::support::*;
 
 /// The demo in the element type of its goldens, at sizes that all these tests share.
 fn story(arguments: &[&str]) -> Command {
-    let mut command = tracewright(&["generate", text(&demo()), "--dtype", "f32", "--context", "512", "--chunk", "64"]);
+    let mut command =
+        tracewright(&["generate", text(&demo()), "--dtype", "f32", "--context", "512", "--chunk", "64"]);
     command.args(arguments);
     command
 }
@@ -66,7 +67,8 @@ fn logits_are_saved_row_by_row() {
     let golden = &golden("llama-untied/golden.json")[1];
     let file = out.path().join("logits.safetensors");
     let saving = |more: &[&str]| {
-        let mut command = tracewright(&["generate", text(&model), "--tokens", &list(&golden["prompt_tokens"])]);
+        let mut command =
+            tracewright(&["generate", text(&model), "--tokens", &list(&golden["prompt_tokens"])]);
         command.args(SMALL).args(["-n", "8", "--ignore-eos", "--save-logits", text(&file)]);
         json(command.args(more))["tokens"].clone()
     };
@@ -74,11 +76,13 @@ fn logits_are_saved_row_by_row() {
     assert_eq!(tensors(&file).keys().collect::<Vec<_>>(), ["logits"]);
     assert_eq!(saving(&["--all-positions"]), golden["tokens"]);
     let saved = tensors(&file);
-    let shapes: Vec<_> = saved.iter().map(|(name, (dtype, shape, _))| (name.as_str(), *dtype, shape.clone())).collect();
+    let shapes: Vec<_> =
+        saved.iter().map(|(name, (dtype, shape, _))| (name.as_str(), *dtype, shape.clone())).collect();
     let f32 = safetensors::Dtype::F32;
     assert_eq!(shapes, [("logits", f32, vec![8, 515]), ("prompt_logits", f32, vec![8, 515])]);
     let logits = floats(&saved, "logits");
-    let chosen: Vec<usize> = logits.chunks(515).map(|row| (0..515).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap()).collect();
+    let chosen: Vec<usize> =
+        logits.chunks(515).map(|row| (0..515).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap()).collect();
     assert_eq!(json!(chosen), golden["tokens"], "row i chose token i");
     let last = &floats(&saved, "prompt_logits")[7 * 515..];
     let difference = last.iter().zip(&logits[..515]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
@@ -89,7 +93,8 @@ fn logits_are_saved_row_by_row() {
 /// M20: a raw prompt, from the command line and from a file, streamed and as JSON.
 #[test]
 fn m20_a_raw_prompt_streams_the_text_of_the_golden() {
-    let golden = golden("demo.json").into_iter().find(|p| p["prompt"].as_str().is_some_and(|p| p.len() > 20)).unwrap();
+    let golden =
+        golden("demo.json").into_iter().find(|p| p["prompt"].as_str().is_some_and(|p| p.len() > 20)).unwrap();
     let prompt = golden["prompt"].as_str().unwrap();
     let object = json(&mut story(&["-p", prompt, "-n", "48", "--ignore-eos"]));
     assert_eq!((&object["prompt_tokens"], &object["tokens"]), (&golden["prompt_tokens"], &golden["tokens"]));
@@ -132,16 +137,24 @@ fn an_answer_ends_at_a_stop_token_a_stop_text_or_a_full_context() {
     let tokens = golden["tokens"].as_array().unwrap();
     let end = tokens.iter().position(|t| t == 1 || t == 4).unwrap();
     let ended = json(&mut story(&["-p", "", "-n", "48"]));
-    assert_eq!((ended["tokens"].as_array().unwrap(), &ended["finish"]), (&tokens[..end].to_vec(), &json!("stop")));
+    assert_eq!(
+        (ended["tokens"].as_array().unwrap(), &ended["finish"]),
+        (&tokens[..end].to_vec(), &json!("stop"))
+    );
     let text = golden["text"].as_str().unwrap();
     let stop = &text[text.len() / 2..text.len() / 2 + 5];
-    let stopped = json(&mut story(&["-p", "", "-n", "48", "--ignore-eos", "--stop", "never there", "--stop", stop]));
+    let stopped =
+        json(&mut story(&["-p", "", "-n", "48", "--ignore-eos", "--stop", "never there", "--stop", stop]));
     let before = &text[..text.find(stop).unwrap()];
     assert_eq!((stopped["text"].as_str(), &stopped["finish"]), (Some(before), &json!("stop")));
     let streamed = succeed(&mut story(&["-p", "", "-n", "48", "--ignore-eos", "--stop", stop]));
     assert_eq!(streamed.out, format!("{before}\n"));
     let model = fixture("llama-untied");
-    let full = json(tracewright(&["generate", crate::support::text(&model), "--tokens", "5,6,7"]).args(SMALL).arg("--ignore-eos"));
+    let full = json(
+        tracewright(&["generate", crate::support::text(&model), "--tokens", "5,6,7"])
+            .args(SMALL)
+            .arg("--ignore-eos"),
+    );
     // The last token is chosen from a full context, and has no place in it.
     assert_eq!((full["tokens"].as_array().unwrap().len(), &full["finish"]), (38, &json!("context")));
 }
@@ -162,7 +175,25 @@ fn m21_the_same_seed_draws_the_same_text() {
     assert_eq!(draw(&["--temp", "1", "--top-k", "1"]), greedy);
     assert_eq!(draw(&["--temp", "1", "--min-p", "1"]), greedy);
     assert_eq!(draw(&["--temp", "1", "--top-p", "0.000001"]), greedy);
-    assert_eq!(draw(&["--temp", "1.2", "--seed", "1", "--top-k", "0", "--top-p", "1", "--min-p", "0"]), first);
+    assert_eq!(
+        draw(&["--temp", "1.2", "--seed", "1", "--top-k", "0", "--top-p", "1", "--min-p", "0"]),
+        first
+    );
+}
+
+/// M13, M14: keys and values stay on the device; a greedy step takes a token and gives back four bytes, other steps
+/// read their logits.
+#[test]
+fn m13_m14_a_step_moves_a_token_or_the_logits() {
+    let model = fixture("llama-untied");
+    let moved = |more: &[&str]| {
+        let mut command =
+            tracewright(&["generate", text(&model), "--tokens", "5", "-n", "8", "--ignore-eos"]);
+        let transfers = json(command.args(SMALL).args(more))["transfers"].clone();
+        ["host_to_device_bytes", "device_to_host_bytes"].map(|name| transfers[name].as_u64().unwrap())
+    };
+    assert_eq!(moved(&[]), [8 * 4, 8 * 4]);
+    assert_eq!(moved(&["--temp", "1"]), [8 * 4, 8 * 4 * 515]);
 }
 
 /// A reader that has seen enough is no failure, and no panic.
@@ -196,7 +227,8 @@ fn m11_weights_are_resident_once_beside_the_mapped_file() {
     let config = out.path().join("config.json");
     fs::copy(fixture("llama-untied").join("config.json"), &config).unwrap();
     edit_config(out.path(), |config| {
-        let sizes = [("hidden_size", 512), ("intermediate_size", 1024), ("vocab_size", 24_000), ("head_dim", 64)];
+        let sizes =
+            [("hidden_size", 512), ("intermediate_size", 1024), ("vocab_size", 24_000), ("head_dim", 64)];
         for (key, value) in sizes.into_iter().chain([("num_attention_heads", 8)]) {
             config.insert(key.into(), json!(value));
         }
@@ -204,7 +236,13 @@ fn m11_weights_are_resident_once_beside_the_mapped_file() {
     let model = out.path().join("model");
     succeed(&mut bare(&["random", text(&config), "-o", text(&model)]));
     let weights = fs::metadata(model.join("model.safetensors")).unwrap().len();
-    let run = || json(tracewright(&["generate", text(&model), "--tokens", "5,6,7,8", "-n", "4", "--ignore-eos"]).args(SMALL).args(["--cache", text(&out.path().join("cache"))]));
+    let run = || {
+        json(
+            tracewright(&["generate", text(&model), "--tokens", "5,6,7,8", "-n", "4", "--ignore-eos"])
+                .args(SMALL)
+                .args(["--cache", text(&out.path().join("cache"))]),
+        )
+    };
     run(); // This one bakes.
     let peak = run()["peak_rss_bytes"].as_u64().unwrap();
     println!("{weights} bytes of weights, {peak} bytes at the peak");

@@ -16,7 +16,8 @@ fn m18_without_iree_running_says_what_is_missing() {
     let target = out.path().join("out");
     for command in [vec!["generate", "MODEL", "-p", "Once"], vec!["export", "MODEL", "-o", text(&target)]] {
         let demo = demo();
-        let command: Vec<&str> = command.into_iter().map(|w| if w == "MODEL" { text(&demo) } else { w }).collect();
+        let command: Vec<&str> =
+            command.into_iter().map(|w| if w == "MODEL" { text(&demo) } else { w }).collect();
         let words = ["needs the IREE runtime", "--features iree", "cargo xtask"];
         refused(bare(&command).args(SMALL), 1, &words);
     }

@@ -23,7 +23,12 @@ fn m16_a_prompt_that_is_longer_than_the_context() {
 #[test]
 fn a_token_id_out_of_range() {
     let model = fixture("llama-untied");
-    refuses(text(&model), &["--tokens", "5,514,515"], 1, &["token 2 of the prompt has the id 515, expected one below 515"]);
+    refuses(
+        text(&model),
+        &["--tokens", "5,514,515"],
+        1,
+        &["token 2 of the prompt has the id 515, expected one below 515"],
+    );
     refuses(text(&model), &["--tokens", "4294967295"], 1, &["token 0", "4294967295"]);
 }
 
@@ -33,7 +38,12 @@ fn text_without_a_tokenizer() {
     for input in [["-p", "Once"], ["--chat", "Hello"], ["-f", "/dev/null"]] {
         refuses(text(&model), &input, 2, &["has no tokenizer.json", "`--tokens`"]);
     }
-    refuses(text(&model), &["--tokens", "5", "--stop", "end"], 2, &["`--stop` needs text", "no tokenizer.json"]);
+    refuses(
+        text(&model),
+        &["--tokens", "5", "--stop", "end"],
+        2,
+        &["`--stop` needs text", "no tokenizer.json"],
+    );
 }
 
 #[test]

@@ -26,7 +26,8 @@ fn k11_the_same_seed_gives_the_same_bytes_and_another_seed_others() {
     assert_eq!(fs::read(a.join("config.json")).unwrap(), fs::read(config.join("config.json")).unwrap());
     let made = tensors(&a.join("model.safetensors"));
     let given = tensors(&config.join("model.safetensors"));
-    let shapes = |t: &Tensors| t.iter().map(|(name, (_, shape, _))| (name.clone(), shape.clone())).collect::<Vec<_>>();
+    let shapes =
+        |t: &Tensors| t.iter().map(|(name, (_, shape, _))| (name.clone(), shape.clone())).collect::<Vec<_>>();
     assert_eq!(shapes(&made), shapes(&given));
     let weight = floats(&made, "model.embed_tokens.weight");
     let mean = weight.iter().sum::<f32>() / weight.len() as f32;
@@ -40,7 +41,11 @@ fn what_is_there_is_not_replaced() {
     let target = out.path().join("a");
     succeed(&mut random(&config, &target, &[]));
     let before = listing(out.path());
-    refused(&mut random(&config, &target, &["--seed", "5"]), 1, &["model.safetensors` exists", "write to another folder"]);
+    refused(
+        &mut random(&config, &target, &["--seed", "5"]),
+        1,
+        &["model.safetensors` exists", "write to another folder"],
+    );
     fs::remove_file(target.join("model.safetensors")).unwrap();
     // The weights of one configuration beside another would be a trap.
     refused(&mut random(&fixture("llama-mha"), &target, &[]), 1, &["config.json` exists"]);
@@ -53,7 +58,11 @@ fn what_is_there_is_not_replaced() {
 fn a_full_disk_or_ctrl_c_leaves_nothing() {
     let out = folder();
     let target = out.path().join("new");
-    refused(&mut limited(&random(&fixture("llama-tied"), &target, &[]), 50), 1, &["model.safetensors", "File too large"]);
+    refused(
+        &mut limited(&random(&fixture("llama-tied"), &target, &[]), 50),
+        1,
+        &["model.safetensors", "File too large"],
+    );
     assert!(!target.exists());
 
     // 4 GB in many small tensors: seconds, of which a few milliseconds are used.

@@ -31,7 +31,8 @@ pub fn demo() -> PathBuf {
 pub fn in_packages(program: &str) -> PathBuf {
     let lib = root().join(".tracewright/venv/lib");
     let pythons = fs::read_dir(&lib).into_iter().flatten().flatten();
-    let found = pythons.map(|python| python.path().join("site-packages").join(program)).find(|path| path.exists());
+    let found =
+        pythons.map(|python| python.path().join("site-packages").join(program)).find(|path| path.exists());
     found.unwrap_or_else(|| panic!("no `{program}` in {}: run `cargo xtask setup`", lib.display()))
 }
 
@@ -151,7 +152,9 @@ pub type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 pub fn tensors(file: &Path) -> Tensors {
     let bytes = fs::read(file).unwrap();
     let parsed = SafeTensors::deserialize(&bytes).unwrap();
-    let own = |(name, view): (String, TensorView<'_>)| (name, (view.dtype(), view.shape().into(), view.data().into()));
+    let own = |(name, view): (String, TensorView<'_>)| {
+        (name, (view.dtype(), view.shape().into(), view.data().into()))
+    };
     parsed.tensors().into_iter().map(own).collect()
 }
 
@@ -160,9 +163,9 @@ pub fn edit_tensors(model: &Path, edit: impl FnOnce(&mut Tensors)) {
     let path = model.join("model.safetensors");
     let mut tensors = tensors(&path);
     edit(&mut tensors);
-    let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
-        (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
-    });
+    let views = tensors
+        .iter()
+        .map(|(name, (dtype, shape, bytes))| (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
     safetensors::serialize_to_file(views, None, &path).unwrap();
 }
 

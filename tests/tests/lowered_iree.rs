@@ -30,7 +30,7 @@ fn check(trace: &Trace, weights: &Weights, bound: Bound) -> lower::Module {
 }
 
 #[test]
-fn s5_s7_s14_s18_forms_are_accepted_and_right() {
+fn s5_s6_s7_s14_s15_s16_s17_s18_forms_are_accepted_and_right() {
     let mut trace = Trace::default();
     entry(&mut trace, "s5_permute", &[ty("f32[2,3,4]")], |b, x| {
         Ok(vec![b.op(op("permute order=[0,2,1]"), x)?])

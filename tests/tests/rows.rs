@@ -90,7 +90,8 @@ fn names_of_tests_are_read_as_rows() {
 /// The rows at the beginning of a test's name.
 fn rows_of(test: &str) -> Vec<String> {
     let is_row = |part: &&str| {
-        part.strip_prefix(['s', 'm', 'k']).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        part.strip_prefix(['s', 'm', 'k'])
+            .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     };
     test.split('_').take_while(is_row).map(str::to_owned).collect()
 }
@@ -183,13 +184,28 @@ fn k14_an_architecture_page_names_every_member() {
 #[test]
 fn k16_nothing_is_tied_to_one_system() {
     for (path, text) in sources() {
-        let is_test = path.components().any(|part| part.as_os_str() == "tests");
+        let is_test =
+            path.components().any(|part| ["tests", "tests.rs"].iter().any(|name| part.as_os_str() == *name));
         if is_test || path.ends_with("build.rs") {
             continue;
         }
         let code = text.split("#[cfg(test)]").next().unwrap();
         for name in ["target_os", "os::linux", "os::macos", "os::windows"] {
             assert!(!code.contains(name), "`{name}` in {}", path.display());
+        }
+    }
+}
+
+/// S29: each converter, a file of `lower`, has a golden of what it expands to, form by form.
+#[test]
+fn s29_every_converter_has_its_golden() {
+    let goldens = tests(&read("lower/tests/goldens.rs"));
+    for file in fs::read_dir(root().join("lower/src")).unwrap().map(Result::unwrap) {
+        let name = file.path().file_stem().unwrap().to_string_lossy().into_owned();
+        if !["lib", "module", "expand"].contains(&&*name) {
+            let forms = goldens.iter().filter(|test| test.contains(&name)).count();
+            println!("{name}: {forms}");
+            assert!(forms > 0, "no golden in `lower/tests/goldens.rs` is named after the converter `{name}`");
         }
     }
 }

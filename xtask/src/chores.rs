@@ -74,6 +74,7 @@ pub fn test(root: &Path) -> Result<(), Error> {
     step("lint", cargo(&["clippy"]).args(all).args(["--all-targets", "--", "-D", "warnings"]))?;
     step("documentation", cargo(&["doc", "--no-deps"]).args(all).env("RUSTDOCFLAGS", "-D warnings"))?;
     step("tests", cargo(&["test"]).args(all))?;
+    step("tests without IREE", &mut cargo(&["test", "--package", "tracewright"]))?;
     eprintln!("everything passed in {}", human(start.elapsed()));
     Ok(())
 }

@@ -30,8 +30,11 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<(), Error> {
     let bar = progress::bytes("baking", 0);
     let mut watch = progress::watch(&bar, interrupt);
     if !arguments.checkpoint.is_dir() {
-        let options =
-            ConvertOptions { float: arguments.model.dtype, metadata: !arguments.no_metadata, watch: Some(&mut watch) };
+        let options = ConvertOptions {
+            float: arguments.model.dtype,
+            metadata: !arguments.no_metadata,
+            watch: Some(&mut watch),
+        };
         let converted = convert_checkpoint(&checkpoint, &arguments.out, options)?;
         bar.finish_and_clear();
         eprintln!("wrote `{}`, {} tensors converted", arguments.out.display(), converted.len());

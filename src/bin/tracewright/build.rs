@@ -31,7 +31,8 @@ pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
         return Ok(folder.clone());
     }
     let strategy = etcetera::choose_base_strategy();
-    let strategy = strategy.map_err(|_| Error::Usage { what: "there is no home folder; name one with `--cache`".into() })?;
+    let strategy = strategy
+        .map_err(|_| Error::Usage { what: "there is no home folder; name one with `--cache`".into() })?;
     Ok(strategy.cache_dir().join("tracewright"))
 }
 
@@ -86,8 +87,11 @@ pub fn archive(
     let checkpoint = Checkpoint::open(model)?;
     check(&checkpoint, &module.parameters, &plan.model.ignorable())?;
     let folder = cache.join("archives");
-    fs::create_dir_all(&folder)
-        .map_err(|source| Error::File { action: "create", path: folder.clone(), source })?;
+    fs::create_dir_all(&folder).map_err(|source| Error::File {
+        action: "create",
+        path: folder.clone(),
+        source,
+    })?;
     let path = folder.join(format!("{}.irpa", archive_key(&checkpoint, module)?));
     if let Ok(archive) = Archive::open(&path) {
         return Ok(archive);

@@ -5,10 +5,10 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-use tracewright::{Plan, bake, irpa::Checkpoint};
 use tracewright::export::{Manifest, names, write};
 use tracewright::models::ModelConfig;
 use tracewright::runtime::Target;
+use tracewright::{Plan, bake, irpa::Checkpoint};
 
 use crate::error::Error;
 use crate::{ExportArguments, Interrupt, build};
@@ -28,7 +28,8 @@ pub fn run(arguments: ExportArguments, interrupt: &Interrupt) -> Result<(), Erro
     let manifest = Manifest::new(&plan, &module, &compiled.vmfb, &compiler, &options)?;
     let start = Instant::now();
     let baked = into_folder(&arguments.out, |out| {
-        let baked = build::bake_model(&arguments.model, &plan, &module, &out.join(names::ARCHIVE), interrupt)?;
+        let baked =
+            build::bake_model(&arguments.model, &plan, &module, &out.join(names::ARCHIVE), interrupt)?;
         write(out, &arguments.model, &module, &compiled.vmfb, &manifest)?;
         Ok(baked)
     })?;

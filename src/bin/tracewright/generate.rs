@@ -84,30 +84,34 @@ mod with_iree {
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    use safetensors::{Dtype, SafeTensorError};
     use safetensors::tensor::TensorView;
+    use safetensors::{Dtype, SafeTensorError};
     use tracewright::files::NewFile;
     use tracewright::generate::{
-        Chat, ChatTemplate, Finish, GenerateOptions, Pushed, Sampler, Sampling, Session, StopStrings, Tokenizer,
-        stop_tokens,
+        Chat, ChatTemplate, Finish, GenerateOptions, Pushed, Sampler, Sampling, Session, StopStrings,
+        Tokenizer, stop_tokens,
     };
     use tracewright::runtime::{Device, Runtime};
 
     use super::Arguments;
-    use crate::error::Error;
     use crate::Interrupt;
+    use crate::error::Error;
     use crate::load::Source;
 
     pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<(), Error> {
         let folder = &arguments.model;
         if arguments.system.is_some() && arguments.chat.is_none() {
-            return Err(Error::Usage { what: "`--system` belongs to `--chat`; give the message to answer with it".into() });
+            return Err(Error::Usage {
+                what: "`--system` belongs to `--chat`; give the message to answer with it".into(),
+            });
         }
         // What is wrong with the model is said before what is wrong with the prompt.
         let source = Source::read(&arguments)?;
         let tokenizer = Tokenizer::load(folder)?;
         if tokenizer.is_none() && !arguments.stop.is_empty() {
-            return Err(Error::Usage { what: format!("`--stop` needs text, and `{}` has no tokenizer.json", folder.display()) });
+            return Err(Error::Usage {
+                what: format!("`--stop` needs text, and `{}` has no tokenizer.json", folder.display()),
+            });
         }
         let prompt = prompt(&arguments, tokenizer.as_ref())?;
         if prompt.is_empty() {
@@ -255,14 +259,19 @@ mod with_iree {
             return Ok(tokens.clone());
         }
         let missing = || Error::Usage {
-            what: format!("`{}` has no tokenizer.json; give token ids with `--tokens`", arguments.model.display()),
+            what: format!(
+                "`{}` has no tokenizer.json; give token ids with `--tokens`",
+                arguments.model.display()
+            ),
         };
         let tokenizer = tokenizer.ok_or_else(missing)?;
         if let Some(message) = &arguments.chat {
             let system = arguments.system.iter().map(|text| ("system", text));
             let messages = system.chain([("user", message)]);
             let chat = Chat {
-                messages: messages.map(|(role, text)| serde_json::json!({ "role": role, "content": text })).collect(),
+                messages: messages
+                    .map(|(role, text)| serde_json::json!({ "role": role, "content": text }))
+                    .collect(),
                 add_generation_prompt: true,
                 ..Chat::default()
             };
@@ -271,14 +280,21 @@ mod with_iree {
         }
         let text = match (&arguments.prompt, &arguments.file) {
             (Some(text), _) => text.clone(),
-            (None, Some(path)) => fs::read_to_string(path)
-                .map_err(|source| Error::File { action: "read", path: path.clone(), source })?,
+            (None, Some(path)) => fs::read_to_string(path).map_err(|source| Error::File {
+                action: "read",
+                path: path.clone(),
+                source,
+            })?,
             (None, None) => String::new(),
         };
         Ok(tokenizer.encode(&text)?)
     }
 
-    fn save_logits(path: &Path, logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<(), SafeTensorError> {
+    fn save_logits(
+        path: &Path,
+        logits: &[Vec<f32>],
+        scored: Option<&[Vec<f32>]>,
+    ) -> Result<(), SafeTensorError> {
         let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
         for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
             let Some(rows) = rows else { continue };

@@ -63,7 +63,8 @@ impl Source {
             Self::Checkpoint(config) => config,
         };
         let model = &arguments.model_arguments;
-        let needed = Plan::context_for(prompt.len().saturating_add(arguments.max_tokens), config.max_context());
+        let needed =
+            Plan::context_for(prompt.len().saturating_add(arguments.max_tokens), config.max_context());
         let plan = Plan::new(config, model.dtype, model.context.or(Some(needed)), model.chunk)?;
         // What is wrong with prompt and checkpoint is known before anything slow begins.
         check_tokens(prompt, 0, plan.context, plan.model.vocabulary())?;

@@ -1,8 +1,8 @@
 //! The command line: generate text, export a model, bake a checkpoint, make random weights.
 
+mod bake;
 #[cfg(feature = "iree")]
 mod build;
-mod bake;
 mod error;
 #[cfg(feature = "iree")]
 mod export;

@@ -31,7 +31,8 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<(), Error> {
     let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
     let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();
     let bar = progress::bytes("random weights", total as u64);
-    let file = if arguments.config.is_dir() { arguments.config.join("config.json") } else { arguments.config };
+    let file =
+        if arguments.config.is_dir() { arguments.config.join("config.json") } else { arguments.config };
     let watch = |bytes| {
         bar.inc(bytes as u64);
         if interrupt.load(Ordering::SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
