@@ -1,5 +1,6 @@
 //! What the systems before us can do, row by row: each row is shown by a test that bears its name, as
 //! `s7_split_in_2…` or `s23_s24_baking…`.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
