@@ -190,7 +190,8 @@ pub fn check(
     for Parameter { key, ty } in parameters {
         let Some(tensor) = checkpoint.get(key) else {
             let nearest = unread.iter().map(|t| (strsim::jaro(key, &t.name), &t.name));
-            let nearest = nearest.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(similarity, _)| *similarity > 0.8);
+            let nearest =
+                nearest.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(similarity, _)| *similarity > 0.8);
             let nearest = nearest.map(|(_, name)| name.clone());
             problems.push(Problem::Missing { key: key.clone(), ty: ty.clone(), nearest });
             continue;
@@ -218,7 +219,9 @@ pub fn check(
             Ignorable::EqualTo { key: twin, .. } => key == twin,
         };
         match ignorable.iter().find(matches) {
-            None => problems.push(Problem::Extra { key: key.clone(), file: checkpoint.file(tensor).to_owned() }),
+            None => {
+                problems.push(Problem::Extra { key: key.clone(), file: checkpoint.file(tensor).to_owned() })
+            }
             Some(Ignorable::EqualTo { other, .. }) if !equal(checkpoint, key, other) => {
                 problems.push(Problem::NotEqual { key: key.clone(), other: other.clone() });
             }

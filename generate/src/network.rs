@@ -30,7 +30,8 @@ impl Network {
     /// If an entry point is missing or is not called as `dsl::trace_entry_points` declares it.
     pub fn new(runtime: &Runtime, program: &Program, signatures: &[Signature]) -> Result<Self, Error> {
         let find = |name: &'static str| signatures.iter().find(|s| s.name == name);
-        let signature = |name: &'static str| find(name).ok_or(Error::EntryPoint { name, why: "is missing".into() });
+        let signature =
+            |name: &'static str| find(name).ok_or(Error::EntryPoint { name, why: "is missing".into() });
         let refuse = |name: &'static str, why: String| Error::EntryPoint { name, why };
         let (prefill, decode) = (signature("prefill")?, signature("decode")?);
         let state_of = |s: &Signature| -> Vec<TensorType> {
@@ -45,9 +46,13 @@ impl Network {
                 return Err(refuse(name, "does not take and return the same state as `prefill`".into()));
             }
             let tokens = s.arguments.first().map(|a| &a.ty);
-            let fits = tokens.is_some_and(|ty| ty.element == ElementType::I32 && ty.rank() == 2 && ty.shape[0] == 1);
+            let fits =
+                tokens.is_some_and(|ty| ty.element == ElementType::I32 && ty.rank() == 2 && ty.shape[0] == 1);
             if !fits || s.arguments[1..BEFORE_STATE].iter().any(|a| !a.is_host_scalar()) {
-                return Err(refuse(name, "does not take (tokens: i32[1,S], start: i32, count: i32, state…)".into()));
+                return Err(refuse(
+                    name,
+                    "does not take (tokens: i32[1,S], start: i32, count: i32, state…)".into(),
+                ));
             }
         }
         let (Some(slots), Some(logits)) = (state.first(), prefill.results.first()) else {

@@ -137,7 +137,11 @@ impl<'a> Session<'a> {
     /// If the module has no `score`, the tokens do not fit, or a call fails.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, Error> {
         self.check(tokens)?;
-        let score = self.network.score.clone().ok_or(Error::EntryPoint { name: "score", why: "is missing".into() })?;
+        let score = self
+            .network
+            .score
+            .clone()
+            .ok_or(Error::EntryPoint { name: "score", why: "is missing".into() })?;
         let mut rows = Vec::with_capacity(tokens.len());
         let mut rest = tokens;
         while !rest.is_empty() {
@@ -145,7 +149,8 @@ impl<'a> Session<'a> {
             let (chunk, start, new) = self.next_chunk(rest);
             let values = self.call(&score, chunk, start, seen + new - start, 1)?;
             let logits = floats(&values[0])?;
-            let row = |i: usize| logits[i * self.network.vocabulary()..][..self.network.vocabulary()].to_vec();
+            let row =
+                |i: usize| logits[i * self.network.vocabulary()..][..self.network.vocabulary()].to_vec();
             rows.extend((seen - start..seen + new - start).map(row));
             self.tokens.extend_from_slice(&rest[..new]);
             rest = &rest[new..];

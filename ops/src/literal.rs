@@ -62,7 +62,8 @@ impl RopeTable {
     /// All elements, row by row.
     fn elements(&self) -> impl Iterator<Item = f64> {
         let columns = self.inv_freq.len();
-        (0..self.positions).flat_map(move |position| (0..columns).map(move |column| self.at(position, column)))
+        (0..self.positions)
+            .flat_map(move |position| (0..columns).map(move |column| self.at(position, column)))
     }
 }
 

@@ -110,10 +110,11 @@ impl Golden {
         };
         let floats = |name: &str| words(name).map(|w| w.into_iter().map(f32::from_le_bytes).collect());
         let ids = words("top_ids").map(|w| w.into_iter().map(|id| u32::from_le_bytes(id) as usize).collect());
+        let top = |((ids, logits), max_abs)| Top { ids, logits, max_abs };
         let reference = Reference {
             vocabulary: self.vocab_size,
             logits: floats("logits"),
-            top: ids.zip(floats("top_logits")).zip(floats("max_abs")),
+            top: ids.zip(floats("top_logits")).zip(floats("max_abs")).map(top),
             bf16_max_error: floats("bf16_max_error"),
         };
         match reference.logits.is_none() && reference.top.is_none() {
@@ -127,9 +128,17 @@ impl Golden {
 pub struct Reference {
     vocabulary: usize,
     logits: Option<Vec<f32>>,
-    top: Option<((Vec<usize>, Vec<f32>), Vec<f32>)>,
+    top: Option<Top>,
     /// The largest error in each row of transformers' own bf16 run.
     pub bf16_max_error: Option<Vec<f32>>,
+}
+
+/// The largest logits of each row.
+struct Top {
+    ids: Vec<usize>,
+    logits: Vec<f32>,
+    /// The largest magnitude of each row.
+    max_abs: Vec<f32>,
 }
 
 /// How many logits a digest keeps of each row.
@@ -144,9 +153,10 @@ impl Reference {
     /// The largest error in a row, in units of the row's largest magnitude.
     pub fn error(&self, position: usize, found: &[f32]) -> f64 {
         let full = self.row(position).map_or(0.0, |row| max_error(row, found) / largest(row));
-        let top = self.top.as_ref().map_or(0.0, |((ids, logits), max_abs)| {
+        let top = self.top.as_ref().map_or(0.0, |top| {
             let range = position * TOP..(position + 1) * TOP;
-            let (ids, logits, scale) = (&ids[range.clone()], &logits[range], f64::from(max_abs[position]));
+            let (ids, logits) = (&top.ids[range.clone()], &top.logits[range]);
+            let scale = f64::from(top.max_abs[position]);
             let of_top = max_error(logits, &ids.iter().map(|&id| found[id]).collect::<Vec<_>>());
             let rest = found.iter().enumerate().filter(|(id, _)| !ids.contains(id)).map(|(_, x)| *x);
             let above = f64::from(rest.fold(f32::NEG_INFINITY, f32::max) - logits[TOP - 1]);

@@ -1,6 +1,8 @@
 //! Whole networks, judged by what Hugging Face transformers answered: tokens equal, logits of every position near.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -35,6 +37,11 @@ fn options(max_tokens: usize) -> GenerateOptions {
     GenerateOptions { max_tokens, ..GenerateOptions::default() }
 }
 
+/// Prints a figure also when the test passes, which hides what `println!` prints.
+fn show(figures: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{figures}");
+}
+
 fn go_on(_: u32) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
@@ -53,7 +60,7 @@ fn m3_the_shipped_model_is_token_exact() {
     let sizes = Sizes { context: longest.next_power_of_two(), ..Sizes::of(&golden) };
     let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
     let report = check(&golden, &subject).unwrap();
-    println!("demo: {report}");
+    show(format_args!("demo: {report}"));
     assert!(report.passes(), "{report}");
 
     let tokenizer = Tokenizer::load(&golden.model).unwrap().unwrap();
@@ -73,7 +80,7 @@ fn m16_prompts_of_any_length_up_to_the_context() {
         let lengths: Vec<usize> = golden.prompts.iter().map(|p| p.prompt_tokens.len()).collect();
         assert_eq!(lengths, [c - 1, c, c + 1, 2 * c, n - 1, n], "{fixture}");
         let report = check(&golden, &subject).unwrap();
-        println!("{fixture}: {report}");
+        show(format_args!("{fixture}: {report}"));
         assert!(report.passes(), "{fixture}: {report}");
     }
 }
@@ -171,7 +178,7 @@ fn m11_m12_bf16_f16_f32_checkpoints() {
             let rows = Session::new(&subject.network).score(&prompt.prompt_tokens).unwrap();
             worst = rows.iter().enumerate().map(|(i, row)| reference.error(i, row)).fold(worst, f64::max);
         }
-        println!("{fixture} in {element}: worst error {worst:.1e}");
+        show(format_args!("{fixture} in {element}: worst error {worst:.1e}"));
         assert!(worst <= bound && (element == F32 || worst > BOUND), "{fixture} in {element}: {worst:e}");
     }
 }
