@@ -1,5 +1,7 @@
 //! Archives against IREE's own tools: they read ours, and write the same bytes.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
+
 use irpa::{
     Archive, Checkpoint, ConvertOptions, Dtype, Error, NewEntry, Storage, WriteOptions, convert_checkpoint,
     write,
