@@ -1,7 +1,7 @@
 //! IREE parameter archives, byte for byte.
 //!
 //! An [`Archive`] is a memory-mapped `.irpa` file that passed a verifier stricter than IREE's own reader,
-//! which is what makes it safe to hand to IREE. [`write`] plans the layout first and then streams the data;
+//! which is what makes it safe to hand to IREE. [`write()`] plans the layout first and then streams the data;
 //! the file appears under its name only when it is complete. A [`Checkpoint`] is what comes out of
 //! safetensors, and [`convert_checkpoint`] turns one into the other.
 //!

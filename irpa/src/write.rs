@@ -128,7 +128,7 @@ pub struct Progress {
 /// Called after every chunk; `Break` stops the operation, which then leaves nothing behind.
 pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
-/// How [`write`] writes.
+/// How [`write()`] writes.
 pub struct WriteOptions<'a> {
     /// Whether entries carry their type and hash. IREE does not need them, this system does.
     pub metadata: bool,
