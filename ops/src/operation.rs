@@ -33,7 +33,7 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     fn spell(&self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling;
 }
 
-/// The name and the attributes of an operation, written and read in the text form. Made by [`operation!`].
+/// The name and the attributes of an operation, written and read in the text form. Made by [`operation!`](crate::operation!).
 pub trait Attributes: Sized {
     /// The name in the text form.
     const NAME: &'static str;
