@@ -6,6 +6,7 @@
 #include "iree/async/util/proactor_pool.h"
 #include "iree/base/api.h"
 #include "iree/base/internal/cpu.h"
+#include "iree/base/threading/call_once.h"
 #include "iree/hal/api.h"
 #include "iree/hal/device_group.h"
 #include "iree/hal/drivers/local_sync/sync_device.h"
@@ -143,10 +144,26 @@ static iree_status_t tw_device_create(size_t workers, const iree_hal_device_crea
   return status;
 }
 
+// One instance serves the whole process: registering a type writes a global of IREE (zero first, then
+// the type), so a second registration would fail the calls that other threads are in the middle of.
+static iree_once_flag tw_instance_once = IREE_ONCE_FLAG_INIT;
+static iree_vm_instance_t* tw_instance = NULL;
+static iree_status_code_t tw_instance_code = IREE_STATUS_OK;
+
+static void tw_instance_create(void) {
+  iree_status_t status =
+      iree_vm_instance_create(IREE_VM_TYPE_CAPACITY_DEFAULT, tw_host(), &tw_instance);
+  if (iree_status_is_ok(status)) status = iree_hal_module_register_all_types(tw_instance);
+  tw_instance_code = iree_status_consume_code(status);
+}
+
 static iree_status_t tw_runtime_initialize(size_t workers, tw_runtime_t* runtime) {
-  IREE_RETURN_IF_ERROR(
-      iree_vm_instance_create(IREE_VM_TYPE_CAPACITY_DEFAULT, tw_host(), &runtime->instance));
-  IREE_RETURN_IF_ERROR(iree_hal_module_register_all_types(runtime->instance));
+  iree_call_once(&tw_instance_once, tw_instance_create);
+  if (tw_instance_code != IREE_STATUS_OK) {
+    return iree_make_status(tw_instance_code, "the VM's types could not be registered");
+  }
+  runtime->instance = tw_instance;
+  iree_vm_instance_retain(tw_instance);
 
   iree_hal_device_create_params_t create = iree_hal_device_create_params_default();
   iree_hal_executable_loader_t* loader = NULL;

@@ -3,6 +3,9 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
 use ops::{ElementType, TensorType};
 use support::*;
 use tracewright_runtime::*;
@@ -37,6 +40,32 @@ fn dot_general_is_exact_on_every_device() {
         let counted = Transfers { host_to_device: 4 * (6 + 12), device_to_host: 4 * 8 };
         assert_eq!(runtime.transfers(), counted);
     }
+}
+
+#[test]
+fn calls_go_on_while_other_threads_open_devices() {
+    let vmfb = vmfb(DOT);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    Runtime::new(Device::LocalSync).unwrap();
+                }
+            });
+        }
+        let called = scope.spawn(|| {
+            let runtime = Runtime::new(Device::LocalSync).unwrap();
+            let program = Program::load(&runtime, &vmfb, &[]).unwrap();
+            for _ in 0..2000 {
+                let result = call(&program, "dot", dot_arguments(&runtime));
+                assert_eq!(result, [32., 38., 44., 50., 68., 83., 98., 113.]);
+            }
+        });
+        let called = called.join();
+        done.store(true, Ordering::Relaxed);
+        called.unwrap();
+    });
 }
 
 /// Eight slots, one of which is written per call; the sum of all says what the state is.

@@ -212,11 +212,11 @@ fn m11_bf16_errs_no_more_than_transformers_in_bf16() {
     let (ours, theirs) = golden::bf16_errors(&golden, &subject).unwrap();
     assert_eq!(theirs.len(), 200);
     let ratio = mean(&ours) / mean(&theirs);
-    println!(
+    show(format_args!(
         "bf16: mean of the largest error {:.5}, theirs {:.5}, ratio {ratio:.3}",
         mean(&ours),
         mean(&theirs)
-    );
+    ));
     assert!(ratio <= BF16_FACTOR && mean(&ours) > 0.0, "{ratio}");
 }
 
