@@ -15,8 +15,10 @@ pub struct Plan {
     pub element: ElementType,
     /// The longest sequence.
     pub context: usize,
-    /// Tokens that one prefill takes.
+    /// Tokens of a sequence that one prefill takes.
     pub chunk: usize,
+    /// Sequences at once; 1 unless changed.
+    pub batch: usize,
 }
 
 /// Why a plan cannot be carried out.
@@ -81,7 +83,7 @@ impl Plan {
         if !matches!(element, ElementType::F32 | ElementType::F16 | ElementType::Bf16) {
             return Err(PlanError::Element(element));
         }
-        Ok(Self { model, element, context, chunk })
+        Ok(Self { model, element, context, chunk, batch: 1 })
     }
 
     /// The context that `tokens` tokens need: a power of two, so that few different modules are compiled, and
@@ -92,7 +94,7 @@ impl Plan {
 
     /// The entry points `prefill`, `decode` and `score`.
     pub fn entry_points(&self) -> Vec<EntryPoint> {
-        EntryPoint::all(1, self.chunk, self.context)
+        EntryPoint::all(self.batch, self.chunk, self.context)
     }
 
     /// The trace of all entry points, as it is recorded.

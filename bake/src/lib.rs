@@ -17,6 +17,8 @@ use trace::Parameter;
 pub enum Ignorable {
     /// Any key with this end: what the model computes itself.
     Suffix(&'static str),
+    /// Any key with this beginning: another part of what the checkpoint holds.
+    Prefix(&'static str),
     /// This key, if its content equals that of another: a tied weight stored twice.
     EqualTo {
         /// The key that may be there.
@@ -216,6 +218,7 @@ pub fn check(
         let key = &tensor.name;
         let matches = |rule: &&Ignorable| match rule {
             Ignorable::Suffix(suffix) => key.ends_with(suffix),
+            Ignorable::Prefix(prefix) => key.starts_with(prefix),
             Ignorable::EqualTo { key: twin, .. } => key == twin,
         };
         match ignorable.iter().find(matches) {

@@ -6,7 +6,7 @@ use trace::{NodeKind, Trace};
 
 use crate::block::TraceArg;
 use crate::element::{Element, F32, Float, I32};
-use crate::nn::argmax;
+use crate::nn::{RING, argmax};
 use crate::tensor::Raw;
 use crate::tracer;
 use crate::{Axis, BuildError, Kv, KvCache, Position, Tensor, TraceError, TraceErrorKind};
@@ -18,6 +18,8 @@ pub struct CacheLayer {
     pub heads: usize,
     /// Features of a head.
     pub features: usize,
+    /// How many positions a query sees, its own included, if not all: then a ring of slots is enough.
+    pub window: Option<usize>,
 }
 
 /// A network that predicts the next token. [`model!`](crate::model) implements it for a root block that declares a
@@ -100,7 +102,9 @@ pub struct Traced {
 /// Records the entry points of a network: see [`CausalLm::trace`].
 ///
 /// Each takes `tokens: i32[B,S]`, `start: i32[]` (the position of the first token), `count: i32[]` (how many
-/// tokens are real), then keys and values of each layer; and returns `logits`, for [`Wanted::Next`] also `token`
+/// tokens are real), in a batch of several `pad: i32[B]` (how many positions stand before each sequence's first
+/// token), then keys and values of each layer: `[B, K, N, E]` with N = context, or, where a window and the longest
+/// chunk need fewer, a ring of window + chunk − 1 slots; and returns `logits`, for [`Wanted::Next`] also `token`
 /// (`i32[B]`, the argmax), then keys and values.
 ///
 /// # Errors
@@ -111,15 +115,17 @@ pub fn trace_entry_points<M: CausalLm>(
 ) -> Result<Traced, TraceError> {
     let (trace, body_runs) = tracer::trace_fallible(|| {
         let model = M::new(config)?;
+        let chunk = entry_points.iter().map(|entry| entry.chunk).max().unwrap_or(1);
         for entry in entry_points {
-            record(&model, entry);
+            record(&model, entry, chunk);
         }
         Ok::<(), TraceErrorKind>(())
     })?;
     Ok(Traced { trace, body_runs })
 }
 
-fn record<M: CausalLm>(model: &M, entry: &EntryPoint) {
+/// Records one entry point of a module whose longest chunk has `chunk` tokens.
+fn record<M: CausalLm>(model: &M, entry: &EntryPoint, chunk: usize) {
     let place = Location::caller();
     tracer::with(|t| t.open_function(entry.name.clone(), "", None));
     let mut index = 0;
@@ -138,16 +144,19 @@ fn record<M: CausalLm>(model: &M, entry: &EntryPoint) {
     ));
     let start = Tensor::new(input("start".into(), ElementType::I32, &[], &[]));
     let count = Tensor::new(input("count".into(), ElementType::I32, &[], &[]));
+    let pad = (entry.batch > 1).then(|| Tensor::new(input("pad".into(), ElementType::I32, &[entry.batch], &["B"])));
     let mut layers = Vec::new();
     for (i, layer) in model.cache_layers().into_iter().enumerate() {
+        let ring = layer.window.map(|window| window + chunk - 1).filter(|&slots| slots < entry.context);
+        let (slots, axis) = ring.map_or((entry.context, "N"), |slots| (slots, RING.0));
         let mut slots = |name: &str| {
-            let shape = [entry.batch, layer.heads, entry.context, layer.features];
-            Tensor::new(input(format!("{name}{i}"), M::Element::TYPE, &shape, &["B", "K", "N", "E"]))
+            let shape = [entry.batch, layer.heads, slots, layer.features];
+            Tensor::new(input(format!("{name}{i}"), M::Element::TYPE, &shape, &["B", "K", axis, "E"]))
         };
         layers.push(Kv { k: slots("k"), v: slots("v") });
     }
     let mut cache = KvCache { layers, context: entry.context };
-    let at = Position { start, count };
+    let at = Position { start, count, pad };
     let mut outputs = Vec::new();
     match entry.wanted {
         Wanted::Next => {

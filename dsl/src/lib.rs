@@ -20,7 +20,7 @@ pub use entry::{CacheLayer, CausalLm, EntryPoint, Traced, Wanted, trace_entry_po
 pub use error::{BuildError, NamedType, TraceError, TraceErrorKind};
 pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
 pub use macros::{TraceArg, model};
-pub use nn::{Attend, Kv, KvCache, Position, attend, dot, softmax};
+pub use nn::{Attend, Kv, KvCache, Mask, Position, attend, dot, softmax};
 pub use ops::ops::{MaskTerm, WeightStyle};
 pub use tensor::Tensor;
 pub use tracer::trace;

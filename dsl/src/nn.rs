@@ -1,12 +1,15 @@
 //! The functions that networks are written with.
 
+use std::ops::{BitAnd, BitAndAssign};
 use std::panic::Location;
 
-use ops::ops::{DotGeneral, DynamicUpdateSlice, Iota, MaskTerm, Reshape, Rope as RopeOp, RopeLayout, Sdpa};
+use ops::ops::{
+    DotGeneral, DynamicUpdateSlice, Gather, Iota, MaskTerm, Reshape, Rope as RopeOp, RopeLayout, Sdpa,
+};
 use ops::{ElementType, Literal, Real, RopePart, RopeTable, TensorType};
 
 use crate::element::{Element, Float, I32};
-use crate::tensor::{Raw, axes, extents, permuted};
+use crate::tensor::{Place, Raw, axes, extents, permuted};
 use crate::tracer;
 use crate::{Axis, Dim, NamedType, Tensor, TraceArg, TraceErrorKind};
 
@@ -17,9 +20,16 @@ pub struct Position {
     pub start: Tensor<I32>,
     /// How many of the tokens are real; the rest pad the chunk.
     pub count: Tensor<I32>,
+    /// In a batch, `[B]`: how many positions before each sequence's first token are padding. They count as slots of
+    /// the cache, and not as positions of the rotary embedding.
+    pub pad: Option<Tensor<I32>>,
 }
 
-/// The keys and values that one layer remembers: `[B, K, N, E]` each, N slots.
+/// The axis of a cache that counts the slots of a ring: slot t holds the last position ≡ t (mod slots). A layer that
+/// looks through a window needs no more slots than the window and the longest chunk fill.
+pub const RING: Axis = Axis("ring");
+
+/// The keys and values that one layer remembers: `[B, K, N, E]` each, N slots; or `[B, K, ring, E]`, see [`RING`].
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<T: Float> {
     /// The keys.
@@ -37,19 +47,89 @@ pub struct KvCache<T: Float> {
     pub context: usize,
 }
 
+/// Which keys a query may see: conditions that must all hold, so that `&` is the intersection.
+#[derive(Clone, Debug)]
+pub struct Mask<T: Float> {
+    terms: Vec<MaskTerm>,
+    /// One for each term that has an operand, in their order.
+    lengths: Vec<Tensor<I32>>,
+    /// Those of additive terms.
+    added: Vec<Tensor<T>>,
+}
+
+impl<T: Float> Mask<T> {
+    /// All keys.
+    pub fn all() -> Self {
+        Self { terms: Vec::new(), lengths: Vec::new(), added: Vec::new() }
+    }
+
+    fn term(term: MaskTerm) -> Self {
+        Self { terms: vec![term], ..Self::all() }
+    }
+
+    /// No key after the query.
+    pub fn causal() -> Self {
+        Self::term(MaskTerm::Causal)
+    }
+
+    /// With [`Mask::causal`]: the query's own position and the `width` − 1 before it.
+    pub fn window(width: usize) -> Self {
+        Self::term(MaskTerm::Window(width))
+    }
+
+    /// The positions are cut into chunks of `length`: only keys of the query's own (Llama 4).
+    pub fn chunk(length: usize) -> Self {
+        Self::term(MaskTerm::Chunk(length))
+    }
+
+    /// Not the first `lengths` keys: `[]`, or `[B]` for each sequence its own.
+    pub fn padding(lengths: Tensor<I32>) -> Self {
+        Self { lengths: vec![lengths], ..Self::term(MaskTerm::Padding) }
+    }
+
+    /// No key after the query, but that the first `lengths` positions see each other: `[]` or `[B]`.
+    pub fn prefix(lengths: Tensor<I32>) -> Self {
+        Self { lengths: vec![lengths], ..Self::term(MaskTerm::Prefix) }
+    }
+
+    /// `scores` is added to the scores: its axes are some of batch, heads, queries and keys.
+    pub fn additive(scores: Tensor<T>) -> Self {
+        Self { added: vec![scores], ..Self::term(MaskTerm::Additive) }
+    }
+}
+
+impl<T: Float> BitAnd for Mask<T> {
+    type Output = Self;
+
+    fn bitand(mut self, other: Self) -> Self {
+        self &= other;
+        self
+    }
+}
+
+impl<T: Float> BitAndAssign for Mask<T> {
+    fn bitand_assign(&mut self, other: Self) {
+        self.terms.extend(other.terms);
+        self.lengths.extend(other.lengths);
+        self.added.extend(other.added);
+    }
+}
+
 /// How attention looks: rotary tables for the queries' positions, mask, scale, softcap.
 #[derive(Clone, Debug)]
 pub struct Attend<T: Float> {
+    /// The axis that counts the queries.
+    pub queries: Axis,
     /// The position of the first query.
     pub start: Tensor<I32>,
-    /// Cosines of the queries' positions, `[S, R]`; no rotation if there are none.
+    /// Cosines of the queries' positions, `[S, R]`, in a batch `[B, S, R]`; no rotation if there are none.
     pub cos: Option<Tensor<T>>,
-    /// Sines of the queries' positions, `[S, R]`.
+    /// Sines of the queries' positions.
     pub sin: Option<Tensor<T>>,
     /// Which features are rotated together.
     pub layout: RopeLayout,
-    /// The conditions for a query to see a key.
-    pub mask: Vec<MaskTerm>,
+    /// Which keys a query may see.
+    pub mask: Mask<T>,
     /// The factor on the scores; 1/√E if there is none.
     pub scale: Option<f64>,
     /// The bound on the scores.
@@ -71,11 +151,11 @@ macro_rules! trace_arg {
 
 impl TraceArg for Position {
     fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>) {
-        (self.start, self.count).flatten(tensors, data);
+        (self.start, self.count, self.pad).flatten(tensors, data);
     }
     fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self {
-        let (start, count) = (self.start, self.count).rebuild(tensors);
-        Self { start, count }
+        let (start, count, pad) = (self.start, self.count, self.pad).rebuild(tensors);
+        Self { start, count, pad }
     }
 }
 
@@ -90,7 +170,8 @@ impl TraceArg for RopeLayout {
 
 trace_arg!(Kv<T> { k, v });
 trace_arg!(KvCache<T> { layers, context });
-trace_arg!(Attend<T> { start, cos, sin, layout, mask, scale, softcap });
+trace_arg!(Mask<T> { terms, lengths, added });
+trace_arg!(Attend<T> { queries, start, cos, sin, layout, mask, scale, softcap });
 
 /// The angular frequencies of a rotary embedding and the factor on its tables.
 #[derive(Clone, Debug, PartialEq)]
@@ -102,10 +183,21 @@ pub struct RopeFrequencies {
 }
 
 impl<T: Float> Attend<T> {
+    /// Causal attention without rotary embedding, for queries on axis `queries` from `at.start` on. In a batch the
+    /// padding is hidden.
+    pub fn causal(at: Position, queries: Axis) -> Self {
+        let mut mask = Mask::causal();
+        if let Some(pad) = at.pad {
+            mask &= Mask::padding(pad);
+        }
+        let (start, layout) = (at.start, RopeLayout::HalfSplit);
+        Self { queries, start, cos: None, sin: None, layout, mask, scale: None, softcap: None }
+    }
+
     /// Causal attention with rotary embedding, for `length` queries on axis `queries` from `at.start` on, within
     /// `context` positions.
     #[track_caller]
-    pub fn causal(
+    pub fn rotary(
         at: Position,
         queries: Axis,
         length: usize,
@@ -119,19 +211,37 @@ impl<T: Float> Attend<T> {
         };
         // Outside of the closure: a closure would be the place that the nodes come from.
         let axes = [queries, Axis("R")];
-        let cos =
-            Tensor::<T>::constant(table(RopePart::Cos), &axes).dynamic_narrow(queries, at.start, length);
-        let sin =
-            Tensor::<T>::constant(table(RopePart::Sin), &axes).dynamic_narrow(queries, at.start, length);
-        Self {
-            start: at.start,
-            cos: Some(cos),
-            sin: Some(sin),
-            layout: RopeLayout::HalfSplit,
-            mask: vec![MaskTerm::Causal],
-            scale: None,
-            softcap: None,
-        }
+        let cos = Tensor::<T>::constant(table(RopePart::Cos), &axes);
+        let sin = Tensor::<T>::constant(table(RopePart::Sin), &axes);
+        let (cos, sin) = match at.pad {
+            None => (
+                cos.dynamic_narrow(queries, at.start, length),
+                sin.dynamic_narrow(queries, at.start, length),
+            ),
+            Some(pad) => {
+                // Positions count from each sequence's first token; what stands before it is never seen.
+                let slots = Tensor::<I32>::iota(queries, length) + at.start;
+                let positions = slots.minus_each(pad).maximum(Tensor::scalar(0.0));
+                (cos.rows(positions), sin.rows(positions))
+            }
+        };
+        Self { cos: Some(cos), sin: Some(sin), ..Self::causal(at, queries) }
+    }
+
+    /// The same, seeing less: only keys that `mask` shows too.
+    pub fn within(mut self, mask: Mask<T>) -> Self {
+        self.mask &= mask;
+        self
+    }
+
+    /// The same with this factor on the scores instead of 1/√E.
+    pub fn scaled(self, scale: f64) -> Self {
+        Self { scale: Some(scale), ..self }
+    }
+
+    /// The same with scores softly bounded: `softcap · tanh(score / softcap)`, if there is a bound.
+    pub fn capped(self, softcap: Option<f64>) -> Self {
+        Self { softcap, ..self }
     }
 
     /// `x` rotated by its positions: the queries' axis counts them, the last axis holds the features.
@@ -139,17 +249,24 @@ impl<T: Float> Attend<T> {
     pub fn rope(&self, x: Tensor<T>) -> Tensor<T> {
         let place = Location::caller();
         let (Some(cos), Some(sin)) = (self.cos, self.sin) else { return x };
-        x.apply(place, |t, raw, ty| {
-            let Some(table) = t.named_type(cos.raw, place) else { return Raw::POISON };
-            let queries = table.dims[0].axis;
-            match ty.position(queries) {
-                Some(axis) => {
-                    let op = RopeOp { axis, layout: self.layout };
-                    t.op(None, op, &[raw, cos.raw, sin.raw], &axes(&ty.dims), place)
-                }
-                None => t.fail(TraceErrorKind::NoAxis { op: "rope", axis: queries, ty }, place),
+        x.apply(place, |t, raw, ty| match ty.position(self.queries) {
+            Some(axis) => {
+                let op = RopeOp { axis, layout: self.layout };
+                t.op(None, op, &[raw, cos.raw, sin.raw], &axes(&ty.dims), place)
             }
+            None => t.fail(TraceErrorKind::NoAxis { op: "rope", axis: self.queries, ty }, place),
         })
+    }
+}
+
+impl Tensor<I32> {
+    /// `[S]` − `[B]` → `[B, S]`
+    #[track_caller]
+    fn minus_each(self, other: Self) -> Self {
+        let place = Location::caller();
+        let dims = [other.dims(place), self.dims(place)].concat();
+        let zeros = Literal::splat(TensorType::new(ElementType::I32, extents(&dims)), 0.0);
+        (Self::constant(zeros, &axes(&dims)) + self) - other
     }
 }
 
@@ -157,32 +274,87 @@ impl<T: Float> Kv<T> {
     /// Writes keys and values of new positions into their slots, and returns all of them.
     ///
     /// `k` and `v` have one axis that the cache has not (it counts the new positions); the cache has one that they
-    /// have not (its slots). The slots are those from `at.start` on.
+    /// have not (its slots). The slots are those from `at.start` on, in a ring modulo their number.
     #[track_caller]
     pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
         let place = Location::caller();
         for (cache, new) in [(&mut self.k, k), (&mut self.v, v)] {
-            *cache = cache.apply(place, |t, raw, slots| {
-                let Some(ty) = t.named_type(new.raw, place) else { return Raw::POISON };
-                let lacks = |a: &NamedType, b: &NamedType| -> Vec<Dim> {
-                    a.dims.iter().filter(|d| b.position(d.axis).is_none()).copied().collect()
-                };
-                let (added, replaced) = (lacks(&ty, &slots), lacks(&slots, &ty));
-                let ([added], [replaced]) = (&added[..], &replaced[..]) else {
-                    let op = "append to a KV cache";
-                    return t.fail(TraceErrorKind::Axes { op, left: slots, right: ty }, place);
-                };
-                let order: Vec<Axis> = slots
-                    .dims
-                    .iter()
-                    .map(|d| if d.axis == replaced.axis { added.axis } else { d.axis })
-                    .collect();
-                let new = permuted(t, new.raw, ty, &order, place);
-                let axis = slots.position(replaced.axis).unwrap_or_default();
-                t.op(None, DynamicUpdateSlice { axis }, &[raw, new, at.start.raw], &axes(&slots.dims), place)
-            });
+            let Some((new, added, slots)) = cache.aligned_with(new, place) else {
+                *cache = Tensor::new(Raw::POISON);
+                continue;
+            };
+            *cache = match (slots.axis == RING, added.extent) {
+                (false, _) => cache.written(new, slots.axis, at.start, place),
+                (true, 1) => cache.written(new, RING, modulo(at.start, slots.extent), place),
+                (true, length) => {
+                    // A chunk may run over the ring's end: every slot takes the new row that falls on it, if one does.
+                    let slot = Tensor::<I32>::iota(RING, slots.extent) - at.start;
+                    // Both are below 2³⁰, so the dividend stays positive and in range.
+                    let row = modulo(slot + (i32::MAX as usize / 2 / slots.extent * slots.extent) as f64, slots.extent);
+                    let is_new = row.less(row.filled(length as f64));
+                    let rows = new.picked(added.axis, row.minimum(row.filled(length as f64 - 1.0)), place);
+                    is_new.select(rows, *cache)
+                }
+            };
         }
         (self.k, self.v)
+    }
+}
+
+/// x mod `divisor` of numbers that are not negative.
+#[track_caller]
+fn modulo(x: Tensor<I32>, divisor: usize) -> Tensor<I32> {
+    x - x / divisor as f64 * divisor as f64
+}
+
+impl<T: Float> Tensor<T> {
+    /// New rows with the axes of this cache but for one: in their order, with the axis they add and the one they
+    /// replace.
+    fn aligned_with(self, new: Self, place: Place) -> Option<(Self, Dim, Dim)> {
+        let (slots, rows) = (self.dims(place), new.dims(place));
+        let lacks = |a: &[Dim], b: &[Dim]| -> Vec<Dim> {
+            a.iter().filter(|d| b.iter().all(|e| e.axis != d.axis)).copied().collect()
+        };
+        let (added, replaced) = (lacks(&rows, &slots), lacks(&slots, &rows));
+        let ([added], [replaced]) = (&added[..], &replaced[..]) else {
+            let named = |dims| NamedType { element: T::TYPE, dims };
+            let op = "append to a KV cache";
+            tracer::with(|t| t.fail(TraceErrorKind::Axes { op, left: named(slots), right: named(rows) }, place));
+            return None;
+        };
+        let order = slots.iter().map(|d| if d.axis == replaced.axis { added.axis } else { d.axis });
+        let order: Vec<Axis> = order.collect();
+        Some((new.apply(place, |t, raw, ty| permuted(t, raw, ty, &order, place)), *added, *replaced))
+    }
+
+    /// `new` written over the slots from `start` on.
+    fn written(self, new: Self, slots: Axis, start: Tensor<I32>, place: Place) -> Self {
+        self.apply(place, |t, raw, ty| {
+            let axis = ty.position(slots).unwrap_or_default();
+            t.op(None, DynamicUpdateSlice { axis }, &[raw, new.raw, start.raw], &axes(&ty.dims), place)
+        })
+    }
+
+    /// The rows that `indices` name: their axes take the place of this tensor's first one.
+    #[track_caller]
+    pub fn rows(self, indices: Tensor<I32>) -> Self {
+        let place = Location::caller();
+        self.apply(place, |t, raw, ty| {
+            let Some(of) = t.named_type(indices.raw, place) else { return Raw::POISON };
+            let names = [axes(&of.dims), axes(ty.dims.get(1..).unwrap_or_default())].concat();
+            t.op(None, Gather {}, &[raw, indices.raw], &names, place)
+        })
+    }
+
+    /// The indices of `axis` that `indices`, of one axis, name: that one takes its place.
+    fn picked(self, axis: Axis, indices: Tensor<I32>, place: Place) -> Self {
+        let order = axes(&self.dims(place));
+        let first: Vec<Axis> =
+            [axis].into_iter().chain(order.iter().copied().filter(|other| *other != axis)).collect();
+        let by = indices.dims(place).first().map_or(axis, |d| d.axis);
+        let back: Vec<Axis> = order.iter().map(|other| if *other == axis { by } else { *other }).collect();
+        let front = self.apply::<T>(place, |t, raw, ty| permuted(t, raw, ty, &first, place));
+        front.rows(indices).apply(place, |t, raw, ty| permuted(t, raw, ty, &back, place))
     }
 }
 
@@ -259,9 +431,9 @@ pub fn gelu_tanh<T: Float>(x: Tensor<T>) -> Tensor<T> {
 
 /// Attention of queries `[…, S, …, E]` over keys and values `[…, N, E]`, with the mask, scale and softcap of `at`.
 ///
-/// Axes that q and k share, but the last one of k (the features), are batch axes. k's other axis counts the keys.
-/// q's other axes are the queries (the first axis of `at`'s tables, or the only one) and at most one that groups
-/// query heads. The result has the axes of q.
+/// Axes that q and k share, but the last one of k (the features), are batch axes. k's other axis counts the keys; if
+/// it is [`RING`], they are a ring. q's other axes are the queries and at most one that groups query heads. The
+/// result has the axes of q.
 #[track_caller]
 pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
     let place = Location::caller();
@@ -277,14 +449,11 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
         let Some(feature) = key.dims.last().copied().filter(|d| query.dims.contains(d)) else {
             return t.fail(mismatch(&query, &key), place);
         };
-        let tables = at.cos.and_then(|cos| t.named_type(cos.raw, place));
         let own: Vec<Axis> = axes(&query.dims).into_iter().filter(|a| key.position(*a).is_none()).collect();
         let keys: Vec<Axis> = axes(&key.dims).into_iter().filter(|a| query.position(*a).is_none()).collect();
-        let queries = tables.and_then(|ty| ty.dims.first().map(|d| d.axis)).or(own.first().copied());
-        let groups: Vec<Axis> = own.iter().copied().filter(|a| Some(*a) != queries).collect();
-        let (Some(queries), [keys], true) =
-            (queries.filter(|a| own.contains(a)), &keys[..], groups.len() <= 1)
-        else {
+        let queries = at.queries;
+        let groups: Vec<Axis> = own.iter().copied().filter(|a| *a != queries).collect();
+        let (true, [keys], true) = (own.contains(&queries), &keys[..], groups.len() <= 1) else {
             return t.fail(mismatch(&query, &key), place);
         };
         let shared = axes(&query.dims).into_iter().filter(|a| *a != feature.axis && !own.contains(a));
@@ -293,21 +462,48 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
         let q_order = [&batch[..], &groups, &[queries, feature.axis]].concat();
         let k_order = [&batch[..], &[*keys, feature.axis]].concat();
         let back = axes(&query.dims);
-        let q = permuted(t, raw, query, &q_order, place);
-        let k = permuted(t, k.raw, key, &k_order, place);
-        let v = permuted(t, v.raw, value, &k_order, place);
-        let op = Sdpa {
-            mask: at.mask.clone(),
-            scale: at.scale.map(Real),
-            softcap: at.softcap.map(Real),
-            offset: true,
-        };
-        let attended = t.op(None, op, &[q, k, v, at.start.raw], &q_order, place);
+        let mut operands = vec![
+            permuted(t, raw, query, &q_order, place),
+            permuted(t, k.raw, key, &k_order, place),
+            permuted(t, v.raw, value, &k_order, place),
+            at.start.raw,
+        ];
+        let scores = [&batch[..], &groups, &[queries, *keys]].concat();
+        let (mut lengths, mut added) = (at.mask.lengths.iter(), at.mask.added.iter());
+        for term in &at.mask.terms {
+            match term {
+                MaskTerm::Additive => operands.extend(added.next().map(|mask| placed(t, mask.raw, &scores, place))),
+                term if term.has_operand() => operands.extend(lengths.next().map(|lengths| lengths.raw)),
+                _ => {}
+            }
+        }
+        let mut mask = at.mask.terms.clone();
+        mask.extend((*keys == RING).then_some(MaskTerm::Ring));
+        let op = Sdpa { mask, scale: at.scale.map(Real), softcap: at.softcap.map(Real), offset: true };
+        let attended = t.op(None, op, &operands, &q_order, place);
         match t.named_type(attended, place) {
             Some(ty) => permuted(t, attended, ty, &back, place),
             None => attended,
         }
     })
+}
+
+/// A tensor whose axes are some of `order`, as one that broadcasts to them from the trailing side.
+fn placed(t: &mut tracer::Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw {
+    let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
+    if let Some(d) = ty.dims.iter().find(|d| !order.contains(&d.axis)) {
+        let ty = NamedType { element: ty.element, dims: ty.dims.clone() };
+        return t.fail(TraceErrorKind::Order { op: "mask", ty, axes: vec![d.axis] }, place);
+    }
+    let own: Vec<Axis> = order.iter().copied().filter(|axis| ty.position(*axis).is_some()).collect();
+    let from = order.iter().position(|axis| own.contains(axis)).unwrap_or(order.len());
+    let extent = |axis: &Axis| ty.dims.iter().find(|d| d.axis == *axis).map_or(1, |d| d.extent);
+    let shape: Vec<usize> = order[from..].iter().map(extent).collect();
+    let raw = permuted(t, raw, ty, &own, place);
+    match shape.len() == own.len() {
+        true => raw,
+        false => t.op(None, Reshape { shape }, &[raw], &order[from..], place),
+    }
 }
 
 /// The index of the largest element along an axis, which vanishes; the lowest index where several are equal, as

@@ -116,6 +116,14 @@ pub enum Error {
         /// The bad logit.
         found: f32,
     },
+    /// Another number of sequences than the program takes.
+    #[error("{found} sequences for a program that takes {batch} at once; build the program for a batch of {found}")]
+    Batch {
+        /// How many there are.
+        found: usize,
+        /// How many the program takes.
+        batch: usize,
+    },
     /// A prompt without tokens.
     #[error("the prompt has no tokens, expected at least one")]
     EmptyPrompt,

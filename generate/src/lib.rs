@@ -2,6 +2,7 @@
 //!
 //! Each module answers as Hugging Face transformers answers, token for token and byte for byte.
 
+mod batch;
 mod error;
 mod network;
 mod sample;
@@ -10,6 +11,7 @@ mod stop;
 mod template;
 mod text;
 
+pub use batch::Batch;
 pub use error::Error;
 pub use network::Network;
 pub use sample::{Sampler, Sampling};

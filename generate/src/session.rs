@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use ops::{ElementType, TensorType};
-use runtime::{Argument, Buffer, Function};
+use runtime::{Buffer, Function};
 
+use crate::network::{Positions, floats, ids};
 use crate::{Error, Network, Sampler, Sampling};
 
 /// A sequence of tokens that a network has seen, and the keys and values it keeps of them.
@@ -126,7 +126,11 @@ impl<'a> Session<'a> {
 
     /// Forgets everything after the first `length` tokens.
     pub fn truncate(&mut self, length: usize) {
-        // Slots behind the last token are never looked at before they are written again.
+        // Slots behind the last token are never looked at before they are written again. A ring's may hold what
+        // stood where earlier positions are needed now: those are computed again.
+        if length < self.tokens.len() && self.network.forgets {
+            self.state.clear();
+        }
         self.tokens.truncate(length);
     }
 
@@ -146,8 +150,12 @@ impl<'a> Session<'a> {
         let mut rest = tokens;
         while !rest.is_empty() {
             let seen = self.tokens.len();
-            let (chunk, start, new) = self.next_chunk(rest);
-            let values = self.call(&score, chunk, start, seen + new - start, 1)?;
+            let Some((chunk, start, new)) = self.next_chunk(rest) else {
+                rows.push(self.feed(&rest[..1])?);
+                rest = &rest[1..];
+                continue;
+            };
+            let values = self.call(&score, &chunk, start, seen + new - start, 1)?;
             let logits = floats(&values[0])?;
             let row =
                 |i: usize| logits[i * self.network.vocabulary()..][..self.network.vocabulary()].to_vec();
@@ -239,6 +247,9 @@ impl<'a> Session<'a> {
     }
 
     fn check(&self, tokens: &[u32]) -> Result<(), Error> {
+        if self.network.batch != 1 {
+            return Err(Error::Batch { found: 1, batch: self.network.batch });
+        }
         check_tokens(tokens, self.tokens.len(), self.network.context(), self.network.vocabulary())
     }
 
@@ -247,25 +258,20 @@ impl<'a> Session<'a> {
         let mut answer = Answer::Nothing;
         let mut rest = tokens;
         while !rest.is_empty() {
-            let (function, chunk, start, new) = match rest.len() {
-                1 => (self.network.decode.clone(), vec![rest[0]], self.tokens.len(), 1),
-                _ => {
-                    let (chunk, start, new) = self.next_chunk(rest);
-                    (self.network.prefill.clone(), chunk, start, new)
-                }
+            let chunk = if rest.len() > 1 { self.next_chunk(rest) } else { None };
+            let (function, chunk, start, new) = match chunk {
+                Some((chunk, start, new)) => (self.network.prefill.clone(), chunk, start, new),
+                None => (self.network.decode.clone(), vec![rest[0]], self.tokens.len(), 1),
             };
             let count = self.tokens.len() + new - start;
-            let values = self.call(&function, chunk, start, count, 2)?;
+            let values = self.call(&function, &chunk, start, count, 2)?;
             self.tokens.extend_from_slice(&rest[..new]);
             rest = &rest[new..];
             if rest.is_empty() {
                 answer = match want {
                     Want::Nothing => Answer::Nothing,
                     Want::Logits => Answer::Logits(floats(&values[0])?),
-                    Want::Token => {
-                        let bytes = values[1].read()?;
-                        Answer::Token(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-                    }
+                    Want::Token => Answer::Token(ids(&values[1])?[0]),
                 };
             }
         }
@@ -274,40 +280,33 @@ impl<'a> Session<'a> {
 
     /// The next chunk of `rest`, padded to the length that `prefill` takes; where it starts; how many of its tokens
     /// are new. At the end of the context the chunk is moved back over tokens seen before: a padded chunk would not
-    /// fit, and its writes would be clamped onto earlier slots.
-    fn next_chunk(&self, rest: &[u32]) -> (Vec<u32>, usize, usize) {
+    /// fit, and its writes would be clamped onto earlier slots. Where a layer forgets what those tokens saw, there
+    /// is no chunk any more: the rest goes in token by token.
+    fn next_chunk(&self, rest: &[u32]) -> Option<(Vec<u32>, usize, usize)> {
         let (seen, chunk) = (self.tokens.len(), self.network.chunk);
         let start = seen.min(self.network.context() - chunk);
+        if start < seen && self.network.forgets {
+            return None;
+        }
         let again = &self.tokens[start..];
         let new = rest.len().min(chunk - again.len());
         let mut tokens = [again, &rest[..new]].concat();
         tokens.resize(chunk, 0);
-        (tokens, start, new)
+        Some((tokens, start, new))
     }
 
     /// Calls an entry point: the state moves in and out. Returns the `results` before the state.
     fn call(
         &mut self,
         function: &Function,
-        chunk: Vec<u32>,
+        tokens: &[u32],
         start: usize,
         count: usize,
         results: usize,
     ) -> Result<Vec<Buffer>, Error> {
         self.restore()?;
-        let runtime = &self.network.runtime;
-        let ty = TensorType::new(ElementType::I32, [1, chunk.len()]);
-        let bytes: Vec<u8> = chunk.iter().flat_map(|token| token.to_le_bytes()).collect();
-        let mut arguments = vec![
-            Argument::Buffer(Buffer::from_bytes(runtime, &ty, &bytes)?),
-            Argument::I32(start as i32),
-            Argument::I32(count as i32),
-        ];
-        arguments.extend(self.state.drain(..).map(Argument::Buffer));
-        let values = function.call(arguments)?;
-        let mut buffers: Vec<Buffer> = values.into_iter().filter_map(runtime::Value::buffer).collect();
-        self.state = buffers.split_off(results.min(buffers.len()));
-        Ok(buffers)
+        let positions = Positions { start, count, pad: &[] };
+        self.network.call(function, tokens, positions, &mut self.state, results)
     }
 
     /// Makes the state if there is none: zeros, and after a failed call the tokens seen are shown again.
@@ -315,8 +314,7 @@ impl<'a> Session<'a> {
         if !self.state.is_empty() {
             return Ok(());
         }
-        let zeros = |ty| Buffer::zeros(&self.network.runtime, ty);
-        self.state = self.network.state.iter().map(zeros).collect::<Result<_, _>>()?;
+        self.state = self.network.empty_state()?;
         let seen = std::mem::take(&mut self.tokens);
         let shown = self.advance(&seen, Want::Nothing);
         if shown.is_err() {
@@ -324,9 +322,4 @@ impl<'a> Session<'a> {
         }
         shown.map(drop)
     }
-}
-
-fn floats(buffer: &Buffer) -> Result<Vec<f32>, Error> {
-    let bytes = buffer.read()?;
-    Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
 }

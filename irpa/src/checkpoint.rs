@@ -57,6 +57,20 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// The same checkpoint with other names: a name that begins with the first text of a pair begins with the second
+    /// instead. One whose new name is taken keeps its own.
+    #[must_use]
+    pub fn renamed(mut self, prefixes: &[(&str, &str)]) -> Self {
+        for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
+            let renamed = prefixes.iter().find_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from)?)));
+            let Some(renamed) = renamed.filter(|renamed| !self.tensors.contains_key(renamed)) else { continue };
+            if let Some(tensor) = self.tensors.remove(&name) {
+                self.tensors.insert(renamed.clone(), CheckpointTensor { name: renamed, ..tensor });
+            }
+        }
+        self
+    }
+
     /// What was opened.
     pub fn path(&self) -> &Path {
         &self.path

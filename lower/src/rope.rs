@@ -9,7 +9,7 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Rope, operands: &[NodeId]) -> Re
     let [x, cos, sin] = operands else { unreachable!("inferred") };
     let shape = b.ty(*x).shape.clone();
     let (last, features) = (shape.len() - 1, shape[shape.len() - 1]);
-    let half = b.ty(*cos).shape[1];
+    let (tables, half) = (b.ty(*cos).rank(), b.ty(*cos).shape[b.ty(*cos).rank() - 1]);
 
     // The two elements of each pair, side by side along `pair_axis` of `rotated`.
     let rotated = match 2 * half == features {
@@ -26,7 +26,8 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Rope, operands: &[NodeId]) -> Re
     let first = b.op(Narrow { axis: pair_axis, start: 0, length: pair_length }, &[rotated])?;
     let second = b.op(Narrow { axis: pair_axis, start: pair_length, length: pair_length }, &[rotated])?;
 
-    let like = BroadcastInDim { shape: b.ty(first).shape.clone(), axes: vec![op.axis, last] };
+    let axes = if tables == 3 { vec![0, op.axis, last] } else { vec![op.axis, last] };
+    let like = BroadcastInDim { shape: b.ty(first).shape.clone(), axes };
     let cos = b.op(like.clone(), &[*cos])?;
     let sin = b.op(like, &[*sin])?;
     let mut turn = |kind, a: NodeId, c: NodeId| {

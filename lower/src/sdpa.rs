@@ -9,7 +9,7 @@ use trace::{Builder, NodeId, functions};
 /// Scores, scale, softcap, mask and softmax in f32; the probabilities are rounded before they meet the values.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let (q, k, v) = (operands[0], operands[1], operands[2]);
-    let offset = op.offset.then(|| operands[3]);
+    let (offset, terms) = op.operands(operands);
     let element = b.ty(q).element;
     let (rank, batch) = (b.ty(q).rank(), b.ty(k).rank() - 2);
     let batch_axes: Vec<usize> = (0..batch).collect();
@@ -30,15 +30,18 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Re
         scores = b.with_scalar(BinaryKind::Multiply, bounded, cap.0)?;
     }
     let shape = b.ty(scores).shape.clone();
-    if op.mask.contains(&MaskTerm::Additive) {
-        let mask = operands[operands.len() - 1];
+    for mask in terms.iter().filter(|(term, _)| *term == MaskTerm::Additive).filter_map(|(_, mask)| *mask) {
         let trailing = (rank - b.ty(mask).rank()..rank).collect();
         let mask = b.convert(mask, ElementType::F32)?;
         let mask = b.op(BroadcastInDim { shape: shape.clone(), axes: trailing }, &[mask])?;
         scores = b.binary(BinaryKind::Add, scores, mask)?;
     }
-    if let Some(visible) = visible(b, op, shape[rank - 2], shape[rank - 1], offset)? {
-        let visible = b.op(BroadcastInDim { shape, axes: vec![rank - 2, rank - 1] }, &[visible])?;
+    if let Some(visible) = visible(b, &terms, &shape, offset)? {
+        let axes = match b.ty(visible).rank() {
+            3 => vec![0, rank - 2, rank - 1],
+            _ => vec![rank - 2, rank - 1],
+        };
+        let visible = b.op(BroadcastInDim { shape, axes }, &[visible])?;
         let hidden = b.splat(scores, Sdpa::HIDDEN)?;
         scores = b.op(Select {}, &[visible, scores, hidden])?;
     }
@@ -48,38 +51,86 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Sdpa, operands: &[NodeId]) -> Re
     b.convert(attended, element)
 }
 
-/// `[queries, keys]`: where the positional terms of the mask all hold; `None` if there are none.
+/// `[queries, keys]`, or `[sequences, queries, keys]` if a term differs between sequences: where the positional
+/// terms of the mask all hold; `None` if there are none.
 fn visible(
     b: &mut Builder<'_>,
-    op: &Sdpa,
-    queries: usize,
-    keys: usize,
+    terms: &[(MaskTerm, Option<NodeId>)],
+    scores: &[usize],
     offset: Option<NodeId>,
 ) -> Result<Option<NodeId>, InferError> {
-    let index = TensorType::new(ElementType::I32, [queries, keys]);
+    let mut shape = scores[scores.len() - 2..].to_vec();
+    let (queries, keys) = (shape[0], shape[1]);
+    let each = |b: &Builder<'_>, lengths: &NodeId| b.ty(*lengths).rank() == 1;
+    if terms.iter().any(|(term, operand)| {
+        matches!(term, MaskTerm::Padding | MaskTerm::Prefix) && operand.is_some_and(|lengths| each(b, &lengths))
+    }) {
+        shape.insert(0, scores[0]);
+    }
+    let axis = shape.len() - 2;
+    let index = TensorType::new(ElementType::I32, shape.clone());
+    let everywhere = |b: &mut Builder<'_>, of: NodeId| {
+        let axes = (0..b.ty(of).rank()).collect();
+        b.op(BroadcastInDim { shape: shape.clone(), axes }, &[of])
+    };
+    let compare = |b: &mut Builder<'_>, left: NodeId, direction, right: NodeId| {
+        b.op(Compare { direction }, &[left, right])
+    };
+
+    let mut query = b.op(Iota { ty: index.clone(), axis }, &[])?;
+    if let Some(offset) = offset {
+        let offset = everywhere(b, offset)?;
+        query = b.binary(BinaryKind::Add, query, offset)?;
+    }
+    let mut key = b.op(Iota { ty: index.clone(), axis: axis + 1 }, &[])?;
     let mut visible = None;
-    for term in &op.mask {
-        if *term == MaskTerm::Additive {
-            continue;
-        }
-        let mut query = b.op(Iota { ty: index.clone(), axis: 0 }, &[])?;
-        if let Some(offset) = offset {
-            let offset = b.op(BroadcastInDim { shape: index.shape.clone(), axes: vec![] }, &[offset])?;
-            query = b.binary(BinaryKind::Add, query, offset)?;
-        }
-        let key = b.op(Iota { ty: index.clone(), axis: 1 }, &[])?;
-        let holds = match term {
-            MaskTerm::Causal => b.op(Compare { direction: Direction::Le }, &[key, query])?,
-            MaskTerm::Window(width) => {
-                let first_hidden = b.with_scalar(BinaryKind::Subtract, query, *width as f64)?;
-                b.op(Compare { direction: Direction::Lt }, &[first_hidden, key])?
-            }
-            MaskTerm::Additive => continue,
-        };
+    let mut require = |b: &mut Builder<'_>, holds: NodeId| -> Result<(), InferError> {
         visible = Some(match visible {
             None => holds,
             Some(others) => b.binary(BinaryKind::And, others, holds)?,
         });
+        Ok(())
+    };
+    if terms.iter().any(|(term, _)| *term == MaskTerm::Ring) {
+        // last − (last − slot) mod keys, whose dividend is kept positive
+        let first = b.op(Iota { ty: index.clone(), axis }, &[])?;
+        let first = b.binary(BinaryKind::Subtract, query, first)?;
+        let last = b.with_scalar(BinaryKind::Add, first, queries as f64 - 1.0)?;
+        let back = b.binary(BinaryKind::Subtract, last, key)?;
+        let back = b.with_scalar(BinaryKind::Add, back, keys as f64)?;
+        let turns = b.with_scalar(BinaryKind::Divide, back, keys as f64)?;
+        let turns = b.with_scalar(BinaryKind::Multiply, turns, keys as f64)?;
+        let back = b.binary(BinaryKind::Subtract, back, turns)?;
+        key = b.binary(BinaryKind::Subtract, last, back)?;
+        let zero = b.splat(key, 0.0)?;
+        let written = compare(b, zero, Direction::Le, key)?;
+        require(b, written)?;
+    }
+    for (term, operand) in terms {
+        let holds = match (term, operand) {
+            (MaskTerm::Causal, _) => compare(b, key, Direction::Le, query)?,
+            (MaskTerm::Window(width), _) => {
+                let first_hidden = b.with_scalar(BinaryKind::Subtract, query, *width as f64)?;
+                compare(b, first_hidden, Direction::Lt, key)?
+            }
+            (MaskTerm::Chunk(length), _) => {
+                let of_query = b.with_scalar(BinaryKind::Divide, query, *length as f64)?;
+                let of_key = b.with_scalar(BinaryKind::Divide, key, *length as f64)?;
+                compare(b, of_query, Direction::Eq, of_key)?
+            }
+            (MaskTerm::Padding, Some(lengths)) => {
+                let lengths = everywhere(b, *lengths)?;
+                compare(b, lengths, Direction::Le, key)?
+            }
+            (MaskTerm::Prefix, Some(lengths)) => {
+                let lengths = everywhere(b, *lengths)?;
+                let within = compare(b, key, Direction::Lt, lengths)?;
+                let before = compare(b, key, Direction::Le, query)?;
+                b.binary(BinaryKind::Or, before, within)?
+            }
+            _ => continue,
+        };
+        require(b, holds)?;
     }
     Ok(visible)
 }

@@ -465,17 +465,19 @@ fn s9_sdpa() {
               %0 = stablehlo.dot_general %arg0, %arg1, batching_dims = [0] x [0], contracting_dims = [2] x [2] : (tensor<2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x3x5xf32>
               %1 = stablehlo.constant dense<0x3F000000> : tensor<2x3x5xf32>
               %2 = stablehlo.multiply %0, %1 : tensor<2x3x5xf32>
-              %3 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-              %4 = stablehlo.reduce(%2 init: %3) applies stablehlo.maximum across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
-              %5 = stablehlo.broadcast_in_dim %4, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
-              %6 = stablehlo.subtract %2, %5 : tensor<2x3x5xf32>
-              %7 = stablehlo.exponential %6 : tensor<2x3x5xf32>
-              %8 = stablehlo.constant dense<0x00000000> : tensor<f32>
-              %9 = stablehlo.reduce(%7 init: %8) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
-              %10 = stablehlo.broadcast_in_dim %9, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
-              %11 = stablehlo.divide %7, %10 : tensor<2x3x5xf32>
-              %12 = stablehlo.dot_general %11, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x6xf32>) -> tensor<2x3x6xf32>
-              return %12 : tensor<2x3x6xf32>
+              %3 = stablehlo.iota dim = 0 : tensor<3x5xi32>
+              %4 = stablehlo.iota dim = 1 : tensor<3x5xi32>
+              %5 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+              %6 = stablehlo.reduce(%2 init: %5) applies stablehlo.maximum across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
+              %7 = stablehlo.broadcast_in_dim %6, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
+              %8 = stablehlo.subtract %2, %7 : tensor<2x3x5xf32>
+              %9 = stablehlo.exponential %8 : tensor<2x3x5xf32>
+              %10 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %11 = stablehlo.reduce(%9 init: %10) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
+              %12 = stablehlo.broadcast_in_dim %11, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
+              %13 = stablehlo.divide %9, %12 : tensor<2x3x5xf32>
+              %14 = stablehlo.dot_general %13, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x6xf32>) -> tensor<2x3x6xf32>
+              return %14 : tensor<2x3x6xf32>
             }
         "#]],
     );
@@ -530,17 +532,19 @@ fn s12_sdpa_with_an_explicit_mask() {
               %2 = stablehlo.multiply %0, %1 : tensor<2x3x5xf32>
               %3 = stablehlo.broadcast_in_dim %arg3, dims = [1, 2] : (tensor<3x1xf32>) -> tensor<2x3x5xf32>
               %4 = stablehlo.add %2, %3 : tensor<2x3x5xf32>
-              %5 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-              %6 = stablehlo.reduce(%4 init: %5) applies stablehlo.maximum across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
-              %7 = stablehlo.broadcast_in_dim %6, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
-              %8 = stablehlo.subtract %4, %7 : tensor<2x3x5xf32>
-              %9 = stablehlo.exponential %8 : tensor<2x3x5xf32>
-              %10 = stablehlo.constant dense<0x00000000> : tensor<f32>
-              %11 = stablehlo.reduce(%9 init: %10) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
-              %12 = stablehlo.broadcast_in_dim %11, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
-              %13 = stablehlo.divide %9, %12 : tensor<2x3x5xf32>
-              %14 = stablehlo.dot_general %13, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x3x4xf32>
-              return %14 : tensor<2x3x4xf32>
+              %5 = stablehlo.iota dim = 0 : tensor<3x5xi32>
+              %6 = stablehlo.iota dim = 1 : tensor<3x5xi32>
+              %7 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+              %8 = stablehlo.reduce(%4 init: %7) applies stablehlo.maximum across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
+              %9 = stablehlo.broadcast_in_dim %8, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
+              %10 = stablehlo.subtract %4, %9 : tensor<2x3x5xf32>
+              %11 = stablehlo.exponential %10 : tensor<2x3x5xf32>
+              %12 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %13 = stablehlo.reduce(%11 init: %12) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
+              %14 = stablehlo.broadcast_in_dim %13, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
+              %15 = stablehlo.divide %11, %14 : tensor<2x3x5xf32>
+              %16 = stablehlo.dot_general %15, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x3x4xf32>
+              return %16 : tensor<2x3x4xf32>
             }
         "#]],
     );
@@ -564,26 +568,24 @@ fn s13_sdpa_with_a_sliding_window_and_softcap() {
               %8 = stablehlo.iota dim = 0 : tensor<5x7xi32>
               %9 = stablehlo.iota dim = 1 : tensor<5x7xi32>
               %10 = stablehlo.compare LE, %9, %8, SIGNED : (tensor<5x7xi32>, tensor<5x7xi32>) -> tensor<5x7xi1>
-              %11 = stablehlo.iota dim = 0 : tensor<5x7xi32>
-              %12 = stablehlo.iota dim = 1 : tensor<5x7xi32>
-              %13 = stablehlo.constant dense<3> : tensor<5x7xi32>
-              %14 = stablehlo.subtract %11, %13 : tensor<5x7xi32>
-              %15 = stablehlo.compare LT, %14, %12, SIGNED : (tensor<5x7xi32>, tensor<5x7xi32>) -> tensor<5x7xi1>
-              %16 = stablehlo.and %10, %15 : tensor<5x7xi1>
-              %17 = stablehlo.broadcast_in_dim %16, dims = [0, 1] : (tensor<5x7xi1>) -> tensor<5x7xi1>
-              %18 = stablehlo.constant dense<0xFF7FFFFF> : tensor<5x7xf32>
-              %19 = stablehlo.select %17, %7, %18 : tensor<5x7xi1>, tensor<5x7xf32>
-              %20 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-              %21 = stablehlo.reduce(%19 init: %20) applies stablehlo.maximum across dimensions = [1] : (tensor<5x7xf32>, tensor<f32>) -> tensor<5xf32>
-              %22 = stablehlo.broadcast_in_dim %21, dims = [0] : (tensor<5xf32>) -> tensor<5x7xf32>
-              %23 = stablehlo.subtract %19, %22 : tensor<5x7xf32>
-              %24 = stablehlo.exponential %23 : tensor<5x7xf32>
-              %25 = stablehlo.constant dense<0x00000000> : tensor<f32>
-              %26 = stablehlo.reduce(%24 init: %25) applies stablehlo.add across dimensions = [1] : (tensor<5x7xf32>, tensor<f32>) -> tensor<5xf32>
-              %27 = stablehlo.broadcast_in_dim %26, dims = [0] : (tensor<5xf32>) -> tensor<5x7xf32>
-              %28 = stablehlo.divide %24, %27 : tensor<5x7xf32>
-              %29 = stablehlo.dot_general %28, %arg2, contracting_dims = [1] x [0] : (tensor<5x7xf32>, tensor<7x4xf32>) -> tensor<5x4xf32>
-              return %29 : tensor<5x4xf32>
+              %11 = stablehlo.constant dense<3> : tensor<5x7xi32>
+              %12 = stablehlo.subtract %8, %11 : tensor<5x7xi32>
+              %13 = stablehlo.compare LT, %12, %9, SIGNED : (tensor<5x7xi32>, tensor<5x7xi32>) -> tensor<5x7xi1>
+              %14 = stablehlo.and %10, %13 : tensor<5x7xi1>
+              %15 = stablehlo.broadcast_in_dim %14, dims = [0, 1] : (tensor<5x7xi1>) -> tensor<5x7xi1>
+              %16 = stablehlo.constant dense<0xFF7FFFFF> : tensor<5x7xf32>
+              %17 = stablehlo.select %15, %7, %16 : tensor<5x7xi1>, tensor<5x7xf32>
+              %18 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+              %19 = stablehlo.reduce(%17 init: %18) applies stablehlo.maximum across dimensions = [1] : (tensor<5x7xf32>, tensor<f32>) -> tensor<5xf32>
+              %20 = stablehlo.broadcast_in_dim %19, dims = [0] : (tensor<5xf32>) -> tensor<5x7xf32>
+              %21 = stablehlo.subtract %17, %20 : tensor<5x7xf32>
+              %22 = stablehlo.exponential %21 : tensor<5x7xf32>
+              %23 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %24 = stablehlo.reduce(%22 init: %23) applies stablehlo.add across dimensions = [1] : (tensor<5x7xf32>, tensor<f32>) -> tensor<5xf32>
+              %25 = stablehlo.broadcast_in_dim %24, dims = [0] : (tensor<5xf32>) -> tensor<5x7xf32>
+              %26 = stablehlo.divide %22, %25 : tensor<5x7xf32>
+              %27 = stablehlo.dot_general %26, %arg2, contracting_dims = [1] x [0] : (tensor<5x7xf32>, tensor<7x4xf32>) -> tensor<5x4xf32>
+              return %27 : tensor<5x4xf32>
             }
         "#]],
     );

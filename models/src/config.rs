@@ -181,6 +181,41 @@ impl Keys {
         self.required(key, "a positive integer", self.optional_count(key)).max(1)
     }
 
+    /// A positive even integer that may be missing: what rotary embedding pairs.
+    pub fn optional_even(&self, key: &'static str) -> Option<usize> {
+        let count = self.optional_count(key);
+        if let Some(odd) = count.filter(|count| count % 2 == 1) {
+            self.refuse(key, odd, "an even number: rotary embedding pairs features");
+        }
+        count
+    }
+
+    /// Which of `layers` layers look through a sliding window: `layer_types`, or all but each `pattern`-th, where
+    /// `sliding_window_pattern` may say another number.
+    pub fn sliding_layers(&self, layers: usize, pattern: usize) -> Vec<bool> {
+        let names = ["sliding_window_pattern", "_sliding_window_pattern"];
+        let [new, old] = names.map(|name| (name, self.optional_count(name)));
+        let pattern = self.agreed(new, old).unwrap_or(pattern);
+        let by_pattern = (1..=layers).map(|layer| layer % pattern != 0).collect();
+        let Some(types) = self.layer_types(layers) else { return by_pattern };
+        types.iter().map(|name| name == "sliding_attention").collect()
+    }
+
+    /// `layer_types`: `full_attention` or `sliding_attention` for each of `layers` layers.
+    pub fn layer_types(&self, layers: usize) -> Option<Vec<String>> {
+        let expected = format!("a list of {layers} of `full_attention` and `sliding_attention`");
+        let value = self.get("layer_types")?;
+        let known = |name: &&str| ["full_attention", "sliding_attention"].contains(name);
+        let types = value.as_array().map(Vec::as_slice).unwrap_or_default().iter();
+        let types: Vec<String> =
+            types.filter_map(Value::as_str).filter(known).map(str::to_owned).collect();
+        if types.len() != layers || value.as_array().map(Vec::len) != Some(layers) {
+            self.refuse("layer_types", value, expected);
+            return None;
+        }
+        Some(types)
+    }
+
     /// A positive number that may be missing.
     pub fn optional_number(&self, key: &'static str) -> Option<f64> {
         self.typed(key, "a positive number", |value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite()))
@@ -255,7 +290,13 @@ impl Keys {
 
     /// Takes over the problems of a nested object, whose unread keys are problems too.
     pub fn close(&self, nested: Self) {
-        self.problems.borrow_mut().extend(nested.into_problems(&[]));
+        self.close_ignoring(nested, &[]);
+    }
+
+    /// Takes over the problems of a nested object, whose keys that are neither read nor in `ignored` are problems
+    /// too.
+    pub fn close_ignoring(&self, nested: Self, ignored: &[&'static str]) {
+        self.problems.borrow_mut().extend(nested.into_problems(ignored));
     }
 
     /// Takes over the problems of a nested object of which one key makes the others meaningless.

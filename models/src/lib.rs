@@ -1,6 +1,7 @@
 //! The networks: one file per architecture, and their configurations.
 
 pub mod config;
+pub mod gemma3;
 pub mod llama;
 mod rope;
 
@@ -11,17 +12,21 @@ use config::{ConfigError, Keys};
 use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, TraceError, Traced};
 use ops::ElementType;
 
+pub use gemma3::{Gemma3, Gemma3Config};
 pub use llama::{Llama, LlamaConfig};
-pub use rope::{RopeParameters, RopeScaling};
+pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
 
 /// The architectures that [`ModelConfig::read`] knows, as `config.json` names them.
-pub const ARCHITECTURES: &[&str] = &["LlamaForCausalLM"];
+pub const ARCHITECTURES: &[&str] =
+    &["LlamaForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"];
 
 /// The configuration of any known architecture.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelConfig {
     /// `LlamaForCausalLM`
     Llama(LlamaConfig),
+    /// `Gemma3ForCausalLM`, and the text of `Gemma3ForConditionalGeneration`
+    Gemma3(Gemma3Config),
 }
 
 impl ModelConfig {
@@ -43,10 +48,14 @@ impl ModelConfig {
         // A config.json that was written by hand may name the family only.
         let family = || match keys.optional_text("model_type").as_deref() {
             Some("llama") => Some("LlamaForCausalLM".to_owned()),
+            Some("gemma3_text" | "gemma3") => Some("Gemma3ForCausalLM".to_owned()),
             other => other.map(str::to_owned),
         };
         match named.or_else(family).as_deref() {
             Some("LlamaForCausalLM") => LlamaConfig::read(keys, allowed).map(Self::Llama),
+            Some("Gemma3ForCausalLM" | "Gemma3ForConditionalGeneration") => {
+                Gemma3Config::read(keys, allowed).map(Self::Gemma3)
+            }
             found => {
                 let found = found.unwrap_or("(none)").to_owned();
                 Err(ConfigError::Architecture { path: file, found, known: ARCHITECTURES })
@@ -63,6 +72,9 @@ impl ModelConfig {
             (Self::Llama(config), ElementType::Bf16) => Llama::<Bf16>::trace(config, entry_points),
             (Self::Llama(config), ElementType::F16) => Llama::<F16>::trace(config, entry_points),
             (Self::Llama(config), _) => Llama::<F32>::trace(config, entry_points),
+            (Self::Gemma3(config), ElementType::Bf16) => Gemma3::<Bf16>::trace(config, entry_points),
+            (Self::Gemma3(config), ElementType::F16) => Gemma3::<F16>::trace(config, entry_points),
+            (Self::Gemma3(config), _) => Gemma3::<F32>::trace(config, entry_points),
         }
     }
 
@@ -70,6 +82,16 @@ impl ModelConfig {
     pub fn ignorable(&self) -> Vec<Ignorable> {
         match self {
             Self::Llama(config) => config.ignorable(),
+            Self::Gemma3(_) => Gemma3Config::ignorable(),
+        }
+    }
+
+    /// How keys of a checkpoint begin, and how the parameters of the model do: where the network is one tower of
+    /// several.
+    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Llama(_) => &[],
+            Self::Gemma3(_) => gemma3::PREFIXES,
         }
     }
 
@@ -77,6 +99,7 @@ impl ModelConfig {
     pub fn element(&self) -> Option<ElementType> {
         match self {
             Self::Llama(config) => config.element,
+            Self::Gemma3(config) => config.element,
         }
     }
 
@@ -84,6 +107,7 @@ impl ModelConfig {
     pub fn max_context(&self) -> usize {
         match self {
             Self::Llama(config) => config.max_position_embeddings,
+            Self::Gemma3(config) => config.max_position_embeddings,
         }
     }
 
@@ -91,6 +115,7 @@ impl ModelConfig {
     pub fn vocabulary(&self) -> usize {
         match self {
             Self::Llama(config) => config.vocab_size,
+            Self::Gemma3(config) => config.vocab_size,
         }
     }
 }

@@ -8,7 +8,7 @@ use dsl::{Float, model};
 use ops::ElementType;
 
 use crate::config::{ConfigError, Keys};
-use crate::rope::RopeParameters;
+use crate::rope::{RopeDefaults, RopeParameters};
 
 model! {
     /// The whole network: `[B, S]` token ids to logits over the vocabulary.
@@ -37,8 +37,8 @@ model! {
         norm: RmsNorm[D](eps = rms_norm_eps),
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> T[B, S, D] {
-            let rope = self.config.rope.frequencies(self.dim(E));
-            let at = Attend::causal(at, S, tokens.extent(S), &rope, cache.context);
+            let rope = self.config.rope.frequencies(self.dim(E), cache.context);
+            let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.embed_tokens(tokens);
             for (layer, kv) in self.layers.iter().zip(&mut cache.layers) {
                 x = layer.forward(x, &at, kv);
@@ -146,6 +146,7 @@ impl LlamaConfig {
             keys.refuse("pretraining_tp", found, "1");
         }
         let num_attention_heads = keys.count("num_attention_heads");
+        let max_position_embeddings = keys.optional_count("max_position_embeddings").unwrap_or(2048);
         let config = Self {
             vocab_size: keys.count("vocab_size"),
             hidden_size: keys.count("hidden_size"),
@@ -155,17 +156,15 @@ impl LlamaConfig {
             num_key_value_heads: keys.optional_count("num_key_value_heads").unwrap_or(num_attention_heads),
             head_dim: keys.optional_count("head_dim"),
             rms_norm_eps: keys.optional_number("rms_norm_eps").unwrap_or(1e-6),
-            rope: RopeParameters::read(&keys, 10_000.0),
+            rope: RopeParameters::read(&keys, &RopeDefaults::new(max_position_embeddings)),
             tie_word_embeddings: keys.flag("tie_word_embeddings", false),
             attention_bias: keys.flag("attention_bias", false),
             mlp_bias: keys.flag("mlp_bias", false),
-            max_position_embeddings: keys.optional_count("max_position_embeddings").unwrap_or(2048),
+            max_position_embeddings,
             element: keys.element_type(),
         };
         let features = config.head_dim.unwrap_or(config.hidden_size / config.num_attention_heads);
-        if !features.is_multiple_of(2) {
-            keys.refuse("head_dim", features, "an even number: rotary embedding pairs features");
-        }
+        config.rope.check(&keys, features);
         keys.finish(IGNORED, allowed)?;
         Ok(config)
     }

@@ -14,6 +14,15 @@ pub enum RopeScaling {
         /// The divisor.
         factor: f64,
     },
+    /// A base that grows with the context, from the longest sequence of training on (NTK-aware interpolation;
+    /// `_compute_dynamic_ntk_parameters`). transformers grows it with the sequence; here the tables are constants
+    /// for the context of the program.
+    Dynamic {
+        /// How fast it grows.
+        factor: f64,
+        /// Up to this context the base stays as it is.
+        max_position_embeddings: f64,
+    },
     /// Long wavelengths divided, short ones kept, those between blended (Llama 3.1;
     /// `_compute_llama3_parameters`).
     Llama3 {
@@ -26,6 +35,35 @@ pub enum RopeScaling {
         /// The original context.
         original_max_position_embeddings: f64,
     },
+    /// The same with a ramp over the features, and louder attention (Peng et al., "YaRN", 2023;
+    /// `_compute_yarn_parameters`).
+    Yarn {
+        /// The divisor of the lowest frequencies.
+        factor: f64,
+        /// A frequency with this many turns in the original context is the last that is kept.
+        beta_fast: f64,
+        /// One with this many turns is the first that is divided in full.
+        beta_slow: f64,
+        /// The original context.
+        original_max_position_embeddings: f64,
+        /// Whether the ramp starts and ends at whole features.
+        truncate: bool,
+        /// The factor on cosine and sine.
+        attention_factor: f64,
+    },
+    /// Each frequency divided by its own factor (Ding et al., "LongRoPE", 2024; `_compute_longrope_parameters`).
+    /// transformers takes the long factors once a sequence exceeds the original context; here the tables are
+    /// constants: a program whose context exceeds it takes them from the first position on.
+    LongRope {
+        /// The divisors in programs of at most the original context.
+        short_factor: Vec<f64>,
+        /// The divisors in the others.
+        long_factor: Vec<f64>,
+        /// The original context.
+        original_max_position_embeddings: f64,
+        /// The factor on cosine and sine.
+        attention_factor: f64,
+    },
 }
 
 /// A rotary embedding.
@@ -33,78 +71,147 @@ pub enum RopeScaling {
 pub struct RopeParameters {
     /// The base of the geometric series of frequencies.
     pub theta: f64,
+    /// The share of a head's features that is rotated: the first ones.
+    pub partial_rotary_factor: f64,
     /// How it is stretched.
     pub scaling: RopeScaling,
 }
 
+/// What holds where `config.json` is silent.
+#[derive(Clone, Debug)]
+pub struct RopeDefaults {
+    /// The base.
+    pub theta: f64,
+    /// The share of features that is rotated; `None` if the family rotates all, whatever is said.
+    pub partial_rotary_factor: Option<f64>,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// The longest sequence before the context was extended; the longest one if there is none.
+    pub original_max_position_embeddings: Option<usize>,
+}
+
+impl RopeDefaults {
+    /// Base 10,000, all features, nothing extended.
+    pub fn new(max_position_embeddings: usize) -> Self {
+        let (partial_rotary_factor, original_max_position_embeddings) = (None, None);
+        Self { theta: 1e4, partial_rotary_factor, max_position_embeddings, original_max_position_embeddings }
+    }
+}
+
+/// What is said of an embedding outside of its object.
+struct Outside<'a> {
+    keys: &'a Keys,
+    /// The key of the base, and the base.
+    theta: (&'static str, Option<f64>),
+    partial: Option<f64>,
+    original: Option<f64>,
+    defaults: &'a RopeDefaults,
+}
+
 impl RopeParameters {
+    /// An embedding of all features that is not stretched.
+    pub fn plain(theta: f64) -> Self {
+        Self { theta, partial_rotary_factor: 1.0, scaling: RopeScaling::Default }
+    }
+
     /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (transformers 4).
-    pub fn read(keys: &Keys, default_theta: f64) -> Self {
-        let theta = keys.optional_number("rope_theta");
-        let nested = |name| {
-            keys.object(name).map(|nested| Self::read_nested(keys, name, nested, theta, default_theta))
-        };
-        match (nested("rope_parameters"), nested("rope_scaling")) {
-            (Some(new), Some(old)) if new != old => {
-                keys.refuse(
-                    "rope_scaling",
-                    "another embedding than `rope_parameters`",
-                    "the same, or one of the two",
-                );
-                new
+    pub fn read(keys: &Keys, defaults: &RopeDefaults) -> Self {
+        let outside = Outside::new(keys, "rope_theta", defaults);
+        outside.read(
+            ("rope_parameters", keys.object("rope_parameters")),
+            ("rope_scaling", keys.object("rope_scaling")),
+        )
+    }
+
+    /// Reads the embeddings of sliding layers and of the others: `rope_parameters`, with an object for each
+    /// (transformers 5), or `rope_local_base_freq` for the first, `rope_theta` and `rope_scaling` for the second
+    /// (transformers 4). `theta` holds the default bases.
+    pub fn by_layer_type(keys: &Keys, theta: [f64; 2], max_position_embeddings: usize) -> [Self; 2] {
+        let both = keys.object("rope_parameters");
+        let one = |key| both.as_ref().and_then(|both| both.object(key));
+        let [sliding, full] = theta.map(|theta| RopeDefaults { theta, ..RopeDefaults::new(max_position_embeddings) });
+        let sliding = Outside::new(keys, "rope_local_base_freq", &sliding).read(
+            ("rope_parameters.sliding_attention", one("sliding_attention")),
+            ("rope_scaling", None),
+        );
+        let full = Outside::new(keys, "rope_theta", &full).read(
+            ("rope_parameters.full_attention", one("full_attention")),
+            ("rope_scaling", keys.object("rope_scaling")),
+        );
+        both.into_iter().for_each(|both| keys.close(both));
+        [sliding, full]
+    }
+
+    /// Refuses what does not fit a head of `features` features. A head without any is refused where its size is
+    /// computed.
+    pub fn check(&self, keys: &Keys, features: usize) {
+        let rotated = self.rotated(features);
+        let pairs = rotated.div_ceil(2);
+        if features > 0 && (pairs == 0 || 2 * pairs > features) {
+            let expected = "an even number: rotary embedding pairs features";
+            keys.refuse("head_dim", features, expected);
+        }
+        match &self.scaling {
+            RopeScaling::Dynamic { .. } if rotated == 2 => {
+                keys.refuse("head_dim", features, "more than two features to rotate with a dynamic base");
             }
-            (Some(found), _) | (None, Some(found)) => found,
-            (None, None) => Self { theta: theta.unwrap_or(default_theta), scaling: RopeScaling::Default },
+            RopeScaling::LongRope { short_factor, long_factor, .. } => {
+                for (key, factors) in [("short_factor", short_factor), ("long_factor", long_factor)] {
+                    // An unreadable list has been refused.
+                    if !factors.is_empty() && factors.len() != pairs {
+                        let expected = format!("{pairs}, one for each pair of the {rotated} rotated features");
+                        keys.refuse(key, format!("{} numbers", factors.len()), expected);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 
-    fn read_nested(
-        keys: &Keys,
-        name: &str,
-        nested: Keys,
-        outer_theta: Option<f64>,
-        default_theta: f64,
-    ) -> Self {
-        let inner = nested.optional_number("rope_theta");
-        let theta = keys.agreed((&format!("{name}.rope_theta"), inner), ("rope_theta", outer_theta));
-        let theta = theta.unwrap_or(default_theta);
-        let (new, old) = (nested.optional_text("rope_type"), nested.optional_text("type"));
-        let scaling = match nested.agreed(("rope_type", new), ("type", old)).as_deref() {
-            None | Some("default") => RopeScaling::Default,
-            Some("linear") => RopeScaling::Linear { factor: nested.number("factor") },
-            Some("llama3") => RopeScaling::Llama3 {
-                factor: nested.number("factor"),
-                low_freq_factor: nested.number("low_freq_factor"),
-                high_freq_factor: nested.number("high_freq_factor"),
-                original_max_position_embeddings: nested.number("original_max_position_embeddings"),
-            },
-            Some(other) => {
-                nested.refuse("rope_type", format!("\"{other}\""), "one of default, linear, llama3");
-                keys.give_up(nested);
-                return Self { theta, scaling: RopeScaling::Default };
+    /// How many of `features` features are rotated. An odd number is rounded up where pairs are counted.
+    fn rotated(&self, features: usize) -> usize {
+        (features as f64 * self.partial_rotary_factor) as usize
+    }
+
+    /// The frequencies of a head of `features` features, R of which are rotated, in a program for `context`
+    /// positions: `1 / theta^(2i / R)`, stretched. All in f32 arithmetic, as torch computes them: the logits of a
+    /// far position show every ulp.
+    pub fn frequencies(&self, features: usize, context: usize) -> RopeFrequencies {
+        let rotated = self.rotated(features);
+        let (base, pairs) = (self.base(rotated, context), rotated.div_ceil(2));
+        let frequency = |i: usize| {
+            let exponent = (2 * i) as f32 / rotated as f32;
+            // torch takes 32 elements at a time through its vector function, and what is left through the scalar one.
+            let power = if i < pairs / 32 * 32 { vector_power } else { scalar_power };
+            f64::from(self.stretched(i, power(base, exponent), rotated, context))
+        };
+        let scaling = match self.scaling {
+            RopeScaling::Yarn { attention_factor, .. } | RopeScaling::LongRope { attention_factor, .. } => {
+                attention_factor
             }
+            _ => 1.0,
         };
-        keys.close(nested);
-        Self { theta, scaling }
+        RopeFrequencies { inv_freq: (0..pairs).map(frequency).collect(), scaling }
     }
 
-    /// The frequencies of `features` features: `1 / theta^(2i / features)`, stretched. All in f32 arithmetic, as
-    /// torch computes them: the table of a far position shows every ulp.
-    pub fn frequencies(&self, features: usize) -> RopeFrequencies {
-        let theta = self.theta as f32;
-        let plain = |i: usize| {
-            let exponent = (2 * i) as f32 / features as f32;
-            1.0 / (libm::pow(f64::from(theta), f64::from(exponent)) as f32)
-        };
-        let inv_freq = (0..features / 2).map(plain).map(|f| f64::from(self.stretched(f))).collect();
-        RopeFrequencies { inv_freq, scaling: 1.0 }
-    }
-
-    fn stretched(&self, inv_freq: f32) -> f32 {
+    fn base(&self, rotated: usize, context: usize) -> f32 {
         match self.scaling {
-            RopeScaling::Default => inv_freq,
-            RopeScaling::Linear { factor } => inv_freq / factor as f32,
-            RopeScaling::Llama3 {
+            RopeScaling::Dynamic { factor, max_position_embeddings: max } if context as f64 > max => {
+                let growth = factor as f32 * context as f32 / max as f32 - (factor - 1.0) as f32;
+                let exponent = rotated as f64 / (rotated as f64 - 2.0);
+                self.theta as f32 * libm::pow(f64::from(growth), exponent) as f32
+            }
+            _ => self.theta as f32,
+        }
+    }
+
+    /// The frequency of pair `i`, whose wavelength is 2π `period` before it is stretched.
+    fn stretched(&self, i: usize, period: f32, rotated: usize, context: usize) -> f32 {
+        let inv_freq = 1.0 / period;
+        match &self.scaling {
+            RopeScaling::Default | RopeScaling::Dynamic { .. } => inv_freq,
+            RopeScaling::Linear { factor } => inv_freq / *factor as f32,
+            &RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,
                 high_freq_factor,
@@ -121,6 +228,206 @@ impl RopeParameters {
                     / (high_freq_factor - low_freq_factor) as f32;
                 (1.0 - smooth) * inv_freq / factor as f32 + smooth * inv_freq
             }
+            &RopeScaling::Yarn {
+                factor,
+                beta_fast,
+                beta_slow,
+                original_max_position_embeddings: original,
+                truncate,
+                ..
+            } => {
+                // The feature whose frequency has so many turns in the original context.
+                let feature = |turns: f64| {
+                    let wavelength = original / (turns * 2.0 * std::f64::consts::PI);
+                    rotated as f64 * libm::log(wavelength) / (2.0 * libm::log(self.theta))
+                };
+                let (mut low, mut high) = (feature(beta_fast), feature(beta_slow));
+                if truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                (low, high) = (low.max(0.0), high.min(rotated as f64 - 1.0));
+                if low == high {
+                    high += 0.001;
+                }
+                let ramp = ((i as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
+                let kept = 1.0 - ramp;
+                1.0 / (factor as f32 * period) * (1.0 - kept) + inv_freq * kept
+            }
+            RopeScaling::LongRope {
+                short_factor,
+                long_factor,
+                original_max_position_embeddings: original,
+                ..
+            } => {
+                let factors = if context as f64 > *original { long_factor } else { short_factor };
+                1.0 / (factors.get(i).copied().unwrap_or(1.0) as f32 * period)
+            }
+        }
+    }
+}
+
+/// base^exponent, rounded once.
+fn scalar_power(base: f32, exponent: f32) -> f32 {
+    libm::pow(f64::from(base), f64::from(exponent)) as f32
+}
+
+/// base^exponent for a base above 1, as torch's vector function rounds it: one time in sixty not to the nearest.
+///
+/// It is `exp(exponent · log(base))` with short polynomials in f32 for the ends of both series (Sleef's powf with
+/// a bound of 1 ulp; the coefficients are its own). What it computes in pairs of f32 is f64 here.
+fn vector_power(base: f32, exponent: f32) -> f32 {
+    let series = |x: f64, coefficients: &[f32]| {
+        f64::from(coefficients.iter().fold(0.0, |sum: f32, c| sum.mul_add(x as f32, *c)))
+    };
+    // base = m · 2^e with 3/4 ≤ m < 3/2; log(m) = 2 artanh((m − 1) / (m + 1)).
+    let e = libm::frexp(f64::from(base * (1.0 / 0.75))).1 - 1;
+    let m = libm::scalbn(f64::from(base), -e);
+    let x = (m - 1.0) / (m + 1.0);
+    let tail = x * x * series(x * x, &[0.240_320_35, 0.285_112_68, 0.400_007_99]) + 2.0 / 3.0;
+    let log = f64::from(e) * std::f64::consts::LN_2 + 2.0 * x + x * x * x * tail;
+    // exp(y) = 2^n · exp(y − n · log 2)
+    let y = log * f64::from(exponent);
+    let n = (y * std::f64::consts::LOG2_E).round_ties_even();
+    let y = y - n * std::f64::consts::LN_2;
+    let tail = series(y, &[0.001_363_246_5, 0.008_365_969, 0.041_671_082, 0.166_665_52, 0.499_999_85]);
+    libm::scalbn(1.0 + (y + y * y * tail), n as i32) as f32
+}
+
+impl<'a> Outside<'a> {
+    fn new(keys: &'a Keys, theta: &'static str, defaults: &'a RopeDefaults) -> Self {
+        let theta = (theta, keys.optional_number(theta));
+        let partial = defaults.partial_rotary_factor.and_then(|_| keys.optional_number("partial_rotary_factor"));
+        let original = keys.optional_number("original_max_position_embeddings");
+        Self { keys, theta, partial, original, defaults }
+    }
+
+    /// Reads the object in its new or old place: both may be there if they say the same.
+    fn read(&self, new: (&str, Option<Keys>), old: (&str, Option<Keys>)) -> RopeParameters {
+        let [new, old] = [new, old].map(|(name, nested)| nested.map(|nested| self.nested(name, nested)));
+        match (new, old) {
+            (Some(new), Some(old)) if new != old => {
+                let expected = "the same, or one of the two";
+                self.keys.refuse("rope_scaling", "another embedding than `rope_parameters`", expected);
+                new
+            }
+            (Some(found), _) | (None, Some(found)) => found,
+            (None, None) => RopeParameters {
+                theta: self.theta.1.unwrap_or(self.defaults.theta),
+                partial_rotary_factor: self.partial.or(self.defaults.partial_rotary_factor).unwrap_or(1.0),
+                scaling: RopeScaling::Default,
+            },
+        }
+    }
+
+    fn nested(&self, name: &str, nested: Keys) -> RopeParameters {
+        let agreed = |key: &str, inner: Option<f64>, outer: (&str, Option<f64>)| {
+            self.keys.agreed((&format!("{name}.{key}"), inner), outer)
+        };
+        let theta = agreed("rope_theta", nested.optional_number("rope_theta"), self.theta);
+        let theta = theta.unwrap_or(self.defaults.theta);
+        let partial_rotary_factor = match self.defaults.partial_rotary_factor {
+            None => 1.0,
+            Some(default) => {
+                let key = "partial_rotary_factor";
+                let found = agreed(key, nested.optional_number(key), (key, self.partial)).unwrap_or(default);
+                if found > 1.0 {
+                    nested.refuse(key, found, "at most 1");
+                }
+                found
+            }
+        };
+        let (new, old) = (nested.optional_text("rope_type"), nested.optional_text("type"));
+        let kind = nested.agreed(("rope_type", new), ("type", old));
+        let scaling = match self.scaling(name, &nested, kind.as_deref().unwrap_or("default")) {
+            Some(scaling) => {
+                self.keys.close(nested);
+                scaling
+            }
+            None => {
+                self.keys.give_up(nested);
+                RopeScaling::Default
+            }
+        };
+        RopeParameters { theta, partial_rotary_factor, scaling }
+    }
+
+    fn scaling(&self, name: &str, nested: &Keys, kind: &str) -> Option<RopeScaling> {
+        let max = self.defaults.max_position_embeddings as f64;
+        let original = || {
+            let key = "original_max_position_embeddings";
+            let inner = (&*format!("{name}.{key}"), nested.optional_number(key));
+            let default = self.defaults.original_max_position_embeddings.map_or(max, |original| original as f64);
+            self.keys.agreed(inner, (key, self.original)).unwrap_or(default)
+        };
+        // Where the factor may be left out, it is by how much the context was extended.
+        let extended = |original: f64| nested.optional_number("factor").unwrap_or(max / original);
+        Some(match kind {
+            "default" => RopeScaling::Default,
+            "linear" => RopeScaling::Linear { factor: nested.number("factor") },
+            "dynamic" => {
+                RopeScaling::Dynamic { factor: nested.number("factor"), max_position_embeddings: max }
+            }
+            "llama3" => RopeScaling::Llama3 {
+                factor: nested.number("factor"),
+                low_freq_factor: nested.number("low_freq_factor"),
+                high_freq_factor: nested.number("high_freq_factor"),
+                original_max_position_embeddings: original(),
+            },
+            "yarn" => {
+                let original = original();
+                let factor = extended(original);
+                let loudness = |factor: f64, scale: f64| match factor <= 1.0 {
+                    true => 1.0,
+                    false => 0.1 * scale * libm::log(factor) + 1.0,
+                };
+                let scales = (nested.optional_number("mscale"), nested.optional_number("mscale_all_dim"));
+                let recommended = match scales {
+                    (Some(scale), Some(all)) => loudness(factor, scale) / loudness(factor, all),
+                    _ => loudness(factor, 1.0),
+                };
+                RopeScaling::Yarn {
+                    factor,
+                    beta_fast: nested.optional_number("beta_fast").unwrap_or(32.0),
+                    beta_slow: nested.optional_number("beta_slow").unwrap_or(1.0),
+                    original_max_position_embeddings: original,
+                    truncate: nested.flag("truncate", true),
+                    attention_factor: nested.optional_number("attention_factor").unwrap_or(recommended),
+                }
+            }
+            // "su" is what the first Phi-3 checkpoints call it (`configuration_phi3.py`).
+            "longrope" | "su" => {
+                let original = original();
+                let recommended = match extended(original) {
+                    factor if factor <= 1.0 => 1.0,
+                    factor => (1.0 + libm::log(factor) / libm::log(original)).sqrt(),
+                };
+                RopeScaling::LongRope {
+                    short_factor: factors(nested, "short_factor"),
+                    long_factor: factors(nested, "long_factor"),
+                    original_max_position_embeddings: original,
+                    attention_factor: nested.optional_number("attention_factor").unwrap_or(recommended),
+                }
+            }
+            other => {
+                let expected = "one of default, linear, dynamic, llama3, yarn, longrope";
+                nested.refuse("rope_type", format!("\"{other}\""), expected);
+                return None;
+            }
+        })
+    }
+}
+
+/// A list of divisors.
+fn factors(keys: &Keys, key: &'static str) -> Vec<f64> {
+    let value = keys.get(key);
+    let items = value.and_then(|value| value.as_array()).map(Vec::as_slice).unwrap_or_default();
+    let positive = |item: &serde_json::Value| item.as_f64().filter(|x| *x > 0.0 && x.is_finite());
+    match items.iter().map(positive).collect() {
+        Some(numbers) if !items.is_empty() => numbers,
+        _ => {
+            let found = value.map_or_else(|| "missing".to_owned(), ToString::to_string);
+            keys.refuse(key, found, "a list of positive numbers");
+            Vec::new()
         }
     }
 }

@@ -37,6 +37,7 @@ fn read_text(text: &str, allowed: &[&str]) -> Result<LlamaConfig, String> {
     let allowed: Vec<String> = allowed.iter().map(|key| key.to_string()).collect();
     match ModelConfig::read(folder.path(), &allowed) {
         Ok(ModelConfig::Llama(config)) => Ok(config),
+        Ok(other) => panic!("no Llama: {other:?}"),
         Err(error) => Err(error.to_string().replace(path.to_str().unwrap(), "config.json")),
     }
 }
@@ -60,7 +61,7 @@ fn defaults_are_those_of_transformers() {
         num_key_value_heads: 6,
         head_dim: None,
         rms_norm_eps: 1e-6,
-        rope: RopeParameters { theta: 10_000.0, scaling: RopeScaling::Default },
+        rope: RopeParameters::plain(10_000.0),
         tie_word_embeddings: false,
         attention_bias: false,
         mlp_bias: false,
@@ -77,7 +78,7 @@ fn defaults_are_those_of_transformers() {
 
 #[test]
 fn published_values() {
-    let ModelConfig::Llama(config) = ModelConfig::read(&published("llama-3.2-1b.json"), &[]).unwrap();
+    let ModelConfig::Llama(config) = ModelConfig::read(&published("llama-3.2-1b.json"), &[]).unwrap() else { panic!("no Llama") };
     assert_eq!(
         config,
         LlamaConfig {
@@ -91,6 +92,7 @@ fn published_values() {
             rms_norm_eps: 1e-5,
             rope: RopeParameters {
                 theta: 500_000.0,
+                partial_rotary_factor: 1.0,
                 scaling: RopeScaling::Llama3 {
                     factor: 32.0,
                     low_freq_factor: 1.0,
@@ -124,6 +126,21 @@ fn old_and_new_spelling_are_equal() {
             json!({"rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 10000}}),
         ),
         (json!({"rope_theta": 5e5, "rope_scaling": llama3}), json!({"rope_parameters": llama3_new})),
+        (
+            json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}}),
+            json!({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}),
+        ),
+        // The original context stands beside the object or in it; the factor is what it was extended by.
+        (
+            json!({"original_max_position_embeddings": 512, "rope_scaling": {"type": "yarn", "factor": 4.0}}),
+            json!({"rope_parameters": {"rope_type": "yarn", "original_max_position_embeddings": 512}}),
+        ),
+        (
+            json!({"original_max_position_embeddings": 512,
+                "rope_scaling": {"type": "su", "short_factor": [1, 1], "long_factor": [2, 3]}}),
+            json!({"rope_parameters": {"rope_type": "longrope", "factor": 4.0, "short_factor": [1.0, 1.0],
+                "long_factor": [2.0, 3.0], "original_max_position_embeddings": 512}}),
+        ),
         // transformers 4.45 writes both words.
         (
             json!({"rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 2.0}}),
@@ -226,10 +243,35 @@ fn m19_a_key_that_cannot_be_used_is_named() {
           `rope_scaling.factor` is missing, expected a positive number"#]],
     );
     check(
-        json!({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}),
+        json!({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}),
         expect![[r#"
         `config.json`: 1 problem(s)
-          `rope_scaling.rope_type` is "yarn", expected one of default, linear, llama3"#]],
+          `rope_scaling.rope_type` is "spiral", expected one of default, linear, dynamic, llama3, yarn, longrope"#]],
+    );
+    check(
+        json!({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0, 2], "long_factor": [1.0, -2.0]}}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `rope_scaling.long_factor` is [1.0,-2.0], expected a list of positive numbers"#]],
+    );
+    check(
+        json!({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0, 2.0]}}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `short_factor` is 1 numbers, expected 2, one for each pair of the 4 rotated features"#]],
+    );
+    check(
+        json!({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "head_dim": 2}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `head_dim` is 2, expected more than two features to rotate with a dynamic base"#]],
+    );
+    // Heads of a Llama are rotated whole, whatever is said: what is said must not be.
+    check(
+        json!({"partial_rotary_factor": 0.5}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `partial_rotary_factor` is not a known key; `--allow-config-key partial_rotary_factor` proceeds without it"#]],
     );
     check(
         json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0, "facto": 2.0}}),

@@ -4,14 +4,14 @@
 mod support;
 
 use dsl::{
-    Attend, Bf16, Bool, CausalLm, EntryPoint, F16, F32, Float, I8, I32, Kv, KvCache, MaskTerm, Position,
+    Attend, Bf16, Bool, CausalLm, EntryPoint, F16, F32, Float, I8, I32, Kv, KvCache, Mask, Position,
     attend, model,
 };
 use lower::{expand, lower};
 use ops::ElementType;
 use support::*;
 use trace::{NodeKind, Trace};
-use tracewright_models::{Llama, ModelConfig, RopeParameters, RopeScaling};
+use tracewright_models::{Llama, ModelConfig, RopeParameters};
 
 #[derive(Clone)]
 struct Config {
@@ -38,13 +38,13 @@ model! {
             self.score(tokens, at, cache).at(S, at.count - 1)
         }
         fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
-            let rope = RopeParameters { theta: 100.0, scaling: RopeScaling::Default }.frequencies(self.dim(E));
-            let causal = Attend::causal(at, S, tokens.extent(S), &rope, cache.context);
+            let rope = RopeParameters::plain(100.0).frequencies(self.dim(E), cache.context);
+            let causal = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.embed(tokens);
             for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
                 let mut at = causal.clone();
                 if i % self.config.kinds > 0 {
-                    at.mask.push(MaskTerm::Window(2 + i % self.config.kinds));
+                    at.mask &= Mask::window(2 + i % self.config.kinds);
                 }
                 x = layer.forward(x, &at, kv);
             }
@@ -95,7 +95,7 @@ fn check_element_types<T: Float>(default: ElementType) {
     for function in &reparsed.functions {
         for (name, ty) in function.inputs() {
             let expected = match (name, ty.rank()) {
-                ("tokens", _) | (_, 0) => ElementType::I32,
+                ("tokens" | "pad", _) | (_, 0 | 1) => ElementType::I32,
                 _ => default,
             };
             assert_eq!(ty.element, expected, "{}: {name}", function.name);
@@ -127,7 +127,7 @@ fn s3_the_default_of_llama() {
         assert!(parameters(&trace).values().all(|ty| ty.element == element));
     }
     // A library names the type itself.
-    let ModelConfig::Llama(llama) = &model;
+    let ModelConfig::Llama(llama) = &model else { panic!("no Llama") };
     let typed = Llama::<F16>::trace(llama, &EntryPoint::all(1, 2, 4)).unwrap().trace;
     assert_eq!(typed, model.trace(ElementType::F16, &EntryPoint::all(1, 2, 4)).unwrap().trace);
 }

@@ -9,7 +9,7 @@ use expect_test::expect_file;
 use lower::{expand, lower};
 use ops::ElementType;
 use trace::Trace;
-use tracewright_models::{LlamaConfig, ModelConfig, RopeParameters, RopeScaling};
+use tracewright_models::{LlamaConfig, ModelConfig, RopeParameters};
 
 fn recorded() -> Trace {
     let config = LlamaConfig {
@@ -21,7 +21,7 @@ fn recorded() -> Trace {
         num_key_value_heads: 2,
         head_dim: Some(4),
         rms_norm_eps: 1e-5,
-        rope: RopeParameters { theta: 10_000.0, scaling: RopeScaling::Default },
+        rope: RopeParameters::plain(10_000.0),
         tie_word_embeddings: true,
         attention_bias: false,
         mlp_bias: true,

@@ -61,7 +61,7 @@ fn s4_weight_free() {
         fs::set_permissions(folder.path(), read_only).unwrap();
 
         let model = config(folder.path());
-        let ModelConfig::Llama(llama) = &model;
+        let ModelConfig::Llama(llama) = &model else { panic!("no Llama") };
         let traced = model.trace(ElementType::Bf16, &EntryPoint::all(1, 128, 2048)).unwrap();
         let expanded = expand(&traced.trace).unwrap();
         let module = lower(&expanded).unwrap();
@@ -117,7 +117,7 @@ fn optional_parts() {
         (false, true, true, Some(2)),
         (true, false, true, None),
     ] {
-        let ModelConfig::Llama(base) = config(&fixture("llama-mqa"));
+        let ModelConfig::Llama(base) = config(&fixture("llama-mqa")) else { panic!("no Llama") };
         let (tie_word_embeddings, head_dim) = (tied, head_dim.or(base.head_dim));
         let llama = LlamaConfig { tie_word_embeddings, attention_bias, mlp_bias, head_dim, ..base };
         let trace =

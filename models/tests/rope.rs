@@ -1,70 +1,139 @@
-//! Rotary frequencies and tables against those of transformers.
+//! Rotary frequencies, tables and rotations against those of transformers.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
 
-use ops::{ElementType, Literal, Real, RopePart, RopeTable};
+use std::collections::BTreeMap;
+
+use dsl::nn::RopeFrequencies;
+use ops::ops::{Rope, RopeLayout};
+use ops::{ElementType, Literal, Operation, Real, RopePart, RopeTable, Value};
 use serde_json::Value as Json;
 use support::{fixture, tensors};
-use tracewright_models::{RopeParameters, RopeScaling};
+use tracewright_models::config::Keys;
+use tracewright_models::{RopeDefaults, RopeParameters};
+
+fn cases(kind: &str) -> (Vec<Json>, BTreeMap<String, Value>) {
+    let text = std::fs::read(fixture("rope/cases.json")).unwrap();
+    let json: Json = serde_json::from_slice(&text).unwrap();
+    let cases = json["cases"].as_array().unwrap().iter().filter(|case| case.get(kind).is_some());
+    (cases.cloned().collect(), tensors(&fixture("rope/cases.safetensors")))
+}
+
+/// What `config.json` says, read as a network would.
+fn read(case: &Json) -> RopeParameters {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, case["config"].to_string()).unwrap();
+    let keys = Keys::read(&path).unwrap();
+    let max = keys.count("max_position_embeddings");
+    let rope = match case["layer_type"].as_str() {
+        None => {
+            let partial_rotary_factor = Some(1.0);
+            RopeParameters::read(&keys, &RopeDefaults { partial_rotary_factor, ..RopeDefaults::new(max) })
+        }
+        Some(layer_type) => {
+            let [sliding, full] = RopeParameters::by_layer_type(&keys, [1e4, 1e6], max);
+            if layer_type == "sliding_attention" { sliding } else { full }
+        }
+    };
+    rope.check(&keys, case["features"].as_u64().unwrap() as usize);
+    keys.finish(&["head_dim"], &[]).unwrap_or_else(|error| panic!("{}: {error}", case["name"]));
+    rope
+}
+
+fn frequencies(case: &Json) -> RopeFrequencies {
+    let number = |key: &str| case[key].as_u64().unwrap() as usize;
+    read(case).frequencies(number("features"), number("context"))
+}
 
 #[test]
-fn frequencies_and_tables_are_those_of_transformers() {
-    let cases: Json = serde_json::from_slice(&std::fs::read(fixture("ops/cases.json")).unwrap()).unwrap();
-    let expected = tensors(&fixture("ops/cases.safetensors"));
-    let cases = cases["cases"].as_array().unwrap().iter().filter(|case| case["op"] == "rope_table");
-    let mut count = 0;
-    for case in cases {
-        let (name, attributes) = (case["name"].as_str().unwrap(), &case["attributes"]);
-        let features = attributes["head_dim"].as_u64().unwrap() as usize;
-        let number = |key: &str| attributes["scaling"][key].as_f64().unwrap();
-        let scaling = match attributes["scaling"]["rope_type"].as_str() {
-            None => RopeScaling::Default,
-            Some("linear") => RopeScaling::Linear { factor: number("factor") },
-            Some("llama3") => RopeScaling::Llama3 {
-                factor: number("factor"),
-                low_freq_factor: number("low_freq_factor"),
-                high_freq_factor: number("high_freq_factor"),
-                original_max_position_embeddings: number("original_max_position_embeddings"),
-            },
-            Some(other) => panic!("{other}"),
-        };
-        let rope = RopeParameters { theta: attributes["theta"].as_f64().unwrap(), scaling };
-        let found = rope.frequencies(features);
-
+fn frequencies_of_every_kind_are_those_of_transformers() {
+    let (cases, expected) = cases("config");
+    let (mut worst_of_all, mut unequal) = (0.0f64, 0);
+    for case in &cases {
+        let name = case["name"].as_str().unwrap();
+        let found = frequencies(case);
         let wanted = &expected[&format!("{name}.inv_freq")];
         assert_eq!(found.inv_freq.len(), wanted.data.len(), "{name}");
         let ulps = |(&found, &wanted): (&f64, &f64)| (found - wanted).abs() / ElementType::F32.ulp(wanted);
         let worst = found.inv_freq.iter().zip(&wanted.data).map(ulps).fold(0.0, f64::max);
         assert!(worst <= 1.0, "{name}: a frequency is {worst} ulp off");
+        worst_of_all = worst_of_all.max(worst);
+        unequal += found.inv_freq.iter().zip(&wanted.data).filter(|(found, wanted)| found != wanted).count();
+        let scaling = case["scaling"].as_f64().unwrap();
+        assert!((found.scaling - scaling).abs() <= 1e-15 * scaling, "{name}: {} for {scaling}", found.scaling);
+    }
+    println!("{} embeddings, {unequal} frequencies are off, by at most {worst_of_all} ulp", cases.len());
+    assert_eq!(cases.len(), 30);
+}
 
-        // transformers writes each table twice, side by side; positions up to 131,071 are judged. The tables are of
-        // its own frequencies: an ulp of those is visible at the far end.
+/// At positions 0, 2k, 32k and 128k. The tables are of transformers' own frequencies: an ulp of those is visible at
+/// the far end.
+#[test]
+fn tables_of_every_kind_are_those_of_transformers() {
+    let (cases, expected) = cases("config");
+    let mut worst = 0.0f64;
+    for case in &cases {
+        let name = case["name"].as_str().unwrap();
+        let inv_freq: Vec<Real> = expected[&format!("{name}.inv_freq")].data.iter().map(|&f| Real(f)).collect();
+        let positions = case["positions"].as_array().unwrap().iter().map(|p| p.as_u64().unwrap() as usize);
+        let positions: Vec<usize> = positions.collect();
         for (part, key) in [(RopePart::Cos, "cos"), (RopePart::Sin, "sin")] {
             let wanted = &expected[&format!("{name}.{key}")];
-            for (row, position) in attributes["positions"].as_array().unwrap().iter().enumerate() {
-                let position = position.as_u64().unwrap() as usize;
-                let inv_freq = expected[&format!("{name}.inv_freq")].data.iter().map(|&f| Real(f)).collect();
-                let table = RopeTable { part, positions: position + 1, scaling: Real(1.0), inv_freq };
-                for column in 0..features {
-                    let found = table.at(position, column % (features / 2));
-                    let off = (found - wanted.at(&[row, column])).abs();
-                    assert!(
-                        off <= 1e-6,
-                        "{name}: {key} of position {position}, feature {column} is {off} off"
-                    );
+            let scaling = Real(frequencies(case).scaling);
+            let table = RopeTable { part, positions: 131_072, scaling, inv_freq: inv_freq.clone() };
+            for (row, &position) in positions.iter().enumerate() {
+                for column in 0..inv_freq.len() {
+                    let off = (table.at(position, column) - wanted.at(&[row, column])).abs();
+                    assert!(off <= 1e-6, "{name}: {key} of position {position}, pair {column} is {off} off");
+                    worst = worst.max(off);
                 }
             }
         }
-        count += 1;
     }
-    assert_eq!(count, 6);
+    println!("{} embeddings, the worst cosine or sine is {worst:.1e} off", cases.len());
+}
+
+#[test]
+fn rotations_of_every_layout_are_those_of_transformers() {
+    let (cases, tensors) = cases("layout");
+    for case in &cases {
+        let name = case["name"].as_str().unwrap();
+        let layout = match case["layout"].as_str() {
+            Some("half_split") => RopeLayout::HalfSplit,
+            Some("interleaved") => RopeLayout::Interleaved,
+            other => panic!("{other:?}"),
+        };
+        let [x, cos, sin, out] = ["x", "cos", "sin", "out"].map(|key| &tensors[&format!("{name}.{key}")]);
+        let op = Rope { axis: 1, layout };
+        let ty = op.infer(&[&x.ty, &cos.ty, &sin.ty]).unwrap();
+        let found = op.eval(&[x, cos, sin], &ty);
+        let off = found.data.iter().zip(&out.data).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(off <= 1e-6, "{name}: {off} off");
+    }
+    assert_eq!(cases.len(), 4);
+}
+
+/// The tables are constants: a program for more positions than the original context takes the long factors from
+/// the first position on, and the base of a dynamic embedding is that of the program's context.
+#[test]
+fn the_context_of_the_program_decides() {
+    let (cases, _) = cases("config");
+    let case = |name: &str| cases.iter().find(|case| case["name"] == name).unwrap();
+    let longrope = read(case("longrope_long"));
+    assert_eq!(longrope.frequencies(96, 1), longrope.frequencies(96, 4096));
+    assert_ne!(longrope.frequencies(96, 4096), longrope.frequencies(96, 4097));
+    assert_eq!(longrope.frequencies(96, 4097), longrope.frequencies(96, 131_072));
+    let dynamic = read(case("dynamic_long"));
+    assert_eq!(dynamic.frequencies(64, 2048), RopeParameters::plain(1e4).frequencies(64, 1));
+    assert_ne!(dynamic.frequencies(64, 2049), dynamic.frequencies(64, 2048));
+    assert_ne!(dynamic.frequencies(64, 2049), dynamic.frequencies(64, 4096));
 }
 
 #[test]
 fn a_literal_is_its_table() {
-    let rope = RopeParameters { theta: 10_000.0, scaling: RopeScaling::Linear { factor: 2.0 } };
-    let inv_freq = rope.frequencies(8).inv_freq.into_iter().map(Real).collect();
+    let inv_freq: Vec<Real> = [0.5, 0.25, 1.0, 2.0].map(Real).to_vec();
     let table = RopeTable { part: RopePart::Sin, positions: 5, scaling: Real(1.5), inv_freq };
     let value = Literal::rope_table(ElementType::F32, table.clone()).to_value();
     assert_eq!(value.at(&[3, 2]), table.at(3, 2));

@@ -10,9 +10,9 @@ use std::sync::Mutex;
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use tracewright::bake::{BakeOptions, Baked, bake};
-use tracewright::export;
 use tracewright::generate::{GenerateOptions, Network, Session};
 use tracewright::irpa::{Archive, Checkpoint};
+use tracewright::load;
 use tracewright::lower::{self, Module};
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
@@ -206,12 +206,14 @@ pub struct Sizes {
     pub chunk: usize,
     /// The longest sequence.
     pub context: usize,
+    /// Sequences at once.
+    pub batch: usize,
 }
 
 impl Sizes {
     /// Those that a golden's prompts are laid around, in f32.
     pub fn of(golden: &Golden) -> Self {
-        Self { element: ElementType::F32, chunk: golden.chunk, context: golden.context }
+        Self { element: ElementType::F32, chunk: golden.chunk, context: golden.context, batch: 1 }
     }
 }
 
@@ -224,12 +226,13 @@ pub fn build(
 ) -> Result<Subject> {
     let config = ModelConfig::read(model, &[])?;
     let plan = Plan::new(config, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
+    let plan = Plan { batch: sizes.batch, ..plan };
     let trace = edit(plan.trace()?.trace.with_entries(entries))?;
     let module = lower::expand(&trace).and_then(|trace| lower::lower(&trace)).map_err(PlanError::from)?;
 
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("model.irpa");
-    let checkpoint = Checkpoint::open(model)?;
+    let checkpoint = Checkpoint::open(model)?.renamed(plan.model.prefixes());
     let baked =
         bake(&checkpoint, &module.parameters, &plan.model.ignorable(), &path, BakeOptions::default())?;
     let archive = Archive::open(&path)?;
@@ -248,8 +251,8 @@ pub fn build(
 
     // The calling thread alone: these models are too small to share.
     let runtime = Runtime::new(Device::LocalSync)?;
-    let program = export::load(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
-    let network = Network::new(&runtime, &program, &module.signatures)?;
+    let program = load::program(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
+    let network = Network::new(&runtime, &program, &module.signatures, sizes.context)?;
     Ok(Subject { network, program, runtime, module, archive, baked, _folder: folder })
 }
 

@@ -64,7 +64,8 @@ fn m2_one_dot_general_is_exact() {
 
     let numbers = |text: &str| operand(text, 0);
     let weights = Weights::from([("w".into(), numbers("f32[3,4] 0,1,2,3,4,5,6,7,8,9,10,11"))]);
-    let arguments = [numbers("i32[2,3] 1,2,3,4,5,6"), numbers("i32[] 0"), numbers("i32[] 3")];
+    let positions = [numbers("i32[] 0"), numbers("i32[] 3"), numbers("i32[2] 0,0")];
+    let arguments = [&[numbers("i32[2,3] 1,2,3,4,5,6")][..], &positions].concat();
     let found = built.load(&weights).call("score", &arguments);
     // [[1, 2, 3], [4, 5, 6]] · [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]], as NumPy gives it.
     assert_eq!(found, [numbers("f32[2,4] 32,38,44,50,68,83,98,113")]);
@@ -78,13 +79,13 @@ fn transformer(tokens: Tensor<I32>, at: Position, cache: &mut KvCache<F32>) -> T
     let context = cache.context;
     let frequencies = nn::RopeFrequencies { inv_freq: vec![1.0, 0.25], scaling: 1.0 };
     let length = tokens.extent(S);
-    let attend = Attend::causal(at, S, length, &frequencies, context);
+    let attend = Attend::rotary(at, S, length, &frequencies, context);
     let mut x = Embedding::<F32>::build(root.child("embed"), &[v, d]).call(tokens);
     for i in 0..cache.layers.len() {
         let scope = root.element("layers", i);
         let mut at = attend.clone();
         if i % 2 == 1 {
-            at.mask.push(MaskTerm::Window(3));
+            at.mask &= Mask::window(3);
         }
         let own = scope.clone();
         let layer = move |(x, kv, at): (Tensor<F32>, Kv<F32>, Attend<F32>)| {
@@ -110,7 +111,7 @@ fn transformer(tokens: Tensor<I32>, at: Position, cache: &mut KvCache<F32>) -> T
 const LAYERS: usize = 4;
 
 fn small_transformer() -> trace::Trace {
-    let cache = vec![CacheLayer { heads: 2, features: 4 }; LAYERS];
+    let cache = vec![CacheLayer { heads: 2, features: 4, window: None }; LAYERS];
     recorded(Rc::new(transformer), cache, &EntryPoint::all(1, 5, 9))
 }
 

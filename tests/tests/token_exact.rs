@@ -169,7 +169,7 @@ fn m11_m12_bf16_f16_f32_checkpoints() {
         assert_eq!(subject.baked.bytes as usize, elements * element.bits() / 8);
         let keys: BTreeSet<_> = subject.archive.entries().iter().map(|entry| &entry.name).collect();
         assert_eq!(keys.len(), subject.module.parameters.len(), "one entry for all entry points");
-        let parameters = tracewright::export::map_parameters(&subject.archive, [].into_iter()).unwrap();
+        let parameters = tracewright::load::map_parameters(&subject.archive, [].into_iter()).unwrap();
         assert_eq!(parameters.misaligned().count(), 0, "IREE would copy them");
 
         let mut worst = 0f64;
@@ -199,7 +199,7 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
     bytes[at..at + 5].copy_from_slice(b"\"I32\"");
     std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
     let refused =
-        build(folder.path(), &Sizes { element: F32, chunk: 8, context: 40 }, ALL, Ok).err().unwrap();
+        build(folder.path(), &Sizes { element: F32, chunk: 8, context: 40, batch: 1 }, ALL, Ok).err().unwrap();
     assert!(matches!(refused.downcast_ref(), Some(BakeError::Mismatch { .. })), "{refused}");
     assert!(refused.to_string().contains("has elements `I32`, which do not convert to `f32`"), "{refused}");
 }
@@ -336,7 +336,7 @@ fn a_session_recovers_from_a_failed_call() {
     // This network believes that `prefill` takes 5 tokens: the call is refused when it is made.
     let mut signatures = subject.module.signatures.clone();
     signatures.iter_mut().find(|s| s.name == "prefill").unwrap().arguments[0].ty.shape[1] = 5;
-    let network = Network::new(&subject.runtime, &subject.program, &signatures).unwrap();
+    let network = Network::new(&subject.runtime, &subject.program, &signatures, golden.context).unwrap();
     let mut session = Session::new(&network);
     session.feed(&tokens[..1]).unwrap();
     for _ in 0..2 {

@@ -66,10 +66,10 @@ mod tests {
 
     #[test]
     fn an_interrupted_child_interrupts_us() {
-        for script in ["exit 130", "kill -INT $$"] {
-            let ended = step("demo", Command::new("sh").args(["-c", script]));
-            assert!(matches!(ended, Err(Error::Interrupted)), "{script}");
-        }
+        let ended = step("demo", Command::new("sh").args(["-c", "exit 130"]));
+        assert!(matches!(ended, Err(Error::Interrupted)));
+        // Not sent for real: where this test runs in the background, its children ignore the signal.
+        assert!(matches!(check(ExitStatus::from_raw(2)), Err(Error::Interrupted)));
     }
 
     #[test]

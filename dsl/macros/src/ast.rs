@@ -46,11 +46,13 @@ pub enum Extent {
     Or(Ident, Box<Extent>),
 }
 
-/// `cache { L of [K, E] }`.
+/// `cache { L of [K, E] }` or `cache { L of [K, E] within window }`.
 pub struct Cache {
     pub keyword: Ident,
     pub layers: Ident,
     pub axes: Vec<Ident>,
+    /// The configuration's method that gives a layer's window.
+    pub window: Option<Ident>,
 }
 
 /// `name: type`.

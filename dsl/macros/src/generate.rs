@@ -158,6 +158,10 @@ impl Generator<'_> {
         };
         let (layers, extents) = (axis(&cache.layers), cache.axes.iter().map(axis));
         let fields = ["heads", "features"].map(|field| Ident::new(field, Span::call_site()));
+        let window = match &cache.window {
+            None => quote!(::core::option::Option::None),
+            Some(window) => quote_spanned!(window.span()=> self.config.#window(_index)),
+        };
         let functions =
             ["forward", "score"].into_iter().filter_map(|function| root.function(function)).map(|function| {
                 let (function, here) = (&function.name, function.name.span());
@@ -183,7 +187,8 @@ impl Generator<'_> {
                 }
 
                 fn cache_layers(&self) -> ::std::vec::Vec<#dsl::CacheLayer> {
-                    ::std::vec![#dsl::CacheLayer { #(#fields: #extents),* }; #layers]
+                    let layer = |_index: usize| #dsl::CacheLayer { #(#fields: #extents,)* window: #window };
+                    (0..#layers).map(layer).collect()
                 }
 
                 #(#functions)*

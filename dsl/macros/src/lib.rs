@@ -56,7 +56,8 @@ use proc_macro::TokenStream;
 /// `self.dim(D)` an extent. The body is not rewritten; `self` is the block.
 ///
 /// **`cache`** says what each layer remembers, heads and features. With it, `forward` and `score` make the root a
-/// `CausalLm`.
+/// `CausalLm`. `cache { L of [H, E] within window }`: a layer i for which the configuration's method
+/// `window(i) -> Option<usize>` gives a number sees that many positions, and remembers no more than it must.
 ///
 /// An inner block is as visible as the root, unless it says otherwise.
 #[proc_macro]

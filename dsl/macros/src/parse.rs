@@ -93,8 +93,18 @@ fn section(input: ParseStream, block: &mut Block) -> Result<()> {
             return Err(Error::new(of.span(), "expected `of`, as in `cache { L of [K, E] }`"));
         }
         let axes = in_brackets(&content, axes)?;
+        let mut window = None;
+        if !content.is_empty() {
+            let within: Ident = content.parse()?;
+            if within != "within" {
+                let message = "expected `within` and the configuration's method that gives a layer's window, as in \
+                               `cache { L of [K, E] within window }`";
+                return Err(Error::new(within.span(), message));
+            }
+            window = Some(content.parse()?);
+        }
         at_end(&content)?;
-        block.caches.push(Cache { keyword, layers, axes });
+        block.caches.push(Cache { keyword, layers, axes, window });
     } else {
         let message = format!(
             "unknown section `{keyword}`; a block has `dims {{ … }}`, `cache {{ … }}`, fields and functions"

@@ -22,7 +22,7 @@ impl Operation for Concatenate {
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
         let [first, rest @ ..] = operands else {
-            return Err(InferError::Arity { op: Self::NAME, expected: "1 or more", found: 0 });
+            return Err(InferError::Arity { op: Self::NAME, expected: "1 or more".into(), found: 0 });
         };
         axis(Self::NAME, self.axis, first)?;
         let mut ty = (*first).clone();

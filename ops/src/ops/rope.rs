@@ -11,7 +11,8 @@ crate::words! {
 }
 
 operation! {
-    /// Rotary position embedding: x `[…, P, …, E]`, cosine and sine tables `[P, R/2]` → x's type.
+    /// Rotary position embedding: x `[…, P, …, E]`, cosine and sine tables `[P, R/2]` → x's type; or, if the
+    /// positions differ between sequences, x `[B, …, P, …, E]` and tables `[B, P, R/2]`.
     /// The first R of the E features are rotated, each pair (a, b) to (a·cos − b·sin, b·cos + a·sin); the rest
     /// pass through. Each product and each sum is rounded to the element type, as HF's `apply_rotary_pos_emb` does.
     Rope = "rope" {
@@ -49,6 +50,8 @@ impl Operation for Rope {
         good("rope axis=0 layout=half_split", &["f32[3,8]", "f32[3,2]", "f32[3,2]"], "f32[3,8]"),
         good("rope axis=1 layout=interleaved", &["f32[2,3,5,6]", "f32[3,3]", "f32[3,3]"], "f32[2,3,5,6]"),
         good("rope axis=0 layout=interleaved", &["f32[3,8]", "f32[3,2]", "f32[3,2]"], "f32[3,8]"),
+        good("rope axis=2 layout=half_split", &["f32[2,5,3,6]", "f32[2,3,2]", "f32[2,3,2]"], "f32[2,5,3,6]"),
+        good("rope axis=1 layout=interleaved", &["f32[2,3,5,4]", "f32[2,3,2]", "f32[2,3,2]"], "f32[2,3,5,4]"),
         good("rope axis=1 layout=half_split", &["bf16[2,3,4]", "bf16[3,2]", "bf16[3,2]"], "bf16[2,3,4]"),
         bad(
             "rope axis=1 layout=half_split",
@@ -81,22 +84,30 @@ impl Operation for Rope {
             self.axis + 1 < x.rank(),
         )?;
         agree(Self::NAME, "x and tables must have one element type", x, cos, x.element == cos.element)?;
-        let rows = cos.rank() == 2 && cos.shape[0] == positions;
+        let rows = match cos.shape[..] {
+            [rows, _] => rows == positions,
+            [sequences, rows, _] => self.axis > 0 && sequences == x.shape[0] && rows == positions,
+            _ => false,
+        };
         agree(Self::NAME, "the tables must have a row for each position", x, cos, rows)?;
-        let fits = 2 * cos.shape[1] <= x.shape[x.rank() - 1];
+        let fits = 2 * cos.shape[cos.rank() - 1] <= x.shape[x.rank() - 1];
         agree(Self::NAME, "the tables have more columns than pairs of features", x, cos, fits)?;
         Ok(x.clone())
     }
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         let [x, cos, sin] = operands else { unreachable!("inferred") };
-        let (features, half) = (ty.shape[ty.rank() - 1], cos.ty.shape[1]);
+        let (features, half) = (ty.shape[ty.rank() - 1], cos.ty.shape[cos.ty.rank() - 1]);
         let after: usize = ty.shape[self.axis + 1..ty.rank() - 1].iter().product();
         let positions = ty.shape[self.axis];
+        let rows_of_a_sequence: usize = ty.shape[1..ty.rank() - 1].iter().product();
         let round = |x| ty.element.round(x);
         let mut data = x.data.clone();
         for (row, out) in data.chunks_mut(features.max(1)).enumerate() {
-            let position = row / after % positions;
+            let mut position = row / after % positions;
+            if cos.ty.rank() == 3 {
+                position += row / rows_of_a_sequence * positions;
+            }
             for i in 0..half {
                 let (first, second) = self.pair(i, half);
                 let (a, b) = (out[first], out[second]);

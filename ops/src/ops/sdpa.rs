@@ -1,8 +1,8 @@
 use super::prelude::*;
 use crate::{Attribute, ParseError, Reader, Real};
 
-/// One condition on which key j a query i may see. A mask is a list of terms that must all hold.
-/// i counts from the query offset.
+/// One condition on which key j a query i may see. A mask is a list of terms that must all hold: their
+/// intersection. i counts from the query offset. Some terms have an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MaskTerm {
     /// j ≤ i
@@ -10,31 +10,56 @@ pub enum MaskTerm {
     /// i − W < j: the window includes the query's own position
     /// (HF `masking_utils.py`, `sliding_window_overlay`).
     Window(usize),
-    /// An operand is added to the scores, broadcast from the trailing side.
+    /// ⌊i / C⌋ = ⌊j / C⌋: nothing outside of the query's own chunk (Llama 4; HF `chunked_overlay`).
+    Chunk(usize),
+    /// j ≥ p, where the operand `i32[]` or `i32[B]` is p: the first p keys of a sequence are padding. B is the
+    /// first batch axis.
+    Padding,
+    /// j ≤ i or j < p, where the operand `i32[]` or `i32[B]` is p: causal, but that the first p positions see
+    /// each other (T5 report, §3.2.1, "prefix LM"; PaliGemma).
+    Prefix,
+    /// The operand is added to the scores, broadcast from the trailing side.
     Additive,
+    /// The keys are a ring of T slots: the slot t holds position j ≡ t (mod T), the last one that is not after the
+    /// last query; before it was ever written, nothing. The other terms judge j. The ring must hold all that a
+    /// window shows to the queries.
+    Ring,
+}
+
+impl MaskTerm {
+    /// Whether an operand belongs to it.
+    pub fn has_operand(self) -> bool {
+        matches!(self, Self::Padding | Self::Prefix | Self::Additive)
+    }
+
+    const PLAIN: [(&str, Self); 5] = [
+        ("causal", Self::Causal),
+        ("padding", Self::Padding),
+        ("prefix", Self::Prefix),
+        ("additive", Self::Additive),
+        ("ring", Self::Ring),
+    ];
+    const SIZED: [(&str, fn(usize) -> Self); 2] = [("window(", Self::Window), ("chunk(", Self::Chunk)];
 }
 
 impl Attribute for MaskTerm {
     fn print(&self, out: &mut String) {
         match self {
-            Self::Causal => out.push_str("causal"),
-            Self::Window(w) => *out += &format!("window({w})"),
-            Self::Additive => out.push_str("additive"),
+            Self::Window(width) => *out += &format!("window({width})"),
+            Self::Chunk(length) => *out += &format!("chunk({length})"),
+            _ => Self::PLAIN.iter().filter(|(_, term)| term == self).for_each(|(name, _)| out.push_str(name)),
         }
     }
     fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
-        if reader.eat("causal") {
-            return Ok(Self::Causal);
+        if let Some((_, term)) = Self::PLAIN.into_iter().find(|(name, _)| reader.eat(name)) {
+            return Ok(term);
         }
-        if reader.eat("additive") {
-            return Ok(Self::Additive);
-        }
-        if !reader.eat("window(") {
-            return reader.error("`causal`, `window(…)` or `additive`");
-        }
-        let width = usize::parse(reader)?;
+        let Some((_, term)) = Self::SIZED.into_iter().find(|(name, _)| reader.eat(name)) else {
+            return reader.error("`causal`, `window(…)`, `chunk(…)`, `padding`, `prefix`, `additive` or `ring`");
+        };
+        let size = usize::parse(reader)?;
         reader.expect(")")?;
-        Ok(Self::Window(width))
+        Ok(term(size))
     }
 }
 
@@ -44,8 +69,8 @@ operation! {
     ///
     /// q `[batch…, S, E]`, k `[batch…, T, E]`, v `[batch…, T, F]` → `[batch…, S, F]`; or grouped heads
     /// (Ainslie et al., "GQA", 2023): q `[batch…, G, S, E]` → `[batch…, G, S, F]`, each group of G query heads
-    /// reading one k and v. Then, if the offset is an operand, `i32[]`: the position of query 0; then, if the mask
-    /// has an additive term, its tensor.
+    /// reading one k and v. Then, if the offset is an operand, `i32[]`: the position of query 0; then the operands
+    /// of the mask's terms, in the order of the terms.
     ///
     /// Scores, softcap (`cap · tanh(score / cap)`, Gemma 2 report, §2) and softmax are f32; the probabilities are
     /// rounded to the element type before they meet v, as HF's `eager_attention_forward` does. A hidden key's
@@ -79,12 +104,12 @@ impl Sdpa {
         q.rank() == k.rank() + 1
     }
 
-    fn sees(&self, query: f64, key: f64) -> bool {
-        self.mask.iter().all(|term| match term {
-            MaskTerm::Causal => key <= query,
-            MaskTerm::Window(w) => query - (*w as f64) < key,
-            MaskTerm::Additive => true,
-        })
+    /// The operands after k and v: the offset, if it is one, and each term of the mask with its own.
+    pub fn operands<T: Copy>(&self, operands: &[T]) -> (Option<T>, Vec<(MaskTerm, Option<T>)>) {
+        let mut rest = operands.iter().skip(3).copied();
+        let offset = self.offset.then(|| rest.next()).flatten();
+        let terms = self.mask.iter().map(|&term| (term, term.has_operand().then(|| rest.next()).flatten()));
+        (offset, terms.collect())
     }
 }
 
@@ -153,6 +178,42 @@ impl Operation for Sdpa {
             "f32[2,3,5,4]",
         ),
         good(
+            "sdpa mask=[causal,chunk(3)] scale=none softcap=none offset=true",
+            &["f32[5,4]", "f32[11,4]", "f32[11,4]", "i32[] 5"],
+            "f32[5,4]",
+        ),
+        good(
+            "sdpa mask=[causal,padding] scale=none softcap=none offset=true",
+            &["f32[3,2,5,4]", "f32[3,2,9,4]", "f32[3,2,9,4]", "i32[] 4", "i32[3] 0,2,4"],
+            "f32[3,2,5,4]",
+        ),
+        good(
+            "sdpa mask=[prefix,padding] scale=none softcap=none offset=false",
+            &["f32[3,2,6,7,4]", "f32[3,2,7,4]", "f32[3,2,7,4]", "i32[3] 4,1,6", "i32[3] 0,2,3"],
+            "f32[3,2,6,7,4]",
+        ),
+        good(
+            "sdpa mask=[prefix,window(5),additive,additive] scale=none softcap=none offset=true",
+            &["f32[2,4]", "f32[11,4]", "f32[11,4]", "i32[] 3", "i32[] 6", "f32[2,11]", "f32[11]"],
+            "f32[2,4]",
+        ),
+        // The ring before it is full, at its first turn, and after several.
+        good(
+            "sdpa mask=[causal,window(4),ring] scale=none softcap=none offset=true",
+            &["f32[2,3,4]", "f32[2,6,4]", "f32[2,6,4]", "i32[] 1"],
+            "f32[2,3,4]",
+        ),
+        good(
+            "sdpa mask=[causal,window(4),ring] scale=none softcap=none offset=true",
+            &["f32[2,3,4]", "f32[2,6,4]", "f32[2,6,4]", "i32[] 5"],
+            "f32[2,3,4]",
+        ),
+        good(
+            "sdpa mask=[causal,window(4),padding,ring] scale=none softcap=none offset=true",
+            &["f32[2,3,4]", "f32[2,7,4]", "f32[2,7,4]", "i32[] 31", "i32[2] 0,30"],
+            "f32[2,3,4]",
+        ),
+        good(
             "sdpa mask=[causal] scale=none softcap=none offset=true",
             &["bf16[2,3,2,4]", "bf16[2,7,4]", "bf16[2,7,4]", "i32[] 4"],
             "bf16[2,3,2,4]",
@@ -173,6 +234,26 @@ impl Operation for Sdpa {
             "takes q, k, v, offset operands, found 3",
         ),
         bad(
+            "sdpa mask=[causal,padding] scale=none softcap=none offset=false",
+            &["f32[2,3,4]", "f32[2,3,4]", "f32[2,3,4]", "i32[3]"],
+            "padding or prefix must be `i32[]` or have a number for each of the first batch axis",
+        ),
+        bad(
+            "sdpa mask=[causal,ring,window(4)] scale=none softcap=none offset=true",
+            &["f32[3,4]", "f32[5,4]", "f32[5,4]", "i32[]"],
+            "slots of the ring is 5, expected at least 6, the window and the other queries",
+        ),
+        bad(
+            "sdpa mask=[causal,ring] scale=none softcap=none offset=false",
+            &["f32[3,4]", "f32[5,4]", "f32[5,4]"],
+            "mask is [Causal, Ring], expected a window beside the ring",
+        ),
+        bad(
+            "sdpa mask=[chunk(0)] scale=none softcap=none offset=false",
+            &["f32[2,4]", "f32[3,4]", "f32[3,4]"],
+            "chunk is 0, expected at least 1",
+        ),
+        bad(
             "sdpa mask=[additive] scale=none softcap=none offset=false",
             &["f32[2,4]", "f32[3,4]", "f32[3,4]", "f32[2,2]"],
             "the mask must broadcast to the scores",
@@ -190,20 +271,24 @@ impl Operation for Sdpa {
     ];
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
-        let additive = self.mask.contains(&MaskTerm::Additive);
-        let expected = match (self.offset, additive) {
-            (false, false) => "q, k, v",
-            (true, false) => "q, k, v, offset",
-            (false, true) => "q, k, v, mask",
-            (true, true) => "q, k, v, offset, mask",
+        let named = |term: &MaskTerm| {
+            let mut name = String::new();
+            term.print(&mut name);
+            name
         };
-        if operands.len() != 3 + usize::from(self.offset) + usize::from(additive) {
+        let expected = ["q", "k", "v"].map(str::to_owned).into_iter();
+        let expected = expected.chain(self.offset.then(|| "offset".to_owned()));
+        let expected: Vec<String> =
+            expected.chain(self.mask.iter().filter(|term| term.has_operand()).map(named)).collect();
+        if operands.len() != expected.len() {
+            let expected = expected.join(", ");
             return Err(InferError::Arity { op: Self::NAME, expected, found: operands.len() });
         }
         let (q, k, v) = (operands[0], operands[1], operands[2]);
         element(Self::NAME, q, "float", ElementType::is_float)?;
         for &term in &self.mask {
             attribute(Self::NAME, "window", 0, "at least 1", term != MaskTerm::Window(0))?;
+            attribute(Self::NAME, "chunk", 0, "at least 1", term != MaskTerm::Chunk(0))?;
         }
         for (what, value) in [("scale", self.scale), ("softcap", self.softcap)] {
             let value = value.map_or(1.0, |v| v.0);
@@ -219,29 +304,53 @@ impl Operation for Sdpa {
         let matches =
             v.element == k.element && v.rank() == k.rank() && v.shape[..=batch] == k.shape[..=batch];
         agree(Self::NAME, "k and v must agree but along features", k, v, matches)?;
-        if self.offset {
-            super::dynamic_slice::scalar_start(Self::NAME, operands[3])?;
+        let (offset, terms) = self.operands(operands);
+        if let Some(offset) = offset {
+            super::dynamic_slice::scalar_start(Self::NAME, offset)?;
+        }
+        let mut scores = q.clone();
+        scores.shape[q.rank() - 1] = k.shape[batch];
+        for (term, operand) in &terms {
+            match (term, operand) {
+                (MaskTerm::Additive, Some(mask)) => {
+                    let mut trailing = mask.shape.iter().rev().zip(scores.shape.iter().rev());
+                    let fits = mask.rank() <= scores.rank()
+                        && mask.element == q.element
+                        && trailing.all(|(&m, &s)| m == 1 || m == s);
+                    agree(Self::NAME, "the mask must broadcast to the scores", mask, &scores, fits)?;
+                }
+                (MaskTerm::Padding | MaskTerm::Prefix, Some(lengths)) => {
+                    let fits = lengths.element == ElementType::I32
+                        && (lengths.rank() == 0 || batch > 0 && lengths.shape == [k.shape[0]]);
+                    let rule = "padding or prefix must be `i32[]` or have a number for each of the first batch axis";
+                    agree(Self::NAME, rule, lengths, k, fits)?;
+                }
+                (MaskTerm::Ring, _) => {
+                    let shown = self.mask.iter().filter_map(|term| match term {
+                        MaskTerm::Window(width) => Some(width + q.shape[q.rank() - 2].max(1) - 1),
+                        _ => None,
+                    });
+                    let needed = shown.min();
+                    attribute(Self::NAME, "mask", &self.mask, "a window beside the ring", needed.is_some())?;
+                    let needed = needed.unwrap_or_default();
+                    let rule = format!("at least {needed}, the window and the other queries");
+                    let slots = k.shape[batch];
+                    attribute(Self::NAME, "slots of the ring", slots, &rule, slots >= needed)?;
+                }
+                _ => {}
+            }
         }
         let mut ty = q.clone();
-        if additive {
-            let mask = operands[operands.len() - 1];
-            let mut scores = q.clone();
-            scores.shape[q.rank() - 1] = k.shape[batch];
-            let trailing = mask.shape.iter().rev().zip(scores.shape.iter().rev());
-            let fits = mask.rank() <= scores.rank()
-                && mask.element == q.element
-                && trailing.into_iter().all(|(&m, &s)| m == 1 || m == s);
-            agree(Self::NAME, "the mask must broadcast to the scores", mask, &scores, fits)?;
-        }
         ty.shape[q.rank() - 1] = v.shape[v.rank() - 1];
         Ok(ty)
     }
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         let (q, k, v) = (operands[0], operands[1], operands[2]);
-        let offset = if self.offset { operands[3].data[0] } else { 0.0 };
-        let additive = self.mask.contains(&MaskTerm::Additive).then(|| operands[operands.len() - 1]);
+        let (offset, terms) = self.operands(operands);
+        let offset = offset.map_or(0, |offset| offset.data[0] as i64);
         let (rank, batch) = (q.ty.rank(), k.ty.rank() - 2);
+        let last = offset + q.ty.shape[rank - 2] as i64 - 1;
         let (keys, features) = (k.ty.shape[batch], k.ty.shape[batch + 1]);
         let f32 = ElementType::F32;
         let scale = f32.round(self.scale_for(features));
@@ -257,18 +366,35 @@ impl Operation for Sdpa {
             if let Some(Real(cap)) = self.softcap {
                 score = f32.round(f32.round(libm::tanh(f32.round(score / f32.round(cap)))) * f32.round(cap));
             }
-            if let Some(mask) = additive {
-                let skip = rank - mask.ty.rank();
-                let at: Vec<usize> = mask
-                    .ty
-                    .shape
-                    .iter()
-                    .zip(&index[skip..])
-                    .map(|(&n, &i)| if n == 1 { 0 } else { i })
-                    .collect();
-                score = f32.round(score + mask.at(&at));
+            let query = index[rank - 2] as i64 + offset;
+            let mut position = key as i64;
+            if self.mask.contains(&MaskTerm::Ring) {
+                position = last - (last - position).rem_euclid(keys as i64);
             }
-            if self.sees(index[rank - 2] as f64 + offset, key as f64) { score } else { HIDDEN }
+            let mut seen = position >= 0;
+            for (term, operand) in &terms {
+                let sequence = |lengths: &Value| {
+                    lengths.data[if lengths.ty.rank() == 0 { 0 } else { index[0] }] as i64
+                };
+                seen &= match (term, operand) {
+                    (MaskTerm::Causal, _) => position <= query,
+                    (MaskTerm::Window(width), _) => query - (*width as i64) < position,
+                    (MaskTerm::Chunk(length), _) => query / *length as i64 == position / *length as i64,
+                    (MaskTerm::Padding, Some(lengths)) => position >= sequence(lengths),
+                    (MaskTerm::Prefix, Some(lengths)) => {
+                        position <= query || position < sequence(lengths)
+                    }
+                    (MaskTerm::Additive, Some(mask)) => {
+                        let skip = rank - mask.ty.rank();
+                        let at = mask.ty.shape.iter().zip(&index[skip..]);
+                        let at: Vec<usize> = at.map(|(&n, &i)| if n == 1 { 0 } else { i }).collect();
+                        score = f32.round(score + mask.at(&at));
+                        true
+                    }
+                    _ => true,
+                };
+            }
+            if seen { score } else { HIDDEN }
         };
         let scores = Value::from_fn(TensorType::new(f32, scores_shape), score);
 

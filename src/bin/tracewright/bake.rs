@@ -44,6 +44,7 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<(), Error> {
     let plan = Plan::new(config, arguments.model.dtype, arguments.model.context, arguments.model.chunk)?;
     let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
     let options = BakeOptions { metadata: !arguments.no_metadata, watch: Some(&mut watch) };
+    let checkpoint = checkpoint.renamed(plan.model.prefixes());
     let baked = bake(&checkpoint, &parameters, &plan.model.ignorable(), &arguments.out, options)?;
     bar.finish_and_clear();
     report(&baked);

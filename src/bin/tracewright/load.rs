@@ -57,7 +57,7 @@ impl Source {
             Self::Export(manifest) => {
                 let start = Instant::now();
                 let program = export::open(folder, &manifest, runtime)?;
-                let network = Network::new(runtime, &program, &manifest.signatures(folder)?)?;
+                let network = Network::new(runtime, &program, &manifest.signatures(folder)?, manifest.context)?;
                 return Ok(Loaded { network, compile: Duration::ZERO, load: start.elapsed() });
             }
             Self::Checkpoint(config) => config,
@@ -80,7 +80,7 @@ impl Source {
         let compiled = build::compile(&module, &compiler, &options, &cache)?;
         let start = Instant::now();
         let program = export::load(runtime, &compiled.vmfb, &archive, &module.parameters)?;
-        let network = Network::new(runtime, &program, &module.signatures)?;
+        let network = Network::new(runtime, &program, &module.signatures, plan.context)?;
         Ok(Loaded { network, compile: compiled.wall, load: start.elapsed() })
     }
 }

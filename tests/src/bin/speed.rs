@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let runtime = Runtime::new(Device::LocalTask { workers: 0 })?;
     let start = Instant::now();
     let program = export::open(folder, &manifest, &runtime)?;
-    let network = Network::new(&runtime, &program, &manifest.signatures(folder)?)?;
+    let network = Network::new(&runtime, &program, &manifest.signatures(folder)?, manifest.context)?;
     println!("load {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
     let prompt: Vec<u32> = (1..=network.chunk() as u32).collect();
     let options = GenerateOptions { max_tokens: DECODED + 1, ..GenerateOptions::default() };

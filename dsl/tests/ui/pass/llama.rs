@@ -48,7 +48,7 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> T[B, S, D] {
             let mut x = self.embed_tokens(tokens);
             let rope = nn::RopeFrequencies { inv_freq: vec![1.0, 0.5], scaling: 1.0 };
-            let at = Attend::causal(at, S, tokens.extent(S), &rope, cache.context);
+            let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             for (layer, kv) in self.layers.iter().zip(&mut cache.layers) {
                 x = layer.forward(x, &at, kv);
             }

@@ -1,0 +1,82 @@
+//! Several prompts at once give what each gives alone.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::ops::ControlFlow;
+
+use tracewright::generate::{Batch, Error, Finish, GenerateOptions, Session};
+use tracewright_tests::golden::{Golden, Prompt, Sizes, build};
+
+const BATCH: usize = 4;
+
+/// Each prompt of a golden in batches of four gets the tokens that transformers chose for it alone.
+fn check(golden: &Golden, context: usize, prompts: &[&Prompt]) {
+    let sizes = Sizes { batch: BATCH, context, ..Sizes::of(golden) };
+    let subject = build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap();
+    // The last batch is not full.
+    for prompts in prompts.chunks(BATCH) {
+        let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.prompt_tokens[..]).collect();
+        for keep_logits in [false, true] {
+            let max_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap();
+            let options = GenerateOptions { max_tokens, keep_logits, ..GenerateOptions::default() };
+            let mut told = vec![Vec::new(); tokens.len()];
+            let answers = Batch::new(&subject.network)
+                .generate(&tokens, &options, |i, token| {
+                    told[i].push(token);
+                    ControlFlow::Continue(())
+                })
+                .unwrap();
+            assert_eq!(answers.len(), prompts.len());
+            for ((answer, told), prompt) in answers.iter().zip(&told).zip(prompts) {
+                let length = prompt.tokens.len().min(answer.tokens.len());
+                assert!(length > 0 && answer.tokens == *told);
+                assert_eq!(answer.tokens[..length], prompt.tokens[..length]);
+                assert_eq!(answer.logits.len(), if keep_logits { answer.tokens.len() } else { 0 });
+            }
+        }
+    }
+    let five = [&[1u32][..]; 5];
+    let refused = Batch::new(&subject.network)
+        .generate(&five, &GenerateOptions::default(), |_, _| ControlFlow::Continue(()))
+        .unwrap_err();
+    assert!(matches!(refused, Error::Batch { found: 5, batch: BATCH }));
+    let refused = Session::new(&subject.network).feed(&[1]).unwrap_err();
+    assert!(matches!(refused, Error::Batch { found: 1, batch: BATCH }));
+}
+
+#[test]
+fn k17_a_ragged_batch_gives_the_tokens_of_single_runs() {
+    let golden = Golden::demo().unwrap();
+    let prompts: Vec<&Prompt> = golden.prompts.iter().take(3 * BATCH - 1).collect();
+    let length = |prompt: &&Prompt| prompt.prompt_tokens.len();
+    assert!(prompts.iter().map(length).max() > prompts.iter().map(length).min());
+    check(&golden, 128, &prompts);
+}
+
+/// Lengths around the chunk and up to the context, which the longest fills.
+#[test]
+fn k17_a_batch_up_to_the_end_of_the_context() {
+    let golden = Golden::fixture("llama-rope3").unwrap();
+    check(&golden, golden.context, &golden.prompts.iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_sequence_that_stops_leaves_the_others_alone() {
+    let golden = Golden::fixture("llama-rope3").unwrap();
+    let subject = build(
+        &golden.model,
+        &Sizes { batch: BATCH, ..Sizes::of(&golden) },
+        &["prefill", "decode"],
+        Ok,
+    )
+    .unwrap();
+    let (first, second) = (&golden.prompts[0], &golden.prompts[1]);
+    let stop_tokens = vec![first.tokens[2]];
+    let options = GenerateOptions { max_tokens: 6, stop_tokens, ..GenerateOptions::default() };
+    let prompts = [&first.prompt_tokens[..], &second.prompt_tokens[..]];
+    let answers = Batch::new(&subject.network)
+        .generate(&prompts, &options, |_, _| ControlFlow::Continue(()))
+        .unwrap();
+    assert_eq!((answers[0].finish, &answers[0].tokens[..]), (Finish::Stop, &first.tokens[..2]));
+    let alone = second.tokens.iter().take_while(|token| **token != first.tokens[2]).count().min(6);
+    assert_eq!(answers[1].tokens, second.tokens[..alone]);
+}
