@@ -129,11 +129,10 @@ impl RopeParameters {
     pub fn by_layer_type(keys: &Keys, theta: [f64; 2], max_position_embeddings: usize) -> [Self; 2] {
         let both = keys.object("rope_parameters");
         let one = |key| both.as_ref().and_then(|both| both.object(key));
-        let [sliding, full] = theta.map(|theta| RopeDefaults { theta, ..RopeDefaults::new(max_position_embeddings) });
-        let sliding = Outside::new(keys, "rope_local_base_freq", &sliding).read(
-            ("rope_parameters.sliding_attention", one("sliding_attention")),
-            ("rope_scaling", None),
-        );
+        let [sliding, full] =
+            theta.map(|theta| RopeDefaults { theta, ..RopeDefaults::new(max_position_embeddings) });
+        let sliding = Outside::new(keys, "rope_local_base_freq", &sliding)
+            .read(("rope_parameters.sliding_attention", one("sliding_attention")), ("rope_scaling", None));
         let full = Outside::new(keys, "rope_theta", &full).read(
             ("rope_parameters.full_attention", one("full_attention")),
             ("rope_scaling", keys.object("rope_scaling")),
@@ -159,7 +158,8 @@ impl RopeParameters {
                 for (key, factors) in [("short_factor", short_factor), ("long_factor", long_factor)] {
                     // An unreadable list has been refused.
                     if !factors.is_empty() && factors.len() != pairs {
-                        let expected = format!("{pairs}, one for each pair of the {rotated} rotated features");
+                        let expected =
+                            format!("{pairs}, one for each pair of the {rotated} rotated features");
                         keys.refuse(key, format!("{} numbers", factors.len()), expected);
                     }
                 }
@@ -296,7 +296,8 @@ fn vector_power(base: f32, exponent: f32) -> f32 {
 impl<'a> Outside<'a> {
     fn new(keys: &'a Keys, theta: &'static str, defaults: &'a RopeDefaults) -> Self {
         let theta = (theta, keys.optional_number(theta));
-        let partial = defaults.partial_rotary_factor.and_then(|_| keys.optional_number("partial_rotary_factor"));
+        let partial =
+            defaults.partial_rotary_factor.and_then(|_| keys.optional_number("partial_rotary_factor"));
         let original = keys.optional_number("original_max_position_embeddings");
         Self { keys, theta, partial, original, defaults }
     }
@@ -356,7 +357,8 @@ impl<'a> Outside<'a> {
         let original = || {
             let key = "original_max_position_embeddings";
             let inner = (&*format!("{name}.{key}"), nested.optional_number(key));
-            let default = self.defaults.original_max_position_embeddings.map_or(max, |original| original as f64);
+            let default =
+                self.defaults.original_max_position_embeddings.map_or(max, |original| original as f64);
             self.keys.agreed(inner, (key, self.original)).unwrap_or(default)
         };
         // Where the factor may be left out, it is by how much the context was extended.

@@ -62,7 +62,11 @@ fn frequencies_of_every_kind_are_those_of_transformers() {
         worst_of_all = worst_of_all.max(worst);
         unequal += found.inv_freq.iter().zip(&wanted.data).filter(|(found, wanted)| found != wanted).count();
         let scaling = case["scaling"].as_f64().unwrap();
-        assert!((found.scaling - scaling).abs() <= 1e-15 * scaling, "{name}: {} for {scaling}", found.scaling);
+        assert!(
+            (found.scaling - scaling).abs() <= 1e-15 * scaling,
+            "{name}: {} for {scaling}",
+            found.scaling
+        );
     }
     println!("{} embeddings, {unequal} frequencies are off, by at most {worst_of_all} ulp", cases.len());
     assert_eq!(cases.len(), 30);
@@ -76,7 +80,8 @@ fn tables_of_every_kind_are_those_of_transformers() {
     let mut worst = 0.0f64;
     for case in &cases {
         let name = case["name"].as_str().unwrap();
-        let inv_freq: Vec<Real> = expected[&format!("{name}.inv_freq")].data.iter().map(|&f| Real(f)).collect();
+        let inv_freq: Vec<Real> =
+            expected[&format!("{name}.inv_freq")].data.iter().map(|&f| Real(f)).collect();
         let positions = case["positions"].as_array().unwrap().iter().map(|p| p.as_u64().unwrap() as usize);
         let positions: Vec<usize> = positions.collect();
         for (part, key) in [(RopePart::Cos, "cos"), (RopePart::Sin, "sin")] {

@@ -1,4 +1,4 @@
-"""Write the committed fixtures: `python make_goldens.py [demo] [random] [bf16] [ops]` (all of them without arguments)."""
+"""Write the committed fixtures: `python make_goldens.py [demo] [random] [bf16] [ops] [rope]` (all of them without arguments)."""
 
 import shutil
 import sys
@@ -45,7 +45,7 @@ def bf16_model():
 
 
 def main():
-    parts = sys.argv[1:] or ["random", "bf16", "ops", "demo"]
+    parts = sys.argv[1:] or ["random", "bf16", "ops", "rope", "demo"]
     if "random" in parts:
         random_models()
     if "bf16" in parts:
@@ -54,6 +54,10 @@ def main():
         import ops
 
         ops.write(FIXTURES / "ops")
+    if "rope" in parts:
+        import rope
+
+        rope.write(FIXTURES / "rope")
     if "demo" in parts:
         import demo
 
