@@ -6,13 +6,14 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use irpa::{Archive, Storage};
+use irpa::Archive;
 use lower::{Argument, Module, Signature};
 use ops::{Attribute, Reader, TensorType};
-use runtime::{CompileOptions, Compiler, Entry, Parameters, Program, Runtime, Target};
+use runtime::{CompileOptions, Compiler, Program, Runtime, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::files::NewFile;
+use crate::load::{LoadError, map_parameters};
 
 /// The file names in an export directory.
 pub mod names {
@@ -138,30 +139,12 @@ pub enum ExportError {
         /// What is missing.
         missing: Vec<String>,
     },
-    /// The archive is not what the module reads.
-    #[error("`{}` does not fit the module: parameter `{key}` is {found}, expected `{expected}`", .path.display())]
-    Parameter {
-        /// The archive.
-        path: PathBuf,
-        /// The key.
-        key: String,
-        /// What the module declares.
-        expected: String,
-        /// What the archive has.
-        found: String,
-    },
-    /// The archive is damaged.
-    #[error(transparent)]
-    Archive(#[from] irpa::Error),
-    /// The compiler failed.
+    /// The compiler does not say what it is.
     #[error(transparent)]
     Compile(#[from] runtime::CompileError),
-    /// Loading failed.
+    /// The module does not load, or its archive does not fit.
     #[error(transparent)]
-    Runtime(#[from] runtime::Error),
-    /// The program is no network.
-    #[error(transparent)]
-    Generate(#[from] generate::Error),
+    Load(#[from] LoadError),
 }
 
 fn file_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> ExportError {
@@ -268,52 +251,6 @@ fn architecture(target: &Target) -> String {
     }
 }
 
-/// The parameters of an archive, mapped: nothing is copied.
-///
-/// # Errors
-/// If the archive lacks a parameter, or has it with another type: IREE would not notice.
-pub fn map_parameters<'a>(
-    archive: &Archive,
-    expected: impl Iterator<Item = (&'a str, String)>,
-) -> Result<Parameters, ExportError> {
-    for (key, expected) in expected {
-        let found = archive.get(key).map(|entry| entry.ty.as_ref().map(TensorType::to_string));
-        let found = match found {
-            Some(Some(found)) if found == expected => continue,
-            Some(Some(found)) => format!("`{found}`"),
-            Some(None) => "of no known type".into(),
-            None => "missing".into(),
-        };
-        return Err(ExportError::Parameter { path: archive.path().into(), key: key.into(), expected, found });
-    }
-    let entry = |entry: &irpa::Entry| {
-        let storage = match &entry.storage {
-            Storage::Data(range) => Entry::Range(range.clone()),
-            Storage::Splat { pattern, length } => Entry::Splat { pattern: pattern.clone(), length: *length },
-        };
-        (entry.name.clone(), storage)
-    };
-    Ok(Parameters {
-        scope: "model".into(),
-        bytes: archive.bytes(),
-        entries: archive.entries().iter().map(entry).collect(),
-    })
-}
-
-/// Loads a compiled module with its archive.
-///
-/// # Errors
-/// If they do not fit each other, or IREE refuses the module.
-pub fn load(
-    runtime: &Runtime,
-    vmfb: &[u8],
-    archive: &Archive,
-    parameters: &[trace::Parameter],
-) -> Result<Program, ExportError> {
-    let expected = parameters.iter().map(|p| (p.key.as_str(), p.ty.to_string()));
-    Ok(Program::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
-}
-
 /// Writes text, compiled module, manifest and the tokenizer files of `model` into `folder`. The archive is written
 /// by [`bake`](bake::bake), under [`names::ARCHIVE`].
 ///
@@ -358,7 +295,8 @@ pub fn open(folder: &Path, manifest: &Manifest, runtime: &Runtime) -> Result<Pro
         let expected = manifest.module_blake3.clone();
         return Err(ExportError::Module { path, expected, found });
     }
-    let archive = Archive::open(folder.join(names::ARCHIVE))?;
+    let archive = Archive::open(folder.join(names::ARCHIVE)).map_err(LoadError::from)?;
     let expected = manifest.parameters.iter().map(|(key, ty)| (key.as_str(), ty.clone()));
-    Ok(Program::load(runtime, vmfb, &[map_parameters(&archive, expected)?])?)
+    let parameters = map_parameters(&archive, expected)?;
+    Ok(Program::load(runtime, vmfb, &[parameters]).map_err(LoadError::from)?)
 }

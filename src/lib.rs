@@ -6,7 +6,8 @@
 //! 1. [`dsl`]: a network declared with [`model!`] is recorded as a [`trace::Trace`]; no weight is read;
 //! 2. [`lower`]: composite ops become primitives, primitives become StableHLO text ([`Plan`] does both);
 //! 3. [`bake`]: a checkpoint becomes the archive that the trace asks for;
-//! 4. `runtime` and `generate` (feature `iree`): the text is compiled, loaded and called.
+//! 4. `runtime` and `generate` (feature `iree`): the text is compiled, loaded and called. `load` takes any trace and
+//!    its checkpoint there in one call.
 
 pub use bake;
 pub use dsl;
@@ -25,6 +26,8 @@ pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, Tr
 #[cfg(feature = "iree")]
 pub mod export;
 pub mod files;
+#[cfg(feature = "iree")]
+pub mod load;
 mod plan;
 pub mod random;
 

@@ -112,14 +112,6 @@ impl Plan {
     pub fn module(&self) -> Result<Module, PlanError> {
         module(&self.trace()?.trace)
     }
-
-    /// The module text of these entry points: each one costs seconds to compile.
-    ///
-    /// # Errors
-    /// What is wrong with the configuration.
-    pub fn module_of(&self, entries: &[&str]) -> Result<Module, PlanError> {
-        module(&self.trace()?.trace.with_entries(entries))
-    }
 }
 
 /// The module text of a trace.

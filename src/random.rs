@@ -66,8 +66,9 @@ impl RandomTensor<'_> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.seed.to_le_bytes()).update(self.key.as_bytes());
         let mut random = ChaCha8Rng::from_seed(*hasher.finalize().as_bytes());
-        // A norm's weight is a factor near 1; everything else is centred on 0.
-        let centre = if self.ty.rank() == 1 && self.key.contains("norm") { 1.0 } else { 0.0 };
+        // A norm's weight is a factor near 1; everything else, its bias too, is centred on 0.
+        let is_factor = self.ty.rank() == 1 && self.key.contains("norm") && !self.key.ends_with("bias");
+        let centre = if is_factor { 1.0 } else { 0.0 };
         let mut bytes = vec![0; self.ty.bytes()];
         let (element, mut pool, mut left) = (self.ty.element, 0u64, 0);
         for i in 0..self.ty.count() {

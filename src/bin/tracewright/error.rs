@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(
+    not(feature = "iree"),
+    allow(dead_code, reason = "some errors are those of `generate` and `export`")
+)]
 pub enum Error {
     /// This binary has no runtime.
     #[cfg(not(feature = "iree"))]
@@ -53,6 +57,9 @@ pub enum Error {
     Export(#[from] tracewright::export::ExportError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
+    Load(#[from] tracewright::load::LoadError),
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
     Generate(#[from] tracewright::generate::Error),
     #[cfg(feature = "iree")]
     #[error("cannot write `{}`", .path.display())]
@@ -67,13 +74,13 @@ pub enum Error {
 #[cfg(feature = "iree")]
 impl From<tracewright::runtime::Error> for Error {
     fn from(error: tracewright::runtime::Error) -> Self {
-        Self::Export(error.into())
+        Self::Load(error.into())
     }
 }
 
 #[cfg(feature = "iree")]
 impl From<tracewright::runtime::CompileError> for Error {
     fn from(error: tracewright::runtime::CompileError) -> Self {
-        Self::Export(error.into())
+        Self::Load(error.into())
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use tracewright::export::{Manifest, names, write};
+use tracewright::load::compile_options;
 use tracewright::models::ModelConfig;
 use tracewright::runtime::Target;
 use tracewright::{Plan, bake, irpa::Checkpoint};
@@ -18,11 +19,12 @@ pub fn run(arguments: ExportArguments, interrupt: &Interrupt) -> Result<(), Erro
     let checkpoint = Checkpoint::open(&arguments.model)?;
     let config = ModelConfig::read(&arguments.model, &model.allow_config_key)?;
     let plan = Plan::new(config, model.dtype, model.context, model.chunk)?;
+    let checkpoint = checkpoint.renamed(plan.model.prefixes());
     let module = plan.module()?;
     // What is wrong with a checkpoint is known before anything slow begins.
     bake::check(&checkpoint, &module.parameters, &plan.model.ignorable())?;
     let compiler = build::compiler(&arguments.compile, interrupt)?;
-    let options = build::options(&compiler, target(&arguments.target), plan.element)?;
+    let options = compile_options(&module, &compiler, target(&arguments.target))?;
     let cache = build::cache_folder(&arguments.compile)?;
     let compiled = build::compile(&module, &compiler, &options, &cache)?;
     let manifest = Manifest::new(&plan, &module, &compiled.vmfb, &compiler, &options)?;

@@ -91,7 +91,6 @@ mod with_iree {
         Chat, ChatTemplate, Finish, GenerateOptions, Pushed, Sampler, Sampling, Session, StopStrings,
         Tokenizer, stop_tokens,
     };
-    use tracewright::runtime::{Device, Runtime};
 
     use super::Arguments;
     use crate::Interrupt;
@@ -136,8 +135,7 @@ mod with_iree {
         };
         let saved = arguments.save_logits.as_deref();
         let saved = saved.map(|path| NewFile::begin(path).map_err(file_error("create", path))).transpose()?;
-        let runtime = Runtime::new(Device::LocalTask { workers: arguments.threads })?;
-        let loaded = source.load(&arguments, &prompt, &runtime, interrupt)?;
+        let loaded = source.load(&arguments, &prompt, interrupt)?;
         if interrupt.load(Ordering::SeqCst) {
             return Err(Error::Interrupted);
         }
@@ -152,7 +150,7 @@ mod with_iree {
             let mut out = std::io::stdout().lock();
             if quiet { Ok(()) } else { out.write_all(piece.as_bytes()).and_then(|()| out.flush()) }
         };
-        let before = runtime.transfers();
+        let before = loaded.runtime.transfers();
         let mut session = Session::new(&loaded.network);
         let mut generated = session.generate(&prompt, &options, |token| {
             let mut push = || -> Result<bool, Error> {
@@ -194,7 +192,7 @@ mod with_iree {
         if stopped {
             generated.finish = Finish::Stop;
         }
-        let after = runtime.transfers();
+        let after = loaded.runtime.transfers();
 
         if let (Some(file), Some(path)) = (saved, &arguments.save_logits) {
             let scored = match arguments.all_positions {

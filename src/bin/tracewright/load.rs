@@ -7,12 +7,13 @@ use tracewright::Plan;
 use tracewright::export::{self, Manifest};
 use tracewright::generate::{Network, check_tokens};
 use tracewright::irpa::Checkpoint;
+use tracewright::load::{LoadOptions, load};
 use tracewright::models::ModelConfig;
-use tracewright::runtime::{Runtime, Target};
+use tracewright::runtime::{Device, Runtime};
 
 use crate::error::Error;
 use crate::generate::Arguments;
-use crate::{Interrupt, ModelArguments, build};
+use crate::{Interrupt, ModelArguments, build, progress};
 
 /// What a model directory holds.
 pub enum Source {
@@ -22,9 +23,10 @@ pub enum Source {
     Checkpoint(ModelConfig),
 }
 
-/// A network and how long it took to get.
+/// A network, where it runs, and how long it took to get.
 pub struct Loaded {
     pub network: Network,
+    pub runtime: Runtime,
     pub compile: Duration,
     pub load: Duration,
 }
@@ -45,20 +47,17 @@ impl Source {
         Ok(Self::Checkpoint(ModelConfig::read(folder, &model.allow_config_key)?))
     }
 
-    pub fn load(
-        self,
-        arguments: &Arguments,
-        prompt: &[u32],
-        runtime: &Runtime,
-        interrupt: &Interrupt,
-    ) -> Result<Loaded, Error> {
+    pub fn load(self, arguments: &Arguments, prompt: &[u32], interrupt: &Interrupt) -> Result<Loaded, Error> {
         let folder = &arguments.model;
+        let device = Device::LocalTask { workers: arguments.threads };
         let config = match self {
             Self::Export(manifest) => {
                 let start = Instant::now();
-                let program = export::open(folder, &manifest, runtime)?;
-                let network = Network::new(runtime, &program, &manifest.signatures(folder)?, manifest.context)?;
-                return Ok(Loaded { network, compile: Duration::ZERO, load: start.elapsed() });
+                let runtime = Runtime::new(device)?;
+                let program = export::open(folder, &manifest, &runtime)?;
+                let network =
+                    Network::new(&runtime, &program, &manifest.signatures(folder)?, manifest.context)?;
+                return Ok(Loaded { network, runtime, compile: Duration::ZERO, load: start.elapsed() });
             }
             Self::Checkpoint(config) => config,
         };
@@ -66,22 +65,30 @@ impl Source {
         let needed =
             Plan::context_for(prompt.len().saturating_add(arguments.max_tokens), config.max_context());
         let plan = Plan::new(config, model.dtype, model.context.or(Some(needed)), model.chunk)?;
-        // What is wrong with prompt and checkpoint is known before anything slow begins.
         check_tokens(prompt, 0, plan.context, plan.model.vocabulary())?;
         let entries: &[&str] = match arguments.all_positions {
             true => &["prefill", "decode", "score"],
             false => &["prefill", "decode"],
         };
-        let module = plan.module_of(entries)?;
+        let trace = plan.trace()?.trace.with_entries(entries);
+        let checkpoint = Checkpoint::open(folder)?.renamed(plan.model.prefixes());
         let cache = build::cache_folder(&arguments.compile)?;
-        let archive = build::archive(folder, &plan, &module, &cache, interrupt)?;
         let compiler = build::compiler(&arguments.compile, interrupt)?;
-        let options = build::options(&compiler, Target::default(), plan.element)?;
-        let compiled = build::compile(&module, &compiler, &options, &cache)?;
-        let start = Instant::now();
-        let program = export::load(runtime, &compiled.vmfb, &archive, &module.parameters)?;
-        let network = Network::new(runtime, &program, &module.signatures, plan.context)?;
-        Ok(Loaded { network, compile: compiled.wall, load: start.elapsed() })
+        let mut progress = progress::Steps::new(interrupt);
+        let options = LoadOptions {
+            device,
+            ignorable: &plan.model.ignorable(),
+            watch: Some(&mut |step| progress.watch(step)),
+            ..LoadOptions::new(&compiler, &cache)
+        };
+        let loaded = load(&trace, plan.context, &checkpoint, options)?;
+        loaded.baked.iter().for_each(crate::bake::report);
+        Ok(Loaded {
+            network: loaded.network,
+            runtime: loaded.runtime,
+            compile: loaded.compile,
+            load: loaded.load,
+        })
     }
 }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tracewright::irpa;
+#[cfg(feature = "iree")]
+use tracewright::load::Step;
 
 use crate::Interrupt;
 
@@ -30,9 +32,39 @@ pub fn watch(bar: &ProgressBar, interrupt: &Interrupt) -> impl FnMut(irpa::Progr
     move |progress| {
         bar.set_length(progress.total);
         bar.set_position(progress.done);
-        match interrupt.load(Ordering::SeqCst) {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        go_on(&interrupt)
+    }
+}
+
+/// Stops on Ctrl-C.
+fn go_on(interrupt: &Interrupt) -> ControlFlow<()> {
+    match interrupt.load(Ordering::SeqCst) {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    }
+}
+
+/// What is shown while a network is made: a bar or a spinner for each step.
+#[cfg(feature = "iree")]
+pub struct Steps {
+    interrupt: Interrupt,
+    shown: Option<ProgressBar>,
+}
+
+#[cfg(feature = "iree")]
+impl Steps {
+    pub fn new(interrupt: &Interrupt) -> Self {
+        Self { interrupt: interrupt.clone(), shown: None }
+    }
+
+    /// Shows where a step is, and stops on Ctrl-C.
+    pub fn watch(&mut self, step: Step) -> ControlFlow<()> {
+        if let Step::Bake(progress) = step {
+            let bar = self.shown.get_or_insert_with(|| bytes("baking", progress.total));
+            return watch(bar, &self.interrupt)(progress);
         }
+        self.shown.take().iter().for_each(ProgressBar::finish_and_clear);
+        self.shown = matches!(step, Step::Compile).then(|| spinner("compiling"));
+        go_on(&self.interrupt)
     }
 }

@@ -1,0 +1,129 @@
+use std::error::Error;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use tracewright::dsl::nn::{Attend, Kv, KvCache, Position, attend, gelu_tanh};
+use tracewright::generate::{GenerateOptions, Session};
+use tracewright::irpa::Checkpoint;
+use tracewright::load::{LoadOptions, load};
+use tracewright::models::RopeParameters;
+use tracewright::models::config::{ConfigError, Keys};
+use tracewright::random::write_random;
+use tracewright::runtime::Compiler;
+use tracewright::{CausalLm, EntryPoint, F32, Float, model};
+
+model! {
+    /// A decoder whose blocks attend and think at the same time: x + attention(norm(x)) + mlp(norm(x)).
+    pub Parallel<T: Float>(Config) {
+        dims { V = vocabulary, D = width, H = heads, E = D / H, F = hidden, L = depth }
+        cache { L of [H, E] }
+
+        tokens: Embedding[V, D],
+        blocks: [Block; L],
+        norm: LayerNorm[D](eps = epsilon),
+        head: Linear[D -> V](bias),
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
+            self.head(self.body(tokens, at, cache).at(S, at.count - 1)).to()
+        }
+        fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
+            self.head(self.body(tokens, at, cache)).to()
+        }
+        fn body(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> T[B, S, D] {
+            let rope = RopeParameters::plain(self.config.rope_base).frequencies(self.dim(E), cache.context);
+            let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
+            let mut x = self.tokens(tokens);
+            for (block, kv) in self.blocks.iter().zip(&mut cache.layers) {
+                x = block.forward(x, &at, kv);
+            }
+            self.norm(x)
+        }
+    }
+
+    Block {
+        norm: LayerNorm[D](eps = epsilon),
+        attention: Attention,
+        mlp: Mlp,
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let normed = self.norm(x);
+            x + self.attention(normed, at, kv) + self.mlp(normed)
+        }
+    }
+
+    Attention {
+        query: Linear[D -> H, E],
+        key: Linear[D -> H, E],
+        value: Linear[D -> H, E],
+        out: Linear[H, E -> D],
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let (k, v) = kv.append(at.rope(self.key(x)), self.value(x), at);
+            self.out(attend(at.rope(self.query(x)), k, v, at))
+        }
+    }
+
+    Mlp {
+        up: Linear[D -> F](bias),
+        down: Linear[F -> D](bias),
+
+        fn forward(x: T[B, S, D]) -> T[B, S, D] {
+            self.down(gelu_tanh(self.up(x)))
+        }
+    }
+}
+
+/// What config.json says.
+#[derive(Clone)]
+pub struct Config {
+    vocabulary: usize,
+    width: usize,
+    heads: usize,
+    hidden: usize,
+    depth: usize,
+    context: usize,
+    rope_base: f64,
+    epsilon: f64,
+}
+
+impl Config {
+    fn read(path: &Path) -> Result<Self, ConfigError> {
+        let keys = Keys::read(path)?;
+        let config = Self {
+            vocabulary: keys.count("vocabulary"),
+            width: keys.count("width"),
+            heads: keys.count("heads"),
+            hidden: keys.count("hidden"),
+            depth: keys.count("depth"),
+            context: keys.count("context"),
+            rope_base: keys.number("rope_base"),
+            epsilon: keys.number("epsilon"),
+        };
+        keys.finish(&[], &[])?;
+        Ok(config)
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let folder = Path::new("model");
+    let config = Config::read(&folder.join("config.json"))?;
+    let entry_points = EntryPoint::all(1, 16, config.context);
+    let trace = Parallel::<F32>::trace(&config, &entry_points)?.trace;
+    if !folder.join("model.safetensors").exists() {
+        let go_on = |_| ControlFlow::Continue(());
+        write_random(&folder.join("config.json"), &trace.parameters()?, 1, folder, &go_on)?;
+    }
+
+    let path: Vec<_> = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
+    let compiler = Compiler::find(None, &path)?;
+    let options = LoadOptions::new(&compiler, Path::new("cache"));
+    let loaded = load(&trace, config.context, &Checkpoint::open(folder)?, options)?;
+
+    let options = GenerateOptions { max_tokens: 20, ..GenerateOptions::default() };
+    Session::new(&loaded.network).generate(&[5, 17, 3], &options, |token| {
+        print!("{token} ");
+        ControlFlow::Continue(())
+    })?;
+    println!();
+    Ok(())
+}

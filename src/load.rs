@@ -1,0 +1,273 @@
+//! From a trace and a checkpoint to a network that can be called. What was made before is taken from a folder.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bake::{BakeError, BakeOptions, Baked, Ignorable, bake, check};
+use generate::Network;
+use irpa::{Archive, Checkpoint, Storage};
+use lower::{LowerError, Module};
+use ops::{ElementType, TensorType};
+use runtime::{Cache, CompileError, CompileOptions, Compiled, Compiler, Device, Entry, Parameters};
+use runtime::{Program, Runtime, Target};
+use trace::{Parameter, Trace};
+
+/// How [`load`] builds.
+pub struct LoadOptions<'a> {
+    /// `iree-compile`.
+    pub compiler: &'a Compiler,
+    /// The folder for what can be made again, by content: compiled modules and archives.
+    pub cache: &'a Path,
+    /// Where the network runs; on all threads of this machine unless changed.
+    pub device: Device,
+    /// Tensors that the checkpoint may have beside the parameters; none unless changed.
+    pub ignorable: &'a [Ignorable],
+    /// Watches, and stops on request.
+    pub watch: Option<Watch<'a>>,
+}
+
+impl<'a> LoadOptions<'a> {
+    /// These, and for the rest the usual choices.
+    pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
+        Self { compiler, cache, device: Device::LocalTask { workers: 0 }, ignorable: &[], watch: None }
+    }
+}
+
+/// Is told what is being done, and may ask to stop.
+pub type Watch<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
+
+/// What takes long.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// The archive is written.
+    Bake(irpa::Progress),
+    /// The module is compiled.
+    Compile,
+    /// Nothing does any more.
+    Load,
+}
+
+/// A network, what it is made of, and how long that took.
+pub struct Loaded {
+    /// The network.
+    pub network: Network,
+    /// The device that it runs on.
+    pub runtime: Runtime,
+    /// The module it was compiled from.
+    pub module: Module,
+    /// Its weights.
+    pub archive: Archive,
+    /// What was done to the checkpoint; nothing if its archive was there.
+    pub baked: Option<Baked>,
+    /// The time that compiling took.
+    pub compile: Duration,
+    /// The time that loading took.
+    pub load: Duration,
+}
+
+/// Why there is no network.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The trace is not one that lowers.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// The checkpoint does not fit.
+    #[error(transparent)]
+    Bake(#[from] BakeError),
+    /// A checkpoint or an archive is damaged.
+    #[error(transparent)]
+    Archive(#[from] irpa::Error),
+    /// The archive is not what the module reads.
+    #[error("`{}` does not fit the module: parameter `{key}` is {found}, expected `{expected}`", .path.display())]
+    Parameter {
+        /// The archive.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// What the module declares.
+        expected: String,
+        /// What the archive has.
+        found: String,
+    },
+    /// A file or folder cannot be read or made.
+    #[error("cannot {action} `{}`", .path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The watcher asked to stop.
+    #[error("stopped on request")]
+    Stopped,
+    /// The compiler failed.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// IREE refuses the module.
+    #[error(transparent)]
+    Runtime(#[from] runtime::Error),
+    /// The program is no network.
+    #[error(transparent)]
+    Generate(#[from] generate::Error),
+}
+
+/// Lowers the trace of a network's entry points, whose sequences have at most `context` tokens; bakes and compiles
+/// what the cache lacks; loads it.
+///
+/// # Errors
+/// Everything in which the checkpoint differs from what the trace asks for, before anything slow begins; or the
+/// first stage that fails.
+pub fn load(
+    trace: &Trace,
+    context: usize,
+    checkpoint: &Checkpoint,
+    options: LoadOptions<'_>,
+) -> Result<Loaded, LoadError> {
+    let LoadOptions { compiler, cache, device, ignorable, watch } = options;
+    let mut silent = |_| ControlFlow::Continue(());
+    let watch: Watch<'_> = watch.unwrap_or(&mut silent);
+    let module = lower::lower(&lower::expand(trace)?)?;
+    let (archive, baked) = archive(checkpoint, &module.parameters, ignorable, cache, watch)?;
+    tell(watch, Step::Compile)?;
+    let compiled =
+        compile(&module, compiler, &compile_options(&module, compiler, Target::default())?, cache)?;
+    tell(watch, Step::Load)?;
+    let start = Instant::now();
+    let runtime = Runtime::new(device)?;
+    let program = program(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
+    let network = Network::new(&runtime, &program, &module.signatures, context)?;
+    Ok(Loaded { network, runtime, module, archive, baked, compile: compiled.wall, load: start.elapsed() })
+}
+
+fn tell(watch: Watch<'_>, step: Step) -> Result<(), LoadError> {
+    match watch(step) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(LoadError::Stopped),
+    }
+}
+
+/// How a module is best compiled for a target.
+///
+/// # Errors
+/// If the compiler does not know the target.
+pub fn compile_options(
+    module: &Module,
+    compiler: &Compiler,
+    target: Target,
+) -> Result<CompileOptions, CompileError> {
+    // Most of the time goes into products with the largest weights.
+    let largest = module.parameters.iter().max_by_key(|p| p.ty.count());
+    let element = largest.map_or(ElementType::F32, |p| p.ty.element);
+    let features = match target == Target::default() {
+        true => runtime::host_cpu_features(),
+        false => compiler.cpu_features(&target)?,
+    };
+    Ok(CompileOptions::for_products(target, element, &features))
+}
+
+/// Compiles a module, or takes it from the cache.
+///
+/// # Errors
+/// If the compiler fails.
+pub fn compile(
+    module: &Module,
+    compiler: &Compiler,
+    options: &CompileOptions,
+    cache: &Path,
+) -> Result<Compiled, CompileError> {
+    let module = runtime::Module { text: &module.text, text_without_locs: &module.text_without_locs };
+    runtime::compile(compiler, &module, options, &Cache::new(cache.join("modules")))
+}
+
+/// The archive of a checkpoint, baked once and kept in the cache. The checkpoint is checked every time.
+fn archive(
+    checkpoint: &Checkpoint,
+    parameters: &[Parameter],
+    ignorable: &[Ignorable],
+    cache: &Path,
+    watch: Watch<'_>,
+) -> Result<(Archive, Option<Baked>), LoadError> {
+    check(checkpoint, parameters, ignorable)?;
+    let folder = cache.join("archives");
+    fs::create_dir_all(&folder).map_err(file_error("create", &folder))?;
+    let path = folder.join(format!("{}.irpa", archive_key(checkpoint, parameters)?));
+    if let Ok(archive) = Archive::open(&path) {
+        return Ok((archive, None));
+    }
+    let mut watch = |progress| watch(Step::Bake(progress));
+    let options = BakeOptions { watch: Some(&mut watch), ..BakeOptions::default() };
+    let baked = bake(checkpoint, parameters, ignorable, &path, options)?;
+    Ok((Archive::open(&path)?, Some(baked)))
+}
+
+/// Which archive belongs to a checkpoint: its files by path, size and time of change, and what is read from them.
+/// Hashing gigabytes of weights at every start would take longer than loading them.
+fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
+    let mut hasher = blake3::Hasher::new();
+    for file in checkpoint.files() {
+        let path = file.canonicalize().map_err(file_error("read", file))?;
+        let metadata = path.metadata().map_err(file_error("read", file))?;
+        let changed = metadata.modified().map_err(file_error("read", file))?;
+        let changed = changed.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        hasher.update(format!("{}\0{}\0{}\0", path.display(), metadata.len(), changed.as_nanos()).as_bytes());
+    }
+    for parameter in parameters {
+        hasher.update(format!("{}\0{}\0", parameter.key, parameter.ty).as_bytes());
+    }
+    Ok(hasher.finalize().to_hex()[..32].to_owned())
+}
+
+fn file_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> LoadError {
+    let path = path.to_owned();
+    move |source| LoadError::File { action, path, source }
+}
+
+/// The parameters of an archive, mapped: nothing is copied.
+///
+/// # Errors
+/// If the archive lacks a parameter, or has it with another type: IREE would not notice.
+pub fn map_parameters<'a>(
+    archive: &Archive,
+    expected: impl Iterator<Item = (&'a str, String)>,
+) -> Result<Parameters, LoadError> {
+    for (key, expected) in expected {
+        let found = archive.get(key).map(|entry| entry.ty.as_ref().map(TensorType::to_string));
+        let found = match found {
+            Some(Some(found)) if found == expected => continue,
+            Some(Some(found)) => format!("`{found}`"),
+            Some(None) => "of no known type".into(),
+            None => "missing".into(),
+        };
+        return Err(LoadError::Parameter { path: archive.path().into(), key: key.into(), expected, found });
+    }
+    let entry = |entry: &irpa::Entry| {
+        let storage = match &entry.storage {
+            Storage::Data(range) => Entry::Range(range.clone()),
+            Storage::Splat { pattern, length } => Entry::Splat { pattern: pattern.clone(), length: *length },
+        };
+        (entry.name.clone(), storage)
+    };
+    Ok(Parameters {
+        scope: "model".into(),
+        bytes: archive.bytes(),
+        entries: archive.entries().iter().map(entry).collect(),
+    })
+}
+
+/// Loads a compiled module with its archive.
+///
+/// # Errors
+/// If they do not fit each other, or IREE refuses the module.
+pub fn program(
+    runtime: &Runtime,
+    vmfb: &[u8],
+    archive: &Archive,
+    parameters: &[trace::Parameter],
+) -> Result<Program, LoadError> {
+    let expected = parameters.iter().map(|p| (p.key.as_str(), p.ty.to_string()));
+    Ok(Program::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
+}
