@@ -104,18 +104,22 @@ impl<T: Float> Linear<T> {
         let with = |dims: &[Dim]| [&rest[..], dims].concat();
         let x = permuted(t, x, ty, &axes(&with(&self.inputs)), place);
         let (input, output) = (merged(&self.inputs), merged(&self.outputs));
-        let reshape = |t: &mut Tracer, x: Raw, needed: bool, dims: &[Dim]| match needed {
-            true => t.op(path, Reshape { shape: extents(dims) }, &[x], &axes(dims), place),
-            false => x,
-        };
-        let x = reshape(t, x, self.inputs.len() != 1, &with(&[input]));
+        let x = reshaped(t, path, x, &with(&self.inputs), &with(&[input]), place);
         let weight = self.stored.read(t, "weight", T::TYPE, &[output, input], place);
         let mut operands = vec![x, weight];
         if self.bias {
             operands.push(self.stored.read(t, "bias", T::TYPE, &[output], place));
         }
         let product = t.op(path, LinearOp {}, &operands, &axes(&with(&[output])), place);
-        reshape(t, product, self.outputs.len() != 1, &with(&self.outputs))
+        reshaped(t, path, product, &with(&[output]), &with(&self.outputs), place)
+    }
+}
+
+/// `raw` with the axes `to` instead of `from`, which hold the same elements.
+fn reshaped(t: &mut Tracer, path: Option<&Rc<str>>, raw: Raw, from: &[Dim], to: &[Dim], place: Place) -> Raw {
+    match from == to {
+        true => raw,
+        false => t.op(path, Reshape { shape: extents(to) }, &[raw], &axes(to), place),
     }
 }
 
@@ -155,7 +159,8 @@ impl<T: Float> Call<Tensor<I32>> for Embedding<T> {
     }
 }
 
-/// Root mean square norm over one axis: weight `[D]` (Zhang and Sennrich, 2019).
+/// Root mean square norm over one axis, or over several as if they were one: weight `[D]`, stored as a vector
+/// (Zhang and Sennrich, 2019).
 #[derive(Clone, Debug)]
 pub struct RmsNorm<T: Float> {
     stored: Stored,
@@ -166,7 +171,7 @@ pub struct RmsNorm<T: Float> {
 }
 
 impl<T: Float> RmsNorm<T> {
-    /// A norm over the one axis in `dims`.
+    /// A norm over the axes in `dims`.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
         let style = WeightStyle::Scale;
         Self { stored: Stored::new(scope), dims: dims.to_vec(), epsilon: 1e-6, style, of: PhantomData }
@@ -183,8 +188,8 @@ impl<T: Float> RmsNorm<T> {
     }
 }
 
-/// `raw` with the one axis of `dims` last, and the axes it has then.
-fn last_axis(
+/// `raw` with the axes of `dims` last, and the axes it has then.
+fn axes_last(
     t: &mut Tracer,
     op: &'static str,
     raw: Raw,
@@ -215,10 +220,15 @@ impl<T: Float> Call<Tensor<T>> for RmsNorm<T> {
         let place = Location::caller();
         x.apply(place, |t, raw, ty| {
             let back = axes(&ty.dims);
-            let (raw, order) = last_axis(t, "rms_norm", raw, ty, &self.dims, place);
-            let weight = self.stored.read(t, "weight", T::TYPE, &self.dims, place);
+            let (raw, order) = axes_last(t, "rms_norm", raw, ty, &self.dims, place);
+            let (path, one) = (Some(&self.stored.path), merged(&self.dims));
+            let rest = &order[..order.len().saturating_sub(self.dims.len())];
+            let flat = [rest, &[one]].concat();
+            let raw = reshaped(t, path, raw, &order, &flat, place);
+            let weight = self.stored.read(t, "weight", T::TYPE, &[one], place);
             let op = RmsNormOp { epsilon: Real(self.epsilon), style: self.style };
-            let normed = t.op(Some(&self.stored.path), op, &[raw, weight], &axes(&order), place);
+            let normed = t.op(path, op, &[raw, weight], &axes(&flat), place);
+            let normed = reshaped(t, path, normed, &flat, &order, place);
             match t.named_type(normed, place) {
                 Some(ty) => permuted(t, normed, ty, &back, place),
                 None => normed,

@@ -234,6 +234,14 @@ impl<T: Float> Attend<T> {
         self
     }
 
+    /// The same, seeing at most the query's own position and the `width` − 1 before it, if there is a bound.
+    pub fn windowed(self, width: Option<usize>) -> Self {
+        match width {
+            Some(width) => self.within(Mask::window(width)),
+            None => self,
+        }
+    }
+
     /// The same with this factor on the scores instead of 1/√E.
     pub fn scaled(self, scale: f64) -> Self {
         Self { scale: Some(scale), ..self }

@@ -23,9 +23,12 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &RmsNorm, operands: &[NodeId]) ->
             let weight = b.op(along_last, &[*weight])?;
             b.binary(BinaryKind::Multiply, rounded, weight)
         }
-        WeightStyle::OnePlus => {
+        style => {
             let weight = b.convert(*weight, ElementType::F32)?;
-            let weight = b.with_scalar(BinaryKind::Add, weight, 1.0)?;
+            let weight = match style {
+                WeightStyle::OnePlus => b.with_scalar(BinaryKind::Add, weight, 1.0)?,
+                _ => weight,
+            };
             let weight = b.op(along_last, &[weight])?;
             let product = b.binary(BinaryKind::Multiply, normalised, weight)?;
             b.convert(product, ty.element)

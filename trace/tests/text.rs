@@ -83,7 +83,7 @@ fn errors_give_line_and_column() {
         ("\":10\n", "\":10 more\n", "line 2, column 85: expected `\\n`, found `more`"),
         ("return %2 \"wide\"", "return %7 \"wide\"", "line 5, column 13: expected a node before %3"),
         ("epsilon=1e-5", "epsilon=1e-5e", "expected a real number"),
-        ("style=one_plus", "style=two_plus", "expected one of `scale` `one_plus`"),
+        ("style=one_plus", "style=two_plus", "expected one of `scale` `wide` `one_plus`"),
         ("epsilon=1e-5 ", "", "expected `epsilon=`"),
         ("(%3, %13)", "(%3, %13)", "line 22, column 54: expected a node before %12"),
         ("\"rope\"", "\"rope", "expected"),

@@ -40,6 +40,7 @@ pub enum Extent {
     /// An earlier dim: begins with an upper-case letter.
     Dim(Ident),
     Integer(LitInt),
+    Sum(Box<Extent>, Box<Extent>),
     Product(Box<Extent>, Box<Extent>),
     Quotient(Box<Extent>, Box<Extent>),
     /// `key or …`, where the key is optional.

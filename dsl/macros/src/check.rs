@@ -241,6 +241,7 @@ fn leaf(model: &Model, leaf: &Leaf, errors: &mut Errors) {
     let fits = match (&kind.axes, &leaf.outputs) {
         (Axes::Arrow, Some((_, outputs))) => !leaf.axes.is_empty() && !outputs.is_empty(),
         (Axes::Listed(names), None) => names.len() == leaf.axes.len(),
+        (Axes::Several, None) => !leaf.axes.is_empty(),
         (Axes::Any, None) => true,
         _ => false,
     };
@@ -586,7 +587,7 @@ impl Extent {
             Extent::Dim(name) => found.push(name),
             Extent::Key(_) | Extent::Integer(_) => {}
             Extent::Or(_, default) => default.dims(found),
-            Extent::Product(a, b) | Extent::Quotient(a, b) => {
+            Extent::Sum(a, b) | Extent::Product(a, b) | Extent::Quotient(a, b) => {
                 a.dims(found);
                 b.dims(found);
             }
@@ -598,7 +599,7 @@ impl Extent {
             Extent::Integer(literal) => visit(literal),
             Extent::Key(_) | Extent::Dim(_) => {}
             Extent::Or(_, default) => default.integers(visit),
-            Extent::Product(a, b) | Extent::Quotient(a, b) => {
+            Extent::Sum(a, b) | Extent::Product(a, b) | Extent::Quotient(a, b) => {
                 a.integers(visit);
                 b.integers(visit);
             }

@@ -152,11 +152,11 @@ impl Generator<'_> {
         let root = model.root();
         let (name, config, element) = (&root.name, &root.config, self.element());
         let (generics, arguments, bounds) = root.generics.split_for_impl();
-        let axis = |axis: &Ident| {
+        let dim = |axis: &Ident| {
             let axis = axis.to_string();
-            quote!(self.dims.extent(#dsl::Axis(#axis)))
+            quote!(self.dims.dim(#dsl::Axis(#axis)))
         };
-        let (layers, extents) = (axis(&cache.layers), cache.axes.iter().map(axis));
+        let (layers, axes) = (dim(&cache.layers), cache.axes.iter().map(dim));
         let fields = ["heads", "features"].map(|field| Ident::new(field, Span::call_site()));
         let window = match &cache.window {
             None => quote!(::core::option::Option::None),
@@ -187,8 +187,8 @@ impl Generator<'_> {
                 }
 
                 fn cache_layers(&self) -> ::std::vec::Vec<#dsl::CacheLayer> {
-                    let layer = |_index: usize| #dsl::CacheLayer { #(#fields: #extents,)* window: #window };
-                    (0..#layers).map(layer).collect()
+                    let layer = |_index: usize| #dsl::CacheLayer { #(#fields: #axes,)* window: #window };
+                    (0..#layers.extent).map(layer).collect()
                 }
 
                 #(#functions)*
@@ -548,10 +548,14 @@ impl Generator<'_> {
                 let value = literal.base10_digits().parse::<usize>().unwrap_or_default();
                 quote!(#value)
             }
-            Extent::Product(a, b) => {
+            Extent::Sum(a, b) | Extent::Product(a, b) => {
                 let (key, a, b) = (self.text(extent), self.extent(a), self.extent(b));
+                let checked = match extent {
+                    Extent::Sum(..) => quote!(checked_add),
+                    _ => quote!(checked_mul),
+                };
                 quote! {
-                    usize::checked_mul(#a, #b).ok_or_else(|| #dsl::BuildError::Key {
+                    usize::#checked(#a, #b).ok_or_else(|| #dsl::BuildError::Key {
                         key: #key.into(),
                         found: "too large to count".into(),
                         expected: "the extent of an axis".into(),
@@ -578,7 +582,9 @@ impl Generator<'_> {
     /// An extent in terms of configuration keys, as messages name it.
     fn text(&self, extent: &Extent) -> String {
         let factor = |extent: &Extent| match extent {
-            Extent::Product(..) | Extent::Quotient(..) | Extent::Or(..) => format!("({})", self.text(extent)),
+            Extent::Sum(..) | Extent::Product(..) | Extent::Quotient(..) | Extent::Or(..) => {
+                format!("({})", self.text(extent))
+            }
             Extent::Dim(_) | Extent::Key(_) | Extent::Integer(_) => self.text(extent),
         };
         match extent {
@@ -590,6 +596,7 @@ impl Generator<'_> {
                 _ => name.to_string(),
             },
             Extent::Integer(literal) => literal.to_string(),
+            Extent::Sum(a, b) => format!("{} + {}", self.text(a), self.text(b)),
             Extent::Product(a, b) => format!("{} * {}", factor(a), factor(b)),
             Extent::Quotient(a, b) => format!("{} / {}", factor(a), factor(b)),
             Extent::Or(key, default) => format!("{key} or {}", self.text(default)),

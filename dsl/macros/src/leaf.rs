@@ -19,6 +19,8 @@ pub enum Axes {
     Arrow,
     /// `[V, D]`: as many as named, for messages
     Listed(&'static [&'static str]),
+    /// `[K, E]`: one or more
+    Several,
     /// `[K, E]`: as many as there are
     Any,
 }
@@ -43,13 +45,14 @@ pub enum SettingKind {
 
 use SettingKind::{Flag, Number, Word};
 
-const STYLE: SettingKind = Word("WeightStyle", &[("scale", "Scale"), ("one_plus", "OnePlus")]);
+const STYLE: SettingKind =
+    Word("WeightStyle", &[("scale", "Scale"), ("wide", "Wide"), ("one_plus", "OnePlus")]);
 
 #[rustfmt::skip]
 pub const LEAVES: &[LeafKind] = &[
     LeafKind { name: "Linear", axes: Axes::Arrow, argument: Argument::Tensor, ties: true, settings: &[("bias", Flag)] },
     LeafKind { name: "Embedding", axes: Axes::Listed(&["V", "D"]), argument: Argument::Ids, ties: true, settings: &[] },
-    LeafKind { name: "RmsNorm", axes: Axes::Listed(&["D"]), argument: Argument::Tensor, ties: false, settings: &[("eps", Number), ("style", STYLE)] },
+    LeafKind { name: "RmsNorm", axes: Axes::Several, argument: Argument::Tensor, ties: false, settings: &[("eps", Number), ("style", STYLE)] },
     LeafKind { name: "LayerNorm", axes: Axes::Listed(&["D"]), argument: Argument::Tensor, ties: false, settings: &[("eps", Number), ("bias", Flag)] },
     LeafKind { name: "Weight", axes: Axes::Any, argument: Argument::Nothing, ties: false, settings: &[] },
 ];
@@ -68,7 +71,7 @@ impl LeafKind {
         let axes = match self.axes {
             Axes::Arrow => "D -> V".to_owned(),
             Axes::Listed(names) => names.join(", "),
-            Axes::Any => "D".to_owned(),
+            Axes::Several | Axes::Any => "D".to_owned(),
         };
         format!("{}[{axes}]", self.name)
     }

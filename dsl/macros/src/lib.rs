@@ -40,10 +40,10 @@ use proc_macro::TokenStream;
 /// The first block is the root. It bears the element type, which all blocks share, and the type of the
 /// configuration, whose fields are the *keys* below. It gets `new(&Config)`.
 ///
-/// **`dims`** names axes and says how long they are: a key, an integer, an earlier dim, a product, an exact
-/// quotient, or `key or …` where the key is an `Option`. Names of axes begin with an upper-case letter.
+/// **`dims`** names axes and says how long they are: a key, an integer, an earlier dim, a sum, a product, an
+/// exact quotient, or `key or …` where the key is an `Option`. Names of axes begin with an upper-case letter.
 ///
-/// **Fields** are leaves (`Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]`, `LayerNorm[D]`, `Weight[D]`, each
+/// **Fields** are leaves (`Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]` over one or more axes, `LayerNorm[D]`, `Weight[D]`, each
 /// with its own element type if one is written: `Linear<F32>[…]`), blocks of this `model!`, arrays of blocks, and
 /// blocks from elsewhere, written with a path or their element type. The path of a field is its checkpoint key.
 /// Leaves and blocks of this `model!` are called as methods, `self.norm(x)`; blocks from elsewhere and elements of

@@ -127,21 +127,29 @@ fn dim(input: ParseStream) -> Result<Dim> {
 }
 
 fn extent(input: ParseStream) -> Result<Extent> {
-    let first = product(input)?;
+    let first = sum(input)?;
+    if input.peek(Token![-]) {
+        let message = "a dim is a sum, a product or an exact quotient; compute differences in the configuration";
+        return Err(input.error(message));
+    }
     if !input.peek(Ident) {
-        return match input.peek(Token![+]) || input.peek(Token![-]) {
-            true => {
-                Err(input.error("a dim is a product or an exact quotient; compute sums in the configuration"))
-            }
-            false => Ok(first),
-        };
+        return Ok(first);
     }
     let or: Ident = input.parse()?;
     match first {
-        _ if or != "or" => Err(Error::new(or.span(), "expected `or`, `*`, `/` or `,`")),
+        _ if or != "or" => Err(Error::new(or.span(), "expected `or`, `+`, `*`, `/` or `,`")),
         Extent::Key(key) => Ok(Extent::Or(key, Box::new(extent(input)?))),
         _ => Err(Error::new(or.span(), "only a configuration key can be absent and have a default")),
     }
+}
+
+fn sum(input: ParseStream) -> Result<Extent> {
+    let mut left = product(input)?;
+    while input.peek(Token![+]) {
+        input.parse::<Token![+]>()?;
+        left = Extent::Sum(Box::new(left), Box::new(product(input)?));
+    }
+    Ok(left)
 }
 
 fn product(input: ParseStream) -> Result<Extent> {

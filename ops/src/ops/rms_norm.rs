@@ -7,6 +7,9 @@ crate::words! {
         /// The normalised value is rounded to the element type, then multiplied by the weight
         /// (HF `modeling_llama.py`, `LlamaRMSNorm.forward`).
         Scale = "scale",
+        /// The normalised value is multiplied by the weight in f32, then rounded
+        /// (HF `modeling_olmo2.py`, `Olmo2RMSNorm.forward`).
+        Wide = "wide",
         /// The normalised value is multiplied by `1 + weight` in f32, then rounded
         /// (HF `modeling_gemma3.py`, `Gemma3RMSNorm.forward`).
         OnePlus = "one_plus",
@@ -28,10 +31,12 @@ impl Operation for RmsNorm {
     const BOUND: Bound = Bound::Ulps(8.0);
     const EXAMPLES: &'static [Example] = &[
         good("rms_norm epsilon=0.0 style=scale", &["f32[2] 3,-3", "f32[2] 2,4"], "f32[2] 2,-4"),
+        good("rms_norm epsilon=0.0 style=wide", &["f32[2] 3,-3", "f32[2] 2,4"], "f32[2] 2,-4"),
         good("rms_norm epsilon=0.0 style=one_plus", &["f32[2] 3,-3", "f32[2] 2,4"], "f32[2] 3,-5"),
         good("rms_norm epsilon=1e-5 style=scale", &["f32[2,3,8]", "f32[8]"], "f32[2,3,8]"),
         good("rms_norm epsilon=1e-6 style=one_plus", &["f32[2,3,8]", "f32[8]"], "f32[2,3,8]"),
         good("rms_norm epsilon=1e-5 style=scale", &["bf16[3,8]", "bf16[8]"], "bf16[3,8]"),
+        good("rms_norm epsilon=1e-6 style=wide", &["bf16[3,8]", "bf16[8]"], "bf16[3,8]"),
         good("rms_norm epsilon=1e-6 style=one_plus", &["bf16[3,8]", "bf16[8]"], "bf16[3,8]"),
         good("rms_norm epsilon=1e-5 style=scale", &["f32[2] 0,0", "f32[2] 1,1"], "f32[2] 0,0"),
         bad(
@@ -69,6 +74,7 @@ impl Operation for RmsNorm {
                 let normalised = f32.round(x * factor);
                 match self.style {
                     WeightStyle::Scale => ty.element.round(normalised) * w,
+                    WeightStyle::Wide => f32.round(normalised * w),
                     WeightStyle::OnePlus => f32.round(normalised * f32.round(1.0 + w)),
                 }
             })

@@ -18,14 +18,14 @@ model! {
         //            ^^^^^^^ `RmsNorm` has no setting `epsilon`; it has `eps` and `style`
         c: RmsNorm[D](eps, style = one_minus),
         //            ^^^ `eps` needs a number: `eps = key` or a literal
-        //                         ^^^^^^^^^ `style` is one of `scale` and `one_plus`, not `one_minus`
+        //                         ^^^^^^^^^ `style` is one of `scale`, `wide` and `one_plus`, not `one_minus`
         d: Weight[D](bias),
         //           ^^^^ `Weight` has no settings
         e: Linear[D -> E](bias = true, bias),
         //                ^^^^ `bias` is on or off: `bias` or `bias if key`
         //                             ^^^^ the setting `bias` is declared twice
         f: RmsNorm[D](style),
-        //            ^^^^^ `style` is one of `scale` and `one_plus`: `style = scale`
+        //            ^^^^^ `style` is one of `scale`, `wide` and `one_plus`: `style = scale`
         fn forward(x: T[B, D]) -> T[B, D] { self.a(self.b(self.c(x))) * self.d() + self.e(self.f(x)) }
     }
 }

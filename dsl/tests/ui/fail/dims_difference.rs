@@ -11,8 +11,8 @@ struct Config {
 
 model! {
     Net<T: Float>(Config) {
-        dims { D = hidden_size + 1 }
-        //                     ^ a dim is a product or an exact quotient; compute sums in the configuration
+        dims { D = hidden_size - 1 }
+        //                     ^ a dim is a sum, a product or an exact quotient; compute differences in the configuration
         norm: RmsNorm[D],
         fn forward(x: T[B, D]) -> T[B, D] { self.norm(x) }
     }
