@@ -9,15 +9,15 @@ use crate::element::{Element, F32, Float, I32};
 use crate::nn::{RING, argmax};
 use crate::tensor::Raw;
 use crate::tracer;
-use crate::{Axis, BuildError, Kv, KvCache, Position, Tensor, TraceError, TraceErrorKind};
+use crate::{Axis, BuildError, Dim, Kv, KvCache, Position, Tensor, TraceError, TraceErrorKind};
 
 /// The keys and values that one layer remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLayer {
-    /// Key-value heads.
-    pub heads: usize,
-    /// Features of a head.
-    pub features: usize,
+    /// The axis of key-value heads.
+    pub heads: Dim,
+    /// The axis of a head's features.
+    pub features: Dim,
     /// How many positions a query sees, its own included, if not all: then a ring of slots is enough.
     pub window: Option<usize>,
 }
@@ -150,8 +150,10 @@ fn record<M: CausalLm>(model: &M, entry: &EntryPoint, chunk: usize) {
         let ring = layer.window.map(|window| window + chunk - 1).filter(|&slots| slots < entry.context);
         let (slots, axis) = ring.map_or((entry.context, "N"), |slots| (slots, RING.0));
         let mut slots = |name: &str| {
-            let shape = [entry.batch, layer.heads, slots, layer.features];
-            Tensor::new(input(format!("{name}{i}"), M::Element::TYPE, &shape, &["B", "K", axis, "E"]))
+            let (heads, features) = (layer.heads, layer.features);
+            let shape = [entry.batch, heads.extent, slots, features.extent];
+            let axes = ["B", heads.axis.0, axis, features.axis.0];
+            Tensor::new(input(format!("{name}{i}"), M::Element::TYPE, &shape, &axes))
         };
         layers.push(Kv { k: slots("k"), v: slots("v") });
     }

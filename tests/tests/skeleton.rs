@@ -111,7 +111,7 @@ fn transformer(tokens: Tensor<I32>, at: Position, cache: &mut KvCache<F32>) -> T
 const LAYERS: usize = 4;
 
 fn small_transformer() -> trace::Trace {
-    let cache = vec![CacheLayer { heads: 2, features: 4, window: None }; LAYERS];
+    let cache = vec![CacheLayer { heads: dim(K, 2), features: dim(E, 4), window: None }; LAYERS];
     recorded(Rc::new(transformer), cache, &EntryPoint::all(1, 5, 9))
 }
 
