@@ -54,9 +54,6 @@ struct RandomTensor<'a> {
 /// Is told the bytes of each tensor that is made, and may ask to stop.
 pub type Watch<'a> = &'a (dyn Fn(usize) -> ControlFlow<()> + Sync);
 
-/// Half the width of the weights' uniform distribution: its deviation is 0.02, HF's `initializer_range`.
-const WIDTH: f32 = 0.034_641_016;
-
 impl RandomTensor<'_> {
     /// Every tensor has a stream of its own, so that its content does not depend on its neighbours.
     fn bytes(&self) -> Vec<u8> {
@@ -69,6 +66,9 @@ impl RandomTensor<'_> {
         // A norm's weight is a factor near 1; everything else, its bias too, is centred on 0.
         let is_factor = self.ty.rank() == 1 && self.key.contains("norm") && !self.key.ends_with("bias");
         let centre = if is_factor { 1.0 } else { 0.0 };
+        // A matrix's deviation is 1/√inputs, so that activations keep their size and tokens differ; a vector's is 0.1.
+        let variance = if self.ty.rank() < 2 { 0.01 } else { 1.0 / self.ty.shape[self.ty.rank() - 1].max(1) as f32 };
+        let half_width = (3.0 * variance).sqrt();
         let mut bytes = vec![0; self.ty.bytes()];
         let (element, mut pool, mut left) = (self.ty.element, 0u64, 0);
         for i in 0..self.ty.count() {
@@ -77,7 +77,7 @@ impl RandomTensor<'_> {
             }
             let unit = f32::from(pool as u16) / 32767.5 - 1.0;
             (pool, left) = (pool >> 16, left - 1);
-            let value = centre + unit * WIDTH;
+            let value = centre + unit * half_width;
             match element {
                 ElementType::F32 => bytes[4 * i..4 * i + 4].copy_from_slice(&value.to_le_bytes()),
                 _ => element.store(&mut bytes, i, element.encode(value.into())),

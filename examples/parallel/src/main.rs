@@ -104,18 +104,21 @@ impl Config {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let folder = Path::new("model");
+fn main() {
+    if let Err(error) = run(Path::new("model")) {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn run(folder: &Path) -> Result<(), Box<dyn Error>> {
     let config = Config::read(&folder.join("config.json"))?;
-    let entry_points = EntryPoint::all(1, 16, config.context);
-    let trace = Parallel::<F32>::trace(&config, &entry_points)?.trace;
+    let trace = Parallel::<F32>::trace(&config, &EntryPoint::all(1, 16, config.context))?.trace;
     if !folder.join("model.safetensors").exists() {
         let go_on = |_| ControlFlow::Continue(());
         write_random(&folder.join("config.json"), &trace.parameters()?, 1, folder, &go_on)?;
     }
-
-    let path: Vec<_> = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).collect();
-    let compiler = Compiler::find(None, &path)?;
+    let compiler = Compiler::new("iree-compile"); // the one on PATH
     let options = LoadOptions::new(&compiler, Path::new("cache"));
     let loaded = load(&trace, config.context, &Checkpoint::open(folder)?, options)?;
 
