@@ -1,0 +1,126 @@
+//! Gemma 3: traced from its configuration alone, with the names and shapes of the checkpoint.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use dsl::EntryPoint;
+use lower::{expand, lower};
+use ops::ElementType;
+use support::*;
+use tracewright_models::{Gemma3Config, ModelConfig, RopeScaling};
+
+/// What a checkpoint of this configuration holds, written down from `modeling_gemma3.py`.
+fn checkpoint(c: &Gemma3Config) -> BTreeMap<String, Vec<usize>> {
+    let (queries, keys) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
+    let (d, f) = (c.hidden_size, c.intermediate_size);
+    let mut all = BTreeMap::from([
+        ("model.embed_tokens.weight".to_owned(), vec![c.vocab_size, d]),
+        ("model.norm.weight".to_owned(), vec![d]),
+    ]);
+    for layer in 0..c.num_hidden_layers {
+        let mut weight = |name: &str, shape: &[usize]| {
+            all.insert(format!("model.layers.{layer}.{name}.weight"), shape.to_vec());
+        };
+        weight("self_attn.q_proj", &[queries, d]);
+        weight("self_attn.k_proj", &[keys, d]);
+        weight("self_attn.v_proj", &[keys, d]);
+        weight("self_attn.o_proj", &[d, queries]);
+        weight("self_attn.q_norm", &[c.head_dim]);
+        weight("self_attn.k_norm", &[c.head_dim]);
+        weight("mlp.gate_proj", &[f, d]);
+        weight("mlp.up_proj", &[f, d]);
+        weight("mlp.down_proj", &[d, f]);
+        for norm in ["input", "post_attention", "pre_feedforward", "post_feedforward"] {
+            weight(&format!("{norm}_layernorm"), &[d]);
+        }
+    }
+    all
+}
+
+/// Totals of the text towers, as transformers counts them on its meta device; and the context they are built for.
+const PUBLISHED: [(&str, usize); 5] = [
+    ("functiongemma-270m", 268_098_176),
+    ("gemma-3-1b", 999_885_952),
+    ("gemma-3-4b", 3_880_263_168),
+    ("gemma-3-12b", 11_766_034_176),
+    ("gemma-3-27b", 27_009_346_304),
+];
+
+/// config.json alone becomes a module; all parameters are the checkpoint's; nodes, parameters and lowered ops are
+/// counted and printed.
+#[test]
+fn s4_gemma_3_is_weight_free() {
+    for (name, total) in PUBLISHED {
+        let model = config(&published(name));
+        let ModelConfig::Gemma3(gemma) = &model else { panic!("no Gemma 3") };
+        let traced = model.trace(ElementType::Bf16, &EntryPoint::all(1, 128, 4096)).unwrap();
+        traced.trace.verify().unwrap();
+        let module = lower(&expand(&traced.trace).unwrap()).unwrap();
+        let counts = traced.trace.counts().unwrap();
+        println!("{name}: {counts:?}, {:?}", module.histogram());
+        assert_eq!((counts.parameter_elements, counts.parameter_bytes), (total, 2 * total), "{name}");
+        let found: BTreeMap<String, Vec<usize>> =
+            parameters(&traced.trace).into_iter().map(|(key, ty)| (key, ty.shape)).collect();
+        assert_eq!(found, checkpoint(gemma), "{name}");
+        assert_eq!(module.parameters, traced.trace.parameters().unwrap());
+        assert_eq!(traced.body_runs, 4, "local and global layers, for chunks and for one token");
+    }
+}
+
+/// A sliding layer keeps its window and a chunk, whatever the context is; a full one keeps the context.
+#[test]
+fn caches_are_as_long_as_they_must() {
+    let model = config(&published("gemma-3-1b"));
+    for context in [512, 640, 8192] {
+        let traced = model.trace(ElementType::Bf16, &EntryPoint::all(1, 128, context)).unwrap();
+        for entry in ["prefill", "decode", "score"] {
+            let decode = traced.trace.entry(entry).unwrap();
+            for (name, ty) in decode.inputs().into_iter().filter(|(_, ty)| ty.rank() == 4) {
+                let layer: usize = name[1..].parse().unwrap();
+                let slots = if (layer + 1) % 6 == 0 { context } else { context.min(512 + 128 - 1) };
+                assert_eq!(ty.shape, [1, 1, slots, 256], "{entry} {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn published_configurations_are_read() {
+    let read = |name: &str| match config(&published(name)) {
+        ModelConfig::Gemma3(config) => config,
+        other => panic!("{other:?}"),
+    };
+    let small = read("functiongemma-270m");
+    assert_eq!(small.sliding, read("gemma-3-1b").sliding[..18]);
+    assert_eq!(small.sliding.iter().filter(|sliding| !**sliding).count(), 3);
+    assert_eq!((small.rope.theta, small.rope_local.theta), (1e6, 1e4));
+    let tower = read("gemma-3-4b");
+    assert_eq!((tower.num_attention_heads, tower.num_key_value_heads, tower.head_dim), (8, 4, 256));
+    assert_eq!(tower.element, Some(ElementType::Bf16));
+    assert_eq!(tower.rope.scaling, RopeScaling::Linear { factor: 8.0 });
+    assert_eq!(tower.rope_local.scaling, RopeScaling::Default);
+    assert_eq!(read("gemma-3-27b").query_pre_attn_scalar, 168.0);
+}
+
+#[test]
+fn configurations_that_mean_something_else_are_refused() {
+    let base: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(published("gemma-3-1b")).unwrap()).unwrap();
+    for (key, value, expected) in [
+        ("attn_logit_softcapping", serde_json::json!(50.0), "transformers does not apply it"),
+        ("use_bidirectional_attention", serde_json::json!(true), "transformers does not apply it"),
+        ("tie_word_embeddings", serde_json::json!(false), "the head of a Gemma 3 is its embedding"),
+        ("layer_types", serde_json::json!(["full_attention"]), "a list of 26"),
+        ("head_dim", serde_json::json!(255), "an even number"),
+        ("sliding_widnow", serde_json::json!(512), "is not a known key"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut changed = base.clone();
+        changed[key] = value;
+        std::fs::write(folder.path().join("config.json"), changed.to_string()).unwrap();
+        let error = ModelConfig::read(folder.path(), &[]).unwrap_err().to_string();
+        assert!(error.contains(key) && error.contains(expected), "{error}");
+    }
+}
