@@ -23,6 +23,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-generate", 4),
     ("tracewright", 5),
     ("tracewright-tests", 6),
+    ("parallel", 6),
     ("xtask", 6),
 ];
 

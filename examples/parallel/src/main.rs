@@ -76,18 +76,18 @@ model! {
 /// What config.json says.
 #[derive(Clone)]
 pub struct Config {
-    vocabulary: usize,
-    width: usize,
-    heads: usize,
-    hidden: usize,
-    depth: usize,
-    context: usize,
-    rope_base: f64,
-    epsilon: f64,
+    pub vocabulary: usize,
+    pub width: usize,
+    pub heads: usize,
+    pub hidden: usize,
+    pub depth: usize,
+    pub context: usize,
+    pub rope_base: f64,
+    pub epsilon: f64,
 }
 
 impl Config {
-    fn read(path: &Path) -> Result<Self, ConfigError> {
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let keys = Keys::read(path)?;
         let config = Self {
             vocabulary: keys.count("vocabulary"),
@@ -99,7 +99,7 @@ impl Config {
             rope_base: keys.number("rope_base"),
             epsilon: keys.number("epsilon"),
         };
-        keys.finish(&[], &[])?;
+        keys.finish(&[], &[])?; // a key that nobody reads is an error
         Ok(config)
     }
 }
