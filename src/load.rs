@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bake::{BakeError, BakeOptions, Baked, Ignorable, bake, check};
+use dsl::Traced;
 use generate::Network;
 use irpa::{Archive, Checkpoint, Storage};
 use lower::{LowerError, Module};
 use ops::{ElementType, TensorType};
 use runtime::{Cache, CompileError, CompileOptions, Compiled, Compiler, Device, Entry, Parameters};
 use runtime::{Program, Runtime, Target};
-use trace::{Parameter, Trace};
+use trace::Parameter;
 
 /// How [`load`] builds.
 pub struct LoadOptions<'a> {
@@ -115,22 +116,20 @@ pub enum LoadError {
     Generate(#[from] generate::Error),
 }
 
-/// Lowers the trace of a network's entry points, whose sequences have at most `context` tokens; bakes and compiles
-/// what the cache lacks; loads it.
+/// Lowers the trace of a network's entry points, bakes and compiles what the cache lacks, and loads it.
 ///
 /// # Errors
 /// Everything in which the checkpoint differs from what the trace asks for, before anything slow begins; or the
 /// first stage that fails.
 pub fn load(
-    trace: &Trace,
-    context: usize,
+    traced: &Traced,
     checkpoint: &Checkpoint,
     options: LoadOptions<'_>,
 ) -> Result<Loaded, LoadError> {
     let LoadOptions { compiler, cache, device, ignorable, watch } = options;
     let mut silent = |_| ControlFlow::Continue(());
     let watch: Watch<'_> = watch.unwrap_or(&mut silent);
-    let module = lower::lower(&lower::expand(trace)?)?;
+    let module = lower::lower(&lower::expand(&traced.trace)?)?;
     let (archive, baked) = archive(checkpoint, &module.parameters, ignorable, cache, watch)?;
     tell(watch, Step::Compile)?;
     let compiled =
@@ -139,7 +138,7 @@ pub fn load(
     let start = Instant::now();
     let runtime = Runtime::new(device)?;
     let program = program(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
-    let network = Network::new(&runtime, &program, &module.signatures, context)?;
+    let network = Network::new(&runtime, &program, &module.signatures, traced.context)?;
     Ok(Loaded { network, runtime, module, archive, baked, compile: compiled.wall, load: start.elapsed() })
 }
 

@@ -95,6 +95,8 @@ impl EntryPoint {
 pub struct Traced {
     /// The trace.
     pub trace: Trace,
+    /// The longest sequence.
+    pub context: usize,
     /// How many bodies of repeated blocks ran: one for each kind, not for each layer.
     pub body_runs: usize,
 }
@@ -121,7 +123,8 @@ pub fn trace_entry_points<M: CausalLm>(
         }
         Ok::<(), TraceErrorKind>(())
     })?;
-    Ok(Traced { trace, body_runs })
+    let context = entry_points.iter().map(|entry| entry.context).max().unwrap_or_default();
+    Ok(Traced { trace, context, body_runs })
 }
 
 /// Records one entry point of a module whose longest chunk has `chunk` tokens.

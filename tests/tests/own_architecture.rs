@@ -11,12 +11,12 @@ use parallel::{Config, Parallel};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use tracewright::bake::{BakeError, Problem};
+use tracewright::dsl::Traced;
 use tracewright::generate::{GenerateOptions, Session};
 use tracewright::irpa::Checkpoint;
 use tracewright::load::{LoadError, LoadOptions, Loaded, load};
 use tracewright::random::write_random;
 use tracewright::runtime::{Compiler, Device};
-use tracewright::trace::Trace;
 use tracewright::{CausalLm, EntryPoint, F32};
 use tracewright_tests::golden::{BOUND, max_error, repository};
 
@@ -41,21 +41,21 @@ fn block(kind: &str) -> String {
 }
 
 /// The chapter's network with the weights that its program makes, in a folder of its own.
-fn made() -> (tempfile::TempDir, PathBuf, Config, Trace) {
+fn made() -> (tempfile::TempDir, PathBuf, Config, Traced) {
     let out = tempfile::tempdir().unwrap();
     let given = repository().join("examples/parallel/model/config.json");
     let config = Config::read(&given).unwrap();
-    let trace = Parallel::<F32>::trace(&config, &EntryPoint::all(1, 16, config.context)).unwrap().trace;
+    let traced = Parallel::<F32>::trace(&config, &EntryPoint::all(1, 16, config.context)).unwrap();
     let model = out.path().join("model");
-    write_random(&given, &trace.parameters().unwrap(), 1, &model, &|_| ControlFlow::Continue(())).unwrap();
-    (out, model, config, trace)
+    write_random(&given, &traced.trace.parameters().unwrap(), 1, &model, &|_| ControlFlow::Continue(())).unwrap();
+    (out, model, config, traced)
 }
 
-fn loaded(trace: &Trace, context: usize, model: &Path, cache: &Path) -> Result<Loaded, LoadError> {
+fn loaded(traced: &Traced, model: &Path, cache: &Path) -> Result<Loaded, LoadError> {
     let environment = repository().join(".tracewright/venv");
     let compiler = Compiler::find(None, &["bin", "Scripts"].map(|folder| environment.join(folder))).unwrap();
     let options = LoadOptions { device: Device::LocalSync, ..LoadOptions::new(&compiler, cache) };
-    load(trace, context, &Checkpoint::open(model)?, options)
+    load(traced, &Checkpoint::open(model)?, options)
 }
 
 #[test]
@@ -76,8 +76,8 @@ fn the_chapter_is_the_example() {
 
 #[test]
 fn its_logits_are_those_of_numpy_and_it_generates_what_the_chapter_shows() {
-    let (out, model, config, trace) = made();
-    let loaded = loaded(&trace, config.context, &model, &out.path().join("cache")).unwrap();
+    let (out, model, config, traced) = made();
+    let loaded = loaded(&traced, &model, &out.path().join("cache")).unwrap();
     assert!(loaded.baked.is_some());
 
     let bytes = fs::read(repository().join("examples/parallel/reference.safetensors")).unwrap();
@@ -113,7 +113,7 @@ fn its_logits_are_those_of_numpy_and_it_generates_what_the_chapter_shows() {
 
 #[test]
 fn a_checkpoint_that_does_not_fit_is_refused_with_all_that_is_wrong() {
-    let (out, model, config, trace) = made();
+    let (out, model, _, traced) = made();
     let path = model.join("model.safetensors");
     let bytes = fs::read(&path).unwrap();
     let given = SafeTensors::deserialize(&bytes).unwrap();
@@ -129,7 +129,7 @@ fn a_checkpoint_that_does_not_fit_is_refused_with_all_that_is_wrong() {
     fs::write(&path, edited).unwrap();
 
     let cache = out.path().join("cache");
-    let refused = loaded(&trace, config.context, &model, &cache).map(|_| ()).unwrap_err();
+    let refused = loaded(&traced, &model, &cache).map(|_| ()).unwrap_err();
     let LoadError::Bake(BakeError::Mismatch { problems, .. }) = &refused else { panic!("{refused}") };
     assert!(
         matches!(

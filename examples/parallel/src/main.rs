@@ -113,14 +113,14 @@ fn main() {
 
 fn run(folder: &Path) -> Result<(), Box<dyn Error>> {
     let config = Config::read(&folder.join("config.json"))?;
-    let trace = Parallel::<F32>::trace(&config, &EntryPoint::all(1, 16, config.context))?.trace;
+    let traced = Parallel::<F32>::trace(&config, &EntryPoint::all(1, 16, config.context))?;
     if !folder.join("model.safetensors").exists() {
         let go_on = |_| ControlFlow::Continue(());
-        write_random(&folder.join("config.json"), &trace.parameters()?, 1, folder, &go_on)?;
+        write_random(&folder.join("config.json"), &traced.trace.parameters()?, 1, folder, &go_on)?;
     }
     let compiler = Compiler::new("iree-compile"); // the one on PATH
     let options = LoadOptions::new(&compiler, Path::new("cache"));
-    let loaded = load(&trace, config.context, &Checkpoint::open(folder)?, options)?;
+    let loaded = load(&traced, &Checkpoint::open(folder)?, options)?;
 
     let options = GenerateOptions { max_tokens: 20, ..GenerateOptions::default() };
     Session::new(&loaded.network).generate(&[5, 17, 3], &options, |token| {

@@ -4,6 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use tracewright::Plan;
+use tracewright::dsl::Traced;
 use tracewright::export::{self, Manifest};
 use tracewright::generate::{Network, check_tokens};
 use tracewright::irpa::Checkpoint;
@@ -70,7 +71,8 @@ impl Source {
             true => &["prefill", "decode", "score"],
             false => &["prefill", "decode"],
         };
-        let trace = plan.trace()?.trace.with_entries(entries);
+        let traced = plan.trace()?;
+        let traced = Traced { trace: traced.trace.with_entries(entries), ..traced };
         let checkpoint = Checkpoint::open(folder)?.renamed(plan.model.prefixes());
         let cache = build::cache_folder(&arguments.compile)?;
         let compiler = build::compiler(&arguments.compile, interrupt)?;
@@ -81,7 +83,7 @@ impl Source {
             watch: Some(&mut |step| progress.watch(step)),
             ..LoadOptions::new(&compiler, &cache)
         };
-        let loaded = load(&trace, plan.context, &checkpoint, options)?;
+        let loaded = load(&traced, &checkpoint, options)?;
         loaded.baked.iter().for_each(crate::bake::report);
         Ok(Loaded {
             network: loaded.network,
