@@ -181,6 +181,27 @@ impl Keys {
         self.required(key, "a positive integer", self.optional_count(key)).max(1)
     }
 
+    /// Where the key may be null, which says that there is none: what `read` finds, or `default` if the key is missing.
+    fn nullable<T>(&self, key: &'static str, default: Option<T>, read: impl Fn() -> Option<T>) -> Option<T> {
+        match self.map.contains_key(key) {
+            true => read(),
+            false => {
+                self.get(key);
+                default
+            }
+        }
+    }
+
+    /// A positive integer, or null if there is none; `default` if the key is missing.
+    pub fn nullable_count(&self, key: &'static str, default: Option<usize>) -> Option<usize> {
+        self.nullable(key, default, || self.optional_count(key))
+    }
+
+    /// A positive number, or null if there is none; `default` if the key is missing.
+    pub fn nullable_number(&self, key: &'static str, default: Option<f64>) -> Option<f64> {
+        self.nullable(key, default, || self.optional_number(key))
+    }
+
     /// A positive even integer that may be missing: what rotary embedding pairs.
     pub fn optional_even(&self, key: &'static str) -> Option<usize> {
         let count = self.optional_count(key);
@@ -201,6 +222,26 @@ impl Keys {
         types.iter().map(|name| name == "sliding_attention").collect()
     }
 
+    /// How many positions each of `layers` layers sees, if not all: `window` where `layer_types` says
+    /// `sliding_attention`, or `sliding` if there is no such key.
+    pub fn windows(
+        &self,
+        layers: usize,
+        window: Option<usize>,
+        sliding: impl Fn(usize) -> bool,
+    ) -> Vec<Option<usize>> {
+        let types = self.layer_types(layers);
+        let of_layer = |layer| match &types {
+            Some(types) => types[layer] == "sliding_attention",
+            None => sliding(layer),
+        };
+        let sliding: Vec<bool> = (0..layers).map(of_layer).collect();
+        if window.is_none() && sliding.contains(&true) {
+            self.refuse("sliding_window", "null", "a positive integer: some layers look through a window");
+        }
+        sliding.into_iter().map(|sliding| window.filter(|_| sliding)).collect()
+    }
+
     /// `layer_types`: `full_attention` or `sliding_attention` for each of `layers` layers.
     pub fn layer_types(&self, layers: usize) -> Option<Vec<String>> {
         let expected = format!("a list of {layers} of `full_attention` and `sliding_attention`");
@@ -216,6 +257,12 @@ impl Keys {
         Some(types)
     }
 
+    /// An integer from 0 on that may be missing.
+    pub fn optional_integer(&self, key: &'static str) -> Option<usize> {
+        let read = |value: &Value| value.as_u64().filter(|&n| n <= u32::MAX.into()).map(|n| n as usize);
+        self.typed(key, "an integer, at least 0", read)
+    }
+
     /// A positive number that may be missing.
     pub fn optional_number(&self, key: &'static str) -> Option<f64> {
         self.typed(key, "a positive number", |value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite()))
@@ -229,6 +276,13 @@ impl Keys {
     /// A truth value, or what stands for a missing one.
     pub fn flag(&self, key: &'static str, default: bool) -> bool {
         self.typed(key, "true or false", Value::as_bool).unwrap_or(default)
+    }
+
+    /// A switch of which only one position is implemented, in transformers too.
+    pub fn always(&self, key: &'static str, position: bool) {
+        if self.flag(key, position) != position {
+            self.refuse(key, !position, position.to_string());
+        }
     }
 
     /// A text that may be missing.

@@ -23,10 +23,11 @@ model! {
         lm_head: Linear[D -> V] = tied(model.embed_tokens),
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-            self.cap(self.lm_head(self.model(tokens, at, cache).at(S, at.count - 1))).to()
+            let last = self.model(tokens, at, cache).at(S, at.count - 1);
+            soft_cap(self.lm_head(last), self.config.final_logit_softcapping).to()
         }
         fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
-            self.cap(self.lm_head(self.model(tokens, at, cache))).to()
+            soft_cap(self.lm_head(self.model(tokens, at, cache)), self.config.final_logit_softcapping).to()
         }
     }
 
@@ -96,14 +97,12 @@ model! {
     }
 }
 
-impl<T: Float> Gemma3<T> {
-    /// The logits, softly bounded if the configuration has a bound.
-    #[track_caller]
-    fn cap(&self, logits: Tensor<T>) -> Tensor<T> {
-        match self.config.final_logit_softcapping {
-            Some(bound) => (logits / bound).tanh() * bound,
-            None => logits,
-        }
+/// Logits softly bounded, if there is a bound.
+#[track_caller]
+pub(crate) fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
+    match bound {
+        Some(bound) => (logits / bound).tanh() * bound,
+        None => logits,
     }
 }
 
@@ -178,7 +177,7 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
 ];
 
 /// The text tower's keys in checkpoints with a vision tower: as published, and as transformers 5 saves them.
-pub(crate) const PREFIXES: &[(&str, &str)] =
+const PREFIXES: &[(&str, &str)] =
     &[("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.lm_head.", "lm_head.")];
 
 impl Gemma3Config {
@@ -246,12 +245,17 @@ impl Gemma3Config {
     }
 
     /// Tensors that a checkpoint may have beside the parameters.
-    pub(crate) fn ignorable() -> Vec<Ignorable> {
+    pub fn ignorable(&self) -> Vec<Ignorable> {
         let towers = ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
         let mut ignorable: Vec<Ignorable> = towers.map(Ignorable::Prefix).into();
         let (key, other) = ("lm_head.weight".into(), "model.embed_tokens.weight".into());
         ignorable.push(Ignorable::EqualTo { key, other });
         ignorable
+    }
+
+    /// How keys of a checkpoint begin, and how the parameters of the model do.
+    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        PREFIXES
     }
 
     /// How many positions a layer sees, if not all.

@@ -1,9 +1,128 @@
 //! The networks: one file per architecture, and their configurations.
 
+/// A configuration that is another one's and more: it has that one's fields, and that one's blocks may be fields of
+/// its network.
+macro_rules! descends {
+    ($config:ident from $field:ident: $base:ident) => {
+        impl std::ops::Deref for $config {
+            type Target = $base;
+
+            fn deref(&self) -> &$base {
+                &self.$field
+            }
+        }
+
+        impl dsl::Project<$base> for $config {
+            fn project(&self) -> $base {
+                self.$field.clone()
+            }
+        }
+    };
+}
+
+/// A network and its configuration in each line, the architectures that `config.json` may name for it, and the model
+/// types, for a `config.json` that was written by hand and names the family only.
+macro_rules! families {
+    ($($family:ident($config:ident): $($architecture:literal)+, or $($model_type:literal)+;)+) => {
+        /// The architectures that [`ModelConfig::read`] knows, as `config.json` names them.
+        pub const ARCHITECTURES: &[&str] = &[$($($architecture),+),+];
+
+        /// The configuration of any known architecture.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum ModelConfig {
+            $(
+                #[doc = concat!($("`", $architecture, "` "),+)]
+                $family($config),
+            )+
+        }
+
+        impl ModelConfig {
+            /// Reads a `config.json`, or the one in the directory at `path`. `allowed` keys may be there although
+            /// nothing reads them.
+            ///
+            /// # Errors
+            /// An unknown architecture, a quantized checkpoint, or all keys that are missing, unknown or unusable.
+            pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
+                let (keys, found) = architecture(path)?;
+                match found.as_str() {
+                    $($($architecture)|+ | $($model_type)|+ => $config::read(keys, allowed).map(Self::$family),)+
+                    _ => {
+                        let path = keys.path().to_owned();
+                        Err(ConfigError::Architecture { path, found, known: ARCHITECTURES })
+                    }
+                }
+            }
+
+            /// The trace of these entry points with weights and activations of type `element` (f32, f16 or bf16).
+            ///
+            /// # Errors
+            /// What is wrong with the configuration.
+            pub fn trace(
+                &self,
+                element: ElementType,
+                entry_points: &[EntryPoint],
+            ) -> Result<Traced, TraceError> {
+                match (self, element) {
+                    $(
+                        (Self::$family(config), ElementType::Bf16) => {
+                            $family::<Bf16>::trace(config, entry_points)
+                        }
+                        (Self::$family(config), ElementType::F16) => $family::<F16>::trace(config, entry_points),
+                        (Self::$family(config), _) => $family::<F32>::trace(config, entry_points),
+                    )+
+                }
+            }
+
+            /// Tensors that a checkpoint may have beside the parameters.
+            pub fn ignorable(&self) -> Vec<Ignorable> {
+                match self {
+                    $(Self::$family(config) => config.ignorable(),)+
+                }
+            }
+
+            /// How keys of a checkpoint begin, and how the parameters of the model do: where the network is one
+            /// tower of several.
+            pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+                match self {
+                    $(Self::$family(config) => config.prefixes(),)+
+                }
+            }
+
+            /// The element type the checkpoint was made for.
+            pub fn element(&self) -> Option<ElementType> {
+                match self {
+                    $(Self::$family(config) => config.element,)+
+                }
+            }
+
+            /// The longest sequence.
+            pub fn max_context(&self) -> usize {
+                match self {
+                    $(Self::$family(config) => config.max_position_embeddings,)+
+                }
+            }
+
+            /// The number of token ids.
+            pub fn vocabulary(&self) -> usize {
+                match self {
+                    $(Self::$family(config) => config.vocab_size,)+
+                }
+            }
+        }
+    };
+}
+
 pub mod config;
+pub mod gemma2;
 pub mod gemma3;
 pub mod llama;
+pub mod mistral;
+pub mod olmo2;
+pub mod phi3;
+pub mod qwen2;
+pub mod qwen3;
 mod rope;
+pub mod smollm3;
 
 use std::path::Path;
 
@@ -12,110 +131,38 @@ use config::{ConfigError, Keys};
 use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, TraceError, Traced};
 use ops::ElementType;
 
+pub use gemma2::{Gemma2, Gemma2Config};
 pub use gemma3::{Gemma3, Gemma3Config};
 pub use llama::{Llama, LlamaConfig};
+pub use mistral::{Mistral, MistralConfig};
+pub use olmo2::{Olmo2, Olmo2Config};
+pub use phi3::{Phi3, Phi3Config};
+pub use qwen2::{Qwen2, Qwen2Config};
+pub use qwen3::{Qwen3, Qwen3Config};
 pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
+pub use smollm3::{SmolLm3, SmolLm3Config};
 
-/// The architectures that [`ModelConfig::read`] knows, as `config.json` names them.
-pub const ARCHITECTURES: &[&str] =
-    &["LlamaForCausalLM", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"];
-
-/// The configuration of any known architecture.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ModelConfig {
-    /// `LlamaForCausalLM`
-    Llama(LlamaConfig),
-    /// `Gemma3ForCausalLM`, and the text of `Gemma3ForConditionalGeneration`
-    Gemma3(Gemma3Config),
+families! {
+    Llama(LlamaConfig): "LlamaForCausalLM", or "llama";
+    Gemma3(Gemma3Config): "Gemma3ForCausalLM" "Gemma3ForConditionalGeneration", or "gemma3_text" "gemma3";
+    Gemma2(Gemma2Config): "Gemma2ForCausalLM", or "gemma2";
+    Mistral(MistralConfig): "MistralForCausalLM", or "mistral";
+    Olmo2(Olmo2Config): "Olmo2ForCausalLM", or "olmo2";
+    Phi3(Phi3Config): "Phi3ForCausalLM", or "phi3";
+    Qwen2(Qwen2Config): "Qwen2ForCausalLM", or "qwen2";
+    Qwen3(Qwen3Config): "Qwen3ForCausalLM", or "qwen3";
+    SmolLm3(SmolLm3Config): "SmolLM3ForCausalLM", or "smollm3";
 }
 
-impl ModelConfig {
-    /// Reads a `config.json`, or the one in the directory at `path`. `allowed` keys may be there although nothing
-    /// reads them.
-    ///
-    /// # Errors
-    /// An unknown architecture, a quantized checkpoint, or all keys that are missing, unknown or unusable.
-    pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
-        let file = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-        let keys = Keys::read(&file)?;
-        if let Some(quantization) = keys.object("quantization_config") {
-            let method = quantization.optional_text("quant_method").unwrap_or_else(|| "unknown".into());
-            return Err(ConfigError::Quantized { path: file, method });
-        }
-        let first =
-            |value: &serde_json::Value| value.get(0).and_then(|name| name.as_str()).map(str::to_owned);
-        let named = keys.get("architectures").and_then(first);
-        // A config.json that was written by hand may name the family only.
-        let family = || match keys.optional_text("model_type").as_deref() {
-            Some("llama") => Some("LlamaForCausalLM".to_owned()),
-            Some("gemma3_text" | "gemma3") => Some("Gemma3ForCausalLM".to_owned()),
-            other => other.map(str::to_owned),
-        };
-        match named.or_else(family).as_deref() {
-            Some("LlamaForCausalLM") => LlamaConfig::read(keys, allowed).map(Self::Llama),
-            Some("Gemma3ForCausalLM" | "Gemma3ForConditionalGeneration") => {
-                Gemma3Config::read(keys, allowed).map(Self::Gemma3)
-            }
-            found => {
-                let found = found.unwrap_or("(none)").to_owned();
-                Err(ConfigError::Architecture { path: file, found, known: ARCHITECTURES })
-            }
-        }
+/// The keys of a `config.json`, or the one in the directory at `path`, and the architecture or model type it names.
+fn architecture(path: &Path) -> Result<(Keys, String), ConfigError> {
+    let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+    let keys = Keys::read(&path)?;
+    if let Some(quantization) = keys.object("quantization_config") {
+        let method = quantization.optional_text("quant_method").unwrap_or_else(|| "unknown".into());
+        return Err(ConfigError::Quantized { path, method });
     }
-
-    /// The trace of these entry points with weights and activations of type `element` (f32, f16 or bf16).
-    ///
-    /// # Errors
-    /// What is wrong with the configuration.
-    pub fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
-        match (self, element) {
-            (Self::Llama(config), ElementType::Bf16) => Llama::<Bf16>::trace(config, entry_points),
-            (Self::Llama(config), ElementType::F16) => Llama::<F16>::trace(config, entry_points),
-            (Self::Llama(config), _) => Llama::<F32>::trace(config, entry_points),
-            (Self::Gemma3(config), ElementType::Bf16) => Gemma3::<Bf16>::trace(config, entry_points),
-            (Self::Gemma3(config), ElementType::F16) => Gemma3::<F16>::trace(config, entry_points),
-            (Self::Gemma3(config), _) => Gemma3::<F32>::trace(config, entry_points),
-        }
-    }
-
-    /// Tensors that a checkpoint may have beside the parameters.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        match self {
-            Self::Llama(config) => config.ignorable(),
-            Self::Gemma3(_) => Gemma3Config::ignorable(),
-        }
-    }
-
-    /// How keys of a checkpoint begin, and how the parameters of the model do: where the network is one tower of
-    /// several.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Llama(_) => &[],
-            Self::Gemma3(_) => gemma3::PREFIXES,
-        }
-    }
-
-    /// The element type the checkpoint was made for.
-    pub fn element(&self) -> Option<ElementType> {
-        match self {
-            Self::Llama(config) => config.element,
-            Self::Gemma3(config) => config.element,
-        }
-    }
-
-    /// The longest sequence.
-    pub fn max_context(&self) -> usize {
-        match self {
-            Self::Llama(config) => config.max_position_embeddings,
-            Self::Gemma3(config) => config.max_position_embeddings,
-        }
-    }
-
-    /// The number of token ids.
-    pub fn vocabulary(&self) -> usize {
-        match self {
-            Self::Llama(config) => config.vocab_size,
-            Self::Gemma3(config) => config.vocab_size,
-        }
-    }
+    let first = |value: &serde_json::Value| value.get(0).and_then(|name| name.as_str()).map(str::to_owned);
+    let named = keys.get("architectures").and_then(first).or_else(|| keys.optional_text("model_type"));
+    Ok((keys, named.unwrap_or_else(|| "(none)".into())))
 }

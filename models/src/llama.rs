@@ -120,7 +120,7 @@ pub struct LlamaConfig {
 }
 
 /// Keys that say nothing about the network's function.
-const IGNORED: &[&str] = &[
+pub(crate) const IGNORED: &[&str] = &[
     "_name_or_path",
     "architectures",
     "attention_dropout",
@@ -128,11 +128,30 @@ const IGNORED: &[&str] = &[
     "bos_token_id",
     "eos_token_id",
     "initializer_range",
+    "is_llama_config",
     "model_type",
     "pad_token_id",
     "transformers_version",
     "use_cache",
 ];
+
+/// What a family that descends from Llama takes where `config.json` is silent.
+pub(crate) struct Defaults {
+    /// `None`: as many as query heads.
+    pub num_key_value_heads: Option<usize>,
+    pub head_dim: Option<usize>,
+    pub rms_norm_eps: f64,
+    pub tie_word_embeddings: bool,
+    pub rope: RopeDefaults,
+}
+
+impl Defaults {
+    /// Those of Llama, for sequences of this length.
+    pub fn new(max_position_embeddings: usize) -> Self {
+        let rope = RopeDefaults::new(max_position_embeddings);
+        Self { num_key_value_heads: None, head_dim: None, rms_norm_eps: 1e-6, tie_word_embeddings: false, rope }
+    }
+}
 
 impl LlamaConfig {
     /// Reads `config.json`. Defaults are those of `LlamaConfig` in transformers. `allowed` keys may be there
@@ -145,28 +164,43 @@ impl LlamaConfig {
         if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
             keys.refuse("pretraining_tp", found, "1");
         }
+        // Published with SmolLM2; transformers rotates halves whatever it says.
+        keys.always("rope_interleaved", false);
+        let config = Self {
+            attention_bias: keys.flag("attention_bias", false),
+            mlp_bias: keys.flag("mlp_bias", false),
+            ..Self::shared(&keys, Defaults::new(2048))
+        };
+        keys.finish(IGNORED, allowed)?;
+        Ok(config)
+    }
+
+    /// Reads what all families that descend from Llama say: all but biases.
+    pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
         let num_attention_heads = keys.count("num_attention_heads");
-        let max_position_embeddings = keys.optional_count("max_position_embeddings").unwrap_or(2048);
+        let num_key_value_heads = keys.nullable_count("num_key_value_heads", defaults.num_key_value_heads);
+        let max_position_embeddings = keys.optional_count("max_position_embeddings");
+        let max_position_embeddings = max_position_embeddings.unwrap_or(defaults.rope.max_position_embeddings);
+        let rope = RopeDefaults { max_position_embeddings, ..defaults.rope };
         let config = Self {
             vocab_size: keys.count("vocab_size"),
             hidden_size: keys.count("hidden_size"),
             intermediate_size: keys.count("intermediate_size"),
             num_hidden_layers: keys.count("num_hidden_layers"),
             num_attention_heads,
-            num_key_value_heads: keys.optional_count("num_key_value_heads").unwrap_or(num_attention_heads),
-            head_dim: keys.optional_count("head_dim"),
-            rms_norm_eps: keys.optional_number("rms_norm_eps").unwrap_or(1e-6),
-            rope: RopeParameters::read(&keys, &RopeDefaults::new(max_position_embeddings)),
-            tie_word_embeddings: keys.flag("tie_word_embeddings", false),
-            attention_bias: keys.flag("attention_bias", false),
-            mlp_bias: keys.flag("mlp_bias", false),
+            num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
+            head_dim: keys.optional_count("head_dim").or(defaults.head_dim),
+            rms_norm_eps: keys.optional_number("rms_norm_eps").unwrap_or(defaults.rms_norm_eps),
+            rope: RopeParameters::read(keys, &rope),
+            tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
+            attention_bias: false,
+            mlp_bias: false,
             max_position_embeddings,
             element: keys.element_type(),
         };
         let features = config.head_dim.unwrap_or(config.hidden_size / config.num_attention_heads);
-        config.rope.check(&keys, features);
-        keys.finish(IGNORED, allowed)?;
-        Ok(config)
+        config.rope.check(keys, features);
+        config
     }
 
     /// Reads the file at `path`; see [`LlamaConfig::read`].
@@ -175,6 +209,11 @@ impl LlamaConfig {
     /// See [`LlamaConfig::read`].
     pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
         Self::read(Keys::read(path)?, &[])
+    }
+
+    /// How keys of a checkpoint begin, and how the parameters of the model do: they begin the same way.
+    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
     }
 
     /// Tensors that a checkpoint may have beside the parameters.

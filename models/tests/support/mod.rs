@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use dsl::{EntryPoint, Wanted};
 use ops::{ElementType, TensorType, Value};
-use trace::Trace;
+use trace::{Evaluation, Trace, evaluate};
 use tracewright_models::ModelConfig;
 
 /// A configuration as published.
@@ -42,4 +43,54 @@ pub fn tensors(path: &Path) -> BTreeMap<String, Value> {
 /// The parameters of a trace: key and type.
 pub fn parameters(trace: &Trace) -> BTreeMap<String, TensorType> {
     trace.parameters().unwrap().into_iter().map(|p| (p.key, p.ty)).collect()
+}
+
+/// The evaluator's logits of a fixture's first prompt, at every position, are those of transformers.
+pub fn judged_by_transformers(folder: &Path) {
+    let name = folder.file_name().unwrap().to_str().unwrap();
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let weights = files.filter(|file| {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        name.starts_with("model") && name.ends_with(".safetensors")
+    });
+    let weights: BTreeMap<String, Value> = weights.flat_map(|file| tensors(&file)).collect();
+    let golden = std::fs::read(folder.join("golden.json")).unwrap();
+    let golden: serde_json::Value = serde_json::from_slice(&golden).unwrap();
+    let expected = &tensors(&folder.join("golden.safetensors"))["prompts.0.logits"];
+
+    let token = |value: &serde_json::Value| value.as_f64().unwrap();
+    let list = |key: &str| golden["prompts"][0][key].as_array().unwrap().iter().map(token);
+    let mut tokens: Vec<f64> = list("prompt_tokens").chain(list("tokens")).collect();
+    tokens.truncate(expected.ty.shape[0]);
+    let length = tokens.len();
+    let score = EntryPoint {
+        name: "score".into(),
+        batch: 1,
+        chunk: length,
+        context: length + 3,
+        wanted: Wanted::All,
+    };
+    let trace = config(folder).trace(ElementType::F32, &[score]).unwrap().trace;
+    // Layers as functions and inlined mean the same.
+    for trace in [trace.inlined(), trace] {
+        let inputs = trace.entry("score").unwrap().inputs();
+        let argument = |(name, ty): (&str, &TensorType)| match name {
+            "tokens" => Value::new(ty.clone(), tokens.iter().copied()),
+            "count" => Value::new(ty.clone(), [length as f64]),
+            _ => Value::from_fn(ty.clone(), |_| 0.0),
+        };
+        let arguments = inputs.into_iter().map(argument).collect();
+        let parameters = |key: &str| weights.get(key).cloned();
+        let evaluation = Evaluation { parameters: &parameters, watch: None };
+        let logits = evaluate(&trace, "score", arguments, evaluation).unwrap().swap_remove(0);
+        let columns = expected.ty.shape[1];
+        let rows = logits.data.chunks(columns).zip(expected.data.chunks(columns));
+        let worst = rows.enumerate().map(|(position, (found, wanted))| {
+            let off = found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            (off / wanted.iter().fold(0.0, |m: f64, x| m.max(x.abs())), position)
+        });
+        let (off, position) = worst.fold((0.0, 0), |a, b| if b.0 > a.0 { b } else { a });
+        println!("{name}: position {position} is worst, {off:.1e} of its largest logit");
+        assert!(off <= 1e-5, "{name}: position {position} is off by {off} of its largest logit");
+    }
 }

@@ -1,0 +1,100 @@
+//! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1; names as in the HF checkpoint (`modeling_olmo2.py`). A Llama whose norms
+//! stand behind attention and feed-forward network, and around all queries and all keys.
+
+use dsl::nn::{Attend, Kv, KvCache, Position, attend};
+use dsl::{Float, model};
+
+use crate::config::{ConfigError, Keys};
+use crate::llama::{self, Defaults, LlamaConfig};
+
+model! {
+    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
+    pub Olmo2<T: Float>(Olmo2Config) {
+        dims {
+            V = vocab_size, D = hidden_size, L = num_hidden_layers,
+            H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
+        }
+        cache { L of [K, E] }
+
+        model: Model,
+        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
+            self.lm_head(self.model(tokens, at, cache).at(S, at.count - 1)).to()
+        }
+        fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
+            self.lm_head(self.model(tokens, at, cache)).to()
+        }
+    }
+
+    /// Embedding, layers, final norm. All norms apply their weight before they round (`Olmo2RMSNorm`).
+    pub Model {
+        embed_tokens: Embedding[V, D],
+        layers: [Layer; L],
+        norm: RmsNorm[D](eps = rms_norm_eps, style = wide),
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> T[B, S, D] {
+            let rope = self.config.rope.frequencies(self.dim(E), cache.context);
+            let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
+            let mut x = self.embed_tokens(tokens);
+            for (layer, kv) in self.layers.iter().zip(&mut cache.layers) {
+                x = layer.forward(x, &at, kv);
+            }
+            self.norm(x)
+        }
+    }
+
+    /// Each half is normalized before it joins the residual, which nothing else normalizes.
+    pub Layer {
+        self_attn: Attention,
+        post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps, style = wide),
+        mlp: llama::Mlp<T>,
+        post_feedforward_layernorm: RmsNorm[D](eps = rms_norm_eps, style = wide),
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let x = x + self.post_attention_layernorm(self.self_attn(x, at, kv));
+            x + self.post_feedforward_layernorm(self.mlp.forward(x))
+        }
+    }
+
+    /// The norms are over the features of all heads as one (`Olmo2Attention`).
+    pub Attention {
+        q_proj: Linear[D -> K, G, E](bias if attention_bias),
+        k_proj: Linear[D -> K, E](bias if attention_bias),
+        v_proj: Linear[D -> K, E](bias if attention_bias),
+        q_norm: RmsNorm[K, G, E](eps = rms_norm_eps, style = wide),
+        k_norm: RmsNorm[K, E](eps = rms_norm_eps, style = wide),
+        o_proj: Linear[K, G, E -> D](bias if attention_bias),
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let q = at.rope(self.q_norm(self.q_proj(x))); // [B, S, K, G, E]
+            let (k, v) = kv.append(at.rope(self.k_norm(self.k_proj(x))), self.v_proj(x), at); // [B, K, N, E]
+            self.o_proj(attend(q, k, v, at))
+        }
+    }
+}
+
+/// `config.json` of an OLMo 2 (`configuration_olmo2.py`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Olmo2Config {
+    /// What it shares with Llama.
+    pub llama: LlamaConfig,
+}
+
+descends!(Olmo2Config from llama: LlamaConfig);
+
+impl Olmo2Config {
+    /// Reads `config.json`. Defaults are those of `Olmo2Config` in transformers. `allowed` keys may be there although
+    /// nothing reads them.
+    ///
+    /// # Errors
+    /// All keys that are missing, unknown or unusable.
+    pub fn read(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
+        keys.one_of("hidden_act", &["silu"]);
+        let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
+        let attention_bias = keys.flag("attention_bias", false);
+        let llama = LlamaConfig { attention_bias, ..LlamaConfig::shared(&keys, defaults) };
+        keys.finish(llama::IGNORED, allowed)?;
+        Ok(Self { llama })
+    }
+}

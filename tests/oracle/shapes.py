@@ -1,0 +1,42 @@
+"""The parameters of published sizes: names, shapes and totals as transformers makes them, on the meta device.
+
+`python shapes.py` reads `models/tests/configs/*.json` and writes `models/tests/configs/parameters.txt`.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import golden  # noqa: F401  (quiet, one thread)
+
+CONFIGS = Path(__file__).parents[2] / "models" / "tests" / "configs"
+
+
+def parameters(path):
+    keys = json.loads(path.read_text())
+    keys.pop("auto_map", None)
+    config = AutoConfig.for_model(keys.pop("model_type"), **keys).get_text_config()
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+def main():
+    lines = ["# Written by tests/oracle/shapes.py: what transformers makes of each config.json here."]
+    for path in sorted(CONFIGS.glob("*.json")):
+        found = parameters(path)
+        total = sum(torch.Size(shape).numel() for shape in found.values())
+        lines.append(f"\n{path.stem} {total}")
+        layers = {}
+        for name, shape in found.items():
+            layers.setdefault((re.sub(r"\.layers\.\d+\.", ".layers.*.", name), shape), []).append(name)
+        lines += [f"  {pattern} {'x'.join(map(str, shape))} {len(names)}" for (pattern, shape), names in layers.items()]
+        print(f"{path.stem}: {total:,}")
+    (CONFIGS / "parameters.txt").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
