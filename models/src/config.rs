@@ -248,8 +248,7 @@ impl Keys {
         let value = self.get("layer_types")?;
         let known = |name: &&str| ["full_attention", "sliding_attention"].contains(name);
         let types = value.as_array().map(Vec::as_slice).unwrap_or_default().iter();
-        let types: Vec<String> =
-            types.filter_map(Value::as_str).filter(known).map(str::to_owned).collect();
+        let types: Vec<String> = types.filter_map(Value::as_str).filter(known).map(str::to_owned).collect();
         if types.len() != layers || value.as_array().map(Vec::len) != Some(layers) {
             self.refuse("layer_types", value, expected);
             return None;

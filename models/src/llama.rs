@@ -149,7 +149,13 @@ impl Defaults {
     /// Those of Llama, for sequences of this length.
     pub fn new(max_position_embeddings: usize) -> Self {
         let rope = RopeDefaults::new(max_position_embeddings);
-        Self { num_key_value_heads: None, head_dim: None, rms_norm_eps: 1e-6, tie_word_embeddings: false, rope }
+        Self {
+            num_key_value_heads: None,
+            head_dim: None,
+            rms_norm_eps: 1e-6,
+            tie_word_embeddings: false,
+            rope,
+        }
     }
 }
 
@@ -180,7 +186,8 @@ impl LlamaConfig {
         let num_attention_heads = keys.count("num_attention_heads");
         let num_key_value_heads = keys.nullable_count("num_key_value_heads", defaults.num_key_value_heads);
         let max_position_embeddings = keys.optional_count("max_position_embeddings");
-        let max_position_embeddings = max_position_embeddings.unwrap_or(defaults.rope.max_position_embeddings);
+        let max_position_embeddings =
+            max_position_embeddings.unwrap_or(defaults.rope.max_position_embeddings);
         let rope = RopeDefaults { max_position_embeddings, ..defaults.rope };
         let config = Self {
             vocab_size: keys.count("vocab_size"),

@@ -144,6 +144,9 @@ impl RopeParameters {
     /// Refuses what does not fit a head of `features` features. A head without any is refused where its size is
     /// computed.
     pub fn check(&self, keys: &Keys, features: usize) {
+        if self.partial_rotary_factor > 1.0 {
+            return keys.refuse("partial_rotary_factor", self.partial_rotary_factor, "at most 1");
+        }
         let rotated = self.rotated(features);
         let pairs = rotated.div_ceil(2);
         if features > 0 && (pairs == 0 || 2 * pairs > features) {
@@ -330,11 +333,7 @@ impl<'a> Outside<'a> {
             None => 1.0,
             Some(default) => {
                 let key = "partial_rotary_factor";
-                let found = agreed(key, nested.optional_number(key), (key, self.partial)).unwrap_or(default);
-                if found > 1.0 {
-                    nested.refuse(key, found, "at most 1");
-                }
-                found
+                agreed(key, nested.optional_number(key), (key, self.partial)).unwrap_or(default)
             }
         };
         let (new, old) = (nested.optional_text("rope_type"), nested.optional_text("type"));

@@ -56,3 +56,209 @@ fn s4_published_sizes_have_the_parameters_of_transformers() {
         println!("{name}: {total} parameters");
     }
 }
+
+/// A `config.json` of this architecture with four layers, and what is said besides.
+fn read(architecture: &str, said: Value) -> Result<ModelConfig, String> {
+    let mut keys = json!({
+        "architectures": [architecture], "vocab_size": 11, "hidden_size": 24, "intermediate_size": 10,
+        "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2,
+    });
+    keys.as_object_mut().unwrap().extend(said.as_object().unwrap().clone());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, keys.to_string()).unwrap();
+    ModelConfig::read(&path, &[])
+        .map_err(|error| error.to_string().replace(path.to_str().unwrap(), "config.json"))
+}
+
+/// How many positions each layer remembers, 0 for all.
+fn windows(architecture: &str, said: Value) -> Vec<usize> {
+    let config = read(architecture, said).unwrap();
+    let window = |layer| match &config {
+        ModelConfig::Gemma2(config) => config.window(layer),
+        ModelConfig::Mistral(config) => config.window(layer),
+        ModelConfig::Phi3(config) => config.window(layer),
+        ModelConfig::Qwen2(config) => config.window(layer),
+        ModelConfig::Qwen3(config) => config.window(layer),
+        ModelConfig::SmolLm3(config) => config.window(layer),
+        other => panic!("{other:?}"),
+    };
+    (0..4).map(|layer| window(layer).unwrap_or(0)).collect()
+}
+
+#[test]
+fn windows_are_those_of_transformers() {
+    const GEMMA2: &str = "Gemma2ForCausalLM";
+    assert_eq!(windows(GEMMA2, json!({})), [4096, 0, 4096, 0]);
+    let types = json!(["full_attention", "full_attention", "sliding_attention", "full_attention"]);
+    assert_eq!(windows(GEMMA2, json!({"layer_types": types, "sliding_window": 5})), [0, 0, 5, 0]);
+
+    // Without the key there is a window; null says that there is none.
+    assert_eq!(windows("MistralForCausalLM", json!({})), [4096; 4]);
+    assert_eq!(windows("MistralForCausalLM", json!({"sliding_window": null})), [0; 4]);
+    assert_eq!(windows("MistralForCausalLM", json!({"sliding_window": 7})), [7; 4]);
+    assert_eq!(windows("Phi3ForCausalLM", json!({})), [0; 4]);
+    assert_eq!(windows("Phi3ForCausalLM", json!({"sliding_window": 7})), [7; 4]);
+
+    for qwen in ["Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
+        let used = |said: Value| {
+            let mut keys = json!({"use_sliding_window": true});
+            keys.as_object_mut().unwrap().extend(said.as_object().unwrap().clone());
+            windows(qwen, keys)
+        };
+        assert_eq!(windows(qwen, json!({"sliding_window": 7, "max_window_layers": 2})), [0; 4], "{qwen}");
+        assert_eq!(used(json!({"sliding_window": 7, "max_window_layers": 3})), [0, 0, 0, 7], "{qwen}");
+        assert_eq!(used(json!({"max_window_layers": 0})), [4096; 4], "{qwen}");
+        assert_eq!(used(json!({"sliding_window": 7})), [0; 4], "{qwen}: the first 28 layers see all");
+        assert_eq!(used(json!({"layer_types": types, "sliding_window": 7})), [0, 0, 7, 0], "{qwen}");
+    }
+
+    const SMOL: &str = "SmolLM3ForCausalLM";
+    assert_eq!(windows(SMOL, json!({"sliding_window": 7})), [0; 4]);
+    assert_eq!(windows(SMOL, json!({"sliding_window": 7, "use_sliding_window": true})), [0, 0, 0, 7]);
+    let every_second = json!({"sliding_window": 7, "use_sliding_window": true, "no_rope_layer_interval": 2});
+    assert_eq!(windows(SMOL, every_second), [0, 7, 0, 7]);
+}
+
+#[test]
+fn layers_without_rope() {
+    let rotary = |said: Value| match read("SmolLM3ForCausalLM", said).unwrap() {
+        ModelConfig::SmolLm3(config) => config.rotary,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(rotary(json!({})), [true, true, true, false]);
+    assert_eq!(rotary(json!({"no_rope_layer_interval": 2})), [true, false, true, false]);
+    assert_eq!(rotary(json!({"no_rope_layers": [0, 1, 1, 0]})), [false, true, true, false]);
+}
+
+/// Where `config.json` is silent, what the family's configuration in transformers says.
+#[test]
+fn defaults_are_those_of_transformers() {
+    for (architecture, heads, features, epsilon, tied, longest, theta) in [
+        ("Gemma2ForCausalLM", 4, Some(256), 1e-6, true, 8192, 1e4),
+        ("MistralForCausalLM", 8, None, 1e-6, false, 131_072, 1e4),
+        ("Olmo2ForCausalLM", 6, None, 1e-5, false, 2048, 1e4),
+        ("Phi3ForCausalLM", 6, None, 1e-5, false, 4096, 1e4),
+        ("Qwen2ForCausalLM", 32, None, 1e-6, false, 32_768, 1e4),
+        ("Qwen3ForCausalLM", 32, Some(128), 1e-6, false, 32_768, 1e4),
+        ("SmolLM3ForCausalLM", 4, None, 1e-6, true, 32_768, 2e6),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = json!({
+            "architectures": [architecture], "vocab_size": 11, "hidden_size": 24, "intermediate_size": 10,
+            "num_hidden_layers": 4, "num_attention_heads": 6,
+        });
+        std::fs::write(folder.path().join("config.json"), keys.to_string()).unwrap();
+        let llama = match config(folder.path()) {
+            ModelConfig::Gemma2(config) => config.llama,
+            ModelConfig::Mistral(config) => config.llama,
+            ModelConfig::Olmo2(config) => config.llama,
+            ModelConfig::Phi3(config) => config.llama,
+            ModelConfig::Qwen2(config) => config.llama,
+            ModelConfig::Qwen3(config) => config.llama,
+            ModelConfig::SmolLm3(config) => config.llama,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((llama.num_key_value_heads, llama.head_dim), (heads, features), "{architecture}");
+        assert_eq!((llama.rms_norm_eps, llama.tie_word_embeddings), (epsilon, tied), "{architecture}");
+        assert_eq!((llama.max_position_embeddings, llama.rope.theta), (longest, theta), "{architecture}");
+    }
+}
+
+/// Phi-3's embedding in every spelling it was published with.
+#[test]
+fn phi_3_has_longrope() {
+    let factors = json!([1.0, 2.0]);
+    let new = json!({"rope_parameters": {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": factors,
+        "long_factor": factors, "original_max_position_embeddings": 4096}, "max_position_embeddings": 131_072});
+    let old = |name: &str| {
+        json!({"rope_theta": 10000.0, "original_max_position_embeddings": 4096, "max_position_embeddings": 131_072,
+            "rope_scaling": {"type": name, "short_factor": factors, "long_factor": factors}})
+    };
+    let read = |said: Value| match read("Phi3ForCausalLM", said).unwrap() {
+        ModelConfig::Phi3(config) => config.llama.rope,
+        other => panic!("{other:?}"),
+    };
+    let rope = read(new);
+    assert!(
+        matches!(rope.scaling, RopeScaling::LongRope { attention_factor, .. } if attention_factor > 1.19)
+    );
+    assert_eq!(read(old("longrope")), rope);
+    assert_eq!(read(old("su")), rope);
+    let partial = read(json!({"partial_rotary_factor": 0.5}));
+    assert_eq!((partial.partial_rotary_factor, partial.frequencies(8, 1).inv_freq.len()), (0.5, 2));
+}
+
+fn check(architecture: &str, said: Value, expected: Expect) {
+    expected.assert_eq(&read(architecture, said).expect_err("an error"));
+}
+
+#[test]
+fn m19_what_a_family_cannot_use_is_named() {
+    check(
+        "Qwen2ForCausalLM",
+        json!({"attention_bias": true}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `attention_bias` is not a known key; `--allow-config-key attention_bias` proceeds without it"#]],
+    );
+    check(
+        "Qwen3ForCausalLM",
+        json!({"use_sliding_window": true, "sliding_window": null, "layer_types": ["sliding_attention",
+            "full_attention", "full_attention", "full_attention"]}),
+        expect![[r#"
+            `config.json`: 1 problem(s)
+              `sliding_window` is null, expected a positive integer: some layers look through a window"#]],
+    );
+    check(
+        "SmolLM3ForCausalLM",
+        json!({"no_rope_layers": [1, 1, 0]}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `no_rope_layers` is [1,1,0], expected a list of 0 or 1 for each of 4 layers"#]],
+    );
+    check(
+        "SmolLM3ForCausalLM",
+        json!({"no_rope_layers": [1, 1, 2, 0]}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `no_rope_layers` is [1,1,2,0], expected a list of 0 or 1 for each of 4 layers"#]],
+    );
+    check(
+        "Phi3ForCausalLM",
+        json!({"rope_scaling": {"type": "linear", "factor": 2.0}}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `rope_scaling` is of another type, expected null or of type longrope"#]],
+    );
+    check(
+        "Phi3ForCausalLM",
+        json!({"partial_rotary_factor": 1.5}),
+        expect![[r#"
+            `config.json`: 1 problem(s)
+              `partial_rotary_factor` is 1.5, expected at most 1"#]],
+    );
+    check(
+        "Gemma2ForCausalLM",
+        json!({"use_bidirectional_attention": true, "attn_logit_softcapping": 0}),
+        expect![[r#"
+            `config.json`: 2 problem(s)
+              `use_bidirectional_attention` is true, expected false
+              `attn_logit_softcapping` is 0, expected a positive number"#]],
+    );
+    check(
+        "Olmo2ForCausalLM",
+        json!({"sliding_window": 7, "layer_types": ["full_attention"]}),
+        expect![[r#"
+        `config.json`: 2 problem(s)
+          `sliding_window` is not a known key; `--allow-config-key sliding_window` proceeds without it
+          `layer_types` is not a known key; `--allow-config-key layer_types` proceeds without it"#]],
+    );
+    check(
+        "LlamaForCausalLM",
+        json!({"rope_interleaved": true}),
+        expect![[r#"
+        `config.json`: 1 problem(s)
+          `rope_interleaved` is true, expected false"#]],
+    );
+}
