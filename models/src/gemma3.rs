@@ -177,8 +177,11 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
 ];
 
 /// The text tower's keys in checkpoints with a vision tower: as published, and as transformers 5 saves them.
-const PREFIXES: &[(&str, &str)] =
-    &[("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.lm_head.", "lm_head.")];
+const PREFIXES: &[(&str, &str)] = &[
+    ("language_model.model.", "model."),
+    ("model.language_model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+];
 
 impl Gemma3Config {
     /// Reads `config.json`. Defaults are those of `Gemma3TextConfig` in transformers. `allowed` keys may be there
@@ -246,7 +249,12 @@ impl Gemma3Config {
 
     /// Tensors that a checkpoint may have beside the parameters.
     pub fn ignorable(&self) -> Vec<Ignorable> {
-        let towers = ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
+        let towers = [
+            "vision_tower.",
+            "multi_modal_projector.",
+            "model.vision_tower.",
+            "model.multi_modal_projector.",
+        ];
         let mut ignorable: Vec<Ignorable> = towers.map(Ignorable::Prefix).into();
         let (key, other) = ("lm_head.weight".into(), "model.embed_tokens.weight".into());
         ignorable.push(Ignorable::EqualTo { key, other });

@@ -286,7 +286,7 @@ fn vector_power(base: f32, exponent: f32) -> f32 {
     let e = libm::frexp(f64::from(base * (1.0 / 0.75))).1 - 1;
     let m = libm::scalbn(f64::from(base), -e);
     let x = (m - 1.0) / (m + 1.0);
-    let tail = x * x * series(x * x, &[0.240_320_35, 0.285_112_68, 0.400_007_99]) + 2.0 / 3.0;
+    let tail = x * x * series(x * x, &[0.240_320_35, 0.285_112_68, 0.400_008]) + 2.0 / 3.0;
     let log = f64::from(e) * std::f64::consts::LN_2 + 2.0 * x + x * x * x * tail;
     // exp(y) = 2^n · exp(y − n · log 2)
     let y = log * f64::from(exponent);

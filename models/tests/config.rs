@@ -189,10 +189,10 @@ fn m19_a_key_that_cannot_be_used_is_named() {
     check(
         json!({"vocab_size": "many", "rms_norm_eps": -1e-5, "mlp_bias": 0}),
         expect![[r#"
-        `config.json`: 3 problem(s)
-          `vocab_size` is "many", expected a positive integer
-          `rms_norm_eps` is -0.00001, expected a positive number
-          `mlp_bias` is 0, expected true or false"#]],
+            `config.json`: 3 problem(s)
+              `mlp_bias` is 0, expected true or false
+              `vocab_size` is "many", expected a positive integer
+              `rms_norm_eps` is -0.00001, expected a positive number"#]],
     );
     check(
         json!({"num_hidden_layers": 0}),

@@ -4,8 +4,8 @@
 mod support;
 
 use dsl::{
-    Attend, Bf16, Bool, CausalLm, EntryPoint, F16, F32, Float, I8, I32, Kv, KvCache, Mask, Position,
-    attend, model,
+    Attend, Bf16, Bool, CausalLm, EntryPoint, F16, F32, Float, I8, I32, Kv, KvCache, Mask, Position, attend,
+    model,
 };
 use lower::{expand, lower};
 use ops::ElementType;

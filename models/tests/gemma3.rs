@@ -79,7 +79,7 @@ fn caches_are_as_long_as_they_must() {
             let decode = traced.trace.entry(entry).unwrap();
             for (name, ty) in decode.inputs().into_iter().filter(|(_, ty)| ty.rank() == 4) {
                 let layer: usize = name[1..].parse().unwrap();
-                let slots = if (layer + 1) % 6 == 0 { context } else { context.min(512 + 128 - 1) };
+                let slots = if (layer + 1).is_multiple_of(6) { context } else { context.min(512 + 128 - 1) };
                 assert_eq!(ty.shape, [1, 1, slots, 256], "{entry} {name}");
             }
         }
