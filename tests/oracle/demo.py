@@ -1,4 +1,4 @@
-"""Goldens of the shipped model: 64 prompts × 48 tokens, of which 16 come from outside the story generator."""
+"""Goldens of a shipped model: 64 prompts × 48 tokens, of which 16 come from outside the story generator."""
 
 import itertools
 import random
@@ -61,7 +61,8 @@ def encode(tokenizer, entry):
 
 
 def write(directory, fixtures):
-    start = time.time()
+    """The golden of the model in `directory`, named as that is."""
+    start, name = time.time(), directory.name
     tokenizer, model = AutoTokenizer.from_pretrained(directory), load(directory)
     heads, tensors = [], []
     for entry in texts():
@@ -71,22 +72,24 @@ def write(directory, fixtures):
         logits, tokens = greedy(model, ids, STEPS)
         distance = gap(logits, ids)
         if distance < NEAR_TIE:
-            print(f"demo: left out, a near tie of {distance:.1e}: {entry}")
+            print(f"{name}: left out, a near tie of {distance:.1e}: {entry}")
             continue
         full = len(heads) < FULL
         text = tokenizer.decode(tokens, skip_special_tokens=True)
         heads.append({**entry, "prompt_tokens": ids, "tokens": tokens, "text": text, "min_gap": distance, "full": full})
         tensors.append({**({"logits": logits} if full else {}), **digest(logits)})
     write_golden(
-        fixtures / "demo.json", tensors, heads, name="demo", seed=64, storage="bf16", vocab_size=model.config.vocab_size, chunk=64,
+        fixtures / f"{name}.json", tensors, heads, name=name, seed=64, storage="bf16", vocab_size=model.config.vocab_size, chunk=64,
         context=model.config.max_position_embeddings,
     )
     distinct = [len(set(h["tokens"])) for h in heads]
     lengths = [len(h["prompt_tokens"]) for h in heads]
     worst = min(heads, key=lambda h: h["min_gap"])
-    size = sum((fixtures / name).stat().st_size for name in ("demo.json", "demo.safetensors"))
-    print(f"demo: {len(heads)} prompts of {min(lengths)} to {max(lengths)} tokens, {len(set(map(tuple, (h['tokens'] for h in heads))))} distinct outputs")
-    print(f"demo: {sum(d >= 16 for d in distinct)} of {len(heads)} outputs have at least 16 distinct tokens (median {int(np.median(distinct))})")
-    print(f"demo: smallest gap {worst['min_gap']:.2e} after {worst['prompt_tokens'][-5:]}, {size / 1e3:.0f} kB, {time.time() - start:.1f} s")
+    size = sum((fixtures / file).stat().st_size for file in (f"{name}.json", f"{name}.safetensors"))
+    print(f"{name}: {len(heads)} prompts of {min(lengths)} to {max(lengths)} tokens, {len(set(map(tuple, (h['tokens'] for h in heads))))} distinct outputs")
+    print(f"{name}: {sum(d >= 16 for d in distinct)} of {len(heads)} outputs have at least 16 distinct tokens (median {int(np.median(distinct))})")
+    print(f"{name}: smallest gap {worst['min_gap']:.2e} after {worst['prompt_tokens'][-5:]}, {size / 1e3:.0f} kB, {time.time() - start:.1f} s")
     assert len(heads) == COUNT and sum(h.get("outside", False) for h in heads) == 16
     assert sum(d >= 16 for d in distinct) >= 56, "too many outputs repeat themselves"
+    if window := getattr(model.config, "sliding_window", None):
+        assert sum(length >= 3 * window for length in lengths) >= 16, "too few prompts leave the window behind"

@@ -1,4 +1,4 @@
-"""Write the committed fixtures: `python make_goldens.py [demo] [random] [bf16] [ops] [rope]` (all of them without arguments)."""
+"""Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [bf16] [ops] [rope]` (all of them without arguments)."""
 
 import shutil
 import sys
@@ -9,6 +9,7 @@ from golden import write_case
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
+SHIPPED = ["demo", "demo-gemma3"]
 CHUNK, CONTEXT = 8, 40
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
@@ -45,7 +46,7 @@ def bf16_model():
 
 
 def main():
-    parts = sys.argv[1:] or ["random", "bf16", "ops", "rope", "demo"]
+    parts = sys.argv[1:] or ["random", "bf16", "ops", "rope", *SHIPPED]
     if "random" in parts:
         random_models()
     if "bf16" in parts:
@@ -58,10 +59,11 @@ def main():
         import rope
 
         rope.write(FIXTURES / "rope")
-    if "demo" in parts:
-        import demo
+    for shipped in SHIPPED:
+        if shipped in parts:
+            import demo
 
-        demo.write(ROOT / "demo", FIXTURES)
+            demo.write(ROOT / shipped, FIXTURES)
 
 
 if __name__ == "__main__":
