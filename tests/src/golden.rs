@@ -16,7 +16,7 @@ use tracewright::load;
 use tracewright::lower::{self, Module};
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
-use tracewright::runtime::{self, Cache, CompileOptions, Compiler, Device, Program, Runtime};
+use tracewright::runtime::{Compiler, Device, Program, Runtime, Target};
 use tracewright::trace::Trace;
 use tracewright::{Plan, PlanError};
 
@@ -241,12 +241,11 @@ pub fn build(
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = ["bin", "Scripts"].map(|folder| environment.join(folder)).into_iter();
     let compiler = Compiler::find(None, &folders.chain(std::env::split_paths(&path)).collect::<Vec<_>>())?;
-    let text = runtime::Module { text: &module.text, text_without_locs: &module.text_without_locs };
-    let cache = Cache::new(repository().join(".tracewright/cache/modules"));
+    let options = load::compile_options(&module, &compiler, Target::default())?;
     // One at a time: several tests want the same module, and the second finds it in the cache.
     static COMPILING: Mutex<()> = Mutex::new(());
     let compiling = COMPILING.lock();
-    let compiled = runtime::compile(&compiler, &text, &CompileOptions::default(), &cache)?;
+    let compiled = load::compile(&module, &compiler, &options, &repository().join(".tracewright/cache"))?;
     drop(compiling);
 
     // The calling thread alone: these models are too small to share.
