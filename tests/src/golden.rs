@@ -96,9 +96,10 @@ impl Golden {
         Self::of(&repository().join("tests/fixtures").join(name))
     }
 
-    /// The golden of the shipped model.
-    pub fn demo() -> Result<Self> {
-        Self::open(&repository().join("demo"), &repository().join("tests/fixtures/demo.json"))
+    /// The golden of a shipped model: `demo`, `demo-gemma3`.
+    pub fn shipped(name: &str) -> Result<Self> {
+        let json = repository().join("tests/fixtures").join(name).with_extension("json");
+        Self::open(&repository().join(name), &json)
     }
 
     /// What is known of the logits of a prompt's positions.

@@ -45,7 +45,7 @@ fn check(golden: &Golden, context: usize, prompts: &[&Prompt]) {
 
 #[test]
 fn k17_a_ragged_batch_gives_the_tokens_of_single_runs() {
-    let golden = Golden::demo().unwrap();
+    let golden = Golden::shipped("demo").unwrap();
     let prompts: Vec<&Prompt> = golden.prompts.iter().take(3 * BATCH - 1).collect();
     let length = |prompt: &&Prompt| prompt.prompt_tokens.len();
     assert!(prompts.iter().map(length).max() > prompts.iter().map(length).min());

@@ -46,9 +46,9 @@ fn go_on(_: u32) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-#[test]
-fn m3_the_shipped_model_is_token_exact() {
-    let golden = Golden::demo().unwrap();
+/// Tokens, logits and text of a shipped model are those of transformers, for all of its golden's prompts.
+fn shipped(name: &str) -> Golden {
+    let golden = Golden::shipped(name).unwrap();
     let (steps, prompts) = (48, &golden.prompts);
     assert_eq!(prompts.len(), 64);
     assert!(prompts.iter().all(|p| p.tokens.len() == steps));
@@ -60,8 +60,8 @@ fn m3_the_shipped_model_is_token_exact() {
     let sizes = Sizes { context: longest.next_power_of_two(), ..Sizes::of(&golden) };
     let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
     let report = check(&golden, &subject).unwrap();
-    show(format_args!("demo: {report}"));
-    assert!(report.passes(), "{report}");
+    show(format_args!("{name}: {report}"));
+    assert!(report.passes(), "{name}: {report}");
 
     let tokenizer = Tokenizer::load(&golden.model).unwrap().unwrap();
     for prompt in prompts {
@@ -70,6 +70,12 @@ fn m3_the_shipped_model_is_token_exact() {
         }
         assert_eq!(&tokenizer.decode(&prompt.tokens).unwrap(), prompt.text.as_ref().unwrap());
     }
+    golden
+}
+
+#[test]
+fn m3_the_shipped_model_is_token_exact() {
+    shipped("demo");
 }
 
 #[test]
