@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 transformers.utils.logging.disable_progress_bar()
 # The models are too small to share: a second thread only waits.
@@ -23,35 +23,57 @@ NEAR_TIE = 2e-4
 STORAGE = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
-def write_checkpoint(out, seed, storage="f32", published=False, shard="1GB", drop=(), **config):
+# What transformers 4 wrote where transformers 5 has one object for each type of layer.
+PUBLISHED_BASE = {"sliding_attention": "rope_local_base_freq", "full_attention": "rope_theta"}
+
+
+def publish(keys):
+    """config.json of a text model as transformers 4 spelled it."""
+    rope = keys.pop("rope_parameters")
+    for layer_type, base in PUBLISHED_BASE.items() if "full_attention" in rope else [(None, "rope_theta")]:
+        scaling = dict(rope[layer_type] if layer_type else rope)
+        keys[base] = scaling.pop("rope_theta")
+        if "partial_rotary_factor" in scaling:
+            keys["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
+        if base == "rope_theta":
+            keys["rope_scaling"] = None if scaling["rope_type"] == "default" else scaling
+    keys["torch_dtype"] = keys.pop("dtype")
+    keys["transformers_version"] = "4.45.0"
+    return dict(sorted(keys.items()))
+
+
+@torch.no_grad()
+def spread(model):
+    """Weights so far apart that tokens differ."""
+    for name, p in model.named_parameters():
+        # Norms of the Gemmas multiply by 1 + w, where others have begun at 1: w begins at 0.
+        p.mul_(3.0)
+        if "norm" in name or "bias" in name:
+            p.add_(0.1 * torch.randn_like(p))
+    return model
+
+
+def write_checkpoint(out, seed, model_type="llama", storage="f32", published=False, shard="1GB", drop=(), add=(), **config):
     """A fresh model whose weights are spread so that its tokens differ, saved as an HF directory.
 
-    `published` rewrites config.json as transformers 4 spelled it; `drop` removes keys that have a derived default.
+    `published` rewrites config.json as transformers 4 spelled it; `drop` removes keys that have a derived default, `add`
+    adds some that the published files have.
     """
     torch.manual_seed(seed)
-    config = LlamaConfig(bos_token_id=1, eos_token_id=2, **config)
-    model = LlamaForCausalLM(config)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.mul_(3.0)
-            if "norm" in name or "bias" in name:
-                p.add_(0.1 * torch.randn_like(p))
+    config = CONFIG_MAPPING[model_type](**{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None, **config})
+    model = spread(AutoModelForCausalLM.from_config(config))
     model.to(STORAGE[storage]).save_pretrained(out, max_shard_size=shard)
     (out / "generation_config.json").unlink(missing_ok=True)
     path = out / "config.json"
-    keys = {k: v for k, v in json.loads(path.read_text()).items() if k not in drop}
+    keys = json.loads(path.read_text())
     if published:
-        rope = keys.pop("rope_parameters")
-        keys["rope_theta"] = rope.pop("rope_theta")
-        keys["rope_scaling"] = None if rope["rope_type"] == "default" else rope
-        keys["torch_dtype"] = keys.pop("dtype")
-        keys["transformers_version"] = "4.45.0"
-        keys = dict(sorted(keys.items()))
+        keys = publish(keys)
+    keys = {k: v for k, v in keys.items() if k not in drop} | dict(add)
     path.write_text(json.dumps(keys, indent=2) + "\n")
 
 
 def load(directory, dtype=torch.float32):
-    return LlamaForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="eager").eval()
+    return AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="eager").eval()
 
 
 @torch.no_grad()
@@ -94,12 +116,13 @@ def write_case(out, seed, chunk, context, lengths, steps=8, bf16=False, **checkp
     out.mkdir(parents=True, exist_ok=True)
     write_checkpoint(out, seed, **checkpoint)
     model, rng = load(out), random.Random(seed)
+    vocabulary = model.config.get_text_config().vocab_size
     half = load(out, torch.bfloat16) if bf16 else None
     prompts, tensors = [], []
     for length in lengths:
         distance = 0.0
         while distance < NEAR_TIE:
-            prompt = [rng.randrange(model.config.vocab_size) for _ in range(length)]
+            prompt = [rng.randrange(vocabulary) for _ in range(length)]
             logits, tokens = greedy(model, prompt, min(steps, context - length + 1))
             distance = gap(logits, prompt)
         entry = {"logits": logits}
@@ -109,6 +132,6 @@ def write_case(out, seed, chunk, context, lengths, steps=8, bf16=False, **checkp
         tensors.append(entry)
     write_golden(
         out / "golden.json", tensors, prompts, name=out.name, seed=seed, storage=checkpoint.get("storage", "f32"),
-        vocab_size=model.config.vocab_size, chunk=chunk, context=context,
+        vocab_size=vocabulary, chunk=chunk, context=context,
     )
     return prompts
