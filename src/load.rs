@@ -121,11 +121,7 @@ pub enum LoadError {
 /// # Errors
 /// Everything in which the checkpoint differs from what the trace asks for, before anything slow begins; or the
 /// first stage that fails.
-pub fn load(
-    traced: &Traced,
-    checkpoint: &Checkpoint,
-    options: LoadOptions<'_>,
-) -> Result<Loaded, LoadError> {
+pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Loaded, LoadError> {
     let LoadOptions { compiler, cache, device, ignorable, watch } = options;
     let mut silent = |_| ControlFlow::Continue(());
     let watch: Watch<'_> = watch.unwrap_or(&mut silent);

@@ -67,7 +67,8 @@ impl RandomTensor<'_> {
         let is_factor = self.ty.rank() == 1 && self.key.contains("norm") && !self.key.ends_with("bias");
         let centre = if is_factor { 1.0 } else { 0.0 };
         // A matrix's deviation is 1/√inputs, so that activations keep their size and tokens differ; a vector's is 0.1.
-        let variance = if self.ty.rank() < 2 { 0.01 } else { 1.0 / self.ty.shape[self.ty.rank() - 1].max(1) as f32 };
+        let variance =
+            if self.ty.rank() < 2 { 0.01 } else { 1.0 / self.ty.shape[self.ty.rank() - 1].max(1) as f32 };
         let half_width = (3.0 * variance).sqrt();
         let mut bytes = vec![0; self.ty.bytes()];
         let (element, mut pool, mut left) = (self.ty.element, 0u64, 0);

@@ -31,9 +31,13 @@ fn read(path: &str) -> String {
 /// The chapter's blocks: what stands behind the fence, and the text.
 fn blocks() -> Vec<(String, String)> {
     let readme = read("README.md");
-    let chapter = readme.split("\n## ").find(|chapter| chapter.starts_with("Your own architecture\n")).unwrap();
+    let chapter =
+        readme.split("\n## ").find(|chapter| chapter.starts_with("Your own architecture\n")).unwrap();
     let fenced = chapter.split("```").skip(1).step_by(2);
-    fenced.map(|block| block.split_once('\n').unwrap()).map(|(kind, text)| (kind.into(), text.into())).collect()
+    fenced
+        .map(|block| block.split_once('\n').unwrap())
+        .map(|(kind, text)| (kind.into(), text.into()))
+        .collect()
 }
 
 fn block(kind: &str) -> String {
@@ -47,7 +51,8 @@ fn made() -> (tempfile::TempDir, PathBuf, Config, Traced) {
     let config = Config::read(&given).unwrap();
     let traced = Parallel::<F32>::trace(&config, &EntryPoint::all(1, 16, config.context)).unwrap();
     let model = out.path().join("model");
-    write_random(&given, &traced.trace.parameters().unwrap(), 1, &model, &|_| ControlFlow::Continue(())).unwrap();
+    write_random(&given, &traced.trace.parameters().unwrap(), 1, &model, &|_| ControlFlow::Continue(()))
+        .unwrap();
     (out, model, config, traced)
 }
 
