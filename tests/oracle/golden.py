@@ -21,55 +21,59 @@ REFERENCE = f"transformers {transformers.__version__}, torch {torch.__version__.
 # A choice closer than this may be decided by the order of a sum; random prompts that meet one are drawn again.
 NEAR_TIE = 2e-4
 STORAGE = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-
-
 # What transformers 4 wrote where transformers 5 has one object for each type of layer.
 PUBLISHED_BASE = {"sliding_attention": "rope_local_base_freq", "full_attention": "rope_theta"}
 
 
 def publish(keys):
-    """config.json of a text model as transformers 4 spelled it."""
-    rope = keys.pop("rope_parameters")
+    """Rewrites the keys of config.json as transformers 4 spelled them."""
+    text = keys.get("text_config", keys)
+    rope = text.pop("rope_parameters")
     for layer_type, base in PUBLISHED_BASE.items() if "full_attention" in rope else [(None, "rope_theta")]:
         scaling = dict(rope[layer_type] if layer_type else rope)
-        keys[base] = scaling.pop("rope_theta")
+        text[base] = scaling.pop("rope_theta")
         if "partial_rotary_factor" in scaling:
-            keys["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
+            text["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
         if base == "rope_theta":
-            keys["rope_scaling"] = None if scaling["rope_type"] == "default" else scaling
+            text["rope_scaling"] = None if scaling["rope_type"] == "default" else scaling
     keys["torch_dtype"] = keys.pop("dtype")
     keys["transformers_version"] = "4.45.0"
-    return dict(sorted(keys.items()))
 
 
 @torch.no_grad()
 def spread(model):
     """Weights so far apart that tokens differ."""
     for name, p in model.named_parameters():
-        # Norms of the Gemmas multiply by 1 + w, where others have begun at 1: w begins at 0.
-        p.mul_(3.0)
+        if p.any() or not name.endswith("norm.weight"):
+            p.mul_(3.0)
+        else:
+            p.add_(2.0)  # A Gemma's norm multiplies by 1 + w, and w begins at 0: it is the sum that becomes 3.
         if "norm" in name or "bias" in name:
             p.add_(0.1 * torch.randn_like(p))
     return model
 
 
-def write_checkpoint(out, seed, model_type="llama", storage="f32", published=False, shard="1GB", drop=(), add=(), **config):
+def write_checkpoint(out, seed, model_type="llama", storage="f32", published=False, shard="1GB", drop=(), add=None, **config):
     """A fresh model whose weights are spread so that its tokens differ, saved as an HF directory.
 
     `published` rewrites config.json as transformers 4 spelled it; `drop` removes keys that have a derived default, `add`
     adds some that the published files have.
     """
     torch.manual_seed(seed)
-    config = CONFIG_MAPPING[model_type](**{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None, **config})
+    config.get("text_config", config).update(bos_token_id=1, eos_token_id=2, pad_token_id=None)
+    config = CONFIG_MAPPING[model_type](**config)
     model = spread(AutoModelForCausalLM.from_config(config))
     model.to(STORAGE[storage]).save_pretrained(out, max_shard_size=shard)
     (out / "generation_config.json").unlink(missing_ok=True)
     path = out / "config.json"
     keys = json.loads(path.read_text())
+    text = keys.get("text_config", keys)
+    for key in drop:
+        text.pop(key, None)
+    text.update(add or {})
     if published:
-        keys = publish(keys)
-    keys = {k: v for k, v in keys.items() if k not in drop} | dict(add)
-    path.write_text(json.dumps(keys, indent=2) + "\n")
+        publish(keys)
+    path.write_text(json.dumps(keys, indent=2, sort_keys=True) + "\n")
 
 
 def load(directory, dtype=torch.float32):

@@ -1,4 +1,5 @@
-"""Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [bf16] [ops] [rope]` (all of them without arguments)."""
+"""Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [NAME …] [bf16] [ops] [rope]`, where NAME is
+one of the random ones; all of them without arguments."""
 
 import shutil
 import sys
@@ -28,14 +29,96 @@ RANDOM = {
 }
 
 
-def random_models():
+SLIDING, FULL = "sliding_attention", "full_attention"
+# Layers of a few kB, so that there can be enough of them for a pattern. Where a family has no head size, it is 10.
+SMALL = dict(
+    vocab_size=131, hidden_size=60, num_attention_heads=6, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=77, max_position_embeddings=64, storage="bf16",
+)
+GEMMA3 = SMALL | dict(model_type="gemma3_text", hidden_size=42, head_dim=8, query_pre_attn_scalar=20, intermediate_size=53, num_hidden_layers=6, sliding_window=6)
+# Keys that the published files of transformers 4 have not.
+DERIVED = ("layer_types", "_sliding_window_pattern", "use_bidirectional_attention")
+
+
+def bases(local, full, **scaling):
+    """The rotary embeddings of a Gemma 3."""
+    return {SLIDING: {"rope_type": "default", "rope_theta": local}, FULL: {"rope_type": "default", "rope_theta": full, **scaling}}
+
+
+def default_rope(theta, **keys):
+    return {"rope_type": "default", "rope_theta": theta, **keys}
+
+
+FAMILIES = {
+    # Five sliding layers to one that sees all, which `layer_types` puts elsewhere than the pattern would.
+    "gemma3-a": GEMMA3 | dict(layer_types=[SLIDING] * 3 + [FULL] + [SLIDING] * 2, rope_parameters=bases(100.0, 50000.0)),
+    "gemma3-b": GEMMA3 | dict(
+        vocab_size=149, hidden_size=45, num_attention_heads=5, num_key_value_heads=1, head_dim=10, num_hidden_layers=4, query_pre_attn_scalar=17, sliding_window=7, storage="f16",
+        final_logit_softcapping=3.0, rope_parameters=bases(200.0, 20000.0, rope_type="linear", factor=8.0),
+        sliding_window_pattern=3, published=True, drop=DERIVED, add={"sliding_window_pattern": 3, "cache_implementation": "hybrid"},
+    ),
+    # The text tower of a network that sees: a prefix, and tensors that text does not need.
+    "gemma3-4b-tower": dict(
+        model_type="gemma3", storage="bf16", mm_tokens_per_image=1, published=True, drop=DERIVED, add={"sliding_window_pattern": 2},
+        vision_config=dict(hidden_size=8, intermediate_size=10, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4),
+        text_config={k: v for k, v in GEMMA3.items() if k not in ("model_type", "storage")} | dict(
+            num_hidden_layers=3, sliding_window_pattern=2, rope_parameters=bases(300.0, 30000.0, rope_type="linear", factor=8.0),
+        ),
+    ),
+    "gemma2": SMALL | dict(
+        model_type="gemma2", hidden_size=42, head_dim=16, num_hidden_layers=3, intermediate_size=65, query_pre_attn_scalar=11, sliding_window=6,
+        attn_logit_softcapping=3.0, final_logit_softcapping=3.5, published=True, drop=DERIVED, add={"hidden_act": "gelu_pytorch_tanh", "cache_implementation": "hybrid"},
+    ),
+    "mistral": SMALL | dict(model_type="mistral", head_dim=14, sliding_window=6, published=True),
+    "mistral-full": SMALL | dict(model_type="mistral", head_dim=None, sliding_window=None, tie_word_embeddings=True, storage="f16", drop=("head_dim",)),
+    # The published files name a window that is not used.
+    "qwen2": SMALL | dict(model_type="qwen2", tie_word_embeddings=True, published=True, drop=DERIVED, add={"sliding_window": 5, "use_sliding_window": False, "max_window_layers": 1}),
+    "qwen2-sliding": SMALL | dict(
+        model_type="qwen2", use_sliding_window=True, sliding_window=5, max_window_layers=1, num_hidden_layers=3, intermediate_size=50, layer_types=[SLIDING, FULL, SLIDING],
+    ),
+    "qwen3": SMALL | dict(
+        model_type="qwen3", head_dim=14, num_hidden_layers=3, intermediate_size=50, use_sliding_window=True, sliding_window=7, max_window_layers=2, attention_bias=True, published=True, drop=DERIVED,
+    ),
+    # Where the list says 1, there is a rotary embedding; where it says 0, a window.
+    "smollm3": SMALL | dict(
+        model_type="smollm3", num_hidden_layers=3, intermediate_size=40, no_rope_layers=[0, 1, 1], use_sliding_window=True, sliding_window=6, rope_parameters=default_rope(3000.0),
+    ),
+    "smollm3-interval": SMALL | dict(
+        model_type="smollm3", num_hidden_layers=3, intermediate_size=40, no_rope_layer_interval=2, tie_word_embeddings=False, published=True, drop=("layer_types", "no_rope_layers"), storage="f16",
+    ),
+    "olmo2": SMALL | dict(model_type="olmo2", rms_norm_eps=1e-6, rope_parameters=default_rope(500000.0), published=True),
+    "phi3": SMALL | dict(model_type="phi3", num_key_value_heads=3, sliding_window=9, original_max_position_embeddings=64, published=True),
+    # All prompts are longer than the original context: the long factors hold from their first position on.
+    "phi3-longrope": SMALL | dict(
+        model_type="phi3", original_max_position_embeddings=4, published=True, storage="f16",
+        rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.3, 1.7, 2.1], "long_factor": [1.0, 1.5, 3.0, 7.0, 11.0]},
+    ),
+    "phi3-partial": SMALL | dict(
+        model_type="phi3", num_attention_heads=5, num_key_value_heads=1, original_max_position_embeddings=64, rope_parameters=default_rope(1000.0, partial_rotary_factor=0.5),
+    ),
+    "llama-linear": SMALL | dict(head_dim=14, num_hidden_layers=1, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 3.0}, published=True),
+    "llama-yarn": SMALL | dict(
+        head_dim=14, num_hidden_layers=1, rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16},
+    ),
+    # Up to the longest sequence of training the base stays as it is.
+    "llama-dynamic": SMALL | dict(head_dim=14, num_hidden_layers=1, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}, published=True),
+}
+# Decoded far enough to leave several windows behind.
+STEPS = 20
+
+
+def random_models(names):
     lengths = [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, CONTEXT - 1, CONTEXT]
-    for seed, (name, change) in enumerate(RANDOM.items(), start=1):
+    llamas = [(seed, name, {**BASE, **change}) for seed, (name, change) in enumerate(RANDOM.items(), start=1)]
+    others = [(seed, name, {**change, "steps": STEPS}) for seed, (name, change) in enumerate(FAMILIES.items(), start=11)]
+    for seed, name, config in llamas + others:
+        if name not in names:
+            continue
         start, out = time.time(), FIXTURES / name
         shutil.rmtree(out, ignore_errors=True)
-        prompts = write_case(out, seed, CHUNK, CONTEXT, lengths, **{**BASE, **change})
+        prompts = write_case(out, seed, CHUNK, CONTEXT, lengths, **config)
         size = sum(f.stat().st_size for f in out.iterdir())
-        print(f"{name}: smallest gap {min(p['min_gap'] for p in prompts):.2e}, {size / 1e3:.0f} kB, {time.time() - start:.1f} s", flush=True)
+        distinct = [len(set(p["tokens"])) for p in prompts]
+        print(f"{name}: smallest gap {min(p['min_gap'] for p in prompts):.2e}, distinct tokens {distinct}, {size / 1e3:.0f} kB, {time.time() - start:.1f} s", flush=True)
 
 
 def bf16_model():
@@ -47,8 +130,7 @@ def bf16_model():
 
 def main():
     parts = sys.argv[1:] or ["random", "bf16", "ops", "rope", *SHIPPED]
-    if "random" in parts:
-        random_models()
+    random_models({*RANDOM, *FAMILIES} if "random" in parts else parts)
     if "bf16" in parts:
         bf16_model()
     if "ops" in parts:
