@@ -147,7 +147,8 @@ fn record<M: CausalLm>(model: &M, entry: &EntryPoint, chunk: usize) {
     ));
     let start = Tensor::new(input("start".into(), ElementType::I32, &[], &[]));
     let count = Tensor::new(input("count".into(), ElementType::I32, &[], &[]));
-    let pad = (entry.batch > 1).then(|| Tensor::new(input("pad".into(), ElementType::I32, &[entry.batch], &["B"])));
+    let pad =
+        (entry.batch > 1).then(|| Tensor::new(input("pad".into(), ElementType::I32, &[entry.batch], &["B"])));
     let mut layers = Vec::new();
     for (i, layer) in model.cache_layers().into_iter().enumerate() {
         let ring = layer.window.map(|window| window + chunk - 1).filter(|&slots| slots < entry.context);

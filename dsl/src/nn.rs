@@ -214,10 +214,9 @@ impl<T: Float> Attend<T> {
         let cos = Tensor::<T>::constant(table(RopePart::Cos), &axes);
         let sin = Tensor::<T>::constant(table(RopePart::Sin), &axes);
         let (cos, sin) = match at.pad {
-            None => (
-                cos.dynamic_narrow(queries, at.start, length),
-                sin.dynamic_narrow(queries, at.start, length),
-            ),
+            None => {
+                (cos.dynamic_narrow(queries, at.start, length), sin.dynamic_narrow(queries, at.start, length))
+            }
             Some(pad) => {
                 // Positions count from each sequence's first token; what stands before it is never seen.
                 let slots = Tensor::<I32>::iota(queries, length) + at.start;
@@ -298,7 +297,10 @@ impl<T: Float> Kv<T> {
                     // A chunk may run over the ring's end: every slot takes the new row that falls on it, if one does.
                     let slot = Tensor::<I32>::iota(RING, slots.extent) - at.start;
                     // Both are below 2³⁰, so the dividend stays positive and in range.
-                    let row = modulo(slot + (i32::MAX as usize / 2 / slots.extent * slots.extent) as f64, slots.extent);
+                    let row = modulo(
+                        slot + (i32::MAX as usize / 2 / slots.extent * slots.extent) as f64,
+                        slots.extent,
+                    );
                     let is_new = row.less(row.filled(length as f64));
                     let rows = new.picked(added.axis, row.minimum(row.filled(length as f64 - 1.0)), place);
                     is_new.select(rows, *cache)
@@ -327,7 +329,9 @@ impl<T: Float> Tensor<T> {
         let ([added], [replaced]) = (&added[..], &replaced[..]) else {
             let named = |dims| NamedType { element: T::TYPE, dims };
             let op = "append to a KV cache";
-            tracer::with(|t| t.fail(TraceErrorKind::Axes { op, left: named(slots), right: named(rows) }, place));
+            tracer::with(|t| {
+                t.fail(TraceErrorKind::Axes { op, left: named(slots), right: named(rows) }, place)
+            });
             return None;
         };
         let order = slots.iter().map(|d| if d.axis == replaced.axis { added.axis } else { d.axis });
@@ -480,7 +484,9 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
         let (mut lengths, mut added) = (at.mask.lengths.iter(), at.mask.added.iter());
         for term in &at.mask.terms {
             match term {
-                MaskTerm::Additive => operands.extend(added.next().map(|mask| placed(t, mask.raw, &scores, place))),
+                MaskTerm::Additive => {
+                    operands.extend(added.next().map(|mask| placed(t, mask.raw, &scores, place)))
+                }
                 term if term.has_operand() => operands.extend(lengths.next().map(|lengths| lengths.raw)),
                 _ => {}
             }

@@ -119,7 +119,10 @@ impl<'a> Batch<'a> {
                 last[i] = token;
                 all[i].tokens.push(token);
                 if on_token(i, token).is_break() {
-                    finish.iter_mut().filter(|finish| finish.is_none()).for_each(|f| *f = Some(Finish::Cancelled));
+                    finish
+                        .iter_mut()
+                        .filter(|finish| finish.is_none())
+                        .for_each(|f| *f = Some(Finish::Cancelled));
                 } else if all[i].tokens.len() == options.max_tokens {
                     finish[i] = Some(Finish::Length);
                 }

@@ -117,7 +117,9 @@ pub enum Error {
         found: f32,
     },
     /// Another number of sequences than the program takes.
-    #[error("{found} sequences for a program that takes {batch} at once; build the program for a batch of {found}")]
+    #[error(
+        "{found} sequences for a program that takes {batch} at once; build the program for a batch of {found}"
+    )]
     Batch {
         /// How many there are.
         found: usize,

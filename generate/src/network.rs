@@ -45,7 +45,8 @@ impl Network {
             |name: &'static str| find(name).ok_or(Error::EntryPoint { name, why: "is missing".into() });
         let refuse = |name: &'static str, why: String| Error::EntryPoint { name, why };
         let (prefill, decode) = (signature("prefill")?, signature("decode")?);
-        let batch = prefill.arguments.first().and_then(|tokens| tokens.ty.shape.first()).copied().unwrap_or(1);
+        let batch =
+            prefill.arguments.first().and_then(|tokens| tokens.ty.shape.first()).copied().unwrap_or(1);
         let state_of = |s: &Signature| -> Vec<TensorType> {
             s.arguments.iter().skip(before_state(batch)).map(|a| a.ty.clone()).collect()
         };
@@ -62,7 +63,8 @@ impl Network {
             };
             let ranks = [2, 0, 0, 1];
             let given = s.arguments.iter().take(before_state(batch)).zip(ranks);
-            if s.arguments.len() < before_state(batch) || !given.into_iter().all(|(a, rank)| integers(&a.ty, rank))
+            if s.arguments.len() < before_state(batch)
+                || !given.into_iter().all(|(a, rank)| integers(&a.ty, rank))
             {
                 let pad = if batch > 1 { format!(", pad: i32[{batch}]") } else { String::new() };
                 let expected = format!("(tokens: i32[{batch},S], start: i32, count: i32{pad}, state…)");

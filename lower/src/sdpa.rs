@@ -63,7 +63,8 @@ fn visible(
     let (queries, keys) = (shape[0], shape[1]);
     let each = |b: &Builder<'_>, lengths: &NodeId| b.ty(*lengths).rank() == 1;
     if terms.iter().any(|(term, operand)| {
-        matches!(term, MaskTerm::Padding | MaskTerm::Prefix) && operand.is_some_and(|lengths| each(b, &lengths))
+        matches!(term, MaskTerm::Padding | MaskTerm::Prefix)
+            && operand.is_some_and(|lengths| each(b, &lengths))
     }) {
         shape.insert(0, scores[0]);
     }
@@ -106,6 +107,7 @@ fn visible(
         let written = compare(b, zero, Direction::Le, key)?;
         require(b, written)?;
     }
+    let padding = terms.iter().find(|(term, _)| *term == MaskTerm::Padding).and_then(|(_, lengths)| *lengths);
     for (term, operand) in terms {
         let holds = match (term, operand) {
             (MaskTerm::Causal, _) => compare(b, key, Direction::Le, query)?,
@@ -114,8 +116,14 @@ fn visible(
                 compare(b, first_hidden, Direction::Lt, key)?
             }
             (MaskTerm::Chunk(length), _) => {
-                let of_query = b.with_scalar(BinaryKind::Divide, query, *length as f64)?;
-                let of_key = b.with_scalar(BinaryKind::Divide, key, *length as f64)?;
+                let mut chunk = |mut at: NodeId| {
+                    if let Some(first) = padding {
+                        let first = everywhere(b, first)?;
+                        at = b.binary(BinaryKind::Subtract, at, first)?;
+                    }
+                    b.with_scalar(BinaryKind::Divide, at, *length as f64)
+                };
+                let (of_query, of_key) = (chunk(query)?, chunk(key)?);
                 compare(b, of_query, Direction::Eq, of_key)?
             }
             (MaskTerm::Padding, Some(lengths)) => {

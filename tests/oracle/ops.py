@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig
+from transformers.masking_utils import and_masks, causal_mask_function, chunked_overlay, or_masks, padding_mask_function, sliding_window_overlay
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm, eager_attention_forward
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
@@ -161,9 +162,56 @@ def all_elementwise(cases):
             cases.add(name, op, {"axis": x.ndim - 1} if op == "softmax" else {}, {"x": x}, {"out": answer})
 
 
+def masked(cases, name, terms, shape, *, offset=0, padding=None, prefix=None):
+    """`shape` is B, heads, S, T, E; `terms` are ours, and what they let a query see is what transformers' masks say."""
+    b, heads, s, t, e = shape
+    lengths = {"padding": padding, "prefix": prefix}
+    inputs = {"q": cases.random(b, heads, s, e), "k": cases.random(b, heads, t, e), "v": cases.random(b, heads, t, e)}
+    inputs |= {key: torch.tensor(value, dtype=torch.int32) for key, value in lengths.items() if value is not None}
+    left = torch.tensor(padding or [0] * b)
+    functions = []
+    for term in terms:
+        word, _, size = term.rstrip(")").partition("(")
+        functions.append({
+            "causal": lambda: causal_mask_function,
+            "window": lambda: sliding_window_overlay(int(size)),
+            "chunk": lambda: chunked_overlay(int(size), left),
+            "padding": lambda: padding_mask_function(torch.arange(t)[None, :] >= left[:, None]),
+            "prefix": lambda: or_masks(causal_mask_function, lambda batch, _, query, key: key < prefix[batch]),
+        }[word]())
+    sees = and_masks(*functions)
+    index = lambda axis, extent, start=0: (torch.arange(extent) + start).reshape([-1 if i == axis else 1 for i in range(4)])
+    visible = torch.zeros(b, 1, s, t, dtype=torch.bool)
+    for batch in range(b):
+        found = sees(batch, 0, index(2, s, offset), index(3, t))
+        visible[batch] = torch.as_tensor(found).expand(1, 1, s, t)[0]
+    bias = torch.zeros(b, 1, s, t).masked_fill(~visible, torch.finfo(F32).min)
+    module = SimpleNamespace(num_key_value_groups=1, training=False, head_dim=e)
+    answer = eager_attention_forward(module, inputs["q"], inputs["k"], inputs["v"], bias, scaling=1 / math.sqrt(e))[0].transpose(1, 2)
+    scores = inputs["q"].double() @ inputs["k"].double().mT / math.sqrt(e)
+    # A query before its sequence sees nothing: then every key counts alike.
+    scores = torch.where(visible.any(-1, keepdim=True), scores.masked_fill(~visible, -math.inf), 0)
+    answer = once_rounded(name, torch.softmax(scores, -1) @ inputs["v"].double(), answer)
+    cases.add(name, "masked", {"terms": terms, "offset": offset}, inputs, {"out": answer})
+
+
+def all_masks(cases):
+    add = lambda name, terms, shape, **rest: masked(cases, name, terms, shape, **rest)
+    add("mask_causal", ["causal"], (2, 3, 5, 9, 4), offset=4)
+    add("mask_window", ["causal", "window(4)"], (2, 3, 17, 17, 4))
+    add("mask_chunk", ["causal", "chunk(4)"], (2, 3, 17, 17, 4))
+    add("mask_chunk_offset", ["causal", "chunk(5)"], (1, 2, 6, 19, 4), offset=13)
+    add("mask_padding", ["causal", "padding"], (3, 2, 5, 13, 4), offset=8, padding=[0, 3, 7])
+    add("mask_padding_window", ["causal", "padding", "window(4)"], (3, 2, 13, 13, 4), padding=[0, 3, 7])
+    add("mask_padding_chunk", ["causal", "padding", "chunk(4)"], (3, 2, 13, 13, 4), padding=[0, 3, 7])
+    add("mask_prefix", ["prefix"], (3, 2, 9, 9, 4), prefix=[4, 1, 7])
+    add("mask_prefix_offset", ["prefix"], (2, 2, 4, 11, 4), offset=3, prefix=[6, 2])
+    add("mask_prefix_window", ["prefix", "window(5)", "padding"], (3, 2, 16, 16, 4), prefix=[9, 3, 12], padding=[0, 2, 5])
+
+
 def write(out):
     cases = Cases()
-    for part in (all_sdpa, all_rms_norm, all_rope, all_elementwise):
+    for part in (all_sdpa, all_rms_norm, all_rope, all_elementwise, all_masks):
         part(cases)
     out.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join("  " + json.dumps(case) for case in cases.cases)

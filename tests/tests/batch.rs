@@ -62,20 +62,15 @@ fn k17_a_batch_up_to_the_end_of_the_context() {
 #[test]
 fn a_sequence_that_stops_leaves_the_others_alone() {
     let golden = Golden::fixture("llama-rope3").unwrap();
-    let subject = build(
-        &golden.model,
-        &Sizes { batch: BATCH, ..Sizes::of(&golden) },
-        &["prefill", "decode"],
-        Ok,
-    )
-    .unwrap();
+    let subject =
+        build(&golden.model, &Sizes { batch: BATCH, ..Sizes::of(&golden) }, &["prefill", "decode"], Ok)
+            .unwrap();
     let (first, second) = (&golden.prompts[0], &golden.prompts[1]);
     let stop_tokens = vec![first.tokens[2]];
     let options = GenerateOptions { max_tokens: 6, stop_tokens, ..GenerateOptions::default() };
     let prompts = [&first.prompt_tokens[..], &second.prompt_tokens[..]];
-    let answers = Batch::new(&subject.network)
-        .generate(&prompts, &options, |_, _| ControlFlow::Continue(()))
-        .unwrap();
+    let answers =
+        Batch::new(&subject.network).generate(&prompts, &options, |_, _| ControlFlow::Continue(())).unwrap();
     assert_eq!((answers[0].finish, &answers[0].tokens[..]), (Finish::Stop, &first.tokens[..2]));
     let alone = second.tokens.iter().take_while(|token| **token != first.tokens[2]).count().min(6);
     assert_eq!(answers[1].tokens, second.tokens[..alone]);

@@ -8,7 +8,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use ops::ops::{MaskTerm, RmsNorm, Rope, RopeLayout, Sdpa, WeightStyle};
-use ops::{Bound, ElementType, InferError, Literal, Op, Real, RopePart, RopeTable, TensorType, Value};
+use ops::{
+    Attribute, Bound, ElementType, InferError, Literal, Op, Reader, Real, RopePart, RopeTable, TensorType,
+    Value,
+};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value as Json;
 use support::*;
@@ -79,6 +82,21 @@ impl Fixtures {
         let one = |what, inputs| vec![Case { name: name.into(), what, inputs, answer: get("out") }];
         match case["op"].as_str().unwrap() {
             "sdpa" => vec![self.sdpa(case)],
+            "masked" => {
+                let term = |term: &Json| MaskTerm::parse(&mut Reader::new(term.as_str().unwrap())).unwrap();
+                let mask: Vec<MaskTerm> = attributes["terms"].as_array().unwrap().iter().map(term).collect();
+                let operand = |term: &MaskTerm| match term {
+                    MaskTerm::Padding => Some(get("padding")),
+                    MaskTerm::Prefix => Some(get("prefix")),
+                    _ => None,
+                };
+                let offset = attributes["offset"].as_f64().unwrap();
+                let offset = Value::new(TensorType::new(ElementType::I32, []), [offset]);
+                let mut inputs = vec![get("q"), get("k"), get("v"), offset];
+                inputs.extend(mask.iter().filter_map(operand));
+                let op = Sdpa { mask, scale: None, softcap: None, offset: true };
+                one(What::Op(op.into()), inputs)
+            }
             "rms_norm" => {
                 let style = match attributes["style"].as_str() {
                     Some("llama") => WeightStyle::Scale,
@@ -323,6 +341,13 @@ fn s13_sliding_window_past_its_length() {
     sees("sdpa_sliding_decode", within(5, 17));
     sees("sdpa_sliding_wide", within(9, 0));
     check("sdpa_sliding");
+}
+
+/// Windows, chunks, padding, prefixes and their intersections, several lengths long, against the masks that
+/// transformers makes of its own functions.
+#[test]
+fn masks_equal_transformers() {
+    check("mask_");
 }
 
 #[test]

@@ -10,7 +10,8 @@ pub enum MaskTerm {
     /// i − W < j: the window includes the query's own position
     /// (HF `masking_utils.py`, `sliding_window_overlay`).
     Window(usize),
-    /// ⌊i / C⌋ = ⌊j / C⌋: nothing outside of the query's own chunk (Llama 4; HF `chunked_overlay`).
+    /// ⌊i / C⌋ = ⌊j / C⌋: nothing outside of the query's own chunk (Llama 4; HF `chunked_overlay`). Chunks are counted
+    /// from the end of the padding, if the mask has any.
     Chunk(usize),
     /// j ≥ p, where the operand `i32[]` or `i32[B]` is p: the first p keys of a sequence are padding. B is the
     /// first batch axis.
@@ -26,6 +27,9 @@ pub enum MaskTerm {
     Ring,
 }
 
+/// A term that has a number.
+type Sized = fn(usize) -> MaskTerm;
+
 impl MaskTerm {
     /// Whether an operand belongs to it.
     pub fn has_operand(self) -> bool {
@@ -39,7 +43,7 @@ impl MaskTerm {
         ("additive", Self::Additive),
         ("ring", Self::Ring),
     ];
-    const SIZED: [(&str, fn(usize) -> Self); 2] = [("window(", Self::Window), ("chunk(", Self::Chunk)];
+    const SIZED: [(&str, Sized); 2] = [("window(", Self::Window), ("chunk(", Self::Chunk)];
 }
 
 impl Attribute for MaskTerm {
@@ -55,7 +59,8 @@ impl Attribute for MaskTerm {
             return Ok(term);
         }
         let Some((_, term)) = Self::SIZED.into_iter().find(|(name, _)| reader.eat(name)) else {
-            return reader.error("`causal`, `window(…)`, `chunk(…)`, `padding`, `prefix`, `additive` or `ring`");
+            return reader
+                .error("`causal`, `window(…)`, `chunk(…)`, `padding`, `prefix`, `additive` or `ring`");
         };
         let size = usize::parse(reader)?;
         reader.expect(")")?;
@@ -181,6 +186,11 @@ impl Operation for Sdpa {
             "sdpa mask=[causal,chunk(3)] scale=none softcap=none offset=true",
             &["f32[5,4]", "f32[11,4]", "f32[11,4]", "i32[] 5"],
             "f32[5,4]",
+        ),
+        good(
+            "sdpa mask=[causal,padding,chunk(3)] scale=none softcap=none offset=true",
+            &["f32[3,5,4]", "f32[3,9,4]", "f32[3,9,4]", "i32[] 4", "i32[3] 0,2,4"],
+            "f32[3,5,4]",
         ),
         good(
             "sdpa mask=[causal,padding] scale=none softcap=none offset=true",
@@ -322,7 +332,8 @@ impl Operation for Sdpa {
                 (MaskTerm::Padding | MaskTerm::Prefix, Some(lengths)) => {
                     let fits = lengths.element == ElementType::I32
                         && (lengths.rank() == 0 || batch > 0 && lengths.shape == [k.shape[0]]);
-                    let rule = "padding or prefix must be `i32[]` or have a number for each of the first batch axis";
+                    let rule =
+                        "padding or prefix must be `i32[]` or have a number for each of the first batch axis";
                     agree(Self::NAME, rule, lengths, k, fits)?;
                 }
                 (MaskTerm::Ring, _) => {
@@ -372,18 +383,20 @@ impl Operation for Sdpa {
                 position = last - (last - position).rem_euclid(keys as i64);
             }
             let mut seen = position >= 0;
+            let sequence =
+                |lengths: &Value| lengths.data[if lengths.ty.rank() == 0 { 0 } else { index[0] }] as i64;
+            let padding = terms.iter().find(|(term, _)| *term == MaskTerm::Padding);
+            let first = padding.and_then(|(_, lengths)| *lengths).map_or(0, sequence);
             for (term, operand) in &terms {
-                let sequence = |lengths: &Value| {
-                    lengths.data[if lengths.ty.rank() == 0 { 0 } else { index[0] }] as i64
-                };
                 seen &= match (term, operand) {
                     (MaskTerm::Causal, _) => position <= query,
                     (MaskTerm::Window(width), _) => query - (*width as i64) < position,
-                    (MaskTerm::Chunk(length), _) => query / *length as i64 == position / *length as i64,
-                    (MaskTerm::Padding, Some(lengths)) => position >= sequence(lengths),
-                    (MaskTerm::Prefix, Some(lengths)) => {
-                        position <= query || position < sequence(lengths)
+                    (MaskTerm::Chunk(length), _) => {
+                        let chunk = |at: i64| (at - first) / *length as i64;
+                        chunk(query) == chunk(position)
                     }
+                    (MaskTerm::Padding, Some(lengths)) => position >= sequence(lengths),
+                    (MaskTerm::Prefix, Some(lengths)) => position <= query || position < sequence(lengths),
                     (MaskTerm::Additive, Some(mask)) => {
                         let skip = rank - mask.ty.rank();
                         let at = mask.ty.shape.iter().zip(&index[skip..]);
