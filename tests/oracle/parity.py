@@ -9,27 +9,127 @@ from pathlib import Path
 
 from golden import write_case
 
+SLIDING, FULL = "sliding_attention", "full_attention"
 
-def configuration(rng):
-    """A small odd Llama: head counts, widths, biases, scaling and storage all vary."""
+
+def rope(rng):
+    """A base, and any way to stretch it whose tables do not change with the length of a sequence."""
+    original = {"original_max_position_embeddings": rng.choice([8, 16, 32])}
+    turns = {"low_freq_factor": rng.choice([1.0, 0.5]), "high_freq_factor": rng.choice([2.0, 4.0])}
+    return {"rope_type": "default", "rope_theta": rng.choice([10000.0, 500000.0, 777.0])} | rng.choice([
+        {}, {}, {}, {"rope_type": "llama3", "factor": rng.choice([2.0, 8.0, 32.0]), **turns, **original}, {"rope_type": "linear", "factor": rng.choice([2.0, 8.0])},
+        {"rope_type": "yarn", "factor": rng.choice([2.0, 4.0]), **original} | rng.choice([{}, {"beta_fast": 16.0, "beta_slow": 2.0}, {"attention_factor": 1.2}]),
+        {"rope_type": "dynamic", "factor": 4.0},
+    ])
+
+
+def common(rng, model_type, head_dim=True):
+    """What all families have: the context, the features of a head, the keys. Without `head_dim` they share the hidden size."""
     heads = rng.choice([1, 2, 3, 3, 4, 5, 5, 6, 6, 7, 9])
-    kv_heads = rng.choice([k for k in range(1, heads + 1) if heads % k == 0])
-    head_dim = rng.choice([4, 6, 8, 10, 14, 16, 18])
-    # transformers asks that the heads divide the hidden size, also where head_dim is given.
-    multiples = [m * heads for m in range(1, 80) if 20 <= m * heads <= 72]
-    hidden = rng.choice([h for h in multiples if h // heads != head_dim] or multiples)
-    derived = (hidden // heads) % 2 == 0 and rng.random() < 0.2
-    context = rng.randrange(27, 48)
-    rope = {"rope_type": "default", "rope_theta": rng.choice([10000.0, 500000.0, 777.0])}
-    if rng.random() < 0.4:
-        low = rng.choice([1.0, 0.5])
-        rope |= {"rope_type": "llama3", "factor": rng.choice([2.0, 8.0, 32.0]), "low_freq_factor": low, "high_freq_factor": rng.choice([2.0, 4.0]), "original_max_position_embeddings": rng.choice([8, 16, 32])}
-    return context, dict(
-        vocab_size=rng.randrange(67, 520), hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=None if derived else head_dim,
-        num_hidden_layers=rng.randrange(1, 4), intermediate_size=rng.randrange(33, 130), rms_norm_eps=rng.choice([1e-5, 1e-6]), max_position_embeddings=max(64, context),
-        tie_word_embeddings=rng.random() < 0.5, attention_bias=rng.random() < 0.4, mlp_bias=rng.random() < 0.4, rope_parameters=rope, published=rng.random() < 0.5,
-        shard=rng.choice(["1GB", "1GB", "60KB"]), drop=("head_dim",) if derived else (),
+    if head_dim:
+        features = rng.choice([4, 6, 8, 10, 14, 16, 18])
+        # transformers asks that the heads divide the hidden size, also where head_dim is given.
+        multiples = [m * heads for m in range(1, 80) if 20 <= m * heads <= 72]
+        hidden = rng.choice([h for h in multiples if h // heads != features] or multiples)
+    else:
+        features = rng.choice([f for f in range(4, 74, 2) if 20 <= f * heads <= 72])
+        hidden = heads * features
+    return rng.randrange(27, 48), features, dict(
+        model_type=model_type, vocab_size=rng.randrange(67, 300), hidden_size=hidden, num_attention_heads=heads,
+        num_key_value_heads=rng.choice([k for k in range(1, heads + 1) if heads % k == 0]),
+        num_hidden_layers=rng.randrange(1, 5), intermediate_size=rng.randrange(33, 130), rms_norm_eps=rng.choice([1e-5, 1e-6]), max_position_embeddings=64,
+        tie_word_embeddings=rng.random() < 0.5, rope_parameters=rope(rng), published=rng.random() < 0.5, shard=rng.choice(["1GB", "1GB", "60KB"]),
+        **({"head_dim": features} if head_dim else {}),
     )
+
+
+def llama(rng):
+    context, _, config = common(rng, "llama", head_dim=rng.random() < 0.8)
+    return context, config | dict(attention_bias=rng.random() < 0.4, mlp_bias=rng.random() < 0.4, drop=() if "head_dim" in config else ("head_dim",))
+
+
+def window(rng):
+    """From a token to more than a chunk; now and then as long as the context."""
+    return rng.choice([1, 2, 3, 4, 5, 6, 7, 9, 11, 15, 50])
+
+
+def layer_types(rng, config):
+    """Any sequence, written out; else the family's own, which `drop` leaves to be derived."""
+    if rng.random() < 0.5:
+        return {"layer_types": [rng.choice([SLIDING, SLIDING, FULL]) for _ in range(config["num_hidden_layers"])], "published": False}
+    return {"drop": ("layer_types",)}
+
+
+def gemma3(rng):
+    context, _, config = common(rng, "gemma3_text")
+    local = {"rope_type": "default", "rope_theta": rng.choice([10000.0, 100.0, 777.0])}
+    full = {"rope_type": "default", "rope_theta": rng.choice([1000000.0, 5000.0])} | rng.choice([{}, {"rope_type": "linear", "factor": rng.choice([2.0, 8.0])}])
+    config |= dict(
+        num_hidden_layers=rng.randrange(2, 8), sliding_window=window(rng), query_pre_attn_scalar=rng.randrange(3, 40), tie_word_embeddings=True, attention_bias=rng.random() < 0.3,
+        final_logit_softcapping=rng.choice([None, None, 3.0, 30.0]), rope_parameters={SLIDING: local, FULL: full},
+    )
+    config |= layer_types(rng, config)
+    if "drop" in config:
+        pattern = rng.randrange(2, 7)
+        config |= dict(sliding_window_pattern=pattern, add={"sliding_window_pattern": pattern}, drop=("layer_types", "_sliding_window_pattern"))
+    return context, config
+
+
+def gemma2(rng):
+    context, _, config = common(rng, "gemma2")
+    config |= dict(
+        sliding_window=window(rng), query_pre_attn_scalar=rng.randrange(3, 40), attn_logit_softcapping=rng.choice([None, 3.0, 50.0]), final_logit_softcapping=rng.choice([None, 3.0, 30.0]),
+        attention_bias=rng.random() < 0.3,
+    )
+    return context, config | layer_types(rng, config)
+
+
+def mistral(rng):
+    context, _, config = common(rng, "mistral")
+    return context, config | dict(sliding_window=rng.choice([None, window(rng), window(rng)]))
+
+
+def qwen(rng, model_type, **more):
+    context, _, config = common(rng, model_type, **more)
+    config |= dict(use_sliding_window=True, sliding_window=window(rng), max_window_layers=rng.randrange(0, 3)) if rng.random() < 0.6 else {}
+    return context, config | (layer_types(rng, config) if "sliding_window" in config else {})
+
+
+def qwen2(rng):
+    return qwen(rng, "qwen2", head_dim=False)
+
+
+def qwen3(rng):
+    context, config = qwen(rng, "qwen3")
+    return context, config | dict(attention_bias=rng.random() < 0.3)
+
+
+def smollm3(rng):
+    context, _, config = common(rng, "smollm3", head_dim=False)
+    config |= dict(attention_bias=rng.random() < 0.3, mlp_bias=rng.random() < 0.3)
+    config |= dict(use_sliding_window=True, sliding_window=window(rng)) if rng.random() < 0.4 else {}
+    if rng.random() < 0.5:
+        return context, config | dict(no_rope_layers=[rng.randrange(2) for _ in range(config["num_hidden_layers"])])
+    return context, config | dict(no_rope_layer_interval=rng.randrange(2, 5), drop=("no_rope_layers", "layer_types"))
+
+
+def olmo2(rng):
+    context, _, config = common(rng, "olmo2", head_dim=False)
+    return context, config | dict(attention_bias=rng.random() < 0.3)
+
+
+def phi3(rng):
+    """The original context is shorter than all prompts or as long as the longest: one set of factors holds in a case."""
+    context, features, config = common(rng, "phi3", head_dim=False)
+    share = rng.choice([share for share in (1.0, 0.5, 0.75) if int(features * share) % 2 == 0])
+    embedding = {"rope_type": "default", "rope_theta": rng.choice([10000.0, 777.0]), "partial_rotary_factor": share}
+    if rng.random() < 0.6:
+        short, far = (sorted(round(rng.uniform(1.0, most), 2) for _ in range(int(features * share) // 2)) for most in (3.0, 30.0))
+        embedding |= {"rope_type": "longrope", "short_factor": short, "long_factor": far}
+    return context, config | dict(original_max_position_embeddings=rng.choice([2, 64]), sliding_window=rng.choice([None, window(rng)]), rope_parameters=embedding)
+
+
+FAMILIES = {f.__name__: f for f in (llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3)}
 
 
 def main():
@@ -37,13 +137,15 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=50)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--family", choices=[*FAMILIES, "all"], default="all", help="in turn, where it is all of them")
     parser.add_argument("--bf16", action="store_true", help="bf16 checkpoints, one prompt of 200 tokens, and the error of HF's own bf16 run")
     arguments = parser.parse_args()
     rng, start, names = random.Random(arguments.seed), time.time(), []
     for case in range(arguments.cases):
-        name = f"case-{case:03}"
+        family = [*FAMILIES][case % len(FAMILIES)] if arguments.family == "all" else arguments.family
+        name = f"{family}-{case:03}"
         shutil.rmtree(arguments.out / name, ignore_errors=True)
-        context, config = configuration(rng)
+        context, config = FAMILIES[family](rng)
         chunk = rng.randrange(4, min(13, context // 2))
         lengths = [chunk - 1, chunk, chunk + 1, 2 * chunk, context - 1]
         if arguments.bf16:
@@ -56,8 +158,8 @@ def main():
         )
         names.append(name)
         gap = min(p["min_gap"] for p in prompts)
-        kept = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers", "storage")
-        print(f"{name}: c {chunk} N {context} smallest gap {gap:.1e}", *(f"{k.removeprefix('num_')} {config[k]}" for k in kept), config["rope_parameters"]["rope_type"], flush=True)
+        kept = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers", "sliding_window", "storage")
+        print(f"{name}: c {chunk} N {context} smallest gap {gap:.1e}", *(f"{k.removeprefix('num_')} {config[k]}" for k in kept if k in config), flush=True)
     (arguments.out / "index.json").write_text(json.dumps({"seed": arguments.seed, "cases": names}) + "\n")
     print(f"{len(names)} cases in {time.time() - start:.1f} s")
 

@@ -103,7 +103,7 @@ pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
     }
     let mut reference = torch.command();
     reference.arg(oracle.join("parity.py")).args(["--seed", &what.seed.to_string()]);
-    reference.args(["--cases", &what.cases.to_string()]).arg("--out").arg(&out);
+    reference.args(["--cases", &what.cases.to_string(), "--family", &what.family]).arg("--out").arg(&out);
     if what.bf16 {
         reference.arg("--bf16");
     }
