@@ -57,6 +57,30 @@ fn s4_published_sizes_have_the_parameters_of_transformers() {
     }
 }
 
+/// The evaluator's logits, at every position, are those of transformers.
+#[test]
+fn m7_the_oracle_of_the_families() {
+    for name in [
+        "gemma2",
+        "mistral",
+        "mistral-full",
+        "olmo2",
+        "phi3",
+        "phi3-longrope",
+        "phi3-partial",
+        "qwen2",
+        "qwen2-sliding",
+        "qwen3",
+        "smollm3",
+        "smollm3-interval",
+        "llama-dynamic",
+        "llama-linear",
+        "llama-yarn",
+    ] {
+        judged_by_transformers(&fixture(name));
+    }
+}
+
 /// A `config.json` of this architecture with four layers, and what is said besides.
 fn read(architecture: &str, said: Value) -> Result<ModelConfig, String> {
     let mut keys = json!({
