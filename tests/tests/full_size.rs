@@ -28,7 +28,7 @@ fn s28_functiongemma_270m_bakes_and_runs() {
     let plan = ModelConfig::read(&config, &[]).unwrap();
     let plan = Plan::new(plan, Some(sizes.element), Some(sizes.context), Some(sizes.chunk)).unwrap();
     let parameters = plan.trace().unwrap().trace.parameters().unwrap();
-    write_random(&config, &parameters, 1, folder.path(), &mut |_| ControlFlow::Continue(())).unwrap();
+    write_random(&config, &parameters, 1, folder.path(), &|_| ControlFlow::Continue(())).unwrap();
 
     #[cfg(target_os = "linux")]
     let before = anonymous_memory();
