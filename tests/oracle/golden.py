@@ -44,10 +44,12 @@ def publish(keys):
 def spread(model):
     """Weights so far apart that tokens differ."""
     for name, p in model.named_parameters():
+        # Norms of queries and of keys make the scores together; at 3 both, attention would magnify every rounding.
+        factor = 3.0**0.5 if "q_norm" in name or "k_norm" in name else 3.0
         if p.any() or not name.endswith("norm.weight"):
-            p.mul_(3.0)
+            p.mul_(factor)
         else:
-            p.add_(2.0)  # A Gemma's norm multiplies by 1 + w, and w begins at 0: it is the sum that becomes 3.
+            p.add_(factor - 1.0)  # A Gemma's norm multiplies by 1 + w, and w begins at 0.
         if "norm" in name or "bias" in name:
             p.add_(0.1 * torch.randn_like(p))
     return model

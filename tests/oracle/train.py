@@ -2,7 +2,7 @@
 `stories.py`.
 
 Seeds are fixed, but sums depend on the machine and its threads: a second run gives a model of the same kind, not the
-same bytes, so the goldens are made anew after it. About five minutes on one idle core for the Llama, twelve for the
+same bytes, so the goldens are made anew after it. About five minutes on one idle core for the Llama, seven for the
 Gemma 3.
 """
 
