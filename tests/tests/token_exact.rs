@@ -8,6 +8,7 @@ use std::path::Path;
 
 use tracewright::bake::BakeError;
 use tracewright::generate::{Error, Finish, GenerateOptions, Network, Sampling, Session, Tokenizer};
+use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType::{Bf16, F16, F32, I32};
 use tracewright::ops::TensorType;
 use tracewright::runtime::{Argument, Buffer, Value};
@@ -76,6 +77,16 @@ fn shipped(name: &str) -> Golden {
 #[test]
 fn m3_the_shipped_model_is_token_exact() {
     shipped("demo");
+}
+
+#[test]
+fn m3_the_shipped_gemma_3_is_token_exact() {
+    let golden = shipped("demo-gemma3");
+    let ModelConfig::Gemma3(config) = ModelConfig::read(&golden.model, &[]).unwrap() else {
+        panic!("`demo-gemma3` is a Gemma 3");
+    };
+    let far = golden.prompts.iter().filter(|p| p.prompt_tokens.len() >= 3 * config.sliding_window);
+    assert!(far.count() >= 16, "a short prompt does not leave the window");
 }
 
 #[test]
