@@ -158,8 +158,8 @@ module @tracewright {
     return %128, %53, %56 : tensor<1x5x14xbf16>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>
   }
   func.func @prefill(%arg0: tensor<1x5xi32>, %arg1: i32, %arg2: i32, %arg3: tensor<1x2x7x4xbf16>, %arg4: tensor<1x2x7x4xbf16>, %arg5: tensor<1x2x7x4xbf16>, %arg6: tensor<1x2x7x4xbf16>) -> (tensor<1x11xf32>, tensor<1xi32>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>) {
-    %0 = tensor.from_elements %arg1 : tensor<i32> loc(""("dsl/src/entry.rs":129:0))
-    %1 = tensor.from_elements %arg2 : tensor<i32> loc(""("dsl/src/entry.rs":129:0))
+    %0 = tensor.from_elements %arg1 : tensor<i32> loc(""("dsl/src/entry.rs":132:0))
+    %1 = tensor.from_elements %arg2 : tensor<i32> loc(""("dsl/src/entry.rs":132:0))
     %2 = stablehlo.constant dense<"0x803f803f0a3f803fd5be803f7dbf803f27bf803f913e803f763f803f"> : tensor<7x2xbf16> loc("model"("models/src/llama.rs":41:0))
     %3 = stablehlo.constant dense<"0x00000000573f243c693fa43c113ef63c42bf243d75bf4d3d8fbe763d"> : tensor<7x2xbf16> loc("model"("models/src/llama.rs":41:0))
     %4 = stablehlo.constant dense<0> : tensor<i32> loc("model"("models/src/llama.rs":41:0))
@@ -219,16 +219,16 @@ module @tracewright {
     %58 = stablehlo.convert %57 : (tensor<1x11xf32>) -> tensor<1x11xbf16> loc("lm_head"("models/src/llama.rs":26:0))
     %59 = stablehlo.reshape %58 : (tensor<1x11xbf16>) -> tensor<1x11xbf16> loc("lm_head"("models/src/llama.rs":26:0))
     %60 = stablehlo.convert %59 : (tensor<1x11xbf16>) -> tensor<1x11xf32> loc(""("models/src/llama.rs":26:0))
-    %61 = stablehlo.iota dim = 0 : tensor<11xi32> loc(""("dsl/src/entry.rs":168:0))
-    %62 = stablehlo.constant dense<0xFF800000> : tensor<f32> loc(""("dsl/src/entry.rs":168:0))
-    %63 = stablehlo.reduce(%60 init: %62) applies stablehlo.maximum across dimensions = [1] : (tensor<1x11xf32>, tensor<f32>) -> tensor<1xf32> loc(""("dsl/src/entry.rs":168:0))
-    %64 = stablehlo.broadcast_in_dim %63, dims = [0] : (tensor<1xf32>) -> tensor<1x11xf32> loc(""("dsl/src/entry.rs":168:0))
-    %65 = stablehlo.compare EQ, %60, %64, FLOAT : (tensor<1x11xf32>, tensor<1x11xf32>) -> tensor<1x11xi1> loc(""("dsl/src/entry.rs":168:0))
-    %66 = stablehlo.constant dense<10> : tensor<1x11xi32> loc(""("dsl/src/entry.rs":168:0))
-    %67 = stablehlo.broadcast_in_dim %61, dims = [1] : (tensor<11xi32>) -> tensor<1x11xi32> loc(""("dsl/src/entry.rs":168:0))
-    %68 = stablehlo.select %65, %67, %66 : tensor<1x11xi1>, tensor<1x11xi32> loc(""("dsl/src/entry.rs":168:0))
-    %69 = stablehlo.constant dense<2147483647> : tensor<i32> loc(""("dsl/src/entry.rs":168:0))
-    %70 = stablehlo.reduce(%68 init: %69) applies stablehlo.minimum across dimensions = [1] : (tensor<1x11xi32>, tensor<i32>) -> tensor<1xi32> loc(""("dsl/src/entry.rs":168:0))
+    %61 = stablehlo.iota dim = 0 : tensor<11xi32> loc(""("dsl/src/entry.rs":172:0))
+    %62 = stablehlo.constant dense<0xFF800000> : tensor<f32> loc(""("dsl/src/entry.rs":172:0))
+    %63 = stablehlo.reduce(%60 init: %62) applies stablehlo.maximum across dimensions = [1] : (tensor<1x11xf32>, tensor<f32>) -> tensor<1xf32> loc(""("dsl/src/entry.rs":172:0))
+    %64 = stablehlo.broadcast_in_dim %63, dims = [0] : (tensor<1xf32>) -> tensor<1x11xf32> loc(""("dsl/src/entry.rs":172:0))
+    %65 = stablehlo.compare EQ, %60, %64, FLOAT : (tensor<1x11xf32>, tensor<1x11xf32>) -> tensor<1x11xi1> loc(""("dsl/src/entry.rs":172:0))
+    %66 = stablehlo.constant dense<10> : tensor<1x11xi32> loc(""("dsl/src/entry.rs":172:0))
+    %67 = stablehlo.broadcast_in_dim %61, dims = [1] : (tensor<11xi32>) -> tensor<1x11xi32> loc(""("dsl/src/entry.rs":172:0))
+    %68 = stablehlo.select %65, %67, %66 : tensor<1x11xi1>, tensor<1x11xi32> loc(""("dsl/src/entry.rs":172:0))
+    %69 = stablehlo.constant dense<2147483647> : tensor<i32> loc(""("dsl/src/entry.rs":172:0))
+    %70 = stablehlo.reduce(%68 init: %69) applies stablehlo.minimum across dimensions = [1] : (tensor<1x11xi32>, tensor<i32>) -> tensor<1xi32> loc(""("dsl/src/entry.rs":172:0))
     return %60, %70, %22#1, %22#2, %35#1, %35#2 : tensor<1x11xf32>, tensor<1xi32>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>
   }
 }
