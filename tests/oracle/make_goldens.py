@@ -53,7 +53,7 @@ FAMILIES = {
     "gemma3-a": GEMMA3 | dict(layer_types=[SLIDING] * 3 + [FULL] + [SLIDING] * 2, rope_parameters=bases(100.0, 50000.0)),
     "gemma3-b": GEMMA3 | dict(
         vocab_size=149, hidden_size=45, num_attention_heads=5, num_key_value_heads=1, head_dim=10, num_hidden_layers=4, query_pre_attn_scalar=17, sliding_window=7, storage="f16",
-        final_logit_softcapping=3.0, rope_parameters=bases(200.0, 20000.0, rope_type="linear", factor=8.0),
+        final_logit_softcapping=4.0, rope_parameters=bases(200.0, 20000.0, rope_type="linear", factor=8.0),
         sliding_window_pattern=3, published=True, drop=DERIVED, add={"sliding_window_pattern": 3, "cache_implementation": "hybrid"},
     ),
     # The text tower of a network that sees: a prefix, and tensors that text does not need.
@@ -89,7 +89,7 @@ FAMILIES = {
     "phi3": SMALL | dict(model_type="phi3", num_key_value_heads=3, sliding_window=9, original_max_position_embeddings=64, published=True),
     # All prompts are longer than the original context: the long factors hold from their first position on.
     "phi3-longrope": SMALL | dict(
-        model_type="phi3", original_max_position_embeddings=4, published=True, storage="f16",
+        model_type="phi3", original_max_position_embeddings=6, published=True, storage="f16",
         rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.3, 1.7, 2.1], "long_factor": [1.0, 1.5, 3.0, 7.0, 11.0]},
     ),
     "phi3-partial": SMALL | dict(
