@@ -62,8 +62,11 @@ impl Checkpoint {
     #[must_use]
     pub fn renamed(mut self, prefixes: &[(&str, &str)]) -> Self {
         for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
-            let renamed = prefixes.iter().find_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from)?)));
-            let Some(renamed) = renamed.filter(|renamed| !self.tensors.contains_key(renamed)) else { continue };
+            let renamed =
+                prefixes.iter().find_map(|(from, to)| Some(format!("{to}{}", name.strip_prefix(from)?)));
+            let Some(renamed) = renamed.filter(|renamed| !self.tensors.contains_key(renamed)) else {
+                continue;
+            };
             if let Some(tensor) = self.tensors.remove(&name) {
                 self.tensors.insert(renamed.clone(), CheckpointTensor { name: renamed, ..tensor });
             }

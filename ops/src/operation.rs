@@ -214,7 +214,11 @@ pub enum InferError {
 /// The operands as an array of the length that `op` takes.
 pub fn arity<'a, T, const N: usize>(op: &'static str, operands: &[&'a T]) -> Result<[&'a T; N], InferError> {
     const WORDS: [&str; 6] = ["no", "1", "2", "3", "4", "5"];
-    operands.try_into().map_err(|_| InferError::Arity { op, expected: WORDS[N].into(), found: operands.len() })
+    operands.try_into().map_err(|_| InferError::Arity {
+        op,
+        expected: WORDS[N].into(),
+        found: operands.len(),
+    })
 }
 
 /// Checks that `ty` has an element type that `accept` takes.

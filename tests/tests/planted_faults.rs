@@ -2,21 +2,32 @@
 //! turn the comparison with transformers red.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use tracewright::ops::ops::{Binary, BinaryKind, Constant, Permute, Reshape, RmsNorm, Sdpa};
+use std::ops::ControlFlow;
+
+use tracewright::generate::{Batch, GenerateOptions};
+use tracewright::ops::ops::{
+    Binary, BinaryKind, Constant, MaskTerm, Permute, Reshape, RmsNorm, Sdpa, Unary, UnaryKind,
+};
 use tracewright::ops::{ElementType, InferError, Literal, Op, Real, RopeTable, TensorType};
-use tracewright::trace::{Builder, NodeId};
-use tracewright_tests::golden::{Golden, Report, Sizes, build, check};
+use tracewright::trace::{Builder, NodeId, Trace};
+use tracewright_tests::golden::{BOUND, Golden, Report, Sizes, build, check};
 use tracewright_tests::rewrite::rewrite;
 
-/// Two layers, two key-value heads with three query heads each.
-const FIXTURE: &str = "llama-untied";
+/// A Llama of two layers, two key-value heads with three query heads each.
+const LLAMA: &str = "llama-untied";
+/// A Gemma 3 with a window of 7, two rope bases, scores divided by √17 for heads of 10, and bounded logits.
+const GEMMA: &str = "gemma3-b";
 
 type Replaced = Result<Option<NodeId>, InferError>;
 
 /// How the network compares after `replace` went over its trace. Token by token, most faults show as well as in
 /// longer chunks, and compile sooner.
-fn report(chunk: usize, replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) -> Report {
-    let golden = Golden::fixture(FIXTURE).unwrap();
+fn report(
+    fixture: &str,
+    chunk: usize,
+    replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced,
+) -> Report {
+    let golden = Golden::fixture(fixture).unwrap();
     let edit = |trace| {
         let faulty = rewrite(&trace, replace)?;
         faulty.verify()?;
@@ -27,17 +38,29 @@ fn report(chunk: usize, replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Re
     check(&golden, &subject).unwrap()
 }
 
-/// Asserts that a fault is found.
-fn red(name: &str, chunk: usize, replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) {
-    let report = report(chunk, replace);
+/// Asserts that a fault is found in a fixture.
+fn red_in(
+    fixture: &str,
+    name: &str,
+    chunk: usize,
+    replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced,
+) {
+    let report = report(fixture, chunk, replace);
     println!("{name}: {report}");
     assert!(!report.passes(), "{name} went unnoticed: {report}");
 }
 
+/// Asserts that a fault is found in the Llama.
+fn red(name: &str, chunk: usize, replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) {
+    red_in(LLAMA, name, chunk, replace);
+}
+
 #[test]
 fn without_a_fault_the_rewritten_trace_passes() {
-    let report = report(1, |_, _, _| Ok(None));
-    assert!(report.passes(), "{report}");
+    for fixture in [LLAMA, GEMMA] {
+        let report = report(fixture, 1, |_, _, _| Ok(None));
+        assert!(report.passes(), "{fixture}: {report}");
+    }
 }
 
 /// Each query sees one key of the future.
@@ -95,4 +118,111 @@ fn k_and_v_swapped() {
         let (Op::Sdpa(sdpa), &[q, k, v, offset]) = (op, operands) else { return Ok(None) };
         b.op(Sdpa::clone(sdpa), &[q, v, k, offset]).map(Some)
     });
+}
+
+/// A key that should be forgotten is seen. A ring would have no slot for it, which is an error by itself; a chunk this
+/// long leaves no room for rings.
+#[test]
+fn a_window_one_too_wide() {
+    red_in(GEMMA, "window too wide", 39, |b, op, operands| {
+        let Op::Sdpa(sdpa) = op else { return Ok(None) };
+        let widen = |term: &MaskTerm| match term {
+            MaskTerm::Window(width) => MaskTerm::Window(width + 1),
+            term => *term,
+        };
+        let mask = sdpa.mask.iter().map(widen).collect();
+        b.op(Sdpa { mask, ..sdpa.clone() }, operands).map(Some)
+    });
+    let golden = Golden::fixture(GEMMA).unwrap();
+    let refused = build(&golden.model, &Sizes::of(&golden), &["prefill"], |trace| {
+        Ok(rewrite(&trace, |b, op, operands| {
+            let Op::Sdpa(sdpa) = op else { return Ok(None) };
+            let mask = sdpa.mask.iter().copied().chain([MaskTerm::Window(9)]);
+            let mask = mask.filter(|term| *term != MaskTerm::Window(7)).collect();
+            b.op(Sdpa { mask, ..sdpa.clone() }, operands).map(Some)
+        })?)
+    });
+    assert!(refused.err().unwrap().to_string().contains("slots of the ring"));
+}
+
+#[test]
+fn local_and_global_rope_swapped() {
+    red_in(GEMMA, "rope bases swapped", 1, |b, op, _| {
+        let Op::Constant(constant) = op else { return Ok(None) };
+        let Some(table) = constant.value.as_rope_table() else { return Ok(None) };
+        // 200 and, stretched by 8, 20,000 for 10 features.
+        let frequencies = |theta: f64, factor: f64| -> Vec<Real> {
+            (0..5)
+                .map(|i| Real(f64::from((theta.powf(-2.0 * f64::from(i) / 10.0) / factor) as f32)))
+                .collect()
+        };
+        let is_local = table.inv_freq[0] == Real(1.0);
+        let inv_freq = if is_local { frequencies(20_000.0, 8.0) } else { frequencies(200.0, 1.0) };
+        let table = RopeTable { inv_freq, ..table.clone() };
+        let value = Literal::rope_table(constant.value.ty().element, table);
+        b.op(Constant { value }, &[]).map(Some)
+    });
+}
+
+/// The scores are divided by √10, the root of the features, instead.
+#[test]
+fn query_pre_attn_scalar_ignored() {
+    red_in(GEMMA, "query_pre_attn_scalar ignored", 1, |b, op, operands| {
+        let Op::Sdpa(sdpa) = op else { return Ok(None) };
+        assert!(sdpa.scale.is_some());
+        b.op(Sdpa { scale: None, ..sdpa.clone() }, operands).map(Some)
+    });
+}
+
+#[test]
+fn the_bound_on_the_logits_dropped() {
+    let vocabulary = Golden::fixture(GEMMA).unwrap().vocab_size;
+    red_in(GEMMA, "logit softcap dropped", 1, |b, op, operands| match op {
+        Op::Unary(Unary { kind: UnaryKind::Tanh }) if b.ty(operands[0]).shape.last() == Some(&vocabulary) => {
+            Ok(Some(operands[0]))
+        }
+        _ => Ok(None),
+    });
+}
+
+#[test]
+fn the_bound_on_the_scores_dropped() {
+    red_in("gemma2", "score softcap dropped", 1, |b, op, operands| {
+        let Op::Sdpa(sdpa) = op else { return Ok(None) };
+        assert!(sdpa.softcap.is_some());
+        b.op(Sdpa { softcap: None, ..sdpa.clone() }, operands).map(Some)
+    });
+}
+
+/// What stands before a shorter sequence is seen by it.
+#[test]
+fn padding_visible_to_a_query() {
+    let golden = Golden::fixture(GEMMA).unwrap();
+    let prompts: Vec<&[u32]> = golden.prompts[..2].iter().map(|p| &p.prompt_tokens[..]).collect();
+    assert!(prompts[0].len() < prompts[1].len());
+    let answer = |planted: bool| {
+        let edit = |trace: Trace| {
+            let edited = rewrite(&trace, |b, op, operands| {
+                let Op::Sdpa(sdpa) = op else { return Ok(None) };
+                let at = sdpa.mask.iter().position(|term| *term == MaskTerm::Padding).unwrap();
+                let (mut mask, mut operands) = (sdpa.mask.clone(), operands.to_vec());
+                if planted {
+                    mask.remove(at);
+                    operands.remove(4);
+                }
+                b.op(Sdpa { mask, ..sdpa.clone() }, &operands).map(Some)
+            })?;
+            Ok(edited)
+        };
+        let sizes = Sizes { batch: 2, ..Sizes::of(&golden) };
+        let subject = build(&golden.model, &sizes, &["prefill", "decode"], edit).unwrap();
+        let options = GenerateOptions { max_tokens: 1, keep_logits: true, ..GenerateOptions::default() };
+        let answers =
+            Batch::new(&subject.network).generate(&prompts, &options, |_, _| ControlFlow::Continue(()));
+        let row = answers.unwrap()[0].logits[0].clone();
+        golden.reference(0).unwrap().error(prompts[0].len() - 1, &row)
+    };
+    let (right, wrong) = (answer(false), answer(true));
+    println!("padding visible: error {wrong:.1e}, otherwise {right:.1e}");
+    assert!(right <= BOUND && wrong > BOUND);
 }

@@ -215,8 +215,9 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
     let at = bytes.windows(5).position(|w| w == b"\"F32\"").unwrap();
     bytes[at..at + 5].copy_from_slice(b"\"I32\"");
     std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
-    let refused =
-        build(folder.path(), &Sizes { element: F32, chunk: 8, context: 40, batch: 1 }, ALL, Ok).err().unwrap();
+    let refused = build(folder.path(), &Sizes { element: F32, chunk: 8, context: 40, batch: 1 }, ALL, Ok)
+        .err()
+        .unwrap();
     assert!(matches!(refused.downcast_ref(), Some(BakeError::Mismatch { .. })), "{refused}");
     assert!(refused.to_string().contains("has elements `I32`, which do not convert to `f32`"), "{refused}");
 }

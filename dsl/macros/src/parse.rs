@@ -129,7 +129,8 @@ fn dim(input: ParseStream) -> Result<Dim> {
 fn extent(input: ParseStream) -> Result<Extent> {
     let first = sum(input)?;
     if input.peek(Token![-]) {
-        let message = "a dim is a sum, a product or an exact quotient; compute differences in the configuration";
+        let message =
+            "a dim is a sum, a product or an exact quotient; compute differences in the configuration";
         return Err(input.error(message));
     }
     if !input.peek(Ident) {

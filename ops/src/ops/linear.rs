@@ -28,7 +28,13 @@ impl Operation for Linear {
         let (x, w, bias) = match *operands {
             [x, w] => (x, w, None),
             [x, w, bias] => (x, w, Some(bias)),
-            _ => return Err(InferError::Arity { op: Self::NAME, expected: "2 or 3".into(), found: operands.len() }),
+            _ => {
+                return Err(InferError::Arity {
+                    op: Self::NAME,
+                    expected: "2 or 3".into(),
+                    found: operands.len(),
+                });
+            }
         };
         element(Self::NAME, x, "float", ElementType::is_float)?;
         agree(Self::NAME, "x and weight must have one element type", x, w, x.element == w.element)?;
