@@ -19,6 +19,8 @@ const ROWS: &[(&str, &str)] = &[
     ("s9", "sdpa: scale, stable softmax, leading axes are batch, grouped heads"),
     ("s10", "sdpa equals NumPy to 5 decimals, masked and unmasked"),
     ("s11", "causal mask: query 0 sees key 0 only; a query offset for decode"),
+    ("s12", "explicit additive mask of rank 2, 3, 4, broadcast from the trailing side"),
+    ("s13", "a sliding window of our own making, tested past its length"),
     ("s14", "gather with index ranks 0 to 3"),
     ("s15", "gather in generic form is accepted"),
     ("s16", "slice in bracket form is accepted"),
@@ -32,6 +34,8 @@ const ROWS: &[(&str, &str)] = &[
     ("s24", "memory stays flat while the archive is written"),
     ("s25", "the archive is byte for byte what IREE's own tool writes"),
     ("s26", "the archive is one that IREE itself reads"),
+    ("s27", "token-exact at all positions"),
+    ("s28", "FunctionGemma 270M in its real size bakes and runs"),
     ("s29", "one test per converter and form"),
     ("m1", "cargo and iree-compile are enough: no melior, no LLVM build"),
     ("m2", "one dot_general through compiler and runtime, exact"),
@@ -60,6 +64,7 @@ const ROWS: &[(&str, &str)] = &[
     ("k13", "continuous integration with format, lints and tests"),
     ("k14", "an architecture page"),
     ("k16", "Linux first, nothing that ties it to one system"),
+    ("k17", "batches of several prompts"),
 ];
 
 #[test]
