@@ -43,7 +43,7 @@ fn m19_missing_keys_and_wrong_values_are_listed_together() {
         c.insert("hidden_size".into(), json!("sixty"));
         c.insert("hidden_act".into(), json!("gelu"));
         c.insert("num_hidden_layers".into(), json!(-2));
-        c.insert("rope_parameters".into(), json!({ "rope_type": "yarn" }));
+        c.insert("rope_parameters".into(), json!({ "rope_type": "xpos" }));
     };
     let words = [
         "5 problem(s)",
@@ -51,7 +51,7 @@ fn m19_missing_keys_and_wrong_values_are_listed_together() {
         "`hidden_size` is \"sixty\", expected a positive integer",
         "`hidden_act` is \"gelu\", expected one of [\"silu\"]",
         "`num_hidden_layers` is -2, expected a positive integer",
-        "`rope_parameters.rope_type` is \"yarn\"",
+        "`rope_parameters.rope_type` is \"xpos\"",
     ];
     refuses(edit, &words);
 }
