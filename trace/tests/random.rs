@@ -82,7 +82,7 @@ fn function(trace: &Trace, index: usize, steps: &[Step]) -> Function {
         } else {
             let example = examples[step.example % examples.len()];
             let types: Vec<TensorType> = example.operands.iter().map(|text| ty(text)).collect();
-            let pick = |(i, ty)| operand(&mut function, ty, step.picks[i], step);
+            let pick = |(i, ty)| operand(&mut function, ty, step.picks[i % 5], step);
             let operands: Vec<NodeId> = types.iter().enumerate().map(pick).collect();
             let op = operation(example.op);
             let result = op.infer(&types.iter().collect::<Vec<_>>()).unwrap();
