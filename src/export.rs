@@ -57,6 +57,8 @@ pub struct Manifest {
     pub context: usize,
     /// Tokens that one prefill takes.
     pub chunk: usize,
+    /// The rules that simplified the trace: off, exact or approximate.
+    pub simplify: String,
     /// blake3 of the compiled module.
     pub module_blake3: String,
     /// What can be called.
@@ -182,6 +184,7 @@ impl Manifest {
             dtype: plan.element.to_string(),
             context: plan.context,
             chunk: plan.chunk,
+            simplify: plan.simplify.rules.to_string(),
             module_blake3: blake3::hash(vmfb).to_string(),
             entry_points: module.signatures.iter().map(entry).collect(),
             parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),

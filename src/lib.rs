@@ -19,6 +19,7 @@ pub use models;
 pub use ops;
 #[cfg(feature = "iree")]
 pub use runtime;
+pub use simplify;
 pub use trace;
 
 pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, TraceArg, model};
@@ -31,7 +32,7 @@ pub mod load;
 mod plan;
 pub mod random;
 
-pub use plan::{Plan, PlanError};
+pub use plan::{Plan, PlanError, primitives};
 
 /// The Rust in the README is a test.
 #[cfg(doctest)]

@@ -15,12 +15,16 @@ use runtime::{Cache, CompileError, CompileOptions, Compiled, Compiler, Device, E
 use runtime::{Program, Runtime, Target};
 use trace::Parameter;
 
+use crate::primitives;
+
 /// How [`load`] builds.
 pub struct LoadOptions<'a> {
     /// `iree-compile`.
     pub compiler: &'a Compiler,
     /// The folder for what can be made again, by content: compiled modules and archives.
     pub cache: &'a Path,
+    /// How the trace is simplified; by exact rules unless changed.
+    pub simplify: simplify::Options,
     /// Where the network runs; on all threads of this machine unless changed.
     pub device: Device,
     /// Tensors that the checkpoint may have beside the parameters; none unless changed.
@@ -32,7 +36,15 @@ pub struct LoadOptions<'a> {
 impl<'a> LoadOptions<'a> {
     /// These, and for the rest the usual choices.
     pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
-        Self { compiler, cache, device: Device::LocalTask { workers: 0 }, ignorable: &[], watch: None }
+        let simplify = simplify::Options::default();
+        Self {
+            compiler,
+            cache,
+            simplify,
+            device: Device::LocalTask { workers: 0 },
+            ignorable: &[],
+            watch: None,
+        }
     }
 }
 
@@ -122,10 +134,10 @@ pub enum LoadError {
 /// Everything in which the checkpoint differs from what the trace asks for, before anything slow begins; or the
 /// first stage that fails.
 pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Loaded, LoadError> {
-    let LoadOptions { compiler, cache, device, ignorable, watch } = options;
+    let LoadOptions { compiler, cache, simplify, device, ignorable, watch } = options;
     let mut silent = |_| ControlFlow::Continue(());
     let watch: Watch<'_> = watch.unwrap_or(&mut silent);
-    let module = lower::lower(&lower::expand(&traced.trace)?)?;
+    let module = lower::lower(&primitives(&traced.trace, &simplify)?.0)?;
     let (archive, baked) = archive(checkpoint, &module.parameters, ignorable, cache, watch)?;
     tell(watch, Step::Compile)?;
     let compiled =
@@ -211,7 +223,9 @@ fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<Stri
         hasher.update(format!("{}\0{}\0{}\0", path.display(), metadata.len(), changed.as_nanos()).as_bytes());
     }
     for parameter in parameters {
-        hasher.update(format!("{}\0{}\0", parameter.key, parameter.ty).as_bytes());
+        let mut recipe = String::new();
+        parameter.recipe.iter().for_each(|made| made.print(&mut recipe));
+        hasher.update(format!("{}\0{}\0{recipe}\0", parameter.key, parameter.ty).as_bytes());
     }
     Ok(hasher.finalize().to_hex()[..32].to_owned())
 }

@@ -4,6 +4,7 @@ use dsl::{EntryPoint, TraceError, Traced};
 use lower::{LowerError, Module};
 use models::ModelConfig;
 use ops::ElementType;
+use simplify::{Report, simplify};
 use trace::{ParameterConflict, Trace};
 
 /// A model and the sizes it is built for.
@@ -19,6 +20,8 @@ pub struct Plan {
     pub chunk: usize,
     /// Sequences at once; 1 unless changed.
     pub batch: usize,
+    /// How the trace is simplified; by exact rules unless changed.
+    pub simplify: simplify::Options,
 }
 
 /// Why a plan cannot be carried out.
@@ -83,7 +86,7 @@ impl Plan {
         if !matches!(element, ElementType::F32 | ElementType::F16 | ElementType::Bf16) {
             return Err(PlanError::Element(element));
         }
-        Ok(Self { model, element, context, chunk, batch: 1 })
+        Ok(Self { model, element, context, chunk, batch: 1, simplify: simplify::Options::default() })
     }
 
     /// The context that `tokens` tokens need: a power of two, so that few different modules are compiled, and
@@ -95,6 +98,12 @@ impl Plan {
     /// The entry points `prefill`, `decode` and `score`.
     pub fn entry_points(&self) -> Vec<EntryPoint> {
         EntryPoint::all(self.batch, self.chunk, self.context)
+    }
+
+    /// The same plan, simplified by these rules.
+    pub fn simplified_by(mut self, rules: simplify::Rules) -> Self {
+        self.simplify.rules = rules;
+        self
     }
 
     /// The trace of all entry points, as it is recorded.
@@ -110,11 +119,17 @@ impl Plan {
     /// # Errors
     /// What is wrong with the configuration.
     pub fn module(&self) -> Result<Module, PlanError> {
-        module(&self.trace()?.trace)
+        Ok(lower::lower(&primitives(&self.trace()?.trace, &self.simplify)?.0)?)
     }
 }
 
-/// The module text of a trace.
-pub(crate) fn module(trace: &Trace) -> Result<Module, PlanError> {
-    Ok(lower::lower(&lower::expand(trace)?)?)
+/// The trace in primitives, simplified before and after its composites are expanded: some rules want to see a
+/// composite whole, others what it is made of.
+///
+/// # Errors
+/// If the trace was not verified.
+pub fn primitives(trace: &Trace, options: &simplify::Options) -> Result<(Trace, [Report; 2]), LowerError> {
+    let (trace, composites) = simplify(trace, options);
+    let (trace, primitives) = simplify(&lower::expand(&trace)?, options);
+    Ok((trace, [composites, primitives]))
 }

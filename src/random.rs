@@ -159,7 +159,7 @@ fn write(
         return Err(RandomError::Exists(copy));
     }
     let tensors: Vec<RandomTensor<'_>> =
-        parameters.iter().map(|Parameter { key, ty }| RandomTensor { key, ty, seed, watch }).collect();
+        parameters.iter().map(|Parameter { key, ty, .. }| RandomTensor { key, ty, seed, watch }).collect();
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let weights = NewFile::begin(&target).map_err(file("create", &target))?;
     let written =

@@ -4,7 +4,9 @@
 //! type that converts without surprise; every tensor of the checkpoint is used, or known to be ignorable. All
 //! problems are listed at once.
 
-use std::collections::BTreeSet;
+mod recipe;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -166,14 +168,23 @@ pub fn bake(
     checkpoint.check_output(out)?;
     let mut baked = check(checkpoint, parameters, ignorable)?;
     baked.bytes = parameters.iter().map(|p| p.ty.bytes() as u64).sum();
-    let entries = parameters.iter().map(|p| NewEntry::tensor(&p.key, p.ty.clone())).collect();
+    let by_key: BTreeMap<&str, &Parameter> = parameters.iter().map(|p| (p.key.as_str(), p)).collect();
+    let entries = parameters.iter().map(entry).collect();
     let options = WriteOptions { metadata: options.metadata, watch: options.watch };
     irpa::write(out, entries, options, |entry, sink| -> Result<(), irpa::Error> {
-        let from = checkpoint.ty(entry.name())?.element;
-        let to = entry.ty().map_or(from, |ty| ty.element);
-        sink.write_converted(checkpoint.data(entry.name())?, from, to)
+        recipe::write(by_key[entry.name()], checkpoint, sink)
     })?;
     Ok(baked)
+}
+
+/// What the archive says of a parameter.
+fn entry(parameter: &Parameter) -> NewEntry {
+    let entry = NewEntry::tensor(&parameter.key, parameter.ty.clone());
+    let Some(recipe) = &parameter.recipe else { return entry };
+    let (mut text, mut sources) = (String::new(), Vec::new());
+    recipe.print(&mut text);
+    parameter.sources(&mut |key, _| sources.push(key.to_owned()));
+    entry.with_recipe(text, sources)
 }
 
 /// Compares a checkpoint with what a model asks for.
@@ -187,30 +198,35 @@ pub fn check(
 ) -> Result<Baked, BakeError> {
     let mut baked = Baked::default();
     let mut problems = Vec::new();
-    let read: BTreeSet<&str> = parameters.iter().map(|p| p.key.as_str()).collect();
-    let unread: Vec<_> = checkpoint.tensors().filter(|t| !read.contains(t.name.as_str())).collect();
-    for Parameter { key, ty } in parameters {
+    let mut read: BTreeMap<&str, &TensorType> = BTreeMap::new();
+    for parameter in parameters {
+        parameter.sources(&mut |key, ty| {
+            read.insert(key, ty);
+        });
+    }
+    let unread: Vec<_> = checkpoint.tensors().filter(|t| !read.contains_key(t.name.as_str())).collect();
+    for (key, ty) in read {
         let Some(tensor) = checkpoint.get(key) else {
             let nearest = unread.iter().map(|t| (strsim::jaro(key, &t.name), &t.name));
             let nearest =
                 nearest.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(similarity, _)| *similarity > 0.8);
             let nearest = nearest.map(|(_, name)| name.clone());
-            problems.push(Problem::Missing { key: key.clone(), ty: ty.clone(), nearest });
+            problems.push(Problem::Missing { key: key.to_owned(), ty: ty.clone(), nearest });
             continue;
         };
         let file = checkpoint.file(tensor).to_owned();
         if tensor.shape != ty.shape {
             let (expected, found) = (ty.shape.clone(), tensor.shape.clone());
-            problems.push(Problem::Shape { key: key.clone(), file: file.clone(), expected, found });
+            problems.push(Problem::Shape { key: key.to_owned(), file: file.clone(), expected, found });
         }
         match tensor.element() {
             Some(element) if element == ty.element => {}
             Some(element) if element.is_float() && ty.element.is_float() => {
-                baked.converted.push((key.clone(), element, ty.element));
+                baked.converted.push((key.to_owned(), element, ty.element));
             }
             _ => {
                 let found = format!("{:?}", tensor.dtype);
-                problems.push(Problem::Element { key: key.clone(), file, expected: ty.element, found });
+                problems.push(Problem::Element { key: key.to_owned(), file, expected: ty.element, found });
             }
         }
     }

@@ -342,7 +342,7 @@ impl Tracer {
         {
             return Raw { node: id.index() as u32, function: open.number, trace: self.id };
         }
-        let kind = NodeKind::Parameter(Parameter { key: key.clone(), ty: ty.clone() });
+        let kind = NodeKind::Parameter(Parameter::new(key.clone(), ty.clone()));
         let raw = self.append(Some(path), &[], location, |b, _| Ok(b.push(kind, vec![ty], &[])));
         self.name_axes(raw, axes);
         if raw != Raw::POISON

@@ -88,7 +88,7 @@ pub fn lower(trace: &Trace) -> Result<Module, LowerError> {
     }
     let signatures = trace.entries.iter().map(|&id| signature(trace.function(id))).collect();
     let mut text = String::from("module @tracewright {\n");
-    for Parameter { key, ty } in &parameters {
+    for Parameter { key, ty, .. } in &parameters {
         let _ = writeln!(
             text,
             "  util.global private @\"{key}\" = #flow.parameter.named<\"model\"::\"{key}\"> : {}",
@@ -165,22 +165,23 @@ impl Statements for Fresh<'_> {
 
 impl Writer<'_> {
     fn weights_of(&self, function: &Function) -> Vec<Parameter> {
-        let mut weights: BTreeMap<String, TensorType> = BTreeMap::new();
+        let mut weights: BTreeMap<String, Parameter> = BTreeMap::new();
         for id in function.ids() {
             match &function.node(id).kind {
                 NodeKind::Parameter(parameter) => {
-                    weights.insert(parameter.key.clone(), parameter.ty.clone());
+                    weights.insert(parameter.key.clone(), parameter.clone());
                 }
                 NodeKind::Call { function: callee, prefix } => {
                     let pattern = &self.trace.function(*callee).prefix;
-                    for Parameter { key, ty } in &self.weights[callee.0 as usize] {
-                        weights.insert(resolve_key(key, pattern, prefix), ty.clone());
+                    for parameter in &self.weights[callee.0 as usize] {
+                        let resolved = parameter.resolved(pattern, prefix);
+                        weights.insert(resolved.key.clone(), resolved);
                     }
                 }
                 _ => {}
             }
         }
-        weights.into_iter().map(|(key, ty)| Parameter { key, ty }).collect()
+        weights.into_values().collect()
     }
 
     fn function(&mut self, function: &Function, index: usize, entry: bool) -> Result<Body, LowerError> {
@@ -210,7 +211,9 @@ impl Writer<'_> {
                     fresh.statement(format!("tensor.from_elements %arg{index} : tensor<i32>"))
                 }
                 NodeKind::Input { index, .. } => format!("%arg{index}"),
-                NodeKind::Parameter(parameter) => load(&mut fresh, &mut weight_names, parameter),
+                NodeKind::Parameter(parameter) => {
+                    load(&mut fresh, &mut weight_names, &parameter.key, &parameter.ty.mlir())
+                }
                 NodeKind::Op(ops::Op::Constant(op)) if is_global(&op.value) => {
                     let global = *self.constants.entry(op.value.clone()).or_insert_with(|| {
                         self.globals.push(op.value.clone());
@@ -243,10 +246,10 @@ impl Writer<'_> {
                         .iter()
                         .map(|o| (names[o.index()].clone(), function.node(*o).ty().mlir()))
                         .collect();
-                    for Parameter { key, ty } in &self.weights[callee.0 as usize] {
-                        let parameter =
-                            Parameter { key: resolve_key(key, &target.prefix, prefix), ty: ty.clone() };
-                        values.push((load(&mut fresh, &mut weight_names, &parameter), ty.mlir()));
+                    for parameter in &self.weights[callee.0 as usize] {
+                        let key = resolve_key(&parameter.key, &target.prefix, prefix);
+                        let ty = parameter.ty.mlir();
+                        values.push((load(&mut fresh, &mut weight_names, &key, &ty), ty));
                     }
                     call(&mut fresh, &target.name, &values, &node.types)
                 }
@@ -281,13 +284,12 @@ fn is_global(literal: &Literal) -> bool {
 }
 
 /// The name of a weight, loaded once in a function.
-fn load(fresh: &mut Fresh<'_>, names: &mut HashMap<String, String>, parameter: &Parameter) -> String {
-    let Parameter { key, ty } = parameter;
+fn load(fresh: &mut Fresh<'_>, names: &mut HashMap<String, String>, key: &str, ty: &str) -> String {
     match names.get(key) {
         Some(name) => name.clone(),
         None => {
-            let name = fresh.statement(format!("util.global.load immutable @\"{key}\" : {}", ty.mlir()));
-            names.insert(key.clone(), name.clone());
+            let name = fresh.statement(format!("util.global.load immutable @\"{key}\" : {ty}"));
+            names.insert(key.to_owned(), name.clone());
             name
         }
     }

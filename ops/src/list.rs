@@ -9,7 +9,7 @@ use crate::{
 macro_rules! operations {
     ($($name:ident),* $(,)?) => {
         /// One operation with its attributes. The list is closed, so that every stage is total.
-        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Op { $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),* }
 
         impl Op {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use crate::{Attribute, ElementType, ParseError, Reader, Real, TensorType, Value};
 
 /// A constant tensor. Equal when type and content are written the same way.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Literal {
     ty: TensorType,
     content: Content,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Content {
     /// Every element has these bits (so that a NaN keeps its payload).
     Splat(u32),
@@ -36,7 +36,7 @@ crate::words! {
 ///
 /// The product is rounded to f32 before the cosine and the result after it, as HF's
 /// `LlamaRotaryEmbedding.forward` does (`modeling_llama.py`); cosine and sine come from `libm` in f64.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RopeTable {
     /// Cosine or sine.
     pub part: RopePart,

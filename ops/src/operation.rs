@@ -48,7 +48,7 @@ pub trait Attributes: Sized {
 macro_rules! operation {
     ($(#[$meta:meta])* $name:ident = $text:literal { $($(#[$doc:meta])* $field:ident : $ty:ty),* $(,)? }) => {
         $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name { $($(#[$doc])* pub $field: $ty),* }
         impl $crate::Attributes for $name {
             const NAME: &'static str = $text;

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use tracewright::models::ModelConfig;
 use tracewright::ops::{ElementType, Op};
+use tracewright::simplify::Rules;
 use tracewright::trace::Trace;
-use tracewright::{Plan, PlanError, lower};
+use tracewright::{Plan, PlanError, lower, primitives, simplify};
 
 /// Shows the trace or the StableHLO module of a model. Reads `config.json` only: no weight, no compiler.
 #[derive(Parser)]
@@ -43,6 +44,9 @@ struct Arguments {
     /// Write every layer out instead of calling one function for each kind
     #[arg(long)]
     inline: bool,
+    /// Which rules simplify the trace
+    #[arg(long, default_value_t, value_name = "off|exact|approximate")]
+    simplify: Rules,
     /// Leave out source locations in the module text
     #[arg(long)]
     no_locs: bool,
@@ -72,7 +76,9 @@ enum Emit {
 enum Stage {
     /// As the declaration records it
     Traced,
-    /// With composites in primitives
+    /// Simplified, with its composites
+    Simplified,
+    /// In primitives, simplified again
     Expanded,
 }
 
@@ -131,12 +137,17 @@ fn dump(arguments: &Arguments, model: &std::path::Path) -> Result<String, Error>
     if arguments.inline {
         trace = trace.inlined();
     }
-    let expanded = lower::expand(&trace)?;
+    let options = simplify::Options { rules: arguments.simplify, ..simplify::Options::default() };
+    let (expanded, _) = primitives(&trace, &options)?;
     if arguments.emit == Emit::Mlir {
         let module = lower::lower(&expanded)?;
         return Ok(if arguments.no_locs { module.text_without_locs } else { module.text });
     }
-    let shown = if arguments.stage == Stage::Traced { &trace } else { &expanded };
+    let shown = match arguments.stage {
+        Stage::Traced => &trace,
+        Stage::Simplified => &simplify::simplify(&trace, &options).0,
+        Stage::Expanded => &expanded,
+    };
     if arguments.emit == Emit::Text {
         return Ok(shown.to_string());
     }

@@ -17,6 +17,7 @@ use tracewright::lower::{self, Module};
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
 use tracewright::runtime::{Compiler, Device, Program, Runtime, Target};
+use tracewright::simplify::Options;
 use tracewright::trace::Trace;
 use tracewright::{Plan, PlanError};
 
@@ -209,12 +210,20 @@ pub struct Sizes {
     pub context: usize,
     /// Sequences at once.
     pub batch: usize,
+    /// How the trace is simplified.
+    pub simplify: Options,
 }
 
 impl Sizes {
     /// Those that a golden's prompts are laid around, in f32.
     pub fn of(golden: &Golden) -> Self {
-        Self { element: ElementType::F32, chunk: golden.chunk, context: golden.context, batch: 1 }
+        Self {
+            element: ElementType::F32,
+            chunk: golden.chunk,
+            context: golden.context,
+            batch: 1,
+            simplify: Options::default(),
+        }
     }
 }
 
@@ -229,7 +238,8 @@ pub fn build(
     let plan = Plan::new(config, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
     let plan = Plan { batch: sizes.batch, ..plan };
     let trace = edit(plan.trace()?.trace.with_entries(entries))?;
-    let module = lower::expand(&trace).and_then(|trace| lower::lower(&trace)).map_err(PlanError::from)?;
+    let primitives = tracewright::primitives(&trace, &sizes.simplify).map_err(PlanError::from)?.0;
+    let module = lower::lower(&primitives).map_err(PlanError::from)?;
 
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("model.irpa");

@@ -12,6 +12,7 @@ use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType::{Bf16, F16, F32, I32};
 use tracewright::ops::TensorType;
 use tracewright::runtime::{Argument, Buffer, Value};
+use tracewright::simplify::Options;
 use tracewright_tests::golden::{
     self, ALL, BF16_FACTOR, BOUND, Golden, Sizes, Subject, build, check, greedy, max_error, mean,
 };
@@ -215,9 +216,14 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
     let at = bytes.windows(5).position(|w| w == b"\"F32\"").unwrap();
     bytes[at..at + 5].copy_from_slice(b"\"I32\"");
     std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
-    let refused = build(folder.path(), &Sizes { element: F32, chunk: 8, context: 40, batch: 1 }, ALL, Ok)
-        .err()
-        .unwrap();
+    let refused = build(
+        folder.path(),
+        &Sizes { element: F32, chunk: 8, context: 40, batch: 1, simplify: Options::default() },
+        ALL,
+        Ok,
+    )
+    .err()
+    .unwrap();
     assert!(matches!(refused.downcast_ref(), Some(BakeError::Mismatch { .. })), "{refused}");
     assert!(refused.to_string().contains("has elements `I32`, which do not convert to `f32`"), "{refused}");
 }

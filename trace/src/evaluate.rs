@@ -92,11 +92,8 @@ fn call(
         let value = match &node.kind {
             NodeKind::Input { index, .. } => vec![arguments[*index].clone()],
             NodeKind::Parameter(parameter) => {
-                let key = resolve_key(&parameter.key, &function.prefix, prefix);
-                match (evaluation.parameters)(&key) {
-                    Some(value) if value.ty == parameter.ty => vec![value],
-                    _ => return Err(EvaluateError::Parameter { key, ty: parameter.ty.clone() }),
-                }
+                let value = parameter.resolved(&function.prefix, prefix).value(evaluation.parameters);
+                vec![value.map_err(|(key, ty)| EvaluateError::Parameter { key, ty })?]
             }
             NodeKind::Op(op) => {
                 let operands: Vec<&Value> = operands.iter().map(|o| &values[o.index()][0]).collect();

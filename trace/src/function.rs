@@ -8,6 +8,8 @@ use petgraph::Direction::Incoming;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
 
+use crate::Parameter;
+
 /// A node of one function. Its index is also its place in topological order.
 pub type NodeId = NodeIndex<u32>;
 
@@ -17,16 +19,6 @@ pub type AxisName = Cow<'static, str>;
 /// The place of a function in its trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionId(pub u32);
-
-/// A weight: its checkpoint key and its declared type. In the body of a repeated block the key starts with the
-/// function's prefix, `model.layers.*`, which each call replaces.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Parameter {
-    /// The checkpoint key, which is also the archive key.
-    pub key: String,
-    /// The declared element type and shape.
-    pub ty: TensorType,
-}
 
 /// Where a node comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,7 +39,7 @@ impl Provenance {
 }
 
 /// What a node is.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NodeKind {
     /// An argument of the function.
     Input {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Function, Node, NodeId, NodeKind, Output, Parameter, Provenance, Trace, resolve_key};
+use crate::{Function, Node, NodeId, NodeKind, Output, Provenance, Trace, resolve_key};
 
 impl Trace {
     /// The same entry points with every call replaced by what it calls: parameters, paths and text as large as the
@@ -43,12 +43,12 @@ impl Inliner<'_> {
             let value = match (&node.kind, arguments) {
                 (NodeKind::Input { index, .. }, Some(arguments)) => vec![arguments[*index]],
                 (NodeKind::Parameter(parameter), _) => {
-                    let key = resolve_key(&parameter.key, &function.prefix, prefix);
+                    let parameter = parameter.resolved(&function.prefix, prefix);
+                    let key = parameter.key.clone();
                     vec![match self.parameters.get(&key) {
                         Some(&known) => known,
                         None => {
-                            let kind =
-                                NodeKind::Parameter(Parameter { key: key.clone(), ty: parameter.ty.clone() });
+                            let kind = NodeKind::Parameter(parameter);
                             let loaded = self.push(node, kind, function, prefix, &[]);
                             self.parameters.insert(key, loaded);
                             loaded

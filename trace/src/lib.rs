@@ -8,14 +8,14 @@ mod evaluate;
 mod function;
 pub mod functions;
 mod inline;
+mod parameter;
 mod parse;
 mod print;
 mod trace;
 mod verify;
 
 pub use evaluate::{EvaluateError, Evaluation, evaluate};
-pub use function::{
-    AxisName, Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Parameter, Provenance,
-};
-pub use trace::{Counts, ParameterConflict, Trace, resolve_key};
+pub use function::{AxisName, Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Provenance};
+pub use parameter::{Parameter, Recipe, resolve_key};
+pub use trace::{Counts, ParameterConflict, Trace};
 pub use verify::VerifyError;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ops::{Attribute as _, Op, ParseError, Reader, TensorType};
 
-use crate::{Function, FunctionId, Node, NodeId, NodeKind, Output, Parameter, Provenance, Trace};
+use crate::{Function, FunctionId, Node, NodeId, NodeKind, Output, Parameter, Provenance, Recipe, Trace};
 
 impl FromStr for Trace {
     type Err = ParseError;
@@ -90,7 +90,11 @@ impl Parser<'_> {
             NodeKind::Input { index: usize::parse(&mut self.reader)?, name: self.reader.string()? }
         } else if self.reader.eat("parameter") {
             let ty = TensorType::new(ops::ElementType::F32, []);
-            NodeKind::Parameter(Parameter { key: self.reader.string()?, ty })
+            let mut parameter = Parameter::new(self.reader.string()?, ty);
+            if self.reader.eat("=") {
+                parameter.recipe = Some(Recipe::parse(&mut self.reader)?.into());
+            }
+            NodeKind::Parameter(parameter)
         } else if self.reader.eat("call") {
             let name = self.name()?;
             let Some(callee) = trace.functions.iter().position(|f| f.name == name) else {

@@ -48,6 +48,10 @@ impl Trace {
             NodeKind::Parameter(parameter) => {
                 out.push_str("parameter ");
                 print_string(&parameter.key, out);
+                if let Some(recipe) = &parameter.recipe {
+                    out.push_str(" = ");
+                    recipe.print(out);
+                }
             }
             NodeKind::Op(op) => op.print(out),
             NodeKind::Call { function, prefix } => {

@@ -17,7 +17,7 @@ pub struct Trace {
 
 /// One key declared with two types.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("parameter `{key}` is declared as `{first}` and as `{second}`")]
+#[error("parameter `{key}` is declared as `{first}` and as `{second}`, or made in two ways")]
 pub struct ParameterConflict {
     /// The key.
     pub key: String,
@@ -40,16 +40,6 @@ pub struct Counts {
     pub parameter_elements: usize,
     /// Their bytes.
     pub parameter_bytes: usize,
-}
-
-/// The key that `key`, in the body of a function with `prefix`, has when the call says `replacement`.
-pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
-    match key.strip_prefix(prefix) {
-        Some(rest) if !prefix.is_empty() && (rest.is_empty() || rest.starts_with('.')) => {
-            format!("{replacement}{rest}")
-        }
-        _ => key.to_owned(),
-    }
 }
 
 impl Trace {
@@ -99,17 +89,17 @@ impl Trace {
     /// If one key is declared with two types.
     pub fn parameters(&self) -> Result<Vec<Parameter>, ParameterConflict> {
         // Each function's parameters are resolved once; callers rename them.
-        let mut of: Vec<BTreeMap<String, TensorType>> = Vec::with_capacity(self.functions.len());
+        let mut of: Vec<BTreeMap<String, Parameter>> = Vec::with_capacity(self.functions.len());
         for function in &self.functions {
             let mut own = BTreeMap::new();
-            for Parameter { key, ty } in function.parameters() {
-                insert(&mut own, key.clone(), ty)?;
+            for parameter in function.parameters() {
+                insert(&mut own, parameter.clone())?;
             }
             for id in function.ids() {
                 if let NodeKind::Call { function: callee, prefix } = &function.node(id).kind {
                     let pattern = &self.function(*callee).prefix;
-                    for (key, ty) in &of[callee.0 as usize] {
-                        insert(&mut own, resolve_key(key, pattern, prefix), ty)?;
+                    for parameter in of[callee.0 as usize].values() {
+                        insert(&mut own, parameter.resolved(pattern, prefix))?;
                     }
                 }
             }
@@ -117,11 +107,11 @@ impl Trace {
         }
         let mut all = BTreeMap::new();
         for id in &self.entries {
-            for (key, ty) in &of[id.0 as usize] {
-                insert(&mut all, key.clone(), ty)?;
+            for parameter in of[id.0 as usize].values() {
+                insert(&mut all, parameter.clone())?;
             }
         }
-        Ok(all.into_iter().map(|(key, ty)| Parameter { key, ty }).collect())
+        Ok(all.into_values().collect())
     }
 
     /// How large the trace is.
@@ -147,18 +137,14 @@ fn callees(function: &Function) -> impl Iterator<Item = FunctionId> {
     })
 }
 
-fn insert(
-    into: &mut BTreeMap<String, TensorType>,
-    key: String,
-    ty: &TensorType,
-) -> Result<(), ParameterConflict> {
-    match into.get(&key) {
-        Some(first) if first != ty => {
-            Err(ParameterConflict { key, first: first.clone(), second: ty.clone() })
+fn insert(into: &mut BTreeMap<String, Parameter>, new: Parameter) -> Result<(), ParameterConflict> {
+    match into.get(&new.key) {
+        Some(first) if *first != new => {
+            Err(ParameterConflict { key: new.key, first: first.ty.clone(), second: new.ty })
         }
         Some(_) => Ok(()),
         None => {
-            into.insert(key, ty.clone());
+            into.insert(new.key.clone(), new);
             Ok(())
         }
     }

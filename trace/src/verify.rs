@@ -110,15 +110,19 @@ impl Trace {
             return structure("there are not as many axis names as axes");
         }
         let types: Vec<&TensorType> = operands.iter().map(|&o| function.node(o).ty()).collect();
+        let infer = |source| VerifyError::Infer {
+            function: function.name.clone(),
+            node: id.index(),
+            provenance: node.provenance.clone(),
+            source: Box::new(source),
+        };
         let expected: Vec<TensorType> = match &node.kind {
             NodeKind::Input { .. } => node.types.clone(),
-            NodeKind::Parameter(parameter) => vec![parameter.ty.clone()],
-            NodeKind::Op(op) => vec![op.infer(&types).map_err(|source| VerifyError::Infer {
-                function: function.name.clone(),
-                node: id.index(),
-                provenance: node.provenance.clone(),
-                source: Box::new(source),
-            })?],
+            NodeKind::Parameter(parameter) => match &parameter.recipe {
+                None => vec![parameter.ty.clone()],
+                Some(recipe) => vec![recipe.ty().map_err(infer)?],
+            },
+            NodeKind::Op(op) => vec![op.infer(&types).map_err(infer)?],
             NodeKind::Call { function: callee, .. } => {
                 if callee.0 as usize >= at {
                     return structure("a call of a function that does not come before");

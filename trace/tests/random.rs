@@ -39,10 +39,9 @@ fn operand(function: &mut Function, ty: &TensorType, pick: usize, step: &Step) -
     }
     let kind = match pick % 2 {
         0 => NodeKind::Input { index: function.inputs().len(), name: step.name.clone() },
-        _ => NodeKind::Parameter(Parameter {
-            key: format!("{}.{}", function.prefix, function.len()),
-            ty: ty.clone(),
-        }),
+        _ => {
+            NodeKind::Parameter(Parameter::new(format!("{}.{}", function.prefix, function.len()), ty.clone()))
+        }
     };
     function.push(node(kind, vec![ty.clone()], step), &[])
 }

@@ -3,7 +3,7 @@ use crate::{Attribute, ParseError, Reader, Real};
 
 /// One condition on which key j a query i may see. A mask is a list of terms that must all hold: their
 /// intersection. i counts from the query offset. Some terms have an operand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MaskTerm {
     /// j ≤ i
     Causal,

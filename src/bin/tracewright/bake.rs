@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use tracewright::bake::{BakeOptions, bake};
 use tracewright::irpa::{Checkpoint, ConvertOptions, convert_checkpoint};
 use tracewright::models::ModelConfig;
-use tracewright::{Plan, PlanError};
 
 use crate::error::Error;
 use crate::{Interrupt, ModelArguments, progress};
@@ -41,8 +40,8 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<(), Error> {
         return Ok(());
     }
     let config = ModelConfig::read(&arguments.checkpoint, &arguments.model.allow_config_key)?;
-    let plan = Plan::new(config, arguments.model.dtype, arguments.model.context, arguments.model.chunk)?;
-    let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
+    let plan = arguments.model.plan(config, arguments.model.context)?;
+    let parameters = plan.module()?.parameters;
     let options = BakeOptions { metadata: !arguments.no_metadata, watch: Some(&mut watch) };
     let checkpoint = checkpoint.renamed(plan.model.prefixes());
     let baked = bake(&checkpoint, &parameters, &plan.model.ignorable(), &arguments.out, options)?;

@@ -9,7 +9,7 @@ use tracewright::export::{Manifest, names, write};
 use tracewright::load::compile_options;
 use tracewright::models::ModelConfig;
 use tracewright::runtime::Target;
-use tracewright::{Plan, bake, irpa::Checkpoint};
+use tracewright::{bake, irpa::Checkpoint};
 
 use crate::error::Error;
 use crate::{ExportArguments, Interrupt, build};
@@ -18,7 +18,7 @@ pub fn run(arguments: ExportArguments, interrupt: &Interrupt) -> Result<(), Erro
     let model = &arguments.model_arguments;
     let checkpoint = Checkpoint::open(&arguments.model)?;
     let config = ModelConfig::read(&arguments.model, &model.allow_config_key)?;
-    let plan = Plan::new(config, model.dtype, model.context, model.chunk)?;
+    let plan = model.plan(config, model.context)?;
     let checkpoint = checkpoint.renamed(plan.model.prefixes());
     let module = plan.module()?;
     // What is wrong with a checkpoint is known before anything slow begins.

@@ -65,7 +65,7 @@ impl Source {
         let model = &arguments.model_arguments;
         let needed =
             Plan::context_for(prompt.len().saturating_add(arguments.max_tokens), config.max_context());
-        let plan = Plan::new(config, model.dtype, model.context.or(Some(needed)), model.chunk)?;
+        let plan = model.plan(config, model.context.or(Some(needed)))?;
         check_tokens(prompt, 0, plan.context, plan.model.vocabulary())?;
         let entries: &[&str] = match arguments.all_positions {
             true => &["prefill", "decode", "score"],
@@ -79,6 +79,7 @@ impl Source {
         let mut progress = progress::Steps::new(interrupt);
         let options = LoadOptions {
             device,
+            simplify: plan.simplify,
             ignorable: &plan.model.ignorable(),
             watch: Some(&mut |step| progress.watch(step)),
             ..LoadOptions::new(&compiler, &cache)
@@ -100,6 +101,7 @@ fn check_as_exported(manifest: &Manifest, asked: &ModelArguments) -> Result<(), 
         ("dtype", asked.dtype.map(|dtype| dtype.to_string()), manifest.dtype.clone()),
         ("context", asked.context.map(|n| n.to_string()), manifest.context.to_string()),
         ("chunk", asked.chunk.map(|n| n.to_string()), manifest.chunk.to_string()),
+        ("simplify", asked.simplify.map(|rules| rules.to_string()), manifest.simplify.clone()),
     ];
     for (name, asked, exported) in options {
         if let Some(asked) = asked.filter(|asked| *asked != exported) {

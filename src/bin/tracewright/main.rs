@@ -19,7 +19,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Parser, Subcommand};
 use error::Error;
+use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
+use tracewright::simplify::Rules;
+use tracewright::{Plan, PlanError};
 
 /// Declare a language model in Rust, lower it to StableHLO, run it through IREE.
 #[derive(Parser)]
@@ -50,6 +53,10 @@ pub struct ModelArguments {
     /// Type of weights and activations: f32, f16, bf16 [default: the checkpoint's]
     #[arg(long)]
     pub dtype: Option<ElementType>,
+    /// Which rules simplify the network: those that hold bit for bit, or also those that change how results are
+    /// rounded [default: exact]
+    #[arg(long, value_name = "off|exact|approximate")]
+    pub simplify: Option<Rules>,
     /// The longest sequence, prompt and answer together [default: what the prompt needs; 2048 in an export]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
@@ -59,6 +66,14 @@ pub struct ModelArguments {
     /// Proceed although config.json has this unknown key; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
+}
+
+impl ModelArguments {
+    /// The plan for a configuration and a context.
+    pub fn plan(&self, config: ModelConfig, context: Option<usize>) -> Result<Plan, PlanError> {
+        let plan = Plan::new(config, self.dtype, context, self.chunk)?;
+        Ok(plan.simplified_by(self.simplify.unwrap_or_default()))
+    }
 }
 
 /// How it is compiled.

@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
+use tracewright::PlanError;
 use tracewright::models::ModelConfig;
 use tracewright::random::write_random;
-use tracewright::{Plan, PlanError};
 
 use crate::error::Error;
 use crate::{Interrupt, ModelArguments, progress};
@@ -27,7 +27,7 @@ pub struct Arguments {
 
 pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<(), Error> {
     let config = ModelConfig::read(&arguments.config, &arguments.model.allow_config_key)?;
-    let plan = Plan::new(config, arguments.model.dtype, arguments.model.context, arguments.model.chunk)?;
+    let plan = arguments.model.plan(config, arguments.model.context)?;
     let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
     let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();
     let bar = progress::bytes("random weights", total as u64);

@@ -112,7 +112,7 @@ pub fn input(b: &mut Builder<'_>, index: usize, ty: TensorType) -> NodeId {
 
 /// Appends a weight.
 pub fn parameter(b: &mut Builder<'_>, key: &str, ty: TensorType) -> NodeId {
-    b.push(NodeKind::Parameter(Parameter { key: key.into(), ty: ty.clone() }), vec![ty], &[])
+    b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
 }
 
 /// Appends an entry point with these inputs; `body` gives its results.

@@ -1,0 +1,175 @@
+//! The cheapest choice of one term for each class, where what is used twice is paid once.
+//!
+//! egg's own extractor counts a tree: a layer used twice counts twice, and its cost doubles with each layer. Here the
+//! search starts from the function as it was and makes one move after another that lowers the total; so it is never
+//! worse than that. A class is in use while a class in use refers to it, and is paid while it is in use (the counting
+//! of references that logic synthesis calls the maximum fanout-free cone: Mishchenko, Chatterjee, Brayton, "DAG-Aware
+//! AIG Rewriting", 2006). Two kinds of moves: one class takes another of its terms; or, since what two share may be
+//! worth it only if both take it, all that could refer to a class do.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use egg::Id;
+
+use crate::Term;
+
+/// A class of the e-graph: its terms, over places in a list of classes.
+pub(crate) struct Class {
+    /// Its name in the e-graph.
+    pub id: Id,
+    /// Its terms, oldest choice first.
+    pub terms: Vec<Candidate>,
+}
+
+/// A term that a class may take.
+pub(crate) struct Candidate {
+    pub term: Term,
+    /// The places of its operands.
+    pub operands: Vec<usize>,
+    /// Seconds.
+    pub cost: f64,
+}
+
+/// The choice: of each class which term.
+pub(crate) struct Extraction<'a> {
+    pub classes: &'a [Class],
+    pub chosen: Vec<usize>,
+    references: Vec<u32>,
+    total: f64,
+}
+
+/// A class and the term that it takes.
+type Move = (usize, usize);
+
+impl<'a> Extraction<'a> {
+    /// The cheapest choice that was found from `start` on, which has no cycles. `roots` are in use.
+    pub fn search(classes: &'a [Class], start: Vec<usize>, roots: &[usize]) -> Self {
+        let references = vec![0; classes.len()];
+        let mut extraction = Self { classes, chosen: start, references, total: 0.0 };
+        roots.iter().for_each(|&root| extraction.acquire(root));
+        extraction.improve();
+        extraction
+    }
+
+    /// Whether a class is needed.
+    pub fn in_use(&self, class: usize) -> bool {
+        self.references[class] > 0
+    }
+
+    fn improve(&mut self) {
+        // Who may refer to whom.
+        let mut users: Vec<Vec<Move>> = vec![Vec::new(); self.classes.len()];
+        for (class, of) in self.classes.iter().enumerate() {
+            for (at, candidate) in of.terms.iter().enumerate() {
+                let mut operands = candidate.operands.clone();
+                operands.sort_unstable();
+                operands.dedup();
+                operands.iter().for_each(|&operand| users[operand].push((class, at)));
+            }
+        }
+        let mut queue: VecDeque<usize> = (0..self.classes.len()).collect();
+        let mut queued = vec![true; self.classes.len()];
+        while let Some(class) = queue.pop_front() {
+            queued[class] = false;
+            let mut improved = Vec::new();
+            if self.in_use(class) {
+                for at in 0..self.classes[class].terms.len() {
+                    if at != self.chosen[class] && self.accept(&[(class, at)]) {
+                        improved.push(class);
+                    }
+                }
+            } else {
+                let mut together: BTreeMap<usize, usize> = BTreeMap::new();
+                for &(user, at) in &users[class] {
+                    if self.in_use(user) && user != class {
+                        together.entry(user).or_insert(at);
+                    }
+                }
+                let moves: Vec<Move> = together.into_iter().collect();
+                if moves.len() > 1 && self.accept(&moves) {
+                    improved.extend(moves.iter().map(|(user, _)| *user));
+                }
+            }
+            // What is around a change may have become worth changing.
+            for changed in improved {
+                let around = users[changed].iter().map(|(user, _)| *user);
+                let below = self.classes[changed].terms.iter().flat_map(|term| term.operands.iter().copied());
+                for near in around.chain(below).chain([changed]) {
+                    if !queued[near] {
+                        queued[near] = true;
+                        queue.push_back(near);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes the moves if together they lower the total and close no cycle.
+    fn accept(&mut self, moves: &[Move]) -> bool {
+        let before = (self.chosen.clone(), self.references.clone(), self.total);
+        self.take(moves);
+        // Below the sum's own rounding nothing is gained.
+        let better = self.total < before.2 * (1.0 - 1e-12) && !self.cyclic(moves);
+        if !better {
+            (self.chosen, self.references, self.total) = before;
+        }
+        better
+    }
+
+    fn take(&mut self, moves: &[Move]) {
+        // New operands first, so that what both need stays in use. A cycle keeps itself in use; it is undone.
+        let old: Vec<Move> = moves.iter().map(|&(class, _)| (class, self.chosen[class])).collect();
+        for &(class, at) in moves {
+            self.chosen[class] = at;
+            self.total += self.classes[class].terms[at].cost;
+            self.classes[class].terms[at].operands.iter().for_each(|&operand| self.acquire(operand));
+        }
+        for (class, at) in old {
+            self.total -= self.classes[class].terms[at].cost;
+            self.classes[class].terms[at].operands.iter().for_each(|&operand| self.release(operand));
+        }
+    }
+
+    fn acquire(&mut self, class: usize) {
+        let mut pending = vec![class];
+        while let Some(class) = pending.pop() {
+            self.references[class] += 1;
+            if self.references[class] == 1 {
+                let candidate = &self.classes[class].terms[self.chosen[class]];
+                self.total += candidate.cost;
+                pending.extend(&candidate.operands);
+            }
+        }
+    }
+
+    fn release(&mut self, class: usize) {
+        let mut pending = vec![class];
+        while let Some(class) = pending.pop() {
+            self.references[class] -= 1;
+            if self.references[class] == 0 {
+                let candidate = &self.classes[class].terms[self.chosen[class]];
+                self.total -= candidate.cost;
+                pending.extend(&candidate.operands);
+            }
+        }
+    }
+
+    /// Whether some class of the moves needs itself.
+    fn cyclic(&self, moves: &[Move]) -> bool {
+        let mut seen = vec![0u32; self.classes.len()];
+        moves.iter().enumerate().any(|(mark, &(start, at))| {
+            let mark = mark as u32 + 1;
+            let mut pending = self.classes[start].terms[at].operands.clone();
+            while let Some(class) = pending.pop() {
+                if class == start {
+                    return true;
+                }
+                if seen[class] != mark {
+                    seen[class] = mark;
+                    pending.extend(&self.classes[class].terms[self.chosen[class]].operands);
+                }
+            }
+            false
+        })
+    }
+}

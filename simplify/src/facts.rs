@@ -1,0 +1,182 @@
+//! What is known of every class of equal terms: type, constant value, where it came from.
+
+use std::sync::Arc;
+
+use egg::{Analysis, DidMerge, EGraph, Id};
+use ops::ops::Constant;
+use ops::{Literal, Op, TensorType, Value};
+use trace::NodeKind;
+
+use crate::Term;
+
+/// The e-graph of one function.
+pub type Graph = EGraph<Term, Context>;
+
+/// The types that no operation infers.
+#[derive(Clone, Debug, Default)]
+pub struct Context {
+    /// Of the function's inputs.
+    pub inputs: Vec<TensorType>,
+    /// Of the results of every function of the trace.
+    pub results: Vec<Vec<TensorType>>,
+    /// The place of the node that is being inserted, if it is one of the function's.
+    pub inserting: Option<u32>,
+    /// How often a constant was folded.
+    pub folded: usize,
+}
+
+/// The facts of one class.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// The type; several for a call.
+    pub types: Arc<[TensorType]>,
+    /// The value, if it is known.
+    pub constant: Option<Literal>,
+    /// Where the class came from.
+    pub origin: Origin,
+}
+
+/// Which node of the function a class stems from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// It is that node.
+    Node(u32),
+    /// A rule made it from that node.
+    Near(u32),
+    /// A rule made it from nothing.
+    Nowhere,
+}
+
+impl Facts {
+    /// The type of what is no call.
+    pub fn ty(&self) -> &TensorType {
+        &self.types[0]
+    }
+
+    /// The number that every element is, if it is known.
+    pub fn splat(&self) -> Option<f64> {
+        let literal = self.constant.as_ref()?;
+        Some(literal.ty().element.decode(literal.as_splat()?))
+    }
+}
+
+/// A constant of more elements is not computed ahead of time, unless all of them are equal.
+const FOLDED: usize = 4096;
+/// A constant of more elements is no term of its own, unless all of them are equal: it would be stored instead of
+/// computed.
+const STORED: usize = 64;
+
+impl Analysis<Term> for Context {
+    type Data = Facts;
+
+    fn make(graph: &mut Graph, term: &Term, _: Id) -> Facts {
+        let of = |id: &Id| &graph[*id].data;
+        let operands: Vec<&Facts> = term.operands.iter().map(of).collect();
+        let types: Arc<[TensorType]> = match &*term.kind {
+            NodeKind::Input { index, .. } => [graph.analysis.inputs[*index].clone()].into(),
+            NodeKind::Parameter(parameter) => [parameter.ty.clone()].into(),
+            NodeKind::Call { function, .. } => graph.analysis.results[function.0 as usize].as_slice().into(),
+            NodeKind::Result { index } => [operands[0].types[*index].clone()].into(),
+            NodeKind::Op(op) => {
+                let types: Vec<&TensorType> = operands.iter().map(|facts| facts.ty()).collect();
+                match op.infer(&types) {
+                    Ok(ty) => [ty].into(),
+                    Err(error) => unreachable!("a rule made an ill-typed term: {error}"),
+                }
+            }
+        };
+        let constant = term.op().and_then(|op| fold(op, &operands, &types[0]));
+        let near = |facts: &&Facts| match facts.origin {
+            Origin::Node(at) | Origin::Near(at) => Some(at),
+            Origin::Nowhere => None,
+        };
+        let origin = match graph.analysis.inserting {
+            Some(at) => Origin::Node(at),
+            None => operands.iter().filter_map(near).max().map_or(Origin::Nowhere, Origin::Near),
+        };
+        Facts { types, constant, origin }
+    }
+
+    fn merge(&mut self, a: &mut Facts, b: Facts) -> DidMerge {
+        assert_eq!(a.types, b.types, "a rule changed a type");
+        let mut changed = DidMerge(false, false);
+        match (&a.constant, b.constant) {
+            (None, Some(constant)) => {
+                a.constant = Some(constant);
+                changed.0 = true;
+            }
+            (Some(_), None) => changed.1 = true,
+            (Some(a), Some(b)) => {
+                debug_assert!(
+                    *a == b || a.to_value() == b.to_value() || any_nan(a),
+                    "a rule changed a value"
+                );
+            }
+            (None, None) => {}
+        }
+        changed.0 |= b.origin < a.origin;
+        changed.1 |= a.origin < b.origin;
+        a.origin = a.origin.min(b.origin);
+        changed
+    }
+
+    fn modify(graph: &mut Graph, id: Id) {
+        let Some(literal) = &graph[id].data.constant else { return };
+        if literal.as_splat().is_none() && literal.ty().count() > STORED {
+            return;
+        }
+        if graph[id].nodes.iter().any(|term| matches!(term.op(), Some(Op::Constant(_)))) {
+            return;
+        }
+        let value = literal.clone();
+        let constant = graph.add(Term::new(NodeKind::Op(Constant { value }.into()), vec![]));
+        graph.union_trusted(id, constant, "constant folding");
+        graph.analysis.folded += 1;
+    }
+}
+
+fn any_nan(literal: &Literal) -> bool {
+    literal.to_value().data.iter().any(|x| x.is_nan())
+}
+
+/// The value of an operation on known values.
+fn fold(op: &Op, operands: &[&Facts], ty: &TensorType) -> Option<Literal> {
+    if let Op::Constant(constant) = op {
+        return Some(constant.value.clone());
+    }
+    let known: Vec<&Literal> = operands.iter().map(|facts| facts.constant.as_ref()).collect::<Option<_>>()?;
+    let value = match ty.count() <= FOLDED && known.iter().all(|literal| literal.ty().count() <= FOLDED) {
+        true => {
+            let values: Vec<Value> = known.iter().map(|literal| literal.to_value()).collect();
+            op.eval(&values.iter().collect::<Vec<_>>(), ty)
+        }
+        // Elementwise operations on equal elements give equal elements, however many there are.
+        false => {
+            let elementwise = match op {
+                Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) | Op::Convert(_) => true,
+                Op::ReducePrecision(_) => true,
+                Op::Reshape(_) | Op::Permute(_) | Op::Narrow(_) | Op::BroadcastInDim(_) => false,
+                _ => return None,
+            };
+            let scalar = |literal: &&Literal| {
+                let one = TensorType::new(literal.ty().element, []);
+                Some(Literal::splat_bits(one, literal.as_splat()?).to_value())
+            };
+            let values: Vec<Value> = known.iter().map(scalar).collect::<Option<_>>()?;
+            match elementwise {
+                true => {
+                    let one = TensorType::new(ty.element, []);
+                    op.eval(&values.iter().collect::<Vec<_>>(), &one)
+                }
+                false => values.into_iter().next()?,
+            }
+        }
+    };
+    let bits = |x: &f64| ty.element.encode(*x);
+    match value.data.first().map(bits) {
+        Some(first) if value.data.iter().all(|x| bits(x) == first) => {
+            Some(Literal::splat_bits(ty.clone(), first))
+        }
+        _ => Some(Literal::from_value(&value)),
+    }
+}

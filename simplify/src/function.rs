@@ -1,0 +1,255 @@
+//! One function: into the e-graph, and out of it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use egg::{Id, Language as _, Rewrite, Runner, SimpleScheduler};
+use ops::TensorType;
+use trace::{Function, Node, NodeId, NodeKind, Output};
+
+use crate::Term;
+use crate::cost::{Cost, Target};
+use crate::extract::{Candidate, Class, Extraction};
+use crate::facts::{Context, Graph, Origin};
+use crate::recipes::{recipes, stored};
+
+/// Iterations of all rules. What a model needs is done after three or four.
+const ITERATIONS: usize = 12;
+/// Terms of one function, beyond those it has.
+const TERMS: usize = 20_000;
+
+/// A function with all that was found to equal its nodes.
+pub(crate) struct Saturated<'a> {
+    function: &'a Function,
+    runner: Runner<Term, Context>,
+    /// The class of every node that something needs.
+    classes: Vec<Option<Id>>,
+}
+
+impl<'a> Saturated<'a> {
+    /// Applies the rules to a function until they find nothing new, or a limit is met.
+    pub fn new(
+        function: &'a Function,
+        results: &[Vec<TensorType>],
+        rules: &[Rewrite<Term, Context>],
+    ) -> Self {
+        Self::with(function, results, rules, false)
+    }
+
+    /// The same, remembering why.
+    pub fn with(
+        function: &'a Function,
+        results: &[Vec<TensorType>],
+        rules: &[Rewrite<Term, Context>],
+        explain: bool,
+    ) -> Self {
+        let inputs = function.inputs().into_iter().map(|(_, ty)| ty.clone()).collect();
+        let context = Context { inputs, results: results.to_vec(), ..Context::default() };
+        let mut graph = Graph::new(context);
+        if explain {
+            graph = graph.with_explanations_enabled();
+        }
+        let live = function.live();
+        let mut classes: Vec<Option<Id>> = Vec::with_capacity(function.len());
+        for id in function.ids() {
+            let node = function.node(id);
+            if !live[id.index()] && !matches!(node.kind, NodeKind::Input { .. }) {
+                classes.push(None);
+                continue;
+            }
+            let operands = function.operands(id).iter().filter_map(|o| classes[o.index()]).collect();
+            graph.analysis.inserting = Some(id.index() as u32);
+            classes.push(Some(graph.add(Term::new(node.kind.clone(), operands))));
+        }
+        graph.analysis.inserting = None;
+        let limit = graph.total_size() + TERMS;
+        let runner = Runner::<Term, Context>::new(Context::default())
+            .with_egraph(graph)
+            .with_iter_limit(ITERATIONS)
+            .with_node_limit(limit)
+            .with_time_limit(Duration::MAX)
+            .with_scheduler(SimpleScheduler)
+            .run(rules);
+        Self { function, runner, classes }
+    }
+
+    fn graph(&self) -> &Graph {
+        &self.runner.egraph
+    }
+
+    /// Of each rule how often it found something new.
+    pub fn fired(&self) -> Vec<(String, usize)> {
+        let mut fired: Vec<(String, usize)> = vec![("constant folding".into(), self.graph().analysis.folded)];
+        for iteration in &self.runner.iterations {
+            fired.extend(iteration.applied.iter().map(|(rule, count)| (rule.to_string(), *count)));
+        }
+        fired.retain(|(_, count)| *count > 0);
+        fired
+    }
+
+    /// The cheapest function, without the recipes whose keys are `banned`.
+    pub fn extract(&self, target: &Target, banned: &BTreeSet<String>) -> Function {
+        let graph = self.graph();
+        let roots: Vec<Id> = self
+            .function
+            .outputs
+            .iter()
+            .filter_map(|o| self.classes[o.node.index()])
+            .map(|id| graph.find(id))
+            .collect();
+
+        // The classes that a result could need, in a list of their own.
+        let mut ids: BTreeSet<Id> = BTreeSet::new();
+        let mut pending = roots.clone();
+        while let Some(id) = pending.pop() {
+            if ids.insert(id) {
+                let terms = graph[id].nodes.iter();
+                pending.extend(terms.flat_map(|term| term.children().iter().map(|&child| graph.find(child))));
+            }
+        }
+        let places: HashMap<Id, usize> = ids.iter().enumerate().map(|(place, &id)| (id, place)).collect();
+        let recipes = recipes(graph);
+        let classes: Vec<Class> = ids
+            .iter()
+            .map(|&id| {
+                let mut terms: Vec<Candidate> = graph[id]
+                    .nodes
+                    .iter()
+                    .map(|term| {
+                        let operands: Vec<Id> =
+                            term.children().iter().map(|&child| graph.find(child)).collect();
+                        let types: Vec<&TensorType> = operands.iter().map(|&o| graph[o].data.ty()).collect();
+                        let cost = term.op().map(|op| target.cost(op, &types, graph[id].data.ty()).seconds);
+                        Candidate {
+                            term: term.clone(),
+                            operands: operands.iter().map(|operand| places[operand]).collect(),
+                            cost: cost.unwrap_or(0.0),
+                        }
+                    })
+                    .collect();
+                let parameter = recipes.get(&id).and_then(stored);
+                if let Some(parameter) = parameter.filter(|parameter| !banned.contains(&parameter.key)) {
+                    let term = Term::new(NodeKind::Parameter(parameter), vec![]);
+                    terms.push(Candidate { term, operands: vec![], cost: 0.0 });
+                }
+                Class { id, terms }
+            })
+            .collect();
+
+        let start = self.start(&classes, &places);
+        let roots: Vec<usize> = roots.iter().map(|root| places[root]).collect();
+        let extraction = Extraction::search(&classes, start, &roots);
+        self.rebuild(&extraction, &roots)
+    }
+
+    /// The choice to start from: in the classes of the function's own nodes those nodes, oldest first; in others
+    /// the one whose costliest path is the cheapest. An oldest node needs older ones only, and they need no others: there is no cycle.
+    fn start(&self, classes: &[Class], places: &HashMap<Id, usize>) -> Vec<usize> {
+        let graph = self.graph();
+        let mut chosen: Vec<Option<usize>> = vec![None; classes.len()];
+        for id in self.function.ids() {
+            let Some(class) = self.classes[id.index()] else { continue };
+            let Some(&place) = places.get(&graph.find(class)) else { continue };
+            if chosen[place].is_none() {
+                let node = self.function.node(id);
+                let operands: Vec<usize> = self
+                    .function
+                    .operands(id)
+                    .iter()
+                    .filter_map(|o| self.classes[o.index()])
+                    .map(|id| places.get(&graph.find(id)).copied().unwrap_or(usize::MAX))
+                    .collect();
+                let same = |term: &Candidate| *term.term.kind == node.kind && term.operands == operands;
+                chosen[place] = classes[place].terms.iter().position(same);
+            }
+        }
+        let mut path: Vec<f64> =
+            chosen.iter().map(|c| if c.is_some() { 0.0 } else { f64::INFINITY }).collect();
+        loop {
+            let mut changed = false;
+            for (place, class) in classes.iter().enumerate() {
+                for (at, term) in class.terms.iter().enumerate() {
+                    let below = term.operands.iter().map(|&operand| path[operand]).fold(0.0, f64::max);
+                    if below + term.cost < path[place] {
+                        path[place] = below + term.cost;
+                        chosen[place] = Some(at);
+                        changed = true;
+                    }
+                }
+            }
+            if !changed {
+                return chosen.into_iter().map(Option::unwrap_or_default).collect();
+            }
+        }
+    }
+
+    fn rebuild(&self, extraction: &Extraction<'_>, roots: &[usize]) -> Function {
+        let old = self.function;
+        let mut function = Function::new(old.name.clone(), old.prefix.clone());
+        let mut made: Vec<Option<NodeId>> = vec![None; extraction.classes.len()];
+        let mut inputs: HashMap<usize, NodeId> = HashMap::new();
+        for id in old.ids() {
+            if let NodeKind::Input { index, .. } = old.node(id).kind {
+                inputs.insert(index, function.push(old.node(id).clone(), &[]));
+            }
+        }
+        // Operands before users; what a rule made from nothing comes from where its user comes from.
+        let mut pending: Vec<(usize, u32, bool)> = Vec::new();
+        for (root, output) in roots.iter().zip(&old.outputs) {
+            pending.push((*root, output.node.index() as u32, false));
+            while let Some((place, user, ready)) = pending.pop() {
+                if made[place].is_some() {
+                    continue;
+                }
+                let class = &extraction.classes[place];
+                let candidate = &class.terms[extraction.chosen[place]];
+                let facts = &self.graph()[class.id].data;
+                let origin = match facts.origin {
+                    Origin::Node(at) | Origin::Near(at) => at,
+                    Origin::Nowhere => user,
+                };
+                if !ready {
+                    pending.push((place, user, true));
+                    pending.extend(candidate.operands.iter().rev().map(|&operand| (operand, origin, false)));
+                    continue;
+                }
+                if let NodeKind::Input { index, .. } = *candidate.term.kind {
+                    made[place] = inputs.get(&index).copied();
+                    continue;
+                }
+                let operands: Vec<NodeId> = candidate.operands.iter().filter_map(|&o| made[o]).collect();
+                let from = old.node(NodeId::new(origin as usize));
+                let axes = match facts.origin {
+                    Origin::Node(_) => from.axes.clone(),
+                    _ => Vec::new(),
+                };
+                let node = Node {
+                    kind: (*candidate.term.kind).clone(),
+                    types: facts.types.to_vec(),
+                    axes,
+                    provenance: from.provenance.clone(),
+                };
+                made[place] = Some(function.push(node, &operands));
+            }
+            if let Some(node) = made[*root] {
+                function.outputs.push(Output { name: output.name.clone(), node });
+            }
+        }
+        function
+    }
+}
+
+impl Target {
+    /// What one call of a function costs, without what it calls.
+    pub(crate) fn function(&self, function: &Function) -> Cost {
+        let mut sum = Cost::default();
+        for (id, live) in function.ids().zip(function.live()) {
+            if let (NodeKind::Op(op), true) = (&function.node(id).kind, live) {
+                let operands = function.operands(id);
+                let types: Vec<&TensorType> = operands.iter().map(|&o| function.node(o).ty()).collect();
+                sum += self.cost(op, &types, function.node(id).ty());
+            }
+        }
+        sum
+    }
+}

@@ -1,0 +1,159 @@
+//! The one searcher and applier for rules on attributes, which egg's patterns cannot match.
+
+use std::borrow::Cow;
+
+use egg::{Applier, Id, PatternAst, SearchMatches, Searcher, Subst, Symbol, Var};
+use ops::{Op, TensorType};
+use trace::{NodeKind, Parameter};
+
+use crate::Term;
+use crate::facts::{Context, Facts, Graph};
+
+/// One use of an operation, and what is known around it.
+pub struct Site<'a> {
+    graph: &'a Graph,
+    /// The operation.
+    pub op: &'a Op,
+    /// The class of the result.
+    pub class: Id,
+    /// The classes of its operands.
+    pub operands: &'a [Id],
+}
+
+/// What a rule says a use equals.
+#[derive(Clone, Debug)]
+pub enum Tree {
+    /// What is there already.
+    Class(Id),
+    /// An operation.
+    Op(Op, Vec<Tree>),
+}
+
+impl Tree {
+    /// An operation.
+    pub fn op(op: impl Into<Op>, operands: impl Into<Vec<Tree>>) -> Self {
+        Self::Op(op.into(), operands.into())
+    }
+}
+
+impl From<Id> for Tree {
+    fn from(class: Id) -> Self {
+        Self::Class(class)
+    }
+}
+
+impl<'a> Site<'a> {
+    /// What is known of a class.
+    pub fn facts(&self, class: Id) -> &'a Facts {
+        &self.graph[class].data
+    }
+
+    /// The type of a class.
+    pub fn ty(&self, class: Id) -> &'a TensorType {
+        self.facts(class).ty()
+    }
+
+    /// The result's type.
+    pub fn result(&self) -> &'a TensorType {
+        self.ty(self.class)
+    }
+
+    /// The operations that compute a class.
+    pub fn ops(&self, class: Id) -> impl Iterator<Item = (&'a Op, &'a [Id])> {
+        let terms = self.graph[class].nodes.iter();
+        terms.filter_map(|term| term.op().map(|op| (op, term.operands.as_slice())))
+    }
+
+    /// The weight that a class is, if it is one.
+    pub fn parameter(&self, class: Id) -> Option<&'a Parameter> {
+        self.graph[class].nodes.iter().find_map(|term| match &*term.kind {
+            NodeKind::Parameter(parameter) => Some(parameter),
+            _ => None,
+        })
+    }
+
+    /// Every class that an operation of this name computes, with the use, oldest first.
+    pub fn uses(&self, name: &'static str) -> Vec<(Id, &'a Op, &'a [Id])> {
+        let mut uses: Vec<(Id, &Op, &[Id])> = Vec::new();
+        for class in self.graph.classes_for_op(&name).into_iter().flatten() {
+            let named = self.ops(class).filter(|(op, _)| op.name() == name);
+            uses.extend(named.map(|(op, operands)| (class, op, operands)));
+        }
+        uses.sort_by_key(|(class, ..)| (self.facts(*class).origin, *class));
+        uses
+    }
+}
+
+/// Every class that an operation of this name computes.
+pub(super) struct Uses {
+    pub op: &'static str,
+}
+
+impl Searcher<Term, Context> for Uses {
+    fn search_eclass_with_limit(
+        &self,
+        graph: &Graph,
+        class: Id,
+        limit: usize,
+    ) -> Option<SearchMatches<'_, Term>> {
+        let found = limit > 0 && graph[class].nodes.iter().any(|term| term.name() == self.op);
+        found.then(|| SearchMatches {
+            eclass: class,
+            substs: vec![Subst::default()],
+            ast: None::<Cow<'_, PatternAst<Term>>>,
+        })
+    }
+
+    fn search_with_limit(&self, graph: &Graph, limit: usize) -> Vec<SearchMatches<'_, Term>> {
+        let mut classes: Vec<Id> = graph.classes_for_op(&self.op).into_iter().flatten().collect();
+        classes.sort_unstable();
+        classes.into_iter().filter_map(|class| self.search_eclass_with_limit(graph, class, limit)).collect()
+    }
+
+    fn vars(&self) -> Vec<Var> {
+        vec![]
+    }
+}
+
+/// Adds the other forms of each use.
+pub(super) struct Forms {
+    pub op: &'static str,
+    pub forms: fn(&Site<'_>) -> Vec<Tree>,
+}
+
+impl Applier<Term, Context> for Forms {
+    fn apply_one(
+        &self,
+        graph: &mut Graph,
+        class: Id,
+        _: &Subst,
+        _: Option<&PatternAst<Term>>,
+        rule: Symbol,
+    ) -> Vec<Id> {
+        let class = graph.find(class);
+        let mut found = Vec::new();
+        for term in &graph[class].nodes {
+            let Some(op) = term.op().filter(|op| op.name() == self.op) else { continue };
+            let site = Site { graph, op, class, operands: &term.operands };
+            found.extend((self.forms)(&site));
+        }
+        let mut changed = Vec::new();
+        for tree in found {
+            let other = add(graph, tree);
+            if graph.union_trusted(class, other, rule) {
+                changed.push(class);
+            }
+        }
+        changed
+    }
+}
+
+fn add(graph: &mut Graph, tree: Tree) -> Id {
+    match tree {
+        Tree::Class(class) => class,
+        Tree::Op(op, operands) => {
+            let operands = operands.into_iter().map(|operand| add(graph, operand)).collect();
+            graph.add(Term::new(NodeKind::Op(op), operands))
+        }
+    }
+}

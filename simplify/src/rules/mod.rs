@@ -1,0 +1,186 @@
+//! The rules: two tables that hold bit for bit, and one that must be asked for.
+
+mod algebra;
+mod approximate;
+mod attribute;
+mod parameters;
+mod shape;
+
+use std::fmt;
+use std::str::FromStr;
+
+use egg::{ConditionalApplier, Pattern, Rewrite, Var};
+
+pub use attribute::{Site, Tree};
+
+use crate::Term;
+use crate::facts::{Context, Graph};
+
+/// Which rules may be applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rules {
+    /// None.
+    Off,
+    /// Those that hold bit for bit.
+    #[default]
+    Exact,
+    /// Also those that change how a result is rounded.
+    Approximate,
+}
+
+/// A word that names no rules.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` names no rules; expected off, exact or approximate")]
+pub struct UnknownRules(pub String);
+
+impl Rules {
+    const NAMES: [(&str, Self); 3] =
+        [("off", Self::Off), ("exact", Self::Exact), ("approximate", Self::Approximate)];
+}
+
+impl fmt::Display for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Self::NAMES.iter().filter(|(_, rules)| rules == self).try_for_each(|(name, _)| f.write_str(name))
+    }
+}
+
+impl FromStr for Rules {
+    type Err = UnknownRules;
+    fn from_str(text: &str) -> Result<Self, UnknownRules> {
+        let known = Self::NAMES.iter().find(|(name, _)| *name == text);
+        known.map(|(_, rules)| *rules).ok_or_else(|| UnknownRules(text.into()))
+    }
+}
+
+/// One equation.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Its name, in reports and explanations.
+    pub name: &'static str,
+    /// What it says.
+    pub equation: &'static str,
+    /// How it is found and applied.
+    pub how: How,
+}
+
+/// How a rule is found and applied.
+#[derive(Clone, Copy, Debug)]
+pub enum How {
+    /// Two patterns; variables of the first that must be constants.
+    Text {
+        /// What is replaced.
+        left: &'static str,
+        /// By what.
+        right: &'static str,
+        /// Variables all of whose elements are this number.
+        splats: &'static [(&'static str, f64)],
+    },
+    /// An operation, its attributes and its operands: what else equals it.
+    Attribute {
+        /// The operation's name.
+        op: &'static str,
+        /// Every other form of one of its uses.
+        forms: fn(&Site<'_>) -> Vec<Tree>,
+    },
+}
+
+/// The rules of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// Numbers.
+    Algebra,
+    /// Data movement.
+    Shape,
+    /// What moves to where the archive is written.
+    Parameters,
+    /// What holds up to rounding.
+    Approximate,
+}
+
+impl Table {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Algebra, Self::Shape, Self::Parameters, Self::Approximate];
+
+    /// Its rules.
+    pub fn rules(self) -> &'static [Rule] {
+        match self {
+            Self::Algebra => algebra::RULES,
+            Self::Shape => shape::RULES,
+            Self::Parameters => parameters::RULES,
+            Self::Approximate => approximate::RULES,
+        }
+    }
+}
+
+impl Rules {
+    /// The rules that may be applied, in order.
+    pub fn all(self) -> Vec<Rule> {
+        let tables: &[Table] = match self {
+            Self::Off => &[],
+            Self::Exact => &Table::ALL[..3],
+            Self::Approximate => &Table::ALL,
+        };
+        tables.iter().flat_map(|table| table.rules()).copied().collect()
+    }
+}
+
+/// A condition on the class that a variable stands for.
+type Condition = Box<dyn Fn(&mut Graph, egg::Id, &egg::Subst) -> bool + Send + Sync>;
+
+impl Rule {
+    /// The rule as egg takes it.
+    ///
+    /// # Panics
+    /// If a pattern of the tables does not read: a bug, seen by every test.
+    pub fn rewrite(&self) -> Rewrite<Term, Context> {
+        let made = match self.how {
+            How::Text { left, right, splats } => {
+                let pattern = |text: &str| -> Pattern<Term> {
+                    text.parse().unwrap_or_else(|error| unreachable!("rule `{}`: {error}", self.name))
+                };
+                let splats: Vec<(Var, f64)> = splats
+                    .iter()
+                    .map(|(name, value)| match name.parse() {
+                        Ok(variable) => (variable, *value),
+                        Err(error) => unreachable!("rule `{}`: {error}", self.name),
+                    })
+                    .collect();
+                let condition: Condition = Box::new(move |graph, _, found| {
+                    splats.iter().all(|(variable, value)| {
+                        let facts = &graph[found[*variable]].data;
+                        // −0 is another number than 0, but no integer has both.
+                        let rounded = facts.ty().element.round(*value);
+                        facts.splat().is_some_and(|splat| splat.to_bits() == rounded.to_bits())
+                    })
+                });
+                let applier = ConditionalApplier { condition, applier: pattern(right) };
+                Rewrite::new(self.name, pattern(left), applier)
+            }
+            How::Attribute { op, forms } => {
+                let searcher = attribute::Uses { op };
+                Rewrite::new(self.name, searcher, attribute::Forms { op, forms })
+            }
+        };
+        made.unwrap_or_else(|error| unreachable!("rule `{}`: {error}", self.name))
+    }
+}
+
+/// A text rule.
+const fn text(
+    name: &'static str,
+    left: &'static str,
+    right: &'static str,
+    splats: &'static [(&'static str, f64)],
+) -> Rule {
+    Rule { name, equation: left, how: How::Text { left, right, splats } }
+}
+
+/// A rule on attributes.
+const fn attribute(
+    name: &'static str,
+    equation: &'static str,
+    op: &'static str,
+    forms: fn(&Site<'_>) -> Vec<Tree>,
+) -> Rule {
+    Rule { name, equation, how: How::Attribute { op, forms } }
+}

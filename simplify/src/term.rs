@@ -1,0 +1,94 @@
+//! A node of a trace as the e-graph sees it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use egg::{FromOp, Id, Language};
+use ops::{Op, Reader};
+use trace::NodeKind;
+
+/// What a node is and the classes of its operands. One language for the whole list of operations: what egg must
+/// know of an operation is whether it equals another.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Term {
+    /// What it is.
+    pub kind: Arc<NodeKind>,
+    /// The classes of its operands.
+    pub operands: Vec<Id>,
+}
+
+impl Term {
+    /// A term.
+    pub fn new(kind: NodeKind, operands: Vec<Id>) -> Self {
+        Self { kind: Arc::new(kind), operands }
+    }
+
+    /// The operation, if it is one.
+    pub fn op(&self) -> Option<&Op> {
+        match &*self.kind {
+            NodeKind::Op(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// The name of the operation, or of what else it is.
+    pub fn name(&self) -> &'static str {
+        match &*self.kind {
+            NodeKind::Op(op) => op.name(),
+            NodeKind::Input { .. } => "input",
+            NodeKind::Parameter(_) => "parameter",
+            NodeKind::Call { .. } => "call",
+            NodeKind::Result { .. } => "result",
+        }
+    }
+}
+
+impl Language for Term {
+    type Discriminant = &'static str;
+
+    fn discriminant(&self) -> &'static str {
+        self.name()
+    }
+    fn matches(&self, other: &Self) -> bool {
+        self.operands.len() == other.operands.len() && self.kind == other.kind
+    }
+    fn children(&self) -> &[Id] {
+        &self.operands
+    }
+    fn children_mut(&mut self) -> &mut [Id] {
+        &mut self.operands
+    }
+}
+
+/// One token, as egg's explanations want it: blanks become commas.
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        match &*self.kind {
+            NodeKind::Op(op) => op.print(&mut text),
+            NodeKind::Input { name, .. } => text.push_str(name),
+            NodeKind::Parameter(parameter) => text.push_str(&parameter.key),
+            NodeKind::Call { prefix, .. } => text = format!("call {prefix}"),
+            NodeKind::Result { index } => text = format!("result {index}"),
+        }
+        f.write_str(&text.replace(' ', ","))
+    }
+}
+
+/// Reads the name of an operation in a rule: `add` is `binary kind=add`, `convert,to=f32` is `convert to=f32`.
+impl FromOp for Term {
+    type Error = String;
+
+    fn from_op(token: &str, operands: Vec<Id>) -> Result<Self, String> {
+        let spaced = token.replace(',', " ");
+        ["", "binary kind=", "unary kind=", "compare direction="]
+            .iter()
+            .find_map(|family| {
+                let text = format!("{family}{spaced}");
+                let mut reader = Reader::new(&text);
+                Op::parse(&mut reader).ok().filter(|_| reader.at_end())
+            })
+            .map(|op| Self::new(NodeKind::Op(op), operands))
+            .ok_or_else(|| format!("`{token}` is no operation"))
+    }
+}

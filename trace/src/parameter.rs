@@ -1,0 +1,178 @@
+//! A weight, and how it is made of a checkpoint's tensors.
+
+use std::sync::Arc;
+
+use ops::Attribute as _;
+use ops::{InferError, Op, ParseError, Reader, TensorType, Value, print_string};
+
+/// A weight: its key and its type. In the body of a repeated block the key starts with the function's prefix,
+/// `model.layers.*`, which each call replaces.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Parameter {
+    /// The archive key; unless there is a recipe also the checkpoint key.
+    pub key: String,
+    /// The element type and shape.
+    pub ty: TensorType,
+    /// How it is made of the checkpoint's tensors; `None` if it is one of them.
+    pub recipe: Option<Arc<Recipe>>,
+}
+
+/// What is computed once, when the archive is written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Recipe {
+    /// A tensor of the checkpoint: its key and its declared type.
+    Source(String, TensorType),
+    /// An operation.
+    Op(Op, Vec<Recipe>),
+}
+
+/// The key that `key`, in the body of a function with `prefix`, has when the call says `replacement`.
+pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
+    match key.strip_prefix(prefix) {
+        Some(rest) if !prefix.is_empty() && (rest.is_empty() || rest.starts_with('.')) => {
+            format!("{replacement}{rest}")
+        }
+        _ => key.to_owned(),
+    }
+}
+
+impl Parameter {
+    /// A tensor of the checkpoint.
+    pub fn new(key: impl Into<String>, ty: TensorType) -> Self {
+        Self { key: key.into(), ty, recipe: None }
+    }
+
+    /// What is made by a recipe.
+    ///
+    /// # Errors
+    /// If an operation of the recipe refuses its operands.
+    pub fn derived(key: impl Into<String>, recipe: Recipe) -> Result<Self, InferError> {
+        Ok(Self { key: key.into(), ty: recipe.ty()?, recipe: Some(Arc::new(recipe)) })
+    }
+
+    /// The same in a call that replaces `prefix`.
+    pub fn resolved(&self, prefix: &str, replacement: &str) -> Self {
+        Self {
+            key: resolve_key(&self.key, prefix, replacement),
+            ty: self.ty.clone(),
+            recipe: self.recipe.as_ref().map(|recipe| Arc::new(recipe.resolved(prefix, replacement))),
+        }
+    }
+
+    /// Calls `each` with the key and the type of every tensor of the checkpoint that this is made of.
+    pub fn sources<'a>(&'a self, each: &mut dyn FnMut(&'a str, &'a TensorType)) {
+        match &self.recipe {
+            None => each(&self.key, &self.ty),
+            Some(recipe) => recipe.sources(each),
+        }
+    }
+
+    /// The value, given those of the checkpoint.
+    ///
+    /// # Errors
+    /// The key and the declared type of a tensor that is not there or has another type.
+    pub fn value(&self, of: &dyn Fn(&str) -> Option<Value>) -> Result<Value, (String, TensorType)> {
+        match &self.recipe {
+            None => source(&self.key, &self.ty, of),
+            Some(recipe) => recipe.value(of).map(|(value, _)| value),
+        }
+    }
+}
+
+fn source(
+    key: &str,
+    ty: &TensorType,
+    of: &dyn Fn(&str) -> Option<Value>,
+) -> Result<Value, (String, TensorType)> {
+    of(key).filter(|value| value.ty == *ty).ok_or_else(|| (key.to_owned(), ty.clone()))
+}
+
+impl Recipe {
+    /// The type of what it makes.
+    ///
+    /// # Errors
+    /// If an operation refuses its operands.
+    pub fn ty(&self) -> Result<TensorType, InferError> {
+        match self {
+            Self::Source(_, ty) => Ok(ty.clone()),
+            Self::Op(op, operands) => {
+                let types = operands.iter().map(Self::ty).collect::<Result<Vec<_>, _>>()?;
+                op.infer(&types.iter().collect::<Vec<_>>())
+            }
+        }
+    }
+
+    fn resolved(&self, prefix: &str, replacement: &str) -> Self {
+        match self {
+            Self::Source(key, ty) => Self::Source(resolve_key(key, prefix, replacement), ty.clone()),
+            Self::Op(op, operands) => {
+                Self::Op(op.clone(), operands.iter().map(|o| o.resolved(prefix, replacement)).collect())
+            }
+        }
+    }
+
+    fn sources<'a>(&'a self, each: &mut dyn FnMut(&'a str, &'a TensorType)) {
+        match self {
+            Self::Source(key, ty) => each(key, ty),
+            Self::Op(_, operands) => operands.iter().for_each(|operand| operand.sources(each)),
+        }
+    }
+
+    fn value(&self, of: &dyn Fn(&str) -> Option<Value>) -> Result<(Value, TensorType), (String, TensorType)> {
+        match self {
+            Self::Source(key, ty) => Ok((source(key, ty, of)?, ty.clone())),
+            Self::Op(op, operands) => {
+                let operands = operands.iter().map(|o| o.value(of)).collect::<Result<Vec<_>, _>>()?;
+                let values: Vec<&Value> = operands.iter().map(|(value, _)| value).collect();
+                let types: Vec<&TensorType> = operands.iter().map(|(_, ty)| ty).collect();
+                let Ok(ty) = op.infer(&types) else {
+                    unreachable!("a parameter with a recipe is well-typed")
+                };
+                Ok((op.eval(&values, &ty), ty))
+            }
+        }
+    }
+
+    /// Appends `concatenate axis=0 ("a" : f32[2], "b" : f32[3])`.
+    pub fn print(&self, out: &mut String) {
+        match self {
+            Self::Source(key, ty) => {
+                print_string(key, out);
+                out.push_str(" : ");
+                ty.print(out);
+            }
+            Self::Op(op, operands) => {
+                op.print(out);
+                out.push_str(" (");
+                for (i, operand) in operands.iter().enumerate() {
+                    out.push_str(if i == 0 { "" } else { ", " });
+                    operand.print(out);
+                }
+                out.push(')');
+            }
+        }
+    }
+
+    /// Reads what [`Recipe::print`] wrote.
+    ///
+    /// # Errors
+    /// Where the text departs from it.
+    pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+        let mut ahead = reader.clone();
+        if ahead.eat("\"") {
+            let key = reader.string()?;
+            reader.expect(":")?;
+            return Ok(Self::Source(key, TensorType::parse(reader)?));
+        }
+        let op = Op::parse(reader)?;
+        reader.expect("(")?;
+        let mut operands = Vec::new();
+        while !reader.eat(")") {
+            if !operands.is_empty() {
+                reader.expect(",")?;
+            }
+            operands.push(Self::parse(reader)?);
+        }
+        Ok(Self::Op(op, operands))
+    }
+}
