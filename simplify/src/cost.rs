@@ -46,16 +46,26 @@ impl std::ops::AddAssign for Cost {
     }
 }
 
+/// What an operation reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand<'a> {
+    /// Its type.
+    pub ty: &'a TensorType,
+    /// Whether all its elements are one constant: it is not in memory.
+    pub splat: bool,
+}
+
 /// What one more statement of the module costs if it costs nothing else, so that fewer are better.
 const STATEMENT: f64 = 1e-9;
 
 impl Target {
-    /// What an operation costs that reads operands of these types.
-    pub fn cost(&self, op: &Op, operands: &[&TensorType], ty: &TensorType) -> Cost {
+    /// What an operation costs that reads these operands.
+    pub fn cost(&self, op: &Op, operands: &[Operand<'_>], ty: &TensorType) -> Cost {
         let count = ty.count() as f64;
         let size = |ty: &TensorType| ty.bytes() as f64;
-        let read: f64 = operands.iter().map(|ty| size(ty)).sum();
-        let elements = |at: usize| operands[at].count() as f64;
+        let read: f64 =
+            operands.iter().filter(|operand| !operand.splat).map(|operand| size(operand.ty)).sum();
+        let elements = |at: usize| operands[at].ty.count() as f64;
         // Bytes, operations, dispatches.
         let (bytes, flops, dispatches) = match op {
             Op::Constant(constant) => match constant.value.as_splat() {
@@ -69,14 +79,14 @@ impl Target {
             Op::Permute(_) | Op::Concatenate(_) | Op::Gather(_) | Op::DynamicSlice(_) => {
                 (2.0 * size(ty), 0.0, 0.2)
             }
-            Op::DynamicUpdateSlice(_) => (2.0 * size(operands[1]), 0.0, 0.2),
+            Op::DynamicUpdateSlice(_) => (2.0 * size(operands[1].ty), 0.0, 0.2),
             Op::DotGeneral(dot) => {
                 let contracted: usize =
-                    dot.left_contract.iter().map(|&axis| operands[0].shape[axis]).product();
+                    dot.left_contract.iter().map(|&axis| operands[0].ty.shape[axis]).product();
                 (read + size(ty), 2.0 * count * contracted as f64, 1.0)
             }
             Op::Linear(Linear {}) => {
-                let contracted = operands[1].shape[1];
+                let contracted = operands[1].ty.shape[1];
                 (read + size(ty), 2.0 * count * contracted as f64, 1.0)
             }
             Op::Reduce(_) => (read + size(ty), elements(0), 1.0),

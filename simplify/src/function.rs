@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use egg::{Id, Language as _, Rewrite, Runner, SimpleScheduler};
-use ops::TensorType;
+use ops::{Op, TensorType};
 use trace::{Function, Node, NodeId, NodeKind, Output};
 
 use crate::Term;
-use crate::cost::{Cost, Target};
+use crate::cost::{Cost, Operand, Target};
 use crate::extract::{Candidate, Class, Extraction};
 use crate::facts::{Context, Graph, Origin};
 use crate::recipes::{recipes, stored};
@@ -20,10 +20,10 @@ const TERMS: usize = 20_000;
 
 /// A function with all that was found to equal its nodes.
 pub(crate) struct Saturated<'a> {
-    function: &'a Function,
+    pub function: &'a Function,
     runner: Runner<Term, Context>,
     /// The class of every node that something needs.
-    classes: Vec<Option<Id>>,
+    pub classes: Vec<Option<Id>>,
 }
 
 impl<'a> Saturated<'a> {
@@ -33,22 +33,9 @@ impl<'a> Saturated<'a> {
         results: &[Vec<TensorType>],
         rules: &[Rewrite<Term, Context>],
     ) -> Self {
-        Self::with(function, results, rules, false)
-    }
-
-    /// The same, remembering why.
-    pub fn with(
-        function: &'a Function,
-        results: &[Vec<TensorType>],
-        rules: &[Rewrite<Term, Context>],
-        explain: bool,
-    ) -> Self {
         let inputs = function.inputs().into_iter().map(|(_, ty)| ty.clone()).collect();
         let context = Context { inputs, results: results.to_vec(), ..Context::default() };
         let mut graph = Graph::new(context);
-        if explain {
-            graph = graph.with_explanations_enabled();
-        }
         let live = function.live();
         let mut classes: Vec<Option<Id>> = Vec::with_capacity(function.len());
         for id in function.ids() {
@@ -73,7 +60,8 @@ impl<'a> Saturated<'a> {
         Self { function, runner, classes }
     }
 
-    fn graph(&self) -> &Graph {
+    /// The e-graph.
+    pub fn graph(&self) -> &Graph {
         &self.runner.egraph
     }
 
@@ -87,8 +75,8 @@ impl<'a> Saturated<'a> {
         fired
     }
 
-    /// The cheapest function, without the recipes whose keys are `banned`.
-    pub fn extract(&self, target: &Target, banned: &BTreeSet<String>) -> Function {
+    /// The cheapest function, without the recipes whose keys are `banned`, and the class of each of its nodes.
+    pub fn extract(&self, target: &Target, banned: &BTreeSet<String>) -> (Function, Vec<Id>) {
         let graph = self.graph();
         let roots: Vec<Id> = self
             .function
@@ -118,8 +106,12 @@ impl<'a> Saturated<'a> {
                     .map(|term| {
                         let operands: Vec<Id> =
                             term.children().iter().map(|&child| graph.find(child)).collect();
-                        let types: Vec<&TensorType> = operands.iter().map(|&o| graph[o].data.ty()).collect();
-                        let cost = term.op().map(|op| target.cost(op, &types, graph[id].data.ty()).seconds);
+                        let read = |&o: &Id| Operand {
+                            ty: graph[o].data.ty(),
+                            splat: graph[o].data.splat().is_some(),
+                        };
+                        let reads: Vec<Operand<'_>> = operands.iter().map(read).collect();
+                        let cost = term.op().map(|op| target.cost(op, &reads, graph[id].data.ty()).seconds);
                         Candidate {
                             term: term.clone(),
                             operands: operands.iter().map(|operand| places[operand]).collect(),
@@ -183,14 +175,16 @@ impl<'a> Saturated<'a> {
         }
     }
 
-    fn rebuild(&self, extraction: &Extraction<'_>, roots: &[usize]) -> Function {
+    fn rebuild(&self, extraction: &Extraction<'_>, roots: &[usize]) -> (Function, Vec<Id>) {
         let old = self.function;
         let mut function = Function::new(old.name.clone(), old.prefix.clone());
         let mut made: Vec<Option<NodeId>> = vec![None; extraction.classes.len()];
         let mut inputs: HashMap<usize, NodeId> = HashMap::new();
+        let mut classes: Vec<Id> = Vec::new();
         for id in old.ids() {
             if let NodeKind::Input { index, .. } = old.node(id).kind {
                 inputs.insert(index, function.push(old.node(id).clone(), &[]));
+                classes.extend(self.classes[id.index()]);
             }
         }
         // Operands before users; what a rule made from nothing comes from where its user comes from.
@@ -230,12 +224,13 @@ impl<'a> Saturated<'a> {
                     provenance: from.provenance.clone(),
                 };
                 made[place] = Some(function.push(node, &operands));
+                classes.push(class.id);
             }
             if let Some(node) = made[*root] {
                 function.outputs.push(Output { name: output.name.clone(), node });
             }
         }
-        function
+        (function, classes)
     }
 }
 
@@ -246,8 +241,14 @@ impl Target {
         for (id, live) in function.ids().zip(function.live()) {
             if let (NodeKind::Op(op), true) = (&function.node(id).kind, live) {
                 let operands = function.operands(id);
-                let types: Vec<&TensorType> = operands.iter().map(|&o| function.node(o).ty()).collect();
-                sum += self.cost(op, &types, function.node(id).ty());
+                let read = |&o: &NodeId| {
+                    let node = function.node(o);
+                    let splat =
+                        matches!(&node.kind, NodeKind::Op(Op::Constant(c)) if c.value.as_splat().is_some());
+                    Operand { ty: node.ty(), splat }
+                };
+                let reads: Vec<Operand<'_>> = operands.iter().map(read).collect();
+                sum += self.cost(op, &reads, function.node(id).ty());
             }
         }
         sum

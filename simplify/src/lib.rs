@@ -5,6 +5,7 @@
 //! weights alone becomes a recipe of a parameter: `bake` computes it once, when the archive is written.
 
 mod cost;
+mod explain;
 mod extract;
 mod facts;
 mod function;
@@ -17,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ops::TensorType;
 use trace::{Parameter, Trace};
 
-pub use cost::{Cost, Target};
+pub use cost::{Cost, Operand, Target};
+pub use explain::{Check, ExplainError, Explanation, Step, explain};
 pub use facts::{Context, Facts, Graph, Origin};
 pub use rules::Rules;
 pub use term::Term;
@@ -75,44 +77,44 @@ pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     if options.rules == Rules::Off {
         return (trace.clone(), Report::default());
     }
-    let rules: Vec<_> = options.rules.all();
+    let rules = options.rules.all();
+    let mut report = Report::default();
+    let (saturated, simplified, _) = saturate(trace, options, &rules);
+    for (rule, count) in saturated.iter().flat_map(Saturated::fired) {
+        let rule =
+            rules.iter().find(|known| known.name == rule).map_or("constant folding", |known| known.name);
+        *report.fired.entry(rule).or_default() += count;
+    }
+    for (before, after) in trace.functions.iter().zip(&simplified.functions) {
+        report.functions.push(Change {
+            name: before.name.clone(),
+            nodes: [before, after].map(|f| f.live().iter().filter(|live| **live).count()),
+            cost: [before, after].map(|f| options.target.function(f)),
+        });
+    }
+    (simplified, report)
+}
+
+/// All that was found of every function, the cheapest choice, and the keys of the recipes that it must not use.
+fn saturate<'a>(
+    trace: &'a Trace,
+    options: &Options,
+    rules: &[rules::Rule],
+) -> (Vec<Saturated<'a>>, Trace, BTreeSet<String>) {
     let rewrites: Vec<_> = rules.iter().map(|rule| rule.rewrite()).collect();
     let results: Vec<Vec<TensorType>> =
         trace.functions.iter().map(|f| f.output_types().into_iter().cloned().collect()).collect();
-    let mut report = Report::default();
-    let saturated: Vec<Saturated<'_>> = trace
-        .functions
-        .iter()
-        .map(|function| {
-            let saturated = Saturated::new(function, &results, &rewrites);
-            for (rule, count) in saturated.fired() {
-                let rule =
-                    rules.iter().find(|known| known.name == rule).map_or("constant folding", |r| r.name);
-                *report.fired.entry(rule).or_default() += count;
-            }
-            saturated
-        })
-        .collect();
+    let saturated: Vec<Saturated<'_>> =
+        trace.functions.iter().map(|function| Saturated::new(function, &results, &rewrites)).collect();
     // What two functions read must be stored once: a recipe that would store a tensor again is not used anywhere.
     let mut banned = BTreeSet::new();
     loop {
-        let functions = saturated.iter().map(|s| s.extract(&options.target, &banned)).collect();
+        let functions = saturated.iter().map(|s| s.extract(&options.target, &banned).0).collect();
         let simplified = Trace { functions, entries: trace.entries.clone() };
         match duplicate(&simplified) {
-            Some(key) => {
-                banned.insert(key);
-            }
-            None => {
-                for (before, after) in trace.functions.iter().zip(&simplified.functions) {
-                    report.functions.push(Change {
-                        name: before.name.clone(),
-                        nodes: [before, after].map(|f| f.live().iter().filter(|live| **live).count()),
-                        cost: [before, after].map(|f| options.target.function(f)),
-                    });
-                }
-                return (simplified, report);
-            }
-        }
+            Some(key) => banned.insert(key),
+            None => return (saturated, simplified, banned),
+        };
     }
 }
 

@@ -1,5 +1,6 @@
 //! Shows what a model is recorded and lowered to. Reads no weight and needs no set-up.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use tracewright::models::ModelConfig;
 use tracewright::ops::{ElementType, Op};
 use tracewright::simplify::Rules;
 use tracewright::trace::Trace;
-use tracewright::{Plan, PlanError, lower, primitives, simplify};
+use tracewright::{Plan, PlanError, lower, simplify};
 
 /// Shows the trace or the StableHLO module of a model. Reads `config.json` only: no weight, no compiler.
 #[derive(Parser)]
@@ -47,6 +48,10 @@ struct Arguments {
     /// Which rules simplify the trace
     #[arg(long, default_value_t, value_name = "off|exact|approximate")]
     simplify: Rules,
+    /// Print the chain of rules that made a node, as FUNCTION:NODE; its number is that of `--stage simplified` or
+    /// `--stage expanded`
+    #[arg(long, value_name = "FUNCTION:NODE", value_parser = function_and_node)]
+    explain: Option<(String, usize)>,
     /// Leave out source locations in the module text
     #[arg(long)]
     no_locs: bool,
@@ -82,8 +87,19 @@ enum Stage {
     Expanded,
 }
 
+fn function_and_node(text: &str) -> Result<(String, usize), String> {
+    let parts =
+        text.rsplit_once(':').map(|(function, node)| (function, node.trim_start_matches('%').parse()));
+    match parts {
+        Some((function, Ok(node))) => Ok((function.trim_start_matches('@').to_owned(), node)),
+        _ => Err("expected FUNCTION:NODE, as `decode:12`".into()),
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 enum Error {
+    #[error(transparent)]
+    Explain(#[from] simplify::ExplainError),
     #[error(transparent)]
     Config(#[from] tracewright::models::config::ConfigError),
     #[error(transparent)]
@@ -138,35 +154,90 @@ fn dump(arguments: &Arguments, model: &std::path::Path) -> Result<String, Error>
         trace = trace.inlined();
     }
     let options = simplify::Options { rules: arguments.simplify, ..simplify::Options::default() };
-    let (expanded, _) = primitives(&trace, &options)?;
+    let (simplified, composites) = simplify::simplify(&trace, &options);
+    if let Some((function, node)) = &arguments.explain {
+        let before = match arguments.stage {
+            Stage::Expanded => &lower::expand(&simplified)?,
+            _ => &trace,
+        };
+        return Ok(simplify::explain(before, &options, function, *node)?.to_string());
+    }
+    let (expanded, primitives) = simplify::simplify(&lower::expand(&simplified)?, &options);
     if arguments.emit == Emit::Mlir {
         let module = lower::lower(&expanded)?;
         return Ok(if arguments.no_locs { module.text_without_locs } else { module.text });
     }
     let shown = match arguments.stage {
         Stage::Traced => &trace,
-        Stage::Simplified => &simplify::simplify(&trace, &options).0,
+        Stage::Simplified => &simplified,
         Stage::Expanded => &expanded,
     };
     if arguments.emit == Emit::Text {
         return Ok(shown.to_string());
     }
-    let counts = shown.counts().map_err(PlanError::from)?;
-    let mut text = String::new();
-    let lines = [
-        ("functions", counts.functions),
-        ("nodes", counts.nodes),
-        ("parameters", counts.parameters),
-        ("parameter elements", counts.parameter_elements),
-        ("parameter bytes", counts.parameter_bytes),
-    ];
-    for (name, count) in lines {
-        let _ = writeln!(text, "{name:<20} {count:>16}");
+    // What stage `traced` shows is not simplified at all.
+    let unsimplified = lower::lower(&lower::expand(&trace)?)?.histogram();
+    let traced = arguments.stage == Stage::Traced;
+    let histogram = if traced { unsimplified.clone() } else { lower::lower(&expanded)?.histogram() };
+    let counts = [&trace, shown].map(Trace::counts);
+    let [before, after] = counts;
+    let (before, after) = (before.map_err(PlanError::from)?, after.map_err(PlanError::from)?);
+    let mut table = Table { text: String::new(), both: !traced };
+    table.line("functions", before.functions, after.functions);
+    table.line("nodes", before.nodes, after.nodes);
+    table.line("parameters", before.parameters, after.parameters);
+    table.line("parameter elements", before.parameter_elements, after.parameter_elements);
+    table.line("parameter bytes", before.parameter_bytes, after.parameter_bytes);
+    let names: BTreeSet<&String> = unsimplified.keys().chain(histogram.keys()).collect();
+    for op in names {
+        let count = |of: &BTreeMap<String, usize>| of.get(op).copied().unwrap_or(0);
+        table.line(&format!("stablehlo.{op}"), count(&unsimplified), count(&histogram));
     }
-    for (op, count) in lower::lower(&expanded)?.histogram() {
-        let _ = writeln!(text, "{:<30} {count:>6}", format!("stablehlo.{op}"));
+    if !traced {
+        for (title, report) in [("composites", composites), ("primitives", primitives)] {
+            table.report(title, &report);
+        }
     }
-    Ok(text)
+    Ok(table.text)
+}
+
+/// Counts, before and after.
+struct Table {
+    text: String,
+    both: bool,
+}
+
+impl Table {
+    fn line(&mut self, name: &str, before: usize, after: usize) {
+        let _ = match self.both {
+            true => writeln!(self.text, "{name:<30} {before:>14} {after:>14}"),
+            false => writeln!(self.text, "{name:<30} {before:>14}"),
+        };
+    }
+
+    /// What one pass did: estimates for one call of each function, and how often each rule found something.
+    fn report(&mut self, title: &str, report: &simplify::Report) {
+        let _ = writeln!(self.text, "\n{title}: estimates for one call, without what it calls");
+        for change in &report.functions {
+            let [before, after] = change.cost;
+            let _ = writeln!(
+                self.text,
+                "  {:<28} nodes {} -> {}, MB {:.2} -> {:.2}, MFLOP {:.2} -> {:.2}, ms {:.3} -> {:.3}",
+                change.name,
+                change.nodes[0],
+                change.nodes[1],
+                before.bytes / 1e6,
+                after.bytes / 1e6,
+                before.flops / 1e6,
+                after.flops / 1e6,
+                before.seconds * 1e3,
+                after.seconds * 1e3,
+            );
+        }
+        for (rule, count) in &report.fired {
+            let _ = writeln!(self.text, "  {rule:<28} {count}");
+        }
+    }
 }
 
 fn ops(json: bool) -> String {

@@ -100,7 +100,9 @@ fn the_manifest_says_what_can_be_called() {
         with_state(&["tokens: i32[1,1]", "start: i32[]", "count: i32[]"])
     );
     assert_eq!(types(&entries[1]["results"]), with_state(&["logits: f32[1,515]", "token: i32[1]"]));
-    assert_eq!(manifest["parameters"].as_object().unwrap().len(), 21);
+    assert_eq!(manifest["parameters"].as_object().unwrap().len(), 15);
+    let merged = "model.layers.0.self_attn.q_proj.weight+k_proj.weight+v_proj.weight";
+    assert_eq!(manifest["parameters"][merged], "f32[140,60]");
     assert_eq!(manifest["parameters"]["lm_head.weight"], "f32[515,60]");
     assert_eq!(
         (&manifest["dtype"], &manifest["context"], &manifest["chunk"]),
@@ -190,7 +192,7 @@ fn s26_iree_dump_parameters_reads_an_export() {
     let mut command = Command::new(in_packages("iree/_runtime_libs/iree-dump-parameters"));
     let dump =
         succeed(command.arg(format!("--parameters=model={}", shared().join("model.irpa").display()))).out;
-    assert!(dump.contains("21 entries, 485520 total bytes") && dump.contains("`lm_head.weight`"), "{dump}");
+    assert!(dump.contains("15 entries, 485520 total bytes") && dump.contains("`lm_head.weight`"), "{dump}");
 }
 
 /// S22: every weight is a named parameter, and arguments are tokens, position and state only.

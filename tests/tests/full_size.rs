@@ -35,7 +35,9 @@ fn s28_functiongemma_270m_bakes_and_runs() {
     #[cfg(target_os = "linux")]
     let before = anonymous_memory();
     let subject = build(folder.path(), &sizes, &["prefill", "decode"], Ok).unwrap();
-    assert_eq!(subject.baked.bytes, 2 * 268_098_176);
+    // `1 + w` is stored in f32.
+    let weights = 2 * 268_098_176;
+    assert!(weights < subject.baked.bytes && subject.baked.bytes * 1000 < weights * 1001);
     // More than a chunk.
     let prompt: Vec<u32> = (0..11u32).map(|i| i * 7919 % 262_144).collect();
     let generated = greedy(&subject.network, &prompt, 4, false).unwrap();

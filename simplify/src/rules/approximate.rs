@@ -59,7 +59,8 @@ fn multiply_constants(site: &Site<'_>) -> Vec<Tree> {
 /// The scale of a norm goes into the weight of the layer that follows.
 fn norm_scale(site: &Site<'_>) -> Vec<Tree> {
     let (x, weight) = (site.operands[0], site.operands[1]);
-    if site.parameter(weight).is_none() {
+    let joined = site.ops(weight).any(|(op, _)| matches!(op, Op::Concatenate(_)));
+    if site.parameter(weight).is_none() && !joined {
         return vec![];
     }
     let norms = site.ops(x).filter_map(|(op, operands)| match op {

@@ -43,6 +43,11 @@ impl From<Id> for Tree {
 }
 
 impl<'a> Site<'a> {
+    /// A use of `op`, whose result is `class`.
+    pub fn new(graph: &'a Graph, op: &'a Op, class: Id, operands: &'a [Id]) -> Self {
+        Self { graph, op, class, operands }
+    }
+
     /// What is known of a class.
     pub fn facts(&self, class: Id) -> &'a Facts {
         &self.graph[class].data
@@ -134,7 +139,7 @@ impl Applier<Term, Context> for Forms {
         let mut found = Vec::new();
         for term in &graph[class].nodes {
             let Some(op) = term.op().filter(|op| op.name() == self.op) else { continue };
-            let site = Site { graph, op, class, operands: &term.operands };
+            let site = Site::new(graph, op, class, &term.operands);
             found.extend((self.forms)(&site));
         }
         let mut changed = Vec::new();

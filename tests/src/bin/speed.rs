@@ -1,5 +1,6 @@
-//! Decode and prefill speed of an export directory, beside the bandwidth at which this machine reads the same
-//! archive, measured in turn in one run: `cargo run --release -p tracewright-tests --bin speed -- EXPORT_DIR`.
+//! Decode and prefill speed of export directories, beside the bandwidth at which this machine reads the same archive,
+//! measured in turn in one run: `cargo run -p tracewright-tests --bin speed -- EXPORT_DIR…`. The first directory is the
+//! reference of the others.
 //!
 //! The read bandwidth is what a decoded token cannot beat: every weight is read once for it.
 
@@ -7,6 +8,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,51 +18,84 @@ use tracewright::irpa::Archive;
 use tracewright::runtime::{Device, Runtime};
 
 /// Rounds of bandwidth, prefill, decode.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 7;
 /// Tokens decoded in a round.
 const DECODED: usize = 16;
 
+/// An export that is loaded, and what was measured of it.
+struct Subject {
+    name: String,
+    network: Network,
+    archive: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    bandwidths: Vec<f64>,
+    prefills: Vec<f64>,
+    decodes: Vec<f64>,
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
-    let folder = std::env::args().nth(1).ok_or("usage: speed EXPORT_DIR")?;
-    let folder = Path::new(&folder);
-    let manifest = Manifest::read(folder)?.ok_or("no manifest.json there: export a model first")?;
-    let archive = Archive::open(folder.join(names::ARCHIVE))?;
-    let bytes = archive.bytes();
-    let bytes: &[u8] = (*bytes).as_ref();
     let runtime = Runtime::new(Device::LocalTask { workers: 0 })?;
-    let start = Instant::now();
-    let program = export::open(folder, &manifest, &runtime)?;
-    let network = Network::new(&runtime, &program, &manifest.signatures(folder)?, manifest.context)?;
-    println!("load {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
-    let prompt: Vec<u32> = (1..=network.chunk() as u32).collect();
-    let options = GenerateOptions { max_tokens: DECODED + 1, ..GenerateOptions::default() };
+    let mut subjects = Vec::new();
+    for name in std::env::args().skip(1) {
+        let folder = Path::new(&name);
+        let manifest = Manifest::read(folder)?.ok_or("no manifest.json there: export a model first")?;
+        let archive = Archive::open(folder.join(names::ARCHIVE))?.bytes();
+        let start = Instant::now();
+        let program = export::open(folder, &manifest, &runtime)?;
+        let network = Network::new(&runtime, &program, &manifest.signatures(folder)?, manifest.context)?;
+        println!("{name}: load {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
+        let (bandwidths, prefills, decodes) = (Vec::new(), Vec::new(), Vec::new());
+        subjects.push(Subject { name, network, archive, bandwidths, prefills, decodes });
+    }
+    if subjects.is_empty() {
+        return Err("usage: speed EXPORT_DIR…".into());
+    }
 
     // The first round pays for page faults; it is not counted.
-    let (mut bandwidths, mut prefills, mut decodes) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        let read = read_time(bytes);
-        let generated = Session::new(&network).generate(&prompt, &options, |_| ControlFlow::Continue(()))?;
-        let bandwidth = bytes.len() as f64 / read.as_secs_f64() / 1e9;
-        println!(
-            "round {round}: read {bandwidth:.1} GB/s, prefill {:.1} tokens/s, decode {:.2} tokens/s",
-            generated.prefill_rate(),
-            generated.decode_rate()
-        );
-        if round > 0 {
-            bandwidths.push(bandwidth);
-            prefills.push(generated.prefill_rate());
-            decodes.push(generated.decode_rate());
+        for subject in &mut subjects {
+            let prompt: Vec<u32> = (1..=subject.network.chunk() as u32).collect();
+            let options = GenerateOptions { max_tokens: DECODED + 1, ..GenerateOptions::default() };
+            let bytes: &[u8] = (*subject.archive).as_ref();
+            let read = read_time(bytes);
+            let mut session = Session::new(&subject.network);
+            let generated = session.generate(&prompt, &options, |_| ControlFlow::Continue(()))?;
+            let bandwidth = bytes.len() as f64 / read.as_secs_f64() / 1e9;
+            println!(
+                "round {round}: read {bandwidth:.1} GB/s, prefill {:.1} tokens/s, decode {:.2} tokens/s",
+                generated.prefill_rate(),
+                generated.decode_rate()
+            );
+            if round > 0 {
+                subject.bandwidths.push(bandwidth);
+                subject.prefills.push(generated.prefill_rate());
+                subject.decodes.push(generated.decode_rate());
+            }
         }
     }
-    let (bandwidth, decode) = (median(&mut bandwidths), median(&mut decodes));
-    let used = decode * bytes.len() as f64 / 1e9;
-    println!(
-        "medians of {ROUNDS}: read {bandwidth:.1} GB/s; prefill of {} tokens {:.1} tokens/s; decode {decode:.2} \
-         tokens/s, which reads {used:.1} GB/s: {:.0} % of the bandwidth",
-        prompt.len(),
-        median(&mut prefills),
-        100.0 * used / bandwidth
-    );
+
+    let mut reference = None;
+    for subject in &mut subjects {
+        let bytes = (*subject.archive).as_ref().len() as f64;
+        let [bandwidth, prefill, decode] =
+            [&mut subject.bandwidths, &mut subject.prefills, &mut subject.decodes].map(|of| median(of));
+        let used = decode * bytes / 1e9;
+        println!(
+            "{}: medians of {ROUNDS}: read {bandwidth:.1} GB/s; prefill of {} tokens {prefill:.1} tokens/s; decode \
+             {decode:.2} tokens/s, {:.1} ms a token, which reads {used:.1} GB/s: {:.0} % of the bandwidth",
+            subject.name,
+            subject.network.chunk(),
+            1e3 / decode,
+            100.0 * used / bandwidth
+        );
+        let (first_prefill, first_decode) = *reference.get_or_insert((prefill, decode));
+        if (first_prefill, first_decode) != (prefill, decode) {
+            println!(
+                "  against the first: prefill {:.3} of its time, decode {:.3} of its time",
+                first_prefill / prefill,
+                first_decode / decode
+            );
+        }
+    }
     Ok(())
 }
 

@@ -1,0 +1,455 @@
+//! Why a node of the simplified trace is what it is.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fmt;
+
+use egg::{ENodeOrVar, Id};
+use ops::{ElementType, Op, TensorType, Value};
+use trace::{NodeId, NodeKind, Parameter, Trace};
+
+use crate::cost::Operand;
+use crate::facts::Graph;
+use crate::function::Saturated;
+use crate::rules::{How, Rule, Site, Tree};
+use crate::{Options, Term};
+
+/// The chain of rules from a node that was recorded to what stands for it.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// The node that was recorded, in the trace that was simplified.
+    pub recorded: String,
+    /// One equation after the other.
+    pub steps: Vec<Step>,
+}
+
+/// One equation of a chain.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The rule.
+    pub rule: &'static str,
+    /// What it says.
+    pub equation: &'static str,
+    /// What the node is after it.
+    pub term: String,
+    /// Its type, inferred again.
+    pub ty: TensorType,
+    /// Whether that computes the same.
+    pub check: Check,
+}
+
+/// What a step computes on random inputs, against what was recorded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Check {
+    /// The same bits.
+    Equal,
+    /// Something else.
+    Different,
+    /// The reference evaluator would take too long: so many multiplications and additions.
+    TooLarge(f64),
+}
+
+/// Why there is no explanation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExplainError {
+    /// There is no such function.
+    #[error("there is no function `{name}`; there are {known:?}")]
+    Function {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        known: Vec<String>,
+    },
+    /// There is no such node.
+    #[error("`{function}` has no node %{node} after it was simplified; it has {count}")]
+    Node {
+        /// The function.
+        function: String,
+        /// The node asked for.
+        node: usize,
+        /// How many there are.
+        count: usize,
+    },
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "recorded  {}", self.recorded)?;
+        if self.steps.is_empty() {
+            writeln!(f, "no rule changed it")?;
+        }
+        for Step { rule, equation, term, ty, check } in &self.steps {
+            let check = match check {
+                Check::Equal => "evaluated on random inputs: equal".into(),
+                Check::Different => "evaluated on random inputs: NOT EQUAL".into(),
+                Check::TooLarge(flops) => {
+                    format!("not evaluated: {flops:.1e} operations; try a small configuration")
+                }
+            };
+            writeln!(f, "{rule}: {equation}\n       =  {term} : {ty}\n          {check}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Operations that the reference evaluator may take for one explanation.
+const FLOPS: f64 = 3e8;
+
+/// The chain of rules that made node `node` of function `function` of the simplified trace.
+///
+/// # Errors
+/// If there is no such function or node.
+pub fn explain(
+    trace: &Trace,
+    options: &Options,
+    function: &str,
+    node: usize,
+) -> Result<Explanation, ExplainError> {
+    let Some(at) = trace.functions.iter().position(|f| f.name == function) else {
+        let known = trace.functions.iter().map(|f| f.name.clone()).collect();
+        return Err(ExplainError::Function { name: function.into(), known });
+    };
+    let rules = options.rules.all();
+    let (all, _, banned) = crate::saturate(trace, options, &rules);
+    let saturated = &all[at];
+    let (made, classes) = saturated.extract(&options.target, &banned);
+    let count = made.len();
+    if node >= count {
+        return Err(ExplainError::Node { function: function.into(), node, count });
+    }
+    let explainer = Explainer { saturated, graph: saturated.graph(), rules: &rules };
+    // What a rule made on the way belongs to the next node that was recorded.
+    let mut at = node;
+    while explainer.recorded(classes[at]).is_none() {
+        let users = made.ids().skip(at + 1).filter(|&id| made.operands(id).contains(&NodeId::new(at)));
+        match users.map(NodeId::index).next() {
+            Some(user) => at = user,
+            None => break,
+        }
+    }
+    Ok(explainer.explanation(classes[at], &made.node(NodeId::new(at)).kind, at, &made, &classes))
+}
+
+struct Explainer<'a> {
+    saturated: &'a Saturated<'a>,
+    graph: &'a Graph,
+    rules: &'a [Rule],
+}
+
+impl Explainer<'_> {
+    /// The oldest recorded node of a class.
+    fn recorded(&self, class: Id) -> Option<usize> {
+        let class = self.graph.find(class);
+        self.saturated.classes.iter().position(|of| of.is_some_and(|id| self.graph.find(id) == class))
+    }
+
+    /// The term that a recorded node is.
+    fn term(&self, node: usize) -> Term {
+        let id = NodeId::new(node);
+        let function = self.saturated.function;
+        let operands = function.operands(id).into_iter().filter_map(|o| self.saturated.classes[o.index()]);
+        Term::new(function.node(id).kind.clone(), operands.map(|o| self.graph.find(o)).collect())
+    }
+
+    fn explanation(
+        &self,
+        class: Id,
+        kind: &NodeKind,
+        node: usize,
+        made: &trace::Function,
+        classes: &[Id],
+    ) -> Explanation {
+        let class = self.graph.find(class);
+        let Some(first) = self.recorded(class) else {
+            return Explanation { recorded: "nothing: a constant".into(), steps: vec![] };
+        };
+        let start = self.term(first);
+        let operands =
+            made.operands(NodeId::new(node)).iter().map(|o| self.graph.find(classes[o.index()])).collect();
+        let goal = Term::new(kind.clone(), operands);
+        let recorded = format!("%{first} = {}", self.show(&start, 1));
+        // A recipe is no term of the e-graph: it stands for one.
+        let stored = match kind {
+            NodeKind::Parameter(Parameter { recipe: Some(_), .. }) => *start.kind != goal_kind(&goal),
+            _ => false,
+        };
+        let mut steps = self.path(class, &start, (!stored).then_some(&goal));
+        if stored {
+            steps.push(("recipe", "computed once, when the archive is written", goal));
+        }
+        let mut values = Values::new(self);
+        let steps = steps.into_iter().map(|(rule, equation, term)| Step {
+            rule,
+            equation,
+            ty: self.graph[class].data.ty().clone(),
+            check: values.compare(class, &start, &term),
+            term: self.show(&term, 2),
+        });
+        Explanation { recorded, steps: steps.collect() }
+    }
+
+    /// The shortest chain of rules from one term of a class to another; to any term that `bake` computes without a
+    /// goal.
+    fn path(&self, class: Id, start: &Term, goal: Option<&Term>) -> Vec<(&'static str, &'static str, Term)> {
+        let mut from: HashMap<Term, (Term, &'static str, &'static str)> = HashMap::new();
+        let mut queue = VecDeque::from([start.clone()]);
+        let mut seen = BTreeSet::from([start.clone()]);
+        let done = |term: &Term| goal.is_none_or(|goal| goal == term);
+        let mut end = None;
+        while let Some(term) = queue.pop_front() {
+            if done(&term) {
+                end = Some(term);
+                break;
+            }
+            for (rule, equation, next) in self.neighbours(class, &term) {
+                if seen.insert(next.clone()) {
+                    from.insert(next.clone(), (term.clone(), rule, equation));
+                    queue.push_back(next);
+                }
+            }
+        }
+        let mut steps = Vec::new();
+        let mut at = match (end, goal) {
+            (Some(end), _) => end,
+            // Found through a class that is one with this by now.
+            (None, Some(goal)) => {
+                return vec![("congruence", "its operands are equal", goal.clone())];
+            }
+            (None, None) => return steps,
+        };
+        while let Some((before, rule, equation)) = from.get(&at) {
+            steps.push((*rule, *equation, at.clone()));
+            at = before.clone();
+        }
+        steps.reverse();
+        steps
+    }
+
+    /// What one rule makes of a term.
+    fn neighbours(&self, class: Id, term: &Term) -> Vec<(&'static str, &'static str, Term)> {
+        let mut found = Vec::new();
+        let mut add = |rule: &Rule, tree: &Tree| match self.resolve(tree) {
+            Some(Resolved::Term(next))
+                if self.graph.lookup(next.clone()).map(|id| self.graph.find(id)) == Some(class) =>
+            {
+                found.push((rule.name, rule.equation, next));
+            }
+            // The result is one of the operands: what was recorded there is in this class now.
+            Some(Resolved::Class(same)) if same == class => {
+                let nodes = (0..self.saturated.classes.len()).filter(|&node| {
+                    self.saturated.classes[node].is_some_and(|id| self.graph.find(id) == class)
+                });
+                let terms = nodes.map(|node| self.term(node)).chain(self.graph[class].nodes.iter().cloned());
+                found.extend(terms.map(|next| (rule.name, rule.equation, next)));
+            }
+            _ => {}
+        };
+        for rule in self.rules {
+            match rule.how {
+                How::Attribute { op, forms } => {
+                    let Some(own) = term.op().filter(|own| own.name() == op) else { continue };
+                    let site = Site::new(self.graph, own, class, &term.operands);
+                    forms(&site).iter().for_each(|tree| add(rule, tree));
+                }
+                How::Text { left, right, .. } => {
+                    let (Ok(left), Ok(right)) =
+                        (left.parse::<egg::Pattern<Term>>(), right.parse::<egg::Pattern<Term>>())
+                    else {
+                        continue;
+                    };
+                    let rewrite = rule.rewrite();
+                    let Some(matches) = rewrite.searcher.search_eclass(self.graph, class) else { continue };
+                    for found in &matches.substs {
+                        if fits(&left, term, found) {
+                            add(rule, &instantiate(&right, right.ast.root(), found));
+                        }
+                    }
+                }
+            }
+        }
+        if self.graph[class].data.constant.is_some() {
+            let constants =
+                self.graph[class].nodes.iter().filter(|term| matches!(term.op(), Some(Op::Constant(_))));
+            found.extend(
+                constants.map(|next| ("constant folding", "f(constants) = a constant", next.clone())),
+            );
+        }
+        found
+    }
+
+    fn resolve(&self, tree: &Tree) -> Option<Resolved> {
+        match tree {
+            Tree::Class(class) => Some(Resolved::Class(self.graph.find(*class))),
+            Tree::Op(op, operands) => {
+                let operand = |tree: &Tree| match self.resolve(tree)? {
+                    Resolved::Class(class) => Some(class),
+                    Resolved::Term(term) => self.graph.lookup(term).map(|id| self.graph.find(id)),
+                };
+                let operands = operands.iter().map(operand).collect::<Option<_>>()?;
+                Some(Resolved::Term(Term::new(NodeKind::Op(op.clone()), operands)))
+            }
+        }
+    }
+
+    /// `narrow axis=2 start=0 length=4 (linear (%3, …))`: recorded nodes by their number.
+    fn show(&self, term: &Term, depth: usize) -> String {
+        let mut text = String::new();
+        match &*term.kind {
+            NodeKind::Op(op) => op.print(&mut text),
+            NodeKind::Parameter(parameter) => {
+                text = format!("parameter \"{}\"", parameter.key);
+                if let Some(recipe) = &parameter.recipe {
+                    text.push_str(" = ");
+                    recipe.print(&mut text);
+                }
+            }
+            NodeKind::Input { name, .. } => text = format!("input \"{name}\""),
+            NodeKind::Call { prefix, .. } => text = format!("call prefix=\"{prefix}\""),
+            NodeKind::Result { index } => text = format!("result {index}"),
+        }
+        let operand = |&class: &Id| match (self.recorded(class), self.graph[class].nodes.first()) {
+            (Some(node), _) => format!("%{node}"),
+            (None, Some(term)) if depth > 0 => self.show(term, depth - 1),
+            _ => "…".into(),
+        };
+        if !term.operands.is_empty() {
+            let operands: Vec<String> = term.operands.iter().map(operand).collect();
+            text.push_str(&format!(" ({})", operands.join(", ")));
+        }
+        text
+    }
+}
+
+fn goal_kind(goal: &Term) -> NodeKind {
+    (*goal.kind).clone()
+}
+
+enum Resolved {
+    Class(Id),
+    Term(Term),
+}
+
+/// Whether a match of a pattern is a match of this term.
+fn fits(left: &egg::Pattern<Term>, term: &Term, found: &egg::Subst) -> bool {
+    let ENodeOrVar::ENode(root) = &left.ast[left.ast.root()] else { return true };
+    root.kind == term.kind
+        && root.operands.iter().zip(&term.operands).all(|(operand, class)| match &left.ast[*operand] {
+            ENodeOrVar::Var(variable) => found.get(*variable) == Some(class),
+            ENodeOrVar::ENode(_) => true,
+        })
+}
+
+fn instantiate(right: &egg::Pattern<Term>, at: Id, found: &egg::Subst) -> Tree {
+    match &right.ast[at] {
+        ENodeOrVar::Var(variable) => Tree::Class(found[*variable]),
+        ENodeOrVar::ENode(term) => {
+            let operands = term.operands.iter().map(|&operand| instantiate(right, operand, found)).collect();
+            match term.op() {
+                Some(op) => Tree::Op(op.clone(), operands),
+                None => unreachable!("patterns have operations only"),
+            }
+        }
+    }
+}
+
+/// What the classes of one function compute on random inputs.
+struct Values<'a> {
+    explainer: &'a Explainer<'a>,
+    known: HashMap<Id, Value>,
+    flops: f64,
+}
+
+impl<'a> Values<'a> {
+    fn new(explainer: &'a Explainer<'a>) -> Self {
+        Self { explainer, known: HashMap::new(), flops: 0.0 }
+    }
+
+    fn compare(&mut self, class: Id, recorded: &Term, term: &Term) -> Check {
+        let ty = self.explainer.graph[class].data.ty().clone();
+        match (self.value(recorded, &ty), self.value(term, &ty)) {
+            (Some(a), Some(b)) if a.to_bytes() == b.to_bytes() => Check::Equal,
+            (Some(_), Some(_)) => Check::Different,
+            _ => Check::TooLarge(self.flops),
+        }
+    }
+
+    /// What a term computes; `None` if that takes too long.
+    fn value(&mut self, term: &Term, ty: &TensorType) -> Option<Value> {
+        match &*term.kind {
+            NodeKind::Op(op) => {
+                let operands: Vec<Value> =
+                    term.operands.iter().map(|&id| self.class(id)).collect::<Option<_>>()?;
+                let operands: Vec<&Value> = operands.iter().collect();
+                let types: Vec<&TensorType> = operands.iter().map(|value| &value.ty).collect();
+                let reads: Vec<Operand<'_>> = types.iter().map(|&ty| Operand { ty, splat: false }).collect();
+                self.flops += crate::Target::CPU.cost(op, &reads, ty).flops + ty.count() as f64;
+                if self.flops > FLOPS {
+                    return None;
+                }
+                // Inferred again: a rule must not have changed what the operation is.
+                let inferred = op.infer(&types).ok()?;
+                Some(op.eval(&operands, &inferred))
+            }
+            NodeKind::Parameter(parameter) => {
+                self.flops += ty.count() as f64;
+                let source = |key: &str| {
+                    let mut found = None;
+                    parameter.sources(&mut |name, ty| {
+                        if name == key {
+                            found = Some(random(ty, key.bytes().fold(7, mix)));
+                        }
+                    });
+                    found
+                };
+                if self.flops > FLOPS {
+                    return None;
+                }
+                parameter.value(&source).ok()
+            }
+            kind => {
+                self.flops += ty.count() as f64;
+                let seed = match kind {
+                    NodeKind::Result { index } => mix(usize::from(term.operands[0]) as u64, *index as u8),
+                    NodeKind::Input { index, .. } => mix(11, *index as u8),
+                    _ => 13,
+                };
+                (self.flops <= FLOPS).then(|| random(ty, seed))
+            }
+        }
+    }
+
+    fn class(&mut self, class: Id) -> Option<Value> {
+        let class = self.explainer.graph.find(class);
+        if let Some(value) = self.known.get(&class) {
+            return Some(value.clone());
+        }
+        let term = match self.explainer.recorded(class) {
+            Some(node) => self.explainer.term(node),
+            None => self.explainer.graph[class].nodes.first()?.clone(),
+        };
+        let ty = self.explainer.graph[class].data.ty().clone();
+        let value = self.value(&term, &ty)?;
+        self.known.insert(class, value.clone());
+        Some(value)
+    }
+}
+
+fn mix(state: u64, byte: u8) -> u64 {
+    let mut z = (state ^ u64::from(byte)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ (z >> 27)
+}
+
+/// Numbers around zero; small positive integers, which are positions and tokens.
+fn random(ty: &TensorType, seed: u64) -> Value {
+    let mut state = seed;
+    let element = ty.element;
+    Value::from_fn(ty.clone(), |_| {
+        state = mix(state, 1);
+        let unit = (state >> 11) as f64 / (1u64 << 53) as f64;
+        match element {
+            ElementType::I1 => (state >> 20 & 1) as f64,
+            ElementType::I32 | ElementType::I8 | ElementType::I4 => (state >> 20 & 7) as f64,
+            _ => 4.0 * unit - 2.0,
+        }
+    })
+}

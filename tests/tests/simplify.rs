@@ -1,0 +1,238 @@
+//! Simplified networks compute what they computed before: bit for bit under the reference evaluator, token for token
+//! through IREE.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use ops::{ElementType, Op, TensorType, Value};
+use support::{evaluate, random};
+use trace::{NodeKind, Trace};
+use tracewright::models::ModelConfig;
+use tracewright::simplify::{Check, Options, Rules, explain, simplify};
+use tracewright::{Plan, primitives};
+use tracewright_tests::golden::{ALL, Golden, Sizes, build, check, repository};
+
+/// Every configuration that the repository has at toy size.
+fn toys() -> Vec<(String, PathBuf)> {
+    let mut toys: Vec<(String, PathBuf)> = fs::read_dir(repository().join("tests/fixtures"))
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.path().join("config.json").exists())
+        .map(|entry| (entry.file_name().into_string().unwrap(), entry.path()))
+        .collect();
+    toys.sort();
+    assert!(toys.len() >= 20, "{toys:?}");
+    toys
+}
+
+/// A toy with a context and a chunk that the evaluator bears.
+fn plan(model: &std::path::Path, element: ElementType) -> Plan {
+    let config = ModelConfig::read(model, &[]).unwrap();
+    Plan::new(config, Some(element), Some(12), Some(5)).unwrap()
+}
+
+/// Arguments of an entry point: tokens and positions that are possible, any other state.
+fn arguments(trace: &Trace, entry: &str, vocabulary: usize) -> Vec<Value> {
+    let inputs = trace.entry(entry).unwrap().inputs();
+    let value = |(seed, (name, ty)): (usize, (&str, &TensorType))| match name {
+        "tokens" => Value::from_fn(ty.clone(), |index| ((index[1] * 37 + 11) % vocabulary) as f64),
+        "start" => Value::new(ty.clone(), [4.0]),
+        "count" => Value::new(ty.clone(), [if entry == "decode" { 1.0 } else { 3.0 }]),
+        _ => random(ty.clone(), seed as u64),
+    };
+    inputs.into_iter().enumerate().map(value).collect()
+}
+
+fn bits(values: &[Value]) -> Vec<Vec<u8>> {
+    values.iter().map(Value::to_bytes).collect()
+}
+
+/// K15: simplified traces, before and after composites are expanded, evaluate to identical bits; every family, every
+/// entry point.
+#[test]
+fn k15_every_family_evaluates_to_the_same_bits() {
+    for (name, model) in toys() {
+        for element in [ElementType::F32, ElementType::Bf16] {
+            let plan = plan(&model, element);
+            let trace = plan.trace().unwrap().trace;
+            let weights: BTreeMap<String, Value> = trace
+                .parameters()
+                .unwrap()
+                .into_iter()
+                .zip(100..)
+                .map(|(p, i)| (p.key, random(p.ty, i)))
+                .collect();
+            let options = Options::default();
+            let (composites, report) = simplify(&trace, &options);
+            let expanded = tracewright::lower::expand(&trace).unwrap();
+            let (lowered, _) = primitives(&trace, &options).unwrap();
+            for simplified in [&composites, &lowered] {
+                simplified.verify().unwrap_or_else(|error| panic!("{name}: {error}"));
+            }
+            assert!(report.fired.contains_key("linears of one input") || name.starts_with("phi3"), "{name}");
+            for entry in ALL {
+                let arguments = arguments(&trace, entry, plan.model.vocabulary());
+                let of = |trace: &Trace| bits(&evaluate(trace, entry, &arguments, &weights));
+                assert!(of(&trace) == of(&composites), "{name} {entry} {element}: composites");
+                assert!(of(&expanded) == of(&lowered), "{name} {entry} {element}: primitives");
+            }
+        }
+    }
+}
+
+/// The archive holds every weight once, whatever is merged, and grows by at most one per cent.
+#[test]
+fn a_recipe_stores_no_weight_twice() {
+    for (name, model) in toys() {
+        let trace = plan(&model, ElementType::Bf16).trace().unwrap().trace;
+        let (simplified, _) = primitives(&trace, &Options::default()).unwrap();
+        let before: BTreeMap<String, usize> =
+            trace.parameters().unwrap().into_iter().map(|p| (p.key, p.ty.bytes())).collect();
+        let (mut stored, mut bytes) = (BTreeMap::<String, usize>::new(), 0);
+        for parameter in simplified.parameters().unwrap() {
+            bytes += parameter.ty.bytes();
+            parameter.sources(&mut |key, _| *stored.entry(key.to_owned()).or_default() += 1);
+        }
+        assert!(stored.keys().eq(before.keys()), "{name}: every weight is read");
+        assert!(stored.values().all(|&times| times == 1), "{name}: {stored:?}");
+        assert!(bytes as f64 <= 1.01 * before.values().sum::<usize>() as f64, "{name}: {bytes}");
+    }
+}
+
+/// The text of a simplified trace, with its recipes, reads back.
+#[test]
+fn a_simplified_trace_reads_back() {
+    for (name, model) in toys() {
+        let trace = plan(&model, ElementType::F32).trace().unwrap().trace;
+        let (simplified, _) = primitives(&trace, &Options::default()).unwrap();
+        let text = simplified.to_string();
+        assert!(text.contains("\" = concatenate axis=0 (\"") || name.starts_with("phi3"), "{name}");
+        assert_eq!(text.parse::<Trace>().unwrap(), simplified, "{name}");
+    }
+}
+
+/// A second pass finds next to nothing that the first left: the search is local, and starts from elsewhere.
+#[test]
+fn simplifying_twice_changes_next_to_nothing() {
+    for (name, model) in toys() {
+        let trace = plan(&model, ElementType::F32).trace().unwrap().trace;
+        let (once, _) = primitives(&trace, &Options::default()).unwrap();
+        let (twice, _) = simplify(&once, &Options::default());
+        let count = |trace: &Trace| trace.functions.iter().map(|f| f.len()).sum::<usize>();
+        let (once, twice) = (count(&once), count(&twice));
+        assert!(twice <= once && twice as f64 >= 0.99 * once as f64, "{name}: {once}, then {twice}");
+    }
+}
+
+/// Off is off, and gives the tokens that transformers gives, too.
+#[test]
+fn unsimplified_networks_are_token_exact() {
+    for fixture in ["llama-untied", "gemma3-a"] {
+        let golden = Golden::fixture(fixture).unwrap();
+        let sizes = Sizes { simplify: Options::off(), ..Sizes::of(&golden) };
+        let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
+        assert!(subject.module.parameters.iter().all(|p| p.recipe.is_none()));
+        let report = check(&golden, &subject).unwrap();
+        assert!(report.passes(), "{fixture}: {report}");
+    }
+}
+
+/// Approximate rules change how results are rounded and nothing else: tokens stay, logits move a little.
+#[test]
+fn approximate_rules_keep_the_tokens() {
+    let golden = Golden::fixture("llama-untied").unwrap();
+    let options = Options { rules: Rules::Approximate, ..Options::default() };
+    let subject = build(&golden.model, &Sizes { simplify: options, ..Sizes::of(&golden) }, ALL, Ok).unwrap();
+    let report = check(&golden, &subject).unwrap();
+    let _ = writeln!(std::io::stderr(), "approximate: {report}");
+    let recipe = |p: &trace::Parameter| p.recipe.as_ref().map(|_| p.key.clone());
+    let keys: Vec<String> = subject.module.parameters.iter().filter_map(recipe).collect();
+    assert!(keys.iter().any(|key| key.contains("~binary.kind=multiply")), "{keys:?}");
+    assert!(report.passes(), "{report}");
+}
+
+/// The decode mask stays, a mask that hides nothing goes.
+#[test]
+fn a_mask_that_is_all_true_disappears() {
+    let text = |mask: &str, offset: &str, operands: &str| {
+        format!(
+            "entry @f {{\n  %0 = input 0 \"q\" () : f32[1,2,4,8] from \"a\" at \"a.rs\":1\n  \
+             %1 = input 1 \"k\" () : f32[1,2,3,8] from \"a\" at \"a.rs\":1\n  \
+             %2 = input 2 \"i\" () : i32[] from \"a\" at \"a.rs\":1\n  \
+             %3 = sdpa mask=[{mask}] scale=none softcap=none offset={offset} (%0, %1, %1{operands}) : \
+             f32[1,2,4,8] from \"a\" at \"a.rs\":1\n  return %3 \"r\"\n}}\n"
+        )
+    };
+    let selects = |mask: &str, offset: &str, operands: &str| {
+        let trace: Trace = text(mask, offset, operands).parse().unwrap();
+        trace.verify().unwrap();
+        let (simplified, _) = primitives(&trace, &Options::default()).unwrap();
+        let entry = simplified.entry("f").unwrap();
+        entry.ids().filter(|&id| matches!(entry.node(id).kind, NodeKind::Op(Op::Select(_)))).count()
+    };
+    assert_eq!(selects("window(9)", "false", ""), 0, "every key is in the window");
+    assert_eq!(selects("chunk(4)", "false", ""), 0, "all is one chunk");
+    assert_eq!(selects("causal", "false", ""), 1);
+    assert_eq!(selects("window(2)", "false", ""), 1);
+    assert_eq!(selects("causal", "true", ", %2"), 1, "what a position may see is not known");
+}
+
+/// The chain of rules behind a node names them, and each step is evaluated.
+#[test]
+fn explanations_evaluate_every_step() {
+    let model = repository().join("tests/fixtures/gemma3-a");
+    let trace = plan(&model, ElementType::F32).trace().unwrap().trace;
+    let options = Options::default();
+    let (simplified, _) = simplify(&trace, &options);
+    let mut rules = std::collections::BTreeSet::new();
+    for function in &simplified.functions {
+        for node in 0..function.len() {
+            let explanation = explain(&trace, &options, &function.name, node).unwrap();
+            for step in &explanation.steps {
+                assert_eq!(step.check, Check::Equal, "{} %{node}: {explanation}", function.name);
+                rules.insert(step.rule);
+            }
+        }
+    }
+    assert!(rules.contains("linears of one input") && rules.contains("reshape reshape"), "{rules:?}");
+    let error = explain(&trace, &options, "nothing", 0).unwrap_err().to_string();
+    assert!(error.contains("there is no function `nothing`; there are [\"layer\""), "{error}");
+    let error = explain(&trace, &options, "decode", 9999).unwrap_err().to_string();
+    assert!(error.contains("`decode` has no node %9999"), "{error}");
+}
+
+/// The same bytes from twenty processes that differ in all that must not matter.
+#[test]
+fn twenty_processes_write_the_same_bytes() {
+    let binary = env!("CARGO_BIN_EXE_dump");
+    let model = repository().join("tests/fixtures/gemma3-a");
+    let mut found = std::collections::BTreeSet::new();
+    for process in 0..20 {
+        let folder = tempfile::tempdir().unwrap();
+        // Another path to the same checkpoint.
+        let copy = folder.path().join(format!("model{process}"));
+        fs::create_dir(&copy).unwrap();
+        for entry in fs::read_dir(&model).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+        }
+        let run = Command::new(binary)
+            .args([&copy, &folder.path().join("out.irpa")])
+            .current_dir(folder.path())
+            .env("HOME", folder.path())
+            .env("RAYON_NUM_THREADS", (process % 5 + 1).to_string())
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        found.insert(String::from_utf8(run.stdout).unwrap());
+    }
+    assert_eq!(found.len(), 1, "{found:?}");
+    let hashes = found.first().unwrap();
+    assert_eq!(hashes.lines().count(), 4, "{hashes}");
+}
