@@ -1,4 +1,4 @@
-//! From a configuration to the text of a module: how long it takes, layers as functions and inlined.
+//! From a configuration to the text of a module: how long it takes, layers as functions and inlined, simplified or not.
 //!
 //! Measured is the thread's processor time, which neighbours on the machine disturb least.
 
@@ -11,6 +11,7 @@ use dsl::EntryPoint;
 use lower::{Module, expand, lower};
 use ops::ElementType::Bf16;
 use rustix::time::{ClockId, clock_gettime};
+use simplify::{Options, simplify};
 use trace::Trace;
 use tracewright_models::ModelConfig;
 
@@ -23,6 +24,12 @@ fn traced(config: &ModelConfig, entries: &[EntryPoint]) -> Trace {
 
 fn lowered(trace: &Trace) -> Module {
     lower(&expand(trace).expect("sound")).expect("sound")
+}
+
+/// Both passes, and the converters between them.
+fn simplified(trace: &Trace) -> Trace {
+    let options = Options::default();
+    simplify(&expand(&simplify(trace, &options).0).expect("sound"), &options).0
 }
 
 fn processor_time() -> Duration {
@@ -59,6 +66,11 @@ fn emission(c: &mut Criterion) {
             });
             group
                 .bench_function("prefill, decode, score", |b| measure(b, || lowered(&traced(&config, &all))));
+            for (name, entries) in [("decode", decode), ("prefill, decode, score", &all)] {
+                let trace = traced(&config, entries);
+                let name = format!("{name}: simplified, both passes");
+                group.bench_function(name, |b| measure(b, || simplified(&trace)));
+            }
         }
     }
 }

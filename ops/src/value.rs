@@ -136,6 +136,17 @@ pub fn exact_sum(terms: impl IntoIterator<Item = f64>) -> f64 {
     sum
 }
 
+/// The f32 next to `x` towards zero, its last bit set unless it is exact: rounding that to a type at least two bits
+/// narrower is rounding `x` once.
+fn rounded_to_odd(x: f64) -> f32 {
+    let nearest = x as f32;
+    if f64::from(nearest) == x || nearest.is_nan() {
+        return nearest;
+    }
+    let away = f64::from(nearest).abs() > x.abs();
+    f32::from_bits((nearest.to_bits() - u32::from(away)) | 1)
+}
+
 impl ElementType {
     /// `x` rounded to this type: to nearest even for floats; truncated and saturated for integers;
     /// non-zero is true for `i1`.
@@ -145,14 +156,16 @@ impl ElementType {
 
     /// The bits of `x` rounded to this type. Every NaN becomes the canonical quiet one.
     pub fn encode(self, x: f64) -> u32 {
-        // The software conversions of `half`: the ones that use f16c round twice, through f32.
+        // The conversions of `half` from f64 drop half of the mantissa before they round; through an f32 that is
+        // rounded to odd the second rounding is the only one (Boldo and Melquiond, "Emulation of FMA and correctly
+        // rounded sums: proved algorithms using rounding to odd", 2008).
         match self {
             Self::F32 if x.is_nan() => 0x7fc0_0000,
             Self::F16 if x.is_nan() => 0x7e00,
             Self::Bf16 if x.is_nan() => 0x7fc0,
             Self::F32 => (x as f32).to_bits(),
-            Self::F16 => f16::from_f64_const(x).to_bits().into(),
-            Self::Bf16 => bf16::from_f64_const(x).to_bits().into(),
+            Self::F16 => f16::from_f32_const(rounded_to_odd(x)).to_bits().into(),
+            Self::Bf16 => bf16::from_f32_const(rounded_to_odd(x)).to_bits().into(),
             Self::I32 => x as i32 as u32,
             Self::I8 => x as i8 as u8 as u32,
             Self::I4 => (x as i8).clamp(-8, 7) as u32 & 0xf,
@@ -226,6 +239,26 @@ mod tests {
         assert!(exact_sum([f64::INFINITY, f64::NEG_INFINITY]).is_nan());
         assert!(exact_sum([-0.0, -0.0]).is_sign_negative());
         assert!(exact_sum([-0.0, 0.0]).is_sign_positive());
+    }
+
+    #[test]
+    fn rounding_is_to_the_nearest_and_ties_go_to_even() {
+        for element in [ElementType::F16, ElementType::Bf16] {
+            // Every pair of positive neighbours: their midpoint, and the f64s next to it.
+            for bits in 0..if element == ElementType::F16 { 0x7bffu32 } else { 0x7f7f } {
+                let (low, high) = (element.decode(bits), element.decode(bits + 1));
+                let middle = (low + high) / 2.0;
+                let even = if bits % 2 == 0 { low } else { high };
+                let (below, above) = (middle.next_down(), middle.next_up());
+                for (x, expected) in [(middle, even), (below, low), (above, high), (low, low)] {
+                    assert_eq!(element.round(x).to_bits(), expected.to_bits(), "{element} {x:e}");
+                    assert_eq!(element.round(-x).to_bits(), (-expected).to_bits(), "{element} {x:e}");
+                }
+            }
+            assert_eq!(element.round(f64::MAX), f64::INFINITY);
+            assert_eq!(element.round(f64::NEG_INFINITY), f64::NEG_INFINITY);
+            assert_eq!(element.round(-f64::MIN_POSITIVE).to_bits(), (-0.0f64).to_bits());
+        }
     }
 
     #[test]
