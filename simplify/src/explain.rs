@@ -169,7 +169,7 @@ impl Explainer<'_> {
         let recorded = format!("%{first} = {}", self.show(&start, 1));
         // A recipe is no term of the e-graph: it stands for one.
         let stored = match kind {
-            NodeKind::Parameter(Parameter { recipe: Some(_), .. }) => *start.kind != goal_kind(&goal),
+            NodeKind::Parameter(Parameter { recipe: Some(_), .. }) => start.kind != goal.kind,
             _ => false,
         };
         let mut steps = self.path(class, &start, (!stored).then_some(&goal));
@@ -319,10 +319,6 @@ impl Explainer<'_> {
     }
 }
 
-fn goal_kind(goal: &Term) -> NodeKind {
-    (*goal.kind).clone()
-}
-
 enum Resolved {
     Class(Id),
     Term(Term),
@@ -366,7 +362,7 @@ impl<'a> Values<'a> {
     fn compare(&mut self, class: Id, recorded: &Term, term: &Term) -> Check {
         let ty = self.explainer.graph[class].data.ty().clone();
         match (self.value(recorded, &ty), self.value(term, &ty)) {
-            (Some(a), Some(b)) if a.to_bytes() == b.to_bytes() => Check::Equal,
+            (Some(a), Some(b)) if a.ty == b.ty && a.to_bytes() == b.to_bytes() => Check::Equal,
             (Some(_), Some(_)) => Check::Different,
             _ => Check::TooLarge(self.flops),
         }

@@ -2,7 +2,7 @@
 
 use egg::Id;
 use ops::ops::BinaryKind;
-use ops::{Op, print_string};
+use ops::{Attribute as _, Op, Real, print_string};
 use std::collections::HashMap;
 use trace::{NodeKind, Parameter, Recipe};
 
@@ -92,6 +92,7 @@ fn describe(recipe: &Recipe) -> Option<(String, String)> {
                     text.push_str(&format!("~{}", convert.to));
                     return Some((first, text));
                 }
+                Op::Binary(binary) => format!("~{}", binary.kind.word()),
                 op => {
                     let mut name = String::from("~");
                     op.print(&mut name);
@@ -110,8 +111,13 @@ fn describe(recipe: &Recipe) -> Option<(String, String)> {
                         text.push_str(&more);
                     }
                     (None, Recipe::Op(Op::Constant(constant), _)) => {
+                        let element = constant.value.ty().element;
+                        let splat = constant.value.as_splat().map(|bits| Real(element.decode(bits)));
                         let mut value = String::new();
-                        ops::Attribute::print(&constant.value, &mut value);
+                        match splat {
+                            Some(number) => number.print(&mut value),
+                            None => constant.value.print(&mut value),
+                        }
                         text.push_str(&format!("({})", value.replace(' ', ".")));
                     }
                     (None, other) => {

@@ -35,6 +35,41 @@ fn m18_traces_and_lowers_from_config_json_alone() {
     fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 }
 
+/// Before and after, the rules that fired, and why a node is what it is.
+#[test]
+fn simplification_is_reported_and_explained() {
+    let model = fixture("gemma3-a");
+    let dump = |more: &[&str]| trace_dump(&[&[text(&model)], SMALL, more].concat());
+    let counts = succeed(&mut dump(&["--stage", "simplified", "--emit", "counts"])).out;
+    for word in
+        ["stablehlo.dot_general", "composites: estimates for one call", "MFLOP", "linears of one input"]
+    {
+        assert!(counts.contains(word), "`{word}` is not in\n{counts}");
+    }
+    let before = succeed(&mut dump(&["--stage", "simplified", "--emit", "counts", "--simplify", "off"])).out;
+    assert!(!before.contains("linears of one input"), "{before}");
+    let layer = succeed(&mut dump(&["--stage", "simplified"])).out;
+    let narrow = layer.lines().find(|line| line.contains("= narrow")).unwrap();
+    let node = narrow.trim().split_once(' ').unwrap().0;
+    let why = succeed(&mut dump(&["--explain", &format!("layer:{node}")])).out;
+    for word in [
+        "recorded  %",
+        "= linear",
+        "linears of one input: linear(x, w₁)",
+        "evaluated on random inputs: equal",
+    ] {
+        assert!(why.contains(word), "`{word}` is not in\n{why}");
+    }
+    refused(&mut dump(&["--explain", "layer:999"]), 1, &["`layer` has no node %999 after it was simplified"]);
+    refused(&mut dump(&["--explain", "nobody:1"]), 1, &["there is no function `nobody`; there are"]);
+    refused(&mut dump(&["--explain", "7"]), 2, &["expected FUNCTION:NODE, as `decode:12`"]);
+    refused(
+        &mut dump(&["--simplify", "boldly"]),
+        2,
+        &["`boldly` names no rules; expected off, exact or approximate"],
+    );
+}
+
 /// M6: the histogram is printed, for every model that the repository has.
 #[test]
 fn m6_the_histogram_is_printed_and_no_module_has_custom_calls_or_f64() {
