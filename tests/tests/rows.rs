@@ -63,6 +63,7 @@ const ROWS: &[(&str, &str)] = &[
     ("k11", "shipped or random weights; safetensors for real ones"),
     ("k13", "continuous integration with format, lints and tests"),
     ("k14", "an architecture page"),
+    ("k15", "real fusion and simplification, proven equal"),
     ("k16", "Linux first, nothing that ties it to one system"),
     ("k17", "batches of several prompts"),
 ];
