@@ -27,14 +27,16 @@ pub(crate) struct Saturated<'a> {
 }
 
 impl<'a> Saturated<'a> {
-    /// Applies the rules to a function until they find nothing new, or a limit is met.
+    /// Applies the rules to a function until they find nothing new, or a limit is met. `approximate` says whether some
+    /// of them change how a result is rounded.
     pub fn new(
         function: &'a Function,
         results: &[Vec<TensorType>],
         rules: &[Rewrite<Term, Context>],
+        approximate: bool,
     ) -> Self {
         let inputs = function.inputs().into_iter().map(|(_, ty)| ty.clone()).collect();
-        let context = Context { inputs, results: results.to_vec(), ..Context::default() };
+        let context = Context { inputs, results: results.to_vec(), approximate, ..Context::default() };
         let mut graph = Graph::new(context);
         let live = function.live();
         let mut classes: Vec<Option<Id>> = Vec::with_capacity(function.len());

@@ -104,8 +104,9 @@ fn saturate<'a>(
     let rewrites: Vec<_> = rules.iter().map(|rule| rule.rewrite()).collect();
     let results: Vec<Vec<TensorType>> =
         trace.functions.iter().map(|f| f.output_types().into_iter().cloned().collect()).collect();
-    let saturated: Vec<Saturated<'_>> =
-        trace.functions.iter().map(|function| Saturated::new(function, &results, &rewrites)).collect();
+    let approximate = options.rules == Rules::Approximate;
+    let saturate = |function| Saturated::new(function, &results, &rewrites, approximate);
+    let saturated: Vec<Saturated<'_>> = trace.functions.iter().map(saturate).collect();
     // What two functions read must be stored once: a recipe that would store a tensor again is not used anywhere.
     let mut banned = BTreeSet::new();
     loop {

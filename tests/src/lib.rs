@@ -1,4 +1,5 @@
 //! Evidence that spans crates.
 
+pub mod arbitrary;
 pub mod golden;
 pub mod rewrite;

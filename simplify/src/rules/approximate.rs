@@ -1,7 +1,7 @@
 //! Equations that hold up to rounding.
 
 use ops::ops::{Binary, BinaryKind, BroadcastInDim, Constant, Linear, RmsNorm, WeightStyle};
-use ops::{Literal, Op};
+use ops::{ElementType, Literal, Op};
 
 use super::{Rule, Site, Tree, attribute};
 
@@ -25,13 +25,19 @@ fn splat(site: &Site<'_>, like: egg::Id, value: f64) -> Tree {
     Tree::op(Constant { value: Literal::splat(site.ty(like).clone(), value) }, [])
 }
 
+/// Whether a number, rounded to an element type, is neither infinite nor so small that it has fewer digits.
+fn holds(element: ElementType, value: f64) -> bool {
+    let rounded = element.round(value);
+    rounded.is_finite() && element.ulp(rounded) > element.ulp(0.0)
+}
+
 fn divide_constant(site: &Site<'_>) -> Vec<Tree> {
     let (x, c) = match site.operands {
         [x, c] if binary(site.op, BinaryKind::Divide) => (*x, *c),
         _ => return vec![],
     };
     match site.facts(c).splat() {
-        Some(value) if site.result().element.is_float() && (1.0 / value).is_normal() => {
+        Some(value) if site.result().element.is_float() && holds(site.result().element, 1.0 / value) => {
             let product = Binary { kind: BinaryKind::Multiply };
             vec![Tree::op(product, [x.into(), splat(site, c, 1.0 / value)])]
         }
@@ -50,7 +56,7 @@ fn multiply_constants(site: &Site<'_>) -> Vec<Tree> {
     let inner = site.ops(y).filter(|(op, _)| binary(op, BinaryKind::Multiply));
     let composed = inner.filter_map(|(op, operands)| {
         let product = site.facts(operands[1]).splat()? * outer;
-        let sound = product.is_normal();
+        let sound = holds(site.result().element, product);
         sound.then(|| Tree::op(op.clone(), [operands[0].into(), splat(site, d, product)]))
     });
     composed.collect()
