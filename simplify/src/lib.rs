@@ -119,7 +119,7 @@ fn saturate<'a>(
     }
 }
 
-/// The key of a recipe without which the archive would grow less, if it grows too much.
+/// The key of a recipe that the archive is better without, if it has a tensor twice or grows too much.
 fn duplicate(trace: &Trace) -> Option<String> {
     let mut derived: BTreeMap<&str, &Parameter> = BTreeMap::new();
     let mut stored: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -135,6 +135,12 @@ fn duplicate(trace: &Trace) -> Option<String> {
         return None;
     }
     let size = |ty: &TensorType| ty.bytes() as f64;
+    let shared = |parameter: &Parameter| {
+        let mut shared = false;
+        parameter.sources(&mut |key, _| shared |= stored.get(key).is_some_and(|places| places.len() > 1));
+        shared
+    };
+    let twice = derived.values().any(|parameter| shared(parameter));
     // By how much the archive is larger for it: all of it if what it is made of is stored anyway.
     let excess = |parameter: &Parameter| {
         let mut saved = 0.0;
@@ -156,10 +162,10 @@ fn duplicate(trace: &Trace) -> Option<String> {
         let after: f64 = parameters.iter().map(|p| size(&p.ty)).sum();
         after <= before * (1.0 + GROWTH)
     });
-    if fits {
+    if fits && !twice {
         return None;
     }
-    let worst =
-        derived.values().max_by(|a, b| excess(a).total_cmp(&excess(b)).then_with(|| a.key.cmp(&b.key)));
+    let candidates = derived.values().filter(|parameter| !twice || shared(parameter));
+    let worst = candidates.max_by(|a, b| excess(a).total_cmp(&excess(b)).then_with(|| a.key.cmp(&b.key)));
     worst.map(|parameter| parameter.key.clone())
 }
