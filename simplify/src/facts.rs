@@ -23,8 +23,17 @@ pub struct Context {
     pub inserting: Option<u32>,
     /// How often a constant was folded.
     pub folded: usize,
+    /// How many terms there may be, if that is limited: one rule can find more in one go than fits into memory.
+    pub limit: Option<usize>,
     /// Whether rules may change how a result is rounded: then two ways to compute a constant may differ.
     pub approximate: bool,
+}
+
+impl Context {
+    /// Whether rules may add to a graph.
+    pub(crate) fn has_room(graph: &Graph) -> bool {
+        graph.analysis.limit.is_none_or(|limit| graph.total_size() <= limit)
+    }
 }
 
 /// The facts of one class.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use egg::{Id, Language as _, Rewrite, Runner, SimpleScheduler};
+use egg::{Id, Language as _, Rewrite, RewriteScheduler, Runner, SearchMatches};
 use ops::{Op, TensorType};
 use trace::{Function, Node, NodeId, NodeKind, Output};
 
@@ -17,6 +17,20 @@ use crate::recipes::{recipes, stored};
 const ITERATIONS: usize = 12;
 /// Terms of one function, beyond those it has.
 const TERMS: usize = 20_000;
+
+/// All rules in every iteration, each on so many places: the limit on terms is met between rules only.
+struct Bounded;
+
+impl RewriteScheduler<Term, Context> for Bounded {
+    fn search_rewrite<'a>(
+        &mut self,
+        _: usize,
+        graph: &Graph,
+        rule: &'a Rewrite<Term, Context>,
+    ) -> Vec<SearchMatches<'a, Term>> {
+        rule.search_with_limit(graph, TERMS)
+    }
+}
 
 /// A function with all that was found to equal its nodes.
 pub(crate) struct Saturated<'a> {
@@ -52,12 +66,13 @@ impl<'a> Saturated<'a> {
         }
         graph.analysis.inserting = None;
         let limit = graph.total_size() + TERMS;
+        graph.analysis.limit = Some(limit);
         let runner = Runner::<Term, Context>::new(Context::default())
             .with_egraph(graph)
             .with_iter_limit(ITERATIONS)
             .with_node_limit(limit)
             .with_time_limit(Duration::MAX)
-            .with_scheduler(SimpleScheduler)
+            .with_scheduler(Bounded)
             .run(rules);
         Self { function, runner, classes }
     }

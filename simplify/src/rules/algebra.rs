@@ -1,7 +1,7 @@
 //! Equations between numbers, bit for bit: a NaN is a NaN, and −0 is not 0.
 
 use ops::Op;
-use ops::ops::{BroadcastInDim, Reduce, ReduceKind, Reshape};
+use ops::ops::{Binary, BinaryKind, BroadcastInDim, Reduce, ReduceKind, Reshape, Select};
 
 use super::{Rule, Site, Tree, attribute, text};
 
@@ -32,7 +32,7 @@ pub(super) const RULES: &[Rule] = &[
     text("select true", "(select ?c ?x ?y)", "?x", &[("?c", 1.0)]),
     text("select false", "(select ?c ?x ?y)", "?y", &[("?c", 0.0)]),
     text("select select", "(select ?c (select ?c ?x ?y) ?z)", "(select ?c ?x ?z)", &[]),
-    text("select or", "(select ?c ?x (select ?d ?x ?y))", "(select (or ?c ?d) ?x ?y)", &[]),
+    attribute("select or", "select(c, x, select(d, x, y)) = select(c or d, x, y)", "select", select_or),
     attribute("convert same", "convert(x: T, T) = x", "convert", convert_same),
     attribute("convert convert", "convert(convert(x, wider), T) = convert(x, T)", "convert", convert_convert),
     attribute(
@@ -62,6 +62,22 @@ pub(super) const RULES: &[Rule] = &[
     ),
     attribute("reduce unit axes", "max(x, axes of extent 1) = reshape(x)", "reduce", reduce_units),
 ];
+
+/// Only where the four values are four: a choice that is one of its own choices would be asked again without end.
+fn select_or(site: &Site<'_>) -> Vec<Tree> {
+    let (c, x, z) = (site.operands[0], site.operands[1], site.operands[2]);
+    if x == z || site.class == z || site.class == x {
+        return vec![];
+    }
+    let inner = site.ops(z).filter_map(|(op, operands)| match (op, operands) {
+        (Op::Select(_), &[d, same, y]) if same == x && ![x, z, site.class].contains(&y) => {
+            let either = Tree::op(Binary { kind: BinaryKind::Or }, [c.into(), d.into()]);
+            Some(Tree::op(Select {}, [either, x.into(), y.into()]))
+        }
+        _ => None,
+    });
+    inner.collect()
+}
 
 fn convert_same(site: &Site<'_>) -> Vec<Tree> {
     let x = site.operands[0];

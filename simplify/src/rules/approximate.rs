@@ -55,6 +55,10 @@ fn multiply_constants(site: &Site<'_>) -> Vec<Tree> {
     };
     let inner = site.ops(y).filter(|(op, _)| binary(op, BinaryKind::Multiply));
     let composed = inner.filter_map(|(op, operands)| {
+        // 0 · c = 0 would be multiplied again without end.
+        if operands[0] == y || operands[0] == site.class || site.class == y {
+            return None;
+        }
         let product = site.facts(operands[1]).splat()? * outer;
         let sound = holds(site.result().element, product);
         sound.then(|| Tree::op(op.clone(), [operands[0].into(), splat(site, d, product)]))

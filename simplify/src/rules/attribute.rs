@@ -120,6 +120,9 @@ impl Searcher<Term, Context> for Uses {
     }
 }
 
+/// Forms of one class that are added in one go, or a few more.
+const FORMS: usize = 1000;
+
 /// Adds the other forms of each use.
 pub(super) struct Forms {
     pub op: &'static str,
@@ -141,9 +144,15 @@ impl Applier<Term, Context> for Forms {
             let Some(op) = term.op().filter(|op| op.name() == self.op) else { continue };
             let site = Site::new(graph, op, class, &term.operands);
             found.extend((self.forms)(&site));
+            if found.len() > FORMS {
+                break;
+            }
         }
         let mut changed = Vec::new();
         for tree in found {
+            if !Context::has_room(graph) {
+                break;
+            }
             let other = add(graph, tree);
             if graph.union_trusted(class, other, rule) {
                 changed.push(class);

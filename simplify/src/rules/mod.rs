@@ -146,7 +146,8 @@ impl Rule {
                     })
                     .collect();
                 let condition: Condition = Box::new(move |graph, _, found| {
-                    splats.iter().all(|(variable, value)| {
+                    let room = Context::has_room(graph);
+                    room && splats.iter().all(|(variable, value)| {
                         let facts = &graph[found[*variable]].data;
                         // −0 is another number than 0, but no integer has both.
                         let rounded = facts.ty().element.round(*value);

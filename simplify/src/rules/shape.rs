@@ -323,7 +323,9 @@ fn gather_iota(site: &Site<'_>) -> Vec<Tree> {
 
 fn gather_gather(site: &Site<'_>) -> Vec<Tree> {
     let (rows, outer) = (site.operands[0], site.operands[1]);
-    let composed = computed!(site, rows, Gather).filter(|(_, inner)| site.ty(inner[1]).rank() == 1);
+    // Rows of a table that are the table itself would be gathered again without end.
+    let composed = computed!(site, rows, Gather)
+        .filter(|(_, inner)| site.ty(inner[1]).rank() == 1 && inner[0] != rows && inner[0] != site.class);
     let composed = composed.map(|(_, inner)| {
         let indices = Tree::op(Gather {}, [inner[1].into(), outer.into()]);
         Tree::op(Gather {}, [inner[0].into(), indices])

@@ -242,6 +242,14 @@ impl Make<'_, '_> {
     /// What an attribute rule is about.
     fn attributes(&mut self, rule: &str) -> Option<NodeId> {
         match rule {
+            "select or" => {
+                let x = self.any(0);
+                let ty = self.ty(x);
+                let (c, d) = (ty.with_element(ElementType::I1), ty.with_element(ElementType::I1));
+                let (c, d, y) = (self.leaf(c), self.leaf(d), self.leaf(ty));
+                let inner = self.op(Select {}, &[d, x, y])?;
+                self.op(Select {}, &[c, x, inner])
+            }
             "convert same" => {
                 let x = self.any(0);
                 let to = self.ty(x).element;

@@ -29,7 +29,8 @@ const INSTANCES: usize = 400;
 /// Faults that are none: the rule (`*` for any), how the fault's description starts, and why.
 const EQUAL: &[(&str, &str, &str)] = &[
     ("subtract negate", "swap operands 0 and 1 of `add`", "a sum commutes"),
-    ("select or", "swap operands 0 and 1 of `or`", "`or` commutes"),
+    ("select or", "swap operands 0 and 1 at operand 0 of the root", "`or` commutes"),
+    ("select or", "take operand 2 of the use at operand 2 of the root", "it is asked only where d is false"),
     ("and true", "?c is 2.0", "2 is rounded to true"),
     ("true and", "?c is 2.0", "2 is rounded to true"),
     ("or true", "?c is 2.0", "2 is rounded to true"),
