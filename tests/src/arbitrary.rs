@@ -531,12 +531,12 @@ pub struct Limits {
     /// Whether a leaf may have this type.
     pub leaf: fn(&TensorType) -> bool,
     /// The content of constants.
-    pub value: fn(&mut Dice, &TensorType) -> Value,
+    pub literal: fn(&mut Dice, &TensorType) -> Literal,
 }
 
 impl Limits {
     /// All that is valid.
-    pub const NONE: Self = Self { accept: |_, _, _| true, read: |_, _| true, leaf: |_| true, value };
+    pub const NONE: Self = Self { accept: |_, _, _| true, read: |_, _| true, leaf: |_| true, literal };
 }
 
 /// A random trace: one entry point `main` of about so many nodes.
@@ -571,7 +571,7 @@ const CHAINS: &[&[&str]] = &[
     &["rms_norm", "linear"],
 ];
 
-/// A random trace within limits: one entry point of this name.
+/// A random trace within limits: one entry point of this name, with which the keys of its weights start.
 pub fn limited_graph(dice: &mut Dice, nodes: usize, name: &str, limits: &Limits) -> Trace {
     let mut function = Function::new(name, "");
     let provenance = Provenance::new(name, "tests/src/arbitrary.rs", 1);
@@ -618,8 +618,8 @@ impl Growing<'_> {
                 let mut at = given;
                 for name in *dice.pick(CHAINS) {
                     at = match self.operation(dice, name, at) {
-                        Some(next) => Some(next),
-                        None => return,
+                        Some(next) if self.readable.contains(&next) => Some(next),
+                        _ => return,
                     };
                 }
             }
@@ -684,17 +684,14 @@ impl Growing<'_> {
             return None;
         }
         let types = vec![ty.clone()];
-        let number = self.builder.function.len();
+        let (name, number) = (self.builder.function.name.clone(), self.builder.function.len());
         let id = match dice.below(10) {
             kind if kind < 3 && ty.element.is_float() || weight => {
-                let parameter = Parameter::new(format!("layer.{number}.weight"), ty.clone());
+                let parameter = Parameter::new(format!("{name}.{number}.weight"), ty.clone());
                 self.builder.push(NodeKind::Parameter(parameter), types, &[])
             }
             0..=2 | 9 => {
-                let value = match dice.chance(60) {
-                    true => literal(dice, ty),
-                    false => Literal::from_value(&(self.limits.value)(dice, ty)),
-                };
+                let value = (self.limits.literal)(dice, ty);
                 self.builder.op(Constant { value }, &[]).ok()?
             }
             _ => {
@@ -714,7 +711,8 @@ impl Growing<'_> {
             growing.push(Constant { value: Literal::splat(ty.clone(), number) }, &[])
         };
         let kind = *dice.pick(BinaryKind::ALL);
-        let _ = match dice.below(6) {
+        let _ = match dice.below(7) {
+            6 => self.selections(dice, x),
             0 => self.push(Binary { kind }, &[x, x]),
             1 | 2 => splat(self, &ty).and_then(|c| self.push(Binary { kind }, &[x, c])),
             3 => splat(self, &ty).and_then(|c| self.push(Binary { kind }, &[c, x])),
@@ -728,10 +726,29 @@ impl Growing<'_> {
                 })
             }
             _ => splat(self, &ty.with_element(ElementType::I1)).and_then(|c| {
-                let other = self.operation(dice, "unary", Some(x)).filter(|&y| *self.builder.ty(y) == ty);
+                let other = self.operation(dice, "unary", Some(x));
+                let other = other.filter(|&y| *self.builder.ty(y) == ty && self.readable.contains(&y));
                 self.push(Select {}, &[c, x, other.unwrap_or(x)])
             }),
         };
+    }
+
+    /// A choice between choices.
+    fn selections(&mut self, dice: &mut Dice, x: NodeId) -> Option<NodeId> {
+        let ty = self.builder.ty(x).clone();
+        let predicate = ty.with_element(ElementType::I1);
+        let (c, d) = (self.leaf(dice, &predicate, false)?, self.leaf(dice, &predicate, false)?);
+        let (y, z) = (self.leaf(dice, &ty, false)?, self.leaf(dice, &ty, false)?);
+        match dice.chance(50) {
+            true => {
+                let inner = self.push(Select {}, &[d, x, y])?;
+                self.push(Select {}, &[c, x, inner])
+            }
+            false => {
+                let inner = self.push(Select {}, &[c, x, y])?;
+                self.push(Select {}, &[c, inner, z])
+            }
+        }
     }
 
     /// Layers of one input, each with its own weight.

@@ -1,5 +1,6 @@
 //! Evidence that spans crates.
 
 pub mod arbitrary;
+pub mod calls;
 pub mod golden;
 pub mod rewrite;

@@ -16,6 +16,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::Value as Json;
 use support::*;
 use trace::{Builder, NodeId, Trace, functions};
+use tracewright_tests::calls::{Weights, entry, evaluate, ty};
 
 /// What is asked, and the answer.
 struct Case {

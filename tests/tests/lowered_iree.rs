@@ -7,6 +7,7 @@ use ops::ops::{BinaryKind, UnaryKind};
 use ops::{Bound, Value};
 use support::*;
 use trace::{Trace, functions};
+use tracewright_tests::calls::{Weights, entry, evaluate, op, random, ty};
 
 /// Calls every entry point with made-up arguments and compares with the evaluator, bit by bit or within `bound`.
 fn check(trace: &Trace, weights: &Weights, bound: Bound) -> lower::Module {

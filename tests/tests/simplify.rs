@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use ops::{ElementType, Op, TensorType, Value};
-use support::{evaluate, random};
 use trace::{NodeKind, Trace};
 use tracewright::models::ModelConfig;
 use tracewright::simplify::{Check, Options, Rules, explain, simplify};
 use tracewright::{Plan, primitives};
+use tracewright_tests::calls::{evaluate, random};
 use tracewright_tests::golden::{ALL, Golden, Sizes, build, check, repository};
 
 /// Every configuration that the repository has at toy size.

@@ -4,6 +4,8 @@
 
 mod support;
 
+use tracewright_tests::calls::{Weights, evaluate, operand, random, ty};
+
 use std::rc::Rc;
 
 use dsl::*;

@@ -97,10 +97,7 @@ pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
         &oracle.join("requirements.txt"),
         "torch and transformers: about 3 GB, some minutes",
     )?;
-    let out = root.join(".tracewright/parity");
-    if out.exists() {
-        fs::remove_dir_all(&out).map_err(at("remove", &out))?;
-    }
+    let out = empty(root.join(".tracewright/parity"))?;
     let mut reference = torch.command();
     reference.arg(oracle.join("parity.py")).args(["--seed", &what.seed.to_string()]);
     reference.args(["--cases", &what.cases.to_string(), "--family", &what.family]).arg("--out").arg(&out);
@@ -110,6 +107,35 @@ pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
     step("reference", &mut reference)?;
     let bin = ["--package", "tracewright-tests", "--bin", "parity", "--"];
     step("compare", cargo(root, &["run"]).args(bin).arg(&out).env("PATH", &tools.path))
+}
+
+/// Every operation and random graphs, judged by the StableHLO reference interpreter.
+pub fn interpret(root: &Path, modules: u32) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let oracle = root.join("tests/oracle");
+    let jaxlib = python::install(
+        &root.join(".tracewright/interpreter"),
+        &oracle.join("interpreter.txt"),
+        "jaxlib: about 140 MB, a minute",
+    )?;
+    let out = empty(root.join(".tracewright/interpret"))?;
+    let ours = |what: &str| {
+        let bin = ["--package", "tracewright-tests", "--bin", "interpret", "--", what];
+        let mut command = cargo(root, &["run"]);
+        command.args(bin).arg(&out).arg(modules.to_string()).env("PATH", &tools.path);
+        command
+    };
+    step("write", &mut ours("write"))?;
+    step("interpret", jaxlib.command().arg(oracle.join("interpret.py")).arg(&out))?;
+    step("compare", &mut ours("compare"))
+}
+
+/// The folder, without what an earlier run left there.
+fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(at("remove", &folder))?;
+    }
+    Ok(folder)
 }
 
 /// Whether the C or C++ compiler that cmake will find starts at all.

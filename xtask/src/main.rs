@@ -1,4 +1,4 @@
-//! Set-up and chores: `cargo xtask setup | demo | test | parity`.
+//! Set-up and chores: `cargo xtask setup | demo | test | parity | interpret`.
 //!
 //! Needs Rust, Python 3 with pip, a C and a C++ compiler; everything else goes into `.tracewright/`, once.
 
@@ -41,6 +41,13 @@ enum Chore {
     },
     /// Compare fresh random configurations with Hugging Face transformers (installs torch: 3 GB).
     Parity(Parity),
+    /// Compare every example of every operation and random graphs, as they are and simplified, with the StableHLO
+    /// reference interpreter (installs jaxlib: 140 MB).
+    Interpret {
+        /// Number of modules of 50 random graphs each.
+        #[arg(long, default_value_t = 10)]
+        modules: u32,
+    },
 }
 
 /// What `parity` compares.
@@ -68,6 +75,7 @@ fn main() -> ExitCode {
         Chore::Test { fast: true } => chores::test_fast(&cli.root),
         Chore::Test { fast: false } => chores::test(&cli.root),
         Chore::Parity(parity) => chores::parity(&cli.root, parity),
+        Chore::Interpret { modules } => chores::interpret(&cli.root, *modules),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

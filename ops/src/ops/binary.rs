@@ -48,6 +48,18 @@ impl Operation for Binary {
         good("binary kind=maximum", &["i32[3]", "i32[3]"], "i32[3]"),
         good("binary kind=minimum", &["f32[3] 1,nan,4", "f32[3] 2,1,3"], "f32[3] 1,nan,3"),
         good("binary kind=power", &["f32[3] 2,3,9", "f32[3] 10,2,0.5"], "f32[3] 1024,9,3"),
+        good(
+            "binary kind=power",
+            &["f32[8] -2,-2,-2,0,0,-0,-0,-0", "f32[8] 2,-3,0.5,0,-2,3,-1,0.5"],
+            "f32[8] 4,-0.125,nan,1,inf,-0,-inf,0",
+        ),
+        good(
+            "binary kind=power",
+            &["f32[9] 1,-1,nan,inf,-inf,-inf,-1,0.5,2", "f32[9] nan,inf,0,0,3,0.5,nan,inf,-inf"],
+            "f32[9] 1,1,1,1,-inf,inf,nan,0,0",
+        ),
+        good("binary kind=power", &["bf16[4] 3,-3,1.5,100", "bf16[4] 3,3,-2,0.5"], "bf16[4]"),
+        good("binary kind=power", &["f16[4] 3,-3,1.5,100", "f16[4] 3,3,-2,0.5"], "f16[4]"),
         good("binary kind=and", &["i1[4] 0,0,1,1", "i1[4] 0,1,0,1"], "i1[4] 0,0,0,1"),
         good("binary kind=or", &["i1[4] 0,0,1,1", "i1[4] 0,1,0,1"], "i1[4] 0,1,1,1"),
         bad(
@@ -110,10 +122,54 @@ impl Operation for Binary {
         Value::new(ty.clone(), operands[0].data.iter().zip(&operands[1].data).map(|(&a, &b)| f(a, b)))
     }
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
         let [a, b] = operands else { unreachable!("inferred") };
-        Spelling::Primitive(format!("stablehlo.{} {}, {} : {}", self.kind.word(), a.name, b.name, ty.mlir()))
+        Spelling::Primitive(match self.kind {
+            BinaryKind::Power => power(s, a, b),
+            kind => format!("stablehlo.{} {}, {} : {}", kind.word(), a.name, b.name, ty.mlir()),
+        })
     }
+}
+
+/// aᵇ by IEEE 754-2019 `pow`, from |a|ᵇ: IREE 3.13 computes exp(b · log(a)), which is NaN for a negative base, and
+/// where an infinity meets a zero.
+fn power(s: &mut dyn Statements, a: &Operand<'_>, b: &Operand<'_>) -> String {
+    let wide = a.ty.with_element(ElementType::F32);
+    let (narrow, ty, flags) = (a.ty.mlir(), wide.mlir(), wide.with_element(ElementType::I1).mlir());
+    let convert = |name: &str, from: &str, to: &str| format!("stablehlo.convert {name} : ({from}) -> {to}");
+    let [a, b] = [a, b].map(|x| s.statement(convert(x.name, &narrow, &ty)));
+    let [zero, half, one, two, nan, infinity] = ["0.0", "0.5", "1.0", "2.0", "0x7FC00000", "0xFF800000"]
+        .map(|number| s.statement(format!("stablehlo.constant dense<{number}> : {ty}")));
+    let mut float = |op: &str, of: &[&str]| s.statement(format!("stablehlo.{op} {} : {ty}", of.join(", ")));
+    let magnitude = float("abs", &[&a]);
+    let value = float("power", &[&magnitude, &b]);
+    // That of −0 is −∞.
+    let inverse = float("divide", &[&one, &a]);
+    let floor = float("floor", &[&b]);
+    let halved = float("multiply", &[&b, &half]);
+    let halved = float("floor", &[&halved]);
+    let even = float("multiply", &[&halved, &two]);
+    let mut compare = |direction: &str, a: &str, b: &str| {
+        s.statement(format!("stablehlo.compare {direction}, {a}, {b}, FLOAT : ({ty}, {ty}) -> {flags}"))
+    };
+    let (unit, first) = (compare("EQ", &magnitude, &one), compare("EQ", &b, &zero));
+    let (below, minus_zero) = (compare("LT", &a, &zero), compare("LT", &inverse, &zero));
+    let (whole, fraction) = (compare("EQ", &floor, &b), compare("NE", &floor, &b));
+    let (odd, finite) = (compare("NE", &even, &b), compare("GT", &a, &infinity));
+    let mut both = |op: &str, a: &str, b: &str| s.statement(format!("stablehlo.{op} {a}, {b} : {flags}"));
+    let is_one = both("or", &unit, &first);
+    let (negative, odd) = (both("or", &below, &minus_zero), both("and", &odd, &whole));
+    let negated = both("and", &negative, &odd);
+    let below = both("and", &below, &finite);
+    let undefined = both("and", &below, &fraction);
+    let mut select = |flag: &str, a: &str, b: &str| {
+        s.statement(format!("stablehlo.select {flag}, {a}, {b} : {flags}, {ty}"))
+    };
+    let value = select(&is_one, &one, &value);
+    let value = select(&undefined, &nan, &value);
+    let opposite = s.statement(format!("stablehlo.negate {value} : {ty}"));
+    let value = s.statement(format!("stablehlo.select {negated}, {opposite}, {value} : {flags}, {ty}"));
+    convert(&value, &ty, &narrow)
 }
 
 /// IEEE 754-2019 `maximum`: +0 is larger than −0.
