@@ -138,7 +138,9 @@ pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) 
     let mut silent = |_| ControlFlow::Continue(());
     let watch: Watch<'_> = watch.unwrap_or(&mut silent);
     let module = lower::lower(&primitives(&traced.trace, &simplify)?.0)?;
-    let (archive, baked) = archive(checkpoint, &module.parameters, ignorable, cache, watch)?;
+    let recorded = traced.trace.parameters().map_err(LowerError::from)?;
+    let ignorable = [ignorable, &bake::unread(&recorded, &module.parameters)].concat();
+    let (archive, baked) = archive(checkpoint, &module.parameters, &ignorable, cache, watch)?;
     tell(watch, Step::Compile)?;
     let compiled =
         compile(&module, compiler, &compile_options(&module, compiler, Target::default())?, cache)?;

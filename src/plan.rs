@@ -1,11 +1,12 @@
 //! What to build from a configuration: element type, context, chunk; and the module text.
 
+use bake::Ignorable;
 use dsl::{EntryPoint, TraceError, Traced};
 use lower::{LowerError, Module};
 use models::ModelConfig;
 use ops::ElementType;
 use simplify::{Report, simplify};
-use trace::{ParameterConflict, Trace};
+use trace::{Parameter, ParameterConflict, Trace};
 
 /// A model and the sizes it is built for.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,6 +113,16 @@ impl Plan {
     /// What is wrong with the configuration.
     pub fn trace(&self) -> Result<Traced, PlanError> {
         Ok(self.model.trace(self.element, &self.entry_points())?)
+    }
+
+    /// What a checkpoint may hold beyond what the `parameters` of the module are made of.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn ignorable(&self, parameters: &[Parameter]) -> Result<Vec<Ignorable>, PlanError> {
+        let mut ignorable = self.model.ignorable();
+        ignorable.extend(bake::unread(&self.trace()?.trace.parameters()?, parameters));
+        Ok(ignorable)
     }
 
     /// The module text of all entry points.

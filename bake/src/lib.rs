@@ -6,12 +6,12 @@
 
 mod recipe;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use irpa::{Checkpoint, NewEntry, Watch, WriteOptions};
-use ops::{ElementType, TensorType};
+use ops::{ElementType, InferError, TensorType};
 use trace::Parameter;
 
 /// A tensor that a checkpoint may have although the model does not read it.
@@ -21,6 +21,8 @@ pub enum Ignorable {
     Suffix(&'static str),
     /// Any key with this beginning: another part of what the checkpoint holds.
     Prefix(&'static str),
+    /// This key: the network declares it, and simplification found that no result depends on it.
+    Unread(String),
     /// This key, if its content equals that of another: a tied weight stored twice.
     EqualTo {
         /// The key that may be there.
@@ -143,6 +145,14 @@ pub enum BakeError {
         /// Everything that is wrong with it.
         problems: Vec<Problem>,
     },
+    /// A recipe that makes nothing, or something else than its parameter.
+    #[error("the recipe of `{key}` is wrong: {source}")]
+    Recipe {
+        /// The parameter's key.
+        key: String,
+        /// What is wrong.
+        source: Box<InferError>,
+    },
     /// Reading or writing failed.
     #[error(transparent)]
     Archive(#[from] irpa::Error),
@@ -187,6 +197,22 @@ fn entry(parameter: &Parameter) -> NewEntry {
     entry.with_recipe(text, sources)
 }
 
+/// What a checkpoint may hold because the network declares it, although the archive needs it no more: `recorded` are
+/// the parameters of the trace as it was recorded, `parameters` those of what it was simplified to.
+pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable> {
+    let keys = |of: &[Parameter]| {
+        let mut keys = BTreeSet::new();
+        of.iter().for_each(|parameter| {
+            parameter.sources(&mut |key, _| {
+                keys.insert(key.to_owned());
+            })
+        });
+        keys
+    };
+    let read = keys(parameters);
+    keys(recorded).into_iter().filter(|key| !read.contains(key)).map(Ignorable::Unread).collect()
+}
+
 /// Compares a checkpoint with what a model asks for.
 ///
 /// # Errors
@@ -200,6 +226,15 @@ pub fn check(
     let mut problems = Vec::new();
     let mut read: BTreeMap<&str, &TensorType> = BTreeMap::new();
     for parameter in parameters {
+        if let Some(recipe) = &parameter.recipe {
+            let what = "a parameter and what is made must have one type";
+            let made = recipe.ty().and_then(|right| match parameter.ty == right {
+                true => Ok(()),
+                false => Err(InferError::Mismatch { op: "recipe", what, left: parameter.ty.clone(), right }),
+            });
+            let wrong = |source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) };
+            made.map_err(wrong)?;
+        }
         parameter.sources(&mut |key, ty| {
             read.insert(key, ty);
         });
@@ -235,7 +270,7 @@ pub fn check(
         let matches = |rule: &&Ignorable| match rule {
             Ignorable::Suffix(suffix) => key.ends_with(suffix),
             Ignorable::Prefix(prefix) => key.starts_with(prefix),
-            Ignorable::EqualTo { key: twin, .. } => key == twin,
+            Ignorable::Unread(twin) | Ignorable::EqualTo { key: twin, .. } => key == twin,
         };
         match ignorable.iter().find(matches) {
             None => {

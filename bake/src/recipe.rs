@@ -76,9 +76,7 @@ impl<'a> Made<'a> {
                 let operands =
                     operands.iter().map(|o| Self::new(o, checkpoint)).collect::<Result<Vec<_>, _>>()?;
                 let types: Vec<&TensorType> = operands.iter().map(|o| &o.ty).collect();
-                let Ok(ty) = op.infer(&types) else {
-                    unreachable!("a parameter with a recipe is well-typed")
-                };
+                let Ok(ty) = op.infer(&types) else { unreachable!("`check` has inferred it") };
                 Self { ty, from: From::Op(op, operands) }
             }
         })

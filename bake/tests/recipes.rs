@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use irpa::{Archive, Checkpoint};
-use ops::{ElementType, Reader, TensorType, Value};
+use ops::{ElementType, Op, Reader, TensorType, Value};
 use safetensors::tensor::{Dtype, TensorView};
 use trace::{Parameter, Recipe};
 use tracewright_bake::{BakeOptions, bake};
@@ -87,4 +87,32 @@ fn recipes_are_evaluated_in_pieces() {
     }
     let text = String::from_utf8_lossy(&std::fs::read(&out).unwrap()).into_owned();
     assert!(text.contains("concatenate axis=0 (") && text.contains("recipe"), "the metadata says how");
+}
+
+#[test]
+fn a_recipe_of_another_type_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.safetensors");
+    let view = TensorView::new(Dtype::F32, vec![8], &[0; 32]).unwrap();
+    safetensors::serialize_to_file([("w", view)], None, &file).unwrap();
+    let checkpoint = Checkpoint::open(&file).unwrap();
+    let source = || Recipe::Source("w".into(), TensorType::new(ElementType::F32, [8]));
+    let bake = |ty: TensorType, recipe: Recipe| {
+        let parameter = Parameter { key: "made".into(), ty, recipe: Some(recipe.into()) };
+        let out = folder.path().join("out.irpa");
+        let error = bake(&checkpoint, &[parameter], &[], &out, BakeOptions::default()).unwrap_err();
+        assert!(!out.exists());
+        error.to_string()
+    };
+    let convert = Recipe::parse(&mut Reader::new(r#"convert to=bf16 ("w" : f32[8])"#)).unwrap();
+    let error = bake(TensorType::new(ElementType::F32, [8]), convert);
+    let expected = "the recipe of `made` is wrong: `recipe`: a parameter and what is made must have one type: \
+                    `f32[8]` against `bf16[8]`";
+    assert_eq!(error, expected);
+    let narrow = Op::parse(&mut Reader::new("narrow axis=0 start=0 length=2")).unwrap();
+    let error = bake(TensorType::new(ElementType::F32, [2]), Recipe::Op(narrow, vec![source()]));
+    assert!(
+        error.contains("the recipe of `made` is wrong: `recipe`: an operation is narrow, expected"),
+        "{error}"
+    );
 }

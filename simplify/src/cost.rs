@@ -23,8 +23,6 @@ impl Target {
     pub const CPU: Self = Self { name: "cpu", bandwidth: 15e9, flops: 100e9, dispatch: 5e-6 };
     /// One accelerator of a server.
     pub const GPU: Self = Self { name: "gpu", bandwidth: 3e12, flops: 200e12, dispatch: 5e-6 };
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::CPU, Self::GPU];
 }
 
 /// What something costs.
@@ -92,7 +90,11 @@ impl Target {
             Op::Reduce(_) => (read + size(ty), elements(0), 1.0),
             Op::RmsNorm(_) => (read + size(ty), 4.0 * count, 1.0),
             Op::Rope(_) => (read + size(ty), 3.0 * count, 0.2),
-            Op::Sdpa(_) => (read + size(ty), 4.0 * elements(0) * elements(1) / count.max(1.0), 2.0),
+            // Queries times keys, and what they weigh times values: both over all keys.
+            Op::Sdpa(_) => {
+                let keys = operands[1].ty.shape.iter().rev().nth(1).copied().unwrap_or(0);
+                (read + size(ty), 2.0 * keys as f64 * (elements(0) + count), 2.0)
+            }
         };
         let seconds =
             (bytes / self.bandwidth).max(flops / self.flops) + dispatches * self.dispatch + STATEMENT;

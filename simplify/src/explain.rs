@@ -1,6 +1,6 @@
 //! Why a node of the simplified trace is what it is.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 
 use egg::{ENodeOrVar, Id};
@@ -11,7 +11,7 @@ use crate::cost::Operand;
 use crate::facts::Graph;
 use crate::function::Saturated;
 use crate::rules::{How, Rule, Site, Tree};
-use crate::{Options, Term};
+use crate::{Options, Rules, Term};
 
 /// The chain of rules from a node that was recorded to what stands for it.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Step {
     /// The rule.
     pub rule: &'static str,
     /// What it says.
-    pub equation: &'static str,
+    pub equation: String,
     /// What the node is after it.
     pub term: String,
     /// Its type, inferred again.
@@ -44,6 +44,8 @@ pub enum Check {
     Equal,
     /// Something else.
     Different,
+    /// Numbers rounded otherwise, as approximate rules may: the largest difference, against the largest number.
+    Rounded(f64),
     /// The reference evaluator would take too long: so many multiplications and additions.
     TooLarge(f64),
 }
@@ -81,6 +83,9 @@ impl fmt::Display for Explanation {
             let check = match check {
                 Check::Equal => "evaluated on random inputs: equal".into(),
                 Check::Different => "evaluated on random inputs: NOT EQUAL".into(),
+                Check::Rounded(difference) => {
+                    format!("evaluated on random inputs: equal within {difference:.1e} of the largest number")
+                }
                 Check::TooLarge(flops) => {
                     format!("not evaluated: {flops:.1e} operations; try a small configuration")
                 }
@@ -108,6 +113,13 @@ pub fn explain(
         let known = trace.functions.iter().map(|f| f.name.clone()).collect();
         return Err(ExplainError::Function { name: function.into(), known });
     };
+    if options.rules == Rules::Off {
+        let count = trace.functions[at].len();
+        if node >= count {
+            return Err(ExplainError::Node { function: function.into(), node, count });
+        }
+        return Ok(Explanation { recorded: format!("%{node}"), steps: vec![] });
+    }
     let rules = options.rules.all();
     let (all, _, banned) = crate::saturate(trace, options, &rules);
     let saturated = &all[at];
@@ -117,7 +129,7 @@ pub fn explain(
         return Err(ExplainError::Node { function: function.into(), node, count });
     }
     let explainer = Explainer { saturated, graph: saturated.graph(), rules: &rules };
-    // What a rule made on the way belongs to the next node that was recorded.
+    // What a rule made on the way belongs to the next node that was recorded, which is then the one explained.
     let mut at = node;
     while explainer.recorded(classes[at]).is_none() {
         let users = made.ids().skip(at + 1).filter(|&id| made.operands(id).contains(&NodeId::new(at)));
@@ -174,7 +186,7 @@ impl Explainer<'_> {
         };
         let mut steps = self.path(class, &start, (!stored).then_some(&goal));
         if stored {
-            steps.push(("recipe", "computed once, when the archive is written", goal));
+            steps.push(("recipe", "computed once, when the archive is written".into(), goal));
         }
         let mut values = Values::new(self);
         let steps = steps.into_iter().map(|(rule, equation, term)| Step {
@@ -189,8 +201,8 @@ impl Explainer<'_> {
 
     /// The shortest chain of rules from one term of a class to another; to any term that `bake` computes without a
     /// goal.
-    fn path(&self, class: Id, start: &Term, goal: Option<&Term>) -> Vec<(&'static str, &'static str, Term)> {
-        let mut from: HashMap<Term, (Term, &'static str, &'static str)> = HashMap::new();
+    fn path(&self, class: Id, start: &Term, goal: Option<&Term>) -> Vec<(&'static str, String, Term)> {
+        let mut from: HashMap<Term, (Term, &'static str, String)> = HashMap::new();
         let mut queue = VecDeque::from([start.clone()]);
         let mut seen = BTreeSet::from([start.clone()]);
         let done = |term: &Term| goal.is_none_or(|goal| goal == term);
@@ -212,12 +224,12 @@ impl Explainer<'_> {
             (Some(end), _) => end,
             // Found through a class that is one with this by now.
             (None, Some(goal)) => {
-                return vec![("congruence", "its operands are equal", goal.clone())];
+                return vec![("congruence", "its operands are equal".into(), goal.clone())];
             }
             (None, None) => return steps,
         };
         while let Some((before, rule, equation)) = from.get(&at) {
-            steps.push((*rule, *equation, at.clone()));
+            steps.push((*rule, equation.clone(), at.clone()));
             at = before.clone();
         }
         steps.reverse();
@@ -225,13 +237,13 @@ impl Explainer<'_> {
     }
 
     /// What one rule makes of a term.
-    fn neighbours(&self, class: Id, term: &Term) -> Vec<(&'static str, &'static str, Term)> {
+    fn neighbours(&self, class: Id, term: &Term) -> Vec<(&'static str, String, Term)> {
         let mut found = Vec::new();
         let mut add = |rule: &Rule, tree: &Tree| match self.resolve(tree) {
             Some(Resolved::Term(next))
                 if self.graph.lookup(next.clone()).map(|id| self.graph.find(id)) == Some(class) =>
             {
-                found.push((rule.name, rule.equation, next));
+                found.push((rule.name, rule.equation(), next));
             }
             // The result is one of the operands: what was recorded there is in this class now.
             Some(Resolved::Class(same)) if same == class => {
@@ -239,13 +251,13 @@ impl Explainer<'_> {
                     self.saturated.classes[node].is_some_and(|id| self.graph.find(id) == class)
                 });
                 let terms = nodes.map(|node| self.term(node)).chain(self.graph[class].nodes.iter().cloned());
-                found.extend(terms.map(|next| (rule.name, rule.equation, next)));
+                found.extend(terms.map(|next| (rule.name, rule.equation(), next)));
             }
             _ => {}
         };
         for rule in self.rules {
             match rule.how {
-                How::Attribute { op, forms } => {
+                How::Attribute { op, forms, .. } => {
                     let Some(own) = term.op().filter(|own| own.name() == op) else { continue };
                     let site = Site::new(self.graph, own, class, &term.operands);
                     forms(&site).iter().for_each(|tree| add(rule, tree));
@@ -270,7 +282,7 @@ impl Explainer<'_> {
             let constants =
                 self.graph[class].nodes.iter().filter(|term| matches!(term.op(), Some(Op::Constant(_))));
             found.extend(
-                constants.map(|next| ("constant folding", "f(constants) = a constant", next.clone())),
+                constants.map(|next| ("constant folding", "f(constants) = a constant".into(), next.clone())),
             );
         }
         found
@@ -350,19 +362,26 @@ fn instantiate(right: &egg::Pattern<Term>, at: Id, found: &egg::Subst) -> Tree {
 /// What the classes of one function compute on random inputs.
 struct Values<'a> {
     explainer: &'a Explainer<'a>,
+    terms: HashMap<Id, Term>,
     known: HashMap<Id, Value>,
     flops: f64,
 }
 
 impl<'a> Values<'a> {
     fn new(explainer: &'a Explainer<'a>) -> Self {
-        Self { explainer, known: HashMap::new(), flops: 0.0 }
+        Self { explainer, terms: founded(explainer), known: HashMap::new(), flops: 0.0 }
     }
 
     fn compare(&mut self, class: Id, recorded: &Term, term: &Term) -> Check {
         let ty = self.explainer.graph[class].data.ty().clone();
+        let approximate = self.explainer.graph.analysis.approximate;
         match (self.value(recorded, &ty), self.value(term, &ty)) {
             (Some(a), Some(b)) if a.ty == b.ty && a.to_bytes() == b.to_bytes() => Check::Equal,
+            (Some(a), Some(b)) if approximate && a.ty == b.ty => {
+                let largest = a.data.iter().fold(0.0, |largest: f64, x| largest.max(x.abs()));
+                let pairs = a.data.iter().zip(&b.data);
+                Check::Rounded(pairs.fold(0.0, |most: f64, (a, b)| most.max((a - b).abs())) / largest)
+            }
             (Some(_), Some(_)) => Check::Different,
             _ => Check::TooLarge(self.flops),
         }
@@ -414,18 +433,50 @@ impl<'a> Values<'a> {
     }
 
     fn class(&mut self, class: Id) -> Option<Value> {
+        // Operands first, in a list of their own: a graph may be deeper than the stack.
         let class = self.explainer.graph.find(class);
-        if let Some(value) = self.known.get(&class) {
-            return Some(value.clone());
+        let mut pending = vec![class];
+        while let Some(&at) = pending.last() {
+            let term = self.terms.get(&at)?.clone();
+            let operands = term.operands.iter().map(|&id| self.explainer.graph.find(id));
+            let unknown: Vec<Id> = operands.filter(|id| !self.known.contains_key(id)).collect();
+            if self.known.contains_key(&at) {
+                pending.pop();
+            } else if unknown.is_empty() {
+                let ty = self.explainer.graph[at].data.ty().clone();
+                let value = self.value(&term, &ty)?;
+                self.known.insert(at, value);
+            } else {
+                pending.extend(unknown);
+            }
         }
-        let term = match self.explainer.recorded(class) {
-            Some(node) => self.explainer.term(node),
-            None => self.explainer.graph[class].nodes.first()?.clone(),
-        };
-        let ty = self.explainer.graph[class].data.ty().clone();
-        let value = self.value(&term, &ty)?;
-        self.known.insert(class, value.clone());
-        Some(value)
+        self.known.get(&class).cloned()
+    }
+}
+
+/// Of every class one term, so that no class needs itself: the oldest recorded node; where there is none, the first
+/// whose operands have theirs.
+fn founded(explainer: &Explainer<'_>) -> HashMap<Id, Term> {
+    let graph = explainer.graph;
+    let mut terms: HashMap<Id, Term> = HashMap::new();
+    for (node, class) in explainer.saturated.classes.iter().enumerate() {
+        if let Some(class) = class {
+            terms.entry(graph.find(*class)).or_insert_with(|| explainer.term(node));
+        }
+    }
+    let mut ids: Vec<Id> = graph.classes().map(|class| class.id).collect();
+    ids.sort_unstable();
+    loop {
+        let known: HashSet<Id> = terms.keys().copied().collect();
+        for &id in ids.iter().filter(|id| !known.contains(id)) {
+            let ready = |term: &&Term| term.operands.iter().all(|&o| terms.contains_key(&graph.find(o)));
+            if let Some(term) = graph[id].nodes.iter().find(ready) {
+                terms.insert(id, term.clone());
+            }
+        }
+        if terms.len() == known.len() {
+            return terms;
+        }
     }
 }
 

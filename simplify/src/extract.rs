@@ -17,7 +17,7 @@ use crate::Term;
 pub(crate) struct Class {
     /// Its name in the e-graph.
     pub id: Id,
-    /// Its terms, oldest choice first.
+    /// Its terms, in the e-graph's order; then what the archive could hold.
     pub terms: Vec<Candidate>,
 }
 

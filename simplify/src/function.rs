@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use egg::{Id, Language as _, Rewrite, RewriteScheduler, Runner, SearchMatches};
+use egg::{Id, Language as _, Rewrite, RewriteScheduler, Runner, SearchMatches, StopReason};
 use ops::{Op, TensorType};
 use trace::{Function, Node, NodeId, NodeKind, Output};
 
@@ -18,7 +18,8 @@ const ITERATIONS: usize = 12;
 /// Terms of one function, beyond those it has.
 const TERMS: usize = 20_000;
 
-/// All rules in every iteration, each on so many places: the limit on terms is met between rules only.
+/// All rules in every iteration: none is put off because it finds much. The limit on terms is kept by the rules
+/// themselves, which add nothing beyond it.
 struct Bounded;
 
 impl RewriteScheduler<Term, Context> for Bounded {
@@ -80,6 +81,11 @@ impl<'a> Saturated<'a> {
     /// The e-graph.
     pub fn graph(&self) -> &Graph {
         &self.runner.egraph
+    }
+
+    /// Whether a limit was met before the rules had found everything.
+    pub fn limited(&self) -> bool {
+        !matches!(self.runner.stop_reason, Some(StopReason::Saturated))
     }
 
     /// Of each rule how often it found something new.
@@ -152,7 +158,8 @@ impl<'a> Saturated<'a> {
     }
 
     /// The choice to start from: in the classes of the function's own nodes those nodes, oldest first; in others
-    /// the one whose costliest path is the cheapest. An oldest node needs older ones only, and they need no others: there is no cycle.
+    /// the one whose costliest path is the cheapest. An oldest node needs older ones only, and they need no others:
+    /// there is no cycle.
     fn start(&self, classes: &[Class], places: &HashMap<Id, usize>) -> Vec<usize> {
         let graph = self.graph();
         let mut chosen: Vec<Option<usize>> = vec![None; classes.len()];

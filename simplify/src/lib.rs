@@ -16,7 +16,7 @@ mod term;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ops::TensorType;
-use trace::{Parameter, Trace};
+use trace::{NodeKind, Parameter, Trace};
 
 pub use cost::{Cost, Operand, Target};
 pub use explain::{Check, ExplainError, Explanation, Step, explain};
@@ -66,13 +66,15 @@ pub struct Change {
     pub nodes: [usize; 2],
     /// Estimates before and after.
     pub cost: [Cost; 2],
+    /// Whether a limit on iterations or terms was met before the rules had found everything.
+    pub limited: bool,
 }
 
 /// By what share an archive may grow.
 const GROWTH: f64 = 0.01;
 
 /// The simplest trace that was found. It computes the same: bit for bit, unless approximate rules were asked for.
-/// Never fails: at worst it is the input.
+/// At worst it is the input.
 pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     if options.rules == Rules::Off {
         return (trace.clone(), Report::default());
@@ -85,11 +87,12 @@ pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
             rules.iter().find(|known| known.name == rule).map_or("constant folding", |known| known.name);
         *report.fired.entry(rule).or_default() += count;
     }
-    for (before, after) in trace.functions.iter().zip(&simplified.functions) {
+    for ((before, after), saturated) in trace.functions.iter().zip(&simplified.functions).zip(&saturated) {
         report.functions.push(Change {
             name: before.name.clone(),
             nodes: [before, after].map(|f| f.live().iter().filter(|live| **live).count()),
             cost: [before, after].map(|f| options.target.function(f)),
+            limited: saturated.limited(),
         });
     }
     (simplified, report)
@@ -108,64 +111,107 @@ fn saturate<'a>(
     let saturate = |function| Saturated::new(function, &results, &rewrites, approximate);
     let saturated: Vec<Saturated<'_>> = trace.functions.iter().map(saturate).collect();
     // What two functions read must be stored once: a recipe that would store a tensor again is not used anywhere.
-    let mut banned = BTreeSet::new();
+    // What the trace had before is not ours to undo.
+    let recorded: BTreeSet<&str> = derived(trace).map(|parameter| parameter.key.as_str()).collect();
+    let mut banned: BTreeSet<String> = BTreeSet::new();
     loop {
         let functions = saturated.iter().map(|s| s.extract(&options.target, &banned).0).collect();
         let simplified = Trace { functions, entries: trace.entries.clone() };
-        match duplicate(&simplified) {
-            Some(key) => banned.insert(key),
-            None => return (saturated, simplified, banned),
+        let worst = worst_recipe(&simplified, &recorded);
+        let Some(key) = worst.filter(|key| !banned.contains(key)) else {
+            return (saturated, simplified, banned);
         };
+        banned.insert(key);
     }
 }
 
-/// The key of a recipe that the archive is better without, if it has a tensor twice or grows too much.
-fn duplicate(trace: &Trace) -> Option<String> {
-    let mut derived: BTreeMap<&str, &Parameter> = BTreeMap::new();
-    let mut stored: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for parameter in trace.functions.iter().flat_map(|function| function.parameters()) {
-        if parameter.recipe.is_some() {
-            derived.insert(&parameter.key, parameter);
-        }
-        parameter.sources(&mut |key, _| {
-            stored.entry(key).or_default().insert(&parameter.key);
-        });
-    }
-    if derived.is_empty() {
-        return None;
-    }
+/// The parameters of a trace that have a recipe.
+fn derived(trace: &Trace) -> impl Iterator<Item = &Parameter> {
+    let parameters = trace.functions.iter().flat_map(|function| function.parameters());
+    parameters.filter(|parameter| parameter.recipe.is_some())
+}
+
+/// The key of the recipe that the archive is best without, of those that were not `recorded`: if two share a name,
+/// the archive has a tensor twice, or it grows too much.
+fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
+    derived(trace).next()?;
+    let entries = match entries(trace) {
+        Ok(entries) => entries,
+        Err(origins) => return origins.into_iter().find(|key| !recorded.contains(key.as_str())),
+    };
     let size = |ty: &TensorType| ty.bytes() as f64;
-    let shared = |parameter: &Parameter| {
-        let mut shared = false;
-        parameter.sources(&mut |key, _| shared |= stored.get(key).is_some_and(|places| places.len() > 1));
-        shared
-    };
-    let twice = derived.values().any(|parameter| shared(parameter));
-    // By how much the archive is larger for it: all of it if what it is made of is stored anyway.
-    let excess = |parameter: &Parameter| {
-        let mut saved = 0.0;
+    let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
+    let (mut before, mut after) = (0.0, 0.0);
+    for Entry { parameter, .. } in entries.values() {
+        after += size(&parameter.ty);
         parameter.sources(&mut |key, ty| {
-            if stored.get(key).is_none_or(|places| places.len() < 2) {
-                saved += size(ty);
-            }
+            let uses = uses.entry(key).or_default();
+            *uses += 1;
+            before += if *uses == 1 { size(ty) } else { 0.0 };
         });
-        size(&parameter.ty) - saved
-    };
-    let fits = trace.parameters().is_ok_and(|parameters| {
-        let mut sources = BTreeMap::new();
-        for parameter in &parameters {
-            parameter.sources(&mut |key, ty| {
-                sources.insert(key, size(ty));
-            });
+    }
+    // Of each recipe in all its calls by how much the archive is larger for it, and whether it stores again what is
+    // stored elsewhere.
+    let mut recipes: BTreeMap<&str, (f64, bool)> = BTreeMap::new();
+    for Entry { parameter, origins } in entries.values().filter(|entry| entry.parameter.recipe.is_some()) {
+        let (mut excess, mut shares) = (size(&parameter.ty), false);
+        parameter.sources(&mut |key, ty| match uses[key] {
+            1 => excess -= size(ty),
+            _ => shares = true,
+        });
+        for origin in origins.iter().filter(|origin| !recorded.contains(origin.as_str())) {
+            let (sum, any) = recipes.entry(origin).or_default();
+            *sum += excess;
+            *any |= shares;
         }
-        let before: f64 = sources.values().sum();
-        let after: f64 = parameters.iter().map(|p| size(&p.ty)).sum();
-        after <= before * (1.0 + GROWTH)
-    });
-    if fits && !twice {
+    }
+    let twice = recipes.values().any(|(_, shares)| *shares);
+    if !twice && after <= before * (1.0 + GROWTH) {
         return None;
     }
-    let candidates = derived.values().filter(|parameter| !twice || shared(parameter));
-    let worst = candidates.max_by(|a, b| excess(a).total_cmp(&excess(b)).then_with(|| a.key.cmp(&b.key)));
-    worst.map(|parameter| parameter.key.clone())
+    let candidates = recipes.into_iter().filter(|(_, (_, shares))| !twice || *shares);
+    let worst = candidates.max_by(|(a, (x, _)), (b, (y, _))| x.total_cmp(y).then_with(|| a.cmp(b)));
+    worst.map(|(key, _)| key.to_owned())
+}
+
+/// An entry of the archive.
+struct Entry {
+    parameter: Parameter,
+    /// The keys that it has in the functions that read it, before calls replace their prefixes.
+    origins: BTreeSet<String>,
+}
+
+/// The entries of a trace's archive by key; where two parameters want one key, the keys both have in their functions.
+fn entries(trace: &Trace) -> Result<BTreeMap<String, Entry>, BTreeSet<String>> {
+    let mut of: Vec<BTreeMap<String, Entry>> = Vec::with_capacity(trace.functions.len());
+    let insert = |into: &mut BTreeMap<String, Entry>, parameter: Parameter, origins: BTreeSet<String>| {
+        let new = || Entry { parameter: parameter.clone(), origins: BTreeSet::new() };
+        let entry = into.entry(parameter.key.clone()).or_insert_with(new);
+        entry.origins.extend(origins);
+        match entry.parameter == parameter {
+            true => Ok(()),
+            false => Err(entry.origins.clone()),
+        }
+    };
+    for function in &trace.functions {
+        let mut own = BTreeMap::new();
+        for parameter in function.parameters() {
+            insert(&mut own, parameter.clone(), BTreeSet::from([parameter.key.clone()]))?;
+        }
+        for id in function.ids() {
+            let NodeKind::Call { function: callee, prefix } = &function.node(id).kind else { continue };
+            let pattern = &trace.function(*callee).prefix;
+            for Entry { parameter, origins } in of[callee.0 as usize].values() {
+                insert(&mut own, parameter.resolved(pattern, prefix), origins.clone())?;
+            }
+        }
+        of.push(own);
+    }
+    let mut all = BTreeMap::new();
+    for id in &trace.entries {
+        for Entry { parameter, origins } in of[id.0 as usize].values() {
+            insert(&mut all, parameter.clone(), origins.clone())?;
+        }
+    }
+    Ok(all)
 }

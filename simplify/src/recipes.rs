@@ -1,13 +1,15 @@
 //! Which terms can be computed when the archive is written, and what they are called there.
 
 use egg::Id;
-use ops::ops::BinaryKind;
-use ops::{Attribute as _, Op, Real, print_string};
+use ops::{Attribute as _, Op, Real, TensorType};
 use std::collections::HashMap;
 use trace::{NodeKind, Parameter, Recipe};
 
 use crate::Term;
 use crate::facts::Graph;
+
+/// Operations of one recipe. A recipe is a tree: what a function computes once and reads twice is in it twice.
+const OPERATIONS: usize = 64;
 
 /// Of every class of weights and constants alone the recipe that makes it, if `bake` knows how.
 pub(crate) fn recipes(graph: &Graph) -> HashMap<Id, Recipe> {
@@ -42,13 +44,8 @@ fn recipe(graph: &Graph, known: &HashMap<Id, Recipe>, term: &Term) -> Option<Rec
     };
     let splat = |id: &Id| graph[*id].data.splat().is_some();
     let of = |id: &Id| known.get(&graph.find(*id)).cloned();
-    let supported = match op {
-        Op::Permute(_) | Op::Concatenate(_) | Op::Reshape(_) | Op::BroadcastInDim(_) => true,
-        Op::Convert(convert) => convert.to.is_float() && graph[term.operands[0]].data.ty().element.is_float(),
-        Op::Binary(binary) => matches!(binary.kind, BinaryKind::Add | BinaryKind::Multiply),
-        _ => false,
-    };
-    if !supported || !graph[graph.find(term.operands[0])].data.ty().element.is_float() {
+    let types: Vec<&TensorType> = term.operands.iter().map(|&id| graph[id].data.ty()).collect();
+    if matches!(op, Op::Constant(_)) || !Recipe::can(op, &types) {
         return None;
     }
     let mut sources = 0;
@@ -64,7 +61,8 @@ fn recipe(graph: &Graph, known: &HashMap<Id, Recipe>, term: &Term) -> Option<Rec
         None => None,
     };
     let operands: Vec<Recipe> = term.operands.iter().map(operand).collect::<Option<_>>()?;
-    (sources > 0).then(|| Recipe::Op(op.clone(), operands))
+    let count: usize = operands.iter().map(Recipe::operations).sum();
+    (sources > 0 && count < OPERATIONS).then(|| Recipe::Op(op.clone(), operands))
 }
 
 /// The parameter that holds what a recipe makes, if that is worth a place in the archive: what only repeats or
@@ -79,57 +77,55 @@ pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
     }
 }
 
-/// The first source and what is done to it: `…q_proj.weight` and `+k_proj.weight+v_proj.weight`.
+/// The first source and what is done to it: `…q_proj.weight` and `+k_proj.weight+v_proj.weight`. What is done to
+/// another operand first stands in brackets, as numbers do; those before the first source come before the operation:
+/// `norm.weight~(1.0)subtract`.
 fn describe(recipe: &Recipe) -> Option<(String, String)> {
-    match recipe {
-        Recipe::Source(key, _) => Some((key.clone(), String::new())),
-        Recipe::Op(op, operands) => {
-            let mut described = operands.iter().map(describe);
-            let (first, mut text) = described.by_ref().flatten().next()?;
-            let separator = match op {
-                Op::Concatenate(concatenate) if concatenate.axis == 0 => "+".to_owned(),
-                Op::Convert(convert) => {
-                    text.push_str(&format!("~{}", convert.to));
-                    return Some((first, text));
-                }
-                Op::Binary(binary) => format!("~{}", binary.kind.word()),
-                op => {
-                    let mut name = String::from("~");
-                    op.print(&mut name);
-                    name.replace(' ', ".")
-                }
-            };
-            let mut rest = described;
-            if operands.len() == 1 {
-                text.push_str(&separator);
+    let (op, operands) = match recipe {
+        Recipe::Source(key, _) => return Some((key.clone(), String::new())),
+        Recipe::Op(op, operands) => (op, operands),
+    };
+    let described: Vec<Option<(String, String)>> = operands.iter().map(describe).collect();
+    let place = described.iter().position(Option::is_some)?;
+    let (first, mut text) = described[place].clone()?;
+    let other = |at: usize| match (&described[at], &operands[at]) {
+        (Some((key, done)), _) if done.is_empty() => relative(key, &first).to_owned(),
+        (Some((key, done)), _) => format!("({}{done})", relative(key, &first)),
+        (None, Recipe::Op(Op::Constant(constant), _)) => {
+            let element = constant.value.ty().element;
+            let mut value = String::new();
+            match constant.value.as_splat() {
+                Some(bits) => Real(element.decode(bits)).print(&mut value),
+                None => constant.value.print(&mut value),
             }
-            for operand in &operands[1..] {
-                text.push_str(&separator);
-                match (rest.next().flatten(), operand) {
-                    (Some((key, more)), _) => {
-                        text.push_str(relative(&key, &first));
-                        text.push_str(&more);
-                    }
-                    (None, Recipe::Op(Op::Constant(constant), _)) => {
-                        let element = constant.value.ty().element;
-                        let splat = constant.value.as_splat().map(|bits| Real(element.decode(bits)));
-                        let mut value = String::new();
-                        match splat {
-                            Some(number) => number.print(&mut value),
-                            None => constant.value.print(&mut value),
-                        }
-                        text.push_str(&format!("({})", value.replace(' ', ".")));
-                    }
-                    (None, other) => {
-                        let mut printed = String::new();
-                        print_string(&format!("{other:?}"), &mut printed);
-                        text.push_str(&printed.replace(['"', ' '], "."));
-                    }
-                }
-            }
-            Some((first, text))
+            format!("({})", value.replace(' ', "."))
         }
+        // Nothing but constants: the graph has folded it.
+        (None, _) => "()".to_owned(),
+    };
+    let separator = match op {
+        Op::Concatenate(concatenate) if concatenate.axis == 0 && place == 0 => "+".to_owned(),
+        Op::Convert(convert) => format!("~{}", convert.to),
+        Op::Binary(binary) => format!("~{}", binary.kind.word()),
+        op => {
+            let mut name = String::from("~");
+            op.print(&mut name);
+            name.replace(' ', ".")
+        }
+    };
+    let before: String = (0..place).map(other).collect();
+    match (before.is_empty(), operands.len()) {
+        (true, 1) => text.push_str(&separator),
+        (true, _) => {}
+        (false, _) => text.push_str(&separator.replacen('~', &format!("~{before}"), 1)),
     }
+    for at in place + 1..operands.len() {
+        if before.is_empty() {
+            text.push_str(&separator);
+        }
+        text.push_str(&other(at));
+    }
+    Some((first, text))
 }
 
 /// `key` without the levels that it shares with `first`.

@@ -60,7 +60,7 @@ impl Language for Term {
     }
 }
 
-/// One token, as egg's explanations want it: blanks become commas.
+/// One token, as egg's patterns want it: blanks become commas.
 impl fmt::Display for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();

@@ -222,7 +222,7 @@ impl Table {
             let [before, after] = change.cost;
             let _ = writeln!(
                 self.text,
-                "  {:<28} nodes {} -> {}, MB {:.2} -> {:.2}, MFLOP {:.2} -> {:.2}, ms {:.3} -> {:.3}",
+                "  {:<28} nodes {} -> {}, MB {:.2} -> {:.2}, MFLOP {:.2} -> {:.2}, ms {:.3} -> {:.3}{}",
                 change.name,
                 change.nodes[0],
                 change.nodes[1],
@@ -232,6 +232,7 @@ impl Table {
                 after.flops / 1e6,
                 before.seconds * 1e3,
                 after.seconds * 1e3,
+                if change.limited { ", stopped at a limit" } else { "" },
             );
         }
         for (rule, count) in &report.fired {

@@ -16,7 +16,6 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-irpa", 1),
     ("tracewright-runtime", 1),
     ("tracewright-simplify", 2),
-    ("tracewright-simplify", 2),
     ("tracewright-bake", 2),
     ("tracewright-lower", 2),
     ("tracewright-dsl", 2),

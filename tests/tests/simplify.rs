@@ -131,7 +131,9 @@ fn full_size_networks_simplify_as_toys_do() {
             });
             functions.collect::<Vec<_>>()
         };
-        for (full, toy) in shape(&full).iter().zip(&shape(&toy)) {
+        let (full, toy) = (shape(&full), shape(&toy));
+        assert_eq!(full.len(), toy.len(), "{name}");
+        for (full, toy) in full.iter().zip(&toy) {
             let differs = full.1.iter().zip(&toy.1).position(|(full, toy)| full != toy);
             assert_eq!(differs.map(|at| (&full.1[at], &toy.1[at])), None, "{name} {}: %{differs:?}", full.0);
             assert_eq!((&full.0, full.1.len()), (&toy.0, toy.1.len()), "{name}");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ops::Attribute as _;
+use ops::ops::BinaryKind;
 use ops::{InferError, Op, ParseError, Reader, TensorType, Value, print_string};
 
 /// A weight: its key and its type. In the body of a repeated block the key starts with the function's prefix,
@@ -45,7 +46,7 @@ impl Parameter {
     /// What is made by a recipe.
     ///
     /// # Errors
-    /// If an operation of the recipe refuses its operands.
+    /// If an operation of the recipe refuses its operands, or is none that recipes have.
     pub fn derived(key: impl Into<String>, recipe: Recipe) -> Result<Self, InferError> {
         Ok(Self { key: key.into(), ty: recipe.ty()?, recipe: Some(Arc::new(recipe)) })
     }
@@ -88,16 +89,50 @@ fn source(
 }
 
 impl Recipe {
+    /// Whether a recipe may contain an operation with operands of these types. It may if `bake` can make any piece of the
+    /// result from bounded pieces of them.
+    pub fn can(op: &Op, operands: &[&TensorType]) -> bool {
+        let floats = operands.iter().all(|ty| ty.element.is_float());
+        match op {
+            Op::Constant(_) => true,
+            Op::Permute(_) | Op::Concatenate(_) | Op::Reshape(_) | Op::BroadcastInDim(_) => floats,
+            Op::Convert(convert) => convert.to.is_float() && floats,
+            Op::Binary(binary) => matches!(binary.kind, BinaryKind::Add | BinaryKind::Multiply) && floats,
+            _ => false,
+        }
+    }
+
+    /// How many operations it has.
+    pub fn operations(&self) -> usize {
+        match self {
+            Self::Source(..) => 0,
+            Self::Op(_, operands) => 1 + operands.iter().map(Self::operations).sum::<usize>(),
+        }
+    }
+
     /// The type of what it makes.
     ///
     /// # Errors
-    /// If an operation refuses its operands.
+    /// If an operation refuses its operands, or is none that recipes have.
     pub fn ty(&self) -> Result<TensorType, InferError> {
         match self {
             Self::Source(_, ty) => Ok(ty.clone()),
             Self::Op(op, operands) => {
                 let types = operands.iter().map(Self::ty).collect::<Result<Vec<_>, _>>()?;
-                op.infer(&types.iter().collect::<Vec<_>>())
+                let types: Vec<&TensorType> = types.iter().collect();
+                let ty = op.infer(&types)?;
+                match Self::can(op, &types) {
+                    true => Ok(ty),
+                    false => Err(InferError::Attribute {
+                        op: "recipe",
+                        what: "an operation",
+                        found: op.name().to_owned(),
+                        expected:
+                            "constant, permute, concatenate, reshape, broadcast_in_dim, convert, add or \
+                                   multiply of floats"
+                                .into(),
+                    }),
+                }
             }
         }
     }

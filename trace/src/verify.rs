@@ -120,7 +120,10 @@ impl Trace {
             NodeKind::Input { .. } => node.types.clone(),
             NodeKind::Parameter(parameter) => match &parameter.recipe {
                 None => vec![parameter.ty.clone()],
-                Some(recipe) => vec![recipe.ty().map_err(infer)?],
+                Some(recipe) if recipe.ty().map_err(infer)? != parameter.ty => {
+                    return structure("a recipe does not make the type of its parameter");
+                }
+                Some(_) => vec![parameter.ty.clone()],
             },
             NodeKind::Op(op) => vec![op.infer(&types).map_err(infer)?],
             NodeKind::Call { function: callee, .. } => {

@@ -1,4 +1,4 @@
-//! The rules: two tables that hold bit for bit, and one that must be asked for.
+//! The rules: three tables that hold bit for bit, and one that must be asked for.
 
 mod algebra;
 mod approximate;
@@ -57,8 +57,6 @@ impl FromStr for Rules {
 pub struct Rule {
     /// Its name, in reports and explanations.
     pub name: &'static str,
-    /// What it says.
-    pub equation: &'static str,
     /// How it is found and applied.
     pub how: How,
 }
@@ -77,6 +75,8 @@ pub enum How {
     },
     /// An operation, its attributes and its operands: what else equals it.
     Attribute {
+        /// What the rule says.
+        equation: &'static str,
         /// The operation's name.
         op: &'static str,
         /// Every other form of one of its uses.
@@ -128,6 +128,17 @@ impl Rules {
 type Condition = Box<dyn Fn(&mut Graph, egg::Id, &egg::Subst) -> bool + Send + Sync>;
 
 impl Rule {
+    /// What it says: `(add ?x ?c) = ?x, ?c = -0`.
+    pub fn equation(&self) -> String {
+        match self.how {
+            How::Text { left, right, splats } => {
+                let splats = splats.iter().map(|(variable, value)| format!(", {variable} = {value}"));
+                format!("{left} = {right}{}", splats.collect::<String>())
+            }
+            How::Attribute { equation, .. } => equation.to_owned(),
+        }
+    }
+
     /// The rule as egg takes it.
     ///
     /// # Panics
@@ -157,7 +168,7 @@ impl Rule {
                 let applier = ConditionalApplier { condition, applier: pattern(right) };
                 Rewrite::new(self.name, pattern(left), applier)
             }
-            How::Attribute { op, forms } => {
+            How::Attribute { op, forms, .. } => {
                 let searcher = attribute::Uses { op };
                 Rewrite::new(self.name, searcher, attribute::Forms { op, forms })
             }
@@ -173,7 +184,7 @@ const fn text(
     right: &'static str,
     splats: &'static [(&'static str, f64)],
 ) -> Rule {
-    Rule { name, equation: left, how: How::Text { left, right, splats } }
+    Rule { name, how: How::Text { left, right, splats } }
 }
 
 /// A rule on attributes.
@@ -183,5 +194,5 @@ const fn attribute(
     op: &'static str,
     forms: fn(&Site<'_>) -> Vec<Tree>,
 ) -> Rule {
-    Rule { name, equation, how: How::Attribute { op, forms } }
+    Rule { name, how: How::Attribute { equation, op, forms } }
 }

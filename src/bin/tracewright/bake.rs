@@ -44,7 +44,7 @@ pub fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<(), Error> {
     let parameters = plan.module()?.parameters;
     let options = BakeOptions { metadata: !arguments.no_metadata, watch: Some(&mut watch) };
     let checkpoint = checkpoint.renamed(plan.model.prefixes());
-    let baked = bake(&checkpoint, &parameters, &plan.model.ignorable(), &arguments.out, options)?;
+    let baked = bake(&checkpoint, &parameters, &plan.ignorable(&parameters)?, &arguments.out, options)?;
     bar.finish_and_clear();
     report(&baked);
     eprintln!("wrote `{}`: {} parameters, {} bytes", arguments.out.display(), parameters.len(), baked.bytes);

@@ -59,7 +59,7 @@ pub fn bake_model(
     let bar = progress::bytes("baking", 0);
     let mut watch = progress::watch(&bar, interrupt);
     let options = BakeOptions { metadata: true, watch: Some(&mut watch) };
-    let baked = bake(&checkpoint, &module.parameters, &plan.model.ignorable(), out, options)?;
+    let baked = bake(&checkpoint, &module.parameters, &plan.ignorable(&module.parameters)?, out, options)?;
     bar.finish_and_clear();
     crate::bake::report(&baked);
     Ok(baked)

@@ -22,7 +22,7 @@ pub fn run(arguments: ExportArguments, interrupt: &Interrupt) -> Result<(), Erro
     let checkpoint = checkpoint.renamed(plan.model.prefixes());
     let module = plan.module()?;
     // What is wrong with a checkpoint is known before anything slow begins.
-    bake::check(&checkpoint, &module.parameters, &plan.model.ignorable())?;
+    bake::check(&checkpoint, &module.parameters, &plan.ignorable(&module.parameters)?)?;
     let compiler = build::compiler(&arguments.compile, interrupt)?;
     let options = compile_options(&module, &compiler, target(&arguments.target))?;
     let cache = build::cache_folder(&arguments.compile)?;

@@ -1,6 +1,6 @@
 //! Decode and prefill speed of export directories, beside the bandwidth at which this machine reads the same archive,
-//! measured in turn in one run: `cargo run -p tracewright-tests --bin speed -- EXPORT_DIR…`. The first directory is the
-//! reference of the others.
+//! measured in turn in one run: `cargo run -p tracewright-tests --bin speed -- [ROUNDS] EXPORT_DIR…`. The first directory
+//! is the reference of the others.
 //!
 //! The read bandwidth is what a decoded token cannot beat: every weight is read once for it.
 
@@ -17,7 +17,7 @@ use tracewright::generate::{GenerateOptions, Network, Session};
 use tracewright::irpa::Archive;
 use tracewright::runtime::{Device, Runtime};
 
-/// Rounds of bandwidth, prefill, decode.
+/// Rounds of bandwidth, prefill, decode, unless another number is given.
 const ROUNDS: usize = 7;
 /// Tokens decoded in a round.
 const DECODED: usize = 16;
@@ -35,7 +35,10 @@ struct Subject {
 fn main() -> Result<(), Box<dyn Error>> {
     let runtime = Runtime::new(Device::LocalTask { workers: 0 })?;
     let mut subjects = Vec::new();
-    for name in std::env::args().skip(1) {
+    let mut arguments = std::env::args().skip(1).peekable();
+    let given = arguments.peek().and_then(|first| first.parse().ok());
+    let rounds: usize = given.unwrap_or(ROUNDS);
+    for name in arguments.skip(usize::from(given.is_some())) {
         let folder = Path::new(&name);
         let manifest = Manifest::read(folder)?.ok_or("no manifest.json there: export a model first")?;
         let archive = Archive::open(folder.join(names::ARCHIVE))?.bytes();
@@ -47,11 +50,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         subjects.push(Subject { name, network, archive, bandwidths, prefills, decodes });
     }
     if subjects.is_empty() {
-        return Err("usage: speed EXPORT_DIR…".into());
+        return Err("usage: speed [ROUNDS] EXPORT_DIR…".into());
     }
 
     // The first round pays for page faults; it is not counted.
-    for round in 0..=ROUNDS {
+    for round in 0..=rounds {
         for subject in &mut subjects {
             let prompt: Vec<u32> = (1..=subject.network.chunk() as u32).collect();
             let options = GenerateOptions { max_tokens: DECODED + 1, ..GenerateOptions::default() };
@@ -73,26 +76,28 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
 
-    let mut reference = None;
-    for subject in &mut subjects {
+    for (i, subject) in subjects.iter().enumerate() {
         let bytes = (*subject.archive).as_ref().len() as f64;
         let [bandwidth, prefill, decode] =
-            [&mut subject.bandwidths, &mut subject.prefills, &mut subject.decodes].map(|of| median(of));
+            [&subject.bandwidths, &subject.prefills, &subject.decodes].map(|of| median(of.clone()));
         let used = decode * bytes / 1e9;
         println!(
-            "{}: medians of {ROUNDS}: read {bandwidth:.1} GB/s; prefill of {} tokens {prefill:.1} tokens/s; decode \
+            "{}: medians of {rounds}: read {bandwidth:.1} GB/s; prefill of {} tokens {prefill:.1} tokens/s; decode \
              {decode:.2} tokens/s, {:.1} ms a token, which reads {used:.1} GB/s: {:.0} % of the bandwidth",
             subject.name,
             subject.network.chunk(),
             1e3 / decode,
             100.0 * used / bandwidth
         );
-        let (first_prefill, first_decode) = *reference.get_or_insert((prefill, decode));
-        if (first_prefill, first_decode) != (prefill, decode) {
+        if i > 0 {
+            // Of each round on its own: what slows the machine down lasts longer than a round.
+            let times = |first: &[f64], own: &[f64]| {
+                median(first.iter().zip(own).map(|(first, own)| first / own).collect())
+            };
             println!(
                 "  against the first: prefill {:.3} of its time, decode {:.3} of its time",
-                first_prefill / prefill,
-                first_decode / decode
+                times(&subjects[0].prefills, &subject.prefills),
+                times(&subjects[0].decodes, &subject.decodes)
             );
         }
     }
@@ -114,7 +119,7 @@ fn read_time(bytes: &[u8]) -> Duration {
     start.elapsed()
 }
 
-fn median(values: &mut [f64]) -> f64 {
+fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

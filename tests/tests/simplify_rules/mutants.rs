@@ -85,7 +85,7 @@ fn every_planted_fault_is_found() {
     for_each_rule(|place, table, rule| {
         let (instances, mutants) = match rule.how {
             How::Text { .. } => (vec![], text_mutants(&rule)),
-            How::Attribute { op, forms } => attribute_mutants(place, table, &rule, op, forms),
+            How::Attribute { op, forms, .. } => attribute_mutants(place, table, &rule, op, forms),
         };
         assert!(!mutants.is_empty(), "no faults for `{}`", rule.name);
         for mutant in mutants {
@@ -156,7 +156,14 @@ fn found<I: std::borrow::Borrow<Instance>>(
         QUIET.set(false);
         match outcome {
             // A term without a type, a class with two, or a constant with two values.
-            Err(_) => refused = Some("is refused by the e-graph"),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+                let known =
+                    ["a rule changed a type", "a rule changed a value", "a rule made an ill-typed term"];
+                assert!(known.iter().any(|known| text.contains(known)), "{text}");
+                refused = Some("is refused by the e-graph");
+            }
             Ok(Outcome::Wrong(_)) => return Some("gives another value"),
             Ok(Outcome::Holds | Outcome::Silent) => {}
         }
@@ -173,7 +180,7 @@ fn attribute_mutants(
     op: &'static str,
     forms: Forms,
 ) -> (Vec<Instance>, Vec<Mutant>) {
-    let faulty = Rule { how: How::Attribute { op, forms: planted }, ..*rule };
+    let faulty = Rule { how: How::Attribute { equation: "", op, forms: planted }, ..*rule };
     let rewrite = faulty.rewrite();
     let mut instances = Vec::new();
     let mut at: BTreeMap<String, Vec<usize>> = BTreeMap::new();
