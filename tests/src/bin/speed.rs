@@ -27,8 +27,11 @@ struct Subject {
     name: String,
     network: Network,
     archive: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    /// GB/s, of each round.
     bandwidths: Vec<f64>,
+    /// Tokens/s, of each round.
     prefills: Vec<f64>,
+    /// Milliseconds, of each token: what slows a machine down for a moment meets some of them only.
     decodes: Vec<f64>,
 }
 
@@ -61,44 +64,47 @@ fn main() -> Result<(), Box<dyn Error>> {
             let bytes: &[u8] = (*subject.archive).as_ref();
             let read = read_time(bytes);
             let mut session = Session::new(&subject.network);
-            let generated = session.generate(&prompt, &options, |_| ControlFlow::Continue(()))?;
+            let mut times = Vec::with_capacity(DECODED + 1);
+            let generated = session.generate(&prompt, &options, |_| {
+                times.push(Instant::now());
+                ControlFlow::Continue(())
+            })?;
+            let tokens: Vec<f64> = times.windows(2).map(|of| (of[1] - of[0]).as_secs_f64() * 1e3).collect();
             let bandwidth = bytes.len() as f64 / read.as_secs_f64() / 1e9;
             println!(
-                "round {round}: read {bandwidth:.1} GB/s, prefill {:.1} tokens/s, decode {:.2} tokens/s",
+                "round {round}: read {bandwidth:.1} GB/s, prefill {:.1} tokens/s, decode {:.1} ms a token",
                 generated.prefill_rate(),
-                generated.decode_rate()
+                median(&tokens)
             );
             if round > 0 {
                 subject.bandwidths.push(bandwidth);
                 subject.prefills.push(generated.prefill_rate());
-                subject.decodes.push(generated.decode_rate());
+                subject.decodes.extend(tokens);
             }
         }
     }
 
-    for (i, subject) in subjects.iter().enumerate() {
+    let mut first = None;
+    for subject in &subjects {
         let bytes = (*subject.archive).as_ref().len() as f64;
         let [bandwidth, prefill, decode] =
-            [&subject.bandwidths, &subject.prefills, &subject.decodes].map(|of| median(of.clone()));
-        let used = decode * bytes / 1e9;
+            [&subject.bandwidths, &subject.prefills, &subject.decodes].map(|of| median(of));
+        let used = bytes / decode / 1e6;
         println!(
             "{}: medians of {rounds}: read {bandwidth:.1} GB/s; prefill of {} tokens {prefill:.1} tokens/s; decode \
-             {decode:.2} tokens/s, {:.1} ms a token, which reads {used:.1} GB/s: {:.0} % of the bandwidth",
+             {decode:.1} ms a token, {:.2} tokens/s, which reads {used:.1} GB/s: {:.0} % of the bandwidth",
             subject.name,
             subject.network.chunk(),
             1e3 / decode,
             100.0 * used / bandwidth
         );
-        if i > 0 {
-            // Of each round on its own: what slows the machine down lasts longer than a round.
-            let times = |first: &[f64], own: &[f64]| {
-                median(first.iter().zip(own).map(|(first, own)| first / own).collect())
-            };
-            println!(
+        match first {
+            None => first = Some((prefill, decode)),
+            Some((first_prefill, first_decode)) => println!(
                 "  against the first: prefill {:.3} of its time, decode {:.3} of its time",
-                times(&subjects[0].prefills, &subject.prefills),
-                times(&subjects[0].decodes, &subject.decodes)
-            );
+                first_prefill / prefill,
+                decode / first_decode
+            ),
         }
     }
     Ok(())
@@ -119,7 +125,8 @@ fn read_time(bytes: &[u8]) -> Duration {
     start.elapsed()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
