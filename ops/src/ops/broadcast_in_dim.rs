@@ -19,6 +19,8 @@ impl Operation for BroadcastInDim {
         good("broadcast_in_dim shape=[2,3] axes=[0,1]", &["f32[2,1]"], "f32[2,3]"),
         good("broadcast_in_dim shape=[2,3] axes=[]", &["bf16[]"], "bf16[2,3]"),
         good("broadcast_in_dim shape=[3,2] axes=[1,0]", &["f32[2,3]"], "f32[3,2]"),
+        good("broadcast_in_dim shape=[2,3,3] axes=[1,2,0]", &["i32[3,3,2]"], "i32[2,3,3]"),
+        good("broadcast_in_dim shape=[3,3,3] axes=[1,2,0]", &["f32[3,3,3]"], "f32[3,3,3]"),
         bad("broadcast_in_dim shape=[2,3] axes=[0]", &["f32[3]"], "`f32[3]` against `f32[2,3]`"),
         bad(
             "broadcast_in_dim shape=[2,3] axes=[0,0]",
@@ -54,14 +56,25 @@ impl Operation for BroadcastInDim {
         })
     }
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
         let x = operands[0];
-        Spelling::Primitive(format!(
-            "stablehlo.broadcast_in_dim {}, dims = {} : ({}) -> {}",
-            x.name,
-            mlir_list(&self.axes),
-            x.ty.mlir(),
-            ty.mlir()
-        ))
+        let broadcast = |name: &str, from: &TensorType, axes: &[usize]| {
+            let (axes, from, to) = (mlir_list(axes), from.mlir(), ty.mlir());
+            Spelling::Primitive(format!(
+                "stablehlo.broadcast_in_dim {name}, dims = {axes} : ({from}) -> {to}"
+            ))
+        };
+        if self.axes.is_sorted() {
+            return broadcast(x.name, x.ty, &self.axes);
+        }
+        // iree-compile 3.13 makes a transposition of one that moves axes, by the order that undoes it.
+        let mut order: Vec<usize> = (0..self.axes.len()).collect();
+        order.sort_by_key(|&axis| self.axes[axis]);
+        let sorted: Vec<usize> = order.iter().map(|&axis| self.axes[axis]).collect();
+        let shape: Vec<usize> = order.iter().map(|&axis| x.ty.shape[axis]).collect();
+        let moved = TensorType::new(x.ty.element, shape);
+        let (dims, from, to) = (mlir_list(&order), x.ty.mlir(), moved.mlir());
+        let name = s.statement(format!("stablehlo.transpose {}, dims = {dims} : ({from}) -> {to}", x.name));
+        broadcast(&name, &moved, &sorted)
     }
 }
