@@ -24,6 +24,8 @@ impl Operation for Convert {
         good("convert to=i32", &["i1[2] 0,1"], "i32[2] 0,1"),
         good("convert to=i1", &["f32[4] 0,-0,0.25,nan"], "i1[4] 0,0,1,1"),
         good("convert to=i1", &["i32[3] 0,2,-1"], "i1[3] 0,1,1"),
+        good("convert to=i1", &["i32[] 4"], "i1[] 1"),
+        good("convert to=i1", &["f16[] -0"], "i1[] 0"),
         // IREE takes and returns whole bytes of i4: an even number of elements.
         good("convert to=i8", &["i4[6] 7,-8,0,1,-1,2"], "i8[6] 7,-8,0,1,-1,2"),
         good("convert to=f32", &["i4[4] 7,-8,0,1"], "f32[4] 7,-8,0,1"),
@@ -55,15 +57,18 @@ impl Operation for Convert {
 
     fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
         let x = operands[0];
-        // iree-compile 3.13 cannot link a conversion of integers to bf16 for CPUs without such an instruction, and
-        // makes one of two conversions over f32 unless something is between them.
         if ty.element == ElementType::Bf16 && !x.ty.element.is_float() {
-            let exact = if x.ty.element == ElementType::I32 { few_bits(s, x) } else { x.name.to_string() };
-            let wide = ty.with_element(ElementType::F32);
-            let name = s.statement(convert(&exact, x.ty, &wide));
-            let name =
-                s.statement(format!("stablehlo.reduce_precision {name}, format = e8m7 : {}", wide.mlir()));
-            return Spelling::Primitive(convert(&name, &wide, ty));
+            return Spelling::Primitive(integer_to_bf16(s, x));
+        }
+        // StableHLO's definition of it. iree-compile 3.13 fails on the conversion of a scalar argument to i1.
+        if ty.element == ElementType::I1 && x.ty.element != ElementType::I1 {
+            let (zero, kind) = if x.ty.element.is_float() { ("0.0", "FLOAT") } else { ("0", "SIGNED") };
+            let (from, to) = (x.ty.mlir(), ty.mlir());
+            let zero = s.statement(format!("stablehlo.constant dense<{zero}> : {from}"));
+            let name = x.name;
+            return Spelling::Primitive(format!(
+                "stablehlo.compare NE, {name}, {zero}, {kind} : ({from}, {from}) -> {to}"
+            ));
         }
         Spelling::Primitive(convert(x.name, x.ty, ty))
     }
@@ -71,6 +76,16 @@ impl Operation for Convert {
 
 fn convert(name: &str, from: &TensorType, to: &TensorType) -> String {
     format!("stablehlo.convert {name} : ({}) -> {}", from.mlir(), to.mlir())
+}
+
+/// iree-compile 3.13 cannot link a conversion of integers to bf16 for CPUs without such an instruction, and makes one
+/// of two conversions over f32 unless something is between them.
+pub(super) fn integer_to_bf16(s: &mut dyn Statements, x: Operand<'_>) -> String {
+    let exact = if x.ty.element == ElementType::I32 { few_bits(s, x) } else { x.name.to_string() };
+    let wide = x.ty.with_element(ElementType::F32);
+    let name = s.statement(convert(&exact, x.ty, &wide));
+    let name = s.statement(format!("stablehlo.reduce_precision {name}, format = e8m7 : {}", wide.mlir()));
+    convert(&name, &wide, &x.ty.with_element(ElementType::Bf16))
 }
 
 /// An i32 that f32 holds exactly and bf16 rounds as it rounds `x`. Above 2²⁴, bf16 rounds at multiples of 2¹⁶, so every

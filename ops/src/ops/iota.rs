@@ -1,3 +1,4 @@
+use super::convert::integer_to_bf16;
 use super::prelude::*;
 
 operation! {
@@ -16,6 +17,9 @@ impl Operation for Iota {
         good("iota ty=i32[2,3] axis=1", &[], "i32[2,3] 0,1,2,0,1,2"),
         good("iota ty=i32[2,3] axis=0", &[], "i32[2,3] 0,0,0,1,1,1"),
         good("iota ty=f32[4] axis=0", &[], "f32[4] 0,1,2,3"),
+        good("iota ty=bf16[4] axis=0", &[], "bf16[4] 0,1,2,3"),
+        good("iota ty=f16[3,1] axis=0", &[], "f16[3,1] 0,1,2"),
+        good("iota ty=i8[3] axis=0", &[], "i8[3] 0,1,2"),
         bad("iota ty=i32[2,3] axis=2", &[], "axis 2 of `i32[2,3]`"),
         bad("iota ty=i1[2] axis=0", &[], "needs integer or float elements"),
         bad("iota ty=i32[] axis=0", &[], "axis 0 of `i32[]`"),
@@ -32,7 +36,14 @@ impl Operation for Iota {
         Value::from_fn(ty.clone(), |index| index[self.axis] as f64)
     }
 
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], ty: &TensorType) -> Spelling {
-        Spelling::Primitive(format!("stablehlo.iota dim = {} : {}", self.axis, ty.mlir()))
+    fn spell(&self, s: &mut dyn Statements, _: &[Operand<'_>], ty: &TensorType) -> Spelling {
+        let iota = |ty: &TensorType| format!("stablehlo.iota dim = {} : {}", self.axis, ty.mlir());
+        // That of bf16 is a conversion in iree-compile, too.
+        if ty.element == ElementType::Bf16 {
+            let ty = &ty.with_element(ElementType::I32);
+            let name = &s.statement(iota(ty));
+            return Spelling::Primitive(integer_to_bf16(s, Operand { name, ty }));
+        }
+        Spelling::Primitive(iota(ty))
     }
 }
