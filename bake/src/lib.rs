@@ -191,26 +191,20 @@ pub fn bake(
 fn entry(parameter: &Parameter) -> NewEntry {
     let entry = NewEntry::tensor(&parameter.key, parameter.ty.clone());
     let Some(recipe) = &parameter.recipe else { return entry };
-    let (mut text, mut sources) = (String::new(), Vec::new());
+    let mut text = String::new();
     recipe.print(&mut text);
-    parameter.sources(&mut |key, _| sources.push(key.to_owned()));
+    let sources = parameter.sources().into_iter().map(|(key, _)| key.to_owned()).collect();
     entry.with_recipe(text, sources)
 }
 
 /// What a checkpoint may hold because the network declares it, although the archive needs it no more: `recorded` are
 /// the parameters of the trace as it was recorded, `parameters` those of what it was simplified to.
 pub fn unread(recorded: &[Parameter], parameters: &[Parameter]) -> Vec<Ignorable> {
-    let keys = |of: &[Parameter]| {
-        let mut keys = BTreeSet::new();
-        of.iter().for_each(|parameter| {
-            parameter.sources(&mut |key, _| {
-                keys.insert(key.to_owned());
-            })
-        });
-        keys
-    };
-    let read = keys(parameters);
-    keys(recorded).into_iter().filter(|key| !read.contains(key)).map(Ignorable::Unread).collect()
+    fn keys(of: &[Parameter]) -> BTreeSet<&str> {
+        of.iter().flat_map(Parameter::sources).map(|(key, _)| key).collect()
+    }
+    let (recorded, read) = (keys(recorded), keys(parameters));
+    recorded.difference(&read).map(|&key| Ignorable::Unread(key.to_owned())).collect()
 }
 
 /// Compares a checkpoint with what a model asks for.
@@ -235,9 +229,7 @@ pub fn check(
             let wrong = |source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) };
             made.map_err(wrong)?;
         }
-        parameter.sources(&mut |key, ty| {
-            read.insert(key, ty);
-        });
+        read.extend(parameter.sources());
     }
     let unread: Vec<_> = checkpoint.tensors().filter(|t| !read.contains_key(t.name.as_str())).collect();
     for (key, ty) in read {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use ops::{ElementType, Literal, Operand, Spelling, Statements, TensorType};
-use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Trace, resolve_key};
+use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Trace, resolve_key};
 
 use crate::LowerError;
 
@@ -78,11 +78,9 @@ impl Module {
 /// If a composite is left, or one parameter has two types.
 pub fn lower(trace: &Trace) -> Result<Module, LowerError> {
     let parameters = trace.parameters()?;
-    let mut writer = Writer { trace, weights: Vec::new(), constants: HashMap::new(), globals: Vec::new() };
+    let mut writer = Writer { trace, reads: trace.reads()?, constants: HashMap::new(), globals: Vec::new() };
     let mut bodies = Vec::new();
     for (index, function) in trace.functions.iter().enumerate() {
-        let weights = writer.weights_of(function);
-        writer.weights.push(weights);
         let entry = trace.entries.iter().any(|id| id.0 as usize == index);
         bodies.push(writer.function(function, index, entry)?);
     }
@@ -119,8 +117,8 @@ fn signature(function: &Function) -> Signature {
 
 struct Writer<'a> {
     trace: &'a Trace,
-    /// Of each function: the weights it and its callees read, under the names they have in it.
-    weights: Vec<Vec<Parameter>>,
+    /// Of each function: the weights that it takes, unless it is an entry point.
+    reads: Vec<BTreeMap<String, Read>>,
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
 }
@@ -164,26 +162,6 @@ impl Statements for Fresh<'_> {
 }
 
 impl Writer<'_> {
-    fn weights_of(&self, function: &Function) -> Vec<Parameter> {
-        let mut weights: BTreeMap<String, Parameter> = BTreeMap::new();
-        for id in function.ids() {
-            match &function.node(id).kind {
-                NodeKind::Parameter(parameter) => {
-                    weights.insert(parameter.key.clone(), parameter.clone());
-                }
-                NodeKind::Call { function: callee, prefix } => {
-                    let pattern = &self.trace.function(*callee).prefix;
-                    for parameter in &self.weights[callee.0 as usize] {
-                        let resolved = parameter.resolved(pattern, prefix);
-                        weights.insert(resolved.key.clone(), resolved);
-                    }
-                }
-                _ => {}
-            }
-        }
-        weights.into_values().collect()
-    }
-
     fn function(&mut self, function: &Function, index: usize, entry: bool) -> Result<Body, LowerError> {
         let mut arguments = Vec::new();
         let mut statements = Vec::new();
@@ -196,7 +174,7 @@ impl Writer<'_> {
             arguments.push(format!("%arg{i}: {ty}"));
         }
         if !entry {
-            for (i, parameter) in self.weights[index].iter().enumerate() {
+            for (i, Read { parameter, .. }) in self.reads[index].values().enumerate() {
                 arguments.push(format!("%weight{i}: {}", parameter.ty.mlir()));
                 weight_names.insert(parameter.key.clone(), format!("%weight{i}"));
             }
@@ -246,7 +224,7 @@ impl Writer<'_> {
                         .iter()
                         .map(|o| (names[o.index()].clone(), function.node(*o).ty().mlir()))
                         .collect();
-                    for parameter in &self.weights[callee.0 as usize] {
+                    for Read { parameter, .. } in self.reads[callee.0 as usize].values() {
                         let key = resolve_key(&parameter.key, &target.prefix, prefix);
                         let ty = parameter.ty.mlir();
                         values.push((load(&mut fresh, &mut weight_names, &key, &ty), ty));

@@ -407,13 +407,8 @@ impl<'a> Values<'a> {
             NodeKind::Parameter(parameter) => {
                 self.flops += ty.count() as f64;
                 let source = |key: &str| {
-                    let mut found = None;
-                    parameter.sources(&mut |name, ty| {
-                        if name == key {
-                            found = Some(random(ty, key.bytes().fold(7, mix)));
-                        }
-                    });
-                    found
+                    let source = parameter.sources().into_iter().find(|(name, _)| *name == key);
+                    source.map(|(_, ty)| random(ty, key.bytes().fold(7, mix)))
                 };
                 if self.flops > FLOPS {
                     return None;

@@ -16,7 +16,7 @@ mod term;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ops::TensorType;
-use trace::{NodeKind, Parameter, Trace};
+use trace::{Parameter, Read, Trace};
 
 pub use cost::{Cost, Operand, Target};
 pub use explain::{Check, ExplainError, Explanation, Step, explain};
@@ -135,30 +135,32 @@ fn derived(trace: &Trace) -> impl Iterator<Item = &Parameter> {
 /// the archive has a tensor twice, or it grows too much.
 fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
     derived(trace).next()?;
-    let entries = match entries(trace) {
-        Ok(entries) => entries,
-        Err(origins) => return origins.into_iter().find(|key| !recorded.contains(key.as_str())),
+    let reads = match trace.entry_reads() {
+        Ok(reads) => reads,
+        Err(conflict) => return conflict.origins.into_iter().find(|key| !recorded.contains(key.as_str())),
     };
     let size = |ty: &TensorType| ty.bytes() as f64;
     let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
     let (mut before, mut after) = (0.0, 0.0);
-    for Entry { parameter, .. } in entries.values() {
+    for Read { parameter, .. } in reads.values() {
         after += size(&parameter.ty);
-        parameter.sources(&mut |key, ty| {
+        for (key, ty) in parameter.sources() {
             let uses = uses.entry(key).or_default();
             *uses += 1;
             before += if *uses == 1 { size(ty) } else { 0.0 };
-        });
+        }
     }
     // Of each recipe in all its calls by how much the archive is larger for it, and whether it stores again what is
     // stored elsewhere.
     let mut recipes: BTreeMap<&str, (f64, bool)> = BTreeMap::new();
-    for Entry { parameter, origins } in entries.values().filter(|entry| entry.parameter.recipe.is_some()) {
+    for Read { parameter, origins } in reads.values().filter(|read| read.parameter.recipe.is_some()) {
         let (mut excess, mut shares) = (size(&parameter.ty), false);
-        parameter.sources(&mut |key, ty| match uses[key] {
-            1 => excess -= size(ty),
-            _ => shares = true,
-        });
+        for (key, ty) in parameter.sources() {
+            match uses[key] {
+                1 => excess -= size(ty),
+                _ => shares = true,
+            }
+        }
         for origin in origins.iter().filter(|origin| !recorded.contains(origin.as_str())) {
             let (sum, any) = recipes.entry(origin).or_default();
             *sum += excess;
@@ -172,46 +174,4 @@ fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
     let candidates = recipes.into_iter().filter(|(_, (_, shares))| !twice || *shares);
     let worst = candidates.max_by(|(a, (x, _)), (b, (y, _))| x.total_cmp(y).then_with(|| a.cmp(b)));
     worst.map(|(key, _)| key.to_owned())
-}
-
-/// An entry of the archive.
-struct Entry {
-    parameter: Parameter,
-    /// The keys that it has in the functions that read it, before calls replace their prefixes.
-    origins: BTreeSet<String>,
-}
-
-/// The entries of a trace's archive by key; where two parameters want one key, the keys both have in their functions.
-fn entries(trace: &Trace) -> Result<BTreeMap<String, Entry>, BTreeSet<String>> {
-    let mut of: Vec<BTreeMap<String, Entry>> = Vec::with_capacity(trace.functions.len());
-    let insert = |into: &mut BTreeMap<String, Entry>, parameter: Parameter, origins: BTreeSet<String>| {
-        let new = || Entry { parameter: parameter.clone(), origins: BTreeSet::new() };
-        let entry = into.entry(parameter.key.clone()).or_insert_with(new);
-        entry.origins.extend(origins);
-        match entry.parameter == parameter {
-            true => Ok(()),
-            false => Err(entry.origins.clone()),
-        }
-    };
-    for function in &trace.functions {
-        let mut own = BTreeMap::new();
-        for parameter in function.parameters() {
-            insert(&mut own, parameter.clone(), BTreeSet::from([parameter.key.clone()]))?;
-        }
-        for id in function.ids() {
-            let NodeKind::Call { function: callee, prefix } = &function.node(id).kind else { continue };
-            let pattern = &trace.function(*callee).prefix;
-            for Entry { parameter, origins } in of[callee.0 as usize].values() {
-                insert(&mut own, parameter.resolved(pattern, prefix), origins.clone())?;
-            }
-        }
-        of.push(own);
-    }
-    let mut all = BTreeMap::new();
-    for id in &trace.entries {
-        for Entry { parameter, origins } in of[id.0 as usize].values() {
-            insert(&mut all, parameter.clone(), origins.clone())?;
-        }
-    }
-    Ok(all)
 }

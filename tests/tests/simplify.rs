@@ -152,7 +152,9 @@ fn a_recipe_stores_no_weight_twice() {
         let (mut stored, mut bytes) = (BTreeMap::<String, usize>::new(), 0);
         for parameter in simplified.parameters().unwrap() {
             bytes += parameter.ty.bytes();
-            parameter.sources(&mut |key, _| *stored.entry(key.to_owned()).or_default() += 1);
+            for (key, _) in parameter.sources() {
+                *stored.entry(key.to_owned()).or_default() += 1;
+            }
         }
         assert!(stored.keys().eq(before.keys()), "{name}: every weight is read");
         assert!(stored.values().all(|&times| times == 1), "{name}: {stored:?}");

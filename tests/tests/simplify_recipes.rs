@@ -37,7 +37,9 @@ fn simplified(text: &str) -> (Trace, Trace) {
         let (mut stored, mut bytes) = (BTreeMap::<String, usize>::new(), 0);
         for parameter in trace.parameters().unwrap() {
             bytes += parameter.ty.bytes();
-            parameter.sources(&mut |key, _| *stored.entry(key.to_owned()).or_default() += 1);
+            for (key, _) in parameter.sources() {
+                *stored.entry(key.to_owned()).or_default() += 1;
+            }
         }
         (stored, bytes)
     };
@@ -63,10 +65,10 @@ fn simplified(text: &str) -> (Trace, Trace) {
 fn weights(trace: &Trace, after: &Trace) -> Weights {
     let mut weights = Weights::new();
     for parameter in trace.parameters().unwrap() {
-        parameter.sources(&mut |key, ty| {
+        for (key, ty) in parameter.sources() {
             let seed = weights.len() as u64 + 50;
             weights.entry(key.to_owned()).or_insert_with(|| random(ty.clone(), seed));
-        });
+        }
     }
     for parameter in [trace.parameters().unwrap(), after.parameters().unwrap()].concat() {
         let value = parameter.value(&|key| weights.get(key).cloned()).unwrap();

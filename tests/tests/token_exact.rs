@@ -13,6 +13,7 @@ use tracewright::ops::ElementType::{Bf16, F16, F32, I32};
 use tracewright::ops::TensorType;
 use tracewright::runtime::{Argument, Buffer, Value};
 use tracewright::simplify::Options;
+use tracewright::trace::Parameter;
 use tracewright_tests::golden::{
     self, ALL, BF16_FACTOR, BOUND, Golden, Sizes, Subject, build, check, greedy, max_error, mean,
 };
@@ -205,13 +206,9 @@ fn m11_m12_bf16_f16_f32_checkpoints() {
 fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
     for (fixture, stored) in [("llama-rope3", Bf16), ("llama-tied", F16)] {
         let (_, subject) = open(fixture);
-        let mut keys = BTreeSet::new();
-        for parameter in &subject.module.parameters {
-            parameter.sources(&mut |key, _| {
-                keys.insert(key.to_owned());
-            });
-        }
-        let converted = keys.into_iter().map(|key| (key, stored, F32));
+        let read = subject.module.parameters.iter().flat_map(Parameter::sources);
+        let keys: BTreeSet<&str> = read.map(|(key, _)| key).collect();
+        let converted = keys.into_iter().map(|key| (key.to_owned(), stored, F32));
         assert_eq!(subject.baked.converted, converted.collect::<Vec<_>>(), "{fixture}");
     }
     // No float is made of an integer.

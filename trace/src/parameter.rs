@@ -60,11 +60,11 @@ impl Parameter {
         }
     }
 
-    /// Calls `each` with the key and the type of every tensor of the checkpoint that this is made of.
-    pub fn sources<'a>(&'a self, each: &mut dyn FnMut(&'a str, &'a TensorType)) {
+    /// The key and the type of every tensor of the checkpoint that this is made of, as often as it is read.
+    pub fn sources(&self) -> Vec<(&str, &TensorType)> {
         match &self.recipe {
-            None => each(&self.key, &self.ty),
-            Some(recipe) => recipe.sources(each),
+            None => vec![(&self.key, &self.ty)],
+            Some(recipe) => recipe.sources(),
         }
     }
 
@@ -146,10 +146,10 @@ impl Recipe {
         }
     }
 
-    fn sources<'a>(&'a self, each: &mut dyn FnMut(&'a str, &'a TensorType)) {
+    fn sources(&self) -> Vec<(&str, &TensorType)> {
         match self {
-            Self::Source(key, ty) => each(key, ty),
-            Self::Op(_, operands) => operands.iter().for_each(|operand| operand.sources(each)),
+            Self::Source(key, ty) => vec![(key, ty)],
+            Self::Op(_, operands) => operands.iter().flat_map(Self::sources).collect(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! A whole program.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ops::TensorType;
 
@@ -25,6 +25,17 @@ pub struct ParameterConflict {
     pub first: TensorType,
     /// The other.
     pub second: TensorType,
+    /// The keys that both have in the functions that declare them.
+    pub origins: BTreeSet<String>,
+}
+
+/// A parameter that a function reads, itself or in a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The parameter, under the key it has in the function.
+    pub parameter: Parameter,
+    /// The keys it has in the functions that declare it, before calls replace their prefixes.
+    pub origins: BTreeSet<String>,
 }
 
 /// What a trace consists of.
@@ -83,35 +94,52 @@ impl Trace {
         Self { functions, entries }
     }
 
-    /// Every parameter that some entry point reads, calls expanded, sorted by key.
+    /// Of each function: the parameters that it and its callees read, by key.
     ///
     /// # Errors
     /// If one key is declared with two types.
-    pub fn parameters(&self) -> Result<Vec<Parameter>, ParameterConflict> {
+    pub fn reads(&self) -> Result<Vec<BTreeMap<String, Read>>, ParameterConflict> {
         // Each function's parameters are resolved once; callers rename them.
-        let mut of: Vec<BTreeMap<String, Parameter>> = Vec::with_capacity(self.functions.len());
+        let mut of: Vec<BTreeMap<String, Read>> = Vec::with_capacity(self.functions.len());
         for function in &self.functions {
             let mut own = BTreeMap::new();
             for parameter in function.parameters() {
-                insert(&mut own, parameter.clone())?;
+                insert(&mut own, parameter.clone(), [parameter.key.clone()].into())?;
             }
             for id in function.ids() {
                 if let NodeKind::Call { function: callee, prefix } = &function.node(id).kind {
                     let pattern = &self.function(*callee).prefix;
-                    for parameter in of[callee.0 as usize].values() {
-                        insert(&mut own, parameter.resolved(pattern, prefix))?;
+                    for Read { parameter, origins } in of[callee.0 as usize].values() {
+                        insert(&mut own, parameter.resolved(pattern, prefix), origins.clone())?;
                     }
                 }
             }
             of.push(own);
         }
+        Ok(of)
+    }
+
+    /// Every parameter that some entry point reads, calls expanded, by key.
+    ///
+    /// # Errors
+    /// If one key is declared with two types.
+    pub fn entry_reads(&self) -> Result<BTreeMap<String, Read>, ParameterConflict> {
+        let of = self.reads()?;
         let mut all = BTreeMap::new();
         for id in &self.entries {
-            for parameter in of[id.0 as usize].values() {
-                insert(&mut all, parameter.clone())?;
+            for Read { parameter, origins } in of[id.0 as usize].values() {
+                insert(&mut all, parameter.clone(), origins.clone())?;
             }
         }
-        Ok(all.into_values().collect())
+        Ok(all)
+    }
+
+    /// Every parameter that some entry point reads, calls expanded, sorted by key.
+    ///
+    /// # Errors
+    /// If one key is declared with two types.
+    pub fn parameters(&self) -> Result<Vec<Parameter>, ParameterConflict> {
+        Ok(self.entry_reads()?.into_values().map(|read| read.parameter).collect())
     }
 
     /// How large the trace is.
@@ -137,15 +165,26 @@ fn callees(function: &Function) -> impl Iterator<Item = FunctionId> {
     })
 }
 
-fn insert(into: &mut BTreeMap<String, Parameter>, new: Parameter) -> Result<(), ParameterConflict> {
-    match into.get(&new.key) {
-        Some(first) if *first != new => {
-            Err(ParameterConflict { key: new.key, first: first.ty.clone(), second: new.ty })
+fn insert(
+    into: &mut BTreeMap<String, Read>,
+    parameter: Parameter,
+    origins: BTreeSet<String>,
+) -> Result<(), ParameterConflict> {
+    match into.get_mut(&parameter.key) {
+        Some(known) => {
+            known.origins.extend(origins);
+            if known.parameter != parameter {
+                return Err(ParameterConflict {
+                    key: parameter.key,
+                    first: known.parameter.ty.clone(),
+                    second: parameter.ty,
+                    origins: known.origins.clone(),
+                });
+            }
         }
-        Some(_) => Ok(()),
         None => {
-            into.insert(new.key.clone(), new);
-            Ok(())
+            into.insert(parameter.key.clone(), Read { parameter, origins });
         }
     }
+    Ok(())
 }
