@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
+use ops::ops::ReduceKind;
 use ops::{ElementType, Literal, Operand, Spelling, Statements, TensorType};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Trace, resolve_key};
 
@@ -179,6 +180,8 @@ impl Writer<'_> {
                 weight_names.insert(parameter.key.clone(), format!("%weight{i}"));
             }
         }
+        // What depends on constants alone.
+        let mut fixed = vec![false; function.len()];
         for id in function.ids() {
             let node = function.node(id);
             let mut fresh =
@@ -203,6 +206,16 @@ impl Writer<'_> {
                     ))
                 }
                 NodeKind::Op(op) => {
+                    fixed[id.index()] = operands.iter().all(|o| fixed[o.index()]);
+                    // Where an operation makes equal numbers of constants, iree-compile 3.13 takes one for their sum.
+                    let barrier = fixed[id.index()]
+                        && matches!(op, ops::Op::Reduce(reduce) if reduce.kind == ReduceKind::Add);
+                    if barrier {
+                        let of = operands[0];
+                        let (name, ty) = (&names[of.index()], function.node(of).ty().mlir());
+                        names[of.index()] =
+                            fresh.statement(format!("stablehlo.optimization_barrier {name} : {ty}"));
+                    }
                     let values: Vec<Operand<'_>> = operands
                         .iter()
                         .map(|o| Operand { name: &names[o.index()], ty: function.node(*o).ty() })

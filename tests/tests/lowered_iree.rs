@@ -127,3 +127,20 @@ fn shared_constants_keep_their_bits() {
     let module = check(&trace, &Weights::new(), Bound::Exact);
     assert_eq!(module.text.matches("util.global private").count(), 1);
 }
+
+/// Equal numbers that an operation makes of constants; iree-compile 3.13 takes one of them for their sum.
+#[test]
+fn sums_of_constants_have_all_their_terms() {
+    let mut trace = Trace::default();
+    let threes = "constant value=f32[2,3] splat 3.0";
+    entry(&mut trace, "sum", &[], |b, _| {
+        let threes = b.op(op(threes), &[])?;
+        let negated = b.unary(UnaryKind::Negate, threes)?;
+        Ok(vec![b.op(op("reduce kind=add axes=[1]"), &[negated])?])
+    });
+    entry(&mut trace, "norm", &[ty("f32[3]")], |b, x| {
+        let threes = b.op(op(threes), &[])?;
+        Ok(vec![b.op(op("rms_norm epsilon=0.0 style=scale"), &[threes, x[0]])?])
+    });
+    check(&trace, &Weights::new(), Bound::Ulps(4.0));
+}
