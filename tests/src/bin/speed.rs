@@ -22,11 +22,16 @@ const ROUNDS: usize = 7;
 /// Tokens decoded in a round.
 const DECODED: usize = 16;
 
-/// An export that is loaded, and what was measured of it.
+/// An export that is loaded.
 struct Subject {
     name: String,
     network: Network,
     archive: Arc<dyn AsRef<[u8]> + Send + Sync>,
+}
+
+/// What was measured of it.
+#[derive(Clone, Default)]
+struct Measured {
     /// GB/s, of each round.
     bandwidths: Vec<f64>,
     /// Tokens/s, of each round.
@@ -49,46 +54,52 @@ fn main() -> Result<(), Box<dyn Error>> {
         let program = export::open(folder, &manifest, &runtime)?;
         let network = Network::new(&runtime, &program, &manifest.signatures(folder)?, manifest.context)?;
         println!("{name}: load {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
-        let (bandwidths, prefills, decodes) = (Vec::new(), Vec::new(), Vec::new());
-        subjects.push(Subject { name, network, archive, bandwidths, prefills, decodes });
+        subjects.push(Subject { name, network, archive });
     }
     if subjects.is_empty() {
         return Err("usage: speed [ROUNDS] EXPORT_DIR…".into());
     }
 
+    let options = GenerateOptions { max_tokens: 1, ..GenerateOptions::default() };
+    let mut all = vec![Measured::default(); subjects.len()];
     // The first round pays for page faults; it is not counted.
     for round in 0..=rounds {
-        for subject in &mut subjects {
-            let prompt: Vec<u32> = (1..=subject.network.chunk() as u32).collect();
-            let options = GenerateOptions { max_tokens: DECODED + 1, ..GenerateOptions::default() };
+        let mut sessions = Vec::with_capacity(subjects.len());
+        for (subject, measured) in subjects.iter().zip(&mut all) {
             let bytes: &[u8] = (*subject.archive).as_ref();
-            let read = read_time(bytes);
+            measured.bandwidths.push(bytes.len() as f64 / read_time(bytes).as_secs_f64() / 1e9);
+            let prompt: Vec<u32> = (1..=subject.network.chunk() as u32).collect();
             let mut session = Session::new(&subject.network);
-            let mut times = Vec::with_capacity(DECODED + 1);
-            let generated = session.generate(&prompt, &options, |_| {
-                times.push(Instant::now());
-                ControlFlow::Continue(())
-            })?;
-            let tokens: Vec<f64> = times.windows(2).map(|of| (of[1] - of[0]).as_secs_f64() * 1e3).collect();
-            let bandwidth = bytes.len() as f64 / read.as_secs_f64() / 1e9;
-            println!(
-                "round {round}: read {bandwidth:.1} GB/s, prefill {:.1} tokens/s, decode {:.1} ms a token",
-                generated.prefill_rate(),
-                median(&tokens)
-            );
-            if round > 0 {
-                subject.bandwidths.push(bandwidth);
-                subject.prefills.push(generated.prefill_rate());
-                subject.decodes.extend(tokens);
+            let generated = session.generate(&prompt, &options, |_| ControlFlow::Continue(()))?;
+            measured.prefills.push(generated.prefill_rate());
+            sessions.push((session, generated.tokens));
+        }
+        // In turn token by token, each time another one first: a machine with neighbours changes within a round.
+        for token in 0..DECODED {
+            for i in 0..sessions.len() {
+                let i = (i + token) % sessions.len();
+                let (session, next) = &mut sessions[i];
+                let generated = session.generate(next, &options, |_| ControlFlow::Continue(()))?;
+                all[i].decodes.push(generated.prefill.as_secs_f64() * 1e3);
+                *next = generated.tokens;
             }
+        }
+        for Measured { bandwidths, prefills, decodes } in &all {
+            println!(
+                "round {round}: read {:.1} GB/s, prefill {:.1} tokens/s, decode {:.1} ms a token",
+                bandwidths[bandwidths.len() - 1],
+                prefills[prefills.len() - 1],
+                median(&decodes[decodes.len() - DECODED..])
+            );
+        }
+        if round == 0 {
+            all.fill(Measured::default());
         }
     }
 
-    let mut first = None;
-    for subject in &subjects {
+    for (subject, Measured { bandwidths, prefills, decodes }) in subjects.iter().zip(&all) {
         let bytes = (*subject.archive).as_ref().len() as f64;
-        let [bandwidth, prefill, decode] =
-            [&subject.bandwidths, &subject.prefills, &subject.decodes].map(|of| median(of));
+        let [bandwidth, prefill, decode] = [bandwidths, prefills, decodes].map(|of| median(of));
         let used = bytes / decode / 1e6;
         println!(
             "{}: medians of {rounds}: read {bandwidth:.1} GB/s; prefill of {} tokens {prefill:.1} tokens/s; decode \
@@ -98,16 +109,23 @@ fn main() -> Result<(), Box<dyn Error>> {
             1e3 / decode,
             100.0 * used / bandwidth
         );
-        match first {
-            None => first = Some((prefill, decode)),
-            Some((first_prefill, first_decode)) => println!(
-                "  against the first: prefill {:.3} of its time, decode {:.3} of its time",
-                first_prefill / prefill,
-                decode / first_decode
-            ),
-        }
+    }
+    let (first, others) = all.split_at(1);
+    for (other, subject) in others.iter().zip(&subjects[1..]) {
+        // Rates of prefill, times of decode.
+        let prefill = ratios(&first[0].prefills, &other.prefills);
+        let decode = ratios(&other.decodes, &first[0].decodes);
+        println!(
+            "{}: against the first, medians of pairs: prefill {prefill:.3} of its time, decode {decode:.3} of its time",
+            subject.name
+        );
     }
     Ok(())
+}
+
+/// The median of the ratios of what was measured side by side.
+fn ratios(a: &[f64], b: &[f64]) -> f64 {
+    median(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())
 }
 
 /// How long every core together takes to read all of `bytes`.
