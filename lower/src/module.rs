@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use ops::ops::ReduceKind;
 use ops::{ElementType, Literal, Operand, Spelling, Statements, TensorType};
-use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Trace, resolve_key};
+use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Trace, resolve_key};
 
 use crate::LowerError;
 
@@ -78,8 +78,9 @@ impl Module {
 /// # Errors
 /// If a composite is left, or one parameter has two types.
 pub fn lower(trace: &Trace) -> Result<Module, LowerError> {
-    let parameters = trace.parameters()?;
-    let mut writer = Writer { trace, reads: trace.reads()?, constants: HashMap::new(), globals: Vec::new() };
+    let Reads { functions: reads, entries } = trace.reads()?;
+    let parameters: Vec<Parameter> = entries.into_values().map(|read| read.parameter).collect();
+    let mut writer = Writer { trace, reads, constants: HashMap::new(), globals: Vec::new() };
     let mut bodies = Vec::new();
     for (index, function) in trace.functions.iter().enumerate() {
         let entry = trace.entries.iter().any(|id| id.0 as usize == index);

@@ -135,8 +135,8 @@ fn derived(trace: &Trace) -> impl Iterator<Item = &Parameter> {
 /// the archive has a tensor twice, or it grows too much.
 fn worst_recipe(trace: &Trace, recorded: &BTreeSet<&str>) -> Option<String> {
     derived(trace).next()?;
-    let reads = match trace.entry_reads() {
-        Ok(reads) => reads,
+    let reads = match trace.reads() {
+        Ok(reads) => reads.entries,
         Err(conflict) => return conflict.origins.into_iter().find(|key| !recorded.contains(key.as_str())),
     };
     let size = |ty: &TensorType| ty.bytes() as f64;

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use ops::{ElementType, Op, TensorType, Value};
+use support::stored;
 use trace::{NodeKind, Trace};
 use tracewright::models::ModelConfig;
 use tracewright::simplify::{Check, Options, Rules, explain, simplify};
@@ -149,13 +150,7 @@ fn a_recipe_stores_no_weight_twice() {
         let (simplified, _) = primitives(&trace, &Options::default()).unwrap();
         let before: BTreeMap<String, usize> =
             trace.parameters().unwrap().into_iter().map(|p| (p.key, p.ty.bytes())).collect();
-        let (mut stored, mut bytes) = (BTreeMap::<String, usize>::new(), 0);
-        for parameter in simplified.parameters().unwrap() {
-            bytes += parameter.ty.bytes();
-            for (key, _) in parameter.sources() {
-                *stored.entry(key.to_owned()).or_default() += 1;
-            }
-        }
+        let (stored, bytes) = stored(&simplified);
         assert!(stored.keys().eq(before.keys()), "{name}: every weight is read");
         assert!(stored.values().all(|&times| times == 1), "{name}: {stored:?}");
         assert!(bytes as f64 <= 1.01 * before.values().sum::<usize>() as f64, "{name}: {bytes}");

@@ -4,9 +4,7 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-
-use support::built;
+use support::{built, stored};
 use trace::Trace;
 use tracewright::bake::{Ignorable, unread};
 use tracewright::primitives;
@@ -33,16 +31,6 @@ fn simplified(text: &str) -> (Trace, Trace) {
     let (after, _) = primitives(&trace, &Options::default()).unwrap();
     after.verify().unwrap();
     assert_eq!(after.to_string().parse::<Trace>().unwrap(), after);
-    let stored = |trace: &Trace| {
-        let (mut stored, mut bytes) = (BTreeMap::<String, usize>::new(), 0);
-        for parameter in trace.parameters().unwrap() {
-            bytes += parameter.ty.bytes();
-            for (key, _) in parameter.sources() {
-                *stored.entry(key.to_owned()).or_default() += 1;
-            }
-        }
-        (stored, bytes)
-    };
     let ((before, bytes), (places, more)) = (stored(&trace), stored(&after));
     assert!(places.iter().all(|(key, times)| times <= &before[key]), "{after}");
     assert!(more as f64 <= 1.01 * bytes as f64, "{bytes} became {more}\n{after}");

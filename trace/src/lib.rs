@@ -17,5 +17,5 @@ mod verify;
 pub use evaluate::{EvaluateError, Evaluation, evaluate};
 pub use function::{AxisName, Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Provenance};
 pub use parameter::{Parameter, Recipe, resolve_key};
-pub use trace::{Counts, ParameterConflict, Read, Trace};
+pub use trace::{Counts, ParameterConflict, Read, Reads, Trace};
 pub use verify::VerifyError;

@@ -38,6 +38,15 @@ pub struct Read {
     pub origins: BTreeSet<String>,
 }
 
+/// What a trace reads, calls expanded, by key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reads {
+    /// Of each function: the parameters that it and its callees read.
+    pub functions: Vec<BTreeMap<String, Read>>,
+    /// The parameters that some entry point reads.
+    pub entries: BTreeMap<String, Read>,
+}
+
 /// What a trace consists of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -94,11 +103,11 @@ impl Trace {
         Self { functions, entries }
     }
 
-    /// Of each function: the parameters that it and its callees read, by key.
+    /// What functions and entry points read.
     ///
     /// # Errors
     /// If one key is declared with two types.
-    pub fn reads(&self) -> Result<Vec<BTreeMap<String, Read>>, ParameterConflict> {
+    pub fn reads(&self) -> Result<Reads, ParameterConflict> {
         // Each function's parameters are resolved once; callers rename them.
         let mut of: Vec<BTreeMap<String, Read>> = Vec::with_capacity(self.functions.len());
         for function in &self.functions {
@@ -116,22 +125,13 @@ impl Trace {
             }
             of.push(own);
         }
-        Ok(of)
-    }
-
-    /// Every parameter that some entry point reads, calls expanded, by key.
-    ///
-    /// # Errors
-    /// If one key is declared with two types.
-    pub fn entry_reads(&self) -> Result<BTreeMap<String, Read>, ParameterConflict> {
-        let of = self.reads()?;
-        let mut all = BTreeMap::new();
+        let mut entries = BTreeMap::new();
         for id in &self.entries {
             for Read { parameter, origins } in of[id.0 as usize].values() {
-                insert(&mut all, parameter.clone(), origins.clone())?;
+                insert(&mut entries, parameter.clone(), origins.clone())?;
             }
         }
-        Ok(all)
+        Ok(Reads { functions: of, entries })
     }
 
     /// Every parameter that some entry point reads, calls expanded, sorted by key.
@@ -139,7 +139,7 @@ impl Trace {
     /// # Errors
     /// If one key is declared with two types.
     pub fn parameters(&self) -> Result<Vec<Parameter>, ParameterConflict> {
-        Ok(self.entry_reads()?.into_values().map(|read| read.parameter).collect())
+        Ok(self.reads()?.entries.into_values().map(|read| read.parameter).collect())
     }
 
     /// How large the trace is.

@@ -1,3 +1,4 @@
+use super::compare::{Compare, Direction};
 use super::prelude::*;
 
 operation! {
@@ -62,13 +63,9 @@ impl Operation for Convert {
         }
         // StableHLO's definition of it. iree-compile 3.13 fails on the conversion of a scalar argument to i1.
         if ty.element == ElementType::I1 && x.ty.element != ElementType::I1 {
-            let (zero, kind) = if x.ty.element.is_float() { ("0.0", "FLOAT") } else { ("0", "SIGNED") };
-            let (from, to) = (x.ty.mlir(), ty.mlir());
-            let zero = s.statement(format!("stablehlo.constant dense<{zero}> : {from}"));
-            let name = x.name;
-            return Spelling::Primitive(format!(
-                "stablehlo.compare NE, {name}, {zero}, {kind} : ({from}, {from}) -> {to}"
-            ));
+            let zero = crate::Literal::splat(x.ty.clone(), 0.0);
+            let name = &s.statement(format!("stablehlo.constant {}", zero.mlir()));
+            return Compare { direction: Direction::Ne }.spell(s, &[x, Operand { name, ty: x.ty }], ty);
         }
         Spelling::Primitive(convert(x.name, x.ty, ty))
     }
@@ -80,7 +77,7 @@ fn convert(name: &str, from: &TensorType, to: &TensorType) -> String {
 
 /// iree-compile 3.13 cannot link a conversion of integers to bf16 for CPUs without such an instruction, and makes one
 /// of two conversions over f32 unless something is between them.
-pub(super) fn integer_to_bf16(s: &mut dyn Statements, x: Operand<'_>) -> String {
+fn integer_to_bf16(s: &mut dyn Statements, x: Operand<'_>) -> String {
     let exact = if x.ty.element == ElementType::I32 { few_bits(s, x) } else { x.name.to_string() };
     let wide = x.ty.with_element(ElementType::F32);
     let name = s.statement(convert(&exact, x.ty, &wide));

@@ -1,4 +1,4 @@
-use super::convert::integer_to_bf16;
+use super::convert::Convert;
 use super::prelude::*;
 
 operation! {
@@ -40,9 +40,9 @@ impl Operation for Iota {
         let iota = |ty: &TensorType| format!("stablehlo.iota dim = {} : {}", self.axis, ty.mlir());
         // That of bf16 is a conversion in iree-compile, too.
         if ty.element == ElementType::Bf16 {
-            let ty = &ty.with_element(ElementType::I32);
-            let name = &s.statement(iota(ty));
-            return Spelling::Primitive(integer_to_bf16(s, Operand { name, ty }));
+            let whole = &ty.with_element(ElementType::I32);
+            let name = &s.statement(iota(whole));
+            return Convert { to: ty.element }.spell(s, &[Operand { name, ty: whole }], ty);
         }
         Spelling::Primitive(iota(ty))
     }

@@ -49,6 +49,18 @@ pub fn module(trace: &Trace) -> lower::Module {
     lower::lower(&expanded).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// How often each tensor of the checkpoint is stored, and how many bytes the archive has.
+pub fn stored(trace: &Trace) -> (BTreeMap<String, usize>, usize) {
+    let (mut stored, mut bytes) = (BTreeMap::<String, usize>::new(), 0);
+    for parameter in trace.parameters().unwrap() {
+        bytes += parameter.ty.bytes();
+        for (key, _) in parameter.sources() {
+            *stored.entry(key.to_owned()).or_default() += 1;
+        }
+    }
+    (stored, bytes)
+}
+
 /// A loaded module.
 pub struct Loaded<'a> {
     module: &'a lower::Module,
