@@ -1,6 +1,9 @@
 //! The functions that networks are written with.
 
-use std::ops::{BitAnd, BitAndAssign};
+mod activation;
+mod largest;
+mod mask;
+
 use std::panic::Location;
 
 use ops::ops::{
@@ -12,6 +15,10 @@ use crate::element::{Element, Float, I32};
 use crate::tensor::{Place, Raw, axes, extents, permuted};
 use crate::tracer;
 use crate::{Axis, Dim, NamedType, Tensor, TraceArg, TraceErrorKind};
+
+pub use activation::{gelu_tanh, silu, softmax};
+pub use largest::argmax;
+pub use mask::Mask;
 
 /// Which positions an entry point computes: `count` real tokens from position `start` on.
 #[derive(Clone, Copy, Debug)]
@@ -45,74 +52,6 @@ pub struct KvCache<T: Float> {
     pub layers: Vec<Kv<T>>,
     /// The number of slots: the longest sequence that fits.
     pub context: usize,
-}
-
-/// Which keys a query may see: conditions that must all hold, so that `&` is the intersection.
-#[derive(Clone, Debug)]
-pub struct Mask<T: Float> {
-    terms: Vec<MaskTerm>,
-    /// One for each term that has an operand, in their order.
-    lengths: Vec<Tensor<I32>>,
-    /// Those of additive terms.
-    added: Vec<Tensor<T>>,
-}
-
-impl<T: Float> Mask<T> {
-    /// All keys.
-    pub fn all() -> Self {
-        Self { terms: Vec::new(), lengths: Vec::new(), added: Vec::new() }
-    }
-
-    fn term(term: MaskTerm) -> Self {
-        Self { terms: vec![term], ..Self::all() }
-    }
-
-    /// No key after the query.
-    pub fn causal() -> Self {
-        Self::term(MaskTerm::Causal)
-    }
-
-    /// With [`Mask::causal`]: the query's own position and the `width` − 1 before it.
-    pub fn window(width: usize) -> Self {
-        Self::term(MaskTerm::Window(width))
-    }
-
-    /// The positions are cut into chunks of `length`: only keys of the query's own (Llama 4).
-    pub fn chunk(length: usize) -> Self {
-        Self::term(MaskTerm::Chunk(length))
-    }
-
-    /// Not the first `lengths` keys: `[]`, or `[B]` for each sequence its own.
-    pub fn padding(lengths: Tensor<I32>) -> Self {
-        Self { lengths: vec![lengths], ..Self::term(MaskTerm::Padding) }
-    }
-
-    /// No key after the query, but that the first `lengths` positions see each other: `[]` or `[B]`.
-    pub fn prefix(lengths: Tensor<I32>) -> Self {
-        Self { lengths: vec![lengths], ..Self::term(MaskTerm::Prefix) }
-    }
-
-    /// `scores` is added to the scores: its axes are some of batch, heads, queries and keys.
-    pub fn additive(scores: Tensor<T>) -> Self {
-        Self { added: vec![scores], ..Self::term(MaskTerm::Additive) }
-    }
-}
-
-impl<T: Float> BitAnd for Mask<T> {
-    type Output = Self;
-
-    fn bitand(mut self, other: Self) -> Self {
-        self &= other;
-        self
-    }
-}
-
-impl<T: Float> BitAndAssign for Mask<T> {
-    fn bitand_assign(&mut self, other: Self) {
-        self.terms.extend(other.terms);
-        self.lengths.extend(other.lengths);
-        self.added.extend(other.added);
-    }
 }
 
 /// How attention looks: rotary tables for the queries' positions, mask, scale, softcap.
@@ -411,36 +350,6 @@ pub fn dot<T: Float>(a: Tensor<T>, b: Tensor<T>, contracted: Axis) -> Tensor<T> 
     })
 }
 
-/// exp(x − max) / Σ exp(x − max) along an axis.
-#[track_caller]
-pub fn softmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<T> {
-    let place = Location::caller();
-    x.apply(place, |t, raw, ty| match ty.position(axis) {
-        Some(position) => {
-            t.build(&[raw], &axes(&ty.dims), place, |b, x| trace::functions::softmax(b, x[0], position))
-        }
-        None => t.fail(TraceErrorKind::NoAxis { op: "softmax", axis, ty }, place),
-    })
-}
-
-/// x · logistic(x)
-#[track_caller]
-pub fn silu<T: Float>(x: Tensor<T>) -> Tensor<T> {
-    let place = Location::caller();
-    x.apply(place, |t, raw, ty| {
-        t.build(&[raw], &axes(&ty.dims), place, |b, x| trace::functions::silu(b, x[0]))
-    })
-}
-
-/// GELU in its tanh form.
-#[track_caller]
-pub fn gelu_tanh<T: Float>(x: Tensor<T>) -> Tensor<T> {
-    let place = Location::caller();
-    x.apply(place, |t, raw, ty| {
-        t.build(&[raw], &axes(&ty.dims), place, |b, x| trace::functions::gelu_tanh(b, x[0]))
-    })
-}
-
 /// Attention of queries `[…, S, …, E]` over keys and values `[…, N, E]`, with the mask, scale and softcap of `at`.
 ///
 /// Axes that q and k share, but the last one of k (the features), are batch axes. k's other axis counts the keys; if
@@ -518,22 +427,6 @@ fn placed(t: &mut tracer::Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw
         true => raw,
         false => t.op(None, Reshape { shape }, &[raw], &order[from..], place),
     }
-}
-
-/// The index of the largest element along an axis, which vanishes; the lowest index where several are equal, as
-/// `torch.argmax` gives it.
-#[track_caller]
-pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
-    let place = Location::caller();
-    let extent = x.extent(axis);
-    let index = Tensor::<I32>::iota(axis, extent);
-    let is_largest = x.equals(x.max(axis));
-    let dims = x.dims(place);
-    let nowhere = Tensor::<I32>::constant(
-        Literal::splat(TensorType::new(ElementType::I32, extents(&dims)), (extent.max(1) - 1) as f64),
-        &axes(&dims),
-    );
-    is_largest.select(index, nowhere).min(axis)
 }
 
 impl<T: Element> Tensor<T> {
