@@ -1,195 +1,16 @@
-//! Blocks: where their weights live, and how repeated ones are recorded once.
+//! How a block's function runs, and how that of a repeated block is recorded once.
 
 use std::any::TypeId;
 use std::panic::Location;
 use std::rc::Rc;
 
 use ops::TensorType;
-use ops::ops::MaskTerm;
-use trace::{AxisName, Function, NodeKind};
+use trace::{AxisName, Function, NodeKind, Role};
 
-use crate::axis::Dims;
-use crate::element::Element;
-use crate::tensor::{Place, Raw};
-use crate::tracer::{self, Body};
-use crate::{Axis, Dim, Tensor, TraceErrorKind};
-
-/// The place of a block or leaf in its model: its field path, which is also the prefix of its checkpoint keys.
-#[derive(Clone, Debug)]
-pub struct Scope {
-    root: Rc<str>,
-    path: Rc<str>,
-    /// Whether this is an element of a `[Block; L]`.
-    element: bool,
-}
-
-impl Scope {
-    /// The scope of a root block whose keys start with `prefix` (`""` in most checkpoints).
-    pub fn root(prefix: &str) -> Self {
-        Self { root: prefix.into(), path: prefix.into(), element: false }
-    }
-
-    /// The scope of a field.
-    pub fn child(&self, field: &str) -> Self {
-        Self { root: self.root.clone(), path: join(&self.path, field).into(), element: false }
-    }
-
-    /// The scope of one element of a field that repeats a block.
-    pub fn element(&self, field: &str, index: usize) -> Self {
-        let path = format!("{}.{index}", join(&self.path, field));
-        Self { root: self.root.clone(), path: path.into(), element: true }
-    }
-
-    /// The scope of a field path that starts at the root: `model.embed_tokens`.
-    pub fn from_root(&self, path: &str) -> Self {
-        Self { root: self.root.clone(), path: join(&self.root, path).into(), element: false }
-    }
-
-    /// The field path.
-    pub fn path(&self) -> &Rc<str> {
-        &self.path
-    }
-
-    /// `model.layers.*` for `model.layers.3`.
-    fn pattern(&self) -> String {
-        match self.path.rsplit_once('.') {
-            Some((array, _)) => format!("{array}.*"),
-            None => "*".into(),
-        }
-    }
-}
-
-fn join(path: &str, field: &str) -> String {
-    if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
-}
-
-/// A configuration seen as another model's, so that its blocks can be fields of this one.
-pub trait Project<Target> {
-    /// The other model's configuration.
-    fn project(&self) -> Target;
-}
-
-impl<C: Clone> Project<C> for C {
-    fn project(&self) -> C {
-        self.clone()
-    }
-}
-
-/// An argument or result of a block: tensors, and plain data on which the body may depend. Derive it.
-pub trait TraceArg: Clone + 'static {
-    /// Appends the tensors in a fixed order, and the plain data as bytes.
-    #[doc(hidden)]
-    fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>);
-    /// The same thing with other tensors, in the order of `flatten`.
-    #[doc(hidden)]
-    fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self;
-}
-
-impl<T: Element> TraceArg for Tensor<T> {
-    fn flatten(&self, tensors: &mut Vec<Raw>, _: &mut Vec<u8>) {
-        tensors.push(self.raw);
-    }
-    fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self {
-        Self::new(tensors.next().unwrap_or(Raw::POISON))
-    }
-}
-
-macro_rules! plain {
-    ($($ty:ty => |$x:ident| $bytes:expr;)*) => {$(
-        impl TraceArg for $ty {
-            fn flatten(&self, _: &mut Vec<Raw>, data: &mut Vec<u8>) {
-                let $x = self;
-                data.extend_from_slice(&$bytes);
-            }
-            fn rebuild(&self, _: &mut dyn Iterator<Item = Raw>) -> Self {
-                self.clone()
-            }
-        }
-    )*};
-}
-
-plain! {
-    bool => |x| [*x as u8];
-    usize => |x| x.to_le_bytes();
-    u32 => |x| x.to_le_bytes();
-    i32 => |x| x.to_le_bytes();
-    f32 => |x| x.to_bits().to_le_bytes();
-    f64 => |x| x.to_bits().to_le_bytes();
-    String => |x| [&x.len().to_le_bytes()[..], x.as_bytes()].concat();
-    &'static str => |x| [&x.len().to_le_bytes()[..], x.as_bytes()].concat();
-    Axis => |x| [&x.0.len().to_le_bytes()[..], x.0.as_bytes()].concat();
-    ops::Real => |x| x.0.to_bits().to_le_bytes();
-    MaskTerm => |x| {
-        let mut text = String::new();
-        ops::Attribute::print(x, &mut text);
-        [text.as_bytes(), b";"].concat()
-    };
-    () => |_x| [];
-}
-
-impl<A: TraceArg> TraceArg for Option<A> {
-    fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>) {
-        data.push(self.is_some().into());
-        self.iter().for_each(|item| item.flatten(tensors, data));
-    }
-    fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self {
-        self.as_ref().map(|item| item.rebuild(tensors))
-    }
-}
-
-impl<A: TraceArg> TraceArg for Vec<A> {
-    fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>) {
-        data.extend_from_slice(&self.len().to_le_bytes());
-        self.iter().for_each(|item| item.flatten(tensors, data));
-    }
-    fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self {
-        self.iter().map(|item| item.rebuild(tensors)).collect()
-    }
-}
-
-impl<A: TraceArg, const N: usize> TraceArg for [A; N] {
-    fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>) {
-        self.iter().for_each(|item| item.flatten(tensors, data));
-    }
-    fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self {
-        self.each_ref().map(|item| item.rebuild(tensors))
-    }
-}
-
-macro_rules! tuples {
-    ($(($($name:ident $index:tt),+);)*) => {$(
-        impl<$($name: TraceArg),+> TraceArg for ($($name,)+) {
-            fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>) {
-                $(self.$index.flatten(tensors, data);)+
-            }
-            fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self {
-                ($(self.$index.rebuild(tensors),)+)
-            }
-        }
-    )*};
-}
-
-tuples! {
-    (A 0);
-    (A 0, B 1);
-    (A 0, B 1, C 2);
-    (A 0, B 1, C 2, D 3);
-    (A 0, B 1, C 2, D 3, E 4);
-    (A 0, B 1, C 2, D 3, E 4, F 5);
-    (A 0, B 1, C 2, D 3, E 4, F 5, G 6);
-    (A 0, B 1, C 2, D 3, E 4, F 5, G 6, H 7);
-}
-
-/// What two runs of a body must share to record the same thing.
-#[doc(hidden)]
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct TraceKey {
-    block: &'static str,
-    pattern: String,
-    arguments: TypeId,
-    types: Vec<(TensorType, Vec<AxisName>)>,
-    data: Vec<u8>,
-}
+use crate::argument::TraceArg;
+use crate::scope::Scope;
+use crate::tracer::{self, Body, Place, Raw, TraceKey};
+use crate::{Axis, Dim, TraceErrorKind};
 
 /// Runs a block's function: in place, or, if the block is an element of a `[Block; L]`, recorded once for each
 /// kind of element and called.
@@ -205,9 +26,12 @@ pub fn block<A: TraceArg, R: TraceArg>(
     let mut tensors = Vec::new();
     let mut data = Vec::new();
     arguments.flatten(&mut tensors, &mut data);
-    let in_place = !scope.element || !tracer::with(|t| t.admits(&tensors, place)).unwrap_or(false);
+    // The axes of an entry point's own arguments are known once the block has looked at them.
+    let in_place = !scope.element
+        || tensors.contains(&Raw::ARGUMENT)
+        || !tracer::with(|t| t.admits(&tensors, place)).unwrap_or(false);
     if in_place {
-        tracer::with(|t| t.push_path(scope.path.clone()));
+        tracer::with(|t| t.push_path(scope.path().clone()));
         let returned = body(arguments);
         tracer::with(|t| t.pop_path());
         return returned;
@@ -230,7 +54,7 @@ pub fn block<A: TraceArg, R: TraceArg>(
                 tracer::with(|t| {
                     if again.is_some_and(|again| again != *t.function(recorded.function)) {
                         let kind =
-                            TraceErrorKind::Unequal { block: name.into(), prefix: scope.path.to_string() };
+                            TraceErrorKind::Unequal { block: name.into(), prefix: scope.path().to_string() };
                         t.fail(kind, place);
                     }
                 });
@@ -263,10 +87,10 @@ pub fn block<A: TraceArg, R: TraceArg>(
         let axes: Vec<Vec<Axis>> = callee
             .outputs
             .iter()
-            .map(|output| callee.node(output.node).axes.iter().map(borrowed).collect())
+            .map(|output| callee.node(output.node).axes.iter().map(Axis::named).collect())
             .collect();
-        let kind = NodeKind::Call { function: recorded.function, prefix: t.relative(&scope.path) };
-        t.push_path(scope.path.clone());
+        let kind = NodeKind::Call { function: recorded.function, prefix: t.relative(scope.path()) };
+        t.push_path(scope.path().clone());
         let call = t.node(kind, types.clone(), &tensors, &[], place);
         let result = |(index, (ty, axes)): (usize, (TensorType, Vec<Axis>))| {
             t.node(NodeKind::Result { index }, vec![ty], &[call], &axes, place)
@@ -282,11 +106,10 @@ pub fn block<A: TraceArg, R: TraceArg>(
     }
 }
 
-fn borrowed(name: &AxisName) -> Axis {
-    match name {
-        AxisName::Borrowed(name) => Axis(name),
-        AxisName::Owned(_) => Axis("?"),
-    }
+/// Results that nobody gave names.
+pub(crate) fn numbered(results: Vec<Raw>) -> Vec<(String, Role, Raw)> {
+    let named = |(i, raw)| (format!("result{i}"), Role::Plain, raw);
+    results.into_iter().enumerate().map(named).collect()
 }
 
 /// Runs `body` in a function of its own. The function is `None` after an error.
@@ -300,12 +123,12 @@ fn record<A: TraceArg, R: TraceArg>(
     place: Place,
 ) -> (Option<Function>, R) {
     let inputs = tracer::with(|t| {
-        t.open_function(name, pattern, Some((scope.path.clone(), pattern.into())));
-        t.push_path(scope.path.clone());
+        t.open_function(name, pattern, Some((scope.path().clone(), pattern.into())));
+        t.push_path(scope.path().clone());
         let input = |(index, (ty, axes)): (usize, &(TensorType, Vec<AxisName>))| {
-            let axes: Vec<Axis> = axes.iter().map(borrowed).collect();
-            let kind = NodeKind::Input { index, name: format!("argument{index}") };
-            t.node(kind, vec![ty.clone()], &[], &axes, place)
+            let dims = axes.iter().zip(&ty.shape);
+            let dims: Vec<Dim> = dims.map(|(name, &extent)| Axis::named(name).of(extent)).collect();
+            t.input(format!("argument{index}"), Role::Plain, ty.element, &dims, place)
         };
         key.types.iter().enumerate().map(input).collect::<Vec<Raw>>()
     });
@@ -314,65 +137,7 @@ fn record<A: TraceArg, R: TraceArg>(
     returned.flatten(&mut outputs, &mut Vec::new());
     let function = tracer::with(|t| {
         t.pop_path();
-        let named = outputs.into_iter().enumerate().map(|(i, raw)| (format!("result{i}"), raw)).collect();
-        t.close_function(named, place)
+        t.close_function(numbered(outputs), place)
     });
     (function.flatten(), returned)
-}
-
-/// Checks arguments and results against the declared axes.
-#[doc(hidden)]
-pub struct Signature<'a> {
-    function: &'static str,
-    dims: &'a Dims,
-    free: Vec<Dim>,
-}
-
-impl<'a> Signature<'a> {
-    pub fn new(function: &'static str, dims: &'a Dims) -> Self {
-        Self { function, dims, free: Vec::new() }
-    }
-
-    /// Checks the argument `name`.
-    #[track_caller]
-    pub fn tensor<T: Element>(&mut self, name: &str, tensor: Tensor<T>, axes: &[Axis]) {
-        self.check(format!("argument `{name}`"), tensor, axes, Location::caller());
-    }
-
-    /// Checks a result and returns it.
-    #[track_caller]
-    pub fn result<T: Element>(&mut self, tensor: Tensor<T>, axes: &[Axis]) -> Tensor<T> {
-        self.check("the result".into(), tensor, axes, Location::caller())
-    }
-
-    fn check<T: Element>(
-        &mut self,
-        what: String,
-        tensor: Tensor<T>,
-        axes: &[Axis],
-        place: Place,
-    ) -> Tensor<T> {
-        tensor.apply(place, |t, raw, found| {
-            let extent = |axis: &Axis| {
-                self.dims.0.iter().chain(&self.free).find(|d| d.axis == *axis).map(|d| d.extent)
-            };
-            let known: Vec<Option<usize>> = axes.iter().map(extent).collect();
-            let agrees = found.dims.len() == axes.len()
-                && found.dims.iter().zip(axes.iter().zip(&known)).all(|(dim, (axis, extent))| {
-                    dim.axis == *axis && extent.is_none_or(|extent| extent == dim.extent)
-                });
-            if agrees {
-                let new =
-                    found.dims.iter().zip(&known).filter(|(_, known)| known.is_none()).map(|(dim, _)| *dim);
-                self.free.extend(new.collect::<Vec<_>>());
-                return raw;
-            }
-            let declared = axes.iter().zip(known).map(|(axis, extent)| match extent {
-                Some(extent) => format!("{axis}={extent}"),
-                None => axis.to_string(),
-            });
-            let declared = format!("`[{}]`", declared.collect::<Vec<_>>().join(", "));
-            t.fail(TraceErrorKind::Signature { function: self.function.into(), what, declared, found }, place)
-        })
-    }
 }

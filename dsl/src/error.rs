@@ -55,6 +55,12 @@ pub struct TraceError {
     pub provenance: Provenance,
 }
 
+impl From<BuildError> for TraceError {
+    fn from(error: BuildError) -> Self {
+        Self { kind: Box::new(error.into()), provenance: Provenance::new("", "", 0) }
+    }
+}
+
 /// An element type and named extents, as messages show it: `bf16[B=1, S=3, D=8]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedType {
@@ -187,9 +193,50 @@ pub enum TraceErrorKind {
         /// The element's path.
         prefix: String,
     },
+    /// An argument of an entry point that the recorded closure uses itself.
+    #[error(
+        "an argument of the entry point is used before a declared function takes it, so its axes are not known; call \
+         the function first, or record with `entry_with`"
+    )]
+    Unnamed,
+    /// An axis of an entry point's argument that has no extent, or two.
+    #[error("`{function}`: argument `{argument}` has the axis `{axis}`, {}", size(.axis, .known, .sized))]
+    Size {
+        /// Block and function.
+        function: String,
+        /// The argument.
+        argument: String,
+        /// The axis.
+        axis: Axis,
+        /// Its extent elsewhere.
+        known: Option<usize>,
+        /// What the recording says.
+        sized: Option<usize>,
+    },
+    /// A size of a recording that no argument has.
+    #[error("the entry point `{name}` is recorded with a size for the axis `{axis}`, which no argument has")]
+    UnusedSize {
+        /// The entry point.
+        name: String,
+        /// The axis.
+        axis: Axis,
+    },
+    /// Two entry points of one name.
+    #[error("the entry point `{name}` is recorded twice")]
+    EntryTwice {
+        /// The name.
+        name: String,
+    },
     /// The configuration is refused.
     #[error(transparent)]
     Build(#[from] BuildError),
+}
+
+fn size(axis: &Axis, known: &Option<usize>, sized: &Option<usize>) -> String {
+    match (known, sized) {
+        (Some(known), Some(sized)) => format!("which is {known}, but {sized} in the sizes of the recording"),
+        _ => format!("whose extent neither `dims` nor the recording gives; add `(\"{axis}\", …)` to its sizes"),
+    }
 }
 
 fn list(axes: &[Axis]) -> String {

@@ -3,25 +3,31 @@
 //! A `forward` body runs once, on handles instead of numbers; what it does is recorded as a
 //! [`trace::Trace`]. No weight is read.
 
+mod argument;
 mod axis;
 mod block;
+mod causal;
+mod check;
 mod element;
-mod entry;
 mod error;
 mod leaves;
 pub mod nn;
+mod record;
+mod scope;
 mod tensor;
 mod tracer;
 
+pub use argument::TraceArg;
 pub use axis::{Axis, Dim};
-pub use block::{Project, Scope, TraceArg};
+pub use causal::{CausalLm, EntryPoint, LayerState, Wanted};
 pub use element::{Bf16, Bool, Element, F16, F32, Float, I8, I32};
-pub use entry::{CacheLayer, CausalLm, EntryPoint, Traced, Wanted, trace_entry_points};
 pub use error::{BuildError, NamedType, TraceError, TraceErrorKind};
 pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
 pub use macros::{TraceArg, model};
-pub use nn::{Attend, Kv, KvCache, Mask, Position, attend, dot, softmax};
+pub use nn::{Attend, Cache, Kv, Mask, Position, Recurrent, attend, dot, softmax};
 pub use ops::ops::{MaskTerm, WeightStyle};
+pub use record::{Entry, EntryArgument, EntryFunction, Recording, Traced};
+pub use scope::{Project, Scope};
 pub use tensor::Tensor;
 pub use tracer::trace;
 
@@ -29,6 +35,7 @@ pub use tracer::trace;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::axis::{Dims, divide};
-    pub use crate::block::{Signature, TraceKey, block};
-    pub use crate::tensor::Raw;
+    pub use crate::block::block;
+    pub use crate::check::{Declared, SignatureCheck};
+    pub use crate::tracer::Raw;
 }

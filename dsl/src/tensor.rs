@@ -11,21 +11,9 @@ use ops::ops::{
 use ops::{Literal, TensorType};
 
 use crate::element::{Bool, Element, Float, I32};
+pub(crate) use crate::tracer::{Place, Raw};
 use crate::tracer::{self, Tracer};
 use crate::{Axis, Dim, NamedType, TraceErrorKind};
-
-/// Node, function and trace of a tensor.
-#[doc(hidden)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Raw {
-    pub(crate) node: u32,
-    pub(crate) function: u32,
-    pub(crate) trace: u32,
-}
-
-impl Raw {
-    pub(crate) const POISON: Self = Self { node: u32::MAX, function: u32::MAX, trace: u32::MAX };
-}
 
 /// A tensor of a trace that is being recorded: a small handle, free to copy. Its axes have names.
 ///
@@ -51,9 +39,6 @@ impl<T: Element> std::fmt::Debug for Tensor<T> {
         write!(f, "Tensor<{}>(%{})", T::TYPE, self.raw.node)
     }
 }
-
-/// Where the code that called an operator or a method stands.
-pub(crate) type Place = &'static Location<'static>;
 
 pub(crate) fn axes(dims: &[Dim]) -> Vec<Axis> {
     dims.iter().map(|d| d.axis).collect()
@@ -113,7 +98,7 @@ impl<T: Element> Tensor<T> {
     }
 
     /// [`Tensor::apply`] at the position of `axis`, which must be one of this tensor's.
-    fn apply_axis<U: Element>(
+    pub(crate) fn apply_axis<U: Element>(
         self,
         place: Place,
         op: &'static str,
@@ -244,19 +229,6 @@ impl<T: Element> Tensor<T> {
                 let op = Narrow { axis: position, start: start - length, length };
                 t.op(None, op, &[raw], &axes(&ty.dims), place)
             })
-        })
-    }
-
-    /// The element at `index` (known at run time) of an axis, which vanishes.
-    #[track_caller]
-    pub fn at(self, axis: Axis, index: Tensor<I32>) -> Self {
-        let place = Location::caller();
-        self.apply_axis(place, "at", axis, |t, raw, ty, position| {
-            let slice = DynamicSlice { axis: position, length: 1 };
-            let one = t.op(None, slice, &[raw, index.raw], &axes(&ty.dims), place);
-            let mut dims = ty.dims;
-            dims.remove(position);
-            t.op(None, Reshape { shape: extents(&dims) }, &[one], &axes(&dims), place)
         })
     }
 

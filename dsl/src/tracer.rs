@@ -1,6 +1,6 @@
 //! The open trace of this thread.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::Location;
@@ -8,12 +8,41 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ops::{Op, TensorType};
-use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, Trace};
+use ops::{ElementType, Op, TensorType};
+use trace::{
+    AxisName, Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, Role, Trace,
+};
 
-use crate::block::TraceKey;
-use crate::tensor::{Place, Raw};
 use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
+
+/// Where the code that called an operator or a method stands.
+pub(crate) type Place = &'static Location<'static>;
+
+/// Node, function and trace of a tensor.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Raw {
+    pub(crate) node: u32,
+    pub(crate) function: u32,
+    pub(crate) trace: u32,
+}
+
+impl Raw {
+    pub(crate) const POISON: Self = Self { node: u32::MAX, function: u32::MAX, trace: u32::MAX };
+
+    /// The argument of an entry point whose name and axes are not known before a declared function takes it.
+    pub(crate) const ARGUMENT: Self = Self { node: u32::MAX - 1, function: u32::MAX, trace: u32::MAX };
+}
+
+/// What two runs of a body must share to record the same thing.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct TraceKey {
+    pub block: &'static str,
+    pub pattern: String,
+    pub arguments: TypeId,
+    pub types: Vec<(TensorType, Vec<AxisName>)>,
+    pub data: Vec<u8>,
+}
 
 thread_local! {
     static OPEN: RefCell<Option<Tracer>> = const { RefCell::new(None) };
@@ -37,12 +66,15 @@ pub(crate) struct Tracer {
     shared_paths: HashMap<Rc<str>, Arc<str>>,
     next_function: u32,
     body_runs: usize,
+    /// The extents that the recording of an entry point gives to axes, and whether one asked for it.
+    sizes: Vec<(Dim, bool)>,
 }
 
 struct Open {
     number: u32,
     function: Function,
     parameters: HashMap<String, NodeId>,
+    inputs: usize,
     /// The path of the element that is run, and what stands for it in the body: `model.layers.0`, `model.layers.*`.
     element: Option<(Rc<str>, Rc<str>)>,
 }
@@ -69,50 +101,13 @@ impl Drop for Guard {
     }
 }
 
-/// Records what `record` does with the tracer open. Returns the trace and how many bodies of repeated blocks ran.
+/// Records what `record` does with the tracer open.
 ///
 /// # Errors
 /// The first error of any tensor operation, with its place.
-pub fn trace(record: impl FnOnce()) -> Result<(Trace, usize), TraceError> {
-    trace_fallible(|| {
-        record();
-        Ok(())
-    })
-}
-
-/// [`trace`] for a `record` that may itself find the configuration wrong.
-pub(crate) fn trace_fallible(
-    record: impl FnOnce() -> Result<(), TraceErrorKind>,
-) -> Result<(Trace, usize), TraceError> {
-    let here = || Provenance::new("", "", 0);
-    if OPEN.with_borrow(|open| open.is_some()) {
-        return Err(TraceError { kind: Box::new(TraceErrorKind::Nested), provenance: here() });
-    }
-    let id = TRACES.fetch_add(1, Ordering::Relaxed);
-    OPEN.set(Some(Tracer {
-        id,
-        trace: Trace::default(),
-        open: Vec::new(),
-        paths: Vec::new(),
-        error: None,
-        bodies: HashMap::new(),
-        files: HashMap::new(),
-        shared_paths: HashMap::new(),
-        next_function: 0,
-        body_runs: 0,
-    }));
-    let guard = Guard;
-    let recorded = record();
-    let tracer = OPEN.take();
-    drop(guard);
-    recorded.map_err(|kind| TraceError { kind: Box::new(kind), provenance: here() })?;
-    let Some(tracer) = tracer else {
-        return Err(TraceError { kind: Box::new(TraceErrorKind::Closed), provenance: here() });
-    };
-    match tracer.error {
-        Some(error) => Err(error),
-        None => Ok((tracer.trace, tracer.body_runs)),
-    }
+pub fn trace(record: impl FnOnce()) -> Result<Trace, TraceError> {
+    let (tracer, ()) = Tracer::default().run(record)?;
+    Ok(tracer.trace)
 }
 
 /// A file as it is named everywhere: from its crate's folder on, so that it is the same on every machine.
@@ -126,17 +121,101 @@ fn crate_relative(file: &str) -> String {
     }
 }
 
+impl Default for Tracer {
+    fn default() -> Self {
+        Self {
+            id: TRACES.fetch_add(1, Ordering::Relaxed),
+            trace: Trace::default(),
+            open: Vec::new(),
+            paths: Vec::new(),
+            error: None,
+            bodies: HashMap::new(),
+            files: HashMap::new(),
+            shared_paths: HashMap::new(),
+            next_function: 0,
+            body_runs: 0,
+            sizes: Vec::new(),
+        }
+    }
+}
+
 impl Tracer {
+    /// Goes on recording what `record` does.
+    ///
+    /// # Errors
+    /// The first error of any tensor operation, with its place.
+    pub(crate) fn run<R>(self, record: impl FnOnce() -> R) -> Result<(Self, R), TraceError> {
+        let here = || Provenance::new("", "", 0);
+        if OPEN.with_borrow(|open| open.is_some()) {
+            return Err(TraceError { kind: Box::new(TraceErrorKind::Nested), provenance: here() });
+        }
+        OPEN.set(Some(self));
+        let guard = Guard;
+        let recorded = record();
+        let tracer = OPEN.take();
+        drop(guard);
+        match tracer {
+            None => Err(TraceError { kind: Box::new(TraceErrorKind::Closed), provenance: here() }),
+            Some(Self { error: Some(error), .. }) => Err(error),
+            Some(tracer) => Ok((tracer, recorded)),
+        }
+    }
+
+    /// What was recorded, and how many bodies of repeated blocks ran.
+    pub(crate) fn recorded(self) -> (Trace, usize) {
+        (self.trace, self.body_runs)
+    }
+
+    /// Sets the extents that the recording gives to axes; returns those of before that nothing asked for.
+    pub(crate) fn set_sizes(&mut self, sizes: &[Dim]) -> Vec<Dim> {
+        let sizes = sizes.iter().map(|dim| (*dim, false)).collect();
+        let before = std::mem::replace(&mut self.sizes, sizes);
+        before.into_iter().filter(|(_, asked)| !asked).map(|(dim, _)| dim).collect()
+    }
+
+    /// The extent that the recording gives to an axis.
+    pub(crate) fn size(&mut self, axis: Axis) -> Option<usize> {
+        let (dim, asked) = self.sizes.iter_mut().find(|(dim, _)| dim.axis == axis)?;
+        *asked = true;
+        Some(dim.extent)
+    }
+
+    /// The axes that the recording sizes and nothing asked for yet.
+    pub(crate) fn unasked(&self) -> Vec<Axis> {
+        self.sizes.iter().filter(|(_, asked)| !asked).map(|(dim, _)| dim.axis).collect()
+    }
+
+    /// Appends the next argument of the innermost function.
+    pub(crate) fn input(
+        &mut self,
+        name: String,
+        role: Role,
+        element: ElementType,
+        dims: &[Dim],
+        place: Place,
+    ) -> Raw {
+        let Some(open) = self.open.last_mut() else { return self.fail(TraceErrorKind::Closed, place) };
+        let kind = NodeKind::Input { index: open.inputs, name, role };
+        open.inputs += 1;
+        let ty = TensorType::new(element, dims.iter().map(|d| d.extent).collect::<Vec<_>>());
+        let axes: Vec<Axis> = dims.iter().map(|d| d.axis).collect();
+        self.node(kind, vec![ty], &[], &axes, place)
+    }
+
     pub(crate) fn open_function(&mut self, name: String, prefix: &str, element: Option<(Rc<str>, Rc<str>)>) {
         let number = self.next_function;
         self.next_function += 1;
         let function = Function::new(name, prefix);
-        self.open.push(Open { number, function, parameters: HashMap::new(), element });
+        self.open.push(Open { number, function, parameters: HashMap::new(), inputs: 0, element });
     }
 
     /// Closes the innermost function. `None` if an error makes it void.
-    pub(crate) fn close_function(&mut self, outputs: Vec<(String, Raw)>, place: Place) -> Option<Function> {
-        let handles: Vec<Raw> = outputs.iter().map(|(_, raw)| *raw).collect();
+    pub(crate) fn close_function(
+        &mut self,
+        outputs: Vec<(String, Role, Raw)>,
+        place: Place,
+    ) -> Option<Function> {
+        let handles: Vec<Raw> = outputs.iter().map(|(.., raw)| *raw).collect();
         let admitted = self.admits(&handles, place);
         let mut open = self.open.pop()?;
         if !admitted {
@@ -144,7 +223,7 @@ impl Tracer {
         }
         open.function.outputs = outputs
             .into_iter()
-            .map(|(name, raw)| Output { name, node: NodeId::new(raw.node as usize) })
+            .map(|(name, role, raw)| Output { name, role, node: NodeId::new(raw.node as usize) })
             .collect();
         Some(open.function)
     }
@@ -162,13 +241,13 @@ impl Tracer {
         self.trace.function(id)
     }
 
+    pub(crate) fn has_function(&self, name: &str) -> bool {
+        self.trace.functions.iter().any(|f| f.name == name) || self.open.iter().any(|o| o.function.name == name)
+    }
+
     pub(crate) fn unique_name(&self, stem: &str) -> String {
-        let taken = |name: &str| {
-            self.trace.functions.iter().any(|f| f.name == name)
-                || self.open.iter().any(|o| o.function.name == name)
-        };
         let numbered = (1usize..).map(|n| if n == 1 { stem.to_owned() } else { format!("{stem}_{n}") });
-        numbered.into_iter().find(|name| !taken(name)).unwrap_or_default()
+        numbered.into_iter().find(|name| !self.has_function(name)).unwrap_or_default()
     }
 
     pub(crate) fn body(&self, key: &TraceKey) -> Option<Body> {
@@ -206,7 +285,7 @@ impl Tracer {
         }
     }
 
-    fn provenance(&mut self, path: Option<&Rc<str>>, location: &'static Location<'static>) -> Provenance {
+    fn provenance(&mut self, path: Option<&Rc<str>>, location: Place) -> Provenance {
         let path = path.or_else(|| self.paths.last()).cloned().unwrap_or_else(|| "".into());
         let element = self.open.last().map(|open| open.number).unwrap_or_default();
         let key: Rc<str> = format!("{element}:{path}").into();
@@ -227,7 +306,7 @@ impl Tracer {
     pub(crate) fn fail(
         &mut self,
         kind: impl Into<TraceErrorKind>,
-        location: &'static Location<'static>,
+        location: Place,
     ) -> Raw {
         if self.error.is_none() {
             let provenance = self.provenance(None, location);
@@ -237,8 +316,12 @@ impl Tracer {
     }
 
     /// Whether all handles mean something in the innermost open function; fails if one is a stranger.
-    pub(crate) fn admits(&mut self, operands: &[Raw], location: &'static Location<'static>) -> bool {
+    pub(crate) fn admits(&mut self, operands: &[Raw], location: Place) -> bool {
         if self.failed() {
+            return false;
+        }
+        if operands.contains(&Raw::ARGUMENT) {
+            self.fail(TraceErrorKind::Unnamed, location);
             return false;
         }
         // Without an error here, the handle was poisoned where no trace was open.
@@ -258,7 +341,7 @@ impl Tracer {
         &mut self,
         path: Option<&Rc<str>>,
         operands: &[Raw],
-        location: &'static Location<'static>,
+        location: Place,
         push: impl FnOnce(&mut Builder<'_>, &[NodeId]) -> Result<NodeId, TraceErrorKind>,
     ) -> Raw {
         if !self.admits(operands, location) {
@@ -282,7 +365,7 @@ impl Tracer {
         op: impl Into<Op>,
         operands: &[Raw],
         axes: &[Axis],
-        location: &'static Location<'static>,
+        location: Place,
     ) -> Raw {
         let raw = self.append(path, operands, location, |b, operands| Ok(b.op(op, operands)?));
         self.name_axes(raw, axes);
@@ -294,7 +377,7 @@ impl Tracer {
         &mut self,
         operands: &[Raw],
         axes: &[Axis],
-        location: &'static Location<'static>,
+        location: Place,
         function: impl FnOnce(&mut Builder<'_>, &[NodeId]) -> Result<NodeId, ops::InferError>,
     ) -> Raw {
         let raw = self.append(None, operands, location, |b, operands| Ok(function(b, operands)?));
@@ -309,7 +392,7 @@ impl Tracer {
         types: Vec<TensorType>,
         operands: &[Raw],
         axes: &[Axis],
-        location: &'static Location<'static>,
+        location: Place,
     ) -> Raw {
         let raw = self.append(None, operands, location, |b, operands| Ok(b.push(kind, types, operands)));
         self.name_axes(raw, axes);
@@ -332,7 +415,7 @@ impl Tracer {
         key: &str,
         ty: TensorType,
         axes: &[Axis],
-        location: &'static Location<'static>,
+        location: Place,
     ) -> Raw {
         let key = self.relative(key);
         if let Some(open) = self.open.last()
@@ -354,18 +437,14 @@ impl Tracer {
     }
 
     /// The type with named axes; `None` for a poisoned handle or a stranger.
-    pub(crate) fn named_type(&mut self, raw: Raw, location: &'static Location<'static>) -> Option<NamedType> {
+    pub(crate) fn named_type(&mut self, raw: Raw, location: Place) -> Option<NamedType> {
         if !self.admits(&[raw], location) {
             return None;
         }
         let node = self.open.last()?.function.node(NodeId::new(raw.node as usize));
         let ty = node.types.first()?;
-        // The names come from constants of the program, but the trace owns its text.
-        let axes = node.axes.iter().map(|name| match name {
-            std::borrow::Cow::Borrowed(name) => Axis(name),
-            std::borrow::Cow::Owned(_) => Axis("?"),
-        });
-        let dims = axes.zip(&ty.shape).map(|(axis, &extent)| Dim { axis, extent }).collect();
+        let dims = node.axes.iter().zip(&ty.shape);
+        let dims = dims.map(|(name, &extent)| Dim { axis: Axis::named(name), extent }).collect();
         Some(NamedType { element: ty.element, dims })
     }
 

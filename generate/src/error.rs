@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use trace::Role;
 
 /// An error of the tokenizer, the chat template, the sampler or the network.
 #[derive(Debug, thiserror::Error)]
@@ -116,15 +117,11 @@ pub enum Error {
         /// The bad logit.
         found: f32,
     },
-    /// Another number of sequences than the program takes.
-    #[error(
-        "{found} sequences for a program that takes {batch} at once; build the program for a batch of {found}"
-    )]
-    Batch {
+    /// A text that joins a batch without a free row.
+    #[error("all {rows} rows of the batch are taken; wait until a text ends, or build the program for more")]
+    Full {
         /// How many there are.
-        found: usize,
-        /// How many the program takes.
-        batch: usize,
+        rows: usize,
     },
     /// A prompt without tokens.
     #[error("the prompt has no tokens, expected at least one")]
@@ -153,10 +150,19 @@ pub enum Error {
     #[error("entry point `{name}` {why}")]
     EntryPoint {
         /// The entry point.
-        name: &'static str,
+        name: String,
         /// What is wrong with it.
         why: String,
     },
+    /// A program without an entry point that this crate could call.
+    #[error("the program has no entry point {}", for_what(.role))]
+    NoEntryPoint {
+        /// What such an entry point takes, or gives for a single token.
+        role: Role,
+    },
+    /// The evaluator refuses an entry point.
+    #[error(transparent)]
+    Evaluate(#[from] trace::EvaluateError),
     /// The program failed.
     #[error(transparent)]
     Runtime(#[from] runtime::Error),
@@ -170,6 +176,13 @@ pub enum Error {
         /// The number of logits.
         count: usize,
     },
+}
+
+fn for_what(role: &Role) -> String {
+    match role {
+        Role::Tokens => "that takes an argument with the role `tokens`".into(),
+        role => format!("that takes a single token and gives a result with the role `{role}`"),
+    }
 }
 
 /// Reads a JSON file; `None` when there is none.

@@ -4,7 +4,10 @@
 
 mod batch;
 mod error;
+mod executor;
+mod generation;
 mod network;
+mod rows;
 mod sample;
 mod session;
 mod stop;
@@ -13,9 +16,11 @@ mod text;
 
 pub use batch::Batch;
 pub use error::Error;
+pub use executor::{Argument, Evaluator, Executor, Iree};
+pub use generation::{Finish, GenerateOptions, Generated, check_tokens};
 pub use network::Network;
 pub use sample::{Sampler, Sampling};
-pub use session::{Finish, GenerateOptions, Generated, Session, check_tokens};
+pub use session::Session;
 pub use stop::{Pushed, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate};
 pub use text::{Stream, Tokenizer};

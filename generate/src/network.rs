@@ -1,94 +1,142 @@
-//! A loaded program seen as a network: which entry points it has, what they take, and how they are called.
+//! A program seen as a network: which entry points it has, and what their arguments and results are.
 
-use lower::Signature;
 use ops::{ElementType, TensorType};
-use runtime::{Argument, Buffer, Function, Program, Runtime, Value};
+use runtime::{Program, Runtime};
+use trace::{Argument as Typed, Part, Role, Signature};
 
-use crate::Error;
+use crate::executor::{Argument, Executor, Iree};
+use crate::{Error, check_tokens};
 
-/// A program with the entry points `prefill` and `decode`, and `score` if it has one.
-pub struct Network {
-    pub(crate) runtime: Runtime,
-    pub(crate) prefill: Function,
-    pub(crate) decode: Function,
-    pub(crate) score: Option<Function>,
-    /// Sequences at once.
-    pub(crate) batch: usize,
-    /// Tokens of a sequence that one `prefill` takes.
-    pub(crate) chunk: usize,
-    /// Whether a layer keeps fewer positions than the context, and so has forgotten the first ones.
-    pub(crate) forgets: bool,
+/// A program that predicts the next token. Everything in it is known by its role.
+pub struct Network<E: Executor = Iree> {
+    pub(crate) executor: E,
+    /// Those that choose a token, by the number of tokens that they take.
+    steps: Vec<EntryPoint>,
+    /// That with the logits after each token, if there is one.
+    scorer: Option<EntryPoint>,
+    batch: usize,
     context: usize,
     vocabulary: usize,
-    /// The state: keys and values of each layer.
-    state: Vec<TensorType>,
+    /// What layers remember.
+    state: Vec<Slot>,
 }
 
-/// Arguments before the state: tokens, start, count; in a batch of several, pad.
-fn before_state(batch: usize) -> usize {
-    if batch > 1 { 4 } else { 3 }
+/// A tensor of a layer's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Slot {
+    layer: usize,
+    part: Part,
+    ty: TensorType,
+}
+
+/// An entry point, and the place of what has a role.
+#[derive(Clone, Debug)]
+pub(crate) struct EntryPoint {
+    name: String,
+    /// New tokens of each row.
+    pub chunk: usize,
+    arguments: Vec<Bound>,
+    logits: usize,
+    token: Option<usize>,
+    /// Of each tensor of the state, in the network's order: which result it becomes.
+    state: Vec<usize>,
+    results: usize,
+}
+
+/// What an argument gets.
+#[derive(Clone, Debug)]
+enum Bound {
+    Tokens(TensorType),
+    /// A number of the host, or one for each row.
+    Start(Option<TensorType>),
+    Count(Option<TensorType>),
+    State(usize),
+}
+
+/// New tokens of a row, and where they stand.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Feed<'a> {
+    pub tokens: &'a [u32],
+    pub start: usize,
+}
+
+/// What a call gives beside the state.
+pub(crate) struct Answered<B> {
+    pub logits: B,
+    pub token: Option<B>,
 }
 
 impl Network {
-    /// The network in `program`, whose entry points have these signatures, for sequences of `context` tokens.
+    /// The network in a compiled program, whose entry points have these signatures.
     ///
     /// # Errors
-    /// If an entry point is missing or is not called as `dsl::trace_entry_points` declares it.
-    pub fn new(
-        runtime: &Runtime,
-        program: &Program,
-        signatures: &[Signature],
-        context: usize,
-    ) -> Result<Self, Error> {
-        let find = |name: &'static str| signatures.iter().find(|s| s.name == name);
-        let signature =
-            |name: &'static str| find(name).ok_or(Error::EntryPoint { name, why: "is missing".into() });
-        let refuse = |name: &'static str, why: String| Error::EntryPoint { name, why };
-        let (prefill, decode) = (signature("prefill")?, signature("decode")?);
-        let batch =
-            prefill.arguments.first().and_then(|tokens| tokens.ty.shape.first()).copied().unwrap_or(1);
-        let state_of = |s: &Signature| -> Vec<TensorType> {
-            s.arguments.iter().skip(before_state(batch)).map(|a| a.ty.clone()).collect()
+    /// If an entry point lacks a role.
+    pub fn new(runtime: &Runtime, program: &Program, signatures: &[Signature]) -> Result<Self, Error> {
+        Self::on(Iree::new(runtime, program)?, signatures)
+    }
+}
+
+/// The one argument or result of a role.
+fn only<'a>(
+    entry: &Signature,
+    list: &'a [Typed],
+    role: &str,
+    is: impl Fn(Role) -> bool,
+) -> Result<(usize, &'a Typed), Error> {
+    let mut found = list.iter().enumerate().filter(|(_, one)| is(one.role));
+    let kind = if std::ptr::eq(list, entry.arguments.as_slice()) { "argument" } else { "result" };
+    match (found.next(), found.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => Err(refuse(entry, format!("has no {kind} with the role `{role}`"))),
+        (Some(_), Some(_)) => Err(refuse(entry, format!("has several {kind}s with the role `{role}`"))),
+    }
+}
+
+fn refuse(entry: &Signature, why: String) -> Error {
+    Error::EntryPoint { name: entry.name.clone(), why }
+}
+
+/// What layers remember, among arguments or results.
+fn slots(list: &[Typed]) -> Vec<(usize, Slot)> {
+    let slot = |(index, one): (usize, &Typed)| match one.role {
+        Role::State { layer, part } => Some((index, Slot { layer, part, ty: one.ty.clone() })),
+        _ => None,
+    };
+    list.iter().enumerate().filter_map(slot).collect()
+}
+
+impl<E: Executor> Network<E> {
+    /// The network whose entry points have these signatures, called by `executor`.
+    ///
+    /// # Errors
+    /// If an entry point lacks a role, or no entry point takes a single token.
+    pub fn on(executor: E, signatures: &[Signature]) -> Result<Self, Error> {
+        let called = |s: &&Signature| s.arguments.iter().any(|argument| argument.role == Role::Tokens);
+        let Some(first) = signatures.iter().find(called) else {
+            return Err(Error::NoEntryPoint { role: Role::Tokens });
         };
-        let state = state_of(prefill);
-        for (name, s) in [("prefill", Some(prefill)), ("decode", Some(decode)), ("score", find("score"))] {
-            let Some(s) = s else { continue };
-            let results = if name == "score" { 1 } else { 2 };
-            let kept: Vec<TensorType> = s.results.iter().skip(results).map(|r| r.ty.clone()).collect();
-            if state_of(s) != state || kept != state {
-                return Err(refuse(name, "does not take and return the same state as `prefill`".into()));
-            }
-            let integers = |ty: &TensorType, rank| {
-                ty.element == ElementType::I32 && ty.rank() == rank && (rank == 0 || ty.shape[0] == batch)
-            };
-            let ranks = [2, 0, 0, 1];
-            let given = s.arguments.iter().take(before_state(batch)).zip(ranks);
-            if s.arguments.len() < before_state(batch)
-                || !given.into_iter().all(|(a, rank)| integers(&a.ty, rank))
-            {
-                let pad = if batch > 1 { format!(", pad: i32[{batch}]") } else { String::new() };
-                let expected = format!("(tokens: i32[{batch},S], start: i32, count: i32{pad}, state…)");
-                return Err(refuse(name, format!("does not take {expected}")));
+        let state: Vec<Slot> = slots(&first.arguments).into_iter().map(|(_, slot)| slot).collect();
+        let tokens = only(first, &first.arguments, "tokens", |role| role == Role::Tokens)?.1;
+        let start = only(first, &first.arguments, "start", |role| matches!(role, Role::Start { .. }))?.1;
+        let Role::Start { context } = start.role else { unreachable!("found by this role") };
+        let logits = only(first, &first.results, "logits", |role| role == Role::Logits)?.1;
+        let sizes = (tokens.ty.shape.first().copied(), logits.ty.shape.last().copied());
+        let (Some(batch), Some(vocabulary)) = sizes else {
+            return Err(refuse(first, format!("takes `{tokens}` and gives `{logits}`, which have no axes")));
+        };
+        let (mut steps, mut scorer) = (Vec::new(), None);
+        for signature in signatures.iter().filter(called) {
+            let entry = EntryPoint::new(signature, &state, batch, context, vocabulary)?;
+            match entry.token {
+                Some(_) => steps.push(entry),
+                None => scorer = Some(entry),
             }
         }
-        let Some(&vocabulary) = prefill.results.first().and_then(|logits| logits.ty.shape.last()) else {
-            return Err(refuse("prefill", "has no logits".into()));
-        };
-        if let Some(slots) = state.iter().find(|ty| ty.rank() != 4) {
-            return Err(refuse("prefill", format!("has a state of type {slots}, expected `[B,K,N,E]`")));
+        steps.sort_by_key(|entry| entry.chunk);
+        match steps.first().is_some_and(|entry| entry.chunk == 1) {
+            true => Ok(Self { executor, steps, scorer, batch, context, vocabulary, state }),
+            false => Err(Error::NoEntryPoint { role: Role::Token }),
         }
-        Ok(Self {
-            runtime: runtime.clone(),
-            prefill: program.function("prefill")?,
-            decode: program.function("decode")?,
-            score: find("score").map(|_| program.function("score")).transpose()?,
-            batch,
-            chunk: prefill.arguments[0].ty.shape[1],
-            forgets: state.iter().any(|ty| ty.shape[2] < context),
-            context,
-            vocabulary,
-            state,
-        })
     }
 
     /// The longest sequence, prompt and answer together.
@@ -101,9 +149,9 @@ impl Network {
         self.vocabulary
     }
 
-    /// Tokens of a sequence that one prefill takes.
+    /// Tokens of a sequence that one call takes at most.
     pub fn chunk(&self) -> usize {
-        self.chunk
+        self.steps.last().map_or(1, |entry| entry.chunk)
     }
 
     /// Sequences that one call takes.
@@ -111,60 +159,152 @@ impl Network {
         self.batch
     }
 
-    /// Keys and values that nothing was written to.
-    pub(crate) fn empty_state(&self) -> Result<Vec<Buffer>, Error> {
-        self.state.iter().map(|ty| Ok(Buffer::zeros(&self.runtime, ty)?)).collect()
+    /// Whether `tokens` may follow `seen` others.
+    pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), Error> {
+        check_tokens(tokens, seen, self.context, self.vocabulary)
     }
 
-    /// Calls an entry point with the tokens of all sequences, one sequence after the other; the state moves in and
-    /// out. Returns the `results` before the state. After an error the state is gone.
+    /// The entry point that takes `tokens` new tokens of a row, or as many as one can.
+    pub(crate) fn step(&self, tokens: usize) -> &EntryPoint {
+        let fits = self.steps.iter().find(|entry| entry.chunk >= tokens);
+        fits.unwrap_or_else(|| &self.steps[self.steps.len() - 1])
+    }
+
+    /// The entry point that gives logits after each token.
+    pub(crate) fn scorer(&self) -> Result<&EntryPoint, Error> {
+        self.scorer
+            .as_ref()
+            .ok_or(Error::EntryPoint { name: "score".into(), why: "is missing in the program".into() })
+    }
+
+    /// Whether a row can go back to position `to` after positions below `written` were written.
+    pub(crate) fn rewinds(&self, written: usize, to: usize) -> bool {
+        self.state.iter().all(|slot| slot.part.kind.rewinds(written, to))
+    }
+
+    /// What layers remember of nothing.
+    pub(crate) fn empty(&self) -> Result<Vec<E::Buffer>, Error> {
+        self.state.iter().map(|slot| self.executor.zeros(&slot.ty)).collect()
+    }
+
+    /// Calls an entry point with new tokens of each row. The state moves in and out: after an error it is gone.
     pub(crate) fn call(
         &self,
-        function: &Function,
-        tokens: &[u32],
-        positions: Positions<'_>,
-        state: &mut Vec<Buffer>,
-        results: usize,
-    ) -> Result<Vec<Buffer>, Error> {
-        let integers = |shape: &[usize], values: &[u32]| {
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            Buffer::from_bytes(&self.runtime, &TensorType::new(ElementType::I32, shape), &bytes)
+        entry: &EntryPoint,
+        rows: &[Feed<'_>],
+        state: &mut Vec<E::Buffer>,
+    ) -> Result<Answered<E::Buffer>, Error> {
+        let bytes = |numbers: Vec<u32>| -> Vec<u8> { numbers.into_iter().flat_map(u32::to_le_bytes).collect() };
+        let of_rows = |ty: &Option<TensorType>, number: &dyn Fn(&Feed<'_>) -> usize| {
+            let numbers: Vec<u32> = rows.iter().map(|row| number(row) as u32).collect();
+            match ty {
+                None => Ok(Argument::Scalar(numbers[0] as i32)),
+                Some(ty) => self.executor.upload(ty, &bytes(numbers)).map(Argument::Buffer),
+            }
         };
-        let mut arguments = vec![
-            Argument::Buffer(integers(&[self.batch, tokens.len() / self.batch], tokens)?),
-            Argument::I32(positions.start as i32),
-            Argument::I32(positions.count as i32),
-        ];
-        if self.batch > 1 {
-            arguments.push(Argument::Buffer(integers(&[self.batch], positions.pad)?));
+        let mut held: Vec<Option<E::Buffer>> = state.drain(..).map(Some).collect();
+        let mut arguments = Vec::with_capacity(entry.arguments.len());
+        for bound in &entry.arguments {
+            arguments.push(match bound {
+                Bound::Tokens(ty) => {
+                    let padded = rows.iter().flat_map(|row| {
+                        let padding = std::iter::repeat_n(0, entry.chunk - row.tokens.len());
+                        row.tokens.iter().copied().chain(padding)
+                    });
+                    Argument::Buffer(self.executor.upload(ty, &bytes(padded.collect()))?)
+                }
+                Bound::Start(ty) => of_rows(ty, &|row| row.start)?,
+                Bound::Count(ty) => of_rows(ty, &|row| row.tokens.len())?,
+                Bound::State(slot) => match held[*slot].take() {
+                    Some(buffer) => Argument::Buffer(buffer),
+                    None => unreachable!("each part of the state is one argument"),
+                },
+            });
         }
-        arguments.extend(state.drain(..).map(Argument::Buffer));
-        let values = function.call(arguments)?;
-        let mut buffers: Vec<Buffer> = values.into_iter().filter_map(Value::buffer).collect();
-        *state = buffers.split_off(results.min(buffers.len()));
-        Ok(buffers)
+        let results = self.executor.call(&entry.name, arguments)?;
+        if results.len() != entry.results {
+            let why = format!("gives {} results, expected {}", results.len(), entry.results);
+            return Err(Error::EntryPoint { name: entry.name.clone(), why });
+        }
+        let mut results: Vec<Option<E::Buffer>> = results.into_iter().map(Some).collect();
+        let mut take = |index: usize| match results[index].take() {
+            Some(buffer) => buffer,
+            None => unreachable!("each result has one role"),
+        };
+        let answered = Answered { logits: take(entry.logits), token: entry.token.map(&mut take) };
+        state.extend(entry.state.iter().map(|&index| take(index)));
+        Ok(answered)
     }
 }
 
-/// Where the tokens of a call stand.
-#[derive(Clone, Copy)]
-pub(crate) struct Positions<'a> {
-    /// The slot of the first.
-    pub start: usize,
-    /// How many of each sequence are real.
-    pub count: usize,
-    /// In a batch: how many slots before each sequence's first token are empty.
-    pub pad: &'a [u32],
+impl EntryPoint {
+    fn new(
+        signature: &Signature,
+        state: &[Slot],
+        batch: usize,
+        context: usize,
+        vocabulary: usize,
+    ) -> Result<Self, Error> {
+        let Signature { name, arguments, results } = signature;
+        let (tokens, _) = only(signature, arguments, "tokens", |role| role == Role::Tokens)?;
+        only(signature, arguments, "start", |role| role == Role::Start { context })?;
+        only(signature, arguments, "count", |role| role == Role::Count)?;
+        let (logits, typed) = only(signature, results, "logits", |role| role == Role::Logits)?;
+        let token = results.iter().position(|result| result.role == Role::Token);
+        let i32s = |shape: &[usize]| TensorType::new(ElementType::I32, shape);
+        let expect = |argument: &Typed, expected: TensorType| match argument.ty == expected {
+            true => Ok(expected),
+            false => Err(refuse(signature, format!("takes `{argument}`, expected the type {expected}"))),
+        };
+        let chunk = arguments[tokens].ty.shape.get(1).copied().unwrap_or(1);
+        if typed.ty.element != ElementType::F32 || typed.ty.shape.last() != Some(&vocabulary) {
+            return Err(refuse(signature, format!("gives `{typed}`, expected `f32[…,{vocabulary}]`")));
+        }
+        let of_rows = |argument: &Typed| match argument.is_host_scalar() && batch == 1 {
+            true => Ok(None),
+            false => expect(argument, i32s(&[batch])).map(Some),
+        };
+        let kept = slots(results);
+        let place = |slot: &Slot| kept.iter().find(|(_, one)| one == slot).map(|(index, _)| *index);
+        let mut places = Vec::new();
+        for slot in state {
+            let Slot { layer, part, ty } = slot;
+            let missing = || refuse(signature, format!("does not return `{part}` of layer {layer}, {ty}"));
+            places.push(place(slot).ok_or_else(missing)?);
+        }
+        let mut bound = Vec::new();
+        for argument in arguments {
+            bound.push(match argument.role {
+                Role::Tokens => Bound::Tokens(expect(argument, i32s(&[batch, chunk]))?),
+                Role::Start { .. } => Bound::Start(of_rows(argument)?),
+                Role::Count => Bound::Count(of_rows(argument)?),
+                Role::State { layer, part } => {
+                    let slot = Slot { layer, part, ty: argument.ty.clone() };
+                    let index = state.iter().position(|one| *one == slot);
+                    let other = || refuse(signature, format!("takes `{argument}`, which other entry points do not"));
+                    Bound::State(index.ok_or_else(other)?)
+                }
+                Role::Plain | Role::Logits | Role::Token => {
+                    let why = format!("takes `{argument}`, whose role no session fills");
+                    return Err(refuse(signature, why));
+                }
+            });
+        }
+        let taken = bound.iter().filter(|bound| matches!(bound, Bound::State(_))).count();
+        if taken != state.len() {
+            return Err(refuse(signature, "does not take the state that other entry points do".into()));
+        }
+        let (name, results) = (name.clone(), results.len());
+        Ok(Self { name, chunk, arguments: bound, logits, token, state: places, results })
+    }
 }
 
 /// The numbers in a result.
-pub(crate) fn floats(buffer: &Buffer) -> Result<Vec<f32>, Error> {
-    let bytes = buffer.read()?;
-    Ok(bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect())
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect()
 }
 
 /// The tokens in a result.
-pub(crate) fn ids(buffer: &Buffer) -> Result<Vec<u32>, Error> {
-    let bytes = buffer.read()?;
-    Ok(bytes.as_chunks().0.iter().copied().map(u32::from_le_bytes).collect())
+pub(crate) fn ids(bytes: &[u8]) -> Vec<u32> {
+    bytes.as_chunks().0.iter().copied().map(u32::from_le_bytes).collect()
 }

@@ -40,7 +40,7 @@ fn expand_function(function: &Function) -> Result<Function, LowerError> {
         ids.push(converted);
     }
     let outputs = function.outputs.iter();
-    expanded.outputs = outputs.map(|o| Output { name: o.name.clone(), node: ids[o.node.index()] }).collect();
+    expanded.outputs = outputs.map(|o| Output { node: ids[o.node.index()], ..o.clone() }).collect();
     Ok(expanded)
 }
 

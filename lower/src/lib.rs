@@ -11,7 +11,7 @@ mod rope;
 mod sdpa;
 
 pub use expand::expand;
-pub use module::{Argument, Module, Signature, lower};
+pub use module::{Module, lower};
 
 /// Why a trace cannot be lowered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -4,45 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use ops::ops::ReduceKind;
-use ops::{ElementType, Literal, Operand, Spelling, Statements, TensorType};
-use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Trace, resolve_key};
+use ops::{Literal, Operand, Spelling, Statements, TensorType};
+use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
 
 use crate::LowerError;
 
 /// Constants above this size are globals, written once for all functions.
 const INLINE_BYTES: usize = 1024;
-
-/// An argument or result of an entry point.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Argument {
-    /// Its name.
-    pub name: String,
-    /// Its type. An `i32[]` argument is passed as a host scalar.
-    pub ty: TensorType,
-}
-
-impl Argument {
-    /// Whether the argument is an `i32` of the host: offsets are resolved there, a device tensor would be read
-    /// back at every call.
-    pub fn is_host_scalar(&self) -> bool {
-        host_scalar(&self.ty)
-    }
-}
-
-fn host_scalar(ty: &TensorType) -> bool {
-    ty.rank() == 0 && ty.element == ElementType::I32
-}
-
-/// How an entry point is called.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Signature {
-    /// The function's name.
-    pub name: String,
-    /// The arguments in order.
-    pub arguments: Vec<Argument>,
-    /// The results in order.
-    pub results: Vec<Argument>,
-}
 
 /// A program in StableHLO.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +54,7 @@ pub fn lower(trace: &Trace) -> Result<Module, LowerError> {
         let entry = trace.entries.iter().any(|id| id.0 as usize == index);
         bodies.push(writer.function(function, index, entry)?);
     }
-    let signatures = trace.entries.iter().map(|&id| signature(trace.function(id))).collect();
+    let signatures = trace.entries.iter().map(|&id| trace.function(id).signature()).collect();
     let mut text = String::from("module @tracewright {\n");
     for Parameter { key, ty, .. } in &parameters {
         let _ = writeln!(
@@ -105,16 +73,6 @@ pub fn lower(trace: &Trace) -> Result<Module, LowerError> {
     text.push_str("}\n");
     text_without_locs.push_str("}\n");
     Ok(Module { text, text_without_locs, signatures, parameters })
-}
-
-fn signature(function: &Function) -> Signature {
-    let inputs = function.inputs().into_iter();
-    let outputs = function.outputs.iter().zip(function.output_types());
-    Signature {
-        name: function.name.clone(),
-        arguments: inputs.map(|(name, ty)| Argument { name: name.into(), ty: ty.clone() }).collect(),
-        results: outputs.map(|(o, ty)| Argument { name: o.name.clone(), ty: ty.clone() }).collect(),
-    }
 }
 
 struct Writer<'a> {
@@ -171,8 +129,9 @@ impl Writer<'_> {
         // The name of each value; of a call, the name of its group of results.
         let mut names: Vec<String> = vec![String::new(); function.len()];
         let mut weight_names: HashMap<String, String> = HashMap::new();
-        for (i, (_, ty)) in function.inputs().into_iter().enumerate() {
-            let ty = if entry && host_scalar(ty) { "i32".into() } else { ty.mlir() };
+        let signature = function.signature();
+        for (i, argument) in signature.arguments.iter().enumerate() {
+            let ty = if entry && argument.is_host_scalar() { "i32".into() } else { argument.ty.mlir() };
             arguments.push(format!("%arg{i}: {ty}"));
         }
         if !entry {
@@ -189,7 +148,7 @@ impl Writer<'_> {
                 Fresh { statements: &mut statements, provenance: &node.provenance, next: &mut next };
             let operands: Vec<NodeId> = function.operands(id);
             names[id.index()] = match &node.kind {
-                NodeKind::Input { index, .. } if entry && host_scalar(node.ty()) => {
+                NodeKind::Input { index, .. } if entry && signature.arguments[*index].is_host_scalar() => {
                     fresh.statement(format!("tensor.from_elements %arg{index} : tensor<i32>"))
                 }
                 NodeKind::Input { index, .. } => format!("%arg{index}"),

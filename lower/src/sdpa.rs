@@ -61,11 +61,9 @@ fn visible(
 ) -> Result<Option<NodeId>, InferError> {
     let mut shape = scores[scores.len() - 2..].to_vec();
     let (queries, keys) = (shape[0], shape[1]);
-    let each = |b: &Builder<'_>, lengths: &NodeId| b.ty(*lengths).rank() == 1;
-    if terms.iter().any(|(term, operand)| {
-        matches!(term, MaskTerm::Padding | MaskTerm::Prefix)
-            && operand.is_some_and(|lengths| each(b, &lengths))
-    }) {
+    let lengths = terms.iter().filter(|(term, _)| matches!(term, MaskTerm::Padding | MaskTerm::Prefix));
+    let mut numbers = lengths.filter_map(|(_, lengths)| *lengths).chain(offset);
+    if numbers.any(|of_each| b.ty(of_each).rank() == 1) {
         shape.insert(0, scores[0]);
     }
     let axis = shape.len() - 2;

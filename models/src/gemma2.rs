@@ -2,7 +2,7 @@
 //! (`modeling_gemma2.py`). By what differs from Gemma 3: Llama's attention without norms of queries and keys, one
 //! rotary embedding, every other layer looks through a window, and scores are softly bounded too.
 
-use dsl::nn::{Attend, Kv, KvCache, Position, gelu_tanh};
+use dsl::nn::{Attend, Kv, Cache, Position, gelu_tanh};
 use dsl::{Float, Tensor, model};
 
 use crate::config::{ConfigError, Keys};
@@ -21,12 +21,11 @@ model! {
         model: Model,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-            let last = self.model(tokens, at, cache).at(S, at.count - 1);
-            soft_cap(self.lm_head(last), self.config.final_logit_softcapping).to()
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.model(tokens, at, cache)
         }
-        fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
-            soft_cap(self.lm_head(self.model(tokens, at, cache)), self.config.final_logit_softcapping).to()
+        fn head(x: T[.., D]) -> f32[.., V] {
+            soft_cap(self.lm_head(x), self.config.final_logit_softcapping).to()
         }
     }
 
@@ -36,7 +35,7 @@ model! {
         layers: [Layer; L],
         norm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> T[B, S, D] {
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = self.config.rope.frequencies(self.dim(E), cache.context);
             let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context)
                 .scaled(self.config.query_pre_attn_scalar.powf(-0.5))

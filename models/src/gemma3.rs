@@ -2,7 +2,7 @@
 //! what differs from Llama.
 
 use bake::Ignorable;
-use dsl::nn::{Attend, Kv, KvCache, Mask, Position, attend, gelu_tanh};
+use dsl::nn::{Attend, Kv, Cache, Mask, Position, attend, gelu_tanh};
 use dsl::{Float, Tensor, model};
 use ops::ElementType;
 
@@ -22,12 +22,11 @@ model! {
         model: Model,
         lm_head: Linear[D -> V] = tied(model.embed_tokens),
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-            let last = self.model(tokens, at, cache).at(S, at.count - 1);
-            soft_cap(self.lm_head(last), self.config.final_logit_softcapping).to()
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.model(tokens, at, cache)
         }
-        fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
-            soft_cap(self.lm_head(self.model(tokens, at, cache)), self.config.final_logit_softcapping).to()
+        fn head(x: T[.., D]) -> f32[.., V] {
+            soft_cap(self.lm_head(x), self.config.final_logit_softcapping).to()
         }
     }
 
@@ -37,7 +36,7 @@ model! {
         layers: [Layer; L],
         norm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> T[B, S, D] {
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let attention = |rope: &RopeParameters| {
                 let frequencies = rope.frequencies(self.dim(E), cache.context);
                 Attend::rotary(at, S, tokens.extent(S), &frequencies, cache.context).scaled(self.config.scale())

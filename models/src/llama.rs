@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bake::Ignorable;
-use dsl::nn::{Attend, Kv, KvCache, Position, attend, silu};
+use dsl::nn::{Attend, Kv, Cache, Position, attend, silu};
 use dsl::{Float, model};
 use ops::ElementType;
 
@@ -22,11 +22,11 @@ model! {
         model: Model,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-            self.lm_head(self.model(tokens, at, cache).at(S, at.count - 1)).to()
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.model(tokens, at, cache)
         }
-        fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
-            self.lm_head(self.model(tokens, at, cache)).to()
+        fn head(x: T[.., D]) -> f32[.., V] {
+            self.lm_head(x).to()
         }
     }
 
@@ -36,7 +36,7 @@ model! {
         layers: [Layer; L],
         norm: RmsNorm[D](eps = rms_norm_eps),
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> T[B, S, D] {
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = self.config.rope.frequencies(self.dim(E), cache.context);
             let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.embed_tokens(tokens);

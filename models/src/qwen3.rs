@@ -1,7 +1,7 @@
 //! Qwen3: "Qwen3 Technical Report" (2025), §2; names as in the HF checkpoint (`modeling_qwen3.py`). A Llama that
 //! normalizes queries and keys head by head, with windows as in Qwen2.
 
-use dsl::nn::{Attend, Kv, KvCache, Position, attend};
+use dsl::nn::{Attend, Kv, Cache, Position, attend};
 use dsl::{Float, model};
 
 use crate::config::{ConfigError, Keys};
@@ -20,11 +20,11 @@ model! {
         model: Model,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-            self.lm_head(self.model(tokens, at, cache).at(S, at.count - 1)).to()
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.model(tokens, at, cache)
         }
-        fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
-            self.lm_head(self.model(tokens, at, cache)).to()
+        fn head(x: T[.., D]) -> f32[.., V] {
+            self.lm_head(x).to()
         }
     }
 
@@ -34,7 +34,7 @@ model! {
         layers: [Layer; L],
         norm: RmsNorm[D](eps = rms_norm_eps),
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> T[B, S, D] {
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = self.config.rope.frequencies(self.dim(E), cache.context);
             let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.embed_tokens(tokens);

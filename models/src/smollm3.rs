@@ -1,7 +1,7 @@
 //! SmolLM3: Hugging Face, "SmolLM3: smol, multilingual, long-context reasoner" (2025); names as in the HF checkpoint
 //! (`modeling_smollm3.py`). A Llama some of whose layers have no rotary embedding. (SmolLM and SmolLM2 are Llamas.)
 
-use dsl::nn::{Attend, KvCache, Position};
+use dsl::nn::{Attend, Cache, Position};
 use dsl::{Float, model};
 
 use crate::config::{ConfigError, Keys};
@@ -20,11 +20,11 @@ model! {
         model: Model,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-            self.lm_head(self.model(tokens, at, cache).at(S, at.count - 1)).to()
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.model(tokens, at, cache)
         }
-        fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
-            self.lm_head(self.model(tokens, at, cache)).to()
+        fn head(x: T[.., D]) -> f32[.., V] {
+            self.lm_head(x).to()
         }
     }
 
@@ -35,7 +35,7 @@ model! {
         layers: [llama::Layer<T>; L],
         norm: RmsNorm[D](eps = rms_norm_eps),
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> T[B, S, D] {
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = self.config.rope.frequencies(self.dim(E), cache.context);
             let rotary = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let plain = Attend::causal(at, S);

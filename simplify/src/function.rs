@@ -251,7 +251,7 @@ impl<'a> Saturated<'a> {
                 classes.push(class.id);
             }
             if let Some(node) = made[*root] {
-                function.outputs.push(Output { name: output.name.clone(), node });
+                function.outputs.push(Output { node, ..output.clone() });
             }
         }
         (function, classes)

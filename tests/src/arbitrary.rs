@@ -592,7 +592,7 @@ pub fn limited_graph(dice: &mut Dice, nodes: usize, name: &str, limits: &Limits)
     // An output that is an input or a weight as it is says nothing of the operations.
     let results: Vec<NodeId> =
         results.filter(|&id| matches!(function.node(id).kind, NodeKind::Op(_))).collect();
-    let output = |(i, node)| Output { name: format!("result{i}"), node };
+    let output = |(i, node)| Output::new(format!("result{i}"), node);
     function.outputs = results.into_iter().enumerate().map(output).collect();
     Trace { functions: vec![function], entries: vec![FunctionId(0)] }
 }
@@ -696,7 +696,7 @@ impl Growing<'_> {
             }
             _ => {
                 let index = self.builder.function.inputs().len();
-                self.builder.push(NodeKind::Input { index, name: format!("argument{index}") }, types, &[])
+                self.builder.push(NodeKind::input(index, format!("argument{index}")), types, &[])
             }
         };
         self.readable.push(id);

@@ -214,7 +214,7 @@ impl Calls {
                 let NodeKind::Parameter(parameter) = &function.node(id).kind else { continue };
                 let key = parameter.key.clone();
                 values.push(self.weights[&key].clone());
-                function.node_mut(id).kind = NodeKind::Input { index: values.len() - 1, name: key };
+                function.node_mut(id).kind = NodeKind::input(values.len() - 1, key);
             }
             let mut operands = Vec::new();
             for value in values {
@@ -234,7 +234,7 @@ impl Calls {
             }
             trace.functions.push(function);
         }
-        let output = |(i, node)| Output { name: format!("result{i}"), node };
+        let output = |(i, node)| Output::new(format!("result{i}"), node);
         main.outputs = results.into_iter().enumerate().map(output).collect();
         trace.entries.push(FunctionId(trace.functions.len() as u32));
         trace.functions.push(main);
@@ -273,7 +273,7 @@ pub fn evaluate(trace: &Trace, name: &str, arguments: &[Value], weights: &Weight
 
 /// Appends an input.
 pub fn input(b: &mut Builder<'_>, index: usize, ty: TensorType) -> NodeId {
-    b.push(NodeKind::Input { index, name: format!("argument{index}") }, vec![ty], &[])
+    b.push(NodeKind::input(index, format!("argument{index}")), vec![ty], &[])
 }
 
 /// Appends an entry point with these inputs; `body` gives its results.
@@ -289,7 +289,7 @@ pub fn entry(
     let ids: Vec<NodeId> =
         inputs.iter().enumerate().map(|(i, ty)| input(&mut builder, i, ty.clone())).collect();
     let results = body(&mut builder, &ids).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let output = |(i, node)| Output { name: format!("result{i}"), node };
+    let output = |(i, node)| Output::new(format!("result{i}"), node);
     function.outputs = results.into_iter().enumerate().map(output).collect();
     trace.entries.push(FunctionId(trace.functions.len() as u32));
     trace.functions.push(function);

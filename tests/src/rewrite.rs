@@ -26,7 +26,7 @@ pub fn rewrite(
             };
             ids.push(replaced.unwrap_or_else(|| function.push(node.clone(), &operands)));
         }
-        let output = |o: &Output| Output { name: o.name.clone(), node: ids[o.node.index()] };
+        let output = |o: &Output| Output { node: ids[o.node.index()], ..o.clone() };
         function.outputs = old.outputs.iter().map(output).collect();
         functions.push(function);
     }

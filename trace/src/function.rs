@@ -8,7 +8,7 @@ use petgraph::Direction::Incoming;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
 
-use crate::Parameter;
+use crate::{Parameter, Role};
 
 /// A node of one function. Its index is also its place in topological order.
 pub type NodeId = NodeIndex<u32>;
@@ -47,6 +47,8 @@ pub enum NodeKind {
         index: usize,
         /// Its name.
         name: String,
+        /// What it is to the caller of an entry point.
+        role: Role,
     },
     /// A weight.
     Parameter(Parameter),
@@ -64,6 +66,13 @@ pub enum NodeKind {
         /// Which one.
         index: usize,
     },
+}
+
+impl NodeKind {
+    /// An argument without a role.
+    pub fn input(index: usize, name: impl Into<String>) -> Self {
+        Self::Input { index, name: name.into(), role: Role::Plain }
+    }
 }
 
 /// A node: what it is, its type, and where it comes from.
@@ -91,8 +100,17 @@ impl Node {
 pub struct Output {
     /// Its name.
     pub name: String,
+    /// What it is to the caller of an entry point.
+    pub role: Role,
     /// The node that computes it.
     pub node: NodeId,
+}
+
+impl Output {
+    /// A result without a role.
+    pub fn new(name: impl Into<String>, node: NodeId) -> Self {
+        Self { name: name.into(), role: Role::Plain, node }
+    }
 }
 
 /// A function: arguments, a DAG, results.
@@ -176,7 +194,7 @@ impl Function {
         let mut inputs: Vec<_> = self
             .ids()
             .filter_map(|id| match &self.node(id).kind {
-                NodeKind::Input { index, name } => Some((*index, name.as_str(), self.node(id).ty())),
+                NodeKind::Input { index, name, .. } => Some((*index, name.as_str(), self.node(id).ty())),
                 _ => None,
             })
             .collect();

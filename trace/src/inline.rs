@@ -12,8 +12,8 @@ impl Trace {
             let into = Function::new(function.name.clone(), "");
             let mut inliner = Inliner { trace: self, into, parameters: HashMap::new() };
             let results = inliner.body(function, "", None);
-            let names = function.outputs.iter().map(|output| output.name.clone());
-            inliner.into.outputs = names.zip(results).map(|(name, node)| Output { name, node }).collect();
+            let outputs = function.outputs.iter().zip(results);
+            inliner.into.outputs = outputs.map(|(output, node)| Output { node, ..output.clone() }).collect();
             inliner.into
         };
         let functions: Vec<Function> = self.entries.iter().map(|&id| inlined(self.function(id))).collect();

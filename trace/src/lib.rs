@@ -11,11 +11,15 @@ mod inline;
 mod parameter;
 mod parse;
 mod print;
+mod signature;
+mod state;
 mod trace;
 mod verify;
 
 pub use evaluate::{EvaluateError, Evaluation, evaluate};
 pub use function::{AxisName, Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Provenance};
 pub use parameter::{Parameter, Recipe, resolve_key};
+pub use signature::{Argument, Role, Signature};
+pub use state::{Kv, Part, Recurrent, Ring, Sizes, StateAxis, StateKind};
 pub use trace::{Counts, ParameterConflict, Read, Reads, Trace};
 pub use verify::VerifyError;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ops::{Attribute as _, Op, ParseError, Reader, TensorType};
 
-use crate::{Function, FunctionId, Node, NodeId, NodeKind, Output, Parameter, Provenance, Recipe, Trace};
+use crate::{Function, FunctionId, Node, NodeId, NodeKind, Output, Parameter, Provenance, Recipe, Role, Trace};
 
 impl FromStr for Trace {
     type Err = ParseError;
@@ -66,7 +66,7 @@ impl Parser<'_> {
             if self.reader.eat("return") {
                 let node = self.operand(&function)?;
                 let name = self.reader.string()?;
-                function.outputs.push(Output { name, node });
+                function.outputs.push(Output { name, role: self.role()?, node });
             } else {
                 let expected = format!("%{} =", function.len());
                 self.reader.expect(&expected)?;
@@ -74,6 +74,10 @@ impl Parser<'_> {
             }
             self.reader.expect("\n")?;
         }
+    }
+
+    fn role(&mut self) -> Result<Role, ParseError> {
+        if self.reader.eat("role=") { Role::parse(&mut self.reader) } else { Ok(Role::Plain) }
     }
 
     fn operand(&mut self, function: &Function) -> Result<NodeId, ParseError> {
@@ -87,7 +91,8 @@ impl Parser<'_> {
 
     fn node(&mut self, trace: &Trace, function: &mut Function) -> Result<(), ParseError> {
         let mut kind = if self.reader.eat("input") {
-            NodeKind::Input { index: usize::parse(&mut self.reader)?, name: self.reader.string()? }
+            let (index, name) = (usize::parse(&mut self.reader)?, self.reader.string()?);
+            NodeKind::Input { index, name, role: self.role()? }
         } else if self.reader.eat("parameter") {
             let ty = TensorType::new(ops::ElementType::F32, []);
             let mut parameter = Parameter::new(self.reader.string()?, ty);

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use ops::{Attribute, print_string};
 
-use crate::{Function, NodeId, NodeKind, Trace};
+use crate::{Function, NodeId, NodeKind, Role, Trace};
 
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,6 +27,7 @@ impl fmt::Display for Trace {
             for output in &function.outputs {
                 let _ = write!(out, "  return %{} ", output.node.index());
                 print_string(&output.name, &mut out);
+                print_role(output.role, &mut out);
                 out.push('\n');
             }
             out.push_str("}\n");
@@ -41,9 +42,10 @@ impl Trace {
         let node = function.node(id);
         let _ = write!(out, "  %{} = ", id.index());
         match &node.kind {
-            NodeKind::Input { index, name } => {
+            NodeKind::Input { index, name, role } => {
                 let _ = write!(out, "input {index} ");
                 print_string(name, out);
+                print_role(*role, out);
             }
             NodeKind::Parameter(parameter) => {
                 out.push_str("parameter ");
@@ -76,5 +78,11 @@ impl Trace {
         out.push_str(" at ");
         print_string(&node.provenance.file, out);
         let _ = writeln!(out, ":{}", node.provenance.line);
+    }
+}
+
+fn print_role(role: Role, out: &mut String) {
+    if role != Role::Plain {
+        let _ = write!(out, " role={role}");
     }
 }

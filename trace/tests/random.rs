@@ -38,7 +38,7 @@ fn operand(function: &mut Function, ty: &TensorType, pick: usize, step: &Step) -
         return fits[pick % fits.len()];
     }
     let kind = match pick % 2 {
-        0 => NodeKind::Input { index: function.inputs().len(), name: step.name.clone() },
+        0 => NodeKind::input(function.inputs().len(), step.name.clone()),
         _ => {
             NodeKind::Parameter(Parameter::new(format!("{}.{}", function.prefix, function.len()), ty.clone()))
         }
@@ -88,7 +88,7 @@ fn function(trace: &Trace, index: usize, steps: &[Step]) -> Function {
             function.push(node(NodeKind::Op(op), vec![result], step), &operands);
         }
         let last = NodeId::new(function.len() - 1);
-        function.outputs.push(Output { name: step.name.clone(), node: last });
+        function.outputs.push(Output::new(step.name.clone(), last));
     }
     function
 }

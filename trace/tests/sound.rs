@@ -133,7 +133,7 @@ fn every_kind_of_broken_trace_is_refused() {
 #[test]
 fn broken_graphs_that_no_text_can_say_are_refused() {
     let input = |index| Node {
-        kind: NodeKind::Input { index, name: format!("x{index}") },
+        kind: NodeKind::input(index, format!("x{index}")),
         types: vec![f32s(&[2])],
         axes: vec![],
         provenance: Provenance::new("p", "f.rs", 7),
@@ -146,7 +146,7 @@ fn broken_graphs_that_no_text_can_say_are_refused() {
     };
 
     let mut no_such_result = sound.clone();
-    no_such_result.functions[1].outputs.push(Output { name: "y".into(), node: NodeId::new(9) });
+    no_such_result.functions[1].outputs.push(Output::new("y", NodeId::new(9)));
     refuse(&no_such_result, "`main` %9: a result is no node");
 
     // A call of a function that comes later, or of itself.
@@ -173,7 +173,7 @@ fn s8_operand_order_survives_any_order_of_edges() {
     let mut function = Function::new("f", "");
     let mut builder = Builder { function: &mut function, provenance };
     let input = |b: &mut Builder<'_>, index: usize| {
-        b.push(NodeKind::Input { index, name: format!("x{index}") }, vec![ty.clone()], &[])
+        b.push(NodeKind::input(index, format!("x{index}")), vec![ty.clone()], &[])
     };
     let inputs: Vec<NodeId> = (0..6).map(|i| input(&mut builder, i)).collect();
     for order in &orders {
@@ -185,7 +185,7 @@ fn s8_operand_order_survives_any_order_of_edges() {
     let (a, b) = (inputs[0], inputs[1]);
     let results = [(a, b), (b, a), (a, a)]
         .map(|(x, y)| builder.op(Binary { kind: BinaryKind::Subtract }, &[x, y]).unwrap());
-    function.outputs = results.map(|node| Output { name: "y".into(), node }).into();
+    function.outputs = results.map(|node| Output::new("y", node)).into();
     let trace = Trace { functions: vec![function], entries: vec![FunctionId(0)] };
     let trace_again = parse(&trace.to_string());
     assert_eq!(trace_again, trace);

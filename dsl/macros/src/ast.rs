@@ -47,13 +47,22 @@ pub enum Extent {
     Or(Ident, Box<Extent>),
 }
 
-/// `cache { L of [K, E] }` or `cache { L of [K, E] within window }`.
+/// `cache { L of [K, E] within window if attends, L of recurrent [C, D] if convolves }`.
 pub struct Cache {
     pub keyword: Ident,
+    pub states: Vec<LayerState>,
+}
+
+/// What each layer remembers, or some of them.
+pub struct LayerState {
     pub layers: Ident,
+    /// The word in front of the axes: keys and values need none.
+    pub recurrent: Option<Ident>,
     pub axes: Vec<Ident>,
     /// The configuration's method that gives a layer's window.
     pub window: Option<Ident>,
+    /// The configuration's method that says whether a layer has it.
+    pub condition: Option<Ident>,
 }
 
 /// `name: type`.
@@ -131,9 +140,10 @@ pub enum SignatureType {
     Rust(Type),
 }
 
-/// `T[B, S, D]`.
+/// `T[B, S, D]`, or `T[.., D]`, which any other axes may precede.
 pub struct TensorType {
     pub element: Ident,
+    pub rest: Option<Token![..]>,
     pub axes: Vec<Ident>,
 }
 

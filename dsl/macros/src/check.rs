@@ -60,16 +60,23 @@ fn headers(model: &Model, errors: &mut Errors) {
         again.iter().for_each(|section| errors.at(&section.keyword, "`cache` is written twice"));
     }
     for cache in root.caches.iter().take(1) {
-        if root.function("score").is_none() {
-            let message = "a model with a `cache` also needs `fn score`, the logits at all positions";
-            errors.at(&cache.keyword, message);
+        for (function, what) in [
+            ("forward", "`fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D]`"),
+            ("head", "`fn head(x: T[.., D]) -> f32[.., V]`, the logits of features"),
+        ] {
+            if root.function(function).is_none() {
+                errors.at(&cache.keyword, format!("a model with a `cache` also needs {what}"));
+            }
         }
-        known_axes(model, std::iter::once(&cache.layers).chain(&cache.axes), errors);
-        if cache.axes.len() != 2 {
-            errors.at(
-                &cache.keyword,
-                "a cache layer has two axes, heads and features: `cache { L of [K, E] }`",
-            );
+        for state in &cache.states {
+            known_axes(model, std::iter::once(&state.layers).chain(&state.axes), errors);
+            if state.recurrent.is_none() && state.axes.len() != 2 {
+                let message = "keys and values have two axes, heads and features: `cache { L of [K, E] }`";
+                errors.at(&state.layers, message);
+            }
+            if let (Some(_), Some(window)) = (&state.recurrent, &state.window) {
+                errors.at(window, "a recurrent state has no window");
+            }
         }
     }
     for block in &model.blocks[1..] {
@@ -83,7 +90,10 @@ fn headers(model: &Model, errors: &mut Errors) {
         block.dims.iter().for_each(|section| errors.at(&section.keyword, of_root("`dims` is a section")));
         block.caches.iter().for_each(|section| errors.at(&section.keyword, of_root("`cache` is a section")));
     }
-    for block in &model.blocks {
+    if root.functions.is_empty() {
+        errors.at(name, format!("the root block `{name}` has no function, such as `fn forward`"));
+    }
+    for block in &model.blocks[1..] {
         if block.function("forward").is_none() {
             errors.at(&block.name, format!("the block `{}` has no `fn forward`", block.name));
         }
@@ -510,8 +520,8 @@ fn usage(model: &Model, errors: &mut Errors) {
         dim.value.dims(&mut used);
         used.into_iter().for_each(&mut mark);
     }
-    for cache in &model.root().caches {
-        std::iter::once(&cache.layers).chain(&cache.axes).for_each(&mut mark);
+    for state in model.root().caches.iter().flat_map(|cache| &cache.states) {
+        std::iter::once(&state.layers).chain(&state.axes).for_each(&mut mark);
     }
     for block in &model.blocks {
         for field in &block.fields {

@@ -142,6 +142,16 @@ impl Generator<'_> {
                 pub fn new(config: &#config) -> ::core::result::Result<Self, #dsl::BuildError> {
                     Self::build(#dsl::Scope::root(""), &::std::rc::Rc::new(::core::clone::Clone::clone(config)))
                 }
+
+                /// Begins a recording of the model of a configuration. No weight is read.
+                ///
+                /// # Errors
+                /// If an extent that the configuration gives is not what `dims` declares.
+                pub fn record(
+                    config: &#config,
+                ) -> ::core::result::Result<#dsl::Recording<Self>, #dsl::TraceError> {
+                    ::core::result::Result::Ok(#dsl::Recording::new(Self::new(config)?))
+                }
             }
             #(#causal)*
         }
@@ -156,27 +166,32 @@ impl Generator<'_> {
             let axis = axis.to_string();
             quote!(self.dims.dim(#dsl::Axis(#axis)))
         };
-        let (layers, axes) = (dim(&cache.layers), cache.axes.iter().map(dim));
-        let fields = ["heads", "features"].map(|field| Ident::new(field, Span::call_site()));
-        let window = match &cache.window {
-            None => quote!(::core::option::Option::None),
-            Some(window) => quote_spanned!(window.span()=> self.config.#window(_index)),
-        };
-        let functions =
-            ["forward", "score"].into_iter().filter_map(|function| root.function(function)).map(|function| {
-                let (function, here) = (&function.name, function.name.span());
-                let call = quote_spanned!(here=> <#name #arguments>::#function(self, tokens, at, cache));
-                quote! {
-                    fn #function(
-                        &self,
-                        tokens: #dsl::Tensor<#dsl::I32>,
-                        at: #dsl::Position,
-                        cache: &mut #dsl::KvCache<#element>,
-                    ) -> #dsl::Tensor<#dsl::F32> {
-                        #call
-                    }
+        let states = cache.states.iter().map(|state| {
+            let (layers, axes) = (dim(&state.layers), state.axes.iter().map(dim));
+            let what = match (&state.recurrent, &state.window) {
+                (Some(_), _) => quote!(#dsl::LayerState::Recurrent(::std::vec![#(#axes),*])),
+                (None, window) => {
+                    let fields = ["heads", "features"].map(|field| Ident::new(field, Span::call_site()));
+                    let window = match window {
+                        None => quote!(::core::option::Option::None),
+                        Some(window) => quote_spanned!(window.span()=> self.config.#window(_layer)),
+                    };
+                    quote!(#dsl::LayerState::Kv { #(#fields: #axes,)* window: #window })
                 }
-            });
+            };
+            let layers = quote!((0..#layers.extent));
+            let layers = match &state.condition {
+                None => layers,
+                Some(condition) => {
+                    let has = quote_spanned!(condition.span()=> self.config.#condition(*_layer));
+                    quote!(#layers.filter(|_layer| #has))
+                }
+            };
+            quote!(state.extend(#layers.map(|_layer| (_layer, #what)));)
+        });
+        let (forward, head) = (self.named(root, "forward"), self.named(root, "head"));
+        let forward = quote_spanned!(forward.span()=> <#name #arguments>::#forward(self, tokens, at, cache));
+        let head = quote_spanned!(head.span()=> <#name #arguments>::#head(self, features));
         quote! {
             impl #generics #dsl::CausalLm for #name #arguments #bounds {
                 type Element = #element;
@@ -186,14 +201,33 @@ impl Generator<'_> {
                     <#name #arguments>::new(config)
                 }
 
-                fn cache_layers(&self) -> ::std::vec::Vec<#dsl::CacheLayer> {
-                    let layer = |_index: usize| #dsl::CacheLayer { #(#fields: #axes,)* window: #window };
-                    (0..#layers.extent).map(layer).collect()
+                fn state(&self) -> ::std::vec::Vec<(usize, #dsl::LayerState)> {
+                    let mut state = ::std::vec::Vec::new();
+                    #(#states)*
+                    state.sort_by_key(|(layer, _)| *layer);
+                    state
                 }
 
-                #(#functions)*
+                fn forward(
+                    &self,
+                    tokens: #dsl::Tensor<#dsl::I32>,
+                    at: #dsl::Position,
+                    cache: &mut #dsl::Cache<#element>,
+                ) -> #dsl::Tensor<#element> {
+                    #forward
+                }
+
+                fn head(&self, features: #dsl::Tensor<#element>) -> #dsl::Tensor<#dsl::F32> {
+                    #head
+                }
             }
         }
+    }
+
+    /// The name of a function that was checked to be there, as it is written.
+    fn named(&self, block: &Block, function: &str) -> Ident {
+        let written = block.function(function).map(|function| function.name.clone());
+        written.unwrap_or_else(|| Ident::new(function, Span::call_site()))
     }
 
     /// The type parameter's name.
@@ -397,12 +431,14 @@ impl Generator<'_> {
             }
         }
         let signature = Ident::new("__signature", Span::call_site());
-        let checks = function.arguments.iter().zip(&names).map(|(argument, name)| {
-            let text = name.to_string();
-            self.check_argument(&signature, &argument.ty, &text, quote!(#name))
+        let checks = function.arguments.iter().zip(&names).filter_map(|(argument, name)| {
+            let checked = self.checked(&signature, &argument.ty, Some(&name.to_string()), quote!(#name));
+            checked.map(|checked| quote!(let #name = #checked;))
         });
         let returned = Ident::new("__returned", Span::call_site());
-        let result = function.output.as_ref().map(|ty| self.check_result(&signature, ty, quote!(#returned)));
+        let result = function.output.as_ref().map(|ty| {
+            self.checked(&signature, ty, None, quote!(#returned)).unwrap_or_else(|| quote!(#returned))
+        });
         // At the function's name, which is the line that a call node then bears.
         let here = name.span();
         let dsl = self.dsl_at(here);
@@ -413,7 +449,7 @@ impl Generator<'_> {
                 (#(#passed,)*),
                 |(#(#bound,)*)| {
                     #axes
-                    let mut #signature = #dsl::__private::Signature::new(#title, &self.dims);
+                    let mut #signature = #dsl::__private::SignatureCheck::new(#title, &self.dims);
                     #(#checks)*
                     let #returned = self.#inner(#(#lent),*);
                     (#result, (#(#states,)*))
@@ -492,46 +528,34 @@ impl Generator<'_> {
         }
     }
 
-    /// Statements that compare the tensors of an argument with their declared axes, at the user's tokens.
-    fn check_argument(
+    /// A value whose tensors are compared with their declared axes, at the user's tokens: the argument `name`, or the
+    /// result. `None` if it holds no tensor whose axes the signature declares.
+    fn checked(
         &self,
         signature: &Ident,
         ty: &SignatureType,
-        name: &str,
+        name: Option<&str>,
         value: TokenStream,
-    ) -> TokenStream {
+    ) -> Option<TokenStream> {
         match ty {
-            SignatureType::Tensor(tensor) => {
-                let axes = &tensor.axes;
-                quote_spanned!(tensor.element.span()=> #signature.tensor(#name, #value, &[#(#axes),*]);)
-            }
-            SignatureType::Tuple(parts) => parts
-                .iter()
-                .enumerate()
-                .map(|(i, part)| {
-                    let index = syn::Index::from(i);
-                    self.check_argument(signature, part, &format!("{name}.{i}"), quote!(#value.#index))
+            SignatureType::Tensor(TensorType { element, rest, axes }) => {
+                let (here, rest) = (element.span(), rest.is_some());
+                let dsl = &self.dsl;
+                let declared = quote!(#dsl::__private::Declared { rest: #rest, axes: &[#(#axes),*] });
+                Some(match name {
+                    Some(name) => quote_spanned!(here=> #signature.argument(#name, #value, #declared)),
+                    None => quote_spanned!(here=> #signature.result(#value, #declared)),
                 })
-                .collect(),
-            SignatureType::TensorReference(..) | SignatureType::Rust(_) => TokenStream::new(),
-        }
-    }
-
-    /// The result with its tensors compared with their declared axes, at the user's tokens.
-    fn check_result(&self, signature: &Ident, ty: &SignatureType, value: TokenStream) -> TokenStream {
-        match ty {
-            SignatureType::Tensor(tensor) => {
-                let axes = &tensor.axes;
-                quote_spanned!(tensor.element.span()=> #signature.result(#value, &[#(#axes),*]))
             }
             SignatureType::Tuple(parts) => {
                 let parts = parts.iter().enumerate().map(|(i, part)| {
-                    let index = syn::Index::from(i);
-                    self.check_result(signature, part, quote!(#value.#index))
+                    let (index, name) = (syn::Index::from(i), name.map(|name| format!("{name}.{i}")));
+                    let value = quote!(#value.#index);
+                    self.checked(signature, part, name.as_deref(), value.clone()).unwrap_or(value)
                 });
-                quote!((#(#parts,)*))
+                Some(quote!((#(#parts,)*)))
             }
-            SignatureType::TensorReference(..) | SignatureType::Rust(_) => value,
+            SignatureType::TensorReference(..) | SignatureType::Rust(_) => None,
         }
     }
 

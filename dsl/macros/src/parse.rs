@@ -87,24 +87,8 @@ fn section(input: ParseStream, block: &mut Block) -> Result<()> {
         let dims = content.parse_terminated(dim, Token![,])?.into_iter().collect();
         block.dims.push(Dims { keyword, dims });
     } else if keyword == "cache" {
-        let layers = content.parse()?;
-        let of: Ident = content.parse()?;
-        if of != "of" {
-            return Err(Error::new(of.span(), "expected `of`, as in `cache { L of [K, E] }`"));
-        }
-        let axes = in_brackets(&content, axes)?;
-        let mut window = None;
-        if !content.is_empty() {
-            let within: Ident = content.parse()?;
-            if within != "within" {
-                let message = "expected `within` and the configuration's method that gives a layer's window, as in \
-                               `cache { L of [K, E] within window }`";
-                return Err(Error::new(within.span(), message));
-            }
-            window = Some(content.parse()?);
-        }
-        at_end(&content)?;
-        block.caches.push(Cache { keyword, layers, axes, window });
+        let states = content.parse_terminated(layer_state, Token![,])?.into_iter().collect();
+        block.caches.push(Cache { keyword, states });
     } else {
         let message = format!(
             "unknown section `{keyword}`; a block has `dims {{ … }}`, `cache {{ … }}`, fields and functions"
@@ -112,6 +96,38 @@ fn section(input: ParseStream, block: &mut Block) -> Result<()> {
         return Err(Error::new(keyword.span(), message));
     }
     Ok(())
+}
+
+fn layer_state(input: ParseStream) -> Result<LayerState> {
+    let layers = input.parse()?;
+    let of: Ident = input.parse()?;
+    if of != "of" {
+        return Err(Error::new(of.span(), "expected `of`, as in `cache { L of [K, E] }`"));
+    }
+    let recurrent = match input.peek(Ident) {
+        true => Some(input.parse::<Ident>()?),
+        false => None,
+    };
+    if let Some(word) = recurrent.as_ref().filter(|word| *word != "recurrent") {
+        let message = "expected axes, or `recurrent` and axes, as in `cache { L of recurrent [C, D] }`";
+        return Err(Error::new(word.span(), message));
+    }
+    let axes = in_brackets(input, axes)?;
+    let mut window = None;
+    if input.peek(Ident) {
+        let within: Ident = input.parse()?;
+        if within != "within" {
+            let message = "expected `within` and the configuration's method that gives a layer's window, as in \
+                           `cache { L of [K, E] within window }`";
+            return Err(Error::new(within.span(), message));
+        }
+        window = Some(input.parse()?);
+    }
+    let condition = match input.parse::<Option<Token![if]>>()? {
+        Some(_) => Some(input.parse()?),
+        None => None,
+    };
+    Ok(LayerState { layers, recurrent, axes, window, condition })
 }
 
 fn dim(input: ParseStream) -> Result<Dim> {
@@ -345,7 +361,15 @@ fn signature_type(input: ParseStream) -> Result<SignatureType> {
 }
 
 fn tensor_type(input: ParseStream) -> Result<TensorType> {
-    Ok(TensorType { element: input.parse()?, axes: in_brackets(input, axes)? })
+    let element = input.parse()?;
+    let (rest, axes) = in_brackets(input, |content| {
+        let rest: Option<Token![..]> = content.parse()?;
+        if rest.is_some() && !content.is_empty() {
+            content.parse::<Token![,]>()?;
+        }
+        Ok((rest, axes(content)?))
+    })?;
+    Ok(TensorType { element, rest, axes })
 }
 
 /// Axes up to an arrow or the end.

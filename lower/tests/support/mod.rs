@@ -21,10 +21,10 @@ pub fn entry(
     let mut ids = Vec::new();
     for (index, text) in inputs.iter().enumerate() {
         let ty = TensorType::parse(&mut Reader::new(text)).unwrap();
-        ids.push(b.push(NodeKind::Input { index, name: format!("x{index}") }, vec![ty], &[]));
+        ids.push(b.push(NodeKind::input(index, format!("x{index}")), vec![ty], &[]));
     }
     let results = body(&mut b, &ids).unwrap();
-    function.outputs = results.into_iter().map(|node| Output { name: "y".into(), node }).collect();
+    function.outputs = results.into_iter().map(|node| Output::new("y", node)).collect();
     let trace = Trace { functions: vec![function], entries: vec![FunctionId(0)] };
     trace.verify().unwrap();
     trace

@@ -74,8 +74,8 @@ operation! {
     ///
     /// q `[batch…, S, E]`, k `[batch…, T, E]`, v `[batch…, T, F]` → `[batch…, S, F]`; or grouped heads
     /// (Ainslie et al., "GQA", 2023): q `[batch…, G, S, E]` → `[batch…, G, S, F]`, each group of G query heads
-    /// reading one k and v. Then, if the offset is an operand, `i32[]`: the position of query 0; then the operands
-    /// of the mask's terms, in the order of the terms.
+    /// reading one k and v. Then, if the offset is an operand, `i32[]` or `i32[B]`, for each of the first batch axis
+    /// its own: the position of query 0; then the operands of the mask's terms, in the order of the terms.
     ///
     /// Scores, softcap (`cap · tanh(score / cap)`, Gemma 2 report, §2) and softmax are f32; the probabilities are
     /// rounded to the element type before they meet v, as HF's `eager_attention_forward` does. A hidden key's
@@ -207,6 +207,22 @@ impl Operation for Sdpa {
             &["f32[2,4]", "f32[11,4]", "f32[11,4]", "i32[] 3", "i32[] 6", "f32[2,11]", "f32[11]"],
             "f32[2,4]",
         ),
+        // Each row at a position of its own.
+        good(
+            "sdpa mask=[causal] scale=none softcap=none offset=true",
+            &["f32[3,2,5,4]", "f32[3,2,9,4]", "f32[3,2,9,4]", "i32[3] 4,0,2"],
+            "f32[3,2,5,4]",
+        ),
+        good(
+            "sdpa mask=[causal,window(3),chunk(4)] scale=none softcap=none offset=true",
+            &["f32[3,2,6,1,4]", "f32[3,2,9,4]", "f32[3,2,9,4]", "i32[3] 8,0,5"],
+            "f32[3,2,6,1,4]",
+        ),
+        good(
+            "sdpa mask=[causal,window(4),ring] scale=none softcap=none offset=true",
+            &["f32[3,3,4]", "f32[3,6,4]", "f32[3,6,4]", "i32[3] 0,5,31"],
+            "f32[3,3,4]",
+        ),
         // The ring before it is full, at its first turn, and after several.
         good(
             "sdpa mask=[causal,window(4),ring] scale=none softcap=none offset=true",
@@ -242,6 +258,11 @@ impl Operation for Sdpa {
             "sdpa mask=[causal] scale=none softcap=none offset=true",
             &["f32[2,4]", "f32[3,4]", "f32[3,4]"],
             "takes q, k, v, offset operands, found 3",
+        ),
+        bad(
+            "sdpa mask=[causal] scale=none softcap=none offset=true",
+            &["f32[2,3,4]", "f32[2,3,4]", "f32[2,3,4]", "i32[3]"],
+            "the offset must be `i32[]` or have a number for each of the first batch axis",
         ),
         bad(
             "sdpa mask=[causal,padding] scale=none softcap=none offset=false",
@@ -315,8 +336,12 @@ impl Operation for Sdpa {
             v.element == k.element && v.rank() == k.rank() && v.shape[..=batch] == k.shape[..=batch];
         agree(Self::NAME, "k and v must agree but along features", k, v, matches)?;
         let (offset, terms) = self.operands(operands);
+        let by_row = |of: &TensorType| {
+            of.element == ElementType::I32 && (of.rank() == 0 || batch > 0 && of.shape == [k.shape[0]])
+        };
         if let Some(offset) = offset {
-            super::dynamic_slice::scalar_start(Self::NAME, offset)?;
+            let rule = "the offset must be `i32[]` or have a number for each of the first batch axis";
+            agree(Self::NAME, rule, offset, k, by_row(offset))?;
         }
         let mut scores = q.clone();
         scores.shape[q.rank() - 1] = k.shape[batch];
@@ -330,11 +355,9 @@ impl Operation for Sdpa {
                     agree(Self::NAME, "the mask must broadcast to the scores", mask, &scores, fits)?;
                 }
                 (MaskTerm::Padding | MaskTerm::Prefix, Some(lengths)) => {
-                    let fits = lengths.element == ElementType::I32
-                        && (lengths.rank() == 0 || batch > 0 && lengths.shape == [k.shape[0]]);
                     let rule =
                         "padding or prefix must be `i32[]` or have a number for each of the first batch axis";
-                    agree(Self::NAME, rule, lengths, k, fits)?;
+                    agree(Self::NAME, rule, lengths, k, by_row(lengths))?;
                 }
                 (MaskTerm::Ring, _) => {
                     let shown = self.mask.iter().filter_map(|term| match term {
@@ -359,9 +382,7 @@ impl Operation for Sdpa {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         let (q, k, v) = (operands[0], operands[1], operands[2]);
         let (offset, terms) = self.operands(operands);
-        let offset = offset.map_or(0, |offset| offset.data[0] as i64);
         let (rank, batch) = (q.ty.rank(), k.ty.rank() - 2);
-        let last = offset + q.ty.shape[rank - 2] as i64 - 1;
         let (keys, features) = (k.ty.shape[batch], k.ty.shape[batch + 1]);
         let f32 = ElementType::F32;
         let scale = f32.round(self.scale_for(features));
@@ -377,14 +398,16 @@ impl Operation for Sdpa {
             if let Some(Real(cap)) = self.softcap {
                 score = f32.round(f32.round(libm::tanh(f32.round(score / f32.round(cap)))) * f32.round(cap));
             }
+            let sequence =
+                |of_each: &Value| of_each.data[if of_each.ty.rank() == 0 { 0 } else { index[0] }] as i64;
+            let offset = offset.map_or(0, sequence);
             let query = index[rank - 2] as i64 + offset;
             let mut position = key as i64;
             if self.mask.contains(&MaskTerm::Ring) {
+                let last = offset + q.ty.shape[rank - 2] as i64 - 1;
                 position = last - (last - position).rem_euclid(keys as i64);
             }
             let mut seen = position >= 0;
-            let sequence =
-                |lengths: &Value| lengths.data[if lengths.ty.rank() == 0 { 0 } else { index[0] }] as i64;
             let padding = terms.iter().find(|(term, _)| *term == MaskTerm::Padding);
             let first = padding.and_then(|(_, lengths)| *lengths).map_or(0, sequence);
             for (term, operand) in &terms {

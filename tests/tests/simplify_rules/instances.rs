@@ -39,7 +39,7 @@ pub fn instance(rule: &Rule, table: Table, dice: &mut Dice) -> Option<Instance> 
         How::Text { left, splats, .. } => make.text(left, splats)?,
         How::Attribute { .. } => make.attributes(rule.name)?,
     };
-    function.outputs = vec![Output { name: "result".into(), node: root }];
+    function.outputs = vec![Output::new("result", root)];
     let value = match table {
         Table::Approximate => arbitrary::tame_value,
         _ => arbitrary::value,
@@ -98,7 +98,7 @@ impl Make<'_, '_> {
 
     fn input(&mut self, ty: TensorType) -> NodeId {
         let index = self.builder.function.inputs().len();
-        self.builder.push(NodeKind::Input { index, name: format!("argument{index}") }, vec![ty], &[])
+        self.builder.push(NodeKind::input(index, format!("argument{index}")), vec![ty], &[])
     }
 
     fn weight(&mut self, ty: TensorType) -> NodeId {

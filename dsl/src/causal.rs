@@ -1,0 +1,190 @@
+//! Language models that predict the next token: what is said once for all of them.
+
+use std::panic::Location;
+
+use trace::{Part, Ring, Role, Sizes, StateAxis, StateKind};
+
+use crate::element::{Float, I32};
+use crate::nn::argmax;
+use crate::record::{Entry, Recording, Traced};
+use crate::{Axis, BuildError, Cache, Dim, Kv, Position, Recurrent, Tensor, TraceError};
+
+/// What one layer remembers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayerState {
+    /// Keys and values.
+    Kv {
+        /// The axis of key-value heads.
+        heads: Dim,
+        /// The axis of a head's features.
+        features: Dim,
+        /// How many positions a query sees, its own included, if not all: then a ring of slots is enough.
+        window: Option<usize>,
+    },
+    /// What a recurrence carries, without the batch.
+    Recurrent(Vec<Dim>),
+}
+
+impl LayerState {
+    /// Its kind in a program of these sizes, and the axes that the layer declares.
+    fn kind(&self, sizes: Sizes) -> (StateKind, Vec<Dim>) {
+        match self {
+            Self::Kv { heads, features, window } => {
+                let ring = window.and_then(|window| Ring::of(window, sizes));
+                (ring.map_or(StateKind::Kv(trace::Kv), StateKind::Ring), vec![*heads, *features])
+            }
+            Self::Recurrent(dims) => (StateKind::Recurrent(trace::Recurrent), dims.clone()),
+        }
+    }
+}
+
+/// A network that predicts the next token. [`model!`](crate::model) implements it for a root block that declares a
+/// `cache` and the functions `forward` and `head`.
+pub trait CausalLm: Sized {
+    /// The default element type.
+    type Element: Float;
+    /// The configuration.
+    type Config;
+
+    /// The network of a configuration.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    fn new(config: &Self::Config) -> Result<Self, BuildError>;
+
+    /// What layers remember, and which ones.
+    fn state(&self) -> Vec<(usize, LayerState)>;
+
+    /// Features `[B, S, D]` of each of `tokens` `[B, S]`.
+    fn forward(
+        &self,
+        tokens: Tensor<I32>,
+        at: Position,
+        cache: &mut Cache<Self::Element>,
+    ) -> Tensor<Self::Element>;
+
+    /// Logits over the vocabulary `[…, V]` of features `[…, D]`.
+    fn head(&self, features: Tensor<Self::Element>) -> Tensor<crate::F32>;
+
+    /// The trace of these entry points. No weight is read.
+    ///
+    /// Each takes, by role, `tokens: i32[B,S]`, `start` and `count` (`i32[]`, of several rows `i32[B]`), then what
+    /// each layer remembers; and returns `logits`, for [`Wanted::Next`] also `token`, then what the layers remember
+    /// now.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration, or the first error of a forward body with its Rust line.
+    #[track_caller]
+    fn trace(config: &Self::Config, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
+        let place = Location::caller();
+        let chunk = entry_points.iter().map(|entry| entry.chunk).max().unwrap_or(1);
+        let mut recording = Recording::new(Self::new(config)?);
+        for point in entry_points {
+            recording = recording.entry_with(&point.name, |model, entry| {
+                let sizes = Sizes { batch: point.batch, chunk, context: point.context };
+                record(model, entry, point, sizes, place);
+            })?;
+        }
+        Ok(recording.finish())
+    }
+}
+
+/// Which logits an entry point returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Those after the last real token, and the token they favour.
+    Next,
+    /// Those after each token.
+    All,
+}
+
+/// A function of the module that a runtime calls: fixed batch, chunk and context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryPoint {
+    /// Its name.
+    pub name: String,
+    /// Sequences at once.
+    pub batch: usize,
+    /// Tokens of each sequence at once.
+    pub chunk: usize,
+    /// The longest sequence.
+    pub context: usize,
+    /// Which logits.
+    pub wanted: Wanted,
+}
+
+impl EntryPoint {
+    /// `prefill` (chunks of `chunk` tokens), `decode` (one token) and `score` (all positions of a chunk).
+    pub fn all(batch: usize, chunk: usize, context: usize) -> Vec<Self> {
+        let entry = |name: &str, chunk, wanted| Self { name: name.into(), batch, chunk, context, wanted };
+        vec![
+            entry("prefill", chunk, Wanted::Next),
+            entry("decode", 1, Wanted::Next),
+            entry("score", chunk, Wanted::All),
+        ]
+    }
+}
+
+const BATCH: Axis = Axis("B");
+const TOKENS: Axis = Axis("S");
+
+/// Records one entry point of a module of these sizes.
+fn record<M: CausalLm>(
+    model: &M,
+    entry: &mut Entry,
+    point: &EntryPoint,
+    sizes: Sizes,
+    place: &'static Location<'static>,
+) {
+    let tokens = entry.input("tokens", Role::Tokens, &[BATCH.of(point.batch), TOKENS.of(point.chunk)]);
+    let rows = if point.batch == 1 { vec![] } else { vec![BATCH.of(point.batch)] };
+    let start = entry.input("start", Role::Start { context: point.context }, &rows);
+    let count = entry.input("count", Role::Count, &rows);
+    let at = Position { start, count };
+
+    // One tensor for each part of each layer's state; after the call, its new value is under the same name and role.
+    let mut cache = Cache { layers: Vec::new(), recurrent: Vec::new(), context: point.context };
+    let mut kept: Vec<(usize, StateKind)> = Vec::new();
+    for (layer, state) in model.state() {
+        let (kind, own) = state.kind(sizes);
+        let own: Vec<StateAxis> = own.iter().map(|d| (d.axis.0.into(), d.extent)).collect();
+        let dims: Vec<Dim> =
+            kind.axes(&own, sizes).iter().map(|(axis, extent)| Axis::named(axis).of(*extent)).collect();
+        let mut part = |index| entry.input(name(kind, index, layer), role(kind, index, layer), &dims);
+        match kind {
+            StateKind::Kv(_) | StateKind::Ring(_) => cache.layers.push(Kv { k: part(0), v: part(1) }),
+            StateKind::Recurrent(_) => cache.recurrent.push(Recurrent { state: part(0) }),
+        }
+        kept.push((layer, kind));
+    }
+
+    let features = model.forward(tokens, at, &mut cache);
+    match point.wanted {
+        Wanted::Next => {
+            let logits = model.head(features.at(TOKENS, at.count - 1));
+            let vocabulary = logits.dims(place).last().map_or(Axis("V"), |d| d.axis);
+            entry.output("logits", Role::Logits, logits);
+            entry.output("token", Role::Token, argmax(logits, vocabulary));
+        }
+        Wanted::All => entry.output("logits", Role::Logits, model.head(features)),
+    }
+    let (mut layers, mut recurrent) = (cache.layers.iter(), cache.recurrent.iter());
+    for (layer, kind) in kept {
+        let parts: Vec<Tensor<M::Element>> = match kind {
+            StateKind::Kv(_) | StateKind::Ring(_) => layers.next().map_or(vec![], |kv| vec![kv.k, kv.v]),
+            StateKind::Recurrent(_) => recurrent.next().map_or(vec![], |one| vec![one.state]),
+        };
+        for (index, part) in parts.into_iter().enumerate() {
+            entry.output(name(kind, index, layer), role(kind, index, layer), part);
+        }
+    }
+}
+
+/// `keys3`
+fn name(kind: StateKind, index: usize, layer: usize) -> String {
+    format!("{}{layer}", kind.parts()[index])
+}
+
+fn role(kind: StateKind, index: usize, layer: usize) -> Role {
+    Role::State { layer, part: Part { kind, index } }
+}

@@ -1,0 +1,193 @@
+//! Attention: how it looks, and what it gives.
+
+use std::panic::Location;
+
+use ops::ops::{MaskTerm, Reshape, Rope as RopeOp, RopeLayout, Sdpa};
+use ops::{Literal, Real, RopePart, RopeTable};
+
+use super::{Mask, Position, RING};
+use crate::argument::trace_arg;
+use crate::element::Float;
+use crate::tensor::{axes, permuted};
+use crate::tracer::{Place, Raw, Tracer};
+use crate::{Axis, NamedType, Tensor, TraceErrorKind};
+
+/// How attention looks: rotary tables for the queries' positions, mask, scale, softcap.
+#[derive(Clone, Debug)]
+pub struct Attend<T: Float> {
+    /// The axis that counts the queries.
+    pub queries: Axis,
+    /// The positions of the queries.
+    pub at: Position,
+    /// Cosines of the queries' positions, `[S, R]`, in a batch `[B, S, R]`; no rotation if there are none.
+    pub cos: Option<Tensor<T>>,
+    /// Sines of the queries' positions.
+    pub sin: Option<Tensor<T>>,
+    /// Which features are rotated together.
+    pub layout: RopeLayout,
+    /// Which keys a query may see.
+    pub mask: Mask<T>,
+    /// The factor on the scores; 1/√E if there is none.
+    pub scale: Option<f64>,
+    /// The bound on the scores.
+    pub softcap: Option<f64>,
+}
+
+/// The angular frequencies of a rotary embedding and the factor on its tables.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeFrequencies {
+    /// One for each pair of features, exactly representable in f32.
+    pub inv_freq: Vec<f64>,
+    /// The factor on cosine and sine (1 but for yarn and longrope).
+    pub scaling: f64,
+}
+
+impl<T: Float> Attend<T> {
+    /// Causal attention without rotary embedding, for queries on axis `queries` at the positions `at`.
+    pub fn causal(at: Position, queries: Axis) -> Self {
+        let layout = RopeLayout::HalfSplit;
+        Self { queries, at, cos: None, sin: None, layout, mask: Mask::causal(), scale: None, softcap: None }
+    }
+
+    /// Causal attention with rotary embedding, for `length` queries on axis `queries` at the positions `at`, within
+    /// `context` positions.
+    #[track_caller]
+    pub fn rotary(
+        at: Position,
+        queries: Axis,
+        length: usize,
+        rope: &RopeFrequencies,
+        context: usize,
+    ) -> Self {
+        let table = |part| {
+            let inv_freq = rope.inv_freq.iter().copied().map(Real).collect();
+            let table = RopeTable { part, positions: context, scaling: Real(rope.scaling), inv_freq };
+            Literal::rope_table(T::TYPE, table)
+        };
+        // Outside of the closure: a closure would be the place that the nodes come from.
+        let axes = [queries, Axis("R")];
+        let cos = Tensor::<T>::constant(table(RopePart::Cos), &axes);
+        let sin = Tensor::<T>::constant(table(RopePart::Sin), &axes);
+        let (cos, sin) = (at.pick(cos, queries, length), at.pick(sin, queries, length));
+        Self { cos: Some(cos), sin: Some(sin), ..Self::causal(at, queries) }
+    }
+
+    /// The same, seeing less: only keys that `mask` shows too.
+    pub fn within(mut self, mask: Mask<T>) -> Self {
+        self.mask &= mask;
+        self
+    }
+
+    /// The same, seeing at most the query's own position and the `width` − 1 before it, if there is a bound.
+    pub fn windowed(self, width: Option<usize>) -> Self {
+        match width {
+            Some(width) => self.within(Mask::window(width)),
+            None => self,
+        }
+    }
+
+    /// The same with this factor on the scores instead of 1/√E.
+    pub fn scaled(self, scale: f64) -> Self {
+        Self { scale: Some(scale), ..self }
+    }
+
+    /// The same with scores softly bounded: `softcap · tanh(score / softcap)`, if there is a bound.
+    pub fn capped(self, softcap: Option<f64>) -> Self {
+        Self { softcap, ..self }
+    }
+
+    /// `x` rotated by its positions: the queries' axis counts them, the last axis holds the features.
+    #[track_caller]
+    pub fn rope(&self, x: Tensor<T>) -> Tensor<T> {
+        let place = Location::caller();
+        let (Some(cos), Some(sin)) = (self.cos, self.sin) else { return x };
+        x.apply(place, |t, raw, ty| match ty.position(self.queries) {
+            Some(axis) => {
+                let op = RopeOp { axis, layout: self.layout };
+                t.op(None, op, &[raw, cos.raw, sin.raw], &axes(&ty.dims), place)
+            }
+            None => t.fail(TraceErrorKind::NoAxis { op: "rope", axis: self.queries, ty }, place),
+        })
+    }
+}
+
+/// Attention of queries `[…, S, …, E]` over keys and values `[…, N, E]`, with the mask, scale and softcap of `at`.
+///
+/// Axes that q and k share, but the last one of k (the features), are batch axes. k's other axis counts the keys; if
+/// it is [`RING`], they are a ring. q's other axes are the queries and at most one that groups query heads. The
+/// result has the axes of q.
+#[track_caller]
+pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
+    let place = Location::caller();
+    q.apply(place, |t, raw, query| {
+        let (Some(key), Some(value)) = (t.named_type(k.raw, place), t.named_type(v.raw, place)) else {
+            return Raw::POISON;
+        };
+        let mismatch = |left: &NamedType, right: &NamedType| TraceErrorKind::Axes {
+            op: "attend",
+            left: left.clone(),
+            right: right.clone(),
+        };
+        let Some(feature) = key.dims.last().copied().filter(|d| query.dims.contains(d)) else {
+            return t.fail(mismatch(&query, &key), place);
+        };
+        let own: Vec<Axis> = axes(&query.dims).into_iter().filter(|a| key.position(*a).is_none()).collect();
+        let keys: Vec<Axis> = axes(&key.dims).into_iter().filter(|a| query.position(*a).is_none()).collect();
+        let queries = at.queries;
+        let groups: Vec<Axis> = own.iter().copied().filter(|a| *a != queries).collect();
+        let (true, [keys], true) = (own.contains(&queries), &keys[..], groups.len() <= 1) else {
+            return t.fail(mismatch(&query, &key), place);
+        };
+        let shared = axes(&query.dims).into_iter().filter(|a| *a != feature.axis && !own.contains(a));
+        let batch: Vec<Axis> = shared.collect();
+
+        let q_order = [&batch[..], &groups, &[queries, feature.axis]].concat();
+        let k_order = [&batch[..], &[*keys, feature.axis]].concat();
+        let back = axes(&query.dims);
+        let mut operands = vec![
+            permuted(t, raw, query, &q_order, place),
+            permuted(t, k.raw, key, &k_order, place),
+            permuted(t, v.raw, value, &k_order, place),
+            at.at.start.raw,
+        ];
+        let scores = [&batch[..], &groups, &[queries, *keys]].concat();
+        let (mut lengths, mut added) = (at.mask.lengths.iter(), at.mask.added.iter());
+        for term in &at.mask.terms {
+            match term {
+                MaskTerm::Additive => {
+                    operands.extend(added.next().map(|mask| placed(t, mask.raw, &scores, place)))
+                }
+                term if term.has_operand() => operands.extend(lengths.next().map(|lengths| lengths.raw)),
+                _ => {}
+            }
+        }
+        let mut mask = at.mask.terms.clone();
+        mask.extend((*keys == RING).then_some(MaskTerm::Ring));
+        let op = Sdpa { mask, scale: at.scale.map(Real), softcap: at.softcap.map(Real), offset: true };
+        let attended = t.op(None, op, &operands, &q_order, place);
+        match t.named_type(attended, place) {
+            Some(ty) => permuted(t, attended, ty, &back, place),
+            None => attended,
+        }
+    })
+}
+
+/// A tensor whose axes are some of `order`, as one that broadcasts to them from the trailing side.
+fn placed(t: &mut Tracer, raw: Raw, order: &[Axis], place: Place) -> Raw {
+    let Some(ty) = t.named_type(raw, place) else { return Raw::POISON };
+    if let Some(d) = ty.dims.iter().find(|d| !order.contains(&d.axis)) {
+        let ty = NamedType { element: ty.element, dims: ty.dims.clone() };
+        return t.fail(TraceErrorKind::Order { op: "mask", ty, axes: vec![d.axis] }, place);
+    }
+    let own: Vec<Axis> = order.iter().copied().filter(|axis| ty.position(*axis).is_some()).collect();
+    let from = order.iter().position(|axis| own.contains(axis)).unwrap_or(order.len());
+    let extent = |axis: &Axis| ty.dims.iter().find(|d| d.axis == *axis).map_or(1, |d| d.extent);
+    let shape: Vec<usize> = order[from..].iter().map(extent).collect();
+    let raw = permuted(t, raw, ty, &own, place);
+    match shape.len() == own.len() {
+        true => raw,
+        false => t.op(None, Reshape { shape }, &[raw], &order[from..], place),
+    }
+}
+
+trace_arg!(Attend<T> { queries, at, cos, sin, layout, mask, scale, softcap });

@@ -1,0 +1,126 @@
+//! What steps a network: IREE, or the reference evaluator.
+
+use std::collections::HashMap;
+
+use ops::{ElementType, TensorType, Value};
+use runtime::{Buffer, Function, Program, Runtime};
+use trace::{Evaluation, Trace, evaluate};
+
+use crate::Error;
+
+/// An argument of a call.
+pub enum Argument<Buffer> {
+    /// A tensor, which the call consumes.
+    Buffer(Buffer),
+    /// A number of the host.
+    Scalar(i32),
+}
+
+/// Calls entry points.
+pub trait Executor {
+    /// A tensor where the calls happen.
+    type Buffer;
+
+    /// A tensor of zeros.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    fn zeros(&self, ty: &TensorType) -> Result<Self::Buffer, Error>;
+
+    /// A tensor with these little-endian bytes.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Self::Buffer, Error>;
+
+    /// The little-endian bytes of a tensor.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn read(&self, buffer: &Self::Buffer) -> Result<Vec<u8>, Error>;
+
+    /// The results of an entry point.
+    ///
+    /// # Errors
+    /// If it fails.
+    fn call(&self, entry: &str, arguments: Vec<Argument<Self::Buffer>>) -> Result<Vec<Self::Buffer>, Error>;
+}
+
+/// A compiled program.
+pub struct Iree {
+    runtime: Runtime,
+    functions: HashMap<String, Function>,
+}
+
+impl Iree {
+    /// The functions of a loaded program.
+    ///
+    /// # Errors
+    /// If the program cannot be asked for one that it names.
+    pub fn new(runtime: &Runtime, program: &Program) -> Result<Self, Error> {
+        let function = |name: &str| Ok((name.to_owned(), program.function(name)?));
+        let functions = program.functions().map(function).collect::<Result<_, Error>>()?;
+        Ok(Self { runtime: runtime.clone(), functions })
+    }
+}
+
+impl Executor for Iree {
+    type Buffer = Buffer;
+
+    fn zeros(&self, ty: &TensorType) -> Result<Buffer, Error> {
+        Ok(Buffer::zeros(&self.runtime, ty)?)
+    }
+
+    fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Buffer, Error> {
+        Ok(Buffer::from_bytes(&self.runtime, ty, bytes)?)
+    }
+
+    fn read(&self, buffer: &Buffer) -> Result<Vec<u8>, Error> {
+        Ok(buffer.read()?)
+    }
+
+    fn call(&self, entry: &str, arguments: Vec<Argument<Buffer>>) -> Result<Vec<Buffer>, Error> {
+        let Some(function) = self.functions.get(entry) else {
+            return Err(Error::EntryPoint { name: entry.into(), why: "is missing in the program".into() });
+        };
+        let passed = arguments.into_iter().map(|argument| match argument {
+            Argument::Buffer(buffer) => runtime::Argument::Buffer(buffer),
+            Argument::Scalar(number) => runtime::Argument::I32(number),
+        });
+        let results = function.call(passed.collect())?;
+        Ok(results.into_iter().filter_map(runtime::Value::buffer).collect())
+    }
+}
+
+/// A trace under the reference evaluator: slow, and in need of no compiler.
+pub struct Evaluator<'a> {
+    /// The trace.
+    pub trace: &'a Trace,
+    /// The value of a parameter, by its key.
+    pub parameters: &'a dyn Fn(&str) -> Option<Value>,
+}
+
+impl Executor for Evaluator<'_> {
+    type Buffer = Value;
+
+    fn zeros(&self, ty: &TensorType) -> Result<Value, Error> {
+        Ok(Value::new(ty.clone(), vec![0.0; ty.count()]))
+    }
+
+    fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Value, Error> {
+        Ok(Value::from_bytes(ty.clone(), bytes))
+    }
+
+    fn read(&self, buffer: &Value) -> Result<Vec<u8>, Error> {
+        Ok(buffer.to_bytes())
+    }
+
+    fn call(&self, entry: &str, arguments: Vec<Argument<Value>>) -> Result<Vec<Value>, Error> {
+        let passed = arguments.into_iter().map(|argument| match argument {
+            Argument::Buffer(value) => value,
+            Argument::Scalar(number) => Value::new(TensorType::new(ElementType::I32, []), [f64::from(number)]),
+        });
+        let evaluation = Evaluation { parameters: self.parameters, watch: None };
+        Ok(evaluate(self.trace, entry, passed.collect(), evaluation)?)
+    }
+}

@@ -1,0 +1,204 @@
+//! The engine that steps a network: rows of tokens, each at a position of its own.
+
+use std::ops::{ControlFlow, Range};
+use std::time::{Duration, Instant};
+
+use crate::executor::Executor;
+use crate::generation::{Generated, Generation};
+use crate::network::{Answered, Feed, floats, ids};
+use crate::{Error, Network};
+
+/// The rows of a network, and what its layers remember of them.
+pub(crate) struct Rows<'a, E: Executor> {
+    pub network: &'a Network<E>,
+    rows: Vec<Row>,
+    /// Empty before the first call, and after a failed one, which consumed it.
+    state: Vec<E::Buffer>,
+}
+
+/// The tokens of a row.
+#[derive(Clone, Default)]
+struct Row {
+    tokens: Vec<u32>,
+    /// How many of them the network has seen.
+    seen: usize,
+    /// Below which position something was written since the row began.
+    written: usize,
+}
+
+/// What the caller wants to know after a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Want {
+    Nothing,
+    Token,
+    Logits,
+    /// The logits after each token.
+    All,
+}
+
+/// What a call answers for one row.
+pub(crate) enum Answer {
+    /// The row has tokens that the network has not seen yet, or had none.
+    Nothing,
+    /// The token that the logits favour.
+    Token(u32),
+    /// The logits after the last token; of [`Want::All`], after each that the call took.
+    Logits(Vec<Vec<f32>>),
+}
+
+impl<'a, E: Executor> Rows<'a, E> {
+    pub fn new(network: &'a Network<E>) -> Self {
+        Self { network, rows: vec![Row::default(); network.batch()], state: Vec::new() }
+    }
+
+    /// The tokens of a row, those included that the network has still to see.
+    pub fn tokens(&self, row: usize) -> &[u32] {
+        &self.rows[row].tokens
+    }
+
+    /// Whether the network has seen all tokens of a row.
+    pub fn is_settled(&self, row: usize) -> bool {
+        self.rows[row].seen == self.rows[row].tokens.len()
+    }
+
+    /// Adds tokens to a row, for the next steps to show.
+    ///
+    /// # Errors
+    /// If they do not fit, or one is no token.
+    pub fn push(&mut self, row: usize, tokens: &[u32]) -> Result<(), Error> {
+        self.network.check(tokens, self.rows[row].tokens.len())?;
+        self.rows[row].tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    /// Takes back all but the first `length` tokens of a row. Where its state cannot go back there, it begins again.
+    pub fn truncate(&mut self, row: usize, length: usize) {
+        let one = &mut self.rows[row];
+        one.tokens.truncate(length);
+        if one.seen <= length {
+            return;
+        }
+        one.seen = if self.network.rewinds(one.written, length) { length } else { 0 };
+        if one.seen == 0 {
+            one.written = 0;
+        }
+    }
+
+    /// Shows the next tokens of all rows to the network, as many as one call takes. Rows that it has seen stay as
+    /// they are. Returns an answer for each row, and the time of the call.
+    ///
+    /// # Errors
+    /// If the call fails. Then the state is lost, and the next steps show all rows from their beginning.
+    pub fn step(&mut self, want: Want) -> Result<(Vec<Answer>, Duration), Error> {
+        let begin = Instant::now();
+        let longest = self.rows.iter().map(|row| row.tokens.len() - row.seen).max().unwrap_or_default();
+        if longest == 0 {
+            return Ok((self.rows.iter().map(|_| Answer::Nothing).collect(), Duration::ZERO));
+        }
+        let entry = match want {
+            Want::All => self.network.scorer()?,
+            _ => self.network.step(longest),
+        };
+        if self.state.is_empty() {
+            self.state = self.network.empty()?;
+        }
+        let feed = |row: &Row| {
+            let end = row.tokens.len().min(row.seen + entry.chunk);
+            row.seen..end
+        };
+        let ranges: Vec<_> = self.rows.iter().map(feed).collect();
+        let feeds: Vec<Feed<'_>> = (self.rows.iter().zip(&ranges))
+            .map(|(row, range)| Feed { tokens: &row.tokens[range.clone()], start: range.start })
+            .collect();
+        let answered = match self.network.call(entry, &feeds, &mut self.state) {
+            Ok(answered) => answered,
+            Err(error) => {
+                self.lose();
+                return Err(error);
+            }
+        };
+        for (row, range) in self.rows.iter_mut().zip(&ranges) {
+            row.seen = range.end;
+            row.written = row.written.max(range.end);
+        }
+        let answers = match self.answers(want, answered, &ranges, entry.chunk) {
+            Ok(answers) => answers,
+            Err(error) => {
+                self.lose();
+                return Err(error);
+            }
+        };
+        Ok((answers, begin.elapsed()))
+    }
+
+    fn answers(
+        &self,
+        want: Want,
+        answered: Answered<E::Buffer>,
+        ranges: &[Range<usize>],
+        chunk: usize,
+    ) -> Result<Vec<Answer>, Error> {
+        let answers = |row: usize| !ranges[row].is_empty() && self.is_settled(row);
+        let vocabulary = self.network.vocabulary();
+        Ok(match (want, &answered.token) {
+            (Want::Token, Some(token)) if (0..ranges.len()).any(answers) => {
+                let tokens = ids(&self.network.executor.read(token)?);
+                let answer = |row: usize| if answers(row) { Answer::Token(tokens[row]) } else { Answer::Nothing };
+                (0..ranges.len()).map(answer).collect()
+            }
+            (Want::Logits, _) if (0..ranges.len()).any(answers) => {
+                let logits = floats(&self.network.executor.read(&answered.logits)?);
+                let answer = |row: usize| match answers(row) {
+                    true => Answer::Logits(vec![logits[row * vocabulary..][..vocabulary].to_vec()]),
+                    false => Answer::Nothing,
+                };
+                (0..ranges.len()).map(answer).collect()
+            }
+            (Want::All, _) => {
+                let logits = floats(&self.network.executor.read(&answered.logits)?);
+                let after = |row: usize, i: usize| {
+                    logits[(row * chunk + i) * vocabulary..][..vocabulary].to_vec()
+                };
+                let answer = |(row, range): (usize, &Range<usize>)| {
+                    Answer::Logits((0..range.len()).map(|i| after(row, i)).collect())
+                };
+                ranges.iter().enumerate().map(answer).collect()
+            }
+            _ => ranges.iter().map(|_| Answer::Nothing).collect(),
+        })
+    }
+
+    /// One step of texts that are being continued, each in the row of its place: calls the network, chooses tokens and
+    /// adds them to their rows. Returns those that ended, which are taken out of `running`.
+    ///
+    /// # Errors
+    /// If the call fails, or no token can be chosen.
+    pub fn turn(
+        &mut self,
+        running: &mut [Option<Generation>],
+        mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
+    ) -> Result<Vec<(usize, Generated)>, Error> {
+        let want = running.iter().flatten().map(Generation::want).max().unwrap_or(Want::Nothing);
+        let (answers, time) = self.step(want)?;
+        let mut ended = Vec::new();
+        for (row, (place, answer)) in running.iter_mut().zip(answers).enumerate() {
+            let Some(generation) = place else { continue };
+            generation.spend(time);
+            if matches!(answer, Answer::Nothing) {
+                continue;
+            }
+            let is_full = self.tokens(row).len() == self.network.context();
+            match generation.next(answer, is_full, |token| on_token(row, token))? {
+                Some(token) => self.push(row, &[token])?,
+                None => ended.extend(place.take().map(|generation| (row, generation.into_generated()))),
+            }
+        }
+        Ok(ended)
+    }
+
+    /// The state is gone: all rows begin again.
+    fn lose(&mut self) {
+        self.state.clear();
+        self.rows.iter_mut().for_each(|row| (row.seen, row.written) = (0, 0));
+    }
+}

@@ -1,0 +1,61 @@
+use std::fmt;
+
+use ops::{Attribute as _, ParseError, Reader};
+
+use super::{Kind, Sizes, StateAxis, kv};
+
+/// Keys and values of a layer that looks through a window, in as many slots as the window and the longest chunk fill:
+/// slot t holds the last position that is t modulo their number.
+///
+/// What is written at position p is gone when position p + slots is written. The window of position `to` begins at
+/// `to` − window + 1, so a row can go back to it while nothing from `to` + slack on was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ring {
+    /// How many positions a query sees, its own included.
+    pub window: usize,
+    /// How many positions a row can go back: the longest chunk.
+    pub slack: usize,
+}
+
+impl Ring {
+    /// The name of the axis of the slots.
+    pub const AXIS: &'static str = "ring";
+
+    /// The ring of a window, if it has fewer slots than the context.
+    pub fn of(window: usize, sizes: Sizes) -> Option<Self> {
+        let ring = Self { window, slack: sizes.chunk };
+        (ring.slots() < sizes.context).then_some(ring)
+    }
+
+    fn slots(self) -> usize {
+        self.window + self.slack - 1
+    }
+}
+
+impl Kind for Ring {
+    const NAME: &'static str = "ring";
+    const PARTS: &'static [&'static str] = kv::Kv::PARTS;
+
+    fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
+        kv::slots(own, sizes.batch, (Self::AXIS.into(), self.slots()))
+    }
+
+    fn rewinds(&self, written: usize, to: usize) -> bool {
+        written <= to + self.slack
+    }
+
+    fn print(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "(window {}, slack {})", self.window, self.slack)
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+        reader.expect("(")?;
+        reader.expect("window")?;
+        let window = usize::parse(reader)?;
+        reader.expect(",")?;
+        reader.expect("slack")?;
+        let slack = usize::parse(reader)?;
+        reader.expect(")")?;
+        Ok(Self { window, slack })
+    }
+}
