@@ -22,6 +22,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-models", 3),
     ("tracewright-generate", 4),
     ("tracewright", 5),
+    ("tracewright-cli", 6),
     ("tracewright-tests", 6),
     ("parallel", 6),
     ("xtask", 6),
@@ -40,7 +41,7 @@ const ABSENT: &[(&str, &[&str], &str)] = &[
 const UNSAFE: &[(&str, usize)] = &[("runtime/src/", usize::MAX), ("irpa/src/", 1)];
 
 /// Crates that are programs, or evidence about programs; all others are libraries.
-const PROGRAMS: &[&str] = &["src/bin/", "tests/", "xtask/"];
+const PROGRAMS: &[&str] = &["cli/", "tests/", "xtask/"];
 
 /// A member of the workspace, as far as the floors care.
 struct Member {

@@ -14,7 +14,8 @@ use tempfile::TempDir;
 pub const SMALL: &[&str] = &["--context", "40", "--chunk", "8"];
 
 pub fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here)
 }
 
 /// A small model with random weights, without a tokenizer.
