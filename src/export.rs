@@ -7,10 +7,11 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use irpa::Archive;
-use lower::{Argument, Module, Signature};
+use lower::Module;
 use ops::{Attribute, Reader, TensorType};
 use runtime::{CompileOptions, Compiler, Program, Runtime, Target};
 use serde::{Deserialize, Serialize};
+use trace::{Argument, Role, Signature};
 
 use crate::files::NewFile;
 use crate::load::{LoadError, map_parameters};
@@ -72,7 +73,7 @@ pub struct Manifest {
 pub struct EntryPoint {
     /// Its name.
     pub name: String,
-    /// Its arguments in order. An `i32[]` is a host scalar.
+    /// Its arguments in order.
     pub arguments: Vec<Typed>,
     /// Its results in order.
     pub results: Vec<Typed>,
@@ -83,9 +84,14 @@ pub struct EntryPoint {
 pub struct Typed {
     /// Its name.
     pub name: String,
+    /// What it is: `tokens`, `start(context 512)`, `state(kv.keys, layer 3)`. An argument that is an `i32[]` start or
+    /// count is a host scalar.
+    pub role: String,
     /// Its type: `bf16[1,8,512,64]`.
     #[serde(rename = "type")]
     pub ty: String,
+    /// The names of its axes.
+    pub axes: Vec<String>,
 }
 
 /// Why an export directory cannot be written or used.
@@ -167,7 +173,13 @@ impl Manifest {
         options: &CompileOptions,
     ) -> Result<Self, ExportError> {
         let typed = |list: &[Argument]| -> Vec<Typed> {
-            list.iter().map(|a| Typed { name: a.name.clone(), ty: a.ty.to_string() }).collect()
+            let typed = |a: &Argument| Typed {
+                name: a.name.clone(),
+                role: a.role.to_string(),
+                ty: a.ty.to_string(),
+                axes: a.axes.iter().map(|axis| axis.to_string()).collect(),
+            };
+            list.iter().map(typed).collect()
         };
         let entry = |s: &Signature| EntryPoint {
             name: s.name.clone(),
@@ -212,12 +224,16 @@ impl Manifest {
     pub fn signatures(&self, folder: &Path) -> Result<Vec<Signature>, ExportError> {
         let arguments = |list: &[Typed]| -> Result<Vec<Argument>, ExportError> {
             let argument = |t: &Typed| {
-                let reason = |e: ops::ParseError| ExportError::Manifest {
-                    path: folder.join(names::MANIFEST),
-                    reason: format!("type of `{}`: {e}", t.name),
+                let wrong = |what: &'static str| {
+                    move |e: ops::ParseError| ExportError::Manifest {
+                        path: folder.join(names::MANIFEST),
+                        reason: format!("{what} of `{}`: {e}", t.name),
+                    }
                 };
-                let ty = TensorType::parse(&mut Reader::new(&t.ty)).map_err(reason)?;
-                Ok(Argument { name: t.name.clone(), ty })
+                let ty = TensorType::parse(&mut Reader::new(&t.ty)).map_err(wrong("type"))?;
+                let role = Role::parse(&mut Reader::new(&t.role)).map_err(wrong("role"))?;
+                let axes = t.axes.iter().map(|axis| axis.clone().into()).collect();
+                Ok(Argument { name: t.name.clone(), role, ty, axes })
             };
             list.iter().map(argument).collect()
         };

@@ -148,7 +148,7 @@ pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) 
     let start = Instant::now();
     let runtime = Runtime::new(device)?;
     let program = program(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
-    let network = Network::new(&runtime, &program, &module.signatures, traced.context)?;
+    let network = Network::new(&runtime, &program, &module.signatures)?;
     Ok(Loaded { network, runtime, module, archive, baked, compile: compiled.wall, load: start.elapsed() })
 }
 

@@ -39,7 +39,7 @@ impl LayerState {
 }
 
 /// A network that predicts the next token. [`model!`](crate::model) implements it for a root block that declares a
-/// `cache` and the functions `forward` and `head`.
+/// `cache` and the functions `forward` and `logits`.
 pub trait CausalLm: Sized {
     /// The default element type.
     type Element: Float;
@@ -64,7 +64,7 @@ pub trait CausalLm: Sized {
     ) -> Tensor<Self::Element>;
 
     /// Logits over the vocabulary `[…, V]` of features `[…, D]`.
-    fn head(&self, features: Tensor<Self::Element>) -> Tensor<crate::F32>;
+    fn logits(&self, features: Tensor<Self::Element>) -> Tensor<crate::F32>;
 
     /// The trace of these entry points. No weight is read.
     ///
@@ -161,12 +161,12 @@ fn record<M: CausalLm>(
     let features = model.forward(tokens, at, &mut cache);
     match point.wanted {
         Wanted::Next => {
-            let logits = model.head(features.at(TOKENS, at.count - 1));
+            let logits = model.logits(features.at(TOKENS, at.count - 1));
             let vocabulary = logits.dims(place).last().map_or(Axis("V"), |d| d.axis);
             entry.output("logits", Role::Logits, logits);
             entry.output("token", Role::Token, argmax(logits, vocabulary));
         }
-        Wanted::All => entry.output("logits", Role::Logits, model.head(features)),
+        Wanted::All => entry.output("logits", Role::Logits, model.logits(features)),
     }
     let (mut layers, mut recurrent) = (cache.layers.iter(), cache.recurrent.iter());
     for (layer, kind) in kept {

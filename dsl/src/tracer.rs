@@ -242,7 +242,8 @@ impl Tracer {
     }
 
     pub(crate) fn has_function(&self, name: &str) -> bool {
-        self.trace.functions.iter().any(|f| f.name == name) || self.open.iter().any(|o| o.function.name == name)
+        self.trace.functions.iter().any(|f| f.name == name)
+            || self.open.iter().any(|o| o.function.name == name)
     }
 
     pub(crate) fn unique_name(&self, stem: &str) -> String {
@@ -303,11 +304,7 @@ impl Tracer {
     }
 
     /// Keeps the first error and returns the poisoned handle.
-    pub(crate) fn fail(
-        &mut self,
-        kind: impl Into<TraceErrorKind>,
-        location: Place,
-    ) -> Raw {
+    pub(crate) fn fail(&mut self, kind: impl Into<TraceErrorKind>, location: Place) -> Raw {
         if self.error.is_none() {
             let provenance = self.provenance(None, location);
             self.error = Some(TraceError { kind: Box::new(kind.into()), provenance });

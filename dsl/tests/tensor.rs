@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ops::{TensorType, Value};
 use trace::{Evaluation, NodeKind, Trace};
-use tracewright_dsl::__private::{Dims, Signature, block, divide};
+use tracewright_dsl::__private::{Declared, Dims, SignatureCheck, block, divide};
 use tracewright_dsl::*;
 
 const B: Axis = Axis("B");
@@ -18,6 +18,10 @@ const N: Axis = Axis("N");
 
 const fn dim(axis: Axis, extent: usize) -> Dim {
     Dim { axis, extent }
+}
+
+const fn declared(axes: &[Axis]) -> Declared<'_> {
+    Declared { rest: false, axes }
 }
 
 type Body = Rc<dyn Fn(Tensor<F32>) -> Tensor<F32>>;
@@ -32,14 +36,14 @@ impl CausalLm for Toy {
     fn new(config: &Self::Config) -> Result<Self, BuildError> {
         config.clone().map(Self)
     }
-    fn cache_layers(&self) -> Vec<CacheLayer> {
+    fn state(&self) -> Vec<(usize, LayerState)> {
         vec![]
     }
-    fn forward(&self, tokens: Tensor<I32>, at: Position, cache: &mut KvCache<F32>) -> Tensor<F32> {
-        self.score(tokens, at, cache)
-    }
-    fn score(&self, tokens: Tensor<I32>, _: Position, _: &mut KvCache<F32>) -> Tensor<F32> {
+    fn forward(&self, tokens: Tensor<I32>, _: Position, _: &mut Cache<F32>) -> Tensor<F32> {
         (self.0)(tokens.to())
+    }
+    fn logits(&self, features: Tensor<F32>) -> Tensor<F32> {
+        features
     }
 }
 
@@ -172,8 +176,8 @@ fn the_error_names_types_axis_and_line() {
         case(line!(), |x| Linear::build(Scope::root("l"), &[dim(S, 3)], &[dim(B, 2)]).call(x), "`linear`: axis `B` would occur twice, in `f32[B=2, S=3]`; use `.rename(B, …)` on one of them"),
         case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(E, 4)]).call(x), "`rms_norm`: `f32[B=2, S=3]` has no axis `E`"),
         case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(S, 4)]).call(x), "`rms_norm`: axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
-        case(line!(), |x| Signature::new("Toy::forward", &Dims(vec![dim(S, 4)])).result(x, &[B, S]), "`Toy::forward`: the result is `f32[B=2, S=3]`, declared as `[B, S=4]`"),
-        case(line!(), |x| { Signature::new("Toy::forward", &Dims(vec![])).tensor("x", x, &[S, B]); x }, "`Toy::forward`: argument `x` is `f32[B=2, S=3]`, declared as `[S, B]`"),
+        case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![dim(S, 4)])).result(x, declared(&[B, S])), "`Toy::forward`: the result is `f32[B=2, S=3]`, declared as `[B, S=4]`"),
+        case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![])).argument("x", x, declared(&[S, B])), "`Toy::forward`: argument `x` is `f32[B=2, S=3]`, declared as `[S, B]`"),
     ];
     for (line, body, expected) in cases {
         let error = Toy::trace(&Ok(body), &entries(&["main"])).unwrap_err();
@@ -187,9 +191,9 @@ fn the_error_names_types_axis_and_line() {
 fn a_signature_binds_its_free_axes() {
     let said = refused(|x| {
         let dims = Dims(vec![]);
-        let mut signature = Signature::new("Toy::forward", &dims);
-        signature.tensor("x", x, &[B, S]);
-        signature.result(x.narrow(S, 0, 2), &[B, S])
+        let mut signature = SignatureCheck::new("Toy::forward", &dims);
+        let x = signature.argument("x", x, declared(&[B, S]));
+        signature.result(x.narrow(S, 0, 2), declared(&[B, S]))
     });
     assert_eq!(said, "`Toy::forward`: the result is `f32[B=2, S=2]`, declared as `[B=2, S=3]`");
 }

@@ -118,7 +118,9 @@ impl Executor for Evaluator<'_> {
     fn call(&self, entry: &str, arguments: Vec<Argument<Value>>) -> Result<Vec<Value>, Error> {
         let passed = arguments.into_iter().map(|argument| match argument {
             Argument::Buffer(value) => value,
-            Argument::Scalar(number) => Value::new(TensorType::new(ElementType::I32, []), [f64::from(number)]),
+            Argument::Scalar(number) => {
+                Value::new(TensorType::new(ElementType::I32, []), [f64::from(number)])
+            }
         });
         let evaluation = Evaluation { parameters: self.parameters, watch: None };
         Ok(evaluate(self.trace, entry, passed.collect(), evaluation)?)

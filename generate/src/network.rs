@@ -194,7 +194,8 @@ impl<E: Executor> Network<E> {
         rows: &[Feed<'_>],
         state: &mut Vec<E::Buffer>,
     ) -> Result<Answered<E::Buffer>, Error> {
-        let bytes = |numbers: Vec<u32>| -> Vec<u8> { numbers.into_iter().flat_map(u32::to_le_bytes).collect() };
+        let bytes =
+            |numbers: Vec<u32>| -> Vec<u8> { numbers.into_iter().flat_map(u32::to_le_bytes).collect() };
         let of_rows = |ty: &Option<TensorType>, number: &dyn Fn(&Feed<'_>) -> usize| {
             let numbers: Vec<u32> = rows.iter().map(|row| number(row) as u32).collect();
             match ty {
@@ -281,7 +282,8 @@ impl EntryPoint {
                 Role::State { layer, part } => {
                     let slot = Slot { layer, part, ty: argument.ty.clone() };
                     let index = state.iter().position(|one| *one == slot);
-                    let other = || refuse(signature, format!("takes `{argument}`, which other entry points do not"));
+                    let other =
+                        || refuse(signature, format!("takes `{argument}`, which other entry points do not"));
                     Bound::State(index.ok_or_else(other)?)
                 }
                 Role::Plain | Role::Logits | Role::Token => {

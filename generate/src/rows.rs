@@ -143,7 +143,8 @@ impl<'a, E: Executor> Rows<'a, E> {
         Ok(match (want, &answered.token) {
             (Want::Token, Some(token)) if (0..ranges.len()).any(answers) => {
                 let tokens = ids(&self.network.executor.read(token)?);
-                let answer = |row: usize| if answers(row) { Answer::Token(tokens[row]) } else { Answer::Nothing };
+                let answer =
+                    |row: usize| if answers(row) { Answer::Token(tokens[row]) } else { Answer::Nothing };
                 (0..ranges.len()).map(answer).collect()
             }
             (Want::Logits, _) if (0..ranges.len()).any(answers) => {
@@ -156,9 +157,8 @@ impl<'a, E: Executor> Rows<'a, E> {
             }
             (Want::All, _) => {
                 let logits = floats(&self.network.executor.read(&answered.logits)?);
-                let after = |row: usize, i: usize| {
-                    logits[(row * chunk + i) * vocabulary..][..vocabulary].to_vec()
-                };
+                let after =
+                    |row: usize, i: usize| logits[(row * chunk + i) * vocabulary..][..vocabulary].to_vec();
                 let answer = |(row, range): (usize, &Range<usize>)| {
                     Answer::Logits((0..range.len()).map(|i| after(row, i)).collect())
                 };

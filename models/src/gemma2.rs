@@ -2,7 +2,7 @@
 //! (`modeling_gemma2.py`). By what differs from Gemma 3: Llama's attention without norms of queries and keys, one
 //! rotary embedding, every other layer looks through a window, and scores are softly bounded too.
 
-use dsl::nn::{Attend, Kv, Cache, Position, gelu_tanh};
+use dsl::nn::{Attend, Cache, Kv, Position, gelu_tanh};
 use dsl::{Float, Tensor, model};
 
 use crate::config::{ConfigError, Keys};
@@ -24,7 +24,7 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             self.model(tokens, at, cache)
         }
-        fn head(x: T[.., D]) -> f32[.., V] {
+        fn logits(x: T[.., D]) -> f32[.., V] {
             soft_cap(self.lm_head(x), self.config.final_logit_softcapping).to()
         }
     }

@@ -2,7 +2,7 @@
 //! what differs from Llama.
 
 use bake::Ignorable;
-use dsl::nn::{Attend, Kv, Cache, Mask, Position, attend, gelu_tanh};
+use dsl::nn::{Attend, Cache, Kv, Mask, Position, attend, gelu_tanh};
 use dsl::{Float, Tensor, model};
 use ops::ElementType;
 
@@ -25,7 +25,7 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             self.model(tokens, at, cache)
         }
-        fn head(x: T[.., D]) -> f32[.., V] {
+        fn logits(x: T[.., D]) -> f32[.., V] {
             soft_cap(self.lm_head(x), self.config.final_logit_softcapping).to()
         }
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bake::Ignorable;
-use dsl::nn::{Attend, Kv, Cache, Position, attend, silu};
+use dsl::nn::{Attend, Cache, Kv, Position, attend, silu};
 use dsl::{Float, model};
 use ops::ElementType;
 
@@ -25,7 +25,7 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             self.model(tokens, at, cache)
         }
-        fn head(x: T[.., D]) -> f32[.., V] {
+        fn logits(x: T[.., D]) -> f32[.., V] {
             self.lm_head(x).to()
         }
     }

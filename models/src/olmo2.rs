@@ -1,7 +1,7 @@
 //! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1; names as in the HF checkpoint (`modeling_olmo2.py`). A Llama whose norms
 //! stand behind attention and feed-forward network, and around all queries and all keys.
 
-use dsl::nn::{Attend, Kv, Cache, Position, attend};
+use dsl::nn::{Attend, Cache, Kv, Position, attend};
 use dsl::{Float, model};
 
 use crate::config::{ConfigError, Keys};
@@ -22,7 +22,7 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             self.model(tokens, at, cache)
         }
-        fn head(x: T[.., D]) -> f32[.., V] {
+        fn logits(x: T[.., D]) -> f32[.., V] {
             self.lm_head(x).to()
         }
     }

@@ -2,7 +2,7 @@
 //! whose checkpoint holds queries, keys and values in one matrix, gate and up in another; with LongRoPE, which may
 //! rotate a part of each head.
 
-use dsl::nn::{Attend, Kv, Cache, Position, attend, silu};
+use dsl::nn::{Attend, Cache, Kv, Position, attend, silu};
 use dsl::{Float, model};
 
 use crate::config::{ConfigError, Keys};
@@ -26,7 +26,7 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             self.model(tokens, at, cache)
         }
-        fn head(x: T[.., D]) -> f32[.., V] {
+        fn logits(x: T[.., D]) -> f32[.., V] {
             self.lm_head(x).to()
         }
     }

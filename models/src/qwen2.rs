@@ -1,7 +1,7 @@
 //! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2; names as in the HF checkpoint (`modeling_qwen2.py`). A
 //! Llama with biases on queries, keys and values, and a sliding window in its upper layers if it is asked for.
 
-use dsl::nn::{Attend, Kv, Cache, Position, attend};
+use dsl::nn::{Attend, Cache, Kv, Position, attend};
 use dsl::{Float, model};
 
 use crate::config::{ConfigError, Keys};
@@ -22,7 +22,7 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             self.model(tokens, at, cache)
         }
-        fn head(x: T[.., D]) -> f32[.., V] {
+        fn logits(x: T[.., D]) -> f32[.., V] {
             self.lm_head(x).to()
         }
     }

@@ -1,7 +1,7 @@
 //! Qwen3: "Qwen3 Technical Report" (2025), §2; names as in the HF checkpoint (`modeling_qwen3.py`). A Llama that
 //! normalizes queries and keys head by head, with windows as in Qwen2.
 
-use dsl::nn::{Attend, Kv, Cache, Position, attend};
+use dsl::nn::{Attend, Cache, Kv, Position, attend};
 use dsl::{Float, model};
 
 use crate::config::{ConfigError, Keys};
@@ -23,7 +23,7 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             self.model(tokens, at, cache)
         }
-        fn head(x: T[.., D]) -> f32[.., V] {
+        fn logits(x: T[.., D]) -> f32[.., V] {
             self.lm_head(x).to()
         }
     }

@@ -4,7 +4,7 @@
 mod support;
 
 use dsl::{
-    Attend, Bf16, Bool, CausalLm, EntryPoint, F16, F32, Float, I8, I32, Kv, KvCache, Mask, Position, attend,
+    Attend, Bf16, Bool, Cache, CausalLm, EntryPoint, F16, F32, Float, I8, I32, Kv, Mask, Position, attend,
     model,
 };
 use lower::{expand, lower};
@@ -34,10 +34,7 @@ model! {
         kept: Weight<Bool>[D],
         lm_head: Linear<F32>[D -> V],
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-            self.score(tokens, at, cache).at(S, at.count - 1)
-        }
-        fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = RopeParameters::plain(100.0).frequencies(self.dim(E), cache.context);
             let causal = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.embed(tokens);
@@ -48,6 +45,9 @@ model! {
                 }
                 x = layer.forward(x, &at, kv);
             }
+            x
+        }
+        fn logits(x: T[.., D]) -> f32[.., V] {
             let shift = self.half().to::<F32>() + self.brain().to() + self.count().to() + self.small().to();
             let x: dsl::Tensor<F32> = x.to();
             self.lm_head(self.kept().select(x + shift, x))
@@ -95,7 +95,7 @@ fn check_element_types<T: Float>(default: ElementType) {
     for function in &reparsed.functions {
         for (name, ty) in function.inputs() {
             let expected = match (name, ty.rank()) {
-                ("tokens" | "pad", _) | (_, 0 | 1) => ElementType::I32,
+                ("tokens", _) | (_, 0 | 1) => ElementType::I32,
                 _ => default,
             };
             assert_eq!(ty.element, expected, "{}: {name}", function.name);

@@ -262,7 +262,7 @@ pub fn build(
     // The calling thread alone: these models are too small to share.
     let runtime = Runtime::new(Device::LocalSync)?;
     let program = load::program(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
-    let network = Network::new(&runtime, &program, &module.signatures, sizes.context)?;
+    let network = Network::new(&runtime, &program, &module.signatures)?;
     Ok(Subject { network, program, runtime, module, archive, baked, _folder: folder })
 }
 

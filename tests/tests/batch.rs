@@ -12,35 +12,47 @@ const BATCH: usize = 4;
 fn check(golden: &Golden, context: usize, prompts: &[&Prompt]) {
     let sizes = Sizes { batch: BATCH, context, ..Sizes::of(golden) };
     let subject = build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap();
-    // The last batch is not full.
-    for prompts in prompts.chunks(BATCH) {
-        let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.prompt_tokens[..]).collect();
-        for keep_logits in [false, true] {
-            let max_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap();
-            let options = GenerateOptions { max_tokens, keep_logits, ..GenerateOptions::default() };
-            let mut told = vec![Vec::new(); tokens.len()];
-            let answers = Batch::new(&subject.network)
-                .generate(&tokens, &options, |i, token| {
-                    told[i].push(token);
-                    ControlFlow::Continue(())
-                })
-                .unwrap();
-            assert_eq!(answers.len(), prompts.len());
-            for ((answer, told), prompt) in answers.iter().zip(&told).zip(prompts) {
-                let length = prompt.tokens.len().min(answer.tokens.len());
-                assert!(length > 0 && answer.tokens == *told);
-                assert_eq!(answer.tokens[..length], prompt.tokens[..length]);
-                assert_eq!(answer.logits.len(), if keep_logits { answer.tokens.len() } else { 0 });
-            }
+    // There are more prompts than rows: as texts end, others take their rows.
+    let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.prompt_tokens[..]).collect();
+    assert!(tokens.len() > BATCH);
+    for keep_logits in [false, true] {
+        let max_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap();
+        let options = GenerateOptions { max_tokens, keep_logits, ..GenerateOptions::default() };
+        let mut told = vec![Vec::new(); tokens.len()];
+        let answers = Batch::new(&subject.network)
+            .generate(&tokens, &options, |i, token| {
+                told[i].push(token);
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(answers.len(), prompts.len());
+        for ((answer, told), prompt) in answers.iter().zip(&told).zip(prompts) {
+            // A text ends when it has what was asked for, or when the context is full, and not before.
+            let fits = context - prompt.prompt_tokens.len() + 1;
+            assert_eq!(answer.tokens.len(), max_tokens.min(fits));
+            let length = prompt.tokens.len().min(answer.tokens.len());
+            assert!(length > 1 || fits == 1);
+            assert_eq!(answer.tokens, *told);
+            assert_eq!(answer.tokens[..length], prompt.tokens[..length]);
+            assert_eq!(answer.logits.len(), if keep_logits { answer.tokens.len() } else { 0 });
         }
     }
-    let five = [&[1u32][..]; 5];
-    let refused = Batch::new(&subject.network)
-        .generate(&five, &GenerateOptions::default(), |_, _| ControlFlow::Continue(()))
-        .unwrap_err();
-    assert!(matches!(refused, Error::Batch { found: 5, batch: BATCH }));
-    let refused = Session::new(&subject.network).feed(&[1]).unwrap_err();
-    assert!(matches!(refused, Error::Batch { found: 1, batch: BATCH }));
+    // A session is the same with one row.
+    let alone = Session::new(&subject.network)
+        .generate(tokens[0], &GenerateOptions { max_tokens: 3, ..GenerateOptions::default() }, |_| {
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(alone.tokens, prompts[0].tokens[..3]);
+
+    let mut full = Batch::new(&subject.network);
+    for _ in 0..BATCH {
+        full.join(&[1], &GenerateOptions::default()).unwrap();
+    }
+    let refused = full.join(&[1], &GenerateOptions::default()).unwrap_err();
+    assert!(matches!(refused, Error::Full { rows: BATCH }));
+    assert_eq!(full.leave(2).unwrap().finish, Finish::Cancelled);
+    assert_eq!(full.join(&[1], &GenerateOptions::default()).unwrap(), 2);
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn check(trace: &Trace, weights: &Weights, bound: Bound) -> lower::Module {
     let program = built.load(weights);
     let mut failures = Vec::new();
     for signature in &built.module.signatures {
-        let argument = |(i, a): (usize, &lower::Argument)| random(a.ty.clone(), i as u64 + 1);
+        let argument = |(i, a): (usize, &trace::Argument)| random(a.ty.clone(), i as u64 + 1);
         let arguments: Vec<Value> = signature.arguments.iter().enumerate().map(argument).collect();
         let expected = evaluate(trace, &signature.name, &arguments, weights);
         let found = program.call(&signature.name, &arguments);

@@ -6,7 +6,8 @@ use std::ops::ControlFlow;
 
 use tracewright::generate::{Batch, GenerateOptions};
 use tracewright::ops::ops::{
-    Binary, BinaryKind, Constant, MaskTerm, Permute, Reshape, RmsNorm, Sdpa, Unary, UnaryKind,
+    Binary, BinaryKind, BroadcastInDim, Constant, MaskTerm, Narrow, Permute, Reshape, RmsNorm, Sdpa, Unary,
+    UnaryKind,
 };
 use tracewright::ops::{ElementType, InferError, Literal, Op, Real, RopeTable, TensorType};
 use tracewright::trace::{Builder, NodeId, Trace};
@@ -194,9 +195,9 @@ fn the_bound_on_the_scores_dropped() {
     });
 }
 
-/// What stands before a shorter sequence is seen by it.
+/// All rows of a batch stand where the first one does.
 #[test]
-fn padding_visible_to_a_query() {
+fn one_position_for_all_rows() {
     let golden = Golden::fixture(GEMMA).unwrap();
     let prompts: Vec<&[u32]> = golden.prompts[..2].iter().map(|p| &p.prompt_tokens[..]).collect();
     assert!(prompts[0].len() < prompts[1].len());
@@ -204,25 +205,25 @@ fn padding_visible_to_a_query() {
         let edit = |trace: Trace| {
             let edited = rewrite(&trace, |b, op, operands| {
                 let Op::Sdpa(sdpa) = op else { return Ok(None) };
-                let at = sdpa.mask.iter().position(|term| *term == MaskTerm::Padding).unwrap();
-                let (mut mask, mut operands) = (sdpa.mask.clone(), operands.to_vec());
+                let mut operands = operands.to_vec();
                 if planted {
-                    mask.remove(at);
-                    operands.remove(4);
+                    let first = b.op(Narrow { axis: 0, start: 0, length: 1 }, &[operands[3]])?;
+                    let first = b.op(Reshape { shape: vec![] }, &[first])?;
+                    operands[3] = b.op(BroadcastInDim { shape: vec![2], axes: vec![] }, &[first])?;
                 }
-                b.op(Sdpa { mask, ..sdpa.clone() }, &operands).map(Some)
+                b.op(sdpa.clone(), &operands).map(Some)
             })?;
             Ok(edited)
         };
         let sizes = Sizes { batch: 2, ..Sizes::of(&golden) };
         let subject = build(&golden.model, &sizes, &["prefill", "decode"], edit).unwrap();
-        let options = GenerateOptions { max_tokens: 1, keep_logits: true, ..GenerateOptions::default() };
+        let options = GenerateOptions { max_tokens: 3, keep_logits: true, ..GenerateOptions::default() };
         let answers =
             Batch::new(&subject.network).generate(&prompts, &options, |_, _| ControlFlow::Continue(()));
-        let row = answers.unwrap()[0].logits[0].clone();
-        golden.reference(0).unwrap().error(prompts[0].len() - 1, &row)
+        let row = answers.unwrap()[1].logits[2].clone();
+        golden.reference(1).unwrap().error(prompts[1].len() + 1, &row)
     };
     let (right, wrong) = (answer(false), answer(true));
-    println!("padding visible: error {wrong:.1e}, otherwise {right:.1e}");
+    println!("one position for all: error {wrong:.1e}, otherwise {right:.1e}");
     assert!(right <= BOUND && wrong > BOUND);
 }

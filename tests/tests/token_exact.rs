@@ -268,7 +268,7 @@ fn m13_m15_kv_stays_on_the_device_and_argmax_costs_four_bytes() {
 
     // The state that goes in comes out in the same memory.
     let signature = subject.module.signatures.iter().find(|s| s.name == "decode").unwrap();
-    let zeros = |a: &tracewright::lower::Argument| Buffer::zeros(&subject.runtime, &a.ty).unwrap();
+    let zeros = |a: &tracewright::trace::Argument| Buffer::zeros(&subject.runtime, &a.ty).unwrap();
     let mut state: Vec<Buffer> = signature.arguments[3..].iter().map(zeros).collect();
     let places = |state: &[Buffer]| state.iter().map(Buffer::address).collect::<Vec<_>>();
     let (decode, before) = (subject.program.function("decode").unwrap(), places(&state));
@@ -363,7 +363,7 @@ fn a_session_recovers_from_a_failed_call() {
     // This network believes that `prefill` takes 5 tokens: the call is refused when it is made.
     let mut signatures = subject.module.signatures.clone();
     signatures.iter_mut().find(|s| s.name == "prefill").unwrap().arguments[0].ty.shape[1] = 5;
-    let network = Network::new(&subject.runtime, &subject.program, &signatures, golden.context).unwrap();
+    let network = Network::new(&subject.runtime, &subject.program, &signatures).unwrap();
     let mut session = Session::new(&network);
     session.feed(&tokens[..1]).unwrap();
     for _ in 0..2 {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use ops::{Attribute as _, Op, ParseError, Reader, TensorType};
 
-use crate::{Function, FunctionId, Node, NodeId, NodeKind, Output, Parameter, Provenance, Recipe, Role, Trace};
+use crate::{
+    Function, FunctionId, Node, NodeId, NodeKind, Output, Parameter, Provenance, Recipe, Role, Trace,
+};
 
 impl FromStr for Trace {
     type Err = ParseError;

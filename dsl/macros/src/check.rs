@@ -62,7 +62,7 @@ fn headers(model: &Model, errors: &mut Errors) {
     for cache in root.caches.iter().take(1) {
         for (function, what) in [
             ("forward", "`fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D]`"),
-            ("head", "`fn head(x: T[.., D]) -> f32[.., V]`, the logits of features"),
+            ("logits", "`fn logits(x: T[.., D]) -> f32[.., V]`"),
         ] {
             if root.function(function).is_none() {
                 errors.at(&cache.keyword, format!("a model with a `cache` also needs {what}"));

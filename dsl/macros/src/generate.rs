@@ -189,9 +189,9 @@ impl Generator<'_> {
             };
             quote!(state.extend(#layers.map(|_layer| (_layer, #what)));)
         });
-        let (forward, head) = (self.named(root, "forward"), self.named(root, "head"));
+        let (forward, logits) = (self.named(root, "forward"), self.named(root, "logits"));
         let forward = quote_spanned!(forward.span()=> <#name #arguments>::#forward(self, tokens, at, cache));
-        let head = quote_spanned!(head.span()=> <#name #arguments>::#head(self, features));
+        let logits = quote_spanned!(logits.span()=> <#name #arguments>::#logits(self, features));
         quote! {
             impl #generics #dsl::CausalLm for #name #arguments #bounds {
                 type Element = #element;
@@ -217,8 +217,8 @@ impl Generator<'_> {
                     #forward
                 }
 
-                fn head(&self, features: #dsl::Tensor<#element>) -> #dsl::Tensor<#dsl::F32> {
-                    #head
+                fn logits(&self, features: #dsl::Tensor<#element>) -> #dsl::Tensor<#dsl::F32> {
+                    #logits
                 }
             }
         }

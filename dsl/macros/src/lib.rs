@@ -24,8 +24,8 @@ use proc_macro::TokenStream;
 ///         layers: [Layer; L],
 ///         head: Linear[D -> V](bias if head_bias) = tied(embed) if tie_word_embeddings,
 ///
-///         fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] { … }
-///         fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] { … }
+///         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> f32[B, V] { … }
+///         fn score(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> f32[B, S, V] { … }
 ///     }
 ///
 ///     Layer {
@@ -52,12 +52,16 @@ use proc_macro::TokenStream;
 ///
 /// **Functions** take and return tensors (`T[B, S, D]`, `f32[B]`, `i32[]`), whose axes are checked when the body is
 /// traced, and Rust types that are `TraceArg`: by value, by `&`, or by `&mut` for state. Axes that `dims` lacks
-/// are free: the first argument that has one says how long it is. Every axis is a constant in the body, and
+/// are free: the first argument that has one says how long it is. `T[.., D]` may have any axes in front of D. Every axis is a constant in the body, and
 /// `self.dim(D)` an extent. The body is not rewritten; `self` is the block.
 ///
-/// **`cache`** says what each layer remembers, heads and features. With it, `forward` and `score` make the root a
-/// `CausalLm`. `cache { L of [H, E] within window }`: a layer i for which the configuration's method
-/// `window(i) -> Option<usize>` gives a number sees that many positions, and remembers no more than it must.
+/// Each function can be an entry point: `Net::<F32>::record(&config)?.entry("predict", Net::predict, [("B", 8)])`.
+///
+/// **`cache`** says what each layer remembers. With it, `forward` (features of tokens) and `logits` (of features) make
+/// the root a `CausalLm`. `cache { L of [H, E] within window }`: keys and values with these heads and features; a
+/// layer i for which the configuration's method `window(i) -> Option<usize>` gives a number sees that many positions,
+/// and remembers no more than it must. `cache { L of [H, E] if attends, L of recurrent [C, D] if convolves }`: only
+/// layers for which the method says so have keys and values, others carry a state of their own.
 ///
 /// An inner block is as visible as the root, unless it says otherwise.
 #[proc_macro]

@@ -34,9 +34,10 @@ impl Position {
     /// positions. `[S, …]`, or `[B, S, …]` where rows stand apart.
     #[track_caller]
     pub fn pick<T: Element>(self, table: Tensor<T>, tokens: Axis, length: usize) -> Tensor<T> {
-        match self.is_by_row() {
-            false => table.dynamic_narrow(tokens, self.start, length),
-            true => table.rows(self.positions(tokens, length)),
+        match (self.is_by_row(), length) {
+            (false, 1) => table.dynamic_narrow(tokens, self.start, length),
+            // Near the end of the context a chunk's padding stands past the table: each index is clamped by itself.
+            _ => table.rows(self.positions(tokens, length)),
         }
     }
 }

@@ -2,7 +2,7 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use tracewright::dsl::nn::{Attend, Kv, KvCache, Position, attend, gelu_tanh};
+use tracewright::dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
 use tracewright::generate::{GenerateOptions, Session};
 use tracewright::irpa::Checkpoint;
 use tracewright::load::{LoadOptions, load};
@@ -23,13 +23,7 @@ model! {
         norm: LayerNorm[D](eps = epsilon),
         head: Linear[D -> V](bias),
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-            self.head(self.body(tokens, at, cache).at(S, at.count - 1)).to()
-        }
-        fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
-            self.head(self.body(tokens, at, cache)).to()
-        }
-        fn body(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> T[B, S, D] {
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = RopeParameters::plain(self.config.rope_base).frequencies(self.dim(E), cache.context);
             let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.tokens(tokens);
@@ -37,6 +31,9 @@ model! {
                 x = block.forward(x, &at, kv);
             }
             self.norm(x)
+        }
+        fn logits(x: T[.., D]) -> f32[.., V] {
+            self.head(x).to()
         }
     }
 

@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let archive = Archive::open(folder.join(names::ARCHIVE))?.bytes();
         let start = Instant::now();
         let program = export::open(folder, &manifest, &runtime)?;
-        let network = Network::new(&runtime, &program, &manifest.signatures(folder)?, manifest.context)?;
+        let network = Network::new(&runtime, &program, &manifest.signatures(folder)?)?;
         println!("{name}: load {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
         subjects.push(Subject { name, network, archive });
     }

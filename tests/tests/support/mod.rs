@@ -71,6 +71,10 @@ pub struct Loaded<'a> {
 impl Built {
     pub fn load(&self, weights: &Weights) -> Loaded<'_> {
         let runtime = Runtime::new(Device::LocalSync).unwrap();
+        Loaded { module: &self.module, program: self.program(&runtime, weights), runtime }
+    }
+
+    pub fn program(&self, runtime: &Runtime, weights: &Weights) -> Program {
         let mut bytes = Vec::new();
         let mut entries = BTreeMap::new();
         for (key, value) in weights {
@@ -79,9 +83,7 @@ impl Built {
             entries.insert(key.clone(), Entry::Range(start..bytes.len()));
         }
         let parameters = Parameters { scope: "model".into(), bytes: Arc::new(bytes), entries };
-        let program =
-            Program::load(&runtime, &self.vmfb, &[parameters]).unwrap_or_else(|error| panic!("{error}"));
-        Loaded { module: &self.module, program, runtime }
+        Program::load(runtime, &self.vmfb, &[parameters]).unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
@@ -95,7 +97,7 @@ impl Loaded<'_> {
     /// Calls an entry point.
     pub fn call(&self, name: &str, arguments: &[Value]) -> Vec<Value> {
         let signature = self.module.signatures.iter().find(|s| s.name == name).unwrap();
-        let pass = |(value, argument): (&Value, &lower::Argument)| -> Argument {
+        let pass = |(value, argument): (&Value, &trace::Argument)| -> Argument {
             match argument.is_host_scalar() {
                 true => (value.data[0] as i32).into(),
                 false => Buffer::from_bytes(&self.runtime, &value.ty, &value.to_bytes()).unwrap().into(),

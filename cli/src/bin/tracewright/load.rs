@@ -56,8 +56,7 @@ impl Source {
                 let start = Instant::now();
                 let runtime = Runtime::new(device)?;
                 let program = export::open(folder, &manifest, &runtime)?;
-                let network =
-                    Network::new(&runtime, &program, &manifest.signatures(folder)?, manifest.context)?;
+                let network = Network::new(&runtime, &program, &manifest.signatures(folder)?)?;
                 return Ok(Loaded { network, runtime, compile: Duration::ZERO, load: start.elapsed() });
             }
             Self::Checkpoint(config) => config,

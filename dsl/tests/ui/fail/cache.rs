@@ -13,7 +13,7 @@ model! {
     Net<T: Float>(Config) {
         dims { D = hidden_size, L = num_layers, K = 2 }
         cache { L of [K, E] }
-//      ^^^^^ a model with a `cache` also needs `fn score`, the logits at all positions
+//      ^^^^^ a model with a `cache` also needs `fn logits(x: T[.., D]) -> f32[.., V]`
         //               ^ unknown axis `E`
         cache { L of [K, D] }
 //      ^^^^^ `cache` is written twice

@@ -14,12 +14,12 @@ model! {
         dims { D = hidden_size, L = num_layers, K = 2, E = 4 }
         cache { L of [K, E] }
         embed: Embedding[D, E],
-        fn forward(tokens: i32[B, S], _at: Position, _cache: &mut KvCache<T>) -> T[B, E] {
+        fn forward(tokens: i32[B, S], _at: Position, _cache: &mut Cache<T>) -> f32[B, S, E] {
         // ^^^^^^^ mismatched types
-            self.embed(tokens).at(S, _at.start)
-        }
-        fn score(tokens: i32[B, S], _at: Position, _cache: &mut KvCache<T>) -> f32[B, S, E] {
             self.embed(tokens).to()
+        }
+        fn logits(x: T[.., E]) -> f32[.., E] {
+            x.to()
         }
     }
 }

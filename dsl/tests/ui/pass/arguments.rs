@@ -1,6 +1,6 @@
 //! Arguments and results of every kind; an axis renamed; axes that only a signature names.
 
-use tracewright_dsl::{Axis, CausalLm, EntryPoint, F32, Float, KvCache, Position, Tensor, TraceArg};
+use tracewright_dsl::{Axis, CausalLm, EntryPoint, F32, Float, Cache, Position, Tensor, TraceArg};
 use tracewright_dsl::{dot, model, softmax};
 
 #[derive(Clone)]
@@ -39,12 +39,8 @@ model! {
         head: Linear[D -> V] = tied(embed),
         shift: Weight[D],
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-            self.score(tokens, at, cache).at(S, at.count - 1)
-        }
-
         #[allow(unused_variables)]
-        fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let mut counter = Counter(0);
             let mut x = self.embed(tokens);
             for (index, layer) in self.layers.iter().enumerate() {
@@ -59,6 +55,10 @@ model! {
                 x = y;
             }
             assert_eq!(counter.0, 1, "state that is no tensor comes back too");
+            x
+        }
+
+        fn logits(x: T[.., D]) -> f32[.., V] {
             self.head(x).to()
         }
     }

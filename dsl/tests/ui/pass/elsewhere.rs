@@ -1,9 +1,9 @@
 //! Blocks of another model as fields: with the same configuration, with another one, and repeated.
 
-use tracewright_dsl::{CausalLm, EntryPoint, F32, KvCache, Position, Project};
+use tracewright_dsl::{CausalLm, EntryPoint, F32, Cache, Position, Project};
 
 mod base {
-    use tracewright_dsl::{Float, KvCache, Position, model};
+    use tracewright_dsl::{Float, Cache, Position, model};
 
     #[derive(Clone)]
     pub struct Config {
@@ -19,11 +19,11 @@ mod base {
             embed: Embedding[V, D],
             mlp: Mlp,
             head: Linear[D -> V] = tied(embed),
-            fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-                self.score(tokens, at, cache).at(S, at.count - 1)
+            fn forward(tokens: i32[B, S], _at: Position, _cache: &mut Cache<T>) -> T[B, S, D] {
+                self.mlp(self.embed(tokens))
             }
-            fn score(tokens: i32[B, S], _at: Position, _cache: &mut KvCache<T>) -> f32[B, S, V] {
-                self.head(self.mlp(self.embed(tokens))).to()
+            fn logits(x: T[.., D]) -> f32[.., V] {
+                self.head(x).to()
             }
         }
 
@@ -40,7 +40,7 @@ mod base {
 
 mod wide {
     use super::base;
-    use tracewright_dsl::{Float, KvCache, Position, model};
+    use tracewright_dsl::{Float, Cache, Position, model};
 
     #[derive(Clone)]
     pub struct Config {
@@ -63,14 +63,14 @@ mod wide {
             first: base::Mlp<T>,
             layers: [base::Mlp<T>; L],
             last: Last,
-            fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-                self.score(tokens, at, cache).at(S, at.count - 1)
-            }
-            fn score(tokens: i32[B, S], _at: Position, _cache: &mut KvCache<T>) -> f32[B, S, V] {
+            fn forward(tokens: i32[B, S], _at: Position, _cache: &mut Cache<T>) -> T[B, S, D] {
                 let mut x = self.first.forward(self.embed(tokens));
                 for layer in &self.layers {
                     x = layer.forward(x);
                 }
+                x
+            }
+            fn logits(x: T[.., D]) -> f32[.., V] {
                 self.last(x).to()
             }
         }
@@ -78,7 +78,7 @@ mod wide {
         Last {
             // Its own configuration, given on as it is.
             same: Same<T>,
-            fn forward(x: T[B, S, D]) -> T[B, S, V] { self.same.forward(x) }
+            fn forward(x: T[.., D]) -> T[.., V] { self.same.forward(x) }
         }
     }
 
@@ -104,5 +104,5 @@ fn main() {
         assert!(text.contains(key), "{key}: {text}");
     }
     assert_eq!(traced.body_runs, 2);
-    let _: fn(&wide::Wide<F32>, _, Position, &mut KvCache<F32>) -> _ = CausalLm::score;
+    let _: fn(&wide::Wide<F32>, _, Position, &mut Cache<F32>) -> _ = CausalLm::score;
 }

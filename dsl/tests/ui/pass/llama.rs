@@ -1,6 +1,6 @@
 //! A network in the shape of Llama: every kind of field, dim, setting and argument.
 
-use tracewright_dsl::{Attend, Bf16, BuildError, CausalLm, EntryPoint, F32, Float, Kv, KvCache, Position, attend};
+use tracewright_dsl::{Attend, Bf16, BuildError, CausalLm, EntryPoint, F32, Float, Kv, Cache, Position, attend};
 use tracewright_dsl::{TraceArg, model, nn};
 
 #[derive(Clone)]
@@ -30,13 +30,13 @@ model! {
         model: Model,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-            self.lm_head(self.model(tokens, at, cache).at(S, at.count - 1)).to::<F32>()
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.model(tokens, at, cache)
         }
 
-        fn score(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, S, V] {
-            let x = self.model(tokens, at, cache);
-            return self.lm_head(x).to::<F32>();
+        fn logits(x: T[.., D]) -> f32[.., V] {
+            let logits = self.lm_head(x);
+            return logits.to::<F32>();
         }
     }
 
@@ -45,7 +45,7 @@ model! {
         layers: [Layer; L],
         norm: RmsNorm[D](eps = rms_norm_eps),
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> T[B, S, D] {
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let mut x = self.embed_tokens(tokens);
             let rope = nn::RopeFrequencies { inv_freq: vec![1.0, 0.5], scaling: 1.0 };
             let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);

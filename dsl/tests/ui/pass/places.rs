@@ -1,6 +1,6 @@
 //! An error of a forward body has the line of the declaration where it stands.
 
-use tracewright_dsl::{CausalLm, EntryPoint, F32, Float, KvCache, Position, TraceErrorKind, model};
+use tracewright_dsl::{CausalLm, EntryPoint, F32, Float, Cache, Position, TraceErrorKind, model};
 
 #[derive(Clone)]
 struct Config {
@@ -15,17 +15,19 @@ model! {
         layers: [Layer; L],
         head: Linear[D -> V],
 
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut KvCache<T>) -> f32[B, V] {
-            self.score(tokens, at, cache).at(S, at.count - 1)
-        }
-
-        fn score(tokens: i32[B, S], _at: Position, _cache: &mut KvCache<T>) -> f32[B, S, V] { // fault 0
+        fn forward(tokens: i32[B, S], _at: Position, _cache: &mut Cache<T>) -> T[B, S, D] { // fault 0
             let mut x = self.embed(tokens);
             for layer in &self.layers {
                 x = layer.forward(x, self.config.fault);
             }
             match self.config.fault {
-                0 => self.head(x).permute(&[S, B, V]).to(),
+                0 => x.permute(&[S, B, D]),
+                _ => x,
+            }
+        }
+
+        fn logits(x: T[.., D]) -> f32[.., V] {
+            match self.config.fault {
                 1 => self.head(x.rename(D, V)).to(), // fault 1
                 _ => self.head(x).to(),
             }
