@@ -235,7 +235,9 @@ pub enum TraceErrorKind {
 fn size(axis: &Axis, known: &Option<usize>, sized: &Option<usize>) -> String {
     match (known, sized) {
         (Some(known), Some(sized)) => format!("which is {known}, but {sized} in the sizes of the recording"),
-        _ => format!("whose extent neither `dims` nor the recording gives; add `(\"{axis}\", …)` to its sizes"),
+        _ => {
+            format!("whose extent neither `dims` nor the recording gives; add `(\"{axis}\", …)` to its sizes")
+        }
     }
 }
 

@@ -130,9 +130,7 @@ impl Entry {
     /// The next argument.
     pub fn input<T: Element>(&mut self, name: impl Into<String>, role: Role, dims: &[Dim]) -> Tensor<T> {
         let place = self.place;
-        Tensor::new(
-            tracer::with(|t| t.input(name.into(), role, T::TYPE, dims, place)).unwrap_or(Raw::POISON),
-        )
+        Tensor::new(tracer::with(|t| t.input(name.into(), role, T::TYPE, dims, place)).unwrap_or(Raw::POISON))
     }
 
     /// The next result.

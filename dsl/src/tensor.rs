@@ -11,8 +11,8 @@ use ops::ops::{
 use ops::{Literal, TensorType};
 
 use crate::element::{Bool, Element, Float, I32};
-pub(crate) use crate::tracer::{Place, Raw};
 use crate::tracer::{self, Tracer};
+pub(crate) use crate::tracer::{Place, Raw};
 use crate::{Axis, Dim, NamedType, TraceErrorKind};
 
 /// A tensor of a trace that is being recorded: a small handle, free to copy. Its axes have names.

@@ -8,6 +8,7 @@ use syn::{Attribute, Ident};
 
 use crate::ast::*;
 use crate::context::{Errors, list, suggestion};
+use crate::keys::{keys, ties};
 use crate::leaf::{Axes, ELEMENTS, LEAVES, LeafKind, SettingKind, leaf_kind};
 
 /// Names that the expansion gives to members of every block.
@@ -32,6 +33,7 @@ pub fn check(model: &Model, errors: &mut Errors) {
             signature(model, block, function, errors);
         }
         ties(model, block, errors);
+        keys(block, errors);
     }
     recursion(model, errors);
     usage(model, errors);
@@ -360,91 +362,6 @@ fn references(ty: &SignatureType, errors: &mut Errors) {
         }
         SignatureType::Tuple(parts) => parts.iter().for_each(|part| references(part, errors)),
         SignatureType::Tensor(_) | SignatureType::Rust(_) => {}
-    }
-}
-
-/// `tied` names another leaf of this block, or of a block within it, that stores a matrix of the same shape.
-fn ties(model: &Model, block: &Block, errors: &mut Errors) {
-    for field in &block.fields {
-        let FieldType::Leaf(leaf) = &field.ty else { continue };
-        let Some(tied) = &leaf.tied else { continue };
-        let Some(kind) = leaf_kind(&leaf.name) else { continue };
-        if !kind.ties {
-            errors.at(&leaf.name, format!("a `{}` cannot be tied", kind.name));
-        } else if let Err((at, message)) = tie(model, block, field, leaf, &tied.path) {
-            errors.at(at, message);
-        }
-    }
-}
-
-fn tie<'a>(
-    model: &'a Model,
-    mut block: &'a Block,
-    field: &Field,
-    leaf: &Leaf,
-    path: &'a [Ident],
-) -> Result<(), (&'a Ident, String)> {
-    let Some((last, way)) = path.split_last() else { return Ok(()) };
-    let find = |block: &'a Block, segment: &'a Ident| -> Result<&'a Field, (&'a Ident, String)> {
-        block.field(segment).ok_or_else(|| {
-            let fields: Vec<String> = block.fields.iter().map(|field| field.name.to_string()).collect();
-            let hint = suggestion(&segment.to_string(), fields.iter().map(String::as_str));
-            (segment, format!("the block `{}` has no field `{segment}`{hint}", block.name))
-        })
-    };
-    for segment in way {
-        block = match &find(block, segment)?.ty {
-            FieldType::Here(name) => match model.block(name) {
-                Some(inner) => inner,
-                None => return Ok(()),
-            },
-            FieldType::Array(..) => return Err((segment, array(segment))),
-            FieldType::Leaf(leaf) => {
-                return Err((segment, format!("`{segment}` is a `{}`, which has no fields", leaf.name)));
-            }
-            FieldType::Elsewhere(_) => {
-                return Err((
-                    segment,
-                    format!("`{segment}` is a block from elsewhere, whose fields are not known here"),
-                ));
-            }
-        };
-    }
-    let target = find(block, last)?;
-    let home = match &target.ty {
-        FieldType::Leaf(home) => home,
-        FieldType::Array(..) => return Err((last, array(last))),
-        _ => return Err((last, format!("`{last}` is a block; only a leaf has a weight"))),
-    };
-    if std::ptr::eq(target, field) {
-        return Err((last, format!("`{last}` is tied to itself")));
-    }
-    if home.tied.is_some() {
-        return Err((last, format!("`{last}` is tied itself; name the leaf whose weight it is")));
-    }
-    if leaf_kind(&home.name).is_some_and(|kind| !kind.ties) {
-        return Err((last, format!("a `{}` cannot be tied to a `{}`", leaf.name, home.name)));
-    }
-    if leaf.element != home.element {
-        return Err((last, format!("`{last}` has another element type than `{}`", field.name)));
-    }
-    let (own, other) = (matrix(leaf), matrix(home));
-    if own != other {
-        return Err((last, format!("`{}` stores `{own}` but `{last}` stores `{other}`", field.name)));
-    }
-    Ok(())
-}
-
-fn array(segment: &Ident) -> String {
-    format!("`{segment}` is an array, in which no single weight can be named")
-}
-
-/// The axes of the matrix that a leaf stores: `[B·C, A]` for `Linear[A -> B, C]`.
-fn matrix(leaf: &Leaf) -> String {
-    let merged = |axes: &[Ident]| axes.iter().map(Ident::to_string).collect::<Vec<_>>();
-    match &leaf.outputs {
-        Some((_, outputs)) => format!("[{}, {}]", merged(outputs).join("·"), merged(&leaf.axes).join("·")),
-        None => format!("[{}]", merged(&leaf.axes).join(", ")),
     }
 }
 

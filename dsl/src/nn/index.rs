@@ -2,8 +2,8 @@
 
 use std::panic::Location;
 
-use ops::ops::{DynamicSlice, Gather, Iota, Reshape};
 use ops::TensorType;
+use ops::ops::{DynamicSlice, Gather, Iota, Reshape};
 
 use crate::element::{Element, I32};
 use crate::tensor::{axes, broadcast, extents};
@@ -65,7 +65,8 @@ impl<T: Element> Tensor<T> {
         let place = Location::caller();
         let (dims, by) = (self.dims(place), indices.dims(place));
         let Some(extent) = dims.iter().find(|d| d.axis == axis).map(|d| d.extent) else {
-            return self.apply(place, |t, _, ty| t.fail(TraceErrorKind::NoAxis { op: "take", axis, ty }, place));
+            return self
+                .apply(place, |t, _, ty| t.fail(TraceErrorKind::NoAxis { op: "take", axis, ty }, place));
         };
         let shares = |d: &&Dim| d.axis != axis && dims.contains(d);
         let shared: Vec<Dim> = by.iter().filter(shares).copied().collect();
@@ -104,7 +105,11 @@ impl<T: Element> Tensor<T> {
     /// What `join` makes of each element of this tensor and each of `other`: the axes of `other`, then those of this
     /// one.
     #[track_caller]
-    pub(super) fn outer<U: Element>(self, other: Self, join: impl FnOnce(Self, Self) -> Tensor<U>) -> Tensor<U> {
+    pub(super) fn outer<U: Element>(
+        self,
+        other: Self,
+        join: impl FnOnce(Self, Self) -> Tensor<U>,
+    ) -> Tensor<U> {
         let place = Location::caller();
         let dims = [other.dims(place), self.dims(place)].concat();
         join(self.over(&dims), other.over(&dims))

@@ -4,9 +4,9 @@ use std::ops::{BitAnd, BitAndAssign};
 
 use ops::ops::MaskTerm;
 
+use crate::Tensor;
 use crate::argument::trace_arg;
 use crate::element::{Float, I32};
-use crate::Tensor;
 
 /// Which keys a query may see: conditions that must all hold, so that `&` is the intersection.
 #[derive(Clone, Debug)]
