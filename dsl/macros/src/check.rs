@@ -12,7 +12,7 @@ use crate::keys::{keys, ties};
 use crate::leaf::{Axes, ELEMENTS, LEAVES, LeafKind, SettingKind, leaf_kind};
 
 /// Names that the expansion gives to members of every block.
-const RESERVED: &[&str] = &["scope", "config", "dims", "forward", "build", "new", "dim"];
+pub const RESERVED: &[&str] = &["scope", "config", "dims", "forward", "build", "new", "dim"];
 
 /// The longest tuple that is a `TraceArg`.
 const MOST_ARGUMENTS: usize = 8;

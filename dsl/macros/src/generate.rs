@@ -369,9 +369,10 @@ impl Generator<'_> {
                 }
             }
             FieldType::Here(block) => {
+                // A block without `forward` is called by the functions that it has.
                 let Some(forward) = self.model.block(block).and_then(|block| block.function("forward"))
                 else {
-                    unreachable!("checked")
+                    return TokenStream::new();
                 };
                 let (arguments, output) = (self.parameters(forward, false), self.output(forward));
                 let values = forward.arguments.iter().map(|argument| &argument.name);

@@ -9,6 +9,7 @@ mod keys;
 mod leaf;
 mod parse;
 mod paths;
+mod skeleton;
 
 use proc_macro::TokenStream;
 
@@ -93,9 +94,12 @@ pub fn model(tokens: TokenStream) -> TokenStream {
     if errors.is_empty() {
         check::check(&model, &mut errors);
     }
-    match errors.is_empty() {
-        true => generate::generate(&model).into(),
-        false => errors.into_tokens().into(),
+    match errors.check() {
+        Ok(()) => generate::generate(&model).into(),
+        Err(reports) => {
+            let skeleton = skeleton::skeleton(model);
+            quote::quote!(#reports #skeleton).into()
+        }
     }
 }
 
