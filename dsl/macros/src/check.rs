@@ -421,6 +421,8 @@ fn usage(model: &Model, errors: &mut Errors) {
         }
     }
 
+    misspelt_axes(model, &scans, errors);
+
     // A misspelt name leaves the right one unused: one message is enough.
     if !errors.is_empty() {
         return;
@@ -470,6 +472,35 @@ fn usage(model: &Model, errors: &mut Errors) {
                 .at(&block.name, format!("the block `{0}` is declared and no field is a `{0}`", block.name));
         }
     }
+}
+
+/// Free axes need no declaration. But one that a single place names, no body uses, and that is nearly the name of a
+/// dim, is that dim.
+fn misspelt_axes(model: &Model, scans: &[Scan], errors: &mut Errors) {
+    let functions = model.blocks.iter().flat_map(|block| &block.functions);
+    let axes: Vec<&Ident> = functions.flat_map(Function::tensors).flat_map(|tensor| &tensor.axes).collect();
+    for axis in axes.iter().filter(|axis| !model.is_dim(axis)) {
+        let name = axis.to_string();
+        let once = axes.iter().filter(|other| *other == axis).count() == 1;
+        if !once || scans.iter().any(|scan| scan.words.contains(&name)) {
+            continue;
+        }
+        let dim = model.dims().map(|dim| dim.name.to_string()).find(|dim| is_misspelt(&name, dim));
+        if let Some(dim) = dim {
+            errors.at(
+                axis,
+                format!("`dims` has no `{name}`, and only this place names it; did you mean `{dim}`?"),
+            );
+        }
+    }
+}
+
+/// Whether a name is another in other case, or, where it is long enough to tell, but for one letter.
+fn is_misspelt(name: &str, known: &str) -> bool {
+    let letters = |name: &str| name.replace(|c: char| c.is_ascii_digit(), "");
+    let long = name.len().min(known.len()) >= 4;
+    let near = long && strsim::damerau_levenshtein(name, known) == 1 && letters(name) != letters(known);
+    name.eq_ignore_ascii_case(known) || near
 }
 
 /// The names in a body, by syntax alone: macro arguments count.

@@ -79,8 +79,9 @@ use proc_macro::TokenStream;
 ///
 /// **Functions** take and return tensors (`T[B, S, D]`, `f32[B]`, `i32[]`), whose axes are checked when the body is
 /// traced, and Rust types that are `TraceArg`: by value, by `&`, or by `&mut` for state. Axes that `dims` lacks
-/// are free: the first argument that has one says how long it is. Every axis is a constant in the body, and
-/// `self.dim(D)` an extent. The body is not rewritten; `self` is the block.
+/// are free: the first argument that has one says how long it is. (One that a single place names, and that is almost
+/// a dim, is taken for a slip.) Every axis is a constant in the body, and `self.dim(D)` an extent. The body is not
+/// rewritten; `self` is the block.
 ///
 /// **`cache`** says what each layer remembers, heads and features. With it, `forward` and `score` make the root a
 /// `CausalLm`. `cache { L of [H, E] within window }`: a layer i for which the configuration's method
