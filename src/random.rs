@@ -1,7 +1,7 @@
 //! Random weights for any configuration: to run and time a model whose checkpoint is not at hand.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::Write as _;
 use std::ops::ControlFlow;
@@ -111,8 +111,8 @@ impl View for &RandomTensor<'_> {
     }
 }
 
-/// Writes `config.json` (a copy of `config`) and `model.safetensors` with random `parameters` into `folder`, one
-/// tensor in memory at a time.
+/// Writes `config.json` (a copy of `config`) and `model.safetensors` with random tensors, of which `parameters` are made,
+/// into `folder`, one tensor in memory at a time.
 ///
 /// # Errors
 /// If a file is there already or cannot be written, or on request. Nothing half-written stays behind.
@@ -158,8 +158,9 @@ fn write(
     if there.is_some_and(|there| there != config) {
         return Err(RandomError::Exists(copy));
     }
+    let sources: BTreeMap<&str, &TensorType> = parameters.iter().flat_map(Parameter::sources).collect();
     let tensors: Vec<RandomTensor<'_>> =
-        parameters.iter().map(|Parameter { key, ty, .. }| RandomTensor { key, ty, seed, watch }).collect();
+        sources.into_iter().map(|(key, ty)| RandomTensor { key, ty, seed, watch }).collect();
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let weights = NewFile::begin(&target).map_err(file("create", &target))?;
     let written =

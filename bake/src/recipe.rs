@@ -35,6 +35,7 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
         Recipe::Op(Op::Concatenate(concatenate), pieces) if concatenate.axis == 0 => {
             pieces.iter().try_for_each(|piece| write_recipe(piece, checkpoint, sink))
         }
+        Recipe::Op(Op::Reshape(_), operands) => write_recipe(&operands[0], checkpoint, sink),
         Recipe::Op(..) => {
             let made = Made::new(recipe, checkpoint)?;
             let element = made.ty.element;

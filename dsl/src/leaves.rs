@@ -5,7 +5,8 @@ use std::panic::Location;
 use std::rc::Rc;
 
 use ops::ops::{Gather, Linear as LinearOp, Reshape, RmsNorm as RmsNormOp, WeightStyle};
-use ops::{Real, TensorType};
+use ops::{ElementType, InferError, Real, TensorType};
+use trace::Parameter;
 
 use crate::element::{Element, F32, Float, I32};
 use crate::tensor::{Place, Raw, axes, extents, permuted};
@@ -32,20 +33,43 @@ impl Stored {
         Self { path: scope.path().clone(), home: scope.path().clone() }
     }
 
-    fn read(&self, t: &mut Tracer, name: &str, element: ops::ElementType, dims: &[Dim], place: Place) -> Raw {
-        let ty = TensorType::new(element, extents(dims));
-        t.parameter(&self.path, &format!("{}.{name}", self.home), ty, &axes(dims), place)
+    fn read(&self, t: &mut Tracer, name: &str, element: ElementType, dims: &[Dim], place: Place) -> Raw {
+        let parameter = Parameter::new(self.key(name), TensorType::new(element, extents(dims)));
+        t.parameter(&self.path, parameter, &axes(dims), place)
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.home)
+    }
+}
+
+/// A weight that a recipe makes, or why there is no such recipe.
+fn made(
+    t: &mut Tracer,
+    path: &Rc<str>,
+    parameter: Result<Parameter, InferError>,
+    dims: &[Dim],
+    place: Place,
+) -> Raw {
+    match parameter {
+        Ok(parameter) => t.parameter(path, parameter, &axes(dims), place),
+        Err(error) => t.fail(error, place),
     }
 }
 
 /// A linear layer without or with bias: weight `[outputs…, inputs…]`, stored as a matrix (HF: `nn.Linear`).
 /// It contracts the input axes of its argument, which become the output axes.
+///
+/// Some checkpoints store the matrix the other way round, inputs first (HF: `Conv1D` of GPT-2; most of JAX): that is
+/// [`transposed`](Self::transposed). Where both sides are equally long, nothing but the setting can tell: a square
+/// matrix has one shape either way, so that without it the layer loads and computes something else, without a word.
 #[derive(Clone, Debug)]
 pub struct Linear<T: Float> {
     stored: Stored,
     inputs: Vec<Dim>,
     outputs: Vec<Dim>,
     bias: bool,
+    transposed: bool,
     of: PhantomData<T>,
 }
 
@@ -53,12 +77,18 @@ impl<T: Float> Linear<T> {
     /// A layer from `inputs` to `outputs`.
     pub fn build(scope: Scope, inputs: &[Dim], outputs: &[Dim]) -> Self {
         let (inputs, outputs) = (inputs.to_vec(), outputs.to_vec());
-        Self { stored: Stored::new(scope), inputs, outputs, bias: false, of: PhantomData }
+        let (stored, of) = (Stored::new(scope), PhantomData);
+        Self { stored, inputs, outputs, bias: false, transposed: false, of }
     }
 
     /// Whether there is a bias `[outputs…]`.
     pub fn bias(self, bias: bool) -> Self {
         Self { bias, ..self }
+    }
+
+    /// Whether the checkpoint stores the weight as `[inputs…, outputs…]`. The archive then has it as every other.
+    pub fn transposed(self, transposed: bool) -> Self {
+        Self { transposed, ..self }
     }
 
     /// The weight is the one at `home`.
@@ -105,7 +135,14 @@ impl<T: Float> Linear<T> {
         let x = permuted(t, x, ty, &axes(&with(&self.inputs)), place);
         let (input, output) = (merged(&self.inputs), merged(&self.outputs));
         let x = reshaped(t, path, x, &with(&self.inputs), &with(&[input]), place);
-        let weight = self.stored.read(t, "weight", T::TYPE, &[output, input], place);
+        let weight = match self.transposed {
+            false => self.stored.read(t, "weight", T::TYPE, &[output, input], place),
+            true => {
+                let ty = TensorType::new(T::TYPE, extents(&[output, input]));
+                let weight = Parameter::transposed(self.stored.key("weight"), ty);
+                made(t, &self.stored.path, weight, &[output, input], place)
+            }
+        };
         let mut operands = vec![x, weight];
         if self.bias {
             operands.push(self.stored.read(t, "bias", T::TYPE, &[output], place));
@@ -289,13 +326,20 @@ impl<T: Float> Call<Tensor<T>> for LayerNorm<T> {
 pub struct Weight<T: Element> {
     path: Rc<str>,
     dims: Vec<Dim>,
+    stacked: bool,
     of: PhantomData<T>,
 }
 
 impl<T: Element> Weight<T> {
     /// A weight with these axes.
     pub fn build(scope: Scope, dims: &[Dim]) -> Self {
-        Self { path: scope.path().clone(), dims: dims.to_vec(), of: PhantomData }
+        Self { path: scope.path().clone(), dims: dims.to_vec(), stacked: false, of: PhantomData }
+    }
+
+    /// A weight whose slices along its first axis are tensors of their own in the checkpoint. The last `*` of the path
+    /// stands for their numbers: `experts.*.w1.weight`.
+    pub fn stacked(scope: Scope, dims: &[Dim]) -> Self {
+        Self { stacked: true, ..Self::build(scope, dims) }
     }
 }
 
@@ -306,7 +350,11 @@ impl<T: Element> Call<()> for Weight<T> {
     fn call(&self, (): ()) -> Tensor<T> {
         let place = Location::caller();
         let ty = TensorType::new(T::TYPE, extents(&self.dims));
-        let raw = tracer::with(|t| t.parameter(&self.path, &self.path, ty, &axes(&self.dims), place));
+        let parameter = match self.stacked {
+            false => Ok(Parameter::new(&*self.path, ty)),
+            true => Parameter::stacked(&*self.path, ty),
+        };
+        let raw = tracer::with(|t| made(t, &self.path, parameter, &self.dims, place));
         Tensor::new(raw.unwrap_or(Raw::POISON))
     }
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ops::{ElementType, Op, TensorType};
 use trace::{
     AxisName, Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, Role, Trace,
+    resolve_key,
 };
 
 use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
@@ -277,13 +278,13 @@ impl Tracer {
 
     /// A concrete path as the innermost open function knows it: the running element's own path becomes `….*`.
     pub(crate) fn relative(&self, path: &str) -> String {
-        let element = self.open.iter().rev().find_map(|open| open.element.as_ref());
-        match element
-            .and_then(|(concrete, pattern)| path.strip_prefix(&**concrete).map(|rest| (pattern, rest)))
-        {
-            Some((pattern, rest)) if rest.is_empty() || rest.starts_with('.') => format!("{pattern}{rest}"),
-            _ => path.to_owned(),
-        }
+        self.element()
+            .map_or_else(|| path.to_owned(), |(concrete, pattern)| resolve_key(path, concrete, pattern))
+    }
+
+    /// The path of the element that is run, and what stands for it.
+    fn element(&self) -> Option<&(Rc<str>, Rc<str>)> {
+        self.open.iter().rev().find_map(|open| open.element.as_ref())
     }
 
     fn provenance(&mut self, path: Option<&Rc<str>>, location: Place) -> Provenance {
@@ -405,24 +406,27 @@ impl Tracer {
         }
     }
 
-    /// The weight of this key; one node for each function that reads it.
+    /// A weight; one node for each function that reads it.
     pub(crate) fn parameter(
         &mut self,
         path: &Rc<str>,
-        key: &str,
-        ty: TensorType,
+        parameter: Parameter,
         axes: &[Axis],
         location: Place,
     ) -> Raw {
-        let key = self.relative(key);
+        let parameter = match self.element() {
+            Some((concrete, pattern)) => parameter.resolved(concrete, pattern),
+            None => parameter,
+        };
+        let (key, ty) = (parameter.key.clone(), parameter.ty.clone());
+        let kind = NodeKind::Parameter(parameter);
         if let Some(open) = self.open.last()
             && let Some(id) = open.parameters.get(&key)
             && !self.failed()
-            && *open.function.node(*id).ty() == ty
+            && open.function.node(*id).kind == kind
         {
             return Raw { node: id.index() as u32, function: open.number, trace: self.id };
         }
-        let kind = NodeKind::Parameter(Parameter::new(key.clone(), ty.clone()));
         let raw = self.append(Some(path), &[], location, |b, _| Ok(b.push(kind, vec![ty], &[])));
         self.name_axes(raw, axes);
         if raw != Raw::POISON

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ops::Attribute as _;
-use ops::ops::BinaryKind;
+use ops::ops::{BinaryKind, Concatenate, Permute, Reshape};
 use ops::{InferError, Op, ParseError, Reader, TensorType, Value, print_string};
 
 /// A weight: its key and its type. In the body of a repeated block the key starts with the function's prefix,
@@ -41,6 +41,41 @@ impl Parameter {
     /// A tensor of the checkpoint.
     pub fn new(key: impl Into<String>, ty: TensorType) -> Self {
         Self { key: key.into(), ty, recipe: None }
+    }
+
+    /// A matrix that the checkpoint stores with its two axes exchanged.
+    ///
+    /// # Errors
+    /// If it is no matrix of floats.
+    pub fn transposed(key: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
+        let key = key.into();
+        let stored = TensorType::new(ty.element, ty.shape.iter().rev().copied().collect::<Vec<_>>());
+        let source = Recipe::Source(key.clone(), stored);
+        Self::derived(key, Recipe::Op(Permute { order: vec![1, 0] }.into(), vec![source]))
+    }
+
+    /// A weight whose slices along the first axis are tensors of the checkpoint: in their keys a number stands for the
+    /// `*` of `pattern`.
+    ///
+    /// # Errors
+    /// If the pattern has no `*`, or the weight no axis or elements that recipes do not have.
+    pub fn stacked(pattern: impl Into<String>, ty: TensorType) -> Result<Self, InferError> {
+        let pattern = pattern.into();
+        let Some((&count, slice)) = ty.shape.split_first() else {
+            return Err(InferError::Axis { op: "stacked", axis: 0, ty });
+        };
+        // The last one: those before it stand for elements of arrays.
+        let Some((before, after)) = pattern.rsplit_once('*') else {
+            let (found, expected) = (pattern, "one with a `*`".to_owned());
+            return Err(InferError::Attribute { op: "stacked", what: "the key", found, expected });
+        };
+        let piece = |index: usize| {
+            let source =
+                Recipe::Source(format!("{before}{index}{after}"), TensorType::new(ty.element, slice));
+            Recipe::Op(Reshape { shape: [&[1], slice].concat() }.into(), vec![source])
+        };
+        let recipe = Recipe::Op(Concatenate { axis: 0 }.into(), (0..count).map(piece).collect());
+        Self::derived(pattern, recipe)
     }
 
     /// What is made by a recipe.

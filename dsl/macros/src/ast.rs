@@ -1,7 +1,8 @@
 //! What a `model!` says, as it is written: right or wrong is for [`check`](crate::check) to say.
 
 use proc_macro2::Group;
-use syn::{Attribute, Generics, Ident, Lit, LitInt, Token, Type, TypePath, Visibility};
+use syn::ext::IdentExt as _;
+use syn::{Attribute, Generics, Ident, Lit, LitInt, LitStr, Token, Type, TypePath, Visibility};
 
 /// A whole invocation; the first block is the root.
 pub struct Model {
@@ -65,11 +66,14 @@ pub struct LayerState {
     pub condition: Option<Ident>,
 }
 
-/// `name: type`.
+/// `name: type at "key" = tied(path) if key`.
 pub struct Field {
     pub attrs: Vec<Attribute>,
     pub name: Ident,
     pub ty: FieldType,
+    /// Its key in the checkpoint, if that is not its name.
+    pub at: Option<LitStr>,
+    pub tied: Option<Tied>,
 }
 
 pub enum FieldType {
@@ -82,7 +86,7 @@ pub enum FieldType {
     Array(Box<FieldType>, Ident),
 }
 
-/// `Linear<F32>[D -> V](bias if key) = tied(path) if key`.
+/// `Linear<F32>[D -> V](bias if key)`.
 pub struct Leaf {
     pub name: Ident,
     /// Its own element type, if it does not share the model's.
@@ -92,7 +96,6 @@ pub struct Leaf {
     /// The axes behind the arrow.
     pub outputs: Option<(Token![->], Vec<Ident>)>,
     pub settings: Vec<Setting>,
-    pub tied: Option<Tied>,
 }
 
 /// `bias`, `bias if attention_bias`, `eps = rms_norm_eps`.
@@ -163,6 +166,20 @@ impl Model {
     pub fn is_dim(&self, axis: &Ident) -> bool {
         self.dims().any(|dim| dim.name == *axis)
     }
+
+    /// The checkpoint key at a path of fields that starts in a block.
+    pub fn key(&self, block: &Block, path: &[Ident]) -> String {
+        let mut block = Some(block);
+        let level = |name: &Ident| {
+            let field = block.and_then(|block| block.field(name));
+            block = field.and_then(|field| match &field.ty {
+                FieldType::Here(inner) => self.block(inner),
+                _ => None,
+            });
+            field.map_or_else(|| name.to_string(), Field::key)
+        };
+        path.iter().map(level).collect::<Vec<_>>().join(".")
+    }
 }
 
 impl Block {
@@ -172,6 +189,18 @@ impl Block {
 
     pub fn function(&self, name: &str) -> Option<&Function> {
         self.functions.iter().find(|function| function.name == name)
+    }
+}
+
+impl Field {
+    /// Its part of the checkpoint key.
+    pub fn key(&self) -> String {
+        self.at.as_ref().map_or_else(|| self.name.unraw().to_string(), LitStr::value)
+    }
+
+    /// Whether its key stands for many: `experts.*.w1.weight`.
+    pub fn is_stacked(&self) -> bool {
+        self.key().split('.').any(|level| level == "*")
     }
 }
 
@@ -190,6 +219,10 @@ impl Leaf {
     pub fn stored(&self) -> Vec<&Ident> {
         let outputs = self.outputs.iter().flat_map(|(_, outputs)| outputs);
         outputs.chain(&self.axes).collect()
+    }
+
+    pub fn setting(&self, name: &str) -> Option<&Setting> {
+        self.settings.iter().find(|setting| setting.name == name)
     }
 }
 

@@ -8,10 +8,11 @@ use syn::{Attribute, Ident};
 
 use crate::ast::*;
 use crate::context::{Errors, list, suggestion};
+use crate::keys::{keys, ties};
 use crate::leaf::{Axes, ELEMENTS, LEAVES, LeafKind, SettingKind, leaf_kind};
 
 /// Names that the expansion gives to members of every block.
-const RESERVED: &[&str] = &["scope", "config", "dims", "forward", "build", "new", "dim"];
+pub const RESERVED: &[&str] = &["scope", "config", "dims", "forward", "build", "new", "record", "dim"];
 
 /// The longest tuple that is a `TraceArg`.
 const MOST_ARGUMENTS: usize = 8;
@@ -32,6 +33,7 @@ pub fn check(model: &Model, errors: &mut Errors) {
             signature(model, block, function, errors);
         }
         ties(model, block, errors);
+        keys(block, errors);
     }
     recursion(model, errors);
     usage(model, errors);
@@ -363,91 +365,6 @@ fn references(ty: &SignatureType, errors: &mut Errors) {
     }
 }
 
-/// `tied` names another leaf of this block, or of a block within it, that stores a matrix of the same shape.
-fn ties(model: &Model, block: &Block, errors: &mut Errors) {
-    for field in &block.fields {
-        let FieldType::Leaf(leaf) = &field.ty else { continue };
-        let Some(tied) = &leaf.tied else { continue };
-        let Some(kind) = leaf_kind(&leaf.name) else { continue };
-        if !kind.ties {
-            errors.at(&leaf.name, format!("a `{}` cannot be tied", kind.name));
-        } else if let Err((at, message)) = tie(model, block, field, leaf, &tied.path) {
-            errors.at(at, message);
-        }
-    }
-}
-
-fn tie<'a>(
-    model: &'a Model,
-    mut block: &'a Block,
-    field: &Field,
-    leaf: &Leaf,
-    path: &'a [Ident],
-) -> Result<(), (&'a Ident, String)> {
-    let Some((last, way)) = path.split_last() else { return Ok(()) };
-    let find = |block: &'a Block, segment: &'a Ident| -> Result<&'a Field, (&'a Ident, String)> {
-        block.field(segment).ok_or_else(|| {
-            let fields: Vec<String> = block.fields.iter().map(|field| field.name.to_string()).collect();
-            let hint = suggestion(&segment.to_string(), fields.iter().map(String::as_str));
-            (segment, format!("the block `{}` has no field `{segment}`{hint}", block.name))
-        })
-    };
-    for segment in way {
-        block = match &find(block, segment)?.ty {
-            FieldType::Here(name) => match model.block(name) {
-                Some(inner) => inner,
-                None => return Ok(()),
-            },
-            FieldType::Array(..) => return Err((segment, array(segment))),
-            FieldType::Leaf(leaf) => {
-                return Err((segment, format!("`{segment}` is a `{}`, which has no fields", leaf.name)));
-            }
-            FieldType::Elsewhere(_) => {
-                return Err((
-                    segment,
-                    format!("`{segment}` is a block from elsewhere, whose fields are not known here"),
-                ));
-            }
-        };
-    }
-    let target = find(block, last)?;
-    let home = match &target.ty {
-        FieldType::Leaf(home) => home,
-        FieldType::Array(..) => return Err((last, array(last))),
-        _ => return Err((last, format!("`{last}` is a block; only a leaf has a weight"))),
-    };
-    if std::ptr::eq(target, field) {
-        return Err((last, format!("`{last}` is tied to itself")));
-    }
-    if home.tied.is_some() {
-        return Err((last, format!("`{last}` is tied itself; name the leaf whose weight it is")));
-    }
-    if leaf_kind(&home.name).is_some_and(|kind| !kind.ties) {
-        return Err((last, format!("a `{}` cannot be tied to a `{}`", leaf.name, home.name)));
-    }
-    if leaf.element != home.element {
-        return Err((last, format!("`{last}` has another element type than `{}`", field.name)));
-    }
-    let (own, other) = (matrix(leaf), matrix(home));
-    if own != other {
-        return Err((last, format!("`{}` stores `{own}` but `{last}` stores `{other}`", field.name)));
-    }
-    Ok(())
-}
-
-fn array(segment: &Ident) -> String {
-    format!("`{segment}` is an array, in which no single weight can be named")
-}
-
-/// The axes of the matrix that a leaf stores: `[B·C, A]` for `Linear[A -> B, C]`.
-fn matrix(leaf: &Leaf) -> String {
-    let merged = |axes: &[Ident]| axes.iter().map(Ident::to_string).collect::<Vec<_>>();
-    match &leaf.outputs {
-        Some((_, outputs)) => format!("[{}, {}]", merged(outputs).join("·"), merged(&leaf.axes).join("·")),
-        None => format!("[{}]", merged(&leaf.axes).join(", ")),
-    }
-}
-
 /// No block contains itself.
 fn recursion(model: &Model, errors: &mut Errors) {
     let mut done = HashSet::new();
@@ -504,6 +421,8 @@ fn usage(model: &Model, errors: &mut Errors) {
         }
     }
 
+    misspelt_axes(model, &scans, errors);
+
     // A misspelt name leaves the right one unused: one message is enough.
     if !errors.is_empty() {
         return;
@@ -553,6 +472,35 @@ fn usage(model: &Model, errors: &mut Errors) {
                 .at(&block.name, format!("the block `{0}` is declared and no field is a `{0}`", block.name));
         }
     }
+}
+
+/// Free axes need no declaration. But one that a single place names, no body uses, and that is nearly the name of a
+/// dim, is that dim.
+fn misspelt_axes(model: &Model, scans: &[Scan], errors: &mut Errors) {
+    let functions = model.blocks.iter().flat_map(|block| &block.functions);
+    let axes: Vec<&Ident> = functions.flat_map(Function::tensors).flat_map(|tensor| &tensor.axes).collect();
+    for axis in axes.iter().filter(|axis| !model.is_dim(axis)) {
+        let name = axis.to_string();
+        let once = axes.iter().filter(|other| *other == axis).count() == 1;
+        if !once || scans.iter().any(|scan| scan.words.contains(&name)) {
+            continue;
+        }
+        let dim = model.dims().map(|dim| dim.name.to_string()).find(|dim| is_misspelt(&name, dim));
+        if let Some(dim) = dim {
+            errors.at(
+                axis,
+                format!("`dims` has no `{name}`, and only this place names it; did you mean `{dim}`?"),
+            );
+        }
+    }
+}
+
+/// Whether a name is another in other case, or, where it is long enough to tell, but for one letter.
+fn is_misspelt(name: &str, known: &str) -> bool {
+    let letters = |name: &str| name.replace(|c: char| c.is_ascii_digit(), "");
+    let long = name.len().min(known.len()) >= 4;
+    let near = long && strsim::damerau_levenshtein(name, known) == 1 && letters(name) != letters(known);
+    name.eq_ignore_ascii_case(known) || near
 }
 
 /// The names in a body, by syntax alone: macro arguments count.

@@ -5,29 +5,43 @@ use std::fmt::Display;
 use proc_macro2::TokenStream;
 use quote::ToTokens;
 
-/// Every problem found so far, each with the user's tokens that it is about.
+/// Every problem found so far, each with the user's tokens that it is about. Whoever makes one must
+/// [`check`](Errors::check) it: a problem that nobody reports would be a wrong network.
 #[derive(Default)]
-pub struct Errors(Vec<syn::Error>);
+pub struct Errors {
+    found: Vec<syn::Error>,
+    checked: bool,
+}
+
+impl Drop for Errors {
+    fn drop(&mut self) {
+        assert!(self.checked || std::thread::panicking(), "the problems of a declaration were not checked");
+    }
+}
 
 impl Errors {
     /// Adds a problem at these tokens.
     pub fn at(&mut self, tokens: impl ToTokens, message: impl Display) {
-        self.0.push(syn::Error::new_spanned(tokens, message));
+        self.found.push(syn::Error::new_spanned(tokens, message));
     }
 
     /// Adds a problem of the parser's.
     pub fn push(&mut self, error: syn::Error) {
-        self.0.push(error);
+        self.found.push(error);
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.found.is_empty()
     }
 
-    /// One `compile_error!` for each problem.
-    pub fn into_tokens(self) -> TokenStream {
-        self.0.iter().map(syn::Error::to_compile_error).collect()
+    /// Whether there is none; else one `compile_error!` for each.
+    pub fn check(mut self) -> Result<(), TokenStream> {
+        self.checked = true;
+        match self.is_empty() {
+            true => Ok(()),
+            false => Err(self.found.iter().map(syn::Error::to_compile_error).collect()),
+        }
     }
 }
 

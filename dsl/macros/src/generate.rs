@@ -52,7 +52,7 @@ impl Generator<'_> {
                 (&field.attrs, default_docs(&field.attrs, || format!("The field `{}`.", field.name)));
             quote!(#(#attrs)* #docs)
         });
-        let built = block.fields.iter().map(|field| self.build(field));
+        let built = block.fields.iter().map(|field| self.build(block, field));
         let calls = block.fields.iter().map(|field| self.call(field));
         let functions = block.functions.iter().map(|function| self.function(block, function));
         let root_name = &root.name;
@@ -264,13 +264,13 @@ impl Generator<'_> {
     }
 
     /// The expression that builds a field, within `build`.
-    fn build(&self, field: &Field) -> TokenStream {
-        let name = field.name.to_string();
+    fn build(&self, block: &Block, field: &Field) -> TokenStream {
+        let key = field.key();
         match &field.ty {
-            FieldType::Leaf(leaf) => self.build_leaf(&name, leaf),
+            FieldType::Leaf(leaf) => self.build_leaf(block, field, leaf),
             FieldType::Array(element, length) => {
                 let (dsl, length) = (&self.dsl, length.to_string());
-                let block = self.build_block(element, quote!(scope.element(#name, index)));
+                let block = self.build_block(element, quote!(scope.element(#key, index)));
                 quote! {
                     (0..dims.extent(#dsl::Axis(#length)))
                         .map(|index| #block)
@@ -278,7 +278,7 @@ impl Generator<'_> {
                 }
             }
             block => {
-                let built = self.build_block(block, quote!(scope.child(#name)));
+                let built = self.build_block(block, quote!(scope.child(#key)));
                 quote!(#built?)
             }
         }
@@ -306,8 +306,8 @@ impl Generator<'_> {
         }
     }
 
-    fn build_leaf(&self, name: &str, leaf: &Leaf) -> TokenStream {
-        let (dsl, ty) = (&self.dsl, self.leaf_type(leaf));
+    fn build_leaf(&self, block: &Block, field: &Field, leaf: &Leaf) -> TokenStream {
+        let (dsl, ty, key) = (&self.dsl, self.leaf_type(leaf), field.key());
         let dims = |axes: &[Ident]| {
             let axes = axes.iter().map(Ident::to_string);
             quote!(&[#(dims.dim(#dsl::Axis(#axes))),*])
@@ -330,9 +330,10 @@ impl Generator<'_> {
             };
             quote!(.#method(#value))
         });
-        let leaf_built = quote!(<#ty>::build(scope.child(#name), #inputs #(, #outputs)*)#(#settings)*);
-        let Some(tied) = &leaf.tied else { return leaf_built };
-        let path = tied.path.iter().map(Ident::to_string).collect::<Vec<_>>().join(".");
+        let build = Ident::new(if field.is_stacked() { "stacked" } else { "build" }, Span::call_site());
+        let leaf_built = quote!(<#ty>::#build(scope.child(#key), #inputs #(, #outputs)*)#(#settings)*);
+        let Some(tied) = &field.tied else { return leaf_built };
+        let path = self.model.key(block, &tied.path);
         let tie = quote!(leaf.tied(scope.child(#path)));
         match &tied.condition {
             None => quote!({ let leaf = #leaf_built; #tie }),
@@ -368,9 +369,10 @@ impl Generator<'_> {
                 }
             }
             FieldType::Here(block) => {
+                // A block without `forward` is called by the functions that it has.
                 let Some(forward) = self.model.block(block).and_then(|block| block.function("forward"))
                 else {
-                    unreachable!("checked")
+                    return TokenStream::new();
                 };
                 let (arguments, output) = (self.parameters(forward, false), self.output(forward));
                 let values = forward.arguments.iter().map(|argument| &argument.name);

@@ -50,7 +50,7 @@ const STYLE: SettingKind =
 
 #[rustfmt::skip]
 pub const LEAVES: &[LeafKind] = &[
-    LeafKind { name: "Linear", axes: Axes::Arrow, argument: Argument::Tensor, ties: true, settings: &[("bias", Flag)] },
+    LeafKind { name: "Linear", axes: Axes::Arrow, argument: Argument::Tensor, ties: true, settings: &[("bias", Flag), ("transposed", Flag)] },
     LeafKind { name: "Embedding", axes: Axes::Listed(&["V", "D"]), argument: Argument::Ids, ties: true, settings: &[] },
     LeafKind { name: "RmsNorm", axes: Axes::Several, argument: Argument::Tensor, ties: false, settings: &[("eps", Number), ("style", STYLE)] },
     LeafKind { name: "LayerNorm", axes: Axes::Listed(&["D"]), argument: Argument::Tensor, ties: false, settings: &[("eps", Number), ("bias", Flag)] },

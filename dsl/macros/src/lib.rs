@@ -5,9 +5,11 @@ mod check;
 mod context;
 mod derive;
 mod generate;
+mod keys;
 mod leaf;
 mod parse;
 mod paths;
+mod skeleton;
 
 use proc_macro::TokenStream;
 
@@ -45,14 +47,40 @@ use proc_macro::TokenStream;
 ///
 /// **Fields** are leaves (`Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]` over one or more axes, `LayerNorm[D]`, `Weight[D]`, each
 /// with its own element type if one is written: `Linear<F32>[…]`), blocks of this `model!`, arrays of blocks, and
-/// blocks from elsewhere, written with a path or their element type. The path of a field is its checkpoint key.
+/// blocks from elsewhere, written with a path or their element type.
 /// Leaves and blocks of this `model!` are called as methods, `self.norm(x)`; blocks from elsewhere and elements of
 /// arrays by `.forward`. A block from elsewhere whose configuration is another needs `Project`. `tied(a.b)` takes
 /// the weight of the leaf at that path, seen from the block where it is written.
 ///
+/// **Keys.** The path of a field is its checkpoint key, and its place in messages and dumps. Where a checkpoint has
+/// another word than Rust should, the field says so:
+///
+/// ```text
+/// query: Linear[D -> H, E](bias) at "self.query",
+/// norm: LayerNorm[D] at "LayerNorm",
+/// layers: [Layer; L] at "encoder.layer",
+/// ```
+///
+/// - *Transposed:* `Linear[D -> F](transposed)` or `(transposed if key)` is stored inputs first, as GPT-2's `Conv1D`
+///   is. A square matrix has one shape either way and loads without it, to compute something else: nothing but the
+///   checkpoint's own code tells.
+/// - *One weight, many tensors:* `w1: Weight[X, F, D] at "experts.*.w1.weight"`. The `*` counts along the first axis,
+///   and the archive has the tensors as one.
+/// - *Many weights, one tensor:* a dim that is a sum, and `split` in the body.
+///
+///   ```text
+///   dims { H = num_attention_heads, K = num_key_value_heads, P = H + K + K, … }
+///   qkv: Linear[D -> P, E],
+///   let [q, k, v] = self.qkv(x).split(P, [self.dim(H), self.dim(K), self.dim(K)]);
+///   let (q, k, v) = (q.rename(P, H), k.rename(P, K), v.rename(P, K));
+///   ```
+///
+///   A tensor that has them head by head (`[H, 3, E]`) is `Linear[D -> H, P, E]` with `P = 3`.
+///
 /// **Functions** take and return tensors (`T[B, S, D]`, `f32[B]`, `i32[]`), whose axes are checked when the body is
 /// traced, and Rust types that are `TraceArg`: by value, by `&`, or by `&mut` for state. Axes that `dims` lacks
-/// are free: the first argument that has one says how long it is. `T[.., D]` may have any axes in front of D. Every axis is a constant in the body, and
+/// are free: the first argument that has one says how long it is. (One that a single place names, and that is almost
+/// a dim, is taken for a slip.) `T[.., D]` may have any axes in front of D. Every axis is a constant in the body, and
 /// `self.dim(D)` an extent. The body is not rewritten; `self` is the block.
 ///
 /// Each function can be an entry point: `Net::<F32>::record(&config)?.entry("predict", Net::predict, [("B", 8)])`.
@@ -71,9 +99,12 @@ pub fn model(tokens: TokenStream) -> TokenStream {
     if errors.is_empty() {
         check::check(&model, &mut errors);
     }
-    match errors.is_empty() {
-        true => generate::generate(&model).into(),
-        false => errors.into_tokens().into(),
+    match errors.check() {
+        Ok(()) => generate::generate(&model).into(),
+        Err(reports) => {
+            let skeleton = skeleton::skeleton(model);
+            quote::quote!(#reports #skeleton).into()
+        }
     }
 }
 

@@ -6,12 +6,16 @@ use syn::parse::{Parse, ParseStream, Parser};
 use syn::punctuated::Punctuated;
 use syn::token::{Brace, Bracket, Paren};
 use syn::{
-    Attribute, Error, Generics, Ident, Lit, LitInt, PathArguments, Result, Token, Type, TypePath, braced,
-    bracketed, parenthesized,
+    Attribute, Error, Generics, Ident, Lit, LitInt, LitStr, PathArguments, Result, Token, Type, TypePath,
+    braced, bracketed, parenthesized,
 };
 
 use crate::ast::*;
 use crate::context::Errors;
+
+mod keyword {
+    syn::custom_keyword!(at);
+}
 
 /// Reads an invocation as far as it can be read; what cannot goes to `errors`.
 pub fn parse(tokens: proc_macro2::TokenStream, errors: &mut Errors) -> Model {
@@ -200,7 +204,17 @@ fn factor(input: ParseStream) -> Result<Extent> {
 fn field(attrs: Vec<Attribute>, input: ParseStream) -> Result<Field> {
     let name = input.parse()?;
     input.parse::<Token![:]>()?;
-    Ok(Field { attrs, name, ty: field_type(input)? })
+    let ty = field_type(input)?;
+    let at = match input.parse::<Option<keyword::at>>()? {
+        Some(_) if input.peek(LitStr) => Some(input.parse()?),
+        Some(_) => return Err(input.error("expected the key in quotes, as in `at \"self.query\"`")),
+        None => None,
+    };
+    let tied = match input.peek(Token![=]) {
+        true => Some(tied(input)?),
+        false => None,
+    };
+    Ok(Field { attrs, name, ty, at, tied })
 }
 
 fn field_type(input: ParseStream) -> Result<FieldType> {
@@ -256,11 +270,7 @@ fn leaf(segment: &syn::PathSegment, input: ParseStream) -> Result<Leaf> {
             .collect(),
         false => Vec::new(),
     };
-    let tied = match input.peek(Token![=]) {
-        true => Some(tied(input)?),
-        false => None,
-    };
-    Ok(Leaf { name: segment.ident.clone(), element, axes, outputs, settings, tied })
+    Ok(Leaf { name: segment.ident.clone(), element, axes, outputs, settings })
 }
 
 fn setting(input: ParseStream) -> Result<Setting> {

@@ -1,0 +1,120 @@
+//! What a declaration with mistakes still declares, so that nothing else is said where its types are used.
+
+use proc_macro2::{Delimiter, Group, TokenStream};
+use quote::{format_ident, quote};
+use std::collections::HashSet;
+use syn::{Ident, ImplItem, Item, PathArguments, parse_quote};
+
+use crate::ast::*;
+use crate::check::RESERVED;
+use crate::generate::generate;
+use crate::leaf::{ELEMENTS, leaf_kind};
+
+/// The structs and the signatures of a declaration, as far as they can be read; no body is ever run. Nothing, if its
+/// header does not say what its types are.
+pub fn skeleton(mut model: Model) -> TokenStream {
+    let Some(element) = header(&model) else { return TokenStream::new() };
+    mend(&mut model, &element);
+    let Ok(mut file) = syn::parse2::<syn::File>(generate(&model)) else { return TokenStream::new() };
+    for item in &mut file.items {
+        let Item::Impl(methods) = item else { continue };
+        for method in &mut methods.items {
+            if let ImplItem::Fn(method) = method {
+                method.attrs.push(parse_quote!(#[allow(unused)]));
+                method.block = parse_quote!({ ::core::unreachable!() });
+            }
+        }
+    }
+    quote!(#file)
+}
+
+/// The element type's parameter, if the first block is a root.
+fn header(model: &Model) -> Option<Ident> {
+    let root = model.blocks.first().filter(|root| root.config.is_some())?;
+    match &root.generics.params.iter().collect::<Vec<_>>()[..] {
+        [syn::GenericParam::Type(parameter)] => Some(parameter.ident.clone()),
+        _ => None,
+    }
+}
+
+/// Leaves out what cannot be generated, or what rustc would object to once more.
+fn mend(model: &mut Model, element: &Ident) {
+    let mut names = HashSet::new();
+    model.blocks.retain(|block| names.insert(block.name.to_string()));
+    let fields: Vec<Vec<bool>> = model
+        .blocks
+        .iter()
+        .map(|block| block.fields.iter().map(|f| stands(model, block, &f.ty)).collect())
+        .collect();
+    for (block, stands) in model.blocks.iter_mut().zip(fields) {
+        let mut taken: HashSet<String> = RESERVED.iter().map(ToString::to_string).collect();
+        taken.remove("forward");
+        block.attrs.clear();
+        block.functions.retain(|function| taken.insert(function.name.to_string()));
+        let mut stands = stands.into_iter();
+        block.fields.retain(|field| stands.next() == Some(true) && taken.insert(field.name.to_string()));
+        for field in &mut block.fields {
+            field.attrs.clear();
+            field.tied = None;
+            if let FieldType::Leaf(leaf) = &mut field.ty {
+                leaf.settings.clear();
+            }
+        }
+        for function in &mut block.functions {
+            function.attrs.clear();
+            function.body = Group::new(Delimiter::Brace, TokenStream::new());
+            for (index, argument) in function.arguments.iter_mut().enumerate() {
+                argument.name = format_ident!("argument{index}");
+                known_elements(&mut argument.ty, element);
+            }
+            function.output.iter_mut().for_each(|output| known_elements(output, element));
+        }
+    }
+    model.blocks[0].caches.truncate(1);
+}
+
+/// Whether a field has a type, of finite size.
+fn stands(model: &Model, block: &Block, ty: &FieldType) -> bool {
+    match ty.element() {
+        FieldType::Leaf(leaf) => leaf_kind(&leaf.name).is_some(),
+        FieldType::Here(name) => {
+            model.block(name).is_some() && !contains(model, name, &block.name, &mut vec![])
+        }
+        FieldType::Elsewhere(ty) => !ty
+            .path
+            .segments
+            .iter()
+            .any(|segment| matches!(segment.arguments, PathArguments::Parenthesized(_))),
+        FieldType::Array(..) => false,
+    }
+}
+
+/// Whether the block `outer` is `wanted`, or a block within it is.
+fn contains<'a>(model: &'a Model, outer: &'a Ident, wanted: &Ident, seen: &mut Vec<&'a Ident>) -> bool {
+    if outer == wanted {
+        return true;
+    }
+    if seen.contains(&outer) {
+        return false;
+    }
+    seen.push(outer);
+    let inner = model.block(outer).into_iter().flat_map(|block| &block.fields);
+    let mut inner = inner.filter_map(|field| match field.ty.element() {
+        FieldType::Here(name) => Some(name),
+        _ => None,
+    });
+    inner.any(|name| contains(model, name, wanted, seen))
+}
+
+/// The model's own element type stands for one that nobody knows.
+fn known_elements(ty: &mut SignatureType, own: &Ident) {
+    match ty {
+        SignatureType::Tensor(tensor) | SignatureType::TensorReference(_, tensor) => {
+            if tensor.element != *own && !ELEMENTS.iter().any(|(known, _)| tensor.element == known) {
+                tensor.element = own.clone();
+            }
+        }
+        SignatureType::Tuple(parts) => parts.iter_mut().for_each(|part| known_elements(part, own)),
+        SignatureType::Rust(_) => {}
+    }
+}
