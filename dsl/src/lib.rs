@@ -2,20 +2,25 @@
 //!
 //! A `forward` body runs once, on handles instead of numbers; what it does is recorded as a
 //! [`trace::Trace`]. No weight is read.
+//!
+#![doc = include_str!("functions.md")]
 
 mod axis;
 mod block;
 mod element;
+mod elementwise;
 mod entry;
 mod error;
 mod leaves;
 pub mod nn;
+mod origin;
 mod tensor;
 mod tracer;
 
 pub use axis::{Axis, Dim};
 pub use block::{Project, Scope, TraceArg};
 pub use element::{Bf16, Bool, Element, F16, F32, Float, I8, I32};
+pub use elementwise::Operand;
 pub use entry::{CacheLayer, CausalLm, EntryPoint, Traced, Wanted, trace_entry_points};
 pub use error::{BuildError, NamedType, TraceError, TraceErrorKind};
 pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};

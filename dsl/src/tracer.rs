@@ -369,6 +369,11 @@ impl Tracer {
         Some(NamedType { element: ty.element, dims })
     }
 
+    /// The innermost open function.
+    pub(crate) fn running(&self) -> Option<&Function> {
+        self.open.last().map(|open| &open.function)
+    }
+
     pub(crate) fn types(&self, raws: &[Raw]) -> Vec<(TensorType, Vec<trace::AxisName>)> {
         let Some(open) = self.open.last() else { return Vec::new() };
         let typed = |raw: &Raw| {

@@ -3,6 +3,7 @@
 mod activation;
 mod largest;
 mod mask;
+mod positions;
 
 use std::panic::Location;
 
@@ -12,13 +13,14 @@ use ops::ops::{
 use ops::{ElementType, Literal, Real, RopePart, RopeTable, TensorType};
 
 use crate::element::{Element, Float, I32};
-use crate::tensor::{Place, Raw, axes, extents, permuted};
+use crate::tensor::{Place, Raw, axes, extents, fail_extents, permuted};
 use crate::tracer;
 use crate::{Axis, Dim, NamedType, Tensor, TraceArg, TraceErrorKind};
 
-pub use activation::{gelu_tanh, silu, softmax};
-pub use largest::argmax;
+pub use activation::{gelu, gelu_tanh, relu, silu, softmax};
+pub use largest::{argmax, topk};
 pub use mask::Mask;
+pub use positions::positions_within;
 
 /// Which positions an entry point computes: `count` real tokens from position `start` on.
 #[derive(Clone, Copy, Debug)]
@@ -325,7 +327,7 @@ pub fn dot<T: Float>(a: Tensor<T>, b: Tensor<T>, contracted: Axis) -> Tensor<T> 
         let shared = left.dims.iter().filter(|d| right.position(d.axis).is_some());
         let shared: Vec<Dim> = shared.copied().collect();
         if let Some(d) = shared.iter().find(|d| !right.dims.contains(d)) {
-            return t.fail(TraceErrorKind::Extents { op: "dot", axis: d.axis, left, right }, place);
+            return fail_extents(t, "dot", d.axis, (a, &left), (b.raw, &right), place);
         }
         let batch: Vec<Axis> = axes(&shared).into_iter().filter(|axis| *axis != contracted).collect();
         let at = |ty: &NamedType, list: &[Axis]| -> Vec<usize> {
