@@ -140,6 +140,8 @@ pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) 
     let module = lower::lower(&primitives(&traced.trace, &simplify)?.0)?;
     let recorded = traced.trace.parameters().map_err(LowerError::from)?;
     let ignorable = [ignorable, &bake::unread(&recorded, &module.parameters)].concat();
+    check(checkpoint, &module.parameters, &ignorable)
+        .map_err(|refused| refused.declared_in(&traced.trace))?;
     let (archive, baked) = archive(checkpoint, &module.parameters, &ignorable, cache, watch)?;
     tell(watch, Step::Compile)?;
     let compiled =
@@ -192,7 +194,7 @@ pub fn compile(
     runtime::compile(compiler, &module, options, &Cache::new(cache.join("modules")))
 }
 
-/// The archive of a checkpoint, baked once and kept in the cache. The checkpoint is checked every time.
+/// The archive of a checkpoint that has been checked, baked once and kept in the cache.
 fn archive(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
@@ -200,7 +202,6 @@ fn archive(
     cache: &Path,
     watch: Watch<'_>,
 ) -> Result<(Archive, Option<Baked>), LoadError> {
-    check(checkpoint, parameters, ignorable)?;
     let folder = cache.join("archives");
     fs::create_dir_all(&folder).map_err(file_error("create", &folder))?;
     let path = folder.join(format!("{}.irpa", archive_key(checkpoint, parameters)?));

@@ -4,15 +4,19 @@
 //! type that converts without surprise; every tensor of the checkpoint is used, or known to be ignorable. All
 //! problems are listed at once.
 
+mod mismatch;
 mod recipe;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use irpa::{Checkpoint, NewEntry, Watch, WriteOptions};
 use ops::{ElementType, InferError, TensorType};
-use trace::Parameter;
+use trace::{Parameter, Trace};
+
+use mismatch::{Moved, declarations, list};
+
+pub use mismatch::{Declared, Problem};
 
 /// A tensor that a checkpoint may have although the model does not read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,83 +61,6 @@ pub struct Baked {
     pub ignored: Vec<String>,
 }
 
-/// One thing that keeps a checkpoint from being what a model asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Problem {
-    /// A parameter that the checkpoint lacks.
-    Missing {
-        /// The key.
-        key: String,
-        /// The declared type.
-        ty: TensorType,
-        /// The most similar key that nothing else reads.
-        nearest: Option<String>,
-    },
-    /// A tensor that the model does not read.
-    Extra {
-        /// The key.
-        key: String,
-        /// The file it is in.
-        file: PathBuf,
-    },
-    /// A tensor that may be ignored only if it equals another, and does not.
-    NotEqual {
-        /// The key.
-        key: String,
-        /// The key whose content it should have.
-        other: String,
-    },
-    /// Another shape.
-    Shape {
-        /// The key.
-        key: String,
-        /// The file it is in.
-        file: PathBuf,
-        /// The declared shape.
-        expected: Vec<usize>,
-        /// The shape in the file.
-        found: Vec<usize>,
-    },
-    /// An element type that does not convert to the declared one.
-    Element {
-        /// The key.
-        key: String,
-        /// The file it is in.
-        file: PathBuf,
-        /// The declared type.
-        expected: ElementType,
-        /// The type in the file.
-        found: String,
-    },
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing { key, ty, nearest } => {
-                write!(f, "missing `{key}`: `{ty}`")?;
-                nearest.iter().try_for_each(|nearest| write!(f, "; the checkpoint has `{nearest}`"))
-            }
-            Self::Extra { key, file } => {
-                write!(f, "extra `{key}` in `{}`: the model does not read it", file.display())
-            }
-            Self::NotEqual { key, other } => write!(
-                f,
-                "`{key}` differs from `{other}`, although config.json ties them; \
-                 set `tie_word_embeddings` to false, or remove `{key}`"
-            ),
-            Self::Shape { key, file, expected, found } => {
-                write!(f, "`{key}` in `{}` has shape {found:?}, expected {expected:?}", file.display())
-            }
-            Self::Element { key, file, expected, found } => write!(
-                f,
-                "`{key}` in `{}` has elements `{found}`, which do not convert to `{expected}`",
-                file.display()
-            ),
-        }
-    }
-}
-
 /// Why a checkpoint was not baked.
 #[derive(Debug, thiserror::Error)]
 pub enum BakeError {
@@ -158,8 +85,20 @@ pub enum BakeError {
     Archive(#[from] irpa::Error),
 }
 
-fn list(problems: &[Problem]) -> String {
-    problems.iter().map(|problem| format!("\n  {problem}")).collect()
+impl BakeError {
+    /// The same, saying where `trace` declares what does not fit.
+    #[must_use]
+    pub fn declared_in(mut self, trace: &Trace) -> Self {
+        if let Self::Mismatch { problems, .. } = &mut self {
+            let mut known = declarations(trace);
+            for problem in problems {
+                if let Problem::Shape { key, declared, .. } = problem {
+                    *declared = known.remove(key);
+                }
+            }
+        }
+        self
+    }
 }
 
 /// Writes the archive at `out` that holds `parameters`, read from `checkpoint`. Floats are converted to the
@@ -231,7 +170,15 @@ pub fn check(
         }
         read.extend(parameter.sources());
     }
-    let unread: Vec<_> = checkpoint.tensors().filter(|t| !read.contains_key(t.name.as_str())).collect();
+    let mut unread: Vec<_> = checkpoint.tensors().filter(|t| !read.contains_key(t.name.as_str())).collect();
+    let missing: Vec<&str> = read.keys().copied().filter(|key| checkpoint.get(key).is_none()).collect();
+    let keys: Vec<&str> = unread.iter().map(|t| t.name.as_str()).collect();
+    if let Some(moved) = Moved::find(&missing, &keys) {
+        let twins: BTreeSet<&str> = moved.keys.values().copied().collect();
+        read.retain(|key, _| !moved.keys.contains_key(key));
+        unread.retain(|tensor| !twins.contains(tensor.name.as_str()));
+        problems.push(moved.problem());
+    }
     for (key, ty) in read {
         let Some(tensor) = checkpoint.get(key) else {
             let nearest = unread.iter().map(|t| (strsim::jaro(key, &t.name), &t.name));
@@ -244,7 +191,8 @@ pub fn check(
         let file = checkpoint.file(tensor).to_owned();
         if tensor.shape != ty.shape {
             let (expected, found) = (ty.shape.clone(), tensor.shape.clone());
-            problems.push(Problem::Shape { key: key.to_owned(), file: file.clone(), expected, found });
+            let (key, file) = (key.to_owned(), file.clone());
+            problems.push(Problem::Shape { key, file, expected, found, declared: None });
         }
         match tensor.element() {
             Some(element) if element == ty.element => {}

@@ -47,7 +47,7 @@ pub enum BuildError {
 
 /// The first thing that went wrong while a trace was recorded, and where.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{kind}\n  in `{}` at {}:{}", .provenance.path, .provenance.file, .provenance.line)]
+#[error("{kind}{}", place(.provenance))]
 pub struct TraceError {
     /// What.
     pub kind: Box<TraceErrorKind>,
@@ -115,6 +115,18 @@ pub enum TraceErrorKind {
         /// The other's.
         right: NamedType,
     },
+    /// The same, where one of the two had another name for it.
+    #[error("{kind}; `{from}` was renamed to `{axis}` at {}:{}", .at.file, .at.line)]
+    Renamed {
+        /// What is wrong.
+        kind: Box<TraceErrorKind>,
+        /// The name before.
+        from: String,
+        /// The axis.
+        axis: Axis,
+        /// Where the name was given.
+        at: Provenance,
+    },
     /// Two tensors of which neither has all axes of the other.
     #[error("`{op}`: neither of `{left}` and `{right}` has all axes of the other")]
     Axes {
@@ -124,6 +136,24 @@ pub enum TraceErrorKind {
         left: NamedType,
         /// The other's.
         right: NamedType,
+    },
+    /// An activation that lacks an axis and would be repeated along it.
+    #[error(
+        "`{op}`: `{small}` lacks the axis `{axis}` of `{large}`{}; an activation is repeated only where that is \
+         asked for: `.broadcast(other)`",
+        .lost.as_ref().map_or_else(String::new, |at| format!(", which it lost at {}:{}", at.file, at.line))
+    )]
+    Repeats {
+        /// The operation.
+        op: &'static str,
+        /// The axis.
+        axis: Axis,
+        /// The type of the tensor that lacks it.
+        small: NamedType,
+        /// The other's.
+        large: NamedType,
+        /// Where it went, if it was there.
+        lost: Option<Provenance>,
     },
     /// A name that would occur twice in one tensor.
     #[error("`{op}`: axis `{axis}` would occur twice, in `{ty}`; use `.rename({axis}, …)` on one of them")]
@@ -158,6 +188,18 @@ pub enum TraceErrorKind {
         found: String,
         /// What fits.
         expected: String,
+    },
+    /// A table of positions that ends before the context does.
+    #[error(
+        "the table of positions has {} rows (axis `{}`), and the context {context} positions; \
+         a context of at most {} fits",
+        .rows.extent, .rows.axis, .rows.extent
+    )]
+    Positions {
+        /// The axis that counts the table's rows.
+        rows: Dim,
+        /// How many positions there may be.
+        context: usize,
     },
     /// An argument or a result that is not as the signature declares it.
     #[error("`{function}`: {what} is `{found}`, declared as {declared}")]
@@ -238,6 +280,16 @@ fn size(axis: &Axis, known: &Option<usize>, sized: &Option<usize>) -> String {
         _ => {
             format!("whose extent neither `dims` nor the recording gives; add `(\"{axis}\", …)` to its sizes")
         }
+    }
+}
+
+/// The line that says where: nothing of what is not known.
+fn place(Provenance { path, file, line }: &Provenance) -> String {
+    match (path.is_empty(), file.is_empty()) {
+        (true, true) => String::new(),
+        (false, true) => format!("\n  in `{path}`"),
+        (true, false) => format!("\n  at {file}:{line}"),
+        (false, false) => format!("\n  in `{path}` at {file}:{line}"),
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! A `forward` body runs once, on handles instead of numbers; what it does is recorded as a
 //! [`trace::Trace`]. No weight is read.
+//!
+#![doc = include_str!("functions.md")]
 
 mod argument;
 mod axis;
@@ -9,9 +11,11 @@ mod block;
 mod causal;
 mod check;
 mod element;
+mod elementwise;
 mod error;
 mod leaves;
 pub mod nn;
+mod origin;
 mod record;
 mod scope;
 mod tensor;
@@ -21,6 +25,7 @@ pub use argument::TraceArg;
 pub use axis::{Axis, Dim};
 pub use causal::{CausalLm, EntryPoint, LayerState, Wanted};
 pub use element::{Bf16, Bool, Element, F16, F32, Float, I8, I32};
+pub use elementwise::Operand;
 pub use error::{BuildError, NamedType, TraceError, TraceErrorKind};
 pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
 pub use macros::{TraceArg, model};

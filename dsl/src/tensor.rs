@@ -1,16 +1,16 @@
 //! The handle that forward bodies compute with.
 
 use std::marker::PhantomData;
-use std::ops::{Add, Div, Mul, Neg, Sub};
 use std::panic::Location;
 
 use ops::ops::{
-    Binary, BinaryKind, BroadcastInDim, Compare, Constant, Convert, Direction, DynamicSlice, Narrow, Permute,
-    Reduce, ReduceKind, Reshape, Select, Unary, UnaryKind,
+    Binary, BinaryKind, Concatenate, Constant, Convert, DynamicSlice, Narrow, Permute, Reduce, ReduceKind,
+    Reshape,
 };
-use ops::{Literal, TensorType};
+use ops::{ElementType, Literal, TensorType};
 
-use crate::element::{Bool, Element, Float, I32};
+use crate::element::{Element, F32, Float, I32};
+use crate::origin::renamed_at;
 use crate::tracer::{self, Tracer};
 pub(crate) use crate::tracer::{Place, Raw};
 use crate::{Axis, Dim, NamedType, TraceErrorKind};
@@ -48,37 +48,6 @@ pub(crate) fn extents(dims: &[Dim]) -> Vec<usize> {
     dims.iter().map(|d| d.extent).collect()
 }
 
-/// Repeats and reorders `raw` so that it has exactly the axes `to`, which include its own.
-pub(crate) fn broadcast(t: &mut Tracer, raw: Raw, from: &NamedType, to: &[Dim], place: Place) -> Raw {
-    if from.dims == to {
-        return raw;
-    }
-    let position = |d: &Dim| to.iter().position(|to| to.axis == d.axis).unwrap_or(usize::MAX);
-    let op = BroadcastInDim { shape: extents(to), axes: from.dims.iter().map(position).collect() };
-    t.op(None, op, &[raw], &axes(to), place)
-}
-
-/// Brings two tensors to the axes of the one that has more. Returns both and those axes.
-fn align(t: &mut Tracer, name: &'static str, a: Raw, b: Raw, place: Place) -> Option<(Raw, Raw, Vec<Dim>)> {
-    let (left, right) = (t.named_type(a, place)?, t.named_type(b, place)?);
-    for d in &left.dims {
-        if right.dims.iter().any(|e| e.axis == d.axis && e.extent != d.extent) {
-            t.fail(TraceErrorKind::Extents { op: name, axis: d.axis, left, right }, place);
-            return None;
-        }
-    }
-    let includes = |a: &NamedType, b: &NamedType| b.dims.iter().all(|d| a.dims.contains(d));
-    let dims = if includes(&left, &right) {
-        left.dims.clone()
-    } else if includes(&right, &left) {
-        right.dims.clone()
-    } else {
-        t.fail(TraceErrorKind::Axes { op: name, left, right }, place);
-        return None;
-    };
-    Some((broadcast(t, a, &left, &dims, place), broadcast(t, b, &right, &dims, place), dims))
-}
-
 impl<T: Element> Tensor<T> {
     pub(crate) fn new(raw: Raw) -> Self {
         Self { raw, of: PhantomData }
@@ -108,30 +77,6 @@ impl<T: Element> Tensor<T> {
         self.apply(place, |t, raw, ty| match ty.position(axis) {
             Some(position) => f(t, raw, ty, position),
             None => t.fail(TraceErrorKind::NoAxis { op, axis, ty }, place),
-        })
-    }
-
-    fn aligned<U: Element>(
-        self,
-        name: &'static str,
-        other: Self,
-        op: impl Into<ops::Op>,
-        place: Place,
-    ) -> Tensor<U> {
-        let raw = tracer::with(|t| match align(t, name, self.raw, other.raw, place) {
-            Some((a, b, dims)) => t.op(None, op, &[a, b], &axes(&dims), place),
-            None => Raw::POISON,
-        });
-        Tensor::new(raw.unwrap_or(Raw::POISON))
-    }
-
-    fn with_number(self, kind: BinaryKind, value: f64, reversed: bool, place: Place) -> Self {
-        self.apply(place, |t, raw, ty| {
-            let axes = axes(&ty.dims);
-            let value = Literal::splat(TensorType::new(ty.element, extents(&ty.dims)), value);
-            let number = t.op(None, Constant { value }, &[], &axes, place);
-            let operands = if reversed { [number, raw] } else { [raw, number] };
-            t.op(None, Binary { kind }, &operands, &axes, place)
         })
     }
 
@@ -308,12 +253,7 @@ impl<T: Element> Tensor<T> {
     {
         let place = Location::caller();
         let extent = self.dims(place).iter().find(|d| d.axis == axis).map_or(1, |d| d.extent);
-        self.reduce("mean", ReduceKind::Add, axis, place).with_number(
-            BinaryKind::Divide,
-            extent as f64,
-            false,
-            place,
-        )
+        self.reduce("mean", ReduceKind::Add, axis, place) / extent as f64
     }
 
     fn reduce(self, name: &'static str, kind: ReduceKind, axis: Axis, place: Place) -> Self {
@@ -323,52 +263,102 @@ impl<T: Element> Tensor<T> {
         })
     }
 
-    /// The larger of two, elementwise.
+    /// The sums of the first element, the first two, the first three and so on along an axis, which stays.
+    ///
+    /// Computed in ⌈log₂ n⌉ steps (Hillis and Steele, "Data Parallel Algorithms", 1986): each sum of floats is rounded
+    /// that many times, those of f16 and bf16 in f32 and then once. Integers wrap around.
     #[track_caller]
-    pub fn maximum(self, other: Self) -> Self {
-        self.aligned("maximum", other, Binary { kind: BinaryKind::Maximum }, Location::caller())
-    }
-
-    /// The smaller of two, elementwise.
-    #[track_caller]
-    pub fn minimum(self, other: Self) -> Self {
-        self.aligned("minimum", other, Binary { kind: BinaryKind::Minimum }, Location::caller())
-    }
-
-    fn compared(self, other: Self, direction: Direction, place: Place) -> Tensor<Bool> {
-        self.aligned("compare", other, Compare { direction }, place)
-    }
-
-    /// self = other, elementwise.
-    #[track_caller]
-    pub fn equals(self, other: Self) -> Tensor<Bool> {
-        self.compared(other, Direction::Eq, Location::caller())
-    }
-
-    /// self < other, elementwise.
-    #[track_caller]
-    pub fn less(self, other: Self) -> Tensor<Bool> {
-        self.compared(other, Direction::Lt, Location::caller())
-    }
-
-    /// self ≤ other, elementwise.
-    #[track_caller]
-    pub fn less_equal(self, other: Self) -> Tensor<Bool> {
-        self.compared(other, Direction::Le, Location::caller())
-    }
-
-    /// −∞ for a maximum and so on: a tensor like this one, every element `value`.
-    #[track_caller]
-    pub fn filled(self, value: f64) -> Self {
+    pub fn cumsum(self, axis: Axis) -> Self {
         let place = Location::caller();
-        self.apply(place, |t, _, ty| {
-            let value = Literal::splat(TensorType::new(ty.element, extents(&ty.dims)), value);
-            t.op(None, Constant { value }, &[], &axes(&ty.dims), place)
+        match T::TYPE {
+            ElementType::F16 | ElementType::Bf16 => self.to::<F32>().summed_up(axis, place).to(),
+            _ => self.summed_up(axis, place),
+        }
+    }
+
+    fn summed_up(self, axis: Axis, place: Place) -> Self {
+        self.apply_axis(place, "cumsum", axis, |t, raw, ty, position| {
+            let (names, extent) = (axes(&ty.dims), ty.dims[position].extent);
+            let distances = std::iter::successors(Some(1), |distance| Some(distance * 2));
+            // Each sum of `distance` elements and the one that ends where it starts are one of twice as many.
+            distances.take_while(|distance| *distance < extent).fold(raw, |sums, distance| {
+                let mut shape = extents(&ty.dims);
+                shape[position] = distance;
+                let nothing = Constant { value: Literal::splat(TensorType::new(T::TYPE, shape), 0.0) };
+                let nothing = t.op(None, nothing, &[], &names, place);
+                let narrow = Narrow { axis: position, start: 0, length: extent - distance };
+                let before = t.op(None, narrow, &[sums], &names, place);
+                let concatenate = Concatenate { axis: position };
+                let before = t.op(None, concatenate, &[nothing, before], &names, place);
+                t.op(None, Binary { kind: BinaryKind::Add }, &[sums, before], &names, place)
+            })
         })
     }
 
-    pub(crate) fn unary(self, kind: UnaryKind, place: Place) -> Self {
-        self.apply(place, |t, raw, ty| t.op(None, Unary { kind }, &[raw], &axes(&ty.dims), place))
+    /// The tensors one after the other along an axis that they have; their other axes must be the same.
+    #[track_caller]
+    pub fn concat(tensors: &[Self], axis: Axis) -> Self {
+        let place = Location::caller();
+        Self::joined("concat", tensors, Some(axis), place, |t, raws, ty| match ty.position(axis) {
+            Some(position) => t.op(None, Concatenate { axis: position }, raws, &axes(&ty.dims), place),
+            None => t.fail(TraceErrorKind::NoAxis { op: "concat", axis, ty: ty.clone() }, place),
+        })
+    }
+
+    /// The tensors, which must have the same axes, next to each other along a new axis, the first of the result.
+    #[track_caller]
+    pub fn stack(tensors: &[Self], axis: Axis) -> Self {
+        let place = Location::caller();
+        Self::joined("stack", tensors, None, place, |t, raws, ty| {
+            if ty.position(axis).is_some() {
+                return t.fail(TraceErrorKind::Repeated { op: "stack", axis, ty: ty.clone() }, place);
+            }
+            let names = [&[axis], &axes(&ty.dims)[..]].concat();
+            let shape = [&[1], &extents(&ty.dims)[..]].concat();
+            let layers: Vec<Raw> = raws
+                .iter()
+                .map(|raw| t.op(None, Reshape { shape: shape.clone() }, &[*raw], &names, place))
+                .collect();
+            t.op(None, Concatenate { axis: 0 }, &layers, &names, place)
+        })
+    }
+
+    /// Runs `join` on tensors that have the axes of the first, in its order, and its extents but along `along`.
+    fn joined(
+        op: &'static str,
+        tensors: &[Self],
+        along: Option<Axis>,
+        place: Place,
+        join: impl FnOnce(&mut Tracer, &[Raw], &NamedType) -> Raw,
+    ) -> Self {
+        let raw = tracer::with(|t| {
+            let types: Option<Vec<NamedType>> =
+                tensors.iter().map(|tensor| t.named_type(tensor.raw, place)).collect();
+            let types = types?;
+            let Some(first) = types.first().cloned() else {
+                return Some(t.op(None, Concatenate { axis: 0 }, &[], &[], place));
+            };
+            let order = axes(&first.dims);
+            let mut raws = Vec::with_capacity(types.len());
+            for (tensor, ty) in tensors.iter().zip(types) {
+                let lacks = |of: &NamedType, other: &NamedType| {
+                    other.dims.iter().map(|d| d.axis).find(|axis| of.position(*axis).is_none())
+                };
+                let missing = lacks(&ty, &first).map(|axis| (axis, ty.clone()));
+                let missing = missing.or_else(|| lacks(&first, &ty).map(|axis| (axis, first.clone())));
+                if let Some((axis, ty)) = missing {
+                    return Some(t.fail(TraceErrorKind::NoAxis { op, axis, ty }, place));
+                }
+                let differs = |d: &&Dim| Some(d.axis) != along && !first.dims.contains(d);
+                if let Some(axis) = ty.dims.iter().find(differs).map(|d| d.axis) {
+                    let (left, right) = ((tensors[0].raw, &first), (tensor.raw, &ty));
+                    return Some(fail_extents(t, op, axis, left, right, place));
+                }
+                raws.push(permuted(t, tensor.raw, ty, &order, place));
+            }
+            Some(join(t, &raws, &first))
+        });
+        Tensor::new(raw.flatten().unwrap_or(Raw::POISON))
     }
 }
 
@@ -398,113 +388,37 @@ pub(crate) fn permuted(t: &mut Tracer, raw: Raw, ty: NamedType, order: &[Axis], 
     t.op(None, Permute { order: indices }, &[raw], order, place)
 }
 
-impl<T: Float> Tensor<T> {
-    /// eˣ
-    #[track_caller]
-    pub fn exp(self) -> Self {
-        self.unary(UnaryKind::Exponential, Location::caller())
-    }
-
-    /// tanh x
-    #[track_caller]
-    pub fn tanh(self) -> Self {
-        self.unary(UnaryKind::Tanh, Location::caller())
-    }
-
-    /// 1 / (1 + e⁻ˣ)
-    #[track_caller]
-    pub fn logistic(self) -> Self {
-        self.unary(UnaryKind::Logistic, Location::caller())
-    }
-
-    /// √x
-    #[track_caller]
-    pub fn sqrt(self) -> Self {
-        self.unary(UnaryKind::Sqrt, Location::caller())
-    }
-
-    /// 1 / √x
-    #[track_caller]
-    pub fn rsqrt(self) -> Self {
-        self.unary(UnaryKind::Rsqrt, Location::caller())
+/// Whether the axes that both have, have one extent in both; fails if not.
+pub(crate) fn extents_agree(
+    t: &mut Tracer,
+    op: &'static str,
+    (a, left): (Raw, &NamedType),
+    (b, right): (Raw, &NamedType),
+    place: Place,
+) -> bool {
+    let differs = |d: &&Dim| right.dims.iter().any(|e| e.axis == d.axis && e.extent != d.extent);
+    match left.dims.iter().find(differs) {
+        None => true,
+        Some(d) => {
+            fail_extents(t, op, d.axis, (a, left), (b, right), place);
+            false
+        }
     }
 }
 
-impl Tensor<Bool> {
-    /// Elementwise: `yes` where this is true, else `no`.
-    #[track_caller]
-    pub fn select<T: Element>(self, yes: Tensor<T>, no: Tensor<T>) -> Tensor<T> {
-        let place = Location::caller();
-        let raw = tracer::with(|t| {
-            let (yes, no, dims) = align(t, "select", yes.raw, no.raw, place)?;
-            let from = t.named_type(self.raw, place)?;
-            if let Some(d) = from.dims.iter().find(|d| !dims.contains(d)) {
-                let ty = NamedType { element: T::TYPE, dims };
-                return Some(t.fail(TraceErrorKind::NoAxis { op: "select", axis: d.axis, ty }, place));
-            }
-            let predicate = broadcast(t, self.raw, &from, &dims, place);
-            Some(t.op(None, Select {}, &[predicate, yes, no], &axes(&dims), place))
-        });
-        Tensor::new(raw.flatten().unwrap_or(Raw::POISON))
+/// Fails because `axis` has two extents, and says so if one of the two was given that name by `rename`.
+pub(crate) fn fail_extents(
+    t: &mut Tracer,
+    op: &'static str,
+    axis: Axis,
+    (a, left): (Raw, &NamedType),
+    (b, right): (Raw, &NamedType),
+    place: Place,
+) -> Raw {
+    let mut kind = TraceErrorKind::Extents { op, axis, left: left.clone(), right: right.clone() };
+    let function = t.running();
+    if let Some((from, at)) = [a, b].iter().find_map(|raw| renamed_at(function?, raw.id(), axis)) {
+        kind = TraceErrorKind::Renamed { kind: Box::new(kind), from: from.into(), axis, at: at.clone() };
     }
-
-    /// Both, elementwise.
-    #[track_caller]
-    pub fn and(self, other: Self) -> Self {
-        self.aligned("and", other, Binary { kind: BinaryKind::And }, Location::caller())
-    }
-
-    /// Either, elementwise.
-    #[track_caller]
-    pub fn or(self, other: Self) -> Self {
-        self.aligned("or", other, Binary { kind: BinaryKind::Or }, Location::caller())
-    }
-}
-
-macro_rules! operators {
-    ($($trait:ident $method:ident $kind:ident $name:literal;)*) => {$(
-        impl<T: Element> $trait for Tensor<T> {
-            type Output = Self;
-            #[track_caller]
-            fn $method(self, other: Self) -> Self {
-                self.aligned($name, other, Binary { kind: BinaryKind::$kind }, Location::caller())
-            }
-        }
-        impl<T: Element> $trait<f64> for Tensor<T> {
-            type Output = Self;
-            #[track_caller]
-            fn $method(self, number: f64) -> Self {
-                self.with_number(BinaryKind::$kind, number, false, Location::caller())
-            }
-        }
-        impl<T: Element> $trait<i32> for Tensor<T> {
-            type Output = Self;
-            #[track_caller]
-            fn $method(self, number: i32) -> Self {
-                self.with_number(BinaryKind::$kind, number.into(), false, Location::caller())
-            }
-        }
-        impl<T: Element> $trait<Tensor<T>> for f64 {
-            type Output = Tensor<T>;
-            #[track_caller]
-            fn $method(self, tensor: Tensor<T>) -> Tensor<T> {
-                tensor.with_number(BinaryKind::$kind, self, true, Location::caller())
-            }
-        }
-    )*};
-}
-
-operators! {
-    Add add Add "add";
-    Sub sub Subtract "subtract";
-    Mul mul Multiply "multiply";
-    Div div Divide "divide";
-}
-
-impl<T: Element> Neg for Tensor<T> {
-    type Output = Self;
-    #[track_caller]
-    fn neg(self) -> Self {
-        self.unary(UnaryKind::Negate, Location::caller())
-    }
+    t.fail(kind, place)
 }

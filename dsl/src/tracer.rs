@@ -33,6 +33,10 @@ impl Raw {
 
     /// The argument of an entry point whose name and axes are not known before a declared function takes it.
     pub(crate) const ARGUMENT: Self = Self { node: u32::MAX - 1, function: u32::MAX, trace: u32::MAX };
+
+    pub(crate) fn id(self) -> NodeId {
+        NodeId::new(self.node as usize)
+    }
 }
 
 /// What two runs of a body must share to record the same thing.
@@ -224,7 +228,7 @@ impl Tracer {
         }
         open.function.outputs = outputs
             .into_iter()
-            .map(|(name, role, raw)| Output { name, role, node: NodeId::new(raw.node as usize) })
+            .map(|(name, role, raw)| Output { name, role, node: raw.id() })
             .collect();
         Some(open.function)
     }
@@ -346,7 +350,7 @@ impl Tracer {
             return Raw::POISON;
         }
         let provenance = self.provenance(path, location);
-        let operands: Vec<NodeId> = operands.iter().map(|raw| NodeId::new(raw.node as usize)).collect();
+        let operands: Vec<NodeId> = operands.iter().map(|raw| raw.id()).collect();
         let Some(open) = self.open.last_mut() else { return self.fail(TraceErrorKind::Closed, location) };
         let number = open.number;
         let mut builder = Builder { function: &mut open.function, provenance };
@@ -401,7 +405,7 @@ impl Tracer {
         if raw != Raw::POISON
             && let Some(open) = self.open.last_mut()
         {
-            let node = open.function.node_mut(NodeId::new(raw.node as usize));
+            let node = open.function.node_mut(raw.id());
             node.axes = axes.iter().map(|axis| axis.0.into()).collect();
         }
     }
@@ -432,7 +436,7 @@ impl Tracer {
         if raw != Raw::POISON
             && let Some(open) = self.open.last_mut()
         {
-            open.parameters.insert(key, NodeId::new(raw.node as usize));
+            open.parameters.insert(key, raw.id());
         }
         raw
     }
@@ -442,17 +446,22 @@ impl Tracer {
         if !self.admits(&[raw], location) {
             return None;
         }
-        let node = self.open.last()?.function.node(NodeId::new(raw.node as usize));
+        let node = self.open.last()?.function.node(raw.id());
         let ty = node.types.first()?;
         let dims = node.axes.iter().zip(&ty.shape);
         let dims = dims.map(|(name, &extent)| Dim { axis: Axis::named(name), extent }).collect();
         Some(NamedType { element: ty.element, dims })
     }
 
+    /// The innermost open function.
+    pub(crate) fn running(&self) -> Option<&Function> {
+        self.open.last().map(|open| &open.function)
+    }
+
     pub(crate) fn types(&self, raws: &[Raw]) -> Vec<(TensorType, Vec<trace::AxisName>)> {
         let Some(open) = self.open.last() else { return Vec::new() };
         let typed = |raw: &Raw| {
-            let node = open.function.node(NodeId::new(raw.node as usize));
+            let node = open.function.node(raw.id());
             (node.ty().clone(), node.axes.clone())
         };
         raws.iter().filter(|raw| **raw != Raw::POISON).map(typed).collect()

@@ -146,6 +146,162 @@ fn axes_move_by_name() {
     assert_eq!((axes(&trace), result(&trace)), (vec!["B".into(), "E".into()], vec![13., 16., 112., 124.]));
 }
 
+/// A constant with rows on axis B and columns on axis S.
+fn rows(rows: &[&[f64]]) -> Tensor<F32> {
+    let ty = TensorType::new(F32::TYPE, [rows.len(), rows[0].len()]);
+    Tensor::constant(ops::Literal::from_value(&Value::new(ty, rows.concat())), &[B, S])
+}
+
+/// The answers are NumPy's and torch's.
+#[test]
+fn functions_of_each_element() {
+    let of = |body: fn(Tensor<F32>) -> Tensor<F32>| result(&recorded(body));
+    assert_eq!(of(|x| (x - 3).abs()), [3., 2., 1., 0., 1., 2.]);
+    assert_eq!(of(|x| nn::relu(x - 3)), [0., 0., 0., 0., 1., 2.]);
+    assert_eq!(of(|x| x.pow(2)), [0., 1., 4., 9., 16., 25.]);
+    assert_eq!(of(|x| (x - 3).pow(weight("w", &[dim(S, 3)]))), [-3., 4., -1., 0., 1., 8.]);
+    assert_eq!(of(|x| x.maximum(2.5).minimum(4)), [2.5, 2.5, 2.5, 3., 4., 4.]);
+    assert_eq!(of(|x| (!x.less(2)).select(x, -1.0)), [-1., -1., 2., 3., 4., 5.]);
+    assert_eq!(of(|x| x.equals(x.max(S)).or(x.less_equal(0)).select(7, 8.0)), [7., 8., 7., 8., 8., 7.]);
+    let logarithm = [f64::NEG_INFINITY, 0., 0.6931471824645996, 1.0986123085021973, 1.3862943649291992];
+    assert_eq!(of(|x| x.ln())[..5], logarithm);
+    let erf = [0., 0.8427007794380188, 0.9953222870826721];
+    assert_eq!(of(|x| x.erf())[..3], erf);
+    assert_eq!(of(nn::gelu)[..2], [0., 0.8413447141647339]);
+    assert_eq!(of(|x| (x / x).is_nan().select(1, 0)), [1., 0., 0., 0., 0., 0.]);
+    let integers = recorded(|x| x.to::<I32>().abs().less(2).select(1, 2.0));
+    assert_eq!(result(&integers), [1., 1., 2., 2., 2., 2.]);
+}
+
+#[test]
+fn tensors_are_joined_and_repeated_by_name() {
+    let trace = recorded(|x| Tensor::concat(&[x, weight("w", &[dim(S, 1), dim(B, 2)])], S));
+    let joined = vec![0., 1., 2., 1., 3., 4., 5., 2.];
+    assert_eq!((axes(&trace), result(&trace)), (vec!["B".into(), "S".into()], joined));
+    let trace = recorded(|x| Tensor::stack(&[x, weight("w", &[dim(S, 3), dim(B, 2)])], E));
+    let stacked = vec![0., 1., 2., 3., 4., 5., 1., 3., 5., 2., 4., 6.];
+    assert_eq!((axes(&trace), result(&trace)), (vec!["E".into(), "B".into(), "S".into()], stacked));
+    // An outer sum, and an activation along another's axis.
+    let trace = recorded(|x| {
+        let (b, s) = (x.max(S), x.min(B));
+        b.broadcast(s) + s.broadcast(b) * 10
+    });
+    let sums = vec![2., 12., 22., 5., 15., 25.];
+    assert_eq!((axes(&trace), result(&trace)), (vec!["B".into(), "S".into()], sums));
+    let trace = recorded(|x| x.at(S, Tensor::scalar(1.0)).broadcast(x) + x);
+    assert_eq!((axes(&trace), result(&trace)), (vec!["B".into(), "S".into()], vec![1., 2., 3., 7., 8., 9.]));
+}
+
+/// As `numpy.argsort(-x, kind="stable")` has them, and `torch.topk` where nothing is equal; torch has NaN first, too.
+#[test]
+fn topk_takes_the_lowest_index_of_equal_elements() {
+    let (nan, infinite) = (f64::NAN, f64::INFINITY);
+    let x = [[1., 5., 3., 4., 2.], [0., nan, 7., -infinite, nan], [-infinite, 2., 2., -infinite, -infinite]];
+    let values =
+        [[5., 4., 3., 2., 1.], [nan, nan, 7., 0., -infinite], [2., 2., -infinite, -infinite, -infinite]];
+    let indices = [[1., 3., 2., 4., 0.], [1., 4., 2., 0., 3.], [1., 2., 0., 3., 4.]];
+    for k in 1..=5 {
+        let largest = move |_| nn::topk(rows(&x.each_ref().map(|row| &row[..])), S, k);
+        let expected = |of: &[[f64; 5]]| of.iter().flat_map(|row| row[..k].to_vec()).collect::<Vec<_>>();
+        let trace = recorded(move |x| largest(x).0);
+        assert_eq!(axes(&trace), ["B", "S"]);
+        assert_eq!(format!("{:?}", result(&trace)), format!("{:?}", expected(&values)));
+        assert_eq!(result(&recorded(move |x| largest(x).1.to())), expected(&indices));
+    }
+    let expected = "`topk`: axis `S` of `f32[B=2, S=3]`: the 4 largest, expected at least 1 and at most 3";
+    assert_eq!(refused(|x| nn::topk(x, S, 4).0), expected);
+}
+
+/// As `torch.cumsum` where no sum is rounded; integers as `numpy.cumsum` of int32.
+#[test]
+fn cumsum_sums_what_comes_before() {
+    let of = |body: fn(Tensor<F32>) -> Tensor<F32>| result(&recorded(body));
+    assert_eq!(of(|x| x.cumsum(S)), [0., 1., 3., 3., 7., 12.]);
+    assert_eq!(of(|x| x.cumsum(B)), [0., 1., 2., 3., 5., 7.]);
+    for n in 1..=17 {
+        let trace = recorded(move |_| Tensor::iota(S, n).cumsum(S));
+        assert_eq!(result(&trace), (0..n).map(|i| (i * (i + 1) / 2) as f64).collect::<Vec<_>>());
+    }
+    // What comes later, were it infinite, has no part.
+    let last = recorded(|_| rows(&[&[1., 2., f64::INFINITY, 1., f64::NAN]]).cumsum(S));
+    assert_eq!(format!("{:?}", result(&last)), "[1.0, 3.0, inf, inf, NaN]");
+    // Halves of a unit in the last place of bf16: rounded at the end, not on the way.
+    let narrow =
+        recorded(|_| rows(&[&[1., 0.00390625, 0.00390625, 0.00390625, 1.]]).to::<Bf16>().cumsum(S).to());
+    assert_eq!(result(&narrow), [1., 1., 1.0078125, 1.015625, 2.015625]);
+    let integers = recorded(|_| (Tensor::<I32>::iota(S, 3) + i32::MAX).cumsum(S).to());
+    assert_eq!(result(&integers), [2147483648., -1., -2147483648.]);
+}
+
+/// Weights, numbers, what is counted and a tensor's own reductions are repeated along axes they lack; so is what asks.
+#[test]
+fn what_is_repeated_without_a_word() {
+    let linear =
+        |x: Tensor<F32>| Linear::build(Scope::root("l"), &[dim(B, 2)], &[dim(K, 2)]).call(x).rename(K, B);
+    recorded(|x| x + weight("w", &[dim(S, 3)]) * 2 + x.sum(S).sum(B));
+    recorded(|x| x - x.mean(S));
+    recorded(|x| x * ((x * x).mean(S) + 1e-5).rsqrt() * weight("w", &[dim(S, 3)]));
+    recorded(|x| {
+        let e = (x - x.max(S)).exp();
+        e / e.sum(S)
+    });
+    recorded(|x| {
+        let wide = x.to::<Bf16>().to::<F32>();
+        let centred = wide - wide.mean(S);
+        centred * (centred * centred).mean(S).rsqrt()
+    });
+    recorded(|x| Tensor::iota(S, 3).less(x.to::<I32>().max(S).broadcast(x.to::<I32>())).select(x, 0));
+    // A table of constants, wherever the index of its row comes from.
+    recorded(|x| x + rows(&[&[1.], &[2.]]).rename(B, N).rows(x.to::<I32>().max(S)).sum(S));
+    recorded(move |x| x + linear(x.sum(S)).broadcast(x));
+
+    let line = line!() + 1;
+    let lost = |x: Tensor<F32>| x.sum(S);
+    let said = refused(move |x| x + linear(lost(x)));
+    let expected = format!(
+        "`add`: `f32[B=2]` lacks the axis `S` of `f32[B=2, S=3]`, which it lost at dsl/tests/tensor.rs:{line}; an \
+         activation is repeated only where that is asked for: `.broadcast(other)`"
+    );
+    assert_eq!(said, expected);
+    // What another tensor's reduction is, or one place of the tensor itself.
+    assert!(refused(move |x| linear(x) * x.max(S)).starts_with("`multiply`: `f32[B=2]` lacks the axis `S`"));
+    assert!(refused(|x| x.at(S, Tensor::scalar(0.0)) - x).starts_with("`subtract`: `f32[B=2]` lacks"));
+    assert!(
+        refused(move |x| x.less(linear(x.max(S))).select(x, 0)).starts_with("`compare`: `f32[B=2]` lacks")
+    );
+    // What looks a row of a weight up is no constant.
+    let embedded = |x: Tensor<F32>| weight("w", &[dim(N, 9)]).rows(x.to::<I32>().max(S));
+    assert!(refused(move |x| x * embedded(x)).starts_with("`multiply`: `f32[B=2]` lacks"));
+}
+
+#[test]
+fn a_table_of_positions_is_as_long_as_the_context() {
+    recorded(|x| {
+        nn::positions_within(dim(N, 8), 8);
+        x
+    });
+    let error = traced(|x| {
+        block(&Scope::root("wpe"), "Toy::forward", x, |x: Tensor<F32>| {
+            nn::positions_within(dim(N, 8), 9);
+            x
+        })
+    });
+    let line = line!() - 4;
+    let expected = format!(
+        "the table of positions has 8 rows (axis `N`), and the context 9 positions; a context of at most 8 fits\n  \
+         in `wpe` at dsl/tests/tensor.rs:{line}"
+    );
+    assert_eq!(error.unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn a_place_that_is_not_known_is_not_said() {
+    let said = Toy::trace(&Err(BuildError::Empty { key: "k".into(), axis: "K".into() }), &entries(&["main"]));
+    assert_eq!(said.unwrap_err().to_string(), "`k` is 0; the axis `K` needs at least 1");
+    let error = traced(|x| x.sum(E)).unwrap_err().to_string();
+    assert!(error.contains("\n  at dsl/tests/tensor.rs:"), "{error}");
+}
+
 /// One line a case: what is wrong, where, and what is said.
 #[test]
 #[rustfmt::skip]
@@ -178,12 +334,32 @@ fn the_error_names_types_axis_and_line() {
         case(line!(), |x| RmsNorm::build(Scope::root("n"), &[dim(S, 4)]).call(x), "`rms_norm`: axis `S` has two extents: `f32[B=2, S=3]` against `f32[S=4]`"),
         case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![dim(S, 4)])).result(x, declared(&[B, S])), "`Toy::forward`: the result is `f32[B=2, S=3]`, declared as `[B, S=4]`"),
         case(line!(), |x| SignatureCheck::new("Toy::forward", &Dims(vec![])).argument("x", x, declared(&[S, B])), "`Toy::forward`: argument `x` is `f32[B=2, S=3]`, declared as `[S, B]`"),
+        case(line!(), |x| Tensor::concat(&[x, weight("w", &[dim(S, 3)])], S), "`concat`: `f32[S=3]` has no axis `B`"),
+        case(line!(), |x| Tensor::concat(&[x.sum(B), x], S), "`concat`: `f32[S=3]` has no axis `B`"),
+        case(line!(), |x| Tensor::concat(&[x, x], E), "`concat`: `f32[B=2, S=3]` has no axis `E`"),
+        case(line!(), |x| Tensor::concat(&[x, x.narrow(B, 0, 1)], S), "`concat`: axis `B` has two extents: `f32[B=2, S=3]` against `f32[B=1, S=3]`"),
+        case(line!(), |_| Tensor::concat(&[], S), "`concatenate` takes 1 or more operands, found 0"),
+        case(line!(), |x| Tensor::stack(&[x, x], S), "`stack`: axis `S` would occur twice, in `f32[B=2, S=3]`; use `.rename(S, …)` on one of them"),
+        case(line!(), |x| x.sum(B).broadcast(weight("w", &[dim(S, 4)])), "`broadcast`: axis `S` has two extents: `f32[S=3]` against `f32[S=4]`"),
+        case(line!(), |x| x.cumsum(E), "`cumsum`: `f32[B=2, S=3]` has no axis `E`"),
     ];
     for (line, body, expected) in cases {
         let error = Toy::trace(&Ok(body), &entries(&["main"])).unwrap_err();
         assert_eq!(error.kind.to_string(), expected);
         assert_eq!((&*error.provenance.file, error.provenance.line), ("dsl/tests/tensor.rs", line), "{expected}");
     }
+}
+
+/// An axis that got its name from another one, which has another extent.
+#[test]
+fn the_error_names_the_line_that_renamed() {
+    let line = line!() + 1;
+    let renamed = |x: Tensor<F32>| x.rename(S, E).exp().sum(B);
+    let expected = |what| format!("{what}; `S` was renamed to `E` at dsl/tests/tensor.rs:{line}");
+    let sum = "`add`: axis `E` has two extents: `f32[E=4]` against `f32[E=3]`";
+    assert_eq!(refused(move |x| weight("w", &[dim(E, 4)]) + renamed(x)), expected(sum));
+    let product = "`dot`: axis `E` has two extents: `f32[E=3]` against `f32[E=4]`";
+    assert_eq!(refused(move |x| nn::dot(renamed(x), weight("w", &[dim(E, 4)]), E)), expected(product));
 }
 
 /// A free axis of a signature means one extent throughout.

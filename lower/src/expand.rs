@@ -3,7 +3,7 @@
 use ops::{InferError, Op};
 use trace::{Builder, Function, NodeId, NodeKind, Output, Trace};
 
-use crate::{LowerError, linear, rms_norm, rope, sdpa};
+use crate::{LowerError, erf, linear, rms_norm, rope, sdpa};
 
 /// The same program in primitives. Nodes that no result needs are left out.
 ///
@@ -47,6 +47,7 @@ fn expand_function(function: &Function) -> Result<Function, LowerError> {
 /// One operation in primitives. Every composite has a converter: the match is over all of the list.
 fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     match op {
+        Op::Erf(op) => erf::convert(b, op, operands),
         Op::Linear(op) => linear::convert(b, op, operands),
         Op::RmsNorm(op) => rms_norm::convert(b, op, operands),
         Op::Rope(op) => rope::convert(b, op, operands),

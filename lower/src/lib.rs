@@ -3,6 +3,7 @@
 //! [`expand`] replaces every composite op by primitives: its result is still a [`trace::Trace`], which can be
 //! dumped, evaluated and compared. [`lower`] writes it as StableHLO.
 
+mod erf;
 mod expand;
 mod linear;
 mod module;

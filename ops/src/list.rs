@@ -90,5 +90,5 @@ operations! {
     // Contractions.
     DotGeneral, Reduce,
     // Composites: each has a converter in `lower`.
-    Linear, RmsNorm, Rope, Sdpa,
+    Erf, Linear, RmsNorm, Rope, Sdpa,
 }

@@ -74,6 +74,7 @@ impl Target {
             Op::Reshape(_) | Op::Iota(_) | Op::Narrow(_) | Op::BroadcastInDim(_) => (0.0, 0.0, 0.0),
             Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) => (0.0, count, 0.0),
             Op::Convert(_) | Op::ReducePrecision(_) => (0.0, count, 0.0),
+            Op::Erf(_) => (0.0, 40.0 * count, 0.0),
             Op::Permute(_) | Op::Concatenate(_) | Op::Gather(_) | Op::DynamicSlice(_) => {
                 (2.0 * size(ty), 0.0, 0.2)
             }

@@ -159,7 +159,7 @@ fn fold(op: &Op, operands: &[&Facts], ty: &TensorType) -> Option<Literal> {
         false => {
             let elementwise = match op {
                 Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) | Op::Convert(_) => true,
-                Op::ReducePrecision(_) => true,
+                Op::ReducePrecision(_) | Op::Erf(_) => true,
                 Op::Reshape(_) | Op::Permute(_) | Op::Narrow(_) | Op::BroadcastInDim(_) => false,
                 _ => return None,
             };

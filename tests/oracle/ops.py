@@ -209,9 +209,22 @@ def all_masks(cases):
     add("mask_prefix_window", ["prefix", "window(5)", "padding"], (3, 2, 16, 16, 4), prefix=[9, 3, 12], padding=[0, 2, 5])
 
 
+def all_of_erf(cases):
+    wide = torch.cat([torch.linspace(-5, 5, 101), torch.tensor([0.0, -0.0, 1.0, -1.0, 3.84, -3.84, 1e-30, -1e-30, 3e4, -3e4, 0.99999994])]).reshape(4, 28)
+    for (op, function), dtype in itertools.product({"erf": torch.erf, "gelu": torch.nn.functional.gelu}.items(), (F32, BF16)):
+        for name, x in (("wide", wide.to(dtype)), ("random", cases.random(4, 5, 7, dtype=dtype, scale=2.0))):
+            name = f"{op}_{'f32' if dtype == F32 else 'bf16'}_{name}"
+            exact, answer = function(x.double()), function(x)
+            if dtype == F32:
+                answer = once_rounded(name, exact, answer)
+            elif op == "erf":
+                answer = exact.to(dtype)  # torch's own is 0 for small arguments
+            cases.add(name, op, {}, {"x": x}, {"out": answer})
+
+
 def write(out):
     cases = Cases()
-    for part in (all_sdpa, all_rms_norm, all_rope, all_elementwise, all_masks):
+    for part in (all_sdpa, all_rms_norm, all_rope, all_elementwise, all_masks, all_of_erf):
         part(cases)
     out.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join("  " + json.dumps(case) for case in cases.cases)

@@ -406,6 +406,7 @@ fn candidate(dice: &mut Dice, name: &str, given: Option<&TensorType>) -> Option<
             let axes = (0..x.rank()).filter(|_| dice.chance(45)).collect();
             (Reduce { kind: *dice.pick(ReduceKind::ALL), axes }.into(), vec![x])
         }
+        "erf" => (Erf {}.into(), vec![operand(dice, 0, float)]),
         "linear" => {
             let outputs = extent(dice);
             let (x, w) = match given {

@@ -179,7 +179,7 @@ const PORTABLE: Limits = Limits {
         },
         Op::Reduce(reduce) => reduce.kind != ReduceKind::Add,
         Op::Constant(constant) => constant.value.as_rope_table().is_none(),
-        Op::DotGeneral(_) | Op::Linear(_) | Op::RmsNorm(_) | Op::Rope(_) | Op::Sdpa(_) => false,
+        Op::DotGeneral(_) | Op::Erf(_) | Op::Linear(_) | Op::RmsNorm(_) | Op::Rope(_) | Op::Sdpa(_) => false,
         _ => true,
     },
     leaf: |ty| !ty.shape.contains(&0) && ty.element != ElementType::I4,

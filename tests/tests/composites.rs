@@ -7,7 +7,7 @@ mod support;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use ops::ops::{MaskTerm, RmsNorm, Rope, RopeLayout, Sdpa, WeightStyle};
+use ops::ops::{Erf, MaskTerm, RmsNorm, Rope, RopeLayout, Sdpa, WeightStyle};
 use ops::{
     Attribute, Bound, ElementType, InferError, Literal, Op, Reader, Real, RopePart, RopeTable, TensorType,
     Value,
@@ -119,6 +119,8 @@ impl Fixtures {
                 vec![case("q"), case("k")]
             }
             "silu" => one(What::Function(functions::silu), vec![get("x")]),
+            "erf" => one(What::Op(Erf {}.into()), vec![get("x")]),
+            "gelu" => one(What::Function(functions::gelu), vec![get("x")]),
             "gelu_tanh" => one(What::Function(functions::gelu_tanh), vec![get("x")]),
             "softmax" => one(What::Softmax(attributes["axis"].as_u64().unwrap() as usize), vec![get("x")]),
             "rope_table" => vec![],
@@ -386,8 +388,13 @@ fn rope_equals_transformers() {
 #[test]
 fn silu_gelu_and_softmax_equal_torch() {
     check("silu_");
-    check("gelu_tanh_");
+    check("gelu_");
     check("softmax_");
+}
+
+#[test]
+fn erf_equals_torch() {
+    check("erf_");
 }
 
 /// HF takes cosine and sine in f32, where torch's may be one unit off.

@@ -1,7 +1,7 @@
 //! Ordinary functions over ops: what needs no op of its own.
 
 use ops::ops::{
-    Binary, BinaryKind, BroadcastInDim, Constant, Convert, Narrow, Reduce, ReduceKind, Unary, UnaryKind,
+    Binary, BinaryKind, BroadcastInDim, Constant, Convert, Erf, Narrow, Reduce, ReduceKind, Unary, UnaryKind,
 };
 use ops::{ElementType, InferError, Literal};
 
@@ -91,6 +91,22 @@ pub fn gelu_tanh(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let inner = b.with_scalar(BinaryKind::Multiply, sum, (2.0 / std::f64::consts::PI).sqrt())?;
     let tanh = b.unary(UnaryKind::Tanh, inner)?;
     let one_plus = b.with_scalar(BinaryKind::Add, tanh, 1.0)?;
+    let half = b.with_scalar(BinaryKind::Multiply, x, 0.5)?;
+    let product = b.binary(BinaryKind::Multiply, half, one_plus)?;
+    b.convert(product, element)
+}
+
+/// x/2 · (1 + erf(x/√2)), computed in f32 and rounded once, as `torch.nn.functional.gelu` does.
+/// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
+///
+/// # Errors
+/// If `x` is not a float.
+pub fn gelu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
+    let element = b.ty(x).element;
+    let x = b.convert(x, ElementType::F32)?;
+    let inner = b.with_scalar(BinaryKind::Multiply, x, std::f64::consts::FRAC_1_SQRT_2)?;
+    let erf = b.op(Erf {}, &[inner])?;
+    let one_plus = b.with_scalar(BinaryKind::Add, erf, 1.0)?;
     let half = b.with_scalar(BinaryKind::Multiply, x, 0.5)?;
     let product = b.binary(BinaryKind::Multiply, half, one_plus)?;
     b.convert(product, element)

@@ -6,7 +6,8 @@ use ops::TensorType;
 use ops::ops::{DynamicSlice, Gather, Iota, Reshape};
 
 use crate::element::{Element, I32};
-use crate::tensor::{axes, broadcast, extents};
+use crate::elementwise::broadcast;
+use crate::tensor::{axes, extents};
 use crate::tracer::{self, Raw};
 use crate::{Axis, Dim, Tensor, TraceErrorKind};
 

@@ -4,9 +4,9 @@ use std::panic::Location;
 
 use ops::{ElementType, Literal, TensorType};
 
-use crate::element::{Float, I32};
-use crate::tensor::{axes, extents};
-use crate::{Axis, Tensor};
+use crate::element::{Bool, Float, I32};
+use crate::tensor::{Raw, axes, extents};
+use crate::{Axis, Tensor, TraceErrorKind};
 
 /// The index of the largest element along an axis, which vanishes; the lowest index where several are equal, as
 /// `torch.argmax` gives it.
@@ -22,4 +22,45 @@ pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
         &axes(&dims),
     );
     is_largest.select(index, nowhere).min(axis)
+}
+
+/// The `k` largest elements along an axis, the largest first, and their indices; the axis has the extent `k` then.
+/// Where several are equal, the lowest index comes first. NaN is larger than any number, as in `torch.topk`.
+///
+/// It looks `k` times for the largest of those that are left: meant for a few, as of experts.
+#[track_caller]
+pub fn topk<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<I32>) {
+    let place = Location::caller();
+    let extent = x.extent(axis);
+    let order = axes(&x.dims(place));
+    if !(1..=extent).contains(&k) {
+        let refused = x.apply(place, |t, _, ty| {
+            let (found, expected) = (format!("the {k} largest"), format!("at least 1 and at most {extent}"));
+            t.fail(TraceErrorKind::Extent { op: "topk", axis, ty, found, expected }, place)
+        });
+        return (refused, Tensor::new(Raw::POISON));
+    }
+    let index = Tensor::<I32>::iota(axis, extent).broadcast(x);
+    let mut taken: Option<Tensor<Bool>> = None;
+    let (mut values, mut indices) = (Vec::with_capacity(k), Vec::with_capacity(k));
+    for _ in 0..k {
+        let left = match taken {
+            Some(taken) => taken.select(f64::NEG_INFINITY, x),
+            None => x,
+        };
+        let largest = left.max(axis);
+        // If one is NaN, so is the largest, which equals nothing.
+        let is_largest = left.equals(largest).or(left.is_nan());
+        // What is taken counts as −∞ from then on, and may equal what is left.
+        let is_largest = match taken {
+            Some(taken) => is_largest.and(!taken),
+            None => is_largest,
+        };
+        let first = is_largest.select(index, extent as f64).min(axis);
+        let now = index.equals(first);
+        taken = Some(taken.map_or(now, |taken| taken.or(now)));
+        values.push(largest);
+        indices.push(first);
+    }
+    (Tensor::stack(&values, axis).permute(&order), Tensor::stack(&indices, axis).permute(&order))
 }

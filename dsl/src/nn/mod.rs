@@ -6,6 +6,7 @@ mod index;
 mod largest;
 mod mask;
 mod position;
+mod positions;
 mod state;
 
 use std::panic::Location;
@@ -14,15 +15,16 @@ use ops::ElementType;
 use ops::ops::DotGeneral;
 
 use crate::element::Float;
-use crate::tensor::axes;
+use crate::tensor::{axes, fail_extents};
 use crate::tracer::Raw;
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 
-pub use activation::{gelu_tanh, silu, softmax};
+pub use activation::{gelu, gelu_tanh, relu, silu, softmax};
 pub use attend::{Attend, RopeFrequencies, attend};
-pub use largest::argmax;
+pub use largest::{argmax, topk};
 pub use mask::Mask;
 pub use position::Position;
+pub use positions::positions_within;
 pub use state::{Cache, Kv, RING, Recurrent};
 
 /// The product of two tensors summed over the axis `contracted`. Axes that both have are batch axes; the rest of
@@ -41,7 +43,7 @@ pub fn dot<T: Float>(a: Tensor<T>, b: Tensor<T>, contracted: Axis) -> Tensor<T> 
         let shared = left.dims.iter().filter(|d| right.position(d.axis).is_some());
         let shared: Vec<Dim> = shared.copied().collect();
         if let Some(d) = shared.iter().find(|d| !right.dims.contains(d)) {
-            return t.fail(TraceErrorKind::Extents { op: "dot", axis: d.axis, left, right }, place);
+            return fail_extents(t, "dot", d.axis, (a, &left), (b.raw, &right), place);
         }
         let batch: Vec<Axis> = axes(&shared).into_iter().filter(|axis| *axis != contracted).collect();
         let at = |ty: &NamedType, list: &[Axis]| -> Vec<usize> {

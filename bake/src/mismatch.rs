@@ -1,0 +1,236 @@
+//! In what a checkpoint differs from what a network asks for, and how that is said.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::PathBuf;
+
+use ops::{ElementType, TensorType};
+use trace::{AxisName, NodeKind, Provenance, Trace};
+
+/// One thing that keeps a checkpoint from being what a model asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// Parameters that the checkpoint has under keys with another beginning.
+    Beginning {
+        /// How the keys of the parameters begin.
+        declared: String,
+        /// How those of the checkpoint begin.
+        found: String,
+        /// One of the parameters.
+        key: String,
+        /// How many there are.
+        count: usize,
+    },
+    /// A parameter that the checkpoint lacks.
+    Missing {
+        /// The key.
+        key: String,
+        /// The declared type.
+        ty: TensorType,
+        /// The most similar key that nothing else reads.
+        nearest: Option<String>,
+    },
+    /// A tensor that the model does not read.
+    Extra {
+        /// The key.
+        key: String,
+        /// The file it is in.
+        file: PathBuf,
+    },
+    /// A tensor that may be ignored only if it equals another, and does not.
+    NotEqual {
+        /// The key.
+        key: String,
+        /// The key whose content it should have.
+        other: String,
+    },
+    /// Another shape.
+    Shape {
+        /// The key.
+        key: String,
+        /// The file it is in.
+        file: PathBuf,
+        /// The declared shape.
+        expected: Vec<usize>,
+        /// The shape in the file.
+        found: Vec<usize>,
+        /// Where it is declared, if that is known.
+        declared: Option<Declared>,
+    },
+    /// An element type that does not convert to the declared one.
+    Element {
+        /// The key.
+        key: String,
+        /// The file it is in.
+        file: PathBuf,
+        /// The declared type.
+        expected: ElementType,
+        /// The type in the file.
+        found: String,
+    },
+}
+
+/// What a trace knows of a tensor of the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// The names of its axes; none if it is only a part of a parameter.
+    pub axes: Vec<AxisName>,
+    /// Where it is read.
+    pub provenance: Provenance,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Beginning { declared, found, key, count } => {
+                let rest = key.strip_prefix(declared.as_str()).unwrap_or(key);
+                write!(f, "{count} parameters are there under keys that begin {}", begin(found))?;
+                write!(f, " and are declared {}: `{found}{rest}` for `{key}`", begin(declared))
+            }
+            Self::Missing { key, ty, nearest } => {
+                write!(f, "missing `{key}`: `{ty}`")?;
+                nearest.iter().try_for_each(|nearest| write!(f, "; the checkpoint has `{nearest}`"))
+            }
+            Self::Extra { key, file } => {
+                write!(f, "extra `{key}` in `{}`: the model does not read it", file.display())
+            }
+            Self::NotEqual { key, other } => write!(
+                f,
+                "`{key}` differs from `{other}`, although config.json ties them; \
+                 set `tie_word_embeddings` to false, or remove `{key}`"
+            ),
+            Self::Shape { key, file, expected, found, declared } => {
+                write!(f, "`{key}` in `{}` has shape {found:?}, expected {expected:?}", file.display())?;
+                if let Some(Declared { axes, .. }) = declared
+                    && !axes.is_empty()
+                {
+                    write!(f, " = [{}]", axes.join(", "))?;
+                }
+                if found.len() > 1 && found.iter().eq(expected.iter().rev()) {
+                    write!(f, "; transposed? `(transposed)` after the field says so")?;
+                }
+                declared.iter().try_for_each(|Declared { provenance, .. }| {
+                    write!(f, "; declared at {}:{}", provenance.file, provenance.line)
+                })
+            }
+            Self::Element { key, file, expected, found } => write!(
+                f,
+                "`{key}` in `{}` has elements `{found}`, which do not convert to `{expected}`",
+                file.display()
+            ),
+        }
+    }
+}
+
+fn begin(prefix: &str) -> String {
+    match prefix {
+        "" => "without it".into(),
+        _ => format!("with `{prefix}`"),
+    }
+}
+
+impl Problem {
+    /// The same of all layers: numbers in keys become `*`.
+    fn of_all_layers(&self) -> Self {
+        let pattern = |key: &String| {
+            let part = |part| if str::parse::<usize>(part).is_ok() { "*" } else { part };
+            key.split('.').map(part).collect::<Vec<_>>().join(".")
+        };
+        let mut problem = self.clone();
+        match &mut problem {
+            Self::Beginning { .. } => {}
+            Self::Missing { key, nearest, .. } => {
+                *key = pattern(key);
+                *nearest = nearest.as_ref().map(pattern);
+            }
+            Self::NotEqual { key, other } => (*key, *other) = (pattern(key), pattern(other)),
+            Self::Extra { key, .. } | Self::Shape { key, .. } | Self::Element { key, .. } => {
+                *key = pattern(key)
+            }
+        }
+        problem
+    }
+}
+
+/// A line for each problem, and one for those that only the layer tells apart.
+pub(crate) fn list(problems: &[Problem]) -> String {
+    let mut count: HashMap<String, usize> = HashMap::new();
+    let patterns: Vec<String> = problems.iter().map(|problem| problem.of_all_layers().to_string()).collect();
+    patterns.iter().for_each(|pattern| *count.entry(pattern.clone()).or_insert(0) += 1);
+    let line = |(problem, pattern): (&Problem, &String)| match count.remove(pattern)? {
+        1 => Some(format!("\n  {problem}")),
+        times => Some(format!("\n  {pattern} ({times} times)")),
+    };
+    problems.iter().zip(&patterns).filter_map(line).collect()
+}
+
+/// Missing keys that are unread keys but for their beginning.
+pub(crate) struct Moved<'a> {
+    declared: &'a str,
+    found: &'a str,
+    /// The missing keys and the unread ones.
+    pub(crate) keys: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> Moved<'a> {
+    /// The beginnings that explain most of what is missing, if they explain several keys. Only the first two parts of a
+    /// missing key may differ: what is shared then is what the parameter is.
+    pub(crate) fn find(missing: &[&'a str], unread: &[&'a str]) -> Option<Self> {
+        let cuts = |key: &str| {
+            let dots = key.match_indices('.').map(|(at, _)| at + 1);
+            std::iter::once(0).chain(dots).collect::<Vec<_>>()
+        };
+        let mut by_rest: HashMap<&str, Vec<&'a str>> = HashMap::new();
+        for key in unread {
+            cuts(key).into_iter().for_each(|at| by_rest.entry(&key[at..]).or_default().push(key));
+        }
+        let mut explained: BTreeMap<(&'a str, &'a str), BTreeMap<&'a str, &'a str>> = BTreeMap::new();
+        for key in missing {
+            for at in cuts(key).into_iter().take(3) {
+                let (declared, rest) = key.split_at(at);
+                for twin in by_rest.get(rest).into_iter().flatten() {
+                    let found = &twin[..twin.len() - rest.len()];
+                    explained.entry((declared, found)).or_default().insert(key, twin);
+                }
+            }
+        }
+        let moved = explained.into_iter().map(|((declared, found), keys)| Self { declared, found, keys });
+        let several = moved.filter(|moved| moved.keys.len() > 1);
+        several.max_by_key(|moved| (moved.keys.len(), Reverse(moved.declared.len() + moved.found.len())))
+    }
+
+    pub(crate) fn problem(&self) -> Problem {
+        Problem::Beginning {
+            declared: self.declared.to_owned(),
+            found: self.found.to_owned(),
+            key: self.keys.keys().next().copied().unwrap_or_default().to_owned(),
+            count: self.keys.len(),
+        }
+    }
+}
+
+/// What `trace` knows of the tensors that its parameters are made of, by their keys.
+pub(crate) fn declarations(trace: &Trace) -> BTreeMap<String, Declared> {
+    // A trace with two types for a key was refused before it came here.
+    let Ok(reads) = trace.reads() else { return BTreeMap::new() };
+    let mut nodes = HashMap::new();
+    for function in &trace.functions {
+        for node in function.ids().map(|id| function.node(id)) {
+            if let NodeKind::Parameter(parameter) = &node.kind {
+                nodes.entry(parameter.key.as_str()).or_insert(node);
+            }
+        }
+    }
+    let mut declared = BTreeMap::new();
+    for read in reads.entries.values() {
+        let origin = read.origins.first().and_then(|key| nodes.get(key.as_str()));
+        let Some(node) = origin else { continue };
+        let axes = if read.parameter.recipe.is_none() { node.axes.clone() } else { Vec::new() };
+        for (key, _) in read.parameter.sources() {
+            let of_key = Declared { axes: axes.clone(), provenance: node.provenance.clone() };
+            declared.insert(key.to_owned(), of_key);
+        }
+    }
+    declared
+}

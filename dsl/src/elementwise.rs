@@ -1,0 +1,347 @@
+//! Functions of each element, and how tensors with different axes meet.
+
+use std::ops::{Add, Div, Mul, Neg, Not, Sub};
+use std::panic::Location;
+
+use ops::ops::{
+    Binary, BinaryKind, BroadcastInDim, Compare, Constant, Direction, Erf, Select, Unary, UnaryKind,
+};
+use ops::{ElementType, Literal, TensorType};
+
+use crate::element::{Bool, Element, Float};
+use crate::origin::{lost_at, may_be_repeated};
+use crate::tensor::{Place, Raw, axes, extents, extents_agree};
+use crate::tracer::{self, Tracer};
+use crate::{Dim, NamedType, Tensor, TraceErrorKind};
+
+/// The other operand of an elementwise function: a tensor, or a number that stands for one.
+#[derive(Clone, Copy)]
+pub enum Operand<T: Element> {
+    /// A tensor; aligned by name.
+    Tensor(Tensor<T>),
+    /// The same number everywhere.
+    Number(f64),
+}
+
+impl<T: Element> From<Tensor<T>> for Operand<T> {
+    fn from(tensor: Tensor<T>) -> Self {
+        Self::Tensor(tensor)
+    }
+}
+
+impl<T: Element> From<f64> for Operand<T> {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl<T: Element> From<i32> for Operand<T> {
+    fn from(number: i32) -> Self {
+        Self::Number(number.into())
+    }
+}
+
+/// Repeats and reorders `raw` so that it has exactly the axes `to`, which include its own.
+pub(crate) fn broadcast(t: &mut Tracer, raw: Raw, from: &NamedType, to: &[Dim], place: Place) -> Raw {
+    if from.dims == to {
+        return raw;
+    }
+    let position = |d: &Dim| to.iter().position(|to| to.axis == d.axis).unwrap_or(usize::MAX);
+    let op = BroadcastInDim { shape: extents(to), axes: from.dims.iter().map(position).collect() };
+    t.op(None, op, &[raw], &axes(to), place)
+}
+
+/// Brings two tensors to the axes of the one that has more. Returns both and those axes.
+fn align(t: &mut Tracer, op: &'static str, a: Raw, b: Raw, place: Place) -> Option<(Raw, Raw, Vec<Dim>)> {
+    let (left, right) = (t.named_type(a, place)?, t.named_type(b, place)?);
+    if !extents_agree(t, op, (a, &left), (b, &right), place) {
+        return None;
+    }
+    let includes = |a: &NamedType, b: &NamedType| b.dims.iter().all(|d| a.dims.contains(d));
+    let (large, small, dims) = match (includes(&left, &right), includes(&right, &left)) {
+        (true, _) => ((a, &left), (b, &right), &left.dims),
+        (_, true) => ((b, &right), (a, &left), &right.dims),
+        _ => {
+            t.fail(TraceErrorKind::Axes { op, left, right }, place);
+            return None;
+        }
+    };
+    if let Some(missing) = dims.iter().find(|d| !small.1.dims.contains(d))
+        && let Some(function) = t.running()
+        && !may_be_repeated(function, small.0.id(), large.0.id())
+    {
+        let lost = lost_at(function, small.0.id(), missing.axis).cloned();
+        let (small, large) = (small.1.clone(), large.1.clone());
+        t.fail(TraceErrorKind::Repeats { op, axis: missing.axis, small, large, lost }, place);
+        return None;
+    }
+    Some((broadcast(t, a, &left, dims, place), broadcast(t, b, &right, dims, place), dims.clone()))
+}
+
+/// `value` for every element of a tensor with these axes.
+fn splat(t: &mut Tracer, element: ElementType, dims: &[Dim], value: f64, place: Place) -> Raw {
+    let value = Literal::splat(TensorType::new(element, extents(dims)), value);
+    t.op(None, Constant { value }, &[], &axes(dims), place)
+}
+
+/// Two operands with the same axes, and those axes; of two numbers, `dims`.
+fn meet<T: Element>(
+    t: &mut Tracer,
+    op: &'static str,
+    (a, b): (Operand<T>, Operand<T>),
+    dims: &[Dim],
+    place: Place,
+) -> Option<(Raw, Raw, Vec<Dim>)> {
+    let mut number = |dims: &[Dim], value| splat(t, T::TYPE, dims, value, place);
+    match (a, b) {
+        (Operand::Tensor(a), Operand::Tensor(b)) => align(t, op, a.raw, b.raw, place),
+        (Operand::Number(a), Operand::Number(b)) => Some((number(dims, a), number(dims, b), dims.to_vec())),
+        (Operand::Tensor(a), Operand::Number(b)) => {
+            let dims = t.named_type(a.raw, place)?.dims;
+            Some((a.raw, splat(t, T::TYPE, &dims, b, place), dims))
+        }
+        (Operand::Number(a), Operand::Tensor(b)) => {
+            let dims = t.named_type(b.raw, place)?.dims;
+            Some((splat(t, T::TYPE, &dims, a, place), b.raw, dims))
+        }
+    }
+}
+
+/// An operation on two operands that are brought to the same axes.
+fn elementwise<T: Element, U: Element>(
+    name: &'static str,
+    operands: (Operand<T>, Operand<T>),
+    op: impl Into<ops::Op>,
+    place: Place,
+) -> Tensor<U> {
+    let raw = tracer::with(|t| match meet(t, name, operands, &[], place) {
+        Some((a, b, dims)) => t.op(None, op, &[a, b], &axes(&dims), place),
+        None => Raw::POISON,
+    });
+    Tensor::new(raw.unwrap_or(Raw::POISON))
+}
+
+impl<T: Element> Tensor<T> {
+    pub(crate) fn unary(self, op: impl Into<ops::Op>, place: Place) -> Self {
+        self.apply(place, |t, raw, ty| t.op(None, op, &[raw], &axes(&ty.dims), place))
+    }
+
+    fn binary(
+        self,
+        name: &'static str,
+        kind: BinaryKind,
+        other: impl Into<Operand<T>>,
+        place: Place,
+    ) -> Self {
+        elementwise(name, (self.into(), other.into()), Binary { kind }, place)
+    }
+
+    fn compared(self, other: impl Into<Operand<T>>, direction: Direction, place: Place) -> Tensor<Bool> {
+        elementwise("compare", (self.into(), other.into()), Compare { direction }, place)
+    }
+
+    /// Repeated along the axes of `like` that it lacks: what `like` lacks comes first, the rest in the order of
+    /// `like`. The outer sum of `a` and `b` is `a.broadcast(b) + b.broadcast(a)`.
+    #[track_caller]
+    pub fn broadcast<U: Element>(self, like: Tensor<U>) -> Self {
+        let place = Location::caller();
+        self.apply(place, |t, raw, ty| {
+            let Some(to) = t.named_type(like.raw, place) else { return Raw::POISON };
+            if !extents_agree(t, "broadcast", (raw, &ty), (like.raw, &to), place) {
+                return Raw::POISON;
+            }
+            let own = ty.dims.iter().filter(|d| !to.dims.contains(d));
+            let dims: Vec<Dim> = own.chain(&to.dims).copied().collect();
+            broadcast(t, raw, &ty, &dims, place)
+        })
+    }
+
+    /// A tensor like this one, every element `value`.
+    #[track_caller]
+    pub fn filled(self, value: f64) -> Self {
+        let place = Location::caller();
+        self.apply(place, |t, _, ty| splat(t, ty.element, &ty.dims, value, place))
+    }
+
+    /// The larger of two, elementwise; NaN if either is.
+    #[track_caller]
+    pub fn maximum(self, other: impl Into<Operand<T>>) -> Self {
+        self.binary("maximum", BinaryKind::Maximum, other, Location::caller())
+    }
+
+    /// The smaller of two, elementwise; NaN if either is.
+    #[track_caller]
+    pub fn minimum(self, other: impl Into<Operand<T>>) -> Self {
+        self.binary("minimum", BinaryKind::Minimum, other, Location::caller())
+    }
+
+    /// self = other, elementwise.
+    #[track_caller]
+    pub fn equals(self, other: impl Into<Operand<T>>) -> Tensor<Bool> {
+        self.compared(other, Direction::Eq, Location::caller())
+    }
+
+    /// self < other, elementwise.
+    #[track_caller]
+    pub fn less(self, other: impl Into<Operand<T>>) -> Tensor<Bool> {
+        self.compared(other, Direction::Lt, Location::caller())
+    }
+
+    /// self ≤ other, elementwise.
+    #[track_caller]
+    pub fn less_equal(self, other: impl Into<Operand<T>>) -> Tensor<Bool> {
+        self.compared(other, Direction::Le, Location::caller())
+    }
+
+    /// |x|; that of the smallest integer is itself.
+    #[track_caller]
+    pub fn abs(self) -> Self {
+        self.unary(Unary { kind: UnaryKind::Abs }, Location::caller())
+    }
+}
+
+impl<T: Float> Tensor<T> {
+    /// eˣ
+    #[track_caller]
+    pub fn exp(self) -> Self {
+        self.unary(Unary { kind: UnaryKind::Exponential }, Location::caller())
+    }
+
+    /// ln x: −∞ of 0, NaN of what is below.
+    #[track_caller]
+    pub fn ln(self) -> Self {
+        self.unary(Unary { kind: UnaryKind::Log }, Location::caller())
+    }
+
+    /// tanh x
+    #[track_caller]
+    pub fn tanh(self) -> Self {
+        self.unary(Unary { kind: UnaryKind::Tanh }, Location::caller())
+    }
+
+    /// 1 / (1 + e⁻ˣ)
+    #[track_caller]
+    pub fn logistic(self) -> Self {
+        self.unary(Unary { kind: UnaryKind::Logistic }, Location::caller())
+    }
+
+    /// √x
+    #[track_caller]
+    pub fn sqrt(self) -> Self {
+        self.unary(Unary { kind: UnaryKind::Sqrt }, Location::caller())
+    }
+
+    /// 1 / √x
+    #[track_caller]
+    pub fn rsqrt(self) -> Self {
+        self.unary(Unary { kind: UnaryKind::Rsqrt }, Location::caller())
+    }
+
+    /// The error function: 2/√π · ∫₀ˣ e^(−t²) dt.
+    #[track_caller]
+    pub fn erf(self) -> Self {
+        self.unary(Erf {}, Location::caller())
+    }
+
+    /// xʸ, elementwise, as `pow` of IEEE 754.
+    #[track_caller]
+    pub fn pow(self, exponent: impl Into<Operand<T>>) -> Self {
+        self.binary("power", BinaryKind::Power, exponent, Location::caller())
+    }
+
+    /// Whether an element is NaN.
+    #[track_caller]
+    pub fn is_nan(self) -> Tensor<Bool> {
+        self.compared(self, Direction::Ne, Location::caller())
+    }
+}
+
+impl Tensor<Bool> {
+    /// Elementwise: `yes` where this is true, else `no`; both are tensors or numbers.
+    #[doc(alias = "where")]
+    #[track_caller]
+    pub fn select<T: Element>(self, yes: impl Into<Operand<T>>, no: impl Into<Operand<T>>) -> Tensor<T> {
+        let place = Location::caller();
+        let operands = (yes.into(), no.into());
+        self.apply(place, |t, raw, from| {
+            let Some((yes, no, dims)) = meet(t, "select", operands, &from.dims, place) else {
+                return Raw::POISON;
+            };
+            if let Some(d) = from.dims.iter().find(|d| !dims.contains(d)) {
+                let ty = NamedType { element: T::TYPE, dims };
+                return t.fail(TraceErrorKind::NoAxis { op: "select", axis: d.axis, ty }, place);
+            }
+            let predicate = broadcast(t, raw, &from, &dims, place);
+            t.op(None, Select {}, &[predicate, yes, no], &axes(&dims), place)
+        })
+    }
+
+    /// Both, elementwise.
+    #[track_caller]
+    pub fn and(self, other: Self) -> Self {
+        self.binary("and", BinaryKind::And, other, Location::caller())
+    }
+
+    /// Either, elementwise.
+    #[track_caller]
+    pub fn or(self, other: Self) -> Self {
+        self.binary("or", BinaryKind::Or, other, Location::caller())
+    }
+}
+
+impl Not for Tensor<Bool> {
+    type Output = Self;
+    #[track_caller]
+    fn not(self) -> Self {
+        self.unary(Unary { kind: UnaryKind::Not }, Location::caller())
+    }
+}
+
+impl<T: Element> Neg for Tensor<T> {
+    type Output = Self;
+    #[track_caller]
+    fn neg(self) -> Self {
+        self.unary(Unary { kind: UnaryKind::Negate }, Location::caller())
+    }
+}
+
+macro_rules! operators {
+    ($($trait:ident $method:ident $kind:ident $name:literal;)*) => {$(
+        impl<T: Element> $trait for Tensor<T> {
+            type Output = Self;
+            #[track_caller]
+            fn $method(self, other: Self) -> Self {
+                self.binary($name, BinaryKind::$kind, other, Location::caller())
+            }
+        }
+        impl<T: Element> $trait<f64> for Tensor<T> {
+            type Output = Self;
+            #[track_caller]
+            fn $method(self, number: f64) -> Self {
+                self.binary($name, BinaryKind::$kind, number, Location::caller())
+            }
+        }
+        impl<T: Element> $trait<i32> for Tensor<T> {
+            type Output = Self;
+            #[track_caller]
+            fn $method(self, number: i32) -> Self {
+                self.binary($name, BinaryKind::$kind, number, Location::caller())
+            }
+        }
+        impl<T: Element> $trait<Tensor<T>> for f64 {
+            type Output = Tensor<T>;
+            #[track_caller]
+            fn $method(self, tensor: Tensor<T>) -> Tensor<T> {
+                let operands = (self.into(), tensor.into());
+                elementwise($name, operands, Binary { kind: BinaryKind::$kind }, Location::caller())
+            }
+        }
+    )*};
+}
+
+operators! {
+    Add add Add "add";
+    Sub sub Subtract "subtract";
+    Mul mul Multiply "multiply";
+    Div div Divide "divide";
+}
