@@ -11,6 +11,7 @@
 
 pub use bake;
 pub use dsl;
+pub use errors;
 #[cfg(feature = "iree")]
 pub use generate;
 pub use irpa;

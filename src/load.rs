@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bake::{BakeError, BakeOptions, Baked, Ignorable, bake, check};
 use dsl::Traced;
+use errors::{FileError, WithPath as _};
 use generate::Network;
 use irpa::{Archive, Checkpoint, Storage};
 use lower::{LowerError, Module};
@@ -30,7 +31,7 @@ pub struct LoadOptions<'a> {
     /// Tensors that the checkpoint may have beside the parameters; none unless changed.
     pub ignorable: &'a [Ignorable],
     /// Watches, and stops on request.
-    pub watch: Option<Watch<'a>>,
+    pub watch: Option<WatchSteps<'a>>,
 }
 
 impl<'a> LoadOptions<'a> {
@@ -49,7 +50,7 @@ impl<'a> LoadOptions<'a> {
 }
 
 /// Is told what is being done, and may ask to stop.
-pub type Watch<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
+pub type WatchSteps<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
 
 /// What takes long.
 #[derive(Clone, Copy, Debug)]
@@ -105,15 +106,8 @@ pub enum LoadError {
         found: String,
     },
     /// A file or folder cannot be read or made.
-    #[error("cannot {action} `{}`", .path.display())]
-    File {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The watcher asked to stop.
     #[error("stopped on request")]
     Stopped,
@@ -136,7 +130,7 @@ pub enum LoadError {
 pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Loaded, LoadError> {
     let LoadOptions { compiler, cache, simplify, device, ignorable, watch } = options;
     let mut silent = |_| ControlFlow::Continue(());
-    let watch: Watch<'_> = watch.unwrap_or(&mut silent);
+    let watch: WatchSteps<'_> = watch.unwrap_or(&mut silent);
     let module = lower::lower(&primitives(&traced.trace, &simplify)?.0)?;
     let recorded = traced.trace.parameters().map_err(LowerError::from)?;
     let ignorable = [ignorable, &bake::unread(&recorded, &module.parameters)].concat();
@@ -152,7 +146,7 @@ pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) 
     Ok(Loaded { network, runtime, module, archive, baked, compile: compiled.wall, load: start.elapsed() })
 }
 
-fn tell(watch: Watch<'_>, step: Step) -> Result<(), LoadError> {
+fn tell(watch: WatchSteps<'_>, step: Step) -> Result<(), LoadError> {
     match watch(step) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(LoadError::Stopped),
@@ -198,11 +192,11 @@ fn archive(
     parameters: &[Parameter],
     ignorable: &[Ignorable],
     cache: &Path,
-    watch: Watch<'_>,
+    watch: WatchSteps<'_>,
 ) -> Result<(Archive, Option<Baked>), LoadError> {
     check(checkpoint, parameters, ignorable)?;
     let folder = cache.join("archives");
-    fs::create_dir_all(&folder).map_err(file_error("create", &folder))?;
+    fs::create_dir_all(&folder).with_path("create", &folder)?;
     let path = folder.join(format!("{}.irpa", archive_key(checkpoint, parameters)?));
     if let Ok(archive) = Archive::open(&path) {
         return Ok((archive, None));
@@ -218,9 +212,9 @@ fn archive(
 fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
     let mut hasher = blake3::Hasher::new();
     for file in checkpoint.files() {
-        let path = file.canonicalize().map_err(file_error("read", file))?;
-        let metadata = path.metadata().map_err(file_error("read", file))?;
-        let changed = metadata.modified().map_err(file_error("read", file))?;
+        let path = file.canonicalize().with_path("read", file)?;
+        let metadata = path.metadata().with_path("read", file)?;
+        let changed = metadata.modified().with_path("read", file)?;
         let changed = changed.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         hasher.update(format!("{}\0{}\0{}\0", path.display(), metadata.len(), changed.as_nanos()).as_bytes());
     }
@@ -230,11 +224,6 @@ fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<Stri
         hasher.update(format!("{}\0{}\0{recipe}\0", parameter.key, parameter.ty).as_bytes());
     }
     Ok(hasher.finalize().to_hex()[..32].to_owned())
-}
-
-fn file_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> LoadError {
-    let path = path.to_owned();
-    move |source| LoadError::File { action, path, source }
 }
 
 /// The parameters of an archive, mapped: nothing is copied.

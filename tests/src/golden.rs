@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use tracewright::bake::{BakeOptions, Baked, bake};
+use tracewright::errors::WithPath as _;
 use tracewright::generate::{GenerateOptions, Network, Session};
 use tracewright::irpa::{Archive, Checkpoint};
 use tracewright::load;
@@ -82,7 +83,7 @@ pub fn repository() -> PathBuf {
 impl Golden {
     /// The golden at `json`, with its tensors beside it, of the model in a directory.
     pub fn open(model: &Path, json: &Path) -> Result<Self> {
-        let read = |path: &Path| fs::read(path).map_err(|e| format!("cannot read `{}`: {e}", path.display()));
+        let read = |path: &Path| fs::read(path).with_path("read", path);
         let golden = serde_json::from_slice(&read(json)?)?;
         Ok(Self { model: model.into(), tensors: read(&json.with_extension("safetensors"))?, ..golden })
     }
@@ -234,7 +235,7 @@ pub fn build(
     entries: &[&str],
     edit: impl FnOnce(Trace) -> Result<Trace>,
 ) -> Result<Subject> {
-    let config = ModelConfig::read(model, &[])?;
+    let config = Box::new(ModelConfig::read(model, &[])?);
     let plan = Plan::new(config, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
     let plan = Plan { batch: sizes.batch, ..plan };
     let trace = edit(plan.trace()?.trace.with_entries(entries))?;

@@ -10,8 +10,9 @@ use tracewright::lower::Module;
 use tracewright::runtime::{CompileOptions, Compiled, Compiler};
 use tracewright::{Plan, load};
 
+use crate::arguments::CompileArguments;
 use crate::error::Error;
-use crate::{CompileArguments, Interrupt, progress};
+use crate::{Interrupt, progress};
 
 /// Finds the compiler: the one named, or the first on PATH.
 pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<Compiler, Error> {
@@ -19,7 +20,7 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let mut compiler = Compiler::find(arguments.iree_compile.as_deref(), &folders)?;
     compiler.timeout = Duration::from_secs(arguments.compile_timeout);
-    compiler.interrupt = Some(interrupt.clone());
+    compiler.interrupt = Some(interrupt.0.clone());
     Ok(compiler)
 }
 
