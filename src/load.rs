@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bake::{BakeError, BakeOptions, Baked, Ignorable, bake, check};
+use bake::{BakeError, BakeOptions, Baked, Ignorable};
 use dsl::Traced;
 use errors::{FileError, WithPath as _};
 use generate::Network;
@@ -16,7 +16,7 @@ use runtime::{Cache, CompileError, CompileOptions, Compiled, Compiler, Device, E
 use runtime::{Program, Runtime, Target};
 use trace::Parameter;
 
-use crate::primitives;
+use crate::Lowered;
 
 /// How [`load`] builds.
 pub struct LoadOptions<'a> {
@@ -29,7 +29,7 @@ pub struct LoadOptions<'a> {
     /// Where the network runs; on all threads of this machine unless changed.
     pub device: Device,
     /// Tensors that the checkpoint may have beside the parameters; none unless changed.
-    pub ignorable: &'a [Ignorable],
+    pub ignorable: Vec<Ignorable>,
     /// Watches, and stops on request.
     pub watch: Option<WatchSteps<'a>>,
 }
@@ -43,7 +43,7 @@ impl<'a> LoadOptions<'a> {
             cache,
             simplify,
             device: Device::LocalTask { workers: 0 },
-            ignorable: &[],
+            ignorable: Vec::new(),
             watch: None,
         }
     }
@@ -131,10 +131,9 @@ pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) 
     let LoadOptions { compiler, cache, simplify, device, ignorable, watch } = options;
     let mut silent = |_| ControlFlow::Continue(());
     let watch: WatchSteps<'_> = watch.unwrap_or(&mut silent);
-    let module = lower::lower(&primitives(&traced.trace, &simplify)?.0)?;
-    let recorded = traced.trace.parameters().map_err(LowerError::from)?;
-    let ignorable = [ignorable, &bake::unread(&recorded, &module.parameters)].concat();
-    let (archive, baked) = archive(checkpoint, &module.parameters, &ignorable, cache, watch)?;
+    let lowered = Lowered::new(&traced.trace, &simplify, ignorable)?;
+    let (archive, baked) = archive(checkpoint, &lowered, cache, watch)?;
+    let module = lowered.module;
     tell(watch, Step::Compile)?;
     let compiled =
         compile(&module, compiler, &compile_options(&module, compiler, Target::default())?, cache)?;
@@ -189,21 +188,20 @@ pub fn compile(
 /// The archive of a checkpoint, baked once and kept in the cache. The checkpoint is checked every time.
 fn archive(
     checkpoint: &Checkpoint,
-    parameters: &[Parameter],
-    ignorable: &[Ignorable],
+    lowered: &Lowered,
     cache: &Path,
     watch: WatchSteps<'_>,
 ) -> Result<(Archive, Option<Baked>), LoadError> {
-    check(checkpoint, parameters, ignorable)?;
+    lowered.check(checkpoint)?;
     let folder = cache.join("archives");
     fs::create_dir_all(&folder).with_path("create", &folder)?;
-    let path = folder.join(format!("{}.irpa", archive_key(checkpoint, parameters)?));
+    let path = folder.join(format!("{}.irpa", archive_key(checkpoint, &lowered.module.parameters)?));
     if let Ok(archive) = Archive::open(&path) {
         return Ok((archive, None));
     }
     let mut watch = |progress| watch(Step::Bake(progress));
     let options = BakeOptions { watch: Some(&mut watch), ..BakeOptions::default() };
-    let baked = bake(checkpoint, parameters, ignorable, &path, options)?;
+    let baked = lowered.bake(checkpoint, &path, options)?;
     Ok((Archive::open(&path)?, Some(baked)))
 }
 

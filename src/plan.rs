@@ -1,12 +1,12 @@
-//! What to build from a configuration: element type, context, chunk; and the module text.
+//! What to build from a configuration: element type, context, chunk.
 
-use bake::Ignorable;
 use dsl::{EntryPoint, TraceError, Traced};
-use lower::{LowerError, Module};
+use lower::LowerError;
 use models::Architecture;
 use ops::ElementType;
-use simplify::{Report, simplify};
-use trace::{Parameter, ParameterConflict, Trace};
+use trace::{ParameterConflict, Trace};
+
+use crate::Lowered;
 
 /// A model and the sizes it is built for.
 pub struct Plan {
@@ -113,32 +113,11 @@ impl Plan {
         Ok(self.model.trace(self.element, &self.entry_points())?)
     }
 
-    /// What a checkpoint may hold beyond what the `parameters` of the module are made of.
+    /// A trace of this plan, simplified and lowered: the one of [`trace`](Self::trace), or some entry points of it.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
-    pub fn ignorable(&self, parameters: &[Parameter]) -> Result<Vec<Ignorable>, PlanError> {
-        let mut ignorable = self.model.ignorable();
-        ignorable.extend(bake::unread(&self.trace()?.trace.parameters()?, parameters));
-        Ok(ignorable)
+    /// If the trace is not one that lowers.
+    pub fn lower(&self, trace: &Trace) -> Result<Lowered, PlanError> {
+        Ok(Lowered::new(trace, &self.simplify, self.model.ignorable())?)
     }
-
-    /// The module text of all entry points.
-    ///
-    /// # Errors
-    /// What is wrong with the configuration.
-    pub fn module(&self) -> Result<Module, PlanError> {
-        Ok(lower::lower(&primitives(&self.trace()?.trace, &self.simplify)?.0)?)
-    }
-}
-
-/// The trace in primitives, simplified before and after its composites are expanded: some rules want to see a
-/// composite whole, others what it is made of.
-///
-/// # Errors
-/// If the trace was not verified.
-pub fn primitives(trace: &Trace, options: &simplify::Options) -> Result<(Trace, [Report; 2]), LowerError> {
-    let (trace, composites) = simplify(trace, options);
-    let (trace, primitives) = simplify(&lower::expand(&trace)?, options);
-    Ok((trace, [composites, primitives]))
 }

@@ -1,6 +1,6 @@
 //! `tracewright bake`
 
-use tracewright::bake::{BakeOptions, Baked, bake};
+use tracewright::bake::{BakeOptions, Baked};
 use tracewright::irpa::{Checkpoint, ConvertOptions, convert_checkpoint};
 
 use crate::arguments::BakeArguments;
@@ -20,13 +20,18 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
         return Ok(());
     }
     let plan = model.plan(read(&source, &model.allow_config_key)?, model.context)?;
-    let parameters = plan.module()?.parameters;
+    let lowered = plan.lower(&plan.trace()?.trace)?;
     let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
     let checkpoint = checkpoint.renamed(plan.model.prefixes());
-    let baked = bake(&checkpoint, &parameters, &plan.ignorable(&parameters)?, &out, options)?;
+    let baked = lowered.bake(&checkpoint, &out, options)?;
     bar.finish_and_clear();
     report(&baked);
-    eprintln!("wrote `{}`: {} parameters, {} bytes", out.display(), parameters.len(), baked.bytes);
+    eprintln!(
+        "wrote `{}`: {} parameters, {} bytes",
+        out.display(),
+        lowered.module.parameters.len(),
+        baked.bytes
+    );
     Ok(())
 }
 

@@ -130,7 +130,7 @@ impl Error {
             }
             #[cfg(feature = "iree")]
             Self::Export(ExportError::Architecture { .. } | ExportError::Cpu { .. }) => {
-                "`export` compiles for the machine that it runs on, `export --target` for another one"
+                "`export` it here, or elsewhere with `--target` for this machine"
             }
             #[cfg(feature = "iree")]
             Self::Load(LoadError::Compile(error))

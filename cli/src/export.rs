@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use tracewright::errors::WithPath as _;
 use tracewright::export::{Manifest, names, write};
+use tracewright::irpa::Checkpoint;
 use tracewright::load::compile_options;
 use tracewright::runtime::Target;
-use tracewright::{bake, irpa::Checkpoint};
 
 use crate::arguments::ExportArguments;
 use crate::error::Error;
@@ -20,19 +20,19 @@ pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -
     let checkpoint = Checkpoint::open(&arguments.model)?;
     let plan = model.plan(read(&arguments.model, &model.allow_config_key)?, model.context)?;
     let checkpoint = checkpoint.renamed(plan.model.prefixes());
-    let module = plan.module()?;
+    let lowered = plan.lower(&plan.trace()?.trace)?;
+    let module = &lowered.module;
     // What is wrong with a checkpoint is known before anything slow begins.
-    bake::check(&checkpoint, &module.parameters, &plan.ignorable(&module.parameters)?)?;
+    lowered.check(&checkpoint)?;
     let compiler = build::compiler(&arguments.compile, interrupt)?;
-    let options = compile_options(&module, &compiler, target(&arguments.target))?;
+    let options = compile_options(module, &compiler, target(&arguments.target))?;
     let cache = build::cache_folder(&arguments.compile)?;
-    let compiled = build::compile(&module, &compiler, &options, &cache)?;
-    let manifest = Manifest::new(&plan, &module, &compiled.vmfb, &compiler, &options)?;
+    let compiled = build::compile(module, &compiler, &options, &cache)?;
+    let manifest = Manifest::new(&plan, module, &compiled.vmfb, &compiler, &options)?;
     let start = Instant::now();
     let baked = into_folder(&arguments.out, |out| {
-        let baked =
-            build::bake_model(&arguments.model, &plan, &module, &out.join(names::ARCHIVE), interrupt)?;
-        write(out, &arguments.model, &module, &compiled.vmfb, &manifest)?;
+        let baked = build::bake(&lowered, &checkpoint, &out.join(names::ARCHIVE), interrupt)?;
+        write(out, &arguments.model, module, &compiled.vmfb, &manifest)?;
         Ok(baked)
     })?;
     let bake = start.elapsed();

@@ -55,19 +55,22 @@ pub fn main(read: ReadModel) -> ExitCode {
     }
     let interrupt = Interrupt::default();
     interrupt.listen();
-    let result = match arguments.command {
+    error::exit(run(arguments.command, read, &interrupt), &interrupt)
+}
+
+fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
+    match command {
         #[cfg(feature = "iree")]
-        Command::Generate(arguments) => generate::run(arguments, read, &interrupt),
+        Command::Generate(arguments) => generate::run(arguments, read, interrupt),
         #[cfg(not(feature = "iree"))]
         Command::Generate(_) => Err(Error::WithoutIree { command: "generate" }),
         #[cfg(feature = "iree")]
-        Command::Export(arguments) => export::run(arguments, read, &interrupt),
+        Command::Export(arguments) => export::run(arguments, read, interrupt),
         #[cfg(not(feature = "iree"))]
         Command::Export(_) => Err(Error::WithoutIree { command: "export" }),
-        Command::Bake(arguments) => bake::run(arguments, read, &interrupt),
-        Command::Random(arguments) => random::run(arguments, read, &interrupt),
-    };
-    error::exit(result, &interrupt)
+        Command::Bake(arguments) => bake::run(arguments, read, interrupt),
+        Command::Random(arguments) => random::run(arguments, read, interrupt),
+    }
 }
 
 /// The command line `trace-dump` for the networks that `read` knows.
@@ -106,5 +109,80 @@ impl Interrupt {
     #[cfg(feature = "iree")]
     fn check(&self) -> Result<(), Error> {
         if self.is_set() { Err(Error::Interrupted) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tracewright::EntryPoint;
+    use tracewright::bake::Ignorable;
+    use tracewright::dsl::{TraceError, Traced};
+    use tracewright::models::ModelConfig;
+    use tracewright::ops::ElementType;
+
+    use super::*;
+
+    thread_local! {
+        static TRACED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// A model that knows how often it was recorded.
+    struct Counted(ModelConfig);
+
+    impl Architecture for Counted {
+        fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
+            TRACED.set(TRACED.get() + 1);
+            self.0.trace(element, entry_points)
+        }
+
+        fn max_context(&self) -> usize {
+            self.0.max_context()
+        }
+
+        fn vocabulary(&self) -> usize {
+            self.0.vocabulary()
+        }
+
+        fn ignorable(&self) -> Vec<Ignorable> {
+            self.0.ignorable()
+        }
+    }
+
+    fn read(model: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, ConfigError> {
+        Ok(Box::new(Counted(ModelConfig::read(model, allowed)?)))
+    }
+
+    /// How often a command records its model.
+    fn recorded(words: &[&str]) -> usize {
+        TRACED.set(0);
+        let arguments = Arguments::try_parse_from([&["tracewright"], words].concat()).unwrap();
+        run(arguments.command, read, &Interrupt::default()).unwrap();
+        TRACED.get()
+    }
+
+    #[test]
+    fn a_model_is_recorded_once_for_each_command() {
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let model = checkout.join("tests/fixtures/gemma3-a");
+        let folder = tempfile::tempdir().unwrap();
+        let [random, archive] = ["random", "model.irpa"].map(|name| folder.path().join(name));
+        let [model, random, archive] = [&model, &random, &archive].map(|path| path.to_str().unwrap());
+        let small = ["--context", "40", "--chunk", "8"];
+        assert_eq!(recorded(&[&["random", model, "-o", random][..], &small].concat()), 1);
+        assert_eq!(recorded(&[&["bake", random, "-o", archive][..], &small].concat()), 1);
+        #[cfg(feature = "iree")]
+        {
+            let folders = ["bin", "Scripts"].map(|folder| checkout.join(".tracewright/venv").join(folder));
+            let compiler = tracewright::runtime::Compiler::find(None, &folders).unwrap();
+            let [out, cache] = ["out", "cache"].map(|name| folder.path().join(name));
+            let compile =
+                ["--iree-compile", compiler.path.to_str().unwrap(), "--cache", cache.to_str().unwrap()];
+            let rest = [small, compile].concat();
+            assert_eq!(recorded(&[&["export", random, "-o", out.to_str().unwrap()][..], &rest].concat()), 1);
+            let generate = ["generate", random, "--tokens", "5,17", "-n", "2"];
+            assert_eq!(recorded(&[&generate[..], &rest].concat()), 1);
+        }
     }
 }

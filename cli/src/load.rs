@@ -83,7 +83,7 @@ impl Source {
         let options = LoadOptions {
             device,
             simplify: plan.simplify,
-            ignorable: &plan.model.ignorable(),
+            ignorable: plan.model.ignorable(),
             watch: Some(&mut |step| progress.watch(step)),
             ..LoadOptions::new(&compiler, &cache)
         };

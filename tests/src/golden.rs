@@ -9,18 +9,18 @@ use std::sync::Mutex;
 
 use safetensors::SafeTensors;
 use serde::Deserialize;
-use tracewright::bake::{BakeOptions, Baked, bake};
+use tracewright::Plan;
+use tracewright::bake::{BakeOptions, Baked};
 use tracewright::errors::WithPath as _;
 use tracewright::generate::{GenerateOptions, Network, Session};
 use tracewright::irpa::{Archive, Checkpoint};
 use tracewright::load;
-use tracewright::lower::{self, Module};
+use tracewright::lower::Module;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
 use tracewright::runtime::{Compiler, Device, Program, Runtime, Target};
 use tracewright::simplify::Options;
 use tracewright::trace::Trace;
-use tracewright::{Plan, PlanError};
 
 /// What keeps a comparison from being made; a difference is not an error but part of a [`Report`].
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -237,17 +237,16 @@ pub fn build(
 ) -> Result<Subject> {
     let config = Box::new(ModelConfig::read(model, &[])?);
     let plan = Plan::new(config, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
-    let plan = Plan { batch: sizes.batch, ..plan };
+    let plan = Plan { batch: sizes.batch, simplify: sizes.simplify, ..plan };
     let trace = edit(plan.trace()?.trace.with_entries(entries))?;
-    let primitives = tracewright::primitives(&trace, &sizes.simplify).map_err(PlanError::from)?.0;
-    let module = lower::lower(&primitives).map_err(PlanError::from)?;
+    let lowered = plan.lower(&trace)?;
 
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("model.irpa");
     let checkpoint = Checkpoint::open(model)?.renamed(plan.model.prefixes());
-    let baked =
-        bake(&checkpoint, &module.parameters, &plan.model.ignorable(), &path, BakeOptions::default())?;
+    let baked = lowered.bake(&checkpoint, &path, BakeOptions::default())?;
     let archive = Archive::open(&path)?;
+    let module = lowered.module;
 
     let environment = repository().join(".tracewright/venv");
     let path = std::env::var_os("PATH").unwrap_or_default();
