@@ -307,9 +307,10 @@ impl Message {
 fn messages(tokens: &[String]) -> Vec<Message> {
     let attribute = |(i, token): (usize, &String)| {
         let text = token.strip_prefix("error(")?.to_owned();
-        // `A(#[source] …)`: a name, the parenthesis, the attribute.
-        let cause = tokens.get(i + 3).is_some_and(|token| ["source", "from"].contains(&token.as_str()));
-        let repeats = text.contains("{source") || text.contains("{error") || cause && text.contains("{0");
+        // `A(#[source] …)`: a name, the parenthesis, `#`, the attribute.
+        let cause = tokens.get(i + 4).is_some_and(|token| ["source", "from"].contains(&token.as_str()));
+        let named = ["{source}", "{source:", "{error}"].iter().any(|name| text.contains(name));
+        let repeats = named || cause && text.contains("{0");
         Some(Message { text, repeats })
     };
     tokens.iter().enumerate().filter_map(attribute).collect()
