@@ -13,6 +13,7 @@ const CARRIER: &str = "=0.5.0";
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=native");
+    println!("cargo:rerun-if-env-changed=DOCS_RS");
     // Documentation is made where nothing can be compiled but Rust, and links nothing.
     if env::var_os("DOCS_RS").is_some() {
         return;
