@@ -1,7 +1,7 @@
 //! The network of `examples/parallel` with the command line that `tracewright` has: `generate`, `export`, `bake`,
 //! `random`.
 
-#[path = "../../parallel/src/main.rs"]
+// A link to that example's `main.rs`.
 #[allow(dead_code, reason = "the program there is another one")]
 mod parallel;
 
