@@ -1,14 +1,23 @@
 //! Builds the shim and the parts of IREE that it calls into static archives.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
 const MINIMUM_CMAKE: (u32, u32) = (3, 26);
 
+/// The version of `eerie-sys` in Cargo.toml, which a build script cannot ask for.
+const CARRIER: &str = "=0.5.0";
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=native");
+    println!("cargo:rerun-if-env-changed=DOCS_RS");
+    // Documentation is made where nothing can be compiled but Rust, and links nothing.
+    if env::var_os("DOCS_RS").is_some() {
+        return;
+    }
     if let Err(message) = build() {
         eprintln!("error: {message}");
         exit(1);
@@ -17,7 +26,9 @@ fn main() {
 
 fn build() -> Result<(), String> {
     let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
-    let out = PathBuf::from(variable("OUT_DIR")?).join("native");
+    let out = PathBuf::from(variable("OUT_DIR")?);
+    let source = iree_source(&out)?;
+    let out = out.join("native");
     let tools = package.join("..").join(".tracewright").join("venv");
     let tools = tools.join(if cfg!(windows) { "Scripts" } else { "bin" });
     let cmake = find(&tools, "cmake").unwrap_or_else(|| "cmake".into());
@@ -25,7 +36,7 @@ fn build() -> Result<(), String> {
 
     let mut configure = Command::new(&cmake);
     configure.arg("-S").arg(package.join("native")).arg("-B").arg(&out);
-    configure.arg(format!("-DIREE_SOURCE={}", iree_source(&package)?.display()));
+    configure.arg(format!("-DIREE_SOURCE={}", source.display()));
     configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"]);
     if let Some(ninja) = find(&tools, "ninja").filter(|_| !cfg!(windows)) {
         configure.args(["-G", "Ninja"]).arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
@@ -53,16 +64,28 @@ fn build() -> Result<(), String> {
     Ok(())
 }
 
-/// Where cargo keeps the source tree that the `eerie-sys` package carries.
-fn iree_source(package: &Path) -> Result<PathBuf, String> {
-    // Without a network the packages of this platform are enough; a machine that never fetched the
-    // other members' packages needs one look at the registry.
-    let attempt = |offline: &[&str]| -> Result<String, String> {
-        let mut command = Command::new(variable("CARGO")?);
-        command.args(["metadata", "--format-version=1", "--filter-platform", &variable("TARGET")?]);
-        run(command.args(offline).arg("--manifest-path").arg(package.join("Cargo.toml")))
+/// Where cargo keeps the source tree that the `eerie-sys` package carries. A package of nothing else asks for it: what
+/// this one is part of may be a checkout, a tarball or somebody's dependency, and may need more than is here.
+fn iree_source(out: &Path) -> Result<PathBuf, String> {
+    let folder = out.join("carrier");
+    let write = |name: &str, text: &str| {
+        let path = folder.join(name);
+        fs::create_dir_all(&folder)
+            .and_then(|()| fs::write(&path, text))
+            .map_err(|e| format!("cannot write `{}`: {e}", path.display()))
     };
-    let metadata = attempt(&["--offline"]).or_else(|_| attempt(&[]))?;
+    write("lib.rs", "")?;
+    write(
+        "Cargo.toml",
+        &format!(
+            "[package]\nname = \"carrier\"\nedition = \"2024\"\n[lib]\npath = \"lib.rs\"\n[workspace]\n\
+             [dependencies]\neerie-sys = {{ version = \"{CARRIER}\", default-features = false }}\n"
+        ),
+    )?;
+    // It is on this machine: cargo fetched it to build this package.
+    let mut command = Command::new(variable("CARGO")?);
+    command.args(["metadata", "--format-version=1", "--offline"]).current_dir(&folder);
+    let metadata = run(&mut command)?;
     // A JSON parser would be this script's only dependency, and with a dependency the place of the
     // build, and so the minutes it takes, would change with what else is built.
     let manifests = metadata.split("\"manifest_path\":\"").skip(1).filter_map(|rest| rest.split('"').next());

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use errors::{FileError, WithPath as _};
 use irpa::Archive;
 use lower::Module;
 use ops::{Attribute, Reader, TensorType};
@@ -98,15 +98,8 @@ pub struct Typed {
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// A file cannot be read or written.
-    #[error("cannot {action} `{}`", .path.display())]
-    File {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The manifest is not one.
     #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
     Manifest {
@@ -127,8 +120,7 @@ pub enum ExportError {
     },
     /// The module is for another kind of processor.
     #[error(
-        "the module was compiled for {expected} and this machine is {found}; export again here, or with `--target` for \
-         this machine"
+        "the module was compiled for {expected} and this machine is {found}; export again for this machine"
     )]
     Architecture {
         /// What it was compiled for.
@@ -139,7 +131,7 @@ pub enum ExportError {
     /// The module needs another processor.
     #[error(
         "the module was compiled for `{cpu}` and needs the processor features {missing:?}, which this machine lacks; \
-         export again here, or with `--target` for this machine"
+         export again for this machine"
     )]
     Cpu {
         /// What it was compiled for.
@@ -153,11 +145,6 @@ pub enum ExportError {
     /// The module does not load, or its archive does not fit.
     #[error(transparent)]
     Load(#[from] LoadError),
-}
-
-fn file_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> ExportError {
-    let path = path.to_owned();
-    move |source| ExportError::File { action, path, source }
 }
 
 impl Manifest {
@@ -212,7 +199,7 @@ impl Manifest {
         if !path.exists() {
             return Ok(None);
         }
-        let text = fs::read_to_string(&path).map_err(file_error("read", &path))?;
+        let text = fs::read_to_string(&path).with_path("read", &path)?;
         let manifest = serde_json::from_str(&text);
         manifest.map(Some).map_err(|e| ExportError::Manifest { path, reason: e.to_string() })
     }
@@ -282,23 +269,18 @@ pub fn write(
     vmfb: &[u8],
     manifest: &Manifest,
 ) -> Result<(), ExportError> {
-    let put = |name: &str, bytes: &[u8]| -> Result<(), ExportError> {
-        let path = folder.join(name);
-        let mut file = NewFile::begin(&path).map_err(file_error("create", &path))?;
-        file.file().write_all(bytes).map_err(file_error("write", &path))?;
-        file.publish().map_err(file_error("publish", &path))
-    };
+    let put = |name: &str, bytes: &[u8]| NewFile::write(&folder.join(name), bytes);
     for name in names::COPIED {
         let source = model.join(name);
         if source.exists() {
-            put(name, &fs::read(&source).map_err(file_error("read", &source))?)?;
+            put(name, &fs::read(&source).with_path("read", &source)?)?;
         }
     }
     put(names::TEXT, module.text.as_bytes())?;
     put(names::MODULE, vmfb)?;
     // Last: a directory without a manifest is no export.
     let json = serde_json::to_string_pretty(manifest).unwrap_or_default();
-    put(names::MANIFEST, (json + "\n").as_bytes())
+    Ok(put(names::MANIFEST, (json + "\n").as_bytes())?)
 }
 
 /// Opens an export directory: checks the processor, the module's hash, and the archive against the module.
@@ -308,7 +290,7 @@ pub fn write(
 pub fn open(folder: &Path, manifest: &Manifest, runtime: &Runtime) -> Result<Program, ExportError> {
     manifest.check_cpu()?;
     let path = folder.join(names::MODULE);
-    let vmfb = fs::read(&path).map_err(file_error("read", &path))?;
+    let vmfb = fs::read(&path).with_path("read", &path)?;
     let found = blake3::hash(&vmfb).to_string();
     if found != manifest.module_blake3 {
         let expected = manifest.module_blake3.clone();

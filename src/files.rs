@@ -1,9 +1,9 @@
 //! Files that appear whole or not at all.
 
-use std::fs::File;
-use std::io;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use errors::{FileError, WithPath as _};
 use tempfile::NamedTempFile;
 
 /// A file that appears at its path when it is published, and leaves nothing behind when it is not.
@@ -17,14 +17,25 @@ impl NewFile {
     ///
     /// # Errors
     /// If the folder is not there or cannot be written.
-    pub fn begin(path: &Path) -> io::Result<Self> {
+    pub fn begin(path: &Path) -> Result<Self, FileError> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(".tracewright-").suffix(".partial");
         // What an ordinary new file would get.
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-        Ok(Self { path: path.into(), partial: builder.tempfile_in(folder)? })
+        let partial = builder.tempfile_in(folder).with_path("create", path)?;
+        Ok(Self { path: path.into(), partial })
+    }
+
+    /// The file at `path` with this content.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
+        let mut file = Self::begin(path)?;
+        file.partial.write_all(content).with_path("write", path)?;
+        file.publish()
     }
 
     /// Where it is written until it is published.
@@ -32,18 +43,13 @@ impl NewFile {
         self.partial.path()
     }
 
-    /// What is written to.
-    pub fn file(&mut self) -> &mut File {
-        self.partial.as_file_mut()
-    }
-
     /// Lets the file appear, replacing what was there.
     ///
     /// # Errors
     /// If what was written does not reach the disk.
-    pub fn publish(self) -> io::Result<()> {
-        self.partial.as_file().sync_all()?;
-        self.partial.persist(&self.path).map_err(|error| error.error)?;
-        Ok(())
+    pub fn publish(self) -> Result<(), FileError> {
+        let synced = self.partial.as_file().sync_all();
+        let published = synced.and_then(|()| Ok(self.partial.persist(&self.path)?));
+        published.map(drop).with_path("publish", &self.path)
     }
 }

@@ -4,13 +4,14 @@
 //! and the stages in order are
 //!
 //! 1. [`dsl`]: a network declared with [`model!`] is recorded as a [`trace::Trace`]; no weight is read;
-//! 2. [`lower`]: composite ops become primitives, primitives become StableHLO text ([`Plan`] does both);
+//! 2. [`lower`]: composite ops become primitives, primitives become StableHLO text ([`Lowered`] does both);
 //! 3. [`bake`]: a checkpoint becomes the archive that the trace asks for;
 //! 4. `runtime` and `generate` (feature `iree`): the text is compiled, loaded and called. `load` takes any trace and
 //!    its checkpoint there in one call.
 
 pub use bake;
 pub use dsl;
+pub use errors;
 #[cfg(feature = "iree")]
 pub use generate;
 pub use irpa;
@@ -29,10 +30,12 @@ pub mod export;
 pub mod files;
 #[cfg(feature = "iree")]
 pub mod load;
+mod pipeline;
 mod plan;
 pub mod random;
 
-pub use plan::{Plan, PlanError, primitives};
+pub use pipeline::{Lowered, primitives};
+pub use plan::{Plan, PlanError};
 
 /// The Rust in the README is a test.
 #[cfg(doctest)]

@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bake::{BakeError, BakeOptions, Baked, Ignorable, bake, check};
+use bake::{BakeError, BakeOptions, Baked, Ignorable};
 use dsl::Traced;
+use errors::{FileError, WithPath as _};
 use generate::Network;
 use irpa::{Archive, Checkpoint, Storage};
 use lower::{LowerError, Module};
@@ -15,7 +16,7 @@ use runtime::{Cache, CompileError, CompileOptions, Compiled, Compiler, Device, E
 use runtime::{Program, Runtime, Target};
 use trace::Parameter;
 
-use crate::primitives;
+use crate::Lowered;
 
 /// How [`load`] builds.
 pub struct LoadOptions<'a> {
@@ -28,9 +29,9 @@ pub struct LoadOptions<'a> {
     /// Where the network runs; on all threads of this machine unless changed.
     pub device: Device,
     /// Tensors that the checkpoint may have beside the parameters; none unless changed.
-    pub ignorable: &'a [Ignorable],
+    pub ignorable: Vec<Ignorable>,
     /// Watches, and stops on request.
-    pub watch: Option<Watch<'a>>,
+    pub watch: Option<WatchSteps<'a>>,
 }
 
 impl<'a> LoadOptions<'a> {
@@ -42,14 +43,14 @@ impl<'a> LoadOptions<'a> {
             cache,
             simplify,
             device: Device::LocalTask { workers: 0 },
-            ignorable: &[],
+            ignorable: Vec::new(),
             watch: None,
         }
     }
 }
 
 /// Is told what is being done, and may ask to stop.
-pub type Watch<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
+pub type WatchSteps<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
 
 /// What takes long.
 #[derive(Clone, Copy, Debug)]
@@ -105,15 +106,8 @@ pub enum LoadError {
         found: String,
     },
     /// A file or folder cannot be read or made.
-    #[error("cannot {action} `{}`", .path.display())]
-    File {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The watcher asked to stop.
     #[error("stopped on request")]
     Stopped,
@@ -136,13 +130,11 @@ pub enum LoadError {
 pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Loaded, LoadError> {
     let LoadOptions { compiler, cache, simplify, device, ignorable, watch } = options;
     let mut silent = |_| ControlFlow::Continue(());
-    let watch: Watch<'_> = watch.unwrap_or(&mut silent);
-    let module = lower::lower(&primitives(&traced.trace, &simplify)?.0)?;
-    let recorded = traced.trace.parameters().map_err(LowerError::from)?;
-    let ignorable = [ignorable, &bake::unread(&recorded, &module.parameters)].concat();
-    check(checkpoint, &module.parameters, &ignorable)
-        .map_err(|refused| refused.declared_in(&traced.trace))?;
-    let (archive, baked) = archive(checkpoint, &module.parameters, &ignorable, cache, watch)?;
+    let watch: WatchSteps<'_> = watch.unwrap_or(&mut silent);
+    let lowered = Lowered::new(&traced.trace, &simplify, ignorable)?;
+    lowered.check(checkpoint, &traced.trace)?;
+    let (archive, baked) = archive(checkpoint, &lowered, cache, watch)?;
+    let module = lowered.module;
     tell(watch, Step::Compile)?;
     let compiled =
         compile(&module, compiler, &compile_options(&module, compiler, Target::default())?, cache)?;
@@ -154,7 +146,7 @@ pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) 
     Ok(Loaded { network, runtime, module, archive, baked, compile: compiled.wall, load: start.elapsed() })
 }
 
-fn tell(watch: Watch<'_>, step: Step) -> Result<(), LoadError> {
+fn tell(watch: WatchSteps<'_>, step: Step) -> Result<(), LoadError> {
     match watch(step) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(LoadError::Stopped),
@@ -197,20 +189,19 @@ pub fn compile(
 /// The archive of a checkpoint that has been checked, baked once and kept in the cache.
 fn archive(
     checkpoint: &Checkpoint,
-    parameters: &[Parameter],
-    ignorable: &[Ignorable],
+    lowered: &Lowered,
     cache: &Path,
-    watch: Watch<'_>,
+    watch: WatchSteps<'_>,
 ) -> Result<(Archive, Option<Baked>), LoadError> {
     let folder = cache.join("archives");
-    fs::create_dir_all(&folder).map_err(file_error("create", &folder))?;
-    let path = folder.join(format!("{}.irpa", archive_key(checkpoint, parameters)?));
+    fs::create_dir_all(&folder).with_path("create", &folder)?;
+    let path = folder.join(format!("{}.irpa", archive_key(checkpoint, &lowered.module.parameters)?));
     if let Ok(archive) = Archive::open(&path) {
         return Ok((archive, None));
     }
     let mut watch = |progress| watch(Step::Bake(progress));
     let options = BakeOptions { watch: Some(&mut watch), ..BakeOptions::default() };
-    let baked = bake(checkpoint, parameters, ignorable, &path, options)?;
+    let baked = lowered.bake(checkpoint, &path, options)?;
     Ok((Archive::open(&path)?, Some(baked)))
 }
 
@@ -219,9 +210,9 @@ fn archive(
 fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
     let mut hasher = blake3::Hasher::new();
     for file in checkpoint.files() {
-        let path = file.canonicalize().map_err(file_error("read", file))?;
-        let metadata = path.metadata().map_err(file_error("read", file))?;
-        let changed = metadata.modified().map_err(file_error("read", file))?;
+        let path = file.canonicalize().with_path("read", file)?;
+        let metadata = path.metadata().with_path("read", file)?;
+        let changed = metadata.modified().with_path("read", file)?;
         let changed = changed.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         hasher.update(format!("{}\0{}\0{}\0", path.display(), metadata.len(), changed.as_nanos()).as_bytes());
     }
@@ -231,11 +222,6 @@ fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<Stri
         hasher.update(format!("{}\0{}\0{recipe}\0", parameter.key, parameter.ty).as_bytes());
     }
     Ok(hasher.finalize().to_hex()[..32].to_owned())
-}
-
-fn file_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> LoadError {
-    let path = path.to_owned();
-    move |source| LoadError::File { action, path, source }
 }
 
 /// The parameters of an archive, mapped: nothing is copied.

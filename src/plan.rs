@@ -1,18 +1,17 @@
-//! What to build from a configuration: element type, context, chunk; and the module text.
+//! What to build from a configuration: element type, context, chunk.
 
-use bake::Ignorable;
 use dsl::{EntryPoint, TraceError, Traced};
-use lower::{LowerError, Module};
-use models::ModelConfig;
+use lower::LowerError;
+use models::Architecture;
 use ops::ElementType;
-use simplify::{Report, simplify};
-use trace::{Parameter, ParameterConflict, Trace};
+use trace::{ParameterConflict, Trace};
+
+use crate::Lowered;
 
 /// A model and the sizes it is built for.
-#[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The model.
-    pub model: ModelConfig,
+    pub model: Box<dyn Architecture>,
     /// The type of weights and activations: f32, f16 or bf16.
     pub element: ElementType,
     /// The longest sequence.
@@ -29,15 +28,15 @@ pub struct Plan {
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// A context that the model or the chunk does not allow.
-    #[error("`--context` is {found}, expected {expected}")]
+    #[error("`context` is {found}, expected 1 to {longest}, the longest that the model was made for")]
     Context {
         /// The context asked for.
         found: usize,
-        /// What is possible.
-        expected: String,
+        /// The longest possible.
+        longest: usize,
     },
     /// A chunk that does not fit into the context.
-    #[error("`--chunk` is {found}, expected 1 to {context}, the context")]
+    #[error("`chunk` is {found}, expected 1 to {context}, the context")]
     Chunk {
         /// The chunk asked for.
         found: usize,
@@ -45,7 +44,7 @@ pub enum PlanError {
         context: usize,
     },
     /// An element type that models do not compute with.
-    #[error("`--dtype` is {0}, expected f32, f16 or bf16")]
+    #[error("`element` is {0}, expected f32, f16 or bf16")]
     Element(ElementType),
     /// Recording failed.
     #[error(transparent)]
@@ -68,7 +67,7 @@ impl Plan {
     /// If the context is longer than the model's, the chunk longer than the context, or the element type is none
     /// that models compute with.
     pub fn new(
-        model: ModelConfig,
+        model: Box<dyn Architecture>,
         element: Option<ElementType>,
         context: Option<usize>,
         chunk: Option<usize>,
@@ -76,8 +75,7 @@ impl Plan {
         let longest = model.max_context();
         let context = context.unwrap_or_else(|| longest.min(2048));
         if !(1..=longest).contains(&context) {
-            let expected = format!("1 to {longest}, the model's `max_position_embeddings`");
-            return Err(PlanError::Context { found: context, expected });
+            return Err(PlanError::Context { found: context, longest });
         }
         let chunk = chunk.unwrap_or(CHUNK.min(context));
         if !(1..=context).contains(&chunk) {
@@ -115,32 +113,11 @@ impl Plan {
         Ok(self.model.trace(self.element, &self.entry_points())?)
     }
 
-    /// What a checkpoint may hold beyond what the `parameters` of the module are made of.
+    /// A trace of this plan, simplified and lowered: the one of [`trace`](Self::trace), or some entry points of it.
     ///
     /// # Errors
-    /// What is wrong with the configuration.
-    pub fn ignorable(&self, parameters: &[Parameter]) -> Result<Vec<Ignorable>, PlanError> {
-        let mut ignorable = self.model.ignorable();
-        ignorable.extend(bake::unread(&self.trace()?.trace.parameters()?, parameters));
-        Ok(ignorable)
+    /// If the trace is not one that lowers.
+    pub fn lower(&self, trace: &Trace) -> Result<Lowered, PlanError> {
+        Ok(Lowered::new(trace, &self.simplify, self.model.ignorable())?)
     }
-
-    /// The module text of all entry points.
-    ///
-    /// # Errors
-    /// What is wrong with the configuration.
-    pub fn module(&self) -> Result<Module, PlanError> {
-        Ok(lower::lower(&primitives(&self.trace()?.trace, &self.simplify)?.0)?)
-    }
-}
-
-/// The trace in primitives, simplified before and after its composites are expanded: some rules want to see a
-/// composite whole, others what it is made of.
-///
-/// # Errors
-/// If the trace was not verified.
-pub fn primitives(trace: &Trace, options: &simplify::Options) -> Result<(Trace, [Report; 2]), LowerError> {
-    let (trace, composites) = simplify(trace, options);
-    let (trace, primitives) = simplify(&lower::expand(&trace)?, options);
-    Ok((trace, [composites, primitives]))
 }

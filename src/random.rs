@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use errors::{FileError, WithPath as _};
 use ops::{ElementType, TensorType};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -19,15 +19,8 @@ use crate::files::NewFile;
 #[derive(Debug, thiserror::Error)]
 pub enum RandomError {
     /// A file or folder cannot be written or read.
-    #[error("cannot {action} `{}`", .path.display())]
-    File {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// There is a checkpoint already, or another configuration.
     #[error("`{}` exists; remove it, or write to another folder", .0.display())]
     Exists(PathBuf),
@@ -48,11 +41,11 @@ struct RandomTensor<'a> {
     key: &'a str,
     ty: &'a TensorType,
     seed: u64,
-    watch: Watch<'a>,
+    watch: WatchBytes<'a>,
 }
 
 /// Is told the bytes of each tensor that is made, and may ask to stop.
-pub type Watch<'a> = &'a (dyn Fn(usize) -> ControlFlow<()> + Sync);
+pub type WatchBytes<'a> = &'a (dyn Fn(usize) -> ControlFlow<()> + Sync);
 
 impl RandomTensor<'_> {
     /// Every tensor has a stream of its own, so that its content does not depend on its neighbours.
@@ -121,13 +114,9 @@ pub fn write_random(
     parameters: &[Parameter],
     seed: u64,
     folder: &Path,
-    watch: Watch<'_>,
+    watch: WatchBytes<'_>,
 ) -> Result<(), RandomError> {
-    let text = fs::read(config).map_err(|source| RandomError::File {
-        action: "read",
-        path: config.into(),
-        source,
-    })?;
+    let text = fs::read(config).with_path("read", config)?;
     let made = !folder.exists();
     let written = write(&text, parameters, seed, folder, watch);
     if written.is_err() && made {
@@ -142,19 +131,15 @@ fn write(
     parameters: &[Parameter],
     seed: u64,
     folder: &Path,
-    watch: Watch<'_>,
+    watch: WatchBytes<'_>,
 ) -> Result<(), RandomError> {
-    let file = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| RandomError::File { action, path, source }
-    };
-    fs::create_dir_all(folder).map_err(file("create", folder))?;
+    fs::create_dir_all(folder).with_path("create", folder)?;
     let target = folder.join("model.safetensors");
     if target.exists() {
         return Err(RandomError::Exists(target));
     }
     let copy = folder.join("config.json");
-    let there = copy.exists().then(|| fs::read(&copy)).transpose().map_err(file("read", &copy))?;
+    let there = copy.exists().then(|| fs::read(&copy)).transpose().with_path("read", &copy)?;
     if there.is_some_and(|there| there != config) {
         return Err(RandomError::Exists(copy));
     }
@@ -162,15 +147,13 @@ fn write(
     let tensors: Vec<RandomTensor<'_>> =
         sources.into_iter().map(|(key, ty)| RandomTensor { key, ty, seed, watch }).collect();
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let weights = NewFile::begin(&target).map_err(file("create", &target))?;
+    let weights = NewFile::begin(&target)?;
     let written =
         safetensors::serialize_to_file(tensors.iter().map(|t| (t.key, t)), Some(metadata), weights.partial());
     if watch(0).is_break() {
         return Err(RandomError::Stopped(target));
     }
     written.map_err(|source| RandomError::Write { path: target.clone(), source })?;
-    let mut copied = NewFile::begin(&copy).map_err(file("create", &copy))?;
-    copied.file().write_all(config).map_err(file("write", &copy))?;
-    copied.publish().map_err(file("publish", &copy))?;
-    weights.publish().map_err(file("publish", &target))
+    NewFile::write(&copy, config)?;
+    Ok(weights.publish()?)
 }

@@ -73,7 +73,7 @@ pub enum BakeError {
         problems: Vec<Problem>,
     },
     /// A recipe that makes nothing, or something else than its parameter.
-    #[error("the recipe of `{key}` is wrong: {source}")]
+    #[error("the recipe of `{key}` is wrong")]
     Recipe {
         /// The parameter's key.
         key: String,

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use errors::WithCauses;
 use irpa::{Archive, Checkpoint};
 use ops::{ElementType, Op, Reader, TensorType, Value};
 use safetensors::tensor::{Dtype, TensorView};
@@ -102,17 +103,18 @@ fn a_recipe_of_another_type_is_an_error() {
         let out = folder.path().join("out.irpa");
         let error = bake(&checkpoint, &[parameter], &[], &out, BakeOptions::default()).unwrap_err();
         assert!(!out.exists());
-        error.to_string()
+        WithCauses(&error).to_string()
     };
     let convert = Recipe::parse(&mut Reader::new(r#"convert to=bf16 ("w" : f32[8])"#)).unwrap();
     let error = bake(TensorType::new(ElementType::F32, [8]), convert);
-    let expected = "the recipe of `made` is wrong: `recipe`: a parameter and what is made must have one type: \
+    let expected = "the recipe of `made` is wrong\n  because: `recipe`: a parameter and what is made must have one type: \
                     `f32[8]` against `bf16[8]`";
     assert_eq!(error, expected);
     let narrow = Op::parse(&mut Reader::new("narrow axis=0 start=0 length=2")).unwrap();
     let error = bake(TensorType::new(ElementType::F32, [2]), Recipe::Op(narrow, vec![source()]));
     assert!(
-        error.contains("the recipe of `made` is wrong: `recipe`: an operation is narrow, expected"),
+        error
+            .contains("the recipe of `made` is wrong\n  because: `recipe`: an operation is narrow, expected"),
         "{error}"
     );
 }

@@ -28,7 +28,7 @@ fn m19_an_unknown_key_is_refused_with_the_nearest_one_and_may_be_allowed() {
         "config.json`: 2 problem(s)",
         "`rms_norm_epz` is not a known key, the nearest is `rms_norm_eps`",
         "`sliding_window` is not a known key",
-        "`--allow-config-key sliding_window` proceeds without it",
+        "help: `--allow-config-key sliding_window` proceeds without it",
     ];
     refuses(misspelled, &words);
     let model = copied("llama-untied");
@@ -91,16 +91,21 @@ fn a_config_that_is_no_json_or_not_there() {
 fn sizes_that_the_model_does_not_allow() {
     let model = fixture("llama-untied");
     let model = text(&model);
-    let cases: &[(&[&str], &str)] = &[
+    let cases: &[(&[&str], &str, &str)] = &[
         (
             &["--context", "100"],
-            "`--context` is 100, expected 1 to 64, the model's `max_position_embeddings`",
+            "`context` is 100, expected 1 to 64, the longest that the model was made for",
+            "`--context N`",
         ),
-        (&["--context", "0"], "`--context` is 0"),
-        (&["--context", "40", "--chunk", "41"], "`--chunk` is 41, expected 1 to 40, the context"),
-        (&["--dtype", "i8"], "`--dtype` is i8, expected f32, f16 or bf16"),
+        (&["--context", "0"], "`context` is 0", "`--context N`"),
+        (
+            &["--context", "40", "--chunk", "41"],
+            "`chunk` is 41, expected 1 to 40, the context",
+            "`--chunk N`",
+        ),
+        (&["--dtype", "i8"], "`element` is i8, expected f32, f16 or bf16", "`--dtype TYPE`"),
     ];
-    for (arguments, word) in cases {
-        refused(trace_dump(&[model]).args(*arguments), 1, &[word]);
+    for (arguments, word, help) in cases {
+        refused(trace_dump(&[model]).args(*arguments), 1, &[word, help]);
     }
 }

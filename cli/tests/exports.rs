@@ -259,7 +259,12 @@ fn a_module_for_another_processor() {
         refused(
             &mut generate(own.path()),
             1,
-            &["needs the processor features", lacking, "which this machine lacks", "export again here"],
+            &[
+                "needs the processor features",
+                lacking,
+                "which this machine lacks",
+                "export again for this machine",
+            ],
         );
     }
     edit_manifest(own.path(), |manifest| manifest["architecture"] = json!("vax"));

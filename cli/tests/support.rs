@@ -99,6 +99,9 @@ pub fn refused(command: &mut Command, code: i32, words: &[&str]) -> Ran {
     for word in words {
         assert!(ran.err.contains(word), "`{word}` is not in\n{}", ran.err);
     }
+    for cause in ran.err.lines().filter_map(|line| line.strip_prefix("  because: ")) {
+        assert_eq!(ran.err.matches(cause).count(), 1, "a cause is said twice\n{}", ran.err);
+    }
     println!("{}", ran.err);
     ran
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use errors::{FileError, WithPath as _};
 use serde_json::Value;
 use trace::Role;
 
@@ -11,15 +12,10 @@ use trace::Role;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file could not be read.
-    #[error("cannot read `{path}`: {source}", path = path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A file is not JSON.
-    #[error("`{path}` is not valid JSON: {source}", path = path.display())]
+    #[error("`{path}` is not valid JSON", path = path.display())]
     Json {
         /// The file.
         path: PathBuf,
@@ -39,7 +35,7 @@ pub enum Error {
         expected: &'static str,
     },
     /// A tokenizer.json that the tokenizers library does not accept.
-    #[error("`{path}` is not a tokenizer: {source}", path = path.display())]
+    #[error("`{path}` is not a tokenizer", path = path.display())]
     Tokenizer {
         /// The file.
         path: PathBuf,
@@ -47,7 +43,7 @@ pub enum Error {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The tokenizer could not encode a text or decode tokens.
-    #[error("the tokenizer cannot {what}: {source}")]
+    #[error("the tokenizer cannot {what}")]
     Tokenize {
         /// What was asked of it.
         what: &'static str,
@@ -67,13 +63,13 @@ pub enum Error {
         names: String,
     },
     /// A chat template that does not parse.
-    #[error("the chat template is not valid Jinja: {source:#}")]
+    #[error("the chat template is not valid Jinja")]
     TemplateSyntax {
         /// Line and reason.
         source: Box<minijinja::Error>,
     },
     /// A chat template that failed on this conversation.
-    #[error("the chat template failed: {source:#}")]
+    #[error("the chat template failed")]
     TemplateRender {
         /// Line and reason.
         source: Box<minijinja::Error>,
@@ -128,7 +124,7 @@ pub enum Error {
     EmptyPrompt,
     /// More tokens than the context holds.
     #[error(
-        "{length} tokens do not fit into the context of {context}; shorten the prompt, or build the program with a longer `--context`"
+        "{length} tokens do not fit into the context of {context}; shorten the prompt, or build the program with a longer `context`"
     )]
     TooLong {
         /// How many there would be.
@@ -196,8 +192,7 @@ pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, Error> {
 /// Reads a text file; `None` when there is none.
 pub(crate) fn read_text(path: &Path) -> Result<Option<String>, Error> {
     match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(Error::File { path: path.to_path_buf(), source }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => Ok(Some(read.with_path("read", path)?)),
     }
 }

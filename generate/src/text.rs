@@ -121,6 +121,7 @@ fn tokenize(what: &'static str) -> impl FnOnce(Box<dyn std::error::Error + Send 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use errors::WithCauses;
     use proptest::prelude::*;
     use serde_json::{Value, json};
     use std::fs;
@@ -226,8 +227,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert!(Tokenizer::load(dir.path()).unwrap().is_none());
         fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
-        let error = Tokenizer::load(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("tokenizer.json` is not a tokenizer: "), "{error}");
+        let error = Tokenizer::load(dir.path()).unwrap_err();
+        let error = WithCauses(&error).to_string();
+        assert!(error.contains("tokenizer.json` is not a tokenizer\n  because: "), "{error}");
     }
 
     proptest! {

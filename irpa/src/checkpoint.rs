@@ -2,6 +2,7 @@
 
 use crate::write::{NewEntry, Watch, WriteOptions, write};
 use crate::{Error, Foreign, IndexProblem};
+use errors::WithPath as _;
 use memmap2::Mmap;
 use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::Metadata};
@@ -145,9 +146,9 @@ impl Checkpoint {
 
     /// Adds the shards of an index, collecting everything in which it and they disagree.
     fn add_shards(&mut self, path: &Path) -> Result<(), Error> {
-        let text = fs::read(path).map_err(|error| Error::io("read", path, error))?;
+        let text = fs::read(path).with_path("read", path)?;
         let index: Index =
-            serde_json::from_slice(&text).map_err(|error| Error::Index { path: path.into(), error })?;
+            serde_json::from_slice(&text).map_err(|source| Error::Index { path: path.into(), source })?;
         let mut problems = Vec::new();
         let shards: BTreeSet<&str> = index.weight_map.values().map(String::as_str).collect();
         let mut absent = BTreeSet::new();
@@ -240,9 +241,9 @@ fn find(folder: &Path) -> Result<PathBuf, Error> {
     }
     let mut format = None;
     let mut found = Vec::new();
-    let listing = fs::read_dir(folder).map_err(|error| Error::io("list", folder, error))?;
+    let listing = fs::read_dir(folder).with_path("list", folder)?;
     for item in listing {
-        let name = item.map_err(|error| Error::io("list", folder, error))?.file_name();
+        let name = item.with_path("list", folder)?.file_name();
         match by_extension(Path::new(&name)) {
             Some(Foreign::PyTorch) => format = Some(Foreign::PyTorch),
             Some(other) => format = format.or(Some(other)),
@@ -297,7 +298,7 @@ fn reject(path: &Path, bytes: &[u8], error: SafeTensorError) -> Error {
     };
     match expected {
         Some(expected) => Error::SafetensorsLength { path: path.into(), expected, found: size },
-        None => Error::Safetensors { path: path.into(), size, error },
+        None => Error::Safetensors { path: path.into(), size, source: error },
     }
 }
 

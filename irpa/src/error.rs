@@ -1,23 +1,17 @@
 //! What can be wrong with an archive, a checkpoint or the way from one to the other.
 
+use errors::FileError;
 use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensorError};
-use std::{fmt, io, path::Path, path::PathBuf};
+use std::{fmt, path::PathBuf};
 
 /// What was wrong, where, what was expected and found, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused.
-    #[error("cannot {action} `{path}`: {error}")]
-    Io {
-        /// What was attempted.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The operating system's answer.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The archive does not fit where it should go.
     #[error(
         "no room for `{path}`: it needs {needed} bytes, {}; free some space or write elsewhere",
@@ -145,14 +139,14 @@ pub enum Error {
         found: Vec<String>,
     },
     /// A file that the safetensors crate rejects.
-    #[error("`{path}` ({size} bytes) is not a valid safetensors file: {error}; download or save it again")]
+    #[error("`{path}` ({size} bytes) is not a valid safetensors file; download or save it again")]
     Safetensors {
         /// The file.
         path: PathBuf,
         /// Its size.
         size: u64,
         /// What the crate says.
-        error: SafeTensorError,
+        source: SafeTensorError,
     },
     /// A safetensors file that is cut off or has something behind its end.
     #[error(
@@ -168,12 +162,12 @@ pub enum Error {
         found: u64,
     },
     /// An index that is not JSON or not an index.
-    #[error("`{path}` is not a checkpoint index: {error}")]
+    #[error("`{path}` is not a checkpoint index")]
     Index {
         /// The index.
         path: PathBuf,
         /// What the JSON parser says.
-        error: serde_json::Error,
+        source: serde_json::Error,
     },
     /// An index and its shards that do not agree, with everything that is wrong.
     #[error("`{path}` does not match its shards: {}", List(problems))]
@@ -200,10 +194,6 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn io(action: &'static str, path: &Path, error: io::Error) -> Self {
-        Self::Io { action, path: path.into(), error }
-    }
-
     pub(crate) fn entry(name: &str, problem: EntryProblem) -> Self {
         Self::Entry { name: name.into(), problem }
     }

@@ -37,19 +37,20 @@ pub use error::{EntryProblem, Error, Foreign, IndexProblem, Rule};
 pub use safetensors::Dtype;
 pub use write::{NewEntry, Progress, Sink, Watch, WriteOptions, write};
 
+use errors::WithPath as _;
 use memmap2::Mmap;
 use std::{fs::File, path::Path, sync::Arc};
 
 /// Maps a file for reading.
 fn map(path: &Path) -> Result<Arc<Mmap>, Error> {
-    let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
+    let file = File::open(path).with_path("open", path)?;
     // SAFETY: the mapping is read-only and private to the value returned. What the type system cannot see is
     // another process that changes the file meanwhile: archives are published by rename and never modified in
     // place, checkpoints are read-only by convention, and no decision made while verifying is trusted to hold
     // for the bytes of the data themselves, which are plain numbers.
     #[allow(unsafe_code)]
     let map = unsafe { Mmap::map(&file) };
-    Ok(Arc::new(map.map_err(|error| Error::io("map", path, error))?))
+    Ok(Arc::new(map.with_path("map", path)?))
 }
 
 #[cfg(test)]

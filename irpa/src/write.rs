@@ -6,6 +6,7 @@ use crate::archive::{
 };
 use crate::{EntryProblem, Error, convert};
 use byteorder::{ByteOrder, LittleEndian};
+use errors::FileError;
 use ops::{ElementType, TensorType};
 use std::{
     fs::File,
@@ -250,7 +251,7 @@ impl Target<'_> {
             ErrorKind::StorageFull => self.full(self.available()),
             // The file system may have room that this user must not take.
             ErrorKind::QuotaExceeded => self.full(None),
-            _ => Error::io(action, self.path, error),
+            _ => FileError { action, path: self.path.into(), source: error }.into(),
         }
     }
 }

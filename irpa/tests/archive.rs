@@ -1,5 +1,6 @@
 //! Archives through the public interface: the bytes, the round trip, and what is left after an error.
 
+use errors::FileError;
 use ops::{ElementType, TensorType};
 use std::{fs, ops::ControlFlow, path::Path};
 use tracewright_irpa::{Archive, EntryProblem, Error, NewEntry, Sink, Storage, WriteOptions, write};
@@ -223,8 +224,11 @@ fn errors_name_file_offset_expected_and_found() {
     assert_eq!(error, expected);
     fs::write(&path, []).unwrap();
     assert!(Archive::open(&path).unwrap_err().to_string().ends_with("expected at least 88 bytes, found 0"));
-    assert!(matches!(Archive::open(folder.path()), Err(Error::Io { .. })));
-    assert!(matches!(Archive::open(folder.path().join("none")), Err(Error::Io { action: "open", .. })));
+    assert!(matches!(Archive::open(folder.path()), Err(Error::File(_))));
+    assert!(matches!(
+        Archive::open(folder.path().join("none")),
+        Err(Error::File(FileError { action: "open", .. }))
+    ));
 }
 
 #[cfg(unix)]

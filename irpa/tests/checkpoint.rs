@@ -1,5 +1,6 @@
 //! Checkpoints: what is read, and what is said about those that cannot be.
 
+use errors::{FileError, WithCauses};
 use ops::ElementType::{self, *};
 use safetensors::{serialize, tensor::TensorView};
 use std::{collections::BTreeMap, fs, path::Path};
@@ -165,7 +166,7 @@ fn other_formats_are_told_what_to_do() {
     let nothing = Checkpoint::open(folder(&[("config.json", b"{}")]).path()).unwrap_err();
     assert!(nothing.to_string().ends_with("found no weight files"), "{nothing}");
     let missing = Checkpoint::open("no/such/place").unwrap_err();
-    assert!(matches!(missing, Error::Io { action: "open", .. }), "{missing}");
+    assert!(matches!(missing, Error::File(FileError { action: "open", .. })), "{missing}");
 }
 
 #[test]
@@ -206,10 +207,8 @@ fn a_corrupt_file_is_an_error_that_says_what() {
         let folder = folder(&[("model.safetensors", &bytes)]);
         let error = Checkpoint::open(folder.path()).unwrap_err();
         assert!(matches!(&error, Error::Safetensors { .. }), "{error}");
-        assert!(
-            error.to_string().contains(text) && error.to_string().contains("model.safetensors"),
-            "{error}"
-        );
+        let said = WithCauses(&error).to_string();
+        assert!(said.contains(text) && said.contains("model.safetensors"), "{said}");
     }
 }
 

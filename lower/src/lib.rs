@@ -18,7 +18,7 @@ pub use module::{Module, lower};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LowerError {
     /// A converter or an operation refuses its operands.
-    #[error("`{function}` %{node}: {source}")]
+    #[error("`{function}` %{node} does not lower")]
     Infer {
         /// The function.
         function: String,

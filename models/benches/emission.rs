@@ -13,7 +13,7 @@ use ops::ElementType::Bf16;
 use rustix::time::{ClockId, clock_gettime};
 use simplify::{Options, simplify};
 use trace::Trace;
-use tracewright_models::ModelConfig;
+use tracewright_models::{Architecture as _, ModelConfig};
 
 const CONFIGS: [(&str, &str); 3] =
     [("1B", "llama-3.2-1b.json"), ("8B", "llama-3.1-8b.json"), ("405B", "llama-3.1-405b.json")];

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use errors::{FileError, WithPath as _};
 use ops::ElementType;
 use serde_json::{Map, Value};
 
@@ -11,13 +12,8 @@ use serde_json::{Map, Value};
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read `{}`", .path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The file is no JSON object.
     #[error("`{}` is not a JSON object: {reason}", .path.display())]
     Syntax {
@@ -84,7 +80,7 @@ pub enum KeyProblem {
         expected: String,
     },
     /// Nobody reads it.
-    #[error("`{key}` is not a known key{}; `--allow-config-key {key}` proceeds without it", nearest_text(.nearest))]
+    #[error("`{key}` is not a known key{}", nearest_text(.nearest))]
     Unknown {
         /// The key.
         key: String,
@@ -108,16 +104,16 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The object in the file at `path`.
+    /// The object in the file at `path`, or in `config.json` if that is a directory.
     ///
     /// # Errors
     /// If it cannot be read or is no object.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let read = std::fs::read_to_string(path);
-        let text = read.map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        let syntax = |reason: String| ConfigError::Syntax { path: path.into(), reason };
+        let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+        let text = std::fs::read_to_string(&path).with_path("read", &path)?;
+        let syntax = |reason: String| ConfigError::Syntax { path: path.clone(), reason };
         match serde_json::from_str(&text).map_err(|e| syntax(e.to_string()))? {
-            Value::Object(map) => Ok(Self::new(path, "", map)),
+            Value::Object(map) => Ok(Self::new(&path, "", map)),
             other => Err(syntax(format!("found {}", kind(&other)))),
         }
     }

@@ -52,12 +52,10 @@ macro_rules! families {
                     }
                 }
             }
+        }
 
-            /// The trace of these entry points with weights and activations of type `element` (f32, f16 or bf16).
-            ///
-            /// # Errors
-            /// What is wrong with the configuration.
-            pub fn trace(
+        impl Architecture for ModelConfig {
+            fn trace(
                 &self,
                 element: ElementType,
                 entry_points: &[EntryPoint],
@@ -73,37 +71,31 @@ macro_rules! families {
                 }
             }
 
-            /// Tensors that a checkpoint may have beside the parameters.
-            pub fn ignorable(&self) -> Vec<Ignorable> {
+            fn ignorable(&self) -> Vec<Ignorable> {
                 match self {
                     $(Self::$family(config) => config.ignorable(),)+
                 }
             }
 
-            /// How keys of a checkpoint begin, and how the parameters of the model do: where the network is one
-            /// tower of several.
-            pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+            fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
                 match self {
                     $(Self::$family(config) => config.prefixes(),)+
                 }
             }
 
-            /// The element type the checkpoint was made for.
-            pub fn element(&self) -> Option<ElementType> {
+            fn element(&self) -> Option<ElementType> {
                 match self {
                     $(Self::$family(config) => config.element,)+
                 }
             }
 
-            /// The longest sequence.
-            pub fn max_context(&self) -> usize {
+            fn max_context(&self) -> usize {
                 match self {
                     $(Self::$family(config) => config.max_position_embeddings,)+
                 }
             }
 
-            /// The number of token ids.
-            pub fn vocabulary(&self) -> usize {
+            fn vocabulary(&self) -> usize {
                 match self {
                     $(Self::$family(config) => config.vocab_size,)+
                 }
@@ -154,13 +146,43 @@ families! {
     SmolLm3(SmolLm3Config): "SmolLM3ForCausalLM", or "smollm3";
 }
 
+/// A network of which the sizes are known: what its configuration says to whoever builds it.
+pub trait Architecture {
+    /// The trace of these entry points with weights and activations of type `element` (f32, f16 or bf16).
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
+
+    /// The longest sequence.
+    fn max_context(&self) -> usize;
+
+    /// The number of token ids.
+    fn vocabulary(&self) -> usize;
+
+    /// The element type the checkpoint was made for, if it is known.
+    fn element(&self) -> Option<ElementType> {
+        None
+    }
+
+    /// Tensors that a checkpoint may have beside the parameters.
+    fn ignorable(&self) -> Vec<Ignorable> {
+        Vec::new()
+    }
+
+    /// How keys of a checkpoint begin, and how the parameters of the model do: where the network is one tower of
+    /// several.
+    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+}
+
 /// The keys of a `config.json`, or the one in the directory at `path`, and the architecture or model type it names.
 fn architecture(path: &Path) -> Result<(Keys, String), ConfigError> {
-    let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-    let keys = Keys::read(&path)?;
+    let keys = Keys::read(path)?;
     if let Some(quantization) = keys.object("quantization_config") {
         let method = quantization.optional_text("quant_method").unwrap_or_else(|| "unknown".into());
-        return Err(ConfigError::Quantized { path, method });
+        return Err(ConfigError::Quantized { path: keys.path().to_owned(), method });
     }
     let first = |value: &serde_json::Value| value.get(0).and_then(|name| name.as_str()).map(str::to_owned);
     let named = keys.get("architectures").and_then(first).or_else(|| keys.optional_text("model_type"));

@@ -11,7 +11,7 @@ use lower::{expand, lower};
 use ops::ElementType;
 use support::*;
 use trace::{NodeKind, Trace};
-use tracewright_models::{Llama, ModelConfig, RopeParameters};
+use tracewright_models::{Architecture as _, Llama, ModelConfig, RopeParameters};
 
 #[derive(Clone)]
 struct Config {

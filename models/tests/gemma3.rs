@@ -9,7 +9,7 @@ use dsl::EntryPoint;
 use lower::{expand, lower};
 use ops::ElementType;
 use support::*;
-use tracewright_models::{Gemma3Config, ModelConfig, RopeScaling};
+use tracewright_models::{Architecture as _, Gemma3Config, ModelConfig, RopeScaling};
 
 /// What a checkpoint of this configuration holds, written down from `modeling_gemma3.py`.
 fn checkpoint(c: &Gemma3Config) -> BTreeMap<String, Vec<usize>> {

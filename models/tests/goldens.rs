@@ -9,7 +9,7 @@ use expect_test::expect_file;
 use lower::{expand, lower};
 use ops::ElementType;
 use trace::Trace;
-use tracewright_models::{LlamaConfig, ModelConfig, RopeParameters};
+use tracewright_models::{Architecture as _, LlamaConfig, ModelConfig, RopeParameters};
 
 fn recorded() -> Trace {
     let config = LlamaConfig {

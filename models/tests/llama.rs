@@ -11,7 +11,7 @@ use lower::{expand, lower};
 use ops::ElementType;
 use support::*;
 use trace::NodeKind;
-use tracewright_models::{LlamaConfig, ModelConfig};
+use tracewright_models::{Architecture as _, LlamaConfig, ModelConfig};
 
 /// What a checkpoint of this configuration holds, written down from `modeling_llama.py`.
 fn checkpoint(c: &LlamaConfig) -> BTreeMap<String, Vec<usize>> {

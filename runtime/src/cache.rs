@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::compiler::{CompileError, io_error};
+use errors::{FileError, WithPath as _};
 
 /// A folder of compiled modules.
 ///
@@ -23,8 +23,8 @@ impl Cache {
     }
 
     /// Makes the folder.
-    pub(crate) fn create(&self) -> Result<(), CompileError> {
-        fs::create_dir_all(&self.dir).map_err(|source| io_error("create", &self.dir, source))
+    pub(crate) fn create(&self) -> Result<(), FileError> {
+        fs::create_dir_all(&self.dir).with_path("create", &self.dir)
     }
 
     pub(crate) fn path(&self, key: &str, extension: &str) -> PathBuf {
@@ -32,21 +32,20 @@ impl Cache {
     }
 
     /// The module of this key; nothing if there is none or it is damaged.
-    pub(crate) fn load(&self, key: &str) -> Result<Option<Vec<u8>>, CompileError> {
+    pub(crate) fn load(&self, key: &str) -> Result<Option<Vec<u8>>, FileError> {
         let path = self.path(key, "module");
         let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(io_error("read", &path, source)),
+            read => read.with_path("read", &path)?,
         };
         let Some((hash, module)) = bytes.split_at_checked(blake3::OUT_LEN) else { return Ok(None) };
         Ok((blake3::hash(module).as_bytes() == hash).then(|| module.to_vec()))
     }
 
     /// Publishes the module of this key.
-    pub(crate) fn store(&self, key: &str, module: &[u8]) -> Result<(), CompileError> {
+    pub(crate) fn store(&self, key: &str, module: &[u8]) -> Result<(), FileError> {
         let path = self.path(key, "module");
-        self.publish(&path, module).map_err(|source| io_error("write", &path, source))
+        self.publish(&path, module).with_path("write", &path)
     }
 
     fn publish(&self, path: &Path, module: &[u8]) -> io::Result<()> {

@@ -3,8 +3,10 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use errors::WithPath as _;
+
 use crate::cache::Cache;
-use crate::compiler::{CompileError, CompileOptions, Compiler, io_error};
+use crate::compiler::{CompileError, CompileOptions, Compiler};
 use crate::cpu;
 
 /// Changes when the meaning of a key or the form of an entry does.
@@ -47,8 +49,7 @@ pub fn compile(
         return Ok(Compiled { vmfb, from_cache: true, wall: start.elapsed(), log: String::new() });
     }
     cache.create()?;
-    let folder = tempfile::tempdir_in(&cache.dir);
-    let folder = folder.map_err(|source| io_error("create a folder in", &cache.dir, source))?;
+    let folder = tempfile::tempdir_in(&cache.dir).with_path("create a folder in", &cache.dir)?;
     let output = folder.path().join("module.vmfb");
     let log = folder.path().join("module.log");
     let said = compiler.run(module.text, options, &output, &log).map_err(|mut error| {
@@ -61,7 +62,7 @@ pub fn compile(
         }
         error
     })?;
-    let vmfb = fs::read(&output).map_err(|source| io_error("read", &output, source))?;
+    let vmfb = fs::read(&output).with_path("read", &output)?;
     cache.store(&key, &vmfb)?;
     Ok(Compiled { vmfb, from_cache: false, wall: start.elapsed(), log: said })
 }

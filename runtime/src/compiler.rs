@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use errors::{FileError, WithPath as _};
 use ops::ElementType;
 
 use crate::child::{self, Stopped};
@@ -35,20 +36,19 @@ pub struct Compiler {
 pub enum CompileError {
     /// There is no compiler.
     #[error(
-        "no `iree-compile` {}; run `cargo xtask setup`, or `pip install {WHEEL}`, or name the executable \
-         with `--iree-compile PATH`",
+        "no `iree-compile` {}; `pip install {WHEEL}` brings it, and where it is elsewhere, name its path",
         searched(places)
     )]
     NotFound { places: Vec<PathBuf> },
     /// It could not be started.
-    #[error("cannot run `{}`: {source}", path.display())]
+    #[error("cannot run `{}`", path.display())]
     Spawn { path: PathBuf, source: io::Error },
     /// It did not say its version.
     #[error("`{}` does not look like iree-compile: it answers `--version` with `{answer}`", path.display())]
     NotACompiler { path: PathBuf, answer: String },
     /// It took too long and was ended.
     #[error(
-        "`iree-compile` did not end within {} s and was stopped; raise `--compile-timeout`; its log is `{}`",
+        "`iree-compile` did not end within {} s and was stopped; raise the limit; its log is `{}`",
         limit.as_secs_f64(), log.display()
     )]
     TimedOut { limit: Duration, log: PathBuf },
@@ -65,8 +65,8 @@ pub enum CompileError {
     #[error("unknown target ({target}): {reason}; name a processor and features that LLVM knows, or `host`")]
     UnknownTarget { target: String, reason: String },
     /// A file of the cache could not be read or written.
-    #[error("cannot {action} `{}`: {source}", path.display())]
-    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 impl CompileError {
@@ -218,7 +218,7 @@ impl Compiler {
         let folder = std::env::temp_dir();
         let (mut file, sink) = tempfile::tempfile()
             .and_then(|file| Ok((file.try_clone()?, file)))
-            .map_err(|source| io_error("create a file in", &folder, source))?;
+            .with_path("create a file in", &folder)?;
         let mut command = Command::new(&self.path);
         command.arg("--version").stdin(Stdio::null()).stdout(sink).stderr(Stdio::null());
         let mut answer = Vec::new();
@@ -226,7 +226,7 @@ impl Compiler {
             Ok(_) => file
                 .rewind()
                 .and_then(|()| file.read_to_end(&mut answer))
-                .map_err(|source| io_error("read a file in", &folder, source))?,
+                .with_path("read a file in", &folder)?,
             Err(Stopped::Io(source)) => return Err(self.spawn_error(source)),
             Err(Stopped::Interrupted) => return Err(CompileError::Interrupted),
             Err(Stopped::TimedOut) => 0,
@@ -241,16 +241,14 @@ impl Compiler {
 
     /// The CPU features, in LLVM's names, that code for this target may use.
     pub fn cpu_features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
-        let folder = tempfile::tempdir();
-        let folder =
-            folder.map_err(|source| io_error("create a folder in", &std::env::temp_dir(), source))?;
+        let folder = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
         let options =
             CompileOptions { target: target.clone(), flags: vec!["--compile-to=preprocessing".into()] };
         let module = "func.func @f() { return }";
         let output = folder.path().join("resolved.mlir");
         let log = folder.path().join("module.log");
         self.run(module, &options, &output, &log)?;
-        let text = fs::read_to_string(&output).map_err(|source| io_error("read", &output, source))?;
+        let text = fs::read_to_string(&output).with_path("read", &output)?;
         let list = text.split_once("cpu_features = \"").and_then(|(_, rest)| rest.split('"').next());
         let mut features: Vec<String> = list
             .unwrap_or_default()
@@ -273,16 +271,16 @@ impl Compiler {
     ) -> Result<String, CompileError> {
         options.target.check()?;
         let module = log.with_extension("mlir");
-        fs::write(&module, text).map_err(|source| io_error("write", &module, source))?;
-        let sink = fs::File::create(log).map_err(|source| io_error("create", log, source))?;
-        let also = sink.try_clone().map_err(|source| io_error("open", log, source))?;
+        fs::write(&module, text).with_path("write", &module)?;
+        let sink = fs::File::create(log).with_path("create", log)?;
+        let also = sink.try_clone().with_path("open", log)?;
         // From standard input: the path of a file would become part of the compiled module.
-        let input = fs::File::open(&module).map_err(|source| io_error("open", &module, source))?;
+        let input = fs::File::open(&module).with_path("open", &module)?;
         let mut command = Command::new(&self.path);
         command.args(["-", "-o"]).arg(output).args(options.all_flags());
         command.stdin(input).stdout(sink).stderr(also);
         let status = child::run(&mut command, self.timeout, self.interrupt.as_deref());
-        let said = fs::read(log).map_err(|source| io_error("read", log, source))?;
+        let said = fs::read(log).with_path("read", log)?;
         let said = String::from_utf8_lossy(&said).into_owned();
         let status = status.map_err(|stopped| match stopped {
             Stopped::Io(source) => self.spawn_error(source),
@@ -307,10 +305,6 @@ impl Compiler {
             _ => CompileError::Spawn { path: self.path.clone(), source },
         }
     }
-}
-
-pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> CompileError {
-    CompileError::Io { action, path: path.to_owned(), source }
 }
 
 /// The compiler of the Python environment whose programs are in `folder`.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use errors::FileError;
 use support::*;
 use tempfile::TempDir;
 use tracewright_runtime::*;
@@ -135,7 +136,7 @@ fn a_missing_compiler_is_named_with_the_way_to_get_it() {
     ] {
         assert!(matches!(error, CompileError::NotFound { .. }), "{error:?}");
         let message = error.to_string();
-        for words in ["cargo xtask setup", WHEEL, "--iree-compile", folder.path().to_str().unwrap()] {
+        for words in [WHEEL, "name its path", folder.path().to_str().unwrap()] {
             assert!(message.contains(words), "{message}");
         }
     }
@@ -230,7 +231,7 @@ fn a_killed_or_odd_compiler_is_reported() {
 
     let (_folder, compiler) = stand_in("exit 0");
     let error = attempt(&compiler, &CompileOptions::default()).unwrap_err();
-    assert!(matches!(error, CompileError::Io { action: "read", .. }), "{error:?}");
+    assert!(matches!(error, CompileError::File(FileError { action: "read", .. })), "{error:?}");
 
     for script in ["echo hello", "exit 1", "sleep 60"] {
         let (_folder, mut compiler) = program(script);
@@ -247,7 +248,7 @@ fn a_cache_that_cannot_be_written_is_reported() {
     fs::write(&file, "").unwrap();
     let cache = Cache::new(file.join("cache"));
     let error = compile(&compiler(), &module(DOUBLE), &CompileOptions::default(), &cache).unwrap_err();
-    assert!(matches!(error, CompileError::Io { .. }), "{error:?}");
+    assert!(matches!(error, CompileError::File(_)), "{error:?}");
     assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
 }
 
@@ -269,6 +270,6 @@ fn a_full_disk_is_reported_and_leaves_nothing() {
     let (_folder, compiler) = stand_in("head -c 500 /dev/zero > \"$3\"");
     let (_cache_folder, cache) = cache();
     let error = compile(&compiler, &module(DOUBLE), &CompileOptions::default(), &cache).unwrap_err();
-    assert!(matches!(error, CompileError::Io { action: "write", .. }), "{error:?}");
+    assert!(matches!(error, CompileError::File(FileError { action: "write", .. })), "{error:?}");
     assert_eq!(fs::read_dir(&cache.dir).unwrap().count(), 0);
 }

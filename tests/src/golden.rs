@@ -9,17 +9,18 @@ use std::sync::Mutex;
 
 use safetensors::SafeTensors;
 use serde::Deserialize;
-use tracewright::bake::{BakeOptions, Baked, bake};
+use tracewright::Plan;
+use tracewright::bake::{BakeOptions, Baked};
+use tracewright::errors::WithPath as _;
 use tracewright::generate::{GenerateOptions, Network, Session};
 use tracewright::irpa::{Archive, Checkpoint};
 use tracewright::load;
-use tracewright::lower::{self, Module};
+use tracewright::lower::Module;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
 use tracewright::runtime::{Compiler, Device, Program, Runtime, Target};
 use tracewright::simplify::Options;
 use tracewright::trace::Trace;
-use tracewright::{Plan, PlanError};
 
 /// What keeps a comparison from being made; a difference is not an error but part of a [`Report`].
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -82,7 +83,7 @@ pub fn repository() -> PathBuf {
 impl Golden {
     /// The golden at `json`, with its tensors beside it, of the model in a directory.
     pub fn open(model: &Path, json: &Path) -> Result<Self> {
-        let read = |path: &Path| fs::read(path).map_err(|e| format!("cannot read `{}`: {e}", path.display()));
+        let read = |path: &Path| fs::read(path).with_path("read", path);
         let golden = serde_json::from_slice(&read(json)?)?;
         Ok(Self { model: model.into(), tensors: read(&json.with_extension("safetensors"))?, ..golden })
     }
@@ -234,19 +235,18 @@ pub fn build(
     entries: &[&str],
     edit: impl FnOnce(Trace) -> Result<Trace>,
 ) -> Result<Subject> {
-    let config = ModelConfig::read(model, &[])?;
+    let config = Box::new(ModelConfig::read(model, &[])?);
     let plan = Plan::new(config, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
-    let plan = Plan { batch: sizes.batch, ..plan };
+    let plan = Plan { batch: sizes.batch, simplify: sizes.simplify, ..plan };
     let trace = edit(plan.trace()?.trace.with_entries(entries))?;
-    let primitives = tracewright::primitives(&trace, &sizes.simplify).map_err(PlanError::from)?.0;
-    let module = lower::lower(&primitives).map_err(PlanError::from)?;
+    let lowered = plan.lower(&trace)?;
 
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("model.irpa");
     let checkpoint = Checkpoint::open(model)?.renamed(plan.model.prefixes());
-    let baked =
-        bake(&checkpoint, &module.parameters, &plan.model.ignorable(), &path, BakeOptions::default())?;
+    let baked = lowered.bake(&checkpoint, &path, BakeOptions::default())?;
     let archive = Archive::open(&path)?;
+    let module = lowered.module;
 
     let environment = repository().join(".tracewright/venv");
     let path = std::env::var_os("PATH").unwrap_or_default();

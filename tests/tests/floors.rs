@@ -1,15 +1,16 @@
 //! The floors of the house and its invariants of absence: what must not depend on what, and what no source says.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cargo_metadata::{DependencyKind, MetadataCommand};
+use cargo_metadata::{CargoOpt, DependencyKind, MetadataCommand, Node, NodeDep, PackageId};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Every member of the workspace and its floor. A crate depends only on lower floors.
 const FLOORS: &[(&str, u32)] = &[
+    ("tracewright-errors", 0),
     ("tracewright-ops", 0),
     ("tracewright-macros", 0),
     ("tracewright-trace", 1),
@@ -25,6 +26,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-cli", 6),
     ("tracewright-tests", 6),
     ("parallel", 6),
+    ("parallel-cli", 7),
     ("xtask", 6),
 ];
 
@@ -37,11 +39,14 @@ const ABSENT: &[(&str, &[&str], &str)] = &[
     ("xtask", &["tracewright-ops", "tracewright"], "chores build without the house"),
 ];
 
+/// What is for a command line, and not for whoever calls the library.
+const FOR_PROGRAMS: &[&str] = &["clap", "ctrlc", "indicatif", "tracing-subscriber"];
+
 /// Where `unsafe` may stand, and how often: the foreign functions of the runtime, the mapping of the archives.
 const UNSAFE: &[(&str, usize)] = &[("runtime/src/", usize::MAX), ("irpa/src/", 1)];
 
 /// Crates that are programs, or evidence about programs; all others are libraries.
-const PROGRAMS: &[&str] = &["cli/", "tests/", "xtask/"];
+const PROGRAMS: &[&str] = &["cli/", "examples/", "tests/", "xtask/"];
 
 /// A member of the workspace, as far as the floors care.
 struct Member {
@@ -63,6 +68,17 @@ fn nothing_reaches_what_it_must_not_know() {
         let found: Vec<_> = absent.iter().filter(|name| reached.contains(**name)).collect();
         assert!(found.is_empty(), "`{from}` reaches {found:?}, but {why}");
     }
+}
+
+#[test]
+fn the_library_brings_nothing_of_a_command_line() {
+    let graph = resolved();
+    let brought = closure(&graph, "tracewright");
+    assert!(brought.contains("tokenizers"), "the feature `iree` is not looked at");
+    let found: Vec<_> = FOR_PROGRAMS.iter().filter(|name| brought.contains(**name)).collect();
+    assert!(found.is_empty(), "who depends on `tracewright` gets {found:?}");
+    let program = closure(&graph, "tracewright-cli");
+    assert!(FOR_PROGRAMS.iter().all(|name| program.contains(*name)), "the list is out of date");
 }
 
 #[test]
@@ -132,6 +148,39 @@ fn reach(from: &str, members: &[Member]) -> BTreeSet<String> {
     reached
 }
 
+/// What each package of the build needs when it is not tested, by id; strangers included, all features on.
+fn resolved() -> BTreeMap<PackageId, (String, Vec<PackageId>)> {
+    let mut command = MetadataCommand::new();
+    command.manifest_path(root().join("Cargo.toml")).features(CargoOpt::AllFeatures);
+    // Packages for other platforms need not be on this machine.
+    let host = Command::new(env!("CARGO")).arg("-vV").output().expect("cargo runs");
+    let host = String::from_utf8_lossy(&host.stdout).into_owned();
+    let host = host.lines().find_map(|line| line.strip_prefix("host: ")).expect("cargo says its host");
+    command.other_options(["--filter-platform".into(), host.into()]);
+    let metadata = command.exec().expect("cargo metadata runs");
+    let named = |id: &PackageId| metadata[id].name.to_string();
+    let needed = |node: &Node| {
+        let product =
+            |dep: &&NodeDep| dep.dep_kinds.iter().any(|kind| kind.kind != DependencyKind::Development);
+        node.deps.iter().filter(product).map(|dep| dep.pkg.clone()).collect()
+    };
+    let nodes = metadata.resolve.iter().flat_map(|resolve| &resolve.nodes);
+    nodes.map(|node| (node.id.clone(), (named(&node.id), needed(node)))).collect()
+}
+
+/// The names of all packages that a package brings along.
+fn closure(graph: &BTreeMap<PackageId, (String, Vec<PackageId>)>, name: &str) -> BTreeSet<String> {
+    let mut open: Vec<&PackageId> =
+        graph.iter().filter(|(_, (known, _))| known == name).map(|(id, _)| id).collect();
+    let mut seen = BTreeSet::new();
+    while let Some(id) = open.pop() {
+        if seen.insert(id) {
+            open.extend(&graph[id].1);
+        }
+    }
+    seen.into_iter().map(|id| graph[id].0.clone()).collect()
+}
+
 fn workspace() -> Vec<Member> {
     let manifest = root().join("Cargo.toml");
     let metadata =
@@ -167,6 +216,33 @@ fn libraries_read_no_environment() {
 }
 
 #[test]
+fn messages_of_libraries_name_no_flag_and_no_message_repeats_its_cause() {
+    for (path, tokens) in sources(|path| path.contains("src/")) {
+        let library = !PROGRAMS.iter().any(|program| path.starts_with(program));
+        for message in messages(&tokens) {
+            assert!(!message.repeats, "`{path}`: the cause is printed behind {}", message.text);
+            assert!(
+                !library || !message.names_a_flag(),
+                "`{path}`: who calls it has no flags: {}",
+                message.text
+            );
+        }
+    }
+}
+
+#[test]
+fn the_carrier_is_the_one_that_the_manifest_names() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("the file is there");
+    let script = read("runtime/build.rs");
+    let version = script.split("const CARRIER: &str = ").nth(1).and_then(|rest| rest.split(';').next());
+    let version = version.expect("the build script names a version");
+    assert!(
+        read("runtime/Cargo.toml").contains(&format!("eerie-sys = {{ version = {version},")),
+        "{version}"
+    );
+}
+
+#[test]
 fn no_module_can_contain_a_cosine() {
     let spelling = |path: &str| path.starts_with("ops/src/") || path.starts_with("lower/src/");
     for (path, tokens) in sources(spelling) {
@@ -191,6 +267,15 @@ fn the_scans_see_what_they_look_for() {
         inexact(&scan("const S: &str = \"stablehlo.cosine\";")).as_deref(),
         Some("\"stablehlo.cosine\"")
     );
+    let repeats = |text: &str| messages(&scan(text)).iter().map(|m| m.repeats).collect::<Vec<_>>();
+    assert_eq!(repeats("enum E { #[error(\"a: {source}\")] A { source: io::Error } }"), [true]);
+    assert_eq!(repeats("enum E { #[error(\"a: {0}\")] A(#[source] io::Error) }"), [true]);
+    assert_eq!(
+        repeats("enum E { #[error(\"a: {0}\")] A(String), #[error(\"b\")] B(#[from] F) }"),
+        [false, false]
+    );
+    assert!(messages(&scan("#[error(\"raise `--limit`\")] struct E;"))[0].names_a_flag());
+    assert!(!messages(&scan("#[error(\"it answers `--version` so\")] struct E;"))[0].names_a_flag());
     let fine =
         "//! No `stablehlo.cosine` here.\n#[cfg(test)] mod tests { const S: &str = \"sine\"; } fn f() {}";
     assert_eq!(inexact(&scan(fine)), None);
@@ -203,6 +288,32 @@ fn reads_environment(tokens: &[String]) -> bool {
         let listed = || tokens[i + 4..].iter().take_while(|token| *token != "}").any(reader);
         path && (reader(&window[3]) || (window[3] == "{" && listed()))
     })
+}
+
+/// The message of an error type, as its attribute says it.
+struct Message {
+    text: String,
+    /// Whether it shows the error's source.
+    repeats: bool,
+}
+
+impl Message {
+    /// `--version` is not ours: it is what a program is asked to find out what it is.
+    fn names_a_flag(&self) -> bool {
+        self.text.replace("`--version`", "").contains("`--")
+    }
+}
+
+fn messages(tokens: &[String]) -> Vec<Message> {
+    let attribute = |(i, token): (usize, &String)| {
+        let text = token.strip_prefix("error(")?.to_owned();
+        // `A(#[source] …)`: a name, the parenthesis, `#`, the attribute.
+        let cause = tokens.get(i + 4).is_some_and(|token| ["source", "from"].contains(&token.as_str()));
+        let named = ["{source}", "{source:", "{error}"].iter().any(|name| text.contains(name));
+        let repeats = named || cause && text.contains("{0");
+        Some(Message { text, repeats })
+    };
+    tokens.iter().enumerate().filter_map(attribute).collect()
 }
 
 /// A literal that spells an operation IREE computes inexactly.

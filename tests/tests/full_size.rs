@@ -27,7 +27,7 @@ fn s28_functiongemma_270m_bakes_and_runs() {
     let folder = tempfile::tempdir().unwrap();
     let sizes =
         Sizes { element: ElementType::Bf16, chunk: 8, context: 1024, batch: 1, simplify: Options::default() };
-    let plan = ModelConfig::read(&config, &[]).unwrap();
+    let plan = Box::new(ModelConfig::read(&config, &[]).unwrap());
     let plan = Plan::new(plan, Some(sizes.element), Some(sizes.context), Some(sizes.chunk)).unwrap();
     let parameters = plan.trace().unwrap().trace.parameters().unwrap();
     write_random(&config, &parameters, 1, folder.path(), &|_| ControlFlow::Continue(())).unwrap();

@@ -68,6 +68,8 @@ fn the_chapter_is_the_example() {
     let main = read("examples/parallel/src/main.rs");
     assert_eq!(block("rust,ignore"), main);
     assert_eq!(block("json"), read("examples/parallel/model/config.json"));
+    let command_line = blocks().into_iter().filter(|(kind, _)| kind == "rust,ignore").nth(1).unwrap().1;
+    assert!(read("examples/parallel-cli/src/main.rs").ends_with(&command_line));
 
     let manifest = read("examples/parallel/Cargo.toml");
     let needs: Vec<&str> = manifest.split("dependencies]\n").nth(1).unwrap().lines().collect();

@@ -8,7 +8,7 @@ use crate::{Function, NodeId, NodeKind, ParameterConflict, Provenance, Trace};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum VerifyError {
     /// An operation refuses its operands.
-    #[error("`{function}` %{node} ({}, {}:{}): {source}", .provenance.path, .provenance.file, .provenance.line)]
+    #[error("`{function}` %{node} ({}, {}:{}) is not sound", .provenance.path, .provenance.file, .provenance.line)]
     Infer {
         /// The function.
         function: String,

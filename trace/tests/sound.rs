@@ -1,6 +1,7 @@
 //! What a sound trace is, and what it means.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use errors::WithCauses;
 use ops::ops::{Binary, BinaryKind};
 use ops::{ElementType, TensorType, Value};
 use tracewright_trace::*;
@@ -42,7 +43,7 @@ fn every_kind_of_broken_trace_is_refused() {
             r#"%0 = input 0 "x" () : f32[2]
                %1 = input 1 "y" () : f32[3]
                %2 = binary kind=add (%0, %1) : f32[2]"#,
-            "`main` %2 (p, f.rs:7): `add`: operands must have one type: `f32[2]` against `f32[3]`",
+            "`main` %2 (p, f.rs:7) is not sound\n  because: `add`: operands must have one type: `f32[2]` against `f32[3]`",
         ),
         (
             r#"%0 = input 0 "x" () : f32[2]
@@ -122,7 +123,8 @@ fn every_kind_of_broken_trace_is_refused() {
         ),
     ];
     for (nodes, expected) in broken {
-        let error = main_of(nodes).verify().unwrap_err().to_string();
+        let error = main_of(nodes).verify().unwrap_err();
+        let error = WithCauses(&error).to_string();
         assert!(error.contains(expected), "`{error}` lacks `{expected}`");
     }
 

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use errors::WithPath as _;
+
 use crate::Parity;
-use crate::error::{Error, at};
+use crate::error::Error;
 use crate::python;
 use crate::step::{human, start_error, step};
 
@@ -134,7 +136,7 @@ pub fn interpret(root: &Path, modules: u32) -> Result<(), Error> {
 /// The folder, without what an earlier run left there.
 fn empty(folder: PathBuf) -> Result<PathBuf, Error> {
     if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(at("remove", &folder))?;
+        fs::remove_dir_all(&folder).with_path("remove", &folder)?;
     }
     Ok(folder)
 }

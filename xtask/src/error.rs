@@ -1,8 +1,10 @@
 //! What can stop a chore.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
+
+use errors::FileError;
 
 /// Why a chore stopped.
 #[derive(Debug, thiserror::Error)]
@@ -23,11 +25,11 @@ pub enum Error {
     #[error("line {line} of `{path}` is `{found}`, expected `NAME==VERSION`", path = path.display())]
     Pin { path: PathBuf, line: usize, found: String },
     /// A program did not start.
-    #[error("`{program}` did not start: {source}")]
+    #[error("`{program}` did not start")]
     Start { program: String, source: io::Error },
     /// A file or folder refused.
-    #[error("cannot {what} `{path}`: {source}", path = path.display())]
-    File { what: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
@@ -41,9 +43,4 @@ impl Error {
             _ => ExitCode::FAILURE,
         }
     }
-}
-
-/// Attaches what was tried on which path to an `io::Error`.
-pub fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Error + 'a {
-    move |source| Error::File { what, path: path.to_path_buf(), source }
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use errors::WithCauses;
 
 /// Set-up and chores of Tracewright.
 #[derive(Parser)]
@@ -80,7 +81,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", WithCauses(&error));
             error.exit_code()
         }
     }

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use errors::WithPath as _;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::error::{Error, at};
+use crate::error::Error;
 use crate::step::{check, human, start_error};
 
 /// The copy of the requirements that a finished install leaves behind, removed before the first change: a folder
@@ -48,7 +49,7 @@ impl Python {
 /// Gives the folder `dir` with the packages that the file `requirements` pins, installing them when they are not
 /// all there. `size` is what the user is told about the download.
 pub fn install(dir: &Path, requirements: &Path, size: &str) -> Result<Python, Error> {
-    let pins = fs::read_to_string(requirements).map_err(at("read", requirements))?;
+    let pins = fs::read_to_string(requirements).with_path("read", requirements)?;
     let names = parse(requirements, &pins)?;
     let stamp = dir.join(STAMP);
     if let Some(python) = current(dir, &pins) {
@@ -60,18 +61,18 @@ pub fn install(dir: &Path, requirements: &Path, size: &str) -> Result<Python, Er
     }
     // An environment that somebody made by hand with the same pins is as good as ours.
     if let Some(python) = complete(dir, &names).ok().filter(|_| dir.join("bin/python3").exists()) {
-        fs::write(&stamp, &pins).map_err(at("write", &stamp))?;
+        fs::write(&stamp, &pins).with_path("write", &stamp)?;
         return Ok(python);
     }
     if stamp.exists() {
-        fs::remove_file(&stamp).map_err(at("remove", &stamp))?;
+        fs::remove_file(&stamp).with_path("remove", &stamp)?;
     }
     if dir.exists() {
-        fs::remove_dir_all(dir).map_err(at("remove", dir))?;
+        fs::remove_dir_all(dir).with_path("remove", dir)?;
     }
     pip(dir, requirements, size, &lock)?;
     let python = complete(dir, &names)?;
-    fs::write(&stamp, &pins).map_err(at("write", &stamp))?;
+    fs::write(&stamp, &pins).with_path("write", &stamp)?;
     Ok(python)
 }
 
@@ -145,8 +146,8 @@ fn asks(statement: &str) -> Result<bool, Error> {
 /// Runs a quiet child: a spinner on a terminal, plain lines elsewhere, its output in `log`. The child has the lock
 /// (an empty file) as its stdin, so that it holds the lock for as long as it writes, even when we are killed.
 fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(), Error> {
-    let output = File::create(log).map_err(at("create", log))?;
-    let errors = output.try_clone().map_err(at("open", log))?;
+    let output = File::create(log).with_path("create", log)?;
+    let errors = output.try_clone().with_path("open", log)?;
     let spinner = ProgressBar::new_spinner().with_message(what.to_string());
     if io::stderr().is_terminal() {
         spinner.set_style(
@@ -159,7 +160,7 @@ fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(),
         eprintln!("==> {what}; log: {}", log.display());
     }
     let start = Instant::now();
-    let lock = lock.try_clone().map_err(at("share the lock for", log))?;
+    let lock = lock.try_clone().with_path("share the lock for", log)?;
     let status = command.stdin(lock).stdout(output).stderr(errors).status();
     spinner.finish_and_clear();
     let status = status.map_err(|source| start_error(command, source))?;
@@ -178,12 +179,12 @@ fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(),
 fn lock(dir: &Path) -> Result<File, Error> {
     let path = dir.with_extension("lock");
     let parent = path.parent().unwrap_or(dir);
-    fs::create_dir_all(parent).map_err(at("create", parent))?;
+    fs::create_dir_all(parent).with_path("create", parent)?;
     let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
-    let file = file.map_err(at("create", &path))?;
+    let file = file.with_path("create", &path)?;
     if file.try_lock().is_err() {
         eprintln!("another `cargo xtask` is installing into {}; waiting for it", dir.display());
-        file.lock().map_err(at("lock", &path))?;
+        file.lock().with_path("lock", &path)?;
     }
     Ok(file)
 }

@@ -3,6 +3,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use tracewright::dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
+use tracewright::errors::WithCauses;
 use tracewright::generate::{GenerateOptions, Session};
 use tracewright::irpa::Checkpoint;
 use tracewright::load::{LoadOptions, load};
@@ -103,7 +104,7 @@ impl Config {
 
 fn main() {
     if let Err(error) = run(Path::new("model")) {
-        eprintln!("error: {error}");
+        eprintln!("error: {}", WithCauses(&*error));
         std::process::exit(1);
     }
 }

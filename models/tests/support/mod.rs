@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use dsl::{EntryPoint, Wanted};
 use ops::{ElementType, TensorType, Value};
 use trace::{Evaluation, Trace, evaluate};
-use tracewright_models::ModelConfig;
+use tracewright_models::{Architecture as _, ModelConfig};
 
 /// A configuration as published.
 pub fn published(name: &str) -> PathBuf {

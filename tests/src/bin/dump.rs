@@ -3,25 +3,25 @@
 use std::error::Error;
 use std::path::Path;
 
-use tracewright::bake::{BakeOptions, bake};
+use tracewright::bake::BakeOptions;
 use tracewright::irpa::Checkpoint;
 use tracewright::models::ModelConfig;
-use tracewright::{Plan, lower, primitives};
+use tracewright::{Plan, primitives};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [model, out] = arguments.as_slice() else { return Err("usage: dump MODEL_DIR OUT.irpa".into()) };
     let (model, out) = (Path::new(model), Path::new(out));
-    let plan = Plan::new(ModelConfig::read(model, &[])?, None, Some(32), Some(8))?;
+    let plan = Plan::new(Box::new(ModelConfig::read(model, &[])?), None, Some(32), Some(8))?;
     let trace = plan.trace()?.trace;
     let simplified = primitives(&trace, &plan.simplify)?.0;
-    let module = lower::lower(&simplified)?;
+    let lowered = plan.lower(&trace)?;
     let checkpoint = Checkpoint::open(model)?.renamed(plan.model.prefixes());
-    bake(&checkpoint, &module.parameters, &plan.model.ignorable(), out, BakeOptions::default())?;
+    lowered.bake(&checkpoint, out, BakeOptions::default())?;
     for (name, bytes) in [
         ("traced", trace.to_string().into_bytes()),
         ("simplified", simplified.to_string().into_bytes()),
-        ("module", module.text.into_bytes()),
+        ("module", lowered.module.text.into_bytes()),
         ("archive", std::fs::read(out)?),
     ] {
         println!("{name} {}", blake3::hash(&bytes));

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize_to_file};
+use tracewright::errors::{WithCauses, WithPath as _};
 use tracewright::lower;
 use tracewright::ops::{ElementType, TensorType, Value};
 use tracewright_tests::calls::{Calls, GRAPHS, examples, graphs};
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", WithCauses(&*error));
             ExitCode::FAILURE
         }
     }
@@ -64,7 +65,7 @@ fn compare(folder: &Path, modules: u64) -> Result<bool> {
     let mut passes = true;
     for (name, calls) in programs(modules) {
         let path = folder.join(format!("{name}.results.safetensors"));
-        let bytes = std::fs::read(&path).map_err(|e| format!("cannot read `{}`: {e}", path.display()))?;
+        let bytes = std::fs::read(&path).with_path("read", &path)?;
         let tensors = SafeTensors::deserialize(&bytes)?;
         let value = |i: usize| -> Result<Value> {
             let view = tensors.tensor(&format!("{i:05}"))?;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Deserialize;
+use tracewright::errors::{WithCauses, WithPath as _};
 use tracewright::ops::ElementType;
 use tracewright_tests::golden::{self, ALL, BF16_FACTOR, Golden, Result, Sizes};
 
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", WithCauses(&*error));
             ExitCode::FAILURE
         }
     }
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
 
 fn run(folder: &Path) -> Result<bool> {
     let index = folder.join("index.json");
-    let text = std::fs::read(&index).map_err(|e| format!("cannot read `{}`: {e}", index.display()))?;
+    let text = std::fs::read(&index).with_path("read", &index)?;
     let Index { cases } = serde_json::from_slice(&text)?;
     let mut summary = Summary::default();
     for name in &cases {
@@ -54,7 +55,7 @@ fn run(folder: &Path) -> Result<bool> {
                 }
             }
             Err(error) => {
-                println!("FAIL {name} {error}");
+                println!("FAIL {name} {}", WithCauses(&*error));
                 summary.failed.push(name.clone());
             }
         }

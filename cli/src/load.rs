@@ -5,23 +5,24 @@ use std::time::{Duration, Instant};
 
 use tracewright::Plan;
 use tracewright::dsl::Traced;
+use tracewright::errors::WithPath as _;
 use tracewright::export::{self, Manifest};
 use tracewright::generate::{Network, check_tokens};
 use tracewright::irpa::Checkpoint;
 use tracewright::load::{LoadOptions, load};
-use tracewright::models::ModelConfig;
+use tracewright::models::Architecture;
 use tracewright::runtime::{Device, Runtime};
 
+use crate::arguments::{GenerateArguments, ModelArguments};
 use crate::error::Error;
-use crate::generate::Arguments;
-use crate::{Interrupt, ModelArguments, build, progress};
+use crate::{Interrupt, ReadModel, build, progress};
 
 /// What a model directory holds.
 pub enum Source {
     /// What `export` wrote.
     Export(Manifest),
     /// A Hugging Face checkpoint.
-    Checkpoint(ModelConfig),
+    Checkpoint(Box<dyn Architecture>),
 }
 
 /// A network, where it runs, and how long it took to get.
@@ -33,25 +34,27 @@ pub struct Loaded {
 }
 
 impl Source {
-    pub fn read(arguments: &Arguments) -> Result<Self, Error> {
+    pub fn read(arguments: &GenerateArguments, read: ReadModel) -> Result<Self, Error> {
         let (folder, model) = (&arguments.model, &arguments.model_arguments);
-        fs::read_dir(folder).map_err(|source| {
-            let action = "open the model directory";
-            Error::File { action, path: folder.clone(), source }
-        })?;
+        fs::read_dir(folder).with_path("open the model directory", folder)?;
         if let Some(manifest) = Manifest::read(folder)? {
             check_as_exported(&manifest, model)?;
             return Ok(Self::Export(manifest));
         }
         // Before its configuration: weights in another format rarely have one.
         Checkpoint::open(folder)?;
-        Ok(Self::Checkpoint(ModelConfig::read(folder, &model.allow_config_key)?))
+        Ok(Self::Checkpoint(read(folder, &model.allow_config_key)?))
     }
 
-    pub fn load(self, arguments: &Arguments, prompt: &[u32], interrupt: &Interrupt) -> Result<Loaded, Error> {
+    pub fn load(
+        self,
+        arguments: &GenerateArguments,
+        prompt: &[u32],
+        interrupt: &Interrupt,
+    ) -> Result<Loaded, Error> {
         let folder = &arguments.model;
         let device = Device::LocalTask { workers: arguments.threads };
-        let config = match self {
+        let network = match self {
             Self::Export(manifest) => {
                 let start = Instant::now();
                 let runtime = Runtime::new(device)?;
@@ -59,12 +62,12 @@ impl Source {
                 let network = Network::new(&runtime, &program, &manifest.signatures(folder)?)?;
                 return Ok(Loaded { network, runtime, compile: Duration::ZERO, load: start.elapsed() });
             }
-            Self::Checkpoint(config) => config,
+            Self::Checkpoint(network) => network,
         };
         let model = &arguments.model_arguments;
         let needed =
-            Plan::context_for(prompt.len().saturating_add(arguments.max_tokens), config.max_context());
-        let plan = model.plan(config, model.context.or(Some(needed)))?;
+            Plan::context_for(prompt.len().saturating_add(arguments.max_tokens), network.max_context());
+        let plan = model.plan(network, model.context.or(Some(needed)))?;
         check_tokens(prompt, 0, plan.context, plan.model.vocabulary())?;
         let entries: &[&str] = match arguments.all_positions {
             true => &["prefill", "decode", "score"],
@@ -79,7 +82,7 @@ impl Source {
         let options = LoadOptions {
             device,
             simplify: plan.simplify,
-            ignorable: &plan.model.ignorable(),
+            ignorable: plan.model.ignorable(),
             watch: Some(&mut |step| progress.watch(step)),
             ..LoadOptions::new(&compiler, &cache)
         };

@@ -1,7 +1,6 @@
 //! Progress on stderr: bars where someone looks, lines where not.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -32,15 +31,7 @@ pub fn watch(bar: &ProgressBar, interrupt: &Interrupt) -> impl FnMut(irpa::Progr
     move |progress| {
         bar.set_length(progress.total);
         bar.set_position(progress.done);
-        go_on(&interrupt)
-    }
-}
-
-/// Stops on Ctrl-C.
-fn go_on(interrupt: &Interrupt) -> ControlFlow<()> {
-    match interrupt.load(Ordering::SeqCst) {
-        true => ControlFlow::Break(()),
-        false => ControlFlow::Continue(()),
+        interrupt.go_on()
     }
 }
 
@@ -65,6 +56,6 @@ impl Steps {
         }
         self.shown.take().iter().for_each(ProgressBar::finish_and_clear);
         self.shown = matches!(step, Step::Compile).then(|| spinner("compiling"));
-        go_on(&self.interrupt)
+        self.interrupt.go_on()
     }
 }

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcetera::BaseStrategy;
-use tracewright::bake::{BakeOptions, Baked, bake};
+use tracewright::bake::{BakeOptions, Baked};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Module;
 use tracewright::runtime::{CompileOptions, Compiled, Compiler};
-use tracewright::{Plan, load};
+use tracewright::{Lowered, load};
 
+use crate::arguments::CompileArguments;
 use crate::error::Error;
-use crate::{CompileArguments, Interrupt, progress};
+use crate::{Interrupt, progress};
 
 /// Finds the compiler: the one named, or the first on PATH.
 pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<Compiler, Error> {
@@ -19,7 +20,7 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let mut compiler = Compiler::find(arguments.iree_compile.as_deref(), &folders)?;
     compiler.timeout = Duration::from_secs(arguments.compile_timeout);
-    compiler.interrupt = Some(interrupt.clone());
+    compiler.interrupt = Some(interrupt.0.clone());
     Ok(compiler)
 }
 
@@ -47,19 +48,17 @@ pub fn compile(
     Ok(compiled?)
 }
 
-/// Writes the archive of a model directory at `out`.
-pub fn bake_model(
-    model: &Path,
-    plan: &Plan,
-    module: &Module,
+/// Writes the archive of a checkpoint at `out`.
+pub fn bake(
+    lowered: &Lowered,
+    checkpoint: &Checkpoint,
     out: &Path,
     interrupt: &Interrupt,
 ) -> Result<Baked, Error> {
-    let checkpoint = Checkpoint::open(model)?.renamed(plan.model.prefixes());
     let bar = progress::bytes("baking", 0);
     let mut watch = progress::watch(&bar, interrupt);
     let options = BakeOptions { metadata: true, watch: Some(&mut watch) };
-    let baked = bake(&checkpoint, &module.parameters, &plan.ignorable(&module.parameters)?, out, options)?;
+    let baked = lowered.bake(checkpoint, out, options)?;
     bar.finish_and_clear();
     crate::bake::report(&baked);
     Ok(baked)

@@ -5,34 +5,35 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
+use tracewright::errors::WithPath as _;
 use tracewright::export::{Manifest, names, write};
+use tracewright::irpa::Checkpoint;
 use tracewright::load::compile_options;
-use tracewright::models::ModelConfig;
 use tracewright::runtime::Target;
-use tracewright::{bake, irpa::Checkpoint};
 
+use crate::arguments::ExportArguments;
 use crate::error::Error;
-use crate::{ExportArguments, Interrupt, build};
+use crate::{Interrupt, ReadModel, build};
 
-pub fn run(arguments: ExportArguments, interrupt: &Interrupt) -> Result<(), Error> {
+pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     let model = &arguments.model_arguments;
     let checkpoint = Checkpoint::open(&arguments.model)?;
-    let config = ModelConfig::read(&arguments.model, &model.allow_config_key)?;
-    let plan = model.plan(config, model.context)?;
+    let plan = model.plan(read(&arguments.model, &model.allow_config_key)?, model.context)?;
     let checkpoint = checkpoint.renamed(plan.model.prefixes());
-    let module = plan.module()?;
+    let recorded = plan.trace()?.trace;
+    let lowered = plan.lower(&recorded)?;
+    let module = &lowered.module;
     // What is wrong with a checkpoint is known before anything slow begins.
-    bake::check(&checkpoint, &module.parameters, &plan.ignorable(&module.parameters)?)?;
+    lowered.check(&checkpoint, &recorded)?;
     let compiler = build::compiler(&arguments.compile, interrupt)?;
-    let options = compile_options(&module, &compiler, target(&arguments.target))?;
+    let options = compile_options(module, &compiler, target(&arguments.target))?;
     let cache = build::cache_folder(&arguments.compile)?;
-    let compiled = build::compile(&module, &compiler, &options, &cache)?;
-    let manifest = Manifest::new(&plan, &module, &compiled.vmfb, &compiler, &options)?;
+    let compiled = build::compile(module, &compiler, &options, &cache)?;
+    let manifest = Manifest::new(&plan, module, &compiled.vmfb, &compiler, &options)?;
     let start = Instant::now();
     let baked = into_folder(&arguments.out, |out| {
-        let baked =
-            build::bake_model(&arguments.model, &plan, &module, &out.join(names::ARCHIVE), interrupt)?;
-        write(out, &arguments.model, &module, &compiled.vmfb, &manifest)?;
+        let baked = build::bake(&lowered, &checkpoint, &out.join(names::ARCHIVE), interrupt)?;
+        write(out, &arguments.model, module, &compiled.vmfb, &manifest)?;
         Ok(baked)
     })?;
     let bake = start.elapsed();
@@ -60,16 +61,12 @@ pub fn run(arguments: ExportArguments, interrupt: &Interrupt) -> Result<(), Erro
 
 /// Fills the export directory `out`. After a failure it is no export any more, and gone if it was new.
 fn into_folder<T>(out: &Path, fill: impl FnOnce(&Path) -> Result<T, Error>) -> Result<T, Error> {
-    let failed = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| Error::File { action, path, source }
-    };
     let made = !out.exists();
-    fs::create_dir_all(out).map_err(failed("create", out))?;
+    fs::create_dir_all(out).with_path("create", out)?;
     // The old manifest would vouch for a mixture of old and new files.
     let manifest = out.join(names::MANIFEST);
     if manifest.exists() {
-        fs::remove_file(&manifest).map_err(failed("replace", &manifest))?;
+        fs::remove_file(&manifest).with_path("replace", &manifest)?;
     }
     let filled = fill(out);
     if filled.is_err() && made {

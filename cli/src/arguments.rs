@@ -1,0 +1,186 @@
+//! What is said on the command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use tracewright::models::Architecture;
+use tracewright::ops::ElementType;
+use tracewright::simplify::Rules;
+use tracewright::{Plan, PlanError};
+
+/// Declare a language model in Rust, lower it to StableHLO, run it through IREE.
+#[derive(Parser)]
+#[command(name = "tracewright", version)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+    /// What to log to stderr, as `debug` or `tracewright=trace`
+    #[arg(long, global = true, env = "TRACEWRIGHT_LOG", value_name = "FILTER")]
+    pub log: Option<String>,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Generate text from a model or an export directory
+    Generate(GenerateArguments),
+    /// Write module, archive, tokenizer and manifest to a directory that runs without Python and compiler
+    Export(ExportArguments),
+    /// Write the parameters of a checkpoint as an IREE parameter archive
+    Bake(BakeArguments),
+    /// Write random weights for a configuration
+    Random(RandomArguments),
+}
+
+#[derive(Args)]
+#[command(group(clap::ArgGroup::new("input").required(true)))]
+pub struct GenerateArguments {
+    /// A Hugging Face model directory, or what `export` wrote
+    pub model: PathBuf,
+    /// The text to continue
+    #[arg(short, long, group = "input", value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// A file with the text to continue
+    #[arg(short, long, group = "input", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// A message to answer, through the model's chat template
+    #[arg(long, group = "input", value_name = "TEXT")]
+    pub chat: Option<String>,
+    /// The token ids to continue: 5,17,3
+    #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',')]
+    pub tokens: Option<Vec<u32>>,
+    /// The system message of the chat
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// At most this many new tokens
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128)]
+    pub max_tokens: usize,
+    /// 0 takes the most likely token; more makes unlikely ones likelier
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub temp: f32,
+    /// Only the K most likely tokens; 0 is no limit
+    #[arg(long, default_value_t = 0)]
+    pub top_k: usize,
+    /// Only the most likely tokens with this probability together
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    pub top_p: f32,
+    /// Only tokens with this share of the most likely one's probability
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub min_p: f32,
+    /// The same seed draws the same tokens
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Do not stop at the model's end-of-text tokens
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Stop in front of this text; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Worker threads; 0 for as many as there are cores
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+    /// One JSON object on stdout instead of the text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the logits that chose each token: f32 `logits` [steps, vocab]
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub save_logits: Option<PathBuf>,
+    /// With --save-logits: also `prompt_logits` [prompt, vocab]
+    #[arg(long, requires = "save_logits")]
+    pub all_positions: bool,
+    #[command(flatten)]
+    pub model_arguments: ModelArguments,
+    #[command(flatten)]
+    pub compile: CompileArguments,
+}
+
+#[derive(Args)]
+pub struct ExportArguments {
+    /// A Hugging Face model directory
+    pub model: PathBuf,
+    /// The directory to write
+    #[arg(short, long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// What to compile for: `host`, a processor LLVM knows, or PLATFORM:PROCESSOR[:FEATURES], as
+    /// `aarch64-linux-gnu:generic:+neon`
+    #[arg(long, default_value = "host")]
+    pub target: String,
+    /// One JSON object on stdout instead of a summary on stderr
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model_arguments: ModelArguments,
+    #[command(flatten)]
+    pub compile: CompileArguments,
+}
+
+#[derive(Args)]
+pub struct BakeArguments {
+    /// A model directory (its parameters are checked and written as the module reads them), or a .safetensors file
+    /// (written as it is)
+    pub checkpoint: PathBuf,
+    /// The archive to write
+    #[arg(short, long, value_name = "FILE.irpa")]
+    pub out: PathBuf,
+    /// Write neither types nor hashes, as IREE's own tool does
+    #[arg(long)]
+    pub no_metadata: bool,
+    #[command(flatten)]
+    pub model: ModelArguments,
+}
+
+#[derive(Args)]
+pub struct RandomArguments {
+    /// A config.json
+    pub config: PathBuf,
+    /// The model directory to write
+    #[arg(short, long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// The same seed gives the same bytes
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub model: ModelArguments,
+}
+
+/// What is built, from which model.
+#[derive(Args, Clone)]
+pub struct ModelArguments {
+    /// Type of weights and activations: f32, f16, bf16 [default: the checkpoint's]
+    #[arg(long)]
+    pub dtype: Option<ElementType>,
+    /// Which rules simplify the network: those that hold bit for bit, or also those that change how results are
+    /// rounded [default: exact]
+    #[arg(long, value_name = "off|exact|approximate")]
+    pub simplify: Option<Rules>,
+    /// The longest sequence, prompt and answer together [default: what the prompt needs; 2048 in an export]
+    #[arg(long, value_name = "N")]
+    pub context: Option<usize>,
+    /// Tokens that one prefill takes [default: 128]
+    #[arg(long, value_name = "N")]
+    pub chunk: Option<usize>,
+    /// Proceed although config.json has this unknown key; may be repeated
+    #[arg(long, value_name = "KEY")]
+    pub allow_config_key: Vec<String>,
+}
+
+impl ModelArguments {
+    /// The plan for a model and a context.
+    pub fn plan(&self, model: Box<dyn Architecture>, context: Option<usize>) -> Result<Plan, PlanError> {
+        let plan = Plan::new(model, self.dtype, context, self.chunk)?;
+        Ok(plan.simplified_by(self.simplify.unwrap_or_default()))
+    }
+}
+
+/// How it is compiled.
+#[derive(Args, Clone)]
+pub struct CompileArguments {
+    /// The iree-compile to use [default: the one on PATH]
+    #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_IREE_COMPILE")]
+    pub iree_compile: Option<PathBuf>,
+    /// Give up compiling after this time
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub compile_timeout: u64,
+    /// Where compiled modules and baked archives are kept [default: the user's cache folder]
+    #[arg(long, value_name = "DIR", env = "TRACEWRIGHT_CACHE")]
+    pub cache: Option<PathBuf>,
+}

@@ -1,0 +1,46 @@
+//! `tracewright bake`
+
+use tracewright::bake::{BakeOptions, Baked};
+use tracewright::irpa::{Checkpoint, ConvertOptions, convert_checkpoint};
+
+use crate::arguments::BakeArguments;
+use crate::error::Error;
+use crate::{Interrupt, ReadModel, progress};
+
+pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
+    let BakeArguments { checkpoint: source, out, no_metadata, model } = arguments;
+    let checkpoint = Checkpoint::open(&source)?;
+    let bar = progress::bytes("baking", 0);
+    let mut watch = progress::watch(&bar, interrupt);
+    if !source.is_dir() {
+        let options = ConvertOptions { float: model.dtype, metadata: !no_metadata, watch: Some(&mut watch) };
+        let converted = convert_checkpoint(&checkpoint, &out, options)?;
+        bar.finish_and_clear();
+        eprintln!("wrote `{}`, {} tensors converted", out.display(), converted.len());
+        return Ok(());
+    }
+    let plan = model.plan(read(&source, &model.allow_config_key)?, model.context)?;
+    let lowered = plan.lower(&plan.trace()?.trace)?;
+    let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
+    let checkpoint = checkpoint.renamed(plan.model.prefixes());
+    let baked = lowered.bake(&checkpoint, &out, options)?;
+    bar.finish_and_clear();
+    report(&baked);
+    eprintln!(
+        "wrote `{}`: {} parameters, {} bytes",
+        out.display(),
+        lowered.module.parameters.len(),
+        baked.bytes
+    );
+    Ok(())
+}
+
+/// Says what became of the checkpoint beyond a copy.
+pub fn report(baked: &Baked) {
+    if let Some((_, from, to)) = baked.converted.first() {
+        eprintln!("converted {} tensors from {from} to {to}", baked.converted.len());
+    }
+    if !baked.ignored.is_empty() {
+        eprintln!("left out {}: {}", baked.ignored.len(), baked.ignored.join(", "));
+    }
+}

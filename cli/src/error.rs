@@ -1,0 +1,176 @@
+//! Everything that ends a command, and which flag helps.
+
+use std::io;
+use std::process::ExitCode;
+
+use tracewright::PlanError;
+use tracewright::bake::BakeError;
+use tracewright::errors::{FileError, WithCauses};
+use tracewright::irpa;
+use tracewright::lower::LowerError;
+use tracewright::models::config::{ConfigError, KeyProblem};
+use tracewright::random::RandomError;
+use tracewright::simplify::ExplainError;
+#[cfg(feature = "iree")]
+use tracewright::{
+    export::ExportError,
+    generate,
+    load::LoadError,
+    runtime::{self, CompileError},
+};
+
+use crate::Interrupt;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+#[cfg_attr(
+    not(feature = "iree"),
+    allow(dead_code, reason = "some errors are those of `generate` and `export`")
+)]
+pub enum Error {
+    /// This binary has no runtime.
+    #[cfg(not(feature = "iree"))]
+    #[error(
+        "`{command}` needs the IREE runtime, and this binary was built without it; \
+         build with `cargo build --release --features iree` after `cargo xtask setup`, \
+         or run `cargo xtask demo`, which does both"
+    )]
+    WithoutIree {
+        /// The command.
+        command: &'static str,
+    },
+    /// Arguments that do not go together.
+    #[error("{what}")]
+    Usage {
+        /// What is wrong, and what to do.
+        what: String,
+    },
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+    /// stdout is closed.
+    #[error("cannot write to stdout")]
+    Output(#[source] io::Error),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Explain(#[from] ExplainError),
+    #[error(transparent)]
+    Archive(#[from] irpa::Error),
+    #[error(transparent)]
+    Bake(#[from] BakeError),
+    #[error(transparent)]
+    Random(#[from] RandomError),
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
+    Generate(#[from] generate::Error),
+    #[cfg(feature = "iree")]
+    #[error("cannot write `{}`", .path.display())]
+    Logits {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: safetensors::SafeTensorError,
+    },
+}
+
+impl From<LowerError> for Error {
+    fn from(error: LowerError) -> Self {
+        Self::Plan(error.into())
+    }
+}
+
+#[cfg(feature = "iree")]
+impl From<runtime::Error> for Error {
+    fn from(error: runtime::Error) -> Self {
+        Self::Load(error.into())
+    }
+}
+
+#[cfg(feature = "iree")]
+impl From<CompileError> for Error {
+    fn from(error: CompileError) -> Self {
+        Self::Load(error.into())
+    }
+}
+
+impl Error {
+    /// What the library cannot know: which flag to give.
+    fn help(&self) -> Vec<String> {
+        let flag = match self {
+            Self::Config(ConfigError::Keys { problems, .. }) => {
+                let unknown = problems.iter().filter_map(|problem| match problem {
+                    KeyProblem::Unknown { key, .. } => Some(key),
+                    _ => None,
+                });
+                return unknown
+                    .map(|key| format!("`--allow-config-key {key}` proceeds without it"))
+                    .collect();
+            }
+            Self::Plan(PlanError::Context { .. }) => "`--context N` sets the context",
+            Self::Plan(PlanError::Chunk { .. }) => "`--chunk N` sets the chunk",
+            Self::Plan(PlanError::Element(_)) => "`--dtype TYPE` sets the element type",
+            #[cfg(feature = "iree")]
+            Self::Generate(generate::Error::TooLong { .. }) => {
+                "`--context N` makes it longer, up to the model's own"
+            }
+            #[cfg(feature = "iree")]
+            Self::Generate(generate::Error::Setting { name: "temperature", .. }) => {
+                "`--temp` sets the temperature"
+            }
+            #[cfg(feature = "iree")]
+            Self::Export(ExportError::Architecture { .. } | ExportError::Cpu { .. }) => {
+                "`export` it here, or elsewhere with `--target` for this machine"
+            }
+            #[cfg(feature = "iree")]
+            Self::Load(LoadError::Compile(error))
+            | Self::Export(ExportError::Compile(error) | ExportError::Load(LoadError::Compile(error))) => {
+                match error {
+                    CompileError::NotFound { .. } => {
+                        "`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout"
+                    }
+                    CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` gives it longer",
+                    _ => return Vec::new(),
+                }
+            }
+            _ => return Vec::new(),
+        };
+        vec![flag.to_owned()]
+    }
+}
+
+/// Says how a command ended.
+pub fn exit(result: Result<(), Error>, interrupt: &Interrupt) -> ExitCode {
+    const INTERRUPTED: u8 = 130;
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // A reader that has seen enough, as `head`, is no failure.
+        Err(Error::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(Error::Interrupted) => {
+            eprintln!("interrupted");
+            ExitCode::from(INTERRUPTED)
+        }
+        Err(error) if interrupt.is_set() => {
+            eprintln!("interrupted: {error}");
+            ExitCode::from(INTERRUPTED)
+        }
+        Err(error) => {
+            eprintln!("error: {}", WithCauses(&error));
+            error.help().iter().for_each(|help| eprintln!("  help: {help}"));
+            match error {
+                Error::Usage { .. } => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}

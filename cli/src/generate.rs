@@ -1,0 +1,264 @@
+//! `tracewright generate`
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Duration;
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensorError};
+use serde_json::{Value, json};
+use tracewright::errors::WithPath as _;
+use tracewright::files::NewFile;
+use tracewright::generate::{
+    Chat, ChatTemplate, Error as GenerateError, Finish, GenerateOptions, Generated, Pushed, Sampler,
+    Sampling, Session, StopStrings, Stream, Tokenizer, stop_tokens,
+};
+
+use crate::arguments::GenerateArguments;
+use crate::error::Error;
+use crate::load::{Loaded, Source};
+use crate::{Interrupt, ReadModel};
+
+pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
+    if arguments.system.is_some() && arguments.chat.is_none() {
+        return Err(Error::Usage {
+            what: "`--system` belongs to `--chat`; give the message to answer with it".into(),
+        });
+    }
+    // What is wrong with the model is said before what is wrong with the prompt.
+    let source = Source::read(&arguments, read)?;
+    let tokenizer = Tokenizer::load(&arguments.model)?;
+    let prompt = prompt(&arguments, tokenizer.as_ref())?;
+    let options = options(&arguments)?;
+    let logits = arguments.save_logits.as_deref().map(NewFile::begin).transpose()?;
+    let loaded = source.load(&arguments, &prompt, interrupt)?;
+    interrupt.check()?;
+
+    let before = loaded.runtime.transfers();
+    let mut answer = Answer::new(&arguments, tokenizer.as_ref());
+    let generated = answer.stream(&loaded, &prompt, &options, interrupt)?;
+    let after = loaded.runtime.transfers();
+
+    if let (Some(file), Some(path)) = (logits, &arguments.save_logits) {
+        let scored =
+            arguments.all_positions.then(|| Session::new(&loaded.network).score(&prompt)).transpose()?;
+        save_logits(file.partial(), &generated.logits, scored.as_deref())
+            .map_err(|source| Error::Logits { path: path.clone(), source })?;
+        file.publish()?;
+    }
+    if arguments.json {
+        let json = json!({
+            "prompt_tokens": prompt,
+            "tokens": generated.tokens,
+            "text": if tokenizer.is_some() { answer.text.into() } else { Value::Null },
+            "finish": format!("{:?}", generated.finish).to_lowercase(),
+            "timings": timings(&loaded, &generated),
+            "transfers": {
+                "host_to_device_bytes": after.host_to_device - before.host_to_device,
+                "device_to_host_bytes": after.device_to_host - before.device_to_host,
+            },
+            "peak_rss_bytes": peak_rss(),
+        });
+        writeln!(io::stdout(), "{json}").map_err(Error::Output)?;
+    } else {
+        writeln!(io::stdout()).map_err(Error::Output)?;
+        summarize(&loaded, prompt.len(), &generated);
+    }
+    interrupt.check()
+}
+
+/// The token ids that the arguments ask to continue.
+fn prompt(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
+    let folder = &arguments.model;
+    let Some(tokenizer) = tokenizer else {
+        let usage = |what| Err(Error::Usage { what });
+        return match &arguments.tokens {
+            _ if !arguments.stop.is_empty() => {
+                usage(format!("`--stop` needs text, and `{}` has no tokenizer.json", folder.display()))
+            }
+            Some(tokens) => not_empty(tokens.clone()),
+            None => {
+                usage(format!("`{}` has no tokenizer.json; give token ids with `--tokens`", folder.display()))
+            }
+        };
+    };
+    let GenerateArguments { tokens, chat, prompt, file, .. } = arguments;
+    not_empty(match (tokens, chat, prompt, file) {
+        (Some(tokens), ..) => tokens.clone(),
+        (_, Some(message), ..) => {
+            let text =
+                ChatTemplate::load(folder)?.render(&conversation(arguments.system.as_deref(), message))?;
+            tokenizer.encode_plain(&text)?
+        }
+        (_, _, Some(text), _) => tokenizer.encode(text)?,
+        (_, _, _, Some(path)) => tokenizer.encode(&fs::read_to_string(path).with_path("read", path)?)?,
+        (None, None, None, None) => Vec::new(),
+    })
+}
+
+fn not_empty(prompt: Vec<u32>) -> Result<Vec<u32>, Error> {
+    if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
+}
+
+fn conversation(system: Option<&str>, message: &str) -> Chat {
+    let messages = system.map(|text| ("system", text)).into_iter().chain([("user", message)]);
+    Chat {
+        messages: messages.map(|(role, text)| json!({ "role": role, "content": text })).collect(),
+        add_generation_prompt: true,
+        ..Chat::default()
+    }
+}
+
+/// How tokens are chosen, and when that ends.
+fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Error> {
+    let sampling = Sampling {
+        temperature: arguments.temp,
+        top_k: arguments.top_k,
+        top_p: arguments.top_p,
+        min_p: arguments.min_p,
+        seed: arguments.seed,
+    };
+    // A bad setting is known before anything slow begins.
+    Sampler::new(&sampling)?;
+    Ok(GenerateOptions {
+        max_tokens: arguments.max_tokens,
+        sampling,
+        stop_tokens: if arguments.ignore_eos { Vec::new() } else { stop_tokens(&arguments.model)? },
+        keep_logits: arguments.save_logits.is_some(),
+    })
+}
+
+/// The text of the answer, printed piece by piece unless all of it goes into JSON.
+struct Answer<'a> {
+    /// Makes text of tokens; without a tokenizer their ids are the text.
+    detokenizer: Option<Stream<'a>>,
+    stops: StopStrings,
+    stopped: bool,
+    quiet: bool,
+    text: String,
+}
+
+impl<'a> Answer<'a> {
+    fn new(arguments: &GenerateArguments, tokenizer: Option<&'a Tokenizer>) -> Self {
+        Self {
+            detokenizer: tokenizer.map(Tokenizer::stream),
+            stops: StopStrings::new(&arguments.stop),
+            stopped: false,
+            quiet: arguments.json,
+            text: String::new(),
+        }
+    }
+
+    /// Generates until a limit, a stop or Ctrl-C.
+    fn stream(
+        &mut self,
+        loaded: &Loaded,
+        prompt: &[u32],
+        options: &GenerateOptions,
+        interrupt: &Interrupt,
+    ) -> Result<Generated, Error> {
+        let mut pushed = Ok(());
+        let mut session = Session::new(&loaded.network);
+        let mut generated = session.generate(prompt, options, |token| {
+            pushed = self.push(token);
+            if pushed.is_err() || self.stopped { ControlFlow::Break(()) } else { interrupt.go_on() }
+        })?;
+        pushed?;
+        if generated.finish != Finish::Cancelled {
+            self.finish()?;
+        }
+        if self.stopped {
+            generated.finish = Finish::Stop;
+        }
+        Ok(generated)
+    }
+
+    fn push(&mut self, token: u32) -> Result<(), Error> {
+        let piece = match &mut self.detokenizer {
+            Some(detokenizer) => detokenizer.push(token)?,
+            None => format!("{token} "),
+        };
+        let piece = match self.stops.push(&piece) {
+            Pushed::Text(piece) => piece,
+            Pushed::Stop(piece) => {
+                self.stopped = true;
+                piece
+            }
+        };
+        self.print(&piece)
+    }
+
+    /// Prints what the detokenizer or a possible stop string held back.
+    fn finish(&mut self) -> Result<(), Error> {
+        let rest = self.detokenizer.take().map(Stream::finish).transpose()?.unwrap_or_default();
+        let rest = match self.stops.push(&rest) {
+            Pushed::Text(rest) => rest + &self.stops.finish(),
+            Pushed::Stop(rest) => rest,
+        };
+        self.print(&rest)
+    }
+
+    fn print(&mut self, piece: &str) -> Result<(), Error> {
+        self.text.push_str(piece);
+        if self.quiet {
+            return Ok(());
+        }
+        let mut out = io::stdout().lock();
+        out.write_all(piece.as_bytes()).and_then(|()| out.flush()).map_err(Error::Output)
+    }
+}
+
+fn save_logits(path: &Path, logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<(), SafeTensorError> {
+    let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
+    for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
+        let Some(rows) = rows else { continue };
+        let bytes = rows.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
+        tensors.push((name, vec![rows.len(), rows.first().map_or(0, Vec::len)], bytes));
+    }
+    let mut views = HashMap::new();
+    for (name, shape, bytes) in &tensors {
+        views.insert(*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?);
+    }
+    safetensors::serialize_to_file(views, None, path)
+}
+
+fn timings(loaded: &Loaded, generated: &Generated) -> Value {
+    json!({
+        "load_ms": milliseconds(loaded.load),
+        "compile_ms": milliseconds(loaded.compile),
+        "prefill_ms": milliseconds(generated.prefill),
+        "prefill_tokens_per_s": generated.prefill_rate(),
+        "decode_tokens_per_s": generated.decode_rate(),
+    })
+}
+
+/// One line for a reader, on stderr.
+fn summarize(loaded: &Loaded, prompt: usize, generated: &Generated) {
+    let full = match generated.finish {
+        Finish::Context => format!(", then the context of {} was full", loaded.network.context()),
+        _ => String::new(),
+    };
+    eprintln!(
+        "prompt {prompt} tokens in {:.0} ms ({:.1}/s), {} new tokens at {:.1}/s{full}; load {:.0} ms, compile {:.0} ms",
+        milliseconds(generated.prefill),
+        generated.prefill_rate(),
+        generated.tokens.len(),
+        generated.decode_rate(),
+        milliseconds(loaded.load),
+        milliseconds(loaded.compile),
+    );
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// The most memory this process ever held, where the system tells.
+fn peak_rss() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
+}

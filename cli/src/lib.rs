@@ -1,0 +1,188 @@
+//! The command line: generate text, export a model, bake a checkpoint, make random weights, show a trace.
+//!
+//! Which networks there are is said by who calls it. A network of your own gets a command line by a `main` that reads
+//! its configuration:
+//!
+//! ```no_run
+//! use std::process::ExitCode;
+//!
+//! use tracewright::models::ModelConfig;
+//!
+//! fn main() -> ExitCode {
+//!     tracewright_cli::main(|model, allowed_keys| Ok(Box::new(ModelConfig::read(model, allowed_keys)?)))
+//! }
+//! ```
+//!
+//! Everything else is a library: `tracewright` itself knows no flag, prints nothing and reads no environment.
+
+mod arguments;
+mod bake;
+#[cfg(feature = "iree")]
+mod build;
+mod dump;
+mod error;
+#[cfg(feature = "iree")]
+mod export;
+#[cfg(feature = "iree")]
+mod generate;
+#[cfg(feature = "iree")]
+mod load;
+mod progress;
+mod random;
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arguments::{Arguments, Command};
+use clap::Parser as _;
+use error::Error;
+use tracewright::models::Architecture;
+use tracewright::models::config::ConfigError;
+
+/// Reads the configuration of a model: a Hugging Face directory, or its `config.json`. The keys given may be there
+/// although nothing reads them.
+pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
+
+/// The command line `tracewright` for the networks that `read` knows.
+pub fn main(read: ReadModel) -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(filter) = &arguments.log {
+        let filter = tracing_subscriber::EnvFilter::new(filter);
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
+    let interrupt = Interrupt::default();
+    interrupt.listen();
+    error::exit(run(arguments.command, read, &interrupt), &interrupt)
+}
+
+fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
+    match command {
+        #[cfg(feature = "iree")]
+        Command::Generate(arguments) => generate::run(arguments, read, interrupt),
+        #[cfg(not(feature = "iree"))]
+        Command::Generate(_) => Err(Error::WithoutIree { command: "generate" }),
+        #[cfg(feature = "iree")]
+        Command::Export(arguments) => export::run(arguments, read, interrupt),
+        #[cfg(not(feature = "iree"))]
+        Command::Export(_) => Err(Error::WithoutIree { command: "export" }),
+        Command::Bake(arguments) => bake::run(arguments, read, interrupt),
+        Command::Random(arguments) => random::run(arguments, read, interrupt),
+    }
+}
+
+/// The command line `trace-dump` for the networks that `read` knows.
+pub fn trace_dump(read: ReadModel) -> ExitCode {
+    error::exit(dump::run(&dump::Arguments::parse(), read), &Interrupt::default())
+}
+
+/// Set by Ctrl-C: whatever takes long looks at it.
+#[derive(Clone, Default)]
+struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// The first Ctrl-C asks to stop; the second ends the process at once.
+    fn listen(&self) {
+        let flag = self.0.clone();
+        let handler = ctrlc::set_handler(move || {
+            if flag.swap(true, Ordering::SeqCst) {
+                std::process::exit(130);
+            }
+        });
+        if let Err(error) = handler {
+            tracing::warn!("Ctrl-C is not handled: {error}");
+        }
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// For whoever asks whether to go on.
+    fn go_on(&self) -> ControlFlow<()> {
+        if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// For what stops by an error.
+    #[cfg(feature = "iree")]
+    fn check(&self) -> Result<(), Error> {
+        if self.is_set() { Err(Error::Interrupted) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tracewright::EntryPoint;
+    use tracewright::bake::Ignorable;
+    use tracewright::dsl::{TraceError, Traced};
+    use tracewright::models::ModelConfig;
+    use tracewright::ops::ElementType;
+
+    use super::*;
+
+    thread_local! {
+        static TRACED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// A model that knows how often it was recorded.
+    struct Counted(ModelConfig);
+
+    impl Architecture for Counted {
+        fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
+            TRACED.set(TRACED.get() + 1);
+            self.0.trace(element, entry_points)
+        }
+
+        fn max_context(&self) -> usize {
+            self.0.max_context()
+        }
+
+        fn vocabulary(&self) -> usize {
+            self.0.vocabulary()
+        }
+
+        fn ignorable(&self) -> Vec<Ignorable> {
+            self.0.ignorable()
+        }
+    }
+
+    fn read(model: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, ConfigError> {
+        Ok(Box::new(Counted(ModelConfig::read(model, allowed)?)))
+    }
+
+    /// How often a command records its model.
+    fn recorded(words: &[&str]) -> usize {
+        TRACED.set(0);
+        let arguments = Arguments::try_parse_from([&["tracewright"], words].concat()).unwrap();
+        run(arguments.command, read, &Interrupt::default()).unwrap();
+        TRACED.get()
+    }
+
+    #[test]
+    fn a_model_is_recorded_once_for_each_command() {
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let model = checkout.join("tests/fixtures/gemma3-a");
+        let folder = tempfile::tempdir().unwrap();
+        let [random, archive] = ["random", "model.irpa"].map(|name| folder.path().join(name));
+        let [model, random, archive] = [&model, &random, &archive].map(|path| path.to_str().unwrap());
+        let small = ["--context", "40", "--chunk", "8"];
+        assert_eq!(recorded(&[&["random", model, "-o", random][..], &small].concat()), 1);
+        assert_eq!(recorded(&[&["bake", random, "-o", archive][..], &small].concat()), 1);
+        #[cfg(feature = "iree")]
+        {
+            let folders = ["bin", "Scripts"].map(|folder| checkout.join(".tracewright/venv").join(folder));
+            let compiler = tracewright::runtime::Compiler::find(None, &folders).unwrap();
+            let [out, cache] = ["out", "cache"].map(|name| folder.path().join(name));
+            let compile =
+                ["--iree-compile", compiler.path.to_str().unwrap(), "--cache", cache.to_str().unwrap()];
+            let rest = [small, compile].concat();
+            assert_eq!(recorded(&[&["export", random, "-o", out.to_str().unwrap()][..], &rest].concat()), 1);
+            let generate = ["generate", random, "--tokens", "5,17", "-n", "2"];
+            assert_eq!(recorded(&[&generate[..], &rest].concat()), 1);
+        }
+    }
+}

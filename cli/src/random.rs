@@ -1,0 +1,25 @@
+//! `tracewright random`
+
+use tracewright::PlanError;
+use tracewright::random::write_random;
+
+use crate::arguments::RandomArguments;
+use crate::error::Error;
+use crate::{Interrupt, ReadModel, progress};
+
+pub fn run(arguments: RandomArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
+    let RandomArguments { config, out, seed, model } = arguments;
+    let plan = model.plan(read(&config, &model.allow_config_key)?, model.context)?;
+    let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
+    let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();
+    let bar = progress::bytes("random weights", total as u64);
+    let file = if config.is_dir() { config.join("config.json") } else { config };
+    let watch = |bytes| {
+        bar.inc(bytes as u64);
+        interrupt.go_on()
+    };
+    write_random(&file, &parameters, seed, &out, &watch)?;
+    bar.finish_and_clear();
+    eprintln!("wrote `{}`: {} parameters, {total} bytes", out.display(), parameters.len());
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! What errors share: the file that they are about, and the causes behind them.
+//!
+//! The message of an error never contains that of its source; [`WithCauses`] shows both, each once.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::iter::successors;
+use std::path::{Path, PathBuf};
+
+/// A file or folder, and what the operating system refuses to do with it.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} `{}`", .path.display())]
+pub struct FileError {
+    /// What was tried: `read`, `create`, `create a file in`.
+    pub action: &'static str,
+    /// On what.
+    pub path: PathBuf,
+    /// The answer.
+    pub source: io::Error,
+}
+
+/// Says of a failure which file it is about.
+pub trait WithPath<T> {
+    /// Adds what was tried, and on which path.
+    ///
+    /// # Errors
+    /// Where there was one.
+    fn with_path(self, action: &'static str, path: &Path) -> Result<T, FileError>;
+}
+
+impl<T> WithPath<T> for io::Result<T> {
+    fn with_path(self, action: &'static str, path: &Path) -> Result<T, FileError> {
+        self.map_err(|source| FileError { action, path: path.to_owned(), source })
+    }
+}
+
+/// Shows an error and, on lines of their own, the causes behind it.
+pub struct WithCauses<'a>(pub &'a (dyn Error + 'static));
+
+impl fmt::Display for WithCauses<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut said = self.0.to_string();
+        f.write_str(&said)?;
+        for cause in successors(self.0.source(), |&cause| cause.source()) {
+            // The alternate form is the one in which a template engine shows the line that failed.
+            let cause = format!("{cause:#}");
+            // Other people's errors often repeat their source.
+            if !said.contains(&cause) {
+                write!(f, "\n  because: {cause}")?;
+            }
+            said = cause;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_stands_behind_its_error_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("no configuration")]
+        struct Outer(#[from] FileError);
+
+        let refused: io::Result<()> = Err(io::Error::other("the disk is on fire"));
+        let error = Outer::from(refused.with_path("read", Path::new("a/config.json")).unwrap_err());
+        let shown =
+            "no configuration\n  because: cannot read `a/config.json`\n  because: the disk is on fire";
+        assert_eq!(WithCauses(&error).to_string(), shown);
+    }
+
+    #[test]
+    fn a_cause_that_the_message_repeats_stands_there_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("invalid header: {source}")]
+        struct Stranger {
+            source: io::Error,
+        }
+
+        let error = Stranger { source: io::Error::other("no bracket") };
+        assert_eq!(WithCauses(&error).to_string(), "invalid header: no bracket");
+    }
+
+    #[test]
+    fn what_succeeds_stays_as_it_is() {
+        assert_eq!(Ok(3).with_path("read", Path::new("a")).unwrap(), 3);
+    }
+}

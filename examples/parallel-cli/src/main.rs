@@ -1,0 +1,37 @@
+//! The network of `examples/parallel` with the command line that `tracewright` has: `generate`, `export`, `bake`,
+//! `random`.
+
+// A link to that example's `main.rs`.
+#[allow(dead_code, reason = "the program there is another one")]
+mod parallel;
+
+use parallel::{Config, Parallel};
+
+use std::process::ExitCode;
+
+use tracewright::dsl::{TraceError, Traced};
+use tracewright::models::Architecture;
+use tracewright::ops::ElementType;
+use tracewright::{Bf16, CausalLm, EntryPoint, F16, F32};
+
+impl Architecture for Config {
+    fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
+        match element {
+            ElementType::Bf16 => Parallel::<Bf16>::trace(self, entry_points),
+            ElementType::F16 => Parallel::<F16>::trace(self, entry_points),
+            _ => Parallel::<F32>::trace(self, entry_points),
+        }
+    }
+
+    fn max_context(&self) -> usize {
+        self.context
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+}
+
+fn main() -> ExitCode {
+    tracewright_cli::main(|model, _allowed_keys| Ok(Box::new(Config::read(model)?)))
+}

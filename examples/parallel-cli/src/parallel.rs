@@ -1,0 +1,1 @@
+../../parallel/src/main.rs

@@ -1,0 +1,67 @@
+//! From a recorded network to what is compiled and baked. Recording comes first and happens once: everything else is
+//! made of the trace.
+
+use std::path::Path;
+
+use bake::{BakeError, BakeOptions, Baked, Ignorable};
+use irpa::Checkpoint;
+use lower::{LowerError, Module};
+use simplify::{Report, simplify};
+use trace::Trace;
+
+/// A network in the form that is compiled, and what its checkpoint may hold.
+pub struct Lowered {
+    /// The text, the entry points and the parameters.
+    pub module: Module,
+    ignorable: Vec<Ignorable>,
+}
+
+impl Lowered {
+    /// Simplifies and lowers a trace. Its checkpoint may hold what the trace reads, and what is `ignorable`.
+    ///
+    /// # Errors
+    /// If the trace is not one that lowers.
+    pub fn new(
+        trace: &Trace,
+        options: &simplify::Options,
+        mut ignorable: Vec<Ignorable>,
+    ) -> Result<Self, LowerError> {
+        let module = lower::lower(&primitives(trace, options)?.0)?;
+        ignorable.extend(bake::unread(&trace.parameters()?, &module.parameters));
+        Ok(Self { module, ignorable })
+    }
+
+    /// Compares a checkpoint with what the module reads; `recorded` is the trace that was lowered, and says where the
+    /// network declares it.
+    ///
+    /// # Errors
+    /// Everything in which they differ.
+    pub fn check(&self, checkpoint: &Checkpoint, recorded: &Trace) -> Result<Baked, BakeError> {
+        let checked = bake::check(checkpoint, &self.module.parameters, &self.ignorable);
+        checked.map_err(|refused| refused.declared_in(recorded))
+    }
+
+    /// Writes the archive that the module reads.
+    ///
+    /// # Errors
+    /// See [`bake`](bake::bake).
+    pub fn bake(
+        &self,
+        checkpoint: &Checkpoint,
+        out: &Path,
+        options: BakeOptions<'_>,
+    ) -> Result<Baked, BakeError> {
+        bake::bake(checkpoint, &self.module.parameters, &self.ignorable, out, options)
+    }
+}
+
+/// The trace in primitives, simplified before and after its composites are expanded: some rules want to see a
+/// composite whole, others what it is made of.
+///
+/// # Errors
+/// If the trace was not verified.
+pub fn primitives(trace: &Trace, options: &simplify::Options) -> Result<(Trace, [Report; 2]), LowerError> {
+    let (trace, composites) = simplify(trace, options);
+    let (trace, primitives) = simplify(&lower::expand(&trace)?, options);
+    Ok((trace, [composites, primitives]))
+}
