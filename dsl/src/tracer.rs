@@ -226,10 +226,8 @@ impl Tracer {
         if !admitted {
             return None;
         }
-        open.function.outputs = outputs
-            .into_iter()
-            .map(|(name, role, raw)| Output { name, role, node: raw.id() })
-            .collect();
+        open.function.outputs =
+            outputs.into_iter().map(|(name, role, raw)| Output { name, role, node: raw.id() }).collect();
         Some(open.function)
     }
 
