@@ -1,5 +1,5 @@
-"""Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [NAME …] [bf16] [ops] [rope]`, where NAME is
-one of the random ones; all of them without arguments."""
+"""Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [NAME …] [embedding] [bf16] [ops]
+[rope]`, where NAME is one of the random ones; all of them without arguments."""
 
 import shutil
 import sys
@@ -149,8 +149,13 @@ def bf16_model():
 
 
 def main():
-    parts = sys.argv[1:] or ["random", "bf16", "ops", "rope", *SHIPPED]
+    parts = sys.argv[1:] or ["random", "embedding", "bf16", "ops", "rope", *SHIPPED]
     random_models({*RANDOM, *FAMILIES} if "random" in parts else parts)
+    if "embedding" in parts:
+        import embedding
+
+        for seed, name in enumerate(embedding.CASES, start=101):
+            embedding.write(name, FIXTURES / name, seed)
     if "bf16" in parts:
         bf16_model()
     if "ops" in parts:
