@@ -8,7 +8,7 @@ import numpy as np
 from transformers import AutoTokenizer
 
 import stories
-from golden import NEAR_TIE, digest, gap, greedy, load, write_golden
+from golden import NEAR_TIE, digest, greedy, load, write_golden
 
 COUNT, STEPS, FULL = 64, 48, 6
 OUTSIDE = [
@@ -69,8 +69,7 @@ def write(directory, fixtures):
         if len(heads) == COUNT:
             break
         ids = encode(tokenizer, entry)
-        logits, tokens = greedy(model, ids, STEPS)
-        distance = gap(logits, ids)
+        logits, tokens, distance = greedy(model, ids, STEPS)
         if distance < NEAR_TIE:
             print(f"{name}: left out, a near tie of {distance:.1e}: {entry}")
             continue

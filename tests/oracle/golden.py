@@ -1,6 +1,7 @@
 """What the scripts share: random checkpoints, the reference run, and the golden files of README.md."""
 
 import json
+import math
 import os
 import random
 
@@ -11,6 +12,8 @@ import numpy as np
 import torch
 import transformers
 from safetensors.numpy import save_file
+from safetensors.torch import load_file
+from safetensors.torch import save_file as save_tensors
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 transformers.utils.logging.disable_progress_bar()
@@ -28,8 +31,9 @@ PUBLISHED_BASE = {"sliding_attention": "rope_local_base_freq", "full_attention":
 def publish(keys):
     """Rewrites the keys of config.json as transformers 4 spelled them."""
     text = keys.get("text_config", keys)
-    rope = text.pop("rope_parameters")
-    for layer_type, base in PUBLISHED_BASE.items() if "full_attention" in rope else [(None, "rope_theta")]:
+    rope = text.pop("rope_parameters", {})
+    bases = PUBLISHED_BASE if "full_attention" in rope else {None: "rope_theta"} if rope else {}
+    for layer_type, base in bases.items():
         scaling = dict(rope[layer_type] if layer_type else rope)
         text[base] = scaling.pop("rope_theta")
         if "partial_rotary_factor" in scaling:
@@ -40,34 +44,41 @@ def publish(keys):
     keys["transformers_version"] = "4.45.0"
 
 
+# What the layers of a GPT-2 add begins small, and positions are no more than what is added once: its head being its embedding, it
+# would say the same few tokens for ever. An LFM2 multiplies three things that come of the same matrix, and every rounding with them.
+MORE = {"c_proj.weight": 4.0, "wpe.weight": 8.0, "conv.in_proj.weight": 3.0**-0.5}
+
+
 @torch.no_grad()
 def spread(model):
     """Weights so far apart that tokens differ."""
     for name, p in model.named_parameters():
         # Norms of queries and of keys make the scores together; at 3 both, attention would magnify every rounding.
-        factor = 3.0**0.5 if "q_norm" in name or "k_norm" in name else 3.0
+        factor = 3.0**0.5 if any(norm in name for norm in ("q_norm", "k_norm", "q_layernorm", "k_layernorm")) else 3.0
+        factor *= next((more for end, more in MORE.items() if name.endswith(end)), 1.0)
         if p.any() or not name.endswith("norm.weight"):
             p.mul_(factor)
         else:
             p.add_(factor - 1.0)  # A Gemma's norm multiplies by 1 + w, and w begins at 0.
-        if "norm" in name or "bias" in name:
+        if any(part in name for part in ("norm", "ln_", "bias")):
             p.add_(0.1 * torch.randn_like(p))
     return model
 
 
-def write_checkpoint(out, seed, model_type="llama", storage="f32", published=False, shard="1GB", drop=(), add=None, **config):
-    """A fresh model whose weights are spread so that its tokens differ, saved as an HF directory.
+def bare(tensors):
+    """The tensors of the first GPT-2 files: no prefix, and in each layer the triangle that masked its scores."""
+    tensors = {key.removeprefix("transformer."): tensor for key, tensor in tensors.items()}
+    positions = tensors["wpe.weight"]
+    triangle = torch.ones(1, 1, len(positions), len(positions), dtype=positions.dtype).tril()
+    layers = sorted({key.split(".")[1] for key in tensors if key.startswith("h.")})
+    for layer in layers:
+        tensors |= {f"h.{layer}.attn.bias": triangle.clone(), f"h.{layer}.attn.masked_bias": torch.tensor(-1e4, dtype=positions.dtype)}
+    return tensors
 
-    `published` rewrites config.json as transformers 4 spelled it; `drop` removes keys that have a derived default, `add`
-    adds some that the published files have.
-    """
-    torch.manual_seed(seed)
-    config.get("text_config", config).update(bos_token_id=1, eos_token_id=2, pad_token_id=None)
-    config = CONFIG_MAPPING[model_type](**config)
-    model = spread(AutoModelForCausalLM.from_config(config))
-    model.to(STORAGE[storage]).save_pretrained(out, max_shard_size=shard)
-    (out / "generation_config.json").unlink(missing_ok=True)
-    path = out / "config.json"
+
+def write_config(path, published=False, drop=(), add=None):
+    """Rewrites a config.json: `published` spells it as transformers 4 did, `drop` removes keys that have a derived default,
+    `add` adds some that the published files have."""
     keys = json.loads(path.read_text())
     text = keys.get("text_config", keys)
     for key in drop:
@@ -78,26 +89,48 @@ def write_checkpoint(out, seed, model_type="llama", storage="f32", published=Fal
     path.write_text(json.dumps(keys, indent=2, sort_keys=True) + "\n")
 
 
+def write_checkpoint(out, seed, model_type="llama", storage="f32", published=False, shard="1GB", drop=(), add=None, stacked=False, rewrite=None, **config):
+    """A fresh model whose weights are spread so that its tokens differ, saved as an HF directory.
+
+    `published`, `drop` and `add` are those of `write_config`; `stacked` saves experts as transformers holds them, all of a
+    layer in one tensor; `rewrite` makes other tensors of those saved.
+    """
+    torch.manual_seed(seed)
+    config.get("text_config", config).update(bos_token_id=1, eos_token_id=2, pad_token_id=None)
+    config = CONFIG_MAPPING[model_type](**config)
+    model = spread(AutoModelForCausalLM.from_config(config))
+    model.to(STORAGE[storage]).save_pretrained(out, max_shard_size=shard, save_original_format=not stacked)
+    (out / "generation_config.json").unlink(missing_ok=True)
+    if rewrite:
+        path = out / "model.safetensors"
+        save_tensors(rewrite(load_file(path)), path, metadata={"format": "pt"})
+    write_config(out / "config.json", published, drop, add)
+
+
 def load(directory, dtype=torch.float32):
-    return AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, attn_implementation="eager", experts_implementation="eager")
+    if hasattr(model.config, "output_router_logits"):
+        model.config.output_router_logits = True
+    return model.eval()
 
 
 @torch.no_grad()
 def greedy(model, prompt, steps):
-    """The logits at all positions fed, and the tokens chosen: one pass over the prompt, then cached decoding."""
-    output = model(input_ids=torch.tensor([prompt]), use_cache=True)
-    rows, tokens = [output.logits[0].float()], [int(output.logits[0, -1].argmax())]
+    """The logits at all positions fed, the tokens chosen, and the narrowest choice: one pass over the prompt, then cached decoding."""
+    fed, past, rows, tokens, leads = prompt, None, [], [], []
     while len(tokens) < steps:
-        output = model(input_ids=torch.tensor([tokens[-1:]]), past_key_values=output.past_key_values, use_cache=True)
+        output = model(input_ids=torch.tensor([fed]), past_key_values=past, use_cache=True)
         rows.append(output.logits[0].float())
         tokens.append(int(output.logits[0, -1].argmax()))
-    return torch.cat(rows).numpy(), tokens
+        leads += [lead(rows[-1][-1:], 1), *(lead(r.float().softmax(-1), model.config.num_experts_per_tok) for r in output.get("router_logits") or ())]
+        fed, past = tokens[-1:], output.past_key_values
+    return torch.cat(rows).numpy(), tokens, min(leads)
 
 
-def gap(logits, prompt):
-    """The smallest distance between the first and the second logit over the rows that chose a token."""
-    top = np.sort(logits[len(prompt) - 1 :], axis=1)
-    return float((top[:, -1] - top[:, -2]).min())
+def lead(rows, count):
+    """By how much the last of `count` that are chosen in each row leads the first that is not: the smallest."""
+    top = rows.topk(min(count + 1, rows.shape[1])).values
+    return float((top[:, count - 1] - top[:, count]).min()) if top.shape[1] > count else math.inf
 
 
 def digest(logits):
@@ -129,8 +162,7 @@ def write_case(out, seed, chunk, context, lengths, steps=8, bf16=False, **checkp
         distance = 0.0
         while distance < NEAR_TIE:
             prompt = [rng.randrange(vocabulary) for _ in range(length)]
-            logits, tokens = greedy(model, prompt, min(steps, context - length + 1))
-            distance = gap(logits, prompt)
+            logits, tokens, distance = greedy(model, prompt, min(steps, context - length + 1))
         entry = {"logits": logits}
         if half:
             entry["bf16_max_error"] = np.abs(greedy(half, prompt, 1)[0] - logits).max(1)

@@ -1,12 +1,12 @@
-"""Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [NAME …] [bf16] [ops] [rope]`, where NAME is
-one of the random ones; all of them without arguments."""
+"""Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [NAME …] [embedding] [bf16] [ops]
+[rope]`, where NAME is one of the random ones; all of them without arguments."""
 
 import shutil
 import sys
 import time
 from pathlib import Path
 
-from golden import write_case
+from golden import bare, write_case
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -29,7 +29,7 @@ RANDOM = {
 }
 
 
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL, CONV = "sliding_attention", "full_attention", "conv"
 # Layers of a few kB, so that there can be enough of them for a pattern. Where a family has no head size, it is 10.
 SMALL = dict(
     vocab_size=131, hidden_size=60, num_attention_heads=6, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=77, max_position_embeddings=64, storage="bf16",
@@ -48,6 +48,11 @@ def default_rope(theta, **keys):
     return {"rope_type": "default", "rope_theta": theta, **keys}
 
 
+GPT2 = dict(model_type="gpt2", vocab_size=131, n_embd=42, n_head=3, n_layer=3, n_positions=64, storage="bf16")
+# Keys that came after the first files.
+GPT2_LATER = ("n_inner", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention", "tie_word_embeddings", "use_cache", "pad_token_id")
+MIXTRAL = SMALL | dict(model_type="mixtral", intermediate_size=37)
+LFM2 = SMALL | dict(model_type="lfm2", hidden_size=42, num_attention_heads=3, num_key_value_heads=1, num_hidden_layers=4, intermediate_size=118, block_multiple_of=7, first=(1, 2))
 FAMILIES = {
     # Five sliding layers to one that sees all, which `layer_types` puts elsewhere than the pattern would.
     "gemma3-a": GEMMA3 | dict(layer_types=[SLIDING] * 3 + [FULL] + [SLIDING] * 2, rope_parameters=bases(100.0, 50000.0)),
@@ -101,6 +106,20 @@ FAMILIES = {
     ),
     # Up to the longest sequence of training the base stays as it is.
     "llama-dynamic": SMALL | dict(head_dim=14, num_hidden_layers=1, rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}, published=True),
+    # As the first files have it: no prefix, triangles beside the parameters, few keys. The longest prompt fills its table of positions.
+    "gpt2": GPT2 | dict(n_positions=CONTEXT, published=True, rewrite=bare, drop=GPT2_LATER, add={"n_ctx": CONTEXT}),
+    "gpt2-inner": GPT2 | dict(n_head=2, n_inner=77, scale_attn_by_inverse_layer_idx=True, reorder_and_upcast_attn=True, storage="f16"),
+    "gpt2-untied": GPT2 | dict(n_embd=45, n_head=5, n_layer=2, n_inner=53, scale_attn_weights=False, tie_word_embeddings=False, activation_function="gelu_pytorch_tanh"),
+    # In shards, so that the experts of a layer are in several files.
+    "mixtral": MIXTRAL | dict(num_local_experts=5, published=True, drop=("head_dim",), shard="60KB"),
+    "mixtral-sliding": MIXTRAL | dict(num_local_experts=4, head_dim=14, num_key_value_heads=3, sliding_window=6, tie_word_embeddings=True, storage="f16"),
+    "mixtral-stacked": MIXTRAL | dict(num_local_experts=6, num_experts_per_tok=3, hidden_size=45, num_attention_heads=5, num_key_value_heads=1, head_dim=16, stacked=True),
+    "lfm2": LFM2 | dict(full_attn_idxs=[2], published=True, drop=("layer_types", "intermediate_size"), add={"block_ff_dim": 118, "block_dim": 42, "conv_dim": 42, "num_heads": 3, "use_pos_enc": True}),
+    "lfm2-bias": LFM2 | dict(
+        conv_bias=True, conv_L_cache=4, layer_types=[FULL, CONV, CONV, FULL], num_attention_heads=6, num_key_value_heads=2, head_dim=10, intermediate_size=67,
+        block_auto_adjust_ff_dim=False, tie_word_embeddings=False, storage="f16",
+    ),
+    "lfm2-wide": LFM2 | dict(conv_L_cache=2, layer_types=[CONV, FULL, CONV], num_hidden_layers=3, intermediate_size=70, block_ffn_dim_multiplier=1.3, rope_parameters=default_rope(500.0)),
 }
 # Decoded far enough to leave several windows behind.
 STEPS = 20
@@ -115,7 +134,8 @@ def random_models(names):
             continue
         start, out = time.time(), FIXTURES / name
         shutil.rmtree(out, ignore_errors=True)
-        prompts = write_case(out, seed, CHUNK, CONTEXT, lengths, **config)
+        # Where a state begins with nothing, prompts that are shorter than it come first.
+        prompts = write_case(out, seed, CHUNK, CONTEXT, [*config.pop("first", ()), *lengths], **config)
         size = sum(f.stat().st_size for f in out.iterdir())
         distinct = [len(set(p["tokens"])) for p in prompts]
         print(f"{name}: smallest gap {min(p['min_gap'] for p in prompts):.2e}, distinct tokens {distinct}, {size / 1e3:.0f} kB, {time.time() - start:.1f} s", flush=True)
@@ -129,8 +149,13 @@ def bf16_model():
 
 
 def main():
-    parts = sys.argv[1:] or ["random", "bf16", "ops", "rope", *SHIPPED]
+    parts = sys.argv[1:] or ["random", "embedding", "bf16", "ops", "rope", *SHIPPED]
     random_models({*RANDOM, *FAMILIES} if "random" in parts else parts)
+    if "embedding" in parts:
+        import embedding
+
+        for seed, name in enumerate(embedding.CASES, start=101):
+            embedding.write(name, FIXTURES / name, seed)
     if "bf16" in parts:
         bf16_model()
     if "ops" in parts:

@@ -7,9 +7,9 @@ import shutil
 import time
 from pathlib import Path
 
-from golden import write_case
+from golden import bare, write_case
 
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL, CONV = "sliding_attention", "full_attention", "conv"
 
 
 def rope(rng):
@@ -130,7 +130,46 @@ def phi3(rng):
     return context, config | dict(original_max_position_embeddings=rng.choice([2, 64]), sliding_window=rng.choice([None, window(rng)]), rope_parameters=embedding)
 
 
-FAMILIES = {f.__name__: f for f in (llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3)}
+def gpt2(rng):
+    """The table of positions is as long as the context, or longer; keys as the first files had them, or as they are saved."""
+    context, _, config = common(rng, "gpt2", head_dim=False)
+    kept = ("model_type", "vocab_size", "hidden_size", "num_attention_heads", "num_hidden_layers", "tie_word_embeddings", "published")
+    return context, {key: config[key] for key in kept} | dict(
+        max_position_embeddings=rng.choice([context, 64]), n_inner=rng.choice([None, rng.randrange(33, 130)]), layer_norm_epsilon=rng.choice([1e-5, 1e-6]),
+        activation_function=rng.choice(["gelu_new", "gelu_new", "gelu_pytorch_tanh"]), scale_attn_weights=rng.random() < 0.8,
+        scale_attn_by_inverse_layer_idx=rng.random() < 0.3, reorder_and_upcast_attn=rng.random() < 0.2, rewrite=bare if rng.random() < 0.4 else None,
+    )
+
+
+def mixtral(rng):
+    """Without the features of a head, which are the share then, transformers can make no embedding but the plain one."""
+    context, _, config = common(rng, "mixtral", head_dim=rng.random() < 0.7)
+    if "head_dim" not in config:
+        config |= dict(rope_parameters={"rope_type": "default", "rope_theta": 777.0}, drop=("head_dim",))
+    experts = rng.randrange(2, 8)
+    return context, config | dict(
+        intermediate_size=rng.randrange(17, 50), num_local_experts=experts, num_experts_per_tok=rng.choice([2, 2, 2, rng.randrange(1, experts + 1)]),
+        sliding_window=rng.choice([None, None, window(rng)]), stacked=rng.random() < 0.3,
+    )
+
+
+def lfm2(rng):
+    """One layer at least has attention: without, transformers has no length of a sequence. A head's features, where given, need not be the share."""
+    context, _, config = common(rng, "lfm2", head_dim=rng.random() < 0.3)
+    config["norm_eps"] = config.pop("rms_norm_eps")
+    layers = config["num_hidden_layers"] = rng.randrange(2, 6)
+    attention = sorted(rng.sample(range(layers), rng.randrange(1, layers)))
+    config |= dict(
+        conv_bias=rng.random() < 0.4, conv_L_cache=rng.choice([2, 3, 3, 3, 4, 6]), block_auto_adjust_ff_dim=rng.random() < 0.8,
+        block_ffn_dim_multiplier=rng.choice([1.0, 1.0, 1.3]), block_multiple_of=rng.choice([1, 5, 8, 32]), first=(1, 2),
+    )
+    if config["published"]:
+        other = {"block_ff_dim": config["intermediate_size"], "tie_embedding": config["tie_word_embeddings"]}
+        return context, config | dict(full_attn_idxs=attention, drop=("layer_types", "intermediate_size", "tie_word_embeddings"), add=other)
+    return context, config | dict(layer_types=[FULL if i in attention else CONV for i in range(layers)])
+
+
+FAMILIES = {f.__name__: f for f in (llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2)}
 
 
 def main():
@@ -148,7 +187,7 @@ def main():
         shutil.rmtree(arguments.out / name, ignore_errors=True)
         context, config = FAMILIES[family](rng)
         chunk = rng.randrange(4, min(13, context // 2))
-        lengths = [chunk - 1, chunk, chunk + 1, 2 * chunk, context - 1]
+        lengths = [*config.pop("first", ()), chunk - 1, chunk, chunk + 1, 2 * chunk, context - 1]
         if arguments.bf16:
             chunk, context, lengths = 64, 256, [200]
             config |= dict(max_position_embeddings=context, storage="bf16")
@@ -159,7 +198,7 @@ def main():
         )
         names.append(name)
         gap = min(p["min_gap"] for p in prompts)
-        kept = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers", "sliding_window", "storage")
+        kept = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers", "sliding_window", "num_local_experts", "storage")
         print(f"{name}: c {chunk} N {context} smallest gap {gap:.1e}", *(f"{k.removeprefix('num_')} {config[k]}" for k in kept if k in config), flush=True)
     (arguments.out / "index.json").write_text(json.dumps({"seed": arguments.seed, "cases": names}) + "\n")
     print(f"{len(names)} cases in {time.time() - start:.1f} s")

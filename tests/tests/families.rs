@@ -12,7 +12,7 @@ fn judge(fixture: &str) {
     let golden = Golden::fixture(fixture).unwrap();
     let (c, n) = (golden.chunk, golden.context);
     let lengths: Vec<usize> = golden.prompts.iter().map(|p| p.prompt_tokens.len()).collect();
-    assert_eq!(lengths, [c - 1, c, c + 1, 2 * c, n - 1, n], "{fixture}");
+    assert!(lengths.ends_with(&[c - 1, c, c + 1, 2 * c, n - 1, n]), "{fixture}: {lengths:?}");
     let distinct = golden.prompts.iter().map(|p| p.tokens.iter().collect::<BTreeSet<_>>().len()).max();
     assert!(distinct >= Some(10), "{fixture}: a loop judges nothing");
 

@@ -60,7 +60,8 @@ pub struct Parity {
     /// Number of configurations.
     #[arg(long, default_value_t = 50)]
     cases: u32,
-    /// Of one family: llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3; or of each in turn.
+    /// Of one family: llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2; or of
+    /// each in turn.
     #[arg(long, default_value = "all")]
     family: String,
     /// Compare bf16 weights over 200 positions instead of f32.

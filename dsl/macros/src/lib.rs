@@ -26,8 +26,8 @@ use proc_macro::TokenStream;
 ///         layers: [Layer; L],
 ///         head: Linear[D -> V](bias if head_bias) = tied(embed) if tie_word_embeddings,
 ///
-///         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> f32[B, V] { … }
-///         fn score(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> f32[B, S, V] { … }
+///         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] { … }
+///         fn logits(x: T[.., D]) -> f32[.., V] { self.head(x).to() }
 ///     }
 ///
 ///     Layer {
