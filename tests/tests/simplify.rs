@@ -38,13 +38,8 @@ fn toys() -> Vec<(String, PathBuf)> {
 }
 
 /// A toy with a context and a chunk that the evaluator bears.
-<<<<<<< HEAD
-fn plan(model: &std::path::Path, element: ElementType) -> Plan {
-    let config = Box::new(ModelConfig::read(model, &[]).unwrap());
-=======
 fn plan(model: &Path, element: ElementType) -> Plan {
-    let config = ModelConfig::read(model, &[]).unwrap();
->>>>>>> oracle
+    let config = Box::new(ModelConfig::read(model, &[]).unwrap());
     Plan::new(config, Some(element), Some(12), Some(5)).unwrap()
 }
 
@@ -126,13 +121,8 @@ fn full_size_networks_simplify_as_toys_do() {
         let folder = tempfile::tempdir().unwrap();
         let toy = folder.path().join("config.json");
         fs::write(&toy, config.to_string()).unwrap();
-<<<<<<< HEAD
-        let shape = |path: &std::path::Path| {
-            let config = Box::new(ModelConfig::read(path, &[]).unwrap());
-=======
         let shape = |path: &Path| {
-            let config = ModelConfig::read(path, &[]).unwrap();
->>>>>>> oracle
+            let config = Box::new(ModelConfig::read(path, &[]).unwrap());
             let plan = Plan::new(config, Some(ElementType::Bf16), Some(512), Some(128)).unwrap();
             let (simplified, _) = primitives(&plan.trace().unwrap().trace, &Options::default()).unwrap();
             let functions = simplified.functions.iter().map(|function| {
