@@ -9,7 +9,7 @@ use errors::{FileError, WithPath as _};
 use irpa::Archive;
 use lower::Module;
 use ops::{Attribute, Reader, TensorType};
-use runtime::{CompileOptions, Compiler, Program, Runtime, Target};
+use runtime::{CompileOptions, Compiler, Program, Runtime};
 use serde::{Deserialize, Serialize};
 use trace::{Argument, Role, Signature};
 
@@ -176,14 +176,14 @@ impl Manifest {
         Ok(Self {
             tracewright: env!("CARGO_PKG_VERSION").into(),
             iree_compiler: compiler.version()?,
-            architecture: architecture(&options.target),
+            architecture: options.target.architecture().into(),
             target_triple: options.target.triple.clone(),
-            target_cpu: options.target.cpu.clone(),
+            target_cpu: options.target.processor.clone(),
             cpu_features: compiler.cpu_features(&options.target)?,
             dtype: plan.element.to_string(),
             context: plan.context,
             chunk: plan.chunk,
-            simplify: plan.simplify.rules.to_string(),
+            simplify: plan.rules.to_string(),
             module_blake3: blake3::hash(vmfb).to_string(),
             entry_points: module.signatures.iter().map(entry).collect(),
             parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),
@@ -245,15 +245,6 @@ impl Manifest {
             true => Ok(()),
             false => Err(ExportError::Cpu { cpu: self.target_cpu.clone(), missing }),
         }
-    }
-}
-
-/// The architecture in Rust's name, which differs from LLVM's for one.
-fn architecture(target: &Target) -> String {
-    match target.triple.as_deref().and_then(|triple| triple.split('-').next()) {
-        Some("arm64") => "aarch64".into(),
-        Some(name) => name.into(),
-        None => std::env::consts::ARCH.into(),
     }
 }
 

@@ -21,6 +21,7 @@ pub use ops;
 #[cfg(feature = "iree")]
 pub use runtime;
 pub use simplify;
+pub use targets;
 pub use trace;
 
 pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, TraceArg, model};

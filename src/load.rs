@@ -13,7 +13,9 @@ use irpa::{Archive, Checkpoint, Storage};
 use lower::{LowerError, Module};
 use ops::{ElementType, TensorType};
 use runtime::{Cache, CompileError, CompileOptions, Compiled, Compiler, Device, Entry, Parameters};
-use runtime::{Program, Runtime, Target};
+use runtime::{Program, Runtime};
+use simplify::Rules;
+use targets::Target;
 use trace::Parameter;
 
 use crate::Lowered;
@@ -24,8 +26,10 @@ pub struct LoadOptions<'a> {
     pub compiler: &'a Compiler,
     /// The folder for what can be made again, by content: compiled modules and archives.
     pub cache: &'a Path,
-    /// How the trace is simplified; by exact rules unless changed.
-    pub simplify: simplify::Options,
+    /// What it is built for; this machine unless changed.
+    pub target: Target,
+    /// The rules that simplify the trace; exact ones unless changed.
+    pub rules: Rules,
     /// Where the network runs; on all threads of this machine unless changed.
     pub device: Device,
     /// Tensors that the checkpoint may have beside the parameters; none unless changed.
@@ -37,11 +41,11 @@ pub struct LoadOptions<'a> {
 impl<'a> LoadOptions<'a> {
     /// These, and for the rest the usual choices.
     pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
-        let simplify = simplify::Options::default();
         Self {
             compiler,
             cache,
-            simplify,
+            target: Target::host(),
+            rules: Rules::default(),
             device: Device::LocalTask { workers: 0 },
             ignorable: Vec::new(),
             watch: None,
@@ -128,16 +132,15 @@ pub enum LoadError {
 /// Everything in which the checkpoint differs from what the trace asks for, before anything slow begins; or the
 /// first stage that fails.
 pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Loaded, LoadError> {
-    let LoadOptions { compiler, cache, simplify, device, ignorable, watch } = options;
+    let LoadOptions { compiler, cache, target, rules, device, ignorable, watch } = options;
     let mut silent = |_| ControlFlow::Continue(());
     let watch: WatchSteps<'_> = watch.unwrap_or(&mut silent);
-    let lowered = Lowered::new(&traced.trace, &simplify, ignorable)?;
+    let lowered = Lowered::new(&traced.trace, rules, &target, ignorable)?;
     lowered.check(checkpoint, &traced.trace)?;
     let (archive, baked) = archive(checkpoint, &lowered, cache, watch)?;
     let module = lowered.module;
     tell(watch, Step::Compile)?;
-    let compiled =
-        compile(&module, compiler, &compile_options(&module, compiler, Target::default())?, cache)?;
+    let compiled = compile(&module, compiler, &compile_options(&module, compiler, &target)?, cache)?;
     tell(watch, Step::Load)?;
     let start = Instant::now();
     let runtime = Runtime::new(device)?;
@@ -160,16 +163,12 @@ fn tell(watch: WatchSteps<'_>, step: Step) -> Result<(), LoadError> {
 pub fn compile_options(
     module: &Module,
     compiler: &Compiler,
-    target: Target,
+    target: &Target,
 ) -> Result<CompileOptions, CompileError> {
     // Most of the time goes into products with the largest weights.
     let largest = module.parameters.iter().max_by_key(|p| p.ty.count());
     let element = largest.map_or(ElementType::F32, |p| p.ty.element);
-    let features = match target == Target::default() {
-        true => runtime::host_cpu_features(),
-        false => compiler.cpu_features(&target)?,
-    };
-    Ok(CompileOptions::for_products(target, element, &features))
+    compiler.options(target, element)
 }
 
 /// Compiles a module, or takes it from the cache.

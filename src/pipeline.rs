@@ -6,7 +6,8 @@ use std::path::Path;
 use bake::{BakeError, BakeOptions, Baked, Ignorable};
 use irpa::Checkpoint;
 use lower::{LowerError, Module};
-use simplify::{Report, simplify};
+use simplify::{Options, Report, Rules, simplify};
+use targets::Target;
 use trace::Trace;
 
 /// A network in the form that is compiled, and what its checkpoint may hold.
@@ -17,16 +18,18 @@ pub struct Lowered {
 }
 
 impl Lowered {
-    /// Simplifies and lowers a trace. Its checkpoint may hold what the trace reads, and what is `ignorable`.
+    /// Simplifies and lowers a trace for a target. Its checkpoint may hold what the trace reads, and what is `ignorable`.
     ///
     /// # Errors
     /// If the trace is not one that lowers.
     pub fn new(
         trace: &Trace,
-        options: &simplify::Options,
+        rules: Rules,
+        target: &Target,
         mut ignorable: Vec<Ignorable>,
     ) -> Result<Self, LowerError> {
-        let module = lower::lower(&primitives(trace, options)?.0)?;
+        let simplified = primitives(trace, &Options::new(rules, target))?.0;
+        let module = lower::lower(&simplified, target)?;
         ignorable.extend(bake::unread(&trace.parameters()?, &module.parameters));
         Ok(Self { module, ignorable })
     }
@@ -60,7 +63,7 @@ impl Lowered {
 ///
 /// # Errors
 /// If the trace was not verified.
-pub fn primitives(trace: &Trace, options: &simplify::Options) -> Result<(Trace, [Report; 2]), LowerError> {
+pub fn primitives(trace: &Trace, options: &Options) -> Result<(Trace, [Report; 2]), LowerError> {
     let (trace, composites) = simplify(trace, options);
     let (trace, primitives) = simplify(&lower::expand(&trace)?, options);
     Ok((trace, [composites, primitives]))

@@ -4,6 +4,8 @@ use dsl::{EntryPoint, TraceError, Traced};
 use lower::LowerError;
 use models::Architecture;
 use ops::ElementType;
+use simplify::{Options, Rules};
+use targets::Target;
 use trace::{ParameterConflict, Trace};
 
 use crate::Lowered;
@@ -20,8 +22,10 @@ pub struct Plan {
     pub chunk: usize,
     /// Sequences at once; 1 unless changed.
     pub batch: usize,
-    /// How the trace is simplified; by exact rules unless changed.
-    pub simplify: simplify::Options,
+    /// What it is built for; this machine unless changed.
+    pub target: Target,
+    /// The rules that simplify the trace; exact ones unless changed.
+    pub rules: Rules,
 }
 
 /// Why a plan cannot be carried out.
@@ -85,7 +89,8 @@ impl Plan {
         if !matches!(element, ElementType::F32 | ElementType::F16 | ElementType::Bf16) {
             return Err(PlanError::Element(element));
         }
-        Ok(Self { model, element, context, chunk, batch: 1, simplify: simplify::Options::default() })
+        let (target, rules) = (Target::host(), Rules::default());
+        Ok(Self { model, element, context, chunk, batch: 1, target, rules })
     }
 
     /// The context that `tokens` tokens need: a power of two, so that few different modules are compiled, and
@@ -99,10 +104,9 @@ impl Plan {
         EntryPoint::all(self.batch, self.chunk, self.context)
     }
 
-    /// The same plan, simplified by these rules.
-    pub fn simplified_by(mut self, rules: simplify::Rules) -> Self {
-        self.simplify.rules = rules;
-        self
+    /// How the trace is simplified.
+    pub fn simplification(&self) -> Options {
+        Options::new(self.rules, &self.target)
     }
 
     /// The trace of all entry points, as it is recorded.
@@ -118,6 +122,6 @@ impl Plan {
     /// # Errors
     /// If the trace is not one that lowers.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, PlanError> {
-        Ok(Lowered::new(trace, &self.simplify, self.model.ignorable())?)
+        Ok(Lowered::new(trace, self.rules, &self.target, self.model.ignorable())?)
     }
 }

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use tracewright::models::Architecture;
 use tracewright::ops::ElementType;
 use tracewright::simplify::Rules;
+use tracewright::targets::Target;
 use tracewright::{Plan, PlanError};
 
 /// Declare a language model in Rust, lower it to StableHLO, run it through IREE.
@@ -103,7 +104,7 @@ pub struct ExportArguments {
     /// What to compile for: `host`, a processor LLVM knows, or PLATFORM:PROCESSOR[:FEATURES], as
     /// `aarch64-linux-gnu:generic:+neon`
     #[arg(long, default_value = "host")]
-    pub target: String,
+    pub target: Target,
     /// One JSON object on stdout instead of a summary on stderr
     #[arg(long)]
     pub json: bool,
@@ -167,7 +168,7 @@ impl ModelArguments {
     /// The plan for a model and a context.
     pub fn plan(&self, model: Box<dyn Architecture>, context: Option<usize>) -> Result<Plan, PlanError> {
         let plan = Plan::new(model, self.dtype, context, self.chunk)?;
-        Ok(plan.simplified_by(self.simplify.unwrap_or_default()))
+        Ok(Plan { rules: self.simplify.unwrap_or_default(), ..plan })
     }
 }
 

@@ -104,18 +104,18 @@ fn dump(arguments: &Arguments, read: ReadModel, model: &Path) -> Result<String, 
     if arguments.inline {
         trace = trace.inlined();
     }
-    let options = &plan.simplify;
-    let (simplified, composites) = simplify::simplify(&trace, options);
+    let options = plan.simplification();
+    let (simplified, composites) = simplify::simplify(&trace, &options);
     if let Some((function, node)) = &arguments.explain {
         let before = match arguments.stage {
             Stage::Expanded => &lower::expand(&simplified)?,
             _ => &trace,
         };
-        return Ok(simplify::explain(before, options, function, *node)?.to_string());
+        return Ok(simplify::explain(before, &options, function, *node)?.to_string());
     }
-    let (expanded, primitives) = simplify::simplify(&lower::expand(&simplified)?, options);
+    let (expanded, primitives) = simplify::simplify(&lower::expand(&simplified)?, &options);
     if arguments.emit == Emit::Mlir {
-        let module = lower::lower(&expanded)?;
+        let module = lower::lower(&expanded, &plan.target)?;
         return Ok(if arguments.no_locs { module.text_without_locs } else { module.text });
     }
     let shown = match arguments.stage {
@@ -127,9 +127,10 @@ fn dump(arguments: &Arguments, read: ReadModel, model: &Path) -> Result<String, 
         return Ok(shown.to_string());
     }
     // What stage `traced` shows is not simplified at all.
-    let unsimplified = lower::lower(&lower::expand(&trace)?)?.histogram();
+    let unsimplified = lower::lower(&lower::expand(&trace)?, &plan.target)?.histogram();
     let traced = arguments.stage == Stage::Traced;
-    let histogram = if traced { unsimplified.clone() } else { lower::lower(&expanded)?.histogram() };
+    let histogram =
+        if traced { unsimplified.clone() } else { lower::lower(&expanded, &plan.target)?.histogram() };
     let counts = [&trace, shown].map(Trace::counts);
     let [before, after] = counts;
     let (before, after) = (before.map_err(PlanError::from)?, after.map_err(PlanError::from)?);

@@ -5,11 +5,11 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
+use tracewright::Plan;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{Manifest, names, write};
 use tracewright::irpa::Checkpoint;
 use tracewright::load::compile_options;
-use tracewright::runtime::Target;
 
 use crate::arguments::ExportArguments;
 use crate::error::Error;
@@ -19,6 +19,7 @@ pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -
     let model = &arguments.model_arguments;
     let checkpoint = Checkpoint::open(&arguments.model)?;
     let plan = model.plan(read(&arguments.model, &model.allow_config_key)?, model.context)?;
+    let plan = Plan { target: arguments.target, ..plan };
     let checkpoint = checkpoint.renamed(plan.model.prefixes());
     let recorded = plan.trace()?.trace;
     let lowered = plan.lower(&recorded)?;
@@ -26,7 +27,7 @@ pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -
     // What is wrong with a checkpoint is known before anything slow begins.
     lowered.check(&checkpoint, &recorded)?;
     let compiler = build::compiler(&arguments.compile, interrupt)?;
-    let options = compile_options(module, &compiler, target(&arguments.target))?;
+    let options = compile_options(module, &compiler, &plan.target)?;
     let cache = build::cache_folder(&arguments.compile)?;
     let compiled = build::compile(module, &compiler, &options, &cache)?;
     let manifest = Manifest::new(&plan, module, &compiled.vmfb, &compiler, &options)?;
@@ -74,14 +75,4 @@ fn into_folder<T>(out: &Path, fill: impl FnOnce(&Path) -> Result<T, Error>) -> R
         let _ = fs::remove_dir_all(out);
     }
     filled
-}
-
-/// `host`, `PROCESSOR`, or `PLATFORM:PROCESSOR[:FEATURES]`.
-fn target(text: &str) -> Target {
-    let mut parts = text.splitn(3, ':').map(str::to_owned);
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(triple), Some(cpu), cpu_features) => Target { triple: Some(triple), cpu, cpu_features },
-        (Some(cpu), ..) => Target { cpu, ..Target::default() },
-        (None, ..) => Target::default(),
-    }
 }

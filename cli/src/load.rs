@@ -81,7 +81,8 @@ impl Source {
         let mut progress = progress::Steps::new(interrupt);
         let options = LoadOptions {
             device,
-            simplify: plan.simplify,
+            target: plan.target,
+            rules: plan.rules,
             ignorable: plan.model.ignorable(),
             watch: Some(&mut |step| progress.watch(step)),
             ..LoadOptions::new(&compiler, &cache)

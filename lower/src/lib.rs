@@ -1,18 +1,21 @@
-//! Converters (composite to primitives) and the module text that iree-compile accepts.
+//! Converters (composite to primitives), legalizations and the module text.
 //!
 //! [`expand`] replaces every composite op by primitives: its result is still a [`trace::Trace`], which can be
-//! dumped, evaluated and compared. [`lower`] writes it as StableHLO.
+//! dumped, evaluated and compared. [`lower`] writes it as StableHLO; what a target's compiler gets wrong, it says
+//! otherwise before ([`legalize`]).
 
 mod erf;
 mod expand;
+pub mod legalize;
 mod linear;
 mod module;
+mod rewrite;
 mod rms_norm;
 mod rope;
 mod sdpa;
 
 pub use expand::expand;
-pub use module::{Module, lower};
+pub use module::{Module, lower, write};
 
 /// Why a trace cannot be lowered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -1,13 +1,14 @@
-//! The module text: StableHLO, with a location on every op and every weight as an IREE parameter.
+//! The module text: StableHLO, with a location on every op; weights and large constants as the dialect has them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-use ops::ops::ReduceKind;
 use ops::{Literal, Operand, Spelling, Statements, TensorType};
+use targets::{Dialect, Target};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
 
 use crate::LowerError;
+use crate::legalize::{Legalization, legalize};
 
 /// Constants above this size are globals, written once for all functions.
 const INLINE_BYTES: usize = 1024;
@@ -40,15 +41,24 @@ impl Module {
     }
 }
 
-/// Writes a trace of primitives as a StableHLO module. A function that is no entry point becomes a private one,
-/// which takes its weights as arguments.
+/// Writes a trace of primitives as a StableHLO module that the target's compiler gets right.
 ///
 /// # Errors
 /// If a composite is left, or one parameter has two types.
-pub fn lower(trace: &Trace) -> Result<Module, LowerError> {
+pub fn lower(trace: &Trace, target: &Target) -> Result<Module, LowerError> {
+    let legal = legalize(trace, &Legalization::needed(target.backend))?;
+    write(&legal, target.backend.dialect())
+}
+
+/// Writes a trace of primitives as it is. A function that is no entry point becomes a private one, which takes its
+/// weights as arguments.
+///
+/// # Errors
+/// If a composite is left, or one parameter has two types.
+pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
     let Reads { functions: reads, entries } = trace.reads()?;
     let parameters: Vec<Parameter> = entries.into_values().map(|read| read.parameter).collect();
-    let mut writer = Writer { trace, reads, constants: HashMap::new(), globals: Vec::new() };
+    let mut writer = Writer { trace, dialect, reads, constants: HashMap::new(), globals: Vec::new() };
     let mut bodies = Vec::new();
     for (index, function) in trace.functions.iter().enumerate() {
         let entry = trace.entries.iter().any(|id| id.0 as usize == index);
@@ -56,7 +66,8 @@ pub fn lower(trace: &Trace) -> Result<Module, LowerError> {
     }
     let signatures = trace.entries.iter().map(|&id| trace.function(id).signature()).collect();
     let mut text = String::from("module @tracewright {\n");
-    for Parameter { key, ty, .. } in &parameters {
+    let named = if dialect == Dialect::IreeGlobals { &parameters[..] } else { &[] };
+    for Parameter { key, ty, .. } in named {
         let _ = writeln!(
             text,
             "  util.global private @\"{key}\" = #flow.parameter.named<\"model\"::\"{key}\"> : {}",
@@ -77,7 +88,8 @@ pub fn lower(trace: &Trace) -> Result<Module, LowerError> {
 
 struct Writer<'a> {
     trace: &'a Trace,
-    /// Of each function: the weights that it takes, unless it is an entry point.
+    dialect: Dialect,
+    /// Of each function: the weights that it takes, unless it is an entry point that loads them.
     reads: Vec<BTreeMap<String, Read>>,
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
@@ -122,7 +134,15 @@ impl Statements for Fresh<'_> {
 }
 
 impl Writer<'_> {
+    /// Whether a constant is written once for all functions. Splats are cheap and fold, whatever their size.
+    fn is_global(&self, literal: &Literal) -> bool {
+        self.dialect == Dialect::IreeGlobals
+            && literal.as_splat().is_none()
+            && literal.ty().bytes() > INLINE_BYTES
+    }
+
     fn function(&mut self, function: &Function, index: usize, entry: bool) -> Result<Body, LowerError> {
+        let loads = entry && self.dialect == Dialect::IreeGlobals;
         let mut arguments = Vec::new();
         let mut statements = Vec::new();
         let mut next = 0;
@@ -131,31 +151,29 @@ impl Writer<'_> {
         let mut weight_names: HashMap<String, String> = HashMap::new();
         let signature = function.signature();
         for (i, argument) in signature.arguments.iter().enumerate() {
-            let ty = if entry && argument.is_host_scalar() { "i32".into() } else { argument.ty.mlir() };
+            let ty = if loads && argument.is_host_scalar() { "i32".into() } else { argument.ty.mlir() };
             arguments.push(format!("%arg{i}: {ty}"));
         }
-        if !entry {
+        if !loads {
             for (i, Read { parameter, .. }) in self.reads[index].values().enumerate() {
                 arguments.push(format!("%weight{i}: {}", parameter.ty.mlir()));
                 weight_names.insert(parameter.key.clone(), format!("%weight{i}"));
             }
         }
-        // What depends on constants alone.
-        let mut fixed = vec![false; function.len()];
         for id in function.ids() {
             let node = function.node(id);
             let mut fresh =
                 Fresh { statements: &mut statements, provenance: &node.provenance, next: &mut next };
             let operands: Vec<NodeId> = function.operands(id);
             names[id.index()] = match &node.kind {
-                NodeKind::Input { index, .. } if entry && signature.arguments[*index].is_host_scalar() => {
+                NodeKind::Input { index, .. } if loads && signature.arguments[*index].is_host_scalar() => {
                     fresh.statement(format!("tensor.from_elements %arg{index} : tensor<i32>"))
                 }
                 NodeKind::Input { index, .. } => format!("%arg{index}"),
                 NodeKind::Parameter(parameter) => {
                     load(&mut fresh, &mut weight_names, &parameter.key, &parameter.ty.mlir())
                 }
-                NodeKind::Op(ops::Op::Constant(op)) if is_global(&op.value) => {
+                NodeKind::Op(ops::Op::Constant(op)) if self.is_global(&op.value) => {
                     let global = *self.constants.entry(op.value.clone()).or_insert_with(|| {
                         self.globals.push(op.value.clone());
                         self.globals.len() - 1
@@ -166,16 +184,6 @@ impl Writer<'_> {
                     ))
                 }
                 NodeKind::Op(op) => {
-                    fixed[id.index()] = operands.iter().all(|o| fixed[o.index()]);
-                    // Where an operation makes equal numbers of constants, iree-compile 3.13 takes one for their sum.
-                    let barrier = fixed[id.index()]
-                        && matches!(op, ops::Op::Reduce(reduce) if reduce.kind == ReduceKind::Add);
-                    if barrier {
-                        let of = operands[0];
-                        let (name, ty) = (&names[of.index()], function.node(of).ty().mlir());
-                        names[of.index()] =
-                            fresh.statement(format!("stablehlo.optimization_barrier {name} : {ty}"));
-                    }
                     let values: Vec<Operand<'_>> = operands
                         .iter()
                         .map(|o| Operand { name: &names[o.index()], ty: function.node(*o).ty() })
@@ -227,11 +235,6 @@ impl Writer<'_> {
             end: format!("    return {} : {}\n  }}\n", returned.join(", "), results.join(", ")),
         })
     }
-}
-
-/// A constant that is written once for all functions. Splats are cheap and fold, whatever their size.
-fn is_global(literal: &Literal) -> bool {
-    literal.as_splat().is_none() && literal.ty().bytes() > INLINE_BYTES
 }
 
 /// The name of a weight, loaded once in a function.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use expect_test::expect;
 use ops::Op;
 use support::*;
+use targets::Target;
 use trace::Trace;
 use tracewright_lower::{LowerError, lower};
 
@@ -192,7 +193,7 @@ fn s19_every_operation_lowers() {
 
 #[test]
 fn s19_what_cannot_be_lowered_is_an_error() {
-    let error = lower(&of_op("linear", &["f32[2,3]", "f32[4,3]"])).unwrap_err();
+    let error = lower(&of_op("linear", &["f32[2,3]", "f32[4,3]"]), &Target::host()).unwrap_err();
     let expected = "`main` %2: `linear` is a composite; `expand` the trace before it is lowered";
     assert_eq!(error.to_string(), expected);
 
@@ -203,7 +204,7 @@ fn s19_what_cannot_be_lowered_is_an_error() {
     assert!(matches!(error, LowerError::Infer { node: 2, .. }), "{error}");
 
     let twice = LAYERS.replace("\"shared\" () : f32[3]", "\"layers.1.norm\" () : f32[5]");
-    let error = lower(&twice.parse().unwrap()).unwrap_err().to_string();
+    let error = lower(&twice.parse().unwrap(), &Target::host()).unwrap_err().to_string();
     assert!(error.contains("parameter `layers.1.norm` is declared as"), "{error}");
 }
 

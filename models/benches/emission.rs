@@ -12,6 +12,7 @@ use lower::{Module, expand, lower};
 use ops::ElementType::Bf16;
 use rustix::time::{ClockId, clock_gettime};
 use simplify::{Options, simplify};
+use targets::Target;
 use trace::Trace;
 use tracewright_models::{Architecture as _, ModelConfig};
 
@@ -23,7 +24,7 @@ fn traced(config: &ModelConfig, entries: &[EntryPoint]) -> Trace {
 }
 
 fn lowered(trace: &Trace) -> Module {
-    lower(&expand(trace).expect("sound")).expect("sound")
+    lower(&expand(trace).expect("sound"), &Target::host()).expect("sound")
 }
 
 /// Both passes, and the converters between them.

@@ -10,6 +10,7 @@ use dsl::{
 use lower::{expand, lower};
 use ops::ElementType;
 use support::*;
+use targets::Target;
 use trace::{NodeKind, Trace};
 use tracewright_models::{Architecture as _, Llama, ModelConfig, RopeParameters};
 
@@ -77,7 +78,7 @@ fn declared_in_text(text: &str, key: &str) -> String {
 /// S3: a default for the whole model, and fields that fix their own.
 fn check_element_types<T: Float>(default: ElementType) {
     let traced = Net::<T>::trace(&Config { layers: 2, kinds: 1 }, &EntryPoint::all(2, 3, 7)).unwrap();
-    let module = lower(&expand(&traced.trace).unwrap()).unwrap();
+    let module = lower(&expand(&traced.trace).unwrap(), &Target::host()).unwrap();
     for (key, ty) in parameters(&traced.trace) {
         let expected = match key.as_str() {
             "half" => ElementType::F16,

@@ -9,6 +9,7 @@ use dsl::EntryPoint;
 use lower::{expand, lower};
 use ops::ElementType;
 use support::*;
+use targets::Target;
 use tracewright_models::{Architecture as _, Gemma3Config, ModelConfig, RopeScaling};
 
 /// What a checkpoint of this configuration holds, written down from `modeling_gemma3.py`.
@@ -57,7 +58,7 @@ fn s4_gemma_3_is_weight_free() {
         let ModelConfig::Gemma3(gemma) = &model else { panic!("no Gemma 3") };
         let traced = model.trace(ElementType::Bf16, &EntryPoint::all(1, 128, 4096)).unwrap();
         traced.trace.verify().unwrap();
-        let module = lower(&expand(&traced.trace).unwrap()).unwrap();
+        let module = lower(&expand(&traced.trace).unwrap(), &Target::host()).unwrap();
         let counts = traced.trace.counts().unwrap();
         println!("{name}: {counts:?}, {:?}", module.histogram());
         assert_eq!((counts.parameter_elements, counts.parameter_bytes), (total, 2 * total), "{name}");

@@ -8,6 +8,7 @@ use dsl::{EntryPoint, Wanted};
 use expect_test::expect_file;
 use lower::{expand, lower};
 use ops::ElementType;
+use targets::Target;
 use trace::Trace;
 use tracewright_models::{Architecture as _, LlamaConfig, ModelConfig, RopeParameters};
 
@@ -46,7 +47,7 @@ fn recorded_as_the_paper_says() {
 
 #[test]
 fn k7_lowered() {
-    let module = lower(&expand(&recorded()).unwrap()).unwrap();
+    let module = lower(&expand(&recorded()).unwrap(), &Target::host()).unwrap();
     expect_file![golden("llama.mlir")].assert_eq(&module.text);
 }
 
@@ -56,8 +57,8 @@ fn inlined() {
     inlined.verify().unwrap();
     assert_eq!(inlined.functions.len(), 1);
     assert_eq!(inlined.parameters(), recorded().parameters());
-    let module = lower(&expand(&inlined).unwrap()).unwrap();
+    let module = lower(&expand(&inlined).unwrap(), &Target::host()).unwrap();
     assert!(!module.text.contains("call @") && module.text.contains("loc(\"model/layers/1/mlp/up_proj\"("));
-    let functions = lower(&expand(&recorded()).unwrap()).unwrap();
+    let functions = lower(&expand(&recorded()).unwrap(), &Target::host()).unwrap();
     assert_eq!(module.signatures, functions.signatures);
 }

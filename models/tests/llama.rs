@@ -10,6 +10,7 @@ use dsl::EntryPoint;
 use lower::{expand, lower};
 use ops::ElementType;
 use support::*;
+use targets::Target;
 use trace::NodeKind;
 use tracewright_models::{Architecture as _, LlamaConfig, ModelConfig};
 
@@ -64,7 +65,7 @@ fn s4_weight_free() {
         let ModelConfig::Llama(llama) = &model else { panic!("no Llama") };
         let traced = model.trace(ElementType::Bf16, &EntryPoint::all(1, 128, 2048)).unwrap();
         let expanded = expand(&traced.trace).unwrap();
-        let module = lower(&expanded).unwrap();
+        let module = lower(&expanded, &Target::host()).unwrap();
 
         let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|f| f.unwrap().file_name()).collect();
         assert_eq!(files, ["config.json"]);
@@ -134,7 +135,7 @@ fn emission_is_deterministic() {
     let text = || {
         let model = config(&published("llama-3.2-1b"));
         let trace = model.trace(ElementType::Bf16, &EntryPoint::all(1, 16, 32)).unwrap().trace;
-        let module = lower(&expand(&trace).unwrap()).unwrap();
+        let module = lower(&expand(&trace).unwrap(), &Target::host()).unwrap();
         [trace.to_string(), module.text, module.text_without_locs]
     };
     let first = text();

@@ -84,7 +84,7 @@ operations! {
     // Leaves.
     Constant, Iota,
     // Elementwise.
-    Unary, Binary, Compare, Select, Convert, ReducePrecision,
+    Unary, Binary, Compare, Select, Convert, ReducePrecision, OptimizationBarrier,
     // Data movement.
     Reshape, Permute, Narrow, BroadcastInDim, Concatenate, Gather, DynamicSlice, DynamicUpdateSlice,
     // Contractions.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use errors::{FileError, WithPath as _};
 use ops::ElementType;
+use targets::{Backend, DeviceKind, Target};
 
 use crate::child::{self, Stopped};
 
@@ -87,110 +88,69 @@ fn searched(places: &[PathBuf]) -> String {
     if places.is_empty() { "was looked for anywhere".into() } else { format!("in {}", places.join(", ")) }
 }
 
-/// What the module is compiled for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// LLVM's name of the platform, as `aarch64-linux-gnu`; this one if there is none.
-    pub triple: Option<String>,
-    /// LLVM's name of the processor; `host` is this one.
-    pub cpu: String,
-    /// LLVM's features beyond those of the processor, as `+sve,-sve2`.
-    pub cpu_features: Option<String>,
+/// What the compiler is told of a target.
+fn flags(target: &Target) -> Vec<String> {
+    let mut flags = vec![
+        "--iree-hal-target-device=local".into(),
+        "--iree-hal-local-target-device-backends=llvm-cpu".into(),
+        format!("--iree-llvmcpu-target-cpu={}", target.processor),
+    ];
+    flags.extend(target.triple.iter().map(|t| format!("--iree-llvmcpu-target-triple={t}")));
+    flags.extend(target.changes.iter().map(|f| format!("--iree-llvmcpu-target-cpu-features={f}")));
+    flags
 }
 
-impl Default for Target {
-    /// This machine.
-    fn default() -> Self {
-        Self { triple: None, cpu: "host".into(), cpu_features: None }
-    }
+fn unknown(target: &Target, reason: impl Into<String>) -> CompileError {
+    CompileError::UnknownTarget { target: target.to_string(), reason: reason.into() }
 }
 
-impl Target {
-    /// Whether the code depends on the processor of the machine that compiles.
-    pub fn is_host(&self) -> bool {
-        self.cpu == "host"
+/// Refuses what the compiler would die of, or cannot do.
+fn check(target: &Target) -> Result<(), CompileError> {
+    let (here, there) = (std::env::consts::ARCH, target.architecture());
+    if target.is_host() && there != here {
+        let reason = format!("`host` is this machine's {here} processor; name one of {there}, or `generic`");
+        return Err(unknown(target, reason));
     }
-
-    fn flags(&self) -> Vec<String> {
-        let mut flags = vec![
-            "--iree-hal-target-device=local".into(),
-            "--iree-hal-local-target-device-backends=llvm-cpu".into(),
-            format!("--iree-llvmcpu-target-cpu={}", self.cpu),
-        ];
-        flags.extend(self.triple.iter().map(|t| format!("--iree-llvmcpu-target-triple={t}")));
-        flags.extend(self.cpu_features.iter().map(|f| format!("--iree-llvmcpu-target-cpu-features={f}")));
-        flags
-    }
-
-    fn describe(&self) -> String {
-        let triple = self.triple.as_deref().unwrap_or("this platform");
-        let features = self.cpu_features.as_deref().map_or(String::new(), |f| format!(" with `{f}`"));
-        format!("`{}` on {triple}{features}", self.cpu)
-    }
-
-    fn unknown(&self, reason: impl Into<String>) -> CompileError {
-        CompileError::UnknownTarget { target: self.describe(), reason: reason.into() }
-    }
-
-    /// `host` means nothing on another architecture; the compiler would die of it.
-    fn check(&self) -> Result<(), CompileError> {
-        let architecture = self.triple.as_deref().and_then(|triple| triple.split('-').next());
-        let here = std::env::consts::ARCH;
-        let same = |name: &str| name == here || (name, here) == ("arm64", "aarch64");
-        match architecture {
-            Some(name) if self.is_host() && !same(name) => Err(self.unknown(format!(
-                "`host` is this machine's {here} processor; name one of {name}, or `generic`"
-            ))),
-            _ => Ok(()),
+    match (target.backend, target.device) {
+        (Backend::Iree3_13, DeviceKind::Cpu) => Ok(()),
+        (Backend::Iree3_13, DeviceKind::Gpu) => {
+            Err(unknown(target, "modules are compiled for processors only"))
         }
+        (Backend::Interpreter, _) => Err(unknown(target, "the reference interpreter compiles nothing")),
     }
 }
 
 /// How a module is compiled.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct CompileOptions {
     /// What for.
     pub target: Target,
+    /// Whether weights are packed for the processor's instructions when the module is loaded. Memory holds the packed
+    /// copy then; else they are read where they are mapped.
+    pub tiled: bool,
     /// The other flags for `iree-compile`.
     pub flags: Vec<String>,
 }
 
 impl Default for CompileOptions {
-    /// For this machine, with the flags that measured best: weights are packed for the processor once,
-    /// at load time, and the level that does not overflow the workers' stacks.
+    /// For this machine, tiled.
     fn default() -> Self {
-        let flags =
-            ["--iree-opt-data-tiling", "--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
-        Self { target: Target::default(), flags: flags.map(String::from).into() }
+        Self::new(Target::host(), true)
     }
 }
 
 impl CompileOptions {
-    /// The flags that measured best for matrix products of `element` on a processor with these features.
-    ///
-    /// Data tiling packs weights for the processor's own instructions. Where it has none for bf16, IREE 3.13 has no
-    /// kernel for the packed form either: a product of 128 rows was 60 times slower tiled than not (a row of
-    /// 2048 × 8192 on AVX-512 without `avx512bf16`), and the untiled form reads the mapped weights in place.
-    pub fn for_products(target: Target, element: ElementType, features: &[String]) -> Self {
-        const BF16: [&str; 4] = ["avx512bf16", "amx-bf16", "avx10.2", "bf16"];
-        let tiled = element != ElementType::Bf16 || features.iter().any(|f| BF16.contains(&f.as_str()));
-        match tiled {
-            true => Self { target, ..Self::default() },
-            false => {
-                // Without the last one every weight is transposed, and so copied, at load.
-                let flags = [
-                    "--iree-opt-data-tiling=false",
-                    "--iree-opt-level=O1",
-                    "--iree-opt-aggressively-propagate-transposes",
-                ];
-                Self { target, flags: flags.map(String::from).into() }
-            }
-        }
+    /// With the flags that measured best: the level does not overflow the workers' stacks, and without the other one
+    /// untiled weights are transposed, and so copied, at load.
+    pub fn new(target: Target, tiled: bool) -> Self {
+        let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
+        Self { target, tiled, flags: flags.map(String::from).into() }
     }
 
     /// All flags, in the order in which the compiler gets them.
     pub(crate) fn all_flags(&self) -> Vec<String> {
-        let mut flags = self.target.flags();
+        let mut flags = flags(&self.target);
+        flags.push(format!("--iree-opt-data-tiling={}", self.tiled));
         flags.extend(self.flags.iter().cloned());
         flags
     }
@@ -239,11 +199,31 @@ impl Compiler {
         })
     }
 
-    /// The CPU features, in LLVM's names, that code for this target may use.
+    /// How a module whose largest products are of `element` is best compiled; the target's features are known then.
+    ///
+    /// Data tiling packs weights for the processor's own instructions. Where it has none for bf16, IREE 3.13 has no
+    /// kernel for the packed form either: a product of 128 rows was 60 times slower tiled than not (a row of
+    /// 2048 × 8192 on AVX-512 without `avx512bf16`), and the untiled form reads the mapped weights in place.
+    pub fn options(&self, target: &Target, element: ElementType) -> Result<CompileOptions, CompileError> {
+        let target = self.resolve(target)?;
+        let tiled = element != ElementType::Bf16 || target.has_bf16() == Some(true);
+        Ok(CompileOptions::new(target, tiled))
+    }
+
+    /// The same target, and the features that code for it may use.
+    fn resolve(&self, target: &Target) -> Result<Target, CompileError> {
+        let features = match &target.features {
+            Some(features) => features.clone(),
+            None => self.cpu_features(target)?,
+        };
+        Ok(Target { features: Some(features), ..target.clone() })
+    }
+
+    /// The CPU features, in LLVM's names, that code for this target may use, as the compiler says.
     pub fn cpu_features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
-        let options =
-            CompileOptions { target: target.clone(), flags: vec!["--compile-to=preprocessing".into()] };
+        let flags = vec!["--compile-to=preprocessing".into()];
+        let options = CompileOptions { target: target.clone(), tiled: false, flags };
         let module = "func.func @f() { return }";
         let output = folder.path().join("resolved.mlir");
         let log = folder.path().join("module.log");
@@ -269,7 +249,7 @@ impl Compiler {
         output: &Path,
         log: &Path,
     ) -> Result<String, CompileError> {
-        options.target.check()?;
+        check(&options.target)?;
         let module = log.with_extension("mlir");
         fs::write(&module, text).with_path("write", &module)?;
         let sink = fs::File::create(log).with_path("create", log)?;
@@ -289,7 +269,7 @@ impl Compiler {
         })?;
         // Before the exit status: the compiler ignores an unknown feature and goes on.
         if let Some(reason) = unknown_target(&said) {
-            return Err(options.target.unknown(reason));
+            return Err(unknown(&options.target, reason));
         }
         let (log, diagnostics) = (log.to_owned(), diagnostics(&said));
         #[cfg(unix)]

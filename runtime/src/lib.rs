@@ -48,7 +48,7 @@ mod program;
 pub use buffer::Buffer;
 pub use cache::Cache;
 pub use compile::{Compiled, Module, compile};
-pub use compiler::{CompileError, CompileOptions, Compiler, Target, WHEEL};
+pub use compiler::{CompileError, CompileOptions, Compiler, WHEEL};
 pub use cpu::{host_cpu_features, missing_cpu_features};
 pub use device::{Device, Runtime, Transfers};
 pub use error::{Error, Status, StatusCode};

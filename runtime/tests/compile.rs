@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use errors::FileError;
 use support::*;
+use targets::Target;
 use tempfile::TempDir;
 use tracewright_runtime::*;
 
@@ -26,10 +27,10 @@ fn attempt(compiler: &Compiler, options: &CompileOptions) -> Result<Compiled, Co
     compile(compiler, &module(DOUBLE), options, &cache)
 }
 
-fn target(triple: Option<&str>, cpu: &str, cpu_features: Option<&str>) -> CompileOptions {
+fn target(triple: Option<&str>, processor: &str, changes: Option<&str>) -> CompileOptions {
     let owned = |text: Option<&str>| text.map(str::to_owned);
-    let target = Target { triple: owned(triple), cpu: cpu.into(), cpu_features: owned(cpu_features) };
-    CompileOptions { target, ..CompileOptions::default() }
+    let target = Target { triple: owned(triple), changes: owned(changes), ..Target::processor(processor) };
+    CompileOptions::new(target, true)
 }
 
 #[test]
@@ -112,7 +113,7 @@ fn features_of_a_target_and_of_this_machine() {
     assert!(features.contains(&"neon".into()) && features.contains(&"dotprod".into()), "{features:?}");
 
     let here = host_cpu_features();
-    let compiled = compiler().cpu_features(&Target::default()).unwrap();
+    let compiled = compiler().cpu_features(&Target::host()).unwrap();
     assert_eq!(missing_cpu_features(&compiled), [""; 0], "the compiler's idea of this machine");
     assert!(here.is_sorted() && !here.is_empty());
     // What code for this machine may use, and we can ask about, this machine has.

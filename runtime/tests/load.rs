@@ -50,8 +50,7 @@ fn a_module_of_another_version_is_refused() {
 fn a_module_for_another_processor_is_refused() {
     let (_folder, cache) = cache();
     let triple = if cfg!(target_arch = "aarch64") { "x86_64-linux-gnu" } else { "aarch64-linux-gnu" };
-    let target = Target { triple: Some(triple.into()), cpu: "generic".into(), cpu_features: None };
-    let options = CompileOptions { target, ..CompileOptions::default() };
+    let options = CompileOptions::new(format!("{triple}:generic").parse().unwrap(), true);
     let compiled = compile(&compiler(), &module(IDENTITY), &options, &cache).unwrap();
     let error = Program::load(&local(), &compiled.vmfb, &[]).err().unwrap();
     assert!(matches!(error, Error::OtherVersion(_)), "{error:?}");

@@ -1,29 +1,8 @@
-//! What an operation costs on a target: a roofline.
-//!
-//! Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance Model" (2009).
+//! What an operation costs on a machine: a roofline.
 
 use ops::ops::Linear;
 use ops::{Op, TensorType};
-
-/// A machine, by what bounds it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Target {
-    /// Its name.
-    pub name: &'static str,
-    /// Bytes that it reads or writes in a second.
-    pub bandwidth: f64,
-    /// Multiplications and additions in a second.
-    pub flops: f64,
-    /// Seconds that starting one dispatch takes.
-    pub dispatch: f64,
-}
-
-impl Target {
-    /// Two cores of a server.
-    pub const CPU: Self = Self { name: "cpu", bandwidth: 15e9, flops: 100e9, dispatch: 5e-6 };
-    /// One accelerator of a server.
-    pub const GPU: Self = Self { name: "gpu", bandwidth: 3e12, flops: 200e12, dispatch: 5e-6 };
-}
+use targets::Machine;
 
 /// What something costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -56,49 +35,48 @@ pub struct Operand<'a> {
 /// What one more statement of the module costs if it costs nothing else, so that fewer are better.
 const STATEMENT: f64 = 1e-9;
 
-impl Target {
-    /// What an operation costs that reads these operands.
-    pub fn cost(&self, op: &Op, operands: &[Operand<'_>], ty: &TensorType) -> Cost {
-        let count = ty.count() as f64;
-        let size = |ty: &TensorType| ty.bytes() as f64;
-        let read: f64 =
-            operands.iter().filter(|operand| !operand.splat).map(|operand| size(operand.ty)).sum();
-        let elements = |at: usize| operands[at].ty.count() as f64;
-        // Bytes, operations, dispatches.
-        let (bytes, flops, dispatches) = match op {
-            Op::Constant(constant) => match constant.value.as_splat() {
-                Some(_) => (0.0, 0.0, 0.0),
-                None => (size(ty), 0.0, 0.0),
-            },
-            // Views, and what a compiler computes where it is used.
-            Op::Reshape(_) | Op::Iota(_) | Op::Narrow(_) | Op::BroadcastInDim(_) => (0.0, 0.0, 0.0),
-            Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) => (0.0, count, 0.0),
-            Op::Convert(_) | Op::ReducePrecision(_) => (0.0, count, 0.0),
-            Op::Erf(_) => (0.0, 40.0 * count, 0.0),
-            Op::Permute(_) | Op::Concatenate(_) | Op::Gather(_) | Op::DynamicSlice(_) => {
-                (2.0 * size(ty), 0.0, 0.2)
-            }
-            Op::DynamicUpdateSlice(_) => (2.0 * size(operands[1].ty), 0.0, 0.2),
-            Op::DotGeneral(dot) => {
-                let contracted: usize =
-                    dot.left_contract.iter().map(|&axis| operands[0].ty.shape[axis]).product();
-                (read + size(ty), 2.0 * count * contracted as f64, 1.0)
-            }
-            Op::Linear(Linear {}) => {
-                let contracted = operands[1].ty.shape[1];
-                (read + size(ty), 2.0 * count * contracted as f64, 1.0)
-            }
-            Op::Reduce(_) => (read + size(ty), elements(0), 1.0),
-            Op::RmsNorm(_) => (read + size(ty), 4.0 * count, 1.0),
-            Op::Rope(_) => (read + size(ty), 3.0 * count, 0.2),
-            // Queries times keys, and what they weigh times values: both over all keys.
-            Op::Sdpa(_) => {
-                let keys = operands[1].ty.shape.iter().rev().nth(1).copied().unwrap_or(0);
-                (read + size(ty), 2.0 * keys as f64 * (elements(0) + count), 2.0)
-            }
-        };
-        let seconds =
-            (bytes / self.bandwidth).max(flops / self.flops) + dispatches * self.dispatch + STATEMENT;
-        Cost { bytes, flops, seconds }
-    }
+/// What an operation costs that reads these operands.
+pub fn cost(machine: &Machine, op: &Op, operands: &[Operand<'_>], ty: &TensorType) -> Cost {
+    let count = ty.count() as f64;
+    let size = |ty: &TensorType| ty.bytes() as f64;
+    let read: f64 = operands.iter().filter(|operand| !operand.splat).map(|operand| size(operand.ty)).sum();
+    let elements = |at: usize| operands[at].ty.count() as f64;
+    // Bytes, operations, dispatches.
+    let (bytes, flops, dispatches) = match op {
+        Op::Constant(constant) => match constant.value.as_splat() {
+            Some(_) => (0.0, 0.0, 0.0),
+            None => (size(ty), 0.0, 0.0),
+        },
+        // Views, and what a compiler computes where it is used.
+        Op::Reshape(_) | Op::Iota(_) | Op::Narrow(_) | Op::BroadcastInDim(_) => (0.0, 0.0, 0.0),
+        Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) => (0.0, count, 0.0),
+        Op::Convert(_) | Op::ReducePrecision(_) => (0.0, count, 0.0),
+        Op::Erf(_) => (0.0, 40.0 * count, 0.0),
+        // What is before it is not fused with what is after it.
+        Op::OptimizationBarrier(_) => (2.0 * size(ty), 0.0, 0.2),
+        Op::Permute(_) | Op::Concatenate(_) | Op::Gather(_) | Op::DynamicSlice(_) => {
+            (2.0 * size(ty), 0.0, 0.2)
+        }
+        Op::DynamicUpdateSlice(_) => (2.0 * size(operands[1].ty), 0.0, 0.2),
+        Op::DotGeneral(dot) => {
+            let contracted: usize =
+                dot.left_contract.iter().map(|&axis| operands[0].ty.shape[axis]).product();
+            (read + size(ty), 2.0 * count * contracted as f64, 1.0)
+        }
+        Op::Linear(Linear {}) => {
+            let contracted = operands[1].ty.shape[1];
+            (read + size(ty), 2.0 * count * contracted as f64, 1.0)
+        }
+        Op::Reduce(_) => (read + size(ty), elements(0), 1.0),
+        Op::RmsNorm(_) => (read + size(ty), 4.0 * count, 1.0),
+        Op::Rope(_) => (read + size(ty), 3.0 * count, 0.2),
+        // Queries times keys, and what they weigh times values: both over all keys.
+        Op::Sdpa(_) => {
+            let keys = operands[1].ty.shape.iter().rev().nth(1).copied().unwrap_or(0);
+            (read + size(ty), 2.0 * keys as f64 * (elements(0) + count), 2.0)
+        }
+    };
+    let seconds =
+        (bytes / machine.bandwidth).max(flops / machine.flops) + dispatches * machine.dispatch + STATEMENT;
+    Cost { bytes, flops, seconds }
 }

@@ -5,9 +5,10 @@ use std::fmt;
 
 use egg::{ENodeOrVar, Id};
 use ops::{ElementType, Op, TensorType, Value};
+use targets::Machine;
 use trace::{NodeId, NodeKind, Parameter, Trace};
 
-use crate::cost::Operand;
+use crate::cost::{Operand, cost};
 use crate::facts::Graph;
 use crate::function::Saturated;
 use crate::rules::{How, Rule, Site, Tree};
@@ -123,7 +124,7 @@ pub fn explain(
     let rules = options.rules.all();
     let (all, _, banned) = crate::saturate(trace, options, &rules);
     let saturated = &all[at];
-    let (made, classes) = saturated.extract(&options.target, &banned);
+    let (made, classes) = saturated.extract(&options.machine, &banned);
     let count = made.len();
     if node >= count {
         return Err(ExplainError::Node { function: function.into(), node, count });
@@ -396,7 +397,7 @@ impl<'a> Values<'a> {
                 let operands: Vec<&Value> = operands.iter().collect();
                 let types: Vec<&TensorType> = operands.iter().map(|value| &value.ty).collect();
                 let reads: Vec<Operand<'_>> = types.iter().map(|&ty| Operand { ty, splat: false }).collect();
-                self.flops += crate::Target::CPU.cost(op, &reads, ty).flops + ty.count() as f64;
+                self.flops += cost(&Machine::CPU, op, &reads, ty).flops + ty.count() as f64;
                 if self.flops > FLOPS {
                     return None;
                 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use egg::{Id, Language as _, Rewrite, RewriteScheduler, Runner, SearchMatches, StopReason};
 use ops::{Op, TensorType};
+use targets::Machine;
 use trace::{Function, Node, NodeId, NodeKind, Output};
 
 use crate::Term;
-use crate::cost::{Cost, Operand, Target};
+use crate::cost::{Cost, Operand, cost};
 use crate::extract::{Candidate, Class, Extraction};
 use crate::facts::{Context, Graph, Origin};
 use crate::recipes::{recipes, stored};
@@ -99,7 +100,7 @@ impl<'a> Saturated<'a> {
     }
 
     /// The cheapest function, without the recipes whose keys are `banned`, and the class of each of its nodes.
-    pub fn extract(&self, target: &Target, banned: &BTreeSet<String>) -> (Function, Vec<Id>) {
+    pub fn extract(&self, machine: &Machine, banned: &BTreeSet<String>) -> (Function, Vec<Id>) {
         let graph = self.graph();
         let roots: Vec<Id> = self
             .function
@@ -134,7 +135,7 @@ impl<'a> Saturated<'a> {
                             splat: graph[o].data.splat().is_some(),
                         };
                         let reads: Vec<Operand<'_>> = operands.iter().map(read).collect();
-                        let cost = term.op().map(|op| target.cost(op, &reads, graph[id].data.ty()).seconds);
+                        let cost = term.op().map(|op| cost(machine, op, &reads, graph[id].data.ty()).seconds);
                         Candidate {
                             term: term.clone(),
                             operands: operands.iter().map(|operand| places[operand]).collect(),
@@ -258,23 +259,21 @@ impl<'a> Saturated<'a> {
     }
 }
 
-impl Target {
-    /// What one call of a function costs, without what it calls.
-    pub(crate) fn function(&self, function: &Function) -> Cost {
-        let mut sum = Cost::default();
-        for (id, live) in function.ids().zip(function.live()) {
-            if let (NodeKind::Op(op), true) = (&function.node(id).kind, live) {
-                let operands = function.operands(id);
-                let read = |&o: &NodeId| {
-                    let node = function.node(o);
-                    let splat =
-                        matches!(&node.kind, NodeKind::Op(Op::Constant(c)) if c.value.as_splat().is_some());
-                    Operand { ty: node.ty(), splat }
-                };
-                let reads: Vec<Operand<'_>> = operands.iter().map(read).collect();
-                sum += self.cost(op, &reads, function.node(id).ty());
-            }
+/// What one call of a function costs, without what it calls.
+pub(crate) fn function_cost(machine: &Machine, function: &Function) -> Cost {
+    let mut sum = Cost::default();
+    for (id, live) in function.ids().zip(function.live()) {
+        if let (NodeKind::Op(op), true) = (&function.node(id).kind, live) {
+            let operands = function.operands(id);
+            let read = |&o: &NodeId| {
+                let node = function.node(o);
+                let splat =
+                    matches!(&node.kind, NodeKind::Op(Op::Constant(c)) if c.value.as_splat().is_some());
+                Operand { ty: node.ty(), splat }
+            };
+            let reads: Vec<Operand<'_>> = operands.iter().map(read).collect();
+            sum += cost(machine, op, &reads, function.node(id).ty());
         }
-        sum
     }
+    sum
 }

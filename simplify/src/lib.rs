@@ -16,15 +16,16 @@ mod term;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ops::TensorType;
+use targets::{Machine, Target};
 use trace::{Parameter, Read, Trace};
 
-pub use cost::{Cost, Operand, Target};
+pub use cost::{Cost, Operand, cost};
 pub use explain::{Check, ExplainError, Explanation, Step, explain};
 pub use facts::{Context, Facts, Graph, Origin};
 pub use rules::Rules;
 pub use term::Term;
 
-use function::Saturated;
+use function::{Saturated, function_cost};
 
 /// How [`simplify`] works.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,16 +33,21 @@ pub struct Options {
     /// The rules.
     pub rules: Rules,
     /// The machine whose time is saved.
-    pub target: Target,
+    pub machine: Machine,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { rules: Rules::default(), target: Target::CPU }
+        Self { rules: Rules::default(), machine: Machine::CPU }
     }
 }
 
 impl Options {
+    /// These rules, for the time of this target.
+    pub fn new(rules: Rules, target: &Target) -> Self {
+        Self { rules, machine: target.machine }
+    }
+
     /// The input as it is.
     pub fn off() -> Self {
         Self { rules: Rules::Off, ..Self::default() }
@@ -91,7 +97,7 @@ pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
         report.functions.push(Change {
             name: before.name.clone(),
             nodes: [before, after].map(|f| f.live().iter().filter(|live| **live).count()),
-            cost: [before, after].map(|f| options.target.function(f)),
+            cost: [before, after].map(|f| function_cost(&options.machine, f)),
             limited: saturated.limited(),
         });
     }
@@ -115,7 +121,7 @@ fn saturate<'a>(
     let recorded: BTreeSet<&str> = derived(trace).map(|parameter| parameter.key.as_str()).collect();
     let mut banned: BTreeSet<String> = BTreeSet::new();
     loop {
-        let functions = saturated.iter().map(|s| s.extract(&options.target, &banned).0).collect();
+        let functions = saturated.iter().map(|s| s.extract(&options.machine, &banned).0).collect();
         let simplified = Trace { functions, entries: trace.entries.clone() };
         let worst = worst_recipe(&simplified, &recorded);
         let Some(key) = worst.filter(|key| !banned.contains(key)) else {

@@ -281,6 +281,7 @@ fn candidate(dice: &mut Dice, name: &str, given: Option<&TensorType>) -> Option<
             let x = operand(dice, 0, element);
             (Convert { to: element(dice) }.into(), vec![x])
         }
+        "optimization_barrier" => (OptimizationBarrier {}.into(), vec![operand(dice, 0, element)]),
         "reduce_precision" => {
             let x = operand(dice, 0, |_| ElementType::F32);
             let to = *dice.pick(&[ElementType::F16, ElementType::Bf16]);

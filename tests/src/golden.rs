@@ -18,9 +18,11 @@ use tracewright::load;
 use tracewright::lower::Module;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
-use tracewright::runtime::{Compiler, Device, Program, Runtime, Target};
-use tracewright::simplify::Options;
+use tracewright::runtime::{CompileOptions, Compiler, Device, Program, Runtime};
+use tracewright::simplify::Rules;
 use tracewright::trace::Trace;
+
+use crate::level;
 
 /// What keeps a comparison from being made; a difference is not an error but part of a [`Report`].
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -195,6 +197,8 @@ pub struct Subject {
     pub archive: Archive,
     /// What the bake did.
     pub baked: Baked,
+    /// How the module was compiled.
+    pub options: CompileOptions,
     _folder: tempfile::TempDir,
 }
 
@@ -211,8 +215,8 @@ pub struct Sizes {
     pub context: usize,
     /// Sequences at once.
     pub batch: usize,
-    /// How the trace is simplified.
-    pub simplify: Options,
+    /// The rules that simplify the trace.
+    pub rules: Rules,
 }
 
 impl Sizes {
@@ -223,7 +227,7 @@ impl Sizes {
             chunk: golden.chunk,
             context: golden.context,
             batch: 1,
-            simplify: Options::default(),
+            rules: Rules::default(),
         }
     }
 }
@@ -237,7 +241,7 @@ pub fn build(
 ) -> Result<Subject> {
     let config = Box::new(ModelConfig::read(model, &[])?);
     let plan = Plan::new(config, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
-    let plan = Plan { batch: sizes.batch, simplify: sizes.simplify, ..plan };
+    let plan = Plan { batch: sizes.batch, rules: sizes.rules, target: level::target(), ..plan };
     let trace = edit(plan.trace()?.trace.with_entries(entries))?;
     let lowered = plan.lower(&trace)?;
 
@@ -252,7 +256,7 @@ pub fn build(
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = ["bin", "Scripts"].map(|folder| environment.join(folder)).into_iter();
     let compiler = Compiler::find(None, &folders.chain(std::env::split_paths(&path)).collect::<Vec<_>>())?;
-    let options = load::compile_options(&module, &compiler, Target::default())?;
+    let options = load::compile_options(&module, &compiler, &plan.target)?;
     // One at a time: several tests want the same module, and the second finds it in the cache.
     static COMPILING: Mutex<()> = Mutex::new(());
     let compiling = COMPILING.lock();
@@ -263,7 +267,7 @@ pub fn build(
     let runtime = Runtime::new(Device::LocalSync)?;
     let program = load::program(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
     let network = Network::new(&runtime, &program, &module.signatures)?;
-    Ok(Subject { network, program, runtime, module, archive, baked, _folder: folder })
+    Ok(Subject { network, program, runtime, module, archive, baked, options, _folder: folder })
 }
 
 /// How our answers compare with a golden's.

@@ -3,4 +3,5 @@
 pub mod arbitrary;
 pub mod calls;
 pub mod golden;
+pub mod level;
 pub mod rewrite;

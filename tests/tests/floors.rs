@@ -12,6 +12,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 const FLOORS: &[(&str, u32)] = &[
     ("tracewright-errors", 0),
     ("tracewright-ops", 0),
+    ("tracewright-targets", 0),
     ("tracewright-macros", 0),
     ("tracewright-trace", 1),
     ("tracewright-irpa", 1),

@@ -7,7 +7,7 @@ use tracewright::Plan;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
 use tracewright::random::write_random;
-use tracewright::simplify::Options;
+use tracewright::simplify::Rules;
 use tracewright_tests::golden::{Sizes, build, greedy, repository};
 
 const MEBI: u64 = 1 << 20;
@@ -26,7 +26,7 @@ fn s28_functiongemma_270m_bakes_and_runs() {
     let config = repository().join("models/tests/configs/functiongemma-270m.json");
     let folder = tempfile::tempdir().unwrap();
     let sizes =
-        Sizes { element: ElementType::Bf16, chunk: 8, context: 1024, batch: 1, simplify: Options::default() };
+        Sizes { element: ElementType::Bf16, chunk: 8, context: 1024, batch: 1, rules: Rules::default() };
     let plan = Box::new(ModelConfig::read(&config, &[]).unwrap());
     let plan = Plan::new(plan, Some(sizes.element), Some(sizes.context), Some(sizes.chunk)).unwrap();
     let parameters = plan.trace().unwrap().trace.parameters().unwrap();

@@ -192,7 +192,7 @@ fn simplifying_twice_changes_next_to_nothing() {
 fn unsimplified_networks_are_token_exact() {
     for fixture in ["llama-untied", "gemma3-a"] {
         let golden = Golden::fixture(fixture).unwrap();
-        let sizes = Sizes { simplify: Options::off(), ..Sizes::of(&golden) };
+        let sizes = Sizes { rules: Rules::Off, ..Sizes::of(&golden) };
         let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
         assert!(subject.module.parameters.iter().all(|p| p.recipe.is_none()));
         let report = check(&golden, &subject).unwrap();
@@ -204,8 +204,8 @@ fn unsimplified_networks_are_token_exact() {
 #[test]
 fn approximate_rules_keep_the_tokens() {
     let golden = Golden::fixture("llama-untied").unwrap();
-    let options = Options { rules: Rules::Approximate, ..Options::default() };
-    let subject = build(&golden.model, &Sizes { simplify: options, ..Sizes::of(&golden) }, ALL, Ok).unwrap();
+    let sizes = Sizes { rules: Rules::Approximate, ..Sizes::of(&golden) };
+    let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
     let report = check(&golden, &subject).unwrap();
     let _ = writeln!(std::io::stderr(), "approximate: {report}");
     let recipe = |p: &trace::Parameter| p.recipe.as_ref().map(|_| p.key.clone());

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use dsl::*;
 use ops::{TensorType, Value};
-use runtime::{CompileOptions, Target};
+use runtime::CompileOptions;
 use support::*;
 
 const S: Axis = Axis("S");
@@ -168,12 +168,8 @@ fn s20_a_small_transformer_compiles_and_runs_on_this_machine() {
 #[test]
 fn s21_the_same_module_compiles_for_aarch64() {
     let module = module(&small_transformer());
-    let target = Target {
-        triple: Some("aarch64-linux-gnu".into()),
-        cpu: "generic".into(),
-        cpu_features: Some("+neon".into()),
-    };
-    let vmfb = compile(&module, &CompileOptions { target, ..CompileOptions::default() });
+    let target = "aarch64-linux-gnu:generic:+neon".parse().unwrap();
+    let vmfb = compile(&module, &CompileOptions::new(target, true));
     let holds = |text: &[u8]| vmfb.windows(text.len()).any(|window| window == text);
     assert!(holds(b"embedded-elf-arm_64"), "the executables are those of the other machine");
     assert!(!holds(b"embedded-elf-x86_64"));

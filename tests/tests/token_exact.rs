@@ -12,7 +12,7 @@ use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType::{Bf16, F16, F32, I32};
 use tracewright::ops::TensorType;
 use tracewright::runtime::{Argument, Buffer, Value};
-use tracewright::simplify::Options;
+use tracewright::simplify::Rules;
 use tracewright::trace::Parameter;
 use tracewright_tests::golden::{
     self, ALL, BF16_FACTOR, BOUND, Golden, Sizes, Subject, build, check, greedy, max_error, mean,
@@ -221,7 +221,7 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
     std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
     let refused = build(
         folder.path(),
-        &Sizes { element: F32, chunk: 8, context: 40, batch: 1, simplify: Options::default() },
+        &Sizes { element: F32, chunk: 8, context: 40, batch: 1, rules: Rules::default() },
         ALL,
         Ok,
     )

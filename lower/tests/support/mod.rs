@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use ops::{Attribute as _, InferError, Op, Reader, TensorType};
+use targets::Target;
 use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Provenance, Trace};
 use tracewright_lower::{Module, expand, lower};
 
@@ -38,7 +39,7 @@ pub fn of_op(text: &str, operands: &[&str]) -> Trace {
 pub fn lowered(trace: &Trace) -> Module {
     let expanded = expand(trace).unwrap();
     expanded.verify().unwrap();
-    lower(&expanded).unwrap()
+    lower(&expanded, &Target::host()).unwrap()
 }
 
 /// The functions of the module without its frame, locations and indentation.

@@ -15,7 +15,7 @@ crate::words! {
         Maximum = "maximum",
         /// The smaller; NaN if either is.
         Minimum = "minimum",
-        /// aᵇ
+        /// aᵇ, by IEEE 754-2019 `pow`.
         Power = "power",
         /// Logical conjunction (`i1`).
         And = "and",
@@ -122,54 +122,10 @@ impl Operation for Binary {
         Value::new(ty.clone(), operands[0].data.iter().zip(&operands[1].data).map(|(&a, &b)| f(a, b)))
     }
 
-    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
         let [a, b] = operands else { unreachable!("inferred") };
-        Spelling::Primitive(match self.kind {
-            BinaryKind::Power => power(s, a, b),
-            kind => format!("stablehlo.{} {}, {} : {}", kind.word(), a.name, b.name, ty.mlir()),
-        })
+        Spelling::Primitive(format!("stablehlo.{} {}, {} : {}", self.kind.word(), a.name, b.name, ty.mlir()))
     }
-}
-
-/// aᵇ by IEEE 754-2019 `pow`, from |a|ᵇ: IREE 3.13 computes exp(b · log(a)), which is NaN for a negative base, and
-/// where an infinity meets a zero.
-fn power(s: &mut dyn Statements, a: &Operand<'_>, b: &Operand<'_>) -> String {
-    let wide = a.ty.with_element(ElementType::F32);
-    let (narrow, ty, flags) = (a.ty.mlir(), wide.mlir(), wide.with_element(ElementType::I1).mlir());
-    let convert = |name: &str, from: &str, to: &str| format!("stablehlo.convert {name} : ({from}) -> {to}");
-    let [a, b] = [a, b].map(|x| s.statement(convert(x.name, &narrow, &ty)));
-    let [zero, half, one, two, nan, infinity] = ["0.0", "0.5", "1.0", "2.0", "0x7FC00000", "0xFF800000"]
-        .map(|number| s.statement(format!("stablehlo.constant dense<{number}> : {ty}")));
-    let mut float = |op: &str, of: &[&str]| s.statement(format!("stablehlo.{op} {} : {ty}", of.join(", ")));
-    let magnitude = float("abs", &[&a]);
-    let value = float("power", &[&magnitude, &b]);
-    // That of −0 is −∞.
-    let inverse = float("divide", &[&one, &a]);
-    let floor = float("floor", &[&b]);
-    let halved = float("multiply", &[&b, &half]);
-    let halved = float("floor", &[&halved]);
-    let even = float("multiply", &[&halved, &two]);
-    let mut compare = |direction: &str, a: &str, b: &str| {
-        s.statement(format!("stablehlo.compare {direction}, {a}, {b}, FLOAT : ({ty}, {ty}) -> {flags}"))
-    };
-    let (unit, first) = (compare("EQ", &magnitude, &one), compare("EQ", &b, &zero));
-    let (below, minus_zero) = (compare("LT", &a, &zero), compare("LT", &inverse, &zero));
-    let (whole, fraction) = (compare("EQ", &floor, &b), compare("NE", &floor, &b));
-    let (odd, finite) = (compare("NE", &even, &b), compare("GT", &a, &infinity));
-    let mut both = |op: &str, a: &str, b: &str| s.statement(format!("stablehlo.{op} {a}, {b} : {flags}"));
-    let is_one = both("or", &unit, &first);
-    let (negative, odd) = (both("or", &below, &minus_zero), both("and", &odd, &whole));
-    let negated = both("and", &negative, &odd);
-    let below = both("and", &below, &finite);
-    let undefined = both("and", &below, &fraction);
-    let mut select = |flag: &str, a: &str, b: &str| {
-        s.statement(format!("stablehlo.select {flag}, {a}, {b} : {flags}, {ty}"))
-    };
-    let value = select(&is_one, &one, &value);
-    let value = select(&undefined, &nan, &value);
-    let opposite = s.statement(format!("stablehlo.negate {value} : {ty}"));
-    let value = s.statement(format!("stablehlo.select {negated}, {opposite}, {value} : {flags}, {ty}"));
-    convert(&value, &ty, &narrow)
 }
 
 /// IEEE 754-2019 `maximum`: +0 is larger than −0.

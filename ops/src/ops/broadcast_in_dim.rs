@@ -56,25 +56,12 @@ impl Operation for BroadcastInDim {
         })
     }
 
-    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
-        let x = operands[0];
-        let broadcast = |name: &str, from: &TensorType, axes: &[usize]| {
-            let (axes, from, to) = (mlir_list(axes), from.mlir(), ty.mlir());
-            Spelling::Primitive(format!(
-                "stablehlo.broadcast_in_dim {name}, dims = {axes} : ({from}) -> {to}"
-            ))
-        };
-        if self.axes.is_sorted() {
-            return broadcast(x.name, x.ty, &self.axes);
-        }
-        // iree-compile 3.13 makes a transposition of one that moves axes, by the order that undoes it.
-        let mut order: Vec<usize> = (0..self.axes.len()).collect();
-        order.sort_by_key(|&axis| self.axes[axis]);
-        let sorted: Vec<usize> = order.iter().map(|&axis| self.axes[axis]).collect();
-        let shape: Vec<usize> = order.iter().map(|&axis| x.ty.shape[axis]).collect();
-        let moved = TensorType::new(x.ty.element, shape);
-        let (dims, from, to) = (mlir_list(&order), x.ty.mlir(), moved.mlir());
-        let name = s.statement(format!("stablehlo.transpose {}, dims = {dims} : ({from}) -> {to}", x.name));
-        broadcast(&name, &moved, &sorted)
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+        let (x, axes) = (operands[0], mlir_list(&self.axes));
+        let (from, to) = (x.ty.mlir(), ty.mlir());
+        Spelling::Primitive(format!(
+            "stablehlo.broadcast_in_dim {}, dims = {axes} : ({from}) -> {to}",
+            x.name
+        ))
     }
 }

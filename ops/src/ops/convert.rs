@@ -1,4 +1,3 @@
-use super::compare::{Compare, Direction};
 use super::prelude::*;
 
 operation! {
@@ -56,53 +55,8 @@ impl Operation for Convert {
         Value::new(ty.clone(), operands[0].data.iter().copied())
     }
 
-    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
         let x = operands[0];
-        if ty.element == ElementType::Bf16 && !x.ty.element.is_float() {
-            return Spelling::Primitive(integer_to_bf16(s, x));
-        }
-        // StableHLO's definition of it. iree-compile 3.13 fails on the conversion of a scalar argument to i1.
-        if ty.element == ElementType::I1 && x.ty.element != ElementType::I1 {
-            let zero = crate::Literal::splat(x.ty.clone(), 0.0);
-            let name = &s.statement(format!("stablehlo.constant {}", zero.mlir()));
-            return Compare { direction: Direction::Ne }.spell(s, &[x, Operand { name, ty: x.ty }], ty);
-        }
-        Spelling::Primitive(convert(x.name, x.ty, ty))
+        Spelling::Primitive(format!("stablehlo.convert {} : ({}) -> {}", x.name, x.ty.mlir(), ty.mlir()))
     }
-}
-
-fn convert(name: &str, from: &TensorType, to: &TensorType) -> String {
-    format!("stablehlo.convert {name} : ({}) -> {}", from.mlir(), to.mlir())
-}
-
-/// iree-compile 3.13 cannot link a conversion of integers to bf16 for CPUs without such an instruction, and makes one
-/// of two conversions over f32 unless something is between them.
-fn integer_to_bf16(s: &mut dyn Statements, x: Operand<'_>) -> String {
-    let exact = if x.ty.element == ElementType::I32 { few_bits(s, x) } else { x.name.to_string() };
-    let wide = x.ty.with_element(ElementType::F32);
-    let name = s.statement(convert(&exact, x.ty, &wide));
-    let name = s.statement(format!("stablehlo.reduce_precision {name}, format = e8m7 : {}", wide.mlir()));
-    convert(&name, &wide, &x.ty.with_element(ElementType::Bf16))
-}
-
-/// An i32 that f32 holds exactly and bf16 rounds as it rounds `x`. Above 2²⁴, bf16 rounds at multiples of 2¹⁶, so every
-/// number between two multiples of 2⁸ may become the one in their middle, which has 24 bits.
-fn few_bits(s: &mut dyn Statements, x: Operand<'_>) -> String {
-    let (ty, flags) = (x.ty.mlir(), x.ty.with_element(ElementType::I1).mlir());
-    let mut binary = |op: &str, a: &str, number: i32| {
-        let number = s.statement(format!("stablehlo.constant dense<{number}> : {ty}"));
-        s.statement(format!("stablehlo.{op} {a}, {number} : {ty}"))
-    };
-    let floor = binary("and", x.name, -256);
-    let middle = binary("or", &floor, 128);
-    // That of the smallest i32 is itself, which is a power of two.
-    let magnitude = s.statement(format!("stablehlo.abs {} : {ty}", x.name));
-    let limit = s.statement(format!("stablehlo.constant dense<{}> : {ty}", 1 << 24));
-    let mut compare = |direction: &str, a: &str, b: &str| {
-        s.statement(format!("stablehlo.compare {direction}, {a}, {b}, SIGNED : ({ty}, {ty}) -> {flags}"))
-    };
-    let multiple = compare("EQ", &floor, x.name);
-    let small = compare("LE", &magnitude, &limit);
-    let exact = s.statement(format!("stablehlo.or {multiple}, {small} : {flags}"));
-    s.statement(format!("stablehlo.select {exact}, {}, {middle} : {flags}, {ty}", x.name))
 }

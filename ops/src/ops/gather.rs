@@ -38,35 +38,23 @@ impl Operation for Gather {
         Value::new(ty.clone(), rows.flat_map(|r| table.data[r * row..][..row].iter().copied()))
     }
 
-    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
         let [table, indices] = operands else { unreachable!("inferred") };
-        if indices.ty.rank() > 0 {
-            return Spelling::Primitive(spell(*table, indices.name, indices.ty, ty));
-        }
-        // IREE 3.13 clamps indices of rank 1 and more only: one of rank 0 reads whatever memory it points to.
-        let one = TensorType::new(indices.ty.element, [1]);
-        let row = TensorType::new(ty.element, [&[1], &ty.shape[..]].concat());
-        let (from, to) = (indices.ty.mlir(), one.mlir());
-        let index = s.statement(format!("stablehlo.reshape {} : ({from}) -> {to}", indices.name));
-        let rows = s.statement(spell(*table, &index, &one, &row));
-        Spelling::Primitive(format!("stablehlo.reshape {rows} : ({}) -> {}", row.mlir(), ty.mlir()))
+        let batch = indices.ty.rank();
+        let offsets: Vec<usize> = (batch..ty.rank()).collect();
+        let row = table.ty.shape[1..].iter().copied();
+        let sizes: Vec<String> = std::iter::once(1).chain(row).map(|n| n.to_string()).collect();
+        Spelling::Primitive(format!(
+            "\"stablehlo.gather\"({}, {}) <{{dimension_numbers = #stablehlo.gather<offset_dims = {}, \
+             collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = {batch}>, \
+             slice_sizes = array<i64: {}>, indices_are_sorted = false}}> : ({}, {}) -> {}",
+            table.name,
+            indices.name,
+            mlir_list(&offsets),
+            sizes.join(", "),
+            table.ty.mlir(),
+            indices.ty.mlir(),
+            ty.mlir()
+        ))
     }
-}
-
-fn spell(table: Operand<'_>, indices: &str, indices_ty: &TensorType, ty: &TensorType) -> String {
-    let batch = indices_ty.rank();
-    let offsets: Vec<usize> = (batch..ty.rank()).collect();
-    let row = table.ty.shape[1..].iter().copied();
-    let sizes: Vec<String> = std::iter::once(1).chain(row).map(|n| n.to_string()).collect();
-    format!(
-        "\"stablehlo.gather\"({}, {indices}) <{{dimension_numbers = #stablehlo.gather<offset_dims = {}, \
-         collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = {batch}>, \
-         slice_sizes = array<i64: {}>, indices_are_sorted = false}}> : ({}, {}) -> {}",
-        table.name,
-        mlir_list(&offsets),
-        sizes.join(", "),
-        table.ty.mlir(),
-        indices_ty.mlir(),
-        ty.mlir()
-    )
 }

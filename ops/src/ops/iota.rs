@@ -1,4 +1,3 @@
-use super::convert::Convert;
 use super::prelude::*;
 
 operation! {
@@ -36,14 +35,7 @@ impl Operation for Iota {
         Value::from_fn(ty.clone(), |index| index[self.axis] as f64)
     }
 
-    fn spell(&self, s: &mut dyn Statements, _: &[Operand<'_>], ty: &TensorType) -> Spelling {
-        let iota = |ty: &TensorType| format!("stablehlo.iota dim = {} : {}", self.axis, ty.mlir());
-        // That of bf16 is a conversion in iree-compile, too.
-        if ty.element == ElementType::Bf16 {
-            let whole = &ty.with_element(ElementType::I32);
-            let name = &s.statement(iota(whole));
-            return Convert { to: ty.element }.spell(s, &[Operand { name, ty: whole }], ty);
-        }
-        Spelling::Primitive(iota(ty))
+    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], ty: &TensorType) -> Spelling {
+        Spelling::Primitive(format!("stablehlo.iota dim = {} : {}", self.axis, ty.mlir()))
     }
 }

@@ -19,6 +19,8 @@ crate::words! {
         Sqrt = "sqrt",
         /// 1 / √x
         Rsqrt = "rsqrt",
+        /// The largest whole number that is not above x.
+        Floor = "floor",
         /// Logical negation (`i1`).
         Not = "not",
     }
@@ -45,6 +47,7 @@ impl Operation for Unary {
         good("unary kind=logistic", &["f32[7]"], "f32[7]"),
         good("unary kind=sqrt", &["f32[3] 4,0,2"], "f32[3] 2,0,1.41421353816986083984375"),
         good("unary kind=rsqrt", &["f32[2] 4,0.25"], "f32[2] 0.5,2"),
+        good("unary kind=floor", &["f32[6] 1.5,-1.5,-0.25,3,-inf,-0"], "f32[6] 1,-2,-1,3,-inf,-0"),
         good("unary kind=exponential", &["bf16[5]"], "bf16[5]"),
         good("unary kind=negate", &["f16[5]"], "f16[5]"),
         good("unary kind=not", &["i1[2] 1,0"], "i1[2] 0,1"),
@@ -55,8 +58,12 @@ impl Operation for Unary {
 
     fn bound(&self) -> Bound {
         match self.kind {
-            UnaryKind::Negate | UnaryKind::Abs | UnaryKind::Sqrt | UnaryKind::Not => Bound::Exact,
-            _ => Self::BOUND,
+            UnaryKind::Exponential
+            | UnaryKind::Log
+            | UnaryKind::Tanh
+            | UnaryKind::Logistic
+            | UnaryKind::Rsqrt => Self::BOUND,
+            _ => Bound::Exact,
         }
     }
 
@@ -90,6 +97,7 @@ impl Operation for Unary {
             UnaryKind::Logistic => 1.0 / (1.0 + libm::exp(-x)),
             UnaryKind::Sqrt => libm::sqrt(x),
             UnaryKind::Rsqrt => 1.0 / libm::sqrt(x),
+            UnaryKind::Floor => x.floor(),
             UnaryKind::Not => f64::from(x == 0.0),
         };
         Value::new(ty.clone(), operands[0].data.iter().map(|&x| f(x)))

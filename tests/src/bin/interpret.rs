@@ -10,6 +10,7 @@ use safetensors::{SafeTensors, serialize_to_file};
 use tracewright::errors::{WithCauses, WithPath as _};
 use tracewright::lower;
 use tracewright::ops::{ElementType, TensorType, Value};
+use tracewright::targets::Target;
 use tracewright_tests::calls::{Calls, GRAPHS, examples, graphs};
 use tracewright_tests::golden::Result;
 
@@ -47,7 +48,7 @@ fn write(folder: &Path, modules: u64) -> Result<()> {
     for (name, calls) in programs(modules) {
         let (trace, arguments) = calls.as_main()?;
         trace.verify()?;
-        let module = lower::lower(&lower::expand(&trace)?)?;
+        let module = lower::lower(&lower::expand(&trace)?, &Target::interpreter())?;
         std::fs::write(folder.join(format!("{name}.mlir")), module.text)?;
         let bytes: Vec<Vec<u8>> = arguments.iter().map(Value::to_bytes).collect();
         let view = |(i, (value, bytes)): (usize, (&Value, _))| {

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use ops::{TensorType, Value};
 use runtime::{
-    Argument, Buffer, Cache, CompileOptions, Compiler, Device, Entry, Parameters, Program, Runtime,
+    Argument, Buffer, Cache, CompileError, CompileOptions, Compiler, Device, Entry, Parameters, Program,
+    Runtime,
 };
 use trace::{Builder, Node, NodeId, NodeKind, Parameter, Provenance, Trace};
 use tracewright_tests::calls::{Call, Calls, Weights};
+use tracewright_tests::level;
 
 /// The compiler that `cargo xtask setup` installs; a test without it fails and says so.
 pub fn compiler() -> Compiler {
@@ -20,24 +22,29 @@ pub fn compiler() -> Compiler {
     Compiler::find(None, &folders).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Compiles a module for a target.
+/// Compiles a module as these options say.
 pub fn compile(module: &lower::Module, options: &CompileOptions) -> Vec<u8> {
+    try_compile(module, options).unwrap_or_else(|error| panic!("{error}\n{}", module.text))
+}
+
+/// Compiles a module that may be refused.
+pub fn try_compile(module: &lower::Module, options: &CompileOptions) -> Result<Vec<u8>, CompileError> {
     let folder = tempfile::tempdir().unwrap();
     let text = runtime::Module { text: &module.text, text_without_locs: &module.text_without_locs };
-    let compiled = runtime::compile(&compiler(), &text, options, &Cache::new(folder.path()));
-    compiled.unwrap_or_else(|error| panic!("{error}\n{}", module.text)).vmfb
+    let compiled = runtime::compile(&compiler(), &text, options, &Cache::new(folder.path()))?;
+    Ok(compiled.vmfb)
 }
 
 /// A compiled module; unlike a loaded one it may be shared between threads.
 pub struct Built {
     pub module: lower::Module,
-    vmfb: Vec<u8>,
+    pub vmfb: Vec<u8>,
 }
 
 /// Verifies, expands, lowers and compiles a trace.
 pub fn built(trace: &Trace) -> Built {
     let module = module(trace);
-    let vmfb = compile(&module, &CompileOptions::default());
+    let vmfb = compile(&module, &CompileOptions::new(level::target(), true));
     Built { module, vmfb }
 }
 
@@ -46,7 +53,7 @@ pub fn module(trace: &Trace) -> lower::Module {
     trace.verify().unwrap_or_else(|error| panic!("{error}"));
     let expanded = lower::expand(trace).unwrap_or_else(|error| panic!("{error}"));
     expanded.verify().unwrap_or_else(|error| panic!("{error}"));
-    lower::lower(&expanded).unwrap_or_else(|error| panic!("{error}"))
+    lower::lower(&expanded, &level::target()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// How often each tensor of the checkpoint is stored, and how many bytes the archive has.

@@ -1,0 +1,54 @@
+use ops::ops::{BinaryKind, Compare, Convert, Direction, ReducePrecision, Select, UnaryKind};
+use ops::{ElementType, InferError, Op};
+use targets::Backend;
+use trace::{Builder, Function, NodeId};
+
+use super::{Example, Legalization};
+
+pub(super) const LEGALIZATION: Legalization = Legalization {
+    name: "integer to bf16",
+    backend: Backend::Iree3_13,
+    fault: "a conversion of integers to bf16 does not link on processors that have no instruction for it",
+    examples: &[
+        Example { operations: &["convert to=bf16"], operands: &["i32[2] 2147483647,-257"] },
+        Example { operations: &["convert to=bf16"], operands: &["i8[2] 127,-128"] },
+    ],
+    operation: "convert",
+    shows,
+    rewrite,
+};
+
+fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
+    matches!(op, Op::Convert(Convert { to: ElementType::Bf16 }))
+        && !function.node(operands[0]).ty().element.is_float()
+}
+
+fn rewrite(b: &mut Builder<'_>, _: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
+    over_f32(b, operands[0])
+}
+
+/// Whole numbers in bf16. The rounding stands between two conversions, which the compiler would join otherwise.
+pub(super) fn over_f32(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
+    let exact = if b.ty(x).element == ElementType::I32 { few_bits(b, x)? } else { x };
+    let wide = b.convert(exact, ElementType::F32)?;
+    let rounded = b.op(ReducePrecision { to: ElementType::Bf16 }, &[wide])?;
+    b.convert(rounded, ElementType::Bf16)
+}
+
+/// An i32 that f32 holds exactly and bf16 rounds as it rounds `x`. Above 2²⁴, bf16 rounds at multiples of 2¹⁶, so every
+/// number between two multiples of 2⁸ may become the one in their middle, which has 24 bits.
+fn few_bits(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
+    let multiple = b.with_scalar(BinaryKind::Divide, x, 256.0)?;
+    let multiple = b.with_scalar(BinaryKind::Multiply, multiple, 256.0)?;
+    let rest = b.binary(BinaryKind::Subtract, x, multiple)?;
+    // −128, 0 or 128.
+    let half = b.with_scalar(BinaryKind::Multiply, rest, 128.0)?;
+    let half = b.with_scalar(BinaryKind::Maximum, half, -128.0)?;
+    let half = b.with_scalar(BinaryKind::Minimum, half, 128.0)?;
+    let middle = b.binary(BinaryKind::Add, multiple, half)?;
+    // That of the smallest i32 is itself, which is a power of two.
+    let magnitude = b.unary(UnaryKind::Abs, x)?;
+    let limit = b.splat(x, f64::from(1 << 24))?;
+    let small = b.op(Compare { direction: Direction::Le }, &[magnitude, limit])?;
+    b.op(Select {}, &[small, x, middle])
+}

@@ -1,0 +1,89 @@
+//! What a compiler gets wrong is said otherwise: each fault is a file and a line of the list, and the operations of
+//! `ops` stay as StableHLO specifies them.
+
+mod broadcast_moves_axes;
+mod gather_by_scalar;
+mod integer_to_bf16;
+mod iota_bf16;
+mod number_to_i1;
+mod power;
+mod sum_of_constants;
+
+use std::borrow::Cow;
+
+use ops::{InferError, Op};
+use targets::Backend;
+use trace::{Builder, Function, NodeId, NodeKind, Trace};
+
+use crate::LowerError;
+use crate::rewrite::rewrite;
+
+/// All legalizations.
+pub const LEGALIZATIONS: &[Legalization] = &[
+    iota_bf16::LEGALIZATION,
+    integer_to_bf16::LEGALIZATION,
+    number_to_i1::LEGALIZATION,
+    power::LEGALIZATION,
+    broadcast_moves_axes::LEGALIZATION,
+    gather_by_scalar::LEGALIZATION,
+    sum_of_constants::LEGALIZATION,
+];
+
+/// A fault of a compiler, and a way round it.
+#[derive(Debug)]
+pub struct Legalization {
+    /// A name for messages.
+    pub name: &'static str,
+    /// Who has the fault.
+    pub backend: Backend,
+    /// What goes wrong.
+    pub fault: &'static str,
+    /// Programs that do not compile or give other numbers without the legalization.
+    pub examples: &'static [Example],
+    /// The operation that it is a fault of.
+    operation: &'static str,
+    /// Whether the fault shows in a use of it.
+    shows: fn(&Function, &Op, &[NodeId]) -> bool,
+    /// Says a use that shows it otherwise. What it says is not looked at again.
+    rewrite: fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
+}
+
+/// A program in the text form: each operation takes the result of the one before it, the first takes the operands.
+#[derive(Debug)]
+pub struct Example {
+    /// `convert to=bf16`
+    pub operations: &'static [&'static str],
+    /// `i32[2] 3,1`
+    pub operands: &'static [&'static str],
+}
+
+impl Legalization {
+    /// Those that a backend needs.
+    pub fn needed(backend: Backend) -> Vec<&'static Self> {
+        LEGALIZATIONS.iter().filter(|legalization| legalization.backend == backend).collect()
+    }
+}
+
+/// The same program without what shows the faults that `legalizations` are for.
+///
+/// # Errors
+/// If a node's operands do not fit its operation: the trace was not verified.
+pub fn legalize<'a>(trace: &'a Trace, legalizations: &[&Legalization]) -> Result<Cow<'a, Trace>, LowerError> {
+    let needed = |function: &Function, op: &Op, operands: &dyn Fn() -> Vec<NodeId>| {
+        let mut known = legalizations.iter().filter(|legalization| legalization.operation == op.name());
+        known.find(|legalization| (legalization.shows)(function, op, &operands()))
+    };
+    let shows = |function: &Function, id: NodeId| match &function.node(id).kind {
+        NodeKind::Op(op) => needed(function, op, &|| function.operands(id)).is_some(),
+        _ => false,
+    };
+    // Most programs stay as they are.
+    if !trace.functions.iter().any(|function| function.ids().any(|id| shows(function, id))) {
+        return Ok(Cow::Borrowed(trace));
+    }
+    let rewritten = rewrite(trace, |b, op, operands| match needed(b.function, op, &|| operands.to_vec()) {
+        Some(legalization) => (legalization.rewrite)(b, op, operands),
+        None => b.op(op.clone(), operands),
+    })?;
+    Ok(Cow::Owned(rewritten))
+}

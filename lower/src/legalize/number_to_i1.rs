@@ -1,0 +1,28 @@
+use ops::ops::{Compare, Convert, Direction};
+use ops::{ElementType, InferError, Op};
+use targets::Backend;
+use trace::{Builder, Function, NodeId};
+
+use super::{Example, Legalization};
+
+pub(super) const LEGALIZATION: Legalization = Legalization {
+    name: "number to i1",
+    backend: Backend::Iree3_13,
+    fault: "the conversion of a number of the host to i1 does not compile",
+    examples: &[Example { operations: &["convert to=i1"], operands: &["i32[] 4"] }],
+    operation: "convert",
+    shows,
+    rewrite,
+};
+
+fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
+    matches!(op, Op::Convert(Convert { to: ElementType::I1 }))
+        && function.node(operands[0]).ty().element != ElementType::I1
+}
+
+/// StableHLO defines it as the comparison with zero.
+fn rewrite(b: &mut Builder<'_>, _: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
+    let x = operands[0];
+    let zero = b.splat(x, 0.0)?;
+    b.op(Compare { direction: Direction::Ne }, &[x, zero])
+}

@@ -1,0 +1,44 @@
+use ops::ops::{OptimizationBarrier, Reduce, ReduceKind};
+use ops::{InferError, Op};
+use targets::Backend;
+use trace::{Builder, Function, NodeId, NodeKind};
+
+use super::{Example, Legalization};
+
+pub(super) const LEGALIZATION: Legalization = Legalization {
+    name: "sum of constants",
+    backend: Backend::Iree3_13,
+    fault: "where an operation makes equal numbers of constants, one of them is taken for their sum",
+    examples: &[Example {
+        operations: &["constant value=f32[2,3] splat 3.0", "unary kind=negate", "reduce kind=add axes=[1]"],
+        operands: &[],
+    }],
+    operation: "reduce",
+    shows,
+    rewrite,
+};
+
+fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
+    matches!(op, Op::Reduce(Reduce { kind: ReduceKind::Add, .. })) && is_fixed(function, operands[0])
+}
+
+/// The sum of what the compiler cannot see.
+fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
+    let hidden = b.op(OptimizationBarrier {}, operands)?;
+    b.op(op.clone(), &[hidden])
+}
+
+/// Whether a node depends on constants alone.
+fn is_fixed(function: &Function, id: NodeId) -> bool {
+    let mut seen = vec![false; id.index() + 1];
+    let mut open = vec![id];
+    while let Some(id) = open.pop() {
+        if !matches!(function.node(id).kind, NodeKind::Op(_)) {
+            return false;
+        }
+        if !std::mem::replace(&mut seen[id.index()], true) {
+            open.extend(function.operands(id));
+        }
+    }
+    true
+}

@@ -1,0 +1,52 @@
+//! A trace, written anew operation by operation.
+
+use ops::{InferError, Op};
+use trace::{Builder, Function, NodeId, NodeKind, Output, Trace};
+
+use crate::LowerError;
+
+/// The same program with other operations: `operation` appends what stands for one. Nodes that no result needs are
+/// left out.
+pub(crate) fn rewrite(
+    trace: &Trace,
+    operation: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
+) -> Result<Trace, LowerError> {
+    let function = |function| rewrite_function(function, &operation);
+    let functions = trace.functions.iter().map(function).collect::<Result<_, _>>()?;
+    Ok(Trace { functions, entries: trace.entries.clone() })
+}
+
+fn rewrite_function(
+    function: &Function,
+    operation: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
+) -> Result<Function, LowerError> {
+    let mut rewritten = Function::new(function.name.clone(), function.prefix.clone());
+    let live = function.live();
+    let mut ids: Vec<NodeId> = Vec::with_capacity(function.len());
+    for id in function.ids() {
+        let node = function.node(id);
+        if !live[id.index()] && !matches!(node.kind, NodeKind::Input { .. }) {
+            ids.push(NodeId::end());
+            continue;
+        }
+        let operands: Vec<NodeId> = function.operands(id).iter().map(|o| ids[o.index()]).collect();
+        let mut builder = Builder { function: &mut rewritten, provenance: node.provenance.clone() };
+        let written = match &node.kind {
+            NodeKind::Op(op) => {
+                operation(&mut builder, op, &operands).map_err(|source| LowerError::Infer {
+                    function: function.name.clone(),
+                    node: id.index(),
+                    source: Box::new(source),
+                })?
+            }
+            kind => builder.push(kind.clone(), node.types.clone(), &operands),
+        };
+        if rewritten.node(written).axes.is_empty() {
+            rewritten.node_mut(written).axes = node.axes.clone();
+        }
+        ids.push(written);
+    }
+    let outputs = function.outputs.iter();
+    rewritten.outputs = outputs.map(|o| Output { node: ids[o.node.index()], ..o.clone() }).collect();
+    Ok(rewritten)
+}

@@ -1,0 +1,29 @@
+use super::prelude::*;
+
+operation! {
+    /// The operand as it is: a compiler may not look through it. StableHLO: `optimization_barrier`.
+    OptimizationBarrier = "optimization_barrier" {}
+}
+
+impl Operation for OptimizationBarrier {
+    const BOUND: Bound = Bound::Exact;
+    const EXAMPLES: &'static [Example] = &[
+        good("optimization_barrier", &["f32[3] 1,nan,-0"], "f32[3] 1,nan,-0"),
+        good("optimization_barrier", &["bf16[2,3]"], "bf16[2,3]"),
+        good("optimization_barrier", &["i32[]"], "i32[]"),
+        bad("optimization_barrier", &["f32[2]", "f32[2]"], "takes 1 operands, found 2"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [x] = arity(Self::NAME, operands)?;
+        Ok(x.clone())
+    }
+
+    fn eval(&self, operands: &[&Value], _: &TensorType) -> Value {
+        operands[0].clone()
+    }
+
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+        Spelling::Primitive(format!("stablehlo.optimization_barrier {} : {}", operands[0].name, ty.mlir()))
+    }
+}

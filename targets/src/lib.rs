@@ -1,0 +1,151 @@
+//! The machine and the compiler that a program is made for: one description, which every stage asks.
+
+mod host;
+mod parse;
+
+use std::fmt;
+
+pub use host::host_features;
+pub use parse::TargetError;
+
+/// What a program is made for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// Who takes the module.
+    pub backend: Backend,
+    /// LLVM's name of the platform, as `aarch64-linux-gnu`; this one if there is none.
+    pub triple: Option<String>,
+    /// LLVM's name of the processor; `host` is this machine's.
+    pub processor: String,
+    /// What is changed in the processor's features, in LLVM's names, as `+sve,-sve2`.
+    pub changes: Option<String>,
+    /// The features that code may use, in LLVM's names, sorted; `None` if only the compiler knows them.
+    pub features: Option<Vec<String>>,
+    /// What kind of device runs the program.
+    pub device: DeviceKind,
+    /// What bounds its speed.
+    pub machine: Machine,
+}
+
+/// Who takes a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// iree-compile 3.13.
+    Iree3_13,
+    /// The reference interpreter of StableHLO: what it takes is what the specification says.
+    Interpreter,
+}
+
+/// How a module speaks of what StableHLO has no words for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Weights are parameters of the scope `model`, large constants are globals, an `i32[]` argument is a number of
+    /// the host.
+    IreeGlobals,
+    /// Weights are arguments after those of the function, constants stand where they are used, every argument is a
+    /// tensor.
+    Arguments,
+}
+
+/// A kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The processor's cores.
+    Cpu,
+    /// A graphics processor.
+    Gpu,
+}
+
+/// What bounds the speed of a machine: a roofline.
+///
+/// Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance Model" (2009).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Machine {
+    /// Bytes that it reads or writes in a second.
+    pub bandwidth: f64,
+    /// Multiplications and additions in a second.
+    pub flops: f64,
+    /// Seconds that starting one dispatch takes.
+    pub dispatch: f64,
+}
+
+impl Machine {
+    /// Two cores of a server.
+    pub const CPU: Self = Self { bandwidth: 15e9, flops: 100e9, dispatch: 5e-6 };
+    /// One accelerator of a server.
+    pub const GPU: Self = Self { bandwidth: 3e12, flops: 200e12, dispatch: 5e-6 };
+}
+
+impl Backend {
+    /// How it reads a module.
+    pub fn dialect(self) -> Dialect {
+        match self {
+            Self::Iree3_13 => Dialect::IreeGlobals,
+            Self::Interpreter => Dialect::Arguments,
+        }
+    }
+}
+
+impl Target {
+    /// This machine, by what its processor says.
+    pub fn host() -> Self {
+        let features = host_features().into_iter().filter_map(|(name, has)| has.then(|| name.to_owned()));
+        Self { features: Some(features.collect()), ..Self::processor("host") }
+    }
+
+    /// A processor that LLVM knows, on this platform.
+    pub fn processor(name: impl Into<String>) -> Self {
+        Self {
+            backend: Backend::Iree3_13,
+            triple: None,
+            processor: name.into(),
+            changes: None,
+            features: None,
+            device: DeviceKind::Cpu,
+            machine: Machine::CPU,
+        }
+    }
+
+    /// The reference interpreter, here.
+    pub fn interpreter() -> Self {
+        Self { backend: Backend::Interpreter, ..Self::host() }
+    }
+
+    /// Whether the code depends on the processor of the machine that compiles.
+    pub fn is_host(&self) -> bool {
+        self.processor == "host"
+    }
+
+    /// The architecture in Rust's name, which differs from LLVM's for one.
+    pub fn architecture(&self) -> &str {
+        match self.triple.as_deref().and_then(|triple| triple.split('-').next()) {
+            Some("arm64") => "aarch64",
+            Some(name) => name,
+            None => std::env::consts::ARCH,
+        }
+    }
+
+    /// Whether the processor multiplies bf16; `None` if its features are not known yet.
+    pub fn has_bf16(&self) -> Option<bool> {
+        const BF16: [&str; 4] = ["avx512bf16", "amx-bf16", "avx10.2", "bf16"];
+        let features = self.features.as_ref()?;
+        Some(features.iter().any(|feature| BF16.contains(&feature.as_str())))
+    }
+}
+
+impl Default for Target {
+    /// This machine.
+    fn default() -> Self {
+        Self::host()
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` on {}", self.processor, self.triple.as_deref().unwrap_or("this platform"))?;
+        match &self.changes {
+            Some(changes) => write!(f, " with `{changes}`"),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! A target as the command line names it.
+
+use std::str::FromStr;
+
+use crate::Target;
+
+/// What a target's name looks like.
+const FORMS: &str = "`host`, a processor that LLVM knows, or PLATFORM:PROCESSOR[:FEATURES], as \
+                     `aarch64-linux-gnu:generic:+neon`";
+
+/// A text that names no target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// There is nothing.
+    #[error("the target is empty; expected {FORMS}")]
+    Empty,
+    /// One of the parts is empty.
+    #[error("the target `{target}` names no {part}; expected {FORMS}")]
+    Missing {
+        /// The text.
+        target: String,
+        /// What it lacks.
+        part: &'static str,
+    },
+    /// A feature that is neither asked for nor forbidden.
+    #[error(
+        "the target `{target}` has the feature `{feature}`; expected `+NAME` or `-NAME`, separated by commas"
+    )]
+    Feature {
+        /// The text.
+        target: String,
+        /// What is no feature.
+        feature: String,
+    },
+}
+
+/// `host`, `PROCESSOR`, or `PLATFORM:PROCESSOR[:FEATURES]`.
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let named = |part: &'static str, word: &str| match word.is_empty() {
+            true => Err(TargetError::Missing { target: text.into(), part }),
+            false => Ok(word.to_owned()),
+        };
+        let mut parts = text.splitn(3, ':');
+        let (platform, processor, features) = match (parts.next(), parts.next(), parts.next()) {
+            (None | Some(""), None, _) => return Err(TargetError::Empty),
+            (Some("host"), None, _) => return Ok(Self::host()),
+            (Some(processor), None, _) => return Ok(Self::processor(processor)),
+            (platform, Some(processor), features) => (platform.unwrap_or_default(), processor, features),
+        };
+        let triple = Some(named("platform", platform)?);
+        let target = Self { triple, ..Self::processor(named("processor", processor)?) };
+        let Some(features) = features else { return Ok(target) };
+        let wrong = |feature: &&str| !(feature.starts_with(['+', '-']) && feature.len() > 1);
+        match named("features", features)?.split(',').find(wrong) {
+            Some(feature) => Err(TargetError::Feature { target: text.into(), feature: feature.into() }),
+            None => Ok(Self { changes: Some(features.into()), ..target }),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Each legalization is needed, and does what it is for: its examples fail in IREE without it and pass with it, and it
+//! changes nothing that the evaluator sees.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use lower::legalize::{Example, LEGALIZATIONS, Legalization, legalize};
+use ops::{Bound, Op, Value};
+use runtime::{CompileError, CompileOptions};
+use support::{Built, try_compile};
+use targets::{Backend, Target};
+use trace::NodeKind;
+use tracewright_tests::arbitrary::{Dice, graph, same, tame_value};
+use tracewright_tests::calls::{Call, Calls, Weights, entry, evaluate, op, operand};
+
+/// Examples as a program, each an entry point.
+fn program<'a>(examples: impl IntoIterator<Item = &'a Example>) -> Calls {
+    let mut all = Calls::default();
+    for (number, example) in examples.into_iter().enumerate() {
+        let arguments: Vec<Value> = example.operands.iter().map(|text| operand(text, 0)).collect();
+        let types: Vec<_> = arguments.iter().map(|value| value.ty.clone()).collect();
+        let name = format!("example{number}");
+        entry(&mut all.trace, &name, &types, |b, inputs| {
+            let mut operands = inputs.to_vec();
+            for text in example.operations {
+                operands = vec![b.op(op(text), &operands)?];
+            }
+            Ok(operands)
+        });
+        let expected = evaluate(&all.trace, &name, &arguments, &all.weights);
+        let text = example.operations.join(", ");
+        all.calls.push(Call { name, text, arguments, expected, bounds: vec![Bound::Ulps(4.0)] });
+    }
+    all
+}
+
+/// What goes wrong in IREE with these legalizations.
+fn fault(program: &Calls, legalizations: &[&Legalization]) -> Option<String> {
+    let legal = legalize(&program.trace, legalizations).unwrap();
+    let module = lower::write(&legal, Backend::Iree3_13.dialect()).unwrap();
+    // What almost every machine contains: some faults are those of processors without bf16.
+    let least = if cfg!(target_arch = "x86_64") { "x86-64-v2" } else { "generic" };
+    match try_compile(&module, &CompileOptions::new(Target::processor(least), true)) {
+        Ok(vmfb) => Built { module, vmfb }.load(&Weights::new()).violations(program).pop(),
+        Err(CompileError::Failed { diagnostics, .. }) => Some(diagnostics),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn each_is_needed_and_is_enough() {
+    let all = Legalization::needed(Backend::Iree3_13);
+    assert_eq!(all.len(), LEGALIZATIONS.len());
+    for this in &all {
+        assert!(!this.examples.is_empty(), "{}", this.name);
+        let others: Vec<&Legalization> = all.iter().copied().filter(|l| l.name != this.name).collect();
+        for example in this.examples {
+            let without = fault(&program([example]), &others);
+            println!("{}: {example:?}: {without:?}", this.name);
+            assert!(without.is_some(), "`{}` is not needed: {example:?}", this.name);
+        }
+    }
+    assert_eq!(fault(&program(all.iter().flat_map(|this| this.examples)), &all), None);
+}
+
+/// To the evaluator, random graphs are the same before and after.
+#[test]
+fn nothing_changes_to_the_evaluator() {
+    let all = Legalization::needed(Backend::Iree3_13);
+    let mut changed = 0;
+    for seed in 0..2_000 {
+        let mut dice = Dice::new(seed);
+        let before = lower::expand(&graph(&mut dice, 12)).unwrap();
+        let after = legalize(&before, &all).unwrap();
+        after.verify().unwrap_or_else(|error| panic!("{error}\n{after}"));
+        changed += usize::from(*after != before);
+        let function = &before.functions[0];
+        let arguments: Vec<Value> =
+            function.inputs().into_iter().map(|(_, ty)| tame_value(&mut dice, ty)).collect();
+        let weights: Weights =
+            function.parameters().map(|p| (p.key.clone(), tame_value(&mut dice, &p.ty))).collect();
+        let expected = evaluate(&before, "main", &arguments, &weights);
+        let found = evaluate(&after, "main", &arguments, &weights);
+        let equal = expected.iter().zip(&found).all(|(a, b)| same(a, b));
+        assert!(equal, "{expected:?}\n{found:?}\n{before}\n{after}");
+    }
+    println!("{changed} graphs changed");
+    assert!(changed > 200, "{changed} graphs changed");
+}
+
+/// What no backend gets wrong is left as it is.
+#[test]
+fn the_interpreter_gets_the_operations_as_they_are() {
+    for example in LEGALIZATIONS.iter().flat_map(|legalization| legalization.examples) {
+        let trace = program([example]).trace;
+        let count = trace.functions[0].ids().filter(|&id| {
+            matches!(&trace.functions[0].node(id).kind, NodeKind::Op(op) if !matches!(op, Op::Constant(_)))
+        });
+        let module = lower::lower(&trace, &Target::interpreter()).unwrap();
+        let spelled: usize =
+            module.histogram().iter().filter(|(name, _)| *name != "constant").map(|(_, count)| count).sum();
+        assert_eq!(spelled, count.count(), "{}", module.text);
+    }
+}
