@@ -1,53 +1,96 @@
 //! A published network in its real size, with random weights.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::fs;
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use tracewright::Plan;
-use tracewright::models::ModelConfig;
+use tracewright::models::{Architecture as _, ModelConfig};
 use tracewright::ops::ElementType;
 use tracewright::random::write_random;
+use tracewright::runtime::CompileOptions;
 use tracewright::simplify::Rules;
 use tracewright_tests::golden::{Sizes, build, greedy, repository};
 
 const MEBI: u64 = 1 << 20;
 
+/// What a network may hold beside its weights: code, states, what a call computes.
+const SLACK: u64 = 128 * MEBI;
+
+/// One test at a time: they look at the memory of the whole process.
+static MEASURING: Mutex<()> = Mutex::new(());
+
 /// What this process holds that is in no file.
 #[cfg(target_os = "linux")]
 fn anonymous_memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// 18 layers of 640 features under a vocabulary of 262,144: half a gigabyte of bf16.
-#[test]
-fn s28_functiongemma_270m_bakes_and_runs() {
-    let config = repository().join("models/tests/configs/functiongemma-270m.json");
+fn config() -> PathBuf {
+    repository().join("models/tests/configs/functiongemma-270m.json")
+}
+
+/// Builds and calls a network with random weights; how it was compiled, and the bytes of its weights.
+fn bakes_and_runs(config: &Path, element: ElementType) -> (CompileOptions, u64) {
+    let _measuring = MEASURING.lock();
     let folder = tempfile::tempdir().unwrap();
-    let sizes =
-        Sizes { element: ElementType::Bf16, chunk: 8, context: 1024, batch: 1, rules: Rules::default() };
-    let plan = Box::new(ModelConfig::read(&config, &[]).unwrap());
+    let sizes = Sizes { element, chunk: 8, context: 1024, batch: 1, rules: Rules::default() };
+    let plan = Box::new(ModelConfig::read(config, &[]).unwrap());
+    let vocabulary = plan.vocabulary() as u32;
     let plan = Plan::new(plan, Some(sizes.element), Some(sizes.context), Some(sizes.chunk)).unwrap();
     let parameters = plan.trace().unwrap().trace.parameters().unwrap();
-    write_random(&config, &parameters, 1, folder.path(), &|_| ControlFlow::Continue(())).unwrap();
+    write_random(config, &parameters, 1, folder.path(), &|_| ControlFlow::Continue(())).unwrap();
 
     #[cfg(target_os = "linux")]
     let before = anonymous_memory();
     let subject = build(folder.path(), &sizes, &["prefill", "decode"], Ok).unwrap();
-    // `1 + w` is stored in f32.
-    let weights = 2 * 268_098_176;
-    assert!(weights < subject.baked.bytes && subject.baked.bytes * 1000 < weights * 1001);
     // More than a chunk.
-    let prompt: Vec<u32> = (0..11u32).map(|i| i * 7919 % 262_144).collect();
+    let prompt: Vec<u32> = (0..11u32).map(|i| i * 7919 % vocabulary).collect();
     let generated = greedy(&subject.network, &prompt, 4, false).unwrap();
     assert_eq!(generated.tokens.len(), 4);
-    assert!(generated.tokens.iter().all(|token| *token < 262_144));
+    assert!(generated.tokens.iter().all(|token| *token < vocabulary));
     assert_eq!(generated.tokens, greedy(&subject.network, &prompt, 4, true).unwrap().tokens);
     #[cfg(target_os = "linux")]
     {
-        let held = anonymous_memory() - before;
-        println!("{} MiB anonymous beside {} MiB of weights", held / MEBI, subject.baked.bytes / MEBI);
-        assert!(held < 128 * MEBI, "{held} bytes");
+        let (held, weights) = (anonymous_memory() - before, subject.baked.bytes);
+        let what = format!("{} MiB anonymous beside {} MiB of weights", held / MEBI, weights / MEBI);
+        println!("{what}, tiled: {}", subject.options.tiled);
+        match subject.options.tiled {
+            // Packed at load: once.
+            true => assert!((weights / 2..weights + SLACK).contains(&held), "{what}"),
+            false => assert!(held < SLACK, "{what}"),
+        }
     }
+    (subject.options, subject.baked.bytes)
+}
+
+/// 18 layers of 640 features under a vocabulary of 262,144: half a gigabyte of bf16. What of it is in memory depends on
+/// the processor: with instructions for bf16 the weights are packed for them, without they are read as they are mapped.
+#[test]
+fn s28_functiongemma_270m_bakes_and_runs() {
+    let (options, bytes) = bakes_and_runs(&config(), ElementType::Bf16);
+    assert_eq!(options.target.has_bf16(), Some(options.tiled));
+    // `1 + w` is stored in f32.
+    let weights = 2 * 268_098_176;
+    assert!(weights < bytes && bytes * 1000 < weights * 1001);
+}
+
+/// Weights in f32 are packed on every processor: two layers of it under a quarter of the vocabulary.
+#[test]
+fn packed_weights_are_in_memory_once() {
+    let text = fs::read_to_string(config()).unwrap();
+    let mut small: serde_json::Value = serde_json::from_str(&text).unwrap();
+    small["num_hidden_layers"] = 2.into();
+    small["layer_types"] = ["sliding_attention", "full_attention"].as_slice().into();
+    small["vocab_size"] = 65_536.into();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    fs::write(&path, small.to_string()).unwrap();
+    let (options, bytes) = bakes_and_runs(&path, ElementType::F32);
+    assert!(options.tiled);
+    assert!(bytes > SLACK, "else the bound says nothing");
 }

@@ -5,10 +5,18 @@ mod support;
 
 use support::built;
 use tracewright_tests::calls::examples;
+use tracewright_tests::level;
 
 #[test]
 fn every_example_in_iree() {
-    let examples = examples();
+    let mut examples = examples();
+    // Where the processor has no masked loads, iree-compile 3.13 does not convert six i4: `failed to emulate bit width`.
+    let masked = level::target().features.is_some_and(|features| features.contains(&"avx2".into()));
+    if cfg!(target_arch = "x86_64") && !masked {
+        examples.calls.retain(|call| !call.text.contains("i4[6]"));
+        let names: Vec<&str> = examples.calls.iter().map(|call| call.name.as_str()).collect();
+        examples.trace = examples.trace.with_entries(&names);
+    }
     let built = built(&examples.trace);
     let violations = built.load(&examples.weights).violations(&examples);
     assert!(violations.is_empty(), "{}", violations.join("\n"));

@@ -18,6 +18,24 @@ use crate::step::{human, start_error, step};
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
+/// The test files whose modules are compiled for the processor that `TRACEWRIGHT_TEST_TARGET` names.
+const COMPILING: [&str; 6] = ["ops_iree", "lowered_iree", "composites", "batch", "full_size", "token_exact"];
+
+/// A processor that this machine contains and that differs in what modules are compiled to: without instructions for
+/// bf16, weights are read as they are mapped; without those of AVX2, products are not fused with sums.
+fn lower_level() -> Option<&'static str> {
+    #[cfg(target_arch = "x86_64")]
+    return match () {
+        () if is_x86_feature_detected!("avx512f") => Some("x86-64-v3"),
+        () if is_x86_feature_detected!("avx2") => Some("x86-64-v2"),
+        () => None,
+    };
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("bf16").then_some("generic");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    None
+}
+
 /// What the set-up gives to the other chores.
 pub struct Tools {
     iree_compile: PathBuf,
@@ -76,6 +94,15 @@ pub fn test(root: &Path) -> Result<(), Error> {
     step("lint", cargo(&["clippy"]).args(all).args(["--all-targets", "--", "-D", "warnings"]))?;
     step("documentation", cargo(&["doc", "--no-deps"]).args(all).env("RUSTDOCFLAGS", "-D warnings"))?;
     step("tests", cargo(&["test"]).args(all))?;
+    match lower_level() {
+        Some(level) => {
+            let files = COMPILING.iter().flat_map(|file| ["--test", file]);
+            let mut again = cargo(&["test"]);
+            again.args(all).args(files).env("TRACEWRIGHT_TEST_TARGET", level);
+            step(&format!("tests on {level}"), &mut again)?;
+        }
+        None => eprintln!("no tests on a lesser processor: this one is the least that tests know"),
+    }
     let light = ["--package", "tracewright", "--package", "tracewright-cli"];
     step("tests without IREE", cargo(&["test"]).args(light))?;
     eprintln!("everything passed in {}", human(start.elapsed()));
