@@ -26,6 +26,7 @@ pub use trace;
 
 pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, TraceArg, model};
 
+mod array;
 #[cfg(feature = "iree")]
 pub mod export;
 pub mod files;
@@ -33,10 +34,15 @@ pub mod files;
 pub mod load;
 mod pipeline;
 mod plan;
+#[cfg(feature = "iree")]
+mod program;
 pub mod random;
 
+pub use array::{Array, ArrayError, Number};
 pub use pipeline::{Lowered, primitives};
 pub use plan::{Plan, PlanError};
+#[cfg(feature = "iree")]
+pub use program::{CallError, Program};
 
 /// The Rust in the README is a test.
 #[cfg(doctest)]

@@ -8,17 +8,16 @@ use std::time::{Duration, Instant};
 use bake::{BakeError, BakeOptions, Baked, Ignorable};
 use dsl::Traced;
 use errors::{FileError, WithPath as _};
-use generate::Network;
 use irpa::{Archive, Checkpoint, Storage};
 use lower::{LowerError, Module};
 use ops::{ElementType, TensorType};
 use runtime::{Cache, CompileError, CompileOptions, Compiled, Compiler, Device, Entry, Parameters};
-use runtime::{Program, Runtime};
+use runtime::Runtime;
 use simplify::Rules;
 use targets::Target;
 use trace::Parameter;
 
-use crate::Lowered;
+use crate::{Lowered, Program};
 
 /// How [`load`] builds.
 pub struct LoadOptions<'a> {
@@ -67,10 +66,10 @@ pub enum Step {
     Load,
 }
 
-/// A network, what it is made of, and how long that took.
+/// A program, what it is made of, and how long that took.
 pub struct Loaded {
-    /// The network.
-    pub network: Network,
+    /// The program.
+    pub program: Program,
     /// The device that it runs on.
     pub runtime: Runtime,
     /// The module it was compiled from.
@@ -121,9 +120,6 @@ pub enum LoadError {
     /// IREE refuses the module.
     #[error(transparent)]
     Runtime(#[from] runtime::Error),
-    /// The program is no network.
-    #[error(transparent)]
-    Generate(#[from] generate::Error),
 }
 
 /// Lowers the trace of a network's entry points, bakes and compiles what the cache lacks, and loads it.
@@ -145,8 +141,8 @@ pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) 
     let start = Instant::now();
     let runtime = Runtime::new(device)?;
     let program = program(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
-    let network = Network::new(&runtime, &program, &module.signatures)?;
-    Ok(Loaded { network, runtime, module, archive, baked, compile: compiled.wall, load: start.elapsed() })
+    let program = Program::new(&runtime, program, module.signatures.clone());
+    Ok(Loaded { program, runtime, module, archive, baked, compile: compiled.wall, load: start.elapsed() })
 }
 
 fn tell(watch: WatchSteps<'_>, step: Step) -> Result<(), LoadError> {
@@ -264,7 +260,7 @@ pub fn program(
     vmfb: &[u8],
     archive: &Archive,
     parameters: &[trace::Parameter],
-) -> Result<Program, LoadError> {
+) -> Result<runtime::Program, LoadError> {
     let expected = parameters.iter().map(|p| (p.key.as_str(), p.ty.to_string()));
-    Ok(Program::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
+    Ok(runtime::Program::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
 }

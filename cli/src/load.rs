@@ -90,7 +90,7 @@ impl Source {
         let loaded = load(&traced, &checkpoint, options)?;
         loaded.baked.iter().for_each(crate::bake::report);
         Ok(Loaded {
-            network: loaded.network,
+            network: loaded.program.network()?,
             runtime: loaded.runtime,
             compile: loaded.compile,
             load: loaded.load,

@@ -27,6 +27,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-cli", 6),
     ("tracewright-tests", 6),
     ("parallel", 6),
+    ("programs", 6),
     ("parallel-cli", 7),
     ("xtask", 6),
 ];

@@ -92,7 +92,7 @@ fn its_logits_are_those_of_numpy_and_it_generates_what_the_chapter_shows() {
     let words = |name| reference.tensor(name).unwrap().data().as_chunks::<4>().0.to_vec();
     let tokens: Vec<u32> = words("tokens").into_iter().map(u32::from_le_bytes).collect();
     let expected: Vec<f32> = words("logits").into_iter().map(f32::from_le_bytes).collect();
-    let found = Session::new(&loaded.network).score(&tokens).unwrap();
+    let found = Session::new(&loaded.program.network().unwrap()).score(&tokens).unwrap();
     assert_eq!(found.len(), 40, "several chunks of 16");
     for (position, (expected, found)) in expected.chunks(config.vocabulary).zip(&found).enumerate() {
         let largest = expected.iter().fold(0f32, |max, x| max.max(x.abs()));
@@ -107,11 +107,12 @@ fn its_logits_are_those_of_numpy_and_it_generates_what_the_chapter_shows() {
     // Token by token, with what is kept of the earlier ones, as all at once.
     let options = GenerateOptions { max_tokens: 20, keep_logits: true, ..GenerateOptions::default() };
     let go_on = |_| ControlFlow::Continue(());
-    let generated = Session::new(&loaded.network).generate(&[5, 17, 3], &options, go_on).unwrap();
+    let generated =
+        Session::new(&loaded.program.network().unwrap()).generate(&[5, 17, 3], &options, go_on).unwrap();
     let shown: Vec<u32> = block("text").split_whitespace().map(|token| token.parse().unwrap()).collect();
     assert_eq!(generated.tokens, shown);
     let text = [&[5, 17, 3], &generated.tokens[..19]].concat();
-    let rows = Session::new(&loaded.network).score(&text).unwrap();
+    let rows = Session::new(&loaded.program.network().unwrap()).score(&text).unwrap();
     for (at_once, step) in rows[2..].iter().zip(&generated.logits) {
         let largest = step.iter().fold(0f32, |max, x| max.max(x.abs()));
         assert!(max_error(at_once, step) <= BOUND * f64::from(largest));

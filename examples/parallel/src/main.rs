@@ -121,7 +121,7 @@ fn run(folder: &Path) -> Result<(), Box<dyn Error>> {
     let loaded = load(&traced, &Checkpoint::open(folder)?, options)?;
 
     let options = GenerateOptions { max_tokens: 20, ..GenerateOptions::default() };
-    Session::new(&loaded.network).generate(&[5, 17, 3], &options, |token| {
+    Session::new(&loaded.program.network()?).generate(&[5, 17, 3], &options, |token| {
         print!("{token} ");
         ControlFlow::Continue(())
     })?;

@@ -1,0 +1,160 @@
+//! Tensors of the host: what a program takes and gives.
+
+use half::{bf16, f16};
+use ops::{ElementType, TensorType};
+
+/// A number that an [`Array`] can hold.
+pub trait Number: Copy {
+    /// Its element type.
+    const TYPE: ElementType;
+    /// Appends its little-endian bytes.
+    #[doc(hidden)]
+    fn write(self, bytes: &mut Vec<u8>);
+    /// Reads them.
+    #[doc(hidden)]
+    fn read(bytes: &[u8]) -> Self;
+}
+
+macro_rules! numbers {
+    ($($number:ty = $ty:ident;)*) => {$(
+        impl Number for $number {
+            const TYPE: ElementType = ElementType::$ty;
+            fn write(self, bytes: &mut Vec<u8>) {
+                bytes.extend(self.to_le_bytes());
+            }
+            fn read(bytes: &[u8]) -> Self {
+                let mut own = [0; size_of::<Self>()];
+                own.copy_from_slice(bytes);
+                Self::from_le_bytes(own)
+            }
+        }
+    )*};
+}
+
+numbers! {
+    f32 = F32;
+    i32 = I32;
+    bf16 = Bf16;
+    f16 = F16;
+}
+
+/// A tensor of the host: element type, shape, numbers, and names of its axes if somebody gave them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    ty: TensorType,
+    axes: Vec<String>,
+    bytes: Vec<u8>,
+}
+
+/// Why there is no such array.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArrayError {
+    /// More or fewer numbers than the shape has.
+    #[error("{found} numbers for the shape {shape:?}, which has {expected}")]
+    Count {
+        /// The shape.
+        shape: Vec<usize>,
+        /// How many numbers it has.
+        expected: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// Numbers of another type.
+    #[error(
+        "the array is {ty}, and its numbers were asked for as {asked}; use `to_vec` of its own element type"
+    )]
+    Element {
+        /// What it is.
+        ty: TensorType,
+        /// What was asked for.
+        asked: ElementType,
+    },
+    /// More or fewer names than axes.
+    #[error("the names {names:?} for the axes of {ty}")]
+    Axes {
+        /// What it is.
+        ty: TensorType,
+        /// The names.
+        names: Vec<String>,
+    },
+}
+
+impl Array {
+    /// The array of these numbers, row-major.
+    ///
+    /// # Errors
+    /// If the shape has more or fewer.
+    pub fn from_slice<T: Number>(numbers: &[T], shape: impl Into<Vec<usize>>) -> Result<Self, ArrayError> {
+        let ty = TensorType::new(T::TYPE, shape.into());
+        if ty.count() != numbers.len() {
+            let (expected, found) = (ty.count(), numbers.len());
+            return Err(ArrayError::Count { shape: ty.shape, expected, found });
+        }
+        let mut bytes = Vec::with_capacity(ty.bytes());
+        numbers.iter().for_each(|number| number.write(&mut bytes));
+        Ok(Self { ty, axes: Vec::new(), bytes })
+    }
+
+    /// The same with names of its axes: a call compares them with those that the network declares.
+    ///
+    /// # Errors
+    /// If there are more or fewer names than axes.
+    pub fn with_axes(mut self, names: &[&str]) -> Result<Self, ArrayError> {
+        self.axes = names.iter().map(|name| (*name).to_owned()).collect();
+        match self.axes.len() == self.ty.rank() {
+            true => Ok(self),
+            false => Err(ArrayError::Axes { ty: self.ty, names: self.axes }),
+        }
+    }
+
+    /// The array with these little-endian bytes, which are those of `ty`.
+    pub(crate) fn from_bytes(ty: TensorType, axes: Vec<String>, bytes: Vec<u8>) -> Self {
+        Self { ty, axes, bytes }
+    }
+
+    /// Element type and shape.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// The names of its axes; none if nobody gave any.
+    pub fn axes(&self) -> &[String] {
+        &self.axes
+    }
+
+    /// The little-endian bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The numbers, row-major.
+    ///
+    /// # Errors
+    /// If they are of another type.
+    pub fn to_vec<T: Number>(&self) -> Result<Vec<T>, ArrayError> {
+        match T::TYPE == self.ty.element {
+            true => Ok(self.bytes.chunks_exact(size_of::<T>()).map(T::read).collect()),
+            false => Err(ArrayError::Element { ty: self.ty.clone(), asked: T::TYPE }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_and_others_are_refused() {
+        let array = Array::from_slice(&[1.5f32, -2.0, 0.25, 4.0, 5.0, 6.0], [2, 3]).unwrap();
+        assert_eq!(array.ty().to_string(), "f32[2,3]");
+        assert_eq!(array.to_vec::<f32>().unwrap(), [1.5, -2.0, 0.25, 4.0, 5.0, 6.0]);
+        let half = [bf16::from_f32(1.5), bf16::from_f32(-0.1)];
+        assert_eq!(Array::from_slice(&half, [2]).unwrap().to_vec::<bf16>().unwrap(), half);
+        let said = array.to_vec::<i32>().unwrap_err().to_string();
+        assert!(said.starts_with("the array is f32[2,3], and its numbers were asked for as i32"), "{said}");
+        let said = Array::from_slice(&[1, 2, 3], [2, 2]).unwrap_err().to_string();
+        assert_eq!(said, "3 numbers for the shape [2, 2], which has 4");
+        let said = array.with_axes(&["B"]).unwrap_err().to_string();
+        assert_eq!(said, "the names [\"B\"] for the axes of f32[2,3]");
+    }
+}
