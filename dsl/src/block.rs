@@ -37,11 +37,17 @@ pub fn block<A: TraceArg, R: TraceArg>(
         return returned;
     }
 
-    let (pattern, types) = match tracer::with(|t| (t.relative(&scope.pattern()), t.types(&tensors))) {
-        Some(found) => found,
-        None => return body(arguments),
+    let found =
+        tracer::with(|t| (t.relative(&scope.pattern()), t.types(&tensors), t.are_activations(&tensors)));
+    let Some((pattern, types, activations)) = found else { return body(arguments) };
+    let key = TraceKey {
+        block: name,
+        pattern: pattern.clone(),
+        arguments: TypeId::of::<A>(),
+        types,
+        activations,
+        data,
     };
-    let key = TraceKey { block: name, pattern: pattern.clone(), arguments: TypeId::of::<A>(), types, data };
     let known = tracer::with(|t| t.body(&key)).flatten();
     let stem: String = name.split("::").next().unwrap_or(name).to_lowercase();
     let recorded = match known {
@@ -125,12 +131,16 @@ fn record<A: TraceArg, R: TraceArg>(
     let inputs = tracer::with(|t| {
         t.open_function(name, pattern, Some((scope.path().clone(), pattern.into())));
         t.push_path(scope.path().clone());
-        let input = |(index, (ty, axes)): (usize, &(TensorType, Vec<AxisName>))| {
+        let input = |(index, ((ty, axes), is_activation)): (usize, (&(TensorType, Vec<AxisName>), &bool))| {
             let dims = axes.iter().zip(&ty.shape);
             let dims: Vec<Dim> = dims.map(|(name, &extent)| Axis::named(name).of(extent)).collect();
-            t.input(format!("argument{index}"), Role::Plain, ty.element, &dims, place)
+            let argument = t.input(format!("argument{index}"), Role::Plain, ty.element, &dims, place);
+            if !is_activation {
+                t.fix(argument);
+            }
+            argument
         };
-        key.types.iter().enumerate().map(input).collect::<Vec<Raw>>()
+        key.types.iter().zip(&key.activations).enumerate().map(input).collect::<Vec<Raw>>()
     });
     let returned = body(arguments.rebuild(&mut inputs.unwrap_or_default().into_iter()));
     let mut outputs = Vec::new();

@@ -9,7 +9,6 @@ use ops::ops::{
 use ops::{ElementType, Literal, TensorType};
 
 use crate::element::{Bool, Element, Float};
-use crate::origin::{lost_at, may_be_repeated};
 use crate::tensor::{Place, Raw, axes, extents, extents_agree};
 use crate::tracer::{self, Tracer};
 use crate::{Dim, NamedType, Tensor, TraceErrorKind};
@@ -18,14 +17,14 @@ use crate::{Dim, NamedType, Tensor, TraceErrorKind};
 #[derive(Clone, Copy)]
 pub enum Operand<T: Element> {
     /// A tensor; aligned by name.
-    Tensor(Tensor<T>),
+    Elements(Tensor<T>),
     /// The same number everywhere.
     Number(f64),
 }
 
 impl<T: Element> From<Tensor<T>> for Operand<T> {
     fn from(tensor: Tensor<T>) -> Self {
-        Self::Tensor(tensor)
+        Self::Elements(tensor)
     }
 }
 
@@ -67,10 +66,10 @@ fn align(t: &mut Tracer, op: &'static str, a: Raw, b: Raw, place: Place) -> Opti
         }
     };
     if let Some(missing) = dims.iter().find(|d| !small.1.dims.contains(d))
-        && let Some(function) = t.running()
-        && !may_be_repeated(function, small.0.id(), large.0.id())
+        && let Some(origin) = t.origin()
+        && !origin.may_be_repeated(small.0.id(), large.0.id())
     {
-        let lost = lost_at(function, small.0.id(), missing.axis).cloned();
+        let lost = origin.lost_at(small.0.id(), missing.axis).cloned().map(Box::new);
         let (small, large) = (small.1.clone(), large.1.clone());
         t.fail(TraceErrorKind::Repeats { op, axis: missing.axis, small, large, lost }, place);
         return None;
@@ -94,13 +93,13 @@ fn meet<T: Element>(
 ) -> Option<(Raw, Raw, Vec<Dim>)> {
     let mut number = |dims: &[Dim], value| splat(t, T::TYPE, dims, value, place);
     match (a, b) {
-        (Operand::Tensor(a), Operand::Tensor(b)) => align(t, op, a.raw, b.raw, place),
+        (Operand::Elements(a), Operand::Elements(b)) => align(t, op, a.raw, b.raw, place),
         (Operand::Number(a), Operand::Number(b)) => Some((number(dims, a), number(dims, b), dims.to_vec())),
-        (Operand::Tensor(a), Operand::Number(b)) => {
+        (Operand::Elements(a), Operand::Number(b)) => {
             let dims = t.named_type(a.raw, place)?.dims;
             Some((a.raw, splat(t, T::TYPE, &dims, b, place), dims))
         }
-        (Operand::Number(a), Operand::Tensor(b)) => {
+        (Operand::Number(a), Operand::Elements(b)) => {
             let dims = t.named_type(b.raw, place)?.dims;
             Some((splat(t, T::TYPE, &dims, a, place), b.raw, dims))
         }

@@ -153,7 +153,7 @@ pub enum TraceErrorKind {
         /// The other's.
         large: NamedType,
         /// Where it went, if it was there.
-        lost: Option<Provenance>,
+        lost: Option<Box<Provenance>>,
     },
     /// A name that would occur twice in one tensor.
     #[error("`{op}`: axis `{axis}` would occur twice, in `{ty}`; use `.rename({axis}, …)` on one of them")]

@@ -9,7 +9,7 @@ use ops::{ElementType, InferError, Real, TensorType};
 use trace::Parameter;
 
 use crate::element::{Element, F32, Float, I32};
-use crate::tensor::{Place, Raw, axes, extents, permuted};
+use crate::tensor::{Place, Raw, axes, extents, fail_extents, permuted};
 use crate::tracer::{self, Tracer};
 use crate::{Dim, NamedType, Scope, Tensor, TraceErrorKind};
 
@@ -124,7 +124,7 @@ impl<T: Float> Linear<T> {
         }
         if let Some(d) = self.inputs.iter().find(|d| !ty.dims.contains(d)) {
             let right = NamedType { element: T::TYPE, dims: self.inputs.clone() };
-            return t.fail(TraceErrorKind::Extents { op: "linear", axis: d.axis, left: ty, right }, place);
+            return fail_extents(t, "linear", d.axis, &[x], (ty, right), place);
         }
         let rest: Vec<Dim> = ty.dims.iter().filter(|d| !self.inputs.contains(d)).copied().collect();
         if let Some(d) = self.outputs.iter().find(|d| rest.iter().any(|r| r.axis == d.axis)) {
@@ -239,14 +239,14 @@ fn axes_last(
         let order: Vec<Dim> = rest.chain(dims).copied().collect();
         return (permuted(t, raw, ty, &axes(&order), place), order);
     };
-    let kind = match ty.position(missing.axis) {
-        None => TraceErrorKind::NoAxis { op, axis: missing.axis, ty },
+    let failed = match ty.position(missing.axis) {
+        None => t.fail(TraceErrorKind::NoAxis { op, axis: missing.axis, ty }, place),
         Some(_) => {
             let right = NamedType { element: ty.element, dims: dims.to_vec() };
-            TraceErrorKind::Extents { op, axis: missing.axis, left: ty, right }
+            fail_extents(t, op, missing.axis, &[raw], (ty, right), place)
         }
     };
-    (t.fail(kind, place), Vec::new())
+    (failed, Vec::new())
 }
 
 impl<T: Float> Call<Tensor<T>> for RmsNorm<T> {

@@ -11,108 +11,118 @@ use trace::{Function, NodeId, NodeKind, Provenance};
 
 use crate::Axis;
 
-/// Whether `small` may be repeated to the axes of `large` without a word.
-pub(crate) fn may_be_repeated(function: &Function, small: NodeId, large: NodeId) -> bool {
-    let ty = function.node(small).ty();
-    if ty.rank() == 0 || !ty.element.is_float() {
-        return true;
-    }
-    let activations = activations(function, &[small, large]);
-    let of_small = sources(function, &activations, small);
-    of_small.is_subset(&sources(function, &activations, large))
+/// The nodes of a function that is being recorded.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    pub(crate) function: &'a Function,
+    /// The arguments that are no activations where the function is called.
+    pub(crate) fixed: &'a BTreeSet<NodeId>,
 }
 
-/// The node that makes `from` lack `axis`: the last one on the way that lacks it and reads something that has it.
-pub(crate) fn lost_at(function: &Function, from: NodeId, axis: Axis) -> Option<&Provenance> {
-    let has = |id: NodeId| function.node(id).axes.iter().any(|name| *name == axis.0);
-    let mut open = BTreeSet::from([from]);
-    while let Some(id) = open.pop_last() {
-        let operands = function.operands(id);
-        if operands.iter().any(|&operand| has(operand)) {
-            return Some(&function.node(id).provenance);
+impl<'a> Origin<'a> {
+    /// Whether `small` may be repeated to the axes of `large` without a word.
+    pub(crate) fn may_be_repeated(self, small: NodeId, large: NodeId) -> bool {
+        let ty = self.function.node(small).ty();
+        if ty.rank() == 0 || !ty.element.is_float() {
+            return true;
         }
-        open.extend(operands);
+        let activations = self.activations(&[small, large]);
+        let of_small = self.sources(&activations, small);
+        of_small.is_subset(&self.sources(&activations, large))
     }
-    None
-}
 
-/// The name that `axis` of `from` had before `rename` gave it that one, and where that was.
-pub(crate) fn renamed_at(function: &Function, from: NodeId, axis: Axis) -> Option<(&str, &Provenance)> {
-    let position = |id: NodeId| function.node(id).axes.iter().position(|name| *name == axis.0);
-    let mut node = from;
-    loop {
-        let operands = function.operands(node);
-        match operands.iter().find(|&&operand| position(operand).is_some()) {
-            Some(&operand) => node = operand,
-            None => {
-                let operand = function.node(*operands.first()?);
-                let is_rename = matches!(function.node(node).kind, NodeKind::Op(Op::Reshape(_)))
-                    && *operand.ty() == *function.node(node).ty();
-                let before = operand.axes.get(position(node)?).filter(|_| is_rename)?;
-                return Some((before, &function.node(node).provenance));
+    /// The node that makes `from` lack `axis`: the last one on the way that lacks it and reads something that has it.
+    pub(crate) fn lost_at(self, from: NodeId, axis: Axis) -> Option<&'a Provenance> {
+        let mut open = BTreeSet::from([from]);
+        while let Some(id) = open.pop_last() {
+            let operands = self.function.operands(id);
+            if operands.iter().any(|&operand| self.position(operand, axis).is_some()) {
+                return Some(&self.function.node(id).provenance);
+            }
+            open.extend(operands);
+        }
+        None
+    }
+
+    /// The name that `axis` of `from` had before `rename` gave it that one, and where that was.
+    pub(crate) fn renamed_at(self, from: NodeId, axis: Axis) -> Option<(&'a str, &'a Provenance)> {
+        let mut id = from;
+        loop {
+            let operands = self.function.operands(id);
+            if let Some(&operand) = operands.iter().find(|&&operand| self.position(operand, axis).is_some()) {
+                id = operand;
+                continue;
+            }
+            let (node, operand) = (self.function.node(id), self.function.node(*operands.first()?));
+            let is_rename = matches!(node.kind, NodeKind::Op(Op::Reshape(_))) && node.ty() == operand.ty();
+            let before = operand.axes.get(self.position(id, axis)?).filter(|_| is_rename)?;
+            return Some((before, &node.provenance));
+        }
+    }
+
+    fn position(self, id: NodeId, axis: Axis) -> Option<usize> {
+        self.function.node(id).axes.iter().position(|name| *name == axis.0)
+    }
+
+    /// The activations among the nodes that `of` are computed from and these themselves: what depends on an argument
+    /// that has axes. A row of a table of constants does not: it is a constant, wherever its index comes from.
+    pub(crate) fn activations(self, of: &[NodeId]) -> BTreeSet<NodeId> {
+        let (mut ancestors, mut open) = (BTreeSet::new(), of.to_vec());
+        while let Some(id) = open.pop() {
+            if ancestors.insert(id) {
+                open.extend(self.function.operands(id));
             }
         }
-    }
-}
-
-/// What depends on an argument that has axes, among the nodes that `of` are computed from and these themselves. A row
-/// of a table of constants does not: it is a constant, wherever its index comes from.
-fn activations(function: &Function, of: &[NodeId]) -> BTreeSet<NodeId> {
-    let (mut ancestors, mut open) = (BTreeSet::new(), of.to_vec());
-    while let Some(id) = open.pop() {
-        if ancestors.insert(id) {
-            open.extend(function.operands(id));
-        }
-    }
-    let mut found = BTreeSet::new();
-    // In ascending order operands come before what reads them.
-    for id in ancestors {
-        let (node, operands) = (function.node(id), function.operands(id));
-        let depends = operands.iter().any(|operand| found.contains(operand));
-        let is_activation = match &node.kind {
-            NodeKind::Input { .. } => node.ty().rank() > 0,
-            NodeKind::Op(Op::Gather(_)) => depends && !is_constant(function, operands[0]),
-            _ => depends,
-        };
-        if is_activation {
-            found.insert(id);
-        }
-    }
-    found
-}
-
-fn is_constant(function: &Function, id: NodeId) -> bool {
-    match &function.node(id).kind {
-        NodeKind::Op(_) => function.operands(id).iter().all(|&operand| is_constant(function, operand)),
-        _ => false,
-    }
-}
-
-/// The activations that `node` is made of by functions of single elements and by reductions.
-fn sources(function: &Function, activations: &BTreeSet<NodeId>, node: NodeId) -> BTreeSet<NodeId> {
-    let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
-    let mut open = vec![node];
-    while let Some(id) = open.pop() {
-        if !activations.contains(&id) || !seen.insert(id) {
-            continue;
-        }
-        match &function.node(id).kind {
-            NodeKind::Op(
-                Op::Unary(_)
-                | Op::Binary(_)
-                | Op::Compare(_)
-                | Op::Select(_)
-                | Op::Convert(_)
-                | Op::ReducePrecision(_)
-                | Op::Erf(_)
-                | Op::Permute(_)
-                | Op::BroadcastInDim(_)
-                | Op::Reduce(_),
-            ) => open.extend(function.operands(id)),
-            _ => {
+        let mut found = BTreeSet::new();
+        // In ascending order operands come before what reads them.
+        for id in ancestors {
+            let (node, operands) = (self.function.node(id), self.function.operands(id));
+            let depends = operands.iter().any(|operand| found.contains(operand));
+            let is_activation = match &node.kind {
+                NodeKind::Input { .. } => node.ty().rank() > 0 && !self.fixed.contains(&id),
+                NodeKind::Op(Op::Gather(_)) => depends && !self.is_constant(operands[0]),
+                _ => depends,
+            };
+            if is_activation {
                 found.insert(id);
             }
         }
+        found
     }
-    found
+
+    fn is_constant(self, id: NodeId) -> bool {
+        match &self.function.node(id).kind {
+            NodeKind::Op(_) => self.function.operands(id).iter().all(|&operand| self.is_constant(operand)),
+            _ => false,
+        }
+    }
+
+    /// The activations that `node` is made of by functions of single elements and by reductions.
+    fn sources(self, activations: &BTreeSet<NodeId>, node: NodeId) -> BTreeSet<NodeId> {
+        let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
+        let mut open = vec![node];
+        while let Some(id) = open.pop() {
+            if !activations.contains(&id) || !seen.insert(id) {
+                continue;
+            }
+            match &self.function.node(id).kind {
+                NodeKind::Op(
+                    Op::Unary(_)
+                    | Op::Binary(_)
+                    | Op::Compare(_)
+                    | Op::Select(_)
+                    | Op::Convert(_)
+                    | Op::ReducePrecision(_)
+                    | Op::Erf(_)
+                    | Op::Permute(_)
+                    | Op::BroadcastInDim(_)
+                    | Op::Reduce(_),
+                ) => open.extend(self.function.operands(id)),
+                _ => {
+                    found.insert(id);
+                }
+            }
+        }
+        found
+    }
 }

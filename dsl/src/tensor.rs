@@ -10,7 +10,6 @@ use ops::ops::{
 use ops::{ElementType, Literal, TensorType};
 
 use crate::element::{Element, F32, Float, I32};
-use crate::origin::renamed_at;
 use crate::tracer::{self, Tracer};
 pub(crate) use crate::tracer::{Place, Raw};
 use crate::{Axis, Dim, NamedType, TraceErrorKind};
@@ -351,8 +350,8 @@ impl<T: Element> Tensor<T> {
                 }
                 let differs = |d: &&Dim| Some(d.axis) != along && !first.dims.contains(d);
                 if let Some(axis) = ty.dims.iter().find(differs).map(|d| d.axis) {
-                    let (left, right) = ((tensors[0].raw, &first), (tensor.raw, &ty));
-                    return Some(fail_extents(t, op, axis, left, right, place));
+                    let both = [tensors[0].raw, tensor.raw];
+                    return Some(fail_extents(t, op, axis, &both, (first, ty), place));
                 }
                 raws.push(permuted(t, tensor.raw, ty, &order, place));
             }
@@ -400,24 +399,24 @@ pub(crate) fn extents_agree(
     match left.dims.iter().find(differs) {
         None => true,
         Some(d) => {
-            fail_extents(t, op, d.axis, (a, left), (b, right), place);
+            fail_extents(t, op, d.axis, &[a, b], (left.clone(), right.clone()), place);
             false
         }
     }
 }
 
-/// Fails because `axis` has two extents, and says so if one of the two was given that name by `rename`.
+/// Fails because `axis` has two extents, and says so if one of `tensors` got that name by `rename`.
 pub(crate) fn fail_extents(
     t: &mut Tracer,
     op: &'static str,
     axis: Axis,
-    (a, left): (Raw, &NamedType),
-    (b, right): (Raw, &NamedType),
+    tensors: &[Raw],
+    (left, right): (NamedType, NamedType),
     place: Place,
 ) -> Raw {
-    let mut kind = TraceErrorKind::Extents { op, axis, left: left.clone(), right: right.clone() };
-    let function = t.running();
-    if let Some((from, at)) = [a, b].iter().find_map(|raw| renamed_at(function?, raw.id(), axis)) {
+    let mut kind = TraceErrorKind::Extents { op, axis, left, right };
+    let origin = t.origin();
+    if let Some((from, at)) = tensors.iter().find_map(|raw| origin?.renamed_at(raw.id(), axis)) {
         kind = TraceErrorKind::Renamed { kind: Box::new(kind), from: from.into(), axis, at: at.clone() };
     }
     t.fail(kind, place)

@@ -2,7 +2,7 @@
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use trace::{
     resolve_key,
 };
 
+use crate::origin::Origin;
 use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
 
 /// Where the code that called an operator or a method stands.
@@ -46,6 +47,8 @@ pub(crate) struct TraceKey {
     pub pattern: String,
     pub arguments: TypeId,
     pub types: Vec<(TensorType, Vec<AxisName>)>,
+    /// Which of them are activations: a body may repeat the others along axes they lack.
+    pub activations: Vec<bool>,
     pub data: Vec<u8>,
 }
 
@@ -80,6 +83,8 @@ struct Open {
     function: Function,
     parameters: HashMap<String, NodeId>,
     inputs: usize,
+    /// The arguments that are no activations.
+    fixed: BTreeSet<NodeId>,
     /// The path of the element that is run, and what stands for it in the body: `model.layers.0`, `model.layers.*`.
     element: Option<(Rc<str>, Rc<str>)>,
 }
@@ -211,7 +216,14 @@ impl Tracer {
         let number = self.next_function;
         self.next_function += 1;
         let function = Function::new(name, prefix);
-        self.open.push(Open { number, function, parameters: HashMap::new(), inputs: 0, element });
+        self.open.push(Open {
+            number,
+            function,
+            parameters: HashMap::new(),
+            inputs: 0,
+            fixed: BTreeSet::new(),
+            element,
+        });
     }
 
     /// Closes the innermost function. `None` if an error makes it void.
@@ -451,9 +463,23 @@ impl Tracer {
         Some(NamedType { element: ty.element, dims })
     }
 
-    /// The innermost open function.
-    pub(crate) fn running(&self) -> Option<&Function> {
-        self.open.last().map(|open| &open.function)
+    /// The innermost open function as one looks for where its tensors come from.
+    pub(crate) fn origin(&self) -> Option<Origin<'_>> {
+        self.open.last().map(|open| Origin { function: &open.function, fixed: &open.fixed })
+    }
+
+    /// Of each: whether it depends on what a network is called with.
+    pub(crate) fn are_activations(&self, raws: &[Raw]) -> Vec<bool> {
+        let ids: Vec<NodeId> = raws.iter().map(|raw| raw.id()).collect();
+        let found = self.origin().map(|origin| origin.activations(&ids)).unwrap_or_default();
+        ids.iter().map(|id| found.contains(id)).collect()
+    }
+
+    /// An argument of the innermost function is no activation where that is called.
+    pub(crate) fn fix(&mut self, argument: Raw) {
+        if let Some(open) = self.open.last_mut() {
+            open.fixed.insert(argument.id());
+        }
     }
 
     pub(crate) fn types(&self, raws: &[Raw]) -> Vec<(TensorType, Vec<trace::AxisName>)> {

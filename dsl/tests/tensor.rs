@@ -274,6 +274,24 @@ fn what_is_repeated_without_a_word() {
     assert!(refused(move |x| x * embedded(x)).starts_with("`multiply`: `f32[B=2]` lacks"));
 }
 
+/// What an element of a repeated block is given is what it is where the element is called.
+#[test]
+fn a_given_weight_is_repeated_in_a_body_and_an_activation_is_not() {
+    let layers = |x: Tensor<F32>, given: fn(Tensor<F32>) -> Tensor<F32>| {
+        (0..3).fold(x, |x, i| {
+            let scope = Scope::root("").element("layers", i);
+            block(&scope, "Layer::forward", (x, given(x)), |(x, given): (Tensor<F32>, Tensor<F32>)| x + given)
+        })
+    };
+    let traced = traced(move |x| layers(x, |_| weight("w", &[dim(S, 3)]))).unwrap();
+    assert_eq!((result(&traced.trace), traced.body_runs), (vec![3., 7., 11., 6., 10., 14.], 1));
+    let said = refused(move |x| layers(x, |x| x.sum(B)));
+    assert!(
+        said.starts_with("`add`: `f32[S=3]` lacks the axis `B` of `f32[B=2, S=3]`; an activation"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_table_of_positions_is_as_long_as_the_context() {
     recorded(|x| {
@@ -360,6 +378,9 @@ fn the_error_names_the_line_that_renamed() {
     assert_eq!(refused(move |x| weight("w", &[dim(E, 4)]) + renamed(x)), expected(sum));
     let product = "`dot`: axis `E` has two extents: `f32[E=3]` against `f32[E=4]`";
     assert_eq!(refused(move |x| nn::dot(renamed(x), weight("w", &[dim(E, 4)]), E)), expected(product));
+    let linear = "`linear`: axis `E` has two extents: `f32[E=3]` against `f32[E=4]`";
+    let layer = || Linear::build(Scope::root("l"), &[dim(E, 4)], &[dim(K, 2)]);
+    assert_eq!(refused(move |x| layer().call(renamed(x))), expected(linear));
 }
 
 /// A free axis of a signature means one extent throughout.

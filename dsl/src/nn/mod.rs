@@ -43,7 +43,7 @@ pub fn dot<T: Float>(a: Tensor<T>, b: Tensor<T>, contracted: Axis) -> Tensor<T> 
         let shared = left.dims.iter().filter(|d| right.position(d.axis).is_some());
         let shared: Vec<Dim> = shared.copied().collect();
         if let Some(d) = shared.iter().find(|d| !right.dims.contains(d)) {
-            return fail_extents(t, "dot", d.axis, (a, &left), (b.raw, &right), place);
+            return fail_extents(t, "dot", d.axis, &[a, b.raw], (left, right), place);
         }
         let batch: Vec<Axis> = axes(&shared).into_iter().filter(|axis| *axis != contracted).collect();
         let at = |ty: &NamedType, list: &[Axis]| -> Vec<usize> {
