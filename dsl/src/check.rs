@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use trace::Role;
 
-use crate::axis::Dims;
+use crate::dims::Dims;
 use crate::element::Element;
 use crate::tracer::{self, Place, Raw, Tracer};
 use crate::{Axis, Dim, Tensor, TraceErrorKind};

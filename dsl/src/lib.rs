@@ -10,6 +10,7 @@ mod axis;
 mod block;
 mod causal;
 mod check;
+mod dims;
 mod element;
 mod elementwise;
 mod error;
@@ -39,8 +40,8 @@ pub use tracer::trace;
 /// What the expansion of [`model!`] calls.
 #[doc(hidden)]
 pub mod __private {
-    pub use crate::axis::{Dims, divide};
     pub use crate::block::block;
     pub use crate::check::{Declared, SignatureCheck};
+    pub use crate::dims::{Dims, divide};
     pub use crate::tracer::Raw;
 }

@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use crate::rows::{Answer, Want};
 use crate::{Error, Sampler, Sampling};
 
 /// How a text is continued.
@@ -73,19 +72,24 @@ fn rate(count: usize, time: Duration) -> f64 {
     if count == 0 { 0.0 } else { count as f64 / time.as_secs_f64().max(1e-9) }
 }
 
-/// Whether `tokens` may follow `seen` others: they fit into the context, and each is one of the vocabulary.
-///
-/// # Errors
-/// If not.
-pub fn check_tokens(tokens: &[u32], seen: usize, context: usize, vocabulary: usize) -> Result<(), Error> {
-    let length = seen + tokens.len();
-    if length > context {
-        return Err(Error::TooLong { length, context });
-    }
-    match tokens.iter().position(|&token| token as usize >= vocabulary) {
-        Some(index) => Err(Error::Token { index, token: tokens[index], vocabulary }),
-        None => Ok(()),
-    }
+/// What the caller wants to know after a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Want {
+    Nothing,
+    Token,
+    Logits,
+    /// The logits after each token.
+    All,
+}
+
+/// What a call answers for one row.
+pub(crate) enum Answer {
+    /// The row has tokens that the network has not seen yet, or had none.
+    Nothing,
+    /// The token that the logits favour.
+    Token(u32),
+    /// The logits after the last token; of [`Want::All`], after each that the call took.
+    Logits(Vec<Vec<f32>>),
 }
 
 /// A text that is being continued.

@@ -4,8 +4,8 @@ use ops::{ElementType, TensorType};
 use runtime::{Program, Runtime};
 use trace::{Argument as Typed, Part, Role, Signature};
 
+use crate::Error;
 use crate::executor::{Argument, Executor, Iree};
-use crate::{Error, check_tokens};
 
 /// A program that predicts the next token. Everything in it is known by its role.
 pub struct Network<E: Executor = Iree> {
@@ -298,6 +298,21 @@ impl EntryPoint {
         }
         let (name, results) = (name.clone(), results.len());
         Ok(Self { name, chunk, arguments: bound, logits, token, state: places, results })
+    }
+}
+
+/// Whether `tokens` may follow `seen` others: they fit into the context, and each is one of the vocabulary.
+///
+/// # Errors
+/// If not.
+pub fn check_tokens(tokens: &[u32], seen: usize, context: usize, vocabulary: usize) -> Result<(), Error> {
+    let length = seen + tokens.len();
+    if length > context {
+        return Err(Error::TooLong { length, context });
+    }
+    match tokens.iter().position(|&token| token as usize >= vocabulary) {
+        Some(index) => Err(Error::Token { index, token: tokens[index], vocabulary }),
+        None => Ok(()),
     }
 }
 

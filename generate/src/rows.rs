@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
 use crate::executor::Executor;
-use crate::generation::{Generated, Generation};
+use crate::generation::{Answer, Generated, Generation, Want};
 use crate::network::{Answered, Feed, floats, ids};
 use crate::{Error, Network};
 
@@ -24,26 +24,6 @@ struct Row {
     seen: usize,
     /// Below which position something was written since the row began.
     written: usize,
-}
-
-/// What the caller wants to know after a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Want {
-    Nothing,
-    Token,
-    Logits,
-    /// The logits after each token.
-    All,
-}
-
-/// What a call answers for one row.
-pub(crate) enum Answer {
-    /// The row has tokens that the network has not seen yet, or had none.
-    Nothing,
-    /// The token that the logits favour.
-    Token(u32),
-    /// The logits after the last token; of [`Want::All`], after each that the call took.
-    Logits(Vec<Vec<f32>>),
 }
 
 impl<'a, E: Executor> Rows<'a, E> {

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use crate::executor::{Executor, Iree};
-use crate::generation::{GenerateOptions, Generated, Generation};
-use crate::rows::{Answer, Rows, Want};
+use crate::generation::{Answer, GenerateOptions, Generated, Generation, Want};
+use crate::rows::Rows;
 use crate::{Error, Network};
 
 /// A sequence of tokens that a network has seen, and what its layers remember of them: one row.

@@ -1,6 +1,6 @@
 //! The reader: an archive is mapped, verified as a whole, and only then looked at.
 
-use crate::write::{Tracker, Watch};
+use crate::progress::{CHUNK, Tracker, Watch};
 use crate::{Error, Rule};
 use byteorder::{ByteOrder, LittleEndian};
 use memmap2::Mmap;
@@ -114,7 +114,7 @@ impl Archive {
             Tracker::new(&self.path, hashed().map(|(_, range, _)| range.len() as u64).sum(), watch);
         for (entry, range, expected) in hashed() {
             let mut hasher = blake3::Hasher::new();
-            for chunk in self.map[range.clone()].chunks(crate::write::CHUNK) {
+            for chunk in self.map[range.clone()].chunks(CHUNK) {
                 hasher.update(chunk);
                 tracker.advance(chunk.len())?;
             }

@@ -1,6 +1,7 @@
 //! Checkpoints: safetensors files, alone or as the shards of an index.
 
-use crate::write::{NewEntry, Watch, WriteOptions, write};
+use crate::progress::Watch;
+use crate::write::{NewEntry, WriteOptions, write};
 use crate::{Error, Foreign, IndexProblem};
 use errors::WithPath as _;
 use memmap2::Mmap;

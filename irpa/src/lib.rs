@@ -28,14 +28,16 @@ mod archive;
 mod checkpoint;
 mod convert;
 mod error;
+mod progress;
 mod write;
 
 pub use archive::{Archive, Entry, Storage};
 pub use checkpoint::{Checkpoint, CheckpointTensor, ConvertOptions, Converted, convert_checkpoint};
 pub use convert::convert;
 pub use error::{EntryProblem, Error, Foreign, IndexProblem, Rule};
+pub use progress::{Progress, Watch};
 pub use safetensors::Dtype;
-pub use write::{NewEntry, Progress, Sink, Watch, WriteOptions, write};
+pub use write::{NewEntry, Sink, WriteOptions, write};
 
 use errors::WithPath as _;
 use memmap2::Mmap;

@@ -4,6 +4,7 @@ use crate::archive::{
     COMMON_SIZE, DATA, DATA_ALIGNMENT, DATA_SIZE, ENTRY_ALIGNMENT, FILE_ALIGNMENT, HEADER_SIZE, MAGIC,
     Metadata, PATTERN_SIZES, SPLAT, SPLAT_SIZE, byte_length,
 };
+use crate::progress::{CHUNK, Tracker, Watch};
 use crate::{EntryProblem, Error, convert};
 use byteorder::{ByteOrder, LittleEndian};
 use errors::FileError;
@@ -16,9 +17,6 @@ use std::{
     sync::mpsc,
     thread,
 };
-
-/// Bytes hashed, written and reported at a time: small enough to stay in a core's cache from one to the next.
-pub(crate) const CHUNK: usize = 1 << 20;
 
 /// Bytes written between two flushes.
 const FLUSHED: usize = 64 << 20;
@@ -116,18 +114,6 @@ impl NewEntry {
         serde_json::to_string(&metadata).ok()
     }
 }
-
-/// How far a long operation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes of data done.
-    pub done: u64,
-    /// Bytes of data in all.
-    pub total: u64,
-}
-
-/// Called after every chunk; `Break` stops the operation, which then leaves nothing behind.
-pub type Watch<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
 /// How [`write()`] writes.
 pub struct WriteOptions<'a> {
@@ -252,27 +238,6 @@ impl Target<'_> {
             // The file system may have room that this user must not take.
             ErrorKind::QuotaExceeded => self.full(None),
             _ => FileError { action, path: self.path.into(), source: error }.into(),
-        }
-    }
-}
-
-/// Counts bytes and asks whether to go on.
-pub(crate) struct Tracker<'p, 'w> {
-    path: &'p Path,
-    progress: Progress,
-    watch: Option<Watch<'w>>,
-}
-
-impl<'p, 'w> Tracker<'p, 'w> {
-    pub(crate) fn new(path: &'p Path, total: u64, watch: Option<Watch<'w>>) -> Self {
-        Self { path, progress: Progress { done: 0, total }, watch }
-    }
-
-    pub(crate) fn advance(&mut self, bytes: usize) -> Result<(), Error> {
-        self.progress.done += bytes as u64;
-        match self.watch.as_mut().map(|watch| watch(self.progress)) {
-            Some(ControlFlow::Break(())) => Err(Error::Cancelled { path: self.path.into() }),
-            _ => Ok(()),
         }
     }
 }

@@ -164,7 +164,7 @@ impl Literal {
         format!("dense<{content}> : {}", self.ty.mlir())
     }
 
-    pub(crate) fn print_text(&self, out: &mut String) {
+    fn print_text(&self, out: &mut String) {
         self.ty.print(out);
         match &self.content {
             Content::Splat(bits) => {
@@ -189,7 +189,7 @@ impl Literal {
         }
     }
 
-    pub(crate) fn parse_text(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+    fn parse_text(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         let ty = TensorType::parse(reader)?;
         if reader.eat("splat") {
             if reader.eat("bits") {
@@ -263,5 +263,14 @@ fn mlir_scalar(element: ElementType, bits: u32) -> String {
         ElementType::F16 | ElementType::Bf16 => format!("0x{bits:04X}"),
         ElementType::I1 => (bits & 1 == 1).to_string(),
         _ => (element.decode(bits) as i64).to_string(),
+    }
+}
+
+impl Attribute for Literal {
+    fn print(&self, out: &mut String) {
+        self.print_text(out);
+    }
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+        Literal::parse_text(reader)
     }
 }

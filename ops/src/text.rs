@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{ElementType, Literal, TensorType};
+use crate::{ElementType, TensorType};
 
 /// Something the reader did not expect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -258,15 +258,6 @@ impl Attribute for TensorType {
     }
     fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         Ok(Self { element: ElementType::parse(reader)?, shape: reader.list()? })
-    }
-}
-
-impl Attribute for Literal {
-    fn print(&self, out: &mut String) {
-        self.print_text(out);
-    }
-    fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
-        Literal::parse_text(reader)
     }
 }
 

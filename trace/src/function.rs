@@ -1,6 +1,5 @@
 //! One function of a trace: a DAG whose edges know which operand they are.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use ops::{InferError, Op, TensorType};
@@ -8,13 +7,12 @@ use petgraph::Direction::Incoming;
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::EdgeRef;
 
-use crate::{Parameter, Role};
+use crate::Parameter;
+use crate::axis::AxisName;
+use crate::signature::{Argument, Role, Signature};
 
 /// A node of one function. Its index is also its place in topological order.
 pub type NodeId = NodeIndex<u32>;
-
-/// The name of an axis, kept for messages and dumps: ops are positional.
-pub type AxisName = Cow<'static, str>;
 
 /// The place of a function in its trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -225,6 +223,29 @@ impl Function {
             }
         }
         live
+    }
+}
+
+impl Function {
+    /// How the function is called.
+    pub fn signature(&self) -> Signature {
+        let argument = |name: &str, role, id| {
+            let node = self.node(id);
+            Argument { name: name.into(), role, ty: node.ty().clone(), axes: node.axes.clone() }
+        };
+        let mut arguments: Vec<(usize, Argument)> = self
+            .ids()
+            .filter_map(|id| match &self.node(id).kind {
+                NodeKind::Input { index, name, role } => Some((*index, argument(name, *role, id))),
+                _ => None,
+            })
+            .collect();
+        arguments.sort_by_key(|(index, _)| *index);
+        Signature {
+            name: self.name.clone(),
+            arguments: arguments.into_iter().map(|(_, argument)| argument).collect(),
+            results: self.outputs.iter().map(|o| argument(&o.name, o.role, o.node)).collect(),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! parameter prefix, so that a trace does not grow with depth. The functions that a caller may start are its
 //! entry points.
 
+mod axis;
 mod evaluate;
 mod function;
 pub mod functions;
@@ -16,8 +17,9 @@ mod state;
 mod trace;
 mod verify;
 
+pub use axis::AxisName;
 pub use evaluate::{EvaluateError, Evaluation, evaluate};
-pub use function::{AxisName, Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Provenance};
+pub use function::{Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Provenance};
 pub use parameter::{Parameter, Recipe, resolve_key};
 pub use signature::{Argument, Role, Signature};
 pub use state::{Kv, Part, Recurrent, Ring, Sizes, StateAxis, StateKind};

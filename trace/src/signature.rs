@@ -4,7 +4,8 @@ use std::fmt;
 
 use ops::{Attribute as _, ElementType, ParseError, Reader, TensorType};
 
-use crate::{AxisName, Function, NodeKind, Part};
+use crate::axis::AxisName;
+use crate::state::Part;
 
 /// What an argument or a result is: the protocol between who declares a program and who runs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -128,27 +129,4 @@ pub struct Signature {
     pub arguments: Vec<Argument>,
     /// The results in order.
     pub results: Vec<Argument>,
-}
-
-impl Function {
-    /// How the function is called.
-    pub fn signature(&self) -> Signature {
-        let argument = |name: &str, role, id| {
-            let node = self.node(id);
-            Argument { name: name.into(), role, ty: node.ty().clone(), axes: node.axes.clone() }
-        };
-        let mut arguments: Vec<(usize, Argument)> = self
-            .ids()
-            .filter_map(|id| match &self.node(id).kind {
-                NodeKind::Input { index, name, role } => Some((*index, argument(name, *role, id))),
-                _ => None,
-            })
-            .collect();
-        arguments.sort_by_key(|(index, _)| *index);
-        Signature {
-            name: self.name.clone(),
-            arguments: arguments.into_iter().map(|(_, argument)| argument).collect(),
-            results: self.outputs.iter().map(|o| argument(&o.name, o.role, o.node)).collect(),
-        }
-    }
 }

@@ -4,9 +4,12 @@ use std::ops::{BitAnd, BitAndAssign};
 
 use ops::ops::MaskTerm;
 
-use crate::Tensor;
 use crate::argument::trace_arg;
 use crate::element::{Float, I32};
+use crate::{Axis, Tensor};
+
+/// The axis of a cache that counts the slots of a ring: see [`trace::Ring`].
+pub const RING: Axis = Axis(trace::Ring::AXIS);
 
 /// Which keys a query may see: conditions that must all hold, so that `&` is the intersection.
 #[derive(Clone, Debug)]

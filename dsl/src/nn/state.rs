@@ -5,15 +5,12 @@ use std::panic::Location;
 
 use ops::ops::{Concatenate, DynamicUpdateSlice};
 
-use super::{Attend, Position};
+use super::{Attend, Position, RING};
 use crate::argument::trace_arg;
 use crate::element::{Float, I32};
 use crate::tensor::{axes, permuted};
 use crate::tracer::{self, Place, Raw};
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
-
-/// The axis of a cache that counts the slots of a ring: see [`trace::Ring`].
-pub const RING: Axis = Axis(trace::Ring::AXIS);
 
 /// The keys and values that one layer remembers: `[B, K, N, E]` each, N slots (see [`trace::Kv`]); or
 /// `[B, K, ring, E]` (see [`trace::Ring`]).

@@ -22,7 +22,7 @@ pub use kv::Kv;
 pub use recurrent::Recurrent;
 pub use ring::Ring;
 
-use crate::AxisName;
+use crate::axis::AxisName;
 
 /// The sizes of a program that state is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

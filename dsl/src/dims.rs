@@ -1,0 +1,43 @@
+//! The extents that a model declares.
+
+use crate::axis::{Axis, Dim};
+use crate::error::BuildError;
+
+/// The extents that a model's `dims` declare.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Dims(pub Vec<Dim>);
+
+impl Dims {
+    /// The axis `axis` with its declared extent.
+    ///
+    /// # Panics
+    /// If `dims` does not declare it: [`model!`](crate::model) has checked that it does.
+    pub fn dim(&self, axis: Axis) -> Dim {
+        match self.0.iter().find(|d| d.axis == axis) {
+            Some(dim) => *dim,
+            None => panic!("`dims` does not declare the axis `{axis}`"),
+        }
+    }
+
+    /// The declared extent of `axis`; see [`Dims::dim`].
+    pub fn extent(&self, axis: Axis) -> usize {
+        self.dim(axis).extent
+    }
+}
+
+/// `dividend / divisor`, which must be exact; both come with the text that names them.
+///
+/// # Errors
+/// If the divisor is 0 or there is a remainder.
+pub fn divide(dividend: (&str, usize), divisor: (&str, usize)) -> Result<usize, BuildError> {
+    let indivisible = || BuildError::Indivisible {
+        dividend: dividend.0.into(),
+        dividend_value: dividend.1,
+        divisor: divisor.0.into(),
+        divisor_value: divisor.1,
+    };
+    match dividend.1.checked_rem(divisor.1) {
+        Some(0) => Ok(dividend.1 / divisor.1),
+        _ => Err(indivisible()),
+    }
+}
