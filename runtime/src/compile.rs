@@ -52,7 +52,12 @@ pub fn compile(
     let folder = tempfile::tempdir_in(&cache.dir).with_path("create a folder in", &cache.dir)?;
     let output = folder.path().join("module.vmfb");
     let log = folder.path().join("module.log");
-    let said = compiler.run(module.text, options, &output, &log).map_err(|mut error| {
+    let attempt = |options: &CompileOptions| compiler.run(module.text, options, &output, &log);
+    let said = attempt(options).or_else(|error| match options.instead_after(&error) {
+        Some(other) => attempt(&other),
+        None => Err(error),
+    });
+    let said = said.map_err(|mut error| {
         // Kept for whoever looks into it; if even that fails, the compiler's error matters more.
         let kept = cache.path(&key, "log");
         if error.keeps_log(&kept) {

@@ -147,6 +147,18 @@ impl CompileOptions {
         Self { target, tiled, flags: flags.map(String::from).into() }
     }
 
+    /// What to try instead after a failure: untiled products, where tiling them is what failed.
+    ///
+    /// iree-compile 3.13 packs a small operand of a tiled product as one vector, which it then refuses: on AVX2 the
+    /// queries of 8 tokens in a Llama with 8 heads of 64 features, `vector<8x2x4x64xf32>`.
+    pub(crate) fn instead_after(&self, error: &CompileError) -> Option<Self> {
+        let refused = match error {
+            CompileError::Failed { diagnostics, .. } => diagnostics.contains("large vector sizes"),
+            _ => false,
+        };
+        (self.tiled && refused).then(|| Self { tiled: false, ..self.clone() })
+    }
+
     /// All flags, in the order in which the compiler gets them.
     pub(crate) fn all_flags(&self) -> Vec<String> {
         let mut flags = flags(&self.target);
