@@ -92,7 +92,7 @@ fn the_manifest_says_what_can_be_called() {
             .map(|v| format!("{}: {}", v["name"].as_str().unwrap(), v["type"].as_str().unwrap()))
             .collect::<Vec<_>>()
     };
-    let state = ["k0", "v0", "k1", "v1"].map(|name| format!("{name}: f32[1,2,40,14]"));
+    let state = ["keys0", "values0", "keys1", "values1"].map(|name| format!("{name}: f32[1,2,40,14]"));
     let with_state =
         |first: &[&str]| [first.iter().map(ToString::to_string).collect(), state.to_vec()].concat();
     assert_eq!(
@@ -100,6 +100,15 @@ fn the_manifest_says_what_can_be_called() {
         with_state(&["tokens: i32[1,1]", "start: i32[]", "count: i32[]"])
     );
     assert_eq!(types(&entries[1]["results"]), with_state(&["logits: f32[1,515]", "token: i32[1]"]));
+    let roles: Vec<&str> = entries[1]["arguments"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|argument| argument["role"].as_str().unwrap())
+        .collect();
+    assert_eq!(roles[..3], ["tokens", "start(context 40)", "count"]);
+    assert_eq!(roles[3..5], ["state(kv.keys, layer 0)", "state(kv.values, layer 0)"]);
+    assert_eq!(entries[1]["arguments"][6]["axes"], json!(["B", "K", "N", "E"]));
     assert_eq!(manifest["parameters"].as_object().unwrap().len(), 15);
     let merged = "model.layers.0.self_attn.q_proj.weight+k_proj.weight+v_proj.weight";
     assert_eq!(manifest["parameters"][merged], "f32[140,60]");

@@ -74,7 +74,6 @@ pub trait CausalLm: Sized {
     ///
     /// # Errors
     /// What is wrong with the configuration, or the first error of a forward body with its Rust line.
-    #[track_caller]
     fn trace(config: &Self::Config, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
         let place = Location::caller();
         let chunk = entry_points.iter().map(|entry| entry.chunk).max().unwrap_or(1);

@@ -106,7 +106,9 @@ fn check_element_types<T: Float>(default: ElementType) {
             .ids()
             .filter(|&id| function.name == "layer" && matches!(function.node(id).kind, NodeKind::Op(_)))
         {
-            assert_eq!(function.node(id).ty().element, default, "{}", reparsed);
+            // Positions are integers; every float is of the default type.
+            let element = function.node(id).ty().element;
+            assert!(!element.is_float() || element == default, "{reparsed}");
         }
     }
     assert!(module.text.contains("xbf16>") && module.text.contains("xi1>"));

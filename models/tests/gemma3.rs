@@ -77,12 +77,15 @@ fn caches_are_as_long_as_they_must() {
     for context in [512, 640, 8192] {
         let traced = model.trace(ElementType::Bf16, &EntryPoint::all(1, 128, context)).unwrap();
         for entry in ["prefill", "decode", "score"] {
-            let decode = traced.trace.entry(entry).unwrap();
-            for (name, ty) in decode.inputs().into_iter().filter(|(_, ty)| ty.rank() == 4) {
-                let layer: usize = name[1..].parse().unwrap();
+            let signature = traced.trace.entry(entry).unwrap().signature();
+            let mut layers = 0;
+            for argument in signature.arguments {
+                let trace::Role::State { layer, .. } = argument.role else { continue };
                 let slots = if (layer + 1).is_multiple_of(6) { context } else { context.min(512 + 128 - 1) };
-                assert_eq!(ty.shape, [1, 1, slots, 256], "{entry} {name}");
+                assert_eq!(argument.ty.shape, [1, 1, slots, 256], "{entry} {}", argument.name);
+                layers = layers.max(layer + 1);
             }
+            assert_eq!(layers, 26);
         }
     }
 }

@@ -24,7 +24,7 @@ pub mod net {
             fn forward(tokens: i32[B, S], _at: Position, _cache: &mut Cache<T>) -> T[B, S, D] {
                 self.layers.iter().fold(self.embed(tokens), |x, layer| layer.forward(x, 1.5).0)
             }
-            fn head(x: T[.., D]) -> f32[.., V] {
+            fn logits(x: T[.., D]) -> f32[.., V] {
                 self.decoder(x).to()
             }
         }

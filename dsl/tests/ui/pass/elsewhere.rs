@@ -104,5 +104,5 @@ fn main() {
         assert!(text.contains(key), "{key}: {text}");
     }
     assert_eq!(traced.body_runs, 2);
-    let _: fn(&wide::Wide<F32>, _, Position, &mut Cache<F32>) -> _ = CausalLm::score;
+    let _: fn(&wide::Wide<F32>, _, Position, &mut Cache<F32>) -> _ = CausalLm::forward;
 }

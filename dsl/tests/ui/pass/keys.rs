@@ -32,7 +32,7 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             self.body(tokens, at, cache)
         }
-        fn head(x: T[.., D]) -> f32[.., V] {
+        fn logits(x: T[.., D]) -> f32[.., V] {
             self.decoder(x).to()
         }
     }
