@@ -33,7 +33,7 @@ pub use macros::{TraceArg, model};
 pub use nn::{Attend, Cache, Kv, Mask, Position, Recurrent, attend, dot, softmax};
 pub use ops::ops::{MaskTerm, WeightStyle};
 pub use record::{Entry, EntryArgument, EntryFunction, Recording, Traced};
-pub use scope::{Project, Scope};
+pub use scope::{Block, Project, Scope};
 pub use tensor::Tensor;
 pub use tracer::trace;
 

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use crate::BuildError;
+
 /// The place of a block or leaf in its model: its field path, which is also the prefix of its checkpoint keys.
 #[derive(Clone, Debug)]
 pub struct Scope {
@@ -49,6 +51,18 @@ impl Scope {
 
 fn join(path: &str, field: &str) -> String {
     if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
+}
+
+/// A block as whoever holds it builds it. [`model!`](crate::model) implements it.
+pub trait Block: Sized + 'static {
+    /// What it is built from.
+    type Config;
+
+    /// The block at a place of the model.
+    ///
+    /// # Errors
+    /// If an extent that the configuration gives is not what `dims` declares.
+    fn build(scope: Scope, config: &Rc<Self::Config>) -> Result<Self, BuildError>;
 }
 
 /// A configuration seen as another model's, so that its blocks can be fields of this one.

@@ -54,6 +54,22 @@ pub enum ConfigError {
     },
 }
 
+/// Keys of most checkpoints that say nothing about what the network computes.
+pub const IGNORED: &[&str] = &[
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "attn_implementation",
+    "bos_token_id",
+    "eos_token_id",
+    "initializer_range",
+    "is_llama_config",
+    "model_type",
+    "pad_token_id",
+    "transformers_version",
+    "use_cache",
+];
+
 fn list(problems: &[KeyProblem]) -> String {
     problems.iter().map(|problem| format!("\n  {problem}")).collect()
 }
@@ -136,6 +152,11 @@ impl Keys {
     pub fn get(&self, key: &'static str) -> Option<&Value> {
         self.known.borrow_mut().push(key);
         self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    /// Keys that nobody needs to read.
+    pub fn ignore(&self, keys: &[&'static str]) {
+        self.known.borrow_mut().extend(keys);
     }
 
     /// Keeps a problem.

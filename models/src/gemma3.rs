@@ -2,25 +2,29 @@
 //! what differs from Llama.
 
 use bake::Ignorable;
-use dsl::nn::{Attend, Cache, Kv, Mask, Position, attend, gelu_tanh};
+use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
 use dsl::{Float, Tensor, model};
-use ops::ElementType;
 
-use crate::config::{ConfigError, Keys};
+use crate::config::{IGNORED, Keys};
+use crate::decoder::Attends;
+use crate::llama::LlamaConfig;
 use crate::rope::RopeParameters;
 
+/// The whole network.
+pub type Gemma3<T> = Gemma<T, Attention<T>>;
+
 model! {
-    /// The whole network: `[B, S]` token ids to logits over the vocabulary. The head always is the embedding table.
-    pub Gemma3<T: Float>(Gemma3Config) {
+    /// The whole network, with the attention of a generation: `[B, S]` token ids to logits over the vocabulary.
+    pub Gemma<T: Float, A: Attends<T> = Attention<T>>(GemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
-            H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim,
+            H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
         }
-        // Of the last `sliding_window` positions only, in most layers.
+        // Of the last positions only, in most layers.
         cache { L of [K, E] within window }
 
         model: Model,
-        lm_head: Linear[D -> V] = tied(model.embed_tokens),
+        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             self.model(tokens, at, cache)
@@ -39,14 +43,17 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let attention = |rope: &RopeParameters| {
                 let frequencies = rope.frequencies(self.dim(E), cache.context);
-                Attend::rotary(at, S, tokens.extent(S), &frequencies, cache.context).scaled(self.config.scale())
+                Attend::rotary(at, S, tokens.extent(S), &frequencies, cache.context)
+                    .scaled(self.config.query_pre_attn_scalar.powf(-0.5))
+                    .capped(self.config.attn_logit_softcapping)
             };
             let global = attention(&self.config.rope);
-            let local = attention(&self.config.rope_local).within(Mask::window(self.config.sliding_window));
+            let local = self.config.rope_local.as_ref().map(attention);
             // √D is rounded to T before the product: 33.9… is 34 in bf16 (`Gemma3TextScaledWordEmbedding`).
             let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
             for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
-                x = layer.forward(x, if self.config.is_sliding(i) { &local } else { &global }, kv);
+                let at = local.as_ref().filter(|_| self.config.window(i).is_some()).unwrap_or(&global);
+                x = layer.forward(x, &self.config.look(i, at), kv);
             }
             self.norm(x)
         }
@@ -56,20 +63,38 @@ model! {
     /// (`Gemma3RMSNorm`).
     pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
-        self_attn: Attention,
+        self_attn: A,
         post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         pre_feedforward_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
         mlp: Mlp,
         post_feedforward_layernorm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
-            let x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), at, kv));
+            let x = x + self.post_attention_layernorm(self.self_attn.forward(self.input_layernorm(x), at, kv));
             x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
         }
     }
 
+    /// GeGLU with the tanh form of GELU.
+    pub Mlp<T: Float> {
+        gate_proj: Linear[D -> F],
+        up_proj: Linear[D -> F],
+        down_proj: Linear[F -> D],
+
+        fn forward(x: T[B, S, D]) -> T[B, S, D] {
+            self.down_proj(gelu_tanh(self.gate_proj(x)) * self.up_proj(x))
+        }
+    }
+}
+
+model! {
     /// Queries and keys are normalized before they are rotated.
-    pub Attention {
+    pub Attention<T: Float>(LlamaConfig): Attends<T> {
+        dims {
+            D = hidden_size,
+            H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
+        }
+
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
         v_proj: Linear[D -> K, E](bias if attention_bias),
@@ -83,82 +108,33 @@ model! {
             self.o_proj(attend(q, k, v, at))
         }
     }
-
-    /// GeGLU with the tanh form of GELU.
-    pub Mlp {
-        gate_proj: Linear[D -> F],
-        up_proj: Linear[D -> F],
-        down_proj: Linear[F -> D],
-
-        fn forward(x: T[B, S, D]) -> T[B, S, D] {
-            self.down_proj(gelu_tanh(self.gate_proj(x)) * self.up_proj(x))
-        }
-    }
 }
 
 /// Logits softly bounded, if there is a bound.
 #[track_caller]
-pub(crate) fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
+fn soft_cap<T: Float>(logits: Tensor<T>, bound: Option<f64>) -> Tensor<T> {
     match bound {
         Some(bound) => (logits / bound).tanh() * bound,
         None => logits,
     }
 }
 
-/// `config.json` of a Gemma 3, or its `text_config` (`configuration_gemma3.py`).
+/// What the configurations of Gemma 2 and Gemma 3 say.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Gemma3Config {
-    /// Token ids.
-    pub vocab_size: usize,
-    /// Features of the residual stream.
-    pub hidden_size: usize,
-    /// Features of the feed-forward network.
-    pub intermediate_size: usize,
-    /// Layers.
-    pub num_hidden_layers: usize,
-    /// Query heads.
-    pub num_attention_heads: usize,
-    /// Key-value heads.
-    pub num_key_value_heads: usize,
-    /// Features of a head.
-    pub head_dim: usize,
-    /// Added to the mean square in norms.
-    pub rms_norm_eps: f64,
+pub struct GemmaConfig {
+    /// What they share with Llama.
+    pub llama: LlamaConfig,
+    /// Rotary embedding of the layers that look through a window, if it is another one.
+    pub rope_local: Option<RopeParameters>,
     /// Scores are divided by its root.
     pub query_pre_attn_scalar: f64,
-    /// Positions that a query of a sliding layer sees, its own included.
-    pub sliding_window: usize,
-    /// Which layers look through the window.
-    pub sliding: Vec<bool>,
-    /// Rotary embedding of the layers that see everything.
-    pub rope: RopeParameters,
-    /// Rotary embedding of the sliding layers.
-    pub rope_local: RopeParameters,
+    /// The bound on the scores.
+    pub attn_logit_softcapping: Option<f64>,
     /// The bound on the logits.
     pub final_logit_softcapping: Option<f64>,
-    /// Whether the attention's linear layers have biases.
-    pub attention_bias: bool,
-    /// The longest sequence.
-    pub max_position_embeddings: usize,
-    /// The element type the checkpoint was made for.
-    pub element: Option<ElementType>,
 }
 
-/// Keys that say nothing about the network's function.
-const IGNORED: &[&str] = &[
-    "_name_or_path",
-    "architectures",
-    "attention_dropout",
-    "attn_implementation",
-    "bos_token_id",
-    "cache_implementation",
-    "eos_token_id",
-    "initializer_range",
-    "model_type",
-    "pad_token_id",
-    "transformers_version",
-    "use_cache",
-];
+descends!(GemmaConfig from llama: LlamaConfig);
 
 /// Keys beside `text_config`: those of the vision tower and of how it is joined.
 const IGNORED_BESIDE_TEXT: &[&str] = &[
@@ -182,71 +158,64 @@ const PREFIXES: &[(&str, &str)] = &[
     ("language_model.lm_head.", "lm_head."),
 ];
 
-impl Gemma3Config {
-    /// Reads `config.json`. Defaults are those of `Gemma3TextConfig` in transformers. `allowed` keys may be there
-    /// although nothing reads them.
-    ///
-    /// # Errors
-    /// All keys that are missing, unknown or unusable.
-    pub fn read(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
-        let Some(text) = keys.object("text_config") else {
-            let config = Self::read_text(&keys);
-            keys.finish(IGNORED, allowed)?;
-            return Ok(config);
-        };
-        let mut config = Self::read_text(&text);
-        config.element = config.element.or(keys.element_type());
-        keys.close_ignoring(text, IGNORED);
-        keys.finish(IGNORED_BESIDE_TEXT, allowed)?;
-        Ok(config)
-    }
+/// Reads the `config.json` of a Gemma 3, or its `text_config`. Defaults are those of `Gemma3TextConfig` in transformers.
+pub(crate) fn read(keys: &Keys) -> GemmaConfig {
+    let Some(text) = keys.object("text_config") else { return read_text(keys) };
+    let mut config = read_text(&text);
+    config.llama.element = config.llama.element.or(keys.element_type());
+    keys.close_ignoring(text, IGNORED);
+    keys.ignore(IGNORED_BESIDE_TEXT);
+    config
+}
 
-    fn read_text(keys: &Keys) -> Self {
-        keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
-        keys.one_of("hidden_act", &["gelu_pytorch_tanh"]);
-        for key in ["attn_logit_softcapping", "use_bidirectional_attention"] {
-            if let Some(found) = keys.get(key).filter(|found| found.as_bool() != Some(false)) {
-                let expected = "null or false: transformers does not apply it to a Gemma 3 that generates";
-                keys.refuse(key, found, expected);
-            }
-        }
-        if !keys.flag("tie_word_embeddings", true) {
-            keys.refuse("tie_word_embeddings", "false", "true: the head of a Gemma 3 is its embedding");
-        }
-        let num_hidden_layers = keys.optional_count("num_hidden_layers").unwrap_or(26);
-        let max_position_embeddings = keys.optional_count("max_position_embeddings").unwrap_or(131_072);
-        let [rope_local, rope] = RopeParameters::by_layer_type(keys, [1e4, 1e6], max_position_embeddings);
-        Self {
-            vocab_size: keys.optional_count("vocab_size").unwrap_or(262_208),
-            hidden_size: keys.optional_count("hidden_size").unwrap_or(2304),
-            intermediate_size: keys.optional_count("intermediate_size").unwrap_or(9216),
-            num_hidden_layers,
-            num_attention_heads: keys.optional_count("num_attention_heads").unwrap_or(8),
-            num_key_value_heads: keys.optional_count("num_key_value_heads").unwrap_or(4),
-            head_dim: keys.optional_even("head_dim").unwrap_or(256),
-            rms_norm_eps: keys.optional_number("rms_norm_eps").unwrap_or(1e-6),
-            query_pre_attn_scalar: keys.optional_number("query_pre_attn_scalar").unwrap_or(256.0),
-            sliding_window: keys.optional_count("sliding_window").unwrap_or(4096),
-            sliding: keys.sliding_layers(num_hidden_layers, 6),
-            rope,
-            rope_local,
-            final_logit_softcapping: keys.optional_number("final_logit_softcapping"),
-            attention_bias: keys.flag("attention_bias", false),
-            max_position_embeddings,
-            element: keys.element_type(),
+fn read_text(keys: &Keys) -> GemmaConfig {
+    keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
+    keys.one_of("hidden_act", &["gelu_pytorch_tanh"]);
+    // Published, and not read by transformers.
+    keys.ignore(&["cache_implementation"]);
+    for key in ["attn_logit_softcapping", "use_bidirectional_attention"] {
+        if let Some(found) = keys.get(key).filter(|found| found.as_bool() != Some(false)) {
+            let expected = "null or false: transformers does not apply it to a Gemma 3 that generates";
+            keys.refuse(key, found, expected);
         }
     }
-
-    /// The factor on the scores.
-    fn scale(&self) -> f64 {
-        self.query_pre_attn_scalar.powf(-0.5)
+    if !keys.flag("tie_word_embeddings", true) {
+        keys.refuse("tie_word_embeddings", "false", "true: the head of a Gemma 3 is its embedding");
     }
-
-    fn is_sliding(&self, layer: usize) -> bool {
-        self.sliding.get(layer).copied().unwrap_or_default()
+    let num_hidden_layers = keys.optional_count("num_hidden_layers").unwrap_or(26);
+    let max_position_embeddings = keys.optional_count("max_position_embeddings").unwrap_or(131_072);
+    let [rope_local, rope] = RopeParameters::by_layer_type(keys, [1e4, 1e6], max_position_embeddings);
+    let window = keys.optional_count("sliding_window").unwrap_or(4096);
+    let sliding = keys.sliding_layers(num_hidden_layers, 6).into_iter();
+    let llama = LlamaConfig {
+        vocab_size: keys.optional_count("vocab_size").unwrap_or(262_208),
+        hidden_size: keys.optional_count("hidden_size").unwrap_or(2304),
+        intermediate_size: keys.optional_count("intermediate_size").unwrap_or(9216),
+        num_hidden_layers,
+        num_attention_heads: keys.optional_count("num_attention_heads").unwrap_or(8),
+        num_key_value_heads: keys.optional_count("num_key_value_heads").unwrap_or(4),
+        head_dim: keys.optional_even("head_dim").or(Some(256)),
+        rms_norm_eps: keys.optional_number("rms_norm_eps").unwrap_or(1e-6),
+        rope,
+        rotary: Vec::new(),
+        windows: sliding.map(|sliding| sliding.then_some(window)).collect(),
+        tie_word_embeddings: true,
+        attention_bias: keys.flag("attention_bias", false),
+        mlp_bias: false,
+        max_position_embeddings,
+        element: keys.element_type(),
+    };
+    GemmaConfig {
+        llama,
+        rope_local: Some(rope_local),
+        query_pre_attn_scalar: keys.optional_number("query_pre_attn_scalar").unwrap_or(256.0),
+        attn_logit_softcapping: None,
+        final_logit_softcapping: keys.optional_number("final_logit_softcapping"),
     }
+}
 
-    /// Tensors that a checkpoint may have beside the parameters.
+impl GemmaConfig {
+    /// Tensors that a checkpoint may have beside the parameters: those of a vision tower.
     pub fn ignorable(&self) -> Vec<Ignorable> {
         let towers = [
             "vision_tower.",
@@ -254,19 +223,11 @@ impl Gemma3Config {
             "model.vision_tower.",
             "model.multi_modal_projector.",
         ];
-        let mut ignorable: Vec<Ignorable> = towers.map(Ignorable::Prefix).into();
-        let (key, other) = ("lm_head.weight".into(), "model.embed_tokens.weight".into());
-        ignorable.push(Ignorable::EqualTo { key, other });
-        ignorable
+        self.llama.ignorable().into_iter().chain(towers.map(Ignorable::Prefix)).collect()
     }
 
     /// How keys of a checkpoint begin, and how the parameters of the model do.
     pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
         PREFIXES
-    }
-
-    /// How many positions a layer sees, if not all.
-    pub fn window(&self, layer: usize) -> Option<usize> {
-        self.is_sliding(layer).then_some(self.sliding_window)
     }
 }

@@ -20,10 +20,10 @@ macro_rules! descends {
     };
 }
 
-/// A network and its configuration in each line, the architectures that `config.json` may name for it, and the model
-/// types, for a `config.json` that was written by hand and names the family only.
+/// A network and its configuration in each line, which the module's `read` makes of a `config.json`; the architectures
+/// that one may name for it; and the model types, for one that was written by hand and names the family only.
 macro_rules! families {
-    ($($family:ident($config:ident): $($architecture:literal)+, or $($model_type:literal)+;)+) => {
+    ($($module:ident::$family:ident($config:ident): $($architecture:literal)+, or $($model_type:literal)+;)+) => {
         /// The architectures that [`ModelConfig::read`] knows, as `config.json` names them.
         pub const ARCHITECTURES: &[&str] = &[$($($architecture),+),+];
 
@@ -44,13 +44,15 @@ macro_rules! families {
             /// An unknown architecture, a quantized checkpoint, or all keys that are missing, unknown or unusable.
             pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
                 let (keys, found) = architecture(path)?;
-                match found.as_str() {
-                    $($($architecture)|+ | $($model_type)|+ => $config::read(keys, allowed).map(Self::$family),)+
+                let config = match found.as_str() {
+                    $($($architecture)|+ | $($model_type)|+ => Self::$family($module::read(&keys)),)+
                     _ => {
                         let path = keys.path().to_owned();
-                        Err(ConfigError::Architecture { path, found, known: ARCHITECTURES })
+                        return Err(ConfigError::Architecture { path, found, known: ARCHITECTURES });
                     }
-                }
+                };
+                keys.finish(IGNORED, allowed)?;
+                Ok(config)
             }
         }
 
@@ -105,6 +107,7 @@ macro_rules! families {
 }
 
 pub mod config;
+pub mod decoder;
 pub mod gemma2;
 pub mod gemma3;
 pub mod llama;
@@ -119,31 +122,31 @@ pub mod smollm3;
 use std::path::Path;
 
 use bake::Ignorable;
-use config::{ConfigError, Keys};
+use config::{ConfigError, IGNORED, Keys};
 use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, TraceError, Traced};
 use ops::ElementType;
 
-pub use gemma2::{Gemma2, Gemma2Config};
-pub use gemma3::{Gemma3, Gemma3Config};
+pub use gemma2::Gemma2;
+pub use gemma3::{Gemma, Gemma3, GemmaConfig};
 pub use llama::{Llama, LlamaConfig};
-pub use mistral::{Mistral, MistralConfig};
-pub use olmo2::{Olmo2, Olmo2Config};
-pub use phi3::{Phi3, Phi3Config};
-pub use qwen2::{Qwen2, Qwen2Config};
-pub use qwen3::{Qwen3, Qwen3Config};
+pub use mistral::Mistral;
+pub use olmo2::Olmo2;
+pub use phi3::Phi3;
+pub use qwen2::Qwen2;
+pub use qwen3::Qwen3;
 pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
-pub use smollm3::{SmolLm3, SmolLm3Config};
+pub use smollm3::SmolLm3;
 
 families! {
-    Llama(LlamaConfig): "LlamaForCausalLM", or "llama";
-    Gemma3(Gemma3Config): "Gemma3ForCausalLM" "Gemma3ForConditionalGeneration", or "gemma3_text" "gemma3";
-    Gemma2(Gemma2Config): "Gemma2ForCausalLM", or "gemma2";
-    Mistral(MistralConfig): "MistralForCausalLM", or "mistral";
-    Olmo2(Olmo2Config): "Olmo2ForCausalLM", or "olmo2";
-    Phi3(Phi3Config): "Phi3ForCausalLM", or "phi3";
-    Qwen2(Qwen2Config): "Qwen2ForCausalLM", or "qwen2";
-    Qwen3(Qwen3Config): "Qwen3ForCausalLM", or "qwen3";
-    SmolLm3(SmolLm3Config): "SmolLM3ForCausalLM", or "smollm3";
+    llama::Llama(LlamaConfig): "LlamaForCausalLM", or "llama";
+    gemma3::Gemma3(GemmaConfig): "Gemma3ForCausalLM" "Gemma3ForConditionalGeneration", or "gemma3_text" "gemma3";
+    gemma2::Gemma2(GemmaConfig): "Gemma2ForCausalLM", or "gemma2";
+    mistral::Mistral(LlamaConfig): "MistralForCausalLM", or "mistral";
+    olmo2::Olmo2(LlamaConfig): "Olmo2ForCausalLM", or "olmo2";
+    phi3::Phi3(LlamaConfig): "Phi3ForCausalLM", or "phi3";
+    qwen2::Qwen2(LlamaConfig): "Qwen2ForCausalLM", or "qwen2";
+    qwen3::Qwen3(LlamaConfig): "Qwen3ForCausalLM", or "qwen3";
+    smollm3::SmolLm3(LlamaConfig): "SmolLM3ForCausalLM", or "smollm3";
 }
 
 /// A network of which the sizes are known: what its configuration says to whoever builds it.

@@ -1,67 +1,38 @@
 //! Llama 3: "The Llama 3 Herd of Models" (2024), §3.2; names as in the HF checkpoint (`modeling_llama.py`).
 
-use std::path::Path;
-
 use bake::Ignorable;
-use dsl::nn::{Attend, Cache, Kv, Position, attend, silu};
+use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
 use ops::ElementType;
 
-use crate::config::{ConfigError, Keys};
+use crate::config::Keys;
+use crate::decoder::{Attends, Decoder, Maps};
 use crate::rope::{RopeDefaults, RopeParameters};
 
+/// The whole network.
+pub type Llama<T> = Decoder<T, Layer<T>>;
+
 model! {
-    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
-    pub Llama<T: Float>(LlamaConfig) {
+    /// Attention and feed-forward network, each behind a norm and beside a residual.
+    pub Layer<T: Float, A: Attends<T> = Attention<T>, M: Maps<T> = Mlp<T>>(LlamaConfig): Attends<T> {
         dims {
-            V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
+            D = hidden_size, F = intermediate_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
         }
-        cache { L of [K, E] }
 
-        model: Model,
-        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            self.model(tokens, at, cache)
-        }
-        fn logits(x: T[.., D]) -> f32[.., V] {
-            self.lm_head(x).to()
-        }
-    }
-
-    /// Embedding, layers, final norm.
-    pub Model {
-        embed_tokens: Embedding[V, D],
-        layers: [Layer; L],
-        norm: RmsNorm[D](eps = rms_norm_eps),
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            let rope = self.config.rope.frequencies(self.dim(E), cache.context);
-            let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
-            let mut x = self.embed_tokens(tokens);
-            for (layer, kv) in self.layers.iter().zip(&mut cache.layers) {
-                x = layer.forward(x, &at, kv);
-            }
-            self.norm(x)
-        }
-    }
-
-    /// Attention and feed-forward network, each behind a norm and beside a residual.
-    pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
-        self_attn: Attention,
+        self_attn: A,
         post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps),
-        mlp: Mlp,
+        mlp: M,
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
-            let x = x + self.self_attn(self.input_layernorm(x), at, kv);
-            x + self.mlp(self.post_attention_layernorm(x))
+            let x = x + self.self_attn.forward(self.input_layernorm(x), at, kv);
+            x + self.mlp.forward(self.post_attention_layernorm(x))
         }
     }
 
     /// Grouped-query attention: K heads of keys and values, G query heads for each.
-    pub Attention {
+    pub Attention<T: Float>: Attends<T> {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
         v_proj: Linear[D -> K, E](bias if attention_bias),
@@ -75,7 +46,7 @@ model! {
     }
 
     /// SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020).
-    pub Mlp {
+    pub Mlp<T: Float>: Maps<T> {
         gate_proj: Linear[D -> F](bias if mlp_bias),
         up_proj: Linear[D -> F](bias if mlp_bias),
         down_proj: Linear[F -> D](bias if mlp_bias),
@@ -86,7 +57,7 @@ model! {
     }
 }
 
-/// `config.json` of a Llama (`configuration_llama.py`).
+/// What the configurations of Llama and of its descendants say, most of which are this and no more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
     /// Token ids.
@@ -107,6 +78,10 @@ pub struct LlamaConfig {
     pub rms_norm_eps: f64,
     /// Rotary embedding.
     pub rope: RopeParameters,
+    /// Which layers rotate queries and keys; all do if the list is empty.
+    pub rotary: Vec<bool>,
+    /// How many positions each layer sees, if not all; all see all if the list is empty.
+    pub windows: Vec<Option<usize>>,
     /// Whether `lm_head` is the embedding table.
     pub tie_word_embeddings: bool,
     /// Whether the attention's linear layers have biases.
@@ -119,21 +94,20 @@ pub struct LlamaConfig {
     pub element: Option<ElementType>,
 }
 
-/// Keys that say nothing about the network's function.
-pub(crate) const IGNORED: &[&str] = &[
-    "_name_or_path",
-    "architectures",
-    "attention_dropout",
-    "attn_implementation",
-    "bos_token_id",
-    "eos_token_id",
-    "initializer_range",
-    "is_llama_config",
-    "model_type",
-    "pad_token_id",
-    "transformers_version",
-    "use_cache",
-];
+/// Reads the `config.json` of a Llama. Defaults are those of `LlamaConfig` in transformers.
+pub(crate) fn read(keys: &Keys) -> LlamaConfig {
+    keys.one_of("hidden_act", &["silu"]);
+    if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
+        keys.refuse("pretraining_tp", found, "1");
+    }
+    // Published with SmolLM2; transformers rotates halves whatever it says.
+    keys.always("rope_interleaved", false);
+    LlamaConfig {
+        attention_bias: keys.flag("attention_bias", false),
+        mlp_bias: keys.flag("mlp_bias", false),
+        ..LlamaConfig::shared(keys, Defaults::new(2048))
+    }
+}
 
 /// What a family that descends from Llama takes where `config.json` is silent.
 pub(crate) struct Defaults {
@@ -160,28 +134,7 @@ impl Defaults {
 }
 
 impl LlamaConfig {
-    /// Reads `config.json`. Defaults are those of `LlamaConfig` in transformers. `allowed` keys may be there
-    /// although nothing reads them.
-    ///
-    /// # Errors
-    /// All keys that are missing, unknown or unusable.
-    pub fn read(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
-        keys.one_of("hidden_act", &["silu"]);
-        if let Some(found) = keys.optional_count("pretraining_tp").filter(|&tp| tp != 1) {
-            keys.refuse("pretraining_tp", found, "1");
-        }
-        // Published with SmolLM2; transformers rotates halves whatever it says.
-        keys.always("rope_interleaved", false);
-        let config = Self {
-            attention_bias: keys.flag("attention_bias", false),
-            mlp_bias: keys.flag("mlp_bias", false),
-            ..Self::shared(&keys, Defaults::new(2048))
-        };
-        keys.finish(IGNORED, allowed)?;
-        Ok(config)
-    }
-
-    /// Reads what all families that descend from Llama say: all but biases.
+    /// Reads what all families that descend from Llama say: all but biases, and what differs between layers.
     pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
         let num_attention_heads = keys.count("num_attention_heads");
         let num_key_value_heads = keys.nullable_count("num_key_value_heads", defaults.num_key_value_heads);
@@ -199,6 +152,8 @@ impl LlamaConfig {
             head_dim: keys.optional_count("head_dim").or(defaults.head_dim),
             rms_norm_eps: keys.optional_number("rms_norm_eps").unwrap_or(defaults.rms_norm_eps),
             rope: RopeParameters::read(keys, &rope),
+            rotary: Vec::new(),
+            windows: Vec::new(),
             tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
             attention_bias: false,
             mlp_bias: false,
@@ -210,12 +165,18 @@ impl LlamaConfig {
         config
     }
 
-    /// Reads the file at `path`; see [`LlamaConfig::read`].
-    ///
-    /// # Errors
-    /// See [`LlamaConfig::read`].
-    pub fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        Self::read(Keys::read(path)?, &[])
+    /// How many positions a layer sees, if not all.
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        self.windows.get(layer).copied().flatten()
+    }
+
+    /// How a layer looks, where `rotary` looks at all positions with the rotary embedding.
+    pub(crate) fn look<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
+        let at = match self.rotary.get(layer) {
+            Some(false) => Attend::causal(rotary.at, rotary.queries),
+            _ => rotary.clone(),
+        };
+        at.windowed(self.window(layer))
     }
 
     /// How keys of a checkpoint begin, and how the parameters of the model do: they begin the same way.

@@ -4,12 +4,12 @@
 use dsl::nn::{Attend, Cache, Kv, Position, attend};
 use dsl::{Float, model};
 
-use crate::config::{ConfigError, Keys};
-use crate::llama::{self, Defaults, LlamaConfig};
+use crate::config::Keys;
+use crate::llama::{Defaults, LlamaConfig, Mlp};
 
 model! {
     /// The whole network: `[B, S]` token ids to logits over the vocabulary.
-    pub Olmo2<T: Float>(Olmo2Config) {
+    pub Olmo2<T: Float>(LlamaConfig) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
@@ -48,7 +48,7 @@ model! {
     pub Layer {
         self_attn: Attention,
         post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps, style = wide),
-        mlp: llama::Mlp<T>,
+        mlp: Mlp<T>,
         post_feedforward_layernorm: RmsNorm[D](eps = rms_norm_eps, style = wide),
 
         fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
@@ -74,27 +74,10 @@ model! {
     }
 }
 
-/// `config.json` of an OLMo 2 (`configuration_olmo2.py`).
-#[derive(Clone, Debug, PartialEq)]
-pub struct Olmo2Config {
-    /// What it shares with Llama.
-    pub llama: LlamaConfig,
-}
-
-descends!(Olmo2Config from llama: LlamaConfig);
-
-impl Olmo2Config {
-    /// Reads `config.json`. Defaults are those of `Olmo2Config` in transformers. `allowed` keys may be there although
-    /// nothing reads them.
-    ///
-    /// # Errors
-    /// All keys that are missing, unknown or unusable.
-    pub fn read(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
-        keys.one_of("hidden_act", &["silu"]);
-        let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
-        let attention_bias = keys.flag("attention_bias", false);
-        let llama = LlamaConfig { attention_bias, ..LlamaConfig::shared(&keys, defaults) };
-        keys.finish(llama::IGNORED, allowed)?;
-        Ok(Self { llama })
-    }
+/// Reads the `config.json` of an OLMo 2. Defaults are those of `Olmo2Config` in transformers.
+pub(crate) fn read(keys: &Keys) -> LlamaConfig {
+    keys.one_of("hidden_act", &["silu"]);
+    let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
+    let attention_bias = keys.flag("attention_bias", false);
+    LlamaConfig { attention_bias, ..LlamaConfig::shared(keys, defaults) }
 }

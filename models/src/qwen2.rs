@@ -1,64 +1,24 @@
 //! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2; names as in the HF checkpoint (`modeling_qwen2.py`). A
 //! Llama with biases on queries, keys and values, and a sliding window in its upper layers if it is asked for.
 
-use dsl::nn::{Attend, Cache, Kv, Position, attend};
+use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
 
-use crate::config::{ConfigError, Keys};
-use crate::llama::{self, Defaults, LlamaConfig};
+use crate::config::Keys;
+use crate::decoder::{Attends, Decoder};
+use crate::llama::{Defaults, Layer, LlamaConfig};
+
+/// The whole network.
+pub type Qwen2<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 model! {
-    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
-    pub Qwen2<T: Float>(Qwen2Config) {
+    /// The biases are not a matter of configuration; the output has none (`Qwen2Attention`).
+    pub Attention<T: Float>(LlamaConfig): Attends<T> {
         dims {
-            V = vocab_size, D = hidden_size, L = num_hidden_layers,
+            D = hidden_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
         }
-        cache { L of [K, E] within window }
 
-        model: Model,
-        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            self.model(tokens, at, cache)
-        }
-        fn logits(x: T[.., D]) -> f32[.., V] {
-            self.lm_head(x).to()
-        }
-    }
-
-    /// Embedding, layers, final norm.
-    pub Model {
-        embed_tokens: Embedding[V, D],
-        layers: [Layer; L],
-        norm: RmsNorm[D](eps = rms_norm_eps),
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            let rope = self.config.rope.frequencies(self.dim(E), cache.context);
-            let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
-            let mut x = self.embed_tokens(tokens);
-            for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
-                x = layer.forward(x, &at.clone().windowed(self.config.window(i)), kv);
-            }
-            self.norm(x)
-        }
-    }
-
-    /// As in Llama, around another attention.
-    pub Layer {
-        input_layernorm: RmsNorm[D](eps = rms_norm_eps),
-        self_attn: Attention,
-        post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps),
-        mlp: llama::Mlp<T>,
-
-        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
-            let x = x + self.self_attn(self.input_layernorm(x), at, kv);
-            x + self.mlp.forward(self.post_attention_layernorm(x))
-        }
-    }
-
-    /// The biases are not a matter of configuration; the output has none (`Qwen2Attention`).
-    pub Attention {
         q_proj: Linear[D -> K, G, E](bias),
         k_proj: Linear[D -> K, E](bias),
         v_proj: Linear[D -> K, E](bias),
@@ -72,37 +32,13 @@ model! {
     }
 }
 
-/// `config.json` of a Qwen2 (`configuration_qwen2.py`).
-#[derive(Clone, Debug, PartialEq)]
-pub struct Qwen2Config {
-    /// What it shares with Llama.
-    pub llama: LlamaConfig,
-    /// How many positions each layer sees, if not all.
-    pub windows: Vec<Option<usize>>,
-}
-
-descends!(Qwen2Config from llama: LlamaConfig);
-
-impl Qwen2Config {
-    /// Reads `config.json`. Defaults are those of `Qwen2Config` in transformers. `allowed` keys may be there although
-    /// nothing reads them.
-    ///
-    /// # Errors
-    /// All keys that are missing, unknown or unusable.
-    pub fn read(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
-        keys.one_of("hidden_act", &["silu"]);
-        keys.always("use_mrope", false);
-        let defaults = Defaults { num_key_value_heads: Some(32), ..Defaults::new(32_768) };
-        let llama = LlamaConfig::shared(&keys, defaults);
-        let windows = windows(&keys, llama.num_hidden_layers);
-        keys.finish(llama::IGNORED, allowed)?;
-        Ok(Self { llama, windows })
-    }
-
-    /// How many positions a layer sees, if not all.
-    pub fn window(&self, layer: usize) -> Option<usize> {
-        self.windows.get(layer).copied().flatten()
-    }
+/// Reads the `config.json` of a Qwen2. Defaults are those of `Qwen2Config` in transformers.
+pub(crate) fn read(keys: &Keys) -> LlamaConfig {
+    keys.one_of("hidden_act", &["silu"]);
+    keys.always("use_mrope", false);
+    let defaults = Defaults { num_key_value_heads: Some(32), ..Defaults::new(32_768) };
+    let llama = LlamaConfig::shared(keys, defaults);
+    LlamaConfig { windows: windows(keys, llama.num_hidden_layers), ..llama }
 }
 
 /// The window of each layer: from `max_window_layers` on, if `use_sliding_window` says that there is any.

@@ -100,11 +100,11 @@ fn windows(architecture: &str, said: Value) -> Vec<usize> {
     let config = read(architecture, said).unwrap();
     let window = |layer| match &config {
         ModelConfig::Gemma2(config) => config.window(layer),
-        ModelConfig::Mistral(config) => config.window(layer),
-        ModelConfig::Phi3(config) => config.window(layer),
-        ModelConfig::Qwen2(config) => config.window(layer),
-        ModelConfig::Qwen3(config) => config.window(layer),
-        ModelConfig::SmolLm3(config) => config.window(layer),
+        ModelConfig::Mistral(config)
+        | ModelConfig::Phi3(config)
+        | ModelConfig::Qwen2(config)
+        | ModelConfig::Qwen3(config)
+        | ModelConfig::SmolLm3(config) => config.window(layer),
         other => panic!("{other:?}"),
     };
     (0..4).map(|layer| window(layer).unwrap_or(0)).collect()
@@ -175,12 +175,12 @@ fn defaults_are_those_of_transformers() {
         std::fs::write(folder.path().join("config.json"), keys.to_string()).unwrap();
         let llama = match config(folder.path()) {
             ModelConfig::Gemma2(config) => config.llama,
-            ModelConfig::Mistral(config) => config.llama,
-            ModelConfig::Olmo2(config) => config.llama,
-            ModelConfig::Phi3(config) => config.llama,
-            ModelConfig::Qwen2(config) => config.llama,
-            ModelConfig::Qwen3(config) => config.llama,
-            ModelConfig::SmolLm3(config) => config.llama,
+            ModelConfig::Mistral(config)
+            | ModelConfig::Olmo2(config)
+            | ModelConfig::Phi3(config)
+            | ModelConfig::Qwen2(config)
+            | ModelConfig::Qwen3(config)
+            | ModelConfig::SmolLm3(config) => config,
             other => panic!("{other:?}"),
         };
         assert_eq!((llama.num_key_value_heads, llama.head_dim), (heads, features), "{architecture}");
@@ -200,7 +200,7 @@ fn phi_3_has_longrope() {
             "rope_scaling": {"type": name, "short_factor": factors, "long_factor": factors}})
     };
     let read = |said: Value| match read("Phi3ForCausalLM", said).unwrap() {
-        ModelConfig::Phi3(config) => config.llama.rope,
+        ModelConfig::Phi3(config) => config.rope,
         other => panic!("{other:?}"),
     };
     let rope = read(new);

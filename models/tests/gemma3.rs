@@ -10,11 +10,12 @@ use lower::{expand, lower};
 use ops::ElementType;
 use support::*;
 use targets::Target;
-use tracewright_models::{Architecture as _, Gemma3Config, ModelConfig, RopeScaling};
+use tracewright_models::{Architecture as _, GemmaConfig, ModelConfig, RopeScaling};
 
 /// What a checkpoint of this configuration holds, written down from `modeling_gemma3.py`.
-fn checkpoint(c: &Gemma3Config) -> BTreeMap<String, Vec<usize>> {
-    let (queries, keys) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
+fn checkpoint(c: &GemmaConfig) -> BTreeMap<String, Vec<usize>> {
+    let features = c.head_dim.unwrap();
+    let (queries, keys) = (c.num_attention_heads * features, c.num_key_value_heads * features);
     let (d, f) = (c.hidden_size, c.intermediate_size);
     let mut all = BTreeMap::from([
         ("model.embed_tokens.weight".to_owned(), vec![c.vocab_size, d]),
@@ -28,8 +29,8 @@ fn checkpoint(c: &Gemma3Config) -> BTreeMap<String, Vec<usize>> {
         weight("self_attn.k_proj", &[keys, d]);
         weight("self_attn.v_proj", &[keys, d]);
         weight("self_attn.o_proj", &[d, queries]);
-        weight("self_attn.q_norm", &[c.head_dim]);
-        weight("self_attn.k_norm", &[c.head_dim]);
+        weight("self_attn.q_norm", &[features]);
+        weight("self_attn.k_norm", &[features]);
         weight("mlp.gate_proj", &[f, d]);
         weight("mlp.up_proj", &[f, d]);
         weight("mlp.down_proj", &[d, f]);
@@ -97,14 +98,14 @@ fn published_configurations_are_read() {
         other => panic!("{other:?}"),
     };
     let small = read("functiongemma-270m");
-    assert_eq!(small.sliding, read("gemma-3-1b").sliding[..18]);
-    assert_eq!(small.sliding.iter().filter(|sliding| !**sliding).count(), 3);
-    assert_eq!((small.rope.theta, small.rope_local.theta), (1e6, 1e4));
+    assert_eq!(small.windows, read("gemma-3-1b").windows[..18]);
+    assert_eq!(small.windows.iter().filter(|window| window.is_none()).count(), 3);
+    assert_eq!((small.rope.theta, small.rope_local.as_ref().unwrap().theta), (1e6, 1e4));
     let tower = read("gemma-3-4b");
-    assert_eq!((tower.num_attention_heads, tower.num_key_value_heads, tower.head_dim), (8, 4, 256));
+    assert_eq!((tower.num_attention_heads, tower.num_key_value_heads, tower.head_dim), (8, 4, Some(256)));
     assert_eq!(tower.element, Some(ElementType::Bf16));
     assert_eq!(tower.rope.scaling, RopeScaling::Linear { factor: 8.0 });
-    assert_eq!(tower.rope_local.scaling, RopeScaling::Default);
+    assert_eq!(tower.rope_local.as_ref().unwrap().scaling, RopeScaling::Default);
     assert_eq!(read("gemma-3-27b").query_pre_attn_scalar, 168.0);
 }
 

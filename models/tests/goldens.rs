@@ -23,6 +23,8 @@ fn recorded() -> Trace {
         head_dim: Some(4),
         rms_norm_eps: 1e-5,
         rope: RopeParameters::plain(10_000.0),
+        rotary: vec![],
+        windows: vec![],
         tie_word_embeddings: true,
         attention_bias: false,
         mlp_bias: true,

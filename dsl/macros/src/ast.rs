@@ -2,20 +2,25 @@
 
 use proc_macro2::Group;
 use syn::ext::IdentExt as _;
-use syn::{Attribute, Generics, Ident, Lit, LitInt, LitStr, Token, Type, TypePath, Visibility};
+use syn::{
+    Attribute, GenericParam, Generics, Ident, Lit, LitInt, LitStr, Path, Token, Type, TypePath, Visibility,
+};
 
 /// A whole invocation; the first block is the root.
 pub struct Model {
     pub blocks: Vec<Block>,
 }
 
-/// `vis Name<T: Float>(Config) { … }`, or an inner block `Name { … }`.
+/// `vis Name<T: Float>(Config): Role<T> { … }`, or an inner block `Name { … }`.
 pub struct Block {
     pub attrs: Vec<Attribute>,
     pub vis: Visibility,
     pub name: Ident,
+    /// Its own, or those of the root.
     pub generics: Generics,
     pub config: Option<Type>,
+    /// The trait of its `forward`.
+    pub role: Option<Path>,
     pub dims: Vec<Dims>,
     pub caches: Vec<Cache>,
     pub fields: Vec<Field>,
@@ -80,7 +85,7 @@ pub enum FieldType {
     Leaf(Box<Leaf>),
     /// A block of this `model!`.
     Here(Ident),
-    /// A block from elsewhere: a path or generic arguments.
+    /// A block from elsewhere: a path or generic arguments; or one that is a parameter.
     Elsewhere(TypePath),
     /// `[Layer; L]`.
     Array(Box<FieldType>, Ident),
@@ -183,6 +188,14 @@ impl Model {
 }
 
 impl Block {
+    /// The element type: the first parameter.
+    pub fn element(&self) -> Option<&Ident> {
+        match self.generics.params.first() {
+            Some(GenericParam::Type(parameter)) => Some(&parameter.ident),
+            _ => None,
+        }
+    }
+
     pub fn field(&self, name: &Ident) -> Option<&Field> {
         self.fields.iter().find(|field| field.name == *name)
     }
@@ -205,6 +218,17 @@ impl Field {
 }
 
 impl FieldType {
+    /// Turns the name of a parameter into what it stands for: a block from elsewhere.
+    pub fn resolve(&mut self, generics: &Generics) {
+        match self {
+            FieldType::Here(name) if generics.type_params().any(|parameter| parameter.ident == *name) => {
+                *self = FieldType::Elsewhere(syn::parse_quote!(#name));
+            }
+            FieldType::Array(element, _) => element.resolve(generics),
+            _ => {}
+        }
+    }
+
     /// The type itself, or that of the elements of an array.
     pub fn element(&self) -> &FieldType {
         match self {

@@ -46,11 +46,10 @@ fn headers(model: &Model, errors: &mut Errors) {
     if root.config.is_none() {
         errors.at(name, format!("the root block needs its configuration's type: `{name}<T: Float>(Config)`"));
     }
-    if root.generics.type_params().count() != 1 || root.generics.params.len() != 1 {
-        errors.at(
-            name,
-            format!("the root block needs one type parameter, its element type: `{name}<T: Float>`"),
-        );
+    let element = root.element();
+    if element.is_none() {
+        errors
+            .at(name, format!("the root block needs a type parameter, its element type: `{name}<T: Float>`"));
     }
     match &root.dims[..] {
         [] => errors.at(name, format!("`{name}` has no `dims {{ … }}`, which names its axes")),
@@ -83,8 +82,9 @@ fn headers(model: &Model, errors: &mut Errors) {
     }
     for block in &model.blocks[1..] {
         let of_root = |what| format!("{what} of the root block `{name}`; inner blocks share it");
-        if !block.generics.params.is_empty() {
-            errors.at(&block.generics, of_root("the element type is a parameter"));
+        if let Some(element) = element.filter(|element| block.element() != Some(element)) {
+            let message = format!("the first parameter is the element type of the root block, `{element}`");
+            errors.at(&block.generics, message);
         }
         if let Some(config) = &block.config {
             errors.at(config, of_root("the configuration is"));
@@ -94,6 +94,9 @@ fn headers(model: &Model, errors: &mut Errors) {
     }
     if root.functions.is_empty() {
         errors.at(name, format!("the root block `{name}` has no function, such as `fn forward`"));
+    }
+    if let Some(role) = root.role.as_ref().filter(|_| root.function("forward").is_none()) {
+        errors.at(role, format!("`{name}` has no `fn forward`, which is what a trait here asks for"));
     }
     for block in &model.blocks[1..] {
         if block.function("forward").is_none() {
@@ -307,10 +310,9 @@ fn signature(model: &Model, block: &Block, function: &Function, errors: &mut Err
     if function.output.is_none() {
         errors.at(&function.name, format!("say what `{}` returns, such as `-> T[B, S, D]`", function.name));
     }
-    let own: Vec<String> =
-        model.root().generics.type_params().map(|parameter| parameter.ident.to_string()).collect();
+    let own = model.root().element().map(Ident::to_string);
     let elements: Vec<&str> =
-        own.iter().map(String::as_str).chain(ELEMENTS.iter().map(|(name, _)| *name)).collect();
+        own.as_deref().into_iter().chain(ELEMENTS.iter().map(|(name, _)| *name)).collect();
     for tensor in function.tensors() {
         if !elements.iter().any(|element| tensor.element == element) {
             let name = &tensor.element;
@@ -466,7 +468,8 @@ fn usage(model: &Model, errors: &mut Errors) {
             errors.at(&dim.name, format!("the dim `{name}` is declared and never used"));
         }
     }
-    for block in &model.blocks[1..] {
+    // One with a trait stands for the parameter of another block.
+    for block in model.blocks[1..].iter().filter(|block| block.role.is_none()) {
         if !types.contains(&block.name.to_string()) {
             errors
                 .at(&block.name, format!("the block `{0}` is declared and no field is a `{0}`", block.name));

@@ -42,8 +42,8 @@ impl Generator<'_> {
             own => own,
         };
         let docs = default_docs(attrs, || format!("The block `{name}` of [`{}`].", root.name));
-        let (generics, arguments, bounds) = root.generics.split_for_impl();
-        let (declaration, element) = (&root.generics, self.element());
+        let (generics, arguments, bounds) = block.generics.split_for_impl();
+        let (declaration, element) = (&block.generics, self.element());
 
         let names: Vec<&Ident> = block.fields.iter().map(|field| &field.name).collect();
         let types = block.fields.iter().map(|field| self.field_type(&field.ty));
@@ -55,7 +55,8 @@ impl Generator<'_> {
         let built = block.fields.iter().map(|field| self.build(block, field));
         let calls = block.fields.iter().map(|field| self.call(field));
         let functions = block.functions.iter().map(|function| self.function(block, function));
-        let root_name = &root.name;
+        let role = self.role(block);
+        let extents = self.extents();
         quote! {
             #(#attrs)*
             #docs
@@ -72,16 +73,14 @@ impl Generator<'_> {
             }
 
             #[allow(dead_code, clippy::all)]
-            impl #generics #name #arguments #bounds {
-                /// The block at a place of the model.
-                ///
-                /// # Errors
-                /// If an extent that the configuration gives is not what `dims` declares.
-                pub fn build(
+            impl #generics #dsl::Block for #name #arguments #bounds {
+                type Config = #config;
+
+                fn build(
                     scope: #dsl::Scope,
                     config: &::std::rc::Rc<#config>,
                 ) -> ::core::result::Result<Self, #dsl::BuildError> {
-                    let dims = <#root_name #arguments>::__dims(config)?;
+                    let dims = #extents(config)?;
                     ::core::result::Result::Ok(Self {
                         #(#names: #built,)*
                         scope,
@@ -90,7 +89,10 @@ impl Generator<'_> {
                         __element: ::core::marker::PhantomData,
                     })
                 }
+            }
 
+            #[allow(dead_code, clippy::all)]
+            impl #generics #name #arguments #bounds {
                 /// The extent of an axis that `dims` declares.
                 pub fn dim(&self, axis: #dsl::Axis) -> usize {
                     self.dims.extent(axis)
@@ -103,7 +105,29 @@ impl Generator<'_> {
             impl #generics #name #arguments #bounds {
                 #(#functions)*
             }
+
+            #role
         }
+    }
+
+    /// The block's `forward` as that of the trait which it declares.
+    fn role(&self, block: &Block) -> Option<TokenStream> {
+        let (role, forward, name) = (block.role.as_ref()?, block.function("forward")?, &block.name);
+        let (generics, arguments, bounds) = block.generics.split_for_impl();
+        let (parameters, output) = (self.parameters(forward, false), self.output(forward));
+        let values = forward.arguments.iter().map(|argument| &argument.name);
+        Some(quote! {
+            impl #generics #role for #name #arguments #bounds {
+                fn forward(&self, #parameters) -> #output {
+                    <#name #arguments>::forward(self, #(#values),*)
+                }
+            }
+        })
+    }
+
+    /// The function that computes the extents.
+    fn extents(&self) -> Ident {
+        format_ident!("__dims_of_{}", self.model.root().name)
     }
 
     /// What only the root has: the extents, `new`, and `CausalLm` if there is a cache.
@@ -127,20 +151,22 @@ impl Generator<'_> {
             quote!(#dsl::Dim { axis: #dsl::Axis(#axis), extent: #local })
         });
         let causal = root.caches.iter().map(|cache| self.causal(cache));
+        let function = self.extents();
         quote! {
             #[allow(dead_code, non_snake_case, clippy::all)]
-            impl #generics #name #arguments #bounds {
-                fn __dims(config: &#config) -> ::core::result::Result<#dsl::__private::Dims, #dsl::BuildError> {
-                    #(#extents)*
-                    ::core::result::Result::Ok(#dsl::__private::Dims(::std::vec![#(#dims),*]))
-                }
+            fn #function(config: &#config) -> ::core::result::Result<#dsl::__private::Dims, #dsl::BuildError> {
+                #(#extents)*
+                ::core::result::Result::Ok(#dsl::__private::Dims(::std::vec![#(#dims),*]))
+            }
 
+            #[allow(dead_code, clippy::all)]
+            impl #generics #name #arguments #bounds {
                 /// The model of a configuration, with keys as the checkpoint has them.
                 ///
                 /// # Errors
                 /// If an extent that the configuration gives is not what `dims` declares.
                 pub fn new(config: &#config) -> ::core::result::Result<Self, #dsl::BuildError> {
-                    Self::build(#dsl::Scope::root(""), &::std::rc::Rc::new(::core::clone::Clone::clone(config)))
+                    <Self as #dsl::Block>::build(#dsl::Scope::root(""), &::std::rc::Rc::new(::core::clone::Clone::clone(config)))
                 }
 
                 /// Begins a recording of the model of a configuration. No weight is read.
@@ -232,8 +258,8 @@ impl Generator<'_> {
 
     /// The type parameter's name.
     fn element(&self) -> &Ident {
-        match self.model.root().generics.type_params().next() {
-            Some(parameter) => &parameter.ident,
+        match self.model.root().element() {
+            Some(element) => element,
             None => unreachable!("checked"),
         }
     }
@@ -252,7 +278,8 @@ impl Generator<'_> {
         match ty {
             FieldType::Leaf(leaf) => self.leaf_type(leaf),
             FieldType::Here(name) => {
-                let (_, arguments, _) = self.model.root().generics.split_for_impl();
+                let block = self.model.block(name).unwrap_or(self.model.root());
+                let (_, arguments, _) = block.generics.split_for_impl();
                 quote!(#name #arguments)
             }
             FieldType::Elsewhere(ty) => quote!(#ty),
@@ -299,10 +326,13 @@ impl Generator<'_> {
                     ) -> ::core::result::Result<B, #dsl::BuildError> {
                         block(scope, &::std::rc::Rc::new(config.project()))
                     }
-                    build(<#block>::build, #scope, &**config)
+                    build(<#block as #dsl::Block>::build, #scope, &**config)
                 }}
             }
-            _ => quote!(<#block>::build(#scope, config)),
+            _ => {
+                let dsl = &self.dsl;
+                quote!(<#block as #dsl::Block>::build(#scope, config))
+            }
         }
     }
 

@@ -48,8 +48,8 @@ use proc_macro::TokenStream;
 /// **Fields** are leaves (`Linear[D -> V]`, `Embedding[V, D]`, `RmsNorm[D]` over one or more axes, `LayerNorm[D]`, `Weight[D]`, each
 /// with its own element type if one is written: `Linear<F32>[…]`), blocks of this `model!`, arrays of blocks, and
 /// blocks from elsewhere, written with a path or their element type.
-/// Leaves and blocks of this `model!` are called as methods, `self.norm(x)`; blocks from elsewhere and elements of
-/// arrays by `.forward`. A block from elsewhere whose configuration is another needs `Project`. `tied(a.b)` takes
+/// Leaves and blocks of this `model!` are called as methods, `self.norm(x)`; blocks from elsewhere, parameters and
+/// elements of arrays by `.forward`. A block from elsewhere whose configuration is another needs `Project`. `tied(a.b)` takes
 /// the weight of the leaf at that path, seen from the block where it is written.
 ///
 /// **Keys.** The path of a field is its checkpoint key, and its place in messages and dumps. Where a checkpoint has
@@ -90,6 +90,21 @@ use proc_macro::TokenStream;
 /// layer i for which the configuration's method `window(i) -> Option<usize>` gives a number sees that many positions,
 /// and remembers no more than it must. `cache { L of [H, E] if attends, L of recurrent [C, D] if convolves }`: only
 /// layers for which the method says so have keys and values, others carry a state of their own.
+///
+/// **Parameters.** A block that is made around others takes them as type parameters behind the element type, and says
+/// by a trait what it asks of them; whoever can stand there says so behind its name. An inner block has the root's
+/// parameters, unless it has some of its own.
+///
+/// ```text
+/// pub trait Maps<T: Float>: Block<Config = Config> { fn forward(&self, x: Tensor<T>) -> Tensor<T>; }
+///
+/// Layer<T: Float, M: Maps<T> = Mlp<T>>(Config) {
+///     dims { … }
+///     mlp: M,
+///     fn forward(x: T[B, S, D]) -> T[B, S, D] { x + self.mlp.forward(x) }
+/// }
+/// Mlp<T: Float>: Maps<T> { … }
+/// ```
 ///
 /// An inner block is as visible as the root, unless it says otherwise.
 #[proc_macro]

@@ -38,6 +38,13 @@ pub fn parse(tokens: proc_macro2::TokenStream, errors: &mut Errors) -> Model {
     {
         errors.push(error);
     }
+    let shared = blocks.first().map(|root: &Block| root.generics.clone()).unwrap_or_default();
+    for block in &mut blocks {
+        if block.generics.params.is_empty() {
+            block.generics = shared.clone();
+        }
+        block.fields.iter_mut().for_each(|field| field.ty.resolve(&block.generics));
+    }
     Model { blocks }
 }
 
@@ -50,10 +57,14 @@ fn block(input: ParseStream, errors: &mut Errors) -> Result<Block> {
         true => Some(in_parentheses(input, Type::parse)?),
         false => None,
     };
+    let role = match input.parse::<Option<Token![:]>>()? {
+        Some(_) => Some(input.parse()?),
+        None => None,
+    };
     let content;
     braced!(content in input);
     let (dims, caches, fields, functions) = Default::default();
-    let mut block = Block { attrs, vis, name, generics, config, dims, caches, fields, functions };
+    let mut block = Block { attrs, vis, name, generics, config, role, dims, caches, fields, functions };
     while !content.is_empty() {
         if let Err(error) = item(&content, &mut block) {
             errors.push(error);

@@ -30,11 +30,7 @@ pub fn skeleton(mut model: Model) -> TokenStream {
 
 /// The element type's parameter, if the first block is a root.
 fn header(model: &Model) -> Option<Ident> {
-    let root = model.blocks.first().filter(|root| root.config.is_some())?;
-    match &root.generics.params.iter().collect::<Vec<_>>()[..] {
-        [syn::GenericParam::Type(parameter)] => Some(parameter.ident.clone()),
-        _ => None,
-    }
+    model.blocks.first().filter(|root| root.config.is_some())?.element().cloned()
 }
 
 /// Leaves out what cannot be generated, or what rustc would object to once more.

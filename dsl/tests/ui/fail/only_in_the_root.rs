@@ -16,7 +16,6 @@ model! {
         fn forward(x: T[B, D]) -> T[B, D] { self.mlp(x) }
     }
     Mlp<T: Float>(Config) {
-    // ^^^^^^^^^^ the element type is a parameter of the root block `Net`; inner blocks share it
     //            ^^^^^^ the configuration is of the root block `Net`; inner blocks share it
         dims { F = 4 }
 //      ^^^^ `dims` is a section of the root block `Net`; inner blocks share it
