@@ -12,7 +12,6 @@ use ops::{ElementType, TensorType};
 use std::{
     fs::File,
     io::{self, ErrorKind, Seek, SeekFrom, Write},
-    ops::ControlFlow,
     path::Path,
     sync::mpsc,
     thread,
