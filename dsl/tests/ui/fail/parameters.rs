@@ -11,7 +11,7 @@ trait Maps<T: Float>: Block<Config = Config> {
 
 model! {
     Net<T: Float>(Config): Maps<T> {
-        //                 ^^^^ `Net` has no `fn forward`, which is what a trait here asks for
+    //                     ^^^^^^^ `Net` has no `fn forward`, which is what a trait here asks for
         dims { D = hidden_size }
         mlp: Mlp,
         fn twice(x: T[B, D]) -> T[B, D] { self.mlp(self.mlp(x)) }

@@ -11,7 +11,7 @@ struct Config {
 
 model! {
     Net(Config) {
-//  ^^^ the root block needs one type parameter, its element type: `Net<T: Float>`
+//  ^^^ the root block needs a type parameter, its element type: `Net<T: Float>`
         dims { D = 4 }
         norm: RmsNorm[D],
         fn forward(x: f32[B, D]) -> f32[B, D] { self.norm(x) }
