@@ -1,6 +1,7 @@
 //! What to build from a configuration: element type, context, chunk.
 
 use dsl::{EntryPoint, TraceError, Traced};
+use irpa::Checkpoint;
 use lower::LowerError;
 use models::Architecture;
 use ops::ElementType;
@@ -103,6 +104,11 @@ impl Plan {
     pub fn simplified_by(mut self, rules: simplify::Rules) -> Self {
         self.simplify.rules = rules;
         self
+    }
+
+    /// A checkpoint with its tensors as the model names them.
+    pub fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
+        checkpoint.renamed(self.model.prefixes()).apart(self.model.stacks())
     }
 
     /// The trace of all entry points, as it is recorded.

@@ -19,7 +19,7 @@ pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -
     let model = &arguments.model_arguments;
     let checkpoint = Checkpoint::open(&arguments.model)?;
     let plan = model.plan(read(&arguments.model, &model.allow_config_key)?, model.context)?;
-    let checkpoint = checkpoint.renamed(plan.model.prefixes());
+    let checkpoint = plan.named(checkpoint);
     let recorded = plan.trace()?.trace;
     let lowered = plan.lower(&recorded)?;
     let module = &lowered.module;

@@ -21,9 +21,10 @@ macro_rules! descends {
 }
 
 /// A network and its configuration in each line, the architectures that `config.json` may name for it, and the model
-/// types, for a `config.json` that was written by hand and names the family only.
+/// types, for a `config.json` that was written by hand and names the family only; and how else a checkpoint may hold the
+/// parameters.
 macro_rules! families {
-    ($($family:ident($config:ident): $($architecture:literal)+, or $($model_type:literal)+;)+) => {
+    ($($family:ident($config:ident): $($architecture:literal)+, or $($model_type:literal)+ $(, also $stacks:path)?;)+) => {
         /// The architectures that [`ModelConfig::read`] knows, as `config.json` names them.
         pub const ARCHITECTURES: &[&str] = &[$($($architecture),+),+];
 
@@ -83,6 +84,13 @@ macro_rules! families {
                 }
             }
 
+            fn stacks(&self) -> &'static [(&'static str, &'static [&'static str])] {
+                match self {
+                    $($(Self::$family(_) => $stacks,)?)+
+                    _ => &[],
+                }
+            }
+
             fn element(&self) -> Option<ElementType> {
                 match self {
                     $(Self::$family(config) => config.element,)+
@@ -107,8 +115,11 @@ macro_rules! families {
 pub mod config;
 pub mod gemma2;
 pub mod gemma3;
+pub mod gpt2;
+pub mod lfm2;
 pub mod llama;
 pub mod mistral;
+pub mod mixtral;
 pub mod olmo2;
 pub mod phi3;
 pub mod qwen2;
@@ -125,8 +136,11 @@ use ops::ElementType;
 
 pub use gemma2::{Gemma2, Gemma2Config};
 pub use gemma3::{Gemma3, Gemma3Config};
+pub use gpt2::{Gpt2, Gpt2Config};
+pub use lfm2::{Lfm2, Lfm2Config};
 pub use llama::{Llama, LlamaConfig};
 pub use mistral::{Mistral, MistralConfig};
+pub use mixtral::{Mixtral, MixtralConfig};
 pub use olmo2::{Olmo2, Olmo2Config};
 pub use phi3::{Phi3, Phi3Config};
 pub use qwen2::{Qwen2, Qwen2Config};
@@ -138,7 +152,10 @@ families! {
     Llama(LlamaConfig): "LlamaForCausalLM", or "llama";
     Gemma3(Gemma3Config): "Gemma3ForCausalLM" "Gemma3ForConditionalGeneration", or "gemma3_text" "gemma3";
     Gemma2(Gemma2Config): "Gemma2ForCausalLM", or "gemma2";
+    Gpt2(Gpt2Config): "GPT2LMHeadModel", or "gpt2";
+    Lfm2(Lfm2Config): "Lfm2ForCausalLM", or "lfm2";
     Mistral(MistralConfig): "MistralForCausalLM", or "mistral";
+    Mixtral(MixtralConfig): "MixtralForCausalLM", or "mixtral", also mixtral::STACKS;
     Olmo2(Olmo2Config): "Olmo2ForCausalLM", or "olmo2";
     Phi3(Phi3Config): "Phi3ForCausalLM", or "phi3";
     Qwen2(Qwen2Config): "Qwen2ForCausalLM", or "qwen2";
@@ -173,6 +190,12 @@ pub trait Architecture {
     /// How keys of a checkpoint begin, and how the parameters of the model do: where the network is one tower of
     /// several.
     fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// How keys end under which a checkpoint may hold several parameters as one tensor, and how those of the
+    /// parameters do.
+    fn stacks(&self) -> &'static [(&'static str, &'static [&'static str])] {
         &[]
     }
 }
