@@ -1,6 +1,7 @@
 //! What to build from a configuration: element type, context, chunk.
 
 use dsl::{EntryPoint, TraceError, Traced};
+use irpa::Checkpoint;
 use lower::LowerError;
 use models::Architecture;
 use ops::ElementType;
@@ -107,6 +108,11 @@ impl Plan {
     /// How the trace is simplified.
     pub fn simplification(&self) -> Options {
         Options::new(self.rules, &self.target)
+    }
+
+    /// A checkpoint with its tensors as the model names them.
+    pub fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
+        checkpoint.renamed(self.model.prefixes()).apart(self.model.stacks())
     }
 
     /// The trace of all entry points, as it is recorded.

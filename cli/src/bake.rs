@@ -22,7 +22,7 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
     let plan = model.plan(read(&source, &model.allow_config_key)?, model.context)?;
     let lowered = plan.lower(&plan.trace()?.trace)?;
     let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
-    let checkpoint = checkpoint.renamed(plan.model.prefixes());
+    let checkpoint = plan.named(checkpoint);
     let baked = lowered.bake(&checkpoint, &out, options)?;
     bar.finish_and_clear();
     report(&baked);

@@ -20,7 +20,7 @@ pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -
     let checkpoint = Checkpoint::open(&arguments.model)?;
     let plan = model.plan(read(&arguments.model, &model.allow_config_key)?, model.context)?;
     let plan = Plan { target: arguments.target, ..plan };
-    let checkpoint = checkpoint.renamed(plan.model.prefixes());
+    let checkpoint = plan.named(checkpoint);
     let recorded = plan.trace()?.trace;
     let lowered = plan.lower(&recorded)?;
     let module = &lowered.module;

@@ -75,7 +75,7 @@ impl Source {
         };
         let traced = plan.trace()?;
         let traced = Traced { trace: traced.trace.with_entries(entries), ..traced };
-        let checkpoint = Checkpoint::open(folder)?.renamed(plan.model.prefixes());
+        let checkpoint = plan.named(Checkpoint::open(folder)?);
         let cache = build::cache_folder(&arguments.compile)?;
         let compiler = build::compiler(&arguments.compile, interrupt)?;
         let mut progress = progress::Steps::new(interrupt);

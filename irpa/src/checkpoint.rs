@@ -59,6 +59,22 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// This checkpoint and the one in a folder of its own directory, whose names begin with that of the folder and a dot.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be read.
+    pub fn with_folder(mut self, folder: &str) -> Result<Self, Error> {
+        let other = Self::open(self.path.join(folder))?;
+        let first = self.files.len();
+        self.files.extend(other.files);
+        for tensor in other.tensors.into_values() {
+            let name = format!("{folder}.{}", tensor.name);
+            let file = first + tensor.file;
+            self.tensors.insert(name.clone(), CheckpointTensor { name, file, ..tensor });
+        }
+        Ok(self)
+    }
+
     /// The same checkpoint with other names: a name that begins with the first text of a pair begins with the second
     /// instead. One whose new name is taken keeps its own.
     #[must_use]
@@ -72,6 +88,24 @@ impl Checkpoint {
             if let Some(tensor) = self.tensors.remove(&name) {
                 self.tensors.insert(renamed.clone(), CheckpointTensor { name: renamed, ..tensor });
             }
+        }
+        self
+    }
+
+    /// The same checkpoint with tensors taken apart that hold several: where a name ends with the first text of a pair,
+    /// the tensor is cut along its first axis, and each piece into as many equal ones, one for each text of the
+    /// second. A piece's name ends with that text instead, in which its number stands for the `*`; texts without one
+    /// leave the first axis whole. A tensor that does not come out even stays as it is.
+    #[must_use]
+    pub fn apart(mut self, stacks: &[(&str, &[&str])]) -> Self {
+        for name in self.tensors.keys().cloned().collect::<Vec<_>>() {
+            let found = stacks.iter().find_map(|(whole, parts)| Some((name.strip_suffix(whole)?, *parts)));
+            let Some((before, parts)) = found else { continue };
+            let Some(pieces) = self.tensors.get(&name).and_then(|tensor| tensor.pieces(before, parts)) else {
+                continue;
+            };
+            self.tensors.remove(&name);
+            self.tensors.extend(pieces.into_iter().map(|piece| (piece.name.clone(), piece)));
         }
         self
     }
@@ -206,6 +240,28 @@ impl Checkpoint {
 }
 
 impl CheckpointTensor {
+    /// See [`Checkpoint::apart`].
+    fn pieces(&self, before: &str, parts: &[&str]) -> Option<Vec<Self>> {
+        let numbered = parts.iter().any(|part| part.contains('*'));
+        let (count, mut shape) = match numbered {
+            true => (*self.shape.first()?, self.shape[1..].to_vec()),
+            false => (1, self.shape.clone()),
+        };
+        let rows = shape.first_mut()?;
+        let (pieces, bytes) = (count * parts.len(), self.range.len());
+        if pieces == 0 || *rows % parts.len() != 0 || bytes % pieces != 0 {
+            return None;
+        }
+        *rows /= parts.len();
+        let piece = |index: usize| {
+            let part = parts[index % parts.len()].replace('*', &(index / parts.len()).to_string());
+            let start = self.range.start + index * (bytes / pieces);
+            let (name, range) = (format!("{before}{part}"), start..start + bytes / pieces);
+            Self { name, shape: shape.clone(), range, ..self.clone() }
+        };
+        Some((0..pieces).map(piece).collect())
+    }
+
     /// The element type, if this system has it.
     pub fn element(&self) -> Option<ElementType> {
         match self.dtype {

@@ -60,6 +60,55 @@ fn a_single_file_is_read_from_its_folder_or_by_name() {
     }
 }
 
+/// Two experts with gate and up in one tensor, one renamed, and one whose rows do not come out even.
+#[test]
+fn a_stack_is_taken_apart() {
+    let bytes: Vec<u8> = (0..24).collect();
+    let stacked = safetensors(&[
+        ("0.moe.gate_up", Dtype::I8, &[2, 4, 3], &bytes),
+        ("0.moe.router", Dtype::I8, &[2], &[1, 2]),
+        ("1.moe.gate_up", Dtype::I8, &[2, 3, 4], &bytes),
+        ("gate_up", Dtype::I8, &[1], &[5]),
+    ]);
+    let folder = folder(&[("model.safetensors", &stacked)]);
+    let stacks: &[(&str, &[&str])] =
+        &[(".moe.gate_up", &[".experts.*.gate", ".experts.*.up"]), (".moe.router", &[".router"])];
+    let checkpoint = Checkpoint::open(folder.path()).unwrap().apart(stacks);
+    assert_eq!(
+        names(&checkpoint),
+        [
+            "0.experts.0.gate",
+            "0.experts.0.up",
+            "0.experts.1.gate",
+            "0.experts.1.up",
+            "0.router",
+            "1.moe.gate_up",
+            "gate_up"
+        ]
+    );
+    let found =
+        checkpoint.tensors().take(4).map(|tensor| checkpoint.data(&tensor.name).unwrap()).collect::<Vec<_>>();
+    assert_eq!(found, [&bytes[..6], &bytes[6..12], &bytes[12..18], &bytes[18..]]);
+    assert_eq!(checkpoint.ty("0.experts.1.up").unwrap().to_string(), "i8[2,3]");
+    assert_eq!(
+        (checkpoint.ty("0.router").unwrap().to_string(), checkpoint.data("0.router").unwrap()),
+        ("i8[2]".into(), &[1, 2][..])
+    );
+}
+
+#[test]
+fn a_folder_beside_is_read_under_its_name() {
+    let [one, two] = [1u8, 2].map(|byte| safetensors(&[("w", Dtype::I8, &[1], &[byte])]));
+    let folder = folder(&[("model.safetensors", &one)]);
+    fs::create_dir(folder.path().join("2_Dense")).unwrap();
+    fs::write(folder.path().join("2_Dense/model.safetensors"), two).unwrap();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert!(matches!(checkpoint.clone().with_folder("3_Dense"), Err(Error::File(_))));
+    let both = checkpoint.with_folder("2_Dense").unwrap();
+    assert_eq!(names(&both), ["2_Dense.w", "w"]);
+    assert_eq!((both.data("2_Dense.w").unwrap(), both.data("w").unwrap()), (&[2][..], &[1][..]));
+}
+
 #[test]
 fn shards_are_read_through_the_index() {
     let first = safetensors(&[("a", Dtype::F32, &[2], &F32X2)]);

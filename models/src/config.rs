@@ -30,6 +30,16 @@ pub enum ConfigError {
         /// All of them.
         problems: Vec<KeyProblem>,
     },
+    /// A tower followed by other modules than the network has.
+    #[error("`{}`: the modules are {found}, expected {expected}", .path.display())]
+    Modules {
+        /// The file.
+        path: PathBuf,
+        /// The modules listed there.
+        found: String,
+        /// The modules of the network.
+        expected: String,
+    },
     /// An architecture that is not known.
     #[error("`{}`: architecture `{found}` is not known; known are {known:?}", .path.display())]
     Architecture {
@@ -137,6 +147,13 @@ impl Keys {
     fn new(path: &Path, prefix: &str, map: Map<String, Value>) -> Self {
         let (known, problems) = (RefCell::default(), RefCell::default());
         Self { path: path.into(), prefix: prefix.into(), map, known, problems }
+    }
+
+    /// The same object without a key that has been read: for a reader to whom it means something else.
+    #[must_use]
+    pub fn without(mut self, key: &str) -> Self {
+        self.map.remove(key);
+        self
     }
 
     /// The file.
@@ -261,9 +278,14 @@ impl Keys {
 
     /// `layer_types`: `full_attention` or `sliding_attention` for each of `layers` layers.
     pub fn layer_types(&self, layers: usize) -> Option<Vec<String>> {
-        let expected = format!("a list of {layers} of `full_attention` and `sliding_attention`");
+        self.layer_types_of(layers, ["full_attention", "sliding_attention"])
+    }
+
+    /// `layer_types`: one of two `kinds` for each of `layers` layers.
+    pub fn layer_types_of(&self, layers: usize, kinds: [&str; 2]) -> Option<Vec<String>> {
+        let expected = format!("a list of {layers} of `{}` and `{}`", kinds[0], kinds[1]);
         let value = self.get("layer_types")?;
-        let known = |name: &&str| ["full_attention", "sliding_attention"].contains(name);
+        let known = |name: &&str| kinds.contains(name);
         let types = value.as_array().map(Vec::as_slice).unwrap_or_default().iter();
         let types: Vec<String> = types.filter_map(Value::as_str).filter(known).map(str::to_owned).collect();
         if types.len() != layers || value.as_array().map(Vec::len) != Some(layers) {

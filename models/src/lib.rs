@@ -21,9 +21,11 @@ macro_rules! descends {
 }
 
 /// A network and its configuration in each line, which the module's `read` makes of a `config.json`; the architectures
-/// that one may name for it; and the model types, for one that was written by hand and names the family only.
+/// that one may name for it; the model types, for one that was written by hand and names the family only; and how else a
+/// checkpoint may hold the parameters.
 macro_rules! families {
-    ($($module:ident::$family:ident($config:ident): $($architecture:literal)+, or $($model_type:literal)+;)+) => {
+    ($($module:ident::$family:ident($config:ident): $($architecture:literal)+, or $($model_type:literal)+
+        $(, also $stacks:path)?;)+) => {
         /// The architectures that [`ModelConfig::read`] knows, as `config.json` names them.
         pub const ARCHITECTURES: &[&str] = &[$($($architecture),+),+];
 
@@ -85,6 +87,13 @@ macro_rules! families {
                 }
             }
 
+            fn stacks(&self) -> &'static [(&'static str, &'static [&'static str])] {
+                match self {
+                    $($(Self::$family(_) => $stacks,)?)+
+                    _ => &[],
+                }
+            }
+
             fn element(&self) -> Option<ElementType> {
                 match self {
                     $(Self::$family(config) => config.element,)+
@@ -110,8 +119,11 @@ pub mod config;
 pub mod decoder;
 pub mod gemma2;
 pub mod gemma3;
+pub mod gpt2;
+pub mod lfm2;
 pub mod llama;
 pub mod mistral;
+pub mod mixtral;
 pub mod olmo2;
 pub mod phi3;
 pub mod qwen2;
@@ -128,8 +140,11 @@ use ops::ElementType;
 
 pub use gemma2::Gemma2;
 pub use gemma3::{Gemma, Gemma3, GemmaConfig};
+pub use gpt2::{Gpt2, Gpt2Config};
+pub use lfm2::{Lfm2, Lfm2Config};
 pub use llama::{Llama, LlamaConfig};
 pub use mistral::Mistral;
+pub use mixtral::{Mixtral, MixtralConfig};
 pub use olmo2::Olmo2;
 pub use phi3::Phi3;
 pub use qwen2::Qwen2;
@@ -141,7 +156,10 @@ families! {
     llama::Llama(LlamaConfig): "LlamaForCausalLM", or "llama";
     gemma3::Gemma3(GemmaConfig): "Gemma3ForCausalLM" "Gemma3ForConditionalGeneration", or "gemma3_text" "gemma3";
     gemma2::Gemma2(GemmaConfig): "Gemma2ForCausalLM", or "gemma2";
+    gpt2::Gpt2(Gpt2Config): "GPT2LMHeadModel", or "gpt2";
+    lfm2::Lfm2(Lfm2Config): "Lfm2ForCausalLM", or "lfm2";
     mistral::Mistral(LlamaConfig): "MistralForCausalLM", or "mistral";
+    mixtral::Mixtral(MixtralConfig): "MixtralForCausalLM", or "mixtral", also mixtral::STACKS;
     olmo2::Olmo2(LlamaConfig): "Olmo2ForCausalLM", or "olmo2";
     phi3::Phi3(LlamaConfig): "Phi3ForCausalLM", or "phi3";
     qwen2::Qwen2(LlamaConfig): "Qwen2ForCausalLM", or "qwen2";
@@ -176,6 +194,12 @@ pub trait Architecture {
     /// How keys of a checkpoint begin, and how the parameters of the model do: where the network is one tower of
     /// several.
     fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// How keys end under which a checkpoint may hold several parameters as one tensor, and how those of the
+    /// parameters do.
+    fn stacks(&self) -> &'static [(&'static str, &'static [&'static str])] {
         &[]
     }
 }

@@ -62,8 +62,16 @@ fn s4_published_sizes_have_the_parameters_of_transformers() {
 fn m7_the_oracle_of_the_families() {
     for name in [
         "gemma2",
+        "gpt2",
+        "gpt2-inner",
+        "gpt2-untied",
+        "lfm2",
+        "lfm2-bias",
+        "lfm2-wide",
         "mistral",
         "mistral-full",
+        "mixtral",
+        "mixtral-sliding",
         "olmo2",
         "phi3",
         "phi3-longrope",
@@ -100,6 +108,7 @@ fn windows(architecture: &str, said: Value) -> Vec<usize> {
     let config = read(architecture, said).unwrap();
     let window = |layer| match &config {
         ModelConfig::Gemma2(config) => config.window(layer),
+        ModelConfig::Mixtral(config) => config.window(layer),
         ModelConfig::Mistral(config)
         | ModelConfig::Phi3(config)
         | ModelConfig::Qwen2(config)
@@ -121,6 +130,8 @@ fn windows_are_those_of_transformers() {
     assert_eq!(windows("MistralForCausalLM", json!({})), [4096; 4]);
     assert_eq!(windows("MistralForCausalLM", json!({"sliding_window": null})), [0; 4]);
     assert_eq!(windows("MistralForCausalLM", json!({"sliding_window": 7})), [7; 4]);
+    assert_eq!(windows("MixtralForCausalLM", json!({})), [0; 4]);
+    assert_eq!(windows("MixtralForCausalLM", json!({"sliding_window": 7})), [7; 4]);
     assert_eq!(windows("Phi3ForCausalLM", json!({})), [0; 4]);
     assert_eq!(windows("Phi3ForCausalLM", json!({"sliding_window": 7})), [7; 4]);
 
@@ -161,6 +172,7 @@ fn defaults_are_those_of_transformers() {
     for (architecture, heads, features, epsilon, tied, longest, theta) in [
         ("Gemma2ForCausalLM", 4, Some(256), 1e-6, true, 8192, 1e4),
         ("MistralForCausalLM", 8, None, 1e-6, false, 131_072, 1e4),
+        ("MixtralForCausalLM", 8, None, 1e-5, false, 131_072, 1e6),
         ("Olmo2ForCausalLM", 6, None, 1e-5, false, 2048, 1e4),
         ("Phi3ForCausalLM", 6, None, 1e-5, false, 4096, 1e4),
         ("Qwen2ForCausalLM", 32, None, 1e-6, false, 32_768, 1e4),
@@ -175,6 +187,7 @@ fn defaults_are_those_of_transformers() {
         std::fs::write(folder.path().join("config.json"), keys.to_string()).unwrap();
         let llama = match config(folder.path()) {
             ModelConfig::Gemma2(config) => config.llama,
+            ModelConfig::Mixtral(config) => config.llama,
             ModelConfig::Mistral(config)
             | ModelConfig::Olmo2(config)
             | ModelConfig::Phi3(config)
@@ -187,6 +200,60 @@ fn defaults_are_those_of_transformers() {
         assert_eq!((llama.rms_norm_eps, llama.tie_word_embeddings), (epsilon, tied), "{architecture}");
         assert_eq!((llama.max_position_embeddings, llama.rope.theta), (longest, theta), "{architecture}");
     }
+}
+
+/// The smallest GPT-2 was published with hardly more than what it is called.
+#[test]
+fn gpt_2_is_the_small_one_unless_said() {
+    let small = |said: Value| {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config.json"), said.to_string()).unwrap();
+        match config(folder.path()) {
+            ModelConfig::Gpt2(config) => config,
+            other => panic!("{other:?}"),
+        }
+    };
+    let config = small(json!({"model_type": "gpt2"}));
+    assert_eq!((config.vocab_size, config.max_position_embeddings), (50_257, 1024));
+    assert_eq!((config.hidden_size, config.intermediate_size), (768, 3072));
+    assert_eq!((config.num_hidden_layers, config.num_attention_heads), (12, 12));
+    assert!(config.tie_word_embeddings && config.scale_attn_weights);
+    let wide = small(json!({"model_type": "gpt2", "n_embd": 1024, "n_inner": null}));
+    assert_eq!(wide.intermediate_size, 4096);
+    let trace = |context| {
+        let config = ModelConfig::Gpt2(config.clone());
+        config.trace(ElementType::F32, &EntryPoint::all(1, 8, context))
+    };
+    assert!(trace(1024).is_ok());
+    let error = trace(1025).unwrap_err().to_string();
+    assert!(error.contains("1024") && error.contains("1025"), "{error}");
+}
+
+/// The spellings of what an LFM2 is made of.
+#[test]
+fn lfm_2_says_in_several_ways_what_it_is_made_of() {
+    let lfm2 = |said: Value| match read("Lfm2ForCausalLM", said).unwrap() {
+        ModelConfig::Lfm2(config) => config,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(lfm2(json!({})).attention, [true; 4]);
+    assert_eq!(lfm2(json!({"full_attn_idxs": [1, 3]})).attention, [false, true, false, true]);
+    let types = json!(["conv", "conv", "full_attention", "conv"]);
+    let both = json!({"layer_types": types, "full_attn_idxs": [0]});
+    assert_eq!(lfm2(both).attention, [false, false, true, false]);
+
+    let width = |said: Value| lfm2(said).intermediate_size;
+    assert_eq!(width(json!({"block_ff_dim": 6656})), 4608);
+    assert_eq!(width(json!({"intermediate_size": 12_288})), 8192);
+    assert_eq!(width(json!({"block_ff_dim": 6656, "block_auto_adjust_ff_dim": false})), 6656);
+    assert_eq!(
+        width(json!({"intermediate_size": 70, "block_ffn_dim_multiplier": 1.3, "block_multiple_of": 7})),
+        63
+    );
+
+    assert!(lfm2(json!({})).tie_word_embeddings);
+    assert!(!lfm2(json!({"tie_word_embeddings": true, "tie_embedding": false})).tie_word_embeddings);
+    assert_eq!(lfm2(json!({})).rope.theta, 1e6);
 }
 
 /// Phi-3's embedding in every spelling it was published with.
@@ -277,6 +344,43 @@ fn m19_what_a_family_cannot_use_is_named() {
         `config.json`: 2 problem(s)
           `sliding_window` is not a known key
           `layer_types` is not a known key"#]],
+    );
+    check(
+        "GPT2LMHeadModel",
+        json!({"activation_function": "quick_gelu", "add_cross_attention": true}),
+        expect![[r#"
+            `config.json`: 7 problem(s)
+              `add_cross_attention` is true, expected false
+              `activation_function` is "quick_gelu", expected one of ["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu"]
+              `hidden_size` is not a known key
+              `intermediate_size` is not a known key
+              `num_hidden_layers` is not a known key
+              `num_attention_heads` is not a known key
+              `num_key_value_heads` is not a known key"#]],
+    );
+    check(
+        "MixtralForCausalLM",
+        json!({"num_local_experts": 2, "num_experts_per_tok": 3, "attention_bias": true}),
+        expect![[r#"
+            `config.json`: 2 problem(s)
+              `num_experts_per_tok` is 3, expected at most 2, the experts there are
+              `attention_bias` is not a known key"#]],
+    );
+    check(
+        "Lfm2ForCausalLM",
+        json!({"full_attn_idxs": [1, 4], "conv_L_cache": 1}),
+        expect![[r#"
+        `config.json`: 2 problem(s)
+          `conv_L_cache` is 1, expected at least 2
+          `full_attn_idxs` is [1,4], expected a list of layers, from 0 to 3"#]],
+    );
+    check(
+        "Lfm2ForCausalLM",
+        json!({"layer_types": ["conv", "conv", "sliding_attention", "conv"], "rms_norm_eps": 1e-5}),
+        expect![[r#"
+            `config.json`: 2 problem(s)
+              `layer_types` is ["conv","conv","sliding_attention","conv"], expected a list of 4 of `full_attention` and `conv`
+              `rms_norm_eps` is not a known key"#]],
     );
     check(
         "LlamaForCausalLM",

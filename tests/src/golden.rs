@@ -247,7 +247,7 @@ pub fn build(
 
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("model.irpa");
-    let checkpoint = Checkpoint::open(model)?.renamed(plan.model.prefixes());
+    let checkpoint = plan.named(Checkpoint::open(model)?);
     let baked = lowered.bake(&checkpoint, &path, BakeOptions::default())?;
     let archive = Archive::open(&path)?;
     let module = lowered.module;

@@ -53,7 +53,14 @@ pub fn judged_by_transformers(folder: &Path) {
         let name = file.file_name().unwrap().to_str().unwrap();
         name.starts_with("model") && name.ends_with(".safetensors")
     });
-    let weights: BTreeMap<String, Value> = weights.flat_map(|file| tensors(&file)).collect();
+    let config = config(folder);
+    let named = |(key, value): (String, Value)| {
+        let prefixes = config.prefixes().iter();
+        let renamed =
+            prefixes.filter_map(|(from, to)| Some(format!("{to}{}", key.strip_prefix(from)?))).next();
+        (renamed.unwrap_or(key), value)
+    };
+    let weights: BTreeMap<String, Value> = weights.flat_map(|file| tensors(&file)).map(named).collect();
     let golden = std::fs::read(folder.join("golden.json")).unwrap();
     let golden: serde_json::Value = serde_json::from_slice(&golden).unwrap();
     let expected = &tensors(&folder.join("golden.safetensors"))["prompts.0.logits"];
@@ -70,7 +77,7 @@ pub fn judged_by_transformers(folder: &Path) {
         context: length + 3,
         wanted: Wanted::All,
     };
-    let trace = config(folder).trace(ElementType::F32, &[score]).unwrap().trace;
+    let trace = config.trace(ElementType::F32, &[score]).unwrap().trace;
     // Layers as functions and inlined mean the same.
     for trace in [trace.inlined(), trace] {
         let inputs = trace.entry("score").unwrap().inputs();

@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let trace = plan.trace()?.trace;
     let simplified = primitives(&trace, &plan.simplification())?.0;
     let lowered = plan.lower(&trace)?;
-    let checkpoint = Checkpoint::open(model)?.renamed(plan.model.prefixes());
+    let checkpoint = plan.named(Checkpoint::open(model)?);
     lowered.bake(&checkpoint, out, BakeOptions::default())?;
     for (name, bytes) in [
         ("traced", trace.to_string().into_bytes()),

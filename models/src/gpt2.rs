@@ -1,0 +1,202 @@
+//! GPT-2: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), §2.3; names as in the HF
+//! checkpoint (`modeling_gpt2.py`). Learned positions, layer norms, and matrices stored inputs first (`Conv1D`).
+
+use bake::Ignorable;
+use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_within, relu, silu};
+use dsl::{Float, model};
+use ops::ElementType;
+
+use crate::config::Keys;
+
+model! {
+    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
+    pub Gpt2<T: Float>(Gpt2Config) {
+        dims {
+            V = vocab_size, N = max_position_embeddings, D = hidden_size, F = intermediate_size,
+            L = num_hidden_layers, H = num_attention_heads, E = D / H,
+            // The heads of queries, keys and values.
+            P = 3 * H,
+        }
+        cache { L of [H, E] }
+
+        wte: Embedding[V, D],
+        wpe: Embedding[N, D],
+        h: [Layer; L],
+        ln_f: LayerNorm[D](eps = layer_norm_epsilon),
+        lm_head: Linear[D -> V] = tied(wte) if tie_word_embeddings,
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            positions_within(self.dims.dim(N), cache.context);
+            let mut x = self.wte(tokens) + self.wpe(at.positions(S, tokens.extent(S)));
+            let at = Attend::causal(at, S);
+            for (i, (layer, kv)) in self.h.iter().zip(&mut cache.layers).enumerate() {
+                x = layer.forward(x, &at.clone().scaled(self.config.scale(i, self.dim(E))), kv);
+            }
+            self.ln_f(x)
+        }
+        fn logits(x: T[.., D]) -> f32[.., V] {
+            self.lm_head(x).to()
+        }
+    }
+
+    /// Attention and feed-forward network, each behind a norm and beside a residual.
+    pub Layer {
+        ln_1: LayerNorm[D](eps = layer_norm_epsilon),
+        attn: Attention,
+        ln_2: LayerNorm[D](eps = layer_norm_epsilon),
+        mlp: Mlp,
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let x = x + self.attn(self.ln_1(x), at, kv);
+            x + self.mlp(self.ln_2(x))
+        }
+    }
+
+    /// One projection: queries, then keys, then values.
+    pub Attention {
+        c_attn: Linear[D -> P, E](transposed, bias),
+        c_proj: Linear[H, E -> D](transposed, bias),
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let [q, k, v] = self.c_attn(x).split(P, [self.dim(H); 3]).map(|part| part.rename(P, H)); // [B, S, H, E]
+            let (k, v) = kv.append(k, v, at); // [B, H, N, E]
+            self.c_proj(attend(q, k, v, at))
+        }
+    }
+
+    /// Two layers around a function.
+    pub Mlp {
+        c_fc: Linear[D -> F](transposed, bias),
+        c_proj: Linear[F -> D](transposed, bias),
+
+        fn forward(x: T[B, S, D]) -> T[B, S, D] {
+            let x = self.c_fc(x);
+            self.c_proj(match self.config.activation {
+                Activation::Gelu => gelu(x),
+                Activation::GeluTanh => gelu_tanh(x),
+                Activation::Relu => relu(x),
+                Activation::Silu => silu(x),
+            })
+        }
+    }
+}
+
+/// The function in the feed-forward network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// [`gelu`].
+    Gelu,
+    /// [`gelu_tanh`].
+    GeluTanh,
+    /// [`relu`].
+    Relu,
+    /// [`silu`].
+    Silu,
+}
+
+/// `config.json` of a GPT-2 (`configuration_gpt2.py`), under the names that other families have for the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gpt2Config {
+    /// Token ids.
+    pub vocab_size: usize,
+    /// The longest sequence: there is a learned embedding for each position.
+    pub max_position_embeddings: usize,
+    /// Features of the residual stream.
+    pub hidden_size: usize,
+    /// Features of the feed-forward network.
+    pub intermediate_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Heads.
+    pub num_attention_heads: usize,
+    /// The function in the feed-forward network.
+    pub activation: Activation,
+    /// Added to the variance in norms.
+    pub layer_norm_epsilon: f64,
+    /// Whether scores are divided by the root of a head's features.
+    pub scale_attn_weights: bool,
+    /// Whether the scores of layer i are divided by i + 1.
+    pub scale_attn_by_inverse_layer_idx: bool,
+    /// Whether `lm_head` is the embedding table.
+    pub tie_word_embeddings: bool,
+    /// The element type the checkpoint was made for.
+    pub element: Option<ElementType>,
+}
+
+/// Keys that say nothing about the network's function, beside those of Llama.
+const IGNORED: &[&str] = &[
+    "attn_pdrop",
+    "embd_pdrop",
+    "gradient_checkpointing",
+    "n_ctx",
+    // How attention is computed, not what.
+    "reorder_and_upcast_attn",
+    "resid_pdrop",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+    "task_specific_params",
+];
+
+/// Reads the `config.json` of a GPT-2. Defaults are those of `GPT2Config` in transformers.
+pub(crate) fn read(keys: &Keys) -> Gpt2Config {
+    Gpt2Config::read(keys)
+}
+
+impl Gpt2Config {
+    fn read(keys: &Keys) -> Self {
+        keys.ignore(IGNORED);
+        keys.always("add_cross_attention", false);
+        let count = |key, default| keys.optional_count(key).unwrap_or(default);
+        let hidden_size = count("n_embd", 768);
+        let config = Self {
+            vocab_size: count("vocab_size", 50_257),
+            max_position_embeddings: count("n_positions", 1024),
+            hidden_size,
+            intermediate_size: count("n_inner", 4 * hidden_size),
+            num_hidden_layers: count("n_layer", 12),
+            num_attention_heads: count("n_head", 12),
+            activation: Self::activation(keys),
+            layer_norm_epsilon: keys.optional_number("layer_norm_epsilon").unwrap_or(1e-5),
+            scale_attn_weights: keys.flag("scale_attn_weights", true),
+            scale_attn_by_inverse_layer_idx: keys.flag("scale_attn_by_inverse_layer_idx", false),
+            tie_word_embeddings: keys.flag("tie_word_embeddings", true),
+            element: keys.element_type(),
+        };
+        config
+    }
+
+    fn activation(keys: &Keys) -> Activation {
+        keys.one_of("activation_function", &["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu"]);
+        match keys.optional_text("activation_function").as_deref() {
+            Some("gelu") => Activation::Gelu,
+            Some("relu") => Activation::Relu,
+            Some("silu") => Activation::Silu,
+            _ => Activation::GeluTanh,
+        }
+    }
+
+    /// The factor on the scores of a layer whose heads have so many features.
+    fn scale(&self, layer: usize, features: usize) -> f64 {
+        let root = if self.scale_attn_weights { (features as f64).sqrt() } else { 1.0 };
+        let depth = if self.scale_attn_by_inverse_layer_idx { layer + 1 } else { 1 };
+        1.0 / (root * depth as f64)
+    }
+
+    /// How keys of a checkpoint begin, and how the parameters of the model do: the first published files have the
+    /// parameters of the tower without a prefix, what transformers saves has them with one.
+    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        &[("transformer.", "")]
+    }
+
+    /// Tensors that a checkpoint may have beside the parameters: causal masks, and a tied head.
+    pub fn ignorable(&self) -> Vec<Ignorable> {
+        let mut ignorable = [".attn.bias", ".attn.masked_bias"].map(Ignorable::Suffix).to_vec();
+        if self.tie_word_embeddings {
+            ignorable.push(Ignorable::EqualTo { key: "lm_head.weight".into(), other: "wte.weight".into() });
+        }
+        ignorable
+    }
+}

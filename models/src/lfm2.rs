@@ -1,0 +1,272 @@
+//! LFM2: "LFM2 Technical Report" (2025), §2; names as in the HF checkpoint (`modeling_lfm2.py`). Most layers mix
+//! neighbouring tokens by a short gated convolution, the others attend as those of Qwen3 do.
+
+use bake::Ignorable;
+use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
+use dsl::{F32, Float, model};
+use ops::ElementType;
+
+use crate::config::Keys;
+use crate::rope::{RopeDefaults, RopeParameters};
+
+model! {
+    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
+    pub Lfm2<T: Float>(Lfm2Config) {
+        dims {
+            V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
+            H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
+            // What a convolution remembers, and its taps.
+            C = conv_memory, J = C + 1,
+            // The gate before the convolution, the one behind it and what goes through; the inputs of each tap; what
+            // comes out.
+            P = 3 * D, I = 1, M = D,
+        }
+        cache { L of [K, E] if attends, L of recurrent [C, D] if convolves }
+
+        model: Model,
+        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.model(tokens, at, cache)
+        }
+        fn logits(x: T[.., D]) -> f32[.., V] {
+            self.lm_head(x).to()
+        }
+    }
+
+    /// Embedding, layers, final norm.
+    pub Model {
+        embed_tokens: Embedding[V, D],
+        layers: [Layer; L],
+        norm: RmsNorm[D](eps = norm_eps) at "embedding_norm",
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            let rope = self.config.rope.frequencies(self.dim(E), cache.context);
+            let attention = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
+            let (mut kv, mut states) = (cache.layers.iter_mut(), cache.recurrent.iter_mut());
+            let mut x = self.embed_tokens(tokens);
+            for (i, layer) in self.layers.iter().enumerate() {
+                if self.config.attends(i) && let Some(kv) = kv.next() {
+                    x = layer.forward(x, &attention, kv);
+                } else if let Some(state) = states.next() {
+                    x = layer.convolve(x, at, state);
+                }
+            }
+            self.norm(x)
+        }
+    }
+
+    /// Attention, or a convolution in its place, and a feed-forward network, each behind a norm and beside a residual.
+    pub Layer {
+        operator_norm: RmsNorm[D](eps = norm_eps),
+        self_attn: Attention,
+        conv: Convolution,
+        ffn_norm: RmsNorm[D](eps = norm_eps),
+        feed_forward: Mlp,
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let x = x + self.self_attn(self.operator_norm(x), at, kv);
+            x + self.feed_forward(self.ffn_norm(x))
+        }
+
+        fn convolve(x: T[B, S, D], at: Position, state: &mut Recurrent<T>) -> T[B, S, D] {
+            let x = x + self.conv(self.operator_norm(x), at, state);
+            x + self.feed_forward(self.ffn_norm(x))
+        }
+    }
+
+    /// Queries and keys are normalized head by head before they are rotated.
+    pub Attention {
+        q_proj: Linear[D -> K, G, E],
+        k_proj: Linear[D -> K, E],
+        v_proj: Linear[D -> K, E],
+        q_layernorm: RmsNorm[E](eps = norm_eps),
+        k_layernorm: RmsNorm[E](eps = norm_eps),
+        out_proj: Linear[K, G, E -> D],
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let q = at.rope(self.q_layernorm(self.q_proj(x))); // [B, S, K, G, E]
+            let (k, v) = kv.append(at.rope(self.k_layernorm(self.k_proj(x))), self.v_proj(x), at); // [B, K, N, E]
+            self.out_proj(attend(q, k, v, at))
+        }
+    }
+
+    /// Each feature by itself, of the last positions, gated before and behind (`Lfm2ShortConv`).
+    pub Convolution {
+        in_proj: Linear[D -> P](bias if conv_bias),
+        taps: Weight[D, I, J] at "conv.weight",
+        bias: Weight[D] at "conv.bias",
+        out_proj: Linear[M -> D](bias if conv_bias),
+
+        fn forward(x: T[B, S, D], at: Position, state: &mut Recurrent<T>) -> T[B, S, D] {
+            let parts = self.in_proj(x).split(P, [self.dim(D); 3]);
+            let [before, behind, x] = parts.map(|part| part.rename(P, D)); // [B, S, D]
+            let seen = state.append(before * x, C, S, at).to::<F32>();
+            let (length, taps) = (x.extent(S), self.taps().to::<F32>());
+            let tap = |j| seen.narrow(S, j, length) * taps.narrow(J, j, 1).reshape(&[self.dims.dim(D)]);
+            // The last tap is that of the newest position.
+            let mixed = (1..self.dim(J)).fold(tap(0), |sum, j| sum + tap(j));
+            let mixed = match self.config.conv_bias {
+                true => mixed + self.bias().to::<F32>(),
+                false => mixed,
+            };
+            self.out_proj((behind * mixed.to()).rename(D, M))
+        }
+    }
+
+    /// SwiGLU.
+    pub Mlp {
+        w1: Linear[D -> F],
+        w3: Linear[D -> F],
+        w2: Linear[F -> D],
+
+        fn forward(x: T[B, S, D]) -> T[B, S, D] {
+            self.w2(silu(self.w1(x)) * self.w3(x))
+        }
+    }
+}
+
+/// `config.json` of an LFM2 (`configuration_lfm2.py`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lfm2Config {
+    /// Token ids.
+    pub vocab_size: usize,
+    /// Features of the residual stream.
+    pub hidden_size: usize,
+    /// Features of the feed-forward network.
+    pub intermediate_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key-value heads.
+    pub num_key_value_heads: usize,
+    /// Features of a head; `hidden_size / num_attention_heads` if not said.
+    pub head_dim: Option<usize>,
+    /// Added to the mean square in norms.
+    pub norm_eps: f64,
+    /// Rotary embedding.
+    pub rope: RopeParameters,
+    /// Whether `lm_head` is the embedding table.
+    pub tie_word_embeddings: bool,
+    /// Which layers attend; the others convolve.
+    pub attention: Vec<bool>,
+    /// Positions before its own that a convolution sees.
+    pub conv_memory: usize,
+    /// Whether convolutions and the linear layers around them have biases.
+    pub conv_bias: bool,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// The element type the checkpoint was made for.
+    pub element: Option<ElementType>,
+}
+
+/// Keys of the published checkpoints that transformers does not read, beside those of Llama.
+const IGNORED: &[&str] = &[
+    "block_dim",
+    "block_mlp_init_scale",
+    "block_norm_eps",
+    "block_out_init_scale",
+    "block_use_swiglu",
+    "block_use_xavier_init",
+    "conv_dim",
+    "conv_dim_out",
+    "conv_use_xavier_init",
+    "num_heads",
+    "theta",
+    "use_pos_enc",
+];
+
+/// Reads the `config.json` of an LFM2. Defaults are those of `Lfm2Config` in transformers.
+pub(crate) fn read(keys: &Keys) -> Lfm2Config {
+    Lfm2Config::read(keys)
+}
+
+impl Lfm2Config {
+    fn read(keys: &Keys) -> Self {
+        keys.ignore(IGNORED);
+        let count = |key, default| keys.optional_count(key).unwrap_or(default);
+        let num_hidden_layers = count("num_hidden_layers", 32);
+        let max_position_embeddings = count("max_position_embeddings", 128_000);
+        let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(max_position_embeddings) };
+        let taps = count("conv_L_cache", 3);
+        if taps < 2 {
+            keys.refuse("conv_L_cache", taps, "at least 2");
+        }
+        let tied = keys.flag("tie_word_embeddings", true);
+        let config = Self {
+            vocab_size: count("vocab_size", 65_536),
+            hidden_size: count("hidden_size", 2560),
+            intermediate_size: intermediate_size(keys),
+            num_hidden_layers,
+            num_attention_heads: count("num_attention_heads", 32),
+            num_key_value_heads: count("num_key_value_heads", 8),
+            head_dim: keys.optional_count("head_dim"),
+            norm_eps: keys.optional_number("norm_eps").unwrap_or(1e-5),
+            rope: RopeParameters::read(keys, &rope),
+            tie_word_embeddings: keys.flag("tie_embedding", tied),
+            attention: attention(keys, num_hidden_layers),
+            conv_memory: taps - 1,
+            conv_bias: keys.flag("conv_bias", false),
+            max_position_embeddings,
+            element: keys.element_type(),
+        };
+        let features = config.head_dim.unwrap_or(config.hidden_size / config.num_attention_heads);
+        config.rope.check(keys, features);
+        config
+    }
+
+    /// Whether a layer attends.
+    pub fn attends(&self, layer: usize) -> bool {
+        self.attention.get(layer).copied().unwrap_or_default()
+    }
+
+    /// Whether a layer convolves.
+    pub fn convolves(&self, layer: usize) -> bool {
+        !self.attends(layer)
+    }
+
+    /// How keys of a checkpoint begin, and how the parameters of the model do: they begin the same way.
+    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// Tensors that a checkpoint may have beside the parameters.
+    pub fn ignorable(&self) -> Vec<Ignorable> {
+        let (key, other) = ("lm_head.weight".into(), "model.embed_tokens.weight".into());
+        self.tie_word_embeddings.then_some(Ignorable::EqualTo { key, other }).into_iter().collect()
+    }
+}
+
+/// The features of the feed-forward network: two thirds of what is said, times a factor, rounded up to a multiple;
+/// unless it is to be taken as it is.
+fn intermediate_size(keys: &Keys) -> usize {
+    let [block, size] = ["block_ff_dim", "intermediate_size"].map(|key| keys.optional_count(key));
+    let size = block.or(size).unwrap_or(12_288);
+    let factor = keys.optional_number("block_ffn_dim_multiplier").unwrap_or(1.0);
+    let multiple = keys.optional_count("block_multiple_of").unwrap_or(256);
+    match keys.flag("block_auto_adjust_ff_dim", true) {
+        true => ((factor * (2 * size / 3) as f64) as usize).next_multiple_of(multiple),
+        false => size,
+    }
+}
+
+/// Which of `layers` layers attend: `layer_types`, or those that `full_attn_idxs` lists, or all.
+fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
+    let listed = keys.get("full_attn_idxs");
+    if let Some(types) = keys.layer_types_of(layers, ["full_attention", "conv"]) {
+        return types.iter().map(|name| name == "full_attention").collect();
+    }
+    let Some(listed) = listed else { return vec![true; layers] };
+    let mut attention = vec![false; layers];
+    for index in listed.as_array().map_or(std::slice::from_ref(listed), Vec::as_slice) {
+        let layer = index.as_u64().and_then(|index| attention.get_mut(usize::try_from(index).ok()?));
+        match layer {
+            Some(attends) => *attends = true,
+            None => {
+                keys.refuse("full_attn_idxs", listed, format!("a list of layers, from 0 to {}", layers - 1))
+            }
+        }
+    }
+    attention
+}

@@ -1,0 +1,149 @@
+//! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2; names as in the published checkpoints. A Mistral whose
+//! feed-forward networks are several experts, of which a router chooses a few for each token.
+
+use dsl::nn::{Attend, Cache, Kv, Position, dot, silu, softmax, topk};
+use dsl::{F32, Float, I32, Tensor, model};
+
+use crate::config::Keys;
+use crate::llama::{self, Defaults, LlamaConfig};
+
+model! {
+    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
+    pub Mixtral<T: Float>(MixtralConfig) {
+        dims {
+            V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
+            H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
+            // All experts, and those chosen.
+            X = num_local_experts, C = num_experts_per_tok,
+        }
+        cache { L of [K, E] within window }
+
+        model: Model,
+        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            self.model(tokens, at, cache)
+        }
+        fn logits(x: T[.., D]) -> f32[.., V] {
+            self.lm_head(x).to()
+        }
+    }
+
+    /// Embedding, layers, final norm.
+    pub Model {
+        embed_tokens: Embedding[V, D],
+        layers: [Layer; L],
+        norm: RmsNorm[D](eps = rms_norm_eps),
+
+        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
+            let rope = self.config.rope.frequencies(self.dim(E), cache.context);
+            let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
+            let mut x = self.embed_tokens(tokens);
+            for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
+                x = layer.forward(x, &at.clone().windowed(self.config.window(i)), kv);
+            }
+            self.norm(x)
+        }
+    }
+
+    /// As in Llama, before another feed-forward network.
+    pub Layer {
+        input_layernorm: RmsNorm[D](eps = rms_norm_eps),
+        self_attn: llama::Attention<T>,
+        post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps),
+        block_sparse_moe: Experts,
+
+        fn forward(x: T[B, S, D], at: &Attend<T>, kv: &mut Kv<T>) -> T[B, S, D] {
+            let x = x + self.self_attn.forward(self.input_layernorm(x), at, kv);
+            x + self.block_sparse_moe(self.post_attention_layernorm(x))
+        }
+    }
+
+    /// A sum of SwiGLUs: of those experts that the router finds likeliest, by their share of the likelihood.
+    ///
+    /// For few tokens, only the weights of chosen experts are read; where the tokens choose as many experts as there
+    /// are, every expert computes every token, and has no share in those that did not choose it.
+    pub Experts {
+        gate: Linear[D -> X],
+        w1: Weight[X, F, D] at "experts.*.w1.weight",
+        w3: Weight[X, F, D] at "experts.*.w3.weight",
+        w2: Weight[X, D, F] at "experts.*.w2.weight",
+
+        fn forward(x: T[B, S, D]) -> T[B, S, D] {
+            let likely = softmax(self.gate(x).to::<F32>(), X);
+            let (share, chosen) = topk(likely, X, self.dim(C));
+            let (share, chosen) = ((share / share.sum(X)).rename(X, C), chosen.rename(X, C)); // [B, S, C]
+            let weights = [self.w1(), self.w3(), self.w2()];
+            let (weights, share, experts) = match x.extent(B) * x.extent(S) * self.dim(C) < self.dim(X) {
+                true => (weights.map(|weight| weight.take(X, chosen)), share, C),
+                false => {
+                    let expert = Tensor::<I32>::iota(X, self.dim(X));
+                    let is_chosen = chosen.broadcast(expert).equals(expert.broadcast(chosen)); // [B, S, C, X]
+                    (weights, is_chosen.select(share.broadcast(expert), 0.0).sum(C), X)
+                }
+            };
+            let [gate, up, down] = weights;
+            let each = dot(silu(dot(x, gate, D)) * dot(x, up, D), down, F);
+            (each.to::<F32>() * share.broadcast(each)).sum(experts).to()
+        }
+    }
+}
+
+/// `config.json` of a Mixtral (`configuration_mixtral.py`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct MixtralConfig {
+    /// What it shares with Llama.
+    pub llama: LlamaConfig,
+    /// Positions that a query sees, its own included, if not all.
+    pub sliding_window: Option<usize>,
+    /// Experts in each layer.
+    pub num_local_experts: usize,
+    /// Experts that each token chooses.
+    pub num_experts_per_tok: usize,
+}
+
+descends!(MixtralConfig from llama: LlamaConfig);
+
+/// What training reads.
+const IGNORED: &[&str] = &["output_router_logits", "router_aux_loss_coef", "router_jitter_noise"];
+
+/// The experts of a layer as transformers holds them, and as they were published.
+pub(crate) const STACKS: &[(&str, &[&str])] = &[
+    ("mlp.gate.weight", &["block_sparse_moe.gate.weight"]),
+    (
+        "mlp.experts.gate_up_proj",
+        &["block_sparse_moe.experts.*.w1.weight", "block_sparse_moe.experts.*.w3.weight"],
+    ),
+    ("mlp.experts.down_proj", &["block_sparse_moe.experts.*.w2.weight"]),
+];
+
+/// Reads the `config.json` of a Mixtral. Defaults are those of `MixtralConfig` in transformers.
+pub(crate) fn read(keys: &Keys) -> MixtralConfig {
+    MixtralConfig::read(keys)
+}
+
+impl MixtralConfig {
+    fn read(keys: &Keys) -> Self {
+        keys.ignore(IGNORED);
+        keys.one_of("hidden_act", &["silu"]);
+        let mut defaults =
+            Defaults { num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::new(131_072) };
+        defaults.rope.theta = 1e6;
+        let config = Self {
+            llama: LlamaConfig::shared(keys, defaults),
+            sliding_window: keys.optional_count("sliding_window"),
+            num_local_experts: keys.optional_count("num_local_experts").unwrap_or(8),
+            num_experts_per_tok: keys.optional_count("num_experts_per_tok").unwrap_or(2),
+        };
+        if config.num_experts_per_tok > config.num_local_experts {
+            let expected = format!("at most {}, the experts there are", config.num_local_experts);
+            keys.refuse("num_experts_per_tok", config.num_experts_per_tok, expected);
+        }
+        config
+    }
+
+    /// How many positions a layer sees, if not all.
+    pub fn window(&self, _layer: usize) -> Option<usize> {
+        self.sliding_window
+    }
+}
