@@ -86,7 +86,7 @@ mod wide {
         Same<T: Float>(Config) {
             dims { V = 11, D = features }
             head: Linear[D -> V],
-            fn forward(x: T[B, S, D]) -> T[B, S, V] { self.head(x) }
+            fn forward(x: T[.., D]) -> T[.., V] { self.head(x) }
         }
     }
 }

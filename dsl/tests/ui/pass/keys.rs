@@ -4,7 +4,7 @@
 use tracewright_dsl::{Attend, Cache, CausalLm, EntryPoint, F32, Float, Kv, Position, attend, dot, model};
 
 #[derive(Clone)]
-struct Config {
+pub struct Config {
     layers: usize,
     conv: bool,
     tied: bool,
