@@ -1,9 +1,12 @@
 //! What decoders have in common: embedding, layers, a norm and a head. A family brings its layers.
 
+use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position};
 use dsl::{Block, Float, Tensor, model};
+use ops::ElementType;
 
-use crate::llama::LlamaConfig;
+use crate::config::Keys;
+use crate::rope::{RopeDefaults, RopeParameters};
 
 /// What looks at other positions: a layer, or the attention within it.
 pub trait Attends<T: Float>: Block<Config = LlamaConfig> {
@@ -52,5 +55,128 @@ model! {
             }
             self.norm(x)
         }
+    }
+}
+
+/// What the configurations of Llama and of its descendants say, most of which are this and no more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LlamaConfig {
+    /// Token ids.
+    pub vocab_size: usize,
+    /// Features of the residual stream.
+    pub hidden_size: usize,
+    /// Features of the feed-forward network.
+    pub intermediate_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key-value heads.
+    pub num_key_value_heads: usize,
+    /// Features of a head; `hidden_size / num_attention_heads` if not said.
+    pub head_dim: Option<usize>,
+    /// Added to the mean square in norms.
+    pub rms_norm_eps: f64,
+    /// Rotary embedding.
+    pub rope: RopeParameters,
+    /// Which layers rotate queries and keys; all do if the list is empty.
+    pub rotary: Vec<bool>,
+    /// How many positions each layer sees, if not all; all see all if the list is empty.
+    pub windows: Vec<Option<usize>>,
+    /// Whether `lm_head` is the embedding table.
+    pub tie_word_embeddings: bool,
+    /// Whether the attention's linear layers have biases.
+    pub attention_bias: bool,
+    /// Whether the feed-forward network's linear layers have biases.
+    pub mlp_bias: bool,
+    /// The longest sequence.
+    pub max_position_embeddings: usize,
+    /// The element type the checkpoint was made for.
+    pub element: Option<ElementType>,
+}
+
+/// What a family that descends from Llama takes where `config.json` is silent.
+pub(crate) struct Defaults {
+    /// `None`: as many as query heads.
+    pub num_key_value_heads: Option<usize>,
+    pub head_dim: Option<usize>,
+    pub rms_norm_eps: f64,
+    pub tie_word_embeddings: bool,
+    pub rope: RopeDefaults,
+}
+
+impl Defaults {
+    /// Those of Llama, for sequences of this length.
+    pub fn new(max_position_embeddings: usize) -> Self {
+        let rope = RopeDefaults::new(max_position_embeddings);
+        Self {
+            num_key_value_heads: None,
+            head_dim: None,
+            rms_norm_eps: 1e-6,
+            tie_word_embeddings: false,
+            rope,
+        }
+    }
+}
+
+impl LlamaConfig {
+    /// Reads what all families that descend from Llama say: all but biases, and what differs between layers.
+    pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
+        let num_attention_heads = keys.count("num_attention_heads");
+        let num_key_value_heads = keys.nullable_count("num_key_value_heads", defaults.num_key_value_heads);
+        let max_position_embeddings = keys.optional_count("max_position_embeddings");
+        let max_position_embeddings =
+            max_position_embeddings.unwrap_or(defaults.rope.max_position_embeddings);
+        let rope = RopeDefaults { max_position_embeddings, ..defaults.rope };
+        let config = Self {
+            vocab_size: keys.count("vocab_size"),
+            hidden_size: keys.count("hidden_size"),
+            intermediate_size: keys.count("intermediate_size"),
+            num_hidden_layers: keys.count("num_hidden_layers"),
+            num_attention_heads,
+            num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
+            head_dim: keys.optional_count("head_dim").or(defaults.head_dim),
+            rms_norm_eps: keys.optional_number("rms_norm_eps").unwrap_or(defaults.rms_norm_eps),
+            rope: RopeParameters::read(keys, &rope),
+            rotary: Vec::new(),
+            windows: Vec::new(),
+            tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
+            attention_bias: false,
+            mlp_bias: false,
+            max_position_embeddings,
+            element: keys.element_type(),
+        };
+        let features = config.head_dim.unwrap_or(config.hidden_size / config.num_attention_heads);
+        config.rope.check(keys, features);
+        config
+    }
+
+    /// How many positions a layer sees, if not all.
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        self.windows.get(layer).copied().flatten()
+    }
+
+    /// How a layer looks, where `rotary` looks at all positions with the rotary embedding.
+    pub(crate) fn look<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
+        let at = match self.rotary.get(layer) {
+            Some(false) => Attend::causal(rotary.at, rotary.queries),
+            _ => rotary.clone(),
+        };
+        at.windowed(self.window(layer))
+    }
+
+    /// How keys of a checkpoint begin, and how the parameters of the model do: they begin the same way.
+    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// Tensors that a checkpoint may have beside the parameters.
+    pub fn ignorable(&self) -> Vec<Ignorable> {
+        let mut ignorable = vec![Ignorable::Suffix(".rotary_emb.inv_freq")];
+        if self.tie_word_embeddings {
+            let (key, other) = ("lm_head.weight".into(), "model.embed_tokens.weight".into());
+            ignorable.push(Ignorable::EqualTo { key, other });
+        }
+        ignorable
     }
 }

@@ -3,8 +3,9 @@
 //! rotary embedding, every other layer looks through a window, and scores are softly bounded too.
 
 use crate::config::Keys;
+use crate::decoder::{Defaults, LlamaConfig};
 use crate::gemma3::{Gemma, GemmaConfig};
-use crate::llama::{Attention, Defaults, LlamaConfig};
+use crate::llama::Attention;
 
 /// The whole network.
 pub type Gemma2<T> = Gemma<T, Attention<T>>;

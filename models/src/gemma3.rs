@@ -6,8 +6,7 @@ use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
 use dsl::{Float, Tensor, model};
 
 use crate::config::{IGNORED, Keys};
-use crate::decoder::Attends;
-use crate::llama::LlamaConfig;
+use crate::decoder::{Attends, LlamaConfig};
 use crate::rope::RopeParameters;
 
 /// The whole network.

@@ -138,11 +138,12 @@ use config::{ConfigError, IGNORED, Keys};
 use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, TraceError, Traced};
 use ops::ElementType;
 
+pub use decoder::LlamaConfig;
 pub use gemma2::Gemma2;
 pub use gemma3::{Gemma, Gemma3, GemmaConfig};
 pub use gpt2::{Gpt2, Gpt2Config};
 pub use lfm2::{Lfm2, Lfm2Config};
-pub use llama::{Llama, LlamaConfig};
+pub use llama::Llama;
 pub use mistral::Mistral;
 pub use mixtral::{Mixtral, MixtralConfig};
 pub use olmo2::Olmo2;

@@ -2,7 +2,8 @@
 //! layers all look through a sliding window.
 
 use crate::config::Keys;
-use crate::llama::{Defaults, Llama, LlamaConfig};
+use crate::decoder::{Defaults, LlamaConfig};
+use crate::llama::Llama;
 
 /// The whole network.
 pub type Mistral<T> = Llama<T>;

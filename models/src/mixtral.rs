@@ -5,7 +5,8 @@ use dsl::nn::{Attend, Cache, Kv, Position, dot, silu, softmax, topk};
 use dsl::{F32, Float, I32, Tensor, model};
 
 use crate::config::Keys;
-use crate::llama::{self, Defaults, LlamaConfig};
+use crate::decoder::{Defaults, LlamaConfig};
+use crate::llama;
 
 model! {
     /// The whole network: `[B, S]` token ids to logits over the vocabulary.

@@ -5,7 +5,8 @@ use dsl::nn::{Attend, Cache, Kv, Position, attend};
 use dsl::{Float, model};
 
 use crate::config::Keys;
-use crate::llama::{Defaults, LlamaConfig, Mlp};
+use crate::decoder::{Defaults, LlamaConfig};
+use crate::llama::Mlp;
 
 model! {
     /// The whole network: `[B, S]` token ids to logits over the vocabulary.

@@ -6,8 +6,8 @@ use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder, Maps};
-use crate::llama::{Defaults, Layer, LlamaConfig};
+use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig, Maps};
+use crate::llama::Layer;
 use crate::rope::{RopeDefaults, RopeScaling};
 
 /// The whole network.

@@ -5,8 +5,8 @@ use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder};
-use crate::llama::{Defaults, Layer, LlamaConfig};
+use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig};
+use crate::llama::Layer;
 use crate::qwen2::windows;
 
 /// The whole network.

@@ -3,7 +3,8 @@
 //! Again", 2025). (SmolLM and SmolLM2 are Llamas.)
 
 use crate::config::Keys;
-use crate::llama::{Defaults, Llama, LlamaConfig};
+use crate::decoder::{Defaults, LlamaConfig};
+use crate::llama::Llama;
 use crate::rope::RopeDefaults;
 
 /// The whole network.
