@@ -52,25 +52,23 @@ fn s6_narrow() {
         "dynamic_slice axis=1 length=2",
         &["f32[3,5,4]", "i32[]"],
         expect![[r#"
-        func.func @main(%arg0: tensor<3x5x4xf32>, %arg1: i32) -> (tensor<3x2x4xf32>) {
-          %0 = tensor.from_elements %arg1 : tensor<i32>
-          %1 = stablehlo.constant dense<0> : tensor<i32>
-          %2 = stablehlo.dynamic_slice %arg0, %1, %0, %1, sizes = [3, 2, 4] : (tensor<3x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<3x2x4xf32>
-          return %2 : tensor<3x2x4xf32>
-        }
-    "#]],
+            func.func @main(%arg0: tensor<3x5x4xf32>, %arg1: tensor<i32>) -> (tensor<3x2x4xf32>) {
+              %0 = stablehlo.constant dense<0> : tensor<i32>
+              %1 = stablehlo.dynamic_slice %arg0, %0, %arg1, %0, sizes = [3, 2, 4] : (tensor<3x5x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<3x2x4xf32>
+              return %1 : tensor<3x2x4xf32>
+            }
+        "#]],
     );
     check_op(
         "dynamic_update_slice axis=1",
         &["f32[3,5,4]", "f32[3,2,4]", "i32[]"],
         expect![[r#"
-        func.func @main(%arg0: tensor<3x5x4xf32>, %arg1: tensor<3x2x4xf32>, %arg2: i32) -> (tensor<3x5x4xf32>) {
-          %0 = tensor.from_elements %arg2 : tensor<i32>
-          %1 = stablehlo.constant dense<0> : tensor<i32>
-          %2 = stablehlo.dynamic_update_slice %arg0, %arg1, %1, %0, %1 : (tensor<3x5x4xf32>, tensor<3x2x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<3x5x4xf32>
-          return %2 : tensor<3x5x4xf32>
-        }
-    "#]],
+            func.func @main(%arg0: tensor<3x5x4xf32>, %arg1: tensor<3x2x4xf32>, %arg2: tensor<i32>) -> (tensor<3x5x4xf32>) {
+              %0 = stablehlo.constant dense<0> : tensor<i32>
+              %1 = stablehlo.dynamic_update_slice %arg0, %arg1, %0, %arg2, %0 : (tensor<3x5x4xf32>, tensor<3x2x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<3x5x4xf32>
+              return %1 : tensor<3x5x4xf32>
+            }
+        "#]],
     );
 }
 
@@ -489,32 +487,31 @@ fn s11_sdpa_causal_with_an_offset_and_grouped_heads() {
         "sdpa mask=[causal] scale=0.5 softcap=none offset=true",
         &["bf16[2,3,5,4]", "bf16[2,7,4]", "bf16[2,7,4]", "i32[]"],
         expect![[r#"
-            func.func @main(%arg0: tensor<2x3x5x4xbf16>, %arg1: tensor<2x7x4xbf16>, %arg2: tensor<2x7x4xbf16>, %arg3: i32) -> (tensor<2x3x5x4xbf16>) {
-              %0 = tensor.from_elements %arg3 : tensor<i32>
-              %1 = stablehlo.dot_general %arg0, %arg1, batching_dims = [0] x [0], contracting_dims = [3] x [2] : (tensor<2x3x5x4xbf16>, tensor<2x7x4xbf16>) -> tensor<2x3x5x7xf32>
-              %2 = stablehlo.constant dense<0x3F000000> : tensor<2x3x5x7xf32>
-              %3 = stablehlo.multiply %1, %2 : tensor<2x3x5x7xf32>
-              %4 = stablehlo.iota dim = 0 : tensor<5x7xi32>
-              %5 = stablehlo.broadcast_in_dim %0, dims = [] : (tensor<i32>) -> tensor<5x7xi32>
-              %6 = stablehlo.add %4, %5 : tensor<5x7xi32>
-              %7 = stablehlo.iota dim = 1 : tensor<5x7xi32>
-              %8 = stablehlo.compare LE, %7, %6, SIGNED : (tensor<5x7xi32>, tensor<5x7xi32>) -> tensor<5x7xi1>
-              %9 = stablehlo.broadcast_in_dim %8, dims = [2, 3] : (tensor<5x7xi1>) -> tensor<2x3x5x7xi1>
-              %10 = stablehlo.constant dense<0xFF7FFFFF> : tensor<2x3x5x7xf32>
-              %11 = stablehlo.select %9, %3, %10 : tensor<2x3x5x7xi1>, tensor<2x3x5x7xf32>
-              %12 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-              %13 = stablehlo.reduce(%11 init: %12) applies stablehlo.maximum across dimensions = [3] : (tensor<2x3x5x7xf32>, tensor<f32>) -> tensor<2x3x5xf32>
-              %14 = stablehlo.broadcast_in_dim %13, dims = [0, 1, 2] : (tensor<2x3x5xf32>) -> tensor<2x3x5x7xf32>
-              %15 = stablehlo.subtract %11, %14 : tensor<2x3x5x7xf32>
-              %16 = stablehlo.exponential %15 : tensor<2x3x5x7xf32>
-              %17 = stablehlo.constant dense<0x00000000> : tensor<f32>
-              %18 = stablehlo.reduce(%16 init: %17) applies stablehlo.add across dimensions = [3] : (tensor<2x3x5x7xf32>, tensor<f32>) -> tensor<2x3x5xf32>
-              %19 = stablehlo.broadcast_in_dim %18, dims = [0, 1, 2] : (tensor<2x3x5xf32>) -> tensor<2x3x5x7xf32>
-              %20 = stablehlo.divide %16, %19 : tensor<2x3x5x7xf32>
-              %21 = stablehlo.convert %20 : (tensor<2x3x5x7xf32>) -> tensor<2x3x5x7xbf16>
-              %22 = stablehlo.dot_general %21, %arg2, batching_dims = [0] x [0], contracting_dims = [3] x [1] : (tensor<2x3x5x7xbf16>, tensor<2x7x4xbf16>) -> tensor<2x3x5x4xf32>
-              %23 = stablehlo.convert %22 : (tensor<2x3x5x4xf32>) -> tensor<2x3x5x4xbf16>
-              return %23 : tensor<2x3x5x4xbf16>
+            func.func @main(%arg0: tensor<2x3x5x4xbf16>, %arg1: tensor<2x7x4xbf16>, %arg2: tensor<2x7x4xbf16>, %arg3: tensor<i32>) -> (tensor<2x3x5x4xbf16>) {
+              %0 = stablehlo.dot_general %arg0, %arg1, batching_dims = [0] x [0], contracting_dims = [3] x [2] : (tensor<2x3x5x4xbf16>, tensor<2x7x4xbf16>) -> tensor<2x3x5x7xf32>
+              %1 = stablehlo.constant dense<0x3F000000> : tensor<2x3x5x7xf32>
+              %2 = stablehlo.multiply %0, %1 : tensor<2x3x5x7xf32>
+              %3 = stablehlo.iota dim = 0 : tensor<5x7xi32>
+              %4 = stablehlo.broadcast_in_dim %arg3, dims = [] : (tensor<i32>) -> tensor<5x7xi32>
+              %5 = stablehlo.add %3, %4 : tensor<5x7xi32>
+              %6 = stablehlo.iota dim = 1 : tensor<5x7xi32>
+              %7 = stablehlo.compare LE, %6, %5, SIGNED : (tensor<5x7xi32>, tensor<5x7xi32>) -> tensor<5x7xi1>
+              %8 = stablehlo.broadcast_in_dim %7, dims = [2, 3] : (tensor<5x7xi1>) -> tensor<2x3x5x7xi1>
+              %9 = stablehlo.constant dense<0xFF7FFFFF> : tensor<2x3x5x7xf32>
+              %10 = stablehlo.select %8, %2, %9 : tensor<2x3x5x7xi1>, tensor<2x3x5x7xf32>
+              %11 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+              %12 = stablehlo.reduce(%10 init: %11) applies stablehlo.maximum across dimensions = [3] : (tensor<2x3x5x7xf32>, tensor<f32>) -> tensor<2x3x5xf32>
+              %13 = stablehlo.broadcast_in_dim %12, dims = [0, 1, 2] : (tensor<2x3x5xf32>) -> tensor<2x3x5x7xf32>
+              %14 = stablehlo.subtract %10, %13 : tensor<2x3x5x7xf32>
+              %15 = stablehlo.exponential %14 : tensor<2x3x5x7xf32>
+              %16 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %17 = stablehlo.reduce(%15 init: %16) applies stablehlo.add across dimensions = [3] : (tensor<2x3x5x7xf32>, tensor<f32>) -> tensor<2x3x5xf32>
+              %18 = stablehlo.broadcast_in_dim %17, dims = [0, 1, 2] : (tensor<2x3x5xf32>) -> tensor<2x3x5x7xf32>
+              %19 = stablehlo.divide %15, %18 : tensor<2x3x5x7xf32>
+              %20 = stablehlo.convert %19 : (tensor<2x3x5x7xf32>) -> tensor<2x3x5x7xbf16>
+              %21 = stablehlo.dot_general %20, %arg2, batching_dims = [0] x [0], contracting_dims = [3] x [1] : (tensor<2x3x5x7xbf16>, tensor<2x7x4xbf16>) -> tensor<2x3x5x4xf32>
+              %22 = stablehlo.convert %21 : (tensor<2x3x5x4xf32>) -> tensor<2x3x5x4xbf16>
+              return %22 : tensor<2x3x5x4xbf16>
             }
         "#]],
     );
