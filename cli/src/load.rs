@@ -20,7 +20,7 @@ use crate::{Interrupt, ReadModel, build, progress};
 /// What a model directory holds.
 pub enum Source {
     /// What `export` wrote.
-    Export(Manifest),
+    Export(Box<Manifest>),
     /// A Hugging Face checkpoint.
     Checkpoint(Box<dyn Architecture>),
 }
@@ -39,7 +39,7 @@ impl Source {
         fs::read_dir(folder).with_path("open the model directory", folder)?;
         if let Some(manifest) = Manifest::read(folder)? {
             check_as_exported(&manifest, model)?;
-            return Ok(Self::Export(manifest));
+            return Ok(Self::Export(Box::new(manifest)));
         }
         // Before its configuration: weights in another format rarely have one.
         Checkpoint::open(folder)?;

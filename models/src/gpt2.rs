@@ -151,7 +151,7 @@ impl Gpt2Config {
         keys.always("add_cross_attention", false);
         let count = |key, default| keys.optional_count(key).unwrap_or(default);
         let hidden_size = count("n_embd", 768);
-        let config = Self {
+        Self {
             vocab_size: count("vocab_size", 50_257),
             max_position_embeddings: count("n_positions", 1024),
             hidden_size,
@@ -164,8 +164,7 @@ impl Gpt2Config {
             scale_attn_by_inverse_layer_idx: keys.flag("scale_attn_by_inverse_layer_idx", false),
             tie_word_embeddings: keys.flag("tie_word_embeddings", true),
             element: keys.element_type(),
-        };
-        config
+        }
     }
 
     fn activation(keys: &Keys) -> Activation {

@@ -89,7 +89,7 @@ impl Backend {
 impl Target {
     /// This machine, by what its processor says.
     pub fn host() -> Self {
-        let features = host_features().into_iter().filter_map(|(name, has)| has.then(|| name.to_owned()));
+        let features = host_features().into_iter().filter(|(_, has)| *has).map(|(name, _)| name.to_owned());
         Self { features: Some(features.collect()), ..Self::processor("host") }
     }
 

@@ -20,9 +20,12 @@ fn outer(x: Tensor<F32>) -> Tensor<F32> {
     columns.broadcast(rows) - rows.broadcast(columns)
 }
 
+/// A function that is recorded.
+type Recorded = fn(Tensor<F32>) -> Tensor<F32>;
+
 #[test]
 fn functions_of_several_operations_in_iree() {
-    let functions: [(&str, fn(Tensor<F32>) -> Tensor<F32>); 12] = [
+    let functions: [(&str, Recorded); 12] = [
         ("largest", |x| nn::topk(x, S, 4).0),
         ("indices", |x| nn::topk(x, S, 4).1.to()),
         ("largest_of_all", |x| nn::topk(x, S, 7).0),
