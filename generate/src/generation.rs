@@ -37,7 +37,7 @@ pub enum Finish {
     Cancelled,
 }
 
-/// What [`Session::generate`] did.
+/// What [`Session::generate`](crate::Session::generate) did.
 #[derive(Clone, Debug)]
 pub struct Generated {
     /// The new tokens.
