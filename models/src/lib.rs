@@ -117,6 +117,7 @@ macro_rules! families {
 
 pub mod config;
 pub mod decoder;
+pub mod embedding_gemma;
 pub mod gemma2;
 pub mod gemma3;
 pub mod gpt2;
@@ -139,6 +140,7 @@ use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, TraceError, Traced};
 use ops::ElementType;
 
 pub use decoder::LlamaConfig;
+pub use embedding_gemma::{EmbeddingGemma, EmbeddingGemmaConfig};
 pub use gemma2::Gemma2;
 pub use gemma3::{Gemma, Gemma3, GemmaConfig};
 pub use gpt2::{Gpt2, Gpt2Config};

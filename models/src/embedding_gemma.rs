@@ -1,0 +1,250 @@
+//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2; names as in the HF
+//! checkpoint. A Gemma 3 that looks both ways, and the modules that make a vector of each text: mean, two linear
+//! layers, normalization (`modules.json` of sentence-transformers).
+
+use std::path::Path;
+
+use bake::Ignorable;
+use dsl::nn::{Attend, Kv, Mask, Position};
+use dsl::{Axis, Bool, F32, Float, I32, Tensor, model};
+use errors::WithPath as _;
+use ops::ops::Sdpa;
+use ops::{Literal, TensorType};
+
+use crate::config::{ConfigError, IGNORED, Keys};
+use crate::decoder::LlamaConfig;
+use crate::gemma3::{self, GemmaConfig};
+use crate::rope::RopeParameters;
+
+/// The axis of the tokens that are looked at.
+const KEYS: Axis = Axis("N");
+
+model! {
+    /// Texts to vectors of length 1: `count` of each row's tokens are real, the rest pads.
+    pub EmbeddingGemma<T: Float>(EmbeddingGemmaConfig) {
+        dims {
+            V = vocab_size, D = hidden_size, L = num_hidden_layers,
+            H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
+            M = inner_features, O = features,
+        }
+
+        embed_tokens: Embedding[V, D],
+        layers: [gemma3::Layer<T>; L],
+        norm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),
+        inner: Linear[D -> M](bias if inner_bias) at "2_Dense.linear",
+        outer: Linear[M -> O](bias if outer_bias) at "3_Dense.linear",
+
+        /// The last hidden states.
+        fn hidden(tokens: i32[B, S], count: i32[B]) -> T[B, S, D] {
+            let length = tokens.extent(S);
+            let (query, key) = (Tensor::<I32>::iota(S, length), Tensor::<I32>::iota(KEYS, length));
+            let distance = (query.broadcast(key) - key).abs(); // [S, N]
+            // A token that pads sees itself, so that it sees something.
+            let itself = distance.equals(0.0);
+            let real = key.broadcast(count).less(count.broadcast(key)); // [B, N]
+            let all = itself.or(real.broadcast(itself)); // [B, S, N]
+            let width = self.config.windows.iter().flatten().max().copied().unwrap_or(length);
+            let near = all.and(distance.less(width as f64));
+
+            let at = Position { start: count.filled(0.0), count };
+            let attention = |rope: &RopeParameters, seen: Tensor<Bool>| {
+                let rotary = Attend::rotary(at, S, length, &rope.frequencies(self.dim(E), length), length);
+                let mask = Mask::additive(seen.select(0.0, Sdpa::HIDDEN));
+                Attend { mask, ..rotary.scaled(self.config.query_pre_attn_scalar.powf(-0.5)) }
+            };
+            let global = attention(&self.config.rope, all);
+            let local = attention(self.config.rope_local.as_ref().unwrap_or(&self.config.rope), near);
+
+            // Nothing is remembered from one call to the next: each layer begins with an empty cache.
+            let shape = [tokens.extent(B), self.dim(K), length, self.dim(E)];
+            let zeros = Literal::splat(TensorType::new(T::TYPE, shape), 0.0);
+            let empty = Tensor::constant(zeros, &[B, K, KEYS, E]);
+            let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
+            for (i, layer) in self.layers.iter().enumerate() {
+                let at = if self.config.window(i).is_some() { &local } else { &global };
+                x = layer.forward(x, at, &mut Kv { k: empty, v: empty });
+            }
+            self.norm(x)
+        }
+
+        /// The vectors.
+        fn embed(tokens: i32[B, S], count: i32[B]) -> f32[B, O] {
+            let hidden = self.hidden(tokens, count).to::<F32>();
+            let token = Tensor::<I32>::iota(S, tokens.extent(S));
+            let real = token.broadcast(count).less(count.broadcast(token)); // [B, S]
+            let sum = real.select(hidden, 0.0).sum(S);
+            let mean = (sum / count.to::<F32>().broadcast(sum)).to();
+            let x = self.config.inner_activation.apply(self.inner(mean));
+            let x = self.config.outer_activation.apply(self.outer(x)).to::<F32>(); // [B, O]
+            x / (x * x).sum(O).sqrt().maximum(1e-12)
+        }
+    }
+}
+
+/// What follows a linear layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenseActivation {
+    /// Nothing.
+    Identity,
+    /// The hyperbolic tangent.
+    Tanh,
+}
+
+impl DenseActivation {
+    #[track_caller]
+    fn apply<T: Float>(self, x: Tensor<T>) -> Tensor<T> {
+        match self {
+            Self::Identity => x,
+            Self::Tanh => x.tanh(),
+        }
+    }
+}
+
+/// What the files of an EmbeddingGemma's folder say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EmbeddingGemmaConfig {
+    /// The tower; a token of a layer with a window sees those that are nearer than it, to both sides.
+    pub tower: GemmaConfig,
+    /// Features between the linear layers.
+    pub inner_features: usize,
+    /// Whether the first linear layer has a bias.
+    pub inner_bias: bool,
+    /// What follows the first linear layer.
+    pub inner_activation: DenseActivation,
+    /// Features of the vectors.
+    pub features: usize,
+    /// Whether the second linear layer has a bias.
+    pub outer_bias: bool,
+    /// What follows the second linear layer.
+    pub outer_activation: DenseActivation,
+}
+
+descends!(EmbeddingGemmaConfig from tower: GemmaConfig);
+
+impl dsl::Project<LlamaConfig> for EmbeddingGemmaConfig {
+    fn project(&self) -> LlamaConfig {
+        self.tower.llama.clone()
+    }
+}
+
+/// The modules: the last part of their type, and their folder.
+const MODULES: [(&str, &str); 5] = [
+    ("Transformer", ""),
+    ("Pooling", "1_Pooling"),
+    ("Dense", "2_Dense"),
+    ("Dense", "3_Dense"),
+    ("Normalize", "4_Normalize"),
+];
+
+impl EmbeddingGemmaConfig {
+    /// The folders beside the tower's checkpoint whose tensors belong to the network.
+    pub const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
+
+    /// Reads the files of the folder at `path`. `allowed` keys may be in `config.json` although nothing reads them.
+    ///
+    /// # Errors
+    /// Files that are missing, other modules, and all keys of a file that are missing, unknown or unusable.
+    pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
+        let keys = Keys::read(path)?;
+        if !keys.flag("use_bidirectional_attention", false) {
+            keys.refuse("use_bidirectional_attention", "false", "true: an embedding looks both ways");
+        }
+        let keys = keys.without("use_bidirectional_attention");
+        let mut tower = gemma3::read(&keys);
+        keys.finish(IGNORED, allowed)?;
+        // Half of what is said to each side, and the token itself.
+        tower.llama.windows.iter_mut().flatten().for_each(|window| *window = *window / 2 + 1);
+        check_modules(&path.join("modules.json"))?;
+        check_pooling(Keys::read(&path.join("1_Pooling"))?, tower.hidden_size)?;
+        let [inner, outer] = Self::FOLDERS.map(|folder| Keys::read(&path.join(folder)));
+        let (inner_features, inner_bias, inner_activation) = dense(inner?, tower.hidden_size)?;
+        let (features, outer_bias, outer_activation) = dense(outer?, inner_features)?;
+        Ok(Self {
+            tower,
+            inner_features,
+            inner_bias,
+            inner_activation,
+            features,
+            outer_bias,
+            outer_activation,
+        })
+    }
+
+    /// How keys of a checkpoint begin, and how the parameters of the model do: one that was a language model has a
+    /// prefix.
+    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        &[("model.", "")]
+    }
+
+    /// Tensors that a checkpoint may have beside the parameters.
+    pub fn ignorable(&self) -> Vec<Ignorable> {
+        vec![Ignorable::EqualTo { key: "lm_head.weight".into(), other: "embed_tokens.weight".into() }]
+    }
+}
+
+/// Whether the modules in the file at `path` are those that there must be.
+fn check_modules(path: &Path) -> Result<(), ConfigError> {
+    let text = std::fs::read_to_string(path).with_path("read", path)?;
+    let modules: serde_json::Value = serde_json::from_str(&text)
+        .map_err(|error| ConfigError::Syntax { path: path.to_owned(), reason: error.to_string() })?;
+    let found: Vec<(&str, &str)> =
+        modules.as_array().map_or(&[][..], Vec::as_slice).iter().map(module).collect();
+    match found == MODULES {
+        true => Ok(()),
+        false => {
+            let show = |(kind, folder): &(&str, &str)| format!("{kind} at `{folder}`");
+            let [found, expected] =
+                [&found[..], &MODULES].map(|list| list.iter().map(show).collect::<Vec<_>>());
+            let (found, expected) = (found.join(", "), expected.join(", "));
+            Err(ConfigError::Modules { path: path.to_owned(), found, expected })
+        }
+    }
+}
+
+/// What a module is, and where.
+fn module(module: &serde_json::Value) -> (&str, &str) {
+    let text = |key: &str| module.get(key).and_then(|text| text.as_str()).unwrap_or("nothing");
+    let kind = text("type");
+    (kind.rsplit_once('.').map_or(kind, |(_, last)| last), text("path"))
+}
+
+/// Whether a text's vector is the mean of those of its tokens.
+fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigError> {
+    for key in ["embedding_dimension", "word_embedding_dimension"] {
+        if let Some(found) = keys.optional_count(key).filter(|&found| found != features) {
+            keys.refuse(key, found, format!("{features}, the `hidden_size`"));
+        }
+    }
+    keys.one_of("pooling_mode", &["mean"]);
+    keys.always("pooling_mode_mean_tokens", true);
+    for other in [
+        "pooling_mode_cls_token",
+        "pooling_mode_max_tokens",
+        "pooling_mode_mean_sqrt_len_tokens",
+        "pooling_mode_weightedmean_tokens",
+        "pooling_mode_lasttoken",
+    ] {
+        keys.always(other, false);
+    }
+    keys.always("include_prompt", true);
+    keys.finish(&[], &[])
+}
+
+/// The outputs of a linear layer of `inputs`, whether it has a bias, and what follows it.
+fn dense(keys: Keys, inputs: usize) -> Result<(usize, bool, DenseActivation), ConfigError> {
+    const IDENTITY: &str = "torch.nn.modules.linear.Identity";
+    const TANH: &str = "torch.nn.modules.activation.Tanh";
+    let found = keys.count("in_features");
+    if found != inputs {
+        keys.refuse("in_features", found, format!("{inputs}, the features that come in"));
+    }
+    keys.one_of("activation_function", &[IDENTITY, TANH]);
+    let activation = match keys.optional_text("activation_function").as_deref() {
+        Some(IDENTITY) => DenseActivation::Identity,
+        _ => DenseActivation::Tanh,
+    };
+    keys.always("use_residual", false);
+    let layer = (keys.count("out_features"), keys.flag("bias", true), activation);
+    keys.finish(&["module_input_name", "module_output_name"], &[])?;
+    Ok(layer)
+}

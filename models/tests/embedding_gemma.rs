@@ -1,0 +1,170 @@
+//! Embeddings: the evaluator's hidden states and vectors are those of sentence-transformers, and what cannot be one
+//! is named.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use dsl::{Bf16, F32};
+use expect_test::{Expect, expect};
+use ops::{TensorType, Value};
+use serde_json::json;
+use support::*;
+use trace::{Evaluation, Trace, evaluate};
+use tracewright_models::{EmbeddingGemma, EmbeddingGemmaConfig};
+
+const FIXTURES: [&str; 2] = ["embeddinggemma", "embeddinggemma-saved"];
+
+/// Texts of up to so many tokens: more than any has.
+const LENGTH: usize = 43;
+
+fn recorded(folder: &Path, rows: usize) -> Trace {
+    let config = EmbeddingGemmaConfig::read(folder, &[]).unwrap();
+    let sizes = [("B", rows), ("S", LENGTH)];
+    let recording = EmbeddingGemma::<F32>::record(&config).unwrap();
+    let recording = recording.entry("hidden", EmbeddingGemma::hidden, sizes).unwrap();
+    recording.entry("embed", EmbeddingGemma::embed, sizes).unwrap().finish().trace
+}
+
+fn weights(folder: &Path) -> BTreeMap<String, Value> {
+    let of = |path: &str| tensors(&folder.join(path).join("model.safetensors"));
+    let dense = EmbeddingGemmaConfig::FOLDERS
+        .into_iter()
+        .flat_map(|name| of(name).into_iter().map(move |(key, value)| (format!("{name}.{key}"), value)));
+    of("").into_iter().chain(dense).collect()
+}
+
+fn worst(found: &[f64], expected: &[f64]) -> f64 {
+    let largest = expected.iter().fold(0.0, |m: f64, x| m.max(x.abs()));
+    found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / largest
+}
+
+/// All texts, one after the other in rows of two, so that each is padded, and is beside another.
+#[test]
+fn the_oracle_of_embeddings() {
+    for name in FIXTURES {
+        let folder = fixture(name);
+        let (trace, weights) = (recorded(&folder, 2), weights(&folder));
+        let golden = std::fs::read(folder.join("golden.json")).unwrap();
+        let golden: serde_json::Value = serde_json::from_slice(&golden).unwrap();
+        let expected = tensors(&folder.join("golden.safetensors"));
+        let tokens = |text: &serde_json::Value| -> Vec<f64> {
+            text["tokens"].as_array().unwrap().iter().map(|token| token.as_f64().unwrap()).collect()
+        };
+        let texts: Vec<Vec<f64>> = golden["texts"].as_array().unwrap().iter().map(tokens).collect();
+        assert!(texts.len() > 10 && texts.iter().any(|text| text.len() == 2));
+        let mut furthest: f64 = 0.0;
+        for first in (0..texts.len()).step_by(2) {
+            let rows = [first, (first + 1).min(texts.len() - 1)];
+            let run = |entry: &str| {
+                let inputs = trace.entry(entry).unwrap().inputs();
+                let argument = |(name, ty): (&str, &TensorType)| match name {
+                    "count" => Value::new(ty.clone(), rows.map(|row| texts[row].len() as f64)),
+                    // Whatever pads.
+                    _ => Value::from_fn(ty.clone(), |at| *texts[rows[at[0]]].get(at[1]).unwrap_or(&7.0)),
+                };
+                let arguments = inputs.into_iter().map(argument).collect();
+                let parameters = |key: &str| weights.get(key).cloned();
+                let evaluation = Evaluation { parameters: &parameters, watch: None };
+                evaluate(&trace, entry, arguments, evaluation).unwrap().swap_remove(0)
+            };
+            let [hidden, vectors] = ["hidden", "embed"].map(run);
+            for (row, text) in rows.into_iter().enumerate() {
+                let expected =
+                    ["hidden", "embedding"].map(|what| &expected[&format!("texts.{text}.{what}")].data);
+                let found = [&hidden, &vectors].map(|value| &value.data[row * value.data.len() / 2..]);
+                for (found, expected) in found.into_iter().zip(expected) {
+                    let off = worst(&found[..expected.len()], expected);
+                    assert!(off <= 1e-5, "{name}: text {text} is off by {off}");
+                    furthest = furthest.max(off);
+                }
+            }
+        }
+        println!("{name}: {} texts, worst error {furthest:.1e}", texts.len());
+    }
+}
+
+/// Twice as many of a window's positions are seen from the middle of a text as from its end, and half of what is said.
+#[test]
+fn a_window_is_halved_to_both_sides() {
+    let window = |name| {
+        let config = EmbeddingGemmaConfig::read(&fixture(name), &[]).unwrap();
+        config.windows.iter().flatten().copied().max().unwrap()
+    };
+    assert_eq!(FIXTURES.map(window), [6, 4]);
+}
+
+/// An element type that has no place for the score of what is hidden records all the same.
+#[test]
+fn narrow_elements_are_recorded() {
+    let config = EmbeddingGemmaConfig::read(&fixture(FIXTURES[0]), &[]).unwrap();
+    let recording = EmbeddingGemma::<Bf16>::record(&config).unwrap();
+    let trace = recording.entry("embed", EmbeddingGemma::embed, [("B", 1), ("S", 5)]).unwrap().finish().trace;
+    trace.verify().unwrap();
+}
+
+/// Reads a fixture of which a key of a file is another.
+fn check(file: &str, edit: impl FnOnce(&mut serde_json::Value), expected: Expect) {
+    let folder = tempfile::tempdir().unwrap();
+    for name in
+        ["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json", "3_Dense/config.json"]
+    {
+        let to = folder.path().join(name);
+        std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+        std::fs::copy(fixture(FIXTURES[0]).join(name), to).unwrap();
+    }
+    let path = folder.path().join(file);
+    let mut value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    edit(&mut value);
+    std::fs::write(&path, value.to_string()).unwrap();
+    let error = EmbeddingGemmaConfig::read(folder.path(), &[]).expect_err("an error").to_string();
+    expected.assert_eq(&error.replace(folder.path().to_str().unwrap(), "."));
+}
+
+#[test]
+fn what_is_no_embedding_is_named() {
+    check(
+        "config.json",
+        |keys| keys["use_bidirectional_attention"] = json!(false),
+        expect![[r#"
+        `./config.json`: 1 problem(s)
+          `use_bidirectional_attention` is false, expected true: an embedding looks both ways"#]],
+    );
+    check(
+        "modules.json",
+        |modules| drop(modules.as_array_mut().unwrap().remove(3)),
+        expect![
+            "`./modules.json`: the modules are Transformer at ``, Pooling at `1_Pooling`, Dense at `2_Dense`, Normalize at `4_Normalize`, expected Transformer at ``, Pooling at `1_Pooling`, Dense at `2_Dense`, Dense at `3_Dense`, Normalize at `4_Normalize`"
+        ],
+    );
+    check(
+        "1_Pooling/config.json",
+        |keys| keys["pooling_mode_cls_token"] = json!(true),
+        expect![[r#"
+        `./1_Pooling/config.json`: 1 problem(s)
+          `pooling_mode_cls_token` is true, expected false"#]],
+    );
+    check(
+        "1_Pooling/config.json",
+        |keys| keys["word_embedding_dimension"] = json!(43),
+        expect![[r#"
+            `./1_Pooling/config.json`: 1 problem(s)
+              `word_embedding_dimension` is 43, expected 42, the `hidden_size`"#]],
+    );
+    check(
+        "2_Dense/config.json",
+        |keys| keys["activation_function"] = json!("torch.nn.ReLU"),
+        expect![[r#"
+        `./2_Dense/config.json`: 1 problem(s)
+          `activation_function` is "torch.nn.ReLU", expected one of ["torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh"]"#]],
+    );
+    check(
+        "3_Dense/config.json",
+        |keys| keys["in_features"] = json!(43),
+        expect![[r#"
+        `./3_Dense/config.json`: 1 problem(s)
+          `in_features` is 43, expected 66, the features that come in"#]],
+    );
+}
