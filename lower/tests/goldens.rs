@@ -665,3 +665,72 @@ fn gelu_tanh() {
     "#]],
     );
 }
+
+#[test]
+fn erf() {
+    check_op(
+        "erf",
+        &["bf16[2,3]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3xbf16>) -> (tensor<2x3xbf16>) {
+          %0 = stablehlo.convert %arg0 : (tensor<2x3xbf16>) -> tensor<2x3xf32>
+          %1 = stablehlo.abs %0 : tensor<2x3xf32>
+          %2 = stablehlo.constant dense<0x40800000> : tensor<2x3xf32>
+          %3 = stablehlo.minimum %1, %2 : tensor<2x3xf32>
+          %4 = stablehlo.multiply %3, %3 : tensor<2x3xf32>
+          %5 = stablehlo.constant dense<0x38A4B518> : tensor<2x3xf32>
+          %6 = stablehlo.multiply %5, %4 : tensor<2x3xf32>
+          %7 = stablehlo.constant dense<0xBA51FB80> : tensor<2x3xf32>
+          %8 = stablehlo.add %6, %7 : tensor<2x3xf32>
+          %9 = stablehlo.multiply %8, %4 : tensor<2x3xf32>
+          %10 = stablehlo.constant dense<0x3BAA02D9> : tensor<2x3xf32>
+          %11 = stablehlo.add %9, %10 : tensor<2x3xf32>
+          %12 = stablehlo.multiply %11, %4 : tensor<2x3xf32>
+          %13 = stablehlo.constant dense<0xBCDBFC87> : tensor<2x3xf32>
+          %14 = stablehlo.add %12, %13 : tensor<2x3xf32>
+          %15 = stablehlo.multiply %14, %4 : tensor<2x3xf32>
+          %16 = stablehlo.constant dense<0x3DE7167C> : tensor<2x3xf32>
+          %17 = stablehlo.add %15, %16 : tensor<2x3xf32>
+          %18 = stablehlo.multiply %17, %4 : tensor<2x3xf32>
+          %19 = stablehlo.constant dense<0xBEC0939F> : tensor<2x3xf32>
+          %20 = stablehlo.add %18, %19 : tensor<2x3xf32>
+          %21 = stablehlo.multiply %20, %4 : tensor<2x3xf32>
+          %22 = stablehlo.constant dense<0x3E0375D4> : tensor<2x3xf32>
+          %23 = stablehlo.add %21, %22 : tensor<2x3xf32>
+          %24 = stablehlo.multiply %0, %23 : tensor<2x3xf32>
+          %25 = stablehlo.add %0, %24 : tensor<2x3xf32>
+          %26 = stablehlo.constant dense<0xB94296A9> : tensor<2x3xf32>
+          %27 = stablehlo.multiply %26, %3 : tensor<2x3xf32>
+          %28 = stablehlo.constant dense<0x3B40A670> : tensor<2x3xf32>
+          %29 = stablehlo.add %27, %28 : tensor<2x3xf32>
+          %30 = stablehlo.multiply %29, %3 : tensor<2x3xf32>
+          %31 = stablehlo.constant dense<0xBCB2A112> : tensor<2x3xf32>
+          %32 = stablehlo.add %30, %31 : tensor<2x3xf32>
+          %33 = stablehlo.multiply %32, %3 : tensor<2x3xf32>
+          %34 = stablehlo.constant dense<0x3DD30542> : tensor<2x3xf32>
+          %35 = stablehlo.add %33, %34 : tensor<2x3xf32>
+          %36 = stablehlo.multiply %35, %3 : tensor<2x3xf32>
+          %37 = stablehlo.constant dense<0x3F2362C2> : tensor<2x3xf32>
+          %38 = stablehlo.add %36, %37 : tensor<2x3xf32>
+          %39 = stablehlo.multiply %38, %3 : tensor<2x3xf32>
+          %40 = stablehlo.constant dense<0x3F9042D9> : tensor<2x3xf32>
+          %41 = stablehlo.add %39, %40 : tensor<2x3xf32>
+          %42 = stablehlo.multiply %41, %3 : tensor<2x3xf32>
+          %43 = stablehlo.constant dense<0x39B97354> : tensor<2x3xf32>
+          %44 = stablehlo.add %42, %43 : tensor<2x3xf32>
+          %45 = stablehlo.negate %44 : tensor<2x3xf32>
+          %46 = stablehlo.exponential %45 : tensor<2x3xf32>
+          %47 = stablehlo.constant dense<0x3F800000> : tensor<2x3xf32>
+          %48 = stablehlo.subtract %47, %46 : tensor<2x3xf32>
+          %49 = stablehlo.negate %48 : tensor<2x3xf32>
+          %50 = stablehlo.compare LT, %3, %47, FLOAT : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xi1>
+          %51 = stablehlo.constant dense<0x00000000> : tensor<2x3xf32>
+          %52 = stablehlo.compare LT, %0, %51, FLOAT : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xi1>
+          %53 = stablehlo.select %52, %49, %48 : tensor<2x3xi1>, tensor<2x3xf32>
+          %54 = stablehlo.select %50, %25, %53 : tensor<2x3xi1>, tensor<2x3xf32>
+          %55 = stablehlo.convert %54 : (tensor<2x3xf32>) -> tensor<2x3xbf16>
+          return %55 : tensor<2x3xbf16>
+        }
+    "#]],
+    );
+}

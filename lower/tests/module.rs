@@ -34,7 +34,7 @@ function @layer prefix="layers.*" {
 
 entry @main {
   %0 = input 0 "x" () : f32[2,3] from "" at "models/src/toy.rs":20
-  %1 = input 1 "start" () : i32[] from "" at "models/src/toy.rs":20
+  %1 = input 1 "start" role=start(context 8) () : i32[] from "" at "models/src/toy.rs":20
   %2 = call @layer prefix="layers.0" (%0) : [f32[2,3],f32[2,3]] from "layers.0" at "models/src/toy.rs":21
   %3 = result 0 (%2) : f32[2,3] from "layers.0" at "models/src/toy.rs":21
   %4 = call @layer prefix="layers.1" (%3) : [f32[2,3],f32[2,3]] from "layers.1" at "models/src/toy.rs":21

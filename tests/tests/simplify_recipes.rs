@@ -7,6 +7,7 @@ mod support;
 use support::{built, stored};
 use trace::Trace;
 use tracewright::bake::{Ignorable, unread};
+use tracewright::errors::WithCauses;
 use tracewright::primitives;
 use tracewright::simplify::{Check, Options, Rules, explain};
 use tracewright_tests::calls::{Weights, evaluate, random, ty};
@@ -263,6 +264,7 @@ fn a_recipe_of_other_operations_is_refused() {
     assert!(error.contains("`recipe`: an operation is narrow, expected constant, permute"), "{error}");
     let node = "parameter \"w~\" = convert to=f16 (\"w\" : f32[8]) () : f32[8]";
     let trace = function("entry @f", &[node], &[0]).parse::<Trace>();
-    let error = trace.map_or_else(|error| error.to_string(), |trace| trace.verify().unwrap_err().to_string());
+    let refused = |trace: Trace| WithCauses(&trace.verify().unwrap_err()).to_string();
+    let error = trace.map_or_else(|error| error.to_string(), refused);
     assert!(error.contains("type"), "{error}");
 }
