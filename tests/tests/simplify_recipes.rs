@@ -259,12 +259,12 @@ fn explanations_end() {
 #[test]
 fn a_recipe_of_other_operations_is_refused() {
     let node = "parameter \"w~\" = narrow axis=0 start=0 length=2 (\"w\" : f32[8]) () : f32[2]";
-    let error = function("entry @f", &[node], &[0]).parse::<Trace>().map(|trace| trace.verify().unwrap_err());
-    let error = error.map_or_else(|error| error.to_string(), |error| error.to_string());
+    let refused = |trace: Trace| WithCauses(&trace.verify().unwrap_err()).to_string();
+    let trace = function("entry @f", &[node], &[0]).parse::<Trace>();
+    let error = trace.map_or_else(|error| error.to_string(), refused);
     assert!(error.contains("`recipe`: an operation is narrow, expected constant, permute"), "{error}");
     let node = "parameter \"w~\" = convert to=f16 (\"w\" : f32[8]) () : f32[8]";
     let trace = function("entry @f", &[node], &[0]).parse::<Trace>();
-    let refused = |trace: Trace| WithCauses(&trace.verify().unwrap_err()).to_string();
     let error = trace.map_or_else(|error| error.to_string(), refused);
     assert!(error.contains("type"), "{error}");
 }
