@@ -1,5 +1,5 @@
-//! The README's chapter "Your own architecture": what it says is the example, and the example computes what NumPy
-//! does.
+//! The README's chapter "Your own architecture": its code is the examples, and its networks
+//! compute what NumPy and transformers do.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use tracewright::load::{LoadError, LoadOptions, Loaded, load};
 use tracewright::random::write_random;
 use tracewright::runtime::{Compiler, Device};
 use tracewright::{CausalLm, EntryPoint, F32};
-use tracewright_tests::golden::{BOUND, max_error, repository};
+use tracewright_tests::golden::{BOUND, Golden, max_error, repository};
 
 #[path = "../../examples/parallel/src/main.rs"]
 #[allow(dead_code, reason = "it is no program here")]
@@ -28,23 +28,39 @@ fn read(path: &str) -> String {
     fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("`{path}`: {error}"))
 }
 
-/// The chapter's blocks: what stands behind the fence, and the text.
-fn blocks() -> Vec<(String, String)> {
+/// What is fenced in the chapter.
+struct Block {
+    /// What stands behind the fence.
+    kind: String,
+    text: String,
+    /// The file that the sentence before it says has this text.
+    path: Option<String>,
+}
+
+fn blocks() -> Vec<Block> {
     let readme = read("README.md");
     let chapter =
         readme.split("\n## ").find(|chapter| chapter.starts_with("Your own architecture\n")).unwrap();
-    let fenced = chapter.split("```").skip(1).step_by(2);
-    fenced
-        .map(|block| block.split_once('\n').unwrap())
-        .map(|(kind, text)| (kind.into(), text.into()))
-        .collect()
+    let parts: Vec<&str> = chapter.split("```").collect();
+    let pairs = parts.chunks_exact(2).map(|pair| {
+        let sentence = pair[0].trim_end().rsplit("\n\n").next().unwrap();
+        let path = sentence.strip_prefix('`').and_then(|rest| rest.split_once("` has "));
+        let (kind, text) = pair[1].split_once('\n').unwrap();
+        Block { kind: kind.into(), text: text.into(), path: path.map(|(path, _)| path.into()) }
+    });
+    pairs.collect()
 }
 
-fn block(kind: &str) -> String {
-    blocks().into_iter().find(|(found, _)| found == kind).unwrap().1
+/// What the chapter's programs print, in their order.
+fn shown() -> Vec<String> {
+    blocks().into_iter().filter(|block| block.kind == "text").map(|block| block.text).collect()
 }
 
-/// The chapter's network with the weights that its program makes, in a folder of its own.
+fn tokens_of(shown: &str) -> Vec<u32> {
+    shown.split_whitespace().map(|token| token.parse().unwrap()).collect()
+}
+
+/// The chapter's first network with the weights that its program makes, in a folder of its own.
 fn made() -> (tempfile::TempDir, PathBuf, Config, Traced) {
     let out = tempfile::tempdir().unwrap();
     let given = repository().join("examples/parallel/model/config.json");
@@ -64,12 +80,22 @@ fn loaded(traced: &Traced, model: &Path, cache: &Path) -> Result<Loaded, LoadErr
 }
 
 #[test]
-fn the_chapter_is_the_example() {
+fn the_chapter_is_the_examples() {
     let main = read("examples/parallel/src/main.rs");
-    assert_eq!(block("rust,ignore"), main);
-    assert_eq!(block("json"), read("examples/parallel/model/config.json"));
-    let command_line = blocks().into_iter().filter(|(kind, _)| kind == "rust,ignore").nth(1).unwrap().1;
-    assert!(read("examples/parallel-cli/src/main.rs").ends_with(&command_line));
+    let files: Vec<(String, String)> =
+        blocks().into_iter().filter_map(|block| Some((block.path?, block.text))).collect();
+    let example = |package: &str, path: &str| (path.into(), read(&format!("examples/{package}/{path}")));
+    let examples = [
+        example("parallel", "model/config.json"),
+        example("parallel", "src/main.rs"),
+        example("parallel", "src/bin/gpt2.rs"),
+        example("programs", "src/bin/regression.rs"),
+    ];
+    assert_eq!(files, examples);
+    let rust = |block: &Block| block.kind.starts_with("rust") && block.path.is_none();
+    let command_line: Vec<Block> = blocks().into_iter().filter(rust).collect();
+    assert_eq!(command_line.len(), 1, "a block of code that is no file");
+    assert!(read("examples/parallel-cli/src/main.rs").ends_with(&command_line[0].text));
 
     let manifest = read("examples/parallel/Cargo.toml");
     let needs: Vec<&str> = manifest.split("dependencies]\n").nth(1).unwrap().lines().collect();
@@ -82,7 +108,14 @@ fn the_chapter_is_the_example() {
 }
 
 #[test]
-fn its_logits_are_those_of_numpy_and_it_generates_what_the_chapter_shows() {
+fn its_gpt2_says_what_that_of_transformers_says() {
+    let prompt = &Golden::fixture("gpt2").unwrap().prompts[0];
+    assert!(read("examples/parallel/src/bin/gpt2.rs").contains(&format!("{:?}", prompt.prompt_tokens)));
+    assert_eq!(tokens_of(&shown()[1]), prompt.tokens);
+}
+
+#[test]
+fn the_logits_of_its_decoder_are_those_of_numpy_and_it_generates_what_is_shown() {
     let (out, model, config, traced) = made();
     let loaded = loaded(&traced, &model, &out.path().join("cache")).unwrap();
     assert!(loaded.baked.is_some());
@@ -109,8 +142,7 @@ fn its_logits_are_those_of_numpy_and_it_generates_what_the_chapter_shows() {
     let go_on = |_| ControlFlow::Continue(());
     let generated =
         Session::new(&loaded.program.network().unwrap()).generate(&[5, 17, 3], &options, go_on).unwrap();
-    let shown: Vec<u32> = block("text").split_whitespace().map(|token| token.parse().unwrap()).collect();
-    assert_eq!(generated.tokens, shown);
+    assert_eq!(tokens_of(&shown()[0]), generated.tokens);
     let text = [&[5, 17, 3], &generated.tokens[..19]].concat();
     let rows = Session::new(&loaded.program.network().unwrap()).score(&text).unwrap();
     for (at_once, step) in rows[2..].iter().zip(&generated.logits) {

@@ -27,7 +27,7 @@ model! {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args().nth(1).ok_or("name a folder with `model.safetensors`")?;
-    let sizes = Sizes { inputs: 3, hidden: 5 };
+    let sizes = Sizes { inputs: 3, hidden: 4 };
     let traced = Mlp::<F32>::record(&sizes)?.entry("predict", Mlp::predict, [("B", 2)])?.finish();
     let compiler = Compiler::new("iree-compile");
     let options = LoadOptions::new(&compiler, Path::new("cache"));
