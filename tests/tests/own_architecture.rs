@@ -1,11 +1,12 @@
-//! The README's chapter "Your own architecture": its code is the examples, and its networks
-//! compute what NumPy and transformers do.
+//! The README's chapter "Your own architecture": its commands print what it shows, its code is the examples, and its
+//! networks compute what NumPy and transformers do.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use parallel::{Config, Parallel};
 use safetensors::tensor::TensorView;
@@ -105,6 +106,46 @@ fn the_chapter_is_the_examples() {
     assert!(declaration.lines().count() < 60, "{} lines declare it", declaration.lines().count());
     assert!(main.lines().count() <= 200);
     assert!(read("examples/parallel/reference.py").lines().count() <= 60);
+}
+
+#[test]
+fn its_commands_print_what_it_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    // The user types nothing of this: cargo reads it above the package that the chapter makes. What is built is kept
+    // from run to run, of the versions that are there; programs that run for a second need not be fast.
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("chapter");
+    let config = format!("build.target-dir = {built:?}\nnet.offline = true\nprofile.release.opt-level = 0\n");
+    fs::create_dir(folder.join(".cargo")).unwrap();
+    fs::write(folder.join(".cargo/config.toml"), config).unwrap();
+
+    // One shell, so that each block finds what the ones before it exported, and the folder they went to.
+    let (mut script, mut commands, mut expected) = (String::from("set -e\n"), 0, Vec::new());
+    for Block { kind, text, path } in blocks() {
+        match (&*kind, path) {
+            ("sh", _) => {
+                commands += 1;
+                script += &format!("{{\n{text}}} > \"$TMPDIR/{commands}\"\n");
+                if commands == 1 {
+                    // The pinned versions: what others have published since, the suite does not judge.
+                    script += "cp \"$CHECKOUT/Cargo.lock\" .\n";
+                }
+            }
+            ("text", _) => expected.push((commands, text)),
+            (_, Some(path)) => script += &format!("cat > {path} << 'END OF FILE'\n{text}END OF FILE\n"),
+            ("rust,ignore", None) => {} // examples/parallel-cli has the rest of it
+            (kind, None) => panic!("a block of `{kind}` that is neither run nor written nor printed"),
+        }
+    }
+    assert_eq!(expected.len(), 3, "each network prints something");
+    let mut shell = Command::new("sh");
+    let output =
+        shell.args(["-c", &script]).current_dir(repository()).env("TMPDIR", folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for (command, text) in expected {
+        let printed = fs::read_to_string(folder.join(command.to_string())).unwrap();
+        assert_eq!(printed.trim(), text.trim(), "the chapter's commands {command}");
+    }
 }
 
 #[test]
