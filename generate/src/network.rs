@@ -286,7 +286,7 @@ impl EntryPoint {
                         || refuse(signature, format!("takes `{argument}`, which other entry points do not"));
                     Bound::State(index.ok_or_else(other)?)
                 }
-                Role::Plain | Role::Logits | Role::Token => {
+                Role::Plain | Role::Logits | Role::Token | Role::Embedding => {
                     let why = format!("takes `{argument}`, whose role no session fills");
                     return Err(refuse(signature, why));
                 }

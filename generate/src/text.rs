@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use tokenizers::{PostProcessor as _, TruncationDirection};
+
 use crate::Error;
 use crate::error::read_text;
 
@@ -36,6 +38,18 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
         let encoding = self.inner.encode_fast(text, true).map_err(tokenize("encode this text"))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The tokens of a text as [`encode`](Self::encode) gives them, at most `limit`, and how many there would be without
+    /// one: a text that is too long loses its end, and keeps the special tokens that stand around it.
+    pub fn encode_within(&self, text: &str, limit: usize) -> Result<(Vec<u32>, usize), Error> {
+        const WHAT: &str = "encode this text";
+        let mut encoding = self.inner.encode_fast(text, false).map_err(tokenize(WHAT))?;
+        let added = self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
+        let whole = encoding.len() + added;
+        encoding.truncate(limit.saturating_sub(added), 0, TruncationDirection::Right);
+        let encoding = self.inner.post_process(encoding, None, true).map_err(tokenize(WHAT))?;
+        Ok((encoding.get_ids().to_vec(), whole))
     }
 
     /// The tokens of a text that spells its special tokens itself, as a chat template's does.
@@ -203,6 +217,24 @@ mod tests {
     #[test]
     fn a_file_cannot_ask_for_truncation() {
         assert_eq!(BYTE_LEVEL.encode("zzzzzzzz").unwrap().len(), 9);
+    }
+
+    #[test]
+    fn a_long_text_loses_its_end_and_keeps_the_special_tokens() {
+        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        let single = file["post_processor"]["single"].as_array_mut().unwrap();
+        single.push(json!({"SpecialToken": {"id": "</s>", "type_id": 0}}));
+        file["post_processor"]["special_tokens"]["</s>"] =
+            json!({"id": "</s>", "ids": [259], "tokens": ["</s>"]});
+        let tokenizer = load(&file);
+        let [a, b, c] = [97, 98, 99]; // A byte's token is its number.
+        let whole = [258, a, b, c, 259];
+        assert_eq!(tokenizer.encode("abc").unwrap(), whole);
+        for (limit, expected) in [(9, &whole[..]), (5, &whole), (4, &[258, a, b, 259])] {
+            assert_eq!(tokenizer.encode_within("abc", limit).unwrap(), (expected.to_vec(), 5), "{limit}");
+        }
+        // What is always there may be more than there is room for.
+        assert_eq!(tokenizer.encode_within("abc", 1).unwrap(), (vec![258, 259], 5));
     }
 
     #[test]

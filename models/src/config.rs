@@ -50,6 +50,22 @@ pub enum ConfigError {
         /// Those that are known.
         known: &'static [&'static str],
     },
+    /// A text embedding where a language model is expected.
+    #[error("`{}`: `{found}` makes vectors of texts and predicts no token", .path.display())]
+    Embeds {
+        /// The file.
+        path: PathBuf,
+        /// The architecture named there.
+        found: String,
+    },
+    /// A language model where a text embedding is expected.
+    #[error("`{}`: `{found}` predicts tokens and makes no vectors of texts", .path.display())]
+    Generates {
+        /// The file.
+        path: PathBuf,
+        /// The architecture named there.
+        found: String,
+    },
     /// Weights in a storage that is not read.
     #[error(
         "`{}`: the checkpoint is quantized (`quantization_config`, method `{method}`), which is not read; \
@@ -421,10 +437,22 @@ impl Keys {
         let mut problems = self.into_problems(ignored);
         problems
             .retain(|problem| !matches!(problem, KeyProblem::Unknown { key, .. } if allowed.contains(key)));
-        match problems.is_empty() {
-            true => Ok(()),
-            false => Err(ConfigError::Keys { path, problems }),
-        }
+        end(path, problems)
+    }
+
+    /// Ends the reading of a file whose other keys are none of the reader's business.
+    ///
+    /// # Errors
+    /// All problems that were kept.
+    pub fn finish_reading(self) -> Result<(), ConfigError> {
+        end(self.path, self.problems.into_inner())
+    }
+}
+
+fn end(path: PathBuf, problems: Vec<KeyProblem>) -> Result<(), ConfigError> {
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(ConfigError::Keys { path, problems }),
     }
 }
 

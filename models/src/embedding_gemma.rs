@@ -6,16 +6,22 @@ use std::path::Path;
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Kv, Mask, Position};
-use dsl::{Axis, Bool, F32, Float, I32, Tensor, model};
+use dsl::{Axis, Bf16, Bool, F16, F32, Float, I32, Tensor, TraceError, Traced, model};
 use errors::WithPath as _;
 use ops::ops::Sdpa;
-use ops::{Literal, TensorType};
+use ops::{ElementType, Literal, TensorType};
+use trace::Role;
 
 use crate::config::{ConfigError, IGNORED, Keys};
 use crate::decoder::LlamaConfig;
 use crate::gemma3::{self, GemmaConfig};
 use crate::rope::RopeParameters;
+use crate::sentence::SentenceConfig;
 
+/// The axis of the texts.
+const TEXTS: Axis = Axis("B");
+/// The axis of a text's tokens.
+const TOKENS: Axis = Axis("S");
 /// The axis of the tokens that are looked at.
 const KEYS: Axis = Axis("N");
 
@@ -117,6 +123,8 @@ pub struct EmbeddingGemmaConfig {
     pub outer_bias: bool,
     /// What follows the second linear layer.
     pub outer_activation: DenseActivation,
+    /// What becomes of a text before it is tokens.
+    pub sentence: SentenceConfig,
 }
 
 descends!(EmbeddingGemmaConfig from tower: GemmaConfig);
@@ -126,6 +134,9 @@ impl dsl::Project<LlamaConfig> for EmbeddingGemmaConfig {
         self.tower.llama.clone()
     }
 }
+
+/// The architectures that `config.json` may name.
+pub(crate) const ARCHITECTURES: &[&str] = &["Gemma3TextModel"];
 
 /// The modules: the last part of their type, and their folder.
 const MODULES: [(&str, &str); 5] = [
@@ -145,8 +156,17 @@ impl EmbeddingGemmaConfig {
     /// # Errors
     /// Files that are missing, other modules, and all keys of a file that are missing, unknown or unusable.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
-        let keys = Keys::read(path)?;
-        if !keys.flag("use_bidirectional_attention", false) {
+        let (keys, found) = crate::architecture(path)?;
+        let both_ways = keys.flag("use_bidirectional_attention", false);
+        // One that was a language model may still be called so.
+        if !both_ways && !ARCHITECTURES.contains(&&*found) {
+            let path = keys.path().to_owned();
+            return Err(match crate::ARCHITECTURES.contains(&&*found) {
+                true => ConfigError::Generates { path, found },
+                false => ConfigError::Architecture { path, found, known: ARCHITECTURES },
+            });
+        }
+        if !both_ways {
             keys.refuse("use_bidirectional_attention", "false", "true: an embedding looks both ways");
         }
         let keys = keys.without("use_bidirectional_attention");
@@ -159,6 +179,7 @@ impl EmbeddingGemmaConfig {
         let [inner, outer] = Self::FOLDERS.map(|folder| Keys::read(&path.join(folder)));
         let (inner_features, inner_bias, inner_activation) = dense(inner?, tower.hidden_size)?;
         let (features, outer_bias, outer_activation) = dense(outer?, inner_features)?;
+        let sentence = SentenceConfig::read(path, tower.max_position_embeddings, allowed)?;
         Ok(Self {
             tower,
             inner_features,
@@ -167,7 +188,31 @@ impl EmbeddingGemmaConfig {
             features,
             outer_bias,
             outer_activation,
+            sentence,
         })
+    }
+
+    /// The trace of the entry point `embed`, with weights and activations of type `element` (f32, f16 or bf16): by
+    /// role, it takes `tokens: i32[B,S]` and `count: i32[B]` of B `texts` of up to S `tokens`, and returns `embedding`.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn trace(&self, element: ElementType, texts: usize, tokens: usize) -> Result<Traced, TraceError> {
+        match element {
+            ElementType::Bf16 => self.trace_in::<Bf16>(texts, tokens),
+            ElementType::F16 => self.trace_in::<F16>(texts, tokens),
+            _ => self.trace_in::<F32>(texts, tokens),
+        }
+    }
+
+    fn trace_in<T: Float>(&self, texts: usize, tokens: usize) -> Result<Traced, TraceError> {
+        let (rows, text) = (TEXTS.of(texts), TOKENS.of(tokens));
+        let recording = EmbeddingGemma::<T>::record(self)?.entry_with("embed", |model, entry| {
+            let tokens = entry.input("tokens", Role::Tokens, &[rows, text]);
+            let count = entry.input("count", Role::Count, &[rows]);
+            entry.output("embedding", Role::Embedding, model.embed(tokens, count));
+        })?;
+        Ok(recording.finish())
     }
 
     /// How keys of a checkpoint begin, and how the parameters of the model do: one that was a language model has a

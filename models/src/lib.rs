@@ -50,7 +50,10 @@ macro_rules! families {
                     $($($architecture)|+ | $($model_type)|+ => Self::$family($module::read(&keys)),)+
                     _ => {
                         let path = keys.path().to_owned();
-                        return Err(ConfigError::Architecture { path, found, known: ARCHITECTURES });
+                        return Err(match embedding_gemma::ARCHITECTURES.contains(&&*found) {
+                            true => ConfigError::Embeds { path, found },
+                            false => ConfigError::Architecture { path, found, known: ARCHITECTURES },
+                        });
                     }
                 };
                 keys.finish(IGNORED, allowed)?;
@@ -130,6 +133,7 @@ pub mod phi3;
 pub mod qwen2;
 pub mod qwen3;
 mod rope;
+pub mod sentence;
 pub mod smollm3;
 
 use std::path::Path;
@@ -153,6 +157,7 @@ pub use phi3::Phi3;
 pub use qwen2::Qwen2;
 pub use qwen3::Qwen3;
 pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
+pub use sentence::{SentenceConfig, UnknownPrompt};
 pub use smollm3::SmolLm3;
 
 families! {

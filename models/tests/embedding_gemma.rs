@@ -105,26 +105,124 @@ fn narrow_elements_are_recorded() {
     trace.verify().unwrap();
 }
 
-/// Reads a fixture of which a key of a file is another.
-fn check(file: &str, edit: impl FnOnce(&mut serde_json::Value), expected: Expect) {
+/// The files that a configuration cannot do without.
+const NEEDED: [&str; 5] =
+    ["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json", "3_Dense/config.json"];
+/// Those that say what becomes of a text.
+const OF_TEXTS: [&str; 3] =
+    ["config_sentence_transformers.json", "sentence_bert_config.json", "tokenizer_config.json"];
+
+/// A copy of files of a fixture.
+fn copied(files: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    for name in
-        ["config.json", "modules.json", "1_Pooling/config.json", "2_Dense/config.json", "3_Dense/config.json"]
-    {
+    for name in files {
         let to = folder.path().join(name);
         std::fs::create_dir_all(to.parent().unwrap()).unwrap();
         std::fs::copy(fixture(FIXTURES[0]).join(name), to).unwrap();
     }
-    let path = folder.path().join(file);
+    folder
+}
+
+/// Changes a file of a copy.
+fn edit(folder: &Path, file: &str, edit: impl FnOnce(&mut serde_json::Value)) {
+    let path = folder.join(file);
     let mut value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     edit(&mut value);
     std::fs::write(&path, value.to_string()).unwrap();
+}
+
+/// Reads a fixture of which a key of a file is another.
+fn check(file: &str, spoil: impl FnOnce(&mut serde_json::Value), expected: Expect) {
+    let folder = copied(&[&NEEDED[..], &OF_TEXTS].concat());
+    edit(folder.path(), file, spoil);
     let error = EmbeddingGemmaConfig::read(folder.path(), &[]).expect_err("an error").to_string();
     expected.assert_eq(&error.replace(folder.path().to_str().unwrap(), "."));
 }
 
+/// Of the files that speak of texts, the first that says how long one may be is believed; none needs to be there.
+#[test]
+fn the_longest_text_and_the_prompts() {
+    let folder = copied(&NEEDED);
+    let read = || EmbeddingGemmaConfig::read(folder.path(), &[]).unwrap().sentence;
+    let bare = read();
+    assert_eq!((bare.max_tokens, bare.prompt(None)), (64, Ok("")), "as many tokens as positions");
+    let unknown = bare.prompt(Some("query")).unwrap_err().to_string();
+    assert_eq!(unknown, "there is no prompt `query`; the model's prompts are []");
+
+    let write = |file: &str, value: serde_json::Value| {
+        std::fs::write(folder.path().join(file), value.to_string()).unwrap();
+        read().max_tokens
+    };
+    assert_eq!(write("tokenizer_config.json", json!({"model_max_length": 1e30})), 64, "no limit of its own");
+    assert_eq!(write("tokenizer_config.json", json!({"model_max_length": 50, "bos_token": "<bos>"})), 50);
+    assert_eq!(write("sentence_bert_config.json", json!({"max_seq_length": null})), 50);
+    assert_eq!(write("sentence_bert_config.json", json!({"max_seq_length": 40})), 40);
+    let prompts = json!({"query": "query: ", "plain": null});
+    write("config_sentence_transformers.json", json!({"prompts": prompts, "default_prompt_name": "query"}));
+    let sentence = read();
+    assert_eq!(
+        [None, Some("query"), Some("plain")].map(|name| sentence.prompt(name).unwrap()),
+        ["query: ", "query: ", ""]
+    );
+}
+
+#[test]
+fn what_would_change_a_text_is_named() {
+    check(
+        "sentence_bert_config.json",
+        |keys| keys["do_lower_case"] = json!(true),
+        expect![[r#"
+        `./sentence_bert_config.json`: 1 problem(s)
+          `do_lower_case` is true, expected false"#]],
+    );
+    check(
+        "sentence_bert_config.json",
+        |keys| keys["processing_kwargs"] = json!({"text": {"max_length": 7}}),
+        expect![[r#"
+            `./sentence_bert_config.json`: 1 problem(s)
+              `processing_kwargs` is not a known key"#]],
+    );
+    check(
+        "tokenizer_config.json",
+        |keys| keys["truncation_side"] = json!("left"),
+        expect![[r#"
+        `./tokenizer_config.json`: 1 problem(s)
+          `truncation_side` is "left", expected one of ["right"]"#]],
+    );
+    check(
+        "config_sentence_transformers.json",
+        |keys| keys["prompts"]["query"] = json!(7),
+        expect![[r#"
+        `./config_sentence_transformers.json`: 1 problem(s)
+          `prompts` is {"document":"title: none | text: ","query":7}, expected an object of strings"#]],
+    );
+    check(
+        "config_sentence_transformers.json",
+        |keys| keys["default_prompt_name"] = json!("passage"),
+        expect![[r#"
+            `./config_sentence_transformers.json`: 1 problem(s)
+              `default_prompt_name` is "passage", expected one of ["document", "query"]"#]],
+    );
+}
+
 #[test]
 fn what_is_no_embedding_is_named() {
+    check(
+        "config.json",
+        |keys| {
+            keys["architectures"] = json!(["Gemma3ForCausalLM"]);
+            keys["use_bidirectional_attention"] = json!(false);
+        },
+        expect!["`./config.json`: `Gemma3ForCausalLM` predicts tokens and makes no vectors of texts"],
+    );
+    check(
+        "config.json",
+        |keys| {
+            keys["architectures"] = json!(["BertModel"]);
+            keys["use_bidirectional_attention"] = json!(false);
+        },
+        expect![[r#"`./config.json`: architecture `BertModel` is not known; known are ["Gemma3TextModel"]"#]],
+    );
     check(
         "config.json",
         |keys| keys["use_bidirectional_attention"] = json!(false),

@@ -21,8 +21,7 @@ pub enum Role {
         /// How many tokens a row can have at most.
         context: usize,
     },
-    /// How many of a row's new tokens are real, from none to S; the rest pads. `i32[]` for a single row, else
-    /// `i32[B]`.
+    /// How many of a row's new tokens are real, from none to S; the rest pads. `i32[B]`, or `i32[]` for a single row.
     Count,
     /// What a layer remembers: as an argument, before the call; as a result, after it.
     State {
@@ -35,15 +34,18 @@ pub enum Role {
     Logits,
     /// `i32[B]`: the token that the logits favour, the lowest id where several do.
     Token,
+    /// `f32[B,O]`: a vector for each row.
+    Embedding,
 }
 
 impl Role {
-    const WORDS: [(&str, Self); 5] = [
+    const WORDS: [(&str, Self); 6] = [
         ("plain", Self::Plain),
         ("tokens", Self::Tokens),
         ("count", Self::Count),
         ("logits", Self::Logits),
         ("token", Self::Token),
+        ("embedding", Self::Embedding),
     ];
 
     /// Reads what `Display` wrote: `tokens`, `state(kv.keys, layer 3)`.
@@ -68,8 +70,9 @@ impl Role {
         let ahead = reader.clone().word();
         match Self::WORDS.into_iter().find(|(word, _)| ahead.as_ref() == Ok(word)) {
             Some((_, role)) => reader.word().map(|_| role),
-            None => reader
-                .error("a role: `plain`, `tokens`, `start(…)`, `count`, `logits`, `token` or `state(…)`"),
+            None => reader.error(
+                "a role: `plain`, `tokens`, `start(…)`, `count`, `logits`, `token`, `embedding` or `state(…)`",
+            ),
         }
     }
 }

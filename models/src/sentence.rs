@@ -1,0 +1,95 @@
+//! What sentence-transformers does to texts before a network sees them, as its files say: a prompt goes in front, and
+//! what is too long is cut.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::config::{ConfigError, Keys};
+
+/// The texts that an embedding takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SentenceConfig {
+    /// What may stand in front of a text, by name.
+    pub prompts: BTreeMap<String, String>,
+    /// The name of the one that does unless another is asked for.
+    pub default_prompt: Option<String>,
+    /// Tokens of the longest text, special ones included.
+    pub max_tokens: usize,
+}
+
+/// A name that no prompt has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no prompt `{name}`; the model's prompts are {known:?}")]
+pub struct UnknownPrompt {
+    /// The name asked for.
+    pub name: String,
+    /// The names there are.
+    pub known: Vec<String>,
+}
+
+impl SentenceConfig {
+    /// Reads the files in `folder` that speak of texts, as far as they are there. Without one that says how long a text
+    /// may be, it has as many tokens as the network has `positions`. `allowed` keys may be there although nothing
+    /// reads them.
+    ///
+    /// # Errors
+    /// All keys of a file that are unknown or unusable.
+    pub fn read(folder: &Path, positions: usize, allowed: &[String]) -> Result<Self, ConfigError> {
+        let keys = |name: &str| {
+            let path = folder.join(name);
+            path.exists().then(|| Keys::read(&path)).transpose()
+        };
+        let (mut prompts, mut default_prompt) = (BTreeMap::new(), None);
+        if let Some(keys) = keys("config_sentence_transformers.json")? {
+            prompts = read_prompts(&keys);
+            default_prompt = keys.optional_text("default_prompt_name");
+            if let Some(name) = default_prompt.as_ref().filter(|name| !prompts.contains_key(*name)) {
+                let known: Vec<&String> = prompts.keys().collect();
+                keys.refuse("default_prompt_name", format!("\"{name}\""), format!("one of {known:?}"));
+            }
+            keys.finish(&["__version__", "model_type", "similarity_fn_name"], allowed)?;
+        }
+        let mut max_tokens = None;
+        if let Some(keys) = keys("sentence_bert_config.json")? {
+            max_tokens = keys.optional_count("max_seq_length");
+            keys.always("do_lower_case", false);
+            keys.one_of("transformer_task", &["feature-extraction"]);
+            keys.one_of("module_output_name", &["token_embeddings"]);
+            keys.finish(&["modality_config", "unpad_inputs"], allowed)?;
+        }
+        if let Some(keys) = keys("tokenizer_config.json")? {
+            // A number beyond all integers where there is no limit.
+            let longest =
+                keys.optional_number("model_max_length").map_or(positions, |longest| longest as usize);
+            max_tokens = max_tokens.or(Some(longest.min(positions)));
+            keys.one_of("truncation_side", &["right"]);
+            keys.finish_reading()?;
+        }
+        Ok(Self { prompts, default_prompt, max_tokens: max_tokens.unwrap_or(positions) })
+    }
+
+    /// What stands in front of a text: the prompt of this name, or the default one, if there is one.
+    ///
+    /// # Errors
+    /// If there is no prompt of this name.
+    pub fn prompt(&self, name: Option<&str>) -> Result<&str, UnknownPrompt> {
+        let Some(name) = name.or(self.default_prompt.as_deref()) else { return Ok("") };
+        let unknown = || UnknownPrompt { name: name.into(), known: self.prompts.keys().cloned().collect() };
+        self.prompts.get(name).map(String::as_str).ok_or_else(unknown)
+    }
+}
+
+/// `prompts`: a text for each name, or null where there is none.
+fn read_prompts(keys: &Keys) -> BTreeMap<String, String> {
+    const EXPECTED: &str = "an object of strings";
+    let Some(value) = keys.get("prompts") else { return BTreeMap::new() };
+    let Some(map) = value.as_object() else {
+        keys.refuse("prompts", value, EXPECTED);
+        return BTreeMap::new();
+    };
+    if map.values().any(|text| !text.is_string() && !text.is_null()) {
+        keys.refuse("prompts", value, EXPECTED);
+    }
+    let text = |text: &serde_json::Value| text.as_str().unwrap_or_default().to_owned();
+    map.iter().map(|(name, value)| (name.clone(), text(value))).collect()
+}
