@@ -48,6 +48,14 @@ pub enum PlanError {
         /// The context.
         context: usize,
     },
+    /// A length of texts that the model does not allow.
+    #[error("`length` is {found}, expected 1 to {longest}, the longest text that the model was made for")]
+    Length {
+        /// The length asked for.
+        found: usize,
+        /// The longest possible.
+        longest: usize,
+    },
     /// An element type that models do not compute with.
     #[error("`element` is {0}, expected f32, f16 or bf16")]
     Element(ElementType),
@@ -86,10 +94,7 @@ impl Plan {
         if !(1..=context).contains(&chunk) {
             return Err(PlanError::Chunk { found: chunk, context });
         }
-        let element = element.or(model.element()).unwrap_or(ElementType::F32);
-        if !matches!(element, ElementType::F32 | ElementType::F16 | ElementType::Bf16) {
-            return Err(PlanError::Element(element));
-        }
+        let element = computed_in(element.or(model.element()))?;
         let (target, rules) = (Target::host(), Rules::default());
         Ok(Self { model, element, context, chunk, batch: 1, target, rules })
     }
@@ -97,7 +102,7 @@ impl Plan {
     /// The context that `tokens` tokens need: a power of two, so that few different modules are compiled, and
     /// at most `longest`.
     pub fn context_for(tokens: usize, longest: usize) -> usize {
-        tokens.checked_next_power_of_two().unwrap_or(longest).max(512).min(longest)
+        rounded_up(tokens, 512, longest)
     }
 
     /// The entry points `prefill`, `decode` and `score`.
@@ -130,4 +135,17 @@ impl Plan {
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, PlanError> {
         Ok(Lowered::new(trace, self.rules, &self.target, self.model.ignorable())?)
     }
+}
+
+/// The type of weights and activations: the one wanted, or f32.
+pub(crate) fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
+    match wanted.unwrap_or(ElementType::F32) {
+        element @ (ElementType::F32 | ElementType::F16 | ElementType::Bf16) => Ok(element),
+        other => Err(PlanError::Element(other)),
+    }
+}
+
+/// A power of two that holds `tokens`, from `least` on, or `longest` if that is less.
+pub(crate) fn rounded_up(tokens: usize, least: usize, longest: usize) -> usize {
+    tokens.checked_next_power_of_two().unwrap_or(longest).max(least).min(longest)
 }
