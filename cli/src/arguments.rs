@@ -1,5 +1,6 @@
 //! What is said on the command line.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -24,6 +25,8 @@ pub struct Arguments {
 pub enum Command {
     /// Generate text from a model or an export directory
     Generate(GenerateArguments),
+    /// Make vectors of texts
+    Embed(EmbedArguments),
     /// Write module, archive, tokenizer and manifest to a directory that runs without Python and compiler
     Export(ExportArguments),
     /// Write the parameters of a checkpoint as an IREE parameter archive
@@ -95,6 +98,41 @@ pub struct GenerateArguments {
 }
 
 #[derive(Args)]
+#[command(group(clap::ArgGroup::new("input").required(true).multiple(true)))]
+pub struct EmbedArguments {
+    /// A Hugging Face model directory with the files of sentence-transformers
+    pub model: PathBuf,
+    /// A text; may be repeated
+    #[arg(short = 'p', long = "text", group = "input", value_name = "TEXT")]
+    pub texts: Vec<String>,
+    /// A file with a text on each line, behind the others
+    #[arg(short, long, group = "input", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The token ids of a single text, special ones included: 2,17,1
+    #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["texts", "file", "prompt_name"])]
+    pub tokens: Option<Vec<u32>>,
+    /// The prompt that stands in front of each text, one of the model's [default: the model's]
+    #[arg(long, value_name = "NAME")]
+    pub prompt_name: Option<String>,
+    /// Tokens of a text at most; longer ones are cut [default: what the longest text needs, up to the model's own]
+    #[arg(long, value_name = "N")]
+    pub length: Option<usize>,
+    /// Texts at once
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub batch: NonZeroUsize,
+    /// Worker threads; 0 for as many as there are cores
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+    /// One JSON object on stdout instead of a line of numbers for each text
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub network: NetworkArguments,
+    #[command(flatten)]
+    pub compile: CompileArguments,
+}
+
+#[derive(Args)]
 pub struct ExportArguments {
     /// A Hugging Face model directory
     pub model: PathBuf,
@@ -143,9 +181,9 @@ pub struct RandomArguments {
     pub model: ModelArguments,
 }
 
-/// What is built, from which model.
+/// What is built of any network.
 #[derive(Args, Clone)]
-pub struct ModelArguments {
+pub struct NetworkArguments {
     /// Type of weights and activations: f32, f16, bf16 [default: the checkpoint's]
     #[arg(long)]
     pub dtype: Option<ElementType>,
@@ -153,22 +191,29 @@ pub struct ModelArguments {
     /// rounded [default: exact]
     #[arg(long, value_name = "off|exact|approximate")]
     pub simplify: Option<Rules>,
+    /// Proceed although config.json has this unknown key; may be repeated
+    #[arg(long, value_name = "KEY")]
+    pub allow_config_key: Vec<String>,
+}
+
+/// What is built of a language model.
+#[derive(Args, Clone)]
+pub struct ModelArguments {
+    #[command(flatten)]
+    pub network: NetworkArguments,
     /// The longest sequence, prompt and answer together [default: what the prompt needs; 2048 in an export]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
     /// Tokens that one prefill takes [default: 128]
     #[arg(long, value_name = "N")]
     pub chunk: Option<usize>,
-    /// Proceed although config.json has this unknown key; may be repeated
-    #[arg(long, value_name = "KEY")]
-    pub allow_config_key: Vec<String>,
 }
 
 impl ModelArguments {
     /// The plan for a model and a context.
     pub fn plan(&self, model: Box<dyn Architecture>, context: Option<usize>) -> Result<Plan, PlanError> {
-        let plan = Plan::new(model, self.dtype, context, self.chunk)?;
-        Ok(Plan { rules: self.simplify.unwrap_or_default(), ..plan })
+        let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
+        Ok(Plan { rules: self.network.simplify.unwrap_or_default(), ..plan })
     }
 }
 

@@ -13,13 +13,14 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
     let bar = progress::bytes("baking", 0);
     let mut watch = progress::watch(&bar, interrupt);
     if !source.is_dir() {
-        let options = ConvertOptions { float: model.dtype, metadata: !no_metadata, watch: Some(&mut watch) };
+        let options =
+            ConvertOptions { float: model.network.dtype, metadata: !no_metadata, watch: Some(&mut watch) };
         let converted = convert_checkpoint(&checkpoint, &out, options)?;
         bar.finish_and_clear();
         eprintln!("wrote `{}`, {} tensors converted", out.display(), converted.len());
         return Ok(());
     }
-    let plan = model.plan(read(&source, &model.allow_config_key)?, model.context)?;
+    let plan = model.plan(read(&source, &model.network.allow_config_key)?, model.context)?;
     let lowered = plan.lower(&plan.trace()?.trace)?;
     let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
     let checkpoint = plan.named(checkpoint);

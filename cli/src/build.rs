@@ -1,4 +1,4 @@
-//! What `generate` and `export` share: the compiler, the cache; and what `export` makes.
+//! What commands that build a network share: the compiler, the cache, and what they make with them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,8 +6,9 @@ use std::time::Duration;
 use etcetera::BaseStrategy;
 use tracewright::bake::{BakeOptions, Baked};
 use tracewright::irpa::Checkpoint;
+use tracewright::load::{LoadError, LoadOptions, Loaded};
 use tracewright::lower::Module;
-use tracewright::runtime::{CompileOptions, Compiled, Compiler};
+use tracewright::runtime::{CompileOptions, Compiled, Compiler, Device};
 use tracewright::{Lowered, load};
 
 use crate::arguments::CompileArguments;
@@ -33,6 +34,26 @@ pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
     let strategy = strategy
         .map_err(|_| Error::Usage { what: "there is no home folder; name one with `--cache`".into() })?;
     Ok(strategy.cache_dir().join("tracewright"))
+}
+
+/// Loads a network as `load` does with these options: with the compiler and the cache that the arguments name, on so
+/// many threads, and with progress on stderr.
+pub fn load(
+    arguments: &CompileArguments,
+    threads: usize,
+    interrupt: &Interrupt,
+    load: impl FnOnce(LoadOptions<'_>) -> Result<Loaded, LoadError>,
+) -> Result<Loaded, Error> {
+    let cache = cache_folder(arguments)?;
+    let compiler = compiler(arguments, interrupt)?;
+    let mut progress = progress::Steps::new(interrupt);
+    let loaded = load(LoadOptions {
+        device: Device::LocalTask { workers: threads },
+        watch: Some(&mut |step| progress.watch(step)),
+        ..LoadOptions::new(&compiler, &cache)
+    })?;
+    loaded.baked.iter().for_each(crate::bake::report);
+    Ok(loaded)
 }
 
 /// Compiles a module for a target, or takes it from the cache.

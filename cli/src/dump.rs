@@ -96,7 +96,7 @@ pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
 
 fn dump(arguments: &Arguments, read: ReadModel, model: &Path) -> Result<String, Error> {
     let asked = &arguments.model_arguments;
-    let plan = asked.plan(read(model, &asked.allow_config_key)?, asked.context)?;
+    let plan = asked.plan(read(model, &asked.network.allow_config_key)?, asked.context)?;
     let mut trace: Trace = plan.trace()?.trace;
     if let Some(entry) = &arguments.entry {
         trace = trace.with_entries(&[entry]);

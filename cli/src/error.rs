@@ -13,9 +13,11 @@ use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
 #[cfg(feature = "iree")]
 use tracewright::{
+    embed::EmbedError,
     export::ExportError,
     generate,
     load::LoadError,
+    models::UnknownPrompt,
     runtime::{self, CompileError},
 };
 
@@ -25,7 +27,7 @@ use crate::Interrupt;
 #[derive(Debug, thiserror::Error)]
 #[cfg_attr(
     not(feature = "iree"),
-    allow(dead_code, reason = "some errors are those of `generate` and `export`")
+    allow(dead_code, reason = "some errors are those of `generate`, `embed` and `export`")
 )]
 pub enum Error {
     /// This binary has no runtime.
@@ -75,6 +77,12 @@ pub enum Error {
     #[error(transparent)]
     Generate(#[from] generate::Error),
     #[cfg(feature = "iree")]
+    #[error(transparent)]
+    Embed(#[from] EmbedError),
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
+    Prompt(#[from] UnknownPrompt),
+    #[cfg(feature = "iree")]
     #[error("cannot write `{}`", .path.display())]
     Logits {
         /// The file.
@@ -117,6 +125,13 @@ impl Error {
                     .map(|key| format!("`--allow-config-key {key}` proceeds without it"))
                     .collect();
             }
+            Self::Config(ConfigError::Embeds { .. }) => "use `embed`: it makes vectors with this model",
+            Self::Config(ConfigError::Generates { .. }) => {
+                "use `generate`: it continues text with this model"
+            }
+            Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
+            #[cfg(feature = "iree")]
+            Self::Embed(EmbedError::TooLong { .. }) => "`--length N` sets the length",
             Self::Plan(PlanError::Context { .. }) => "`--context N` sets the context",
             Self::Plan(PlanError::Chunk { .. }) => "`--chunk N` sets the chunk",
             Self::Plan(PlanError::Element(_)) => "`--dtype TYPE` sets the element type",

@@ -18,7 +18,7 @@ use crate::{Interrupt, ReadModel, build};
 pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     let model = &arguments.model_arguments;
     let checkpoint = Checkpoint::open(&arguments.model)?;
-    let plan = model.plan(read(&arguments.model, &model.allow_config_key)?, model.context)?;
+    let plan = model.plan(read(&arguments.model, &model.network.allow_config_key)?, model.context)?;
     let plan = Plan { target: arguments.target, ..plan };
     let checkpoint = plan.named(checkpoint);
     let recorded = plan.trace()?.trace;

@@ -5,7 +5,6 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::Duration;
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError};
@@ -20,6 +19,7 @@ use tracewright::generate::{
 use crate::arguments::GenerateArguments;
 use crate::error::Error;
 use crate::load::{Loaded, Source};
+use crate::measure::{milliseconds, peak_rss};
 use crate::{Interrupt, ReadModel};
 
 pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
@@ -250,15 +250,4 @@ fn summarize(loaded: &Loaded, prompt: usize, generated: &Generated) {
         milliseconds(loaded.load),
         milliseconds(loaded.compile),
     );
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
-}
-
-/// The most memory this process ever held, where the system tells.
-fn peak_rss() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
 }

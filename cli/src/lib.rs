@@ -1,4 +1,4 @@
-//! The command line: generate text, export a model, bake a checkpoint, make random weights, show a trace.
+//! The command line: generate text, make vectors of texts, export a model, bake a checkpoint, make random weights, show a trace.
 //!
 //! Which networks there are is said by who calls it. A network of your own gets a command line by a `main` that reads
 //! its configuration:
@@ -20,6 +20,8 @@ mod bake;
 #[cfg(feature = "iree")]
 mod build;
 mod dump;
+#[cfg(feature = "iree")]
+mod embed;
 mod error;
 #[cfg(feature = "iree")]
 mod export;
@@ -27,6 +29,8 @@ mod export;
 mod generate;
 #[cfg(feature = "iree")]
 mod load;
+#[cfg(feature = "iree")]
+mod measure;
 mod progress;
 mod random;
 
@@ -64,6 +68,10 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Generate(arguments) => generate::run(arguments, read, interrupt),
         #[cfg(not(feature = "iree"))]
         Command::Generate(_) => Err(Error::WithoutIree { command: "generate" }),
+        #[cfg(feature = "iree")]
+        Command::Embed(arguments) => embed::run(&arguments, interrupt),
+        #[cfg(not(feature = "iree"))]
+        Command::Embed(_) => Err(Error::WithoutIree { command: "embed" }),
         #[cfg(feature = "iree")]
         Command::Export(arguments) => export::run(arguments, read, interrupt),
         #[cfg(not(feature = "iree"))]

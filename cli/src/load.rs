@@ -15,7 +15,7 @@ use tracewright::runtime::{Device, Runtime};
 
 use crate::arguments::{GenerateArguments, ModelArguments};
 use crate::error::Error;
-use crate::{Interrupt, ReadModel, build, progress};
+use crate::{Interrupt, ReadModel, build};
 
 /// What a model directory holds.
 pub enum Source {
@@ -43,7 +43,7 @@ impl Source {
         }
         // Before its configuration: weights in another format rarely have one.
         Checkpoint::open(folder)?;
-        Ok(Self::Checkpoint(read(folder, &model.allow_config_key)?))
+        Ok(Self::Checkpoint(read(folder, &model.network.allow_config_key)?))
     }
 
     pub fn load(
@@ -53,11 +53,10 @@ impl Source {
         interrupt: &Interrupt,
     ) -> Result<Loaded, Error> {
         let folder = &arguments.model;
-        let device = Device::LocalTask { workers: arguments.threads };
         let network = match self {
             Self::Export(manifest) => {
                 let start = Instant::now();
-                let runtime = Runtime::new(device)?;
+                let runtime = Runtime::new(Device::LocalTask { workers: arguments.threads })?;
                 let program = export::open(folder, &manifest, &runtime)?;
                 let network = Network::new(&runtime, &program, &manifest.signatures(folder)?)?;
                 return Ok(Loaded { network, runtime, compile: Duration::ZERO, load: start.elapsed() });
@@ -76,19 +75,11 @@ impl Source {
         let traced = plan.trace()?;
         let traced = Traced { trace: traced.trace.with_entries(entries), ..traced };
         let checkpoint = plan.named(Checkpoint::open(folder)?);
-        let cache = build::cache_folder(&arguments.compile)?;
-        let compiler = build::compiler(&arguments.compile, interrupt)?;
-        let mut progress = progress::Steps::new(interrupt);
-        let options = LoadOptions {
-            device,
-            target: plan.target,
-            rules: plan.rules,
-            ignorable: plan.model.ignorable(),
-            watch: Some(&mut |step| progress.watch(step)),
-            ..LoadOptions::new(&compiler, &cache)
-        };
-        let loaded = load(&traced, &checkpoint, options)?;
-        loaded.baked.iter().for_each(crate::bake::report);
+        let ignorable = plan.model.ignorable();
+        let loaded = build::load(&arguments.compile, arguments.threads, interrupt, |options| {
+            let options = LoadOptions { target: plan.target, rules: plan.rules, ignorable, ..options };
+            load(&traced, &checkpoint, options)
+        })?;
         Ok(Loaded {
             network: loaded.program.network()?,
             runtime: loaded.runtime,
@@ -101,10 +92,10 @@ impl Source {
 /// An export is what it is: asking for something else is a mistake, not a wish.
 fn check_as_exported(manifest: &Manifest, asked: &ModelArguments) -> Result<(), Error> {
     let options = [
-        ("dtype", asked.dtype.map(|dtype| dtype.to_string()), manifest.dtype.clone()),
+        ("dtype", asked.network.dtype.map(|dtype| dtype.to_string()), manifest.dtype.clone()),
         ("context", asked.context.map(|n| n.to_string()), manifest.context.to_string()),
         ("chunk", asked.chunk.map(|n| n.to_string()), manifest.chunk.to_string()),
-        ("simplify", asked.simplify.map(|rules| rules.to_string()), manifest.simplify.clone()),
+        ("simplify", asked.network.simplify.map(|rules| rules.to_string()), manifest.simplify.clone()),
     ];
     for (name, asked, exported) in options {
         if let Some(asked) = asked.filter(|asked| *asked != exported) {

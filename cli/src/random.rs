@@ -9,7 +9,7 @@ use crate::{Interrupt, ReadModel, progress};
 
 pub fn run(arguments: RandomArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     let RandomArguments { config, out, seed, model } = arguments;
-    let plan = model.plan(read(&config, &model.allow_config_key)?, model.context)?;
+    let plan = model.plan(read(&config, &model.network.allow_config_key)?, model.context)?;
     let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
     let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();
     let bar = progress::bytes("random weights", total as u64);

@@ -1,7 +1,8 @@
-//! The command line with IREE: from a model directory to text, to an export, and what can go wrong on the way.
+//! The command line with IREE: from a model directory to text, to vectors, to an export, and what can go wrong on the way.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod compilers;
+mod embed;
 mod exports;
 mod generate;
 mod prompts;

@@ -15,13 +15,13 @@ use support::*;
 fn m18_without_iree_running_says_what_is_missing() {
     let out = folder();
     let target = out.path().join("out");
-    for command in [vec!["generate", "MODEL", "-p", "Once"], vec!["export", "MODEL", "-o", text(&target)]] {
-        let demo = demo();
-        let command: Vec<&str> =
-            command.into_iter().map(|w| if w == "MODEL" { text(&demo) } else { w }).collect();
-        let words = ["needs the IREE runtime", "--features iree", "cargo xtask"];
+    let demo = demo();
+    let demo = text(&demo);
+    let words = ["needs the IREE runtime", "--features iree", "cargo xtask"];
+    for command in [["generate", demo, "-p", "Once"], ["export", demo, "-o", text(&target)]] {
         refused(bare(&command).args(SMALL), 1, &words);
     }
+    refused(&mut bare(&["embed", demo, "-p", "Once"]), 1, &words);
     assert!(listing(out.path()).is_empty());
 }
 
@@ -42,6 +42,10 @@ fn a_wrong_command_line_is_refused_with_code_2() {
         (&["generate", demo, "--tokens", "1,-2"], "-2"),
         (&["generate", demo, "-p", "a", "-n", "many"], "many"),
         (&["generate", demo, "-p", "a", "--dtype", "f99"], "f32, f16, bf16"),
+        (&["embed", demo], "--text"),
+        (&["embed", demo, "-p", "a", "--tokens", "1"], "cannot be used with"),
+        (&["embed", demo, "--tokens", "1", "--prompt-name", "query"], "cannot be used with"),
+        (&["embed", demo, "-p", "a", "--batch", "0"], "--batch"),
         (&["export", demo], "--out"),
         (&["random", demo, "-o", text(&out), "--seed", "first"], "first"),
         (&["bake", demo], "--out"),
