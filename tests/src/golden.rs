@@ -1,31 +1,23 @@
 //! Goldens: what Hugging Face transformers answered (`tests/oracle/README.md`), and whether we answer the same.
 
-use std::error::Error;
 use std::fmt;
 use std::fs;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Deref};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use tracewright::Plan;
-use tracewright::bake::{BakeOptions, Baked};
 use tracewright::errors::WithPath as _;
 use tracewright::generate::{GenerateOptions, Network, Session};
-use tracewright::irpa::{Archive, Checkpoint};
-use tracewright::load;
-use tracewright::lower::Module;
+use tracewright::irpa::Checkpoint;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
-use tracewright::runtime::{CompileOptions, Compiler, Device, Program, Runtime};
 use tracewright::simplify::Rules;
 use tracewright::trace::Trace;
 
+use crate::built::{Built, Result, repository};
 use crate::level;
-
-/// What keeps a comparison from being made; a difference is not an error but part of a [`Report`].
-pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// How far a logit may be from the reference's, in units of the row's largest magnitude.
 pub const BOUND: f64 = 1e-5;
@@ -72,14 +64,10 @@ pub struct Prompt {
     pub text: Option<String>,
 }
 
-fn element<'de, D: serde::Deserializer<'de>>(from: D) -> std::result::Result<ElementType, D::Error> {
+pub(crate) fn element<'de, D: serde::Deserializer<'de>>(
+    from: D,
+) -> std::result::Result<ElementType, D::Error> {
     String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
-}
-
-/// The checkout.
-pub fn repository() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
 }
 
 impl Golden {
@@ -173,7 +161,7 @@ impl Reference {
     }
 }
 
-fn largest(row: &[f32]) -> f64 {
+pub(crate) fn largest(row: &[f32]) -> f64 {
     row.iter().fold(0.0, |max, x| f64::from(x.abs()).max(max))
 }
 
@@ -183,23 +171,20 @@ pub fn max_error(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).fold(0.0, |max, (a, b)| (f64::from(*a) - f64::from(*b)).abs().max(max))
 }
 
-/// A model that is compiled, baked and loaded.
+/// A language model that can be called.
 pub struct Subject {
     /// The network.
     pub network: Network,
-    /// The program it calls.
-    pub program: Program,
-    /// The device.
-    pub runtime: Runtime,
-    /// The module it was compiled from.
-    pub module: Module,
-    /// Its weights.
-    pub archive: Archive,
-    /// What the bake did.
-    pub baked: Baked,
-    /// How the module was compiled.
-    pub options: CompileOptions,
-    _folder: tempfile::TempDir,
+    /// What it was made of.
+    pub built: Built,
+}
+
+impl Deref for Subject {
+    type Target = Built;
+
+    fn deref(&self) -> &Built {
+        &self.built
+    }
 }
 
 /// The entry points of a network that answers for every position.
@@ -245,29 +230,10 @@ pub fn build(
     let trace = edit(plan.trace()?.trace.with_entries(entries))?;
     let lowered = plan.lower(&trace)?;
 
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("model.irpa");
     let checkpoint = plan.named(Checkpoint::open(model)?);
-    let baked = lowered.bake(&checkpoint, &path, BakeOptions::default())?;
-    let archive = Archive::open(&path)?;
-    let module = lowered.module;
-
-    let environment = repository().join(".tracewright/venv");
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = ["bin", "Scripts"].map(|folder| environment.join(folder)).into_iter();
-    let compiler = Compiler::find(None, &folders.chain(std::env::split_paths(&path)).collect::<Vec<_>>())?;
-    let options = load::compile_options(&module, &compiler, &plan.target)?;
-    // One at a time: several tests want the same module, and the second finds it in the cache.
-    static COMPILING: Mutex<()> = Mutex::new(());
-    let compiling = COMPILING.lock();
-    let compiled = load::compile(&module, &compiler, &options, &repository().join(".tracewright/cache"))?;
-    drop(compiling);
-
-    // The calling thread alone: these models are too small to share.
-    let runtime = Runtime::new(Device::LocalSync)?;
-    let program = load::program(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
-    let network = Network::new(&runtime, &program, &module.signatures)?;
-    Ok(Subject { network, program, runtime, module, archive, baked, options, _folder: folder })
+    let built = Built::new(lowered, &checkpoint, &plan.target)?;
+    let network = Network::new(&built.runtime, &built.program, &built.module.signatures)?;
+    Ok(Subject { network, built })
 }
 
 /// How our answers compare with a golden's.

@@ -1,7 +1,9 @@
 //! Evidence that spans crates.
 
 pub mod arbitrary;
+pub mod built;
 pub mod calls;
+pub mod embedding;
 pub mod golden;
 pub mod level;
 pub mod rewrite;

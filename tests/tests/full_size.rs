@@ -12,7 +12,8 @@ use tracewright::ops::ElementType;
 use tracewright::random::write_random;
 use tracewright::runtime::CompileOptions;
 use tracewright::simplify::Rules;
-use tracewright_tests::golden::{Sizes, build, greedy, repository};
+use tracewright_tests::built::repository;
+use tracewright_tests::golden::{Sizes, build, greedy};
 
 const MEBI: u64 = 1 << 20;
 
@@ -65,7 +66,7 @@ fn bakes_and_runs(config: &Path, element: ElementType) -> (CompileOptions, u64) 
             false => assert!(held < SLACK, "{what}"),
         }
     }
-    (subject.options, subject.baked.bytes)
+    (subject.built.options, subject.built.baked.bytes)
 }
 
 /// 18 layers of 640 features under a vocabulary of 262,144: half a gigabyte of bf16. What of it is in memory depends on

@@ -19,7 +19,8 @@ use tracewright::load::{LoadError, LoadOptions, Loaded, load};
 use tracewright::random::write_random;
 use tracewright::runtime::{Compiler, Device};
 use tracewright::{CausalLm, EntryPoint, F32};
-use tracewright_tests::golden::{BOUND, Golden, max_error, repository};
+use tracewright_tests::built::repository;
+use tracewright_tests::golden::{BOUND, Golden, max_error};
 
 #[path = "../../examples/parallel/src/main.rs"]
 #[allow(dead_code, reason = "it is no program here")]

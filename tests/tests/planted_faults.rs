@@ -11,6 +11,7 @@ use tracewright::ops::ops::{
 };
 use tracewright::ops::{ElementType, InferError, Literal, Op, Real, RopeTable, TensorType};
 use tracewright::trace::{Builder, NodeId, Trace};
+use tracewright_tests::embedding;
 use tracewright_tests::golden::{BOUND, Golden, Report, Sizes, build, check};
 use tracewright_tests::rewrite::rewrite;
 
@@ -226,4 +227,70 @@ fn one_position_for_all_rows() {
     let (right, wrong) = (answer(false), answer(true));
     println!("one position for all: error {wrong:.1e}, otherwise {right:.1e}");
     assert!(right <= BOUND && wrong > BOUND);
+}
+
+/// How an embedding compares with sentence-transformers after `replace` went over its trace; texts stand two by two.
+fn embedded(replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) -> embedding::Report {
+    let golden = embedding::Golden::fixture("embeddinggemma").unwrap();
+    let edit = |trace| {
+        let faulty = rewrite(&trace, replace)?;
+        faulty.verify()?;
+        Ok(faulty)
+    };
+    embedding::check(&golden, &embedding::build(&golden, ElementType::F32, 2, edit).unwrap()).unwrap()
+}
+
+/// Asserts that a fault is found in an embedding.
+fn red_in_vectors(name: &str, replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) {
+    let report = embedded(replace);
+    println!("{name}: {report}");
+    assert!(!report.passes(), "{name} went unnoticed: {report}");
+}
+
+#[test]
+fn without_a_fault_the_rewritten_embedding_passes() {
+    let report = embedded(|_, _, _| Ok(None));
+    assert!(report.passes(), "{report}");
+}
+
+#[test]
+fn an_embedding_that_looks_back_only() {
+    red_in_vectors("causal mask", |b, op, operands| {
+        let Op::Sdpa(sdpa) = op else { return Ok(None) };
+        let mask = sdpa.mask.iter().copied().chain([MaskTerm::Causal]).collect();
+        b.op(Sdpa { mask, ..sdpa.clone() }, operands).map(Some)
+    });
+}
+
+/// Tokens of a text see those that pad it.
+#[test]
+fn an_embedding_that_sees_its_padding() {
+    red_in_vectors("padding seen", |b, op, operands| {
+        // A token sees what is real, or itself.
+        let Op::Binary(Binary { kind: BinaryKind::Or }) = op else { return Ok(None) };
+        let value = Literal::splat(b.ty(operands[0]).clone(), 1.0);
+        b.op(Constant { value }, &[]).map(Some)
+    });
+}
+
+/// Tokens see a whole text in all layers.
+#[test]
+fn an_embedding_without_windows() {
+    red_in_vectors("no windows", |_, op, operands| match op {
+        Op::Binary(Binary { kind: BinaryKind::And }) => Ok(Some(operands[0])),
+        _ => Ok(None),
+    });
+}
+
+/// The mean is that of all rows of the hidden states, whatever is real of them.
+#[test]
+fn a_mean_over_padding() {
+    red_in_vectors("mean over padding", |b, op, operands| match (op, operands) {
+        (Op::Select(_), &[_, hidden, _])
+            if b.ty(hidden).element == ElementType::F32 && b.ty(hidden).shape == [2, 40, 42] =>
+        {
+            Ok(Some(hidden))
+        }
+        _ => Ok(None),
+    });
 }

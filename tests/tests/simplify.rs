@@ -17,14 +17,15 @@ use tracewright::models::ModelConfig;
 use tracewright::models::config::ConfigError;
 use tracewright::simplify::{Check, Options, Rules, explain, simplify};
 use tracewright::{Plan, primitives};
+use tracewright_tests::built::repository;
 use tracewright_tests::calls::{evaluate, random};
-use tracewright_tests::golden::{ALL, Golden, Sizes, build, check, repository};
+use tracewright_tests::golden::{ALL, Golden, Sizes, build, check};
 
 /// Every configuration of a family that the repository has at toy size.
 fn toys() -> Vec<(String, PathBuf)> {
     let of_a_family = |path: &Path| {
         path.join("config.json").exists()
-            && !matches!(ModelConfig::read(path, &[]), Err(ConfigError::Architecture { .. }))
+            && !matches!(ModelConfig::read(path, &[]), Err(ConfigError::Embeds { .. }))
     };
     let mut toys: Vec<(String, PathBuf)> = fs::read_dir(repository().join("tests/fixtures"))
         .unwrap()

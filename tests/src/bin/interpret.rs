@@ -11,8 +11,8 @@ use tracewright::errors::{WithCauses, WithPath as _};
 use tracewright::lower;
 use tracewright::ops::{ElementType, TensorType, Value};
 use tracewright::targets::Target;
+use tracewright_tests::built::Result;
 use tracewright_tests::calls::{Calls, GRAPHS, examples, graphs};
-use tracewright_tests::golden::Result;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,0 +1,135 @@
+//! Goldens of embeddings: what sentence-transformers answered (`tests/oracle/README.md`), and whether we answer the same.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensors;
+use serde::Deserialize;
+use tracewright::embed::{Embedder, EmbeddingPlan};
+use tracewright::errors::WithPath as _;
+use tracewright::models::EmbeddingGemmaConfig;
+use tracewright::ops::ElementType;
+use tracewright::simplify::Rules;
+use tracewright::trace::Trace;
+use tracewright::{Lowered, Program};
+
+use crate::built::{Built, Result, repository};
+use crate::golden::{BOUND, element, largest, max_error};
+use crate::level;
+
+/// The golden in a folder that is a model too.
+#[derive(Debug, Deserialize)]
+pub struct Golden {
+    /// The case.
+    pub name: String,
+    /// The element type of the checkpoint.
+    #[serde(deserialize_with = "element")]
+    pub storage: ElementType,
+    /// Tokens of the longest text.
+    pub max_length: usize,
+    /// The number of token ids.
+    pub vocab_size: usize,
+    /// The texts.
+    pub texts: Vec<Text>,
+    /// The folder.
+    #[serde(skip)]
+    pub model: PathBuf,
+    #[serde(skip)]
+    tensors: Vec<u8>,
+}
+
+/// A text and what it is to the network.
+#[derive(Debug, Deserialize)]
+pub struct Text {
+    /// The text.
+    pub text: String,
+    /// The name of the prompt in front of it.
+    pub prompt: Option<String>,
+    /// The tokens of both.
+    pub tokens: Vec<u32>,
+}
+
+impl Golden {
+    /// The golden in a folder.
+    pub fn of(model: &Path) -> Result<Self> {
+        let read = |name: &str| {
+            let path = model.join(name);
+            fs::read(&path).with_path("read", &path)
+        };
+        let golden = serde_json::from_slice(&read("golden.json")?)?;
+        Ok(Self { model: model.into(), tensors: read("golden.safetensors")?, ..golden })
+    }
+
+    /// A golden of `tests/fixtures`.
+    pub fn fixture(name: &str) -> Result<Self> {
+        Self::of(&repository().join("tests/fixtures").join(name))
+    }
+
+    /// The vector of a text.
+    pub fn vector(&self, text: usize) -> Result<Vec<f32>> {
+        let tensors = SafeTensors::deserialize(&self.tensors)?;
+        let tensor = tensors.tensor(&format!("texts.{text}.embedding"))?;
+        Ok(tensor.data().as_chunks().0.iter().copied().map(f32::from_le_bytes).collect())
+    }
+}
+
+/// Builds the model for `batch` texts at once, as long as the longest; `edit` may change the trace that is lowered.
+pub fn build(
+    golden: &Golden,
+    element: ElementType,
+    batch: usize,
+    edit: impl FnOnce(Trace) -> Result<Trace>,
+) -> Result<Built> {
+    let config = EmbeddingGemmaConfig::read(&golden.model, &[])?;
+    let plan = EmbeddingPlan::new(config, Some(element), golden.max_length, batch)?;
+    let (trace, target) = (edit(plan.trace()?.trace)?, level::target());
+    let lowered = Lowered::new(&trace, Rules::default(), &target, plan.config.ignorable())?;
+    Built::new(lowered, &plan.checkpoint(&golden.model)?, &target)
+}
+
+/// How our vectors compare with a golden's.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// The texts compared.
+    pub texts: usize,
+    /// The largest error in units of the vector's largest magnitude, and of which text.
+    pub worst: (f64, usize),
+}
+
+impl Report {
+    /// Whether all vectors are within the bound.
+    pub fn passes(&self) -> bool {
+        self.worst.0 <= BOUND && self.texts > 0
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (error, text) = self.worst;
+        write!(f, "{} texts, worst error {error:.1e} (text {text})", self.texts)
+    }
+}
+
+/// What was built, called by the host.
+pub fn program(built: &Built) -> Program {
+    Program::new(&built.runtime, built.program.clone(), built.module.signatures.clone())
+}
+
+/// Compares the vectors of all texts.
+pub fn check(golden: &Golden, built: &Built) -> Result<Report> {
+    let program = program(built);
+    let tokens: Vec<Vec<u32>> = golden.texts.iter().map(|text| text.tokens.clone()).collect();
+    let vectors = Embedder::new(&program, golden.vocab_size)?.embed(&tokens)?;
+    let mut report = Report { texts: vectors.len(), ..Report::default() };
+    for (text, found) in vectors.iter().enumerate() {
+        let expected = golden.vector(text)?;
+        let finite = found.iter().all(|x| x.is_finite());
+        // What is no number compares with nothing.
+        let error = if finite { max_error(&expected, found) / largest(&expected) } else { f64::INFINITY };
+        if error > report.worst.0 {
+            report.worst = (error, text);
+        }
+    }
+    Ok(report)
+}
