@@ -118,9 +118,23 @@ def after_tower(folder, hidden):
     return x
 
 
-def write(name, out, seed):
+def random_case(rng, tower, storage):
+    """A tower with any layers behind it, and texts of any length."""
+
+    def layer(*functions):
+        return rng.randrange(17, 90), rng.random() < 0.4, rng.choice(functions)()
+
+    return dict(
+        # What the tower would save of its window is the even number below.
+        tower=tower, add={"sliding_window": tower["sliding_window"]}, storage=storage, published=rng.random() < 0.5,
+        dense=[layer(torch.nn.Identity, torch.nn.Tanh), layer(torch.nn.Identity)],
+        lengths=sorted({2, 3, LONGEST - 1, LONGEST, *(rng.randrange(4, LONGEST - 1) for _ in range(4))}),
+    )
+
+
+def write(out, seed, case):
     """A folder with its golden files: texts around the window, two with a prompt, one that is cut."""
-    start, case = time.time(), CASES[name]
+    start, name = time.time(), out.name
     shutil.rmtree(out, ignore_errors=True)
     write_folder(out, seed, **{key: value for key, value in case.items() if key != "lengths"})
     model = SentenceTransformer(str(out), device="cpu", model_kwargs=dict(dtype=torch.float32, attn_implementation="eager"))

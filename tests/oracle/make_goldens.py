@@ -154,8 +154,8 @@ def main():
     if "embedding" in parts:
         import embedding
 
-        for seed, name in enumerate(embedding.CASES, start=101):
-            embedding.write(name, FIXTURES / name, seed)
+        for seed, (name, case) in enumerate(embedding.CASES.items(), start=101):
+            embedding.write(FIXTURES / name, seed, case)
     if "bf16" in parts:
         bf16_model()
     if "ops" in parts:

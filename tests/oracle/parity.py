@@ -169,7 +169,42 @@ def lfm2(rng):
     return context, config | dict(layer_types=[FULL if i in attention else CONV for i in range(layers)])
 
 
-FAMILIES = {f.__name__: f for f in (llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2)}
+def embeddinggemma(rng):
+    """The tower of a Gemma 3, without what belongs to its head; its vocabulary is that of the shipped tokenizer."""
+    _, config = gemma3(rng)
+    kept = (
+        "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "num_hidden_layers", "rms_norm_eps", "query_pre_attn_scalar", "attention_bias",
+        "rope_parameters",
+    )
+    layers = [rng.choice([SLIDING, SLIDING, FULL]) for _ in range(config["num_hidden_layers"])]
+    return {key: config[key] for key in kept} | dict(layer_types=layers, sliding_window=window(rng))
+
+
+LANGUAGE_MODELS = {f.__name__: f for f in (llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2)}
+EMBEDDINGS = {f.__name__: f for f in (embeddinggemma,)}
+STORAGES = ["f32", "f32", "f16", "bf16"]
+
+
+def write_language_model(out, seed, rng, family, bf16):
+    context, config = LANGUAGE_MODELS[family](rng)
+    chunk = rng.randrange(4, min(13, context // 2))
+    lengths = [*config.pop("first", ()), chunk - 1, chunk, chunk + 1, 2 * chunk, context - 1]
+    if bf16:
+        chunk, context, lengths = 64, 256, [200]
+        config |= dict(max_position_embeddings=context, storage="bf16")
+    else:
+        config["storage"] = rng.choice(STORAGES)
+    prompts = write_case(out, seed, chunk, context, lengths, steps=1 if bf16 else 8, bf16=bf16, **config)
+    gap = min(p["min_gap"] for p in prompts)
+    kept = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers", "sliding_window", "num_local_experts", "storage")
+    print(f"{out.name}: c {chunk} N {context} smallest gap {gap:.1e}", *(f"{k.removeprefix('num_')} {config[k]}" for k in kept if k in config), flush=True)
+
+
+def write_embedding(out, seed, rng, family):
+    # Not before it is needed: sentence-transformers takes a while to load.
+    import embedding
+
+    embedding.write(out, seed, embedding.random_case(rng, EMBEDDINGS[family](rng), rng.choice(STORAGES)))
 
 
 def main():
@@ -177,29 +212,22 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=50)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--family", choices=[*FAMILIES, "all"], default="all", help="in turn, where it is all of them")
-    parser.add_argument("--bf16", action="store_true", help="bf16 checkpoints, one prompt of 200 tokens, and the error of HF's own bf16 run")
+    parser.add_argument("--family", choices=[*LANGUAGE_MODELS, *EMBEDDINGS, "all"], default="all", help="in turn, where it is all of them")
+    parser.add_argument("--bf16", action="store_true", help="bf16 checkpoints, one prompt of 200 tokens, and the error of HF's own bf16 run; of language models only")
     arguments = parser.parse_args()
+    families = [*LANGUAGE_MODELS] if arguments.bf16 else [*LANGUAGE_MODELS, *EMBEDDINGS]
+    if arguments.family not in [*families, "all"]:
+        parser.error(f"--bf16 is for language models, and {arguments.family} is an embedding")
     rng, start, names = random.Random(arguments.seed), time.time(), []
     for case in range(arguments.cases):
-        family = [*FAMILIES][case % len(FAMILIES)] if arguments.family == "all" else arguments.family
-        name = f"{family}-{case:03}"
+        family = families[case % len(families)] if arguments.family == "all" else arguments.family
+        name, seed = f"{family}-{case:03}", arguments.seed * 1000 + case
         shutil.rmtree(arguments.out / name, ignore_errors=True)
-        context, config = FAMILIES[family](rng)
-        chunk = rng.randrange(4, min(13, context // 2))
-        lengths = [*config.pop("first", ()), chunk - 1, chunk, chunk + 1, 2 * chunk, context - 1]
-        if arguments.bf16:
-            chunk, context, lengths = 64, 256, [200]
-            config |= dict(max_position_embeddings=context, storage="bf16")
+        if family in EMBEDDINGS:
+            write_embedding(arguments.out / name, seed, rng, family)
         else:
-            config["storage"] = rng.choice(["f32", "f32", "f16", "bf16"])
-        prompts = write_case(
-            arguments.out / name, arguments.seed * 1000 + case, chunk, context, lengths, steps=1 if arguments.bf16 else 8, bf16=arguments.bf16, **config
-        )
+            write_language_model(arguments.out / name, seed, rng, family, arguments.bf16)
         names.append(name)
-        gap = min(p["min_gap"] for p in prompts)
-        kept = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers", "sliding_window", "num_local_experts", "storage")
-        print(f"{name}: c {chunk} N {context} smallest gap {gap:.1e}", *(f"{k.removeprefix('num_')} {config[k]}" for k in kept if k in config), flush=True)
     (arguments.out / "index.json").write_text(json.dumps({"seed": arguments.seed, "cases": names}) + "\n")
     print(f"{len(names)} cases in {time.time() - start:.1f} s")
 

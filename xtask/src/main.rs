@@ -40,7 +40,7 @@ enum Chore {
         #[arg(long)]
         fast: bool,
     },
-    /// Compare fresh random configurations with Hugging Face transformers (installs torch: 3 GB).
+    /// Compare fresh random configurations with Hugging Face transformers and sentence-transformers (installs torch: 3 GB).
     Parity(Parity),
     /// Compare every example of every operation and random graphs, as they are and simplified, with the StableHLO
     /// reference interpreter (installs jaxlib: 140 MB).
@@ -60,11 +60,11 @@ pub struct Parity {
     /// Number of configurations.
     #[arg(long, default_value_t = 50)]
     cases: u32,
-    /// Of one family: llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2; or of
-    /// each in turn.
+    /// Of one family: llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2,
+    /// embeddinggemma; or of each in turn.
     #[arg(long, default_value = "all")]
     family: String,
-    /// Compare bf16 weights over 200 positions instead of f32.
+    /// Compare bf16 weights over 200 positions instead of f32, of those that predict tokens.
     #[arg(long)]
     bf16: bool,
 }

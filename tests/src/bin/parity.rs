@@ -1,4 +1,5 @@
-//! `parity DIR`: whether we answer as transformers did, for each case that `tests/oracle/parity.py` put into DIR.
+//! `parity DIR`: whether we answer as transformers and sentence-transformers did, for each case that
+//! `tests/oracle/parity.py` put into DIR.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,7 +7,9 @@ use std::process::ExitCode;
 use serde::Deserialize;
 use tracewright::errors::{WithCauses, WithPath as _};
 use tracewright::ops::ElementType;
-use tracewright_tests::golden::{self, ALL, BF16_FACTOR, Golden, Result, Sizes};
+use tracewright_tests::built::Result;
+use tracewright_tests::embedding;
+use tracewright_tests::golden::{self, ALL, BF16_FACTOR, Golden, Sizes};
 
 #[derive(Deserialize)]
 struct Index {
@@ -21,6 +24,9 @@ struct Summary {
     at: String,
     gap: Option<f32>,
     rows: usize,
+    vectors: usize,
+    worst_vector: f64,
+    worst_text: String,
     ours: Vec<f64>,
     theirs: Vec<f64>,
 }
@@ -60,13 +66,18 @@ fn run(folder: &Path) -> Result<bool> {
             }
         }
     }
-    let Summary { failed, worst, at, gap, rows, ours, theirs } = summary;
+    let Summary { failed, worst, at, gap, rows, vectors, worst_vector, worst_text, ours, theirs } = summary;
     let count = cases.len();
     if rows > 0 {
         println!(
             "{count} cases, {rows} rows of f32 logits: worst error {worst:.1e} of the largest logit ({at}),"
         );
         println!("smallest gap between first and second logit {:.1e}", gap.unwrap_or_default());
+    }
+    if vectors > 0 {
+        println!(
+            "{vectors} vectors of texts: worst error {worst_vector:.1e} of the largest number ({worst_text})"
+        );
     }
     let mut passes = failed.is_empty() && count > 0;
     if !theirs.is_empty() {
@@ -85,8 +96,20 @@ fn run(folder: &Path) -> Result<bool> {
     Ok(passes)
 }
 
-/// Compares one case and says how: bf16 against transformers' own bf16 where that is stored, else f32.
+/// Compares one case and says how: vectors where the folder is an embedding's; bf16 against transformers' own bf16 where
+/// that is stored; else logits in f32.
 fn case(folder: &Path, summary: &mut Summary) -> Result<(String, bool)> {
+    if folder.join("modules.json").exists() {
+        let golden = embedding::Golden::of(folder)?;
+        let report = embedding::check(&golden, &embedding::build(&golden, ElementType::F32, 2, Ok)?)?;
+        summary.vectors += report.texts;
+        let (error, text) = report.worst;
+        if error > summary.worst_vector {
+            summary.worst_vector = error;
+            summary.worst_text = format!("{} text {text}", golden.name);
+        }
+        return Ok((format!("{}: {report}", golden.storage), report.passes()));
+    }
     let golden = Golden::of(folder)?;
     let sizes = Sizes::of(&golden);
     let head = format!("c {} N {} {}:", golden.chunk, golden.context, golden.storage);
