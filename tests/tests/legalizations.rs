@@ -21,11 +21,12 @@ fn program<'a>(examples: impl IntoIterator<Item = &'a Example>) -> Calls {
         let types: Vec<_> = arguments.iter().map(|value| value.ty.clone()).collect();
         let name = format!("example{number}");
         entry(&mut all.trace, &name, &types, |b, inputs| {
-            let mut operands = inputs.to_vec();
-            for text in example.operations {
-                operands = vec![b.op(op(text), &operands)?];
+            let mut values = inputs.to_vec();
+            for (text, operands) in example.operations {
+                let operands: Vec<_> = operands.iter().map(|&number| values[number]).collect();
+                values.push(b.op(op(text), &operands)?);
             }
-            Ok(operands)
+            Ok(values.pop().into_iter().collect())
         });
         // What may be a number of the host is one.
         let function = &mut all.trace.functions[number];
@@ -35,7 +36,7 @@ fn program<'a>(examples: impl IntoIterator<Item = &'a Example>) -> Calls {
             }
         }
         let expected = evaluate(&all.trace, &name, &arguments, &all.weights);
-        let text = example.operations.join(", ");
+        let text = example.operations.iter().map(|(op, _)| *op).collect::<Vec<_>>().join(", ");
         all.calls.push(Call { name, text, arguments, expected, bounds: vec![Bound::Ulps(4.0)] });
     }
     all

@@ -10,7 +10,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     backend: Backend::Iree3_13,
     fault: "a `broadcast_in_dim` that moves axes becomes a transposition by the order that undoes it",
     examples: &[Example {
-        operations: &["broadcast_in_dim shape=[2,2,2] axes=[1,2,0]"],
+        operations: &[("broadcast_in_dim shape=[2,2,2] axes=[1,2,0]", &[0])],
         operands: &["i32[2,2,2] 1,2,3,4,5,6,7,8"],
     }],
     operation: "broadcast_in_dim",

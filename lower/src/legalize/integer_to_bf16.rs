@@ -10,8 +10,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     backend: Backend::Iree3_13,
     fault: "a conversion of integers to bf16 does not link on processors that have no instruction for it",
     examples: &[
-        Example { operations: &["convert to=bf16"], operands: &["i32[2] 2147483647,-257"] },
-        Example { operations: &["convert to=bf16"], operands: &["i8[2] 127,-128"] },
+        Example { operations: &[("convert to=bf16", &[0])], operands: &["i32[2] 2147483647,-257"] },
+        Example { operations: &[("convert to=bf16", &[0])], operands: &["i8[2] 127,-128"] },
     ],
     operation: "convert",
     shows,

@@ -6,6 +6,7 @@ mod gather_by_scalar;
 mod integer_to_bf16;
 mod iota_bf16;
 mod number_to_i1;
+mod optimization_barrier;
 mod power;
 mod sum_of_constants;
 
@@ -26,6 +27,7 @@ pub const LEGALIZATIONS: &[Legalization] = &[
     power::LEGALIZATION,
     broadcast_moves_axes::LEGALIZATION,
     gather_by_scalar::LEGALIZATION,
+    optimization_barrier::LEGALIZATION,
     sum_of_constants::LEGALIZATION,
 ];
 
@@ -48,11 +50,12 @@ pub struct Legalization {
     rewrite: fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 }
 
-/// A program in the text form: each operation takes the result of the one before it, the first takes the operands.
+/// A program in the text form. Its values are numbered: first the operands, then each operation's result; the last is
+/// the program's.
 #[derive(Debug)]
 pub struct Example {
-    /// `convert to=bf16`
-    pub operations: &'static [&'static str],
+    /// `convert to=bf16`, and the numbers of what it takes.
+    pub operations: &'static [(&'static str, &'static [usize])],
     /// `i32[2] 3,1`
     pub operands: &'static [&'static str],
 }

@@ -9,7 +9,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "number to i1",
     backend: Backend::Iree3_13,
     fault: "the conversion of a number of the host to i1 does not compile",
-    examples: &[Example { operations: &["convert to=i1"], operands: &["i32[] 4"] }],
+    examples: &[Example { operations: &[("convert to=i1", &[0])], operands: &["i32[] 4"] }],
     operation: "convert",
     shows,
     rewrite,

@@ -10,8 +10,8 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     backend: Backend::Iree3_13,
     fault: "aᵇ is computed as exp(b · log a), which is NaN for a negative base and where an infinity meets a zero",
     examples: &[
-        Example { operations: &["binary kind=power"], operands: &["f32[2] -2,-3", "f32[2] 2,3"] },
-        Example { operations: &["binary kind=power"], operands: &["f32[2] 0,-0", "f32[2] 0,3"] },
+        Example { operations: &[("binary kind=power", &[0, 1])], operands: &["f32[2] -2,-3", "f32[2] 2,3"] },
+        Example { operations: &[("binary kind=power", &[0, 1])], operands: &["f32[2] 0,-0", "f32[2] 0,3"] },
     ],
     operation: "binary",
     shows,

@@ -1,16 +1,20 @@
-use ops::ops::{OptimizationBarrier, Reduce, ReduceKind};
+use ops::ops::{Reduce, ReduceKind};
 use ops::{InferError, Op};
 use targets::Backend;
 use trace::{Builder, Function, NodeId, NodeKind};
 
-use super::{Example, Legalization};
+use super::{Example, Legalization, optimization_barrier};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "sum of constants",
     backend: Backend::Iree3_13,
     fault: "where an operation makes equal numbers of constants, one of them is taken for their sum",
     examples: &[Example {
-        operations: &["constant value=f32[2,3] splat 3.0", "unary kind=negate", "reduce kind=add axes=[1]"],
+        operations: &[
+            ("constant value=f32[2,3] splat 3.0", &[]),
+            ("unary kind=negate", &[0]),
+            ("reduce kind=add axes=[1]", &[1]),
+        ],
         operands: &[],
     }],
     operation: "reduce",
@@ -24,7 +28,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
 
 /// The sum of what the compiler cannot see.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
-    let hidden = b.op(OptimizationBarrier {}, operands)?;
+    let hidden = optimization_barrier::behind(b, operands[0])?;
     b.op(op.clone(), &[hidden])
 }
 
