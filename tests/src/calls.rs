@@ -143,9 +143,8 @@ pub fn graphs(module: u64) -> Calls {
 /// What all implementations compute the same in any surroundings. All numbers are small integers, so that sums have
 /// no order and narrow floats nothing to round; what has more digits is a result, and nothing reads it. Left out,
 /// each because IREE or StableHLO says something else than the evaluator, so that folding shows: empty tensors,
-/// which iree-compile does not take everywhere; products that sum one term, which IREE 3.13 makes an ill-typed
-/// multiplication of; i4, of which IREE takes whole bytes only; division of integers by zero; conversions to an
-/// integer type that may be too small, which wrap around.
+/// which iree-compile does not take everywhere; i4, of which IREE takes whole bytes only; division of integers by zero;
+/// conversions to an integer type that may be too small, which wrap around.
 const PORTABLE: Limits = Limits {
     accept: |op, types, result| {
         let fits = |ty: &TensorType| !ty.shape.contains(&0) && ty.element != ElementType::I4;
@@ -155,10 +154,6 @@ const PORTABLE: Limits = Limits {
                 let from = types[0].element;
                 convert.to != ElementType::I8 || matches!(from, ElementType::I1 | ElementType::I8)
             }
-            Op::DotGeneral(dot) => {
-                dot.left_contract.iter().map(|&axis| types[0].shape[axis]).product::<usize>() > 1
-            }
-            Op::Linear(_) => types[1].shape[1] > 1,
             // Larger ones are globals, which the interpreter does not know.
             Op::Constant(constant) => match constant.value.as_splat() {
                 Some(bits) => result.element.decode(bits).is_finite(),

@@ -8,6 +8,7 @@ mod iota_bf16;
 mod number_to_i1;
 mod optimization_barrier;
 mod power;
+mod product_of_one_term;
 mod sum_of_constants;
 
 use std::borrow::Cow;
@@ -27,6 +28,7 @@ pub const LEGALIZATIONS: &[Legalization] = &[
     power::LEGALIZATION,
     broadcast_moves_axes::LEGALIZATION,
     gather_by_scalar::LEGALIZATION,
+    product_of_one_term::LEGALIZATION,
     optimization_barrier::LEGALIZATION,
     sum_of_constants::LEGALIZATION,
 ];
