@@ -3,6 +3,7 @@
 
 mod broadcast_moves_axes;
 mod gather_by_scalar;
+mod i1_to_number;
 mod integer_to_bf16;
 mod iota_bf16;
 mod number_to_i1;
@@ -23,6 +24,7 @@ use crate::rewrite::rewrite;
 /// All legalizations.
 pub const LEGALIZATIONS: &[Legalization] = &[
     iota_bf16::LEGALIZATION,
+    i1_to_number::LEGALIZATION,
     integer_to_bf16::LEGALIZATION,
     number_to_i1::LEGALIZATION,
     power::LEGALIZATION,
