@@ -7,10 +7,10 @@ mod i1_to_number;
 mod integer_to_bf16;
 mod iota_bf16;
 mod number_to_i1;
-mod optimization_barrier;
 mod power;
 mod product_of_one_term;
 mod sum_of_constants;
+mod update_in_place;
 
 use std::borrow::Cow;
 
@@ -31,7 +31,7 @@ pub const LEGALIZATIONS: &[Legalization] = &[
     broadcast_moves_axes::LEGALIZATION,
     gather_by_scalar::LEGALIZATION,
     product_of_one_term::LEGALIZATION,
-    optimization_barrier::LEGALIZATION,
+    update_in_place::LEGALIZATION,
     sum_of_constants::LEGALIZATION,
 ];
 
@@ -54,8 +54,8 @@ pub struct Legalization {
     rewrite: fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 }
 
-/// A program in the text form. Its values are numbered: first the operands, then each operation's result; the last is
-/// the program's.
+/// A program in the text form. Its values are numbered: first the operands, then each operation's result. Its results
+/// are those that no operation takes.
 #[derive(Debug)]
 pub struct Example {
     /// `convert to=bf16`, and the numbers of what it takes.

@@ -1,9 +1,9 @@
-use ops::ops::{Reduce, ReduceKind};
+use ops::ops::{OptimizationBarrier, Reduce, ReduceKind};
 use ops::{InferError, Op};
 use targets::Backend;
 use trace::{Builder, Function, NodeId, NodeKind};
 
-use super::{Example, Legalization, optimization_barrier};
+use super::{Example, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "sum of constants",
@@ -28,7 +28,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
 
 /// The sum of what the compiler cannot see.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
-    let hidden = optimization_barrier::behind(b, operands[0])?;
+    let hidden = b.op(OptimizationBarrier {}, operands)?;
     b.op(op.clone(), &[hidden])
 }
 

@@ -1,0 +1,60 @@
+use ops::ops::{BroadcastInDim, Constant, OptimizationBarrier, Select};
+use ops::{ElementType, InferError, Literal, Op, TensorType};
+use targets::Backend;
+use trace::{Builder, Function, NodeId, NodeKind};
+
+use super::{Example, Legalization};
+
+pub(super) const LEGALIZATION: Legalization = Legalization {
+    name: "update in place",
+    backend: Backend::Iree3_13,
+    fault: "an update is written over what is still needed: over what stands before an `optimization_barrier`, be it a \
+            weight, and over a gathered value that is read and returned",
+    examples: &[
+        Example {
+            operations: &[
+                ("optimization_barrier", &[0]),
+                ("dynamic_update_slice axis=0", &[3, 1, 2]),
+                ("binary kind=add", &[0, 4]),
+            ],
+            operands: &["f32[3] 1,2,3", "f32[2] 8,9", "i32[] 1"],
+        },
+        Example {
+            operations: &[
+                ("gather", &[0, 1]),
+                // Negated twice, it is itself.
+                ("unary kind=negate", &[4]),
+                ("unary kind=negate", &[5]),
+                ("unary kind=abs", &[5]),
+                ("dynamic_update_slice axis=0", &[4, 2, 3]),
+            ],
+            operands: &["f32[2,3] 1,2,3,4,5,6", "i32[2] 1,0", "f32[1,3] 7,8,9", "i32[] 0"],
+        },
+    ],
+    operation: "dynamic_update_slice",
+    shows,
+    rewrite,
+};
+
+/// In what the function makes itself, for it is not known here who reads that. The caller's state is updated in place.
+fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
+    let updated = operands[0];
+    match &function.node(updated).kind {
+        NodeKind::Op(maker) if maker.name() == op.name() => {
+            shows(function, maker, &function.operands(updated))
+        }
+        kind => matches!(kind, NodeKind::Op(_)),
+    }
+}
+
+/// The update of a copy: of what is chosen for a reason that the compiler cannot see.
+fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
+    let updated = operands[0];
+    let value = Literal::splat(TensorType::new(ElementType::I1, []), 1.0);
+    let always = b.op(Constant { value }, &[])?;
+    let always = b.op(OptimizationBarrier {}, &[always])?;
+    let always = b.op(BroadcastInDim { shape: b.ty(updated).shape.clone(), axes: vec![] }, &[always])?;
+    let never = b.splat(updated, 0.0)?;
+    let copy = b.op(Select {}, &[always, updated, never])?;
+    b.op(op.clone(), &[&[copy], &operands[1..]].concat())
+}
