@@ -60,6 +60,10 @@ pub struct Manifest {
     pub chunk: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
+    /// The format that weights of products were rounded to: q8 or q4; null if they are of type `dtype`.
+    pub quant: Option<String>,
+    /// Whether kernels of ours compute products and attention.
+    pub kernels: bool,
     /// blake3 of the compiled module.
     pub module_blake3: String,
     /// What can be called.
@@ -184,6 +188,8 @@ impl Manifest {
             context: plan.context,
             chunk: plan.chunk,
             simplify: plan.rules.to_string(),
+            quant: plan.weights.quantize.map(|format| format.word().to_owned()),
+            kernels: plan.weights.kernels,
             module_blake3: blake3::hash(vmfb).to_string(),
             entry_points: module.signatures.iter().map(entry).collect(),
             parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),

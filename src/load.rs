@@ -9,7 +9,7 @@ use bake::{BakeError, BakeOptions, Baked, Ignorable};
 use dsl::Traced;
 use errors::{FileError, WithPath as _};
 use irpa::{Archive, Checkpoint, Storage};
-use lower::{LowerError, Module};
+use lower::{LowerError, Module, Weights};
 use ops::{ElementType, TensorType};
 use runtime::Runtime;
 use runtime::{Cache, CompileError, CompileOptions, Compiled, Compiler, Device, Entry, Parameters};
@@ -29,6 +29,8 @@ pub struct LoadOptions<'a> {
     pub target: Target,
     /// The rules that simplify the trace; exact ones unless changed.
     pub rules: Rules,
+    /// How weights are stored, and who multiplies with them; by kernels, as the network computes, unless changed.
+    pub weights: Weights,
     /// Where the network runs; on all threads of this machine unless changed.
     pub device: Device,
     /// Tensors that the checkpoint may have beside the parameters; none unless changed.
@@ -45,6 +47,7 @@ impl<'a> LoadOptions<'a> {
             cache,
             target: Target::host(),
             rules: Rules::default(),
+            weights: Weights::default(),
             device: Device::LocalTask { workers: 0 },
             ignorable: Vec::new(),
             watch: None,
@@ -128,10 +131,11 @@ pub enum LoadError {
 /// Everything in which the checkpoint differs from what the trace asks for, before anything slow begins; or the
 /// first stage that fails.
 pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Loaded, LoadError> {
-    let LoadOptions { compiler, cache, target, rules, device, ignorable, watch } = options;
+    let LoadOptions { compiler, cache, target, rules, weights, device, ignorable, watch } = options;
     let mut silent = |_| ControlFlow::Continue(());
     let watch: WatchSteps<'_> = watch.unwrap_or(&mut silent);
-    let lowered = Lowered::new(&traced.trace, rules, &target, ignorable)?;
+    let target = compiler.resolve(&target)?;
+    let lowered = Lowered::new(&traced.trace, rules, &target, weights, ignorable)?;
     lowered.check(checkpoint, &traced.trace)?;
     let (archive, baked) = archive(checkpoint, &lowered, cache, watch)?;
     let module = lowered.module;
@@ -162,9 +166,12 @@ pub fn compile_options(
     target: &Target,
 ) -> Result<CompileOptions, CompileError> {
     // Most of the time goes into products with the largest weights.
-    let largest = module.parameters.iter().max_by_key(|p| p.ty.count());
-    let element = largest.map_or(ElementType::F32, |p| p.ty.element);
-    compiler.options(target, element)
+    let largest = module.parameters.iter().max_by_key(|p| p.ty.bytes());
+    compiler.options(
+        target,
+        largest.map_or(ElementType::F32, |p| p.ty.element),
+        largest.is_some_and(Parameter::is_packed),
+    )
 }
 
 /// Compiles a module, or takes it from the cache.

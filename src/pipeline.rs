@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bake::{BakeError, BakeOptions, Baked, Ignorable};
 use irpa::Checkpoint;
-use lower::{LowerError, Module};
+use lower::{LowerError, Module, Weights};
 use simplify::{Options, Report, Rules, simplify};
 use targets::Target;
 use trace::Trace;
@@ -26,9 +26,12 @@ impl Lowered {
         trace: &Trace,
         rules: Rules,
         target: &Target,
+        weights: Weights,
         mut ignorable: Vec<Ignorable>,
     ) -> Result<Self, LowerError> {
-        let simplified = primitives(trace, &Options::new(rules, target))?.0;
+        let options = Options::new(rules, target);
+        let packed = lower::pack(&simplify(trace, &options).0, weights, target)?;
+        let simplified = simplify(&lower::expand_for(&packed, weights, target)?, &options).0;
         let module = lower::lower(&simplified, target)?;
         ignorable.extend(bake::unread(&trace.parameters()?, &module.parameters));
         Ok(Self { module, ignorable })

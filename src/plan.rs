@@ -2,7 +2,7 @@
 
 use dsl::{EntryPoint, TraceError, Traced};
 use irpa::Checkpoint;
-use lower::LowerError;
+use lower::{LowerError, Weights};
 use models::Architecture;
 use ops::ElementType;
 use simplify::{Options, Rules};
@@ -27,6 +27,8 @@ pub struct Plan {
     pub target: Target,
     /// The rules that simplify the trace; exact ones unless changed.
     pub rules: Rules,
+    /// How weights are stored, and who multiplies with them; by kernels, as the network computes, unless changed.
+    pub weights: Weights,
 }
 
 /// Why a plan cannot be carried out.
@@ -95,8 +97,8 @@ impl Plan {
             return Err(PlanError::Chunk { found: chunk, context });
         }
         let element = computed_in(element.or(model.element()))?;
-        let (target, rules) = (Target::host(), Rules::default());
-        Ok(Self { model, element, context, chunk, batch: 1, target, rules })
+        let (target, rules, weights) = (Target::host(), Rules::default(), Weights::default());
+        Ok(Self { model, element, context, chunk, batch: 1, target, rules, weights })
     }
 
     /// The context that `tokens` tokens need: a power of two, so that few different modules are compiled, and
@@ -133,7 +135,7 @@ impl Plan {
     /// # Errors
     /// If the trace is not one that lowers.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, PlanError> {
-        Ok(Lowered::new(trace, self.rules, &self.target, self.model.ignorable())?)
+        Ok(Lowered::new(trace, self.rules, &self.target, self.weights, self.model.ignorable())?)
     }
 }
 

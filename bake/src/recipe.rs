@@ -1,7 +1,10 @@
 //! What a recipe makes, a bounded piece at a time: memory does not depend on the size of a weight.
 
+use rayon::prelude::*;
+
 use irpa::{Checkpoint, Error, Sink};
-use ops::{Op, TensorType, Value};
+use ops::format::PANEL;
+use ops::{Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
 
 /// Elements made at a time.
@@ -36,6 +39,7 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
             pieces.iter().try_for_each(|piece| write_recipe(piece, checkpoint, sink))
         }
         Recipe::Op(Op::Reshape(_), operands) => write_recipe(&operands[0], checkpoint, sink),
+        Recipe::Op(Op::Pack(pack), operands) => write_packed(pack.format, &operands[0], checkpoint, sink),
         Recipe::Op(..) => {
             let made = Made::new(recipe, checkpoint)?;
             let element = made.ty.element;
@@ -52,6 +56,35 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
             Ok(())
         }
     }
+}
+
+/// Panels that are packed together, on all threads.
+const PANELS: usize = 64;
+
+/// Packs a matrix.
+fn write_packed(
+    format: WeightFormat,
+    matrix: &Recipe,
+    checkpoint: &Checkpoint,
+    sink: &mut Sink<'_>,
+) -> Result<(), Error> {
+    let made = Made::new(matrix, checkpoint)?;
+    let [outputs, inputs] = made.ty.shape[..] else { unreachable!("`check` has inferred it") };
+    let panel = format.packed(PANEL, inputs).bytes();
+    let mut packed = vec![0; panel * PANELS.min(outputs.div_ceil(PANEL))];
+    for first in (0..outputs).step_by(PANEL * PANELS) {
+        let count = PANELS.min((outputs - first).div_ceil(PANEL));
+        let packed = &mut packed[..panel * count];
+        packed.par_chunks_mut(panel).enumerate().for_each(|(index, packed)| {
+            let row = first + index * PANEL;
+            let mut values = vec![0.0; PANEL.min(outputs - row) * inputs];
+            made.read(row * inputs, &mut values);
+            let numbers: Vec<f32> = values.into_iter().map(|x| x as f32).collect();
+            format.pack_panel(&numbers, inputs, packed);
+        });
+        sink.write(packed)?;
+    }
+    Ok(())
 }
 
 /// A recipe with its types and the bytes it starts from.
@@ -87,9 +120,9 @@ impl<'a> Made<'a> {
     fn read(&self, start: usize, out: &mut [f64]) {
         match &self.from {
             From::Source(bytes, stored) => {
-                for (i, value) in out.iter_mut().enumerate() {
-                    let element = stored.element;
-                    *value = self.ty.element.round(element.decode(element.load(bytes, start + i)));
+                stored.element.decode_all(bytes, start, out);
+                if stored.element != self.ty.element {
+                    out.iter_mut().for_each(|value| *value = self.ty.element.round(*value));
                 }
             }
             From::Op(Op::Reshape(_), operands) => operands[0].read(start, out),

@@ -3,9 +3,10 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracewright::lower::Weights;
 use tracewright::models::Architecture;
-use tracewright::ops::ElementType;
+use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
 use tracewright::targets::Target;
 use tracewright::{Plan, PlanError};
@@ -191,9 +192,22 @@ pub struct NetworkArguments {
     /// rounded [default: exact]
     #[arg(long, value_name = "off|exact|approximate")]
     pub simplify: Option<Rules>,
+    /// Store the weights of products in fewer bits, in groups of 32 with a scale [default: as they are]
+    #[arg(long, value_name = "q8|q4", value_parser = quantized)]
+    pub quant: Option<WeightFormat>,
+    /// Multiply by kernels made for the processor, or by what the compiler makes of StableHLO [default: on]
+    #[arg(long, value_name = "on|off")]
+    pub kernels: Option<Kernels>,
     /// Proceed although config.json has this unknown key; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
+}
+
+impl NetworkArguments {
+    /// How weights are stored, and who multiplies with them.
+    pub fn weights(&self) -> Weights {
+        Weights { quantize: self.quant, kernels: self.kernels != Some(Kernels::Off) }
+    }
 }
 
 /// What is built of a language model.
@@ -213,7 +227,30 @@ impl ModelArguments {
     /// The plan for a model and a context.
     pub fn plan(&self, model: Box<dyn Architecture>, context: Option<usize>) -> Result<Plan, PlanError> {
         let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
-        Ok(Plan { rules: self.network.simplify.unwrap_or_default(), ..plan })
+        let (rules, weights) = (self.network.simplify.unwrap_or_default(), self.network.weights());
+        Ok(Plan { rules, weights, ..plan })
+    }
+}
+
+/// Whether kernels multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kernels {
+    On,
+    Off,
+}
+
+impl std::fmt::Display for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == Self::On { "on" } else { "off" })
+    }
+}
+
+/// A format of fewer bits.
+fn quantized(text: &str) -> Result<WeightFormat, String> {
+    match text {
+        "q8" => Ok(WeightFormat::Q8),
+        "q4" => Ok(WeightFormat::Q4),
+        _ => Err("expected q8 or q4".into()),
     }
 }
 

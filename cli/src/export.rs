@@ -19,14 +19,14 @@ pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -
     let model = &arguments.model_arguments;
     let checkpoint = Checkpoint::open(&arguments.model)?;
     let plan = model.plan(read(&arguments.model, &model.network.allow_config_key)?, model.context)?;
-    let plan = Plan { target: arguments.target, ..plan };
     let checkpoint = plan.named(checkpoint);
+    let compiler = build::compiler(&arguments.compile, interrupt)?;
+    let plan = Plan { target: compiler.resolve(&arguments.target)?, ..plan };
     let recorded = plan.trace()?.trace;
     let lowered = plan.lower(&recorded)?;
     let module = &lowered.module;
     // What is wrong with a checkpoint is known before anything slow begins.
     lowered.check(&checkpoint, &recorded)?;
-    let compiler = build::compiler(&arguments.compile, interrupt)?;
     let options = compile_options(module, &compiler, &plan.target)?;
     let cache = build::cache_folder(&arguments.compile)?;
     let compiled = build::compile(module, &compiler, &options, &cache)?;

@@ -13,7 +13,7 @@ use tracewright::load::{LoadOptions, load};
 use tracewright::models::Architecture;
 use tracewright::runtime::{Device, Runtime};
 
-use crate::arguments::{GenerateArguments, ModelArguments};
+use crate::arguments::{GenerateArguments, Kernels, ModelArguments};
 use crate::error::Error;
 use crate::{Interrupt, ReadModel, build};
 
@@ -77,7 +77,13 @@ impl Source {
         let checkpoint = plan.named(Checkpoint::open(folder)?);
         let ignorable = plan.model.ignorable();
         let loaded = build::load(&arguments.compile, arguments.threads, interrupt, |options| {
-            let options = LoadOptions { target: plan.target, rules: plan.rules, ignorable, ..options };
+            let options = LoadOptions {
+                target: plan.target,
+                rules: plan.rules,
+                weights: plan.weights,
+                ignorable,
+                ..options
+            };
             load(&traced, &checkpoint, options)
         })?;
         Ok(Loaded {
@@ -91,11 +97,15 @@ impl Source {
 
 /// An export is what it is: asking for something else is a mistake, not a wish.
 fn check_as_exported(manifest: &Manifest, asked: &ModelArguments) -> Result<(), Error> {
+    let quant = manifest.quant.as_deref().unwrap_or("no rounding");
+    let kernels = if manifest.kernels { Kernels::On } else { Kernels::Off };
     let options = [
         ("dtype", asked.network.dtype.map(|dtype| dtype.to_string()), manifest.dtype.clone()),
         ("context", asked.context.map(|n| n.to_string()), manifest.context.to_string()),
         ("chunk", asked.chunk.map(|n| n.to_string()), manifest.chunk.to_string()),
         ("simplify", asked.network.simplify.map(|rules| rules.to_string()), manifest.simplify.clone()),
+        ("quant", asked.network.quant.map(|format| format.word().to_owned()), quant.to_owned()),
+        ("kernels", asked.network.kernels.map(|kernels| kernels.to_string()), kernels.to_string()),
     ];
     for (name, asked, exported) in options {
         if let Some(asked) = asked.filter(|asked| *asked != exported) {

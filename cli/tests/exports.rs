@@ -16,7 +16,9 @@ fn exported() -> &'static Path {
     EXPORT
         .get_or_init(|| {
             let folder = folder();
-            succeed(&mut export(&fixture("llama-untied"), &folder.path().join("export"), &[]));
+            // The same bytes for every processor.
+            let plain = ["--kernels", "off"];
+            succeed(&mut export(&fixture("llama-untied"), &folder.path().join("export"), &plain));
             folder
         })
         .path()

@@ -54,5 +54,5 @@ fn what_cannot_be_made_is_refused() {
     assert_eq!(refused(&stacked("w.*", &[])), "`stacked`: axis 0 of `f32[]`, which has 0 axes");
     assert_eq!(refused(&stacked("w", &[S])), "`stacked`: the key is w, expected one with a `*`");
     let counts = Weight::<I32>::stacked(Scope::root("").child("w.*"), &[S]);
-    assert!(refused(&|x| x + counts.call(()).to()).ends_with("of floats"));
+    assert!(refused(&|x| x + counts.call(()).to()).contains("of floats"));
 }

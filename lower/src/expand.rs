@@ -1,8 +1,10 @@
 //! Every composite becomes primitives.
 
 use ops::{InferError, Op};
+use targets::Target;
 use trace::{Builder, NodeId, Trace};
 
+use crate::pack::Weights;
 use crate::rewrite::rewrite;
 use crate::{LowerError, erf, linear, rms_norm, rope, sdpa};
 
@@ -12,6 +14,21 @@ use crate::{LowerError, erf, linear, rms_norm, rope, sdpa};
 /// If a node's operands do not fit its operation: the trace was not verified.
 pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
     rewrite(trace, convert)
+}
+
+/// The same program in primitives and what kernels compute.
+///
+/// # Errors
+/// See [`expand`].
+pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, LowerError> {
+    let kernels = weights.kernels(target);
+    rewrite(trace, |b, op, operands| {
+        let types: Vec<_> = operands.iter().map(|&operand| b.ty(operand)).collect();
+        match kernels.compute(op, &types) {
+            true => b.op(op.clone(), operands),
+            false => convert(b, op, operands),
+        }
+    })
 }
 
 /// One operation in primitives. Every composite has a converter: the match is over all of the list.
@@ -40,6 +57,9 @@ fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, 
         | Op::DynamicSlice(_)
         | Op::DynamicUpdateSlice(_)
         | Op::DotGeneral(_)
-        | Op::Reduce(_) => b.op(op.clone(), operands),
+        | Op::Reduce(_)
+        | Op::Pack(_)
+        | Op::PackedLinear(_)
+        | Op::PackedRows(_) => b.op(op.clone(), operands),
     }
 }

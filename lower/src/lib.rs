@@ -9,13 +9,15 @@ mod expand;
 pub mod legalize;
 mod linear;
 mod module;
+mod pack;
 mod rewrite;
 mod rms_norm;
 mod rope;
 mod sdpa;
 
-pub use expand::expand;
+pub use expand::{expand, expand_for};
 pub use module::{Module, lower, write};
+pub use pack::{Weights, pack};
 
 /// Why a trace cannot be lowered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -33,6 +35,16 @@ pub enum LowerError {
     /// A composite op, which has no spelling.
     #[error("`{function}` %{node}: `{op}` is a composite; `expand` the trace before it is lowered")]
     Composite {
+        /// The function.
+        function: String,
+        /// The node.
+        node: usize,
+        /// The operation.
+        op: &'static str,
+    },
+    /// An operation that only kernels compute, and none does.
+    #[error("`{function}` %{node}: no kernel computes `{op}` for this target")]
+    Kernel {
         /// The function.
         function: String,
         /// The node.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
+use kernels::Kernels;
 use ops::{Literal, Operand, Spelling, Statements, TensorType};
 use targets::{Dialect, Target};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
@@ -47,18 +48,23 @@ impl Module {
 /// If a composite is left, or one parameter has two types.
 pub fn lower(trace: &Trace, target: &Target) -> Result<Module, LowerError> {
     let legal = legalize(trace, &Legalization::needed(target.backend))?;
-    write(&legal, target.backend.dialect())
+    write_with(&legal, target.backend.dialect(), Kernels::of(target))
 }
 
-/// Writes a trace of primitives as it is. A function that is no entry point becomes a private one, which takes its
-/// weights as arguments.
+/// Writes a trace of primitives as it is, in StableHLO alone. A function that is no entry point becomes a private one,
+/// which takes its weights as arguments.
 ///
 /// # Errors
-/// If a composite is left, or one parameter has two types.
+/// If a composite or a packed weight is left, or one parameter has two types.
 pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
+    write_with(trace, dialect, Kernels::none())
+}
+
+fn write_with(trace: &Trace, dialect: Dialect, kernels: Kernels) -> Result<Module, LowerError> {
     let Reads { functions: reads, entries } = trace.reads()?;
     let parameters: Vec<Parameter> = entries.into_values().map(|read| read.parameter).collect();
-    let mut writer = Writer { trace, dialect, reads, constants: HashMap::new(), globals: Vec::new() };
+    let mut writer =
+        Writer { trace, dialect, reads, constants: HashMap::new(), globals: Vec::new(), kernels };
     let mut bodies = Vec::new();
     for (index, function) in trace.functions.iter().enumerate() {
         let entry = trace.entries.iter().any(|id| id.0 as usize == index);
@@ -77,6 +83,7 @@ pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
     for (index, literal) in writer.globals.iter().enumerate() {
         let _ = writeln!(text, "  util.global private @constant{index} = {}", literal.mlir());
     }
+    text.push_str(&writer.kernels.text());
     let mut text_without_locs = text.clone();
     for body in &bodies {
         body.print(&mut text, &mut text_without_locs);
@@ -93,6 +100,7 @@ struct Writer<'a> {
     reads: Vec<BTreeMap<String, Read>>,
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
+    kernels: Kernels,
 }
 
 /// A function's text: its header, its statements with their locations, its end.
@@ -190,12 +198,16 @@ impl Writer<'_> {
                         .collect();
                     match op.spell(&mut fresh, &values, node.ty()) {
                         Spelling::Primitive(rhs) => fresh.statement(rhs),
-                        Spelling::Composite => {
-                            return Err(LowerError::Composite {
-                                function: function.name.clone(),
-                                node: id.index(),
-                                op: op.name(),
-                            });
+                        unspelled => {
+                            let call = self.kernels.call(&mut fresh, op, &values, node.ty());
+                            let none = || {
+                                let (function, node, op) = (function.name.clone(), id.index(), op.name());
+                                match unspelled {
+                                    Spelling::Kernel => LowerError::Kernel { function, node, op },
+                                    _ => LowerError::Composite { function, node, op },
+                                }
+                            };
+                            fresh.statement(call.ok_or_else(none)?)
                         }
                     }
                 }

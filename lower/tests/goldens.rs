@@ -5,10 +5,12 @@
 mod support;
 
 use expect_test::{Expect, expect};
-use ops::InferError;
 use ops::ops::{BinaryKind, ReduceKind};
+use ops::{Attribute as _, InferError};
 use support::*;
-use trace::{Builder, NodeId, functions};
+use targets::Target;
+use trace::{Builder, NodeId, NodeKind, Parameter, functions};
+use tracewright_lower::{Weights, pack};
 
 fn check_op(op: &str, operands: &[&str], expected: Expect) {
     expected.assert_eq(&body(&of_op(op, operands)));
@@ -733,4 +735,57 @@ fn erf() {
         }
     "#]],
     );
+}
+
+/// A weight of a product is packed, one that is also something else is not; a tied one serves both its uses.
+#[test]
+fn s29_pack() {
+    let parameter = |b: &mut Builder<'_>, key: &str, ty: &str| {
+        let ty = ops::TensorType::parse(&mut ops::Reader::new(ty)).unwrap();
+        b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
+    };
+    let trace = entry(&["bf16[2,5]", "i32[3]"], |b, x| {
+        let [weight, table, other] = ["weight", "table", "other"].map(|key| parameter(b, key, "bf16[7,5]"));
+        let bias = parameter(b, "bias", "bf16[7]");
+        let biased = b.op(op("linear"), &[x[0], weight, bias])?;
+        let tied = b.op(op("linear"), &[x[0], table])?;
+        let rows = b.op(op("gather"), &[table, x[1]])?;
+        let kept = b.op(op("linear"), &[x[0], other])?;
+        let sum = b.binary(BinaryKind::Add, other, other)?;
+        Ok(vec![biased, tied, rows, kept, sum])
+    });
+    let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
+    let target = Target { features: Some(features), ..Target::processor("x86-64-v3") };
+    let packed =
+        |quantize, kernels| pack(&trace, Weights { quantize, kernels }, &target).unwrap().to_string();
+    expect![[r#"
+        entry @main {
+          %0 = input 0 "x0" () : bf16[2,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %1 = input 1 "x1" () : i32[3] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %2 = parameter "weight" () : bf16[7,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %3 = parameter "table" () : bf16[7,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %4 = parameter "other" () : bf16[7,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %5 = parameter "bias" () : bf16[7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %6 = parameter "weight" = pack format=q4 ("weight" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %7 = packed_linear format=q4 outputs=7 element=f32 (%0, %6) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %8 = convert to=f32 (%5) : f32[7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %9 = broadcast_in_dim shape=[2,7] axes=[1] (%8) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %10 = binary kind=add (%7, %9) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %11 = convert to=bf16 (%10) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %12 = parameter "table" = pack format=q4 ("table" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %13 = packed_linear format=q4 outputs=7 element=bf16 (%0, %12) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %14 = parameter "table" = pack format=q4 ("table" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %15 = packed_rows format=q4 outputs=7 inputs=5 element=bf16 (%14, %1) : bf16[3,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %16 = linear (%0, %4) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %17 = binary kind=add (%4, %4) : bf16[7,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          return %11 "y"
+          return %13 "y"
+          return %15 "y"
+          return %16 "y"
+          return %17 "y"
+        }
+    "#]].assert_eq(&packed(Some(ops::WeightFormat::Q4), true));
+    let dense = packed(None, true);
+    assert_eq!(dense.matches("pack format=bf16").count(), 3);
+    assert_eq!(packed(None, false).matches("pack").count(), 0);
 }

@@ -3,6 +3,7 @@
 //! The operations are a closed list ([`Op`]). Each has one file, which holds its doc, its shape and element type
 //! rule, its meaning, its StableHLO spelling if it is a primitive, and a table of good and bad examples.
 
+pub mod format;
 mod list;
 mod literal;
 mod operation;
@@ -11,6 +12,7 @@ mod text;
 mod types;
 mod value;
 
+pub use format::WeightFormat;
 pub use list::Op;
 pub use literal::{Literal, RopePart, RopeTable};
 pub use operation::{Attributes, Bound, Example, InferError, Operand, Operation, Spelling, Statements};

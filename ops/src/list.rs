@@ -91,4 +91,6 @@ operations! {
     DotGeneral, Reduce,
     // Composites: each has a converter in `lower`.
     Erf, Linear, RmsNorm, Rope, Sdpa,
+    // Packed weights: what an archive holds, and what kernels compute.
+    Pack, PackedLinear, PackedRows,
 }

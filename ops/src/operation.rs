@@ -78,6 +78,8 @@ pub enum Spelling {
     Primitive(String),
     /// None: a converter expands it.
     Composite,
+    /// None: a kernel computes it.
+    Kernel,
 }
 
 /// An operand as the spelling needs it: its SSA name (`%4`) and its type.

@@ -215,15 +215,24 @@ impl Compiler {
     ///
     /// Data tiling packs weights for the processor's own instructions. Where it has none for bf16, IREE 3.13 has no
     /// kernel for the packed form either: a product of 128 rows was 60 times slower tiled than not (a row of
-    /// 2048 × 8192 on AVX-512 without `avx512bf16`), and the untiled form reads the mapped weights in place.
-    pub fn options(&self, target: &Target, element: ElementType) -> Result<CompileOptions, CompileError> {
+    /// 2048 × 8192 on AVX-512 without `avx512bf16`), and the untiled form reads the mapped weights in place. What is
+    /// `packed` already, kernels of ours multiply with.
+    pub fn options(
+        &self,
+        target: &Target,
+        element: ElementType,
+        packed: bool,
+    ) -> Result<CompileOptions, CompileError> {
         let target = self.resolve(target)?;
-        let tiled = element != ElementType::Bf16 || target.has_bf16() == Some(true);
+        let tiled = !packed && (element != ElementType::Bf16 || target.has_bf16() == Some(true));
         Ok(CompileOptions::new(target, tiled))
     }
 
     /// The same target, and the features that code for it may use.
-    fn resolve(&self, target: &Target) -> Result<Target, CompileError> {
+    ///
+    /// # Errors
+    /// If the compiler does not know the target.
+    pub fn resolve(&self, target: &Target) -> Result<Target, CompileError> {
         let features = match &target.features {
             Some(features) => features.clone(),
             None => self.cpu_features(target)?,

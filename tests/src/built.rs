@@ -39,11 +39,7 @@ impl Built {
         let archive = Archive::open(&path)?;
         let module = lowered.module;
 
-        let environment = repository().join(".tracewright/venv");
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = ["bin", "Scripts"].map(|folder| environment.join(folder)).into_iter();
-        let compiler =
-            Compiler::find(None, &folders.chain(std::env::split_paths(&path)).collect::<Vec<_>>())?;
+        let compiler = compiler()?;
         let options = load::compile_options(&module, &compiler, target)?;
         // One at a time: several tests want the same module, and the second finds it in the cache.
         static COMPILING: Mutex<()> = Mutex::new(());
@@ -56,6 +52,14 @@ impl Built {
         let program = load::program(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
         Ok(Self { program, runtime, module, archive, baked, options, _folder: folder })
     }
+}
+
+/// The compiler that `cargo xtask setup` installs, or else the one on PATH.
+pub fn compiler() -> Result<Compiler> {
+    let environment = repository().join(".tracewright/venv");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = ["bin", "Scripts"].map(|folder| environment.join(folder)).into_iter();
+    Ok(Compiler::find(None, &folders.chain(std::env::split_paths(&path)).collect::<Vec<_>>())?)
 }
 
 /// The checkout.

@@ -62,10 +62,19 @@ impl Call {
     }
 }
 
-/// Every good example of every operation.
+/// Every good example of every operation that StableHLO or a converter spells.
 pub fn examples() -> Calls {
+    examples_of(|name| !name.starts_with("pack"))
+}
+
+/// Every good example of the operations that only kernels compute.
+pub fn examples_for_kernels() -> Calls {
+    examples_of(|name| name.starts_with("packed_"))
+}
+
+fn examples_of(wanted: impl Fn(&str) -> bool) -> Calls {
     let mut all = Calls::default();
-    for (name, examples) in Op::examples() {
+    for (name, examples) in Op::examples().into_iter().filter(|(name, _)| wanted(name)) {
         for (i, example) in examples.iter().filter(|e| e.result.is_ok()).enumerate() {
             let seed = |j: usize| (i * 8 + j) as u64;
             let arguments: Vec<Value> =

@@ -8,13 +8,14 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 use tracewright::embed::{Embedder, EmbeddingPlan};
 use tracewright::errors::WithPath as _;
+use tracewright::lower::Weights;
 use tracewright::models::EmbeddingGemmaConfig;
 use tracewright::ops::ElementType;
 use tracewright::simplify::Rules;
 use tracewright::trace::Trace;
 use tracewright::{Lowered, Program};
 
-use crate::built::{Built, Result, repository};
+use crate::built::{Built, Result, compiler, repository};
 use crate::golden::{BOUND, element, largest, max_error};
 use crate::level;
 
@@ -83,8 +84,9 @@ pub fn build(
 ) -> Result<Built> {
     let config = EmbeddingGemmaConfig::read(&golden.model, &[])?;
     let plan = EmbeddingPlan::new(config, Some(element), golden.max_length, batch)?;
-    let (trace, target) = (edit(plan.trace()?.trace)?, level::target());
-    let lowered = Lowered::new(&trace, Rules::default(), &target, plan.config.ignorable())?;
+    let (trace, target) = (edit(plan.trace()?.trace)?, compiler()?.resolve(&level::target())?);
+    let lowered =
+        Lowered::new(&trace, Rules::default(), &target, Weights::default(), plan.config.ignorable())?;
     Built::new(lowered, &plan.checkpoint(&golden.model)?, &target)
 }
 

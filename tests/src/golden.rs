@@ -11,12 +11,13 @@ use tracewright::Plan;
 use tracewright::errors::WithPath as _;
 use tracewright::generate::{GenerateOptions, Network, Session};
 use tracewright::irpa::Checkpoint;
+use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
 use tracewright::simplify::Rules;
 use tracewright::trace::Trace;
 
-use crate::built::{Built, Result, repository};
+use crate::built::{Built, Result, compiler, repository};
 use crate::level;
 
 /// How far a logit may be from the reference's, in units of the row's largest magnitude.
@@ -202,6 +203,8 @@ pub struct Sizes {
     pub batch: usize,
     /// The rules that simplify the trace.
     pub rules: Rules,
+    /// How weights are stored, and who multiplies with them.
+    pub weights: Weights,
 }
 
 impl Sizes {
@@ -213,6 +216,7 @@ impl Sizes {
             context: golden.context,
             batch: 1,
             rules: Rules::default(),
+            weights: Weights::default(),
         }
     }
 }
@@ -226,7 +230,8 @@ pub fn build(
 ) -> Result<Subject> {
     let config = Box::new(ModelConfig::read(model, &[])?);
     let plan = Plan::new(config, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
-    let plan = Plan { batch: sizes.batch, rules: sizes.rules, target: level::target(), ..plan };
+    let target = compiler()?.resolve(&level::target())?;
+    let plan = Plan { batch: sizes.batch, rules: sizes.rules, weights: sizes.weights, target, ..plan };
     let trace = edit(plan.trace()?.trace.with_entries(entries))?;
     let lowered = plan.lower(&trace)?;
 

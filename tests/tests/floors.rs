@@ -14,6 +14,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-ops", 0),
     ("tracewright-targets", 0),
     ("tracewright-macros", 0),
+    ("tracewright-kernels", 1),
     ("tracewright-trace", 1),
     ("tracewright-irpa", 1),
     ("tracewright-runtime", 1),

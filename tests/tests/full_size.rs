@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use tracewright::Plan;
+use tracewright::lower::Weights;
 use tracewright::models::{Architecture as _, ModelConfig};
 use tracewright::ops::ElementType;
 use tracewright::random::write_random;
-use tracewright::runtime::CompileOptions;
 use tracewright::simplify::Rules;
+use tracewright::trace::Parameter;
 use tracewright_tests::built::repository;
-use tracewright_tests::golden::{Sizes, build, greedy};
+use tracewright_tests::golden::{Sizes, Subject, build, greedy};
 
 const MEBI: u64 = 1 << 20;
 
@@ -36,10 +37,10 @@ fn config() -> PathBuf {
 }
 
 /// Builds and calls a network with random weights; how it was compiled, and the bytes of its weights.
-fn bakes_and_runs(config: &Path, element: ElementType) -> (CompileOptions, u64) {
+fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Subject, u64) {
     let _measuring = MEASURING.lock();
     let folder = tempfile::tempdir().unwrap();
-    let sizes = Sizes { element, chunk: 8, context: 1024, batch: 1, rules: Rules::default() };
+    let sizes = Sizes { element, chunk: 8, context: 1024, batch: 1, rules: Rules::default(), weights };
     let plan = Box::new(ModelConfig::read(config, &[]).unwrap());
     let vocabulary = plan.vocabulary() as u32;
     let plan = Plan::new(plan, Some(sizes.element), Some(sizes.context), Some(sizes.chunk)).unwrap();
@@ -59,28 +60,31 @@ fn bakes_and_runs(config: &Path, element: ElementType) -> (CompileOptions, u64) 
     {
         let (held, weights) = (anonymous_memory() - before, subject.baked.bytes);
         let what = format!("{} MiB anonymous beside {} MiB of weights", held / MEBI, weights / MEBI);
-        println!("{what}, tiled: {}", subject.options.tiled);
-        match subject.options.tiled {
+        println!("{what}, tiled: {}", subject.built.options.tiled);
+        match subject.built.options.tiled {
             // Packed at load: once.
             true => assert!((weights / 2..weights + SLACK).contains(&held), "{what}"),
             false => assert!(held < SLACK, "{what}"),
         }
     }
-    (subject.built.options, subject.built.baked.bytes)
+    let bytes = subject.built.baked.bytes;
+    (subject, bytes)
 }
 
-/// 18 layers of 640 features under a vocabulary of 262,144: half a gigabyte of bf16. What of it is in memory depends on
-/// the processor: with instructions for bf16 the weights are packed for them, without they are read as they are mapped.
+/// 18 layers of 640 features under a vocabulary of 262,144: half a gigabyte of bf16. Where there are kernels it is packed
+/// in the archive and read where it is mapped; where there are none, the compiler packs it at load if the processor has
+/// instructions for bf16.
 #[test]
 fn s28_functiongemma_270m_bakes_and_runs() {
-    let (options, bytes) = bakes_and_runs(&config(), ElementType::Bf16);
-    assert_eq!(options.target.has_bf16(), Some(options.tiled));
+    let (subject, bytes) = bakes_and_runs(&config(), ElementType::Bf16, Weights::default());
+    let packed = subject.built.module.parameters.iter().any(Parameter::is_packed);
+    assert_eq!(subject.built.options.target.has_bf16() == Some(true) && !packed, subject.built.options.tiled);
     // `1 + w` is stored in f32.
     let weights = 2 * 268_098_176;
     assert!(weights < bytes && bytes * 1000 < weights * 1001);
 }
 
-/// Weights in f32 are packed on every processor: two layers of it under a quarter of the vocabulary.
+/// Without kernels weights in f32 are packed at load on every processor: two layers of it under a quarter of the vocabulary.
 #[test]
 fn packed_weights_are_in_memory_once() {
     let text = fs::read_to_string(config()).unwrap();
@@ -91,7 +95,8 @@ fn packed_weights_are_in_memory_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     fs::write(&path, small.to_string()).unwrap();
-    let (options, bytes) = bakes_and_runs(&path, ElementType::F32);
-    assert!(options.tiled);
+    let weights = Weights { kernels: false, ..Weights::default() };
+    let (subject, bytes) = bakes_and_runs(&path, ElementType::F32, weights);
+    assert!(subject.built.options.tiled);
     assert!(bytes > SLACK, "else the bound says nothing");
 }

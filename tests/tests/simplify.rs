@@ -13,6 +13,7 @@ use std::process::Command;
 use ops::{ElementType, Op, TensorType, Value};
 use support::stored;
 use trace::{NodeKind, Trace};
+use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
 use tracewright::models::config::ConfigError;
 use tracewright::simplify::{Check, Options, Rules, explain, simplify};
@@ -203,7 +204,8 @@ fn simplifying_twice_changes_next_to_nothing() {
 fn unsimplified_networks_are_token_exact() {
     for fixture in ["llama-untied", "gemma3-a"] {
         let golden = Golden::fixture(fixture).unwrap();
-        let sizes = Sizes { rules: Rules::Off, ..Sizes::of(&golden) };
+        let weights = Weights { kernels: false, ..Weights::default() };
+        let sizes = Sizes { rules: Rules::Off, weights, ..Sizes::of(&golden) };
         let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
         assert!(subject.module.parameters.iter().all(|p| p.recipe.is_none()));
         let report = check(&golden, &subject).unwrap();

@@ -13,7 +13,7 @@ use proptest::test_runner::{RngAlgorithm, TestCaseResult, TestRng, TestRunner};
 use simplify::{Options, Report, simplify};
 use support::built;
 use trace::{Function, NodeKind, Trace};
-use tracewright_tests::arbitrary::{Dice, graph, same, tame_value, value};
+use tracewright_tests::arbitrary::{Dice, graph, names, same, tame_value, value};
 use tracewright_tests::calls::{GRAPHS, Weights, evaluate, graphs};
 
 /// Graphs in every run.
@@ -131,7 +131,7 @@ fn random_graphs(count: u32, least: usize) {
     println!("{count} graphs, {} changed, {} with derived weights", seen.changed, seen.derived);
     println!("operations: {:?}", seen.operations);
     println!("{} rules: {:?}", seen.rules.len(), seen.rules);
-    for name in Op::NAMES {
+    for name in &names() {
         let count = seen.operations.get(name).copied().unwrap_or_default();
         assert!(count >= least, "`{name}` is in {count} graphs, expected {least}");
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use tracewright::bake::BakeError;
 use tracewright::generate::{Error, Finish, GenerateOptions, Network, Sampling, Session, Tokenizer};
+use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType::{Bf16, F16, F32, I32};
 use tracewright::ops::TensorType;
@@ -222,7 +223,14 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
     std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
     let refused = build(
         folder.path(),
-        &Sizes { element: F32, chunk: 8, context: 40, batch: 1, rules: Rules::default() },
+        &Sizes {
+            element: F32,
+            chunk: 8,
+            context: 40,
+            batch: 1,
+            rules: Rules::default(),
+            weights: Weights::default(),
+        },
         ALL,
         Ok,
     )

@@ -95,6 +95,11 @@ impl Parameter {
         }
     }
 
+    /// Whether it is stored in the layout of kernels.
+    pub fn is_packed(&self) -> bool {
+        matches!(self.recipe.as_deref(), Some(Recipe::Op(Op::Pack(_), _)))
+    }
+
     /// The key and the type of every tensor of the checkpoint that this is made of, as often as it is read.
     pub fn sources(&self) -> Vec<(&str, &TensorType)> {
         match &self.recipe {
@@ -130,7 +135,9 @@ impl Recipe {
         let floats = operands.iter().all(|ty| ty.element.is_float());
         match op {
             Op::Constant(_) => true,
-            Op::Permute(_) | Op::Concatenate(_) | Op::Reshape(_) | Op::BroadcastInDim(_) => floats,
+            Op::Permute(_) | Op::Concatenate(_) | Op::Reshape(_) | Op::BroadcastInDim(_) | Op::Pack(_) => {
+                floats
+            }
             Op::Convert(convert) => convert.to.is_float() && floats,
             Op::Binary(binary) => matches!(binary.kind, BinaryKind::Add | BinaryKind::Multiply) && floats,
             _ => false,
@@ -156,7 +163,9 @@ impl Recipe {
                 let types = operands.iter().map(Self::ty).collect::<Result<Vec<_>, _>>()?;
                 let types: Vec<&TensorType> = types.iter().collect();
                 let ty = op.infer(&types)?;
-                match Self::can(op, &types) {
+                // What is packed is in its last form.
+                let last = operands.iter().any(|operand| matches!(operand, Self::Op(Op::Pack(_), _)));
+                match Self::can(op, &types) && !last {
                     true => Ok(ty),
                     false => Err(InferError::Attribute {
                         op: "recipe",
@@ -164,7 +173,7 @@ impl Recipe {
                         found: op.name().to_owned(),
                         expected:
                             "constant, permute, concatenate, reshape, broadcast_in_dim, convert, add or \
-                                   multiply of floats"
+                                   multiply of floats, and pack after them"
                                 .into(),
                     }),
                 }

@@ -52,22 +52,26 @@ impl Operation for Linear {
     }
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
-        let (x, w) = (operands[0], operands[1]);
-        let [outputs, inputs] = w.ty.shape[..] else { unreachable!("inferred") };
-        let rows = ty.count().checked_div(outputs).unwrap_or(0);
-        let mut data = Vec::with_capacity(ty.count());
-        for row in 0..rows {
-            let x = &x.data[row * inputs..][..inputs];
-            for output in 0..outputs {
-                let w = &w.data[output * inputs..][..inputs];
-                let bias = operands.get(2).map(|bias| bias.data[output]);
-                data.push(exact_sum(x.iter().zip(w).map(|(a, b)| a * b).chain(bias)));
-            }
-        }
-        Value::new(ty.clone(), data)
+        product(operands[0], operands[1], operands.get(2).copied(), ty)
     }
 
     fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
         Spelling::Composite
     }
+}
+
+/// The products of all rows of x and of w, and the bias, each sum rounded once.
+pub(super) fn product(x: &Value, w: &Value, bias: Option<&Value>, ty: &TensorType) -> Value {
+    let [outputs, inputs] = w.ty.shape[..] else { unreachable!("inferred") };
+    let rows = ty.count().checked_div(outputs).unwrap_or(0);
+    let mut data = Vec::with_capacity(ty.count());
+    for row in 0..rows {
+        let x = &x.data[row * inputs..][..inputs];
+        for output in 0..outputs {
+            let w = &w.data[output * inputs..][..inputs];
+            let bias = bias.map(|bias| bias.data[output]);
+            data.push(exact_sum(x.iter().zip(w).map(|(a, b)| a * b).chain(bias)));
+        }
+    }
+    Value::new(ty.clone(), data)
 }

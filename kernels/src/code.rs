@@ -1,0 +1,551 @@
+//! A small language that kernels are written in: values know their types, loops are closures, and what they say comes
+//! out as MLIR text in the dialects `arith`, `vector`, `memref`, `scf` and `llvm`.
+//!
+//! A mistake in a kernel's types is a mistake in this crate: it panics where it is made, and a test writes the text of
+//! every kernel.
+
+use std::cell::{Cell, RefCell};
+use std::fmt::{self, Display, Write as _};
+use std::ops::{Add, Mul, Range, Sub};
+
+/// What a lane holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Element {
+    F32,
+    F16,
+    Bf16,
+    I32,
+    I16,
+    I8,
+    I1,
+}
+
+impl Element {
+    pub(crate) fn bits(self) -> usize {
+        match self {
+            Self::F32 | Self::I32 => 32,
+            Self::F16 | Self::Bf16 | Self::I16 => 16,
+            Self::I8 => 8,
+            Self::I1 => 1,
+        }
+    }
+
+    fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::I32 => "i32",
+            Self::I16 => "i16",
+            Self::I8 => "i8",
+            Self::I1 => "i1",
+        }
+    }
+}
+
+impl Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The type of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Type {
+    /// A place or a count.
+    Index,
+    /// One number.
+    Scalar(Element),
+    /// Numbers side by side.
+    Vector(usize, Element),
+}
+
+impl Type {
+    /// So many lanes of an element type.
+    pub(crate) const fn lanes(lanes: usize, element: Element) -> Self {
+        Self::Vector(lanes, element)
+    }
+
+    fn element(self) -> Option<Element> {
+        match self {
+            Self::Index => None,
+            Self::Scalar(element) | Self::Vector(_, element) => Some(element),
+        }
+    }
+
+    fn with_element(self, element: Element) -> Self {
+        match self {
+            Self::Vector(lanes, _) => Self::Vector(lanes, element),
+            _ => Self::Scalar(element),
+        }
+    }
+
+    fn bits(self) -> usize {
+        match self {
+            Self::Vector(lanes, element) => lanes * element.bits(),
+            Self::Scalar(element) => element.bits(),
+            Self::Index => 64,
+        }
+    }
+
+    fn is_float(self) -> bool {
+        self.element().is_some_and(Element::is_float)
+    }
+}
+
+impl Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index => f.write_str("index"),
+            Self::Scalar(element) => f.write_str(element.name()),
+            Self::Vector(lanes, element) => write!(f, "vector<{lanes}x{}>", element.name()),
+        }
+    }
+}
+
+/// The body of one kernel while it is written.
+#[derive(Default)]
+pub(crate) struct Code {
+    text: RefCell<String>,
+    next: Cell<usize>,
+    depth: Cell<usize>,
+}
+
+/// A value of a kernel.
+#[derive(Clone, Copy)]
+pub(crate) struct Value<'k> {
+    code: &'k Code,
+    /// `%7`, or the second one of the group `%7:3`.
+    name: (usize, Option<usize>),
+    ty: Type,
+}
+
+/// Memory: elements one after the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Buffer<'k> {
+    code: &'k Code,
+    name: usize,
+    length: usize,
+    element: Element,
+}
+
+impl Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name {
+            (name, None) => write!(f, "%{name}"),
+            (name, Some(index)) => write!(f, "%{name}#{index}"),
+        }
+    }
+}
+
+impl Display for Buffer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}", self.name)
+    }
+}
+
+impl Code {
+    /// The statements so far.
+    pub(crate) fn into_text(self) -> String {
+        self.text.into_inner()
+    }
+
+    fn line(&self, line: impl Display) {
+        let indent = "  ".repeat(self.depth.get() + 4);
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text.borrow_mut(), "{indent}{line}");
+    }
+
+    fn fresh(&self) -> usize {
+        self.next.replace(self.next.get() + 1)
+    }
+
+    fn value(&self, ty: Type, right: impl Display) -> Value<'_> {
+        let name = self.fresh();
+        self.line(format_args!("%{name} = {right}"));
+        Value { code: self, name: (name, None), ty }
+    }
+
+    fn indented(&self, body: impl FnOnce()) {
+        self.depth.set(self.depth.get() + 1);
+        body();
+        self.depth.set(self.depth.get() - 1);
+    }
+
+    /// A place or a count.
+    pub(crate) fn index(&self, n: usize) -> Value<'_> {
+        self.value(Type::Index, format_args!("arith.constant {n} : index"))
+    }
+
+    /// A number, in every lane.
+    pub(crate) fn constant(&self, ty: Type, number: f64) -> Value<'_> {
+        // With its point, as MLIR wants it of floats.
+        let text = if ty.is_float() { format!("{number:?}") } else { format!("{number}") };
+        match ty {
+            Type::Vector(..) => self.value(ty, format_args!("arith.constant dense<{text}> : {ty}")),
+            _ => self.value(ty, format_args!("arith.constant {text} : {ty}")),
+        }
+    }
+
+    /// Which part of the work this call does.
+    pub(crate) fn workgroup(&self) -> Value<'_> {
+        self.value(Type::Index, "stream.dispatch.workgroup.id[0] : index")
+    }
+
+    /// An operand or a result of the kernel.
+    pub(crate) fn binding(&self, index: usize, element: Element, length: usize) -> Buffer<'_> {
+        let (zero, name) = (self.index(0), self.fresh());
+        let buffer = Buffer { code: self, name, length, element };
+        self.line(format_args!(
+            "%{name} = stream.binding.subspan %b{index}[{zero}] : !stream.binding -> {}",
+            buffer.ty()
+        ));
+        buffer
+    }
+
+    /// Memory of the call's own. A worker's stack is small: all of a kernel's together at most 32 KiB.
+    pub(crate) fn scratch(&self, element: Element, length: usize) -> Buffer<'_> {
+        let name = self.fresh();
+        let buffer = Buffer { code: self, name, length, element };
+        self.line(format_args!("%{name} = memref.alloca() : {}", buffer.ty()));
+        buffer
+    }
+
+    /// Does something for each place of a range.
+    pub(crate) fn repeat<'k>(&'k self, range: Range<Value<'k>>, step: usize, body: impl FnOnce(Value<'k>)) {
+        self.fold(range, step, &[], |at, _| {
+            body(at);
+            Vec::new()
+        });
+    }
+
+    /// Carries values through a loop: each round makes the next ones of those before.
+    pub(crate) fn fold<'k>(
+        &'k self,
+        range: Range<Value<'k>>,
+        step: usize,
+        first: &[Value<'k>],
+        body: impl FnOnce(Value<'k>, &[Value<'k>]) -> Vec<Value<'k>>,
+    ) -> Vec<Value<'k>> {
+        let step = self.index(step);
+        let (group, at) = (self.fresh(), self.fresh());
+        let at = Value { code: self, name: (at, None), ty: Type::Index };
+        let carried: Vec<Value<'k>> =
+            first.iter().map(|value| Value { name: (self.fresh(), None), ..*value }).collect();
+        let types = first.iter().map(|value| value.ty.to_string()).collect::<Vec<_>>().join(", ");
+        let (start, end) = (range.start, range.end);
+        match first.len() {
+            0 => self.line(format_args!("scf.for {at} = {start} to {end} step {step} {{")),
+            n => {
+                let pairs = carried.iter().zip(first).map(|(new, old)| format!("{new} = {old}"));
+                self.line(format_args!(
+                    "%{group}:{n} = scf.for {at} = {start} to {end} step {step} iter_args({}) -> ({types}) {{",
+                    pairs.collect::<Vec<_>>().join(", ")
+                ));
+            }
+        }
+        self.indented(|| {
+            let next = body(at, &carried);
+            assert!(next.iter().map(|v| v.ty).eq(first.iter().map(|v| v.ty)), "a loop carries other types");
+            if !next.is_empty() {
+                let names = next.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
+                self.line(format_args!("scf.yield {names} : {types}"));
+            }
+        });
+        self.line("}");
+        let result = |(index, value): (usize, &Value<'k>)| Value { name: (group, Some(index)), ..*value };
+        first.iter().enumerate().map(result).collect()
+    }
+
+    /// 0, 1, 2, … in the lanes.
+    pub(crate) fn count(&self, ty: Type) -> Value<'_> {
+        let Type::Vector(lanes, _) = ty else { unreachable!("only vectors have lanes") };
+        let numbers = (0..lanes).map(|lane| lane.to_string()).collect::<Vec<_>>().join(", ");
+        self.value(ty, format_args!("arith.constant dense<[{numbers}]> : {ty}"))
+    }
+
+    /// Calls an instruction by LLVM's name.
+    pub(crate) fn instruction<'k>(&'k self, name: &str, operands: &[Value<'k>], ty: Type) -> Value<'k> {
+        let names = operands.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
+        let types = operands.iter().map(|o| o.ty.to_string()).collect::<Vec<_>>().join(", ");
+        self.value(ty, format_args!("llvm.call_intrinsic \"{name}\"({names}) : ({types}) -> {ty}"))
+    }
+
+    /// Truth values that are set in the first `count` lanes.
+    pub(crate) fn first_lanes<'k>(&'k self, count: Value<'k>, lanes: usize) -> Value<'k> {
+        let ty = Type::lanes(lanes, Element::I1);
+        self.value(ty, format_args!("vector.create_mask {count} : {ty}"))
+    }
+}
+
+impl<'k> Buffer<'k> {
+    fn ty(&self) -> String {
+        format!("memref<{}x{}>", self.length, self.element.name())
+    }
+
+    /// Elements from a place on, as many as the type has.
+    pub(crate) fn load(&self, at: Value<'k>, ty: Type) -> Value<'k> {
+        assert_eq!(ty.element(), Some(self.element), "a load of other elements");
+        match ty {
+            Type::Vector(..) => {
+                self.code.value(ty, format_args!("vector.load {self}[{at}] : {}, {ty}", self.ty()))
+            }
+            _ => self.code.value(ty, format_args!("memref.load {self}[{at}] : {}", self.ty())),
+        }
+    }
+
+    /// The first `count` elements from a place on, zero in the other lanes.
+    pub(crate) fn load_first(&self, at: Value<'k>, ty: Type, count: usize) -> Value<'k> {
+        let Type::Vector(lanes, _) = ty else { unreachable!("a scalar is loaded whole") };
+        let mask = self.code.first_lanes(self.code.index(count), lanes);
+        let (zero, own) = (self.code.constant(ty, 0.0), self.ty());
+        self.code.value(
+            ty,
+            format_args!(
+                "vector.maskedload {self}[{at}], {mask}, {zero} : {own}, {}, {ty} into {ty}",
+                mask.ty
+            ),
+        )
+    }
+
+    /// Writes a value's lanes from a place on.
+    pub(crate) fn store(&self, at: Value<'k>, value: Value<'k>) {
+        assert_eq!(value.ty.element(), Some(self.element), "a store of other elements");
+        match value.ty {
+            Type::Vector(..) => self.code.line(format_args!(
+                "vector.store {value}, {self}[{at}] : {}, {}",
+                self.ty(),
+                value.ty
+            )),
+            _ => self.code.line(format_args!("memref.store {value}, {self}[{at}] : {}", self.ty())),
+        }
+    }
+
+    /// Writes the lanes that a mask selects.
+    pub(crate) fn store_masked(&self, at: Value<'k>, mask: Value<'k>, value: Value<'k>) {
+        self.code.line(format_args!(
+            "vector.maskedstore {self}[{at}], {mask}, {value} : {}, {}, {}",
+            self.ty(),
+            mask.ty,
+            value.ty
+        ));
+    }
+
+    /// Asks for a line of memory ahead of its use. Past the end it asks for nothing.
+    pub(crate) fn prefetch(&self, at: Value<'k>) {
+        self.code.line(format_args!("memref.prefetch {self}[{at}], read, locality<3>, data : {}", self.ty()));
+    }
+}
+
+impl<'k> Value<'k> {
+    /// The body it is in.
+    pub(crate) fn code(&self) -> &'k Code {
+        self.code
+    }
+
+    pub(crate) fn ty(&self) -> Type {
+        self.ty
+    }
+
+    fn unary(self, op: &str) -> Self {
+        self.code.value(self.ty, format_args!("{op} {self} : {}", self.ty))
+    }
+
+    fn binary(self, float: &str, integer: &str, other: Self) -> Self {
+        assert_eq!(self.ty, other.ty, "operands of different types");
+        let op = if self.ty.is_float() { float } else { integer };
+        self.code.value(self.ty, format_args!("{op} {self}, {other} : {}", self.ty))
+    }
+
+    fn cast(self, op: &str, ty: Type) -> Self {
+        self.code.value(ty, format_args!("{op} {self} : {} to {ty}", self.ty))
+    }
+
+    /// |x|
+    pub(crate) fn abs(self) -> Self {
+        self.unary("math.absf")
+    }
+
+    /// The nearest whole number, of two the even one.
+    pub(crate) fn round(self) -> Self {
+        self.unary("math.roundeven")
+    }
+
+    /// The larger one.
+    pub(crate) fn max(self, other: Self) -> Self {
+        self.binary("arith.maximumf", "arith.maxsi", other)
+    }
+
+    /// The smaller one; of places the nearer one.
+    pub(crate) fn min(self, other: Self) -> Self {
+        let integer = if self.ty == Type::Index { "arith.minui" } else { "arith.minsi" };
+        self.binary("arith.minimumf", integer, other)
+    }
+
+    /// The quotient.
+    pub(crate) fn divide(self, other: Self) -> Self {
+        self.binary("arith.divf", "arith.divui", other)
+    }
+
+    /// The remainder.
+    pub(crate) fn remainder(self, other: Self) -> Self {
+        self.binary("arith.remf", "arith.remui", other)
+    }
+
+    /// Bit by bit.
+    pub(crate) fn and(self, other: Self) -> Self {
+        self.binary("", "arith.andi", other)
+    }
+
+    /// Bits towards the upper end; zeros come in.
+    pub(crate) fn shift_left(self, bits: usize) -> Self {
+        self.binary("", "arith.shli", self.code.constant(self.ty, bits as f64))
+    }
+
+    /// Bits towards the lower end; zeros come in.
+    pub(crate) fn shift_right(self, bits: usize) -> Self {
+        self.binary("", "arith.shrui", self.code.constant(self.ty, bits as f64))
+    }
+
+    /// self · factor + addend, rounded once.
+    pub(crate) fn multiply_add(self, factor: Self, addend: Self) -> Self {
+        assert!(self.ty == factor.ty && self.ty == addend.ty, "operands of different types");
+        self.code.value(self.ty, format_args!("math.fma {self}, {factor}, {addend} : {}", self.ty))
+    }
+
+    /// Where `condition` holds self, elsewhere `other`.
+    pub(crate) fn or_else(self, condition: Self, other: Self) -> Self {
+        let types = match condition.ty {
+            Type::Vector(..) => format!("{}, {}", condition.ty, self.ty),
+            _ => self.ty.to_string(),
+        };
+        self.code.value(self.ty, format_args!("arith.select {condition}, {self}, {other} : {types}"))
+    }
+
+    /// Whether it is greater.
+    pub(crate) fn greater(self, other: Self) -> Self {
+        let (op, kind) = if self.ty.is_float() { ("arith.cmpf", "ogt") } else { ("arith.cmpi", "sgt") };
+        let ty = self.ty.with_element(Element::I1);
+        self.code.value(ty, format_args!("{op} {kind}, {self}, {other} : {}", self.ty))
+    }
+
+    /// The sum of the lanes.
+    pub(crate) fn sum(self) -> Self {
+        self.reduce("add")
+    }
+
+    /// The largest lane.
+    pub(crate) fn largest(self) -> Self {
+        self.reduce(if self.ty.is_float() { "maximumf" } else { "maxsi" })
+    }
+
+    fn reduce(self, kind: &str) -> Self {
+        let Some(element) = self.ty.element() else { unreachable!("places have no lanes") };
+        let ty = Type::Scalar(element);
+        self.code.value(ty, format_args!("vector.reduction <{kind}>, {self} : {} into {ty}", self.ty))
+    }
+
+    /// The same number in every lane.
+    pub(crate) fn broadcast(self, lanes: usize) -> Self {
+        let Type::Scalar(element) = self.ty else { unreachable!("one number is repeated") };
+        self.cast("vector.broadcast", Type::Vector(lanes, element))
+    }
+
+    /// One lane.
+    pub(crate) fn lane(self, lane: usize) -> Self {
+        let Type::Vector(_, element) = self.ty else { unreachable!("only vectors have lanes") };
+        let ty = Type::Scalar(element);
+        self.code.value(ty, format_args!("vector.extract {self}[{lane}] : {ty} from {}", self.ty))
+    }
+
+    /// Lanes that follow each other.
+    pub(crate) fn slice(self, lanes: Range<usize>) -> Self {
+        self.pick(self, &lanes.collect::<Vec<_>>())
+    }
+
+    /// The lanes of this one, then those of another.
+    pub(crate) fn followed_by(self, other: Self) -> Self {
+        let Type::Vector(lanes, _) = self.ty else { unreachable!("only vectors have lanes") };
+        self.pick(other, &(0..2 * lanes).collect::<Vec<_>>())
+    }
+
+    /// Lanes of this one and another, counted on from one to the other.
+    pub(crate) fn pick(self, other: Self, lanes: &[usize]) -> Self {
+        let Type::Vector(_, element) = self.ty else { unreachable!("only vectors have lanes") };
+        assert_eq!(self.ty, other.ty, "operands of different types");
+        let ty = Type::Vector(lanes.len(), element);
+        let order = lanes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        self.code
+            .value(ty, format_args!("vector.shuffle {self}, {other} [{order}] : {}, {}", self.ty, other.ty))
+    }
+
+    /// The same bits as another type. One number is a vector of one lane first.
+    pub(crate) fn bits(self, ty: Type) -> Self {
+        assert_eq!(self.ty.bits(), ty.bits(), "other bits");
+        match (self.ty, ty) {
+            (Type::Scalar(_), Type::Vector(..)) => self.broadcast(1).bits(ty),
+            (Type::Vector(..), Type::Scalar(element)) => self.bits(Type::Vector(1, element)).lane(0),
+            (Type::Vector(..), Type::Vector(..)) => self.cast("vector.bitcast", ty),
+            _ => self.cast("arith.bitcast", ty),
+        }
+    }
+
+    /// The same numbers as another element type, which may round them; of integers the lower bits.
+    pub(crate) fn convert(self, element: Element) -> Self {
+        let Some(from) = self.ty.element() else { unreachable!("places are not converted") };
+        let ty = self.ty.with_element(element);
+        let op = match (from.is_float(), element.is_float()) {
+            _ if from == element => return self,
+            (true, true) if from.bits() < element.bits() => "arith.extf",
+            (true, true) => "arith.truncf",
+            (false, true) => "arith.sitofp",
+            (true, false) => "arith.fptosi",
+            (false, false) if from.bits() < element.bits() => "arith.extsi",
+            (false, false) => "arith.trunci",
+        };
+        self.cast(op, ty)
+    }
+
+    /// An integer without a sign in 32 bits.
+    pub(crate) fn widen(self) -> Self {
+        self.cast("arith.extui", self.ty.with_element(Element::I32))
+    }
+
+    /// An integer as a place.
+    pub(crate) fn place(self) -> Self {
+        self.cast("arith.index_cast", Type::Index)
+    }
+
+    /// A place as an integer of 32 bits.
+    pub(crate) fn number(self) -> Self {
+        self.cast("arith.index_cast", Type::Scalar(Element::I32))
+    }
+}
+
+macro_rules! operators {
+    ($($trait:ident $method:ident $float:literal $integer:literal, neutral $neutral:literal;)*) => {$(
+        impl<'k> $trait for Value<'k> {
+            type Output = Self;
+            fn $method(self, other: Self) -> Self {
+                self.binary($float, $integer, other)
+            }
+        }
+
+        impl<'k> $trait<usize> for Value<'k> {
+            type Output = Self;
+            fn $method(self, other: usize) -> Self {
+                if other == $neutral { self } else { self.$method(self.code.index(other)) }
+            }
+        }
+    )*};
+}
+
+operators! {
+    Add add "arith.addf" "arith.addi", neutral 0;
+    Sub sub "arith.subf" "arith.subi", neutral 0;
+    Mul mul "arith.mulf" "arith.muli", neutral 1;
+}

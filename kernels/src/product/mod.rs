@@ -1,0 +1,141 @@
+//! y = x · weightᵀ over packed weights: of one row at the speed at which the weights come from memory, of several rows
+//! on one reading of them.
+
+mod dense;
+mod scaled;
+
+use ops::WeightFormat;
+use ops::format::PANEL;
+
+use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::isa::Isa;
+use crate::kernel::{self, Kernel};
+use crate::quantized::{Form, Row};
+
+/// A product: `rows` rows of `inputs` numbers times a weight of `outputs` rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Product {
+    pub(crate) format: WeightFormat,
+    pub(crate) x: Element,
+    pub(crate) y: Element,
+    pub(crate) rows: usize,
+    pub(crate) inputs: usize,
+    pub(crate) outputs: usize,
+    pub(crate) isa: Isa,
+}
+
+/// The bytes of a weight that one part of the work reads at least: less is not worth a worker's start.
+const PART: usize = 1 << 17;
+
+/// How far ahead memory is asked for its lines, in bytes: a processor's own prefetcher stops where a page ends.
+const AHEAD: usize = 4096;
+
+/// The sums of sixteen outputs for one row.
+const SUMS: Type = Type::lanes(PANEL, Element::F32);
+
+/// The activations of a product.
+#[derive(Clone, Copy)]
+enum X<'k> {
+    /// Numbers, one row after the other.
+    Dense(Buffer<'k>),
+    /// Bytes: the buffer they are in.
+    Quantized(Buffer<'k>),
+}
+
+/// A panel of the weight, from a byte on.
+#[derive(Clone, Copy)]
+struct Panel<'k> {
+    weight: Buffer<'k>,
+    at: Value<'k>,
+}
+
+impl<'k> Panel<'k> {
+    /// 64 bytes, and a request for those that follow some time later.
+    fn line(self, at: Value<'k>) -> Value<'k> {
+        let at = self.at + at;
+        self.weight.prefetch(at + AHEAD);
+        self.weight.load(at, Type::lanes(64, Element::I8))
+    }
+}
+
+impl Product {
+    /// Whether its activations are quantized by a kernel of their own: several rows, which all parts of the work need.
+    pub(crate) fn quantizes_apart(&self) -> bool {
+        self.format.element().is_none() && self.rows > 1
+    }
+
+    /// Its name and its code.
+    pub(crate) fn kernel(&self) -> (String, Kernel) {
+        let &Self { format, rows, inputs, outputs, x, y, isa } = self;
+        let name = format!("product_{}_{rows}x{inputs}x{outputs}_{x}_{y}_{}", format.word(), isa.name());
+        let (weight, panels) = (format.packed(outputs, inputs).bytes(), outputs.div_ceil(PANEL));
+        let workgroups = (weight / PART).clamp(1, 64).min(panels);
+        let kernel = kernel::new(3, workgroups, |code| self.write(code, weight, panels, workgroups));
+        (name, kernel)
+    }
+
+    fn write(&self, code: &Code, bytes: usize, panels: usize, workgroups: usize) {
+        let form = Form { inputs: self.inputs };
+        let x = match self.quantizes_apart() {
+            true => X::Quantized(code.binding(0, Element::I8, self.rows * form.bytes())),
+            false => X::Dense(code.binding(0, self.x, self.rows * self.inputs)),
+        };
+        let weight = code.binding(1, Element::I8, bytes);
+        let y = code.binding(2, self.y, self.rows * self.outputs);
+        let x = match x {
+            X::Dense(numbers) if self.format.element().is_none() => {
+                let row = Row { buffer: code.scratch(Element::I8, form.bytes()), at: code.index(0), form };
+                row.fill(code, numbers, code.index(0), self.x);
+                X::Quantized(row.buffer)
+            }
+            x => x,
+        };
+        let stride = bytes / panels;
+        let tile = self.rows.min(self.isa.rows());
+        code.repeat(kernel::share(code, panels, workgroups), 1, |panel| {
+            let weights = Panel { weight, at: panel * stride };
+            let whole = self.rows / tile * tile;
+            code.repeat(code.index(0)..code.index(whole), tile, |row| {
+                self.tile(code, x, weights, y, panel, row, tile)
+            });
+            if whole < self.rows {
+                self.tile(code, x, weights, y, panel, code.index(whole), self.rows - whole);
+            }
+        });
+    }
+
+    /// The sums of a panel's outputs for some rows.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one loop's body")]
+    fn tile<'k>(
+        &self,
+        code: &'k Code,
+        x: X<'k>,
+        weights: Panel<'k>,
+        y: Buffer<'k>,
+        panel: Value<'k>,
+        row: Value<'k>,
+        rows: usize,
+    ) {
+        let sums = match x {
+            X::Dense(x) => self.dense(code, x, weights, row, rows),
+            X::Quantized(x) => self.scaled(code, x, weights, row, rows),
+        };
+        for (i, sum) in sums.into_iter().enumerate() {
+            let at = (row + i) * self.outputs + panel * PANEL;
+            let sum = sum.convert(self.y);
+            match self.outputs % PANEL {
+                0 => y.store(at, sum),
+                _ => {
+                    let left = code.index(self.outputs) - panel * PANEL;
+                    y.store_masked(at, code.first_lanes(left, PANEL), sum);
+                }
+            }
+        }
+    }
+}
+
+/// The sums of several chains of sums for each row: `chains` after each other belong to one.
+fn join<'k>(sums: &[Value<'k>], chains: usize) -> Vec<Value<'k>> {
+    let total = |sums: &[Value<'k>]| sums.iter().copied().reduce(|a, b| a + b);
+    sums.chunks(chains).filter_map(total).collect()
+}

@@ -1,0 +1,81 @@
+//! Weights in groups with scales: q8 and q4, times activations in bytes.
+
+use ops::WeightFormat;
+use ops::format::{GROUP, PANEL};
+
+use super::{Panel, Product, SUMS, join};
+use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::quantized::{Form, Row};
+
+/// The bytes of a line.
+const BYTES: Type = Type::lanes(64, Element::I8);
+
+impl Product {
+    pub(super) fn scaled<'k>(
+        &self,
+        code: &'k Code,
+        x: Buffer<'k>,
+        weights: Panel<'k>,
+        row: Value<'k>,
+        rows: usize,
+    ) -> Vec<Value<'k>> {
+        let form = Form { inputs: self.inputs };
+        let rows: Vec<Row<'k>> =
+            (0..rows).map(|i| Row { buffer: x, at: (row + i) * form.bytes(), form }).collect();
+        let chains = (2 / rows.len()).max(1);
+        let chunk = self.format.packed(PANEL, 1).bytes();
+        let zeros = vec![code.constant(SUMS, 0.0); rows.len() * chains];
+        let chunks = code.index(0)..code.index(self.inputs.div_ceil(2 * GROUP));
+        let sums = code.fold(chunks, 1, &zeros, |at, sums| {
+            let mut sums = sums.to_vec();
+            let start = at * chunk;
+            let scales = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
+            for half in 0..2 {
+                let group = at * 2 + half;
+                let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
+                let columns = self.columns(code, weights, start + 64, half);
+                for (i, row) in rows.iter().enumerate() {
+                    let integers = self.group(code, &columns, *row, group);
+                    let scale = scales * row.scale(group).broadcast(PANEL);
+                    let sum = &mut sums[i * chains + half % chains];
+                    *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
+                }
+            }
+            sums
+        });
+        join(&sums, chains)
+    }
+
+    /// A group's columns four by four, as bytes without a sign: 8 or 128 is added to each number.
+    fn columns<'k>(
+        &self,
+        code: &'k Code,
+        weights: Panel<'k>,
+        start: Value<'k>,
+        half: usize,
+    ) -> Vec<Value<'k>> {
+        match self.format {
+            WeightFormat::Q4 => (0..4)
+                .flat_map(|line| {
+                    let bytes = weights.line(start + (4 * half + line) * 64);
+                    let low = code.constant(BYTES, 15.0);
+                    let words = bytes.bits(Type::lanes(32, Element::I16));
+                    [bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
+                })
+                .collect(),
+            _ => (0..8).map(|line| weights.line(start + (8 * half + line) * 64)).collect(),
+        }
+    }
+
+    /// The sums of a group's products for sixteen outputs.
+    fn group<'k>(&self, code: &'k Code, columns: &[Value<'k>], row: Row<'k>, group: Value<'k>) -> Value<'k> {
+        let small = self.format == WeightFormat::Q4;
+        let added = if small { -8.0 } else { -128.0 };
+        // What was added to the numbers comes off all at once.
+        let sum = row.sum(group) * code.constant(Type::Scalar(Element::I32), added);
+        let first = group * GROUP;
+        columns.iter().enumerate().fold(sum.broadcast(PANEL), |sums, (i, &bytes)| {
+            self.isa.add_bytes(sums, bytes, row.four(first + 4 * i), small)
+        })
+    }
+}

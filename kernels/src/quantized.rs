@@ -1,0 +1,118 @@
+//! Activations as bytes: each group of 32 has a scale, and the sum of its bytes.
+
+use ops::format::GROUP;
+
+use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::kernel::{self, Kernel};
+
+/// The longest row that is quantized where it is used: what a worker's stack takes.
+pub(crate) const LONGEST: usize = 16384;
+
+/// Columns of a line of weights with scales: rows are as long as so many of them are.
+const COLUMNS: usize = 2 * GROUP;
+
+/// Where the parts of a row of `inputs` numbers are: its bytes, filled up with zeros; the scales as f32; the sums as i32.
+#[derive(Clone, Copy)]
+pub(crate) struct Form {
+    pub(crate) inputs: usize,
+}
+
+impl Form {
+    /// Its bytes, before the scales.
+    fn values(self) -> usize {
+        self.inputs.next_multiple_of(COLUMNS)
+    }
+
+    fn groups(self) -> usize {
+        self.values() / GROUP
+    }
+
+    /// All of it.
+    pub(crate) fn bytes(self) -> usize {
+        self.values() + 8 * self.groups()
+    }
+}
+
+/// A row that is quantized: the buffer it is in, from a byte on.
+#[derive(Clone, Copy)]
+pub(crate) struct Row<'k> {
+    pub(crate) buffer: Buffer<'k>,
+    pub(crate) at: Value<'k>,
+    pub(crate) form: Form,
+}
+
+impl<'k> Row<'k> {
+    /// Four bytes from a column on, the same for sixteen rows of a weight.
+    pub(crate) fn four(self, column: Value<'k>) -> Value<'k> {
+        let four = self.buffer.load(self.at + column, Type::lanes(4, Element::I8));
+        four.bits(Type::Scalar(Element::I32)).broadcast(16).bits(Type::lanes(64, Element::I8))
+    }
+
+    /// The scale of a group.
+    pub(crate) fn scale(self, group: Value<'k>) -> Value<'k> {
+        self.word(self.form.values(), group).bits(Type::Scalar(Element::F32))
+    }
+
+    /// The sum of a group's bytes.
+    pub(crate) fn sum(self, group: Value<'k>) -> Value<'k> {
+        self.word(self.form.values() + 4 * self.form.groups(), group).bits(Type::Scalar(Element::I32))
+    }
+
+    fn word(self, part: usize, group: Value<'k>) -> Value<'k> {
+        self.buffer.load(self.at + (group * 4 + part), Type::lanes(4, Element::I8))
+    }
+
+    fn put(self, part: usize, group: Value<'k>, word: Value<'k>) {
+        self.buffer.store(self.at + (group * 4 + part), word.bits(Type::lanes(4, Element::I8)));
+    }
+
+    /// Writes the row that starts at a place of x: the largest number of a group is ±127.
+    pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>, element: Element) {
+        let inputs = self.form.inputs;
+        let group = |group: Value<'k>, count: usize| {
+            let halves = [0, 16].map(|half: usize| {
+                let (at, ty) = (from + group * GROUP + half, Type::lanes(16, element));
+                let present = count.saturating_sub(half).min(16);
+                let numbers = if present == 16 { x.load(at, ty) } else { x.load_first(at, ty, present) };
+                numbers.convert(Element::F32)
+            });
+            let largest = halves[0].abs().max(halves[1].abs()).largest();
+            let (full, zero) = (code.constant(largest.ty(), 127.0), code.constant(largest.ty(), 0.0));
+            let inverse = full.divide(largest).or_else(largest.greater(zero), zero).broadcast(16);
+            let integers = halves.map(|half| (half * inverse).round().convert(Element::I32));
+            for (half, integers) in integers.into_iter().enumerate() {
+                self.buffer.store(self.at + (group * GROUP + 16 * half), integers.convert(Element::I8));
+            }
+            self.put(self.form.values(), group, largest.divide(full));
+            self.put(self.form.values() + 4 * self.form.groups(), group, (integers[0] + integers[1]).sum());
+        };
+        let whole = inputs / GROUP;
+        code.repeat(code.index(0)..code.index(whole), 1, |at| group(at, GROUP));
+        if !inputs.is_multiple_of(GROUP) {
+            group(code.index(whole), inputs % GROUP);
+        }
+        // An odd number of groups has one without numbers after it.
+        for empty in inputs.div_ceil(GROUP)..self.form.groups() {
+            let empty = code.index(empty);
+            self.buffer.store(self.at + empty * GROUP, code.constant(Type::lanes(GROUP, Element::I8), 0.0));
+            let zero = code.constant(Type::Scalar(Element::I32), 0.0);
+            self.put(self.form.values(), empty, zero);
+            self.put(self.form.values() + 4 * self.form.groups(), empty, zero);
+        }
+    }
+}
+
+/// All rows of x `[rows, inputs]` as bytes `[rows, form]`.
+pub(crate) fn kernel(element: Element, rows: usize, inputs: usize) -> (String, Kernel) {
+    let form = Form { inputs };
+    let name = format!("quantize_{element}_{rows}x{inputs}");
+    let workgroups = rows.min(8);
+    let body = kernel::new(2, workgroups, |code| {
+        let x = code.binding(0, element, rows * inputs);
+        let buffer = code.binding(1, Element::I8, rows * form.bytes());
+        code.repeat(kernel::share(code, rows, workgroups), 1, |row| {
+            Row { buffer, at: row * form.bytes(), form }.fill(code, x, row * inputs, element);
+        });
+    });
+    (name, body)
+}

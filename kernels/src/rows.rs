@@ -1,0 +1,97 @@
+//! Rows of a packed matrix: an embedding whose weights are also those of the head.
+
+use ops::WeightFormat;
+use ops::format::{GROUP, PANEL};
+use ops::ops::PackedRows;
+
+use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::kernel::{self, Kernel};
+use crate::lane;
+
+/// The rows of `op`'s matrix at `count` indices.
+pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, Kernel) {
+    let &PackedRows { format, outputs, inputs, element } = op;
+    let name = format!("rows_{}_{outputs}x{inputs}_{count}_{}", format.word(), element.name());
+    let panel = format.packed(PANEL, inputs).bytes();
+    let workgroups = count.min(8);
+    let kernel = kernel::new(3, workgroups, |code| {
+        let weight = code.binding(0, Element::I8, format.packed(outputs, inputs).bytes());
+        let indices = code.binding(1, Element::I32, count);
+        let result = code.binding(2, lane(element), count * inputs);
+        let integer = Type::Scalar(Element::I32);
+        code.repeat(kernel::share(code, count, workgroups), 1, |at| {
+            let index = indices.load(at, integer);
+            let last = code.constant(integer, (outputs - 1) as f64);
+            let row = index.max(code.constant(integer, 0.0)).min(last).place();
+            let (sixteen, start) = (code.index(PANEL), at * inputs);
+            let line = Line { weight, base: row.divide(sixteen) * panel, lane: row.remainder(sixteen) };
+            let put = |column: Value<'_>, number: Value<'_>| {
+                result.store(start + column, number.convert(lane(element)));
+            };
+            match format {
+                WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => {
+                    line.dense(code, format, inputs, put)
+                }
+                WeightFormat::Q8 | WeightFormat::Q4 => line.scaled(code, format, inputs, put),
+            }
+        });
+    });
+    (name, kernel)
+}
+
+/// One row of a panel.
+#[derive(Clone, Copy)]
+struct Line<'k> {
+    weight: Buffer<'k>,
+    /// The first byte of the panel.
+    base: Value<'k>,
+    /// Which of its rows.
+    lane: Value<'k>,
+}
+
+impl<'k> Line<'k> {
+    fn number(self, at: Value<'k>, element: Element) -> Value<'k> {
+        let bytes = self.weight.load(self.base + at, Type::lanes(element.bits() / 8, Element::I8));
+        bytes.bits(Type::Scalar(element))
+    }
+
+    fn dense(self, code: &'k Code, format: WeightFormat, inputs: usize, put: impl Fn(Value<'k>, Value<'k>)) {
+        let element = lane(format.element().unwrap_or(ops::ElementType::F32));
+        let (size, together) = (element.bits() / 8, if format == WeightFormat::Bf16 { 2 } else { 1 });
+        code.repeat(code.index(0)..code.index(inputs), 1, |column| {
+            let (line, within) =
+                (column.divide(code.index(together)), column.remainder(code.index(together)));
+            let at = (line * PANEL + self.lane) * together + within;
+            put(column, self.number(at * size, element).convert(Element::F32));
+        });
+    }
+
+    fn scaled(self, code: &'k Code, format: WeightFormat, inputs: usize, put: impl Fn(Value<'k>, Value<'k>)) {
+        let chunk = format.packed(PANEL, 1).bytes();
+        let groups = inputs.div_ceil(GROUP);
+        let group = |group: Value<'k>, count: usize| {
+            let two = code.index(2);
+            let half = group.remainder(two);
+            let base = group.divide(two) * chunk;
+            let scale =
+                self.number(base + (half * PANEL + self.lane) * 2, Element::F16).convert(Element::F32);
+            let lines = base + 4 * PANEL + self.lane * 4;
+            for column in 0..count {
+                let (line, shift) = match format {
+                    WeightFormat::Q4 => (column / 8, column / 4 % 2 * 4),
+                    _ => (column / 4, 0),
+                };
+                let lines = lines + half * (if format == WeightFormat::Q4 { 4 } else { 8 } * 4 * PANEL);
+                let byte = self.number(lines + (line * 4 * PANEL + column % 4), Element::I8).widen();
+                let (mask, bias) = if format == WeightFormat::Q4 { (15.0, 8.0) } else { (255.0, 128.0) };
+                let integer = byte.shift_right(shift).and(code.constant(byte.ty(), mask));
+                let integer = integer - code.constant(byte.ty(), bias);
+                put(group * GROUP + column, integer.convert(Element::F32) * scale);
+            }
+        };
+        code.repeat(code.index(0)..code.index(inputs / GROUP), 1, |at| group(at, GROUP));
+        if !inputs.is_multiple_of(GROUP) {
+            group(code.index(groups - 1), inputs % GROUP);
+        }
+    }
+}

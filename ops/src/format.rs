@@ -1,0 +1,245 @@
+//! How a weight is stored for products of our own: sixteen rows side by side, so that one column of them, or a few, is
+//! a line of memory that a processor's vectors take as it is.
+
+use half::f16;
+
+use crate::{ElementType, TensorType};
+
+/// Rows that are stored side by side: a panel.
+pub const PANEL: usize = 16;
+
+/// Numbers of a row that share a scale, where there are scales.
+pub const GROUP: usize = 32;
+
+/// Columns of a panel that are stored together, where there are scales: two groups.
+const COLUMNS: usize = 2 * GROUP;
+
+/// Bytes of the scales of `COLUMNS` columns.
+const SCALES: usize = 2 * PANEL * 2;
+
+crate::words! {
+    /// What is stored of a weight's numbers. A number of a group is its integer times the group's scale, an f16.
+    pub enum WeightFormat {
+        /// Each as f32.
+        F32 = "f32",
+        /// Each as f16.
+        F16 = "f16",
+        /// Each as bf16.
+        Bf16 = "bf16",
+        /// Eight bits, groups of 32, symmetric: 8.5 bits a number.
+        Q8 = "q8",
+        /// Four bits, groups of 32, symmetric: 4.5 bits a number.
+        Q4 = "q4",
+    }
+}
+
+impl WeightFormat {
+    /// The one that keeps every number of an element type.
+    pub fn dense(element: ElementType) -> Option<Self> {
+        match element {
+            ElementType::F32 => Some(Self::F32),
+            ElementType::F16 => Some(Self::F16),
+            ElementType::Bf16 => Some(Self::Bf16),
+            _ => None,
+        }
+    }
+
+    /// The element type whose numbers are all kept.
+    pub fn element(self) -> Option<ElementType> {
+        match self {
+            Self::F32 => Some(ElementType::F32),
+            Self::F16 => Some(ElementType::F16),
+            Self::Bf16 => Some(ElementType::Bf16),
+            Self::Q8 | Self::Q4 => None,
+        }
+    }
+
+    /// The type of a packed matrix. Its last panel is filled with zeros, and so are the last columns.
+    ///
+    /// Of numbers that are kept `[outputs / 16, inputs, 16, 1]`, of bf16 two columns at a time
+    /// `[outputs / 16, inputs / 2, 16, 2]`. With scales, bytes: `[outputs / 16, inputs / 64, bytes]`, first the scales
+    /// of two groups, `[2, 16]`; then of 8-bit numbers 16 lines `[16, 4]` of four columns, 128 added to each; of 4-bit
+    /// numbers 8 lines `[16, 4]`, in the low nibbles four columns and in the high ones the four after them, 8 added to
+    /// each.
+    pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
+        let panels = outputs.div_ceil(PANEL);
+        match self {
+            Self::F32 => TensorType::new(ElementType::F32, [panels, inputs, PANEL, 1]),
+            Self::F16 => TensorType::new(ElementType::F16, [panels, inputs, PANEL, 1]),
+            Self::Bf16 => TensorType::new(ElementType::Bf16, [panels, inputs.div_ceil(2), PANEL, 2]),
+            Self::Q8 | Self::Q4 => {
+                let bytes = SCALES + self.numbers();
+                TensorType::new(ElementType::I8, [panels, inputs.div_ceil(COLUMNS), bytes])
+            }
+        }
+    }
+
+    /// Bytes of the numbers of `COLUMNS` columns of a panel.
+    fn numbers(self) -> usize {
+        match self {
+            Self::Q4 => COLUMNS * PANEL / 2,
+            _ => COLUMNS * PANEL,
+        }
+    }
+
+    /// Packs a panel: its rows one after the other, `inputs` numbers each, at most 16 rows.
+    ///
+    /// # Panics
+    /// If `packed` is not as long as a panel of the packed type.
+    pub fn pack_panel(self, rows: &[f32], inputs: usize, packed: &mut [u8]) {
+        assert_eq!(packed.len(), self.packed(PANEL, inputs).bytes(), "the bytes of a panel");
+        packed.fill(0);
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => {
+                let element = self.element().unwrap_or(ElementType::F32);
+                for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
+                    for (column, &number) in numbers.iter().enumerate() {
+                        let bits = element.encode(number.into());
+                        element.store(packed, self.place(row, column), bits);
+                    }
+                }
+            }
+            Self::Q8 | Self::Q4 => {
+                let bytes = SCALES + self.numbers();
+                for chunk in packed.chunks_exact_mut(bytes) {
+                    let zero = if self == Self::Q8 { 0x80 } else { 0x88 };
+                    chunk[SCALES..].fill(zero);
+                }
+                for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
+                    for (index, group) in numbers.chunks(GROUP).enumerate() {
+                        let chunk = &mut packed[index / 2 * bytes..][..bytes];
+                        self.pack_group(row, index % 2, group, chunk);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where a number of a panel is, in elements.
+    fn place(self, row: usize, column: usize) -> usize {
+        match self {
+            Self::Bf16 => column / 2 * 2 * PANEL + row * 2 + column % 2,
+            _ => column * PANEL + row,
+        }
+    }
+
+    fn pack_group(self, row: usize, half: usize, group: &[f32], chunk: &mut [u8]) {
+        let mut integers = [0i8; GROUP];
+        let scale = self.quantize(group, &mut integers[..group.len()]);
+        chunk[2 * (half * PANEL + row)..][..2].copy_from_slice(&scale.to_le_bytes());
+        for (column, &integer) in integers[..group.len()].iter().enumerate() {
+            let (byte, shift) = self.nibble(row, half * GROUP + column);
+            match self {
+                Self::Q4 => {
+                    let number = (integer + 8) as u8;
+                    chunk[byte] = chunk[byte] & !(0xf << shift) | number << shift;
+                }
+                _ => chunk[byte] = (integer as u8) ^ 0x80,
+            }
+        }
+    }
+
+    /// Where in its chunk a number is: the byte, and by how many bits it is shifted.
+    fn nibble(self, row: usize, column: usize) -> (usize, u32) {
+        match self {
+            Self::Q4 => (SCALES + column / 8 * 4 * PANEL + 4 * row + column % 4, (column as u32 / 4) % 2 * 4),
+            _ => (SCALES + column / 4 * 4 * PANEL + 4 * row + column % 4, 0),
+        }
+    }
+
+    /// A group's scale, and its numbers in units of it.
+    ///
+    /// The largest number is ±127 units, or −8 units of four bits, as in llama.cpp's Q8_0 and Q4_0: the side of the
+    /// largest gets the integer that the other side lacks.
+    pub fn quantize(self, group: &[f32], integers: &mut [i8]) -> f16 {
+        let larger = |largest: f32, &x: &f32| if x.abs() > largest.abs() { x } else { largest };
+        let largest = group.iter().fold(0.0, larger);
+        let (scale, range) = match self {
+            Self::Q4 => (largest / -8.0, -8.0..=7.0),
+            _ => (largest.abs() / 127.0, -127.0..=127.0),
+        };
+        let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+        for (integer, x) in integers.iter_mut().zip(group) {
+            *integer = (x * inverse).round().clamp(*range.start(), *range.end()) as i8;
+        }
+        f16::from_f32(scale)
+    }
+
+    /// The rows of a panel, as [`pack_panel`](Self::pack_panel) stored them: what they are multiplied as.
+    ///
+    /// # Panics
+    /// If the lengths are not those of a panel and of at most 16 rows.
+    pub fn unpack_panel(self, packed: &[u8], inputs: usize, rows: &mut [f32]) {
+        let bytes = SCALES + self.numbers();
+        for (row, numbers) in rows.chunks_exact_mut(inputs).enumerate() {
+            for (column, number) in numbers.iter_mut().enumerate() {
+                *number = match self.element() {
+                    Some(element) => element.decode(element.load(packed, self.place(row, column))) as f32,
+                    None => {
+                        let chunk = &packed[column / COLUMNS * bytes..][..bytes];
+                        let column = column % COLUMNS;
+                        let at = 2 * (column / GROUP * PANEL + row);
+                        let scale = f16::from_le_bytes([chunk[at], chunk[at + 1]]);
+                        let (byte, shift) = self.nibble(row, column);
+                        let integer = match self {
+                            Self::Q4 => i32::from(chunk[byte] >> shift & 0xf) - 8,
+                            _ => i32::from(chunk[byte]) - 128,
+                        };
+                        integer as f32 * scale.to_f32()
+                    }
+                };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(count: usize) -> Vec<f32> {
+        (0..count as u32).map(|i| ((i.wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0) - 1.0).collect()
+    }
+
+    #[test]
+    fn panels_come_back_within_half_a_unit_of_their_groups() {
+        for &format in WeightFormat::ALL {
+            for (outputs, inputs) in [(16, 64), (16, 67), (3, 33), (9, 1), (16, 130)] {
+                let rows = numbers(outputs * inputs);
+                let mut packed = vec![0; format.packed(outputs, inputs).bytes()];
+                format.pack_panel(&rows, inputs, &mut packed);
+                let mut found = vec![f32::NAN; rows.len()];
+                format.unpack_panel(&packed, inputs, &mut found);
+                for (row, (expected, found)) in rows.chunks(inputs).zip(found.chunks(inputs)).enumerate() {
+                    for (expected, found) in expected.chunks(GROUP).zip(found.chunks(GROUP)) {
+                        let largest = expected.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                        let bound = match format {
+                            WeightFormat::F32 => 0.0,
+                            WeightFormat::F16 => largest / 2048.0,
+                            WeightFormat::Bf16 => largest / 256.0,
+                            // Half a unit, and what a scale of eleven bits is off.
+                            WeightFormat::Q8 => largest * (0.5 / 127.0 + 1.0 / 2048.0),
+                            // The side that lacks an integer is up to a whole unit off.
+                            WeightFormat::Q4 => largest * (1.0 / 8.0 + 1.0 / 2048.0),
+                        };
+                        for (x, y) in expected.iter().zip(found) {
+                            assert!(
+                                (x - y).abs() <= bound,
+                                "{format:?} [{outputs},{inputs}] row {row}: {y} for {x}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_of_four_bits_is_minus_eight() {
+        let mut integers = [0; 4];
+        let scale = WeightFormat::Q4.quantize(&[0.5, -1.0, 4.0, 2.0], &mut integers);
+        assert_eq!((scale.to_f32(), integers), (-0.5, [-1, 2, -8, -4]));
+        assert_eq!(WeightFormat::Q8.quantize(&[0.0; 4], &mut integers).to_f32(), 0.0);
+        assert_eq!(integers, [0; 4]);
+    }
+}

@@ -1,0 +1,72 @@
+use super::linear::product;
+use super::pack::unpacked;
+use super::prelude::*;
+use crate::format::WeightFormat;
+
+operation! {
+    /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…, outputs]`.
+    ///
+    /// Has no spelling in StableHLO: a kernel computes it.
+    PackedLinear = "packed_linear" {
+        /// How the weight is stored.
+        format: WeightFormat,
+        /// Its rows.
+        outputs: usize,
+        /// The result's element type: f32, or that of x.
+        element: ElementType,
+    }
+}
+
+impl Operation for PackedLinear {
+    // The weights' roundings are part of the meaning; those of x to integers, in kernels for formats with scales,
+    // are not.
+    const BOUND: Bound = Bound::UlpsOfLargest(8.0);
+    const EXAMPLES: &'static [Example] = &[
+        good(
+            "packed_linear format=f32 outputs=2 element=f32",
+            &["f32[3,1] 2,3,-1", "f32[1,1,16,1] 5,-7,0,0,0,0,0,0,0,0,0,0,0,0,0,0"],
+            "f32[3,2] 10,-14,15,-21,-5,7",
+        ),
+        good(
+            "packed_linear format=f32 outputs=3 element=f32",
+            &["f32[2,3,4]", "f32[1,4,16,1]"],
+            "f32[2,3,3]",
+        ),
+        good("packed_linear format=bf16 outputs=30 element=bf16", &["bf16[4]", "bf16[2,2,16,2]"], "bf16[30]"),
+        good("packed_linear format=f16 outputs=3 element=f32", &["f16[2,5]", "f16[1,5,16,1]"], "f32[2,3]"),
+        bad("packed_linear format=q4 outputs=3 element=f32", &["f32[2,4]"], "takes 2 operands"),
+        bad(
+            "packed_linear format=f32 outputs=3 element=f32",
+            &["f32[2,4]", "f32[1,5,16,1]"],
+            "the packed weight",
+        ),
+        bad(
+            "packed_linear format=f32 outputs=3 element=f16",
+            &["f32[2,4]", "f32[1,4,16,1]"],
+            "f32, or that of x",
+        ),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [x, packed] = arity(Self::NAME, operands)?;
+        element(Self::NAME, x, "float", ElementType::is_float)?;
+        let inputs = axis(Self::NAME, x.rank().saturating_sub(1), x)?;
+        let expected = self.format.packed(self.outputs, inputs);
+        agree(Self::NAME, "the packed weight must have x's last extent", x, packed, *packed == expected)?;
+        let known = [ElementType::F32, x.element].contains(&self.element);
+        attribute(Self::NAME, "element", self.element, "f32, or that of x", known)?;
+        let mut ty = x.with_element(self.element);
+        ty.shape[x.rank() - 1] = self.outputs;
+        Ok(ty)
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        let (x, packed) = (operands[0], operands[1]);
+        let inputs = x.ty.shape[x.ty.rank() - 1];
+        product(x, &unpacked(self.format, packed, self.outputs, inputs), None, ty)
+    }
+
+    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
+        Spelling::Kernel
+    }
+}

@@ -1,0 +1,323 @@
+//! Every kernel against the evaluator, on every feature level that this machine's processor contains.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use kernels::Kernels;
+use ops::format::GROUP;
+use ops::ops::{MaskTerm, Pack, PackedLinear, PackedRows, Sdpa};
+use ops::{Bound, ElementType, Op, TensorType, Value, WeightFormat};
+use runtime::CompileOptions;
+use support::{Built, compile, compiler};
+use targets::{Target, host_features};
+use tracewright_tests::calls::{Call, Calls, entry, evaluate, examples_for_kernels, random};
+
+/// Processors that differ in which code kernels are: what this machine has of them, and itself.
+fn levels() -> Vec<Target> {
+    let has = |name: &str| host_features().iter().any(|&(feature, has)| has && feature == name);
+    let level = |processor: &str, changes: Option<&str>| {
+        compiler()
+            .resolve(&Target { changes: changes.map(str::to_owned), ..Target::processor(processor) })
+            .unwrap()
+    };
+    let mut levels = vec![compiler().resolve(&Target::host()).unwrap()];
+    if has("avx2") {
+        levels.push(level("x86-64-v3", None));
+    }
+    if has("avxvnni") {
+        levels.push(level("x86-64-v3", Some("+avxvnni")));
+    }
+    if has("avx512bw") {
+        levels.push(level("x86-64-v4", None));
+    }
+    if has("avx512vnni") {
+        levels.push(level("x86-64-v4", Some("+avx512vnni")));
+    }
+    levels.retain(|target| Kernels::of(target).serve(WeightFormat::F32, 1, 1));
+    levels
+}
+
+/// A weight of made-up numbers, as it is packed.
+fn packed(format: WeightFormat, outputs: usize, inputs: usize, seed: u64) -> Value {
+    let element = format.element().unwrap_or(ElementType::F32);
+    let weight = random(TensorType::new(element, [outputs, inputs]), seed);
+    let op = Op::from(Pack { format });
+    let ty = op.infer(&[&weight.ty]).unwrap();
+    op.eval(&[&weight], &ty)
+}
+
+/// Activations that bytes hold exactly: whole numbers of a unit, the largest of each group 127.
+fn whole(ty: TensorType, seed: u64) -> Value {
+    let inputs = ty.shape[ty.rank() - 1];
+    let numbers = random(TensorType::new(ElementType::I32, ty.shape.clone()), seed);
+    let number = |(i, &x): (usize, &f64)| if i % inputs % GROUP == 0 { 127.0 } else { x } * 0.25;
+    Value::new(ty, numbers.data.iter().enumerate().map(number))
+}
+
+fn call(all: &mut Calls, op: impl Into<Op>, arguments: Vec<Value>, bound: Option<Bound>) {
+    let op = op.into();
+    let name = format!("call{}", all.calls.len());
+    let types: Vec<TensorType> = arguments.iter().map(|value| value.ty.clone()).collect();
+    entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![b.op(op.clone(), ids)?]));
+    let expected = evaluate(&all.trace, &name, &arguments, &all.weights);
+    let text = format!("{op:?} of {}", types[0]);
+    all.calls.push(Call { name, text, arguments, expected, bounds: vec![bound.unwrap_or(op.bound())] });
+}
+
+/// Rows, inputs, outputs: one of each, whole lines and panels, and what does not divide.
+const EXTENTS: [[usize; 3]; 9] = [
+    [1, 1, 1],
+    [1, 256, 64],
+    [1, 67, 5],
+    [2, 33, 37],
+    [3, 144, 17],
+    [5, 130, 48],
+    [8, 64, 16],
+    [9, 31, 33],
+    [20, 96, 33],
+];
+
+/// The types of activations that a format is multiplied with.
+fn activations(format: WeightFormat) -> Vec<ElementType> {
+    match format.element() {
+        Some(element) => vec![element],
+        None => vec![ElementType::F32, ElementType::F16, ElementType::Bf16],
+    }
+}
+
+/// Products and lookups in a format; `spoil` may change the packed bytes that a kernel gets.
+fn uses(format: WeightFormat, spoil: &dyn Fn(&mut Value)) -> Calls {
+    let mut all = Calls::default();
+    for (case, [rows, inputs, outputs]) in EXTENTS.into_iter().enumerate() {
+        let seed = 100 * case as u64;
+        let elements = activations(format);
+        let element = elements[case % elements.len()];
+        let ty = TensorType::new(element, [rows, inputs]);
+        let x = if format.element().is_some() { random(ty, seed) } else { whole(ty, seed) };
+        let result = if case % 2 == 0 { ElementType::F32 } else { element };
+        let op = PackedLinear { format, outputs, element: result };
+        call(&mut all, op, vec![x, packed(format, outputs, inputs, seed + 1)], None);
+        let indices = random(TensorType::new(ElementType::I32, [rows]), seed + 2);
+        let op = PackedRows { format, outputs, inputs, element };
+        call(&mut all, op, vec![packed(format, outputs, inputs, seed + 3), indices], None);
+    }
+    for call in &mut all.calls {
+        let weight = usize::from(call.text.starts_with("PackedLinear"));
+        spoil(&mut call.arguments[weight]);
+    }
+    all
+}
+
+fn built(calls: &Calls, target: &Target, edit: &dyn Fn(String) -> String) -> Built {
+    let mut module = lower::lower(&calls.trace, target).unwrap();
+    module.text = edit(module.text);
+    module.text_without_locs = edit(module.text_without_locs);
+    let vmfb = compile(&module, &CompileOptions::new(target.clone(), false));
+    Built { module, vmfb }
+}
+
+fn violations(calls: &Calls, target: &Target, edit: &dyn Fn(String) -> String) -> Vec<String> {
+    built(calls, target, edit).load(&calls.weights).violations(calls)
+}
+
+fn as_it_is(text: String) -> String {
+    text
+}
+
+#[test]
+fn every_product_and_lookup_on_every_level() {
+    for target in levels() {
+        let found = violations(&examples_for_kernels(), &target, &as_it_is);
+        assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+        for &format in WeightFormat::ALL {
+            let found = violations(&uses(format, &|_| ()), &target, &as_it_is);
+            assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn activations_of_any_size_lose_less_than_a_byte_does() {
+    // A group's largest number is 127 units: half a unit of each of them.
+    let bound = |inputs: usize| 0.5 / 127.0 * (inputs as f64).sqrt();
+    for format in [WeightFormat::Q8, WeightFormat::Q4] {
+        let mut all = Calls::default();
+        for (case, [rows, inputs, outputs]) in EXTENTS.into_iter().enumerate() {
+            let x = random(TensorType::new(ElementType::F32, [rows, inputs]), case as u64);
+            let op = PackedLinear { format, outputs, element: ElementType::F32 };
+            call(&mut all, op, vec![x, packed(format, outputs, inputs, case as u64)], None);
+        }
+        for target in levels() {
+            let built = built(&all, &target, &as_it_is);
+            let loaded = built.load(&all.weights);
+            for (call, [_, inputs, _]) in all.calls.iter().zip(EXTENTS) {
+                let found = &loaded.call(&call.name, &call.arguments)[0];
+                let largest = |value: &Value| value.data.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+                let differences = found.data.iter().zip(&call.expected[0].data).map(|(a, b)| (a - b).abs());
+                let error = differences.fold(0.0, f64::max);
+                let scale = largest(&call.arguments[0]) * 4.0;
+                assert!(error <= bound(inputs) * scale, "{target}: {}: {error:e} of {scale}", call.text);
+                assert!(error > 0.0 || inputs == 1, "{}: nothing was rounded", call.text);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_so() {
+    for target in levels() {
+        for &format in WeightFormat::ALL {
+            let mut all = Calls::default();
+            for (row, special) in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN].into_iter().enumerate() {
+                let element = activations(format)[0];
+                let mut x = random(TensorType::new(element, [3, 70]), row as u64);
+                x.data[70 * row + 11] = special;
+                let op = PackedLinear { format, outputs: 20, element: ElementType::F32 };
+                call(&mut all, op, vec![x, packed(format, 20, 70, row as u64)], None);
+            }
+            let built = built(&all, &target, &as_it_is);
+            let loaded = built.load(&all.weights);
+            for (row, call) in all.calls.iter().enumerate() {
+                let found = &loaded.call(&call.name, &call.arguments)[0];
+                for (i, x) in found.data.iter().enumerate() {
+                    assert_eq!(x.is_finite(), i / 20 != row, "{target} {format:?}: row {} is {x}", i / 20);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn planted_faults_are_found() {
+    let host = levels().into_iter().next();
+    let Some(target) = host else { return };
+    let red = |what: &str, calls: &Calls, edit: &dyn Fn(String) -> String| {
+        assert!(!violations(calls, &target, edit).is_empty(), "{what} is not found");
+    };
+    let bytes = |value: &mut Value, change: &dyn Fn(&mut [u8])| {
+        let mut bytes = value.to_bytes();
+        change(&mut bytes);
+        *value = Value::from_bytes(value.ty.clone(), &bytes);
+    };
+    let nibbles = |chunk: &mut [u8]| chunk[64..].iter_mut().for_each(|byte| *byte = byte.rotate_left(4));
+    let swapped = uses(WeightFormat::Q4, &|value| bytes(value, &|all| all.chunks_mut(576).for_each(nibbles)));
+    red("the other nibble first", &swapped, &as_it_is);
+    for (format, chunk) in [(WeightFormat::Q4, 576), (WeightFormat::Q8, 1088)] {
+        let scales = |chunk: &mut [u8]| chunk[..64].rotate_left(32);
+        let next = uses(format, &|value| bytes(value, &|all| all.chunks_mut(chunk).for_each(scales)));
+        red("the scale of the next group", &next, &as_it_is);
+    }
+    for &format in WeightFormat::ALL {
+        red("a loop that ends one round early", &uses(format, &|_| ()), &one_round_less);
+    }
+    let calls = uses(WeightFormat::Bf16, &|_| ());
+    red("rows that begin where others do", &calls, &|text| text.replace("arith.minui", "arith.maxui"));
+}
+
+/// Every loop that carries sums ends a step before its end.
+fn one_round_less(text: String) -> String {
+    let mut edited = String::new();
+    for line in text.lines() {
+        match line.split_once(" to ").filter(|_| line.contains("iter_args")) {
+            Some((before, rest)) => {
+                let mut words = rest.split(' ');
+                let (end, step) = (words.next().unwrap(), words.nth(1).unwrap());
+                let group = before.trim_start_matches([' ', '%']).split(':').next().unwrap();
+                let name = format!("%less{group}");
+                edited += &format!("{name} = arith.subi {end}, {step} : index\n");
+                edited += &format!("{before} to {name}{}\n", &rest[end.len()..]);
+            }
+            None => edited += &format!("{line}\n"),
+        }
+    }
+    edited
+}
+
+#[test]
+fn without_features_there_is_no_kernel() {
+    for target in ["aarch64-linux-gnu:generic:+neon", "x86-64-v2"] {
+        let target: Target = target.parse().unwrap();
+        let target = compiler().resolve(&target).unwrap();
+        assert!(!Kernels::of(&target).serve(WeightFormat::F32, 16, 16), "{target}");
+        let op = PackedRows { format: WeightFormat::F32, outputs: 16, inputs: 4, element: ElementType::F32 };
+        let mut all = Calls::default();
+        let indices = Value::new(TensorType::new(ElementType::I32, [1]), [3.0]);
+        call(&mut all, op, vec![packed(WeightFormat::F32, 16, 4, 1), indices], None);
+        let error = lower::lower(&all.trace, &target).unwrap_err();
+        assert!(error.to_string().contains("no kernel computes `packed_rows`"), "{error}");
+    }
+}
+
+/// Attention: a cache of keys, its queries and the position of the first.
+fn attention(seed: u64, ring: bool) -> Vec<(Op, Vec<Value>)> {
+    let mut all = Vec::new();
+    for (case, (batch, group, queries, keys, features, values)) in [
+        (1, 1, 1, 1, 1, 1),
+        (1, 4, 1, 64, 64, 64),
+        (2, 3, 1, 37, 20, 33),
+        (3, 1, 5, 48, 16, 16),
+        (2, 2, 16, 32, 32, 48),
+        (1, 8, 3, 31, 80, 128),
+        (1, 4, 2, 19, 256, 256),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let last = keys - queries;
+        for (position, start) in [0, last / 2, last].into_iter().enumerate() {
+            let seed = seed + 100 * case as u64 + 10 * position as u64;
+            let element = [ElementType::F32, ElementType::Bf16, ElementType::F16][(case + position) % 3];
+            let width = 1 + keys / 3;
+            let (mask, start) = match (ring, position) {
+                // A ring that has turned several times, and one that is not full.
+                (true, 2) => (
+                    vec![MaskTerm::Causal, MaskTerm::Window(width.min(last + 1)), MaskTerm::Ring],
+                    5 * keys + 3,
+                ),
+                (true, _) => {
+                    (vec![MaskTerm::Causal, MaskTerm::Window(width.min(last + 1)), MaskTerm::Ring], start)
+                }
+                (false, 1) => (vec![MaskTerm::Causal, MaskTerm::Window(width)], start),
+                (false, _) => (vec![MaskTerm::Causal], start),
+            };
+            let tensor = |shape: &[usize], seed| random(TensorType::new(element, shape), seed);
+            let q = tensor(&[batch, 2, group, queries, features], seed);
+            let k = tensor(&[batch, 2, keys, features], seed + 1);
+            let v = tensor(&[batch, 2, keys, values], seed + 2);
+            let offset = match position {
+                1 => Value::new(
+                    TensorType::new(ElementType::I32, [batch]),
+                    (0..batch).map(|b| start.saturating_sub(b) as f64),
+                ),
+                _ => Value::new(TensorType::new(ElementType::I32, []), [start as f64]),
+            };
+            let softcap = (case % 2 == 1).then_some(ops::Real(2.0));
+            let scale = (case % 3 == 1).then_some(ops::Real(0.25));
+            all.push((Op::from(Sdpa { mask, scale, softcap, offset: true }), vec![q, k, v, offset]));
+        }
+    }
+    all
+}
+
+#[test]
+fn attention_on_every_level() {
+    let mut all = Calls::default();
+    for (op, arguments) in attention(1, false).into_iter().chain(attention(2, true)) {
+        call(&mut all, op, arguments, None);
+    }
+    let all_keys = Sdpa { mask: vec![], scale: None, softcap: None, offset: false };
+    let tensor = |shape: &[usize], seed| random(TensorType::new(ElementType::F32, shape), seed);
+    call(
+        &mut all,
+        all_keys,
+        vec![tensor(&[3, 20, 24], 1), tensor(&[3, 50, 24], 2), tensor(&[3, 50, 30], 3)],
+        None,
+    );
+    // Its text knows no instructions: wide vectors and narrow ones are all there is.
+    for target in levels().into_iter().take(2) {
+        let found = violations(&all, &target, &as_it_is);
+        assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+        let less = violations(&all, &target, &|text| text.replace("arith.maxsi", "arith.minsi"));
+        assert!(!less.is_empty(), "{target}: keys before the window's first are not found");
+    }
+}
