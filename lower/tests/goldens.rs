@@ -762,27 +762,25 @@ fn s29_pack() {
         entry @main {
           %0 = input 0 "x0" () : bf16[2,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %1 = input 1 "x1" () : i32[3] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %2 = parameter "weight" () : bf16[7,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %3 = parameter "table" () : bf16[7,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %4 = parameter "other" () : bf16[7,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %5 = parameter "bias" () : bf16[7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %6 = parameter "weight" = pack format=q4 ("weight" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %7 = packed_linear format=q4 outputs=7 element=f32 (%0, %6) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %8 = convert to=f32 (%5) : f32[7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %9 = broadcast_in_dim shape=[2,7] axes=[1] (%8) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %10 = binary kind=add (%7, %9) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %11 = convert to=bf16 (%10) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %2 = parameter "other" () : bf16[7,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %3 = parameter "bias" () : bf16[7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %4 = parameter "weight" = pack format=q4 ("weight" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %5 = packed_linear format=q4 outputs=7 element=f32 (%0, %4) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %6 = convert to=f32 (%3) : f32[7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %7 = broadcast_in_dim shape=[2,7] axes=[1] (%6) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %8 = binary kind=add (%5, %7) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %9 = convert to=bf16 (%8) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %10 = parameter "table" = pack format=q4 ("table" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %11 = packed_linear format=q4 outputs=7 element=bf16 (%0, %10) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %12 = parameter "table" = pack format=q4 ("table" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %13 = packed_linear format=q4 outputs=7 element=bf16 (%0, %12) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %14 = parameter "table" = pack format=q4 ("table" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %15 = packed_rows format=q4 outputs=7 inputs=5 element=bf16 (%14, %1) : bf16[3,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %16 = linear (%0, %4) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %17 = binary kind=add (%4, %4) : bf16[7,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %13 = packed_rows format=q4 outputs=7 inputs=5 element=bf16 (%12, %1) : bf16[3,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %14 = linear (%0, %2) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %15 = binary kind=add (%2, %2) : bf16[7,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          return %9 "y"
           return %11 "y"
           return %13 "y"
+          return %14 "y"
           return %15 "y"
-          return %16 "y"
-          return %17 "y"
         }
     "#]].assert_eq(&packed(Some(ops::WeightFormat::Q4), true));
     let dense = packed(None, true);

@@ -14,12 +14,13 @@ impl Product {
         &self,
         code: &'k Code,
         x: Buffer<'k>,
-        weights: Panel<'k>,
+        weights: &[Panel<'k>],
         row: Value<'k>,
         rows: usize,
     ) -> Vec<Value<'k>> {
         let starts: Vec<Value<'k>> = (0..rows).map(|i| (row + i) * self.inputs).collect();
         let chains = (LINES / rows).max(1);
+        let group = rows * chains;
         // Columns of a line: as many of sixteen rows as 64 bytes hold.
         let columns = match self.format {
             WeightFormat::F32 => 1,
@@ -28,26 +29,30 @@ impl Product {
         let add = |first: Value<'k>, count: usize, sums: &[Value<'k>]| {
             let mut sums = sums.to_vec();
             for line in 0..count {
-                let bytes = weights.line((first + line) * 64);
+                let bytes: Vec<Value<'k>> = weights.iter().map(|w| w.line((first + line) * 64)).collect();
                 for (i, &start) in starts.iter().enumerate() {
                     let column = start + (first + line) * columns;
-                    let sum = &mut sums[i * chains + line % chains];
-                    *sum = self.line(*sum, bytes, x, column);
+                    for (panel, &bytes) in bytes.iter().enumerate() {
+                        let sum = &mut sums[panel * group + i * chains + line % chains];
+                        *sum = self.line(*sum, bytes, x, column);
+                    }
                 }
             }
             sums
         };
         let lines = self.inputs / columns;
         let rounds = lines / LINES * LINES;
-        let zeros = vec![code.constant(SUMS, 0.0); rows * chains];
+        let zeros = vec![code.constant(SUMS, 0.0); weights.len() * group];
         let sums = code
             .fold(code.index(0)..code.index(rounds), LINES, &zeros, |first, sums| add(first, LINES, sums));
         let mut sums = add(code.index(rounds), lines - rounds, &sums);
         if !self.inputs.is_multiple_of(columns) {
             let last = lines * 64;
-            for (i, &start) in starts.iter().enumerate() {
-                let sum = &mut sums[i * chains];
-                *sum = self.half_line(*sum, weights, last, x, start + (self.inputs - 1));
+            for (panel, &weights) in weights.iter().enumerate() {
+                for (i, &start) in starts.iter().enumerate() {
+                    let sum = &mut sums[panel * group + i * chains];
+                    *sum = self.half_line(*sum, weights, last, x, start + (self.inputs - 1));
+                }
             }
         }
         join(&sums, chains)

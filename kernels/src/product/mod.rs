@@ -47,13 +47,17 @@ enum X<'k> {
 struct Panel<'k> {
     weight: Buffer<'k>,
     at: Value<'k>,
+    /// Whether it is read once, from memory; else it stays near while it is read again.
+    once: bool,
 }
 
 impl<'k> Panel<'k> {
     /// 64 bytes, and a request for those that follow some time later.
     fn line(self, at: Value<'k>) -> Value<'k> {
         let at = self.at + at;
-        self.weight.prefetch(at + AHEAD);
+        if self.once {
+            self.weight.prefetch(at + AHEAD);
+        }
         self.weight.load(at, Type::lanes(64, Element::I8))
     }
 }
@@ -92,16 +96,27 @@ impl Product {
         };
         let stride = bytes / panels;
         let tile = self.rows.min(self.isa.rows());
-        code.repeat(kernel::share(code, panels, workgroups), 1, |panel| {
-            let weights = Panel { weight, at: panel * stride };
+        // Two panels at a time, so that a number of x that was loaded is multiplied twice.
+        let together = if self.pairs(panels) { 2 } else { 1 };
+        let once = self.rows == tile;
+        let share = kernel::share(code, panels / together, workgroups);
+        code.repeat(share, 1, |at| {
+            let panel = at * together;
+            let weights: Vec<Panel<'_>> =
+                (0..together).map(|i| Panel { weight, at: (panel + i) * stride, once }).collect();
             let whole = self.rows / tile * tile;
             code.repeat(code.index(0)..code.index(whole), tile, |row| {
-                self.tile(code, x, weights, y, panel, row, tile)
+                self.tile(code, x, &weights, y, panel, row, tile)
             });
             if whole < self.rows {
-                self.tile(code, x, weights, y, panel, code.index(whole), self.rows - whole);
+                self.tile(code, x, &weights, y, panel, code.index(whole), self.rows - whole);
             }
         });
+    }
+
+    /// Whether panels are taken two at a time: where there are rows enough to be bound by arithmetic.
+    fn pairs(&self, panels: usize) -> bool {
+        self.rows >= 8 && self.format.element().is_some() && panels.is_multiple_of(2)
     }
 
     /// The sums of a panel's outputs for some rows.
@@ -110,7 +125,7 @@ impl Product {
         &self,
         code: &'k Code,
         x: X<'k>,
-        weights: Panel<'k>,
+        weights: &[Panel<'k>],
         y: Buffer<'k>,
         panel: Value<'k>,
         row: Value<'k>,
@@ -118,9 +133,10 @@ impl Product {
     ) {
         let sums = match x {
             X::Dense(x) => self.dense(code, x, weights, row, rows),
-            X::Quantized(x) => self.scaled(code, x, weights, row, rows),
+            X::Quantized(x) => self.scaled(code, x, weights[0], row, rows),
         };
         for (i, sum) in sums.into_iter().enumerate() {
+            let (panel, i) = (panel + i / rows, i % rows);
             let at = (row + i) * self.outputs + panel * PANEL;
             let sum = sum.convert(self.y);
             match self.outputs % PANEL {
