@@ -179,10 +179,7 @@ impl Attention {
             for (chunk, &sum) in sums[2..].iter().enumerate() {
                 let value = sum.divide(total).convert(self.element);
                 let at = row.at * self.values + chunk * KEYS;
-                match self.values - chunk * KEYS {
-                    KEYS.. => result.store(at, value),
-                    rest => result.store_masked(at, code.first_lanes(code.index(rest), KEYS), value),
-                }
+                result.store_lanes(at, value, self.values - chunk * KEYS);
             }
         }
     }
@@ -241,12 +238,7 @@ impl Attention {
 
     /// Sixteen numbers from a place on as f32, or those that are left and zeros.
     fn numbers<'k>(&self, buffer: Buffer<'k>, at: Value<'k>, left: usize) -> Value<'k> {
-        let ty = Type::lanes(KEYS, self.element);
-        let numbers = match left {
-            KEYS.. => buffer.load(at, ty),
-            left => buffer.load_first(at, ty, left),
-        };
-        numbers.convert(Element::F32)
+        buffer.load_lanes(at, left).convert(Element::F32)
     }
 
     fn scores<'k>(

@@ -183,8 +183,11 @@ impl Code {
 
     /// A number, in every lane.
     pub(crate) fn constant(&self, ty: Type, number: f64) -> Value<'_> {
-        // With its point, as MLIR wants it of floats.
-        let text = if ty.is_float() { format!("{number:?}") } else { format!("{number}") };
+        let mut text = if ty.is_float() { format!("{number:?}") } else { format!("{number}") };
+        // MLIR wants a point in floats.
+        if ty.is_float() && !text.contains('.') {
+            text = text.replacen('e', ".0e", 1);
+        }
         match ty {
             Type::Vector(..) => self.value(ty, format_args!("arith.constant dense<{text}> : {ty}")),
             _ => self.value(ty, format_args!("arith.constant {text} : {ty}")),
@@ -268,6 +271,17 @@ impl Code {
         self.value(ty, format_args!("arith.constant dense<[{numbers}]> : {ty}"))
     }
 
+    /// Does something for every sixteen of `count` numbers: from a place on, and how many are left of the sixteen.
+    pub(crate) fn chunks<'k>(&'k self, count: usize, body: impl Fn(Value<'k>, usize)) {
+        let whole = count / 16 * 16;
+        if whole > 0 {
+            self.repeat(self.index(0)..self.index(whole), 16, |at| body(at, 16));
+        }
+        if whole < count {
+            body(self.index(whole), count - whole);
+        }
+    }
+
     /// Calls an instruction by LLVM's name.
     pub(crate) fn instruction<'k>(&'k self, name: &str, operands: &[Value<'k>], ty: Type) -> Value<'k> {
         let names = operands.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
@@ -310,6 +324,20 @@ impl<'k> Buffer<'k> {
                 mask.ty
             ),
         )
+    }
+
+    /// Sixteen numbers from a place on, or the `left` ones that there are and zeros.
+    pub(crate) fn load_lanes(&self, at: Value<'k>, left: usize) -> Value<'k> {
+        let ty = Type::lanes(16, self.element);
+        if left >= 16 { self.load(at, ty) } else { self.load_first(at, ty, left) }
+    }
+
+    /// Writes sixteen lanes from a place on, or the first `left` ones.
+    pub(crate) fn store_lanes(&self, at: Value<'k>, value: Value<'k>, left: usize) {
+        match left {
+            16.. => self.store(at, value),
+            _ => self.store_masked(at, self.code.first_lanes(self.code.index(left), 16), value),
+        }
     }
 
     /// Writes a value's lanes from a place on.
@@ -368,6 +396,11 @@ impl<'k> Value<'k> {
     /// |x|
     pub(crate) fn abs(self) -> Self {
         self.unary("math.absf")
+    }
+
+    /// √x
+    pub(crate) fn square_root(self) -> Self {
+        self.unary("math.sqrt")
     }
 
     /// The nearest whole number, of two the even one.
@@ -508,6 +541,11 @@ impl<'k> Value<'k> {
             (false, false) => "arith.trunci",
         };
         self.cast(op, ty)
+    }
+
+    /// Rounded to a narrower type, as f32 again.
+    pub(crate) fn rounded(self, to: Element) -> Self {
+        self.convert(to).convert(Element::F32)
     }
 
     /// An integer without a sign in 32 bits.

@@ -8,8 +8,10 @@ mod attention;
 mod code;
 mod isa;
 mod kernel;
+mod norm;
 mod product;
 mod quantized;
+mod rope;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -52,10 +54,13 @@ impl Kernels {
 
     /// Whether a kernel computes an operation that could also be said in primitives.
     pub fn compute(&self, op: &Op, operands: &[&TensorType]) -> bool {
-        match op {
-            Op::Sdpa(op) => self.isa.is_some() && Attention::of(op, operands).is_some(),
+        let known = match op {
+            Op::Sdpa(op) => Attention::of(op, operands).is_some(),
+            Op::Rope(op) => rope::serves(op, operands),
+            Op::RmsNorm(_) => operands[0].count() > 0,
             _ => false,
-        }
+        };
+        known && self.isa.is_some()
     }
 
     /// What calls the kernel for an operation: the right-hand side of its statement. `None` if no kernel serves it.
@@ -67,12 +72,16 @@ impl Kernels {
         ty: &TensorType,
     ) -> Option<String> {
         let isa = self.isa?;
+        let types: Vec<&TensorType> = operands.iter().map(|operand| operand.ty).collect();
         Some(match op {
             Op::PackedLinear(op) => self.linear(isa, statements, op, operands, ty),
             Op::PackedRows(op) => self.rows(op, operands, ty),
-            Op::Sdpa(op) => {
-                let types: Vec<&TensorType> = operands.iter().map(|operand| operand.ty).collect();
-                self.dispatch(Attention::of(op, &types)?.kernel(), &typed(operands), &ty.mlir())
+            Op::Sdpa(op) => self.dispatch(Attention::of(op, &types)?.kernel(), &typed(operands), &ty.mlir()),
+            Op::Rope(op) if rope::serves(op, &types) => {
+                self.dispatch(rope::kernel(op, &types), &typed(operands), &ty.mlir())
+            }
+            Op::RmsNorm(op) if ty.count() > 0 => {
+                self.dispatch(norm::kernel(op, ty), &typed(operands), &ty.mlir())
             }
             _ => return None,
         })

@@ -67,12 +67,8 @@ pub fn examples() -> Calls {
     examples_of(|name| !name.starts_with("pack"))
 }
 
-/// Every good example of the operations that only kernels compute.
-pub fn examples_for_kernels() -> Calls {
-    examples_of(|name| name.starts_with("packed_"))
-}
-
-fn examples_of(wanted: impl Fn(&str) -> bool) -> Calls {
+/// Every good example of the operations that `wanted` names.
+pub fn examples_of(wanted: impl Fn(&str) -> bool) -> Calls {
     let mut all = Calls::default();
     for (name, examples) in Op::examples().into_iter().filter(|(name, _)| wanted(name)) {
         for (i, example) in examples.iter().filter(|e| e.result.is_ok()).enumerate() {

@@ -10,7 +10,8 @@ use ops::{Bound, ElementType, Op, TensorType, Value, WeightFormat};
 use runtime::CompileOptions;
 use support::{Built, compile, compiler};
 use targets::{Target, host_features};
-use tracewright_tests::calls::{Call, Calls, entry, evaluate, examples_for_kernels, random};
+use trace::NodeKind;
+use tracewright_tests::calls::{Call, Calls, entry, evaluate, examples_of, random};
 
 /// Processors that differ in which code kernels are: what this machine has of them, and itself.
 fn levels() -> Vec<Target> {
@@ -128,10 +129,34 @@ fn as_it_is(text: String) -> String {
     text
 }
 
+/// The examples of all operations that kernels compute for a target.
+fn examples(target: &Target) -> Calls {
+    let kernels = Kernels::of(target);
+    let mut all = examples_of(|_| true);
+    let served = |call: &Call| {
+        let function = all.trace.entry(&call.name).unwrap();
+        function.ids().all(|id| match &function.node(id).kind {
+            NodeKind::Op(op) => {
+                let operands = function.operands(id);
+                let types: Vec<_> = operands.iter().map(|&operand| function.node(operand).ty()).collect();
+                op.name().starts_with("packed_") || kernels.compute(op, &types)
+            }
+            _ => true,
+        })
+    };
+    let names: Vec<String> = all.calls.iter().filter(|call| served(call)).map(|c| c.name.clone()).collect();
+    for operation in ["packed_linear", "packed_rows", "sdpa", "rope", "rms_norm"] {
+        assert!(names.iter().filter(|name| name.starts_with(operation)).count() > 1, "{operation}");
+    }
+    all.calls.retain(|call| names.contains(&call.name));
+    all.trace = all.trace.with_entries(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    all
+}
+
 #[test]
 fn every_product_and_lookup_on_every_level() {
     for target in levels() {
-        let found = violations(&examples_for_kernels(), &target, &as_it_is);
+        let found = violations(&examples(&target), &target, &as_it_is);
         assert!(found.is_empty(), "{target}: {}", found.join("\n"));
         for &format in WeightFormat::ALL {
             let found = violations(&uses(format, &|_| ()), &target, &as_it_is);

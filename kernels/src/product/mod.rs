@@ -27,6 +27,9 @@ pub(crate) struct Product {
 /// The bytes of a weight that one part of the work reads at least: less is not worth a worker's start.
 const PART: usize = 1 << 17;
 
+/// As many more for each number of a row that every part quantizes for itself: about ten times as long.
+const PART_QUANTIZES: usize = 200;
+
 /// How far ahead memory is asked for its lines, in bytes: a processor's own prefetcher stops where a page ends.
 const AHEAD: usize = 4096;
 
@@ -73,7 +76,8 @@ impl Product {
         let &Self { format, rows, inputs, outputs, x, y, isa } = self;
         let name = format!("product_{}_{rows}x{inputs}x{outputs}_{x}_{y}_{}", format.word(), isa.name());
         let (weight, panels) = (format.packed(outputs, inputs).bytes(), outputs.div_ceil(PANEL));
-        let workgroups = (weight / PART).clamp(1, 64).min(panels);
+        let quantized = if format.element().is_none() && rows == 1 { inputs } else { 0 };
+        let workgroups = (weight / PART.max(quantized * PART_QUANTIZES)).clamp(1, 64).min(panels);
         let kernel = kernel::new(3, workgroups, |code| self.write(code, weight, panels, workgroups));
         (name, kernel)
     }

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Tracewright beside llama.cpp: the same random weights, round by round in turn, two threads each.
+
+    python3 -m venv SCRATCH/venv && SCRATCH/venv/bin/pip install -r benches/peers/requirements.txt
+    SCRATCH/venv/bin/python benches/peers/llama_cpp.py config.json --work SCRATCH
+
+builds llama.cpp from the source in its Python package (without AMX, which traps on some virtual machines), makes random bf16
+weights for a Llama's `config.json`, exports them and writes them as GGUF in each format, and prints the medians as a table. What
+was made before in SCRATCH is used again. Needs `cargo build --release --features iree` and iree-compile on PATH.
+"""
+
+import argparse
+import json
+import statistics
+import struct
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+HERE = Path(__file__).parent
+SOURCE = "llama-cpp-python==0.3.36"
+# Ours, theirs, bytes of a weight.
+FORMATS = {"bf16": ([], "BF16", 2), "q8": (["--quant", "q8"], "Q8_0", 34 / 32), "q4": (["--quant", "q4"], "Q4_0", 18 / 32)}
+NAMES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+}
+
+
+def run(*words):
+    """What a program prints; it ends this one where it fails."""
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def build(work):
+    """The folder of llama.cpp's programs."""
+    programs = work / "llama.cpp" / "bin"
+    if not (programs / "llama-bench").exists():
+        run(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python", "--dest", work, SOURCE)
+        with tarfile.open(next(work.glob("llama_cpp_python-*.tar.gz"))) as archive:
+            archive.extractall(work, filter="data")
+        source = next(work.glob("llama_cpp_python-*/vendor/llama.cpp"))
+        tools = Path(sys.executable).parent
+        options = ["GGML_NATIVE=ON", "GGML_AMX_TILE=OFF", "GGML_AMX_INT8=OFF", "GGML_AMX_BF16=OFF", "LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_SERVER=OFF", "LLAMA_CURL=OFF"]
+        ninja = f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"
+        run(tools / "cmake", "-S", source, "-B", work / "llama.cpp", "-G", "Ninja", ninja, "-DCMAKE_BUILD_TYPE=Release", *(f"-D{option}" for option in options))
+        run(tools / "ninja", "-C", work / "llama.cpp", "llama-bench", "llama-quantize")
+    return programs
+
+
+def write_gguf(model, out):
+    """A bf16 Llama without a vocabulary. llama.cpp's rotary embedding pairs neighbours: rows of q and k are moved."""
+    config = json.loads((model / "config.json").read_text())
+    raw = np.memmap(model / "model.safetensors", np.uint8, "r")
+    start = 8 + struct.unpack("<Q", raw[:8].tobytes())[0]
+    header = json.loads(raw[8:start].tobytes())
+
+    def tensor(key):
+        first, last = header[key]["data_offsets"]
+        return raw[start + first : start + last].view(np.uint16).reshape(header[key]["shape"])
+
+    def moved(rows, heads):
+        return rows.reshape(heads, 2, len(rows) // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+    writer = gguf.GGUFWriter(out, "llama")
+    heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(8192)
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(shared)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_dimension_count(config.get("head_dim", config["hidden_size"] // heads))
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("none")
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+
+    def put(name, numbers):
+        if numbers.ndim == 1:
+            writer.add_tensor(name, (numbers.astype(np.uint32) << 16).view(np.float32))
+        else:
+            numbers = np.ascontiguousarray(numbers).view(np.uint8)
+            writer.add_tensor(name, numbers, raw_dtype=gguf.GGMLQuantizationType.BF16)
+
+    put("token_embd.weight", tensor("model.embed_tokens.weight"))
+    put("output_norm.weight", tensor("model.norm.weight"))
+    for layer in range(config["num_hidden_layers"]):
+        for ours, theirs in NAMES.items():
+            numbers = tensor(f"model.layers.{layer}.{ours}.weight")
+            if theirs in ("attn_q", "attn_k"):
+                numbers = moved(numbers, heads if theirs == "attn_q" else shared)
+            put(f"blk.{layer}.{theirs}.weight", numbers)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def prepare(arguments, programs):
+    """Exports and GGUF files of each format."""
+    work, ours = arguments.work, arguments.tracewright
+    model = work / "model"
+    if not model.exists():
+        run(ours, "random", arguments.config, "-o", model, "--seed", 1, "--dtype", "bf16")
+    if not (work / "BF16.gguf").exists():
+        write_gguf(model, work / "BF16.gguf")
+    for name in arguments.formats:
+        flags, theirs, _ = FORMATS[name]
+        if not (work / f"{theirs}.gguf").exists():
+            run(programs / "llama-quantize", "--pure", work / "BF16.gguf", work / f"{theirs}.gguf", theirs)
+        out = work / f"export-{name}"
+        if not (out / "manifest.json").exists():
+            context = max(512, max(arguments.prompts) + 64)
+            run(ours, "export", model, "-o", out, "--context", context, "--cache", work / "cache", *flags)
+
+
+def round_of(arguments, programs):
+    """One measurement of everything, as (who, format, what) and tokens a second."""
+    work, prompts, decode = arguments.work, arguments.prompts, arguments.decode
+    found = {("machine", "", "read GB/s"): float(run(work / "read", arguments.threads))}
+    vocabulary = json.loads(arguments.config.read_text())["vocab_size"]
+    for name in arguments.formats:
+        for prompt in prompts:
+            tokens = ",".join(str(i * 7919 % vocabulary) for i in range(prompt))
+            export = work / f"export-{name}"
+            said = run(arguments.tracewright, "generate", export, "--tokens", tokens, "-n", decode + 1, "--ignore-eos", "--json", "--threads", arguments.threads)
+            timings = json.loads(said)["timings"]
+            found["ours", name, f"prefill {prompt}"] = timings["prefill_tokens_per_s"]
+            if prompt == prompts[0]:
+                found["ours", name, "decode"] = timings["decode_tokens_per_s"]
+        said = run(programs / "llama-bench", "-m", work / f"{FORMATS[name][1]}.gguf", "-t", arguments.threads, "-p", ",".join(map(str, prompts)), "-n", decode, "-r", 1, "-o", "json")
+        for case in json.loads(said):
+            what = "decode" if case["n_gen"] else f"prefill {case['n_prompt']}"
+            found["llama.cpp", name, what] = case["avg_ts"]
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path, help="config.json of a Llama with a tied head")
+    parser.add_argument("--work", type=Path, required=True, help="a folder for what is built and measured")
+    parser.add_argument("--tracewright", type=Path, default=HERE / "../../target/release/tracewright")
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS))
+    parser.add_argument("--prompts", nargs="+", type=int, default=[128, 448])
+    parser.add_argument("--decode", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    programs = build(arguments.work)
+    run("cc", "-O3", "-march=native", "-pthread", HERE / "read.c", "-o", arguments.work / "read")
+    prepare(arguments, programs)
+    rounds = []
+    for number in range(arguments.rounds):
+        print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr)
+        rounds.append(round_of(arguments, programs))
+    print("| format | what | ours | llama.cpp | ratio |\n|---|---|---|---|---|")
+    medians = {key: statistics.median(found[key] for found in rounds) for key in rounds[0]}
+    for (who, name, what), ours in medians.items():
+        if who == "ours":
+            theirs = medians["llama.cpp", name, what]
+            spread = [found[who, name, what] for found in rounds]
+            print(f"| {name} | {what} | {ours:.1f} ({min(spread):.1f}–{max(spread):.1f}) | {theirs:.1f} | **{ours / theirs:.2f}** |")
+    read = [found["machine", "", "read GB/s"] for found in rounds]
+    print(f"\nread bandwidth: median {statistics.median(read):.1f} GB/s ({min(read):.1f}–{max(read):.1f})")
+    (arguments.work / "rounds.json").write_text(json.dumps([[[*key], value] for found in rounds for key, value in found.items()]))
+
+
+main()
