@@ -6,12 +6,13 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum};
+use tracewright::lower::Weights;
 use tracewright::ops::Op;
 use tracewright::trace::Trace;
 use tracewright::{PlanError, lower, simplify};
 
 use crate::ReadModel;
-use crate::arguments::ModelArguments;
+use crate::arguments::{Kernels, ModelArguments};
 use crate::error::Error;
 
 /// Shows the trace or the StableHLO module of a model. Reads `config.json` only: no weight, no compiler.
@@ -113,7 +114,12 @@ fn dump(arguments: &Arguments, read: ReadModel, model: &Path) -> Result<String, 
         };
         return Ok(simplify::explain(before, &options, function, *node)?.to_string());
     }
-    let (expanded, primitives) = simplify::simplify(&lower::expand(&simplified)?, &options);
+    // Kernels differ between machines: they are shown to who asks for them.
+    let shows = asked.network.kernels == Some(Kernels::On) || asked.network.quant.is_some();
+    let weights = Weights { kernels: plan.weights.kernels && shows, ..plan.weights };
+    let packed = lower::pack(&simplified, weights, &plan.target)?;
+    let expanded = lower::expand_for(&packed, weights, &plan.target)?;
+    let (expanded, primitives) = simplify::simplify(&expanded, &options);
     if arguments.emit == Emit::Mlir {
         let module = lower::lower(&expanded, &plan.target)?;
         return Ok(if arguments.no_locs { module.text_without_locs } else { module.text });

@@ -132,3 +132,16 @@ fn a_closed_pipe_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
 }
+
+#[test]
+fn kernels_are_shown_to_who_asks_for_them() {
+    let model = fixture("llama-untied");
+    let plain = succeed(&mut trace_dump(&[text(&model), "--emit", "mlir"])).out;
+    assert!(!plain.contains("flow.dispatch") && !plain.contains("@kernels"));
+    let refused =
+        run(&mut trace_dump(&[text(&model), "--emit", "mlir", "--quant", "q4", "--kernels", "off"]));
+    assert_eq!(refused.code, Some(1), "{}", refused.err);
+    for word in ["weights in q4 need kernels, and they are switched off", "help: leave out `--kernels off`"] {
+        assert!(refused.err.contains(word), "`{word}` is not in\n{}", refused.err);
+    }
+}

@@ -43,6 +43,11 @@ impl Kernels {
         Self { isa: None, called: BTreeMap::new() }
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.isa.is_none()
+    }
+
     /// Whether there are products, of any number of rows, for weights of this shape in a format, and their rows can be
     /// looked up.
     pub fn serve(&self, format: WeightFormat, outputs: usize, inputs: usize) -> bool {

@@ -52,7 +52,27 @@ pub enum LowerError {
         /// The operation.
         op: &'static str,
     },
+    /// A format that only kernels read, where there are none.
+    #[error(
+        "weights in {format} need kernels, and {}; without `quantize` they stay as they are",
+        no_kernels(*.asked, .target)
+    )]
+    Quantized {
+        /// The format.
+        format: &'static str,
+        /// Whether kernels were wanted at all.
+        asked: bool,
+        /// What the program is made for.
+        target: String,
+    },
     /// A parameter with two types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),
+}
+
+fn no_kernels(asked: bool, target: &str) -> String {
+    match asked {
+        true => format!("there are none for {target}"),
+        false => "they are switched off".to_owned(),
+    }
 }

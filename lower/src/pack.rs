@@ -40,9 +40,14 @@ impl Weights {
 /// the target has kernels for them. One stored copy serves all.
 ///
 /// # Errors
-/// If a node's operands do not fit its operation: the trace was not verified.
+/// If weights are to be quantized where there are no kernels; if a node's operands do not fit its operation: the trace
+/// was not verified.
 pub fn pack(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, LowerError> {
     let kernels = weights.kernels(target);
+    if let Some(format) = weights.quantize.filter(|_| kernels.is_empty()) {
+        let (asked, target) = (weights.kernels, target.to_string());
+        return Err(LowerError::Quantized { format: format.word(), asked, target });
+    }
     // By the keys of the functions that declare them: the functions of a layer are of one kind.
     let mut other: BTreeSet<&str> = BTreeSet::new();
     for function in &trace.functions {

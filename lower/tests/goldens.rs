@@ -786,4 +786,12 @@ fn s29_pack() {
     let dense = packed(None, true);
     assert_eq!(dense.matches("pack format=bf16").count(), 3);
     assert_eq!(packed(None, false).matches("pack").count(), 0);
+    let quantize = Some(ops::WeightFormat::Q4);
+    for (kernels, target, said) in [
+        (false, &target, "they are switched off"),
+        (true, &Target::processor("x86-64-v2"), "there are none for `x86-64-v2` on this platform"),
+    ] {
+        let error = pack(&trace, Weights { quantize, kernels }, target).unwrap_err().to_string();
+        assert!(error.starts_with("weights in q4 need kernels, and") && error.contains(said), "{error}");
+    }
 }
