@@ -315,7 +315,11 @@ impl<'k> Buffer<'k> {
     /// The first `count` elements from a place on, zero in the other lanes.
     pub(crate) fn load_first(&self, at: Value<'k>, ty: Type, count: usize) -> Value<'k> {
         let Type::Vector(lanes, _) = ty else { unreachable!("a scalar is loaded whole") };
-        let mask = self.code.first_lanes(self.code.index(count), lanes);
+        self.load_masked(at, ty, self.code.first_lanes(self.code.index(count), lanes))
+    }
+
+    /// The elements that a mask selects from a place on, zero in the other lanes.
+    pub(crate) fn load_masked(&self, at: Value<'k>, ty: Type, mask: Value<'k>) -> Value<'k> {
         let (zero, own) = (self.code.constant(ty, 0.0), self.ty());
         self.code.value(
             ty,

@@ -100,7 +100,7 @@ impl Kernels {
         operands: &[Operand<'_>],
         ty: &TensorType,
     ) -> String {
-        let [x, weight] = operands else { unreachable!("inferred") };
+        let [x, _, added @ ..] = operands else { unreachable!("inferred") };
         let inputs = x.ty.shape[x.ty.rank() - 1];
         let rows = x.ty.count() / inputs;
         let product = product::Product {
@@ -110,28 +110,20 @@ impl Kernels {
             rows,
             inputs,
             outputs: op.outputs,
+            adds: !added.is_empty(),
             isa,
         };
-        let text = ty.mlir();
-        match product.quantizes_apart() {
-            false => self.dispatch(
-                product.kernel(),
-                &[(x.name, x.ty.mlir()), (weight.name, weight.ty.mlir())],
-                &text,
-            ),
-            true => {
-                let integers =
-                    TensorType::new(ElementType::I8, [rows, quantized::Form { inputs }.bytes()]).mlir();
-                let quantize = quantized::kernel(lane(x.ty.element), rows, inputs);
-                let call = self.dispatch(quantize, &[(x.name, x.ty.mlir())], &integers);
-                let quantized = statements.statement(call);
-                self.dispatch(
-                    product.kernel(),
-                    &[(&quantized, integers), (weight.name, weight.ty.mlir())],
-                    &text,
-                )
-            }
+        let quantized;
+        let mut operands = typed(operands);
+        if product.quantizes_apart() {
+            let integers =
+                TensorType::new(ElementType::I8, [rows, quantized::Form { inputs }.bytes()]).mlir();
+            let quantize = quantized::kernel(lane(x.ty.element), rows, inputs);
+            let call = self.dispatch(quantize, &operands[..1], &integers);
+            quantized = statements.statement(call);
+            operands[0] = (&quantized, integers);
         }
+        self.dispatch(product.kernel(), &operands, &ty.mlir())
     }
 
     fn rows(&mut self, op: &PackedRows, operands: &[Operand<'_>], ty: &TensorType) -> String {

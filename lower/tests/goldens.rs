@@ -768,7 +768,7 @@ fn s29_pack() {
           %5 = packed_linear format=q4 outputs=7 element=f32 (%0, %4) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %6 = convert to=f32 (%3) : f32[7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %7 = broadcast_in_dim shape=[2,7] axes=[1] (%6) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %8 = binary kind=add (%5, %7) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %8 = packed_linear format=q4 outputs=7 element=f32 (%0, %4, %7) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %9 = convert to=bf16 (%8) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %10 = parameter "table" = pack format=q4 ("table" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %11 = packed_linear format=q4 outputs=7 element=bf16 (%0, %10) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7

@@ -101,7 +101,11 @@ fn uses(format: WeightFormat, spoil: &dyn Fn(&mut Value)) -> Calls {
         let x = if format.element().is_some() { random(ty, seed) } else { whole(ty, seed) };
         let result = if case % 2 == 0 { ElementType::F32 } else { element };
         let op = PackedLinear { format, outputs, element: result };
-        call(&mut all, op, vec![x, packed(format, outputs, inputs, seed + 1)], None);
+        let mut operands = vec![x, packed(format, outputs, inputs, seed + 1)];
+        if case % 3 == 1 {
+            operands.push(random(TensorType::new(result, [rows, outputs]), seed + 4));
+        }
+        call(&mut all, op, operands, None);
         let indices = random(TensorType::new(ElementType::I32, [rows]), seed + 2);
         let op = PackedRows { format, outputs, inputs, element };
         call(&mut all, op, vec![packed(format, outputs, inputs, seed + 3), indices], None);

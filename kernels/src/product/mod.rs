@@ -21,6 +21,8 @@ pub(crate) struct Product {
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
+    /// Whether something is added to the rounded products.
+    pub(crate) adds: bool,
     pub(crate) isa: Isa,
 }
 
@@ -43,6 +45,25 @@ enum X<'k> {
     Dense(Buffer<'k>),
     /// Bytes: the buffer they are in.
     Quantized(Buffer<'k>),
+}
+
+/// The results of a product, and what is added to them.
+#[derive(Clone, Copy)]
+struct Y<'k> {
+    sums: Buffer<'k>,
+    added: Option<Buffer<'k>>,
+}
+
+impl<'k> Y<'k> {
+    /// Rounded sums, and what is added to them; rounded again.
+    fn plus(self, sums: Value<'k>, load: impl Fn(Buffer<'k>) -> Value<'k>) -> Value<'k> {
+        let Some(added) = self.added else { return sums };
+        let total = sums.convert(Element::F32) + load(added).convert(Element::F32);
+        match sums.ty() {
+            Type::Vector(_, element) => total.convert(element),
+            _ => total,
+        }
+    }
 }
 
 /// A panel of the weight, from a byte on.
@@ -73,12 +94,15 @@ impl Product {
 
     /// Its name and its code.
     pub(crate) fn kernel(&self) -> (String, Kernel) {
-        let &Self { format, rows, inputs, outputs, x, y, isa } = self;
-        let name = format!("product_{}_{rows}x{inputs}x{outputs}_{x}_{y}_{}", format.word(), isa.name());
+        let &Self { format, rows, inputs, outputs, x, y, adds, isa } = self;
+        let what = if adds { "product_and_sum" } else { "product" };
+        let name = format!("{what}_{}_{rows}x{inputs}x{outputs}_{x}_{y}_{}", format.word(), isa.name());
         let (weight, panels) = (format.packed(outputs, inputs).bytes(), outputs.div_ceil(PANEL));
         let quantized = if format.element().is_none() && rows == 1 { inputs } else { 0 };
         let workgroups = (weight / PART.max(quantized * PART_QUANTIZES)).clamp(1, 64).min(panels);
-        let kernel = kernel::new(3, workgroups, |code| self.write(code, weight, panels, workgroups));
+        let kernel = kernel::new(3 + usize::from(adds), workgroups, |code| {
+            self.write(code, weight, panels, workgroups)
+        });
         (name, kernel)
     }
 
@@ -89,7 +113,11 @@ impl Product {
             false => X::Dense(code.binding(0, self.x, self.rows * self.inputs)),
         };
         let weight = code.binding(1, Element::I8, bytes);
-        let y = code.binding(2, self.y, self.rows * self.outputs);
+        let result = |index: usize| code.binding(index, self.y, self.rows * self.outputs);
+        let y = match self.adds {
+            true => Y { added: Some(result(2)), sums: result(3) },
+            false => Y { added: None, sums: result(2) },
+        };
         let x = match x {
             X::Dense(numbers) if self.format.element().is_none() => {
                 let row = Row { buffer: code.scratch(Element::I8, form.bytes()), at: code.index(0), form };
@@ -130,7 +158,7 @@ impl Product {
         code: &'k Code,
         x: X<'k>,
         weights: &[Panel<'k>],
-        y: Buffer<'k>,
+        y: Y<'k>,
         panel: Value<'k>,
         row: Value<'k>,
         rows: usize,
@@ -144,10 +172,12 @@ impl Product {
             let at = (row + i) * self.outputs + panel * PANEL;
             let sum = sum.convert(self.y);
             match self.outputs % PANEL {
-                0 => y.store(at, sum),
+                0 => y.sums.store(at, y.plus(sum, |added| added.load(at, sum.ty()))),
                 _ => {
                     let left = code.index(self.outputs) - panel * PANEL;
-                    y.store_masked(at, code.first_lanes(left, PANEL), sum);
+                    let mask = code.first_lanes(left, PANEL);
+                    let sum = y.plus(sum, |added| added.load_masked(at, sum.ty(), mask));
+                    y.sums.store_masked(at, mask, sum);
                 }
             }
         }
