@@ -108,6 +108,7 @@ impl Array {
     }
 
     /// The array with these little-endian bytes, which are those of `ty`.
+    #[cfg(feature = "iree")]
     pub(crate) fn from_bytes(ty: TensorType, axes: Vec<String>, bytes: Vec<u8>) -> Self {
         Self { ty, axes, bytes }
     }
