@@ -30,8 +30,7 @@ impl Lowered {
         mut ignorable: Vec<Ignorable>,
     ) -> Result<Self, LowerError> {
         let options = Options::new(rules, target);
-        let packed = lower::pack(&simplify(trace, &options).0, weights, target)?;
-        let simplified = simplify(&lower::expand_for(&packed, weights, target)?, &options).0;
+        let simplified = expanded(trace, &options, |trace| lower::expand_for(trace, weights, target))?.0;
         let module = lower::lower(&simplified, target)?;
         ignorable.extend(bake::unread(&trace.parameters()?, &module.parameters));
         Ok(Self { module, ignorable })
@@ -61,13 +60,21 @@ impl Lowered {
     }
 }
 
-/// The trace in primitives, simplified before and after its composites are expanded: some rules want to see a
-/// composite whole, others what it is made of.
+/// The trace in primitives, simplified before and after its composites are expanded.
 ///
 /// # Errors
 /// If the trace was not verified.
 pub fn primitives(trace: &Trace, options: &Options) -> Result<(Trace, [Report; 2]), LowerError> {
+    expanded(trace, options, lower::expand)
+}
+
+/// Simplified before and after `expand`: some rules want to see a composite whole, others what it is made of.
+fn expanded(
+    trace: &Trace,
+    options: &Options,
+    expand: impl FnOnce(&Trace) -> Result<Trace, LowerError>,
+) -> Result<(Trace, [Report; 2]), LowerError> {
     let (trace, composites) = simplify(trace, options);
-    let (trace, primitives) = simplify(&lower::expand(&trace)?, options);
+    let (trace, primitives) = simplify(&expand(&trace)?, options);
     Ok((trace, [composites, primitives]))
 }

@@ -117,8 +117,7 @@ fn dump(arguments: &Arguments, read: ReadModel, model: &Path) -> Result<String, 
     // Kernels differ between machines: they are shown to who asks for them.
     let shows = asked.network.kernels == Some(Kernels::On) || asked.network.quant.is_some();
     let weights = Weights { kernels: plan.weights.kernels && shows, ..plan.weights };
-    let packed = lower::pack(&simplified, weights, &plan.target)?;
-    let expanded = lower::expand_for(&packed, weights, &plan.target)?;
+    let expanded = lower::expand_for(&simplified, weights, &plan.target)?;
     let (expanded, primitives) = simplify::simplify(&expanded, &options);
     if arguments.emit == Emit::Mlir {
         let module = lower::lower(&expanded, &plan.target)?;

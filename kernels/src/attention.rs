@@ -3,8 +3,8 @@
 //! Sixteen keys at a time; the softmax is carried along, as in Milakov and Gimelshein, "Online normalizer calculation
 //! for softmax" (2018), and Dao et al., "FlashAttention" (2022).
 
+use ops::TensorType;
 use ops::ops::{MaskTerm, Sdpa};
-use ops::{ElementType, TensorType};
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
@@ -71,7 +71,6 @@ impl Attention {
         let served = terms.iter().all(|(term, _)| known(term))
             && windows.next().is_none()
             && (attention.causal || attention.window.is_none() && !attention.ring)
-            && q.element != ElementType::I32
             && attention.batch * attention.queries * attention.keys * attention.features * attention.values
                 > 0
             && attention.features.max(attention.values) <= 256;
@@ -84,7 +83,7 @@ impl Attention {
     }
 
     /// Its name and its code; the operands are q, k, v and the offset.
-    pub(crate) fn kernel(&self) -> (String, Kernel) {
+    pub(crate) fn kernel(&self) -> (String, impl FnOnce() -> Kernel) {
         let rows = self.rows();
         // As many as leave the sums of their values in registers, and a part for each of two workers.
         let most = (16 / self.values.div_ceil(KEYS)).clamp(1, 4);
@@ -108,13 +107,15 @@ impl Attention {
             cap.unwrap_or_default()
         );
         let workgroups = (batch * tiles).min(64);
-        let kernel = kernel::new(4 + usize::from(self.offset), workgroups, |code| {
-            code.repeat(kernel::share(code, batch * tiles, workgroups), 1, |part| {
-                let tiles = code.index(tiles);
-                let (head, first) = (part.divide(tiles), part.remainder(tiles) * tile);
-                self.tile(code, head, first, tile);
-            });
-        });
+        let kernel = move || {
+            kernel::new(4 + usize::from(self.offset), workgroups, |code| {
+                code.repeat(kernel::share(code, batch * tiles, workgroups), 1, |part| {
+                    let tiles = code.index(tiles);
+                    let (head, first) = (part.divide(tiles), part.remainder(tiles) * tile);
+                    self.tile(code, head, first, tile);
+                });
+            })
+        };
         (name, kernel)
     }
 
@@ -213,7 +214,7 @@ impl Attention {
         let sums = code.fold(code.index(0)..code.index(KEYS), 1, &first, |lane, sums| {
             let at = self.row(code, keys, lane) * self.values;
             let numbers: Vec<Value<'k>> =
-                (0..chunks).map(|chunk| self.load(v, at, chunk, self.values)).collect();
+                (0..chunks).map(|i| v.load_floats(at + i * KEYS, self.values - i * KEYS)).collect();
             let rows = sums.chunks(chunks).enumerate();
             rows.flat_map(|(row, sums)| {
                 let weight = scratch.load(lane + row * KEYS, Type::Scalar(Element::F32)).broadcast(KEYS);
@@ -231,16 +232,6 @@ impl Attention {
         keys.base + key
     }
 
-    /// Sixteen numbers of a row as f32; past its last, zeros.
-    fn load<'k>(&self, buffer: Buffer<'k>, row: Value<'k>, chunk: usize, features: usize) -> Value<'k> {
-        self.numbers(buffer, row + chunk * KEYS, features - chunk * KEYS)
-    }
-
-    /// Sixteen numbers from a place on as f32, or those that are left and zeros.
-    fn numbers<'k>(&self, buffer: Buffer<'k>, at: Value<'k>, left: usize) -> Value<'k> {
-        buffer.load_lanes(at, left).convert(Element::F32)
-    }
-
     fn scores<'k>(
         &self,
         code: &'k Code,
@@ -252,18 +243,12 @@ impl Attention {
         let keys: Vec<Value<'k>> =
             (0..KEYS).map(|lane| self.row(code, keys, code.index(lane)) * self.features).collect();
         let query = row.at * self.features;
-        let add = |feature: Value<'k>, left: usize, products: &[Value<'k>]| -> Vec<Value<'k>> {
-            let query = self.numbers(q, query + feature, left);
-            let key = |&at: &Value<'k>| self.numbers(k, at + feature, left);
-            keys.iter().map(key).zip(products).map(|(key, &sum)| query.multiply_add(key, sum)).collect()
-        };
-        let (whole, left) = (self.features / KEYS * KEYS, self.features % KEYS);
         let zeros = [code.constant(LANES, 0.0); KEYS];
-        let mut products =
-            code.fold(code.index(0)..code.index(whole), KEYS, &zeros, |at, products| add(at, KEYS, products));
-        if left > 0 {
-            products = add(code.index(whole), left, &products);
-        }
+        let products = code.fold_chunks(self.features, &zeros, |feature, left, products| {
+            let query = q.load_floats(query + feature, left);
+            let key = |&at: &Value<'k>| k.load_floats(at + feature, left);
+            keys.iter().map(key).zip(products).map(|(key, &sum)| query.multiply_add(key, sum)).collect()
+        });
         let scores = sums(&products) * code.constant(LANES, self.scale);
         match self.softcap {
             Some(cap) => {

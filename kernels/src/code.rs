@@ -273,13 +273,29 @@ impl Code {
 
     /// Does something for every sixteen of `count` numbers: from a place on, and how many are left of the sixteen.
     pub(crate) fn chunks<'k>(&'k self, count: usize, body: impl Fn(Value<'k>, usize)) {
+        self.fold_chunks(count, &[], |at, left, _| {
+            body(at, left);
+            Vec::new()
+        });
+    }
+
+    /// Carries values from every sixteen of `count` numbers to the next.
+    pub(crate) fn fold_chunks<'k>(
+        &'k self,
+        count: usize,
+        first: &[Value<'k>],
+        body: impl Fn(Value<'k>, usize, &[Value<'k>]) -> Vec<Value<'k>>,
+    ) -> Vec<Value<'k>> {
         let whole = count / 16 * 16;
+        let mut carried = first.to_vec();
         if whole > 0 {
-            self.repeat(self.index(0)..self.index(whole), 16, |at| body(at, 16));
+            carried =
+                self.fold(self.index(0)..self.index(whole), 16, first, |at, carried| body(at, 16, carried));
         }
         if whole < count {
-            body(self.index(whole), count - whole);
+            carried = body(self.index(whole), count - whole, &carried);
         }
+        carried
     }
 
     /// Calls an instruction by LLVM's name.
@@ -334,6 +350,11 @@ impl<'k> Buffer<'k> {
     pub(crate) fn load_lanes(&self, at: Value<'k>, left: usize) -> Value<'k> {
         let ty = Type::lanes(16, self.element);
         if left >= 16 { self.load(at, ty) } else { self.load_first(at, ty, left) }
+    }
+
+    /// The same as f32.
+    pub(crate) fn load_floats(&self, at: Value<'k>, left: usize) -> Value<'k> {
+        self.load_lanes(at, left).convert(Element::F32)
     }
 
     /// Writes sixteen lanes from a place on, or the first `left` ones.

@@ -132,14 +132,14 @@ impl Kernels {
 
     fn dispatch(
         &mut self,
-        (name, kernel): (String, Kernel),
+        (name, kernel): (String, impl FnOnce() -> Kernel),
         operands: &[(&str, String)],
         result: &str,
     ) -> String {
         let names = operands.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         let types = operands.iter().map(|(_, ty)| ty.as_str()).collect::<Vec<_>>().join(", ");
         let call = format!("flow.dispatch @kernels::@{name}({names}) : ({types}) -> {result}");
-        self.called.entry(name).or_insert(kernel);
+        self.called.entry(name).or_insert_with(kernel);
         call
     }
 

@@ -1,6 +1,6 @@
 //! Activations as bytes: each group of 32 has a scale, and the sum of its bytes.
 
-use ops::format::GROUP;
+use ops::format::{COLUMNS, GROUP};
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
@@ -8,10 +8,7 @@ use crate::kernel::{self, Kernel};
 /// The longest row that is quantized where it is used: what a worker's stack takes.
 pub(crate) const LONGEST: usize = 16384;
 
-/// Columns of a line of weights with scales: rows are as long as so many of them are.
-const COLUMNS: usize = 2 * GROUP;
-
-/// Where the parts of a row of `inputs` numbers are: its bytes, filled up with zeros; the scales as f32; the sums as i32.
+/// Where the parts of a row of `inputs` numbers are: its bytes, filled up with zeros to whole chunks of a weight; the scales as f32; the sums as i32.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
@@ -67,15 +64,11 @@ impl<'k> Row<'k> {
     }
 
     /// Writes the row that starts at a place of x: the largest number of a group is ±127.
-    pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>, element: Element) {
+    pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
         let inputs = self.form.inputs;
         let group = |group: Value<'k>, count: usize| {
-            let halves = [0, 16].map(|half: usize| {
-                let (at, ty) = (from + group * GROUP + half, Type::lanes(16, element));
-                let present = count.saturating_sub(half).min(16);
-                let numbers = if present == 16 { x.load(at, ty) } else { x.load_first(at, ty, present) };
-                numbers.convert(Element::F32)
-            });
+            let halves = [0, 16]
+                .map(|half: usize| x.load_floats(from + group * GROUP + half, count.saturating_sub(half)));
             let largest = halves[0].abs().max(halves[1].abs()).largest();
             let (full, zero) = (code.constant(largest.ty(), 127.0), code.constant(largest.ty(), 0.0));
             let inverse = full.divide(largest).or_else(largest.greater(zero), zero).broadcast(16);
@@ -103,16 +96,18 @@ impl<'k> Row<'k> {
 }
 
 /// All rows of x `[rows, inputs]` as bytes `[rows, form]`.
-pub(crate) fn kernel(element: Element, rows: usize, inputs: usize) -> (String, Kernel) {
+pub(crate) fn kernel(element: Element, rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let form = Form { inputs };
     let name = format!("quantize_{element}_{rows}x{inputs}");
     let workgroups = rows.min(8);
-    let body = kernel::new(2, workgroups, |code| {
-        let x = code.binding(0, element, rows * inputs);
-        let buffer = code.binding(1, Element::I8, rows * form.bytes());
-        code.repeat(kernel::share(code, rows, workgroups), 1, |row| {
-            Row { buffer, at: row * form.bytes(), form }.fill(code, x, row * inputs, element);
-        });
-    });
+    let body = move || {
+        kernel::new(2, workgroups, |code| {
+            let x = code.binding(0, element, rows * inputs);
+            let buffer = code.binding(1, Element::I8, rows * form.bytes());
+            code.repeat(kernel::share(code, rows, workgroups), 1, |row| {
+                Row { buffer, at: row * form.bytes(), form }.fill(code, x, row * inputs);
+            });
+        })
+    };
     (name, body)
 }

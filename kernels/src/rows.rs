@@ -1,7 +1,7 @@
 //! Rows of a packed matrix: an embedding whose weights are also those of the head.
 
 use ops::WeightFormat;
-use ops::format::{GROUP, PANEL};
+use ops::format::{GROUP, PANEL, SCALES};
 use ops::ops::PackedRows;
 
 use crate::code::{Buffer, Code, Element, Type, Value};
@@ -9,33 +9,35 @@ use crate::kernel::{self, Kernel};
 use crate::lane;
 
 /// The rows of `op`'s matrix at `count` indices.
-pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, Kernel) {
+pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() -> Kernel) {
     let &PackedRows { format, outputs, inputs, element } = op;
     let name = format!("rows_{}_{outputs}x{inputs}_{count}_{}", format.word(), element.name());
     let panel = format.packed(PANEL, inputs).bytes();
     let workgroups = count.min(8);
-    let kernel = kernel::new(3, workgroups, |code| {
-        let weight = code.binding(0, Element::I8, format.packed(outputs, inputs).bytes());
-        let indices = code.binding(1, Element::I32, count);
-        let result = code.binding(2, lane(element), count * inputs);
-        let integer = Type::Scalar(Element::I32);
-        code.repeat(kernel::share(code, count, workgroups), 1, |at| {
-            let index = indices.load(at, integer);
-            let last = code.constant(integer, (outputs - 1) as f64);
-            let row = index.max(code.constant(integer, 0.0)).min(last).place();
-            let (sixteen, start) = (code.index(PANEL), at * inputs);
-            let line = Line { weight, base: row.divide(sixteen) * panel, lane: row.remainder(sixteen) };
-            let put = |column: Value<'_>, number: Value<'_>| {
-                result.store(start + column, number.convert(lane(element)));
-            };
-            match format {
-                WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => {
-                    line.dense(code, format, inputs, put)
+    let kernel = move || {
+        kernel::new(3, workgroups, |code| {
+            let weight = code.binding(0, Element::I8, format.packed(outputs, inputs).bytes());
+            let indices = code.binding(1, Element::I32, count);
+            let result = code.binding(2, lane(element), count * inputs);
+            let integer = Type::Scalar(Element::I32);
+            code.repeat(kernel::share(code, count, workgroups), 1, |at| {
+                let index = indices.load(at, integer);
+                let last = code.constant(integer, (outputs - 1) as f64);
+                let row = index.max(code.constant(integer, 0.0)).min(last).place();
+                let (sixteen, start) = (code.index(PANEL), at * inputs);
+                let line = Line { weight, base: row.divide(sixteen) * panel, lane: row.remainder(sixteen) };
+                let put = |column: Value<'_>, number: Value<'_>| {
+                    result.store(start + column, number.convert(lane(element)));
+                };
+                match format {
+                    WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => {
+                        line.dense(code, format, inputs, put)
+                    }
+                    WeightFormat::Q8 | WeightFormat::Q4 => line.scaled(code, format, inputs, put),
                 }
-                WeightFormat::Q8 | WeightFormat::Q4 => line.scaled(code, format, inputs, put),
-            }
-        });
-    });
+            });
+        })
+    };
     (name, kernel)
 }
 
@@ -75,7 +77,7 @@ impl<'k> Line<'k> {
             let base = group.divide(two) * chunk;
             let scale =
                 self.number(base + (half * PANEL + self.lane) * 2, Element::F16).convert(Element::F32);
-            let lines = base + 4 * PANEL + self.lane * 4;
+            let lines = base + SCALES + self.lane * 4;
             for column in 0..count {
                 let (line, shift) = match format {
                     WeightFormat::Q4 => (column / 8, column / 4 % 2 * 4),

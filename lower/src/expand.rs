@@ -4,7 +4,7 @@ use ops::{InferError, Op};
 use targets::Target;
 use trace::{Builder, NodeId, Trace};
 
-use crate::pack::Weights;
+use crate::pack::{Weights, pack};
 use crate::rewrite::rewrite;
 use crate::{LowerError, erf, linear, rms_norm, rope, sdpa};
 
@@ -16,13 +16,13 @@ pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
     rewrite(trace, convert)
 }
 
-/// The same program in primitives and what kernels compute.
+/// The same program in primitives and what the target's kernels compute, its weights packed for them.
 ///
 /// # Errors
-/// See [`expand`].
+/// See [`pack`](crate::pack()) and [`expand`].
 pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, LowerError> {
     let kernels = weights.kernels(target);
-    rewrite(trace, |b, op, operands| {
+    rewrite(&pack(trace, weights, target)?, |b, op, operands| {
         let types: Vec<_> = operands.iter().map(|&operand| b.ty(operand)).collect();
         match kernels.compute(op, &types) {
             true => b.op(op.clone(), operands),

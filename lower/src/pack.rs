@@ -48,6 +48,9 @@ pub fn pack(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, L
         let (asked, target) = (weights.kernels, target.to_string());
         return Err(LowerError::Quantized { format: format.word(), asked, target });
     }
+    if kernels.is_empty() {
+        return Ok(trace.clone());
+    }
     // By the keys of the functions that declare them: the functions of a layer are of one kind.
     let mut other: BTreeSet<&str> = BTreeSet::new();
     for function in &trace.functions {

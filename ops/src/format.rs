@@ -12,10 +12,10 @@ pub const PANEL: usize = 16;
 pub const GROUP: usize = 32;
 
 /// Columns of a panel that are stored together, where there are scales: two groups.
-const COLUMNS: usize = 2 * GROUP;
+pub const COLUMNS: usize = 2 * GROUP;
 
-/// Bytes of the scales of `COLUMNS` columns.
-const SCALES: usize = 2 * PANEL * 2;
+/// Bytes of the scales of so many columns of a panel.
+pub const SCALES: usize = 2 * PANEL * 2;
 
 crate::words! {
     /// What is stored of a weight's numbers. A number of a group is its integer times the group's scale, an f16.

@@ -54,18 +54,6 @@ struct Y<'k> {
     added: Option<Buffer<'k>>,
 }
 
-impl<'k> Y<'k> {
-    /// Rounded sums, and what is added to them; rounded again.
-    fn plus(self, sums: Value<'k>, load: impl Fn(Buffer<'k>) -> Value<'k>) -> Value<'k> {
-        let Some(added) = self.added else { return sums };
-        let total = sums.convert(Element::F32) + load(added).convert(Element::F32);
-        match sums.ty() {
-            Type::Vector(_, element) => total.convert(element),
-            _ => total,
-        }
-    }
-}
-
 /// A panel of the weight, from a byte on.
 #[derive(Clone, Copy)]
 struct Panel<'k> {
@@ -93,16 +81,18 @@ impl Product {
     }
 
     /// Its name and its code.
-    pub(crate) fn kernel(&self) -> (String, Kernel) {
+    pub(crate) fn kernel(&self) -> (String, impl FnOnce() -> Kernel) {
         let &Self { format, rows, inputs, outputs, x, y, adds, isa } = self;
         let what = if adds { "product_and_sum" } else { "product" };
         let name = format!("{what}_{}_{rows}x{inputs}x{outputs}_{x}_{y}_{}", format.word(), isa.name());
         let (weight, panels) = (format.packed(outputs, inputs).bytes(), outputs.div_ceil(PANEL));
         let quantized = if format.element().is_none() && rows == 1 { inputs } else { 0 };
         let workgroups = (weight / PART.max(quantized * PART_QUANTIZES)).clamp(1, 64).min(panels);
-        let kernel = kernel::new(3 + usize::from(adds), workgroups, |code| {
-            self.write(code, weight, panels, workgroups)
-        });
+        let kernel = move || {
+            kernel::new(3 + usize::from(adds), workgroups, |code| {
+                self.write(code, weight, panels, workgroups)
+            })
+        };
         (name, kernel)
     }
 
@@ -121,7 +111,7 @@ impl Product {
         let x = match x {
             X::Dense(numbers) if self.format.element().is_none() => {
                 let row = Row { buffer: code.scratch(Element::I8, form.bytes()), at: code.index(0), form };
-                row.fill(code, numbers, code.index(0), self.x);
+                row.fill(code, numbers, code.index(0));
                 X::Quantized(row.buffer)
             }
             x => x,
@@ -170,15 +160,21 @@ impl Product {
         for (i, sum) in sums.into_iter().enumerate() {
             let (panel, i) = (panel + i / rows, i % rows);
             let at = (row + i) * self.outputs + panel * PANEL;
-            let sum = sum.convert(self.y);
-            match self.outputs % PANEL {
-                0 => y.sums.store(at, y.plus(sum, |added| added.load(at, sum.ty()))),
-                _ => {
-                    let left = code.index(self.outputs) - panel * PANEL;
-                    let mask = code.first_lanes(left, PANEL);
-                    let sum = y.plus(sum, |added| added.load_masked(at, sum.ty(), mask));
-                    y.sums.store_masked(at, mask, sum);
-                }
+            let mut sum = sum.convert(self.y);
+            // The last panel may have fewer outputs.
+            let mask = (!self.outputs.is_multiple_of(PANEL))
+                .then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL));
+            if let Some(added) = y.added {
+                let wide = sum.convert(Element::F32);
+                let added = match mask {
+                    Some(mask) => added.load_masked(at, sum.ty(), mask),
+                    None => added.load(at, sum.ty()),
+                };
+                sum = (wide + added.convert(Element::F32)).convert(self.y);
+            }
+            match mask {
+                Some(mask) => y.sums.store_masked(at, mask, sum),
+                None => y.sums.store(at, sum),
             }
         }
     }

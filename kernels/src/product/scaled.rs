@@ -1,7 +1,7 @@
 //! Weights in groups with scales: q8 and q4, times activations in bytes.
 
 use ops::WeightFormat;
-use ops::format::{GROUP, PANEL};
+use ops::format::{COLUMNS, GROUP, PANEL, SCALES};
 
 use super::{Panel, Product, SUMS, join};
 use crate::code::{Buffer, Code, Element, Type, Value};
@@ -25,7 +25,7 @@ impl Product {
         let chains = (2 / rows.len()).max(1);
         let chunk = self.format.packed(PANEL, 1).bytes();
         let zeros = vec![code.constant(SUMS, 0.0); rows.len() * chains];
-        let chunks = code.index(0)..code.index(self.inputs.div_ceil(2 * GROUP));
+        let chunks = code.index(0)..code.index(self.inputs.div_ceil(COLUMNS));
         let sums = code.fold(chunks, 1, &zeros, |at, sums| {
             let mut sums = sums.to_vec();
             let start = at * chunk;
@@ -33,7 +33,7 @@ impl Product {
             for half in 0..2 {
                 let group = at * 2 + half;
                 let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
-                let columns = self.columns(code, weights, start + 64, half);
+                let columns = self.columns(code, weights, start + SCALES, half);
                 for (i, row) in rows.iter().enumerate() {
                     let integers = self.group(code, &columns, *row, group);
                     let scale = scales * row.scale(group).broadcast(PANEL);
