@@ -3,12 +3,15 @@
 //! Sixteen keys at a time; the softmax is carried along, as in Milakov and Gimelshein, "Online normalizer calculation
 //! for softmax" (2018), and Dao et al., "FlashAttention" (2022).
 
-use ops::TensorType;
 use ops::ops::{MaskTerm, Sdpa};
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
 use crate::lane;
+use crate::math::{exp, tanh};
+use crate::norm::Norm;
+use crate::rope::Rotation;
+use crate::work::Work;
 
 /// Keys of one round.
 const KEYS: usize = 16;
@@ -36,11 +39,15 @@ pub(crate) struct Attention {
     ring: bool,
     scale: f64,
     softcap: Option<f64>,
+    /// What queries go through first: a norm, and a rotation.
+    norm: Option<Norm>,
+    rotation: Option<Rotation>,
 }
 
 impl Attention {
-    /// What `op` means for operands of these types; `None` if the kernel does not serve it.
-    pub(crate) fn of(op: &Sdpa, operands: &[&TensorType]) -> Option<Self> {
+    /// What a work means whose operation is `op`; `None` if the kernel does not serve it.
+    pub(crate) fn of(op: &Sdpa, work: &Work<'_>) -> Option<Self> {
+        let operands = &work.types[..];
         let (offset, terms) = op.operands(operands);
         let [q, k, v] = [operands[0], operands[1], operands[2]];
         let has = |term: MaskTerm| terms.iter().any(|(other, _)| *other == term);
@@ -66,9 +73,18 @@ impl Attention {
             ring: has(MaskTerm::Ring),
             scale: op.scale_for(q.shape[q.rank() - 1]),
             softcap: op.softcap.map(|cap| cap.0),
+            norm: work.norm.map(|(op, x)| Norm::of(op, x)),
+            rotation: match work.rope {
+                Some((op, types)) => Some(Rotation::of(op, types)?),
+                None => None,
+            },
         };
         // A window without an end towards later keys, and rows that see nothing, are left to StableHLO.
-        let served = terms.iter().all(|(term, _)| known(term))
+        let features = attention.features;
+        let whole = attention.norm.is_none_or(|norm| norm.features == features)
+            && attention.rotation.is_none_or(|rotation| rotation.features == features);
+        let served = whole
+            && terms.iter().all(|(term, _)| known(term))
             && windows.next().is_none()
             && (attention.causal || attention.window.is_none() && !attention.ring)
             && attention.batch * attention.queries * attention.keys * attention.features * attention.values
@@ -102,31 +118,56 @@ impl Attention {
         );
         let Self { element, batch, group, queries, keys, features, values, .. } = self;
         let (scale, cap) = (self.scale.to_bits(), self.softcap.map(|cap| format!("_{:x}", cap.to_bits())));
+        let normed = self.norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
+        let rotated = self.rotation.map(|rotation| format!("_rope_{}", rotation.name())).unwrap_or_default();
         let name = format!(
-            "attention_{element}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}",
+            "attention_{element}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}{normed}{rotated}",
             cap.unwrap_or_default()
         );
         let workgroups = (batch * tiles).min(64);
+        let before = usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some());
+        let bindings = 3 + usize::from(self.offset) + before + 1;
         let kernel = move || {
-            kernel::new(4 + usize::from(self.offset), workgroups, |code| {
+            kernel::new(bindings, workgroups, |code| {
+                let result = code.binding(bindings - 1, self.element, self.batch * rows * self.values);
+                let scratch = code.scratch(Element::F32, tile * KEYS);
+                let queries = self.queries(code, tile);
                 code.repeat(kernel::share(code, batch * tiles, workgroups), 1, |part| {
                     let tiles = code.index(tiles);
                     let (head, first) = (part.divide(tiles), part.remainder(tiles) * tile);
-                    self.tile(code, head, first, tile);
+                    self.tile(code, head, first, tile, (&queries, scratch, result));
                 });
             })
         };
         (name, kernel)
     }
 
+    /// The queries: as they are, or with the memory that some rows of them are prepared in.
+    fn queries<'k>(&self, code: &'k Code, count: usize) -> Queries<'k> {
+        let numbers = code.binding(0, self.element, self.batch * self.rows() * self.features);
+        let next = 3 + usize::from(self.offset);
+        let norm = self.norm.map(|norm| (norm, norm.weight(code, next)));
+        let next = next + usize::from(norm.is_some());
+        let rotation = self.rotation.map(|rotation| (rotation, rotation.tables(code, next)));
+        let memory =
+            |there: bool, rows: usize| there.then(|| code.scratch(self.element, rows * self.features));
+        let normalised = memory(norm.is_some() && rotation.is_some(), 1);
+        let prepared = memory(norm.is_some() || rotation.is_some(), count);
+        Queries { numbers, norm, normalised, rotation, prepared }
+    }
+
     /// The results of some rows of a key head.
-    fn tile(&self, code: &Code, head: Value<'_>, first: Value<'_>, count: usize) {
+    fn tile<'k>(
+        &self,
+        code: &'k Code,
+        head: Value<'k>,
+        first: Value<'k>,
+        count: usize,
+        (queries, scratch, result): (&Queries<'k>, Buffer<'k>, Buffer<'k>),
+    ) {
         let rows = self.rows();
-        let q = code.binding(0, self.element, self.batch * rows * self.features);
         let k = code.binding(1, self.element, self.batch * self.keys * self.features);
         let v = code.binding(2, self.element, self.batch * self.keys * self.values);
-        let result =
-            code.binding(3 + usize::from(self.offset), self.element, self.batch * rows * self.values);
         let integer = Type::Scalar(Element::I32);
         let offset = match (self.offset, self.of_offset) {
             (false, _) => code.constant(integer, 0.0),
@@ -142,13 +183,13 @@ impl Attention {
             .map(|i| {
                 let row = (first + i).min(last);
                 let place = row.remainder(code.index(self.queries)).number();
-                Row { at: head * rows + row, position: offset + place }
+                let at = head * rows + row;
+                let query = queries.row(code, at, i, self.features);
+                Row { at, query, position: offset + place }
             })
             .collect();
         let end = offset + code.constant(integer, self.queries as f64);
         let (from, to) = self.range(code, offset, end);
-        let scratch = code.scratch(Element::F32, count * KEYS);
-
         let chunks = self.values.div_ceil(KEYS);
         let first: Vec<Value<'_>> = (0..count)
             .flat_map(|_| {
@@ -162,7 +203,7 @@ impl Attention {
             let positions = self.positions(code, slots, end);
             let mut carried = Vec::new();
             for (i, (row, sums)) in tile.iter().zip(sums.chunks(2 + chunks)).enumerate() {
-                let scores = self.scores(code, q, k, *row, key);
+                let scores = self.scores(code, k, *row, key);
                 let visible = self.visible(code, slots, positions, *row);
                 let scores = scores.or_else(visible, code.constant(LANES, Sdpa::HIDDEN));
                 let largest = sums[0].max(scores.largest().broadcast(KEYS));
@@ -232,20 +273,13 @@ impl Attention {
         keys.base + key
     }
 
-    fn scores<'k>(
-        &self,
-        code: &'k Code,
-        q: Buffer<'k>,
-        k: Buffer<'k>,
-        row: Row<'k>,
-        keys: Keys<'k>,
-    ) -> Value<'k> {
+    fn scores<'k>(&self, code: &'k Code, k: Buffer<'k>, row: Row<'k>, keys: Keys<'k>) -> Value<'k> {
         let keys: Vec<Value<'k>> =
             (0..KEYS).map(|lane| self.row(code, keys, code.index(lane)) * self.features).collect();
-        let query = row.at * self.features;
+        let (queries, query) = row.query;
         let zeros = [code.constant(LANES, 0.0); KEYS];
         let products = code.fold_chunks(self.features, &zeros, |feature, left, products| {
-            let query = q.load_floats(query + feature, left);
+            let query = queries.load_floats(query + feature, left);
             let key = |&at: &Value<'k>| k.load_floats(at + feature, left);
             keys.iter().map(key).zip(products).map(|(key, &sum)| query.multiply_add(key, sum)).collect()
         });
@@ -292,10 +326,40 @@ impl Attention {
     }
 }
 
-/// A row of queries: where it is, and its position among the keys.
+/// The queries, and what they go through first.
+struct Queries<'k> {
+    numbers: Buffer<'k>,
+    norm: Option<(Norm, Buffer<'k>)>,
+    /// A row between norm and rotation.
+    normalised: Option<Buffer<'k>>,
+    rotation: Option<(Rotation, [Buffer<'k>; 2])>,
+    /// The rows of a tile.
+    prepared: Option<Buffer<'k>>,
+}
+
+impl<'k> Queries<'k> {
+    /// A row of `features`, the `index`th of a tile: where it is when it is ready.
+    fn row(&self, code: &'k Code, row: Value<'k>, index: usize, features: usize) -> (Buffer<'k>, Value<'k>) {
+        let mut from = (self.numbers, row * features);
+        let Some(prepared) = self.prepared else { return from };
+        let to = (prepared, code.index(index * features));
+        if let Some((norm, weight)) = self.norm {
+            let between = self.normalised.map_or(to, |normalised| (normalised, code.index(0)));
+            norm.fill(code, from, weight, between);
+            from = between;
+        }
+        if let Some((rotation, tables)) = self.rotation {
+            rotation.row(code, row, tables, from, to);
+        }
+        to
+    }
+}
+
+/// A row of queries: where it is, where its numbers are, and its position among the keys.
 #[derive(Clone, Copy)]
 struct Row<'k> {
     at: Value<'k>,
+    query: (Buffer<'k>, Value<'k>),
     position: Value<'k>,
 }
 
@@ -326,35 +390,4 @@ fn sums<'k>(vectors: &[Value<'k>]) -> Value<'k> {
 fn halves(width: usize) -> [Vec<usize>; 2] {
     let of = |half: usize| (0..2 * KEYS).filter(|lane| lane % width / (width / 2) == half).collect();
     [of(0), of(1)]
-}
-
-/// eˣ, within 2 units in the last place for x up to 0; below e⁻⁸⁷ that.
-///
-/// x = n ln 2 + r: 2ⁿ is an exponent, eʳ a polynomial (Cody and Waite, "Software Manual for the Elementary Functions",
-/// 1980, ch. 6; its coefficients are those of Taylor's).
-fn exp(x: Value<'_>) -> Value<'_> {
-    let code = x.code();
-    let number = |value: f64| code.constant(LANES, value);
-    let x = x.max(number(-87.0)).min(number(88.0));
-    let n = (x * number(std::f64::consts::LOG2_E)).round();
-    // ln 2 in two parts, of which the first has few bits: its multiples are exact.
-    let r = n.multiply_add(number(-0.693_359_375), x);
-    let r = n.multiply_add(number(2.121_944_400_546_905_8e-4), r);
-    let coefficients = [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
-    let polynomial = coefficients[1..]
-        .iter()
-        .fold(number(coefficients[0]), |sum, &coefficient| sum.multiply_add(r, number(coefficient)));
-    let exponent = n.convert(Element::I32) + code.constant(PLACES, 127.0);
-    polynomial * exponent.shift_left(23).bits(LANES)
-}
-
-/// tanh x = 1 − 2 / (e²ˣ + 1), of |x| with the sign put back.
-fn tanh(x: Value<'_>) -> Value<'_> {
-    let code = x.code();
-    let number = |value: f64| code.constant(LANES, value);
-    let magnitude = x.abs().min(number(20.0));
-    // e⁻²ˣ, so that it stays small.
-    let small = exp(magnitude * number(-2.0));
-    let ratio = (number(1.0) - small).divide(number(1.0) + small);
-    ratio.or_else(x.greater(number(0.0)), number(0.0) - ratio)
 }

@@ -305,6 +305,11 @@ impl Code {
         self.value(ty, format_args!("llvm.call_intrinsic \"{name}\"({names}) : ({types}) -> {ty}"))
     }
 
+    /// The mask of the first `left` of sixteen lanes, if those are not all.
+    pub(crate) fn mask(&self, left: usize) -> Option<Value<'_>> {
+        (left < 16).then(|| self.first_lanes(self.index(left), 16))
+    }
+
     /// Truth values that are set in the first `count` lanes.
     pub(crate) fn first_lanes<'k>(&'k self, count: Value<'k>, lanes: usize) -> Value<'k> {
         let ty = Type::lanes(lanes, Element::I1);

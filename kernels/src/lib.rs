@@ -8,16 +8,18 @@ mod attention;
 mod code;
 mod isa;
 mod kernel;
+mod math;
 mod norm;
 mod product;
 mod quantized;
 mod rope;
 mod rows;
+mod work;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use ops::ops::{PackedLinear, PackedRows};
+use ops::ops::{PackedLinear, Rope};
 use ops::{ElementType, Op, Operand, Statements, TensorType, WeightFormat};
 use targets::Target;
 
@@ -25,22 +27,29 @@ use attention::Attention;
 use code::Element;
 use isa::Isa;
 use kernel::Kernel;
+use norm::Norm;
+use product::Product;
+use rope::Rotation;
+
+pub use work::{Spread, Step, StepKind, Tail, Work};
 
 /// The kernels of a module: which there could be, and which are called.
 pub struct Kernels {
     isa: Option<Isa>,
     called: BTreeMap<String, Kernel>,
+    /// The tails of those that are called: kernels have the place of theirs in their names.
+    tails: Vec<Tail>,
 }
 
 impl Kernels {
     /// Those for a target, if its features are known and there are any.
     pub fn of(target: &Target) -> Self {
-        Self { isa: Isa::of(target), called: BTreeMap::new() }
+        Self { isa: Isa::of(target), called: BTreeMap::new(), tails: Vec::new() }
     }
 
     /// None at all.
     pub fn none() -> Self {
-        Self { isa: None, called: BTreeMap::new() }
+        Self { isa: None, called: BTreeMap::new(), tails: Vec::new() }
     }
 
     /// Whether there are none.
@@ -57,82 +66,88 @@ impl Kernels {
             && (format.element().is_some() || inputs <= quantized::LONGEST)
     }
 
-    /// Whether a kernel computes an operation that could also be said in primitives.
-    pub fn compute(&self, op: &Op, operands: &[&TensorType]) -> bool {
-        let known = match op {
-            Op::Sdpa(op) => Attention::of(op, operands).is_some(),
-            Op::Rope(op) => rope::serves(op, operands),
-            Op::RmsNorm(_) => operands[0].count() > 0,
-            _ => false,
-        };
-        known && self.isa.is_some()
+    /// Whether a kernel does all of a work.
+    pub fn can_do(&self, work: &Work<'_>) -> bool {
+        let Some(isa) = self.isa else { return false };
+        let steps = work.tail.steps.iter().all(|step| step.kind.is_known());
+        let (plain, ends) = (work.norm.is_none() && work.rope.is_none(), work.tail.steps.is_empty());
+        steps
+            && match work.op {
+                Op::PackedLinear(op) => work.rope.is_none() && product(isa, op, work).serves(),
+                Op::PackedRows(_) => plain && ends,
+                Op::Sdpa(op) => ends && Attention::of(op, work).is_some(),
+                Op::Rope(op) => work.rope.is_none() && ends && rotation(op, work).is_some(),
+                Op::RmsNorm(_) => plain && !work.tail.halves && work.types[0].count() > 0,
+                _ => false,
+            }
     }
 
-    /// What calls the kernel for an operation: the right-hand side of its statement. `None` if no kernel serves it.
+    /// What calls the kernel for a work: the right-hand side of its statement. `None` if no kernel does it.
     pub fn call(
         &mut self,
         statements: &mut dyn Statements,
-        op: &Op,
+        work: &Work<'_>,
         operands: &[Operand<'_>],
         ty: &TensorType,
     ) -> Option<String> {
-        let isa = self.isa?;
-        let types: Vec<&TensorType> = operands.iter().map(|operand| operand.ty).collect();
-        Some(match op {
-            Op::PackedLinear(op) => self.linear(isa, statements, op, operands, ty),
-            Op::PackedRows(op) => self.rows(op, operands, ty),
-            Op::Sdpa(op) => self.dispatch(Attention::of(op, &types)?.kernel(), &typed(operands), &ty.mlir()),
-            Op::Rope(op) if rope::serves(op, &types) => {
-                self.dispatch(rope::kernel(op, &types), &typed(operands), &ty.mlir())
+        let isa = self.isa.filter(|_| self.can_do(work))?;
+        let (mut operands, result) = (typed(operands), ty.mlir());
+        let element = lane(ty.element);
+        Some(match work.op {
+            Op::PackedLinear(op) => {
+                let product = product(isa, op, work);
+                let quantized;
+                if product.quantizes_apart() {
+                    let (name, kernel) = quantized::kernel(product.x, product.rows, product.inputs);
+                    let bytes = [product.rows, quantized::Form { inputs: product.inputs }.bytes()];
+                    let integers = TensorType::new(ElementType::I8, bytes).mlir();
+                    let call = self.dispatch(name, kernel, &operands[..1], &integers);
+                    quantized = statements.statement(call);
+                    operands[0] = (&quantized, integers);
+                }
+                let (name, kernel) = product.kernel(element);
+                let name = self.ending(name, &work.tail);
+                self.dispatch(name, kernel, &operands, &result)
             }
-            Op::RmsNorm(op) if ty.count() > 0 => {
-                self.dispatch(norm::kernel(op, ty), &typed(operands), &ty.mlir())
+            Op::PackedRows(op) => {
+                let (name, kernel) = rows::kernel(op, ty.count() / op.inputs);
+                self.dispatch(name, kernel, &operands, &result)
+            }
+            Op::Sdpa(op) => {
+                let attention = Attention::of(op, work)?;
+                let (name, kernel) = attention.kernel();
+                self.dispatch(name, kernel, &operands, &result)
+            }
+            Op::Rope(op) => {
+                let (name, kernel) =
+                    rope::kernel(rotation(op, work)?, work.norm.map(|(op, x)| Norm::of(op, x)));
+                self.dispatch(name, kernel, &operands, &result)
+            }
+            Op::RmsNorm(op) => {
+                let (name, kernel) = norm::kernel(op, work.types[0], &work.tail, element);
+                let name = self.ending(name, &work.tail);
+                self.dispatch(name, kernel, &operands, &result)
             }
             _ => return None,
         })
     }
 
-    fn linear(
-        &mut self,
-        isa: Isa,
-        statements: &mut dyn Statements,
-        op: &PackedLinear,
-        operands: &[Operand<'_>],
-        ty: &TensorType,
-    ) -> String {
-        let [x, _, added @ ..] = operands else { unreachable!("inferred") };
-        let inputs = x.ty.shape[x.ty.rank() - 1];
-        let rows = x.ty.count() / inputs;
-        let product = product::Product {
-            format: op.format,
-            x: lane(x.ty.element),
-            y: lane(op.element),
-            rows,
-            inputs,
-            outputs: op.outputs,
-            adds: !added.is_empty(),
-            isa,
-        };
-        let quantized;
-        let mut operands = typed(operands);
-        if product.quantizes_apart() {
-            let integers =
-                TensorType::new(ElementType::I8, [rows, quantized::Form { inputs }.bytes()]).mlir();
-            let quantize = quantized::kernel(lane(x.ty.element), rows, inputs);
-            let call = self.dispatch(quantize, &operands[..1], &integers);
-            quantized = statements.statement(call);
-            operands[0] = (&quantized, integers);
+    /// A kernel's name, with its tail.
+    fn ending(&mut self, name: String, tail: &Tail) -> String {
+        if tail.steps.is_empty() {
+            return name;
         }
-        self.dispatch(product.kernel(), &operands, &ty.mlir())
-    }
-
-    fn rows(&mut self, op: &PackedRows, operands: &[Operand<'_>], ty: &TensorType) -> String {
-        self.dispatch(rows::kernel(op, ty.count() / op.inputs), &typed(operands), &ty.mlir())
+        let place = self.tails.iter().position(|known| known == tail).unwrap_or_else(|| {
+            self.tails.push(tail.clone());
+            self.tails.len() - 1
+        });
+        format!("{name}_tail{place}")
     }
 
     fn dispatch(
         &mut self,
-        (name, kernel): (String, impl FnOnce() -> Kernel),
+        name: String,
+        kernel: impl FnOnce() -> Kernel,
         operands: &[(&str, String)],
         result: &str,
     ) -> String {
@@ -175,6 +190,28 @@ impl Kernels {
         text.push_str("    }\n  }\n");
         text
     }
+}
+
+/// The product that a work is.
+fn product<'a>(isa: Isa, op: &PackedLinear, work: &'a Work<'_>) -> Product<'a> {
+    let x = work.types[0];
+    let inputs = x.shape[x.rank() - 1];
+    Product {
+        format: op.format,
+        x: lane(x.element),
+        y: lane(op.element),
+        rows: x.count() / inputs,
+        inputs,
+        outputs: op.outputs,
+        norm: work.norm.map(|(op, x)| Norm::of(op, x)),
+        tail: &work.tail,
+        isa,
+    }
+}
+
+/// The rotation that a work is.
+fn rotation(op: &Rope, work: &Work<'_>) -> Option<Rotation> {
+    Rotation::of(op, [work.types[0], work.types[1]])
 }
 
 fn typed<'a>(operands: &[Operand<'a>]) -> Vec<(&'a str, String)> {

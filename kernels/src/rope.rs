@@ -3,48 +3,111 @@
 use ops::TensorType;
 use ops::ops::{Rope, RopeLayout};
 
+use crate::code::{Buffer, Code, Element, Value};
 use crate::kernel::{self, Kernel};
 use crate::lane;
+use crate::norm::Norm;
 
-/// Whether the kernel serves an operation.
-pub(crate) fn serves(op: &Rope, operands: &[&TensorType]) -> bool {
-    op.layout == RopeLayout::HalfSplit && operands.iter().all(|ty| ty.count() > 0)
+/// The rotation of rows of `features` numbers, of which twice `half` are rotated.
+#[derive(Clone, Copy)]
+pub(crate) struct Rotation {
+    element: Element,
+    rows: usize,
+    pub(crate) features: usize,
+    half: usize,
+    /// Numbers of one table.
+    table: usize,
+    /// Positions, and rows of each.
+    positions: usize,
+    after: usize,
+    /// Rows of a sequence that has positions of its own.
+    sequence: usize,
 }
 
-/// The rotated rows of x; what the tables do not reach passes through.
-pub(crate) fn kernel(op: &Rope, operands: &[&TensorType]) -> (String, impl FnOnce() -> Kernel) {
-    let (x, tables) = (operands[0], operands[1]);
-    let element = lane(x.element);
-    let (features, half) = (x.shape[x.rank() - 1], tables.shape[tables.rank() - 1]);
-    let rows = x.count() / features;
-    let (positions, after) = (x.shape[op.axis], x.shape[op.axis + 1..x.rank() - 1].iter().product::<usize>());
-    // Rows of a sequence that has positions of its own.
-    let sequence = if tables.rank() == 3 { rows / x.shape[0] } else { rows };
-    let name = format!("rope_{element}_{rows}x{features}_{half}_{sequence}x{positions}x{after}");
+impl Rotation {
+    /// What `op` means for x and a table of these types; `None` if the kernel does not serve it.
+    pub(crate) fn of(op: &Rope, [x, table]: [&TensorType; 2]) -> Option<Self> {
+        let last = x.rank() - 1;
+        let features = x.shape[last];
+        let rows = x.count() / features.max(1);
+        let rotation = Self {
+            element: lane(x.element),
+            rows,
+            features,
+            half: table.shape[table.rank() - 1],
+            table: table.count(),
+            positions: x.shape[op.axis],
+            after: x.shape[op.axis + 1..last].iter().product(),
+            sequence: if table.rank() == 3 { rows / x.shape[0].max(1) } else { rows },
+        };
+        let served = op.layout == RopeLayout::HalfSplit && x.count() > 0 && table.count() > 0;
+        served.then_some(rotation)
+    }
+
+    /// What tells it from others.
+    pub(crate) fn name(self) -> String {
+        let Self { half, sequence, positions, after, .. } = self;
+        format!("{half}_{sequence}x{positions}x{after}")
+    }
+
+    /// The bindings of cosine and sine, from one on.
+    pub(crate) fn tables(self, code: &Code, first: usize) -> [Buffer<'_>; 2] {
+        [0, 1].map(|index| code.binding(first + index, self.element, self.table))
+    }
+
+    /// Rotates a row: its numbers are in `from`, and go to `to`. What the tables do not reach passes through.
+    pub(crate) fn row<'k>(
+        self,
+        code: &'k Code,
+        row: Value<'k>,
+        [cos, sin]: [Buffer<'k>; 2],
+        (from, start): (Buffer<'k>, Value<'k>),
+        (to, at): (Buffer<'k>, Value<'k>),
+    ) {
+        let (element, half) = (self.element, self.half);
+        let place = |count: usize| code.index(count);
+        let position = row.divide(place(self.after)).remainder(place(self.positions));
+        let position = position + row.divide(place(self.sequence)) * self.positions;
+        let table = position * half;
+        code.chunks(half, |feature, left| {
+            let [a, b] = [feature, feature + half].map(|feature| from.load_floats(start + feature, left));
+            let [cos, sin] = [cos, sin].map(|buffer| buffer.load_floats(table + feature, left));
+            // Rounded as often as the operation says.
+            let first = (a * cos).rounded(element) - (b * sin).rounded(element);
+            let second = (b * cos).rounded(element) + (a * sin).rounded(element);
+            to.store_lanes(at + feature, first.convert(element), left);
+            to.store_lanes(at + feature + half, second.convert(element), left);
+        });
+        code.chunks(self.features - 2 * half, |feature, left| {
+            let feature = feature + 2 * half;
+            to.store_lanes(at + feature, from.load_lanes(start + feature, left), left);
+        });
+    }
+}
+
+/// The rotated rows of x, which may go through a norm before.
+pub(crate) fn kernel(rotation: Rotation, norm: Option<Norm>) -> (String, impl FnOnce() -> Kernel + use<>) {
+    let Rotation { element, rows, features, .. } = rotation;
+    let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
+    let name = format!("rope_{element}_{rows}x{features}_{}{normed}", rotation.name());
     let workgroups = (rows / 32).clamp(1, 8);
     let kernel = move || {
-        kernel::new(4, workgroups, |code| {
+        kernel::new(4 + usize::from(norm.is_some()), workgroups, |code| {
             let x = code.binding(0, element, rows * features);
-            let [cos, sin] = [1, 2].map(|index| code.binding(index, element, tables.count()));
-            let result = code.binding(3, element, rows * features);
+            let tables = rotation.tables(code, 1);
+            let weight =
+                norm.map(|norm| (norm, norm.weight(code, 3), code.scratch(element, features), code.index(0)));
+            let result = code.binding(3 + usize::from(norm.is_some()), element, rows * features);
             code.repeat(kernel::share(code, rows, workgroups), 1, |row| {
-                let place = |count: usize| code.index(count);
-                let position = row.divide(place(after)).remainder(place(positions));
-                let position = position + row.divide(place(sequence)) * positions;
-                let (start, table) = (row * features, position * half);
-                code.chunks(half, |at, left| {
-                    let [a, b] = [at, at + half].map(|at| x.load_floats(start + at, left));
-                    let [cos, sin] = [cos, sin].map(|buffer| buffer.load_floats(table + at, left));
-                    // Rounded as often as the operation says.
-                    let first = (a * cos).rounded(element) - (b * sin).rounded(element);
-                    let second = (b * cos).rounded(element) + (a * sin).rounded(element);
-                    result.store_lanes(start + at, first.convert(element), left);
-                    result.store_lanes(start + at + half, second.convert(element), left);
-                });
-                code.chunks(features - 2 * half, |at, left| {
-                    let at = start + at + 2 * half;
-                    result.store_lanes(at, x.load_lanes(at, left), left);
-                });
+                let start = row * features;
+                let from = match weight {
+                    Some((norm, weight, normalised, at)) => {
+                        norm.fill(code, (x, start), weight, (normalised, at));
+                        (normalised, at)
+                    }
+                    None => (x, start),
+                };
+                rotation.row(code, row, tables, from, (result, start));
             });
         })
     };

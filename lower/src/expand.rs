@@ -1,5 +1,6 @@
 //! Every composite becomes primitives.
 
+use kernels::Work;
 use ops::{InferError, Op};
 use targets::Target;
 use trace::{Builder, NodeId, Trace};
@@ -24,7 +25,7 @@ pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Tr
     let kernels = weights.kernels(target);
     rewrite(&pack(trace, weights, target)?, |b, op, operands| {
         let types: Vec<_> = operands.iter().map(|&operand| b.ty(operand)).collect();
-        match kernels.compute(op, &types) {
+        match kernels.can_do(&Work::alone(op, types)) {
             true => b.op(op.clone(), operands),
             false => convert(b, op, operands),
         }

@@ -6,6 +6,7 @@
 
 mod erf;
 mod expand;
+mod fusion;
 pub mod legalize;
 mod linear;
 mod module;

@@ -9,6 +9,7 @@ use targets::{Dialect, Target};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
 
 use crate::LowerError;
+use crate::fusion::{Fusion, Fusions};
 use crate::legalize::{Legalization, legalize};
 
 /// Constants above this size are globals, written once for all functions.
@@ -158,6 +159,7 @@ impl Writer<'_> {
         let mut names: Vec<String> = vec![String::new(); function.len()];
         let mut weight_names: HashMap<String, String> = HashMap::new();
         let signature = function.signature();
+        let fusions = Fusions::of(function, &self.kernels);
         for (i, argument) in signature.arguments.iter().enumerate() {
             let ty = if loads && argument.is_host_scalar() { "i32".into() } else { argument.ty.mlir() };
             arguments.push(format!("%arg{i}: {ty}"));
@@ -172,6 +174,9 @@ impl Writer<'_> {
             let node = function.node(id);
             let mut fresh =
                 Fresh { statements: &mut statements, provenance: &node.provenance, next: &mut next };
+            if fusions.within(id) {
+                continue;
+            }
             let operands: Vec<NodeId> = function.operands(id);
             names[id.index()] = match &node.kind {
                 NodeKind::Input { index, .. } if loads && signature.arguments[*index].is_host_scalar() => {
@@ -192,24 +197,31 @@ impl Writer<'_> {
                     ))
                 }
                 NodeKind::Op(op) => {
-                    let values: Vec<Operand<'_>> = operands
-                        .iter()
-                        .map(|o| Operand { name: &names[o.index()], ty: function.node(*o).ty() })
-                        .collect();
-                    match op.spell(&mut fresh, &values, node.ty()) {
-                        Spelling::Primitive(rhs) => fresh.statement(rhs),
-                        unspelled => {
-                            let call = self.kernels.call(&mut fresh, op, &values, node.ty());
-                            let none = || {
+                    let values = |operands: &[NodeId]| -> Vec<Operand<'_>> {
+                        let value =
+                            |o: &NodeId| Operand { name: &names[o.index()], ty: function.node(*o).ty() };
+                        operands.iter().map(value).collect()
+                    };
+                    let kernel = match fusions.at(id) {
+                        Some(Fusion { work, operands }) => {
+                            self.kernels.call(&mut fresh, work, &values(operands), node.ty())
+                        }
+                        None => None,
+                    };
+                    let rhs = match kernel {
+                        Some(call) => call,
+                        None => match op.spell(&mut fresh, &values(&operands), node.ty()) {
+                            Spelling::Primitive(rhs) => rhs,
+                            unspelled => {
                                 let (function, node, op) = (function.name.clone(), id.index(), op.name());
-                                match unspelled {
+                                return Err(match unspelled {
                                     Spelling::Kernel => LowerError::Kernel { function, node, op },
                                     _ => LowerError::Composite { function, node, op },
-                                }
-                            };
-                            fresh.statement(call.ok_or_else(none)?)
-                        }
-                    }
+                                });
+                            }
+                        },
+                    };
+                    fresh.statement(rhs)
                 }
                 NodeKind::Call { function: callee, prefix } => {
                     let target = self.trace.function(*callee);

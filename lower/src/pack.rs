@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use kernels::Kernels;
-use ops::ops::{Binary, BinaryKind, BroadcastInDim, Gather, Linear, Pack, PackedLinear, PackedRows};
+use ops::ops::{BinaryKind, BroadcastInDim, Gather, Linear, Pack, PackedLinear, PackedRows};
 use ops::{ElementType, InferError, Op, WeightFormat};
 use targets::Target;
 use trace::{Builder, Function, NodeId, NodeKind, Parameter, Recipe, Trace};
 
 use crate::LowerError;
-use crate::rewrite::{Site, rewrite, rewrite_sites};
+use crate::rewrite::rewrite;
 
 /// How weights are stored, and who multiplies with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,31 +95,8 @@ pub fn pack(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, L
         },
         _ => b.op(op.clone(), operands),
     })?;
-    // Without the weights as they were; what is added to products goes into them.
-    rewrite_sites(&packed, |b, site, op, operands| match added(b, site, op, operands) {
-        Some((product, operands)) => b.op(product, &operands),
-        None => b.op(op.clone(), operands),
-    })
-}
-
-/// The product that a sum adds something to, and its operands then: if nothing else needs it.
-fn added(
-    b: &Builder<'_>,
-    site: &Site<'_>,
-    op: &Op,
-    operands: &[NodeId],
-) -> Option<(PackedLinear, Vec<NodeId>)> {
-    let Op::Binary(Binary { kind: BinaryKind::Add }) = op else { return None };
-    let before = site.function.operands(site.id);
-    [(1, 0), (0, 1)].into_iter().find_map(|(product, other)| {
-        let NodeKind::Op(Op::PackedLinear(op)) = &b.function.node(operands[product]).kind else {
-            return None;
-        };
-        let mut new = b.function.operands(operands[product]);
-        new.push(operands[other]);
-        let fits = new.len() == 3 && b.ty(operands[other]) == b.ty(operands[product]);
-        (fits && site.alone_uses(before[product])).then(|| (op.clone(), new))
-    })
+    // Without the weights as they were.
+    rewrite(&packed, |b, op, operands| b.op(op.clone(), operands))
 }
 
 /// Whether an operand in this place may be a packed weight.

@@ -5,34 +5,11 @@ use trace::{Builder, Function, NodeId, NodeKind, Output, Trace};
 
 use crate::LowerError;
 
-/// A node of the program that is rewritten.
-pub(crate) struct Site<'a> {
-    pub(crate) function: &'a Function,
-    pub(crate) id: NodeId,
-}
-
-impl Site<'_> {
-    /// Whether only this node needs a node.
-    pub(crate) fn alone_uses(&self, id: NodeId) -> bool {
-        let uses = |user: NodeId| self.function.operands(user).iter().filter(|&&o| o == id).count();
-        let outputs = self.function.outputs.iter().filter(|output| output.node == id).count();
-        outputs + self.function.ids().map(uses).sum::<usize>() == 1
-    }
-}
-
 /// The same program with other operations: `operation` appends what stands for one. Nodes that no result needs are
 /// left out.
 pub(crate) fn rewrite(
     trace: &Trace,
     operation: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
-) -> Result<Trace, LowerError> {
-    rewrite_sites(trace, |b, _, op, operands| operation(b, op, operands))
-}
-
-/// The same, where what stands for an operation depends on its surroundings.
-pub(crate) fn rewrite_sites(
-    trace: &Trace,
-    operation: impl Fn(&mut Builder<'_>, &Site<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 ) -> Result<Trace, LowerError> {
     let function = |function| rewrite_function(function, &operation);
     let functions = trace.functions.iter().map(function).collect::<Result<_, _>>()?;
@@ -41,7 +18,7 @@ pub(crate) fn rewrite_sites(
 
 fn rewrite_function(
     function: &Function,
-    operation: impl Fn(&mut Builder<'_>, &Site<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
+    operation: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 ) -> Result<Function, LowerError> {
     let mut rewritten = Function::new(function.name.clone(), function.prefix.clone());
     let live = function.live();
@@ -56,12 +33,10 @@ fn rewrite_function(
         let mut builder = Builder { function: &mut rewritten, provenance: node.provenance.clone() };
         let written = match &node.kind {
             NodeKind::Op(op) => {
-                operation(&mut builder, &Site { function, id }, op, &operands).map_err(|source| {
-                    LowerError::Infer {
-                        function: function.name.clone(),
-                        node: id.index(),
-                        source: Box::new(source),
-                    }
+                operation(&mut builder, op, &operands).map_err(|source| LowerError::Infer {
+                    function: function.name.clone(),
+                    node: id.index(),
+                    source: Box::new(source),
                 })?
             }
             kind => builder.push(kind.clone(), node.types.clone(), &operands),

@@ -3,14 +3,17 @@
 
 mod support;
 
-use kernels::Kernels;
+use kernels::{Kernels, Work};
 use ops::format::GROUP;
-use ops::ops::{MaskTerm, Pack, PackedLinear, PackedRows, Sdpa};
-use ops::{Bound, ElementType, Op, TensorType, Value, WeightFormat};
+use ops::ops::{
+    BinaryKind, BroadcastInDim, MaskTerm, Narrow, Pack, PackedLinear, PackedRows, Reshape, RmsNorm, Rope,
+    RopeLayout, Sdpa, UnaryKind, WeightStyle,
+};
+use ops::{Bound, ElementType, InferError, Op, Real, TensorType, Value, WeightFormat};
 use runtime::CompileOptions;
 use support::{Built, compile, compiler};
 use targets::{Target, host_features};
-use trace::NodeKind;
+use trace::{Builder, NodeId, NodeKind, functions};
 use tracewright_tests::calls::{Call, Calls, entry, evaluate, examples_of, random};
 
 /// Processors that differ in which code kernels are: what this machine has of them, and itself.
@@ -59,14 +62,25 @@ fn whole(ty: TensorType, seed: u64) -> Value {
     Value::new(ty, numbers.data.iter().enumerate().map(number))
 }
 
-fn call(all: &mut Calls, op: impl Into<Op>, arguments: Vec<Value>, bound: Option<Bound>) {
+fn call(all: &mut Calls, op: impl Into<Op>, arguments: Vec<Value>) {
     let op = op.into();
+    let text = format!("{op:?} of {}", arguments[0].ty);
+    graph(all, text, arguments, op.bound(), |b, ids| b.op(op.clone(), ids));
+}
+
+/// A call of several operations.
+fn graph(
+    all: &mut Calls,
+    text: String,
+    arguments: Vec<Value>,
+    bound: Bound,
+    build: impl Fn(&mut Builder<'_>, &[NodeId]) -> Result<NodeId, InferError>,
+) {
     let name = format!("call{}", all.calls.len());
     let types: Vec<TensorType> = arguments.iter().map(|value| value.ty.clone()).collect();
-    entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![b.op(op.clone(), ids)?]));
+    entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![build(b, ids)?]));
     let expected = evaluate(&all.trace, &name, &arguments, &all.weights);
-    let text = format!("{op:?} of {}", types[0]);
-    all.calls.push(Call { name, text, arguments, expected, bounds: vec![bound.unwrap_or(op.bound())] });
+    all.calls.push(Call { name, text, arguments, expected, bounds: vec![bound] });
 }
 
 /// Rows, inputs, outputs: one of each, whole lines and panels, and what does not divide.
@@ -101,14 +115,10 @@ fn uses(format: WeightFormat, spoil: &dyn Fn(&mut Value)) -> Calls {
         let x = if format.element().is_some() { random(ty, seed) } else { whole(ty, seed) };
         let result = if case % 2 == 0 { ElementType::F32 } else { element };
         let op = PackedLinear { format, outputs, element: result };
-        let mut operands = vec![x, packed(format, outputs, inputs, seed + 1)];
-        if case % 3 == 1 {
-            operands.push(random(TensorType::new(result, [rows, outputs]), seed + 4));
-        }
-        call(&mut all, op, operands, None);
+        call(&mut all, op, vec![x, packed(format, outputs, inputs, seed + 1)]);
         let indices = random(TensorType::new(ElementType::I32, [rows]), seed + 2);
         let op = PackedRows { format, outputs, inputs, element };
-        call(&mut all, op, vec![packed(format, outputs, inputs, seed + 3), indices], None);
+        call(&mut all, op, vec![packed(format, outputs, inputs, seed + 3), indices]);
     }
     for call in &mut all.calls {
         let weight = usize::from(call.text.starts_with("PackedLinear"));
@@ -143,7 +153,7 @@ fn examples(target: &Target) -> Calls {
             NodeKind::Op(op) => {
                 let operands = function.operands(id);
                 let types: Vec<_> = operands.iter().map(|&operand| function.node(operand).ty()).collect();
-                op.name().starts_with("packed_") || kernels.compute(op, &types)
+                op.name().starts_with("packed_") || kernels.can_do(&Work::alone(op, types))
             }
             _ => true,
         })
@@ -178,7 +188,7 @@ fn activations_of_any_size_lose_less_than_a_byte_does() {
         for (case, [rows, inputs, outputs]) in EXTENTS.into_iter().enumerate() {
             let x = random(TensorType::new(ElementType::F32, [rows, inputs]), case as u64);
             let op = PackedLinear { format, outputs, element: ElementType::F32 };
-            call(&mut all, op, vec![x, packed(format, outputs, inputs, case as u64)], None);
+            call(&mut all, op, vec![x, packed(format, outputs, inputs, case as u64)]);
         }
         for target in levels() {
             let built = built(&all, &target, &as_it_is);
@@ -206,7 +216,7 @@ fn what_is_not_finite_stays_so() {
                 let mut x = random(TensorType::new(element, [3, 70]), row as u64);
                 x.data[70 * row + 11] = special;
                 let op = PackedLinear { format, outputs: 20, element: ElementType::F32 };
-                call(&mut all, op, vec![x, packed(format, 20, 70, row as u64)], None);
+                call(&mut all, op, vec![x, packed(format, 20, 70, row as u64)]);
             }
             let built = built(&all, &target, &as_it_is);
             let loaded = built.load(&all.weights);
@@ -273,7 +283,7 @@ fn without_features_there_is_no_kernel() {
         let op = PackedRows { format: WeightFormat::F32, outputs: 16, inputs: 4, element: ElementType::F32 };
         let mut all = Calls::default();
         let indices = Value::new(TensorType::new(ElementType::I32, [1]), [3.0]);
-        call(&mut all, op, vec![packed(WeightFormat::F32, 16, 4, 1), indices], None);
+        call(&mut all, op, vec![packed(WeightFormat::F32, 16, 4, 1), indices]);
         let error = lower::lower(&all.trace, &target).unwrap_err();
         assert!(error.to_string().contains("no kernel computes `packed_rows`"), "{error}");
     }
@@ -334,21 +344,231 @@ fn attention(seed: u64, ring: bool) -> Vec<(Op, Vec<Value>)> {
 fn attention_on_every_level() {
     let mut all = Calls::default();
     for (op, arguments) in attention(1, false).into_iter().chain(attention(2, true)) {
-        call(&mut all, op, arguments, None);
+        call(&mut all, op, arguments);
     }
     let all_keys = Sdpa { mask: vec![], scale: None, softcap: None, offset: false };
     let tensor = |shape: &[usize], seed| random(TensorType::new(ElementType::F32, shape), seed);
-    call(
-        &mut all,
-        all_keys,
-        vec![tensor(&[3, 20, 24], 1), tensor(&[3, 50, 24], 2), tensor(&[3, 50, 30], 3)],
-        None,
-    );
+    call(&mut all, all_keys, vec![tensor(&[3, 20, 24], 1), tensor(&[3, 50, 24], 2), tensor(&[3, 50, 30], 3)]);
     // Its text knows no instructions: wide vectors and narrow ones are all there is.
     for target in levels().into_iter().take(2) {
         let found = violations(&all, &target, &as_it_is);
         assert!(found.is_empty(), "{target}: {}", found.join("\n"));
         let less = violations(&all, &target, &|text| text.replace("arith.maxsi", "arith.minsi"));
         assert!(!less.is_empty(), "{target}: keys before the window's first are not found");
+    }
+}
+
+const STYLES: [WeightStyle; 3] = [WeightStyle::Scale, WeightStyle::Wide, WeightStyle::OnePlus];
+
+fn norm(style: WeightStyle) -> RmsNorm {
+    RmsNorm { epsilon: Real(1e-5), style }
+}
+
+/// What becomes of a product: of x, the weight, and the operands after them.
+type Ending = fn(&mut Builder<'_>, NodeId, &[NodeId]) -> Result<NodeId, InferError>;
+
+/// The types of an ending's operands, for products `[rows, outputs]` in an element type.
+type Operands = fn(ElementType, usize, usize) -> Vec<TensorType>;
+
+/// What networks do with products.
+fn endings() -> Vec<(&'static str, Ending, Operands)> {
+    let none = |_, _, _| vec![];
+    vec![
+        ("nothing", |_, product, _| Ok(product), none),
+        (
+            "a residual",
+            |b, product, ids| b.binary(BinaryKind::Add, ids[0], product),
+            |element, rows, outputs| vec![TensorType::new(element, [rows, outputs])],
+        ),
+        (
+            "a bias, a residual and another element type",
+            |b, product, ids| {
+                let (shape, element) = (b.ty(product).shape.clone(), b.ty(product).element);
+                let wide = b.convert(product, ElementType::F32)?;
+                let bias = b.convert(ids[0], ElementType::F32)?;
+                let axes = vec![shape.len() - 1];
+                let bias = b.op(BroadcastInDim { shape, axes }, &[bias])?;
+                let sum = b.binary(BinaryKind::Add, wide, bias)?;
+                let sum = b.convert(sum, element)?;
+                let sum = b.binary(BinaryKind::Subtract, sum, ids[1])?;
+                b.convert(sum, ElementType::F32)
+            },
+            |element, rows, outputs| {
+                vec![TensorType::new(element, [outputs]), TensorType::new(element, [rows, outputs])]
+            },
+        ),
+        ("silu of the first half times the second", |b, product, _| gated(b, product, functions::silu), none),
+        (
+            "gelu of the first half times the second",
+            |b, product, _| gated(b, product, functions::gelu_tanh),
+            none,
+        ),
+        (
+            "functions",
+            |b, product, _| {
+                let a = b.unary(UnaryKind::Abs, product)?;
+                let more = b.with_scalar(BinaryKind::Add, a, 1.5)?;
+                let root = b.unary(UnaryKind::Sqrt, more)?;
+                let inverse = b.unary(UnaryKind::Rsqrt, more)?;
+                let least = b.with_scalar(BinaryKind::Minimum, product, 3.0)?;
+                let power = b.unary(UnaryKind::Exponential, least)?;
+                let power = b.unary(UnaryKind::Negate, power)?;
+                let ratio = b.binary(BinaryKind::Divide, power, more)?;
+                let most = b.binary(BinaryKind::Maximum, ratio, root)?;
+                b.binary(BinaryKind::Multiply, most, inverse)
+            },
+            none,
+        ),
+    ]
+}
+
+fn gated(
+    b: &mut Builder<'_>,
+    product: NodeId,
+    activation: fn(&mut Builder<'_>, NodeId) -> Result<NodeId, InferError>,
+) -> Result<NodeId, InferError> {
+    let ty = b.ty(product).clone();
+    let (axis, length) = (ty.rank() - 1, ty.shape[ty.rank() - 1] / 2);
+    let gate = b.op(Narrow { axis, start: 0, length }, &[product])?;
+    let gate = activation(b, gate)?;
+    let up = b.op(Narrow { axis, start: length, length }, &[product])?;
+    b.binary(BinaryKind::Multiply, gate, up)
+}
+
+/// Products with a norm before and all endings, in a format.
+fn products_with_surroundings(format: WeightFormat) -> Calls {
+    let mut all = Calls::default();
+    let extents = [[1, 64, 64], [1, 67, 37], [2, 33, 64], [9, 96, 96]];
+    for (case, [rows, inputs, outputs]) in extents.into_iter().enumerate() {
+        for (i, (what, ending, operands)) in endings().into_iter().enumerate() {
+            let seed = 1000 * case as u64 + 10 * i as u64;
+            let elements = activations(format);
+            let element = elements[(case + i) % elements.len()];
+            // A weight that is half a row is no half of whole panels.
+            if outputs % 2 == 1 && what.contains("half") {
+                continue;
+            }
+            let style = [None, Some(STYLES[(case + i) % 3])][(case + i) % 2];
+            let tensor = |shape: &[usize], seed| random(TensorType::new(element, shape), seed);
+            let ty = TensorType::new(element, [rows, inputs]);
+            let x = if style.is_none() && format.element().is_none() {
+                whole(ty, seed)
+            } else {
+                random(ty, seed)
+            };
+            let mut arguments =
+                vec![x, packed(format, outputs, inputs, seed + 1), tensor(&[inputs], seed + 2)];
+            let types = operands(element, rows, outputs);
+            arguments.extend(types.into_iter().zip(3..).map(|(ty, j)| random(ty, seed + j)));
+            // Units of the activations' type, whatever the result's is; of bytes, if x is no grid of theirs.
+            let units = match format.element().is_none() && style.is_some() {
+                true => 0.06 / element.ulp(1.0),
+                false => 16.0,
+            };
+            let wide = if what.contains("another") { ElementType::F32 } else { element };
+            let bound = Bound::UlpsOfLargest(units * element.ulp(1.0) / wide.ulp(1.0));
+            let op = PackedLinear { format, outputs, element };
+            let text = format!("{style:?}, {op:?} of {}, {what}", arguments[0].ty);
+            graph(&mut all, text, arguments, bound, |b, ids| {
+                let x = match style {
+                    Some(style) => b.op(norm(style), &[ids[0], ids[2]])?,
+                    None => ids[0],
+                };
+                let product = b.op(op.clone(), &[x, ids[1]])?;
+                ending(b, product, &ids[3..])
+            });
+        }
+    }
+    all
+}
+
+#[test]
+fn products_swallow_what_is_around_them() {
+    // What is around a product knows no instructions: wide vectors and narrow ones are all there is.
+    for target in levels().into_iter().take(2) {
+        for &format in WeightFormat::ALL {
+            let calls = products_with_surroundings(format);
+            let built = built(&calls, &target, &as_it_is);
+            // Nothing is left but norms of several rows, and what quantizes those.
+            let elementwise = built.module.text_without_locs.lines().filter(|line| {
+                [
+                    "stablehlo.add",
+                    "stablehlo.multiply",
+                    "stablehlo.logistic",
+                    "stablehlo.tanh",
+                    "stablehlo.slice",
+                ]
+                .iter()
+                .any(|op| line.contains(op))
+            });
+            assert_eq!(elementwise.collect::<Vec<_>>(), Vec::<&str>::new());
+            let found = built.load(&calls.weights).violations(&calls);
+            assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+        }
+    }
+}
+
+/// Queries, keys and norms on their way to attention: what kernels take together.
+fn ways_to_attention() -> Calls {
+    let mut all = Calls::default();
+    let rope = |axis| Rope { axis, layout: RopeLayout::HalfSplit };
+    for (case, element) in [ElementType::F32, ElementType::Bf16, ElementType::F16].into_iter().enumerate() {
+        let seed = 500 + 100 * case as u64;
+        let tensor = |shape: &[usize], seed| random(TensorType::new(element, shape), seed);
+        let (heads, group, features, half) = (2, 3, 40, [20, 16, 8][case]);
+        let offset = Value::new(TensorType::new(ElementType::I32, []), [17.0]);
+        let sdpa = Sdpa { mask: vec![MaskTerm::Causal], scale: None, softcap: None, offset: true };
+        for normed in [false, true] {
+            let arguments = vec![
+                tensor(&[1, 1, heads * group * features], seed),
+                tensor(&[1, heads, 30, features], seed + 1),
+                tensor(&[1, heads, 30, features], seed + 2),
+                offset.clone(),
+                tensor(&[1, half], seed + 3),
+                tensor(&[1, half], seed + 4),
+                tensor(&[features], seed + 5),
+            ];
+            let text = format!("attention of rotated queries in {element}, normed: {normed}");
+            graph(&mut all, text, arguments, Bound::UlpsOfLargest(8.0), |b, ids| {
+                let mut q = b.op(Reshape { shape: vec![1, 1, heads, group, features] }, &[ids[0]])?;
+                if normed {
+                    q = b.op(norm(STYLES[case]), &[q, ids[6]])?;
+                }
+                q = b.op(rope(1), &[q, ids[4], ids[5]])?;
+                q = b.op(Reshape { shape: vec![1, heads, group, 1, features] }, &[q])?;
+                b.op(sdpa.clone(), &[q, ids[1], ids[2], ids[3]])
+            });
+        }
+        let arguments = vec![
+            tensor(&[2, 3, heads, features], seed + 6),
+            tensor(&[2, 3, half], seed + 7),
+            tensor(&[2, 3, half], seed + 8),
+            tensor(&[features], seed + 9),
+        ];
+        let text = format!("rotated norms in {element}");
+        graph(&mut all, text, arguments, Bound::UlpsOfLargest(4.0), |b, ids| {
+            let x = b.op(norm(STYLES[case]), &[ids[0], ids[3]])?;
+            b.op(rope(1), &[x, ids[1], ids[2]])
+        });
+        let arguments =
+            vec![tensor(&[3, 37], seed + 10), tensor(&[37], seed + 11), tensor(&[3, 37], seed + 12)];
+        let text = format!("a norm that is added in {element}");
+        graph(&mut all, text, arguments, Bound::UlpsOfLargest(4.0), |b, ids| {
+            let normed = b.op(norm(STYLES[case]), &[ids[0], ids[1]])?;
+            b.binary(BinaryKind::Add, ids[2], normed)
+        });
+    }
+    all
+}
+
+#[test]
+fn attention_swallows_norm_and_rotation() {
+    let calls = ways_to_attention();
+    for target in levels().into_iter().take(2) {
+        let built = built(&calls, &target, &as_it_is);
+        let dispatches = built.module.text_without_locs.matches("= flow.dispatch").count();
+        assert_eq!(dispatches, calls.calls.len(), "one for each call");
+        let found = built.load(&calls.weights).violations(&calls);
+        assert!(found.is_empty(), "{target}: {}", found.join("\n"));
     }
 }

@@ -9,7 +9,7 @@ use crate::code::{Buffer, Code, Element, Type, Value};
 /// Lines that one round of the loop reads: so many sums of one row do not wait for each other.
 const LINES: usize = 4;
 
-impl Product {
+impl Product<'_> {
     pub(super) fn dense<'k>(
         &self,
         code: &'k Code,

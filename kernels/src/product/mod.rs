@@ -10,27 +10,35 @@ use ops::format::PANEL;
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::isa::Isa;
 use crate::kernel::{self, Kernel};
+use crate::norm::Norm;
 use crate::quantized::{Form, Row};
+use crate::work::{End, Tail};
 
 /// A product: `rows` rows of `inputs` numbers times a weight of `outputs` rows.
-#[derive(Clone, Copy)]
-pub(crate) struct Product {
+#[derive(Clone)]
+pub(crate) struct Product<'a> {
     pub(crate) format: WeightFormat,
     pub(crate) x: Element,
     pub(crate) y: Element,
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
-    /// Whether something is added to the rounded products.
-    pub(crate) adds: bool,
+    /// A norm that x goes through first: of one row, by each part of the work for itself.
+    pub(crate) norm: Option<Norm>,
+    /// What becomes of the sums.
+    pub(crate) tail: &'a Tail,
     pub(crate) isa: Isa,
 }
 
 /// The bytes of a weight that one part of the work reads at least: less is not worth a worker's start.
 const PART: usize = 1 << 17;
 
-/// As many more for each number of a row that every part quantizes for itself: about ten times as long.
+/// As many more for each number of a row that every part quantizes or normalizes for itself: about ten times as long.
 const PART_QUANTIZES: usize = 200;
+const PART_NORMALIZES: usize = 100;
+
+/// What a worker's stack holds of a row that it prepares for itself, in bytes.
+const SCRATCH: usize = 30 << 10;
 
 /// How far ahead memory is asked for its lines, in bytes: a processor's own prefetcher stops where a page ends.
 const AHEAD: usize = 4096;
@@ -45,13 +53,6 @@ enum X<'k> {
     Dense(Buffer<'k>),
     /// Bytes: the buffer they are in.
     Quantized(Buffer<'k>),
-}
-
-/// The results of a product, and what is added to them.
-#[derive(Clone, Copy)]
-struct Y<'k> {
-    sums: Buffer<'k>,
-    added: Option<Buffer<'k>>,
 }
 
 /// A panel of the weight, from a byte on.
@@ -74,107 +75,135 @@ impl<'k> Panel<'k> {
     }
 }
 
-impl Product {
+impl Product<'_> {
     /// Whether its activations are quantized by a kernel of their own: several rows, which all parts of the work need.
     pub(crate) fn quantizes_apart(&self) -> bool {
         self.format.element().is_none() && self.rows > 1
     }
 
-    /// Its name and its code.
-    pub(crate) fn kernel(&self) -> (String, impl FnOnce() -> Kernel) {
-        let &Self { format, rows, inputs, outputs, x, y, adds, isa } = self;
-        let what = if adds { "product_and_sum" } else { "product" };
-        let name = format!("{what}_{}_{rows}x{inputs}x{outputs}_{x}_{y}_{}", format.word(), isa.name());
+    /// Whether the kernel does all that is asked of it.
+    pub(crate) fn serves(&self) -> bool {
+        let quantized =
+            if self.format.element().is_none() { Form { inputs: self.inputs }.bytes() } else { 0 };
+        let normalised = |norm: Norm| norm.features * norm.element.bits() / 8;
+        let norm = self.norm.is_none_or(|norm| self.rows == 1 && normalised(norm) + quantized <= SCRATCH);
+        // Halves that meet have whole panels each.
+        norm && (!self.tail.halves || self.outputs.is_multiple_of(2 * PANEL))
+    }
+
+    /// The columns of what it writes.
+    fn columns(&self) -> usize {
+        if self.tail.halves { self.outputs / 2 } else { self.outputs }
+    }
+
+    /// Its name and its code, of results of an element type.
+    pub(crate) fn kernel(&self, element: Element) -> (String, impl FnOnce() -> Kernel) {
+        let &Self { format, rows, inputs, outputs, x, y, norm, isa, .. } = self;
+        let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
+        let name =
+            format!("product_{}_{rows}x{inputs}x{outputs}_{x}_{y}{normed}_{}", format.word(), isa.name());
         let (weight, panels) = (format.packed(outputs, inputs).bytes(), outputs.div_ceil(PANEL));
-        let quantized = if format.element().is_none() && rows == 1 { inputs } else { 0 };
-        let workgroups = (weight / PART.max(quantized * PART_QUANTIZES)).clamp(1, 64).min(panels);
+        let quantized = if format.element().is_none() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };
+        let normalised = if norm.is_some() { inputs * PART_NORMALIZES } else { 0 };
+        let workgroups = (weight / PART.max(quantized + normalised)).clamp(1, 64).min(self.units(panels));
         let kernel = move || {
-            kernel::new(3 + usize::from(adds), workgroups, |code| {
-                self.write(code, weight, panels, workgroups)
-            })
+            let bindings = 2 + usize::from(norm.is_some()) + self.tail.bindings();
+            kernel::new(bindings, workgroups, |code| self.write(code, element, weight, panels, workgroups))
         };
         (name, kernel)
     }
 
-    fn write(&self, code: &Code, bytes: usize, panels: usize, workgroups: usize) {
+    fn write(&self, code: &Code, element: Element, bytes: usize, panels: usize, workgroups: usize) {
         let form = Form { inputs: self.inputs };
+        let weight = code.binding(1, Element::I8, bytes);
         let x = match self.quantizes_apart() {
             true => X::Quantized(code.binding(0, Element::I8, self.rows * form.bytes())),
-            false => X::Dense(code.binding(0, self.x, self.rows * self.inputs)),
+            false => self.prepared(code, code.binding(0, self.x, self.rows * self.inputs)),
         };
-        let weight = code.binding(1, Element::I8, bytes);
-        let result = |index: usize| code.binding(index, self.y, self.rows * self.outputs);
-        let y = match self.adds {
-            true => Y { added: Some(result(2)), sums: result(3) },
-            false => Y { added: None, sums: result(2) },
-        };
-        let x = match x {
-            X::Dense(numbers) if self.format.element().is_none() => {
-                let row = Row { buffer: code.scratch(Element::I8, form.bytes()), at: code.index(0), form };
-                row.fill(code, numbers, code.index(0));
-                X::Quantized(row.buffer)
-            }
-            x => x,
-        };
+        let first = 2 + usize::from(self.norm.is_some());
+        let end = self.tail.end(code, first, (element, self.rows, self.columns()));
         let stride = bytes / panels;
         let tile = self.rows.min(self.isa.rows());
-        // Two panels at a time, so that a number of x that was loaded is multiplied twice.
-        let together = if self.pairs(panels) { 2 } else { 1 };
         let once = self.rows == tile;
-        let share = kernel::share(code, panels / together, workgroups);
-        code.repeat(share, 1, |at| {
-            let panel = at * together;
-            let weights: Vec<Panel<'_>> =
-                (0..together).map(|i| Panel { weight, at: (panel + i) * stride, once }).collect();
+        // How far panels that are taken together are apart.
+        let apart = if self.tail.halves { panels / 2 } else { 1 };
+        code.repeat(kernel::share(code, self.units(panels), workgroups), 1, |at| {
+            let panel = if self.pairs(panels) { at * 2 } else { at };
+            let together = panels / self.units(panels);
+            let read: Vec<Panel<'_>> =
+                (0..together).map(|i| Panel { weight, at: (panel + i * apart) * stride, once }).collect();
             let whole = self.rows / tile * tile;
             code.repeat(code.index(0)..code.index(whole), tile, |row| {
-                self.tile(code, x, &weights, y, panel, row, tile)
+                self.tile(code, x, &read, &end, panel, row, tile)
             });
             if whole < self.rows {
-                self.tile(code, x, &weights, y, panel, code.index(whole), self.rows - whole);
+                self.tile(code, x, &read, &end, panel, code.index(whole), self.rows - whole);
             }
         });
     }
 
-    /// Whether panels are taken two at a time: where there are rows enough to be bound by arithmetic.
-    fn pairs(&self, panels: usize) -> bool {
-        self.rows >= 8 && self.format.element().is_some() && panels.is_multiple_of(2)
+    /// The activations as they are multiplied: normalized and quantized, if that is done here.
+    fn prepared<'k>(&self, code: &'k Code, x: Buffer<'k>) -> X<'k> {
+        let start = code.index(0);
+        let x = match self.norm {
+            Some(norm) => {
+                let normalised = code.scratch(self.x, self.inputs);
+                norm.fill(code, (x, start), norm.weight(code, 2), (normalised, start));
+                normalised
+            }
+            None => x,
+        };
+        if self.format.element().is_some() {
+            return X::Dense(x);
+        }
+        let form = Form { inputs: self.inputs };
+        let row = Row { buffer: code.scratch(Element::I8, form.bytes()), at: start, form };
+        row.fill(code, x, start);
+        X::Quantized(row.buffer)
     }
 
-    /// The sums of a panel's outputs for some rows.
+    /// Whether neighbours are taken two at a time, so that a number of x that was loaded is multiplied twice: where
+    /// there are rows enough to be bound by arithmetic.
+    fn pairs(&self, panels: usize) -> bool {
+        !self.tail.halves && self.rows >= 8 && self.format.element().is_some() && panels.is_multiple_of(2)
+    }
+
+    /// The panels, or pairs of them that are taken together.
+    fn units(&self, panels: usize) -> usize {
+        if self.tail.halves || self.pairs(panels) { panels / 2 } else { panels }
+    }
+
+    /// The sums of the panels' outputs for some rows.
     #[allow(clippy::too_many_arguments, reason = "the parts of one loop's body")]
     fn tile<'k>(
         &self,
         code: &'k Code,
         x: X<'k>,
         weights: &[Panel<'k>],
-        y: Y<'k>,
+        end: &End<'k>,
         panel: Value<'k>,
         row: Value<'k>,
         rows: usize,
     ) {
         let sums = match x {
             X::Dense(x) => self.dense(code, x, weights, row, rows),
-            X::Quantized(x) => self.scaled(code, x, weights[0], row, rows),
+            X::Quantized(x) => self.scaled(code, x, weights, row, rows),
         };
-        for (i, sum) in sums.into_iter().enumerate() {
-            let (panel, i) = (panel + i / rows, i % rows);
-            let at = (row + i) * self.outputs + panel * PANEL;
-            let mut sum = sum.convert(self.y);
-            // The last panel may have fewer outputs.
-            let mask = (!self.outputs.is_multiple_of(PANEL))
-                .then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL));
-            if let Some(added) = y.added {
-                let wide = sum.convert(Element::F32);
-                let added = match mask {
-                    Some(mask) => added.load_masked(at, sum.ty(), mask),
-                    None => added.load(at, sum.ty()),
-                };
-                sum = (wide + added.convert(Element::F32)).convert(self.y);
+        // The last panel may have fewer outputs.
+        let mask = |panel: Value<'k>| {
+            (!self.outputs.is_multiple_of(PANEL))
+                .then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))
+        };
+        if self.tail.halves {
+            for i in 0..rows {
+                end.write(code, &[sums[i], sums[rows + i]], (row + i, panel * PANEL), None);
             }
-            match mask {
-                Some(mask) => y.sums.store_masked(at, mask, sum),
-                None => y.sums.store(at, sum),
+            return;
+        }
+        for (i, sums) in sums.chunks(rows).enumerate() {
+            let (panel, mask) = (panel + i, mask(panel + i));
+            for (i, &sum) in sums.iter().enumerate() {
+                end.write(code, &[sum], (row + i, panel * PANEL), mask);
             }
         }
     }

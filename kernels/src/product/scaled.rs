@@ -10,12 +10,12 @@ use crate::quantized::{Form, Row};
 /// The bytes of a line.
 const BYTES: Type = Type::lanes(64, Element::I8);
 
-impl Product {
+impl Product<'_> {
     pub(super) fn scaled<'k>(
         &self,
         code: &'k Code,
         x: Buffer<'k>,
-        weights: Panel<'k>,
+        weights: &[Panel<'k>],
         row: Value<'k>,
         rows: usize,
     ) -> Vec<Value<'k>> {
@@ -24,21 +24,24 @@ impl Product {
             (0..rows).map(|i| Row { buffer: x, at: (row + i) * form.bytes(), form }).collect();
         let chains = (2 / rows.len()).max(1);
         let chunk = self.format.packed(PANEL, 1).bytes();
-        let zeros = vec![code.constant(SUMS, 0.0); rows.len() * chains];
+        let group = rows.len() * chains;
+        let zeros = vec![code.constant(SUMS, 0.0); weights.len() * group];
         let chunks = code.index(0)..code.index(self.inputs.div_ceil(COLUMNS));
         let sums = code.fold(chunks, 1, &zeros, |at, sums| {
             let mut sums = sums.to_vec();
             let start = at * chunk;
-            let scales = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
-            for half in 0..2 {
-                let group = at * 2 + half;
-                let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
-                let columns = self.columns(code, weights, start + SCALES, half);
-                for (i, row) in rows.iter().enumerate() {
-                    let integers = self.group(code, &columns, *row, group);
-                    let scale = scales * row.scale(group).broadcast(PANEL);
-                    let sum = &mut sums[i * chains + half % chains];
-                    *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
+            for (panel, &weights) in weights.iter().enumerate() {
+                let scales = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
+                for half in 0..2 {
+                    let place = at * 2 + half;
+                    let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
+                    let columns = self.columns_of(code, weights, start + SCALES, half);
+                    for (i, row) in rows.iter().enumerate() {
+                        let integers = self.group(code, &columns, *row, place);
+                        let scale = scales * row.scale(place).broadcast(PANEL);
+                        let sum = &mut sums[panel * group + i * chains + half % chains];
+                        *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
+                    }
                 }
             }
             sums
@@ -47,7 +50,7 @@ impl Product {
     }
 
     /// A group's columns four by four, as bytes without a sign: 8 or 128 is added to each number.
-    fn columns<'k>(
+    fn columns_of<'k>(
         &self,
         code: &'k Code,
         weights: Panel<'k>,

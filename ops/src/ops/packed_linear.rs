@@ -4,8 +4,7 @@ use super::prelude::*;
 use crate::format::WeightFormat;
 
 operation! {
-    /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…, outputs]`. A third operand
-    /// of the result's type is added to the rounded products, and the sum is rounded again.
+    /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…, outputs]`.
     ///
     /// Has no spelling in StableHLO: a kernel computes it.
     PackedLinear = "packed_linear" {
@@ -34,13 +33,8 @@ impl Operation for PackedLinear {
             "f32[2,3,3]",
         ),
         good("packed_linear format=bf16 outputs=30 element=bf16", &["bf16[4]", "bf16[2,2,16,2]"], "bf16[30]"),
-        good(
-            "packed_linear format=bf16 outputs=30 element=bf16",
-            &["bf16[3,4]", "bf16[2,2,16,2]", "bf16[3,30]"],
-            "bf16[3,30]",
-        ),
         good("packed_linear format=f16 outputs=3 element=f32", &["f16[2,5]", "f16[1,5,16,1]"], "f32[2,3]"),
-        bad("packed_linear format=q4 outputs=3 element=f32", &["f32[2,4]"], "takes 2 or 3 operands"),
+        bad("packed_linear format=q4 outputs=3 element=f32", &["f32[2,4]"], "takes 2 operands"),
         bad(
             "packed_linear format=f32 outputs=3 element=f32",
             &["f32[2,4]", "f32[1,5,16,1]"],
@@ -54,14 +48,7 @@ impl Operation for PackedLinear {
     ];
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
-        let (x, packed, added) = match *operands {
-            [x, packed] => (x, packed, None),
-            [x, packed, added] => (x, packed, Some(added)),
-            _ => {
-                let (expected, found) = ("2 or 3".into(), operands.len());
-                return Err(InferError::Arity { op: Self::NAME, expected, found });
-            }
-        };
+        let [x, packed] = arity(Self::NAME, operands)?;
         element(Self::NAME, x, "float", ElementType::is_float)?;
         let inputs = axis(Self::NAME, x.rank().saturating_sub(1), x)?;
         let expected = self.format.packed(self.outputs, inputs);
@@ -70,21 +57,13 @@ impl Operation for PackedLinear {
         attribute(Self::NAME, "element", self.element, "f32, or that of x", known)?;
         let mut ty = x.with_element(self.element);
         ty.shape[x.rank() - 1] = self.outputs;
-        if let Some(added) = added {
-            agree(Self::NAME, "what is added must have the result's type", added, &ty, *added == ty)?;
-        }
         Ok(ty)
     }
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         let (x, packed) = (operands[0], operands[1]);
         let inputs = x.ty.shape[x.ty.rank() - 1];
-        let mut sums = product(x, &unpacked(self.format, packed, self.outputs, inputs), None, ty);
-        if let Some(added) = operands.get(2) {
-            let total = sums.data.iter().zip(&added.data).map(|(sum, added)| sum + added);
-            sums = Value::new(ty.clone(), total);
-        }
-        sums
+        product(x, &unpacked(self.format, packed, self.outputs, inputs), None, ty)
     }
 
     fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {

@@ -1,0 +1,92 @@
+//! Functions of sixteen numbers that processors have no instruction for.
+
+use ops::ops::{BinaryKind, UnaryKind};
+
+use crate::code::{Element, Type, Value};
+
+const LANES: Type = Type::lanes(16, Element::F32);
+const INTEGERS: Type = Type::lanes(16, Element::I32);
+
+/// Whether [`unary`] knows a function.
+pub(crate) fn knows_unary(kind: UnaryKind) -> bool {
+    !matches!(kind, UnaryKind::Log | UnaryKind::Floor | UnaryKind::Not)
+}
+
+/// Whether [`binary`] knows a function.
+pub(crate) fn knows_binary(kind: BinaryKind) -> bool {
+    !matches!(kind, BinaryKind::Power | BinaryKind::And | BinaryKind::Or)
+}
+
+/// A function of each number.
+pub(crate) fn unary(kind: UnaryKind, x: Value<'_>) -> Value<'_> {
+    let one = x.code().constant(LANES, 1.0);
+    match kind {
+        UnaryKind::Negate => x.code().constant(LANES, -0.0) - x,
+        UnaryKind::Abs => x.abs(),
+        UnaryKind::Exponential => exp(x),
+        UnaryKind::Tanh => tanh(x),
+        UnaryKind::Logistic => one.divide(one + exp(x.code().constant(LANES, -0.0) - x)),
+        UnaryKind::Sqrt => x.square_root(),
+        UnaryKind::Rsqrt => one.divide(x.square_root()),
+        UnaryKind::Log | UnaryKind::Floor | UnaryKind::Not => unreachable!("not known"),
+    }
+}
+
+/// A function of each two numbers.
+pub(crate) fn binary<'k>(kind: BinaryKind, a: Value<'k>, b: Value<'k>) -> Value<'k> {
+    match kind {
+        BinaryKind::Add => a + b,
+        BinaryKind::Subtract => a - b,
+        BinaryKind::Multiply => a * b,
+        BinaryKind::Divide => a.divide(b),
+        BinaryKind::Maximum => a.max(b),
+        BinaryKind::Minimum => a.min(b),
+        BinaryKind::Power | BinaryKind::And | BinaryKind::Or => unreachable!("not known"),
+    }
+}
+
+/// eˣ, within 2 units in the last place; 0 below e⁻¹⁰⁴, infinite above e⁸⁹.
+///
+/// x = n ln 2 + r: 2ⁿ is an exponent, eʳ a polynomial (Cody and Waite, "Software Manual for the Elementary Functions",
+/// 1980, ch. 6; its coefficients are those of Taylor's).
+pub(crate) fn exp(x: Value<'_>) -> Value<'_> {
+    let code = x.code();
+    let number = |value: f64| code.constant(LANES, value);
+    let x = x.max(number(-104.0)).min(number(89.0));
+    let n = (x * number(std::f64::consts::LOG2_E)).round();
+    // ln 2 in two parts, of which the first has few bits: its multiples are exact.
+    let r = n.multiply_add(number(-0.693_359_375), x);
+    let r = n.multiply_add(number(2.121_944_400_546_905_8e-4), r);
+    let coefficients = [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
+    let polynomial = coefficients[1..]
+        .iter()
+        .fold(number(coefficients[0]), |sum, &coefficient| sum.multiply_add(r, number(coefficient)));
+    // 2ⁿ as two factors: at both ends it is no number that an exponent alone can say.
+    let half = (n * number(0.5)).round();
+    polynomial * power(half) * power(n - half)
+}
+
+/// 2ⁿ of whole numbers from −126 to 127.
+fn power(n: Value<'_>) -> Value<'_> {
+    let exponent = n.convert(Element::I32) + n.code().constant(INTEGERS, 127.0);
+    exponent.shift_left(23).bits(LANES)
+}
+
+/// tanh x: near 0 an odd polynomial, so that small x keep their bits; else (1 − e⁻²ˣ) / (1 + e⁻²ˣ) of |x| with the sign
+/// put back. The polynomial is Taylor's, to x¹³: its next term is below half a unit in the last place.
+pub(crate) fn tanh(x: Value<'_>) -> Value<'_> {
+    let code = x.code();
+    let number = |value: f64| code.constant(LANES, value);
+    let magnitude = x.abs();
+    let small = exp(magnitude.min(number(20.0)) * number(-2.0));
+    let ratio = (number(1.0) - small).divide(number(1.0) + small);
+    let ratio = ratio.or_else(x.greater(number(0.0)), number(0.0) - ratio);
+    let coefficients =
+        [21844.0 / 6081075.0, -1382.0 / 155925.0, 62.0 / 2835.0, -17.0 / 315.0, 2.0 / 15.0, -1.0 / 3.0];
+    let square = x * x;
+    let polynomial = coefficients[1..]
+        .iter()
+        .fold(number(coefficients[0]), |sum, &coefficient| sum.multiply_add(square, number(coefficient)));
+    let near = (polynomial * square).multiply_add(x, x);
+    near.or_else(number(0.45).greater(magnitude), ratio)
+}

@@ -1,0 +1,164 @@
+//! What one kernel computes: an operation, and what happens to its operands before and to its result after.
+
+use ops::ops::{BinaryKind, RmsNorm, Rope, UnaryKind};
+use ops::{ElementType, Op, Real, TensorType};
+
+use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::{lane, math};
+
+/// What one kernel computes.
+///
+/// Its operands are those of the operation, of which the first may be as it is before `norm` and `rope`; then the
+/// norm's weight; then the two tables of the rotation; then those of the tail.
+#[derive(Clone, Debug)]
+pub struct Work<'a> {
+    /// The operation.
+    pub op: &'a Op,
+    /// The types of its operands.
+    pub types: Vec<&'a TensorType>,
+    /// A norm that the first operand goes through, and the type of what is normalized.
+    pub norm: Option<(&'a RmsNorm, &'a TensorType)>,
+    /// A rotation that it goes through then, and the types of the operands of that.
+    pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
+    /// What becomes of each number of the result.
+    pub tail: Tail,
+}
+
+impl<'a> Work<'a> {
+    /// An operation by itself.
+    pub fn alone(op: &'a Op, types: Vec<&'a TensorType>) -> Self {
+        Self { op, types, norm: None, rope: None, tail: Tail::default() }
+    }
+}
+
+/// What becomes of each number of a result before it is written: elementwise operations, each of the steps before it.
+/// The last step is what is written; without steps it is the result itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tail {
+    /// Whether the two halves of the result's last axis meet: gate and up.
+    pub halves: bool,
+    /// The operations.
+    pub steps: Vec<Step>,
+    /// How each operand lies on what is written.
+    pub operands: Vec<Spread>,
+}
+
+/// An elementwise operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Step {
+    /// What it computes.
+    pub kind: StepKind,
+    /// The element type that its numbers are rounded to.
+    pub element: ElementType,
+}
+
+/// What a step computes; steps before it are known by their place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StepKind {
+    /// The result, or its first or second half.
+    Result(usize),
+    /// An operand of the tail.
+    Operand(usize),
+    /// The same number everywhere.
+    Constant(Real),
+    /// A step, in another element type.
+    Convert(usize),
+    /// A function of a step.
+    Unary(UnaryKind, usize),
+    /// A function of two steps.
+    Binary(BinaryKind, usize, usize),
+}
+
+impl StepKind {
+    /// Whether kernels compute it.
+    pub fn is_known(self) -> bool {
+        match self {
+            Self::Unary(kind, _) => math::knows_unary(kind),
+            Self::Binary(kind, ..) => math::knows_binary(kind),
+            _ => true,
+        }
+    }
+}
+
+/// How an operand lies on a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Spread {
+    /// A number for each of its numbers, of an element type.
+    Everywhere(ElementType),
+    /// A number for each place of its last axis.
+    LastAxis(ElementType),
+}
+
+/// Where a kernel's results go: through the tail, into memory.
+#[derive(Clone)]
+pub(crate) struct End<'k> {
+    tail: &'k Tail,
+    operands: Vec<Buffer<'k>>,
+    result: Buffer<'k>,
+    element: Element,
+    columns: usize,
+}
+
+impl Tail {
+    /// How many bindings it has: its operands and the result.
+    pub(crate) fn bindings(&self) -> usize {
+        self.operands.len() + 1
+    }
+
+    /// Its bindings, from one on: of a result `[rows, columns]`.
+    pub(crate) fn end<'k>(
+        &'k self,
+        code: &'k Code,
+        first: usize,
+        (element, rows, columns): (Element, usize, usize),
+    ) -> End<'k> {
+        let operand = |(index, spread): (usize, &Spread)| match *spread {
+            Spread::Everywhere(element) => code.binding(first + index, lane(element), rows * columns),
+            Spread::LastAxis(element) => code.binding(first + index, lane(element), columns),
+        };
+        let operands: Vec<Buffer<'k>> = self.operands.iter().enumerate().map(operand).collect();
+        let result = code.binding(first + operands.len(), element, rows * columns);
+        End { tail: self, operands, result, element, columns }
+    }
+}
+
+impl<'k> End<'k> {
+    /// Writes sixteen numbers of a row from a column on, or those that the mask selects: of the result, or of its halves.
+    pub(crate) fn write(
+        &self,
+        code: &'k Code,
+        result: &[Value<'k>],
+        (row, column): (Value<'k>, Value<'k>),
+        mask: Option<Value<'k>>,
+    ) {
+        let at = row * self.columns + column;
+        let load = |index: usize| {
+            let buffer = self.operands[index];
+            let (ty, at) = match self.tail.operands[index] {
+                Spread::Everywhere(element) => (Type::lanes(16, lane(element)), at),
+                Spread::LastAxis(element) => (Type::lanes(16, lane(element)), column),
+            };
+            match mask {
+                Some(mask) => buffer.load_masked(at, ty, mask),
+                None => buffer.load(at, ty),
+            }
+        };
+        let mut values: Vec<Value<'k>> = Vec::new();
+        for Step { kind, element } in &self.tail.steps {
+            let value = match *kind {
+                StepKind::Result(part) => result[part],
+                StepKind::Operand(index) => load(index).convert(Element::F32),
+                StepKind::Constant(number) => code.constant(Type::lanes(16, Element::F32), number.0),
+                StepKind::Convert(step) => values[step],
+                StepKind::Unary(kind, step) => math::unary(kind, values[step]),
+                StepKind::Binary(kind, a, b) => math::binary(kind, values[a], values[b]),
+            };
+            values.push(value.rounded(lane(*element)));
+        }
+        let value = values.last().copied().unwrap_or(result[0]).convert(self.element);
+        match mask {
+            Some(mask) => self.result.store_masked(at, mask, value),
+            None => self.result.store(at, value),
+        }
+    }
+}

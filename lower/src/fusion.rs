@@ -1,0 +1,363 @@
+//! Which operations one kernel computes together: a dispatch less for each that is swallowed.
+
+use std::collections::BTreeMap;
+
+use kernels::{Kernels, Spread, Step, StepKind, Tail, Work};
+use ops::ops::{Binary, BroadcastInDim, Constant, Convert, Narrow, Reshape, Unary};
+use ops::{ElementType, Op, Real, TensorType};
+use trace::{Function, NodeId, NodeKind};
+
+/// What one kernel computes, and of what.
+pub(crate) struct Fusion<'f> {
+    pub(crate) work: Work<'f>,
+    pub(crate) operands: Vec<NodeId>,
+}
+
+/// The kernels of a function.
+#[derive(Default)]
+pub(crate) struct Fusions<'f> {
+    /// By the node whose value a kernel writes.
+    written: BTreeMap<NodeId, Fusion<'f>>,
+    /// Whether a node's value is computed within one, or for nothing that is left.
+    within: Vec<bool>,
+}
+
+impl<'f> Fusions<'f> {
+    /// Those of a function: as much together as the kernels take.
+    pub(crate) fn of(function: &'f Function, kernels: &Kernels) -> Self {
+        let mut fusions = Self { written: BTreeMap::new(), within: vec![false; function.len()] };
+        let graph = Graph::of(function);
+        // From the end: what computes a value may take the norm and the rotation in front of it.
+        for id in function.ids().rev() {
+            if let NodeKind::Op(op) = &function.node(id).kind
+                && !fusions.within[id.index()]
+            {
+                let work = Work::alone(op, graph.types(id));
+                if kernels.can_do(&work) {
+                    fusions.add(&graph, id, work, kernels);
+                }
+            }
+        }
+        let mut needed = graph.returned;
+        for id in function.ids().rev() {
+            if !needed[id.index()] {
+                continue;
+            }
+            let operands = match fusions.at(id) {
+                Some(fusion) => fusion.operands.clone(),
+                None => function.operands(id),
+            };
+            operands.into_iter().for_each(|operand| needed[operand.index()] = true);
+        }
+        fusions.within = needed.into_iter().map(|needed| !needed).collect();
+        fusions
+    }
+
+    /// The kernel that writes a node's value.
+    pub(crate) fn at(&self, id: NodeId) -> Option<&Fusion<'f>> {
+        self.written.get(&id)
+    }
+
+    /// Whether a node's value is not needed: what would have, is within a kernel.
+    pub(crate) fn within(&self, id: NodeId) -> bool {
+        self.within[id.index()]
+    }
+
+    fn add(&mut self, graph: &Graph<'f>, id: NodeId, mut work: Work<'f>, kernels: &Kernels) {
+        let mut first = graph.function.operands(id)[0];
+        let mut user = id;
+        let mut within = Vec::new();
+        let (mut weight, mut tables) = (Vec::new(), Vec::new());
+        // Rotation and norm of the first operand: each kernel says what it takes.
+        while graph.alone_uses(first, user) {
+            let NodeKind::Op(op) = &graph.function.node(first).kind else { break };
+            let operands = graph.function.operands(first);
+            let mut with = work.clone();
+            match op {
+                Op::Reshape(Reshape { .. }) if matches!(work.op, Op::Sdpa(_)) => {}
+                Op::Rope(rope) if with.rope.is_none() && with.norm.is_none() => {
+                    let types = graph.types(first);
+                    with.rope = Some((rope, [types[0], types[1]]));
+                }
+                Op::RmsNorm(norm) if with.norm.is_none() => with.norm = Some((norm, graph.types(first)[0])),
+                _ => break,
+            }
+            if !kernels.can_do(&with) {
+                break;
+            }
+            match op {
+                Op::Rope(_) => tables = operands[1..].to_vec(),
+                Op::RmsNorm(_) => weight = operands[1..].to_vec(),
+                _ => {}
+            }
+            work = with;
+            within.push(first);
+            (user, first) = (first, operands[0]);
+        }
+        // Shapes that nothing behind them wanted.
+        while let Some(&last) = within.last()
+            && matches!(graph.function.node(last).kind, NodeKind::Op(Op::Reshape(_)))
+        {
+            within.pop();
+            first = last;
+        }
+        let mut operands = graph.function.operands(id);
+        operands[0] = first;
+        operands.extend(weight);
+        operands.extend(tables);
+        let ending = graph.endings(id).into_iter().find_map(|ending| {
+            let work = Work { tail: ending.tail.clone(), ..work.clone() };
+            kernels.can_do(&work).then_some((work, ending))
+        });
+        let written = match ending {
+            Some((with, ending)) => {
+                work = with;
+                operands.extend(ending.operands);
+                within.extend(ending.within);
+                ending.written
+            }
+            None => id,
+        };
+        within.into_iter().for_each(|id| self.within[id.index()] = true);
+        self.written.insert(written, Fusion { work, operands });
+    }
+}
+
+/// A function, and who uses its nodes.
+struct Graph<'f> {
+    function: &'f Function,
+    users: Vec<Vec<NodeId>>,
+    /// Whether a node is a result of the function.
+    returned: Vec<bool>,
+}
+
+/// A way in which what follows an operation ends it.
+struct Ending {
+    tail: Tail,
+    operands: Vec<NodeId>,
+    /// All but the last of its nodes, and the operation itself.
+    within: Vec<NodeId>,
+    written: NodeId,
+}
+
+impl<'f> Graph<'f> {
+    fn of(function: &'f Function) -> Self {
+        let mut users = vec![Vec::new(); function.len()];
+        for id in function.ids() {
+            for operand in function.operands(id) {
+                users[operand.index()].push(id);
+            }
+        }
+        let mut returned = vec![false; function.len()];
+        function.outputs.iter().for_each(|output| returned[output.node.index()] = true);
+        Self { function, users, returned }
+    }
+
+    fn types(&self, id: NodeId) -> Vec<&'f TensorType> {
+        self.function.operands(id).into_iter().map(|operand| self.function.node(operand).ty()).collect()
+    }
+
+    fn op(&self, id: NodeId) -> Option<&'f Op> {
+        match &self.function.node(id).kind {
+            NodeKind::Op(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// Whether a node is there for one user only, which reads it once.
+    fn alone_uses(&self, id: NodeId, user: NodeId) -> bool {
+        self.users[id.index()] == [user] && !self.returned[id.index()]
+    }
+
+    /// The elementwise operations behind a node that could be computed with it: the longest way first.
+    fn endings(&self, id: NodeId) -> Vec<Ending> {
+        let mut growth = Growth::new(self, id);
+        let ty = growth.ty.clone();
+        let later = self.function.ids().filter(|later| later.index() > id.index());
+        let mut ends: Vec<NodeId> = Vec::new();
+        for later in later {
+            let same = self.function.node(later).types.first().is_some_and(|found| found.shape == ty.shape);
+            if same && growth.joins(later) {
+                ends.push(later);
+            }
+        }
+        ends.into_iter().rev().filter_map(|end| growth.ending(end)).collect()
+    }
+}
+
+/// The elementwise operations behind a node, while they are found.
+struct Growth<'g, 'f> {
+    graph: &'g Graph<'f>,
+    id: NodeId,
+    /// The type of the node, or of its halves.
+    ty: TensorType,
+    /// The node, or its halves.
+    parts: Vec<NodeId>,
+    /// Operations that joined, in order.
+    joined: Vec<NodeId>,
+}
+
+impl<'g, 'f> Growth<'g, 'f> {
+    fn new(graph: &'g Graph<'f>, id: NodeId) -> Self {
+        let ty = graph.function.node(id).ty();
+        let half = |start: usize| {
+            let length = ty.shape.last()? / 2;
+            let is = |user: &&NodeId| {
+                matches!(graph.op(**user), Some(Op::Narrow(narrow))
+                    if *narrow == Narrow { axis: ty.rank() - 1, start: start * length, length })
+            };
+            graph.users[id.index()].iter().find(is).copied()
+        };
+        match (half(0), half(1)) {
+            (Some(first), Some(second)) if graph.users[id.index()].len() == 2 => {
+                let ty = graph.function.node(first).ty().clone();
+                Self { graph, id, ty, parts: vec![first, second], joined: Vec::new() }
+            }
+            _ => Self { graph, id, ty: ty.clone(), parts: vec![id], joined: Vec::new() },
+        }
+    }
+
+    fn knows(&self, id: NodeId) -> bool {
+        self.parts.contains(&id) || self.joined.contains(&id)
+    }
+
+    /// Whether a node is an elementwise operation of what is known already, and of what was there before.
+    fn joins(&mut self, id: NodeId) -> bool {
+        let operands = self.graph.function.operands(id);
+        let elementwise = matches!(self.graph.op(id), Some(Op::Unary(_) | Op::Binary(_) | Op::Convert(_)));
+        let known = |&operand: &NodeId| self.knows(operand) || self.operand(operand).is_some();
+        let joins = elementwise
+            && self.graph.function.node(id).ty().element.is_float()
+            && operands.iter().any(|&operand| self.knows(operand))
+            && operands.iter().all(known);
+        if joins {
+            self.joined.push(id);
+        }
+        joins
+    }
+
+    /// What a node is to the operations, if it is none of them: a number, or an operand that was there before.
+    fn operand(&self, id: NodeId) -> Option<Outside> {
+        let node = self.graph.function.node(id);
+        let [ty] = &node.types[..] else { return None };
+        if !ty.element.is_float() {
+            return None;
+        }
+        match self.graph.op(id) {
+            Some(Op::Constant(Constant { value })) if value.as_splat().is_some() => {
+                let number = ty.element.decode(value.as_splat()?);
+                number.is_finite().then_some(Outside::Number(Real(number), ty.element))
+            }
+            Some(Op::BroadcastInDim(BroadcastInDim { shape, axes }))
+                if *shape == self.ty.shape && axes.len() == 1 && axes[0] + 1 == shape.len() =>
+            {
+                let mut from = self.graph.function.operands(id)[0];
+                let rounded = self.graph.function.node(from).ty().element;
+                if let Some(Op::Convert(Convert { .. })) = self.graph.op(from) {
+                    from = self.graph.function.operands(from)[0];
+                }
+                let element = self.graph.function.node(from).ty().element;
+                let there = from.index() < self.id.index() && element.is_float();
+                there.then_some(Outside::Operand(from, Spread::LastAxis(element), rounded))
+            }
+            _ if ty.shape == self.ty.shape && id.index() < self.id.index() => {
+                Some(Outside::Operand(id, Spread::Everywhere(ty.element), ty.element))
+            }
+            _ => None,
+        }
+    }
+
+    /// The operations up to one of those that joined, if nothing else needs what is between.
+    fn ending(&self, end: NodeId) -> Option<Ending> {
+        let mut within = vec![end];
+        for &id in self.joined.iter().rev() {
+            let needed = self.graph.users[id.index()].iter().any(|user| within.contains(user));
+            if needed && id != end {
+                within.push(id);
+            }
+        }
+        let inner = |id: NodeId| {
+            let used = self.graph.users[id.index()].iter().all(|user| within.contains(user));
+            used && !self.graph.returned[id.index()]
+        };
+        let halves = self.parts.len() == 2;
+        let parts = self.parts.iter().all(|&part| inner(part));
+        let own = !halves || !self.graph.returned[self.id.index()];
+        if !parts || !own || !within[1..].iter().all(|&id| inner(id)) {
+            return None;
+        }
+        within.sort_unstable();
+        let mut steps = Steps {
+            growth: self,
+            tail: Tail { halves, ..Tail::default() },
+            operands: Vec::new(),
+            places: BTreeMap::new(),
+        };
+        within.iter().try_for_each(|&id| steps.add(id))?;
+        let Steps { tail, operands, .. } = steps;
+        within.retain(|&id| id != end);
+        within.extend(&self.parts);
+        if halves {
+            within.push(self.id);
+        }
+        Some(Ending { tail, operands, within, written: end })
+    }
+}
+
+/// A value that was there before the operations.
+enum Outside {
+    Number(Real, ElementType),
+    /// Where it is, how it lies on the result, and what it is rounded to first.
+    Operand(NodeId, Spread, ElementType),
+}
+
+/// The steps of a tail while they are written.
+struct Steps<'g, 'f> {
+    growth: &'g Growth<'g, 'f>,
+    tail: Tail,
+    operands: Vec<NodeId>,
+    places: BTreeMap<NodeId, usize>,
+}
+
+impl Steps<'_, '_> {
+    fn add(&mut self, id: NodeId) -> Option<()> {
+        let graph = self.growth.graph;
+        let inputs = graph.function.operands(id);
+        let places = inputs.into_iter().map(|input| self.place(input)).collect::<Option<Vec<_>>>()?;
+        let kind = match (graph.op(id)?, &places[..]) {
+            (Op::Unary(Unary { kind }), &[x]) => StepKind::Unary(*kind, x),
+            (Op::Binary(Binary { kind }), &[a, b]) => StepKind::Binary(*kind, a, b),
+            (Op::Convert(_), &[x]) => StepKind::Convert(x),
+            _ => return None,
+        };
+        self.push(id, kind, graph.function.node(id).ty().element);
+        Some(())
+    }
+
+    /// The step that has an operand's value.
+    fn place(&mut self, id: NodeId) -> Option<usize> {
+        if let Some(&place) = self.places.get(&id) {
+            return Some(place);
+        }
+        let element = self.growth.graph.function.node(id).ty().element;
+        if let Some(part) = self.growth.parts.iter().position(|&part| part == id) {
+            return Some(self.push(id, StepKind::Result(part), element));
+        }
+        Some(match self.growth.operand(id)? {
+            Outside::Number(number, element) => self.push(id, StepKind::Constant(number), element),
+            Outside::Operand(from, spread, rounded) => {
+                let index = self.operands.len();
+                self.operands.push(from);
+                self.tail.operands.push(spread);
+                self.push(id, StepKind::Operand(index), rounded)
+            }
+        })
+    }
+
+    fn push(&mut self, id: NodeId, kind: StepKind, element: ElementType) -> usize {
+        let place = self.tail.steps.len();
+        self.tail.steps.push(Step { kind, element });
+        self.places.insert(id, place);
+        place
+    }
+}
