@@ -9,7 +9,7 @@ use errors::{FileError, WithPath as _};
 use irpa::Archive;
 use lower::Module;
 use ops::{Attribute, Reader, TensorType};
-use runtime::{CompileOptions, Compiler, Program, Runtime};
+use runtime::{CompileOptions, Compiler, Runtime, VmModule};
 use serde::{Deserialize, Serialize};
 use trace::{Argument, Role, Signature};
 
@@ -67,14 +67,14 @@ pub struct Manifest {
     /// blake3 of the compiled module.
     pub module_blake3: String,
     /// What can be called.
-    pub entry_points: Vec<EntryPoint>,
+    pub entry_points: Vec<ManifestEntry>,
     /// The parameters and their types, in the scope `model`.
     pub parameters: BTreeMap<String, String>,
 }
 
 /// A function of the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EntryPoint {
+pub struct ManifestEntry {
     /// Its name.
     pub name: String,
     /// Its arguments in order.
@@ -172,7 +172,7 @@ impl Manifest {
             };
             list.iter().map(typed).collect()
         };
-        let entry = |s: &Signature| EntryPoint {
+        let entry = |s: &Signature| ManifestEntry {
             name: s.name.clone(),
             arguments: typed(&s.arguments),
             results: typed(&s.results),
@@ -230,7 +230,7 @@ impl Manifest {
             };
             list.iter().map(argument).collect()
         };
-        let signature = |e: &EntryPoint| {
+        let signature = |e: &ManifestEntry| {
             let (arguments, results) = (arguments(&e.arguments)?, arguments(&e.results)?);
             Ok(Signature { name: e.name.clone(), arguments, results })
         };
@@ -284,7 +284,7 @@ pub fn write(
 ///
 /// # Errors
 /// What does not fit.
-pub fn open(folder: &Path, manifest: &Manifest, runtime: &Runtime) -> Result<Program, ExportError> {
+pub fn open(folder: &Path, manifest: &Manifest, runtime: &Runtime) -> Result<VmModule, ExportError> {
     manifest.check_cpu()?;
     let path = folder.join(names::MODULE);
     let vmfb = fs::read(&path).with_path("read", &path)?;
@@ -296,5 +296,5 @@ pub fn open(folder: &Path, manifest: &Manifest, runtime: &Runtime) -> Result<Pro
     let archive = Archive::open(folder.join(names::ARCHIVE)).map_err(LoadError::from)?;
     let expected = manifest.parameters.iter().map(|(key, ty)| (key.as_str(), ty.clone()));
     let parameters = map_parameters(&archive, expected)?;
-    Ok(Program::load(runtime, vmfb, &[parameters]).map_err(LoadError::from)?)
+    Ok(VmModule::load(runtime, vmfb, &[parameters]).map_err(LoadError::from)?)
 }

@@ -12,7 +12,9 @@ use irpa::{Archive, Checkpoint, Storage};
 use lower::{LowerError, Module, Weights};
 use ops::{ElementType, TensorType};
 use runtime::Runtime;
-use runtime::{Cache, CompileError, CompileOptions, Compiled, Compiler, Device, Entry, Parameters};
+use runtime::{
+    CompileError, CompileOptions, Compiled, Compiler, Device, ModuleCache, ParameterData, Parameters,
+};
 use simplify::Rules;
 use targets::Target;
 use trace::Parameter;
@@ -56,11 +58,11 @@ impl<'a> LoadOptions<'a> {
 }
 
 /// Is told what is being done, and may ask to stop.
-pub type WatchSteps<'a> = &'a mut dyn FnMut(Step) -> ControlFlow<()>;
+pub type WatchSteps<'a> = &'a mut dyn FnMut(LoadStep) -> ControlFlow<()>;
 
 /// What takes long.
 #[derive(Clone, Copy, Debug)]
-pub enum Step {
+pub enum LoadStep {
     /// The archive is written.
     Bake(irpa::Progress),
     /// The module is compiled.
@@ -98,7 +100,7 @@ pub enum LoadError {
     Bake(#[from] BakeError),
     /// A checkpoint or an archive is damaged.
     #[error(transparent)]
-    Archive(#[from] irpa::Error),
+    Archive(#[from] irpa::ArchiveError),
     /// The archive is not what the module reads.
     #[error("`{}` does not fit the module: parameter `{key}` is {found}, expected `{expected}`", .path.display())]
     Parameter {
@@ -122,7 +124,7 @@ pub enum LoadError {
     Compile(#[from] CompileError),
     /// IREE refuses the module.
     #[error(transparent)]
-    Runtime(#[from] runtime::Error),
+    Runtime(#[from] runtime::RuntimeError),
 }
 
 /// Lowers the trace of a network's entry points, bakes and compiles what the cache lacks, and loads it.
@@ -139,9 +141,9 @@ pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) 
     lowered.check(checkpoint, &traced.trace)?;
     let (archive, baked) = archive(checkpoint, &lowered, cache, watch)?;
     let module = lowered.module;
-    tell(watch, Step::Compile)?;
+    tell(watch, LoadStep::Compile)?;
     let compiled = compile(&module, compiler, &compile_options(&module, compiler, &target)?, cache)?;
-    tell(watch, Step::Load)?;
+    tell(watch, LoadStep::Load)?;
     let start = Instant::now();
     let runtime = Runtime::new(device)?;
     let program = program(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
@@ -149,7 +151,7 @@ pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) 
     Ok(Loaded { program, runtime, module, archive, baked, compile: compiled.wall, load: start.elapsed() })
 }
 
-fn tell(watch: WatchSteps<'_>, step: Step) -> Result<(), LoadError> {
+fn tell(watch: WatchSteps<'_>, step: LoadStep) -> Result<(), LoadError> {
     match watch(step) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(LoadError::Stopped),
@@ -184,8 +186,8 @@ pub fn compile(
     options: &CompileOptions,
     cache: &Path,
 ) -> Result<Compiled, CompileError> {
-    let module = runtime::Module { text: &module.text, text_without_locs: &module.text_without_locs };
-    runtime::compile(compiler, &module, options, &Cache::new(cache.join("modules")))
+    let module = runtime::ModuleText { text: &module.text, text_without_locs: &module.text_without_locs };
+    runtime::compile(compiler, &module, options, &ModuleCache::new(cache.join("modules")))
 }
 
 /// The archive of a checkpoint that has been checked, baked once and kept in the cache.
@@ -201,7 +203,7 @@ fn archive(
     if let Ok(archive) = Archive::open(&path) {
         return Ok((archive, None));
     }
-    let mut watch = |progress| watch(Step::Bake(progress));
+    let mut watch = |progress| watch(LoadStep::Bake(progress));
     let options = BakeOptions { watch: Some(&mut watch), ..BakeOptions::default() };
     let baked = lowered.bake(checkpoint, &path, options)?;
     Ok((Archive::open(&path)?, Some(baked)))
@@ -246,8 +248,10 @@ pub fn map_parameters<'a>(
     }
     let entry = |entry: &irpa::Entry| {
         let storage = match &entry.storage {
-            Storage::Data(range) => Entry::Range(range.clone()),
-            Storage::Splat { pattern, length } => Entry::Splat { pattern: pattern.clone(), length: *length },
+            Storage::Data(range) => ParameterData::Range(range.clone()),
+            Storage::Splat { pattern, length } => {
+                ParameterData::Splat { pattern: pattern.clone(), length: *length }
+            }
         };
         (entry.name.clone(), storage)
     };
@@ -267,7 +271,7 @@ pub fn program(
     vmfb: &[u8],
     archive: &Archive,
     parameters: &[trace::Parameter],
-) -> Result<runtime::Program, LoadError> {
+) -> Result<runtime::VmModule, LoadError> {
     let expected = parameters.iter().map(|p| (p.key.as_str(), p.ty.to_string()));
-    Ok(runtime::Program::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
+    Ok(runtime::VmModule::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
 }

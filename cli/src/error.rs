@@ -62,7 +62,7 @@ pub enum Error {
     #[error(transparent)]
     Explain(#[from] ExplainError),
     #[error(transparent)]
-    Archive(#[from] irpa::Error),
+    Archive(#[from] irpa::ArchiveError),
     #[error(transparent)]
     Bake(#[from] BakeError),
     #[error(transparent)]
@@ -75,7 +75,7 @@ pub enum Error {
     Load(#[from] LoadError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
-    Generate(#[from] generate::Error),
+    Generate(#[from] generate::GenerateError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Embed(#[from] EmbedError),
@@ -99,8 +99,8 @@ impl From<LowerError> for Error {
 }
 
 #[cfg(feature = "iree")]
-impl From<runtime::Error> for Error {
-    fn from(error: runtime::Error) -> Self {
+impl From<runtime::RuntimeError> for Error {
+    fn from(error: runtime::RuntimeError) -> Self {
         Self::Load(error.into())
     }
 }
@@ -139,11 +139,11 @@ impl Error {
             Self::Load(LoadError::Lower(error)) => return quantized(error),
             Self::Plan(PlanError::Element(_)) => "`--dtype TYPE` sets the element type",
             #[cfg(feature = "iree")]
-            Self::Generate(generate::Error::TooLong { .. }) => {
+            Self::Generate(generate::GenerateError::TooLong { .. }) => {
                 "`--context N` makes it longer, up to the model's own"
             }
             #[cfg(feature = "iree")]
-            Self::Generate(generate::Error::Setting { name: "temperature", .. }) => {
+            Self::Generate(generate::GenerateError::Setting { name: "temperature", .. }) => {
                 "`--temp` sets the temperature"
             }
             #[cfg(feature = "iree")]

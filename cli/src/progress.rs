@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tracewright::irpa;
 #[cfg(feature = "iree")]
-use tracewright::load::Step;
+use tracewright::load::LoadStep;
 
 use crate::Interrupt;
 
@@ -49,13 +49,13 @@ impl Steps {
     }
 
     /// Shows where a step is, and stops on Ctrl-C.
-    pub fn watch(&mut self, step: Step) -> ControlFlow<()> {
-        if let Step::Bake(progress) = step {
+    pub fn watch(&mut self, step: LoadStep) -> ControlFlow<()> {
+        if let LoadStep::Bake(progress) = step {
             let bar = self.shown.get_or_insert_with(|| bytes("baking", progress.total));
             return watch(bar, &self.interrupt)(progress);
         }
         self.shown.take().iter().for_each(ProgressBar::finish_and_clear);
-        self.shown = matches!(step, Step::Compile).then(|| spinner("compiling"));
+        self.shown = matches!(step, LoadStep::Compile).then(|| spinner("compiling"));
         self.interrupt.go_on()
     }
 }

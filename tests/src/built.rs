@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use tracewright::bake::{BakeOptions, Baked};
 use tracewright::irpa::{Archive, Checkpoint};
 use tracewright::lower::Module;
-use tracewright::runtime::{CompileOptions, Compiler, Device, Program, Runtime};
+use tracewright::runtime::{CompileOptions, Compiler, Device, Runtime, VmModule};
 use tracewright::targets::Target;
 use tracewright::{Lowered, load};
 
@@ -16,7 +16,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// A module that is compiled, baked and loaded.
 pub struct Built {
     /// What can be called.
-    pub program: Program,
+    pub program: VmModule,
     /// The device.
     pub runtime: Runtime,
     /// The module it was compiled from.

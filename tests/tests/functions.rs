@@ -7,7 +7,7 @@ use dsl::*;
 use ops::{Bound, TensorType, Value};
 use support::*;
 use trace::Role;
-use tracewright_tests::calls::{Weights, evaluate};
+use tracewright_tests::calls::{WeightValues, evaluate};
 
 const B: Axis = Axis("B");
 const S: Axis = Axis("S");
@@ -56,7 +56,7 @@ fn functions_of_several_operations_in_iree() {
         [-infinite, 2., -infinite, 2., -infinite, -3., -infinite],
     ];
     let x = [Value::new(TensorType::new(F32::TYPE, [3, 7]), x.concat())];
-    let weights = Weights::new();
+    let weights = WeightValues::new();
     let built = built(&trace);
     let program = built.load(&weights);
     for (name, _) in functions {

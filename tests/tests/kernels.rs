@@ -11,7 +11,7 @@ use runtime::CompileOptions;
 use support::{Built, compile, compiler};
 use targets::{Target, host_features};
 use trace::NodeKind;
-use tracewright_tests::calls::{Call, Calls, entry, evaluate, examples_of, random};
+use tracewright_tests::calls::{Calls, CheckedCall, entry, evaluate, examples_of, random};
 
 /// Processors that differ in which code kernels are: what this machine has of them, and itself.
 fn levels() -> Vec<Target> {
@@ -66,7 +66,13 @@ fn call(all: &mut Calls, op: impl Into<Op>, arguments: Vec<Value>, bound: Option
     entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![b.op(op.clone(), ids)?]));
     let expected = evaluate(&all.trace, &name, &arguments, &all.weights);
     let text = format!("{op:?} of {}", types[0]);
-    all.calls.push(Call { name, text, arguments, expected, bounds: vec![bound.unwrap_or(op.bound())] });
+    all.calls.push(CheckedCall {
+        name,
+        text,
+        arguments,
+        expected,
+        bounds: vec![bound.unwrap_or(op.bound())],
+    });
 }
 
 /// Rows, inputs, outputs: one of each, whole lines and panels, and what does not divide.
@@ -137,7 +143,7 @@ fn as_it_is(text: String) -> String {
 fn examples(target: &Target) -> Calls {
     let kernels = Kernels::of(target);
     let mut all = examples_of(|_| true);
-    let served = |call: &Call| {
+    let served = |call: &CheckedCall| {
         let function = all.trace.entry(&call.name).unwrap();
         function.ids().all(|id| match &function.node(id).kind {
             NodeKind::Op(op) => {

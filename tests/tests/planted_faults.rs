@@ -12,7 +12,7 @@ use tracewright::ops::ops::{
 use tracewright::ops::{ElementType, InferError, Literal, Op, Real, RopeTable, TensorType};
 use tracewright::trace::{Builder, NodeId, Trace};
 use tracewright_tests::embedding;
-use tracewright_tests::golden::{BOUND, Golden, Report, Sizes, build, check};
+use tracewright_tests::golden::{BOUND, BuildOptions, Comparison, Golden, build, check};
 use tracewright_tests::rewrite::rewrite;
 
 /// A Llama of two layers, two key-value heads with three query heads each.
@@ -28,15 +28,20 @@ fn report(
     fixture: &str,
     chunk: usize,
     replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced,
-) -> Report {
+) -> Comparison {
     let golden = Golden::fixture(fixture).unwrap();
     let edit = |trace| {
         let faulty = rewrite(&trace, replace)?;
         faulty.verify()?;
         Ok(faulty)
     };
-    let subject =
-        build(&golden.model, &Sizes { chunk, ..Sizes::of(&golden) }, &["prefill", "decode"], edit).unwrap();
+    let subject = build(
+        &golden.model,
+        &BuildOptions { chunk, ..BuildOptions::of(&golden) },
+        &["prefill", "decode"],
+        edit,
+    )
+    .unwrap();
     check(&golden, &subject).unwrap()
 }
 
@@ -136,7 +141,7 @@ fn a_window_one_too_wide() {
         b.op(Sdpa { mask, ..sdpa.clone() }, operands).map(Some)
     });
     let golden = Golden::fixture(GEMMA).unwrap();
-    let refused = build(&golden.model, &Sizes::of(&golden), &["prefill"], |trace| {
+    let refused = build(&golden.model, &BuildOptions::of(&golden), &["prefill"], |trace| {
         Ok(rewrite(&trace, |b, op, operands| {
             let Op::Sdpa(sdpa) = op else { return Ok(None) };
             let mask = sdpa.mask.iter().copied().chain([MaskTerm::Window(9)]);
@@ -216,7 +221,7 @@ fn one_position_for_all_rows() {
             })?;
             Ok(edited)
         };
-        let sizes = Sizes { batch: 2, ..Sizes::of(&golden) };
+        let sizes = BuildOptions { batch: 2, ..BuildOptions::of(&golden) };
         let subject = build(&golden.model, &sizes, &["prefill", "decode"], edit).unwrap();
         let options = GenerateOptions { max_tokens: 3, keep_logits: true, ..GenerateOptions::default() };
         let answers =
@@ -230,7 +235,7 @@ fn one_position_for_all_rows() {
 }
 
 /// How an embedding compares with sentence-transformers after `replace` went over its trace; texts stand two by two.
-fn embedded(replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) -> embedding::Report {
+fn embedded(replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) -> embedding::Comparison {
     let golden = embedding::Golden::fixture("embeddinggemma").unwrap();
     let edit = |trace| {
         let faulty = rewrite(&trace, replace)?;
