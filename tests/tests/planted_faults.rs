@@ -19,6 +19,12 @@ use tracewright_tests::rewrite::rewrite;
 const LLAMA: &str = "llama-untied";
 /// A Gemma 3 with a window of 7, two rope bases, scores divided by √17 for heads of 10, and bounded logits.
 const GEMMA: &str = "gemma3-b";
+/// 40 learned positions of 42 features.
+const GPT2: &str = "gpt2";
+/// Two of five experts for each token.
+const MIXTRAL: &str = "mixtral";
+/// Convolutions of three taps over 42 features, and attention in one layer of four.
+const LFM2: &str = "lfm2";
 
 type Replaced = Result<Option<NodeId>, InferError>;
 
@@ -64,7 +70,7 @@ fn red(name: &str, chunk: usize, replace: impl Fn(&mut Builder<'_>, &Op, &[NodeI
 
 #[test]
 fn without_a_fault_the_rewritten_trace_passes() {
-    for fixture in [LLAMA, GEMMA] {
+    for fixture in [LLAMA, GEMMA, GPT2, MIXTRAL, LFM2] {
         let report = report(fixture, 1, |_, _, _| Ok(None));
         assert!(report.passes(), "{fixture}: {report}");
     }
@@ -198,6 +204,53 @@ fn the_bound_on_the_scores_dropped() {
         let Op::Sdpa(sdpa) = op else { return Ok(None) };
         assert!(sdpa.softcap.is_some());
         b.op(Sdpa { softcap: None, ..sdpa.clone() }, operands).map(Some)
+    });
+}
+
+/// The first token stands at position 1.
+#[test]
+fn learned_positions_one_too_late() {
+    red_in(GPT2, "learned positions one too late", 1, |b, op, operands| {
+        let (Op::Gather(gather), &[table, index]) = (op, operands) else { return Ok(None) };
+        if b.ty(table).shape != [40, 42] {
+            return Ok(None);
+        }
+        let one = b.op(Constant { value: Literal::splat(b.ty(index).clone(), 1.0) }, &[])?;
+        let later = b.op(Binary { kind: BinaryKind::Add }, &[index, one])?;
+        b.op(gather.clone(), &[table, later]).map(Some)
+    });
+}
+
+/// The experts' shares are those among all experts, and do not add up to one.
+#[test]
+fn shares_of_experts_that_do_not_add_up() {
+    red_in(MIXTRAL, "shares not normalized", 1, |b, op, operands| match op {
+        Op::Binary(Binary { kind: BinaryKind::Divide }) if b.ty(operands[0]).shape == [1, 1, 2] => {
+            Ok(Some(operands[0]))
+        }
+        _ => Ok(None),
+    });
+}
+
+/// The last tap is that of the oldest position, not of the newest.
+#[test]
+fn taps_of_a_convolution_reversed() {
+    red_in(LFM2, "taps reversed", 1, |b, op, operands| {
+        let Op::Narrow(narrow) = op else { return Ok(None) };
+        if b.ty(operands[0]).shape != [42, 1, 3] {
+            return Ok(None);
+        }
+        b.op(Narrow { start: 2 - narrow.start, ..narrow.clone() }, operands).map(Some)
+    });
+}
+
+/// Each convolution sees zeros before its chunk, whatever was there.
+#[test]
+fn a_convolution_that_forgets() {
+    red_in(LFM2, "state forgotten", 1, |b, op, operands| match (op, operands) {
+        // Of a row that begins, zeros; of any other, the state.
+        (Op::Select(_), &[_, zeros, state]) if b.ty(state).shape == [1, 2, 42] => Ok(Some(zeros)),
+        _ => Ok(None),
     });
 }
 
