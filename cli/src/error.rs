@@ -69,7 +69,7 @@ pub enum Error {
     Random(#[from] RandomError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
-    Export(#[from] ExportError),
+    Export(ExportError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -106,6 +106,18 @@ impl From<runtime::RuntimeError> for Error {
 }
 
 #[cfg(feature = "iree")]
+impl From<ExportError> for Error {
+    fn from(error: ExportError) -> Self {
+        match error {
+            ExportError::Plan(error) => Self::Plan(error),
+            ExportError::Load(error) => Self::Load(error),
+            ExportError::Compile(error) => error.into(),
+            error => Self::Export(error),
+        }
+    }
+}
+
+#[cfg(feature = "iree")]
 impl From<CompileError> for Error {
     fn from(error: CompileError) -> Self {
         Self::Load(error.into())
@@ -125,9 +137,11 @@ impl Error {
                     .map(|key| format!("`--allow-config-key {key}` proceeds without it"))
                     .collect();
             }
-            Self::Config(ConfigError::Embeds { .. }) => "use `embed`: it makes vectors with this model",
+            Self::Config(ConfigError::Embeds { .. }) => {
+                "only `tracewright embed` takes it, which makes vectors of texts"
+            }
             Self::Config(ConfigError::Generates { .. }) => {
-                "use `generate`: it continues text with this model"
+                "use `tracewright generate`: it continues text with this model"
             }
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
@@ -151,16 +165,13 @@ impl Error {
                 "`export` it here, or elsewhere with `--target` for this machine"
             }
             #[cfg(feature = "iree")]
-            Self::Load(LoadError::Compile(error))
-            | Self::Export(ExportError::Compile(error) | ExportError::Load(LoadError::Compile(error))) => {
-                match error {
-                    CompileError::NotFound { .. } => {
-                        "`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout"
-                    }
-                    CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` gives it longer",
-                    _ => return Vec::new(),
+            Self::Load(LoadError::Compile(error)) => match error {
+                CompileError::NotFound { .. } => {
+                    "`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout"
                 }
-            }
+                CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` gives it longer",
+                _ => return Vec::new(),
+            },
             _ => return Vec::new(),
         };
         vec![flag.to_owned()]

@@ -86,8 +86,8 @@ pub fn build(
     let plan = EmbeddingPlan::new(config, Some(element), golden.max_length, batch)?;
     let (trace, target) = (edit(plan.trace()?.trace)?, compiler()?.resolve(&level::target())?);
     let lowered =
-        Lowered::new(&trace, Rules::default(), &target, Weights::default(), plan.config.ignorable())?;
-    Built::new(lowered, &plan.checkpoint(&golden.model)?, &target)
+        Lowered::new(&trace, Rules::default(), target, Weights::default(), plan.config.ignorable())?;
+    Built::new(lowered, &trace, &plan.checkpoint(&golden.model)?)
 }
 
 /// How our vectors compare with a golden's.

@@ -236,7 +236,7 @@ pub fn build(
     let lowered = plan.lower(&trace)?;
 
     let checkpoint = plan.named(Checkpoint::open(model)?);
-    let built = Built::new(lowered, &checkpoint, &plan.target)?;
+    let built = Built::new(lowered, &trace, &checkpoint)?;
     let network = Network::new(&built.runtime, &built.program, &built.module.signatures)?;
     Ok(Subject { network, built })
 }

@@ -191,7 +191,7 @@ fn m11_m12_bf16_f16_f32_checkpoints() {
         assert_eq!(subject.baked.bytes as usize, elements * element.bits() / 8);
         let keys: BTreeSet<_> = subject.archive.entries().iter().map(|entry| &entry.name).collect();
         assert_eq!(keys.len(), subject.module.parameters.len(), "one entry for all entry points");
-        let parameters = tracewright::load::map_parameters(&subject.archive, [].into_iter()).unwrap();
+        let parameters = tracewright::build::map_parameters(&subject.archive, [].into_iter()).unwrap();
         assert_eq!(parameters.misaligned().count(), 0, "IREE would copy them");
 
         let mut worst = 0f64;
