@@ -89,7 +89,7 @@ impl EmbeddingPlan {
     ///
     /// # Errors
     /// If one is missing or cannot be read.
-    pub fn checkpoint(&self, folder: &Path) -> Result<Checkpoint, irpa::Error> {
+    pub fn checkpoint(&self, folder: &Path) -> Result<Checkpoint, irpa::ArchiveError> {
         let tower = Checkpoint::open(folder)?.renamed(self.config.prefixes());
         EmbeddingGemmaConfig::FOLDERS.into_iter().try_fold(tower, Checkpoint::with_folder)
     }

@@ -4,17 +4,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use bake::Baked;
 use errors::{FileError, WithPath as _};
-use irpa::Archive;
+use irpa::{Archive, Checkpoint};
 use lower::Module;
 use ops::{Attribute, Reader, TensorType};
-use runtime::{CompileOptions, Compiler, Program, Runtime};
+use runtime::{Compiled, Compiler, Runtime, VmModule};
 use serde::{Deserialize, Serialize};
 use trace::{Argument, Role, Signature};
 
+use crate::build::{Build, BuildTools, LoadError, map_parameters};
 use crate::files::NewFile;
-use crate::load::{LoadError, map_parameters};
+use crate::{Plan, PlanError};
 
 /// The file names in an export directory.
 pub mod names {
@@ -67,14 +70,14 @@ pub struct Manifest {
     /// blake3 of the compiled module.
     pub module_blake3: String,
     /// What can be called.
-    pub entry_points: Vec<EntryPoint>,
+    pub entry_points: Vec<ManifestEntry>,
     /// The parameters and their types, in the scope `model`.
     pub parameters: BTreeMap<String, String>,
 }
 
 /// A function of the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EntryPoint {
+pub struct ManifestEntry {
     /// Its name.
     pub name: String,
     /// Its arguments in order.
@@ -143,26 +146,22 @@ pub enum ExportError {
         /// What is missing.
         missing: Vec<String>,
     },
+    /// The plan cannot be carried out.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// The compiler does not say what it is.
     #[error(transparent)]
     Compile(#[from] runtime::CompileError),
-    /// The module does not load, or its archive does not fit.
+    /// It cannot be built; or the module does not load, or its archive does not fit.
     #[error(transparent)]
     Load(#[from] LoadError),
 }
 
 impl Manifest {
-    /// The manifest of a module that is compiled.
-    ///
-    /// # Errors
-    /// If the compiler cannot be asked for its version.
-    pub fn new(
-        plan: &crate::Plan,
-        module: &Module,
-        vmfb: &[u8],
-        compiler: &Compiler,
-        options: &CompileOptions,
-    ) -> Result<Self, ExportError> {
+    /// The manifest of what was built.
+    fn new(plan: &Plan, build: &Build<'_, '_>, compiler: &Compiler) -> Result<Self, ExportError> {
+        let Build { lowered, options, compiled, .. } = build;
+        let module = &lowered.module;
         let typed = |list: &[Argument]| -> Vec<Typed> {
             let typed = |a: &Argument| Typed {
                 name: a.name.clone(),
@@ -172,7 +171,7 @@ impl Manifest {
             };
             list.iter().map(typed).collect()
         };
-        let entry = |s: &Signature| EntryPoint {
+        let entry = |s: &Signature| ManifestEntry {
             name: s.name.clone(),
             arguments: typed(&s.arguments),
             results: typed(&s.results),
@@ -190,7 +189,7 @@ impl Manifest {
             simplify: plan.rules.to_string(),
             quant: plan.weights.quantize.map(|format| format.word().to_owned()),
             kernels: plan.weights.kernels,
-            module_blake3: blake3::hash(vmfb).to_string(),
+            module_blake3: blake3::hash(&compiled.vmfb).to_string(),
             entry_points: module.signatures.iter().map(entry).collect(),
             parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),
         })
@@ -230,7 +229,7 @@ impl Manifest {
             };
             list.iter().map(argument).collect()
         };
-        let signature = |e: &EntryPoint| {
+        let signature = |e: &ManifestEntry| {
             let (arguments, results) = (arguments(&e.arguments)?, arguments(&e.results)?);
             Ok(Signature { name: e.name.clone(), arguments, results })
         };
@@ -254,37 +253,82 @@ impl Manifest {
     }
 }
 
-/// Writes text, compiled module, manifest and the tokenizer files of `model` into `folder`. The archive is written
-/// by [`bake`](bake::bake), under [`names::ARCHIVE`].
+/// What an export made, and how long that took.
+pub struct Exported {
+    /// The module.
+    pub module: Module,
+    /// What the compiler made of it.
+    pub compiled: Compiled,
+    /// What was done to the checkpoint.
+    pub baked: Baked,
+    /// The time that writing took.
+    pub wrote: Duration,
+}
+
+/// Lowers what `plan` says, compiles and bakes it, and writes the export directory `out`, with the tokenizer files of
+/// `model`. `checkpoint` names its tensors [as the model does](Plan::named).
+///
+/// Until the module is compiled, `out` stays as it was. If it fails after that, `out` is no export any more, and gone
+/// if it was new.
 ///
 /// # Errors
-/// If a file cannot be written.
-pub fn write(
-    folder: &Path,
+/// Everything in which the checkpoint differs from what the model reads, before anything slow begins; or the first
+/// stage that fails.
+pub fn export(
+    plan: Plan,
     model: &Path,
-    module: &Module,
-    vmfb: &[u8],
-    manifest: &Manifest,
-) -> Result<(), ExportError> {
-    let put = |name: &str, bytes: &[u8]| NewFile::write(&folder.join(name), bytes);
-    for name in names::COPIED {
-        let source = model.join(name);
-        if source.exists() {
-            put(name, &fs::read(&source).with_path("read", &source)?)?;
+    checkpoint: &Checkpoint,
+    out: &Path,
+    tools: BuildTools<'_>,
+) -> Result<Exported, ExportError> {
+    let compiler = tools.compiler;
+    let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };
+    let recorded = plan.trace()?.trace;
+    let mut build = Build::new(plan.lower(&recorded)?, &recorded, checkpoint, tools)?;
+    let manifest = Manifest::new(&plan, &build, compiler)?;
+    let start = Instant::now();
+    let baked = into_folder(out, |out| {
+        let (_, baked) = build.bake(&out.join(names::ARCHIVE))?;
+        let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), bytes);
+        for name in names::COPIED {
+            let source = model.join(name);
+            if source.exists() {
+                put(name, &fs::read(&source).with_path("read", &source)?)?;
+            }
         }
+        put(names::TEXT, build.lowered.module.text.as_bytes())?;
+        put(names::MODULE, &build.compiled.vmfb)?;
+        // Last: a directory without a manifest is no export.
+        let json = serde_json::to_string_pretty(&manifest).unwrap_or_default();
+        put(names::MANIFEST, (json + "\n").as_bytes())?;
+        Ok(baked)
+    })?;
+    let Build { lowered, compiled, .. } = build;
+    Ok(Exported { module: lowered.module, compiled, baked, wrote: start.elapsed() })
+}
+
+/// Fills the export directory `out`. After a failure it is no export any more, and gone if it was new.
+fn into_folder<T>(out: &Path, fill: impl FnOnce(&Path) -> Result<T, ExportError>) -> Result<T, ExportError> {
+    let made = !out.exists();
+    fs::create_dir_all(out).with_path("create", out)?;
+    // The old manifest would vouch for a mixture of old and new files.
+    let manifest = out.join(names::MANIFEST);
+    if manifest.exists() {
+        fs::remove_file(&manifest).with_path("replace", &manifest)?;
     }
-    put(names::TEXT, module.text.as_bytes())?;
-    put(names::MODULE, vmfb)?;
-    // Last: a directory without a manifest is no export.
-    let json = serde_json::to_string_pretty(manifest).unwrap_or_default();
-    Ok(put(names::MANIFEST, (json + "\n").as_bytes())?)
+    let filled = fill(out);
+    if filled.is_err() && made {
+        // The first error matters more than a failure here.
+        let _ = fs::remove_dir_all(out);
+    }
+    filled
 }
 
 /// Opens an export directory: checks the processor, the module's hash, and the archive against the module.
 ///
 /// # Errors
 /// What does not fit.
-pub fn open(folder: &Path, manifest: &Manifest, runtime: &Runtime) -> Result<Program, ExportError> {
+pub fn open(folder: &Path, manifest: &Manifest, runtime: &Runtime) -> Result<VmModule, ExportError> {
     manifest.check_cpu()?;
     let path = folder.join(names::MODULE);
     let vmfb = fs::read(&path).with_path("read", &path)?;
@@ -296,5 +340,5 @@ pub fn open(folder: &Path, manifest: &Manifest, runtime: &Runtime) -> Result<Pro
     let archive = Archive::open(folder.join(names::ARCHIVE)).map_err(LoadError::from)?;
     let expected = manifest.parameters.iter().map(|(key, ty)| (key.as_str(), ty.clone()));
     let parameters = map_parameters(&archive, expected)?;
-    Ok(Program::load(runtime, vmfb, &[parameters]).map_err(LoadError::from)?)
+    Ok(VmModule::load(runtime, vmfb, &[parameters]).map_err(LoadError::from)?)
 }

@@ -14,6 +14,8 @@ use trace::Trace;
 pub struct Lowered {
     /// The text, the entry points and the parameters.
     pub module: Module,
+    /// What it is lowered for.
+    pub target: Target,
     ignorable: Vec<Ignorable>,
 }
 
@@ -25,15 +27,15 @@ impl Lowered {
     pub fn new(
         trace: &Trace,
         rules: Rules,
-        target: &Target,
+        target: Target,
         weights: Weights,
         mut ignorable: Vec<Ignorable>,
     ) -> Result<Self, LowerError> {
-        let options = Options::new(rules, target);
-        let simplified = expanded(trace, &options, |trace| lower::expand_for(trace, weights, target))?.0;
-        let module = lower::lower(&simplified, target)?;
+        let options = Options::new(rules, &target);
+        let simplified = expanded(trace, &options, |trace| lower::expand_for(trace, weights, &target))?.0;
+        let module = lower::lower(&simplified, &target)?;
         ignorable.extend(bake::unread(&trace.parameters()?, &module.parameters));
-        Ok(Self { module, ignorable })
+        Ok(Self { module, target, ignorable })
     }
 
     /// Compares a checkpoint with what the module reads; `recorded` is the trace that was lowered, and says where the

@@ -135,7 +135,7 @@ impl Plan {
     /// # Errors
     /// If the trace is not one that lowers.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, PlanError> {
-        Ok(Lowered::new(trace, self.rules, &self.target, self.weights, self.model.ignorable())?)
+        Ok(Lowered::new(trace, self.rules, self.target.clone(), self.weights, self.model.ignorable())?)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::array::Array;
 /// A compiled network with its weights: its entry points can be called.
 pub struct Program {
     runtime: Runtime,
-    program: runtime::Program,
+    program: runtime::VmModule,
     signatures: Vec<Signature>,
 }
 
@@ -63,12 +63,12 @@ pub enum CallError {
     },
     /// The call failed.
     #[error(transparent)]
-    Runtime(#[from] runtime::Error),
+    Runtime(#[from] runtime::RuntimeError),
 }
 
 impl Program {
     /// The entry points of a loaded module.
-    pub fn new(runtime: &Runtime, program: runtime::Program, signatures: Vec<Signature>) -> Self {
+    pub fn new(runtime: &Runtime, program: runtime::VmModule, signatures: Vec<Signature>) -> Self {
         Self { runtime: runtime.clone(), program, signatures }
     }
 
@@ -81,7 +81,7 @@ impl Program {
     ///
     /// # Errors
     /// If an entry point lacks a role.
-    pub fn network(&self) -> Result<Network, generate::Error> {
+    pub fn network(&self) -> Result<Network, generate::GenerateError> {
         Network::new(&self.runtime, &self.program, &self.signatures)
     }
 
@@ -108,13 +108,13 @@ impl Program {
             });
         }
         let results = self.program.function(entry)?.call(passed)?;
-        let array = |(value, result): (runtime::Value, &Argument)| -> Result<Array, CallError> {
+        let array = |(value, result): (runtime::VmValue, &Argument)| -> Result<Array, CallError> {
             let axes = result.axes.iter().map(|axis| axis.to_string()).collect();
             Ok(match value {
-                runtime::Value::Buffer(buffer) => {
+                runtime::VmValue::Buffer(buffer) => {
                     Array::from_bytes(buffer.ty().clone(), axes, buffer.read()?)
                 }
-                runtime::Value::I32(number) => {
+                runtime::VmValue::I32(number) => {
                     let ty = TensorType::new(ops::ElementType::I32, []);
                     Array::from_bytes(ty, axes, number.to_le_bytes().into())
                 }

@@ -82,7 +82,7 @@ pub enum BakeError {
     },
     /// Reading or writing failed.
     #[error(transparent)]
-    Archive(#[from] irpa::Error),
+    Archive(#[from] irpa::ArchiveError),
 }
 
 impl BakeError {
@@ -120,7 +120,7 @@ pub fn bake(
     let by_key: BTreeMap<&str, &Parameter> = parameters.iter().map(|p| (p.key.as_str(), p)).collect();
     let entries = parameters.iter().map(entry).collect();
     let options = WriteOptions { metadata: options.metadata, watch: options.watch };
-    irpa::write(out, entries, options, |entry, sink| -> Result<(), irpa::Error> {
+    irpa::write(out, entries, options, |entry, sink| -> Result<(), irpa::ArchiveError> {
         recipe::write(by_key[entry.name()], checkpoint, sink)
     })?;
     Ok(baked)

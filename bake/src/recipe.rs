@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use irpa::{Checkpoint, Error, Sink};
+use irpa::{ArchiveError, Checkpoint, Sink};
 use ops::format::PANEL;
 use ops::{Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
@@ -15,7 +15,7 @@ pub(crate) fn write(
     parameter: &Parameter,
     checkpoint: &Checkpoint,
     sink: &mut Sink<'_>,
-) -> Result<(), Error> {
+) -> Result<(), ArchiveError> {
     match &parameter.recipe {
         None => write_source(&parameter.key, &parameter.ty, checkpoint, sink),
         Some(recipe) => write_recipe(recipe, checkpoint, sink),
@@ -27,11 +27,11 @@ fn write_source(
     ty: &TensorType,
     checkpoint: &Checkpoint,
     sink: &mut Sink<'_>,
-) -> Result<(), Error> {
+) -> Result<(), ArchiveError> {
     sink.write_converted(checkpoint.data(key)?, checkpoint.ty(key)?.element, ty.element)
 }
 
-fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -> Result<(), Error> {
+fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -> Result<(), ArchiveError> {
     match recipe {
         Recipe::Source(key, ty) => write_source(key, ty, checkpoint, sink),
         // One after the other in memory too.
@@ -67,7 +67,7 @@ fn write_packed(
     matrix: &Recipe,
     checkpoint: &Checkpoint,
     sink: &mut Sink<'_>,
-) -> Result<(), Error> {
+) -> Result<(), ArchiveError> {
     let made = Made::new(matrix, checkpoint)?;
     let [outputs, inputs] = made.ty.shape[..] else { unreachable!("`check` has inferred it") };
     let panel = format.packed(PANEL, inputs).bytes();
@@ -100,7 +100,7 @@ enum From<'a> {
 }
 
 impl<'a> Made<'a> {
-    fn new(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Result<Self, Error> {
+    fn new(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Result<Self, ArchiveError> {
         Ok(match recipe {
             Recipe::Source(key, ty) => {
                 let from = From::Source(checkpoint.data(key)?, checkpoint.ty(key)?);

@@ -62,20 +62,20 @@ pub enum Error {
     #[error(transparent)]
     Explain(#[from] ExplainError),
     #[error(transparent)]
-    Archive(#[from] irpa::Error),
+    Archive(#[from] irpa::ArchiveError),
     #[error(transparent)]
     Bake(#[from] BakeError),
     #[error(transparent)]
     Random(#[from] RandomError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
-    Export(#[from] ExportError),
+    Export(ExportError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Load(#[from] LoadError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
-    Generate(#[from] generate::Error),
+    Generate(#[from] generate::GenerateError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Embed(#[from] EmbedError),
@@ -99,9 +99,21 @@ impl From<LowerError> for Error {
 }
 
 #[cfg(feature = "iree")]
-impl From<runtime::Error> for Error {
-    fn from(error: runtime::Error) -> Self {
+impl From<runtime::RuntimeError> for Error {
+    fn from(error: runtime::RuntimeError) -> Self {
         Self::Load(error.into())
+    }
+}
+
+#[cfg(feature = "iree")]
+impl From<ExportError> for Error {
+    fn from(error: ExportError) -> Self {
+        match error {
+            ExportError::Plan(error) => Self::Plan(error),
+            ExportError::Load(error) => Self::Load(error),
+            ExportError::Compile(error) => error.into(),
+            error => Self::Export(error),
+        }
     }
 }
 
@@ -125,9 +137,11 @@ impl Error {
                     .map(|key| format!("`--allow-config-key {key}` proceeds without it"))
                     .collect();
             }
-            Self::Config(ConfigError::Embeds { .. }) => "use `embed`: it makes vectors with this model",
+            Self::Config(ConfigError::Embeds { .. }) => {
+                "only `tracewright embed` takes it, which makes vectors of texts"
+            }
             Self::Config(ConfigError::Generates { .. }) => {
-                "use `generate`: it continues text with this model"
+                "use `tracewright generate`: it continues text with this model"
             }
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
@@ -139,11 +153,11 @@ impl Error {
             Self::Load(LoadError::Lower(error)) => return quantized(error),
             Self::Plan(PlanError::Element(_)) => "`--dtype TYPE` sets the element type",
             #[cfg(feature = "iree")]
-            Self::Generate(generate::Error::TooLong { .. }) => {
+            Self::Generate(generate::GenerateError::TooLong { .. }) => {
                 "`--context N` makes it longer, up to the model's own"
             }
             #[cfg(feature = "iree")]
-            Self::Generate(generate::Error::Setting { name: "temperature", .. }) => {
+            Self::Generate(generate::GenerateError::Setting { name: "temperature", .. }) => {
                 "`--temp` sets the temperature"
             }
             #[cfg(feature = "iree")]
@@ -151,16 +165,13 @@ impl Error {
                 "`export` it here, or elsewhere with `--target` for this machine"
             }
             #[cfg(feature = "iree")]
-            Self::Load(LoadError::Compile(error))
-            | Self::Export(ExportError::Compile(error) | ExportError::Load(LoadError::Compile(error))) => {
-                match error {
-                    CompileError::NotFound { .. } => {
-                        "`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout"
-                    }
-                    CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` gives it longer",
-                    _ => return Vec::new(),
+            Self::Load(LoadError::Compile(error)) => match error {
+                CompileError::NotFound { .. } => {
+                    "`--iree-compile PATH` names it; `cargo xtask setup` installs it into the checkout"
                 }
-            }
+                CompileError::TimedOut { .. } => "`--compile-timeout SECONDS` gives it longer",
+                _ => return Vec::new(),
+            },
             _ => return Vec::new(),
         };
         vec![flag.to_owned()]

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
 use tracewright::generate::{
-    Chat, ChatTemplate, Error as GenerateError, Finish, GenerateOptions, Generated, Pushed, Sampler,
-    Sampling, Session, StopStrings, Stream, Tokenizer, stop_tokens,
+    Chat, ChatTemplate, Finish, GenerateError, GenerateOptions, Generated, Pushed, Sampler, Sampling,
+    Session, StopStrings, Stream, Tokenizer, stop_tokens,
 };
 
 use crate::arguments::GenerateArguments;

@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tracewright::irpa;
 #[cfg(feature = "iree")]
-use tracewright::load::Step;
+use tracewright::build::BuildStep;
+use tracewright::irpa;
 
 use crate::Interrupt;
 
@@ -49,13 +49,18 @@ impl Steps {
     }
 
     /// Shows where a step is, and stops on Ctrl-C.
-    pub fn watch(&mut self, step: Step) -> ControlFlow<()> {
-        if let Step::Bake(progress) = step {
+    pub fn watch(&mut self, step: BuildStep) -> ControlFlow<()> {
+        if let BuildStep::Bake(progress) = step {
+            // A spinner, which has no length, is that of the step before.
+            self.shown
+                .take_if(|shown| shown.length().is_none())
+                .iter()
+                .for_each(ProgressBar::finish_and_clear);
             let bar = self.shown.get_or_insert_with(|| bytes("baking", progress.total));
             return watch(bar, &self.interrupt)(progress);
         }
         self.shown.take().iter().for_each(ProgressBar::finish_and_clear);
-        self.shown = matches!(step, Step::Compile).then(|| spinner("compiling"));
+        self.shown = matches!(step, BuildStep::Compile).then(|| spinner("compiling"));
         self.interrupt.go_on()
     }
 }

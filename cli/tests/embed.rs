@@ -215,13 +215,26 @@ fn folders_that_lack_a_file() {
 /// Each command names the other where a model is not its own.
 #[test]
 fn models_of_the_other_command() {
-    let words = ["`LlamaForCausalLM` predicts tokens and makes no vectors of texts", "help: use `generate`"];
+    let words = [
+        "`LlamaForCausalLM` predicts tokens and makes no vectors of texts",
+        "help: use `tracewright generate`",
+    ];
     refuses(&fixture("llama-untied"), &["--tokens", "5"], 1, &words);
-    refuses(&demo(), &["-p", "Once"], 1, &["makes no vectors", "help: use `generate`"]);
-    let words = ["`Gemma3TextModel` makes vectors of texts and predicts no token", "help: use `embed`"];
+    refuses(&demo(), &["-p", "Once"], 1, &["makes no vectors", "help: use `tracewright generate`"]);
+    let words = [
+        "`Gemma3TextModel` makes vectors of texts and predicts no token",
+        "help: only `tracewright embed` takes it",
+    ];
     let model = fixture(FIXTURES[0]);
-    for command in [vec!["generate", text(&model), "-p", "a"], vec!["export", text(&model), "-o", "nowhere"]]
-    {
+    let model = text(&model);
+    for command in [
+        vec!["generate", model, "-p", "a"],
+        vec!["export", model, "-o", "nowhere"],
+        vec!["bake", model, "-o", "nowhere.irpa"],
+        vec!["random", model, "-o", "nowhere"],
+    ] {
         refused(&mut bare(&command), 1, &words);
     }
+    refused(&mut trace_dump(&[model]), 1, &words);
+    assert!(!Path::new("nowhere").exists() && !Path::new("nowhere.irpa").exists());
 }

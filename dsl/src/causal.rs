@@ -2,11 +2,11 @@
 
 use std::panic::Location;
 
-use trace::{Part, Ring, Role, Sizes, StateAxis, StateKind};
+use trace::{Part, RingState, Role, Sizes, StateAxis, StateKind};
 
 use crate::element::{Float, I32};
 use crate::nn::argmax;
-use crate::record::{Entry, Recording, Traced};
+use crate::record::{EntryRecorder, Recording, Traced};
 use crate::{Axis, BuildError, Cache, Dim, Kv, Position, Recurrent, Tensor, TraceError};
 
 /// What one layer remembers.
@@ -30,10 +30,10 @@ impl LayerState {
     fn kind(&self, sizes: Sizes) -> (StateKind, Vec<Dim>) {
         match self {
             Self::Kv { heads, features, window } => {
-                let ring = window.and_then(|window| Ring::of(window, sizes));
-                (ring.map_or(StateKind::Kv(trace::Kv), StateKind::Ring), vec![*heads, *features])
+                let ring = window.and_then(|window| RingState::of(window, sizes));
+                (ring.map_or(StateKind::Kv(trace::KvState), StateKind::Ring), vec![*heads, *features])
             }
-            Self::Recurrent(dims) => (StateKind::Recurrent(trace::Recurrent), dims.clone()),
+            Self::Recurrent(dims) => (StateKind::Recurrent(trace::RecurrentState), dims.clone()),
         }
     }
 }
@@ -130,7 +130,7 @@ const TOKENS: Axis = Axis("S");
 /// Records one entry point of a module of these sizes.
 fn record<M: CausalLm>(
     model: &M,
-    entry: &mut Entry,
+    entry: &mut EntryRecorder,
     point: &EntryPoint,
     sizes: Sizes,
     place: &'static Location<'static>,

@@ -22,7 +22,7 @@ pub struct SignatureCheck<'a> {
 
 /// The axes that a signature declares for a tensor: `[B, D]`, or `[.., D]`.
 #[derive(Clone, Copy)]
-pub struct Declared<'a> {
+pub struct DeclaredAxes<'a> {
     /// Whether any other axes may stand in front.
     pub rest: bool,
     /// The axes named.
@@ -36,7 +36,12 @@ impl<'a> SignatureCheck<'a> {
 
     /// Checks the argument `name` and returns it.
     #[track_caller]
-    pub fn argument<T: Element>(&mut self, name: &str, tensor: Tensor<T>, declared: Declared) -> Tensor<T> {
+    pub fn argument<T: Element>(
+        &mut self,
+        name: &str,
+        tensor: Tensor<T>,
+        declared: DeclaredAxes,
+    ) -> Tensor<T> {
         let place = Location::caller();
         if tensor.raw == Raw::ARGUMENT {
             let raw = tracer::with(|t| self.input::<T>(t, name, declared, place));
@@ -47,7 +52,7 @@ impl<'a> SignatureCheck<'a> {
 
     /// Checks a result and returns it.
     #[track_caller]
-    pub fn result<T: Element>(&mut self, tensor: Tensor<T>, declared: Declared) -> Tensor<T> {
+    pub fn result<T: Element>(&mut self, tensor: Tensor<T>, declared: DeclaredAxes) -> Tensor<T> {
         self.check("the result".into(), tensor, declared, Location::caller())
     }
 
@@ -56,7 +61,7 @@ impl<'a> SignatureCheck<'a> {
     }
 
     /// The argument of an entry point.
-    fn input<T: Element>(&mut self, t: &mut Tracer, name: &str, declared: Declared, place: Place) -> Raw {
+    fn input<T: Element>(&mut self, t: &mut Tracer, name: &str, declared: DeclaredAxes, place: Place) -> Raw {
         let mut dims = Vec::new();
         if declared.rest {
             // What the recording sizes and the signature does not name.
@@ -84,7 +89,7 @@ impl<'a> SignatureCheck<'a> {
         &mut self,
         what: String,
         tensor: Tensor<T>,
-        declared: Declared,
+        declared: DeclaredAxes,
         place: Place,
     ) -> Tensor<T> {
         tensor.apply(place, |t, raw, found| {
@@ -109,7 +114,7 @@ impl<'a> SignatureCheck<'a> {
     }
 
     /// `[.., D=8]`
-    fn text(&self, declared: Declared) -> String {
+    fn text(&self, declared: DeclaredAxes) -> String {
         let axis = |axis: &Axis| match self.known(*axis) {
             Some(extent) => format!("{axis}={extent}"),
             None => axis.to_string(),

@@ -15,26 +15,26 @@ use crate::{Dim, NamedType, Tensor, TraceErrorKind};
 
 /// The other operand of an elementwise function: a tensor, or a number that stands for one.
 #[derive(Clone, Copy)]
-pub enum Operand<T: Element> {
+pub enum TensorOrNumber<T: Element> {
     /// A tensor; aligned by name.
     Elements(Tensor<T>),
     /// The same number everywhere.
     Number(f64),
 }
 
-impl<T: Element> From<Tensor<T>> for Operand<T> {
+impl<T: Element> From<Tensor<T>> for TensorOrNumber<T> {
     fn from(tensor: Tensor<T>) -> Self {
         Self::Elements(tensor)
     }
 }
 
-impl<T: Element> From<f64> for Operand<T> {
+impl<T: Element> From<f64> for TensorOrNumber<T> {
     fn from(number: f64) -> Self {
         Self::Number(number)
     }
 }
 
-impl<T: Element> From<i32> for Operand<T> {
+impl<T: Element> From<i32> for TensorOrNumber<T> {
     fn from(number: i32) -> Self {
         Self::Number(number.into())
     }
@@ -87,19 +87,21 @@ fn splat(t: &mut Tracer, element: ElementType, dims: &[Dim], value: f64, place: 
 fn meet<T: Element>(
     t: &mut Tracer,
     op: &'static str,
-    (a, b): (Operand<T>, Operand<T>),
+    (a, b): (TensorOrNumber<T>, TensorOrNumber<T>),
     dims: &[Dim],
     place: Place,
 ) -> Option<(Raw, Raw, Vec<Dim>)> {
     let mut number = |dims: &[Dim], value| splat(t, T::TYPE, dims, value, place);
     match (a, b) {
-        (Operand::Elements(a), Operand::Elements(b)) => align(t, op, a.raw, b.raw, place),
-        (Operand::Number(a), Operand::Number(b)) => Some((number(dims, a), number(dims, b), dims.to_vec())),
-        (Operand::Elements(a), Operand::Number(b)) => {
+        (TensorOrNumber::Elements(a), TensorOrNumber::Elements(b)) => align(t, op, a.raw, b.raw, place),
+        (TensorOrNumber::Number(a), TensorOrNumber::Number(b)) => {
+            Some((number(dims, a), number(dims, b), dims.to_vec()))
+        }
+        (TensorOrNumber::Elements(a), TensorOrNumber::Number(b)) => {
             let dims = t.named_type(a.raw, place)?.dims;
             Some((a.raw, splat(t, T::TYPE, &dims, b, place), dims))
         }
-        (Operand::Number(a), Operand::Elements(b)) => {
+        (TensorOrNumber::Number(a), TensorOrNumber::Elements(b)) => {
             let dims = t.named_type(b.raw, place)?.dims;
             Some((splat(t, T::TYPE, &dims, a, place), b.raw, dims))
         }
@@ -109,7 +111,7 @@ fn meet<T: Element>(
 /// An operation on two operands that are brought to the same axes.
 fn elementwise<T: Element, U: Element>(
     name: &'static str,
-    operands: (Operand<T>, Operand<T>),
+    operands: (TensorOrNumber<T>, TensorOrNumber<T>),
     op: impl Into<ops::Op>,
     place: Place,
 ) -> Tensor<U> {
@@ -129,13 +131,18 @@ impl<T: Element> Tensor<T> {
         self,
         name: &'static str,
         kind: BinaryKind,
-        other: impl Into<Operand<T>>,
+        other: impl Into<TensorOrNumber<T>>,
         place: Place,
     ) -> Self {
         elementwise(name, (self.into(), other.into()), Binary { kind }, place)
     }
 
-    fn compared(self, other: impl Into<Operand<T>>, direction: Direction, place: Place) -> Tensor<Bool> {
+    fn compared(
+        self,
+        other: impl Into<TensorOrNumber<T>>,
+        direction: Direction,
+        place: Place,
+    ) -> Tensor<Bool> {
         elementwise("compare", (self.into(), other.into()), Compare { direction }, place)
     }
 
@@ -164,31 +171,31 @@ impl<T: Element> Tensor<T> {
 
     /// The larger of two, elementwise; NaN if either is.
     #[track_caller]
-    pub fn maximum(self, other: impl Into<Operand<T>>) -> Self {
+    pub fn maximum(self, other: impl Into<TensorOrNumber<T>>) -> Self {
         self.binary("maximum", BinaryKind::Maximum, other, Location::caller())
     }
 
     /// The smaller of two, elementwise; NaN if either is.
     #[track_caller]
-    pub fn minimum(self, other: impl Into<Operand<T>>) -> Self {
+    pub fn minimum(self, other: impl Into<TensorOrNumber<T>>) -> Self {
         self.binary("minimum", BinaryKind::Minimum, other, Location::caller())
     }
 
     /// self = other, elementwise.
     #[track_caller]
-    pub fn equals(self, other: impl Into<Operand<T>>) -> Tensor<Bool> {
+    pub fn equals(self, other: impl Into<TensorOrNumber<T>>) -> Tensor<Bool> {
         self.compared(other, Direction::Eq, Location::caller())
     }
 
     /// self < other, elementwise.
     #[track_caller]
-    pub fn less(self, other: impl Into<Operand<T>>) -> Tensor<Bool> {
+    pub fn less(self, other: impl Into<TensorOrNumber<T>>) -> Tensor<Bool> {
         self.compared(other, Direction::Lt, Location::caller())
     }
 
     /// self ≤ other, elementwise.
     #[track_caller]
-    pub fn less_equal(self, other: impl Into<Operand<T>>) -> Tensor<Bool> {
+    pub fn less_equal(self, other: impl Into<TensorOrNumber<T>>) -> Tensor<Bool> {
         self.compared(other, Direction::Le, Location::caller())
     }
 
@@ -244,7 +251,7 @@ impl<T: Float> Tensor<T> {
 
     /// xʸ, elementwise, as `pow` of IEEE 754.
     #[track_caller]
-    pub fn pow(self, exponent: impl Into<Operand<T>>) -> Self {
+    pub fn pow(self, exponent: impl Into<TensorOrNumber<T>>) -> Self {
         self.binary("power", BinaryKind::Power, exponent, Location::caller())
     }
 
@@ -259,7 +266,11 @@ impl Tensor<Bool> {
     /// Elementwise: `yes` where this is true, else `no`; both are tensors or numbers.
     #[doc(alias = "where")]
     #[track_caller]
-    pub fn select<T: Element>(self, yes: impl Into<Operand<T>>, no: impl Into<Operand<T>>) -> Tensor<T> {
+    pub fn select<T: Element>(
+        self,
+        yes: impl Into<TensorOrNumber<T>>,
+        no: impl Into<TensorOrNumber<T>>,
+    ) -> Tensor<T> {
         let place = Location::caller();
         let operands = (yes.into(), no.into());
         self.apply(place, |t, raw, from| {

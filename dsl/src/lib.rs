@@ -26,13 +26,13 @@ pub use argument::TraceArg;
 pub use axis::{Axis, Dim};
 pub use causal::{CausalLm, EntryPoint, LayerState, Wanted};
 pub use element::{Bf16, Bool, Element, F16, F32, Float, I8, I32};
-pub use elementwise::Operand;
+pub use elementwise::TensorOrNumber;
 pub use error::{BuildError, NamedType, TraceError, TraceErrorKind};
 pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
 pub use macros::{TraceArg, model};
 pub use nn::{Attend, Cache, Kv, Mask, Position, Recurrent, attend, dot, softmax};
 pub use ops::ops::{MaskTerm, WeightStyle};
-pub use record::{Entry, EntryArgument, EntryFunction, Recording, Traced};
+pub use record::{EntryArgument, EntryFunction, EntryRecorder, Recording, Traced};
 pub use scope::{Block, Project, Scope};
 pub use tensor::Tensor;
 pub use tracer::trace;
@@ -41,7 +41,7 @@ pub use tracer::trace;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::block::block;
-    pub use crate::check::{Declared, SignatureCheck};
+    pub use crate::check::{DeclaredAxes, SignatureCheck};
     pub use crate::dims::{Dims, divide};
     pub use crate::tracer::Raw;
 }

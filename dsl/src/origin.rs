@@ -15,8 +15,45 @@ use crate::Axis;
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
     pub(crate) function: &'a Function,
-    /// The arguments that are no activations where the function is called.
-    pub(crate) fixed: &'a BTreeSet<NodeId>,
+    pub(crate) activations: &'a Activations,
+}
+
+/// Of each node of a function, whether it is an activation: whether it depends on an argument that has axes. A row of
+/// a table of constants does not: it is a constant, wherever its index comes from.
+#[derive(Default)]
+pub(crate) struct Activations(Vec<bool>);
+
+impl Activations {
+    /// Takes note of the nodes that `function` got since the last time. To look at all ancestors whenever it is asked
+    /// would take a time that grows with the square of the layers.
+    pub(crate) fn extend(&mut self, function: &Function) {
+        for id in (self.0.len()..function.len()).map(NodeId::new) {
+            let node = function.node(id);
+            let depends = function.any_operand(id, |operand| self.contain(operand));
+            let is_activation = match &node.kind {
+                NodeKind::Input { .. } => node.ty().rank() > 0,
+                NodeKind::Op(Op::Gather(_)) => depends && !is_constant(function, function.operands(id)[0]),
+                _ => depends,
+            };
+            self.0.push(is_activation);
+        }
+    }
+
+    /// An argument is no activation where its function is called.
+    pub(crate) fn remove(&mut self, argument: NodeId) {
+        self.0[argument.index()] = false;
+    }
+
+    pub(crate) fn contain(&self, id: NodeId) -> bool {
+        self.0[id.index()]
+    }
+}
+
+fn is_constant(function: &Function, id: NodeId) -> bool {
+    match &function.node(id).kind {
+        NodeKind::Op(_) => function.operands(id).iter().all(|&operand| is_constant(function, operand)),
+        _ => false,
+    }
 }
 
 impl<'a> Origin<'a> {
@@ -26,9 +63,7 @@ impl<'a> Origin<'a> {
         if ty.rank() == 0 || !ty.element.is_float() {
             return true;
         }
-        let activations = self.activations(&[small, large]);
-        let of_small = self.sources(&activations, small);
-        of_small.is_subset(&self.sources(&activations, large))
+        self.sources(small).is_subset(&self.sources(large))
     }
 
     /// The node that makes `from` lack `axis`: the last one on the way that lacks it and reads something that has it.
@@ -64,45 +99,12 @@ impl<'a> Origin<'a> {
         self.function.node(id).axes.iter().position(|name| *name == axis.0)
     }
 
-    /// The activations among the nodes that `of` are computed from and these themselves: what depends on an argument
-    /// that has axes. A row of a table of constants does not: it is a constant, wherever its index comes from.
-    pub(crate) fn activations(self, of: &[NodeId]) -> BTreeSet<NodeId> {
-        let (mut ancestors, mut open) = (BTreeSet::new(), of.to_vec());
-        while let Some(id) = open.pop() {
-            if ancestors.insert(id) {
-                open.extend(self.function.operands(id));
-            }
-        }
-        let mut found = BTreeSet::new();
-        // In ascending order operands come before what reads them.
-        for id in ancestors {
-            let (node, operands) = (self.function.node(id), self.function.operands(id));
-            let depends = operands.iter().any(|operand| found.contains(operand));
-            let is_activation = match &node.kind {
-                NodeKind::Input { .. } => node.ty().rank() > 0 && !self.fixed.contains(&id),
-                NodeKind::Op(Op::Gather(_)) => depends && !self.is_constant(operands[0]),
-                _ => depends,
-            };
-            if is_activation {
-                found.insert(id);
-            }
-        }
-        found
-    }
-
-    fn is_constant(self, id: NodeId) -> bool {
-        match &self.function.node(id).kind {
-            NodeKind::Op(_) => self.function.operands(id).iter().all(|&operand| self.is_constant(operand)),
-            _ => false,
-        }
-    }
-
     /// The activations that `node` is made of by functions of single elements and by reductions.
-    fn sources(self, activations: &BTreeSet<NodeId>, node: NodeId) -> BTreeSet<NodeId> {
+    fn sources(self, node: NodeId) -> BTreeSet<NodeId> {
         let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut open = vec![node];
         while let Some(id) = open.pop() {
-            if !activations.contains(&id) || !seen.insert(id) {
+            if !self.activations.contain(id) || !seen.insert(id) {
                 continue;
             }
             match &self.function.node(id).kind {

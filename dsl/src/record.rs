@@ -78,7 +78,11 @@ impl<M> Recording<M> {
     /// # Errors
     /// The first error of any tensor operation, with its Rust line.
     #[track_caller]
-    pub fn entry_with(self, name: &str, body: impl FnOnce(&M, &mut Entry)) -> Result<Self, TraceError> {
+    pub fn entry_with(
+        self,
+        name: &str,
+        body: impl FnOnce(&M, &mut EntryRecorder),
+    ) -> Result<Self, TraceError> {
         self.record(name, &[], Location::caller(), body)
     }
 
@@ -87,7 +91,7 @@ impl<M> Recording<M> {
         name: &str,
         sizes: &[Dim],
         place: Place,
-        body: impl FnOnce(&M, &mut Entry),
+        body: impl FnOnce(&M, &mut EntryRecorder),
     ) -> Result<Self, TraceError> {
         let Self { model, tracer } = self;
         let (tracer, ()) = tracer.run(|| {
@@ -98,7 +102,7 @@ impl<M> Recording<M> {
                 t.set_sizes(sizes);
                 t.open_function(name.to_owned(), "", None);
             });
-            let mut entry = Entry { place, results: Vec::new() };
+            let mut entry = EntryRecorder { place, results: Vec::new() };
             body(&model, &mut entry);
             tracer::with(|t| {
                 if let Some(unused) = t.set_sizes(&[]).first().filter(|_| !t.failed()) {
@@ -121,12 +125,12 @@ impl<M> Recording<M> {
 }
 
 /// The entry point that is being recorded.
-pub struct Entry {
+pub struct EntryRecorder {
     place: Place,
     results: Vec<(String, Role, Raw)>,
 }
 
-impl Entry {
+impl EntryRecorder {
     /// The next argument.
     pub fn input<T: Element>(&mut self, name: impl Into<String>, role: Role, dims: &[Dim]) -> Tensor<T> {
         let place = self.place;
@@ -148,11 +152,11 @@ impl Entry {
 pub trait EntryArgument: TraceArg {
     /// The argument, still without a name and without axes, or with its own.
     #[doc(hidden)]
-    fn argument(entry: &mut Entry) -> Self;
+    fn argument(entry: &mut EntryRecorder) -> Self;
 }
 
 impl<T: Element> EntryArgument for Tensor<T> {
-    fn argument(_: &mut Entry) -> Self {
+    fn argument(_: &mut EntryRecorder) -> Self {
         Self::new(Raw::ARGUMENT)
     }
 }
@@ -160,7 +164,7 @@ impl<T: Element> EntryArgument for Tensor<T> {
 /// A function that can be recorded: its first argument is the network, the others are [`EntryArgument`]s.
 pub trait EntryFunction<M, Arguments> {
     #[doc(hidden)]
-    fn call(self, model: &M, entry: &mut Entry) -> Vec<Raw>;
+    fn call(self, model: &M, entry: &mut EntryRecorder) -> Vec<Raw>;
 }
 
 macro_rules! functions {
@@ -169,7 +173,7 @@ macro_rules! functions {
         impl<M, R: TraceArg, Function: FnOnce(&M, $($argument),*) -> R, $($argument: EntryArgument),*>
             EntryFunction<M, ($($argument,)*)> for Function
         {
-            fn call(self, model: &M, entry: &mut Entry) -> Vec<Raw> {
+            fn call(self, model: &M, entry: &mut EntryRecorder) -> Vec<Raw> {
                 $(let $argument = $argument::argument(entry);)*
                 let mut results = Vec::new();
                 self(model, $($argument),*).flatten(&mut results, &mut Vec::new());

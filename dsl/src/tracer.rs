@@ -2,7 +2,7 @@
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::panic::Location;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use trace::{
     resolve_key,
 };
 
-use crate::origin::Origin;
+use crate::origin::{Activations, Origin};
 use crate::{Axis, Dim, NamedType, TraceError, TraceErrorKind};
 
 /// Where the code that called an operator or a method stands.
@@ -83,8 +83,7 @@ struct Open {
     function: Function,
     parameters: HashMap<String, NodeId>,
     inputs: usize,
-    /// The arguments that are no activations.
-    fixed: BTreeSet<NodeId>,
+    activations: Activations,
     /// The path of the element that is run, and what stands for it in the body: `model.layers.0`, `model.layers.*`.
     element: Option<(Rc<str>, Rc<str>)>,
 }
@@ -221,7 +220,7 @@ impl Tracer {
             function,
             parameters: HashMap::new(),
             inputs: 0,
-            fixed: BTreeSet::new(),
+            activations: Activations::default(),
             element,
         });
     }
@@ -364,7 +363,9 @@ impl Tracer {
         let Some(open) = self.open.last_mut() else { return self.fail(TraceErrorKind::Closed, location) };
         let number = open.number;
         let mut builder = Builder { function: &mut open.function, provenance };
-        match push(&mut builder, &operands) {
+        let pushed = push(&mut builder, &operands);
+        open.activations.extend(&open.function);
+        match pushed {
             Ok(id) => Raw { node: id.index() as u32, function: number, trace: self.id },
             Err(kind) => self.fail(kind, location),
         }
@@ -465,20 +466,19 @@ impl Tracer {
 
     /// The innermost open function as one looks for where its tensors come from.
     pub(crate) fn origin(&self) -> Option<Origin<'_>> {
-        self.open.last().map(|open| Origin { function: &open.function, fixed: &open.fixed })
+        self.open.last().map(|open| Origin { function: &open.function, activations: &open.activations })
     }
 
     /// Of each: whether it depends on what a network is called with.
     pub(crate) fn are_activations(&self, raws: &[Raw]) -> Vec<bool> {
-        let ids: Vec<NodeId> = raws.iter().map(|raw| raw.id()).collect();
-        let found = self.origin().map(|origin| origin.activations(&ids)).unwrap_or_default();
-        ids.iter().map(|id| found.contains(id)).collect()
+        let Some(open) = self.open.last() else { return Vec::new() };
+        raws.iter().map(|raw| open.activations.contain(raw.id())).collect()
     }
 
     /// An argument of the innermost function is no activation where that is called.
     pub(crate) fn fix(&mut self, argument: Raw) {
         if let Some(open) = self.open.last_mut() {
-            open.fixed.insert(argument.id());
+            open.activations.remove(argument.id());
         }
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use ops::{TensorType, Value};
 use trace::{Evaluation, NodeKind, Trace};
-use tracewright_dsl::__private::{Declared, Dims, SignatureCheck, block, divide};
+use tracewright_dsl::__private::{DeclaredAxes, Dims, SignatureCheck, block, divide};
 use tracewright_dsl::*;
 
 const B: Axis = Axis("B");
@@ -20,8 +20,8 @@ const fn dim(axis: Axis, extent: usize) -> Dim {
     Dim { axis, extent }
 }
 
-const fn declared(axes: &[Axis]) -> Declared<'_> {
-    Declared { rest: false, axes }
+const fn declared(axes: &[Axis]) -> DeclaredAxes<'_> {
+    DeclaredAxes { rest: false, axes }
 }
 
 type Body = Rc<dyn Fn(Tensor<F32>) -> Tensor<F32>>;

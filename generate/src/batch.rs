@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use crate::executor::{Executor, Iree};
 use crate::generation::{GenerateOptions, Generated, Generation};
 use crate::rows::Rows;
-use crate::{Error, Network};
+use crate::{GenerateError, Network};
 
 /// Texts that a network continues at once: each step reads the weights once for all of them.
 ///
@@ -31,9 +31,9 @@ impl<'a, E: Executor> Batch<'a, E> {
     ///
     /// # Errors
     /// If no row is free, the prompt is empty or does not fit, or a setting is out of range.
-    pub fn join(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<usize, Error> {
+    pub fn join(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<usize, GenerateError> {
         let row = self.running.iter().position(Option::is_none);
-        let row = row.ok_or(Error::Full { rows: self.running.len() })?;
+        let row = row.ok_or(GenerateError::Full { rows: self.running.len() })?;
         let generation = Generation::new(prompt, options)?;
         self.rows.network.check(prompt, 0)?;
         self.rows.push(row, prompt)?;
@@ -58,7 +58,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     pub fn step(
         &mut self,
         on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
-    ) -> Result<Vec<(usize, Generated)>, Error> {
+    ) -> Result<Vec<(usize, Generated)>, GenerateError> {
         let ended = self.rows.turn(&mut self.running, on_token)?;
         ended.iter().for_each(|(row, _)| self.rows.truncate(*row, 0));
         Ok(ended)
@@ -74,7 +74,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         prompts: &[&[u32]],
         options: &GenerateOptions,
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
-    ) -> Result<Vec<Generated>, Error> {
+    ) -> Result<Vec<Generated>, GenerateError> {
         for prompt in prompts {
             Generation::new(prompt, options)?;
             self.rows.network.check(prompt, 0)?;

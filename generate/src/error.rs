@@ -10,7 +10,7 @@ use trace::Role;
 
 /// An error of the tokenizer, the chat template, the sampler or the network.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum GenerateError {
     /// A file could not be read.
     #[error(transparent)]
     File(#[from] FileError),
@@ -161,7 +161,7 @@ pub enum Error {
     Evaluate(#[from] trace::EvaluateError),
     /// The program failed.
     #[error(transparent)]
-    Runtime(#[from] runtime::Error),
+    Runtime(#[from] runtime::RuntimeError),
     /// No logit is above minus infinity.
     #[error(
         "step {step}: all {count} logits are -inf, expected at least one token to choose; the weights or the compiled program are broken"
@@ -182,15 +182,15 @@ fn for_what(role: &Role) -> String {
 }
 
 /// Reads a JSON file; `None` when there is none.
-pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, Error> {
+pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, GenerateError> {
     let Some(text) = read_text(path)? else { return Ok(None) };
-    let value =
-        serde_json::from_str(&text).map_err(|source| Error::Json { path: path.to_path_buf(), source })?;
+    let value = serde_json::from_str(&text)
+        .map_err(|source| GenerateError::Json { path: path.to_path_buf(), source })?;
     Ok(Some(value))
 }
 
 /// Reads a text file; `None` when there is none.
-pub(crate) fn read_text(path: &Path) -> Result<Option<String>, Error> {
+pub(crate) fn read_text(path: &Path) -> Result<Option<String>, GenerateError> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         read => Ok(Some(read.with_path("read", path)?)),

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use ops::{ElementType, TensorType, Value};
-use runtime::{Buffer, Function, Program, Runtime};
+use runtime::{Buffer, Runtime, VmFunction, VmModule};
 use trace::{Evaluation, Trace, evaluate};
 
-use crate::Error;
+use crate::GenerateError;
 
 /// An argument of a call.
-pub enum Argument<Buffer> {
+pub enum CallArgument<Buffer> {
     /// A tensor, which the call consumes.
     Buffer(Buffer),
     /// A number of the host.
@@ -25,31 +25,35 @@ pub trait Executor {
     ///
     /// # Errors
     /// If there is no room for it.
-    fn zeros(&self, ty: &TensorType) -> Result<Self::Buffer, Error>;
+    fn zeros(&self, ty: &TensorType) -> Result<Self::Buffer, GenerateError>;
 
     /// A tensor with these little-endian bytes.
     ///
     /// # Errors
     /// If there is no room for it.
-    fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Self::Buffer, Error>;
+    fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Self::Buffer, GenerateError>;
 
     /// The little-endian bytes of a tensor.
     ///
     /// # Errors
     /// If it cannot be read.
-    fn read(&self, buffer: &Self::Buffer) -> Result<Vec<u8>, Error>;
+    fn read(&self, buffer: &Self::Buffer) -> Result<Vec<u8>, GenerateError>;
 
     /// The results of an entry point.
     ///
     /// # Errors
     /// If it fails.
-    fn call(&self, entry: &str, arguments: Vec<Argument<Self::Buffer>>) -> Result<Vec<Self::Buffer>, Error>;
+    fn call(
+        &self,
+        entry: &str,
+        arguments: Vec<CallArgument<Self::Buffer>>,
+    ) -> Result<Vec<Self::Buffer>, GenerateError>;
 }
 
 /// A compiled program.
 pub struct Iree {
     runtime: Runtime,
-    functions: HashMap<String, Function>,
+    functions: HashMap<String, VmFunction>,
 }
 
 impl Iree {
@@ -57,9 +61,9 @@ impl Iree {
     ///
     /// # Errors
     /// If the program cannot be asked for one that it names.
-    pub fn new(runtime: &Runtime, program: &Program) -> Result<Self, Error> {
+    pub fn new(runtime: &Runtime, program: &VmModule) -> Result<Self, GenerateError> {
         let function = |name: &str| Ok((name.to_owned(), program.function(name)?));
-        let functions = program.functions().map(function).collect::<Result<_, Error>>()?;
+        let functions = program.functions().map(function).collect::<Result<_, GenerateError>>()?;
         Ok(Self { runtime: runtime.clone(), functions })
     }
 }
@@ -67,28 +71,31 @@ impl Iree {
 impl Executor for Iree {
     type Buffer = Buffer;
 
-    fn zeros(&self, ty: &TensorType) -> Result<Buffer, Error> {
+    fn zeros(&self, ty: &TensorType) -> Result<Buffer, GenerateError> {
         Ok(Buffer::zeros(&self.runtime, ty)?)
     }
 
-    fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Buffer, Error> {
+    fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Buffer, GenerateError> {
         Ok(Buffer::from_bytes(&self.runtime, ty, bytes)?)
     }
 
-    fn read(&self, buffer: &Buffer) -> Result<Vec<u8>, Error> {
+    fn read(&self, buffer: &Buffer) -> Result<Vec<u8>, GenerateError> {
         Ok(buffer.read()?)
     }
 
-    fn call(&self, entry: &str, arguments: Vec<Argument<Buffer>>) -> Result<Vec<Buffer>, Error> {
+    fn call(&self, entry: &str, arguments: Vec<CallArgument<Buffer>>) -> Result<Vec<Buffer>, GenerateError> {
         let Some(function) = self.functions.get(entry) else {
-            return Err(Error::EntryPoint { name: entry.into(), why: "is missing in the program".into() });
+            return Err(GenerateError::EntryPoint {
+                name: entry.into(),
+                why: "is missing in the program".into(),
+            });
         };
         let passed = arguments.into_iter().map(|argument| match argument {
-            Argument::Buffer(buffer) => runtime::Argument::Buffer(buffer),
-            Argument::Scalar(number) => runtime::Argument::I32(number),
+            CallArgument::Buffer(buffer) => runtime::VmValue::Buffer(buffer),
+            CallArgument::Scalar(number) => runtime::VmValue::I32(number),
         });
         let results = function.call(passed.collect())?;
-        Ok(results.into_iter().filter_map(runtime::Value::buffer).collect())
+        Ok(results.into_iter().filter_map(runtime::VmValue::buffer).collect())
     }
 }
 
@@ -103,22 +110,22 @@ pub struct Evaluator<'a> {
 impl Executor for Evaluator<'_> {
     type Buffer = Value;
 
-    fn zeros(&self, ty: &TensorType) -> Result<Value, Error> {
+    fn zeros(&self, ty: &TensorType) -> Result<Value, GenerateError> {
         Ok(Value::new(ty.clone(), vec![0.0; ty.count()]))
     }
 
-    fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Value, Error> {
+    fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Value, GenerateError> {
         Ok(Value::from_bytes(ty.clone(), bytes))
     }
 
-    fn read(&self, buffer: &Value) -> Result<Vec<u8>, Error> {
+    fn read(&self, buffer: &Value) -> Result<Vec<u8>, GenerateError> {
         Ok(buffer.to_bytes())
     }
 
-    fn call(&self, entry: &str, arguments: Vec<Argument<Value>>) -> Result<Vec<Value>, Error> {
+    fn call(&self, entry: &str, arguments: Vec<CallArgument<Value>>) -> Result<Vec<Value>, GenerateError> {
         let passed = arguments.into_iter().map(|argument| match argument {
-            Argument::Buffer(value) => value,
-            Argument::Scalar(number) => {
+            CallArgument::Buffer(value) => value,
+            CallArgument::Scalar(number) => {
                 Value::new(TensorType::new(ElementType::I32, []), [f64::from(number)])
             }
         });

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use crate::{Error, Sampler, Sampling};
+use crate::{GenerateError, Sampler, Sampling};
 
 /// How a text is continued.
 #[derive(Clone, Debug)]
@@ -106,9 +106,9 @@ impl Generation {
     ///
     /// # Errors
     /// If there is no prompt, or a setting is out of range.
-    pub fn new(prompt: &[u32], options: &GenerateOptions) -> Result<Self, Error> {
+    pub fn new(prompt: &[u32], options: &GenerateOptions) -> Result<Self, GenerateError> {
         if prompt.is_empty() {
-            return Err(Error::EmptyPrompt);
+            return Err(GenerateError::EmptyPrompt);
         }
         let generated = Generated {
             tokens: Vec::new(),
@@ -151,7 +151,7 @@ impl Generation {
         answer: Answer,
         is_full: bool,
         on_token: impl FnOnce(u32) -> ControlFlow<()>,
-    ) -> Result<Option<u32>, Error> {
+    ) -> Result<Option<u32>, GenerateError> {
         self.begun = true;
         if self.generated.tokens.len() == self.options.max_tokens {
             return Ok(None);
@@ -166,7 +166,7 @@ impl Generation {
                 }
                 token
             }
-            Answer::Nothing => return Err(Error::EmptyPrompt),
+            Answer::Nothing => return Err(GenerateError::EmptyPrompt),
         };
         let finish = if self.options.stop_tokens.contains(&token) {
             Finish::Stop

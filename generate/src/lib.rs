@@ -15,8 +15,8 @@ mod template;
 mod text;
 
 pub use batch::Batch;
-pub use error::Error;
-pub use executor::{Argument, Evaluator, Executor, Iree};
+pub use error::GenerateError;
+pub use executor::{CallArgument, Evaluator, Executor, Iree};
 pub use generation::{Finish, GenerateOptions, Generated};
 pub use network::{Network, check_tokens};
 pub use sample::{Sampler, Sampling};

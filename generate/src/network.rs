@@ -1,11 +1,11 @@
 //! A program seen as a network: which entry points it has, and what their arguments and results are.
 
 use ops::{ElementType, TensorType};
-use runtime::{Program, Runtime};
-use trace::{Argument as Typed, Part, Role, Signature};
+use runtime::{Runtime, VmModule};
+use trace::{Argument, Part, Role, Signature};
 
-use crate::Error;
-use crate::executor::{Argument, Executor, Iree};
+use crate::GenerateError;
+use crate::executor::{CallArgument, Executor, Iree};
 
 /// A program that predicts the next token. Everything in it is known by its role.
 pub struct Network<E: Executor = Iree> {
@@ -71,7 +71,11 @@ impl Network {
     ///
     /// # Errors
     /// If an entry point lacks a role.
-    pub fn new(runtime: &Runtime, program: &Program, signatures: &[Signature]) -> Result<Self, Error> {
+    pub fn new(
+        runtime: &Runtime,
+        program: &VmModule,
+        signatures: &[Signature],
+    ) -> Result<Self, GenerateError> {
         Self::on(Iree::new(runtime, program)?, signatures)
     }
 }
@@ -79,10 +83,10 @@ impl Network {
 /// The one argument or result of a role.
 fn only<'a>(
     entry: &Signature,
-    list: &'a [Typed],
+    list: &'a [Argument],
     role: &str,
     is: impl Fn(Role) -> bool,
-) -> Result<(usize, &'a Typed), Error> {
+) -> Result<(usize, &'a Argument), GenerateError> {
     let mut found = list.iter().enumerate().filter(|(_, one)| is(one.role));
     let kind = if std::ptr::eq(list, entry.arguments.as_slice()) { "argument" } else { "result" };
     match (found.next(), found.next()) {
@@ -92,13 +96,13 @@ fn only<'a>(
     }
 }
 
-fn refuse(entry: &Signature, why: String) -> Error {
-    Error::EntryPoint { name: entry.name.clone(), why }
+fn refuse(entry: &Signature, why: String) -> GenerateError {
+    GenerateError::EntryPoint { name: entry.name.clone(), why }
 }
 
 /// What layers remember, among arguments or results.
-fn slots(list: &[Typed]) -> Vec<(usize, Slot)> {
-    let slot = |(index, one): (usize, &Typed)| match one.role {
+fn slots(list: &[Argument]) -> Vec<(usize, Slot)> {
+    let slot = |(index, one): (usize, &Argument)| match one.role {
         Role::State { layer, part } => Some((index, Slot { layer, part, ty: one.ty.clone() })),
         _ => None,
     };
@@ -110,10 +114,10 @@ impl<E: Executor> Network<E> {
     ///
     /// # Errors
     /// If an entry point lacks a role, or no entry point takes a single token.
-    pub fn on(executor: E, signatures: &[Signature]) -> Result<Self, Error> {
+    pub fn on(executor: E, signatures: &[Signature]) -> Result<Self, GenerateError> {
         let called = |s: &&Signature| s.arguments.iter().any(|argument| argument.role == Role::Tokens);
         let Some(first) = signatures.iter().find(called) else {
-            return Err(Error::NoEntryPoint { role: Role::Tokens });
+            return Err(GenerateError::NoEntryPoint { role: Role::Tokens });
         };
         let state: Vec<Slot> = slots(&first.arguments).into_iter().map(|(_, slot)| slot).collect();
         let tokens = only(first, &first.arguments, "tokens", |role| role == Role::Tokens)?.1;
@@ -135,7 +139,7 @@ impl<E: Executor> Network<E> {
         steps.sort_by_key(|entry| entry.chunk);
         match steps.first().is_some_and(|entry| entry.chunk == 1) {
             true => Ok(Self { executor, steps, scorer, batch, context, vocabulary, state }),
-            false => Err(Error::NoEntryPoint { role: Role::Token }),
+            false => Err(GenerateError::NoEntryPoint { role: Role::Token }),
         }
     }
 
@@ -160,7 +164,7 @@ impl<E: Executor> Network<E> {
     }
 
     /// Whether `tokens` may follow `seen` others.
-    pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), Error> {
+    pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), GenerateError> {
         check_tokens(tokens, seen, self.context, self.vocabulary)
     }
 
@@ -171,10 +175,11 @@ impl<E: Executor> Network<E> {
     }
 
     /// The entry point that gives logits after each token.
-    pub(crate) fn scorer(&self) -> Result<&EntryPoint, Error> {
-        self.scorer
-            .as_ref()
-            .ok_or(Error::EntryPoint { name: "score".into(), why: "is missing in the program".into() })
+    pub(crate) fn scorer(&self) -> Result<&EntryPoint, GenerateError> {
+        self.scorer.as_ref().ok_or(GenerateError::EntryPoint {
+            name: "score".into(),
+            why: "is missing in the program".into(),
+        })
     }
 
     /// Whether a row can go back to position `to` after positions below `written` were written.
@@ -183,7 +188,7 @@ impl<E: Executor> Network<E> {
     }
 
     /// What layers remember of nothing.
-    pub(crate) fn empty(&self) -> Result<Vec<E::Buffer>, Error> {
+    pub(crate) fn empty(&self) -> Result<Vec<E::Buffer>, GenerateError> {
         self.state.iter().map(|slot| self.executor.zeros(&slot.ty)).collect()
     }
 
@@ -193,14 +198,14 @@ impl<E: Executor> Network<E> {
         entry: &EntryPoint,
         rows: &[Feed<'_>],
         state: &mut Vec<E::Buffer>,
-    ) -> Result<Answered<E::Buffer>, Error> {
+    ) -> Result<Answered<E::Buffer>, GenerateError> {
         let bytes =
             |numbers: Vec<u32>| -> Vec<u8> { numbers.into_iter().flat_map(u32::to_le_bytes).collect() };
         let of_rows = |ty: &Option<TensorType>, number: &dyn Fn(&Feed<'_>) -> usize| {
             let numbers: Vec<u32> = rows.iter().map(|row| number(row) as u32).collect();
             match ty {
-                None => Ok(Argument::Scalar(numbers[0] as i32)),
-                Some(ty) => self.executor.upload(ty, &bytes(numbers)).map(Argument::Buffer),
+                None => Ok(CallArgument::Scalar(numbers[0] as i32)),
+                Some(ty) => self.executor.upload(ty, &bytes(numbers)).map(CallArgument::Buffer),
             }
         };
         let mut held: Vec<Option<E::Buffer>> = state.drain(..).map(Some).collect();
@@ -212,12 +217,12 @@ impl<E: Executor> Network<E> {
                         let padding = std::iter::repeat_n(0, entry.chunk - row.tokens.len());
                         row.tokens.iter().copied().chain(padding)
                     });
-                    Argument::Buffer(self.executor.upload(ty, &bytes(padded.collect()))?)
+                    CallArgument::Buffer(self.executor.upload(ty, &bytes(padded.collect()))?)
                 }
                 Bound::Start(ty) => of_rows(ty, &|row| row.start)?,
                 Bound::Count(ty) => of_rows(ty, &|row| row.tokens.len())?,
                 Bound::State(slot) => match held[*slot].take() {
-                    Some(buffer) => Argument::Buffer(buffer),
+                    Some(buffer) => CallArgument::Buffer(buffer),
                     None => unreachable!("each part of the state is one argument"),
                 },
             });
@@ -225,7 +230,7 @@ impl<E: Executor> Network<E> {
         let results = self.executor.call(&entry.name, arguments)?;
         if results.len() != entry.results {
             let why = format!("gives {} results, expected {}", results.len(), entry.results);
-            return Err(Error::EntryPoint { name: entry.name.clone(), why });
+            return Err(GenerateError::EntryPoint { name: entry.name.clone(), why });
         }
         let mut results: Vec<Option<E::Buffer>> = results.into_iter().map(Some).collect();
         let mut take = |index: usize| match results[index].take() {
@@ -245,7 +250,7 @@ impl EntryPoint {
         batch: usize,
         context: usize,
         vocabulary: usize,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, GenerateError> {
         let Signature { name, arguments, results } = signature;
         let (tokens, _) = only(signature, arguments, "tokens", |role| role == Role::Tokens)?;
         only(signature, arguments, "start", |role| role == Role::Start { context })?;
@@ -253,7 +258,7 @@ impl EntryPoint {
         let (logits, typed) = only(signature, results, "logits", |role| role == Role::Logits)?;
         let token = results.iter().position(|result| result.role == Role::Token);
         let i32s = |shape: &[usize]| TensorType::new(ElementType::I32, shape);
-        let expect = |argument: &Typed, expected: TensorType| match argument.ty == expected {
+        let expect = |argument: &Argument, expected: TensorType| match argument.ty == expected {
             true => Ok(expected),
             false => Err(refuse(signature, format!("takes `{argument}`, expected the type {expected}"))),
         };
@@ -261,7 +266,7 @@ impl EntryPoint {
         if typed.ty.element != ElementType::F32 || typed.ty.shape.last() != Some(&vocabulary) {
             return Err(refuse(signature, format!("gives `{typed}`, expected `f32[…,{vocabulary}]`")));
         }
-        let of_rows = |argument: &Typed| match argument.is_host_scalar() && batch == 1 {
+        let of_rows = |argument: &Argument| match argument.is_host_scalar() && batch == 1 {
             true => Ok(None),
             false => expect(argument, i32s(&[batch])).map(Some),
         };
@@ -305,13 +310,18 @@ impl EntryPoint {
 ///
 /// # Errors
 /// If not.
-pub fn check_tokens(tokens: &[u32], seen: usize, context: usize, vocabulary: usize) -> Result<(), Error> {
+pub fn check_tokens(
+    tokens: &[u32],
+    seen: usize,
+    context: usize,
+    vocabulary: usize,
+) -> Result<(), GenerateError> {
     let length = seen + tokens.len();
     if length > context {
-        return Err(Error::TooLong { length, context });
+        return Err(GenerateError::TooLong { length, context });
     }
     match tokens.iter().position(|&token| token as usize >= vocabulary) {
-        Some(index) => Err(Error::Token { index, token: tokens[index], vocabulary }),
+        Some(index) => Err(GenerateError::Token { index, token: tokens[index], vocabulary }),
         None => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::executor::Executor;
 use crate::generation::{Answer, Generated, Generation, Want};
 use crate::network::{Answered, Feed, floats, ids};
-use crate::{Error, Network};
+use crate::{GenerateError, Network};
 
 /// The rows of a network, and what its layers remember of them.
 pub(crate) struct Rows<'a, E: Executor> {
@@ -45,7 +45,7 @@ impl<'a, E: Executor> Rows<'a, E> {
     ///
     /// # Errors
     /// If they do not fit, or one is no token.
-    pub fn push(&mut self, row: usize, tokens: &[u32]) -> Result<(), Error> {
+    pub fn push(&mut self, row: usize, tokens: &[u32]) -> Result<(), GenerateError> {
         self.network.check(tokens, self.rows[row].tokens.len())?;
         self.rows[row].tokens.extend_from_slice(tokens);
         Ok(())
@@ -69,7 +69,7 @@ impl<'a, E: Executor> Rows<'a, E> {
     ///
     /// # Errors
     /// If the call fails. Then the state is lost, and the next steps show all rows from their beginning.
-    pub fn step(&mut self, want: Want) -> Result<(Vec<Answer>, Duration), Error> {
+    pub fn step(&mut self, want: Want) -> Result<(Vec<Answer>, Duration), GenerateError> {
         let begin = Instant::now();
         let longest = self.rows.iter().map(|row| row.tokens.len() - row.seen).max().unwrap_or_default();
         if longest == 0 {
@@ -117,7 +117,7 @@ impl<'a, E: Executor> Rows<'a, E> {
         answered: Answered<E::Buffer>,
         ranges: &[Range<usize>],
         chunk: usize,
-    ) -> Result<Vec<Answer>, Error> {
+    ) -> Result<Vec<Answer>, GenerateError> {
         let answers = |row: usize| !ranges[row].is_empty() && self.is_settled(row);
         let vocabulary = self.network.vocabulary();
         Ok(match (want, &answered.token) {
@@ -157,7 +157,7 @@ impl<'a, E: Executor> Rows<'a, E> {
         &mut self,
         running: &mut [Option<Generation>],
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
-    ) -> Result<Vec<(usize, Generated)>, Error> {
+    ) -> Result<Vec<(usize, Generated)>, GenerateError> {
         let want = running.iter().flatten().map(Generation::want).max().unwrap_or(Want::Nothing);
         let (answers, time) = self.step(want)?;
         let mut ended = Vec::new();

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use crate::Error;
+use crate::GenerateError;
 
 /// How the next token is chosen. The default is greedy.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,10 +48,11 @@ struct Candidate {
 
 impl Sampler {
     /// Checks the settings.
-    pub fn new(sampling: &Sampling) -> Result<Self, Error> {
+    pub fn new(sampling: &Sampling) -> Result<Self, GenerateError> {
         let Sampling { temperature, top_p, min_p, seed, .. } = *sampling;
-        let setting =
-            |name, found: f32, expected| Err(Error::Setting { name, found: found.to_string(), expected });
+        let setting = |name, found: f32, expected| {
+            Err(GenerateError::Setting { name, found: found.to_string(), expected })
+        };
         if !(temperature >= 0.0 && temperature.is_finite()) {
             return setting("temperature", temperature, "a number from 0");
         }
@@ -65,14 +66,14 @@ impl Sampler {
     }
 
     /// The token chosen from one row of logits.
-    pub fn choose(&mut self, logits: &[f32]) -> Result<u32, Error> {
+    pub fn choose(&mut self, logits: &[f32]) -> Result<u32, GenerateError> {
         let step = self.step;
         self.step += 1;
         if let Some(token) = logits.iter().position(|&logit| logit.is_nan() || logit == f32::INFINITY) {
-            return Err(Error::Logit { step, token, found: logits[token] });
+            return Err(GenerateError::Logit { step, token, found: logits[token] });
         }
         let greedy = argmax(logits).filter(|&token| logits[token as usize] > f32::NEG_INFINITY);
-        let greedy = greedy.ok_or(Error::NoCandidate { step, count: logits.len() })?;
+        let greedy = greedy.ok_or(GenerateError::NoCandidate { step, count: logits.len() })?;
         if self.sampling.temperature == 0.0 { Ok(greedy) } else { Ok(self.draw(logits)) }
     }
 
@@ -183,12 +184,15 @@ mod tests {
         sampler.choose(&[0.0]).unwrap();
         let error = sampler.choose(&[0.0, f32::NAN]).unwrap_err().to_string();
         assert!(error.starts_with("step 1: logit of token 1 is NaN, expected"), "{error}");
-        assert!(matches!(sampler.choose(&[f32::INFINITY]), Err(Error::Logit { step: 2, token: 0, .. })));
+        assert!(matches!(
+            sampler.choose(&[f32::INFINITY]),
+            Err(GenerateError::Logit { step: 2, token: 0, .. })
+        ));
         assert!(matches!(
             sampler.choose(&[f32::NEG_INFINITY]),
-            Err(Error::NoCandidate { step: 3, count: 1 })
+            Err(GenerateError::NoCandidate { step: 3, count: 1 })
         ));
-        assert!(matches!(sampler.choose(&[]), Err(Error::NoCandidate { count: 0, .. })));
+        assert!(matches!(sampler.choose(&[]), Err(GenerateError::NoCandidate { count: 0, .. })));
     }
 
     #[test]
@@ -200,7 +204,7 @@ mod tests {
             Sampling { min_p: -0.1, ..Sampling::default() },
         ];
         for sampling in bad {
-            assert!(matches!(Sampler::new(&sampling), Err(Error::Setting { .. })), "{sampling:?}");
+            assert!(matches!(Sampler::new(&sampling), Err(GenerateError::Setting { .. })), "{sampling:?}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use crate::executor::{Executor, Iree};
 use crate::generation::{Answer, GenerateOptions, Generated, Generation, Want};
 use crate::rows::Rows;
-use crate::{Error, Network};
+use crate::{GenerateError, Network};
 
 /// A sequence of tokens that a network has seen, and what its layers remember of them: one row.
 pub struct Session<'a, E: Executor = Iree> {
@@ -37,7 +37,7 @@ impl<'a, E: Executor> Session<'a, E> {
     ///
     /// # Errors
     /// If the module has no entry point for it, the tokens do not fit, or a call fails.
-    pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, Error> {
+    pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, GenerateError> {
         self.rows.network.scorer()?;
         self.show(tokens, Want::All)
     }
@@ -46,15 +46,15 @@ impl<'a, E: Executor> Session<'a, E> {
     ///
     /// # Errors
     /// If there are none, they do not fit, or a call fails.
-    pub fn feed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
+    pub fn feed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerateError> {
         if tokens.is_empty() {
-            return Err(Error::EmptyPrompt);
+            return Err(GenerateError::EmptyPrompt);
         }
-        self.show(tokens, Want::Logits)?.pop().ok_or(Error::EmptyPrompt)
+        self.show(tokens, Want::Logits)?.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
     /// Shows the session tokens, and returns the logits that are wanted.
-    fn show(&mut self, tokens: &[u32], want: Want) -> Result<Vec<Vec<f32>>, Error> {
+    fn show(&mut self, tokens: &[u32], want: Want) -> Result<Vec<Vec<f32>>, GenerateError> {
         let before = self.tokens().len();
         self.settle()?;
         self.rows.push(ROW, tokens)?;
@@ -76,7 +76,7 @@ impl<'a, E: Executor> Session<'a, E> {
     }
 
     /// Shows the network what it has lost.
-    fn settle(&mut self) -> Result<(), Error> {
+    fn settle(&mut self) -> Result<(), GenerateError> {
         while !self.rows.is_settled(ROW) {
             self.rows.step(Want::Nothing)?;
         }
@@ -93,7 +93,7 @@ impl<'a, E: Executor> Session<'a, E> {
         prompt: &[u32],
         options: &GenerateOptions,
         mut on_token: impl FnMut(u32) -> ControlFlow<()>,
-    ) -> Result<Generated, Error> {
+    ) -> Result<Generated, GenerateError> {
         let generation = Generation::new(prompt, options)?;
         let before = self.tokens().len();
         self.settle()?;

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::Error;
+use crate::GenerateError;
 use crate::error::read_json;
 
 /// The tokens that end a text: `eos_token_id` of `generation_config.json`, or of `config.json` where the former is
 /// missing or does not say.
-pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, Error> {
+pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     const KEY: &str = "eos_token_id";
     for name in ["generation_config.json", "config.json"] {
         let path = dir.join(name);
@@ -24,7 +24,7 @@ pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, Error> {
         return ids
             .iter()
             .map(|value| {
-                id(value).ok_or_else(|| Error::Key {
+                id(value).ok_or_else(|| GenerateError::Key {
                     path: path.clone(),
                     key: KEY,
                     found: found.to_string(),
@@ -89,7 +89,7 @@ mod tests {
     use proptest::prelude::*;
     use std::fs;
 
-    fn tokens(files: &[(&str, &str)]) -> Result<Vec<u32>, Error> {
+    fn tokens(files: &[(&str, &str)]) -> Result<Vec<u32>, GenerateError> {
         let dir = tempfile::tempdir().unwrap();
         files.iter().for_each(|(name, text)| fs::write(dir.path().join(name), text).unwrap());
         stop_tokens(dir.path())
@@ -115,7 +115,7 @@ mod tests {
             error.ends_with("config.json` is `[1,\"x\"]`, expected a token id or a list of token ids"),
             "{error}"
         );
-        assert!(matches!(tokens(&[("config.json", "{")]), Err(Error::Json { .. })));
+        assert!(matches!(tokens(&[("config.json", "{")]), Err(GenerateError::Json { .. })));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use minijinja::{Environment, ErrorKind, Value, escape_formatter};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::{Map, Value as Json};
 
-use crate::Error;
+use crate::GenerateError;
 use crate::error::{read_json, read_text};
 
 mod jinja;
@@ -52,7 +52,7 @@ pub struct ChatTemplate {
 impl ChatTemplate {
     /// Reads the template of a model's folder: `chat_template.jinja`, or else `chat_template` in
     /// `tokenizer_config.json`. Of several, `tool_use` serves conversations with tools and `default` all others.
-    pub fn load(dir: &Path) -> Result<Self, Error> {
+    pub fn load(dir: &Path) -> Result<Self, GenerateError> {
         let config_path = dir.join("tokenizer_config.json");
         let config = read_json(&config_path)?.unwrap_or_default();
         let templates = match read_text(&dir.join("chat_template.jinja"))? {
@@ -60,7 +60,7 @@ impl ChatTemplate {
             None => named_templates(&config_path, config.get("chat_template"))?,
         };
         if templates.is_empty() {
-            return Err(Error::NoTemplate { dir: dir.to_path_buf() });
+            return Err(GenerateError::NoTemplate { dir: dir.to_path_buf() });
         }
         let mut special_tokens = special_tokens(read_json(&dir.join("special_tokens_map.json"))?.as_ref());
         special_tokens.extend(self::special_tokens(Some(&config)));
@@ -68,11 +68,14 @@ impl ChatTemplate {
     }
 
     /// One template, given as text; `special_tokens` maps names such as `bos_token` to texts.
-    pub fn from_source(source: &str, special_tokens: Map<String, Json>) -> Result<Self, Error> {
+    pub fn from_source(source: &str, special_tokens: Map<String, Json>) -> Result<Self, GenerateError> {
         Self::new(vec![(DEFAULT.to_string(), source.to_string())], special_tokens)
     }
 
-    fn new(templates: Vec<(String, String)>, special_tokens: Map<String, Json>) -> Result<Self, Error> {
+    fn new(
+        templates: Vec<(String, String)>,
+        special_tokens: Map<String, Json>,
+    ) -> Result<Self, GenerateError> {
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(syntax_error)?);
@@ -101,15 +104,15 @@ impl ChatTemplate {
     }
 
     /// The text of a conversation. It spells its special tokens: encode it with `encode_plain`.
-    pub fn render(&self, chat: &Chat) -> Result<String, Error> {
+    pub fn render(&self, chat: &Chat) -> Result<String, GenerateError> {
         let template = match self.environment.get_template("tool_use") {
             Ok(template) if chat.tools.is_some() => Ok(template),
             _ => self.environment.get_template(DEFAULT),
         };
         let names = || self.environment.templates().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
-        let template = template.map_err(|_| Error::NoDefaultTemplate { names: names() })?;
+        let template = template.map_err(|_| GenerateError::NoDefaultTemplate { names: names() })?;
         if chat.messages.is_empty() {
-            return Err(Error::EmptyChat);
+            return Err(GenerateError::EmptyChat);
         }
         let messages = chat.messages.iter().enumerate().map(|(i, message)| prepared(i, message));
         let messages = messages.collect::<Result<Vec<_>, _>>()?;
@@ -126,23 +129,28 @@ impl ChatTemplate {
             ("strftime_now", Value::from_function(strftime_now)),
         ]);
         template.render(Value::from_pairs(seen)).map_err(|source| match raised(&source) {
-            Some(message) => Error::TemplateRaised { message: message.to_string() },
-            None => Error::TemplateRender { source: Box::new(source) },
+            Some(message) => GenerateError::TemplateRaised { message: message.to_string() },
+            None => GenerateError::TemplateRender { source: Box::new(source) },
         })
     }
 }
 
 const DEFAULT: &str = "default";
 
-fn syntax_error(source: minijinja::Error) -> Error {
-    Error::TemplateSyntax { source: Box::new(source) }
+fn syntax_error(source: minijinja::Error) -> GenerateError {
+    GenerateError::TemplateSyntax { source: Box::new(source) }
 }
 
 /// The templates of a `tokenizer_config.json`: a text, or a list of `{"name", "template"}`.
-fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, String)>, Error> {
+fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, String)>, GenerateError> {
     let bad = |found: &Json| {
         let expected = "a text or a list of objects with `name` and `template`";
-        Error::Key { path: path.to_path_buf(), key: "chat_template", found: found.to_string(), expected }
+        GenerateError::Key {
+            path: path.to_path_buf(),
+            key: "chat_template",
+            found: found.to_string(),
+            expected,
+        }
     };
     match found {
         None | Some(Json::Null) => Ok(Vec::new()),
@@ -167,9 +175,9 @@ fn special_tokens(config: Option<&Json>) -> Map<String, Json> {
 }
 
 /// A message as templates see it: without keys that are null, and its reasoning under every name in use.
-fn prepared(index: usize, message: &Json) -> Result<Map<String, Json>, Error> {
+fn prepared(index: usize, message: &Json) -> Result<Map<String, Json>, GenerateError> {
     let Json::Object(message) = message else {
-        return Err(Error::Message { index, found: message.to_string() });
+        return Err(GenerateError::Message { index, found: message.to_string() });
     };
     let kept = message.iter().filter(|(_, value)| !value.is_null());
     let kept: Map<_, _> = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -222,7 +230,7 @@ mod tests {
     use serde_json::json;
     use std::fs;
 
-    fn render(source: &str, variables: Json) -> Result<String, Error> {
+    fn render(source: &str, variables: Json) -> Result<String, GenerateError> {
         let Json::Object(variables) = variables else { panic!("variables are an object") };
         let chat =
             Chat { messages: vec![json!({"role": "user", "content": "hi"})], variables, ..Chat::default() };
@@ -260,7 +268,10 @@ mod tests {
             json!({"x": [1e16, 1.5e-7, 0.1, -0.0, 123456789.0]}),
             "[1e+16, 1.5e-07, 0.1, -0.0, 123456789.0]",
         );
-        assert!(matches!(render("{{ missing|tojson }}", json!({})), Err(Error::TemplateRender { .. })));
+        assert!(matches!(
+            render("{{ missing|tojson }}", json!({})),
+            Err(GenerateError::TemplateRender { .. })
+        ));
     }
 
     #[test]
@@ -288,20 +299,20 @@ mod tests {
     fn an_exception_is_the_templates_own_words() {
         let error = render("{{ raise_exception('no <system> role') }}", json!({})).unwrap_err();
         assert!(
-            matches!(&error, Error::TemplateRaised { message } if message == "no <system> role"),
+            matches!(&error, GenerateError::TemplateRaised { message } if message == "no <system> role"),
             "{error}"
         );
         let in_macro = "{% macro m() %}{{ raise_exception('deep') }}{% endmacro %}{{ m() }}";
         assert!(
-            matches!(render(in_macro, json!({})), Err(Error::TemplateRaised { message }) if message == "deep")
+            matches!(render(in_macro, json!({})), Err(GenerateError::TemplateRaised { message }) if message == "deep")
         );
-        assert!(matches!(render("{% if %}", json!({})), Err(Error::TemplateSyntax { .. })));
+        assert!(matches!(render("{% if %}", json!({})), Err(GenerateError::TemplateSyntax { .. })));
     }
 
     #[test]
     fn an_endless_template_ends() {
         let source = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}";
-        assert!(matches!(render(source, json!({})), Err(Error::TemplateRender { .. })));
+        assert!(matches!(render(source, json!({})), Err(GenerateError::TemplateRender { .. })));
     }
 
     #[test]
@@ -320,7 +331,7 @@ mod tests {
         let expected =
             json!({"thinking": "why", "role": "assistant", "reasoning": "why", "reasoning_content": "why"});
         assert_eq!(Json::Object(prepared), expected);
-        assert!(matches!(self::prepared(3, &json!("hi")), Err(Error::Message { index: 3, .. })));
+        assert!(matches!(self::prepared(3, &json!("hi")), Err(GenerateError::Message { index: 3, .. })));
     }
 
     fn folder(files: &[(&str, Json)]) -> tempfile::TempDir {
@@ -332,7 +343,7 @@ mod tests {
         dir
     }
 
-    fn said(files: &[(&str, Json)], tools: Option<Vec<Json>>) -> Result<String, Error> {
+    fn said(files: &[(&str, Json)], tools: Option<Vec<Json>>) -> Result<String, GenerateError> {
         let dir = folder(files);
         let chat = Chat { messages: vec![json!({"role": "user"})], tools, ..Chat::default() };
         ChatTemplate::load(dir.path())?.render(&chat)
@@ -354,11 +365,14 @@ mod tests {
         assert_eq!(said(&[config(list)], Some(vec![])).unwrap(), "tools");
         let rag = json!([{"name": "rag", "template": "x"}]);
         assert!(
-            matches!(said(&[config(rag)], None), Err(Error::NoDefaultTemplate { names }) if names == "rag")
+            matches!(said(&[config(rag)], None), Err(GenerateError::NoDefaultTemplate { names }) if names == "rag")
         );
-        assert!(matches!(said(&[config(json!(3))], None), Err(Error::Key { key: "chat_template", .. })));
-        assert!(matches!(said(&[], None), Err(Error::NoTemplate { .. })));
+        assert!(matches!(
+            said(&[config(json!(3))], None),
+            Err(GenerateError::Key { key: "chat_template", .. })
+        ));
+        assert!(matches!(said(&[], None), Err(GenerateError::NoTemplate { .. })));
         let empty = ChatTemplate::from_source("x", Map::new()).unwrap().render(&Chat::default());
-        assert!(matches!(empty, Err(Error::EmptyChat)));
+        assert!(matches!(empty, Err(GenerateError::EmptyChat)));
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tokenizers::{PostProcessor as _, TruncationDirection};
 
-use crate::Error;
+use crate::GenerateError;
 use crate::error::read_text;
 
 /// A tokenizer as Hugging Face transformers applies it.
@@ -17,10 +17,10 @@ pub struct Tokenizer {
 
 impl Tokenizer {
     /// Reads `tokenizer.json` of a model's folder; `None` when there is none.
-    pub fn load(dir: &Path) -> Result<Option<Self>, Error> {
+    pub fn load(dir: &Path) -> Result<Option<Self>, GenerateError> {
         let path = dir.join("tokenizer.json");
         let Some(text) = read_text(&path)? else { return Ok(None) };
-        let bad = |source| Error::Tokenizer { path: path.clone(), source };
+        let bad = |source| GenerateError::Tokenizer { path: path.clone(), source };
         let mut inner: tokenizers::Tokenizer = text.parse().map_err(bad)?;
         // The file may ask for both, but transformers applies neither unless the call does.
         inner.with_truncation(None).map_err(bad)?;
@@ -35,14 +35,14 @@ impl Tokenizer {
     }
 
     /// The tokens of a raw prompt, with the special tokens that the tokenizer adds (such as the begin of the text).
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
         let encoding = self.inner.encode_fast(text, true).map_err(tokenize("encode this text"))?;
         Ok(encoding.get_ids().to_vec())
     }
 
     /// The tokens of a text as [`encode`](Self::encode) gives them, at most `limit`, and how many there would be without
     /// one: a text that is too long loses its end, and keeps the special tokens that stand around it.
-    pub fn encode_within(&self, text: &str, limit: usize) -> Result<(Vec<u32>, usize), Error> {
+    pub fn encode_within(&self, text: &str, limit: usize) -> Result<(Vec<u32>, usize), GenerateError> {
         const WHAT: &str = "encode this text";
         let mut encoding = self.inner.encode_fast(text, false).map_err(tokenize(WHAT))?;
         let added = self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
@@ -53,13 +53,13 @@ impl Tokenizer {
     }
 
     /// The tokens of a text that spells its special tokens itself, as a chat template's does.
-    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, Error> {
+    pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
         let encoding = self.inner.encode_fast(text, false).map_err(tokenize("encode this text"))?;
         Ok(encoding.get_ids().to_vec())
     }
 
     /// The text of tokens, without the special ones.
-    pub fn decode(&self, tokens: &[u32]) -> Result<String, Error> {
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, GenerateError> {
         self.inner.decode(tokens, true).map_err(tokenize("decode these tokens"))
     }
 
@@ -99,7 +99,7 @@ pub struct Stream<'a> {
 
 impl Stream<'_> {
     /// Takes a token and gives the text that is now certain, which may be empty.
-    pub fn push(&mut self, token: u32) -> Result<String, Error> {
+    pub fn push(&mut self, token: u32) -> Result<String, GenerateError> {
         if self.tokenizer.special.contains(&token) {
             return Ok(String::new());
         }
@@ -122,14 +122,14 @@ impl Stream<'_> {
     }
 
     /// What is left at the end, half characters as U+FFFD.
-    pub fn finish(self) -> Result<String, Error> {
+    pub fn finish(self) -> Result<String, GenerateError> {
         let all = self.tokenizer.decode(&self.tokens)?;
         Ok(all.strip_prefix(&self.emitted).unwrap_or_default().to_string())
     }
 }
 
-fn tokenize(what: &'static str) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> Error {
-    move |source| Error::Tokenize { what, source }
+fn tokenize(what: &'static str) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> GenerateError {
+    move |source| GenerateError::Tokenize { what, source }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use tracewright_generate::{Chat, ChatTemplate, Error};
+use tracewright_generate::{Chat, ChatTemplate, GenerateError};
 
 #[test]
 fn the_corpus_has_no_difference() {
@@ -33,7 +33,7 @@ fn the_corpus_has_no_difference() {
             ChatTemplate::from_source(source, special_tokens).and_then(|template| template.render(&chat));
         let same = match (&rendered, case.get("text"), case.get("error")) {
             (Ok(text), Some(expected), None) => *expected == text.as_str(),
-            (Err(Error::TemplateRaised { message }), None, Some(Value::String(expected))) => {
+            (Err(GenerateError::TemplateRaised { message }), None, Some(Value::String(expected))) => {
                 message == expected
             }
             (Err(_), None, Some(Value::Null)) => true,

@@ -1,7 +1,7 @@
 //! The reader: an archive is mapped, verified as a whole, and only then looked at.
 
 use crate::progress::{CHUNK, Tracker, Watch};
-use crate::{Error, Rule};
+use crate::{ArchiveError, ArchiveRule};
 use byteorder::{ByteOrder, LittleEndian};
 use memmap2::Mmap;
 use ops::{ElementType, TensorType};
@@ -64,7 +64,7 @@ pub enum Storage {
 impl Archive {
     /// Maps the archive and checks every byte that is not data. What passes is safe to hand to IREE, which
     /// checks little itself: a range that wraps makes its reader crash.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = crate::map(path)?;
         let entries = verify(path, &map)?.into();
@@ -103,7 +103,7 @@ impl Archive {
 
     /// Hashes all data and compares with the metadata. Returns how many entries carried a hash; the others
     /// cannot be checked.
-    pub fn verify_content(&self, watch: Option<Watch<'_>>) -> Result<usize, Error> {
+    pub fn verify_content(&self, watch: Option<Watch<'_>>) -> Result<usize, ArchiveError> {
         let hashed = || {
             self.entries.iter().filter_map(|entry| match (&entry.storage, &entry.blake3) {
                 (Storage::Data(range), Some(hash)) => Some((entry, range.clone(), hash)),
@@ -120,7 +120,7 @@ impl Archive {
             }
             let found = hasher.finalize().to_hex().to_string();
             if found != *expected {
-                return Err(Error::Content {
+                return Err(ArchiveError::Content {
                     path: self.path.clone(),
                     name: entry.name.clone(),
                     offset: range.start as u64,
@@ -170,7 +170,7 @@ struct Record {
 }
 
 /// Checks the whole file and returns its entries. Never panics, and takes memory proportional to the file's.
-pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, Error> {
+pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
     let file = Verifier { path, bytes };
     let (records, claims) = file.table()?;
     // Only after this is it known that the names together are no longer than the file.
@@ -181,7 +181,13 @@ pub(crate) fn verify(path: &Path, bytes: &[u8]) -> Result<Vec<Entry>, Error> {
         let entry = file.entry(record)?;
         if let Some(last) = entries.last() {
             let expected = format_args!("a name after `{}`", last.name);
-            file.check(last.name < entry.name, at, Rule::Order, expected, format_args!("`{}`", entry.name))?;
+            file.check(
+                last.name < entry.name,
+                at,
+                ArchiveRule::Order,
+                expected,
+                format_args!("`{}`", entry.name),
+            )?;
         }
         entries.push(entry);
     }
@@ -194,8 +200,14 @@ struct Verifier<'a> {
 }
 
 impl Verifier<'_> {
-    fn fail(&self, offset: u64, rule: Rule, expected: impl Display, found: impl Display) -> Error {
-        Error::Archive {
+    fn fail(
+        &self,
+        offset: u64,
+        rule: ArchiveRule,
+        expected: impl Display,
+        found: impl Display,
+    ) -> ArchiveError {
+        ArchiveError::Archive {
             path: self.path.into(),
             offset,
             rule,
@@ -208,10 +220,10 @@ impl Verifier<'_> {
         &self,
         holds: bool,
         offset: u64,
-        rule: Rule,
+        rule: ArchiveRule,
         expected: impl Display,
         found: impl Display,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ArchiveError> {
         if holds { Ok(()) } else { Err(self.fail(offset, rule, expected, found)) }
     }
 
@@ -233,21 +245,33 @@ impl Verifier<'_> {
     }
 
     /// Header and entry table: the entries, and every range that something claims.
-    fn table(&self) -> Result<(Vec<Record>, Vec<Range<u64>>), Error> {
+    fn table(&self) -> Result<(Vec<Record>, Vec<Range<u64>>), ArchiveError> {
         let length = self.length();
-        self.check(length >= HEADER_SIZE, 0, Rule::FileSize, "at least 88 bytes", length)?;
+        self.check(length >= HEADER_SIZE, 0, ArchiveRule::FileSize, "at least 88 bytes", length)?;
         let magic = self.slice(0..4);
-        self.check(magic == MAGIC, 0, Rule::Magic, "`IRPA`", format_args!("`{}`", magic.escape_ascii()))?;
+        self.check(
+            magic == MAGIC,
+            0,
+            ArchiveRule::Magic,
+            "`IRPA`",
+            format_args!("`{}`", magic.escape_ascii()),
+        )?;
         let (minor, major) = ((self.u32(4) >> 16) as u16, self.u32(4) as u16);
-        self.check((major, minor) == (0, 0), 4, Rule::Version, "0.0", format_args!("{major}.{minor}"))?;
-        self.check(self.u64(8) == HEADER_SIZE, 8, Rule::HeaderSize, HEADER_SIZE, self.u64(8))?;
-        self.check(self.u64(16) == 0, 16, Rule::NextHeader, "none", self.u64(16))?;
-        self.check(self.u64(24) == 0, 24, Rule::Flags, 0, format_args!("{:#x}", self.u64(24)))?;
+        self.check(
+            (major, minor) == (0, 0),
+            4,
+            ArchiveRule::Version,
+            "0.0",
+            format_args!("{major}.{minor}"),
+        )?;
+        self.check(self.u64(8) == HEADER_SIZE, 8, ArchiveRule::HeaderSize, HEADER_SIZE, self.u64(8))?;
+        self.check(self.u64(16) == 0, 16, ArchiveRule::NextHeader, "none", self.u64(16))?;
+        self.check(self.u64(24) == 0, 24, ArchiveRule::Flags, 0, format_args!("{:#x}", self.u64(24)))?;
         let entries = self.segment(40, HEADER_SIZE, ENTRY_ALIGNMENT)?;
         let metadata = self.segment(56, entries.end, 1)?;
         let storage = self.segment(72, metadata.end, DATA_ALIGNMENT)?;
         let size = storage.end.checked_next_multiple_of(FILE_ALIGNMENT).unwrap_or(u64::MAX);
-        self.check(size == length, length, Rule::FileSize, size, length)?;
+        self.check(size == length, length, ArchiveRule::FileSize, size, length)?;
 
         let count = self.u64(32);
         let mut records = Vec::new();
@@ -257,23 +281,28 @@ impl Verifier<'_> {
         for index in 0..count {
             let at = end.next_multiple_of(ENTRY_ALIGNMENT);
             let room = entries.end.saturating_sub(at);
-            self.check(room >= COMMON_SIZE, 32, Rule::EntryCount, index, count)?;
+            self.check(room >= COMMON_SIZE, 32, ArchiveRule::EntryCount, index, count)?;
             let (size, kind) = (self.u64(at), self.u32(at + 8));
             let expected = match kind {
                 SKIP => size.max(COMMON_SIZE),
                 SPLAT => SPLAT_SIZE,
                 DATA => DATA_SIZE,
                 _ => {
-                    return Err(self.fail(at + 8, Rule::EntryType, "0 (skip), 1 (splat) or 2 (data)", kind));
+                    return Err(self.fail(
+                        at + 8,
+                        ArchiveRule::EntryType,
+                        "0 (skip), 1 (splat) or 2 (data)",
+                        kind,
+                    ));
                 }
             };
-            self.check(size == expected, at, Rule::EntrySize, expected, size)?;
-            self.check(size <= room, at, Rule::EntrySize, format_args!("at most {room}"), size)?;
+            self.check(size == expected, at, ArchiveRule::EntrySize, expected, size)?;
+            self.check(size <= room, at, ArchiveRule::EntrySize, format_args!("at most {room}"), size)?;
             end = at + size;
             self.check(
                 self.u64(at + 12) == 0,
                 at + 12,
-                Rule::Flags,
+                ArchiveRule::Flags,
                 0,
                 format_args!("{:#x}", self.u64(at + 12)),
             )?;
@@ -285,7 +314,7 @@ impl Verifier<'_> {
             self.check(
                 alignment == 0 || alignment.is_power_of_two(),
                 at + 52,
-                Rule::Alignment,
+                ArchiveRule::Alignment,
                 "0 or a power of two",
                 alignment,
             )?;
@@ -296,7 +325,7 @@ impl Verifier<'_> {
                     self.check(
                         data.start.is_multiple_of(alignment),
                         at + 60,
-                        Rule::Alignment,
+                        ArchiveRule::Alignment,
                         format_args!("a multiple of {alignment} in the file"),
                         data.start,
                     )?;
@@ -310,9 +339,9 @@ impl Verifier<'_> {
             records.push(Record { name, metadata: blob, storage });
         }
         for (used, segment, field, rule) in [
-            (end, entries, 48, Rule::EntryCount),
-            (metadata_end, metadata, 64, Rule::Segment),
-            (storage_end, storage, 80, Rule::Segment),
+            (end, entries, 48, ArchiveRule::EntryCount),
+            (metadata_end, metadata, 64, ArchiveRule::Segment),
+            (storage_end, storage, 80, ArchiveRule::Segment),
         ] {
             let expected = format_args!("an end at byte {used}");
             self.check(used == segment.end, field, rule, expected, format_args!("at byte {}", segment.end))?;
@@ -322,7 +351,7 @@ impl Verifier<'_> {
 
     /// The segment whose offset and length stand at `field`. It starts where the one before ends, aligned or,
     /// if there is nothing in it that needs it, not.
-    fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, Error> {
+    fn segment(&self, field: u64, before: u64, alignment: u64) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let start = before.next_multiple_of(alignment);
         match offset.checked_add(length) {
@@ -331,7 +360,7 @@ impl Verifier<'_> {
             }
             _ => Err(self.fail(
                 field,
-                Rule::Segment,
+                ArchiveRule::Segment,
                 format_args!("a range from {start} to at most {}", self.length()),
                 format_args!("{length} bytes at {offset}"),
             )),
@@ -339,29 +368,29 @@ impl Verifier<'_> {
     }
 
     /// The range whose offset in `segment` and length stand at `field`.
-    fn range(&self, field: u64, segment: &Range<u64>) -> Result<Range<u64>, Error> {
+    fn range(&self, field: u64, segment: &Range<u64>) -> Result<Range<u64>, ArchiveError> {
         let (offset, length) = (self.u64(field), self.u64(field + 8));
         let size = segment.end - segment.start;
         match offset.checked_add(length) {
             Some(end) if end <= size => Ok(segment.start + offset..segment.start + end),
             _ => Err(self.fail(
                 field,
-                Rule::Range,
+                ArchiveRule::Range,
                 format_args!("a range inside the segment's {size} bytes"),
                 format_args!("{length} bytes at {offset}"),
             )),
         }
     }
 
-    fn splat(&self, at: u64) -> Result<Storage, Error> {
+    fn splat(&self, at: u64) -> Result<Storage, ArchiveError> {
         let length = self.u64(at + 60);
         let pattern = self.slice(at + 68..at + 84);
         let size = usize::from(self.slice(at + 84..at + 85)[0]);
-        self.check(PATTERN_SIZES.contains(&size), at + 84, Rule::Splat, "1, 2, 4, 8 or 16", size)?;
+        self.check(PATTERN_SIZES.contains(&size), at + 84, ArchiveRule::Splat, "1, 2, 4, 8 or 16", size)?;
         self.check(
             length.is_multiple_of(size as u64),
             at + 60,
-            Rule::Splat,
+            ArchiveRule::Splat,
             format_args!("a multiple of {size}"),
             length,
         )?;
@@ -371,33 +400,36 @@ impl Verifier<'_> {
     }
 
     /// No byte belongs to two things, and those that belong to nothing are zero.
-    fn coverage(&self, mut claims: Vec<Range<u64>>) -> Result<(), Error> {
+    fn coverage(&self, mut claims: Vec<Range<u64>>) -> Result<(), ArchiveError> {
         claims.retain(|claim| !claim.is_empty());
         claims.sort_unstable_by_key(|claim| claim.start);
         let mut covered = 0;
         for claim in claims {
             let found = format_args!("one from byte {}", claim.start);
             let expected = format_args!("no range before byte {covered}");
-            self.check(covered <= claim.start, claim.start, Rule::Overlap, expected, found)?;
+            self.check(covered <= claim.start, claim.start, ArchiveRule::Overlap, expected, found)?;
             self.zero(self.slice(covered..claim.start), covered)?;
             covered = claim.end;
         }
         self.zero(self.slice(covered..self.length()), covered)
     }
 
-    fn zero(&self, bytes: &[u8], offset: u64) -> Result<(), Error> {
+    fn zero(&self, bytes: &[u8], offset: u64) -> Result<(), ArchiveError> {
         match bytes.iter().position(|&byte| byte != 0) {
             None => Ok(()),
-            Some(at) => Err(self.fail(offset + at as u64, Rule::Gap, 0, format_args!("{:#04x}", bytes[at]))),
+            Some(at) => {
+                Err(self.fail(offset + at as u64, ArchiveRule::Gap, 0, format_args!("{:#04x}", bytes[at])))
+            }
         }
     }
 
-    fn entry(&self, record: Record) -> Result<Entry, Error> {
+    fn entry(&self, record: Record) -> Result<Entry, ArchiveError> {
         let at = record.name.start;
         let name = self.slice(record.name);
-        self.check(!name.is_empty(), at, Rule::Name, "at least one byte", "none")?;
-        let name = str::from_utf8(name)
-            .map_err(|_| self.fail(at, Rule::Name, "UTF-8", format_args!("`{}`", name.escape_ascii())))?;
+        self.check(!name.is_empty(), at, ArchiveRule::Name, "at least one byte", "none")?;
+        let name = str::from_utf8(name).map_err(|_| {
+            self.fail(at, ArchiveRule::Name, "UTF-8", format_args!("`{}`", name.escape_ascii()))
+        })?;
         let mut entry = Entry {
             name: name.into(),
             ty: None,
@@ -411,7 +443,7 @@ impl Verifier<'_> {
         let json = serde_json::from_slice::<serde_json::Value>(self.slice(record.metadata));
         let Some(json) = json.ok().filter(|json| json.get("dtype").is_some()) else { return Ok(entry) };
         let fault = |expected: &str, found: &dyn Display| {
-            self.fail(at, Rule::Metadata, format_args!("{expected} for `{name}`"), found)
+            self.fail(at, ArchiveRule::Metadata, format_args!("{expected} for `{name}`"), found)
         };
         let metadata: Metadata =
             serde_json::from_value(json).map_err(|error| fault("dtype, shape and blake3", &error))?;

@@ -2,7 +2,7 @@
 
 use crate::progress::Watch;
 use crate::write::{NewEntry, WriteOptions, write};
-use crate::{Error, Foreign, IndexProblem};
+use crate::{ArchiveError, Foreign, IndexProblem};
 use errors::WithPath as _;
 use memmap2::Mmap;
 use ops::{ElementType, TensorType};
@@ -45,7 +45,7 @@ pub struct CheckpointTensor {
 impl Checkpoint {
     /// Opens a safetensors file, an index, or a directory with one of them under its usual name. All headers
     /// are checked and no data is read.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let mut checkpoint = Self { path: path.into(), files: Vec::new(), tensors: BTreeMap::new() };
         let file = if path.is_dir() { find(path)? } else { path.into() };
@@ -63,7 +63,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If there is none, or it cannot be read.
-    pub fn with_folder(mut self, folder: &str) -> Result<Self, Error> {
+    pub fn with_folder(mut self, folder: &str) -> Result<Self, ArchiveError> {
         let other = Self::open(self.path.join(folder))?;
         let first = self.files.len();
         self.files.extend(other.files);
@@ -137,9 +137,9 @@ impl Checkpoint {
 
     /// The type of the tensor of this name; an error if its elements are of a type that this system does not
     /// compute with.
-    pub fn ty(&self, name: &str) -> Result<TensorType, Error> {
+    pub fn ty(&self, name: &str) -> Result<TensorType, ArchiveError> {
         let tensor = self.require(name)?;
-        let element = tensor.element().ok_or_else(|| Error::Dtype {
+        let element = tensor.element().ok_or_else(|| ArchiveError::Dtype {
             path: self.file(tensor).into(),
             name: name.into(),
             dtype: tensor.dtype,
@@ -148,20 +148,20 @@ impl Checkpoint {
     }
 
     /// The data of the tensor of this name, dense and little-endian, not necessarily aligned.
-    pub fn data(&self, name: &str) -> Result<&[u8], Error> {
+    pub fn data(&self, name: &str) -> Result<&[u8], ArchiveError> {
         let tensor = self.require(name)?;
         Ok(&self.files[tensor.file].1[tensor.range.clone()])
     }
 
-    fn require(&self, name: &str) -> Result<&CheckpointTensor, Error> {
-        self.get(name).ok_or_else(|| Error::NoTensor { path: self.path.clone(), name: name.into() })
+    fn require(&self, name: &str) -> Result<&CheckpointTensor, ArchiveError> {
+        self.get(name).ok_or_else(|| ArchiveError::NoTensor { path: self.path.clone(), name: name.into() })
     }
 
     /// Maps a file and returns its tensors.
-    fn add_file(&mut self, path: PathBuf) -> Result<Vec<CheckpointTensor>, Error> {
+    fn add_file(&mut self, path: PathBuf) -> Result<Vec<CheckpointTensor>, ArchiveError> {
         let map = crate::map(&path)?;
         if let Some(format) = foreign(&path, &map) {
-            return Err(Error::Foreign { path, format });
+            return Err(ArchiveError::Foreign { path, format });
         }
         let (header, metadata) =
             SafeTensors::read_metadata(&map).map_err(|error| reject(&path, &map, error))?;
@@ -180,10 +180,10 @@ impl Checkpoint {
     }
 
     /// Adds the shards of an index, collecting everything in which it and they disagree.
-    fn add_shards(&mut self, path: &Path) -> Result<(), Error> {
+    fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
         let text = fs::read(path).with_path("read", path)?;
-        let index: Index =
-            serde_json::from_slice(&text).map_err(|source| Error::Index { path: path.into(), source })?;
+        let index: Index = serde_json::from_slice(&text)
+            .map_err(|source| ArchiveError::Index { path: path.into(), source })?;
         let mut problems = Vec::new();
         let shards: BTreeSet<&str> = index.weight_map.values().map(String::as_str).collect();
         let mut absent = BTreeSet::new();
@@ -217,7 +217,11 @@ impl Checkpoint {
                 problems.push(IndexProblem::MissingTensor { name: name.clone(), shard: shard.clone() });
             }
         }
-        if problems.is_empty() { Ok(()) } else { Err(Error::IndexMismatch { path: path.into(), problems }) }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(ArchiveError::IndexMismatch { path: path.into(), problems })
+        }
     }
 
     /// The name of the shard that is this file.
@@ -229,11 +233,11 @@ impl Checkpoint {
     ///
     /// # Errors
     /// If `path` is one of its files.
-    pub fn check_output(&self, path: &Path) -> Result<(), Error> {
+    pub fn check_output(&self, path: &Path) -> Result<(), ArchiveError> {
         if let Ok(existing) = path.canonicalize()
             && self.files().any(|file| file.canonicalize().is_ok_and(|file| file == existing))
         {
-            return Err(Error::OutputIsInput { path: path.into() });
+            return Err(ArchiveError::OutputIsInput { path: path.into() });
         }
         Ok(())
     }
@@ -289,7 +293,7 @@ fn is_plain(name: &str) -> bool {
 }
 
 /// The file to open in a directory, in the order in which transformers looks.
-fn find(folder: &Path) -> Result<PathBuf, Error> {
+fn find(folder: &Path) -> Result<PathBuf, ArchiveError> {
     for name in [SINGLE, INDEX] {
         let file = folder.join(name);
         if file.exists() {
@@ -313,8 +317,8 @@ fn find(folder: &Path) -> Result<PathBuf, Error> {
     found.sort();
     match format {
         // Pickles beside safetensors under another name are not the reason.
-        Some(format) if found.is_empty() => Err(Error::Foreign { path: folder.into(), format }),
-        _ => Err(Error::NoCheckpoint { path: folder.into(), found }),
+        Some(format) if found.is_empty() => Err(ArchiveError::Foreign { path: folder.into(), format }),
+        _ => Err(ArchiveError::NoCheckpoint { path: folder.into(), found }),
     }
 }
 
@@ -340,7 +344,7 @@ fn foreign(path: &Path, bytes: &[u8]) -> Option<Foreign> {
 }
 
 /// Says of a rejected file whether it is merely cut off, which is the usual case.
-fn reject(path: &Path, bytes: &[u8], error: SafeTensorError) -> Error {
+fn reject(path: &Path, bytes: &[u8], error: SafeTensorError) -> ArchiveError {
     let size = bytes.len() as u64;
     let expected = match (&error, bytes.first_chunk()) {
         (SafeTensorError::HeaderTooSmall, _) => Some(8),
@@ -354,8 +358,8 @@ fn reject(path: &Path, bytes: &[u8], error: SafeTensorError) -> Error {
         _ => None,
     };
     match expected {
-        Some(expected) => Error::SafetensorsLength { path: path.into(), expected, found: size },
-        None => Error::Safetensors { path: path.into(), size, source: error },
+        Some(expected) => ArchiveError::SafetensorsLength { path: path.into(), expected, found: size },
+        None => ArchiveError::Safetensors { path: path.into(), size, source: error },
     }
 }
 
@@ -392,7 +396,7 @@ pub fn convert_checkpoint(
     checkpoint: &Checkpoint,
     path: impl AsRef<Path>,
     options: ConvertOptions<'_>,
-) -> Result<Vec<Converted>, Error> {
+) -> Result<Vec<Converted>, ArchiveError> {
     let path = path.as_ref();
     checkpoint.check_output(path)?;
     let mut entries = Vec::with_capacity(checkpoint.tensors.len());
@@ -409,7 +413,7 @@ pub fn convert_checkpoint(
             _ => (ty.element, ty.element),
         };
         if !to.is_float() && from != to {
-            return Err(Error::Conversion { from, to });
+            return Err(ArchiveError::Conversion { from, to });
         }
         if from != to {
             converted.push(Converted { name: name.clone(), from, to });

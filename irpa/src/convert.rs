@@ -1,6 +1,6 @@
 //! Element type conversion, in bulk and on bytes.
 
-use crate::Error;
+use crate::ArchiveError;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use ops::ElementType;
 
@@ -9,13 +9,18 @@ const BLOCK: usize = 1024;
 
 /// Converts little-endian elements from one float type to another, rounding to nearest, ties to even; a NaN
 /// stays a NaN. Equal types are copied, whatever they are. Neither side needs to be aligned.
-pub fn convert(src: &[u8], from: ElementType, to: ElementType, dst: &mut [u8]) -> Result<(), Error> {
+pub fn convert(src: &[u8], from: ElementType, to: ElementType, dst: &mut [u8]) -> Result<(), ArchiveError> {
     if from != to && !(from.is_float() && to.is_float()) {
-        return Err(Error::Conversion { from, to });
+        return Err(ArchiveError::Conversion { from, to });
     }
     let count = src.len() * 8 / from.bits();
     if from.bytes(count) != src.len() || to.bytes(count) != dst.len() {
-        return Err(Error::ConversionLength { from, to, source_bytes: src.len(), target_bytes: dst.len() });
+        return Err(ArchiveError::ConversionLength {
+            from,
+            to,
+            source_bytes: src.len(),
+            target_bytes: dst.len(),
+        });
     }
     if from == to {
         dst.copy_from_slice(src);

@@ -8,7 +8,7 @@ use std::{fmt, path::PathBuf};
 /// What was wrong, where, what was expected and found, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum ArchiveError {
     /// The operating system refused.
     #[error(transparent)]
     File(#[from] FileError),
@@ -41,7 +41,7 @@ pub enum Error {
         /// Where in the file.
         offset: u64,
         /// Which rule.
-        rule: Rule,
+        rule: ArchiveRule,
         /// What the rule asks for.
         expected: String,
         /// What the file has.
@@ -193,7 +193,7 @@ pub enum Error {
     },
 }
 
-impl Error {
+impl ArchiveError {
     pub(crate) fn entry(name: &str, problem: EntryProblem) -> Self {
         Self::Entry { name: name.into(), problem }
     }
@@ -202,7 +202,7 @@ impl Error {
 /// The rules of the archive format that [`Archive::open`](crate::Archive::open) checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Rule {
+pub enum ArchiveRule {
     /// The file starts with `IRPA`.
     Magic,
     /// Version 0.0.
@@ -241,7 +241,7 @@ pub enum Rule {
     Metadata,
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for ArchiveRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Magic => "magic",

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use ops::{ElementType, TensorType};
-//! use tracewright_irpa::{Archive, Error, NewEntry, WriteOptions, write};
+//! use tracewright_irpa::{Archive, ArchiveError, NewEntry, WriteOptions, write};
 //!
 //! let folder = tempfile::tempdir().unwrap();
 //! let path = folder.path().join("model.irpa");
@@ -21,7 +21,7 @@
 //! })?;
 //! let archive = Archive::open(&path)?;
 //! assert_eq!(archive.data("weight"), Some(&[0, 0, 0x80, 0x3f, 0, 0, 0, 0x40][..]));
-//! # Ok::<(), Error>(())
+//! # Ok::<(), ArchiveError>(())
 //! ```
 
 mod archive;
@@ -34,7 +34,7 @@ mod write;
 pub use archive::{Archive, Entry, Storage};
 pub use checkpoint::{Checkpoint, CheckpointTensor, ConvertOptions, Converted, convert_checkpoint};
 pub use convert::convert;
-pub use error::{EntryProblem, Error, Foreign, IndexProblem, Rule};
+pub use error::{ArchiveError, ArchiveRule, EntryProblem, Foreign, IndexProblem};
 pub use progress::{Progress, Watch};
 pub use safetensors::Dtype;
 pub use write::{NewEntry, Sink, WriteOptions, write};
@@ -44,7 +44,7 @@ use memmap2::Mmap;
 use std::{fs::File, path::Path, sync::Arc};
 
 /// Maps a file for reading.
-fn map(path: &Path) -> Result<Arc<Mmap>, Error> {
+fn map(path: &Path) -> Result<Arc<Mmap>, ArchiveError> {
     let file = File::open(path).with_path("open", path)?;
     // SAFETY: the mapping is read-only and private to the value returned. What the type system cannot see is
     // another process that changes the file meanwhile: archives are published by rename and never modified in

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use crate::Error;
+use crate::ArchiveError;
 
 /// Bytes hashed, written and reported at a time: small enough to stay in a core's cache from one to the next.
 pub(crate) const CHUNK: usize = 1 << 20;
@@ -32,10 +32,10 @@ impl<'p, 'w> Tracker<'p, 'w> {
         Self { path, progress: Progress { done: 0, total }, watch }
     }
 
-    pub(crate) fn advance(&mut self, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn advance(&mut self, bytes: usize) -> Result<(), ArchiveError> {
         self.progress.done += bytes as u64;
         match self.watch.as_mut().map(|watch| watch(self.progress)) {
-            Some(ControlFlow::Break(())) => Err(Error::Cancelled { path: self.path.into() }),
+            Some(ControlFlow::Break(())) => Err(ArchiveError::Cancelled { path: self.path.into() }),
             _ => Ok(()),
         }
     }

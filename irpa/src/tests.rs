@@ -1,7 +1,7 @@
 //! What needs the inside: hostile bytes by the thousand, and files that cannot be written.
 
 use crate::archive::verify;
-use crate::write::{Layout, Target};
+use crate::write::{Destination, Layout};
 use crate::*;
 use ops::{ElementType, TensorType};
 use proptest::prelude::*;
@@ -27,12 +27,12 @@ fn sample() -> &'static [u8] {
     &SAMPLE
 }
 
-fn fill(entry: &NewEntry, sink: &mut Sink<'_>) -> Result<(), Error> {
+fn fill(entry: &NewEntry, sink: &mut Sink<'_>) -> Result<(), ArchiveError> {
     let length = entry.ty().map_or(100, TensorType::bytes);
     sink.write(&(0..length).map(|i| (i * 37 + 11) as u8).collect::<Vec<_>>())
 }
 
-fn check(bytes: &[u8]) -> Result<Vec<Entry>, Error> {
+fn check(bytes: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
     verify(Path::new("hostile.irpa"), bytes)
 }
 
@@ -44,13 +44,13 @@ const W2: usize = 352;
 const NAMES: usize = 428;
 
 /// Overwrites the sample at each offset and returns the rule that the result breaks, and where.
-fn broken(patches: &[(usize, &[u8])]) -> (Rule, u64) {
+fn broken(patches: &[(usize, &[u8])]) -> (ArchiveRule, u64) {
     let mut bytes = sample().to_vec();
     for (at, patch) in patches {
         bytes[*at..at + patch.len()].copy_from_slice(patch);
     }
     match check(&bytes) {
-        Err(Error::Archive { rule, offset, .. }) => (rule, offset),
+        Err(ArchiveError::Archive { rule, offset, .. }) => (rule, offset),
         other => panic!("{patches:?}: {other:?}"),
     }
 }
@@ -60,62 +60,62 @@ fn every_rule_is_checked_where_it_is_broken() {
     let full = u64::MAX.to_le_bytes();
     let wrap = (u64::MAX - 63).to_le_bytes();
     type Patch<'a> = (usize, &'a [u8]);
-    let cases: &[(&[Patch<'_>], Rule, usize)] = &[
-        (&[(0, b"G")], Rule::Magic, 0),
-        (&[(4, &[1])], Rule::Version, 4),
-        (&[(6, &[1])], Rule::Version, 4),
-        (&[(8, &[96])], Rule::HeaderSize, 8),
-        (&[(16, &[64])], Rule::NextHeader, 16),
-        (&[(24, &[1])], Rule::Flags, 24),
-        (&[(32, &[3])], Rule::EntryCount, 48),
-        (&[(32, &[5])], Rule::EntryCount, 32),
-        (&[(32, &full)], Rule::EntryCount, 32),
-        (&[(40, &[80])], Rule::Segment, 40),
-        (&[(40, &[112])], Rule::Segment, 40),
-        (&[(40, &wrap)], Rule::Segment, 40),
-        (&[(48, &full)], Rule::Segment, 40),
-        (&[(56, &[0; 8])], Rule::Segment, 56),
-        (&[(64, &wrap)], Rule::Segment, 56),
-        (&[(72, &wrap), (80, &[64, 0])], Rule::Segment, 72),
-        (&[(80, &full)], Rule::Segment, 72),
-        (&[(80, &[223])], Rule::Segment, 80),
-        (&[(88, &[1])], Rule::Gap, 88),
-        (&[(BLOB, &[77])], Rule::EntrySize, BLOB),
-        (&[(BLOB, &full), (BLOB + 8, &[0])], Rule::EntrySize, BLOB),
-        (&[(BLOB + 8, &[3])], Rule::EntryType, BLOB + 8),
-        (&[(BLOB + 12, &[1])], Rule::Flags, BLOB + 12),
-        (&[(BLOB + 20, &full)], Rule::Range, BLOB + 20),
-        (&[(BLOB + 28, &wrap)], Rule::Range, BLOB + 20),
-        (&[(BLOB + 36, &full), (BLOB + 44, &[1])], Rule::Range, BLOB + 36),
-        (&[(BLOB + 52, &[3])], Rule::Alignment, BLOB + 52),
-        (&[(BLOB + 60, &[32])], Rule::Alignment, BLOB + 60),
-        (&[(BLOB + 60, &wrap), (BLOB + 68, &[64])], Rule::Range, BLOB + 60),
-        (&[(BLOB + 68, &full)], Rule::Range, BLOB + 60),
-        (&[(BLOB + 76, &[9])], Rule::Gap, BLOB + 76),
-        (&[(ONES + 60, &[1])], Rule::Splat, ONES + 60),
-        (&[(ONES + 84, &[3])], Rule::Splat, ONES + 84),
-        (&[(ONES + 75, &[1])], Rule::Gap, ONES + 75),
-        (&[(ONES + 61, &[9])], Rule::Metadata, NAMES + 8),
-        (&[(W1 + 60, &[64])], Rule::Overlap, 832),
-        (&[(W2 + 20, &[0])], Rule::Overlap, NAMES),
-        (&[(NAMES, &[0xff])], Rule::Name, NAMES),
-        (&[(BLOB + 28, &[0])], Rule::Gap, NAMES),
-        (&[(NAMES, b"z")], Rule::Order, NAMES + 4),
+    let cases: &[(&[Patch<'_>], ArchiveRule, usize)] = &[
+        (&[(0, b"G")], ArchiveRule::Magic, 0),
+        (&[(4, &[1])], ArchiveRule::Version, 4),
+        (&[(6, &[1])], ArchiveRule::Version, 4),
+        (&[(8, &[96])], ArchiveRule::HeaderSize, 8),
+        (&[(16, &[64])], ArchiveRule::NextHeader, 16),
+        (&[(24, &[1])], ArchiveRule::Flags, 24),
+        (&[(32, &[3])], ArchiveRule::EntryCount, 48),
+        (&[(32, &[5])], ArchiveRule::EntryCount, 32),
+        (&[(32, &full)], ArchiveRule::EntryCount, 32),
+        (&[(40, &[80])], ArchiveRule::Segment, 40),
+        (&[(40, &[112])], ArchiveRule::Segment, 40),
+        (&[(40, &wrap)], ArchiveRule::Segment, 40),
+        (&[(48, &full)], ArchiveRule::Segment, 40),
+        (&[(56, &[0; 8])], ArchiveRule::Segment, 56),
+        (&[(64, &wrap)], ArchiveRule::Segment, 56),
+        (&[(72, &wrap), (80, &[64, 0])], ArchiveRule::Segment, 72),
+        (&[(80, &full)], ArchiveRule::Segment, 72),
+        (&[(80, &[223])], ArchiveRule::Segment, 80),
+        (&[(88, &[1])], ArchiveRule::Gap, 88),
+        (&[(BLOB, &[77])], ArchiveRule::EntrySize, BLOB),
+        (&[(BLOB, &full), (BLOB + 8, &[0])], ArchiveRule::EntrySize, BLOB),
+        (&[(BLOB + 8, &[3])], ArchiveRule::EntryType, BLOB + 8),
+        (&[(BLOB + 12, &[1])], ArchiveRule::Flags, BLOB + 12),
+        (&[(BLOB + 20, &full)], ArchiveRule::Range, BLOB + 20),
+        (&[(BLOB + 28, &wrap)], ArchiveRule::Range, BLOB + 20),
+        (&[(BLOB + 36, &full), (BLOB + 44, &[1])], ArchiveRule::Range, BLOB + 36),
+        (&[(BLOB + 52, &[3])], ArchiveRule::Alignment, BLOB + 52),
+        (&[(BLOB + 60, &[32])], ArchiveRule::Alignment, BLOB + 60),
+        (&[(BLOB + 60, &wrap), (BLOB + 68, &[64])], ArchiveRule::Range, BLOB + 60),
+        (&[(BLOB + 68, &full)], ArchiveRule::Range, BLOB + 60),
+        (&[(BLOB + 76, &[9])], ArchiveRule::Gap, BLOB + 76),
+        (&[(ONES + 60, &[1])], ArchiveRule::Splat, ONES + 60),
+        (&[(ONES + 84, &[3])], ArchiveRule::Splat, ONES + 84),
+        (&[(ONES + 75, &[1])], ArchiveRule::Gap, ONES + 75),
+        (&[(ONES + 61, &[9])], ArchiveRule::Metadata, NAMES + 8),
+        (&[(W1 + 60, &[64])], ArchiveRule::Overlap, 832),
+        (&[(W2 + 20, &[0])], ArchiveRule::Overlap, NAMES),
+        (&[(NAMES, &[0xff])], ArchiveRule::Name, NAMES),
+        (&[(BLOB + 28, &[0])], ArchiveRule::Gap, NAMES),
+        (&[(NAMES, b"z")], ArchiveRule::Order, NAMES + 4),
     ];
     for (patches, rule, offset) in cases {
         assert_eq!(broken(patches), (*rule, *offset as u64), "{patches:?}");
     }
     let w1 = sample().windows(3).position(|bytes| bytes == b"w.1").unwrap();
     let w2 = sample().windows(3).position(|bytes| bytes == b"w.2").unwrap();
-    assert_eq!(broken(&[(w2, b"w.1")]), (Rule::Order, w2 as u64));
+    assert_eq!(broken(&[(w2, b"w.1")]), (ArchiveRule::Order, w2 as u64));
     let dtype = sample()[w1..].windows(3).position(|bytes| bytes == b"f32").unwrap() + w1;
-    assert_eq!(broken(&[(dtype, b"f33")]), (Rule::Metadata, w1 as u64 + 3));
-    assert_eq!(broken(&[(dtype, b"f16")]), (Rule::Metadata, w1 as u64 + 3));
+    assert_eq!(broken(&[(dtype, b"f33")]), (ArchiveRule::Metadata, w1 as u64 + 3));
+    assert_eq!(broken(&[(dtype, b"f16")]), (ArchiveRule::Metadata, w1 as u64 + 3));
     let hash = sample()[w1..].windows(9).position(|bytes| bytes == b"blake3\":\"").unwrap() + w1 + 9;
-    assert_eq!(broken(&[(hash, b"Z")]), (Rule::Metadata, w1 as u64 + 3));
+    assert_eq!(broken(&[(hash, b"Z")]), (ArchiveRule::Metadata, w1 as u64 + 3));
     let longer = |byte| check(&[sample(), &[byte; 4096]].concat());
-    assert!(matches!(longer(0), Err(Error::Archive { rule: Rule::FileSize, .. })));
-    assert!(matches!(longer(1), Err(Error::Archive { rule: Rule::FileSize, .. })));
+    assert!(matches!(longer(0), Err(ArchiveError::Archive { rule: ArchiveRule::FileSize, .. })));
+    assert!(matches!(longer(1), Err(ArchiveError::Archive { rule: ArchiveRule::FileSize, .. })));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_skipped_entry_is_no_entry() {
     let mut bytes = sample().to_vec();
     let Storage::Data(data) = check(&bytes).unwrap()[0].storage.clone() else { panic!() };
     bytes[BLOB + 8] = 0;
-    assert!(matches!(check(&bytes), Err(Error::Archive { rule: Rule::Gap, .. })));
+    assert!(matches!(check(&bytes), Err(ArchiveError::Archive { rule: ArchiveRule::Gap, .. })));
     bytes[data].fill(0);
     let names: Vec<_> = check(&bytes).unwrap().into_iter().map(|entry| entry.name).collect();
     assert_eq!(names, ["ones", "w.1", "w.2"]);
@@ -193,17 +193,18 @@ impl io::Seek for Small {
     }
 }
 
-fn stream_into(out: &mut (impl io::Write + io::Seek)) -> Result<(), Error> {
+fn stream_into(out: &mut (impl io::Write + io::Seek)) -> Result<(), ArchiveError> {
     let layout = Layout::plan(sample_entries(), true)?;
-    let target = Target { path: Path::new("full.irpa"), folder: Path::new("."), size: layout.file_size };
-    layout.stream(&target, out, None, fill)
+    let destination =
+        Destination { path: Path::new("full.irpa"), folder: Path::new("."), size: layout.file_size };
+    layout.stream(&destination, out, None, fill)
 }
 
 #[test]
 fn a_full_disk_is_named_with_what_is_needed() {
     for room in (0..sample().len() as u64).step_by(101) {
         match stream_into(&mut Small(io::Cursor::default(), room)) {
-            Err(Error::DiskFull { path, needed, .. }) => {
+            Err(ArchiveError::DiskFull { path, needed, .. }) => {
                 assert_eq!((path.as_path(), needed), (Path::new("full.irpa"), sample().len() as u64));
             }
             other => panic!("{room}: {other:?}"),
@@ -218,5 +219,5 @@ fn a_full_disk_is_named_with_what_is_needed() {
 #[test]
 fn the_kernels_full_disk_is_the_same_error() {
     let mut full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    assert!(matches!(stream_into(&mut full), Err(Error::DiskFull { available: Some(_), .. })));
+    assert!(matches!(stream_into(&mut full), Err(ArchiveError::DiskFull { available: Some(_), .. })));
 }

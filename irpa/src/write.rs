@@ -5,7 +5,7 @@ use crate::archive::{
     Metadata, PATTERN_SIZES, SPLAT, SPLAT_SIZE, byte_length,
 };
 use crate::progress::{CHUNK, Tracker, Watch};
-use crate::{EntryProblem, Error, convert};
+use crate::{ArchiveError, EntryProblem, convert};
 use byteorder::{ByteOrder, LittleEndian};
 use errors::FileError;
 use ops::{ElementType, TensorType};
@@ -132,7 +132,7 @@ impl Default for WriteOptions<'_> {
 /// order, and streams exactly as many bytes into the sink as the entry's type takes. The file appears under
 /// `path` when it is complete and on disk; after any error there is nothing new, and what was there before is
 /// still there. Memory does not depend on the size of the data.
-pub fn write<E: From<Error>>(
+pub fn write<E: From<ArchiveError>>(
     path: impl AsRef<Path>,
     entries: Vec<NewEntry>,
     options: WriteOptions<'_>,
@@ -144,26 +144,27 @@ pub fn write<E: From<Error>>(
         Some(folder) if folder != Path::new("") => folder,
         _ => Path::new("."),
     };
-    let target = Target { path, folder, size: layout.file_size };
-    if let Some(available) = target.available().filter(|&available| available < target.size) {
-        return Err(target.full(Some(available)).into());
+    let destination = Destination { path, folder, size: layout.file_size };
+    if let Some(available) = destination.available().filter(|&available| available < destination.size) {
+        return Err(destination.full(Some(available)).into());
     }
-    let file = temporary().tempfile_in(folder).map_err(|error| target.error("create a file for", error))?;
-    flushing(file.as_file(), &target, |out| layout.stream(&target, out, options.watch, source))?;
-    file.as_file().sync_all().map_err(|error| target.error("flush", error))?;
-    file.persist(path).map_err(|error| target.error("publish", error.error))?;
+    let file =
+        temporary().tempfile_in(folder).map_err(|error| destination.error("create a file for", error))?;
+    flushing(file.as_file(), &destination, |out| layout.stream(&destination, out, options.watch, source))?;
+    file.as_file().sync_all().map_err(|error| destination.error("flush", error))?;
+    file.persist(path).map_err(|error| destination.error("publish", error.error))?;
     // The rename itself must survive a power cut. Only Unix can open a folder for that.
     if cfg!(unix) {
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(|error| target.error("flush the folder of", error))?;
+        synced.map_err(|error| destination.error("flush the folder of", error))?;
     }
     Ok(())
 }
 
 /// Lets the disk work while the data are still being made: without this, all of them wait for the last flush.
-fn flushing<E: From<Error>>(
+fn flushing<E: From<ArchiveError>>(
     file: &File,
-    target: &Target<'_>,
+    destination: &Destination<'_>,
     stream: impl FnOnce(&mut Flushing<'_>) -> Result<(), E>,
 ) -> Result<(), E> {
     thread::scope(|scope| {
@@ -173,7 +174,7 @@ fn flushing<E: From<Error>>(
         let streamed = stream(&mut Flushing { file, ask, written: 0 });
         let flushed = flusher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         streamed?;
-        Ok(flushed.map_err(|error| target.error("flush", error))?)
+        Ok(flushed.map_err(|error| destination.error("flush", error))?)
     })
 }
 
@@ -216,22 +217,22 @@ fn temporary() -> tempfile::Builder<'static, 'static> {
 }
 
 /// Where an archive goes, for messages.
-pub(crate) struct Target<'a> {
+pub(crate) struct Destination<'a> {
     pub path: &'a Path,
     pub folder: &'a Path,
     pub size: u64,
 }
 
-impl Target<'_> {
+impl Destination<'_> {
     fn available(&self) -> Option<u64> {
         fs4::available_space(self.folder).ok()
     }
 
-    fn full(&self, available: Option<u64>) -> Error {
-        Error::DiskFull { path: self.path.into(), needed: self.size, available }
+    fn full(&self, available: Option<u64>) -> ArchiveError {
+        ArchiveError::DiskFull { path: self.path.into(), needed: self.size, available }
     }
 
-    fn error(&self, action: &'static str, error: io::Error) -> Error {
+    fn error(&self, action: &'static str, error: io::Error) -> ArchiveError {
         match error.kind() {
             ErrorKind::StorageFull => self.full(self.available()),
             // The file system may have room that this user must not take.
@@ -259,13 +260,13 @@ struct Placed {
 }
 
 impl Layout {
-    pub fn plan(mut entries: Vec<NewEntry>, metadata: bool) -> Result<Self, Error> {
+    pub fn plan(mut entries: Vec<NewEntry>, metadata: bool) -> Result<Self, ArchiveError> {
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         if let Some(entry) = entries.first().filter(|entry| entry.name.is_empty()) {
-            return Err(Error::entry(&entry.name, EntryProblem::Unnamed));
+            return Err(ArchiveError::entry(&entry.name, EntryProblem::Unnamed));
         }
         if let Some(pair) = entries.windows(2).find(|pair| pair[0].name == pair[1].name) {
-            return Err(Error::entry(&pair[0].name, EntryProblem::Duplicate));
+            return Err(ArchiveError::entry(&pair[0].name, EntryProblem::Duplicate));
         }
 
         let mut table: Vec<u8> = Vec::new();
@@ -274,7 +275,7 @@ impl Layout {
         let mut data_size = 0u64;
         let mut placed = Vec::with_capacity(entries.len());
         for entry in entries {
-            let fault = |problem| Error::entry(&entry.name, problem);
+            let fault = |problem| ArchiveError::entry(&entry.name, problem);
             let length = entry.length().map_err(fault)?;
             let name = (blobs.len() as u64, entry.name.len() as u64);
             blobs.extend_from_slice(entry.name.as_bytes());
@@ -348,23 +349,23 @@ impl Layout {
     }
 
     /// Streams the data, then writes the front: a file that was not finished does not even have the magic.
-    pub fn stream<E: From<Error>>(
+    pub fn stream<E: From<ArchiveError>>(
         mut self,
-        target: &Target<'_>,
+        destination: &Destination<'_>,
         out: &mut (impl Write + Seek),
         watch: Option<Watch<'_>>,
         mut source: impl FnMut(&NewEntry, &mut Sink<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let failed = |error| target.error("write", error);
+        let failed = |error| destination.error("write", error);
         let mut position = self.front.len() as u64;
         out.seek(SeekFrom::Start(position)).map_err(failed)?;
-        let mut tracker = Tracker::new(target.path, self.data_size, watch);
+        let mut tracker = Tracker::new(destination.path, self.data_size, watch);
         for placed in &self.entries {
             let Some((offset, length)) = placed.data else { continue };
             pad(out, offset - position).map_err(failed)?;
             let mut sink = Sink {
                 out,
-                target,
+                destination,
                 advance: &mut |bytes| tracker.advance(bytes),
                 entry: &placed.entry,
                 hasher: placed.hash.map(|_| blake3::Hasher::new()),
@@ -396,8 +397,8 @@ fn pad(out: &mut impl Write, count: u64) -> io::Result<()> {
 /// Takes the data of one entry, front to back.
 pub struct Sink<'a> {
     out: &'a mut dyn Write,
-    target: &'a Target<'a>,
-    advance: &'a mut dyn FnMut(usize) -> Result<(), Error>,
+    destination: &'a Destination<'a>,
+    advance: &'a mut dyn FnMut(usize) -> Result<(), ArchiveError>,
     entry: &'a NewEntry,
     hasher: Option<blake3::Hasher>,
     length: u64,
@@ -406,7 +407,7 @@ pub struct Sink<'a> {
 
 impl Sink<'_> {
     /// Takes the next bytes, however many.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {
         let end = self.written + bytes.len() as u64;
         if end > self.length {
             return Err(self.wrong_length(end));
@@ -416,14 +417,19 @@ impl Sink<'_> {
             if let Some(hasher) = &mut self.hasher {
                 hasher.update(chunk);
             }
-            self.out.write_all(chunk).map_err(|error| self.target.error("write", error))?;
+            self.out.write_all(chunk).map_err(|error| self.destination.error("write", error))?;
             (self.advance)(chunk.len())?;
         }
         Ok(())
     }
 
     /// Takes the next bytes in another element type, a bounded piece at a time.
-    pub fn write_converted(&mut self, bytes: &[u8], from: ElementType, to: ElementType) -> Result<(), Error> {
+    pub fn write_converted(
+        &mut self,
+        bytes: &[u8],
+        from: ElementType,
+        to: ElementType,
+    ) -> Result<(), ArchiveError> {
         if from == to {
             return self.write(bytes);
         }
@@ -437,7 +443,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    fn wrong_length(&self, found: u64) -> Error {
-        Error::SourceLength { name: self.entry.name.clone(), expected: self.length, found }
+    fn wrong_length(&self, found: u64) -> ArchiveError {
+        ArchiveError::SourceLength { name: self.entry.name.clone(), expected: self.length, found }
     }
 }

@@ -3,7 +3,7 @@
 use errors::FileError;
 use ops::{ElementType, TensorType};
 use std::{fs, ops::ControlFlow, path::Path};
-use tracewright_irpa::{Archive, EntryProblem, Error, NewEntry, Sink, Storage, WriteOptions, write};
+use tracewright_irpa::{Archive, ArchiveError, EntryProblem, NewEntry, Sink, Storage, WriteOptions, write};
 
 fn f32s(shape: &[usize]) -> TensorType {
     TensorType::new(ElementType::F32, shape)
@@ -92,7 +92,7 @@ fn every_byte_is_where_the_format_says() {
     write(&path, entries, WriteOptions::default(), |entry, sink| {
         sink.write(if entry.name() == "a" { b"abcdefgh" } else { &data_b })
     })
-    .unwrap_or_else(|error: Error| panic!("{error}"));
+    .unwrap_or_else(|error: ArchiveError| panic!("{error}"));
     let found = fs::read(&path).unwrap();
     let difference = found.iter().zip(&expected.0).position(|(a, b)| a != b);
     assert_eq!((found.len(), difference), (expected.0.len(), None));
@@ -113,7 +113,7 @@ fn every_byte_is_where_the_format_says() {
 fn an_empty_archive_is_one_page() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("empty.irpa");
-    write(&path, vec![], WriteOptions::default(), |_, _| Ok::<(), Error>(())).unwrap();
+    write(&path, vec![], WriteOptions::default(), |_, _| Ok::<(), ArchiveError>(())).unwrap();
     let expected =
         Bytes::default().raw(b"IRPA").u32(0).u64(&[88, 0, 0, 0, 96, 0, 96, 0, 96, 0]).zeros_to(4096);
     assert_eq!(fs::read(&path).unwrap(), expected.0);
@@ -133,7 +133,7 @@ fn a_damaged_byte_of_data_is_found_and_named() {
     bytes[range.start + 1234] ^= 0x10;
     fs::write(&path, bytes).unwrap();
     let error = Archive::open(&path).unwrap().verify_content(None).unwrap_err();
-    let Error::Content { name, offset, .. } = &error else { panic!("{error}") };
+    let ArchiveError::Content { name, offset, .. } = &error else { panic!("{error}") };
     assert_eq!((name.as_str(), *offset), ("w", range.start as u64));
 }
 
@@ -148,19 +148,20 @@ fn after_any_error_the_old_archive_is_still_there_and_nothing_else() {
     let path = folder.path().join("kept.irpa");
     fs::write(&path, "the old one").unwrap();
     let entries = || vec![NewEntry::tensor("w", f32s(&[1 << 20])), NewEntry::raw("x", 10)];
-    let attempt = |options: WriteOptions<'_>, source: &mut dyn FnMut(&mut Sink<'_>) -> Result<(), Error>| {
+    let attempt = |options: WriteOptions<'_>,
+                   source: &mut dyn FnMut(&mut Sink<'_>) -> Result<(), ArchiveError>| {
         let error = write(&path, entries(), options, |_, sink| source(sink)).unwrap_err();
         assert_eq!(listing(folder.path()), ["kept.irpa"]);
         assert_eq!(fs::read(&path).unwrap(), b"the old one");
         error
     };
     let short = attempt(WriteOptions::default(), &mut |sink| sink.write(&[1; 999]));
-    assert!(matches!(short, Error::SourceLength { expected: 4194304, found: 999, .. }), "{short}");
+    assert!(matches!(short, ArchiveError::SourceLength { expected: 4194304, found: 999, .. }), "{short}");
     let long =
         attempt(WriteOptions::default(), &mut |sink| (0..5).try_for_each(|_| sink.write(&vec![0; 1 << 20])));
-    assert!(matches!(long, Error::SourceLength { expected: 4194304, found: 5242880, .. }), "{long}");
+    assert!(matches!(long, ArchiveError::SourceLength { expected: 4194304, found: 5242880, .. }), "{long}");
     let own = attempt(WriteOptions::default(), &mut |_| {
-        Err(Error::NoTensor { path: "checkpoint".into(), name: "w".into() })
+        Err(ArchiveError::NoTensor { path: "checkpoint".into(), name: "w".into() })
     });
     assert_eq!(own.to_string(), "no tensor `w` in `checkpoint`");
     let mut calls = 0;
@@ -171,9 +172,11 @@ fn after_any_error_the_old_archive_is_still_there_and_nothing_else() {
     };
     let options = WriteOptions { watch: Some(&mut watch), ..Default::default() };
     let cancelled = attempt(options, &mut |sink| sink.write(&vec![0; 4 << 20]));
-    assert!(matches!(cancelled, Error::Cancelled { .. }), "{cancelled}");
+    assert!(matches!(cancelled, ArchiveError::Cancelled { .. }), "{cancelled}");
     let panicked = std::panic::catch_unwind(|| {
-        write(&path, entries(), WriteOptions::default(), |_, _| -> Result<(), Error> { panic!("on purpose") })
+        write(&path, entries(), WriteOptions::default(), |_, _| -> Result<(), ArchiveError> {
+            panic!("on purpose")
+        })
     });
     assert!(panicked.is_err());
     assert_eq!(listing(folder.path()), ["kept.irpa"]);
@@ -184,14 +187,15 @@ fn what_cannot_be_written_is_said_before_the_first_byte() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("never.irpa");
     let attempt = |entries: Vec<NewEntry>| {
-        let error =
-            write(&path, entries, WriteOptions::default(), |_, _| -> Result<(), Error> { unreachable!() })
-                .unwrap_err();
+        let error = write(&path, entries, WriteOptions::default(), |_, _| -> Result<(), ArchiveError> {
+            unreachable!()
+        })
+        .unwrap_err();
         assert!(listing(folder.path()).is_empty());
         error
     };
     let problem = |entries| match attempt(entries) {
-        Error::Entry { problem, .. } => problem,
+        ArchiveError::Entry { problem, .. } => problem,
         other => panic!("{other}"),
     };
     assert_eq!(problem(vec![NewEntry::raw("a", 1), NewEntry::raw("a", 2)]), EntryProblem::Duplicate);
@@ -203,11 +207,14 @@ fn what_cannot_be_written_is_said_before_the_first_byte() {
     let splat = NewEntry::splat("a", f32s(&[2]), &[1, 2, 3]);
     assert_eq!(problem(vec![splat]), EntryProblem::Splat { pattern: 3, length: 8 });
     let full = attempt(vec![NewEntry::raw("a", 1 << 60)]);
-    let Error::DiskFull { path: at, needed, available: Some(available) } = &full else { panic!("{full}") };
+    let ArchiveError::DiskFull { path: at, needed, available: Some(available) } = &full else {
+        panic!("{full}")
+    };
     assert_eq!((at, *needed), (&path, (1 << 60) + 4096));
     assert!(available < needed);
     let nowhere = folder.path().join("missing").join("a.irpa");
-    let error = write(&nowhere, vec![], WriteOptions::default(), |_, _| Ok::<(), Error>(())).unwrap_err();
+    let error =
+        write(&nowhere, vec![], WriteOptions::default(), |_, _| Ok::<(), ArchiveError>(())).unwrap_err();
     assert!(error.to_string().contains(nowhere.to_str().unwrap()), "{error}");
 }
 
@@ -224,10 +231,10 @@ fn errors_name_file_offset_expected_and_found() {
     assert_eq!(error, expected);
     fs::write(&path, []).unwrap();
     assert!(Archive::open(&path).unwrap_err().to_string().ends_with("expected at least 88 bytes, found 0"));
-    assert!(matches!(Archive::open(folder.path()), Err(Error::File(_))));
+    assert!(matches!(Archive::open(folder.path()), Err(ArchiveError::File(_))));
     assert!(matches!(
         Archive::open(folder.path().join("none")),
-        Err(Error::File(FileError { action: "open", .. }))
+        Err(ArchiveError::File(FileError { action: "open", .. }))
     ));
 }
 
@@ -237,7 +244,7 @@ fn an_archive_is_as_readable_as_any_new_file() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let (path, other) = (folder.path().join("a.irpa"), folder.path().join("other"));
-    write(&path, vec![], WriteOptions::default(), |_, _| Ok::<(), Error>(())).unwrap();
+    write(&path, vec![], WriteOptions::default(), |_, _| Ok::<(), ArchiveError>(())).unwrap();
     fs::write(&other, "").unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
     assert_eq!(mode(&path), mode(&other));

@@ -5,7 +5,8 @@ use ops::ElementType::{self, *};
 use safetensors::{serialize, tensor::TensorView};
 use std::{collections::BTreeMap, fs, path::Path};
 use tracewright_irpa::{
-    Archive, Checkpoint, ConvertOptions, Converted, Dtype, Error, Foreign, IndexProblem, convert_checkpoint,
+    Archive, ArchiveError, Checkpoint, ConvertOptions, Converted, Dtype, Foreign, IndexProblem,
+    convert_checkpoint,
 };
 
 fn safetensors(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
@@ -55,8 +56,11 @@ fn a_single_file_is_read_from_its_folder_or_by_name() {
         assert_eq!(bytes[tensor.range.clone()], F32X2);
         // A type that is not computed with matters only to those who ask for it.
         let error = checkpoint.ty("ids").unwrap_err();
-        assert!(matches!(&error, Error::Dtype { name, dtype: Dtype::I64, .. } if name == "ids"), "{error}");
-        assert!(matches!(checkpoint.data("none"), Err(Error::NoTensor { .. })));
+        assert!(
+            matches!(&error, ArchiveError::Dtype { name, dtype: Dtype::I64, .. } if name == "ids"),
+            "{error}"
+        );
+        assert!(matches!(checkpoint.data("none"), Err(ArchiveError::NoTensor { .. })));
     }
 }
 
@@ -103,7 +107,7 @@ fn a_folder_beside_is_read_under_its_name() {
     fs::create_dir(folder.path().join("2_Dense")).unwrap();
     fs::write(folder.path().join("2_Dense/model.safetensors"), two).unwrap();
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
-    assert!(matches!(checkpoint.clone().with_folder("3_Dense"), Err(Error::File(_))));
+    assert!(matches!(checkpoint.clone().with_folder("3_Dense"), Err(ArchiveError::File(_))));
     let both = checkpoint.with_folder("2_Dense").unwrap();
     assert_eq!(names(&both), ["2_Dense.w", "w"]);
     assert_eq!((both.data("2_Dense.w").unwrap(), both.data("w").unwrap()), (&[2][..], &[1][..]));
@@ -155,7 +159,7 @@ fn everything_in_which_index_and_shards_disagree_is_listed_at_once() {
     let folder =
         folder(&[("s1", &first), ("s2", &second), ("model.safetensors.index.json", index.as_bytes())]);
     let error = Checkpoint::open(folder.path()).unwrap_err();
-    let Error::IndexMismatch { problems, .. } = &error else { panic!("{error}") };
+    let ArchiveError::IndexMismatch { problems, .. } = &error else { panic!("{error}") };
     let name = |name: &str| IndexProblem::ShardName(name.into());
     let tensor =
         |name: &str, shard: &str| IndexProblem::MissingTensor { name: name.into(), shard: shard.into() };
@@ -183,7 +187,7 @@ fn everything_in_which_index_and_shards_disagree_is_listed_at_once() {
 fn a_broken_index_is_named() {
     for text in ["", "[]", "{\"weight_map\": [1]}", "{}"] {
         let folder = folder(&[("model.safetensors.index.json", text.as_bytes())]);
-        assert!(matches!(Checkpoint::open(folder.path()), Err(Error::Index { .. })), "{text}");
+        assert!(matches!(Checkpoint::open(folder.path()), Err(ArchiveError::Index { .. })), "{text}");
     }
 }
 
@@ -198,24 +202,24 @@ fn other_formats_are_told_what_to_do() {
         let folder = folder(&[(name, bytes), ("config.json", b"{}")]);
         for path in [folder.path(), &folder.path().join(name)] {
             let error = Checkpoint::open(path).unwrap_err();
-            assert!(matches!(&error, Error::Foreign { format: f, .. } if f == format), "{error}");
+            assert!(matches!(&error, ArchiveError::Foreign { format: f, .. } if f == format), "{error}");
             assert!(error.to_string().contains(advice), "{error}");
         }
     }
     let pointer =
         folder(&[("model.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:00")]);
     let error = Checkpoint::open(pointer.path()).unwrap_err();
-    assert!(matches!(error, Error::Foreign { format: Foreign::LfsPointer, .. }), "{error}");
+    assert!(matches!(error, ArchiveError::Foreign { format: Foreign::LfsPointer, .. }), "{error}");
     let other = folder(&[("consolidated.safetensors", b""), ("pytorch_model.bin", b"")]);
     let error = Checkpoint::open(other.path()).unwrap_err();
     assert!(
-        matches!(&error, Error::NoCheckpoint { found, .. } if found == &["consolidated.safetensors"]),
+        matches!(&error, ArchiveError::NoCheckpoint { found, .. } if found == &["consolidated.safetensors"]),
         "{error}"
     );
     let nothing = Checkpoint::open(folder(&[("config.json", b"{}")]).path()).unwrap_err();
     assert!(nothing.to_string().ends_with("found no weight files"), "{nothing}");
     let missing = Checkpoint::open("no/such/place").unwrap_err();
-    assert!(matches!(missing, Error::File(FileError { action: "open", .. })), "{missing}");
+    assert!(matches!(missing, ArchiveError::File(FileError { action: "open", .. })), "{missing}");
 }
 
 #[test]
@@ -224,7 +228,9 @@ fn a_truncated_file_says_how_long_it_should_be() {
     for length in 0..bytes.len() {
         let folder = folder(&[("model.safetensors", &bytes[..length])]);
         let error = Checkpoint::open(folder.path()).unwrap_err();
-        let Error::SafetensorsLength { path, expected, found } = &error else { panic!("{length}: {error}") };
+        let ArchiveError::SafetensorsLength { path, expected, found } = &error else {
+            panic!("{length}: {error}")
+        };
         assert!(
             path.ends_with("model.safetensors") && *found == length as u64 && *expected > *found,
             "{error}"
@@ -255,13 +261,13 @@ fn a_corrupt_file_is_an_error_that_says_what() {
     for (bytes, text) in cases {
         let folder = folder(&[("model.safetensors", &bytes)]);
         let error = Checkpoint::open(folder.path()).unwrap_err();
-        assert!(matches!(&error, Error::Safetensors { .. }), "{error}");
+        assert!(matches!(&error, ArchiveError::Safetensors { .. }), "{error}");
         let said = WithCauses(&error).to_string();
         assert!(said.contains(text) && said.contains("model.safetensors"), "{said}");
     }
 }
 
-fn bake(folder: &Path, float: Option<ElementType>, metadata: bool) -> Result<Vec<Converted>, Error> {
+fn bake(folder: &Path, float: Option<ElementType>, metadata: bool) -> Result<Vec<Converted>, ArchiveError> {
     let checkpoint = Checkpoint::open(folder)?;
     let options = ConvertOptions { float, metadata, watch: None };
     convert_checkpoint(&checkpoint, folder.join("out.irpa"), options)
@@ -284,14 +290,17 @@ fn s2_float_to_float_is_converted_and_reported() {
     assert_eq!(archive.data("b"), Some(&[0x40, 0x40][..]));
     assert_eq!(archive.verify_content(None).unwrap(), 3);
     assert!(bake(folder.path(), None, true).unwrap().is_empty());
-    assert!(matches!(bake(folder.path(), Some(I8), true), Err(Error::Conversion { from: F32, to: I8 })));
+    assert!(matches!(
+        bake(folder.path(), Some(I8), true),
+        Err(ArchiveError::Conversion { from: F32, to: I8 })
+    ));
 }
 
 #[test]
 fn a_type_of_no_use_is_copied_only_without_metadata() {
     let bytes = safetensors(&[("ids", Dtype::I64, &[1], &[1, 2, 3, 4, 5, 6, 7, 8])]);
     let folder = folder(&[("model.safetensors", &bytes)]);
-    assert!(matches!(bake(folder.path(), None, true), Err(Error::Dtype { .. })));
+    assert!(matches!(bake(folder.path(), None, true), Err(ArchiveError::Dtype { .. })));
     assert!(!folder.path().join("out.irpa").exists());
     bake(folder.path(), None, false).unwrap();
     let archive = Archive::open(folder.path().join("out.irpa")).unwrap();
@@ -306,6 +315,6 @@ fn the_checkpoint_is_never_overwritten() {
     let file = folder.path().join("model.safetensors");
     let checkpoint = Checkpoint::open(&file).unwrap();
     let error = convert_checkpoint(&checkpoint, &file, ConvertOptions::default()).unwrap_err();
-    assert!(matches!(error, Error::OutputIsInput { .. }));
+    assert!(matches!(error, ArchiveError::OutputIsInput { .. }));
     assert_eq!(fs::read(file).unwrap(), bytes);
 }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use ops::ElementType::{self, *};
-use tracewright_irpa::{Error, convert};
+use tracewright_irpa::{ArchiveError, convert};
 
 fn converted(src: &[u8], from: ElementType, to: ElementType) -> Vec<u8> {
     let mut dst = vec![0; to.bytes(src.len() * 8 / from.bits())];
@@ -109,10 +109,10 @@ fn what_would_have_to_guess_is_an_error() {
     for (from, to) in [(I32, F32), (F32, I8), (I1, Bf16), (I8, I32), (I4, I8)] {
         let mut dst = vec![0; to.bytes(8)];
         let error = convert(&vec![0; from.bytes(8)], from, to, &mut dst).unwrap_err();
-        assert!(matches!(error, Error::Conversion { from: f, to: t } if (f, t) == (from, to)));
+        assert!(matches!(error, ArchiveError::Conversion { from: f, to: t } if (f, t) == (from, to)));
         assert!(error.to_string().starts_with(&format!("cannot convert {from} to {to}: ")), "{error}");
     }
-    assert!(matches!(convert(&[0; 5], F32, F16, &mut [0; 2]), Err(Error::ConversionLength { .. })));
-    assert!(matches!(convert(&[0; 8], F32, F16, &mut [0; 6]), Err(Error::ConversionLength { .. })));
+    assert!(matches!(convert(&[0; 5], F32, F16, &mut [0; 2]), Err(ArchiveError::ConversionLength { .. })));
+    assert!(matches!(convert(&[0; 8], F32, F16, &mut [0; 6]), Err(ArchiveError::ConversionLength { .. })));
     assert_eq!(converted(&[1, 2, 3], I4, I4), [1, 2, 3]);
 }

@@ -2,7 +2,7 @@
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position};
-use dsl::{Block, Float, Tensor, model};
+use dsl::{Block, Call as _, Float, Tensor, WeightStyle, model};
 use ops::ElementType;
 
 use crate::config::Keys;
@@ -53,7 +53,7 @@ model! {
             for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
                 x = layer.forward(x, &self.config.look(i, &at), kv);
             }
-            self.norm(x)
+            self.norm.clone().style(self.config.norm_style).call(x)
         }
     }
 }
@@ -77,6 +77,8 @@ pub struct LlamaConfig {
     pub head_dim: Option<usize>,
     /// Added to the mean square in norms.
     pub rms_norm_eps: f64,
+    /// How the last norm applies its weight; layers say it of theirs.
+    pub norm_style: WeightStyle,
     /// Rotary embedding.
     pub rope: RopeParameters,
     /// Which layers rotate queries and keys; all do if the list is empty.
@@ -89,6 +91,10 @@ pub struct LlamaConfig {
     pub attention_bias: bool,
     /// Whether the feed-forward network's linear layers have biases.
     pub mlp_bias: bool,
+    /// Experts in each layer; 0 where there are none.
+    pub num_local_experts: usize,
+    /// Experts that each token chooses.
+    pub num_experts_per_tok: usize,
     /// The longest sequence.
     pub max_position_embeddings: usize,
     /// The element type the checkpoint was made for.
@@ -120,7 +126,7 @@ impl Defaults {
 }
 
 impl LlamaConfig {
-    /// Reads what all families that descend from Llama say: all but biases, and what differs between layers.
+    /// Reads what all families that descend from Llama say: all but biases, experts, and what differs between layers.
     pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
         let num_attention_heads = keys.count("num_attention_heads");
         let num_key_value_heads = keys.nullable_count("num_key_value_heads", defaults.num_key_value_heads);
@@ -137,12 +143,15 @@ impl LlamaConfig {
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
             head_dim: keys.optional_count("head_dim").or(defaults.head_dim),
             rms_norm_eps: keys.optional_number("rms_norm_eps").unwrap_or(defaults.rms_norm_eps),
+            norm_style: WeightStyle::Scale,
             rope: RopeParameters::read(keys, &rope),
             rotary: Vec::new(),
             windows: Vec::new(),
             tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
             attention_bias: false,
             mlp_bias: false,
+            num_local_experts: 0,
+            num_experts_per_tok: 0,
             max_position_embeddings,
             element: keys.element_type(),
         };

@@ -3,7 +3,7 @@
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
-use dsl::{Float, Tensor, model};
+use dsl::{Float, Tensor, WeightStyle, model};
 
 use crate::config::{IGNORED, Keys};
 use crate::decoder::{Attends, LlamaConfig};
@@ -195,12 +195,15 @@ fn read_text(keys: &Keys) -> GemmaConfig {
         num_key_value_heads: keys.optional_count("num_key_value_heads").unwrap_or(4),
         head_dim: keys.optional_even("head_dim").or(Some(256)),
         rms_norm_eps: keys.optional_number("rms_norm_eps").unwrap_or(1e-6),
+        norm_style: WeightStyle::OnePlus,
         rope,
         rotary: Vec::new(),
         windows: sliding.map(|sliding| sliding.then_some(window)).collect(),
         tie_word_embeddings: true,
         attention_bias: keys.flag("attention_bias", false),
         mlp_bias: false,
+        num_local_experts: 0,
+        num_experts_per_tok: 0,
         max_position_embeddings,
         element: keys.element_type(),
     };

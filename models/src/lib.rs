@@ -151,7 +151,7 @@ pub use gpt2::{Gpt2, Gpt2Config};
 pub use lfm2::{Lfm2, Lfm2Config};
 pub use llama::Llama;
 pub use mistral::Mistral;
-pub use mixtral::{Mixtral, MixtralConfig};
+pub use mixtral::Mixtral;
 pub use olmo2::Olmo2;
 pub use phi3::Phi3;
 pub use qwen2::Qwen2;
@@ -167,7 +167,7 @@ families! {
     gpt2::Gpt2(Gpt2Config): "GPT2LMHeadModel", or "gpt2";
     lfm2::Lfm2(Lfm2Config): "Lfm2ForCausalLM", or "lfm2";
     mistral::Mistral(LlamaConfig): "MistralForCausalLM", or "mistral";
-    mixtral::Mixtral(MixtralConfig): "MixtralForCausalLM", or "mixtral", also mixtral::STACKS;
+    mixtral::Mixtral(LlamaConfig): "MixtralForCausalLM", or "mixtral", also mixtral::STACKS;
     olmo2::Olmo2(LlamaConfig): "Olmo2ForCausalLM", or "olmo2";
     phi3::Phi3(LlamaConfig): "Phi3ForCausalLM", or "phi3";
     qwen2::Qwen2(LlamaConfig): "Qwen2ForCausalLM", or "qwen2";

@@ -1,54 +1,25 @@
 //! Mixtral: Jiang et al., "Mixtral of Experts" (2024), §2; names as in the published checkpoints. A Mistral whose
 //! feed-forward networks are several experts, of which a router chooses a few for each token.
 
-use dsl::nn::{Attend, Cache, Kv, Position, dot, silu, softmax, topk};
+use dsl::nn::{Attend, Kv, dot, silu, softmax, topk};
 use dsl::{F32, Float, I32, Tensor, model};
 
 use crate::config::Keys;
-use crate::decoder::{Defaults, LlamaConfig};
+use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig};
 use crate::llama;
 
+/// The whole network.
+pub type Mixtral<T> = Decoder<T, Layer<T>>;
+
 model! {
-    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
-    pub Mixtral<T: Float>(MixtralConfig) {
+    /// As in Llama, before another feed-forward network.
+    pub Layer<T: Float>(LlamaConfig): Attends<T> {
         dims {
-            V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
-            H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
+            D = hidden_size, F = intermediate_size,
             // All experts, and those chosen.
             X = num_local_experts, C = num_experts_per_tok,
         }
-        cache { L of [K, E] within window }
 
-        model: Model,
-        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            self.model(tokens, at, cache)
-        }
-        fn logits(x: T[.., D]) -> f32[.., V] {
-            self.lm_head(x).to()
-        }
-    }
-
-    /// Embedding, layers, final norm.
-    pub Model {
-        embed_tokens: Embedding[V, D],
-        layers: [Layer; L],
-        norm: RmsNorm[D](eps = rms_norm_eps),
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            let rope = self.config.rope.frequencies(self.dim(E), cache.context);
-            let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
-            let mut x = self.embed_tokens(tokens);
-            for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
-                x = layer.forward(x, &at.clone().windowed(self.config.window(i)), kv);
-            }
-            self.norm(x)
-        }
-    }
-
-    /// As in Llama, before another feed-forward network.
-    pub Layer {
         input_layernorm: RmsNorm[D](eps = rms_norm_eps),
         self_attn: llama::Attention<T>,
         post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps),
@@ -90,21 +61,6 @@ model! {
     }
 }
 
-/// `config.json` of a Mixtral (`configuration_mixtral.py`).
-#[derive(Clone, Debug, PartialEq)]
-pub struct MixtralConfig {
-    /// What it shares with Llama.
-    pub llama: LlamaConfig,
-    /// Positions that a query sees, its own included, if not all.
-    pub sliding_window: Option<usize>,
-    /// Experts in each layer.
-    pub num_local_experts: usize,
-    /// Experts that each token chooses.
-    pub num_experts_per_tok: usize,
-}
-
-descends!(MixtralConfig from llama: LlamaConfig);
-
 /// What training reads.
 const IGNORED: &[&str] = &["output_router_logits", "router_aux_loss_coef", "router_jitter_noise"];
 
@@ -119,32 +75,19 @@ pub(crate) const STACKS: &[(&str, &[&str])] = &[
 ];
 
 /// Reads the `config.json` of a Mixtral. Defaults are those of `MixtralConfig` in transformers.
-pub(crate) fn read(keys: &Keys) -> MixtralConfig {
-    MixtralConfig::read(keys)
-}
-
-impl MixtralConfig {
-    fn read(keys: &Keys) -> Self {
-        keys.ignore(IGNORED);
-        keys.one_of("hidden_act", &["silu"]);
-        let mut defaults =
-            Defaults { num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::new(131_072) };
-        defaults.rope.theta = 1e6;
-        let config = Self {
-            llama: LlamaConfig::shared(keys, defaults),
-            sliding_window: keys.optional_count("sliding_window"),
-            num_local_experts: keys.optional_count("num_local_experts").unwrap_or(8),
-            num_experts_per_tok: keys.optional_count("num_experts_per_tok").unwrap_or(2),
-        };
-        if config.num_experts_per_tok > config.num_local_experts {
-            let expected = format!("at most {}, the experts there are", config.num_local_experts);
-            keys.refuse("num_experts_per_tok", config.num_experts_per_tok, expected);
-        }
-        config
+pub(crate) fn read(keys: &Keys) -> LlamaConfig {
+    keys.ignore(IGNORED);
+    keys.one_of("hidden_act", &["silu"]);
+    let mut defaults =
+        Defaults { num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::new(131_072) };
+    defaults.rope.theta = 1e6;
+    let llama = LlamaConfig::shared(keys, defaults);
+    let num_local_experts = keys.optional_count("num_local_experts").unwrap_or(8);
+    let num_experts_per_tok = keys.optional_count("num_experts_per_tok").unwrap_or(2);
+    if num_experts_per_tok > num_local_experts {
+        let expected = format!("at most {num_local_experts}, the experts there are");
+        keys.refuse("num_experts_per_tok", num_experts_per_tok, expected);
     }
-
-    /// How many positions a layer sees, if not all.
-    pub fn window(&self, _layer: usize) -> Option<usize> {
-        self.sliding_window
-    }
+    let windows = vec![keys.optional_count("sliding_window"); llama.num_hidden_layers];
+    LlamaConfig { windows, num_local_experts, num_experts_per_tok, ..llama }
 }

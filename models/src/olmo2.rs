@@ -1,52 +1,24 @@
 //! OLMo 2: "2 OLMo 2 Furious" (2024), §3.1; names as in the HF checkpoint (`modeling_olmo2.py`). A Llama whose norms
 //! stand behind attention and feed-forward network, and around all queries and all keys.
 
-use dsl::nn::{Attend, Cache, Kv, Position, attend};
-use dsl::{Float, model};
+use dsl::nn::{Attend, Kv, attend};
+use dsl::{Float, WeightStyle, model};
 
 use crate::config::Keys;
-use crate::decoder::{Defaults, LlamaConfig};
+use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig};
 use crate::llama::Mlp;
 
+/// The whole network. All norms apply their weight before they round (`Olmo2RMSNorm`).
+pub type Olmo2<T> = Decoder<T, Layer<T>>;
+
 model! {
-    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
-    pub Olmo2<T: Float>(LlamaConfig) {
+    /// Each half is normalized before it joins the residual, which nothing else normalizes.
+    pub Layer<T: Float>(LlamaConfig): Attends<T> {
         dims {
-            V = vocab_size, D = hidden_size, L = num_hidden_layers,
+            D = hidden_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
         }
-        cache { L of [K, E] }
 
-        model: Model,
-        lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            self.model(tokens, at, cache)
-        }
-        fn logits(x: T[.., D]) -> f32[.., V] {
-            self.lm_head(x).to()
-        }
-    }
-
-    /// Embedding, layers, final norm. All norms apply their weight before they round (`Olmo2RMSNorm`).
-    pub Model {
-        embed_tokens: Embedding[V, D],
-        layers: [Layer; L],
-        norm: RmsNorm[D](eps = rms_norm_eps, style = wide),
-
-        fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
-            let rope = self.config.rope.frequencies(self.dim(E), cache.context);
-            let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
-            let mut x = self.embed_tokens(tokens);
-            for (layer, kv) in self.layers.iter().zip(&mut cache.layers) {
-                x = layer.forward(x, &at, kv);
-            }
-            self.norm(x)
-        }
-    }
-
-    /// Each half is normalized before it joins the residual, which nothing else normalizes.
-    pub Layer {
         self_attn: Attention,
         post_attention_layernorm: RmsNorm[D](eps = rms_norm_eps, style = wide),
         mlp: Mlp<T>,
@@ -80,5 +52,5 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.one_of("hidden_act", &["silu"]);
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);
-    LlamaConfig { attention_bias, ..LlamaConfig::shared(keys, defaults) }
+    LlamaConfig { attention_bias, norm_style: WeightStyle::Wide, ..LlamaConfig::shared(keys, defaults) }
 }

@@ -63,12 +63,15 @@ fn defaults_are_those_of_transformers() {
         num_key_value_heads: 6,
         head_dim: None,
         rms_norm_eps: 1e-6,
+        norm_style: dsl::WeightStyle::Scale,
         rope: RopeParameters::plain(10_000.0),
         rotary: vec![],
         windows: vec![],
         tie_word_embeddings: false,
         attention_bias: false,
         mlp_bias: false,
+        num_local_experts: 0,
+        num_experts_per_tok: 0,
         max_position_embeddings: 2048,
         element: None,
     };
@@ -96,6 +99,7 @@ fn published_values() {
             num_key_value_heads: 8,
             head_dim: Some(64),
             rms_norm_eps: 1e-5,
+            norm_style: dsl::WeightStyle::Scale,
             rope: RopeParameters {
                 theta: 500_000.0,
                 partial_rotary_factor: 1.0,
@@ -111,6 +115,8 @@ fn published_values() {
             tie_word_embeddings: true,
             attention_bias: false,
             mlp_bias: false,
+            num_local_experts: 0,
+            num_experts_per_tok: 0,
             max_position_embeddings: 131_072,
             element: Some(ElementType::Bf16),
         }

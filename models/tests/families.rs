@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 
 use dsl::EntryPoint;
 use expect_test::{Expect, expect};
+use lower::{expand, lower};
 use ops::ElementType;
 use serde_json::{Value, json};
 use support::*;
+use targets::Target;
 use tracewright_models::{Architecture as _, ModelConfig, RopeScaling};
 
 /// Pattern, shape and how often, as `parameters.txt` lists them.
@@ -54,6 +56,23 @@ fn s4_published_sizes_have_the_parameters_of_transformers() {
         assert_eq!(found, listed, "{name}");
         assert_eq!(trace.counts().unwrap().parameter_elements, total, "{name}");
         println!("{name}: {total} parameters");
+    }
+}
+
+/// Families whose parameters are not in the list: they have as many as their publishers say (LFM2's model card; half of
+/// the `total_size` in Mixtral's `model.safetensors.index.json`) or as `num_parameters` of transformers does (GPT-2).
+#[test]
+fn other_published_sizes_trace_and_lower() {
+    let published_totals =
+        [("gpt2", 124_439_808), ("mixtral-8x7b-v0.1", 46_702_792_704), ("lfm2-1.2b", 1_170_340_608)];
+    for (name, total) in published_totals {
+        let trace = config(&published(name)).trace(ElementType::Bf16, &EntryPoint::all(1, 128, 1024));
+        let trace = trace.unwrap_or_else(|error| panic!("{name}: {error}")).trace;
+        trace.verify().unwrap();
+        assert_eq!(trace.counts().unwrap().parameter_elements, total, "{name}");
+        let module = lower(&expand(&trace).unwrap(), &Target::host());
+        let module = module.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(module.signatures.len(), 3, "{name}");
     }
 }
 
@@ -187,8 +206,8 @@ fn defaults_are_those_of_transformers() {
         std::fs::write(folder.path().join("config.json"), keys.to_string()).unwrap();
         let llama = match config(folder.path()) {
             ModelConfig::Gemma2(config) => config.llama,
-            ModelConfig::Mixtral(config) => config.llama,
             ModelConfig::Mistral(config)
+            | ModelConfig::Mixtral(config)
             | ModelConfig::Olmo2(config)
             | ModelConfig::Phi3(config)
             | ModelConfig::Qwen2(config)

@@ -5,7 +5,7 @@ use std::fmt;
 use ops::TensorType;
 
 use crate::device::Runtime;
-use crate::error::Error;
+use crate::error::RuntimeError;
 use crate::ffi;
 
 /// A tensor in the device's memory, dense and row-major.
@@ -21,13 +21,13 @@ pub struct Buffer {
 
 impl Buffer {
     /// A tensor of zeros, made on the device.
-    pub fn zeros(runtime: &Runtime, ty: &TensorType) -> Result<Self, Error> {
+    pub fn zeros(runtime: &Runtime, ty: &TensorType) -> Result<Self, RuntimeError> {
         size(ty)?;
         Self::new(runtime, ty, None, "allocate")
     }
 
     /// Uploads the bytes of a tensor: little-endian, an `i1` is a byte, `i4` two to a byte.
-    pub fn from_bytes(runtime: &Runtime, ty: &TensorType, bytes: &[u8]) -> Result<Self, Error> {
+    pub fn from_bytes(runtime: &Runtime, ty: &TensorType, bytes: &[u8]) -> Result<Self, RuntimeError> {
         check_length(ty, bytes.len())?;
         let buffer = Self::new(runtime, ty, Some(bytes), "fill")?;
         runtime.count(bytes.len(), 0);
@@ -39,8 +39,8 @@ impl Buffer {
         ty: &TensorType,
         bytes: Option<&[u8]>,
         action: &'static str,
-    ) -> Result<Self, Error> {
-        let raw = ffi::Buffer::new(runtime.raw(), ty, bytes).map_err(|status| Error::Buffer {
+    ) -> Result<Self, RuntimeError> {
+        let raw = ffi::Buffer::new(runtime.raw(), ty, bytes).map_err(|status| RuntimeError::Buffer {
             action,
             ty: ty.clone(),
             status,
@@ -60,17 +60,17 @@ impl Buffer {
     }
 
     /// Downloads the bytes.
-    pub fn read(&self) -> Result<Vec<u8>, Error> {
+    pub fn read(&self) -> Result<Vec<u8>, RuntimeError> {
         let mut bytes = vec![0; self.ty.bytes()];
         self.read_into(&mut bytes)?;
         Ok(bytes)
     }
 
     /// Downloads the bytes into a slice of just their length.
-    pub fn read_into(&self, target: &mut [u8]) -> Result<(), Error> {
+    pub fn read_into(&self, target: &mut [u8]) -> Result<(), RuntimeError> {
         check_length(&self.ty, target.len())?;
         let read = self.raw.read(self.runtime.raw(), target);
-        read.map_err(|status| Error::Buffer { action: "read", ty: self.ty.clone(), status })?;
+        read.map_err(|status| RuntimeError::Buffer { action: "read", ty: self.ty.clone(), status })?;
         self.runtime.count(0, target.len());
         Ok(())
     }
@@ -89,9 +89,10 @@ impl Buffer {
     }
 
     /// The same contents in memory that nobody else has.
-    pub(crate) fn separate(self) -> Result<Self, Error> {
+    pub(crate) fn separate(self) -> Result<Self, RuntimeError> {
         let copied = self.raw.copy(self.runtime.raw());
-        let raw = copied.map_err(|status| Error::Buffer { action: "copy", ty: self.ty.clone(), status })?;
+        let raw =
+            copied.map_err(|status| RuntimeError::Buffer { action: "copy", ty: self.ty.clone(), status })?;
         Ok(Self { raw, ..self })
     }
 
@@ -106,14 +107,14 @@ impl fmt::Debug for Buffer {
     }
 }
 
-fn check_length(ty: &TensorType, found: usize) -> Result<(), Error> {
+fn check_length(ty: &TensorType, found: usize) -> Result<(), RuntimeError> {
     let expected = size(ty)?;
-    if found == expected { Ok(()) } else { Err(Error::Length { ty: ty.clone(), expected, found }) }
+    if found == expected { Ok(()) } else { Err(RuntimeError::Length { ty: ty.clone(), expected, found }) }
 }
 
 /// The size in bytes, which no allocation may let overflow.
-fn size(ty: &TensorType) -> Result<usize, Error> {
+fn size(ty: &TensorType) -> Result<usize, RuntimeError> {
     let elements = ty.shape.iter().try_fold(1usize, |count, &extent| count.checked_mul(extent));
     let fits = elements.and_then(|count| count.checked_mul(ty.element.bits())).is_some();
-    if fits { Ok(ty.bytes()) } else { Err(Error::TooLarge(ty.clone())) }
+    if fits { Ok(ty.bytes()) } else { Err(RuntimeError::TooLarge(ty.clone())) }
 }

@@ -11,12 +11,12 @@ use errors::{FileError, WithPath as _};
 /// An entry is the hash of a module and the module. It is published whole and checked when it is read,
 /// so a cache on a shared or a failing disk gives a right module or none.
 #[derive(Clone, Debug)]
-pub struct Cache {
+pub struct ModuleCache {
     /// The folder, which is made when it is needed.
     pub dir: PathBuf,
 }
 
-impl Cache {
+impl ModuleCache {
     /// The cache in this folder.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }

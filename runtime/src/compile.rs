@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use errors::WithPath as _;
 
-use crate::cache::Cache;
+use crate::cache::ModuleCache;
 use crate::compiler::{CompileError, CompileOptions, Compiler};
 use crate::cpu;
 
@@ -14,7 +14,7 @@ const KEY_VERSION: &str = "tracewright module 1";
 
 /// The text of a module.
 #[derive(Clone, Copy, Debug)]
-pub struct Module<'a> {
+pub struct ModuleText<'a> {
     /// What is compiled.
     pub text: &'a str,
     /// The same without source locations, which do not change what a module computes.
@@ -39,9 +39,9 @@ pub struct Compiled {
 /// Where the compiler fails, its log and the module stay in the cache's folder, and the error names them.
 pub fn compile(
     compiler: &Compiler,
-    module: &Module,
+    module: &ModuleText,
     options: &CompileOptions,
-    cache: &Cache,
+    cache: &ModuleCache,
 ) -> Result<Compiled, CompileError> {
     let start = Instant::now();
     let key = key(module, options, &compiler.version()?);
@@ -73,7 +73,7 @@ pub fn compile(
 }
 
 /// The hash of everything that the compiled module depends on.
-fn key(module: &Module, options: &CompileOptions, version: &str) -> String {
+fn key(module: &ModuleText, options: &CompileOptions, version: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     // With its length in front, no part can pass for two.
     let mut part = |text: &str| {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::thread;
 
-use crate::error::Error;
+use crate::error::RuntimeError;
 use crate::ffi;
 
 /// The kind of device.
@@ -43,13 +43,13 @@ struct Inner {
 
 impl Runtime {
     /// Opens a device.
-    pub fn new(device: Device) -> Result<Self, Error> {
+    pub fn new(device: Device) -> Result<Self, RuntimeError> {
         let workers = match device {
             Device::LocalTask { workers: 0 } => thread::available_parallelism().map_or(1, usize::from),
             Device::LocalTask { workers } => workers,
             Device::LocalSync => 0,
         };
-        let raw = ffi::Runtime::new(workers).map_err(Error::Device)?;
+        let raw = ffi::Runtime::new(workers).map_err(RuntimeError::Device)?;
         Ok(Self(Rc::new(Inner { raw, transfers: Cell::default() })))
     }
 

@@ -89,7 +89,7 @@ impl fmt::Display for Status {
 
 /// A failure at run time. The runtime and every other program stay usable.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum RuntimeError {
     /// The device could not be made.
     #[error("cannot make the device: {0}")]
     Device(Status),

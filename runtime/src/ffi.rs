@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use ops::{ElementType, TensorType};
 
-use crate::error::{Error, Status};
-use crate::parameters::{Entry, SharedBytes};
+use crate::error::{RuntimeError, Status};
+use crate::parameters::{ParameterData, SharedBytes};
 
 /// Declares an opaque C type and its owner, which releases it once.
 macro_rules! owner {
@@ -308,9 +308,9 @@ extern "C" fn release_bytes(owner: *mut c_void) {
 
 impl Parameters {
     /// A scope over shared bytes, which IREE keeps alive as long as anything uses them.
-    pub(crate) fn new(parameters: &crate::Parameters) -> Result<Self, Error> {
+    pub(crate) fn new(parameters: &crate::Parameters) -> Result<Self, RuntimeError> {
         let scope = &parameters.scope;
-        let refused = |status| Error::Parameters { scope: scope.clone(), status };
+        let refused = |status| RuntimeError::Parameters { scope: scope.clone(), status };
         let owner: Box<SharedBytes> = Box::new(Arc::clone(&parameters.bytes));
         let bytes: &[u8] = (**owner).as_ref();
         let (data, size) = (bytes.as_ptr(), bytes.len());
@@ -332,17 +332,17 @@ impl Parameters {
         for (name, entry) in &parameters.entries {
             let (key, key_length) = (name.as_ptr().cast(), name.len());
             let status = match entry {
-                Entry::Range(range) if range.start > range.end || range.end > size => {
+                ParameterData::Range(range) if range.start > range.end || range.end > size => {
                     let (scope, name, range) = (scope.clone(), name.clone(), range.clone());
-                    return Err(Error::ParameterRange { scope, name, range, size });
+                    return Err(RuntimeError::ParameterRange { scope, name, range, size });
                 }
                 // SAFETY: the scope is alive, the key is copied, the range was checked.
-                Entry::Range(range) => unsafe {
+                ParameterData::Range(range) => unsafe {
                     let length = range.len() as u64;
                     tw_parameters_add(created.0.as_ptr(), key, key_length, range.start as u64, length)
                 },
                 // SAFETY: the scope is alive, key and pattern are copied, the shim checks the pattern.
-                Entry::Splat { length, pattern } => unsafe {
+                ParameterData::Splat { length, pattern } => unsafe {
                     let (pattern, pattern_length) = (pattern.as_ptr(), pattern.len());
                     let created = created.0.as_ptr();
                     tw_parameters_add_splat(created, key, key_length, *length, pattern, pattern_length)

@@ -2,8 +2,8 @@
 //!
 //! Two halves that meet in a `.vmfb`, the compiled module:
 //!
-//! - [`compile`] runs `iree-compile` as a child process, with a time limit and a content [`Cache`].
-//! - A [`Runtime`] loads the module as a [`Program`], with mapped [`Parameters`], and a [`Function`]
+//! - [`compile`] runs `iree-compile` as a child process, with a time limit and a content [`ModuleCache`].
+//! - A [`Runtime`] loads the module as a [`VmModule`], with mapped [`Parameters`], and a [`VmFunction`]
 //!   of it takes and returns [`Buffer`]s.
 //!
 //! ```no_run
@@ -15,14 +15,14 @@
 //!   return %0 : tensor<4xf32>
 //! }";
 //! let compiler = Compiler::find(None, &[PathBuf::from("venv/bin")])?;
-//! let module = Module { text, text_without_locs: text };
-//! let compiled = compile(&compiler, &module, &CompileOptions::default(), &Cache::new("cache"))?;
+//! let module = ModuleText { text, text_without_locs: text };
+//! let compiled = compile(&compiler, &module, &CompileOptions::default(), &ModuleCache::new("cache"))?;
 //!
 //! let runtime = Runtime::new(Device::LocalTask { workers: 0 })?;
-//! let double = Program::load(&runtime, &compiled.vmfb, &[])?.function("double")?;
+//! let double = VmModule::load(&runtime, &compiled.vmfb, &[])?.function("double")?;
 //! let ones = [1f32; 4].map(f32::to_le_bytes).concat();
 //! let ones = Buffer::from_bytes(&runtime, &ops::TensorType::new(ops::ElementType::F32, [4]), &ones)?;
-//! let results: Vec<Value> = double.call(vec![ones.into()])?;
+//! let results: Vec<VmValue> = double.call(vec![ones.into()])?;
 //! # Ok(()) }
 //! ```
 //!
@@ -46,11 +46,11 @@ mod parameters;
 mod program;
 
 pub use buffer::Buffer;
-pub use cache::Cache;
-pub use compile::{Compiled, Module, compile};
+pub use cache::ModuleCache;
+pub use compile::{Compiled, ModuleText, compile};
 pub use compiler::{CompileError, CompileOptions, Compiler, WHEEL};
 pub use cpu::{host_cpu_features, missing_cpu_features};
 pub use device::{Device, Runtime, Transfers};
-pub use error::{Error, Status, StatusCode};
-pub use parameters::{Entry, PARAMETER_ALIGNMENT, Parameters, SharedBytes};
-pub use program::{Argument, Function, Program, Value};
+pub use error::{RuntimeError, Status, StatusCode};
+pub use parameters::{PARAMETER_ALIGNMENT, ParameterData, Parameters, SharedBytes};
+pub use program::{VmFunction, VmModule, VmValue};

@@ -21,12 +21,12 @@ pub struct Parameters {
     /// What the ranges lie in.
     pub bytes: SharedBytes,
     /// The parameters by name.
-    pub entries: BTreeMap<String, Entry>,
+    pub entries: BTreeMap<String, ParameterData>,
 }
 
 /// What a parameter is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum ParameterData {
     /// A range of the bytes.
     Range(Range<usize>),
     /// A pattern over and over: a stand-in for weights that are not there.
@@ -44,7 +44,7 @@ impl Parameters {
     pub fn misaligned(&self) -> impl Iterator<Item = &str> {
         let base = (*self.bytes).as_ref().as_ptr() as usize;
         self.entries.iter().filter_map(move |(name, entry)| match entry {
-            Entry::Range(range) if base.wrapping_add(range.start) % PARAMETER_ALIGNMENT != 0 => {
+            ParameterData::Range(range) if base.wrapping_add(range.start) % PARAMETER_ALIGNMENT != 0 => {
                 Some(name.as_str())
             }
             _ => None,

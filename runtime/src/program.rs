@@ -6,13 +6,13 @@ use std::rc::Rc;
 
 use crate::buffer::Buffer;
 use crate::device::Runtime;
-use crate::error::{Error, Status, StatusCode};
+use crate::error::{RuntimeError, Status, StatusCode};
 use crate::ffi;
 use crate::parameters::Parameters;
 
 /// A loaded module. A clone is the same program.
 #[derive(Clone)]
-pub struct Program(Rc<Inner>);
+pub struct VmModule(Rc<Inner>);
 
 struct Inner {
     raw: ffi::Program,
@@ -27,14 +27,18 @@ struct Export {
     arguments: usize,
 }
 
-impl Program {
+impl VmModule {
     /// Loads a compiled module, whose parameters are looked up here.
-    pub fn load(runtime: &Runtime, vmfb: impl AsRef<[u8]>, parameters: &[Parameters]) -> Result<Self, Error> {
+    pub fn load(
+        runtime: &Runtime,
+        vmfb: impl AsRef<[u8]>,
+        parameters: &[Parameters],
+    ) -> Result<Self, RuntimeError> {
         let parameters = parameters.iter().map(ffi::Parameters::new).collect::<Result<Vec<_>, _>>()?;
         let vmfb = vmfb.as_ref();
-        check_end(vmfb).map_err(Error::NotAModule)?;
+        check_end(vmfb).map_err(RuntimeError::NotAModule)?;
         let raw = ffi::Program::load(runtime.raw(), vmfb, &parameters).map_err(load_error)?;
-        let exports = exports(&raw).map_err(Error::Load)?;
+        let exports = exports(&raw).map_err(RuntimeError::Load)?;
         Ok(Self(Rc::new(Inner { raw, exports, runtime: runtime.clone() })))
     }
 
@@ -44,10 +48,10 @@ impl Program {
     }
 
     /// The function of this name.
-    pub fn function(&self, name: &str) -> Result<Function, Error> {
+    pub fn function(&self, name: &str) -> Result<VmFunction, RuntimeError> {
         match self.0.exports.iter().position(|export| export.name == name) {
-            Some(index) => Ok(Function { program: self.clone(), index }),
-            None => Err(Error::NoFunction {
+            Some(index) => Ok(VmFunction { program: self.clone(), index }),
+            None => Err(RuntimeError::NoFunction {
                 name: name.into(),
                 exports: self.functions().map(str::to_owned).collect(),
             }),
@@ -82,7 +86,7 @@ fn check_end(vmfb: &[u8]) -> Result<(), Status> {
 }
 
 /// What went wrong, as far as IREE's words tell.
-fn load_error((status, verified): (Status, bool)) -> Error {
+fn load_error((status, verified): (Status, bool)) -> RuntimeError {
     let says = |words: &[&str]| words.iter().any(|word| status.message.contains(word));
     if says(&[
         "version mismatch",
@@ -91,49 +95,40 @@ fn load_error((status, verified): (Status, bool)) -> Error {
         "required import",
         "required features",
     ]) {
-        Error::OtherVersion(status)
+        RuntimeError::OtherVersion(status)
     } else if !verified {
-        Error::NotAModule(status)
+        RuntimeError::NotAModule(status)
     } else if says(&["no parameter found", "no provider registered"]) {
-        Error::MissingParameter(status)
+        RuntimeError::MissingParameter(status)
     } else if says(&["parameter `"]) && says(&["out of bounds"]) {
-        Error::ShortParameter(status)
+        RuntimeError::ShortParameter(status)
     } else {
-        Error::Load(status)
+        RuntimeError::Load(status)
     }
 }
 
-/// An argument of a call.
+/// What a call takes and gives, as IREE's virtual machine passes it.
 #[derive(Debug)]
-pub enum Argument {
-    /// A tensor, which the call consumes.
+pub enum VmValue {
+    /// A tensor. A call consumes those that it takes; those that it gives share no memory.
     Buffer(Buffer),
     /// A host scalar: a position that the host needs too costs no transfer this way.
     I32(i32),
 }
 
-impl From<Buffer> for Argument {
+impl From<Buffer> for VmValue {
     fn from(buffer: Buffer) -> Self {
         Self::Buffer(buffer)
     }
 }
 
-impl From<i32> for Argument {
+impl From<i32> for VmValue {
     fn from(value: i32) -> Self {
         Self::I32(value)
     }
 }
 
-/// A result of a call.
-#[derive(Debug)]
-pub enum Value {
-    /// A tensor, which shares no memory with any other result.
-    Buffer(Buffer),
-    /// A host scalar.
-    I32(i32),
-}
-
-impl Value {
+impl VmValue {
     /// The tensor, if it is one.
     pub fn buffer(self) -> Option<Buffer> {
         match self {
@@ -153,37 +148,42 @@ impl Value {
 
 /// A function of a program.
 #[derive(Clone)]
-pub struct Function {
-    program: Program,
+pub struct VmFunction {
+    program: VmModule,
     index: usize,
 }
 
-impl Function {
+impl VmFunction {
     /// The function's type as the compiler spells it, or nothing where the module does not say.
     pub fn declaration(&self) -> &str {
         &self.export().declaration
     }
 
     /// Runs the function to its end.
-    pub fn call(&self, arguments: Vec<Argument>) -> Result<Vec<Value>, Error> {
+    pub fn call(&self, arguments: Vec<VmValue>) -> Result<Vec<VmValue>, RuntimeError> {
         let Inner { raw, runtime, .. } = &*self.program.0;
         let Export { ordinal, name, declaration, arguments: expected } = self.export();
         if arguments.len() != *expected {
             let (function, declaration) = (name.clone(), declaration.clone());
-            return Err(Error::Arity { function, expected: *expected, found: arguments.len(), declaration });
+            return Err(RuntimeError::Arity {
+                function,
+                expected: *expected,
+                found: arguments.len(),
+                declaration,
+            });
         }
         let failed = |status| {
             let (function, declaration) = (name.clone(), declaration.clone());
-            Error::Call { function, status, declaration }
+            RuntimeError::Call { function, status, declaration }
         };
         let mut call = ffi::Call::new(raw, *ordinal).map_err(failed)?;
         for (index, argument) in arguments.into_iter().enumerate() {
             match argument {
-                Argument::Buffer(buffer) if !buffer.runtime().is(runtime) => {
-                    return Err(Error::OtherRuntime { function: name.clone(), index });
+                VmValue::Buffer(buffer) if !buffer.runtime().is(runtime) => {
+                    return Err(RuntimeError::OtherRuntime { function: name.clone(), index });
                 }
-                Argument::Buffer(buffer) => call.push_buffer(buffer.into_raw()),
-                Argument::I32(value) => call.push_i32(value),
+                VmValue::Buffer(buffer) => call.push_buffer(buffer.into_raw()),
+                VmValue::I32(value) => call.push_i32(value),
             }
             .map_err(failed)?;
         }
@@ -191,11 +191,11 @@ impl Function {
         let results = call.invoke().map_err(failed)?.into_iter().enumerate();
         results
             .map(|(index, value)| match value {
-                ffi::RawValue::I32(value) => Ok(Value::I32(value)),
+                ffi::RawValue::I32(value) => Ok(VmValue::I32(value)),
                 ffi::RawValue::Buffer(raw) => {
                     let buffer = Buffer::from_raw(runtime, raw);
-                    let buffer = buffer.ok_or(Error::ResultType { function: name.clone(), index })?;
-                    taken.owned(buffer).map(Value::Buffer)
+                    let buffer = buffer.ok_or(RuntimeError::ResultType { function: name.clone(), index })?;
+                    taken.owned(buffer).map(VmValue::Buffer)
                 }
             })
             .collect()
@@ -215,7 +215,7 @@ impl Function {
 struct Taken(HashMap<usize, Vec<Range<usize>>>);
 
 impl Taken {
-    fn owned(&mut self, buffer: Buffer) -> Result<Buffer, Error> {
+    fn owned(&mut self, buffer: Buffer) -> Result<Buffer, RuntimeError> {
         let (allocation, offset) = buffer.address();
         let range = offset..offset + buffer.ty().bytes();
         let ranges = self.0.entry(allocation).or_default();

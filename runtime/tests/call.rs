@@ -18,7 +18,7 @@ func.func @dot(%a: tensor<2x3xf32>, %b: tensor<3x4xf32>) -> tensor<2x4xf32> {
   return %0 : tensor<2x4xf32>
 }"#;
 
-fn dot_arguments(runtime: &Runtime) -> Vec<Argument> {
+fn dot_arguments(runtime: &Runtime) -> Vec<VmValue> {
     let b: Vec<f32> = (0..12).map(|i| i as f32).collect();
     vec![tensor(runtime, &[2, 3], &[1., 2., 3., 4., 5., 6.]), tensor(runtime, &[3, 4], &b)]
 }
@@ -33,7 +33,7 @@ fn dot_general_is_exact_on_every_device() {
         Device::LocalTask { workers: 10_000 },
     ] {
         let runtime = Runtime::new(device).unwrap();
-        let program = Program::load(&runtime, &vmfb, &[]).unwrap();
+        let program = VmModule::load(&runtime, &vmfb, &[]).unwrap();
         assert_eq!(program.functions().collect::<Vec<_>>(), ["dot"]);
         let result = call(&program, "dot", dot_arguments(&runtime));
         assert_eq!(result, [32., 38., 44., 50., 68., 83., 98., 113.], "{device:?}");
@@ -56,7 +56,7 @@ fn calls_go_on_while_other_threads_open_devices() {
         }
         let called = scope.spawn(|| {
             let runtime = Runtime::new(Device::LocalSync).unwrap();
-            let program = Program::load(&runtime, &vmfb, &[]).unwrap();
+            let program = VmModule::load(&runtime, &vmfb, &[]).unwrap();
             for _ in 0..2000 {
                 let result = call(&program, "dot", dot_arguments(&runtime));
                 assert_eq!(result, [32., 38., 44., 50., 68., 83., 98., 113.]);
@@ -86,7 +86,7 @@ fn moved_state_is_updated_in_place() {
     let vmfb = vmfb(STATE);
     for device in [Device::LocalSync, Device::LocalTask { workers: 2 }] {
         let runtime = Runtime::new(device).unwrap();
-        let step = Program::load(&runtime, &vmfb, &[]).unwrap().function("step").unwrap();
+        let step = VmModule::load(&runtime, &vmfb, &[]).unwrap().function("step").unwrap();
         let mut state = Buffer::zeros(&runtime, &f32s(&[8, 4])).unwrap();
         let mut expected = vec![0f32; 32];
         let address = state.address();
@@ -116,7 +116,7 @@ fn every_element_type_goes_in_and_comes_out() {
     let runtime = local();
     let supported = ElementType::ALL.into_iter().zip(functions).filter(|(e, _)| *e != ElementType::I4);
     let (elements, text): (Vec<_>, String) = supported.unzip();
-    let program = Program::load(&runtime, vmfb(&text), &[]).unwrap();
+    let program = VmModule::load(&runtime, vmfb(&text), &[]).unwrap();
     for element in elements {
         let ty = TensorType::new(element, [2, 4]);
         let width = ty.bytes() / 8;
@@ -143,7 +143,7 @@ fn scalars_and_empty_tensors() {
 func.func @next(%a: i32) -> i32 { %one = arith.constant 1 : i32  %0 = arith.addi %a, %one : i32  return %0 : i32 }
 func.func @empty(%a: tensor<0x4xf32>) -> tensor<0x4xf32> { return %a : tensor<0x4xf32> }"#;
     let runtime = local();
-    let program = Program::load(&runtime, vmfb(text), &[]).unwrap();
+    let program = VmModule::load(&runtime, vmfb(text), &[]).unwrap();
     let results = program.function("next").unwrap().call(vec![(-42).into()]).unwrap();
     assert_eq!(results.into_iter().next().unwrap().i32(), Some(-41));
     assert_eq!(call(&program, "empty", vec![tensor(&runtime, &[0, 4], &[])]), []);
@@ -171,10 +171,10 @@ func.func @set(%a: tensor<4xf32>, %at: i32) -> tensor<4xf32> {
   return %0 : tensor<4xf32>
 }"#;
     let runtime = local();
-    let program = Program::load(&runtime, vmfb(text), &[]).unwrap();
+    let program = VmModule::load(&runtime, vmfb(text), &[]).unwrap();
     let buffers = |name: &str, arguments| -> Vec<Buffer> {
         let results = program.function(name).unwrap().call(arguments).unwrap();
-        results.into_iter().filter_map(Value::buffer).collect()
+        results.into_iter().filter_map(VmValue::buffer).collect()
     };
     for (mut pair, value) in
         [(buffers("twice", vec![tensor(&runtime, &[4], &[1.; 4])]), 2.), (buffers("zeros", vec![]), 0.)]
@@ -197,14 +197,14 @@ func.func @set(%a: tensor<4xf32>, %at: i32) -> tensor<4xf32> {
 }
 
 /// The message of a call that has to fail.
-fn refused(function: &Function, arguments: Vec<Argument>) -> String {
+fn refused(function: &VmFunction, arguments: Vec<VmValue>) -> String {
     function.call(arguments).unwrap_err().to_string()
 }
 
 #[test]
 fn wrong_arguments_are_refused_and_the_program_goes_on() {
     let runtime = local();
-    let program = Program::load(&runtime, vmfb(DOT), &[]).unwrap();
+    let program = VmModule::load(&runtime, vmfb(DOT), &[]).unwrap();
     let dot = program.function("dot").unwrap();
 
     let error = program.function("dto").err().unwrap();
@@ -227,7 +227,7 @@ fn wrong_arguments_are_refused_and_the_program_goes_on() {
     let mut arguments = dot_arguments(&runtime);
     arguments[1] = 7.into();
     let error = dot.call(arguments).unwrap_err();
-    assert!(matches!(error, Error::Call { .. }), "{error}");
+    assert!(matches!(error, RuntimeError::Call { .. }), "{error}");
 
     let mut arguments = dot_arguments(&runtime);
     arguments[1] = tensor(&local(), &[3, 4], &[0.; 12]);
@@ -242,9 +242,9 @@ fn buffers_of_a_wrong_size_are_refused() {
     let error = Buffer::from_bytes(&runtime, &f32s(&[2, 3]), &[0; 23]).unwrap_err();
     assert_eq!(error.to_string(), "type `f32[2,3]` takes 24 bytes, found 23");
     let buffer = Buffer::zeros(&runtime, &f32s(&[2, 3])).unwrap();
-    assert!(matches!(buffer.read_into(&mut [0; 25]), Err(Error::Length { found: 25, .. })));
+    assert!(matches!(buffer.read_into(&mut [0; 25]), Err(RuntimeError::Length { found: 25, .. })));
     let huge = Buffer::zeros(&runtime, &f32s(&[usize::MAX, 2])).unwrap_err();
-    assert!(matches!(huge, Error::TooLarge(_)), "{huge}");
+    assert!(matches!(huge, RuntimeError::TooLarge(_)), "{huge}");
     let large = Buffer::zeros(&runtime, &f32s(&[1 << 50])).unwrap_err();
-    assert!(matches!(large, Error::Buffer { action: "allocate", .. }), "{large}");
+    assert!(matches!(large, RuntimeError::Buffer { action: "allocate", .. }), "{large}");
 }

@@ -37,7 +37,7 @@ fn target(triple: Option<&str>, processor: &str, changes: Option<&str>) -> Compi
 fn the_second_time_comes_from_the_cache() {
     let (_folder, cache) = cache();
     let compile = |text: &str, key: &str, options: &CompileOptions| {
-        compile(&compiler(), &Module { text, text_without_locs: key }, options, &cache).unwrap()
+        compile(&compiler(), &ModuleText { text, text_without_locs: key }, options, &cache).unwrap()
     };
     let options = CompileOptions::default();
     let first = compile(DOUBLE, DOUBLE, &options);
@@ -247,7 +247,7 @@ fn a_cache_that_cannot_be_written_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
-    let cache = Cache::new(file.join("cache"));
+    let cache = ModuleCache::new(file.join("cache"));
     let error = compile(&compiler(), &module(DOUBLE), &CompileOptions::default(), &cache).unwrap_err();
     assert!(matches!(error, CompileError::File(_)), "{error:?}");
     assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");

@@ -59,13 +59,13 @@ impl Drop for Mapping {
     }
 }
 
-fn parameters(scope: &str, entries: &[(&str, Entry)]) -> Parameters {
+fn parameters(scope: &str, entries: &[(&str, ParameterData)]) -> Parameters {
     let entries = entries.iter().map(|(name, entry)| ((*name).to_owned(), entry.clone())).collect();
     Parameters { scope: scope.into(), bytes: Mapping::shared(&Arc::default()), entries }
 }
 
-fn good() -> [(&'static str, Entry); 2] {
-    [("w", Entry::Range(64..80)), ("b", Entry::Range(128..144))]
+fn good() -> [(&'static str, ParameterData); 2] {
+    [("w", ParameterData::Range(64..80)), ("b", ParameterData::Range(128..144))]
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn parameters_are_read_where_they_lie() {
     let runtime = local();
     let parameters = Parameters { bytes: Mapping::shared(&alive), ..parameters("model", &good()) };
     assert_eq!(parameters.misaligned().count(), 0);
-    let program = Program::load(&runtime, vmfb(WEIGHTS), &[parameters]).unwrap();
+    let program = VmModule::load(&runtime, vmfb(WEIGHTS), &[parameters]).unwrap();
     assert_eq!(alive.load(Ordering::SeqCst), 1, "the program keeps the bytes");
     let result = call(&program, "apply", vec![tensor(&runtime, &[4], &[1., 1., 2., 2.])]);
     assert_eq!(result, [11., 22., 36., 48.]);
@@ -100,10 +100,10 @@ fn parameters_are_read_where_they_lie() {
 #[test]
 fn a_misaligned_parameter_is_copied_and_a_splat_is_made() {
     let runtime = local();
-    let splat = Entry::Splat { length: 16, pattern: 0.5f32.to_le_bytes().into() };
-    let parameters = parameters("model", &[("w", Entry::Range(68..84)), ("b", splat)]);
+    let splat = ParameterData::Splat { length: 16, pattern: 0.5f32.to_le_bytes().into() };
+    let parameters = parameters("model", &[("w", ParameterData::Range(68..84)), ("b", splat)]);
     assert_eq!(parameters.misaligned().collect::<Vec<_>>(), ["w"]);
-    let program = Program::load(&runtime, vmfb(WEIGHTS), &[parameters]).unwrap();
+    let program = VmModule::load(&runtime, vmfb(WEIGHTS), &[parameters]).unwrap();
     let result = call(&program, "apply", vec![tensor(&runtime, &[4], &[1., 1., 2., 0.])]);
     assert_eq!(result[..3], [2.5, 3.5, 8.5]);
 }
@@ -112,33 +112,33 @@ fn a_misaligned_parameter_is_copied_and_a_splat_is_made() {
 fn wrong_parameters_are_refused() {
     let vmfb = vmfb(WEIGHTS);
     let runtime = local();
-    let load = |parameters: &[Parameters]| Program::load(&runtime, &vmfb, parameters).err().unwrap();
+    let load = |parameters: &[Parameters]| VmModule::load(&runtime, &vmfb, parameters).err().unwrap();
 
     for given in [&[][..], &[parameters("other", &good())], &[parameters("model", &good()[..1])]] {
         let error = load(given);
-        assert!(matches!(error, Error::MissingParameter(_)), "{error:?}");
+        assert!(matches!(error, RuntimeError::MissingParameter(_)), "{error:?}");
     }
     let error = load(&[parameters("model", &good()[..1])]).to_string();
     assert!(error.contains("key 'b'"), "{error}");
 
-    let short = [("w", Entry::Range(64..76)), ("b", Entry::Range(128..144))];
+    let short = [("w", ParameterData::Range(64..76)), ("b", ParameterData::Range(128..144))];
     let error = load(&[parameters("model", &short)]);
-    assert!(matches!(error, Error::ShortParameter(_)), "{error:?}");
+    assert!(matches!(error, RuntimeError::ShortParameter(_)), "{error:?}");
 
     #[allow(clippy::reversed_empty_ranges, reason = "that is the mistake")]
     for range in [248..264, 1 << 40..(1 << 40) + 16, usize::MAX - 8..usize::MAX, 80..64] {
-        let error = load(&[parameters("model", &[("w", Entry::Range(range.clone()))])]);
-        assert!(matches!(&error, Error::ParameterRange { range: r, .. } if *r == range), "{error:?}");
+        let error = load(&[parameters("model", &[("w", ParameterData::Range(range.clone()))])]);
+        assert!(matches!(&error, RuntimeError::ParameterRange { range: r, .. } if *r == range), "{error:?}");
     }
-    let error = load(&[parameters("model", &[("w", Entry::Range(248..264))])]).to_string();
+    let error = load(&[parameters("model", &[("w", ParameterData::Range(248..264))])]).to_string();
     let expected = "parameter `w` of scope `model` lies at bytes 248 to 264 of an archive that has 256; \
                     is the file truncated?";
     assert_eq!(error, expected);
 
-    let splat = Entry::Splat { length: 16, pattern: vec![0; 17] };
+    let splat = ParameterData::Splat { length: 16, pattern: vec![0; 17] };
     let error = load(&[parameters("model", &[("w", splat)])]);
-    assert!(matches!(error, Error::Parameters { .. }), "{error:?}");
+    assert!(matches!(error, RuntimeError::Parameters { .. }), "{error:?}");
 
     // The runtime is none the worse.
-    Program::load(&runtime, &vmfb, &[parameters("model", &good())]).unwrap();
+    VmModule::load(&runtime, &vmfb, &[parameters("model", &good())]).unwrap();
 }

@@ -25,7 +25,7 @@ impl std::ops::AddAssign for Cost {
 
 /// What an operation reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Operand<'a> {
+pub struct CostOperand<'a> {
     /// Its type.
     pub ty: &'a TensorType,
     /// Whether all its elements are one constant: it is not in memory.
@@ -36,7 +36,7 @@ pub struct Operand<'a> {
 const STATEMENT: f64 = 1e-9;
 
 /// What an operation costs that reads these operands.
-pub fn cost(machine: &Machine, op: &Op, operands: &[Operand<'_>], ty: &TensorType) -> Cost {
+pub fn cost(machine: &Machine, op: &Op, operands: &[CostOperand<'_>], ty: &TensorType) -> Cost {
     let count = ty.count() as f64;
     let size = |ty: &TensorType| ty.bytes() as f64;
     let read: f64 = operands.iter().filter(|operand| !operand.splat).map(|operand| size(operand.ty)).sum();

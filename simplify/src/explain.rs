@@ -8,7 +8,7 @@ use ops::{ElementType, Op, TensorType, Value};
 use targets::Machine;
 use trace::{NodeId, NodeKind, Parameter, Trace};
 
-use crate::cost::{Operand, cost};
+use crate::cost::{CostOperand, cost};
 use crate::facts::Graph;
 use crate::function::Saturated;
 use crate::rules::{How, Rule, Site, Tree};
@@ -396,7 +396,8 @@ impl<'a> Values<'a> {
                     term.operands.iter().map(|&id| self.class(id)).collect::<Option<_>>()?;
                 let operands: Vec<&Value> = operands.iter().collect();
                 let types: Vec<&TensorType> = operands.iter().map(|value| &value.ty).collect();
-                let reads: Vec<Operand<'_>> = types.iter().map(|&ty| Operand { ty, splat: false }).collect();
+                let reads: Vec<CostOperand<'_>> =
+                    types.iter().map(|&ty| CostOperand { ty, splat: false }).collect();
                 self.flops += cost(&Machine::CPU, op, &reads, ty).flops + ty.count() as f64;
                 if self.flops > FLOPS {
                     return None;

@@ -9,7 +9,7 @@ use targets::Machine;
 use trace::{Function, Node, NodeId, NodeKind, Output};
 
 use crate::Term;
-use crate::cost::{Cost, Operand, cost};
+use crate::cost::{Cost, CostOperand, cost};
 use crate::extract::{Candidate, Class, Extraction};
 use crate::facts::{Context, Graph, Origin};
 use crate::recipes::{recipes, stored};
@@ -130,11 +130,11 @@ impl<'a> Saturated<'a> {
                     .map(|term| {
                         let operands: Vec<Id> =
                             term.children().iter().map(|&child| graph.find(child)).collect();
-                        let read = |&o: &Id| Operand {
+                        let read = |&o: &Id| CostOperand {
                             ty: graph[o].data.ty(),
                             splat: graph[o].data.splat().is_some(),
                         };
-                        let reads: Vec<Operand<'_>> = operands.iter().map(read).collect();
+                        let reads: Vec<CostOperand<'_>> = operands.iter().map(read).collect();
                         let cost = term.op().map(|op| cost(machine, op, &reads, graph[id].data.ty()).seconds);
                         Candidate {
                             term: term.clone(),
@@ -269,9 +269,9 @@ pub(crate) fn function_cost(machine: &Machine, function: &Function) -> Cost {
                 let node = function.node(o);
                 let splat =
                     matches!(&node.kind, NodeKind::Op(Op::Constant(c)) if c.value.as_splat().is_some());
-                Operand { ty: node.ty(), splat }
+                CostOperand { ty: node.ty(), splat }
             };
-            let reads: Vec<Operand<'_>> = operands.iter().map(read).collect();
+            let reads: Vec<CostOperand<'_>> = operands.iter().map(read).collect();
             sum += cost(machine, op, &reads, function.node(id).ty());
         }
     }

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use tracewright::bake::{BakeOptions, Baked};
+use tracewright::Lowered;
+use tracewright::bake::Baked;
+use tracewright::build::{Build, BuildTools};
 use tracewright::irpa::{Archive, Checkpoint};
 use tracewright::lower::Module;
-use tracewright::runtime::{CompileOptions, Compiler, Device, Program, Runtime};
-use tracewright::targets::Target;
-use tracewright::{Lowered, load};
+use tracewright::runtime::{CompileOptions, Compiler, Device, Runtime, VmModule};
+use tracewright::trace::Trace;
 
 /// What keeps a comparison from being made.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -16,7 +17,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// A module that is compiled, baked and loaded.
 pub struct Built {
     /// What can be called.
-    pub program: Program,
+    pub program: VmModule,
     /// The device.
     pub runtime: Runtime,
     /// The module it was compiled from.
@@ -31,26 +32,23 @@ pub struct Built {
 }
 
 impl Built {
-    /// Bakes, compiles and loads. The module is kept in the cache, the archive is not.
-    pub fn new(lowered: Lowered, checkpoint: &Checkpoint, target: &Target) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let path = folder.path().join("model.irpa");
-        let baked = lowered.bake(checkpoint, &path, BakeOptions::default())?;
-        let archive = Archive::open(&path)?;
-        let module = lowered.module;
-
-        let compiler = compiler()?;
-        let options = load::compile_options(&module, &compiler, target)?;
+    /// Compiles, bakes and loads; `recorded` is the trace that was lowered. The module is kept in the cache, the archive
+    /// is not.
+    pub fn new(lowered: Lowered, recorded: &Trace, checkpoint: &Checkpoint) -> Result<Self> {
+        let (compiler, cache) = (compiler()?, repository().join(".tracewright/cache"));
         // One at a time: several tests want the same module, and the second finds it in the cache.
         static COMPILING: Mutex<()> = Mutex::new(());
         let compiling = COMPILING.lock();
-        let compiled = load::compile(&module, &compiler, &options, &repository().join(".tracewright/cache"))?;
+        let mut build = Build::new(lowered, recorded, checkpoint, BuildTools::new(&compiler, &cache))?;
         drop(compiling);
 
+        let folder = tempfile::tempdir()?;
+        let (archive, baked) = build.bake(&folder.path().join("model.irpa"))?;
         // The calling thread alone: these models are too small to share.
         let runtime = Runtime::new(Device::LocalSync)?;
-        let program = load::program(&runtime, &compiled.vmfb, &archive, &module.parameters)?;
-        Ok(Self { program, runtime, module, archive, baked, options, _folder: folder })
+        let program = build.load(&runtime, &archive)?;
+        let Build { lowered, options, .. } = build;
+        Ok(Self { program, runtime, module: lowered.module, archive, baked, options, _folder: folder })
     }
 }
 

@@ -20,15 +20,15 @@ pub struct Calls {
     /// The program: one entry point for each call, in the same order.
     pub trace: Trace,
     /// Its weights.
-    pub weights: Weights,
+    pub weights: WeightValues,
     /// The calls.
-    pub calls: Vec<Call>,
+    pub calls: Vec<CheckedCall>,
     /// How many graphs simplification changed.
     pub changed: usize,
 }
 
 /// A call of an entry point.
-pub struct Call {
+pub struct CheckedCall {
     /// The entry point.
     pub name: String,
     /// What it is, for messages.
@@ -41,7 +41,7 @@ pub struct Call {
     pub bounds: Vec<Bound>,
 }
 
-impl Call {
+impl CheckedCall {
     /// What is wrong with these results.
     pub fn violation(&self, found: &[Value]) -> Option<String> {
         if found.len() != self.expected.len() {
@@ -79,7 +79,7 @@ pub fn examples_of(wanted: impl Fn(&str) -> bool) -> Calls {
             let name = format!("{name}_{i}");
             let op = op(example.op);
             entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![b.op(op.clone(), ids)?]));
-            all.calls.push(Call {
+            all.calls.push(CheckedCall {
                 text: format!("{} of {:?}", example.op, example.operands),
                 expected: evaluate(&all.trace, &name, &arguments, &all.weights),
                 bounds: vec![op.bound()],
@@ -139,7 +139,7 @@ pub fn graphs(module: u64) -> Calls {
             all.trace.entries.push(FunctionId(all.trace.functions.len() as u32));
             all.trace.functions.push(function);
             let (arguments, expected, bounds) = (arguments.clone(), expected.clone(), bounds.clone());
-            all.calls.push(Call { name, text, arguments, expected, bounds });
+            all.calls.push(CheckedCall { name, text, arguments, expected, bounds });
         }
     }
     all
@@ -244,7 +244,7 @@ impl Calls {
     /// What is wrong with the results of `main`: a line for each call that gave other numbers.
     pub fn violations(&self, results: Vec<Value>) -> Vec<String> {
         let mut results = results.into_iter();
-        let mut violation = |call: &Call| {
+        let mut violation = |call: &CheckedCall| {
             let expected = call.expected.iter();
             let found: Vec<Value> =
                 expected.zip(&mut results).map(|(e, r)| Value::new(e.ty.clone(), r.data)).collect();
@@ -262,10 +262,10 @@ pub fn wire(ty: &TensorType) -> TensorType {
 }
 
 /// The numbers of the weights, by key.
-pub type Weights = BTreeMap<String, Value>;
+pub type WeightValues = BTreeMap<String, Value>;
 
 /// Evaluates an entry point with these weights.
-pub fn evaluate(trace: &Trace, name: &str, arguments: &[Value], weights: &Weights) -> Vec<Value> {
+pub fn evaluate(trace: &Trace, name: &str, arguments: &[Value], weights: &WeightValues) -> Vec<Value> {
     let parameters = |key: &str| weights.get(key).cloned();
     let evaluation = Evaluation { parameters: &parameters, watch: None };
     trace::evaluate(trace, name, arguments.to_vec(), evaluation).unwrap_or_else(|error| panic!("{error}"))

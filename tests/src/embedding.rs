@@ -86,27 +86,27 @@ pub fn build(
     let plan = EmbeddingPlan::new(config, Some(element), golden.max_length, batch)?;
     let (trace, target) = (edit(plan.trace()?.trace)?, compiler()?.resolve(&level::target())?);
     let lowered =
-        Lowered::new(&trace, Rules::default(), &target, Weights::default(), plan.config.ignorable())?;
-    Built::new(lowered, &plan.checkpoint(&golden.model)?, &target)
+        Lowered::new(&trace, Rules::default(), target, Weights::default(), plan.config.ignorable())?;
+    Built::new(lowered, &trace, &plan.checkpoint(&golden.model)?)
 }
 
 /// How our vectors compare with a golden's.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct Comparison {
     /// The texts compared.
     pub texts: usize,
     /// The largest error in units of the vector's largest magnitude, and of which text.
     pub worst: (f64, usize),
 }
 
-impl Report {
+impl Comparison {
     /// Whether all vectors are within the bound.
     pub fn passes(&self) -> bool {
         self.worst.0 <= BOUND && self.texts > 0
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (error, text) = self.worst;
         write!(f, "{} texts, worst error {error:.1e} (text {text})", self.texts)
@@ -119,11 +119,11 @@ pub fn program(built: &Built) -> Program {
 }
 
 /// Compares the vectors of all texts.
-pub fn check(golden: &Golden, built: &Built) -> Result<Report> {
+pub fn check(golden: &Golden, built: &Built) -> Result<Comparison> {
     let program = program(built);
     let tokens: Vec<Vec<u32>> = golden.texts.iter().map(|text| text.tokens.clone()).collect();
     let vectors = Embedder::new(&program, golden.vocab_size)?.embed(&tokens)?;
-    let mut report = Report { texts: vectors.len(), ..Report::default() };
+    let mut report = Comparison { texts: vectors.len(), ..Comparison::default() };
     for (text, found) in vectors.iter().enumerate() {
         let expected = golden.vector(text)?;
         let finite = found.iter().all(|x| x.is_finite());

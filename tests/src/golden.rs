@@ -192,7 +192,7 @@ impl Deref for Subject {
 pub const ALL: &[&str] = &["prefill", "decode", "score"];
 
 /// What a model is built with.
-pub struct Sizes {
+pub struct BuildOptions {
     /// The type of weights and activations.
     pub element: ElementType,
     /// Tokens that one prefill takes.
@@ -207,7 +207,7 @@ pub struct Sizes {
     pub weights: Weights,
 }
 
-impl Sizes {
+impl BuildOptions {
     /// Those that a golden's prompts are laid around, in f32.
     pub fn of(golden: &Golden) -> Self {
         Self {
@@ -224,7 +224,7 @@ impl Sizes {
 /// Builds a model as the command line does; `edit` may change the trace that is lowered.
 pub fn build(
     model: &Path,
-    sizes: &Sizes,
+    sizes: &BuildOptions,
     entries: &[&str],
     edit: impl FnOnce(Trace) -> Result<Trace>,
 ) -> Result<Subject> {
@@ -236,14 +236,14 @@ pub fn build(
     let lowered = plan.lower(&trace)?;
 
     let checkpoint = plan.named(Checkpoint::open(model)?);
-    let built = Built::new(lowered, &checkpoint, &plan.target)?;
+    let built = Built::new(lowered, &trace, &checkpoint)?;
     let network = Network::new(&built.runtime, &built.program, &built.module.signatures)?;
     Ok(Subject { network, built })
 }
 
 /// How our answers compare with a golden's.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct Comparison {
     /// The rows of logits that were compared.
     pub rows: usize,
     /// The largest error in units of the row's largest magnitude, and at which prompt and position.
@@ -256,7 +256,7 @@ pub struct Report {
     pub prompts: usize,
 }
 
-impl Report {
+impl Comparison {
     /// Whether all tokens are equal and all logits within the bound.
     pub fn passes(&self) -> bool {
         self.wrong.is_empty() && self.worst.0 <= BOUND && self.rows > 0
@@ -271,7 +271,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (error, prompt, position) = self.worst;
         write!(f, "{} prompts, {} rows: ", self.prompts, self.rows)?;
@@ -297,8 +297,8 @@ impl fmt::Display for Report {
 
 /// Compares greedy continuations, and the logits of all their positions; those of the prompt too if the subject has
 /// `score`.
-pub fn check(golden: &Golden, subject: &Subject) -> Result<Report> {
-    let mut report = Report { gap: f32::INFINITY, ..Report::default() };
+pub fn check(golden: &Golden, subject: &Subject) -> Result<Comparison> {
+    let mut report = Comparison { gap: f32::INFINITY, ..Comparison::default() };
     let scores = subject.module.signatures.iter().any(|s| s.name == "score");
     for (i, prompt) in golden.prompts.iter().enumerate() {
         report.prompts += 1;

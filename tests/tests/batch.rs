@@ -3,14 +3,14 @@
 
 use std::ops::ControlFlow;
 
-use tracewright::generate::{Batch, Error, Finish, GenerateOptions, Session};
-use tracewright_tests::golden::{Golden, Prompt, Sizes, build};
+use tracewright::generate::{Batch, Finish, GenerateError, GenerateOptions, Session};
+use tracewright_tests::golden::{BuildOptions, Golden, Prompt, build};
 
 const BATCH: usize = 4;
 
 /// Each prompt of a golden in batches of four gets the tokens that transformers chose for it alone.
 fn check(golden: &Golden, context: usize, prompts: &[&Prompt]) {
-    let sizes = Sizes { batch: BATCH, context, ..Sizes::of(golden) };
+    let sizes = BuildOptions { batch: BATCH, context, ..BuildOptions::of(golden) };
     let subject = build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap();
     // There are more prompts than rows: as texts end, others take their rows.
     let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.prompt_tokens[..]).collect();
@@ -50,7 +50,7 @@ fn check(golden: &Golden, context: usize, prompts: &[&Prompt]) {
         full.join(&[1], &GenerateOptions::default()).unwrap();
     }
     let refused = full.join(&[1], &GenerateOptions::default()).unwrap_err();
-    assert!(matches!(refused, Error::Full { rows: BATCH }));
+    assert!(matches!(refused, GenerateError::Full { rows: BATCH }));
     assert_eq!(full.leave(2).unwrap().finish, Finish::Cancelled);
     assert_eq!(full.join(&[1], &GenerateOptions::default()).unwrap(), 2);
 }
@@ -74,9 +74,13 @@ fn k17_a_batch_up_to_the_end_of_the_context() {
 #[test]
 fn a_sequence_that_stops_leaves_the_others_alone() {
     let golden = Golden::fixture("llama-rope3").unwrap();
-    let subject =
-        build(&golden.model, &Sizes { batch: BATCH, ..Sizes::of(&golden) }, &["prefill", "decode"], Ok)
-            .unwrap();
+    let subject = build(
+        &golden.model,
+        &BuildOptions { batch: BATCH, ..BuildOptions::of(&golden) },
+        &["prefill", "decode"],
+        Ok,
+    )
+    .unwrap();
     let (first, second) = (&golden.prompts[0], &golden.prompts[1]);
     let stop_tokens = vec![first.tokens[2]];
     let options = GenerateOptions { max_tokens: 6, stop_tokens, ..GenerateOptions::default() };

@@ -16,7 +16,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::Value as Json;
 use support::*;
 use trace::{Builder, NodeId, Trace, functions};
-use tracewright_tests::calls::{Weights, entry, evaluate, ty};
+use tracewright_tests::calls::{WeightValues, entry, evaluate, ty};
 
 /// What is asked, and the answer.
 struct Case {
@@ -210,7 +210,7 @@ impl All {
 
     /// The three answers to `inputs`: the meaning, the converter, IREE.
     fn answers(&self, program: &Loaded<'_>, name: &str, inputs: &[Value]) -> [Value; 3] {
-        let of = |trace: &Trace| evaluate(trace, name, inputs, &Weights::new()).remove(0);
+        let of = |trace: &Trace| evaluate(trace, name, inputs, &WeightValues::new()).remove(0);
         [of(&self.trace), of(&self.expanded), program.call(name, inputs).remove(0)]
     }
 }
@@ -220,7 +220,7 @@ const WHO: [&str; 3] = ["eval", "converter", "iree"];
 /// Compares all three with the fixtures whose name starts so.
 fn check(start: &str) {
     let all = all();
-    let program = all.built.load(&Weights::new());
+    let program = all.built.load(&WeightValues::new());
     let mut failures = Vec::new();
     let mut count = 0;
     for case in all.cases.iter().filter(|case| case.name.starts_with(start)) {
@@ -244,7 +244,7 @@ fn s9_sdpa_in_all_forms_equals_transformers() {
 #[test]
 fn s10_sdpa_equals_numpy_to_five_decimals() {
     let all = all();
-    let program = all.built.load(&Weights::new());
+    let program = all.built.load(&WeightValues::new());
     for name in ["sdpa_s10", "sdpa_s10_masked"] {
         let case = all.case(name);
         assert_eq!(case.inputs[0].ty, ty("f32[1,1,2,4]"));
@@ -264,7 +264,7 @@ fn rows(value: &Value) -> Vec<&[f64]> {
 #[test]
 fn s11_causal_query_0_sees_key_0_only() {
     let all = all();
-    let program = all.built.load(&Weights::new());
+    let program = all.built.load(&WeightValues::new());
     let case = all.case("sdpa_s10_masked");
     for (who, found) in WHO.iter().zip(all.answers(&program, &case.name, &case.inputs)) {
         assert_eq!(rows(&found)[0], rows(&case.inputs[2])[0], "{who}: exactly the value of key 0");
@@ -275,7 +275,7 @@ fn s11_causal_query_0_sees_key_0_only() {
 /// Which keys a query sees: one key and its value are replaced, and only the rows that see it change.
 fn sees(name: &str, sees: impl Fn(usize, usize) -> bool) {
     let all = all();
-    let program = all.built.load(&Weights::new());
+    let program = all.built.load(&WeightValues::new());
     let case = all.case(name);
     let before = all.answers(&program, name, &case.inputs);
     let [k, v] = [1, 2].map(|i| &case.inputs[i]);
@@ -312,7 +312,7 @@ fn s12_explicit_additive_mask_of_rank_2_3_4() {
     }
     // The operand is not ignored: without it, the answer is another.
     let all = all();
-    let program = all.built.load(&Weights::new());
+    let program = all.built.load(&WeightValues::new());
     for name in [
         "sdpa_mask_rank2",
         "sdpa_mask_rank2_row",

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::io::Write as _;
 
-use tracewright_tests::golden::{ALL, Golden, Sizes, build, check};
+use tracewright_tests::golden::{ALL, BuildOptions, Golden, build, check};
 
 /// Tokens are equal and logits near at prompts around the chunk and up to the context.
 fn judge(fixture: &str) {
@@ -16,7 +16,7 @@ fn judge(fixture: &str) {
     let distinct = golden.prompts.iter().map(|p| p.tokens.iter().collect::<BTreeSet<_>>().len()).max();
     assert!(distinct >= Some(10), "{fixture}: a loop judges nothing");
 
-    let subject = build(&golden.model, &Sizes::of(&golden), ALL, Ok).unwrap();
+    let subject = build(&golden.model, &BuildOptions::of(&golden), ALL, Ok).unwrap();
     let report = check(&golden, &subject).unwrap();
     let _ = writeln!(std::io::stderr(), "{fixture}: {report}");
     assert!(report.passes(), "{fixture}: {report}");

@@ -7,7 +7,7 @@ use dsl::*;
 use ops::{Bound, TensorType, Value};
 use support::*;
 use trace::Role;
-use tracewright_tests::calls::{Weights, evaluate};
+use tracewright_tests::calls::{WeightValues, evaluate};
 
 const B: Axis = Axis("B");
 const S: Axis = Axis("S");
@@ -25,7 +25,9 @@ type Recorded = fn(Tensor<F32>) -> Tensor<F32>;
 
 #[test]
 fn functions_of_several_operations_in_iree() {
-    let functions: [(&str, Recorded); 12] = [
+    let functions: [(&str, Recorded); 14] = [
+        ("argmax", |x| nn::argmax(x, S).to()),
+        ("argmax_of_bf16", |x| nn::argmax(x.to::<Bf16>(), B).to()),
         ("largest", |x| nn::topk(x, S, 4).0),
         ("indices", |x| nn::topk(x, S, 4).1.to()),
         ("largest_of_all", |x| nn::topk(x, S, 7).0),
@@ -56,12 +58,18 @@ fn functions_of_several_operations_in_iree() {
         [-infinite, 2., -infinite, 2., -infinite, -3., -infinite],
     ];
     let x = [Value::new(TensorType::new(F32::TYPE, [3, 7]), x.concat())];
-    let weights = Weights::new();
+    let weights = WeightValues::new();
     let built = built(&trace);
     let program = built.load(&weights);
     for (name, _) in functions {
         let (expected, found) = (evaluate(&trace, name, &x, &weights), program.call(name, &x));
         let bound = if name == "gelu" { Bound::UlpsOfLargest(8.0) } else { Bound::Ulps(4.0) };
         assert_eq!(bound.first_violation(&expected[0], &found[0]), None, "{name}: {expected:?} {found:?}");
+        // What `torch.argmax` gives.
+        match name {
+            "argmax" => assert_eq!(found[0].data[..], [1., 1., 1.]),
+            "argmax_of_bf16" => assert_eq!(found[0].data[..], [0., 1., 1., 0., 1., 1., 1.]),
+            _ => {}
+        }
     }
 }

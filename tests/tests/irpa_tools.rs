@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
 use irpa::{
-    Archive, Checkpoint, ConvertOptions, Dtype, Error, NewEntry, Storage, WriteOptions, convert_checkpoint,
-    write,
+    Archive, ArchiveError, Checkpoint, ConvertOptions, Dtype, NewEntry, Storage, WriteOptions,
+    convert_checkpoint, write,
 };
 use ops::{ElementType, TensorType};
 use safetensors::{serialize_to_file, tensor::TensorView};
@@ -172,7 +172,7 @@ fn s2_float_conversion_happens_on_the_way_into_the_archive() {
     assert_same((*archive.bytes()).as_ref(), &converted(&at("wide.irpa"), &at("back.irpa")));
     let integers = ConvertOptions { float: Some(ElementType::I8), ..Default::default() };
     let refused = convert_checkpoint(&source, at("never.irpa"), integers);
-    assert!(matches!(refused, Err(Error::Conversion { .. })));
+    assert!(matches!(refused, Err(ArchiveError::Conversion { .. })));
 }
 
 /// Anonymous memory of this process, in bytes.

@@ -14,7 +14,7 @@ use runtime::CompileOptions;
 use support::{Built, compile, compiler};
 use targets::{Target, host_features};
 use trace::{Builder, NodeId, NodeKind, functions};
-use tracewright_tests::calls::{Call, Calls, entry, evaluate, examples_of, random};
+use tracewright_tests::calls::{Calls, CheckedCall, entry, evaluate, examples_of, random};
 
 /// Processors that differ in which code kernels are: what this machine has of them, and itself.
 fn levels() -> Vec<Target> {
@@ -80,7 +80,7 @@ fn graph(
     let types: Vec<TensorType> = arguments.iter().map(|value| value.ty.clone()).collect();
     entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![build(b, ids)?]));
     let expected = evaluate(&all.trace, &name, &arguments, &all.weights);
-    all.calls.push(Call { name, text, arguments, expected, bounds: vec![bound] });
+    all.calls.push(CheckedCall { name, text, arguments, expected, bounds: vec![bound] });
 }
 
 /// Rows, inputs, outputs: one of each, whole lines and panels, and what does not divide.
@@ -147,7 +147,7 @@ fn as_it_is(text: String) -> String {
 fn examples(target: &Target) -> Calls {
     let kernels = Kernels::of(target);
     let mut all = examples_of(|_| true);
-    let served = |call: &Call| {
+    let served = |call: &CheckedCall| {
         let function = all.trace.entry(&call.name).unwrap();
         function.ids().all(|id| match &function.node(id).kind {
             NodeKind::Op(op) => {

@@ -4,17 +4,17 @@
 
 mod support;
 
-use lower::legalize::{Example, LEGALIZATIONS, Legalization, legalize};
+use lower::legalize::{FaultExample, LEGALIZATIONS, Legalization, legalize};
 use ops::{Bound, Op, Value};
 use runtime::{CompileError, CompileOptions};
 use support::{Built, try_compile};
 use targets::{Backend, Target};
 use trace::{NodeKind, Role};
 use tracewright_tests::arbitrary::{Dice, graph, same, tame_value};
-use tracewright_tests::calls::{Call, Calls, Weights, entry, evaluate, op, operand};
+use tracewright_tests::calls::{Calls, CheckedCall, WeightValues, entry, evaluate, op, operand};
 
 /// Examples as a program, each an entry point.
-fn program<'a>(examples: impl IntoIterator<Item = &'a Example>) -> Calls {
+fn program<'a>(examples: impl IntoIterator<Item = &'a FaultExample>) -> Calls {
     let mut all = Calls::default();
     for (number, example) in examples.into_iter().enumerate() {
         let arguments: Vec<Value> = example.operands.iter().map(|text| operand(text, 0)).collect();
@@ -40,7 +40,7 @@ fn program<'a>(examples: impl IntoIterator<Item = &'a Example>) -> Calls {
         let expected = evaluate(&all.trace, &name, &arguments, &all.weights);
         let text = example.operations.iter().map(|(op, _)| *op).collect::<Vec<_>>().join(", ");
         let bounds = vec![Bound::Ulps(4.0); expected.len()];
-        all.calls.push(Call { name, text, arguments, expected, bounds });
+        all.calls.push(CheckedCall { name, text, arguments, expected, bounds });
     }
     all
 }
@@ -52,7 +52,7 @@ fn fault(program: &Calls, legalizations: &[&Legalization]) -> Option<String> {
     // What almost every machine contains: some faults are those of processors without bf16.
     let least = if cfg!(target_arch = "x86_64") { "x86-64-v2" } else { "generic" };
     match try_compile(&module, &CompileOptions::new(Target::processor(least), true)) {
-        Ok(vmfb) => Built { module, vmfb }.load(&Weights::new()).violations(program).pop(),
+        Ok(vmfb) => Built { module, vmfb }.load(&WeightValues::new()).violations(program).pop(),
         Err(CompileError::Failed { diagnostics, .. }) => Some(diagnostics),
         Err(error) => panic!("{error}"),
     }
@@ -88,7 +88,7 @@ fn nothing_changes_to_the_evaluator() {
         let function = &before.functions[0];
         let arguments: Vec<Value> =
             function.inputs().into_iter().map(|(_, ty)| tame_value(&mut dice, ty)).collect();
-        let weights: Weights =
+        let weights: WeightValues =
             function.parameters().map(|p| (p.key.clone(), tame_value(&mut dice, &p.ty))).collect();
         let expected = evaluate(&before, "main", &arguments, &weights);
         let found = evaluate(&after, "main", &arguments, &weights);

@@ -7,10 +7,10 @@ use ops::ops::{BinaryKind, UnaryKind};
 use ops::{Bound, Value};
 use support::*;
 use trace::{Trace, functions};
-use tracewright_tests::calls::{Weights, entry, evaluate, op, random, ty};
+use tracewright_tests::calls::{WeightValues, entry, evaluate, op, random, ty};
 
 /// Calls every entry point with made-up arguments and compares with the evaluator, bit by bit or within `bound`.
-fn check(trace: &Trace, weights: &Weights, bound: Bound) -> lower::Module {
+fn check(trace: &Trace, weights: &WeightValues, bound: Bound) -> lower::Module {
     let built = built(trace);
     let program = built.load(weights);
     let mut failures = Vec::new();
@@ -56,7 +56,7 @@ fn s5_s6_s7_s14_s15_s16_s17_s18_forms_are_accepted_and_right() {
         let text = "left_batch=[0,1] right_batch=[0,1] left_contract=[3] right_contract=[2] element=f32";
         Ok(vec![b.op(op(&format!("dot_general {text}")), x)?])
     });
-    let module = check(&trace, &Weights::new(), Bound::Exact);
+    let module = check(&trace, &WeightValues::new(), Bound::Exact);
     for form in [
         "stablehlo.transpose %arg0, dims = [0, 2, 1] : (tensor<2x3x4xf32>) -> tensor<2x4x3xf32>",
         "stablehlo.slice %arg0 [0:2, 2:6] : (tensor<2x8xf32>) -> tensor<2x4xf32>",
@@ -98,7 +98,7 @@ entry @main {
 #[test]
 fn s22_a_layer_called_three_times_reads_its_own_weights() {
     let trace: Trace = LAYERS.parse().unwrap();
-    let weights: Weights =
+    let weights: WeightValues =
         trace.parameters().unwrap().into_iter().zip(50..).map(|(p, i)| (p.key, random(p.ty, i))).collect();
     assert_eq!(weights.keys().collect::<Vec<_>>(), ["layers.0.w", "layers.1.w", "layers.2.w", "scale"]);
     let module = check(&trace, &weights, Bound::UlpsOfLargest(16.0));
@@ -106,7 +106,7 @@ fn s22_a_layer_called_three_times_reads_its_own_weights() {
     assert_eq!(module.text.matches(" = call @layer(").count(), 3);
     // The weights matter, each of them.
     let answer =
-        |weights: &Weights| evaluate(&trace, "main", &[random(ty("f32[2,3]"), 1)], weights).remove(0);
+        |weights: &WeightValues| evaluate(&trace, "main", &[random(ty("f32[2,3]"), 1)], weights).remove(0);
     for key in weights.keys() {
         let mut other = weights.clone();
         other.get_mut(key).unwrap().data.iter_mut().for_each(|x| *x = 0.25 - *x);
@@ -124,7 +124,7 @@ fn shared_constants_keep_their_bits() {
         let table = b.op(op(table), &[])?;
         Ok(vec![b.unary(UnaryKind::Negate, table)?])
     });
-    let module = check(&trace, &Weights::new(), Bound::Exact);
+    let module = check(&trace, &WeightValues::new(), Bound::Exact);
     assert_eq!(module.text.matches("util.global private").count(), 1);
 }
 
@@ -142,5 +142,5 @@ fn sums_of_constants_have_all_their_terms() {
         let threes = b.op(op(threes), &[])?;
         Ok(vec![b.op(op("rms_norm epsilon=0.0 style=scale"), &[threes, x[0]])?])
     });
-    check(&trace, &Weights::new(), Bound::Ulps(4.0));
+    check(&trace, &WeightValues::new(), Bound::Ulps(4.0));
 }

@@ -12,13 +12,19 @@ use tracewright::ops::ops::{
 use tracewright::ops::{ElementType, InferError, Literal, Op, Real, RopeTable, TensorType};
 use tracewright::trace::{Builder, NodeId, Trace};
 use tracewright_tests::embedding;
-use tracewright_tests::golden::{BOUND, Golden, Report, Sizes, build, check};
+use tracewright_tests::golden::{BOUND, BuildOptions, Comparison, Golden, build, check};
 use tracewright_tests::rewrite::rewrite;
 
 /// A Llama of two layers, two key-value heads with three query heads each.
 const LLAMA: &str = "llama-untied";
 /// A Gemma 3 with a window of 7, two rope bases, scores divided by √17 for heads of 10, and bounded logits.
 const GEMMA: &str = "gemma3-b";
+/// 40 learned positions of 42 features.
+const GPT2: &str = "gpt2";
+/// Two of five experts for each token.
+const MIXTRAL: &str = "mixtral";
+/// Convolutions of three taps over 42 features, and attention in one layer of four.
+const LFM2: &str = "lfm2";
 
 type Replaced = Result<Option<NodeId>, InferError>;
 
@@ -28,15 +34,20 @@ fn report(
     fixture: &str,
     chunk: usize,
     replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced,
-) -> Report {
+) -> Comparison {
     let golden = Golden::fixture(fixture).unwrap();
     let edit = |trace| {
         let faulty = rewrite(&trace, replace)?;
         faulty.verify()?;
         Ok(faulty)
     };
-    let subject =
-        build(&golden.model, &Sizes { chunk, ..Sizes::of(&golden) }, &["prefill", "decode"], edit).unwrap();
+    let subject = build(
+        &golden.model,
+        &BuildOptions { chunk, ..BuildOptions::of(&golden) },
+        &["prefill", "decode"],
+        edit,
+    )
+    .unwrap();
     check(&golden, &subject).unwrap()
 }
 
@@ -59,7 +70,7 @@ fn red(name: &str, chunk: usize, replace: impl Fn(&mut Builder<'_>, &Op, &[NodeI
 
 #[test]
 fn without_a_fault_the_rewritten_trace_passes() {
-    for fixture in [LLAMA, GEMMA] {
+    for fixture in [LLAMA, GEMMA, GPT2, MIXTRAL, LFM2] {
         let report = report(fixture, 1, |_, _, _| Ok(None));
         assert!(report.passes(), "{fixture}: {report}");
     }
@@ -136,7 +147,7 @@ fn a_window_one_too_wide() {
         b.op(Sdpa { mask, ..sdpa.clone() }, operands).map(Some)
     });
     let golden = Golden::fixture(GEMMA).unwrap();
-    let refused = build(&golden.model, &Sizes::of(&golden), &["prefill"], |trace| {
+    let refused = build(&golden.model, &BuildOptions::of(&golden), &["prefill"], |trace| {
         Ok(rewrite(&trace, |b, op, operands| {
             let Op::Sdpa(sdpa) = op else { return Ok(None) };
             let mask = sdpa.mask.iter().copied().chain([MaskTerm::Window(9)]);
@@ -196,6 +207,53 @@ fn the_bound_on_the_scores_dropped() {
     });
 }
 
+/// The first token stands at position 1.
+#[test]
+fn learned_positions_one_too_late() {
+    red_in(GPT2, "learned positions one too late", 1, |b, op, operands| {
+        let (Op::Gather(gather), &[table, index]) = (op, operands) else { return Ok(None) };
+        if b.ty(table).shape != [40, 42] {
+            return Ok(None);
+        }
+        let one = b.op(Constant { value: Literal::splat(b.ty(index).clone(), 1.0) }, &[])?;
+        let later = b.op(Binary { kind: BinaryKind::Add }, &[index, one])?;
+        b.op(gather.clone(), &[table, later]).map(Some)
+    });
+}
+
+/// The experts' shares are those among all experts, and do not add up to one.
+#[test]
+fn shares_of_experts_that_do_not_add_up() {
+    red_in(MIXTRAL, "shares not normalized", 1, |b, op, operands| match op {
+        Op::Binary(Binary { kind: BinaryKind::Divide }) if b.ty(operands[0]).shape == [1, 1, 2] => {
+            Ok(Some(operands[0]))
+        }
+        _ => Ok(None),
+    });
+}
+
+/// The last tap is that of the oldest position, not of the newest.
+#[test]
+fn taps_of_a_convolution_reversed() {
+    red_in(LFM2, "taps reversed", 1, |b, op, operands| {
+        let Op::Narrow(narrow) = op else { return Ok(None) };
+        if b.ty(operands[0]).shape != [42, 1, 3] {
+            return Ok(None);
+        }
+        b.op(Narrow { start: 2 - narrow.start, ..narrow.clone() }, operands).map(Some)
+    });
+}
+
+/// Each convolution sees zeros before its chunk, whatever was there.
+#[test]
+fn a_convolution_that_forgets() {
+    red_in(LFM2, "state forgotten", 1, |b, op, operands| match (op, operands) {
+        // Of a row that begins, zeros; of any other, the state.
+        (Op::Select(_), &[_, zeros, state]) if b.ty(state).shape == [1, 2, 42] => Ok(Some(zeros)),
+        _ => Ok(None),
+    });
+}
+
 /// All rows of a batch stand where the first one does.
 #[test]
 fn one_position_for_all_rows() {
@@ -216,7 +274,7 @@ fn one_position_for_all_rows() {
             })?;
             Ok(edited)
         };
-        let sizes = Sizes { batch: 2, ..Sizes::of(&golden) };
+        let sizes = BuildOptions { batch: 2, ..BuildOptions::of(&golden) };
         let subject = build(&golden.model, &sizes, &["prefill", "decode"], edit).unwrap();
         let options = GenerateOptions { max_tokens: 3, keep_logits: true, ..GenerateOptions::default() };
         let answers =
@@ -230,7 +288,7 @@ fn one_position_for_all_rows() {
 }
 
 /// How an embedding compares with sentence-transformers after `replace` went over its trace; texts stand two by two.
-fn embedded(replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) -> embedding::Report {
+fn embedded(replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) -> embedding::Comparison {
     let golden = embedding::Golden::fixture("embeddinggemma").unwrap();
     let edit = |trace| {
         let faulty = rewrite(&trace, replace)?;

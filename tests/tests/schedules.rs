@@ -17,7 +17,7 @@ use trace::{Role, Trace};
 use tracewright::dsl::nn::{Attend, Cache, Kv, Position, Recurrent, RopeFrequencies, attend};
 use tracewright::dsl::{CausalLm, EntryPoint, F32, Float, model};
 use tracewright::generate::{Batch, Evaluator, Executor, GenerateOptions, Network, Session};
-use tracewright_tests::calls::{Weights, random};
+use tracewright_tests::calls::{WeightValues, random};
 
 /// What a layer of the toy does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -124,7 +124,7 @@ fn record(kinds: &[Kind], rows: usize, chunk: usize) -> Trace {
 
 /// Made-up weights, halved: at full size, to move each of them by a unit in its last place moves the evaluator's own
 /// logits by up to 3e-4 of the row's largest.
-fn weights(trace: &Trace) -> Weights {
+fn weights(trace: &Trace) -> WeightValues {
     let value = |(i, p): (usize, trace::Parameter)| {
         let full = random(p.ty, 7 + i as u64);
         (p.key, Value::new(full.ty, full.data.iter().map(|x| x / 2.0)))
@@ -304,7 +304,7 @@ fn random_cases<S: Strategy>(cases: u32, of: S, test: impl Fn(S::Value) -> Resul
 }
 
 /// Calls `test` for each toy with its traces for one row and for several, its weights and an oracle.
-fn for_each_toy(test: impl Fn(&[Trace; 2], &Weights, &Oracle<'_>)) {
+fn for_each_toy(test: impl Fn(&[Trace; 2], &WeightValues, &Oracle<'_>)) {
     for kinds in toys() {
         let traces = [record(&kinds, 1, CHUNK), record(&kinds, ROWS, CHUNK)];
         let whole = record(&kinds, 1, CONTEXT);

@@ -20,7 +20,7 @@ use tracewright::simplify::{Check, Options, Rules, explain, simplify};
 use tracewright::{Plan, primitives};
 use tracewright_tests::built::repository;
 use tracewright_tests::calls::{evaluate, random};
-use tracewright_tests::golden::{ALL, Golden, Sizes, build, check};
+use tracewright_tests::golden::{ALL, BuildOptions, Golden, build, check};
 
 /// Every configuration of a family that the repository has at toy size.
 fn toys() -> Vec<(String, PathBuf)> {
@@ -205,7 +205,7 @@ fn unsimplified_networks_are_token_exact() {
     for fixture in ["llama-untied", "gemma3-a"] {
         let golden = Golden::fixture(fixture).unwrap();
         let weights = Weights { kernels: false, ..Weights::default() };
-        let sizes = Sizes { rules: Rules::Off, weights, ..Sizes::of(&golden) };
+        let sizes = BuildOptions { rules: Rules::Off, weights, ..BuildOptions::of(&golden) };
         let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
         assert!(subject.module.parameters.iter().all(|p| p.recipe.is_none()));
         let report = check(&golden, &subject).unwrap();
@@ -217,7 +217,7 @@ fn unsimplified_networks_are_token_exact() {
 #[test]
 fn approximate_rules_keep_the_tokens() {
     let golden = Golden::fixture("llama-untied").unwrap();
-    let sizes = Sizes { rules: Rules::Approximate, ..Sizes::of(&golden) };
+    let sizes = BuildOptions { rules: Rules::Approximate, ..BuildOptions::of(&golden) };
     let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
     let report = check(&golden, &subject).unwrap();
     let _ = writeln!(std::io::stderr(), "approximate: {report}");

@@ -14,7 +14,7 @@ use simplify::{Options, Report, simplify};
 use support::built;
 use trace::{Function, NodeKind, Trace};
 use tracewright_tests::arbitrary::{Dice, graph, names, same, tame_value, value};
-use tracewright_tests::calls::{GRAPHS, Weights, evaluate, graphs};
+use tracewright_tests::calls::{GRAPHS, WeightValues, evaluate, graphs};
 
 /// Graphs in every run.
 const SHORT: u32 = 10_000;
@@ -55,7 +55,7 @@ fn for_each(count: u32, check: impl Fn(u64, usize) -> TestCaseResult + Sync) {
 }
 
 /// Values for the inputs and the weights of a trace's only function.
-fn values(dice: &mut Dice, function: &Function, tame: bool) -> (Vec<Value>, Weights) {
+fn values(dice: &mut Dice, function: &Function, tame: bool) -> (Vec<Value>, WeightValues) {
     // Half of the graphs without special values: where a NaN is, little else is seen.
     let value = if tame { tame_value } else { value };
     let arguments = function.inputs().into_iter().map(|(_, ty)| value(dice, ty)).collect();

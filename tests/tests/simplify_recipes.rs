@@ -10,7 +10,7 @@ use tracewright::bake::{Ignorable, unread};
 use tracewright::errors::WithCauses;
 use tracewright::primitives;
 use tracewright::simplify::{Check, Options, Rules, explain};
-use tracewright_tests::calls::{Weights, evaluate, random, ty};
+use tracewright_tests::calls::{WeightValues, evaluate, random, ty};
 
 /// A function from its header, its nodes in order, and its results.
 fn function(header: &str, nodes: &[&str], results: &[usize]) -> String {
@@ -51,8 +51,8 @@ fn simplified(text: &str) -> (Trace, Trace) {
 }
 
 /// Random tensors of a checkpoint, and what `after` makes of them.
-fn weights(trace: &Trace, after: &Trace) -> Weights {
-    let mut weights = Weights::new();
+fn weights(trace: &Trace, after: &Trace) -> WeightValues {
+    let mut weights = WeightValues::new();
     for parameter in trace.parameters().unwrap() {
         for (key, ty) in parameter.sources() {
             let seed = weights.len() as u64 + 50;

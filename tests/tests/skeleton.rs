@@ -4,7 +4,7 @@
 
 mod support;
 
-use tracewright_tests::calls::{Weights, evaluate, operand, random, ty};
+use tracewright_tests::calls::{WeightValues, evaluate, operand, random, ty};
 
 use std::rc::Rc;
 
@@ -64,7 +64,7 @@ fn m2_one_dot_general_is_exact() {
     assert_eq!(built.module.histogram().get("dot_general"), Some(&1));
 
     let numbers = |text: &str| operand(text, 0);
-    let weights = Weights::from([("w".into(), numbers("f32[3,4] 0,1,2,3,4,5,6,7,8,9,10,11"))]);
+    let weights = WeightValues::from([("w".into(), numbers("f32[3,4] 0,1,2,3,4,5,6,7,8,9,10,11"))]);
     let positions = [numbers("i32[2] 0,0"), numbers("i32[2] 3,3")];
     let arguments = [&[numbers("i32[2,3] 1,2,3,4,5,6")][..], &positions].concat();
     let found = built.load(&weights).call("score", &arguments);
@@ -117,7 +117,7 @@ fn small_transformer() -> trace::Trace {
     recorded(Rc::new(transformer), cache, &EntryPoint::all(1, 5, 9))
 }
 
-fn weights_of(trace: &trace::Trace) -> Weights {
+fn weights_of(trace: &trace::Trace) -> WeightValues {
     let parameters = trace.parameters().unwrap();
     let small = |(i, p): (usize, trace::Parameter)| {
         let value = random(p.ty, i as u64);

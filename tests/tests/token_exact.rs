@@ -7,16 +7,16 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use tracewright::bake::BakeError;
-use tracewright::generate::{Error, Finish, GenerateOptions, Network, Sampling, Session, Tokenizer};
+use tracewright::generate::{Finish, GenerateError, GenerateOptions, Network, Sampling, Session, Tokenizer};
 use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType::{Bf16, F16, F32, I32};
 use tracewright::ops::TensorType;
-use tracewright::runtime::{Argument, Buffer, Value};
+use tracewright::runtime::{Buffer, VmValue};
 use tracewright::simplify::Rules;
 use tracewright::trace::Parameter;
 use tracewright_tests::golden::{
-    self, ALL, BF16_FACTOR, BOUND, Golden, Sizes, Subject, build, check, greedy, max_error, mean,
+    self, ALL, BF16_FACTOR, BOUND, BuildOptions, Golden, Subject, build, check, greedy, max_error, mean,
 };
 
 /// Random networks: untied, tied (f16), with biases (sharded), llama3 rope (bf16), no grouping, one key-value head.
@@ -25,7 +25,7 @@ const FIXTURES: [&str; 6] =
 
 fn open(fixture: &str) -> (Golden, Subject) {
     let golden = Golden::fixture(fixture).unwrap();
-    let subject = build(&golden.model, &Sizes::of(&golden), ALL, Ok).unwrap();
+    let subject = build(&golden.model, &BuildOptions::of(&golden), ALL, Ok).unwrap();
     (golden, subject)
 }
 
@@ -61,7 +61,7 @@ fn shipped(name: &str) -> Golden {
     assert!(prompts.iter().filter(|p| distinct(&p.tokens) >= 16).count() >= 56, "loops judge nothing");
 
     let longest = prompts.iter().map(|p| p.prompt_tokens.len() + steps).max().unwrap();
-    let sizes = Sizes { context: longest.next_power_of_two(), ..Sizes::of(&golden) };
+    let sizes = BuildOptions { context: longest.next_power_of_two(), ..BuildOptions::of(&golden) };
     let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
     let report = check(&golden, &subject).unwrap();
     show(format_args!("{name}: {report}"));
@@ -117,7 +117,7 @@ fn m16_a_session_goes_on_anywhere_near_the_end() {
         session.feed(&tokens[..cut]).unwrap();
         let error = reference.error(last, &session.feed(&tokens[cut..]).unwrap());
         assert!(error <= BOUND, "cut at {cut}: {error:e}");
-        assert!(matches!(session.feed(&[1]), Err(Error::TooLong { length: 41, context: 40 })));
+        assert!(matches!(session.feed(&[1]), Err(GenerateError::TooLong { length: 41, context: 40 })));
 
         let mut session = Session::new(&subject.network);
         let rows = [&tokens[..cut], &tokens[cut..]].map(|part| session.score(part).unwrap()).concat();
@@ -184,13 +184,14 @@ fn m11_m12_bf16_f16_f32_checkpoints() {
     {
         let golden = Golden::fixture(fixture).unwrap();
         assert_eq!(golden.storage, element);
-        let subject = build(&golden.model, &Sizes { element, ..Sizes::of(&golden) }, ALL, Ok).unwrap();
+        let subject =
+            build(&golden.model, &BuildOptions { element, ..BuildOptions::of(&golden) }, ALL, Ok).unwrap();
         assert_eq!(subject.baked.converted, [], "{fixture}: nothing is widened");
         let elements: usize = subject.module.parameters.iter().map(|p| p.ty.count()).sum();
         assert_eq!(subject.baked.bytes as usize, elements * element.bits() / 8);
         let keys: BTreeSet<_> = subject.archive.entries().iter().map(|entry| &entry.name).collect();
         assert_eq!(keys.len(), subject.module.parameters.len(), "one entry for all entry points");
-        let parameters = tracewright::load::map_parameters(&subject.archive, [].into_iter()).unwrap();
+        let parameters = tracewright::build::map_parameters(&subject.archive, [].into_iter()).unwrap();
         assert_eq!(parameters.misaligned().count(), 0, "IREE would copy them");
 
         let mut worst = 0f64;
@@ -223,7 +224,7 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
     std::fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
     let refused = build(
         folder.path(),
-        &Sizes {
+        &BuildOptions {
             element: F32,
             chunk: 8,
             context: 40,
@@ -244,7 +245,8 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
 #[test]
 fn m11_bf16_errs_no_more_than_transformers_in_bf16() {
     let golden = Golden::fixture("bf16").unwrap();
-    let subject = build(&golden.model, &Sizes { element: Bf16, ..Sizes::of(&golden) }, ALL, Ok).unwrap();
+    let subject =
+        build(&golden.model, &BuildOptions { element: Bf16, ..BuildOptions::of(&golden) }, ALL, Ok).unwrap();
     let (ours, theirs) = golden::bf16_errors(&golden, &subject).unwrap();
     assert_eq!(theirs.len(), 200);
     let ratio = mean(&ours) / mean(&theirs);
@@ -283,9 +285,9 @@ fn m13_m15_kv_stays_on_the_device_and_argmax_costs_four_bytes() {
     let (decode, before) = (subject.program.function("decode").unwrap(), places(&state));
     for (start, token) in tokens.iter().enumerate() {
         let token = Buffer::from_bytes(&subject.runtime, &TensorType::new(I32, [1, 1]), &token.to_le_bytes());
-        let mut arguments: Vec<Argument> = vec![token.unwrap().into(), (start as i32).into(), 1.into()];
-        arguments.extend(state.drain(..).map(Argument::Buffer));
-        state = decode.call(arguments).unwrap().into_iter().skip(2).filter_map(Value::buffer).collect();
+        let mut arguments: Vec<VmValue> = vec![token.unwrap().into(), (start as i32).into(), 1.into()];
+        arguments.extend(state.drain(..).map(VmValue::Buffer));
+        state = decode.call(arguments).unwrap().into_iter().skip(2).filter_map(VmValue::buffer).collect();
         assert_eq!(places(&state), before, "step {start}");
     }
 }
@@ -318,11 +320,14 @@ fn a_full_context_ends_the_text() {
     assert_eq!((generated.finish, generated.tokens.len()), (Finish::Context, 3));
     let mut session = Session::new(&subject.network);
     let empty = session.generate(&[], &options(1), go_on);
-    assert!(matches!(empty, Err(Error::EmptyPrompt)), "{empty:?}");
+    assert!(matches!(empty, Err(GenerateError::EmptyPrompt)), "{empty:?}");
     let long = session.generate(&[1; 41], &options(1), go_on);
-    assert!(matches!(long, Err(Error::TooLong { length: 41, context: 40 })), "{long:?}");
+    assert!(matches!(long, Err(GenerateError::TooLong { length: 41, context: 40 })), "{long:?}");
     let unknown = session.generate(&[1, 259], &options(1), go_on);
-    assert!(matches!(unknown, Err(Error::Token { index: 1, token: 259, vocabulary: 259 })), "{unknown:?}");
+    assert!(
+        matches!(unknown, Err(GenerateError::Token { index: 1, token: 259, vocabulary: 259 })),
+        "{unknown:?}"
+    );
     assert!(session.tokens().is_empty());
 }
 
@@ -376,7 +381,7 @@ fn a_session_recovers_from_a_failed_call() {
     let mut session = Session::new(&network);
     session.feed(&tokens[..1]).unwrap();
     for _ in 0..2 {
-        assert!(matches!(session.feed(&tokens[1..3]), Err(Error::Runtime(_))));
+        assert!(matches!(session.feed(&tokens[1..3]), Err(GenerateError::Runtime(_))));
         assert_eq!(session.tokens(), &tokens[..1]);
     }
     let row = session.feed(&tokens[1..2]).unwrap();

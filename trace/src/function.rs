@@ -172,7 +172,12 @@ impl Function {
         &mut self.graph[id]
     }
 
-    /// The operands of a node in their order. The only place that reads edges.
+    /// Whether a node has an operand like this. As `operands` it reads edges, and nothing else does.
+    pub fn any_operand(&self, id: NodeId, is_like: impl FnMut(NodeId) -> bool) -> bool {
+        self.graph.neighbors_directed(id, Incoming).any(is_like)
+    }
+
+    /// The operands of a node in their order.
     pub fn operands(&self, id: NodeId) -> Vec<NodeId> {
         let mut edges: Vec<(u32, NodeId)> =
             self.graph.edges_directed(id, Incoming).map(|e| (*e.weight(), e.source())).collect();

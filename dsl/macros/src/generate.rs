@@ -573,7 +573,7 @@ impl Generator<'_> {
             SignatureType::Tensor(TensorType { element, rest, axes }) => {
                 let (here, rest) = (element.span(), rest.is_some());
                 let dsl = &self.dsl;
-                let declared = quote!(#dsl::__private::Declared { rest: #rest, axes: &[#(#axes),*] });
+                let declared = quote!(#dsl::__private::DeclaredAxes { rest: #rest, axes: &[#(#axes),*] });
                 Some(match name {
                     Some(name) => quote_spanned!(here=> #signature.argument(#name, #value, #declared)),
                     None => quote_spanned!(here=> #signature.result(#value, #declared)),

@@ -8,14 +8,15 @@ use crate::element::{Bool, Float, I32};
 use crate::tensor::{Raw, axes, extents};
 use crate::{Axis, Tensor, TraceErrorKind};
 
-/// The index of the largest element along an axis, which vanishes; the lowest index where several are equal, as
-/// `torch.argmax` gives it.
+/// The index of the largest element along an axis, which vanishes. As `torch.argmax` gives it: the lowest index where
+/// several are equal, and that of the first NaN if there is one.
 #[track_caller]
 pub fn argmax<T: Float>(x: Tensor<T>, axis: Axis) -> Tensor<I32> {
     let place = Location::caller();
     let extent = x.extent(axis);
     let index = Tensor::<I32>::iota(axis, extent);
-    let is_largest = x.equals(x.max(axis));
+    // If one is NaN, so is the largest, which equals nothing.
+    let is_largest = x.equals(x.max(axis)).or(x.is_nan());
     let dims = x.dims(place);
     let nowhere = Tensor::<I32>::constant(
         Literal::splat(TensorType::new(ElementType::I32, extents(&dims)), (extent.max(1) - 1) as f64),
@@ -49,7 +50,7 @@ pub fn topk<T: Float>(x: Tensor<T>, axis: Axis, k: usize) -> (Tensor<T>, Tensor<
             None => x,
         };
         let largest = left.max(axis);
-        // If one is NaN, so is the largest, which equals nothing.
+        // As in `argmax`.
         let is_largest = left.equals(largest).or(left.is_nan());
         // What is taken counts as −∞ from then on, and may equal what is left.
         let is_largest = match taken {

@@ -8,8 +8,8 @@ use crate::argument::trace_arg;
 use crate::element::{Float, I32};
 use crate::{Axis, Tensor};
 
-/// The axis of a cache that counts the slots of a ring: see [`trace::Ring`].
-pub const RING: Axis = Axis(trace::Ring::AXIS);
+/// The axis of a cache that counts the slots of a ring: see [`trace::RingState`].
+pub const RING: Axis = Axis(trace::RingState::AXIS);
 
 /// Which keys a query may see: conditions that must all hold, so that `&` is the intersection.
 #[derive(Clone, Debug)]

@@ -12,8 +12,8 @@ use crate::tensor::{axes, permuted};
 use crate::tracer::{self, Place, Raw};
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 
-/// The keys and values that one layer remembers: `[B, K, N, E]` each, N slots (see [`trace::Kv`]); or
-/// `[B, K, ring, E]` (see [`trace::Ring`]).
+/// The keys and values that one layer remembers: `[B, K, N, E]` each, N slots (see [`trace::KvState`]); or
+/// `[B, K, ring, E]` (see [`trace::RingState`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<T: Float> {
     /// The keys.
@@ -22,7 +22,7 @@ pub struct Kv<T: Float> {
     pub v: Tensor<T>,
 }
 
-/// What one layer carries from token to token, `[B, …]`: see [`trace::Recurrent`].
+/// What one layer carries from token to token, `[B, …]`: see [`trace::RecurrentState`].
 #[derive(Clone, Copy, Debug)]
 pub struct Recurrent<T: Float> {
     /// The state. What is read of it is [`Recurrent::before`].

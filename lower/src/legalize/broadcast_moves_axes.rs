@@ -3,13 +3,13 @@ use ops::{InferError, Op};
 use targets::Backend;
 use trace::{Builder, Function, NodeId};
 
-use super::{Example, Legalization};
+use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "broadcast that moves axes",
     backend: Backend::Iree3_13,
     fault: "a `broadcast_in_dim` that moves axes becomes a transposition by the order that undoes it",
-    examples: &[Example {
+    examples: &[FaultExample {
         operations: &[("broadcast_in_dim shape=[2,2,2] axes=[1,2,0]", &[0])],
         operands: &["i32[2,2,2] 1,2,3,4,5,6,7,8"],
     }],

@@ -3,13 +3,13 @@ use ops::{InferError, Op};
 use targets::Backend;
 use trace::{Builder, Function, NodeId};
 
-use super::{Example, Legalization};
+use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "gather by a scalar",
     backend: Backend::Iree3_13,
     fault: "an index of rank 0 is not clamped: it reads whatever memory it points to",
-    examples: &[Example { operations: &[("gather", &[0, 1])], operands: &["i32[3] 7,8,9", "i32[] 3"] }],
+    examples: &[FaultExample { operations: &[("gather", &[0, 1])], operands: &["i32[3] 7,8,9", "i32[] 3"] }],
     operation: "gather",
     shows,
     rewrite,

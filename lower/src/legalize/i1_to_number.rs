@@ -3,14 +3,14 @@ use ops::{ElementType, InferError, Literal, Op};
 use targets::Backend;
 use trace::{Builder, Function, NodeId};
 
-use super::{Example, Legalization};
+use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "i1 to number",
     backend: Backend::Iree3_13,
     fault: "a product of what was converted from i1 does not compile with data tiling: the truth values themselves are \
             to be packed",
-    examples: &[Example {
+    examples: &[FaultExample {
         operations: &[
             ("convert to=f32", &[0]),
             (

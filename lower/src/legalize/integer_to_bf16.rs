@@ -3,15 +3,15 @@ use ops::{ElementType, InferError, Op};
 use targets::Backend;
 use trace::{Builder, Function, NodeId};
 
-use super::{Example, Legalization};
+use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "integer to bf16",
     backend: Backend::Iree3_13,
     fault: "a conversion of integers to bf16 does not link on processors that have no instruction for it",
     examples: &[
-        Example { operations: &[("convert to=bf16", &[0])], operands: &["i32[2] 2147483647,-257"] },
-        Example { operations: &[("convert to=bf16", &[0])], operands: &["i8[2] 127,-128"] },
+        FaultExample { operations: &[("convert to=bf16", &[0])], operands: &["i32[2] 2147483647,-257"] },
+        FaultExample { operations: &[("convert to=bf16", &[0])], operands: &["i8[2] 127,-128"] },
     ],
     operation: "convert",
     shows,

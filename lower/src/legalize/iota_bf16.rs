@@ -3,13 +3,13 @@ use ops::{ElementType, InferError, Op};
 use targets::Backend;
 use trace::{Builder, Function, NodeId};
 
-use super::{Example, Legalization, integer_to_bf16};
+use super::{FaultExample, Legalization, integer_to_bf16};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "iota of bf16",
     backend: Backend::Iree3_13,
     fault: "an iota of bf16 becomes a conversion of integers, which does not link on processors that have none",
-    examples: &[Example { operations: &[("iota ty=bf16[300] axis=0", &[])], operands: &[] }],
+    examples: &[FaultExample { operations: &[("iota ty=bf16[300] axis=0", &[])], operands: &[] }],
     operation: "iota",
     shows,
     rewrite,

@@ -45,7 +45,7 @@ pub struct Legalization {
     /// What goes wrong.
     pub fault: &'static str,
     /// Programs that do not compile or give other numbers without the legalization.
-    pub examples: &'static [Example],
+    pub examples: &'static [FaultExample],
     /// The operation that it is a fault of.
     operation: &'static str,
     /// Whether the fault shows in a use of it.
@@ -57,7 +57,7 @@ pub struct Legalization {
 /// A program in the text form. Its values are numbered: first the operands, then each operation's result. Its results
 /// are those that no operation takes.
 #[derive(Debug)]
-pub struct Example {
+pub struct FaultExample {
     /// `convert to=bf16`, and the numbers of what it takes.
     pub operations: &'static [(&'static str, &'static [usize])],
     /// `i32[2] 3,1`

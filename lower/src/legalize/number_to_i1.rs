@@ -3,13 +3,13 @@ use ops::{ElementType, InferError, Op};
 use targets::Backend;
 use trace::{Builder, Function, NodeId};
 
-use super::{Example, Legalization};
+use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "number to i1",
     backend: Backend::Iree3_13,
     fault: "the conversion of a number of the host to i1 does not compile",
-    examples: &[Example { operations: &[("convert to=i1", &[0])], operands: &["i32[] 4"] }],
+    examples: &[FaultExample { operations: &[("convert to=i1", &[0])], operands: &["i32[] 4"] }],
     operation: "convert",
     shows,
     rewrite,

@@ -3,15 +3,21 @@ use ops::{ElementType, InferError, Op};
 use targets::Backend;
 use trace::{Builder, Function, NodeId};
 
-use super::{Example, Legalization};
+use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "power",
     backend: Backend::Iree3_13,
     fault: "aᵇ is computed as exp(b · log a), which is NaN for a negative base and where an infinity meets a zero",
     examples: &[
-        Example { operations: &[("binary kind=power", &[0, 1])], operands: &["f32[2] -2,-3", "f32[2] 2,3"] },
-        Example { operations: &[("binary kind=power", &[0, 1])], operands: &["f32[2] 0,-0", "f32[2] 0,3"] },
+        FaultExample {
+            operations: &[("binary kind=power", &[0, 1])],
+            operands: &["f32[2] -2,-3", "f32[2] 2,3"],
+        },
+        FaultExample {
+            operations: &[("binary kind=power", &[0, 1])],
+            operands: &["f32[2] 0,-0", "f32[2] 0,3"],
+        },
     ],
     operation: "binary",
     shows,

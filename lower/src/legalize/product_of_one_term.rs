@@ -3,14 +3,14 @@ use ops::{InferError, Op};
 use targets::Backend;
 use trace::{Builder, Function, NodeId};
 
-use super::{Example, Legalization};
+use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "product of one term",
     backend: Backend::Iree3_13,
     fault: "two products that sum one term each, in a type wider than their operands', do not compile where they share \
             a reshaped operand: they become multiplications that are ill-typed",
-    examples: &[Example {
+    examples: &[FaultExample {
         operations: &[
             ("reshape shape=[1,1]", &[0]),
             (PRODUCT, &[3, 1]),

@@ -3,13 +3,13 @@ use ops::{InferError, Op};
 use targets::Backend;
 use trace::{Builder, Function, NodeId, NodeKind};
 
-use super::{Example, Legalization};
+use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "sum of constants",
     backend: Backend::Iree3_13,
     fault: "where an operation makes equal numbers of constants, one of them is taken for their sum",
-    examples: &[Example {
+    examples: &[FaultExample {
         operations: &[
             ("constant value=f32[2,3] splat 3.0", &[]),
             ("unary kind=negate", &[0]),

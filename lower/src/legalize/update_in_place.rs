@@ -3,7 +3,7 @@ use ops::{ElementType, InferError, Literal, Op, TensorType};
 use targets::Backend;
 use trace::{Builder, Function, NodeId, NodeKind};
 
-use super::{Example, Legalization};
+use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "update in place",
@@ -11,7 +11,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     fault: "an update is written over what is still needed: over what stands before an `optimization_barrier`, be it a \
             weight, and over a gathered value that is read and returned",
     examples: &[
-        Example {
+        FaultExample {
             operations: &[
                 ("optimization_barrier", &[0]),
                 ("dynamic_update_slice axis=0", &[3, 1, 2]),
@@ -19,7 +19,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
             ],
             operands: &["f32[3] 1,2,3", "f32[2] 8,9", "i32[] 1"],
         },
-        Example {
+        FaultExample {
             operations: &[
                 ("gather", &[0, 1]),
                 // Negated twice, it is itself.

@@ -272,11 +272,13 @@ module @tracewright {
     %67 = stablehlo.reduce(%64 init: %66) applies stablehlo.maximum across dimensions = [1] : (tensor<1x11xf32>, tensor<f32>) -> tensor<1xf32> loc(""("dsl/src/causal.rs":166:0))
     %68 = stablehlo.broadcast_in_dim %67, dims = [0] : (tensor<1xf32>) -> tensor<1x11xf32> loc(""("dsl/src/causal.rs":166:0))
     %69 = stablehlo.compare EQ, %64, %68, FLOAT : (tensor<1x11xf32>, tensor<1x11xf32>) -> tensor<1x11xi1> loc(""("dsl/src/causal.rs":166:0))
-    %70 = stablehlo.constant dense<10> : tensor<1x11xi32> loc(""("dsl/src/causal.rs":166:0))
-    %71 = stablehlo.broadcast_in_dim %65, dims = [1] : (tensor<11xi32>) -> tensor<1x11xi32> loc(""("dsl/src/causal.rs":166:0))
-    %72 = stablehlo.select %69, %71, %70 : tensor<1x11xi1>, tensor<1x11xi32> loc(""("dsl/src/causal.rs":166:0))
-    %73 = stablehlo.constant dense<2147483647> : tensor<i32> loc(""("dsl/src/causal.rs":166:0))
-    %74 = stablehlo.reduce(%72 init: %73) applies stablehlo.minimum across dimensions = [1] : (tensor<1x11xi32>, tensor<i32>) -> tensor<1xi32> loc(""("dsl/src/causal.rs":166:0))
-    return %64, %74, %26#1, %26#2, %39#1, %39#2 : tensor<1x11xf32>, tensor<1xi32>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>
+    %70 = stablehlo.compare NE, %64, %64, FLOAT : (tensor<1x11xf32>, tensor<1x11xf32>) -> tensor<1x11xi1> loc(""("dsl/src/causal.rs":166:0))
+    %71 = stablehlo.or %69, %70 : tensor<1x11xi1> loc(""("dsl/src/causal.rs":166:0))
+    %72 = stablehlo.constant dense<10> : tensor<1x11xi32> loc(""("dsl/src/causal.rs":166:0))
+    %73 = stablehlo.broadcast_in_dim %65, dims = [1] : (tensor<11xi32>) -> tensor<1x11xi32> loc(""("dsl/src/causal.rs":166:0))
+    %74 = stablehlo.select %71, %73, %72 : tensor<1x11xi1>, tensor<1x11xi32> loc(""("dsl/src/causal.rs":166:0))
+    %75 = stablehlo.constant dense<2147483647> : tensor<i32> loc(""("dsl/src/causal.rs":166:0))
+    %76 = stablehlo.reduce(%74 init: %75) applies stablehlo.minimum across dimensions = [1] : (tensor<1x11xi32>, tensor<i32>) -> tensor<1xi32> loc(""("dsl/src/causal.rs":166:0))
+    return %64, %76, %26#1, %26#2, %39#1, %39#2 : tensor<1x11xf32>, tensor<1xi32>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>, tensor<1x2x7x4xbf16>
   }
 }

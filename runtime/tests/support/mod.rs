@@ -16,14 +16,14 @@ pub fn compiler() -> Compiler {
     Compiler::find(None, &folders).unwrap_or_else(|error| panic!("{error}"))
 }
 
-pub fn cache() -> (TempDir, Cache) {
+pub fn cache() -> (TempDir, ModuleCache) {
     let folder = tempfile::tempdir().unwrap();
-    let cache = Cache::new(folder.path().join("cache"));
+    let cache = ModuleCache::new(folder.path().join("cache"));
     (folder, cache)
 }
 
-pub fn module(text: &str) -> Module<'_> {
-    Module { text, text_without_locs: text }
+pub fn module(text: &str) -> ModuleText<'_> {
+    ModuleText { text, text_without_locs: text }
 }
 
 /// Compiles for this machine with the default flags.
@@ -51,12 +51,12 @@ pub fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|chunk| f32::from_le_bytes(chunk.try_into().unwrap())).collect()
 }
 
-pub fn tensor(runtime: &Runtime, shape: &[usize], values: &[f32]) -> Argument {
+pub fn tensor(runtime: &Runtime, shape: &[usize], values: &[f32]) -> VmValue {
     Buffer::from_bytes(runtime, &f32s(shape), &bytes(values)).unwrap().into()
 }
 
 /// Calls a function with one result, a tensor of f32.
-pub fn call(program: &Program, name: &str, arguments: Vec<Argument>) -> Vec<f32> {
+pub fn call(program: &VmModule, name: &str, arguments: Vec<VmValue>) -> Vec<f32> {
     let mut values = program.function(name).unwrap().call(arguments).unwrap();
     assert_eq!(values.len(), 1);
     floats(&values.pop().unwrap().buffer().unwrap().read().unwrap())

@@ -9,7 +9,7 @@ use tracewright::errors::{WithCauses, WithPath as _};
 use tracewright::ops::ElementType;
 use tracewright_tests::built::Result;
 use tracewright_tests::embedding;
-use tracewright_tests::golden::{self, ALL, BF16_FACTOR, Golden, Sizes};
+use tracewright_tests::golden::{self, ALL, BF16_FACTOR, BuildOptions, Golden};
 
 #[derive(Deserialize)]
 struct Index {
@@ -111,10 +111,10 @@ fn case(folder: &Path, summary: &mut Summary) -> Result<(String, bool)> {
         return Ok((format!("{}: {report}", golden.storage), report.passes()));
     }
     let golden = Golden::of(folder)?;
-    let sizes = Sizes::of(&golden);
+    let sizes = BuildOptions::of(&golden);
     let head = format!("c {} N {} {}:", golden.chunk, golden.context, golden.storage);
     if golden.reference(0)?.bf16_max_error.is_some() {
-        let subject = golden::build(folder, &Sizes { element: ElementType::Bf16, ..sizes }, ALL, Ok)?;
+        let subject = golden::build(folder, &BuildOptions { element: ElementType::Bf16, ..sizes }, ALL, Ok)?;
         let (ours, theirs) = golden::bf16_errors(&golden, &subject)?;
         let ratio = golden::mean(&ours) / golden::mean(&theirs);
         let line = format!("{head} {} rows, mean of the largest error {ratio:.3} of theirs", theirs.len());

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use ops::{TensorType, Value};
 use runtime::{
-    Argument, Buffer, Cache, CompileError, CompileOptions, Compiler, Device, Entry, Parameters, Program,
-    Runtime,
+    Buffer, CompileError, CompileOptions, Compiler, Device, ModuleCache, ParameterData, Parameters, Runtime,
+    VmModule, VmValue,
 };
 use trace::{Builder, Node, NodeId, NodeKind, Parameter, Provenance, Trace};
-use tracewright_tests::calls::{Call, Calls, Weights};
+use tracewright_tests::calls::{Calls, CheckedCall, WeightValues};
 use tracewright_tests::level;
 
 /// The compiler that `cargo xtask setup` installs; a test without it fails and says so.
@@ -30,8 +30,8 @@ pub fn compile(module: &lower::Module, options: &CompileOptions) -> Vec<u8> {
 /// Compiles a module that may be refused.
 pub fn try_compile(module: &lower::Module, options: &CompileOptions) -> Result<Vec<u8>, CompileError> {
     let folder = tempfile::tempdir().unwrap();
-    let text = runtime::Module { text: &module.text, text_without_locs: &module.text_without_locs };
-    let compiled = runtime::compile(&compiler(), &text, options, &Cache::new(folder.path()))?;
+    let text = runtime::ModuleText { text: &module.text, text_without_locs: &module.text_without_locs };
+    let compiled = runtime::compile(&compiler(), &text, options, &ModuleCache::new(folder.path()))?;
     Ok(compiled.vmfb)
 }
 
@@ -71,40 +71,40 @@ pub fn stored(trace: &Trace) -> (BTreeMap<String, usize>, usize) {
 /// A loaded module.
 pub struct Loaded<'a> {
     module: &'a lower::Module,
-    program: Program,
+    program: VmModule,
     runtime: Runtime,
 }
 
 impl Built {
-    pub fn load(&self, weights: &Weights) -> Loaded<'_> {
+    pub fn load(&self, weights: &WeightValues) -> Loaded<'_> {
         let runtime = Runtime::new(Device::LocalSync).unwrap();
         Loaded { module: &self.module, program: self.program(&runtime, weights), runtime }
     }
 
-    pub fn program(&self, runtime: &Runtime, weights: &Weights) -> Program {
+    pub fn program(&self, runtime: &Runtime, weights: &WeightValues) -> VmModule {
         let mut bytes = Vec::new();
         let mut entries = BTreeMap::new();
         for (key, value) in weights {
             let start = bytes.len();
             bytes.extend(value.to_bytes());
-            entries.insert(key.clone(), Entry::Range(start..bytes.len()));
+            entries.insert(key.clone(), ParameterData::Range(start..bytes.len()));
         }
         let parameters = Parameters { scope: "model".into(), bytes: Arc::new(bytes), entries };
-        Program::load(runtime, &self.vmfb, &[parameters]).unwrap_or_else(|error| panic!("{error}"))
+        VmModule::load(runtime, &self.vmfb, &[parameters]).unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
 impl Loaded<'_> {
     /// Makes every call; a line for each that gave other numbers than the evaluator.
     pub fn violations(&self, calls: &Calls) -> Vec<String> {
-        let violation = |call: &Call| call.violation(&self.call(&call.name, &call.arguments));
+        let violation = |call: &CheckedCall| call.violation(&self.call(&call.name, &call.arguments));
         calls.calls.iter().filter_map(violation).collect()
     }
 
     /// Calls an entry point.
     pub fn call(&self, name: &str, arguments: &[Value]) -> Vec<Value> {
         let signature = self.module.signatures.iter().find(|s| s.name == name).unwrap();
-        let pass = |(value, argument): (&Value, &trace::Argument)| -> Argument {
+        let pass = |(value, argument): (&Value, &trace::Argument)| -> VmValue {
             match argument.is_host_scalar() {
                 true => (value.data[0] as i32).into(),
                 false => Buffer::from_bytes(&self.runtime, &value.ty, &value.to_bytes()).unwrap().into(),
@@ -113,7 +113,7 @@ impl Loaded<'_> {
         let arguments = arguments.iter().zip(&signature.arguments).map(pass).collect();
         let results = self.program.function(name).unwrap().call(arguments);
         let results = results.unwrap_or_else(|error| panic!("{error}"));
-        let read = |value: runtime::Value| {
+        let read = |value: runtime::VmValue| {
             let buffer = value.buffer().unwrap();
             Value::from_bytes(buffer.ty().clone(), &buffer.read().unwrap())
         };

@@ -5,9 +5,9 @@ use super::{Kind, Sizes, StateAxis};
 /// Keys and values of all positions, `[B, heads, N, features]` each: slot j holds position j. Slots behind the last
 /// token are never looked at before they are written, so a row can go back anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Kv;
+pub struct KvState;
 
-impl Kind for Kv {
+impl Kind for KvState {
     const NAME: &'static str = "kv";
     const PARTS: &'static [&'static str] = &["keys", "values"];
 

@@ -18,9 +18,9 @@ use std::fmt;
 
 use ops::{ParseError, Reader};
 
-pub use kv::Kv;
-pub use recurrent::Recurrent;
-pub use ring::Ring;
+pub use kv::KvState;
+pub use recurrent::RecurrentState;
+pub use ring::RingState;
 
 use crate::axis::AxisName;
 
@@ -61,17 +61,17 @@ trait Kind: Sized {
 }
 
 macro_rules! kinds {
-    ($($name:ident),+) => {
+    ($($name:ident: $kind:ident),+) => {
         /// A kind of state.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum StateKind {
-            $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name),)+
+            $(#[doc = concat!("See [`", stringify!($kind), "`].")] $name($kind),)+
         }
 
         impl StateKind {
             /// The tensors that a layer has of it.
             pub fn parts(self) -> &'static [&'static str] {
-                match self { $(Self::$name(_) => $name::PARTS,)+ }
+                match self { $(Self::$name(_) => $kind::PARTS,)+ }
             }
 
             /// The axes of each of its tensors, `own` being those that the layer declares.
@@ -86,8 +86,8 @@ macro_rules! kinds {
             }
 
             fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
-                $(if reader.eat($name::NAME) {
-                    return Ok(Self::$name($name::parse(reader)?));
+                $(if reader.eat($kind::NAME) {
+                    return Ok(Self::$name($kind::parse(reader)?));
                 })+
                 reader.error(concat!("a kind of state", $(", ", stringify!($name)),+))
             }
@@ -97,7 +97,7 @@ macro_rules! kinds {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
                     $(Self::$name(kind) => {
-                        f.write_str($name::NAME)?;
+                        f.write_str($kind::NAME)?;
                         kind.print(f)
                     })+
                 }
@@ -106,7 +106,7 @@ macro_rules! kinds {
     };
 }
 
-kinds! { Kv, Ring, Recurrent }
+kinds! { Kv: KvState, Ring: RingState, Recurrent: RecurrentState }
 
 /// One tensor of a layer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

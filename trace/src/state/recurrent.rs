@@ -5,9 +5,9 @@ use super::{Kind, Sizes, StateAxis};
 /// What a recurrence or a causal convolution carries from one token to the next, `[B, …]`. It holds nothing of the
 /// tokens before the last, so a row cannot go back: it begins again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Recurrent;
+pub struct RecurrentState;
 
-impl Kind for Recurrent {
+impl Kind for RecurrentState {
     const NAME: &'static str = "recurrent";
     const PARTS: &'static [&'static str] = &["state"];
 

@@ -10,14 +10,14 @@ use super::{Kind, Sizes, StateAxis, kv};
 /// What is written at position p is gone when position p + slots is written. The window of position `to` begins at
 /// `to` − window + 1, so a row can go back to it while nothing from `to` + slack on was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ring {
+pub struct RingState {
     /// How many positions a query sees, its own included.
     pub window: usize,
     /// How many positions a row can go back: the longest chunk.
     pub slack: usize,
 }
 
-impl Ring {
+impl RingState {
     /// The name of the axis of the slots.
     pub const AXIS: &'static str = "ring";
 
@@ -32,9 +32,9 @@ impl Ring {
     }
 }
 
-impl Kind for Ring {
+impl Kind for RingState {
     const NAME: &'static str = "ring";
-    const PARTS: &'static [&'static str] = kv::Kv::PARTS;
+    const PARTS: &'static [&'static str] = kv::KvState::PARTS;
 
     fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
         kv::slots(own, sizes.batch, (Self::AXIS.into(), self.slots()))

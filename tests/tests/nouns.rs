@@ -1,0 +1,171 @@
+//! One noun has one meaning: no two crates of the workspace offer types, traits or blocks of the same name.
+//!
+//! What a crate offers is found in its source: what its root declares or takes from a module by `pub use`, and the
+//! same in every `pub mod`. Items that other macros than `model!` make are not seen.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::{MetadataCommand, TargetKind};
+use proc_macro2::{TokenStream, TokenTree};
+use syn::{Ident, Item, UseTree, Visibility};
+use tracewright_tests::built::repository;
+
+/// One module of a crate.
+#[derive(Default)]
+struct Module {
+    /// Types, traits and blocks that it declares as public.
+    declared: BTreeSet<String>,
+    /// What it takes from its children by `pub use`: a path, and the name that it gives to the last word of it.
+    offered: Vec<(Vec<String>, String)>,
+    /// Its own modules, and whether they are public.
+    children: BTreeMap<String, (bool, Module)>,
+}
+
+impl Module {
+    fn read(items: &[Item], folder: &Path) -> Self {
+        let mut module = Self::default();
+        for item in items {
+            module.declared.extend(declared(item).iter().map(Ident::to_string));
+            match item {
+                Item::Macro(item) if item.mac.path.is_ident("model") => {
+                    module.declared.extend(blocks(item.mac.tokens.clone()));
+                }
+                Item::Use(item) if is_public(&item.vis) => module.offer(&item.tree, &[]),
+                Item::Mod(item) if item.ident != "tests" => {
+                    let name = item.ident.to_string();
+                    let child = match &item.content {
+                        Some((_, items)) => Self::read(items, &folder.join(&name)),
+                        None => Self::open(&file(folder, &name), &folder.join(&name)),
+                    };
+                    module.children.insert(name, (is_public(&item.vis), child));
+                }
+                _ => {}
+            }
+        }
+        module
+    }
+
+    /// The module of a file, whose own modules lie in `folder`.
+    fn open(file: &Path, folder: &Path) -> Self {
+        Self::read(&syn::parse_file(&fs::read_to_string(file).unwrap()).unwrap().items, folder)
+    }
+
+    fn offer(&mut self, tree: &UseTree, before: &[String]) {
+        let joined = |ident: &Ident| [before, &[ident.to_string()]].concat();
+        match tree {
+            UseTree::Path(path) => self.offer(&path.tree, &joined(&path.ident)),
+            UseTree::Group(group) => group.items.iter().for_each(|item| self.offer(item, before)),
+            UseTree::Name(name) => self.offered.push((joined(&name.ident), name.ident.to_string())),
+            UseTree::Rename(name) => self.offered.push((joined(&name.ident), name.rename.to_string())),
+            UseTree::Glob(_) => self.offered.push((before.to_vec(), String::new())),
+        }
+    }
+
+    /// All names of types that whoever sees this module of the crate `root` can write.
+    fn names(&self, root: &Self) -> BTreeSet<String> {
+        let public = self.children.values().filter(|(is_public, _)| *is_public);
+        let mut names: BTreeSet<_> = public.flat_map(|(_, child)| child.names(root)).collect();
+        names.extend(self.declared.iter().cloned());
+        for (path, name) in &self.offered {
+            let (base, path) = match path[0].as_str() {
+                "crate" => (root, &path[1..]),
+                "self" => (self, &path[1..]),
+                _ => (self, &path[..]),
+            };
+            let Some((last, before)) = path.split_last() else { continue };
+            if let Some(module) = base.find(path) {
+                names.extend(module.names(root));
+            } else if !before.is_empty() // one word alone is another crate
+                && base.find(before).is_some_and(|holder| holder.names(root).contains(last))
+            {
+                names.insert(name.clone());
+            }
+        }
+        names
+    }
+
+    fn find(&self, path: &[String]) -> Option<&Self> {
+        path.iter().try_fold(self, |module, name| module.children.get(name).map(|(_, child)| child))
+    }
+}
+
+fn is_public(visibility: &Visibility) -> bool {
+    matches!(visibility, Visibility::Public(_))
+}
+
+/// The name of a public type or trait.
+fn declared(item: &Item) -> Option<Ident> {
+    let (visibility, name) = match item {
+        Item::Struct(item) => (&item.vis, &item.ident),
+        Item::Enum(item) => (&item.vis, &item.ident),
+        Item::Union(item) => (&item.vis, &item.ident),
+        Item::Type(item) => (&item.vis, &item.ident),
+        Item::Trait(item) => (&item.vis, &item.ident),
+        _ => return None,
+    };
+    is_public(visibility).then(|| name.clone())
+}
+
+/// The blocks of a `model!`: the names behind `pub`.
+fn blocks(tokens: TokenStream) -> Vec<String> {
+    let trees: Vec<TokenTree> = tokens.into_iter().collect();
+    let pairs = trees.windows(2).filter(|pair| matches!(&pair[0], TokenTree::Ident(word) if word == "pub"));
+    pairs.map(|pair| pair[1].to_string()).collect()
+}
+
+fn file(folder: &Path, name: &str) -> PathBuf {
+    let own = folder.join(name).with_extension("rs");
+    if own.exists() { own } else { folder.join(name).join("mod.rs") }
+}
+
+/// What the library whose root is `file` offers.
+fn offered(file: &Path) -> BTreeSet<String> {
+    let root = Module::open(file, file.parent().unwrap());
+    root.names(&root)
+}
+
+/// The names that several crates offer, and which crates those are.
+fn ambiguous(crates: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let mut holders: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (package, names) in crates {
+        names.iter().for_each(|name| holders.entry(name).or_default().push(package));
+    }
+    holders.retain(|_, packages| packages.len() > 1);
+    holders.iter().map(|(name, packages)| format!("`{name}`: {}", packages.join(", "))).collect()
+}
+
+#[test]
+fn no_two_crates_offer_a_type_of_one_name() {
+    let manifest = repository().join("Cargo.toml");
+    let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec().unwrap();
+    let mut crates = BTreeMap::new();
+    for package in metadata.workspace_packages() {
+        let library = package.targets.iter().find(|target| target.is_kind(TargetKind::Lib));
+        if let Some(library) = library {
+            crates.insert(package.name.to_string(), offered(library.src_path.as_std_path()));
+        }
+    }
+    let count: usize = crates.values().map(BTreeSet::len).sum();
+    assert!(count > 250, "{count} names are read");
+    assert_eq!(ambiguous(&crates), Vec::<String>::new());
+}
+
+/// The test itself: what is offered is found through `pub use` and `pub mod`, and nothing else is.
+#[test]
+fn a_noun_of_two_crates_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let offers = |lib: &str, inner: &str| {
+        fs::write(folder.path().join("lib.rs"), lib).unwrap();
+        fs::write(folder.path().join("inner.rs"), inner).unwrap();
+        offered(&folder.path().join("lib.rs"))
+    };
+    let inner = "pub struct Offered; pub enum Kept {} struct Own; model! { pub Block(Config) {} Part {} }";
+    let one = offers("mod inner; pub use inner::Offered; pub use elsewhere::Kept;", inner);
+    assert_eq!(one, BTreeSet::from(["Offered".to_string()]));
+    let two = offers("pub mod inner; pub trait Kept {}", inner);
+    assert_eq!(two, ["Block", "Kept", "Offered"].map(String::from).into());
+    assert_eq!(ambiguous(&[("one".into(), one), ("two".into(), two)].into()), ["`Offered`: one, two"]);
+}
