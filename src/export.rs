@@ -11,7 +11,7 @@ use lower::Module;
 use ops::{Attribute, Reader, TensorType};
 use runtime::{CompileOptions, Compiler, Program, Runtime};
 use serde::{Deserialize, Serialize};
-use trace::{Argument, Role, Signature};
+use trace::{Argument, Parameter, Role, Signature};
 
 use crate::files::NewFile;
 use crate::load::{LoadError, map_parameters};
@@ -64,6 +64,8 @@ pub struct Manifest {
     pub quant: Option<String>,
     /// Whether kernels of ours compute products and attention.
     pub kernels: bool,
+    /// How weights are stored: `kernels`, as these read them, or `plain`, in the order of the checkpoint.
+    pub layout: String,
     /// blake3 of the compiled module.
     pub module_blake3: String,
     /// What can be called.
@@ -190,6 +192,8 @@ impl Manifest {
             simplify: plan.rules.to_string(),
             quant: plan.weights.quantize.map(|format| format.word().to_owned()),
             kernels: plan.weights.kernels,
+            layout: if module.parameters.iter().any(Parameter::is_packed) { "kernels" } else { "plain" }
+                .into(),
             module_blake3: blake3::hash(vmfb).to_string(),
             entry_points: module.signatures.iter().map(entry).collect(),
             parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),

@@ -1,3 +1,4 @@
+use super::grouped_linear::rounded;
 use super::linear::product;
 use super::pack::unpacked;
 use super::prelude::*;
@@ -5,7 +6,8 @@ use crate::format::WeightFormat;
 
 operation! {
     /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…, outputs]`. A third operand
-    /// of the result's type is added to the rounded products, and the sum is rounded again.
+    /// of the result's type is added to the rounded products, and the sum is rounded again. With a quantized weight the
+    /// activations are rounded to bytes, [`in_bytes`](crate::format::in_bytes).
     ///
     /// Has no spelling in StableHLO: a kernel computes it.
     PackedLinear = "packed_linear" {
@@ -19,8 +21,6 @@ operation! {
 }
 
 impl Operation for PackedLinear {
-    // The weights' roundings are part of the meaning; those of x to integers, in kernels for formats with scales,
-    // are not.
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(
@@ -79,7 +79,11 @@ impl Operation for PackedLinear {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         let (x, packed) = (operands[0], operands[1]);
         let inputs = x.ty.shape[x.ty.rank() - 1];
-        let mut sums = product(x, &unpacked(self.format, packed, self.outputs, inputs), None, ty);
+        let weight = unpacked(self.format, packed, self.outputs, inputs);
+        let mut sums = match self.format.element() {
+            Some(_) => product(x, &weight, None, ty),
+            None => product(&rounded(x), &weight, None, ty),
+        };
         if let Some(added) = operands.get(2) {
             let total = sums.data.iter().zip(&added.data).map(|(sum, added)| sum + added);
             sums = Value::new(ty.clone(), total);
