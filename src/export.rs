@@ -13,7 +13,7 @@ use lower::Module;
 use ops::{Attribute, Reader, TensorType};
 use runtime::{Compiled, Compiler, Runtime, VmModule};
 use serde::{Deserialize, Serialize};
-use trace::{Argument, Role, Signature};
+use trace::{Argument, Parameter, Role, Signature};
 
 use crate::build::{Build, BuildTools, LoadError, map_parameters};
 use crate::files::NewFile;
@@ -67,6 +67,8 @@ pub struct Manifest {
     pub quant: Option<String>,
     /// Whether kernels of ours compute products and attention.
     pub kernels: bool,
+    /// How weights are stored: `kernels`, as these read them, or `plain`, in the order of the checkpoint.
+    pub layout: String,
     /// blake3 of the compiled module.
     pub module_blake3: String,
     /// What can be called.
@@ -189,6 +191,8 @@ impl Manifest {
             simplify: plan.rules.to_string(),
             quant: plan.weights.quantize.map(|format| format.word().to_owned()),
             kernels: plan.weights.kernels,
+            layout: if module.parameters.iter().any(Parameter::is_packed) { "kernels" } else { "plain" }
+                .into(),
             module_blake3: blake3::hash(&compiled.vmfb).to_string(),
             entry_points: module.signatures.iter().map(entry).collect(),
             parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),

@@ -4,7 +4,8 @@ use rayon::prelude::*;
 
 use irpa::{ArchiveError, Checkpoint, Sink};
 use ops::format::PANEL;
-use ops::{Op, TensorType, Value, WeightFormat};
+use ops::ops::{Pack, Quantize};
+use ops::{Op, TensorType, Value};
 use trace::{Parameter, Recipe};
 
 /// Elements made at a time.
@@ -39,7 +40,20 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
             pieces.iter().try_for_each(|piece| write_recipe(piece, checkpoint, sink))
         }
         Recipe::Op(Op::Reshape(_), operands) => write_recipe(&operands[0], checkpoint, sink),
-        Recipe::Op(Op::Pack(pack), operands) => write_packed(pack.format, &operands[0], checkpoint, sink),
+        Recipe::Op(Op::Pack(Pack { format }), operands) => {
+            let bytes = |rows, inputs| format.packed(rows, inputs).bytes();
+            let pack = |rows: &[f32], inputs, bytes: &mut [u8]| format.pack_panel(rows, inputs, bytes);
+            write_panels(&operands[0], bytes, pack, checkpoint, sink)
+        }
+        Recipe::Op(Op::Quantize(Quantize { format, part }), operands) => {
+            let row = |inputs| format.grouped(*part, 1, inputs).map_or(0, |ty| ty.bytes());
+            let bytes = |rows, inputs| rows * row(inputs);
+            let quantize = |rows: &[f32], inputs, bytes: &mut [u8]| {
+                let bytes = bytes.chunks_exact_mut(row(inputs));
+                rows.chunks(inputs).zip(bytes).for_each(|(row, bytes)| format.group_row(*part, row, bytes));
+            };
+            write_panels(&operands[0], bytes, quantize, checkpoint, sink)
+        }
         Recipe::Op(..) => {
             let made = Made::new(recipe, checkpoint)?;
             let element = made.ty.element;
@@ -58,31 +72,32 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
     }
 }
 
-/// Panels that are packed together, on all threads.
+/// Panels that are made together, on all threads.
 const PANELS: usize = 64;
 
-/// Packs a matrix.
-fn write_packed(
-    format: WeightFormat,
+/// Writes a matrix in a form that is made of sixteen rows at a time: `bytes` says how many those of so many rows of so
+/// many inputs are, `make` makes them.
+fn write_panels(
     matrix: &Recipe,
+    bytes: impl Fn(usize, usize) -> usize,
+    make: impl Fn(&[f32], usize, &mut [u8]) + Sync,
     checkpoint: &Checkpoint,
     sink: &mut Sink<'_>,
 ) -> Result<(), ArchiveError> {
     let made = Made::new(matrix, checkpoint)?;
     let [outputs, inputs] = made.ty.shape[..] else { unreachable!("`check` has inferred it") };
-    let panel = format.packed(PANEL, inputs).bytes();
-    let mut packed = vec![0; panel * PANELS.min(outputs.div_ceil(PANEL))];
+    let panel = bytes(PANEL, inputs);
+    let mut written = vec![0; panel * PANELS.min(outputs.div_ceil(PANEL))];
     for first in (0..outputs).step_by(PANEL * PANELS) {
-        let count = PANELS.min((outputs - first).div_ceil(PANEL));
-        let packed = &mut packed[..panel * count];
-        packed.par_chunks_mut(panel).enumerate().for_each(|(index, packed)| {
+        let written = &mut written[..bytes((outputs - first).min(PANEL * PANELS), inputs)];
+        written.par_chunks_mut(panel).enumerate().for_each(|(index, bytes)| {
             let row = first + index * PANEL;
             let mut values = vec![0.0; PANEL.min(outputs - row) * inputs];
             made.read(row * inputs, &mut values);
             let numbers: Vec<f32> = values.into_iter().map(|x| x as f32).collect();
-            format.pack_panel(&numbers, inputs, packed);
+            make(&numbers, inputs, bytes);
         });
-        sink.write(packed)?;
+        sink.write(written)?;
     }
     Ok(())
 }

@@ -198,6 +198,10 @@ pub struct NetworkArguments {
     /// Multiply by kernels made for the processor, or by what the compiler makes of StableHLO [default: on]
     #[arg(long, value_name = "on|off")]
     pub kernels: Option<Kernels>,
+    /// Store weights as kernels read them, or in the order of the checkpoint for StableHLO alone, without kernels
+    /// [default: kernels, where there are any]
+    #[arg(long, value_name = "kernels|plain", conflicts_with = "kernels")]
+    pub layout: Option<Layout>,
     /// Proceed although config.json has this unknown key; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
@@ -206,7 +210,8 @@ pub struct NetworkArguments {
 impl NetworkArguments {
     /// How weights are stored, and who multiplies with them.
     pub fn weights(&self) -> Weights {
-        Weights { quantize: self.quant, kernels: self.kernels != Some(Kernels::Off) }
+        let kernels = self.kernels != Some(Kernels::Off) && self.layout != Some(Layout::Plain);
+        Weights { quantize: self.quant, kernels }
     }
 }
 
@@ -242,6 +247,19 @@ pub enum Kernels {
 impl std::fmt::Display for Kernels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Self::On { "on" } else { "off" })
+    }
+}
+
+/// How weights are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Layout {
+    Kernels,
+    Plain,
+}
+
+impl std::fmt::Display for Layout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == Self::Kernels { "kernels" } else { "plain" })
     }
 }
 

@@ -12,7 +12,7 @@ use tracewright::trace::Trace;
 use tracewright::{PlanError, lower, simplify};
 
 use crate::ReadModel;
-use crate::arguments::{Kernels, ModelArguments};
+use crate::arguments::{Kernels, Layout, ModelArguments};
 use crate::error::Error;
 
 /// Shows the trace or the StableHLO module of a model. Reads `config.json` only: no weight, no compiler.
@@ -115,7 +115,8 @@ fn dump(arguments: &Arguments, read: ReadModel, model: &Path) -> Result<String, 
         return Ok(simplify::explain(before, &options, function, *node)?.to_string());
     }
     // Kernels differ between machines: they are shown to who asks for them.
-    let shows = asked.network.kernels == Some(Kernels::On) || asked.network.quant.is_some();
+    let wants = [asked.network.kernels == Some(Kernels::On), asked.network.layout == Some(Layout::Kernels)];
+    let shows = wants.contains(&true) || asked.network.quant.is_some();
     let weights = Weights { kernels: plan.weights.kernels && shows, ..plan.weights };
     let expanded = lower::expand_for(&simplified, weights, &plan.target)?;
     let (expanded, primitives) = simplify::simplify(&expanded, &options);

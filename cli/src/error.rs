@@ -148,9 +148,6 @@ impl Error {
             Self::Embed(EmbedError::TooLong { .. }) => "`--length N` sets the length",
             Self::Plan(PlanError::Context { .. }) => "`--context N` sets the context",
             Self::Plan(PlanError::Chunk { .. }) => "`--chunk N` sets the chunk",
-            Self::Plan(PlanError::Lower(error)) => return quantized(error),
-            #[cfg(feature = "iree")]
-            Self::Load(LoadError::Lower(error)) => return quantized(error),
             Self::Plan(PlanError::Element(_)) => "`--dtype TYPE` sets the element type",
             #[cfg(feature = "iree")]
             Self::Generate(generate::GenerateError::TooLong { .. }) => {
@@ -175,15 +172,6 @@ impl Error {
             _ => return Vec::new(),
         };
         vec![flag.to_owned()]
-    }
-}
-
-/// Which flag helps where weights cannot be quantized.
-fn quantized(error: &LowerError) -> Vec<String> {
-    match error {
-        LowerError::Quantized { asked: true, .. } => vec!["leave out `--quant`".to_owned()],
-        LowerError::Quantized { .. } => vec!["leave out `--kernels off`, or `--quant`".to_owned()],
-        _ => Vec::new(),
     }
 }
 

@@ -106,6 +106,7 @@ fn check_as_exported(manifest: &Manifest, asked: &ModelArguments) -> Result<(), 
         ("simplify", asked.network.simplify.map(|rules| rules.to_string()), manifest.simplify.clone()),
         ("quant", asked.network.quant.map(|format| format.word().to_owned()), quant.to_owned()),
         ("kernels", asked.network.kernels.map(|kernels| kernels.to_string()), kernels.to_string()),
+        ("layout", asked.network.layout.map(|layout| layout.to_string()), manifest.layout.clone()),
     ];
     for (name, asked, exported) in options {
         if let Some(asked) = asked.filter(|asked| *asked != exported) {

@@ -28,6 +28,7 @@ pub(crate) fn unary(kind: UnaryKind, x: Value<'_>) -> Value<'_> {
         UnaryKind::Logistic => one.divide(one + exp(x.code().constant(LANES, -0.0) - x)),
         UnaryKind::Sqrt => x.square_root(),
         UnaryKind::Rsqrt => one.divide(x.square_root()),
+        UnaryKind::Round => x.round(),
         UnaryKind::Log | UnaryKind::Floor | UnaryKind::Not => unreachable!("not known"),
     }
 }

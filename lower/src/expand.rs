@@ -5,9 +5,9 @@ use ops::{InferError, Op};
 use targets::Target;
 use trace::{Builder, NodeId, Trace};
 
-use crate::pack::{Weights, pack};
 use crate::rewrite::rewrite;
-use crate::{LowerError, erf, linear, rms_norm, rope, sdpa};
+use crate::store::{Weights, store};
+use crate::{LowerError, erf, grouped, linear, rms_norm, rope, sdpa};
 
 /// The same program in primitives. Nodes that no result needs are left out.
 ///
@@ -17,13 +17,13 @@ pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
     rewrite(trace, convert)
 }
 
-/// The same program in primitives and what the target's kernels compute, its weights packed for them.
+/// The same program in primitives and what the target's kernels compute, its weights stored for that.
 ///
 /// # Errors
-/// See [`pack`](crate::pack()) and [`expand`].
+/// See [`store`] and [`expand`].
 pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, LowerError> {
     let kernels = weights.kernels(target);
-    rewrite(&pack(trace, weights, target)?, |b, op, operands| {
+    rewrite(&store(trace, weights, target)?, |b, op, operands| {
         let types: Vec<_> = operands.iter().map(|&operand| b.ty(operand)).collect();
         match kernels.can_do(&Work::alone(op, types)) {
             true => b.op(op.clone(), operands),
@@ -36,6 +36,8 @@ pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Tr
 fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     match op {
         Op::Erf(op) => erf::convert(b, op, operands),
+        Op::GroupedLinear(op) => grouped::linear(b, op, operands),
+        Op::GroupedRows(op) => grouped::rows(b, op, operands),
         Op::Linear(op) => linear::convert(b, op, operands),
         Op::RmsNorm(op) => rms_norm::convert(b, op, operands),
         Op::Rope(op) => rope::convert(b, op, operands),
@@ -60,6 +62,7 @@ fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, 
         | Op::DotGeneral(_)
         | Op::Reduce(_)
         | Op::Pack(_)
+        | Op::Quantize(_)
         | Op::PackedLinear(_)
         | Op::PackedRows(_) => b.op(op.clone(), operands),
     }

@@ -7,18 +7,19 @@
 mod erf;
 mod expand;
 mod fusion;
+mod grouped;
 pub mod legalize;
 mod linear;
 mod module;
-mod pack;
 mod rewrite;
 mod rms_norm;
 mod rope;
 mod sdpa;
+mod store;
 
 pub use expand::{expand, expand_for};
 pub use module::{Module, lower, write};
-pub use pack::{Weights, pack};
+pub use store::{Weights, store};
 
 /// Why a trace cannot be lowered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -53,27 +54,7 @@ pub enum LowerError {
         /// The operation.
         op: &'static str,
     },
-    /// A format that only kernels read, where there are none.
-    #[error(
-        "weights in {format} need kernels, and {}; without `quantize` they stay as they are",
-        no_kernels(*.asked, .target)
-    )]
-    Quantized {
-        /// The format.
-        format: &'static str,
-        /// Whether kernels were wanted at all.
-        asked: bool,
-        /// What the program is made for.
-        target: String,
-    },
     /// A parameter with two types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),
-}
-
-fn no_kernels(asked: bool, target: &str) -> String {
-    match asked {
-        true => format!("there are none for {target}"),
-        false => "they are switched off".to_owned(),
-    }
 }

@@ -10,7 +10,7 @@ use ops::{Attribute as _, InferError};
 use support::*;
 use targets::Target;
 use trace::{Builder, NodeId, NodeKind, Parameter, functions};
-use tracewright_lower::{Weights, pack};
+use tracewright_lower::{Weights, store};
 
 fn check_op(op: &str, operands: &[&str], expected: Expect) {
     expected.assert_eq(&body(&of_op(op, operands)));
@@ -737,9 +737,134 @@ fn erf() {
     );
 }
 
+#[test]
+fn s29_grouped_linear_of_few_rows() {
+    check_op(
+        "grouped_linear format=q4 element=bf16",
+        &["bf16[2,37]", "i8[5,2,16]", "f16[5,2]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x37xbf16>, %arg1: tensor<5x2x16xi8>, %arg2: tensor<5x2xf16>) -> (tensor<2x5xbf16>) {
+          %0 = stablehlo.reshape %arg0 : (tensor<2x37xbf16>) -> tensor<2x37xbf16>
+          %1 = stablehlo.convert %0 : (tensor<2x37xbf16>) -> tensor<2x37xf32>
+          %2 = stablehlo.constant dense<0x00000000> : tensor<2x27xf32>
+          %3 = stablehlo.concatenate %1, %2, dim = 1 : (tensor<2x37xf32>, tensor<2x27xf32>) -> tensor<2x64xf32>
+          %4 = stablehlo.reshape %3 : (tensor<2x64xf32>) -> tensor<2x2x32xf32>
+          %5 = stablehlo.abs %4 : tensor<2x2x32xf32>
+          %6 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+          %7 = stablehlo.reduce(%5 init: %6) applies stablehlo.maximum across dimensions = [2] : (tensor<2x2x32xf32>, tensor<f32>) -> tensor<2x2xf32>
+          %8 = stablehlo.constant dense<0x00000000> : tensor<2x2xf32>
+          %9 = stablehlo.constant dense<0x42FE0000> : tensor<2x2xf32>
+          %10 = stablehlo.divide %9, %7 : tensor<2x2xf32>
+          %11 = stablehlo.compare LT, %8, %7, FLOAT : (tensor<2x2xf32>, tensor<2x2xf32>) -> tensor<2x2xi1>
+          %12 = stablehlo.select %11, %10, %8 : tensor<2x2xi1>, tensor<2x2xf32>
+          %13 = stablehlo.broadcast_in_dim %12, dims = [0, 1] : (tensor<2x2xf32>) -> tensor<2x2x32xf32>
+          %14 = stablehlo.multiply %4, %13 : tensor<2x2x32xf32>
+          %15 = stablehlo.round_nearest_even %14 : tensor<2x2x32xf32>
+          %16 = stablehlo.divide %7, %9 : tensor<2x2xf32>
+          %17 = stablehlo.convert %arg2 : (tensor<5x2xf16>) -> tensor<5x2xf32>
+          %18 = stablehlo.convert %15 : (tensor<2x2x32xf32>) -> tensor<2x2x32xi8>
+          %19 = stablehlo.constant dense<16> : tensor<5x2x16xi8>
+          %20 = stablehlo.multiply %arg1, %19 : tensor<5x2x16xi8>
+          %21 = stablehlo.constant dense<16> : tensor<5x2x16xi8>
+          %22 = stablehlo.divide %20, %21 : tensor<5x2x16xi8>
+          %23 = stablehlo.subtract %arg1, %22 : tensor<5x2x16xi8>
+          %24 = stablehlo.constant dense<16> : tensor<5x2x16xi8>
+          %25 = stablehlo.divide %23, %24 : tensor<5x2x16xi8>
+          %26 = stablehlo.slice %18 [0:2, 0:2, 0:16] : (tensor<2x2x32xi8>) -> tensor<2x2x16xi8>
+          %27 = stablehlo.dot_general %26, %22, batching_dims = [1] x [1], contracting_dims = [2] x [2] : (tensor<2x2x16xi8>, tensor<5x2x16xi8>) -> tensor<2x2x5xi32>
+          %28 = stablehlo.slice %18 [0:2, 0:2, 16:32] : (tensor<2x2x32xi8>) -> tensor<2x2x16xi8>
+          %29 = stablehlo.dot_general %28, %25, batching_dims = [1] x [1], contracting_dims = [2] x [2] : (tensor<2x2x16xi8>, tensor<5x2x16xi8>) -> tensor<2x2x5xi32>
+          %30 = stablehlo.add %27, %29 : tensor<2x2x5xi32>
+          %31 = stablehlo.convert %30 : (tensor<2x2x5xi32>) -> tensor<2x2x5xf32>
+          %32 = stablehlo.transpose %17, dims = [1, 0] : (tensor<5x2xf32>) -> tensor<2x5xf32>
+          %33 = stablehlo.broadcast_in_dim %32, dims = [0, 2] : (tensor<2x5xf32>) -> tensor<2x2x5xf32>
+          %34 = stablehlo.multiply %31, %33 : tensor<2x2x5xf32>
+          %35 = stablehlo.transpose %16, dims = [1, 0] : (tensor<2x2xf32>) -> tensor<2x2xf32>
+          %36 = stablehlo.broadcast_in_dim %35, dims = [0, 1] : (tensor<2x2xf32>) -> tensor<2x2x5xf32>
+          %37 = stablehlo.multiply %34, %36 : tensor<2x2x5xf32>
+          %38 = stablehlo.constant dense<0x00000000> : tensor<f32>
+          %39 = stablehlo.reduce(%37 init: %38) applies stablehlo.add across dimensions = [0] : (tensor<2x2x5xf32>, tensor<f32>) -> tensor<2x5xf32>
+          %40 = stablehlo.convert %39 : (tensor<2x5xf32>) -> tensor<2x5xbf16>
+          %41 = stablehlo.reshape %40 : (tensor<2x5xbf16>) -> tensor<2x5xbf16>
+          return %41 : tensor<2x5xbf16>
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn s29_grouped_linear_of_many_rows() {
+    check_op(
+        "grouped_linear format=q8 element=f32",
+        &["f32[33,64]", "i8[5,2,32]", "f16[5,2]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<33x64xf32>, %arg1: tensor<5x2x32xi8>, %arg2: tensor<5x2xf16>) -> (tensor<33x5xf32>) {
+          %0 = stablehlo.reshape %arg0 : (tensor<33x64xf32>) -> tensor<33x64xf32>
+          %1 = stablehlo.reshape %0 : (tensor<33x64xf32>) -> tensor<33x2x32xf32>
+          %2 = stablehlo.abs %1 : tensor<33x2x32xf32>
+          %3 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+          %4 = stablehlo.reduce(%2 init: %3) applies stablehlo.maximum across dimensions = [2] : (tensor<33x2x32xf32>, tensor<f32>) -> tensor<33x2xf32>
+          %5 = stablehlo.constant dense<0x00000000> : tensor<33x2xf32>
+          %6 = stablehlo.constant dense<0x42FE0000> : tensor<33x2xf32>
+          %7 = stablehlo.divide %6, %4 : tensor<33x2xf32>
+          %8 = stablehlo.compare LT, %5, %4, FLOAT : (tensor<33x2xf32>, tensor<33x2xf32>) -> tensor<33x2xi1>
+          %9 = stablehlo.select %8, %7, %5 : tensor<33x2xi1>, tensor<33x2xf32>
+          %10 = stablehlo.broadcast_in_dim %9, dims = [0, 1] : (tensor<33x2xf32>) -> tensor<33x2x32xf32>
+          %11 = stablehlo.multiply %1, %10 : tensor<33x2x32xf32>
+          %12 = stablehlo.round_nearest_even %11 : tensor<33x2x32xf32>
+          %13 = stablehlo.divide %4, %6 : tensor<33x2xf32>
+          %14 = stablehlo.convert %arg2 : (tensor<5x2xf16>) -> tensor<5x2xf32>
+          %15 = stablehlo.broadcast_in_dim %13, dims = [0, 1] : (tensor<33x2xf32>) -> tensor<33x2x32xf32>
+          %16 = stablehlo.multiply %12, %15 : tensor<33x2x32xf32>
+          %17 = stablehlo.reshape %16 : (tensor<33x2x32xf32>) -> tensor<33x64xf32>
+          %18 = stablehlo.optimization_barrier %17 : tensor<33x64xf32>
+          %19 = stablehlo.convert %arg1 : (tensor<5x2x32xi8>) -> tensor<5x2x32xf32>
+          %20 = stablehlo.broadcast_in_dim %14, dims = [0, 1] : (tensor<5x2xf32>) -> tensor<5x2x32xf32>
+          %21 = stablehlo.multiply %19, %20 : tensor<5x2x32xf32>
+          %22 = stablehlo.reshape %21 : (tensor<5x2x32xf32>) -> tensor<5x64xf32>
+          %23 = stablehlo.optimization_barrier %22 : tensor<5x64xf32>
+          %24 = stablehlo.dot_general %18, %23, contracting_dims = [1] x [1] : (tensor<33x64xf32>, tensor<5x64xf32>) -> tensor<33x5xf32>
+          %25 = stablehlo.reshape %24 : (tensor<33x5xf32>) -> tensor<33x5xf32>
+          return %25 : tensor<33x5xf32>
+        }
+    "#]],
+    );
+}
+
+#[test]
+fn s29_grouped_rows() {
+    check_op(
+        "grouped_rows format=q4 inputs=37 element=bf16",
+        &["i8[5,2,16]", "f16[5,2]", "i32[3]"],
+        expect![[r#"
+            func.func @main(%arg0: tensor<5x2x16xi8>, %arg1: tensor<5x2xf16>, %arg2: tensor<3xi32>) -> (tensor<3x37xbf16>) {
+              %0 = "stablehlo.gather"(%arg0, %arg2) <{dimension_numbers = #stablehlo.gather<offset_dims = [1, 2], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 2, 16>, indices_are_sorted = false}> : (tensor<5x2x16xi8>, tensor<3xi32>) -> tensor<3x2x16xi8>
+              %1 = "stablehlo.gather"(%arg1, %arg2) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, 2>, indices_are_sorted = false}> : (tensor<5x2xf16>, tensor<3xi32>) -> tensor<3x2xf16>
+              %2 = stablehlo.convert %1 : (tensor<3x2xf16>) -> tensor<3x2xf32>
+              %3 = stablehlo.constant dense<16> : tensor<3x2x16xi8>
+              %4 = stablehlo.multiply %0, %3 : tensor<3x2x16xi8>
+              %5 = stablehlo.constant dense<16> : tensor<3x2x16xi8>
+              %6 = stablehlo.divide %4, %5 : tensor<3x2x16xi8>
+              %7 = stablehlo.subtract %0, %6 : tensor<3x2x16xi8>
+              %8 = stablehlo.constant dense<16> : tensor<3x2x16xi8>
+              %9 = stablehlo.divide %7, %8 : tensor<3x2x16xi8>
+              %10 = stablehlo.concatenate %6, %9, dim = 2 : (tensor<3x2x16xi8>, tensor<3x2x16xi8>) -> tensor<3x2x32xi8>
+              %11 = stablehlo.convert %10 : (tensor<3x2x32xi8>) -> tensor<3x2x32xf32>
+              %12 = stablehlo.broadcast_in_dim %2, dims = [0, 1] : (tensor<3x2xf32>) -> tensor<3x2x32xf32>
+              %13 = stablehlo.multiply %11, %12 : tensor<3x2x32xf32>
+              %14 = stablehlo.reshape %13 : (tensor<3x2x32xf32>) -> tensor<3x64xf32>
+              %15 = stablehlo.optimization_barrier %14 : tensor<3x64xf32>
+              %16 = stablehlo.slice %15 [0:3, 0:37] : (tensor<3x64xf32>) -> tensor<3x37xf32>
+              %17 = stablehlo.convert %16 : (tensor<3x37xf32>) -> tensor<3x37xbf16>
+              return %17 : tensor<3x37xbf16>
+            }
+        "#]],
+    );
+}
+
 /// A weight of a product is packed, one that is also something else is not; a tied one serves both its uses.
 #[test]
-fn s29_pack() {
+fn s29_stored_weights() {
     let parameter = |b: &mut Builder<'_>, key: &str, ty: &str| {
         let ty = ops::TensorType::parse(&mut ops::Reader::new(ty)).unwrap();
         b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
@@ -757,7 +882,7 @@ fn s29_pack() {
     let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
     let target = Target { features: Some(features), ..Target::processor("x86-64-v3") };
     let packed =
-        |quantize, kernels| pack(&trace, Weights { quantize, kernels }, &target).unwrap().to_string();
+        |quantize, kernels| store(&trace, Weights { quantize, kernels }, &target).unwrap().to_string();
     expect![[r#"
         entry @main {
           %0 = input 0 "x0" () : bf16[2,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
@@ -786,12 +911,20 @@ fn s29_pack() {
     let dense = packed(None, true);
     assert_eq!(dense.matches("pack format=bf16").count(), 3);
     assert_eq!(packed(None, false).matches("pack").count(), 0);
-    let quantize = Some(ops::WeightFormat::Q4);
-    for (kernels, target, said) in [
-        (false, &target, "they are switched off"),
-        (true, &Target::processor("x86-64-v2"), "there are none for `x86-64-v2` on this platform"),
+    // Where no kernel reads it: the same weights, and each in two parts.
+    let [off, none] = [(false, target), (true, Target::processor("x86-64-v2"))].map(|(kernels, target)| {
+        let weights = Weights { quantize: Some(ops::WeightFormat::Q4), kernels };
+        store(&trace, weights, &target).unwrap().to_string()
+    });
+    assert_eq!(off, none);
+    for (text, count) in [
+        ("\"weight\" = quantize format=q4 part=integers (\"weight\" : bf16[7,5]) () : i8[7,1,16]", 1),
+        ("\"table.scales\" = quantize format=q4 part=scales (\"table\" : bf16[7,5]) () : f16[7,1]", 2),
+        ("grouped_linear format=q4", 2),
+        ("grouped_rows format=q4 inputs=5 element=bf16", 1),
+        ("= linear", 1),
+        ("pack", 0),
     ] {
-        let error = pack(&trace, Weights { quantize, kernels }, target).unwrap_err().to_string();
-        assert!(error.starts_with("weights in q4 need kernels, and") && error.contains(said), "{error}");
+        assert_eq!(off.matches(text).count(), count, "{text} in\n{off}");
     }
 }

@@ -1,5 +1,6 @@
-//! How a weight is stored for products of our own: sixteen rows side by side, so that one column of them, or a few, is
-//! a line of memory that a processor's vectors take as it is.
+//! How a weight is stored for products: for those of our own sixteen rows side by side, so that one column of them, or
+//! a few, is a line of memory that a processor's vectors take as it is; for a compiler's in the order of the
+//! checkpoint, integers and scales apart.
 
 use half::f16;
 
@@ -30,6 +31,16 @@ crate::words! {
         Q8 = "q8",
         /// Four bits, groups of 32, symmetric: 4.5 bits a number.
         Q4 = "q4",
+    }
+}
+
+crate::words! {
+    /// What is stored of a weight in groups, a tensor each.
+    pub enum GroupPart {
+        /// The numbers, in units of their group's scale.
+        Integers = "integers",
+        /// The scales.
+        Scales = "scales",
     }
 }
 
@@ -79,6 +90,64 @@ impl WeightFormat {
         match self {
             Self::Q4 => COLUMNS * PANEL / 2,
             _ => COLUMNS * PANEL,
+        }
+    }
+
+    /// How many integers of a group are in one byte; `None` where there are no groups.
+    pub fn in_a_byte(self) -> Option<usize> {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => None,
+            Self::Q8 => Some(1),
+            Self::Q4 => Some(2),
+        }
+    }
+
+    /// The type of a part of a matrix in groups, its rows one after the other; `None` where there are no groups.
+    ///
+    /// Scales are f16 `[outputs, groups]`, integers i8 `[outputs, groups, 32]` or, of four bits, `[outputs, groups, 16]`.
+    /// There a byte is 16 b + a, without what exceeds a byte: a belongs to a column, b to the sixteenth after it. The
+    /// last group is filled with zeros.
+    pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
+        let (groups, bytes) = (inputs.div_ceil(GROUP), GROUP / self.in_a_byte()?);
+        Some(match part {
+            GroupPart::Integers => TensorType::new(ElementType::I8, [outputs, groups, bytes]),
+            GroupPart::Scales => TensorType::new(ElementType::F16, [outputs, groups]),
+        })
+    }
+
+    /// The bytes of a part of one row in groups.
+    ///
+    /// # Panics
+    /// If there are no groups, or `part` of the row is not as long as `bytes`.
+    pub fn group_row(self, part: GroupPart, row: &[f32], bytes: &mut [u8]) {
+        let groups = row.len().div_ceil(GROUP).max(1);
+        for (group, bytes) in row.chunks(GROUP).zip(bytes.chunks_exact_mut(bytes.len() / groups)) {
+            let mut integers = [0i8; GROUP];
+            let scale = self.quantize(group, &mut integers[..group.len()]);
+            match (part, self.in_a_byte()) {
+                (GroupPart::Scales, _) => bytes.copy_from_slice(&scale.to_le_bytes()),
+                (GroupPart::Integers, Some(2)) => {
+                    let (first, second) = integers.split_at(GROUP / 2);
+                    for (byte, (a, b)) in bytes.iter_mut().zip(first.iter().zip(second)) {
+                        *byte = (b << 4).wrapping_add(*a) as u8;
+                    }
+                }
+                (GroupPart::Integers, _) => {
+                    bytes.iter_mut().zip(integers).for_each(|(byte, integer)| *byte = integer as u8);
+                }
+            }
+        }
+    }
+
+    /// The integers of a group, as [`group_row`](Self::group_row) stored them.
+    pub fn integers(self, bytes: &[i8]) -> Vec<i8> {
+        match self.in_a_byte() {
+            Some(2) => {
+                let a = |byte: i8| byte << 4 >> 4;
+                let b = |byte: i8| byte.wrapping_sub(a(byte)) >> 4;
+                bytes.iter().map(|&byte| a(byte)).chain(bytes.iter().map(|&byte| b(byte))).collect()
+            }
+            _ => bytes.to_vec(),
         }
     }
 
@@ -193,6 +262,18 @@ impl WeightFormat {
     }
 }
 
+/// A row of activations as products with quantized weights take it: in groups of 32, each number a byte times the
+/// group's scale. The largest of a group is ±127 scales, others are rounded, halves to even; all in f32.
+pub fn in_bytes(row: &mut [f32]) {
+    for group in row.chunks_mut(GROUP) {
+        let larger =
+            |largest: f32, x: &f32| if largest.is_nan() || x.abs() <= largest { largest } else { x.abs() };
+        let largest = group.iter().fold(0.0, larger);
+        let (inverse, scale) = (if largest > 0.0 { 127.0 / largest } else { 0.0 }, largest / 127.0);
+        group.iter_mut().for_each(|x| *x = f32::from((*x * inverse).round_ties_even() as i8) * scale);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,6 +312,54 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn rows_in_groups_come_back_as_panels_do() {
+        for format in [WeightFormat::Q8, WeightFormat::Q4] {
+            for inputs in [1, 16, 33, 64, 67] {
+                let row = numbers(inputs);
+                let mut panel = vec![0; format.packed(1, inputs).bytes()];
+                format.pack_panel(&row, inputs, &mut panel);
+                let mut expected = vec![0.0; inputs];
+                format.unpack_panel(&panel, inputs, &mut expected);
+                let [integers, scales] = [GroupPart::Integers, GroupPart::Scales].map(|part| {
+                    let mut bytes = vec![0; format.grouped(part, 1, inputs).map_or(0, |ty| ty.bytes())];
+                    format.group_row(part, &row, &mut bytes);
+                    bytes
+                });
+                let groups = integers.chunks(GROUP / format.in_a_byte().unwrap_or(1)).zip(scales.chunks(2));
+                let found: Vec<f32> = groups
+                    .flat_map(|(bytes, scale)| {
+                        let scale = f16::from_le_bytes([scale[0], scale[1]]).to_f32();
+                        let bytes: Vec<i8> = bytes.iter().map(|&byte| byte as i8).collect();
+                        format.integers(&bytes).into_iter().map(move |integer| f32::from(integer) * scale)
+                    })
+                    .collect();
+                assert_eq!(found[..inputs], expected, "{format:?} {inputs}");
+                assert!(found[inputs..].iter().all(|&x| x == 0.0));
+            }
+        }
+    }
+
+    #[test]
+    fn activations_lose_at_most_half_a_byte() {
+        for x in [numbers(100), vec![0.0; 33], vec![1e30, -1e-30, 7.0]] {
+            let mut found = x.clone();
+            in_bytes(&mut found);
+            for (x, found) in x.chunks(GROUP).zip(found.chunks(GROUP)) {
+                let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+                assert!(x.iter().zip(found).all(|(a, b)| (a - b).abs() <= largest * 0.5001 / 127.0));
+            }
+        }
+        let mut rounded = numbers(32);
+        in_bytes(&mut rounded);
+        assert_ne!(rounded, numbers(32));
+        for special in [f32::NAN, f32::INFINITY] {
+            let mut x = [1.0, special, 2.0];
+            in_bytes(&mut x);
+            assert!(x.iter().all(|x| !x.is_finite()), "{x:?}");
         }
     }
 

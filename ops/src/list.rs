@@ -90,7 +90,9 @@ operations! {
     // Contractions.
     DotGeneral, Reduce,
     // Composites: each has a converter in `lower`.
-    Erf, Linear, RmsNorm, Rope, Sdpa,
-    // Packed weights: what an archive holds, and what kernels compute.
-    Pack, PackedLinear, PackedRows,
+    Erf, GroupedLinear, GroupedRows, Linear, RmsNorm, Rope, Sdpa,
+    // What an archive holds.
+    Pack, Quantize,
+    // Packed weights: what kernels compute.
+    PackedLinear, PackedRows,
 }

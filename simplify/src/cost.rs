@@ -67,13 +67,13 @@ pub fn cost(machine: &Machine, op: &Op, operands: &[CostOperand<'_>], ty: &Tenso
             let contracted = operands[1].ty.shape[1];
             (read + size(ty), 2.0 * count * contracted as f64, 1.0)
         }
-        Op::PackedLinear(_) => {
+        Op::PackedLinear(_) | Op::GroupedLinear(_) => {
             let contracted = operands[0].ty.shape.last().copied().unwrap_or(0);
             (read + size(ty), 2.0 * count * contracted as f64, 1.0)
         }
         // Only its rows are read; an archive's recipe costs nothing when the program runs.
-        Op::PackedRows(_) => (2.0 * size(ty), 0.0, 0.2),
-        Op::Pack(_) => (0.0, 0.0, 0.0),
+        Op::PackedRows(_) | Op::GroupedRows(_) => (2.0 * size(ty), 0.0, 0.2),
+        Op::Pack(_) | Op::Quantize(_) => (0.0, 0.0, 0.0),
         Op::Reduce(_) => (read + size(ty), elements(0), 1.0),
         Op::RmsNorm(_) => (read + size(ty), 4.0 * count, 1.0),
         Op::Rope(_) => (read + size(ty), 3.0 * count, 0.2),

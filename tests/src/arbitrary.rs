@@ -199,9 +199,10 @@ fn refactored(dice: &mut Dice, from: &[usize]) -> Vec<usize> {
     to
 }
 
-/// The names of the operations that programs are made of: not of those that packing puts into them.
+/// The names of the operations that programs are made of: not of those that storing weights puts into them.
 pub fn names() -> Vec<&'static str> {
-    Op::NAMES.iter().copied().filter(|name| !name.starts_with("pack")).collect()
+    let stored = |name: &str| ["pack", "quantize", "grouped"].iter().any(|word| name.starts_with(word));
+    Op::NAMES.iter().copied().filter(|name| !stored(name)).collect()
 }
 
 /// A random operation of this name and the types of its operands; if a type is given, it is that of one of them.

@@ -11,7 +11,7 @@ use tracewright::generate::{Finish, GenerateError, GenerateOptions, Network, Sam
 use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType::{Bf16, F16, F32, I32};
-use tracewright::ops::TensorType;
+use tracewright::ops::{TensorType, WeightFormat};
 use tracewright::runtime::{Buffer, VmValue};
 use tracewright::simplify::Rules;
 use tracewright::trace::Parameter;
@@ -414,4 +414,47 @@ fn a_report_is_red_for_each_difference() {
     assert!(!report.passes() && report.worst.0 <= BOUND, "{report}");
     let nowhere = Golden::of(Path::new("nowhere")).unwrap_err().to_string();
     assert_eq!(nowhere, "cannot read `nowhere/golden.json`");
+}
+
+/// With quantized weights kernels and StableHLO mean the same. Their sums differ by a rounding; that puts one activation
+/// in thirty thousand on the other side of a rounding to bytes, and from there on all of them err differently: by no
+/// more than they err anyway.
+#[test]
+fn quantized_weights_mean_the_same_with_kernels_and_without() {
+    const STEPS: usize = 32;
+    let golden = Golden::shipped("demo").unwrap();
+    let network = |quantize, kernels| {
+        let sizes = BuildOptions { weights: Weights { quantize, kernels }, ..BuildOptions::of(&golden) };
+        build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap().network
+    };
+    let dense = network(None, true);
+    for format in [WeightFormat::Q8, WeightFormat::Q4] {
+        let [kernels, plain] = [true, false].map(|kernels| network(Some(format), kernels));
+        // Single tokens, few of which meet such an activation.
+        let singles = (0..100u32).filter(|&token| {
+            let of = |network: &Network| greedy(network, &[token], 1, true).unwrap().logits.remove(0);
+            max_error(&of(&kernels), &of(&plain)) < 1e-4
+        });
+        let singles = singles.count();
+        let (mut equal, mut widest) = (0, 0f32);
+        let (mut apart, mut cost) = (Vec::new(), Vec::new());
+        for prompt in &golden.prompts {
+            let of = |network: &Network, steps| greedy(network, &prompt.prompt_tokens, steps, true).unwrap();
+            let (a, b, dense) = (of(&kernels, STEPS), of(&plain, STEPS), of(&dense, 1));
+            apart.push(max_error(&a.logits[0], &b.logits[0]));
+            cost.push(max_error(&a.logits[0], &dense.logits[0]));
+            let same = a.tokens.iter().zip(&b.tokens).take_while(|(x, y)| x == y).count();
+            equal += same;
+            if let Some((&x, &y)) = a.tokens.get(same).zip(b.tokens.get(same)) {
+                widest = widest.max(a.logits[same][x as usize] - a.logits[same][y as usize]);
+            }
+        }
+        let (apart, cost) = (mean(&apart), mean(&cost));
+        show(format_args!(
+            "{format:?}: {singles} of 100 tokens give the same logits; {equal} of {} greedy ones are equal, the first \
+             others at gaps up to {widest:.3}; logits are {apart:.1e} apart, and {cost:.1e} from those of f32",
+            STEPS * golden.prompts.len()
+        ));
+        assert!(singles >= 80 && apart < cost && f64::from(widest) < 2.0 * cost, "{format:?}");
+    }
 }

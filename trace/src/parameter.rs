@@ -135,9 +135,12 @@ impl Recipe {
         let floats = operands.iter().all(|ty| ty.element.is_float());
         match op {
             Op::Constant(_) => true,
-            Op::Permute(_) | Op::Concatenate(_) | Op::Reshape(_) | Op::BroadcastInDim(_) | Op::Pack(_) => {
-                floats
-            }
+            Op::Permute(_)
+            | Op::Concatenate(_)
+            | Op::Reshape(_)
+            | Op::BroadcastInDim(_)
+            | Op::Pack(_)
+            | Op::Quantize(_) => floats,
             Op::Convert(convert) => convert.to.is_float() && floats,
             Op::Binary(binary) => matches!(binary.kind, BinaryKind::Add | BinaryKind::Multiply) && floats,
             _ => false,
@@ -163,8 +166,10 @@ impl Recipe {
                 let types = operands.iter().map(Self::ty).collect::<Result<Vec<_>, _>>()?;
                 let types: Vec<&TensorType> = types.iter().collect();
                 let ty = op.infer(&types)?;
-                // What is packed is in its last form.
-                let last = operands.iter().any(|operand| matches!(operand, Self::Op(Op::Pack(_), _)));
+                // What is packed or quantized is in its last form.
+                let last = operands
+                    .iter()
+                    .any(|operand| matches!(operand, Self::Op(Op::Pack(_) | Op::Quantize(_), _)));
                 match Self::can(op, &types) && !last {
                     true => Ok(ty),
                     false => Err(InferError::Attribute {
@@ -173,7 +178,7 @@ impl Recipe {
                         found: op.name().to_owned(),
                         expected:
                             "constant, permute, concatenate, reshape, broadcast_in_dim, convert, add or \
-                                   multiply of floats, and pack after them"
+                                   multiply of floats, and pack or quantize after them"
                                 .into(),
                     }),
                 }

@@ -1,10 +1,12 @@
+use super::grouped_linear::rounded;
 use super::linear::product;
 use super::pack::unpacked;
 use super::prelude::*;
 use crate::format::WeightFormat;
 
 operation! {
-    /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…, outputs]`.
+    /// `x · weightᵀ` over the last axis with a packed weight: x `[…, inputs]`, packed → `[…, outputs]`. With a quantized
+    /// weight the activations are rounded to bytes, [`in_bytes`](crate::format::in_bytes).
     ///
     /// Has no spelling in StableHLO: a kernel computes it.
     PackedLinear = "packed_linear" {
@@ -18,8 +20,6 @@ operation! {
 }
 
 impl Operation for PackedLinear {
-    // The weights' roundings are part of the meaning; those of x to integers, in kernels for formats with scales,
-    // are not.
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(
@@ -63,7 +63,11 @@ impl Operation for PackedLinear {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         let (x, packed) = (operands[0], operands[1]);
         let inputs = x.ty.shape[x.ty.rank() - 1];
-        product(x, &unpacked(self.format, packed, self.outputs, inputs), None, ty)
+        let weight = unpacked(self.format, packed, self.outputs, inputs);
+        match self.format.element() {
+            Some(_) => product(x, &weight, None, ty),
+            None => product(&rounded(x), &weight, None, ty),
+        }
     }
 
     fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {

@@ -21,6 +21,8 @@ crate::words! {
         Rsqrt = "rsqrt",
         /// The largest whole number that is not above x.
         Floor = "floor",
+        /// The nearest whole number, of two the even one.
+        Round = "round_nearest_even",
         /// Logical negation (`i1`).
         Not = "not",
     }
@@ -48,6 +50,11 @@ impl Operation for Unary {
         good("unary kind=sqrt", &["f32[3] 4,0,2"], "f32[3] 2,0,1.41421353816986083984375"),
         good("unary kind=rsqrt", &["f32[2] 4,0.25"], "f32[2] 0.5,2"),
         good("unary kind=floor", &["f32[6] 1.5,-1.5,-0.25,3,-inf,-0"], "f32[6] 1,-2,-1,3,-inf,-0"),
+        good(
+            "unary kind=round_nearest_even",
+            &["f32[7] 0.5,1.5,-2.5,-0.25,2.75,inf,-3.5"],
+            "f32[7] 0,2,-2,-0,3,inf,-4",
+        ),
         good("unary kind=exponential", &["bf16[5]"], "bf16[5]"),
         good("unary kind=negate", &["f16[5]"], "f16[5]"),
         good("unary kind=not", &["i1[2] 1,0"], "i1[2] 0,1"),
@@ -98,6 +105,7 @@ impl Operation for Unary {
             UnaryKind::Sqrt => libm::sqrt(x),
             UnaryKind::Rsqrt => 1.0 / libm::sqrt(x),
             UnaryKind::Floor => x.floor(),
+            UnaryKind::Round => x.round_ties_even(),
             UnaryKind::Not => f64::from(x == 0.0),
         };
         Value::new(ty.clone(), operands[0].data.iter().map(|&x| f(x)))

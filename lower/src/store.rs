@@ -1,0 +1,208 @@
+//! How the weights of products are stored: in the layout that the target's kernels read, or quantized in plain order.
+
+use std::collections::BTreeSet;
+
+use kernels::Kernels;
+use ops::format::GroupPart;
+use ops::ops::{
+    BinaryKind, BroadcastInDim, Gather, GroupedLinear, GroupedRows, Linear, Pack, PackedLinear, PackedRows,
+    Quantize,
+};
+use ops::{ElementType, InferError, Op, WeightFormat};
+use targets::Target;
+use trace::{Builder, Function, NodeId, NodeKind, Parameter, Recipe, Trace};
+
+use crate::LowerError;
+use crate::rewrite::rewrite;
+
+/// How weights are stored, and who multiplies with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weights {
+    /// The format of the weights of products; as the network computes if there is none. All others (norms, biases,
+    /// what is no product's) stay as the network computes.
+    pub quantize: Option<WeightFormat>,
+    /// Whether kernels of ours compute products, where the target has them. Without them all is StableHLO, and every
+    /// weight is stored in the order of the checkpoint.
+    pub kernels: bool,
+}
+
+impl Default for Weights {
+    /// Kernels, and weights as the network computes.
+    fn default() -> Self {
+        Self { quantize: None, kernels: true }
+    }
+}
+
+impl Weights {
+    /// The kernels that a module for a target may call.
+    pub(crate) fn kernels(self, target: &Target) -> Kernels {
+        if self.kernels { Kernels::of(target) } else { Kernels::none() }
+    }
+}
+
+/// How a weight is stored that is only multiplied with or looked up by rows.
+#[derive(Clone, Copy)]
+enum Stored {
+    /// In panels, for kernels.
+    Packed(WeightFormat),
+    /// Integers and scales, each in the order of the checkpoint.
+    Grouped(WeightFormat),
+}
+
+/// The same program with weights as they are stored: where all that a weight is used for are products and lookups of
+/// rows, it is packed if the target has kernels for them, and else quantized if that is wanted. One stored copy serves
+/// all.
+///
+/// # Errors
+/// If a node's operands do not fit its operation: the trace was not verified.
+pub fn store(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, LowerError> {
+    let kernels = weights.kernels(target);
+    if kernels.is_empty() && weights.quantize.is_none() {
+        return Ok(trace.clone());
+    }
+    let other = used_otherwise(trace);
+    let stored = |parameter: &Parameter| {
+        let [outputs, inputs] = parameter.ty.shape[..] else { return None };
+        let format = weights.quantize.or(WeightFormat::dense(parameter.ty.element))?;
+        if !parameter.ty.element.is_float() || other.contains(parameter.key.as_str()) {
+            return None;
+        }
+        match kernels.serve(format, outputs, inputs) {
+            true => Some(Stored::Packed(format)),
+            false if format.element().is_none() && outputs > 0 && inputs > 0 => Some(Stored::Grouped(format)),
+            false => None,
+        }
+    };
+    let weight = |function: &Function, id: NodeId| match &function.node(id).kind {
+        NodeKind::Parameter(parameter) => stored(parameter).map(|stored| (stored, parameter.clone())),
+        _ => None,
+    };
+    let packed = rewrite(trace, |b, op, operands| match op {
+        Op::Linear(Linear {}) => match weight(b.function, operands[1]) {
+            Some((stored, parameter)) => linear(b, stored, &parameter, operands),
+            None => b.op(op.clone(), operands),
+        },
+        Op::Gather(Gather {}) => match weight(b.function, operands[0]) {
+            Some((stored, parameter)) => rows(b, stored, &parameter, operands[1]),
+            None => b.op(op.clone(), operands),
+        },
+        _ => b.op(op.clone(), operands),
+    })?;
+    // Without the weights as they were.
+    rewrite(&packed, |b, op, operands| b.op(op.clone(), operands))
+}
+
+/// The keys of what is not only multiplied with or looked up by rows: as the functions that use it declare them, since
+/// those of a layer are of one kind.
+fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
+    let mut other = BTreeSet::new();
+    for function in &trace.functions {
+        for id in function.ids() {
+            for (position, operand) in function.operands(id).into_iter().enumerate() {
+                if let NodeKind::Parameter(parameter) = &function.node(operand).kind
+                    && !is_product(&function.node(id).kind, position)
+                {
+                    other.insert(parameter.key.as_str());
+                }
+            }
+        }
+        for output in &function.outputs {
+            if let NodeKind::Parameter(parameter) = &function.node(output.node).kind {
+                other.insert(&parameter.key);
+            }
+        }
+    }
+    other
+}
+
+/// Whether an operand in this place may be a weight that is stored otherwise.
+fn is_product(kind: &NodeKind, position: usize) -> bool {
+    match kind {
+        NodeKind::Op(Op::Linear(_)) => position == 1,
+        NodeKind::Op(Op::Gather(_)) => position == 0,
+        _ => false,
+    }
+}
+
+/// A parameter that an operation makes of another when the archive is written.
+fn made(
+    b: &mut Builder<'_>,
+    op: impl Into<Op>,
+    key: String,
+    parameter: &Parameter,
+) -> Result<NodeId, InferError> {
+    let source = match &parameter.recipe {
+        Some(recipe) => Recipe::clone(recipe),
+        None => Recipe::Source(parameter.key.clone(), parameter.ty.clone()),
+    };
+    let parameter = Parameter::derived(key, Recipe::Op(op.into(), vec![source]))?;
+    let ty = parameter.ty.clone();
+    Ok(b.push(NodeKind::Parameter(parameter), vec![ty], &[]))
+}
+
+/// A parameter in panels.
+fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> Result<NodeId, InferError> {
+    made(b, Pack { format }, parameter.key.clone(), parameter)
+}
+
+/// A parameter's integers and scales. The integers keep its key.
+fn grouped(
+    b: &mut Builder<'_>,
+    format: WeightFormat,
+    parameter: &Parameter,
+) -> Result<[NodeId; 2], InferError> {
+    let key = &parameter.key;
+    let integers = made(b, Quantize { format, part: GroupPart::Integers }, key.clone(), parameter)?;
+    let scales = Quantize { format, part: GroupPart::Scales };
+    Ok([integers, made(b, scales, format!("{key}.scales"), parameter)?])
+}
+
+/// A product and its bias, rounded once.
+fn linear(
+    b: &mut Builder<'_>,
+    stored: Stored,
+    parameter: &Parameter,
+    operands: &[NodeId],
+) -> Result<NodeId, InferError> {
+    let (x, outputs) = (operands[0], parameter.ty.shape[0]);
+    let narrow = b.ty(x).element;
+    let product = |b: &mut Builder<'_>, element| match stored {
+        Stored::Packed(format) => {
+            let packed = packed(b, format, parameter)?;
+            b.op(PackedLinear { format, outputs, element }, &[x, packed])
+        }
+        Stored::Grouped(format) => {
+            let [integers, scales] = grouped(b, format, parameter)?;
+            b.op(GroupedLinear { format, element }, &[x, integers, scales])
+        }
+    };
+    let Some(&bias) = operands.get(2) else { return product(b, narrow) };
+    let sum = product(b, ElementType::F32)?;
+    let bias = b.convert(bias, ElementType::F32)?;
+    let shape = b.ty(sum).shape.clone();
+    let last = shape.len() - 1;
+    let bias = b.op(BroadcastInDim { shape, axes: vec![last] }, &[bias])?;
+    let sum = b.binary(BinaryKind::Add, sum, bias)?;
+    b.convert(sum, narrow)
+}
+
+/// Rows of a weight.
+fn rows(
+    b: &mut Builder<'_>,
+    stored: Stored,
+    parameter: &Parameter,
+    indices: NodeId,
+) -> Result<NodeId, InferError> {
+    let [outputs, inputs] = parameter.ty.shape[..] else { unreachable!("a matrix is stored") };
+    let element = parameter.ty.element;
+    match stored {
+        Stored::Packed(format) => {
+            let packed = packed(b, format, parameter)?;
+            b.op(PackedRows { format, outputs, inputs, element }, &[packed, indices])
+        }
+        Stored::Grouped(format) => {
+            let [integers, scales] = grouped(b, format, parameter)?;
+            b.op(GroupedRows { format, inputs, element }, &[integers, scales, indices])
+        }
+    }
+}

@@ -1,0 +1,86 @@
+use super::linear::product;
+use super::prelude::*;
+use super::quantize::{grouped, ungrouped};
+use crate::format::{GroupPart, WeightFormat, in_bytes};
+
+operation! {
+    /// `x · weightᵀ` over the last axis with a weight in groups: x `[…, inputs]`, its integers and its scales
+    /// → `[…, outputs]`. The activations are rounded to bytes, [`in_bytes`].
+    GroupedLinear = "grouped_linear" {
+        /// How the weight is stored.
+        format: WeightFormat,
+        /// The result's element type: f32, or that of x.
+        element: ElementType,
+    }
+}
+
+impl Operation for GroupedLinear {
+    const BOUND: Bound = Bound::UlpsOfLargest(8.0);
+    const EXAMPLES: &'static [Example] = &[
+        good(
+            "grouped_linear format=q4 element=f32",
+            &[
+                "f32[2,17] 127,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-2,0,127,0,0,0,0,0,0,0,0,0,0,0,0,0,0,1",
+                "i8[1,1,16] 19,-13,0,0,0,0,0,0,0,0,0,0,0,0,0,0",
+                "f16[1,1] 0.5",
+            ],
+            "f32[2,1] 189.5,191",
+        ),
+        good(
+            "grouped_linear format=q8 element=f32",
+            &["f32[2,3,70]", "i8[5,3,32]", "f16[5,3]"],
+            "f32[2,3,5]",
+        ),
+        good("grouped_linear format=q4 element=bf16", &["bf16[64]", "i8[30,2,16]", "f16[30,2]"], "bf16[30]"),
+        good("grouped_linear format=q8 element=f32", &["f16[40,33]", "i8[7,2,32]", "f16[7,2]"], "f32[40,7]"),
+        good("grouped_linear format=q4 element=f32", &["f32[40,33]", "i8[7,2,16]", "f16[7,2]"], "f32[40,7]"),
+        bad("grouped_linear format=q8 element=f32", &["f32[3,70]", "i8[5,3,32]"], "takes 3 operands"),
+        bad(
+            "grouped_linear format=bf16 element=f32",
+            &["f32[3,70]", "i8[5,3,32]", "f16[5,3]"],
+            "expected q8 or q4",
+        ),
+        bad("grouped_linear format=q4 element=f32", &["f32[3,70]", "i8[5,3,32]", "f16[5,3]"], "the integers"),
+        bad("grouped_linear format=q8 element=f32", &["f32[3,70]", "i8[5,3,32]", "f16[5,2]"], "the scales"),
+        bad(
+            "grouped_linear format=q8 element=f16",
+            &["f32[3,70]", "i8[5,3,32]", "f16[5,3]"],
+            "f32, or that of x",
+        ),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [x, integers, scales] = arity(Self::NAME, operands)?;
+        element(Self::NAME, x, "float", ElementType::is_float)?;
+        let inputs = axis(Self::NAME, x.rank().saturating_sub(1), x)?;
+        let outputs = axis(Self::NAME, 0, integers)?;
+        let part = |part| grouped(Self::NAME, self.format, part, outputs, inputs);
+        let expected = part(GroupPart::Integers)?;
+        agree(Self::NAME, "the integers must have x's last extent", integers, x, *integers == expected)?;
+        let expected = part(GroupPart::Scales)?;
+        agree(Self::NAME, "the scales must be those of the integers", scales, integers, *scales == expected)?;
+        let known = [ElementType::F32, x.element].contains(&self.element);
+        attribute(Self::NAME, "element", self.element, "f32, or that of x", known)?;
+        let mut ty = x.with_element(self.element);
+        ty.shape[x.rank() - 1] = outputs;
+        Ok(ty)
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        let [x, integers, scales] = operands else { unreachable!("inferred") };
+        let inputs = x.ty.shape[x.ty.rank() - 1];
+        product(&rounded(x), &ungrouped(self.format, integers, scales, inputs), None, ty)
+    }
+
+    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
+        Spelling::Composite
+    }
+}
+
+/// The activations of a product with quantized weights, their rows rounded to bytes.
+pub(super) fn rounded(x: &Value) -> Value {
+    let inputs = x.ty.shape[x.ty.rank() - 1];
+    let mut data: Vec<f32> = x.data.iter().map(|&x| x as f32).collect();
+    data.chunks_mut(inputs.max(1)).for_each(in_bytes);
+    Value::new(x.ty.with_element(ElementType::F32), data.into_iter().map(f64::from))
+}

@@ -1,0 +1,89 @@
+use super::prelude::*;
+use super::quantize::{grouped, ungrouped};
+use crate::format::{GroupPart, WeightFormat};
+
+operation! {
+    /// Rows of a matrix in groups: its integers, its scales, indices → `result[i…, :] = weight[indices[i…], :]`. An index
+    /// out of range is clamped.
+    GroupedRows = "grouped_rows" {
+        /// How the matrix is stored.
+        format: WeightFormat,
+        /// Its columns.
+        inputs: usize,
+        /// The result's element type.
+        element: ElementType,
+    }
+}
+
+impl Operation for GroupedRows {
+    const BOUND: Bound = Bound::Ulps(1.0);
+    const EXAMPLES: &'static [Example] = &[
+        good(
+            "grouped_rows format=q4 inputs=17 element=f32",
+            &["i8[1,1,16] 35,-13,0,0,0,0,0,0,0,0,0,0,0,0,0,0", "f16[1,1] 0.5", "i32[2] 0,9"],
+            "f32[2,17] 1.5,1.5,0,0,0,0,0,0,0,0,0,0,0,0,0,0,1,1.5,1.5,0,0,0,0,0,0,0,0,0,0,0,0,0,0,1",
+        ),
+        good(
+            "grouped_rows format=q8 inputs=70 element=f32",
+            &["i8[5,3,32]", "f16[5,3]", "i32[] 3"],
+            "f32[70]",
+        ),
+        good(
+            "grouped_rows format=q4 inputs=64 element=bf16",
+            &["i8[5,2,16]", "f16[5,2]", "i32[2,3] 3,4,0,-7,2,5"],
+            "bf16[2,3,64]",
+        ),
+        bad("grouped_rows format=q8 inputs=70 element=f32", &["i8[5,3,32]", "f16[5,3]"], "takes 3 operands"),
+        bad(
+            "grouped_rows format=q8 inputs=99 element=f32",
+            &["i8[5,3,32]", "f16[5,3]", "i32[2]"],
+            "the integers",
+        ),
+        bad(
+            "grouped_rows format=q8 inputs=70 element=f32",
+            &["i8[5,3,32]", "f16[4,3]", "i32[2]"],
+            "the scales",
+        ),
+        bad(
+            "grouped_rows format=q8 inputs=70 element=f32",
+            &["i8[5,3,32]", "f16[5,3]", "f32[2]"],
+            "needs i32",
+        ),
+        bad("grouped_rows format=q8 inputs=70 element=i8", &["i8[5,3,32]", "f16[5,3]", "i32[2]"], "a float"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [integers, scales, indices] = arity(Self::NAME, operands)?;
+        element(Self::NAME, indices, "i32", |e| e == ElementType::I32)?;
+        let outputs = axis(Self::NAME, 0, integers)?;
+        let part = |part| grouped(Self::NAME, self.format, part, outputs, self.inputs);
+        let expected = part(GroupPart::Integers)?;
+        agree(
+            Self::NAME,
+            "the integers must have these columns",
+            integers,
+            &expected,
+            *integers == expected,
+        )?;
+        let expected = part(GroupPart::Scales)?;
+        agree(Self::NAME, "the scales must be those of the integers", scales, integers, *scales == expected)?;
+        attribute(Self::NAME, "the rows of the matrix", outputs, "at least one", outputs > 0)?;
+        attribute(Self::NAME, "element", self.element, "a float", self.element.is_float())?;
+        Ok(TensorType::new(self.element, [&indices.shape[..], &[self.inputs]].concat()))
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        let [integers, scales, indices] = operands else { unreachable!("inferred") };
+        let matrix = ungrouped(self.format, integers, scales, self.inputs);
+        let last = integers.ty.shape[0] - 1;
+        let rows = indices.data.iter().map(|&i| (i.max(0.0) as usize).min(last));
+        Value::new(
+            ty.clone(),
+            rows.flat_map(|r| matrix.data[r * self.inputs..][..self.inputs].iter().copied()),
+        )
+    }
+
+    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
+        Spelling::Composite
+    }
+}

@@ -1,0 +1,155 @@
+//! Quantized weights without kernels: their plain form through IREE against the meaning of the packed one, on
+//! processors with and without wide vectors.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use lower::Weights as Stored;
+use ops::format::GroupPart;
+use ops::ops::{GroupedLinear, GroupedRows, Pack, PackedLinear, PackedRows, Quantize};
+use ops::{ElementType, Op, TensorType, Value, WeightFormat};
+use runtime::CompileOptions;
+use support::{Built, compile, compiler};
+use targets::{Target, host_features};
+use trace::NodeKind;
+use tracewright_tests::calls::{Calls, CheckedCall, entry, examples_of, op, random, ty};
+
+const FORMATS: [WeightFormat; 2] = [WeightFormat::Q8, WeightFormat::Q4];
+
+/// Rows, inputs, outputs: one of each, whole groups, what does not divide, and more rows than are multiplied as
+/// integers.
+const EXTENTS: [[usize; 3]; 8] =
+    [[1, 1, 1], [1, 256, 64], [1, 67, 5], [2, 33, 37], [5, 130, 48], [8, 16, 16], [32, 96, 33], [33, 81, 40]];
+
+/// This machine's processor, and what it contains.
+fn levels() -> Vec<Target> {
+    let has = |name: &str| host_features().iter().any(|&(feature, has)| has && feature == name);
+    let named = [("x86-64-v2", "sse4.2"), ("x86-64-v3", "avx2"), ("x86-64-v4", "avx512bw")];
+    let named = named.into_iter().filter(|(_, feature)| has(feature));
+    let targets = named.map(|(name, _)| Target::processor(name)).chain([Target::host()]);
+    targets.map(|target| compiler().resolve(&target).unwrap()).collect()
+}
+
+fn made(op: impl Into<Op>, weight: &Value) -> Value {
+    let op = op.into();
+    op.eval(&[weight], &op.infer(&[&weight.ty]).unwrap())
+}
+
+/// The parts of a weight in groups; `spoil` may change the bytes of the integers and the scales.
+fn parts(format: WeightFormat, weight: &Value, spoil: &dyn Fn(GroupPart, &mut Value)) -> [Value; 2] {
+    [GroupPart::Integers, GroupPart::Scales].map(|part| {
+        let mut value = made(Quantize { format, part }, weight);
+        spoil(part, &mut value);
+        value
+    })
+}
+
+/// Products and lookups of weights in groups, and what they are of the same weights in panels.
+fn uses(format: WeightFormat, spoil: &dyn Fn(GroupPart, &mut Value)) -> Calls {
+    let mut all = Calls::default();
+    let mut add = |plain: Op, packed: Op, arguments: Vec<Value>, operands: [&Value; 2]| {
+        let name = format!("call{}", all.calls.len());
+        let types: Vec<TensorType> = arguments.iter().map(|value| value.ty.clone()).collect();
+        entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![b.op(plain.clone(), ids)?]));
+        let result = plain.infer(&types.iter().collect::<Vec<_>>()).unwrap();
+        let expected = vec![packed.eval(&operands, &result)];
+        let text = format!("{plain:?} of {types:?}");
+        all.calls.push(CheckedCall { name, text, arguments, expected, bounds: vec![plain.bound()] });
+    };
+    for (case, [rows, inputs, outputs]) in EXTENTS.into_iter().enumerate() {
+        let seed = 100 * case as u64;
+        let element = [ElementType::F32, ElementType::Bf16, ElementType::F16][case % 3];
+        let weight = random(TensorType::new(ElementType::F32, [outputs, inputs]), seed);
+        let panels = made(Pack { format }, &weight);
+        let [integers, scales] = parts(format, &weight, spoil);
+        let x = random(TensorType::new(element, [rows, inputs]), seed + 1);
+        let result = if case % 2 == 0 { ElementType::F32 } else { element };
+        add(
+            GroupedLinear { format, element: result }.into(),
+            PackedLinear { format, outputs, element: result }.into(),
+            vec![x.clone(), integers.clone(), scales.clone()],
+            [&x, &panels],
+        );
+        let indices = random(TensorType::new(ElementType::I32, [rows]), seed + 2);
+        add(
+            GroupedRows { format, inputs, element }.into(),
+            PackedRows { format, outputs, inputs, element }.into(),
+            vec![integers, scales, indices.clone()],
+            [&panels, &indices],
+        );
+    }
+    all
+}
+
+fn violations(calls: &Calls, target: &Target) -> Vec<String> {
+    let module = lower::lower(&lower::expand(&calls.trace).unwrap(), target).unwrap();
+    let vmfb = compile(&module, &CompileOptions::new(target.clone(), true));
+    Built { module, vmfb }.load(&calls.weights).violations(calls)
+}
+
+fn as_it_is(_: GroupPart, _: &mut Value) {}
+
+#[test]
+fn products_and_lookups_on_every_level() {
+    for target in levels() {
+        let examples = examples_of(|name| name.starts_with("grouped"));
+        assert!(examples.calls.len() > 5);
+        let found = violations(&examples, &target);
+        assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+        for format in FORMATS {
+            let found = violations(&uses(format, &as_it_is), &target);
+            assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+        }
+    }
+}
+
+#[test]
+fn planted_faults_are_found() {
+    let target = compiler().resolve(&Target::host()).unwrap();
+    let red = |what: &str, calls: &Calls| {
+        assert!(!violations(calls, &target).is_empty(), "{what} is not found");
+    };
+    let swapped = |part, value: &mut Value| {
+        if part == GroupPart::Integers {
+            let bytes: Vec<u8> = value.to_bytes().into_iter().map(|byte| byte.rotate_left(4)).collect();
+            *value = Value::from_bytes(value.ty.clone(), &bytes);
+        }
+    };
+    red("the other number of a byte first", &uses(WeightFormat::Q4, &swapped));
+    for format in FORMATS {
+        let next = |part, value: &mut Value| {
+            if part == GroupPart::Scales {
+                value.data.rotate_left(1);
+            }
+        };
+        red("the scale of the next group", &uses(format, &next));
+    }
+}
+
+/// What a program that uses one weight twice makes of it, for a target and as wanted.
+fn stored(target: &Target, weights: Stored) -> Vec<(String, String)> {
+    let mut trace = trace::Trace::default();
+    entry(&mut trace, "main", &[ty("f32[3,40]"), ty("i32[2]")], |b, x| {
+        let parameter = trace::Parameter::new("w", ty("f32[70,40]"));
+        let types = vec![parameter.ty.clone()];
+        let w = b.push(NodeKind::Parameter(parameter), types, &[]);
+        Ok(vec![b.op(op("linear"), &[x[0], w])?, b.op(op("gather"), &[w, x[1]])?])
+    });
+    let stored = lower::expand_for(&trace, weights, target).unwrap();
+    let parameters = stored.parameters().unwrap();
+    let module = lower::lower(&stored, target).unwrap();
+    assert_eq!(module.text.contains("flow.dispatch"), parameters.iter().any(|p| p.is_packed()));
+    parameters.into_iter().map(|p| (p.key.clone(), p.ty.to_string())).collect()
+}
+
+#[test]
+fn what_no_kernel_serves_is_stored_plainly() {
+    let q4 = Stored { quantize: Some(WeightFormat::Q4), kernels: true };
+    let plain = [("w", "i8[70,2,16]"), ("w.scales", "f16[70,2]")].map(|(k, t)| (k.to_owned(), t.to_owned()));
+    let v3 = compiler().resolve(&Target::processor("x86-64-v3")).unwrap();
+    assert_eq!(stored(&v3, q4), [("w".to_owned(), "i8[5,1,576]".to_owned())]);
+    assert_eq!(stored(&v3, Stored { kernels: false, ..q4 }), plain);
+    for target in ["aarch64-linux-gnu:generic:+neon", "x86-64-v2"] {
+        assert_eq!(stored(&compiler().resolve(&target.parse().unwrap()).unwrap(), q4), plain);
+    }
+}
