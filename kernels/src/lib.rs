@@ -19,7 +19,7 @@ mod work;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use ops::ops::{PackedLinear, Rope};
+use ops::ops::Rope;
 use ops::{ElementType, Op, Operand, Statements, TensorType, WeightFormat};
 use targets::Target;
 
@@ -28,7 +28,7 @@ use code::Element;
 use isa::Isa;
 use kernel::Kernel;
 use norm::Norm;
-use product::Product;
+use product::{Product, Stack};
 use rope::Rotation;
 
 pub use work::{Spread, Step, StepKind, Tail, Work};
@@ -73,7 +73,8 @@ impl Kernels {
         let (plain, ends) = (work.norm.is_none() && work.rope.is_none(), work.tail.steps.is_empty());
         steps
             && match work.op {
-                Op::PackedLinear(op) => work.rope.is_none() && product(isa, op, work).serves(),
+                Op::PackedLinear(_) => work.rope.is_none() && product(isa, work).is_some(),
+                Op::PackedExperts(_) => plain && !work.tail.halves && product(isa, work).is_some(),
                 Op::PackedRows(_) => plain && ends,
                 Op::Sdpa(op) => ends && Attention::of(op, work).is_some(),
                 Op::Rope(op) => work.rope.is_none() && ends && rotation(op, work).is_some(),
@@ -94,8 +95,8 @@ impl Kernels {
         let (mut operands, result) = (typed(operands), ty.mlir());
         let element = lane(ty.element);
         Some(match work.op {
-            Op::PackedLinear(op) => {
-                let product = product(isa, op, work);
+            Op::PackedLinear(_) | Op::PackedExperts(_) => {
+                let product = product(isa, work)?;
                 let quantized;
                 if product.quantizes_apart() {
                     let (name, kernel) = quantized::kernel(product.x, product.rows, product.inputs);
@@ -192,21 +193,33 @@ impl Kernels {
     }
 }
 
-/// The product that a work is.
-fn product<'a>(isa: Isa, op: &PackedLinear, work: &'a Work<'_>) -> Product<'a> {
-    let x = work.types[0];
+/// The product that a work is; `None` if it is none, or the kernel does not serve it.
+fn product<'a>(isa: Isa, work: &'a Work<'_>) -> Option<Product<'a>> {
+    let x = *work.types.first()?;
     let inputs = x.shape[x.rank() - 1];
-    Product {
-        format: op.format,
+    let (format, y, outputs, stack) = match work.op {
+        Op::PackedLinear(op) => (op.format, op.element, op.outputs, None),
+        Op::PackedExperts(op) => {
+            let chosen = work.types.get(2);
+            let rows = chosen.map_or(x.count() / inputs, |indices| indices.count());
+            let stack = Stack { matrices: op.experts, rows, chosen: chosen.is_some() };
+            (op.format, op.element, op.outputs, Some(stack))
+        }
+        _ => return None,
+    };
+    let product = Product {
+        format,
         x: lane(x.element),
-        y: lane(op.element),
+        y: lane(y),
         rows: x.count() / inputs,
         inputs,
-        outputs: op.outputs,
+        outputs,
+        stack,
         norm: work.norm.map(|(op, x)| Norm::of(op, x)),
         tail: &work.tail,
         isa,
-    }
+    };
+    product.serves().then_some(product)
 }
 
 /// The rotation that a work is.

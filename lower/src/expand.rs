@@ -63,6 +63,7 @@ fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, 
         | Op::Reduce(_)
         | Op::Pack(_)
         | Op::Quantize(_)
+        | Op::PackedExperts(_)
         | Op::PackedLinear(_)
         | Op::PackedRows(_) => b.op(op.clone(), operands),
     }

@@ -6,6 +6,7 @@
 
 mod erf;
 mod expand;
+mod experts;
 mod fusion;
 mod grouped;
 pub mod legalize;

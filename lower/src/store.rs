@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kernels::Kernels;
-use ops::format::GroupPart;
+use ops::format::{GroupPart, PANEL};
 use ops::ops::{
     BinaryKind, BroadcastInDim, Gather, GroupedLinear, GroupedRows, Linear, Pack, PackedLinear, PackedRows,
     Quantize,
@@ -13,6 +13,7 @@ use targets::Target;
 use trace::{Builder, Function, NodeId, NodeKind, Parameter, Recipe, Trace};
 
 use crate::LowerError;
+use crate::experts::Experts;
 use crate::rewrite::rewrite;
 
 /// How weights are stored, and who multiplies with them.
@@ -73,6 +74,14 @@ pub fn store(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, 
             false => None,
         }
     };
+    let stack = |parameter: &Parameter| {
+        let [experts, outputs, inputs] = parameter.ty.shape[..] else { return None };
+        let format = weights.quantize.or(WeightFormat::dense(parameter.ty.element))?;
+        let serves = parameter.ty.element.is_float()
+            && outputs.is_multiple_of(PANEL)
+            && kernels.serve(format, experts * outputs, inputs);
+        (serves && !other.contains(parameter.key.as_str())).then_some(format)
+    };
     let weight = |function: &Function, id: NodeId| match &function.node(id).kind {
         NodeKind::Parameter(parameter) => stored(parameter).map(|stored| (stored, parameter.clone())),
         _ => None,
@@ -84,6 +93,13 @@ pub fn store(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, 
         },
         Op::Gather(Gather {}) => match weight(b.function, operands[0]) {
             Some((stored, parameter)) => rows(b, stored, &parameter, operands[1]),
+            None => b.op(op.clone(), operands),
+        },
+        Op::DotGeneral(dot) => match Experts::of(b.function, dot, operands) {
+            Some(experts) => match stack(&experts.weight) {
+                Some(format) => experts.product(b, format, dot.element, operands[0]),
+                None => b.op(op.clone(), operands),
+            },
             None => b.op(op.clone(), operands),
         },
         _ => b.op(op.clone(), operands),
@@ -100,7 +116,7 @@ fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
         for id in function.ids() {
             for (position, operand) in function.operands(id).into_iter().enumerate() {
                 if let NodeKind::Parameter(parameter) = &function.node(operand).kind
-                    && !is_product(&function.node(id).kind, position)
+                    && !is_product(function, id, position)
                 {
                     other.insert(parameter.key.as_str());
                 }
@@ -116,33 +132,50 @@ fn used_otherwise(trace: &Trace) -> BTreeSet<&str> {
 }
 
 /// Whether an operand in this place may be a weight that is stored otherwise.
-fn is_product(kind: &NodeKind, position: usize) -> bool {
-    match kind {
-        NodeKind::Op(Op::Linear(_)) => position == 1,
-        NodeKind::Op(Op::Gather(_)) => position == 0,
+fn is_product(function: &Function, id: NodeId, position: usize) -> bool {
+    let experts = |id: NodeId| match &function.node(id).kind {
+        NodeKind::Op(Op::DotGeneral(dot)) => Experts::of(function, dot, &function.operands(id)).is_some(),
         _ => false,
+    };
+    match &function.node(id).kind {
+        NodeKind::Op(Op::Linear(_)) => position == 1,
+        NodeKind::Op(Op::Gather(_)) if function.node(function.operands(id)[0]).ty().rank() == 2 => {
+            position == 0
+        }
+        // Of a stack: if what is chosen is only multiplied with.
+        NodeKind::Op(Op::Gather(_)) => {
+            position == 0
+                && function.ids().filter(|&user| function.operands(user).contains(&id)).all(experts)
+                && function.outputs.iter().all(|output| output.node != id)
+        }
+        _ => position == 1 && experts(id),
     }
 }
 
-/// A parameter that an operation makes of another when the archive is written.
-fn made(
+/// A parameter that is made of another when the archive is written.
+pub(crate) fn made(
     b: &mut Builder<'_>,
-    op: impl Into<Op>,
     key: String,
     parameter: &Parameter,
+    recipe: impl FnOnce(Recipe) -> Recipe,
 ) -> Result<NodeId, InferError> {
     let source = match &parameter.recipe {
         Some(recipe) => Recipe::clone(recipe),
         None => Recipe::Source(parameter.key.clone(), parameter.ty.clone()),
     };
-    let parameter = Parameter::derived(key, Recipe::Op(op.into(), vec![source]))?;
+    let parameter = Parameter::derived(key, recipe(source))?;
     let ty = parameter.ty.clone();
     Ok(b.push(NodeKind::Parameter(parameter), vec![ty], &[]))
 }
 
+/// A recipe's operation.
+pub(crate) fn step(op: impl Into<Op>, operand: Recipe) -> Recipe {
+    Recipe::Op(op.into(), vec![operand])
+}
+
 /// A parameter in panels.
 fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> Result<NodeId, InferError> {
-    made(b, Pack { format }, parameter.key.clone(), parameter)
+    made(b, parameter.key.clone(), parameter, |matrix| step(Pack { format }, matrix))
 }
 
 /// A parameter's integers and scales. The integers keep its key.
@@ -152,9 +185,8 @@ fn grouped(
     parameter: &Parameter,
 ) -> Result<[NodeId; 2], InferError> {
     let key = &parameter.key;
-    let integers = made(b, Quantize { format, part: GroupPart::Integers }, key.clone(), parameter)?;
-    let scales = Quantize { format, part: GroupPart::Scales };
-    Ok([integers, made(b, scales, format!("{key}.scales"), parameter)?])
+    let mut part = |part, key| made(b, key, parameter, |matrix| step(Quantize { format, part }, matrix));
+    Ok([part(GroupPart::Integers, key.clone())?, part(GroupPart::Scales, format!("{key}.scales"))?])
 }
 
 /// A product and its bias, rounded once.

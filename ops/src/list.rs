@@ -94,5 +94,5 @@ operations! {
     // What an archive holds.
     Pack, Quantize,
     // Packed weights: what kernels compute.
-    PackedLinear, PackedRows,
+    PackedExperts, PackedLinear, PackedRows,
 }

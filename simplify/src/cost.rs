@@ -71,6 +71,13 @@ pub fn cost(machine: &Machine, op: &Op, operands: &[CostOperand<'_>], ty: &Tenso
             let contracted = operands[0].ty.shape.last().copied().unwrap_or(0);
             (read + size(ty), 2.0 * count * contracted as f64, 1.0)
         }
+        // Of those that are chosen, one for each row is read.
+        Op::PackedExperts(experts) => {
+            let contracted = operands[0].ty.shape.last().copied().unwrap_or(0);
+            let rows = ty.count() / experts.outputs.max(1);
+            let matrices = size(operands[1].ty) * rows.min(experts.experts) as f64 / experts.experts as f64;
+            (matrices + size(operands[0].ty) + size(ty), 2.0 * count * contracted as f64, 1.0)
+        }
         // Only its rows are read; an archive's recipe costs nothing when the program runs.
         Op::PackedRows(_) | Op::GroupedRows(_) => (2.0 * size(ty), 0.0, 0.2),
         Op::Pack(_) | Op::Quantize(_) => (0.0, 0.0, 0.0),

@@ -5,8 +5,8 @@ mod support;
 
 use kernels::{Kernels, Work};
 use ops::ops::{
-    BinaryKind, BroadcastInDim, MaskTerm, Narrow, Pack, PackedLinear, PackedRows, Reshape, RmsNorm, Rope,
-    RopeLayout, Sdpa, UnaryKind, WeightStyle,
+    BinaryKind, BroadcastInDim, MaskTerm, Narrow, Pack, PackedExperts, PackedLinear, PackedRows, Reshape,
+    RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind, WeightStyle,
 };
 use ops::{Bound, ElementType, InferError, Op, Real, TensorType, Value, WeightFormat};
 use runtime::CompileOptions;
@@ -107,8 +107,20 @@ fn uses(format: WeightFormat, spoil: &dyn Fn(&mut Value)) -> Calls {
         let op = PackedRows { format, outputs, inputs, element };
         call(&mut all, op, vec![packed(format, outputs, inputs, seed + 3), indices]);
     }
+    for (case, [places, chosen, inputs, outputs]) in [[1, 2, 67, 32], [3, 2, 64, 16]].into_iter().enumerate()
+    {
+        let (seed, experts) = (1000 + 100 * case as u64, 5);
+        let element = activations(format)[0];
+        let tensor = |shape: &[usize], seed| random(TensorType::new(element, shape), seed);
+        let op = PackedExperts { format, experts, outputs, element: ElementType::F32 };
+        let stack = || packed(format, experts * outputs, inputs, seed);
+        let indices = random(TensorType::new(ElementType::I32, [places, chosen]), seed + 1);
+        call(&mut all, op.clone(), vec![tensor(&[places, inputs], seed + 2), stack(), indices.clone()]);
+        call(&mut all, op.clone(), vec![tensor(&[places, chosen, inputs], seed + 3), stack(), indices]);
+        call(&mut all, op, vec![tensor(&[11, experts, inputs], seed + 4), stack()]);
+    }
     for call in &mut all.calls {
-        let weight = usize::from(call.text.starts_with("PackedLinear"));
+        let weight = usize::from(!call.text.starts_with("PackedRows"));
         spoil(&mut call.arguments[weight]);
     }
     all
@@ -146,7 +158,7 @@ fn examples(target: &Target) -> Calls {
         })
     };
     let names: Vec<String> = all.calls.iter().filter(|call| served(call)).map(|c| c.name.clone()).collect();
-    for operation in ["packed_linear", "packed_rows", "sdpa", "rope", "rms_norm"] {
+    for operation in ["packed_experts", "packed_linear", "packed_rows", "sdpa", "rope", "rms_norm"] {
         assert!(names.iter().filter(|name| name.starts_with(operation)).count() > 1, "{operation}");
     }
     all.calls.retain(|call| names.contains(&call.name));

@@ -3,7 +3,7 @@
 use ops::WeightFormat;
 use ops::format::PANEL;
 
-use super::{Panel, Product, SUMS, join};
+use super::{Panel, Product, Rows, SUMS, join};
 use crate::code::{Buffer, Code, Element, Type, Value};
 
 /// Lines that one round of the loop reads: so many sums of one row do not wait for each other.
@@ -15,12 +15,11 @@ impl Product<'_> {
         code: &'k Code,
         x: Buffer<'k>,
         weights: &[Panel<'k>],
-        row: Value<'k>,
-        rows: usize,
+        rows: Rows<'k>,
     ) -> Vec<Value<'k>> {
-        let starts: Vec<Value<'k>> = (0..rows).map(|i| (row + i) * self.inputs).collect();
-        let chains = (LINES / rows).max(1);
-        let group = rows * chains;
+        let starts: Vec<Value<'k>> = (0..rows.count).map(|i| rows.x(i) * self.inputs).collect();
+        let chains = (LINES / rows.count).max(1);
+        let group = rows.count * chains;
         // Columns of a line: as many of sixteen rows as 64 bytes hold.
         let columns = match self.format {
             WeightFormat::F32 => 1,

@@ -20,14 +20,53 @@ pub(crate) struct Product<'a> {
     pub(crate) format: WeightFormat,
     pub(crate) x: Element,
     pub(crate) y: Element,
+    /// Rows of x.
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
+    /// The matrices that rows are multiplied with each by its own, if the weight is a stack of them.
+    pub(crate) stack: Option<Stack>,
     /// A norm that x goes through first: of one row, by each part of the work for itself.
     pub(crate) norm: Option<Norm>,
     /// What becomes of the sums.
     pub(crate) tail: &'a Tail,
     pub(crate) isa: Isa,
+}
+
+/// A stack of matrices, one for each row of the result.
+#[derive(Clone, Copy)]
+pub(crate) struct Stack {
+    pub(crate) matrices: usize,
+    /// Rows of the result.
+    pub(crate) rows: usize,
+    /// Whether an operand says which matrix each row has; else they have them in turn.
+    pub(crate) chosen: bool,
+}
+
+/// Rows that are multiplied with one matrix.
+#[derive(Clone, Copy)]
+struct Rows<'k> {
+    /// The first, in the result: the others follow, each `apart` after the one before.
+    first: Value<'k>,
+    count: usize,
+    apart: usize,
+    /// Rows of the result that one row of x has.
+    shared: usize,
+}
+
+impl<'k> Rows<'k> {
+    /// A row in the result.
+    fn result(self, i: usize) -> Value<'k> {
+        self.first + i * self.apart
+    }
+
+    /// The same in x.
+    fn x(self, i: usize) -> Value<'k> {
+        match self.shared {
+            1 => self.result(i),
+            shared => self.result(i).divide(self.first.code().index(shared)),
+        }
+    }
 }
 
 /// The bytes of a weight that one part of the work reads at least: less is not worth a worker's start.
@@ -96,50 +135,104 @@ impl Product<'_> {
         if self.tail.halves { self.outputs / 2 } else { self.outputs }
     }
 
+    /// The rows of what it writes.
+    fn results(&self) -> usize {
+        self.stack.map_or(self.rows, |stack| stack.rows)
+    }
+
+    /// How many matrices are multiplied with, each by so many rows.
+    fn matrices(&self) -> (usize, usize) {
+        match self.stack {
+            None => (1, self.rows),
+            Some(Stack { rows, chosen: true, .. }) => (rows, 1),
+            Some(Stack { rows, matrices, .. }) => (matrices, rows / matrices),
+        }
+    }
+
     /// Its name and its code, of results of an element type.
     pub(crate) fn kernel(&self, element: Element) -> (String, impl FnOnce() -> Kernel) {
-        let &Self { format, rows, inputs, outputs, x, y, norm, isa, .. } = self;
+        let &Self { format, rows, inputs, outputs, x, y, norm, isa, stack, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
-        let name =
-            format!("product_{}_{rows}x{inputs}x{outputs}_{x}_{y}{normed}_{}", format.word(), isa.name());
+        let of = |Stack { matrices, rows, chosen }| {
+            format!("_{rows}_{}_{matrices}", if chosen { "chosen_of" } else { "of_all" })
+        };
+        let stacked = stack.map(of).unwrap_or_default();
+        let name = format!(
+            "product_{}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{}",
+            format.word(),
+            isa.name()
+        );
         let (weight, panels) = (format.packed(outputs, inputs).bytes(), outputs.div_ceil(PANEL));
+        let (matrices, _) = self.matrices();
         let quantized = if format.element().is_none() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };
         let normalised = if norm.is_some() { inputs * PART_NORMALIZES } else { 0 };
-        let workgroups = (weight / PART.max(quantized + normalised)).clamp(1, 64).min(self.units(panels));
+        let parts = weight * matrices / PART.max(quantized + normalised);
+        let workgroups = parts.clamp(1, 64).min(self.units(panels) * matrices);
+        let bindings = 2 + usize::from(self.is_chosen()) + usize::from(norm.is_some()) + self.tail.bindings();
         let kernel = move || {
-            let bindings = 2 + usize::from(norm.is_some()) + self.tail.bindings();
             kernel::new(bindings, workgroups, |code| self.write(code, element, weight, panels, workgroups))
         };
         (name, kernel)
     }
 
+    fn is_chosen(&self) -> bool {
+        self.stack.is_some_and(|stack| stack.chosen)
+    }
+
     fn write(&self, code: &Code, element: Element, bytes: usize, panels: usize, workgroups: usize) {
         let form = Form { inputs: self.inputs };
-        let weight = code.binding(1, Element::I8, bytes);
+        let stored = self.stack.map_or(1, |stack| stack.matrices);
+        let weight = code.binding(1, Element::I8, bytes * stored);
+        let choices = self.is_chosen().then(|| code.binding(2, Element::I32, self.results()));
         let x = match self.quantizes_apart() {
             true => X::Quantized(code.binding(0, Element::I8, self.rows * form.bytes())),
             false => self.prepared(code, code.binding(0, self.x, self.rows * self.inputs)),
         };
-        let first = 2 + usize::from(self.norm.is_some());
-        let end = self.tail.end(code, first, (element, self.rows, self.columns()));
+        let first = 2 + usize::from(choices.is_some()) + usize::from(self.norm.is_some());
+        let end = self.tail.end(code, first, (element, self.results(), self.columns()));
         let stride = bytes / panels;
-        let tile = self.rows.min(self.isa.rows());
-        let once = self.rows == tile;
+        let (matrices, rows) = self.matrices();
+        let tile = rows.min(self.isa.rows());
+        let once = rows == tile;
         // How far panels that are taken together are apart.
         let apart = if self.tail.halves { panels / 2 } else { 1 };
-        code.repeat(kernel::share(code, self.units(panels), workgroups), 1, |at| {
-            let panel = if self.pairs(panels) { at * 2 } else { at };
-            let together = panels / self.units(panels);
-            let read: Vec<Panel<'_>> =
-                (0..together).map(|i| Panel { weight, at: (panel + i * apart) * stride, once }).collect();
-            let whole = self.rows / tile * tile;
-            code.repeat(code.index(0)..code.index(whole), tile, |row| {
-                self.tile(code, x, &read, &end, panel, row, tile)
-            });
-            if whole < self.rows {
-                self.tile(code, x, &read, &end, panel, code.index(whole), self.rows - whole);
+        let units = self.units(panels);
+        code.repeat(kernel::share(code, units * matrices, workgroups), 1, |at| {
+            let (matrix, unit) = match matrices {
+                1 => (None, at),
+                _ => (Some(at.divide(code.index(units))), at.remainder(code.index(units))),
+            };
+            let panel = if self.pairs(panels) { unit * 2 } else { unit };
+            let stored = match (choices, matrix) {
+                (Some(choices), _) => Some(self.choice(code, choices, matrix.unwrap_or(code.index(0)))),
+                (None, matrix) => matrix,
+            };
+            let place = stored.map_or(panel, |matrix| matrix * panels + panel);
+            let read: Vec<Panel<'_>> = (0..panels / units)
+                .map(|i| Panel { weight, at: (place + i * apart) * stride, once })
+                .collect();
+            let some = |row: Value<'_>, count: usize| {
+                let first = match matrix {
+                    Some(matrix) => row * matrices + matrix,
+                    None => row,
+                };
+                let rows = Rows { first, count, apart: matrices, shared: self.results() / self.rows };
+                self.tile(code, x, &read, &end, panel, rows);
+            };
+            let whole = rows / tile * tile;
+            code.repeat(code.index(0)..code.index(whole), tile, |row| some(row, tile));
+            if whole < rows {
+                some(code.index(whole), rows - whole);
             }
         });
+    }
+
+    /// The matrix that an operand says for a row: an index out of range is clamped.
+    fn choice<'k>(&self, code: &'k Code, choices: Buffer<'k>, row: Value<'k>) -> Value<'k> {
+        let integer = Type::Scalar(Element::I32);
+        let last = self.stack.map_or(0, |stack| stack.matrices - 1);
+        let choice = choices.load(row, integer).max(code.constant(integer, 0.0));
+        choice.min(code.constant(integer, last as f64)).place()
     }
 
     /// The activations as they are multiplied: normalized and quantized, if that is done here.
@@ -165,7 +258,10 @@ impl Product<'_> {
     /// Whether neighbours are taken two at a time, so that a number of x that was loaded is multiplied twice: where
     /// there are rows enough to be bound by arithmetic.
     fn pairs(&self, panels: usize) -> bool {
-        !self.tail.halves && self.rows >= 8 && self.format.element().is_some() && panels.is_multiple_of(2)
+        !self.tail.halves
+            && self.matrices().1 >= 8
+            && self.format.element().is_some()
+            && panels.is_multiple_of(2)
     }
 
     /// The panels, or pairs of them that are taken together.
@@ -174,7 +270,6 @@ impl Product<'_> {
     }
 
     /// The sums of the panels' outputs for some rows.
-    #[allow(clippy::too_many_arguments, reason = "the parts of one loop's body")]
     fn tile<'k>(
         &self,
         code: &'k Code,
@@ -182,12 +277,11 @@ impl Product<'_> {
         weights: &[Panel<'k>],
         end: &End<'k>,
         panel: Value<'k>,
-        row: Value<'k>,
-        rows: usize,
+        rows: Rows<'k>,
     ) {
         let sums = match x {
-            X::Dense(x) => self.dense(code, x, weights, row, rows),
-            X::Quantized(x) => self.scaled(code, x, weights, row, rows),
+            X::Dense(x) => self.dense(code, x, weights, rows),
+            X::Quantized(x) => self.scaled(code, x, weights, rows),
         };
         // The last panel may have fewer outputs.
         let mask = |panel: Value<'k>| {
@@ -195,15 +289,15 @@ impl Product<'_> {
                 .then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))
         };
         if self.tail.halves {
-            for i in 0..rows {
-                end.write(code, &[sums[i], sums[rows + i]], (row + i, panel * PANEL), None);
+            for i in 0..rows.count {
+                end.write(code, &[sums[i], sums[rows.count + i]], (rows.result(i), panel * PANEL), None);
             }
             return;
         }
-        for (i, sums) in sums.chunks(rows).enumerate() {
+        for (i, sums) in sums.chunks(rows.count).enumerate() {
             let (panel, mask) = (panel + i, mask(panel + i));
             for (i, &sum) in sums.iter().enumerate() {
-                end.write(code, &[sum], (row + i, panel * PANEL), mask);
+                end.write(code, &[sum], (rows.result(i), panel * PANEL), mask);
             }
         }
     }

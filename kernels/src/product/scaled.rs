@@ -3,7 +3,7 @@
 use ops::WeightFormat;
 use ops::format::{COLUMNS, GROUP, PANEL, SCALES};
 
-use super::{Panel, Product, SUMS, join};
+use super::{Panel, Product, Rows, SUMS, join};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::quantized::{Form, Row};
 
@@ -16,12 +16,11 @@ impl Product<'_> {
         code: &'k Code,
         x: Buffer<'k>,
         weights: &[Panel<'k>],
-        row: Value<'k>,
-        rows: usize,
+        rows: Rows<'k>,
     ) -> Vec<Value<'k>> {
         let form = Form { inputs: self.inputs };
         let rows: Vec<Row<'k>> =
-            (0..rows).map(|i| Row { buffer: x, at: (row + i) * form.bytes(), form }).collect();
+            (0..rows.count).map(|i| Row { buffer: x, at: rows.x(i) * form.bytes(), form }).collect();
         let chains = (2 / rows.len()).max(1);
         let chunk = self.format.packed(PANEL, 1).bytes();
         let group = rows.len() * chains;

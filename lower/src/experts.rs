@@ -1,0 +1,90 @@
+//! Products with a stack of matrices, of which rows have one each: mixtures of experts.
+
+use ops::ops::{DotGeneral, Gather, Pack, PackedExperts, PackedLinear, Permute, Reshape};
+use ops::{ElementType, InferError, Op, WeightFormat};
+use trace::{Builder, Function, NodeId, NodeKind, Parameter};
+
+use crate::store::{made, step};
+
+/// A product with matrices of a stack `[experts, outputs, inputs]`.
+pub(crate) struct Experts {
+    pub(crate) weight: Parameter,
+    which: Which,
+}
+
+/// Which matrices rows of x are multiplied with.
+enum Which {
+    /// Each row with all of them.
+    All,
+    /// x `[…, experts, inputs]`: each expert's with its own.
+    Own,
+    /// Those that a tensor of indices says.
+    Chosen(NodeId),
+}
+
+impl Experts {
+    /// What a product is, if it is one with a stack that is a weight.
+    pub(crate) fn of(function: &Function, dot: &DotGeneral, operands: &[NodeId]) -> Option<Self> {
+        let [x, matrices] = operands else { return None };
+        let (x, axes) = (function.node(*x).ty().rank(), function.node(*matrices).ty().rank());
+        let parameter = |id: NodeId| match &function.node(id).kind {
+            NodeKind::Parameter(parameter) if parameter.ty.rank() == 3 => Some(parameter.clone()),
+            _ => None,
+        };
+        if x == 0 || dot.left_contract != [x - 1] || dot.right_contract != [axes - 1] {
+            return None;
+        }
+        let batch: Vec<usize> = (0..dot.left_batch.len()).collect();
+        let (weight, which) = match &function.node(*matrices).kind {
+            NodeKind::Op(Op::Gather(Gather {})) => {
+                let [stack, indices] = function.operands(*matrices)[..] else { return None };
+                let chosen = axes - 2;
+                let places = [chosen, chosen.wrapping_sub(1)].contains(&batch.len());
+                let same =
+                    places && dot.left_batch == batch && dot.right_batch == batch && x == batch.len() + 1;
+                (parameter(stack)?, same.then_some(Which::Chosen(indices))?)
+            }
+            _ if batch.is_empty() => (parameter(*matrices)?, Which::All),
+            _ if dot.left_batch == [x.wrapping_sub(2)] && dot.right_batch == [0] => {
+                (parameter(*matrices)?, Which::Own)
+            }
+            _ => return None,
+        };
+        Some(Self { weight, which })
+    }
+
+    /// The same product with the stack in panels, in the result's type.
+    pub(crate) fn product(
+        &self,
+        b: &mut Builder<'_>,
+        format: WeightFormat,
+        element: ElementType,
+        x: NodeId,
+    ) -> Result<NodeId, InferError> {
+        let [experts, outputs, inputs] = self.weight.ty.shape[..] else { unreachable!("a stack") };
+        // One matrix below the other.
+        let shape = vec![experts * outputs, inputs];
+        let packed = made(b, self.weight.key.clone(), &self.weight, |stack| {
+            step(Pack { format }, step(Reshape { shape }, stack))
+        })?;
+        let op = PackedExperts { format, experts, outputs, element };
+        match self.which {
+            Which::All => {
+                let all = PackedLinear { format, outputs: experts * outputs, element };
+                let product = b.op(all, &[x, packed])?;
+                let mut shape = b.ty(product).shape.clone();
+                shape.pop();
+                shape.extend([experts, outputs]);
+                b.op(Reshape { shape }, &[product])
+            }
+            Which::Own => {
+                let product = b.op(op, &[x, packed])?;
+                // The batch axis is the first of a product.
+                let rank = b.ty(product).rank();
+                let order = [rank - 2].into_iter().chain(0..rank - 2).chain([rank - 1]).collect();
+                b.op(Permute { order }, &[product])
+            }
+            Which::Chosen(indices) => b.op(op, &[x, packed, indices]),
+        }
+    }
+}
