@@ -63,9 +63,11 @@ pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
 
 fn write_with(trace: &Trace, dialect: Dialect, kernels: Kernels) -> Result<Module, LowerError> {
     let Reads { functions: reads, entries } = trace.reads()?;
+    let weight = |Read { parameter, .. }| Weight { ty: parameter.ty.mlir(), key: parameter.key };
+    let weights = reads.into_iter().map(|reads| reads.into_values().map(weight).collect()).collect();
     let parameters: Vec<Parameter> = entries.into_values().map(|read| read.parameter).collect();
     let mut writer =
-        Writer { trace, dialect, reads, constants: HashMap::new(), globals: Vec::new(), kernels };
+        Writer { trace, dialect, weights, constants: HashMap::new(), globals: Vec::new(), kernels };
     let mut bodies = Vec::new();
     for (index, function) in trace.functions.iter().enumerate() {
         let entry = trace.entries.iter().any(|id| id.0 as usize == index);
@@ -98,10 +100,16 @@ struct Writer<'a> {
     trace: &'a Trace,
     dialect: Dialect,
     /// Of each function: the weights that it takes, unless it is an entry point that loads them.
-    reads: Vec<BTreeMap<String, Read>>,
+    weights: Vec<Vec<Weight>>,
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
     kernels: Kernels,
+}
+
+/// A weight that a function reads, and its type as the module spells it.
+struct Weight {
+    key: String,
+    ty: String,
 }
 
 /// A function's text: its header, its statements with their locations, its end.
@@ -115,15 +123,29 @@ impl Body {
     fn print(&self, text: &mut String, without_locs: &mut String) {
         text.push_str(&self.header);
         without_locs.push_str(&self.header);
-        for (statement, Provenance { path, file, line }) in &self.statements {
-            // A slash between levels, so that graph viewers show the model's own structure.
-            let path = path.replace('.', "/").replace("/*", ".*");
-            let _ = writeln!(text, "    {statement} loc(\"{path}\"(\"{file}\":{line}:0))");
-            let _ = writeln!(without_locs, "    {statement}");
+        // Statements in a row mostly come from one place.
+        let (mut place, mut location) = (None, String::new());
+        for (statement, provenance) in &self.statements {
+            if place.replace(provenance) != Some(provenance) {
+                location = located(provenance);
+            }
+            for part in ["    ", statement, &location, "\n"] {
+                text.push_str(part);
+            }
+            for part in ["    ", statement, "\n"] {
+                without_locs.push_str(part);
+            }
         }
         text.push_str(&self.end);
         without_locs.push_str(&self.end);
     }
+}
+
+/// ` loc("model/layers.*/mlp"("models/src/llama.rs":51:0))`: a slash between levels, so that graph viewers show the model's
+/// own structure.
+fn located(Provenance { path, file, line }: &Provenance) -> String {
+    let path = path.replace('.', "/").replace("/*", ".*");
+    format!(" loc(\"{path}\"(\"{file}\":{line}:0))")
 }
 
 /// Statements of one node, numbered from where the function is.
@@ -165,9 +187,9 @@ impl Writer<'_> {
             arguments.push(format!("%arg{i}: {ty}"));
         }
         if !loads {
-            for (i, Read { parameter, .. }) in self.reads[index].values().enumerate() {
-                arguments.push(format!("%weight{i}: {}", parameter.ty.mlir()));
-                weight_names.insert(parameter.key.clone(), format!("%weight{i}"));
+            for (i, Weight { key, ty }) in self.weights[index].iter().enumerate() {
+                arguments.push(format!("%weight{i}: {ty}"));
+                weight_names.insert(key.clone(), format!("%weight{i}"));
             }
         }
         for id in function.ids() {
@@ -229,10 +251,9 @@ impl Writer<'_> {
                         .iter()
                         .map(|o| (names[o.index()].clone(), function.node(*o).ty().mlir()))
                         .collect();
-                    for Read { parameter, .. } in self.reads[callee.0 as usize].values() {
-                        let key = resolve_key(&parameter.key, &target.prefix, prefix);
-                        let ty = parameter.ty.mlir();
-                        values.push((load(&mut fresh, &mut weight_names, &key, &ty), ty));
+                    for Weight { key, ty } in &self.weights[callee.0 as usize] {
+                        let key = resolve_key(key, &target.prefix, prefix);
+                        values.push((load(&mut fresh, &mut weight_names, &key, ty), ty.clone()));
                     }
                     call(&mut fresh, &target.name, &values, &node.types)
                 }

@@ -1,5 +1,6 @@
 //! A whole program.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use ops::TensorType;
@@ -113,13 +114,13 @@ impl Trace {
         for function in &self.functions {
             let mut own = BTreeMap::new();
             for parameter in function.parameters() {
-                insert(&mut own, parameter.clone(), [parameter.key.clone()].into())?;
+                insert(&mut own, Cow::Borrowed(parameter), &[parameter.key.clone()].into())?;
             }
             for id in function.ids() {
                 if let NodeKind::Call { function: callee, prefix } = &function.node(id).kind {
                     let pattern = &self.function(*callee).prefix;
                     for Read { parameter, origins } in of[callee.0 as usize].values() {
-                        insert(&mut own, parameter.resolved(pattern, prefix), origins.clone())?;
+                        insert(&mut own, Cow::Owned(parameter.resolved(pattern, prefix)), origins)?;
                     }
                 }
             }
@@ -128,7 +129,7 @@ impl Trace {
         let mut entries = BTreeMap::new();
         for id in &self.entries {
             for Read { parameter, origins } in of[id.0 as usize].values() {
-                insert(&mut entries, parameter.clone(), origins.clone())?;
+                insert(&mut entries, Cow::Borrowed(parameter), origins)?;
             }
         }
         Ok(Reads { functions: of, entries })
@@ -167,23 +168,27 @@ fn callees(function: &Function) -> impl Iterator<Item = FunctionId> {
 
 fn insert(
     into: &mut BTreeMap<String, Read>,
-    parameter: Parameter,
-    origins: BTreeSet<String>,
+    parameter: Cow<'_, Parameter>,
+    origins: &BTreeSet<String>,
 ) -> Result<(), ParameterConflict> {
     match into.get_mut(&parameter.key) {
         Some(known) => {
-            known.origins.extend(origins);
-            if known.parameter != parameter {
+            // Entry points mostly read the same weights for the same reasons.
+            if !known.origins.is_superset(origins) {
+                known.origins.extend(origins.iter().cloned());
+            }
+            if known.parameter != *parameter {
                 return Err(ParameterConflict {
-                    key: parameter.key,
+                    key: parameter.key.clone(),
                     first: known.parameter.ty.clone(),
-                    second: parameter.ty,
+                    second: parameter.ty.clone(),
                     origins: known.origins.clone(),
                 });
             }
         }
         None => {
-            into.insert(parameter.key.clone(), Read { parameter, origins });
+            let read = Read { parameter: parameter.into_owned(), origins: origins.clone() };
+            into.insert(read.parameter.key.clone(), read);
         }
     }
     Ok(())
