@@ -30,6 +30,10 @@ NAMES = {
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
 }
+GEMMA_NAMES = NAMES | {
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
+}
 
 
 def run(*words):
@@ -56,21 +60,30 @@ def build(work):
     return programs
 
 
-def write_gguf(model, out):
-    """A bf16 Llama without a vocabulary. llama.cpp's rotary embedding pairs neighbours: rows of q and k are moved."""
-    config = json.loads((model / "config.json").read_text())
-    raw = np.memmap(model / "model.safetensors", np.uint8, "r")
+def tensors(path, kind):
+    """What reads a tensor of a .safetensors file whose tensors are all of this kind."""
+    raw = np.memmap(path, np.uint8, "r")
     start = 8 + struct.unpack("<Q", raw[:8].tobytes())[0]
     header = json.loads(raw[8:start].tobytes())
 
     def tensor(key):
         first, last = header[key]["data_offsets"]
-        return raw[start + first : start + last].view(np.uint16).reshape(header[key]["shape"])
+        return raw[start + first : start + last].view(kind).reshape(header[key]["shape"])
+
+    return tensor
+
+
+def write_gguf(model, out):
+    """A bf16 Llama or Gemma 3 without a vocabulary. llama.cpp's rotary embedding of a Llama pairs neighbours: rows of q and k
+    are moved. Of a Gemma's norms it stores 1 + w."""
+    config = json.loads((model / "config.json").read_text())
+    tensor = tensors(model / "model.safetensors", np.uint16)
+    gemma = config["model_type"] == "gemma3_text"
 
     def moved(rows, heads):
         return rows.reshape(heads, 2, len(rows) // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
 
-    writer = gguf.GGUFWriter(out, "llama")
+    writer = gguf.GGUFWriter(out, "gemma3" if gemma else "llama")
     heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(8192)
@@ -80,14 +93,19 @@ def write_gguf(model, out):
     writer.add_head_count_kv(shared)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_rope_dimension_count(config.get("head_dim", config["hidden_size"] // heads))
+    features = config.get("head_dim", config["hidden_size"] // heads)
+    writer.add_rope_dimension_count(features)
+    writer.add_key_length(features)
+    writer.add_value_length(features)
+    if gemma:
+        writer.add_sliding_window(config["sliding_window"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("none")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
 
     def put(name, numbers):
         if numbers.ndim == 1:
-            writer.add_tensor(name, (numbers.astype(np.uint32) << 16).view(np.float32))
+            writer.add_tensor(name, (numbers.astype(np.uint32) << 16).view(np.float32) + np.float32(gemma))
         else:
             numbers = np.ascontiguousarray(numbers).view(np.uint8)
             writer.add_tensor(name, numbers, raw_dtype=gguf.GGMLQuantizationType.BF16)
@@ -95,15 +113,20 @@ def write_gguf(model, out):
     put("token_embd.weight", tensor("model.embed_tokens.weight"))
     put("output_norm.weight", tensor("model.norm.weight"))
     for layer in range(config["num_hidden_layers"]):
-        for ours, theirs in NAMES.items():
+        for ours, theirs in (GEMMA_NAMES if gemma else NAMES).items():
             numbers = tensor(f"model.layers.{layer}.{ours}.weight")
-            if theirs in ("attn_q", "attn_k"):
+            if theirs in ("attn_q", "attn_k") and not gemma:
                 numbers = moved(numbers, heads if theirs == "attn_q" else shared)
             put(f"blk.{layer}.{theirs}.weight", numbers)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def quantize(programs, work, form):
+    """A GGUF file with all matrices in one form."""
+    run(programs / "llama-quantize", "--pure", work / "BF16.gguf", work / f"{form}.gguf", form)
 
 
 def prepare(arguments, programs):
@@ -117,7 +140,7 @@ def prepare(arguments, programs):
     for name in arguments.formats:
         flags, theirs, _ = FORMATS[name]
         if not (work / f"{theirs}.gguf").exists():
-            run(programs / "llama-quantize", "--pure", work / "BF16.gguf", work / f"{theirs}.gguf", theirs)
+            quantize(programs, work, theirs)
         out = work / f"export-{name}"
         if not (out / "manifest.json").exists():
             context = max(512, max(arguments.prompts) + 64)
@@ -176,4 +199,5 @@ def main():
     (arguments.work / "rounds.json").write_text(json.dumps([[[*key], value] for found in rounds for key, value in found.items()]))
 
 
-main()
+if __name__ == "__main__":
+    main()
