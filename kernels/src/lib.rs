@@ -31,7 +31,7 @@ use norm::Norm;
 use product::{Product, Stack};
 use rope::Rotation;
 
-pub use work::{Spread, Step, StepKind, Tail, Work};
+pub use work::{Spread, Tail, TailOp, TailStep, Work};
 
 /// The kernels of a module: which there could be, and which are called.
 pub struct Kernels {

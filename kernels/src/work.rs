@@ -38,23 +38,23 @@ pub struct Tail {
     /// Whether the two halves of the result's last axis meet: gate and up.
     pub halves: bool,
     /// The operations.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TailStep>,
     /// How each operand lies on what is written.
     pub operands: Vec<Spread>,
 }
 
 /// An elementwise operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Step {
+pub struct TailStep {
     /// What it computes.
-    pub kind: StepKind,
+    pub kind: TailOp,
     /// The element type that its numbers are rounded to.
     pub element: ElementType,
 }
 
 /// What a step computes; steps before it are known by their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum StepKind {
+pub enum TailOp {
     /// The result, or its first or second half.
     Result(usize),
     /// An operand of the tail.
@@ -69,7 +69,7 @@ pub enum StepKind {
     Binary(BinaryKind, usize, usize),
 }
 
-impl StepKind {
+impl TailOp {
     /// Whether kernels compute it.
     pub fn is_known(self) -> bool {
         match self {
@@ -144,14 +144,14 @@ impl<'k> End<'k> {
             }
         };
         let mut values: Vec<Value<'k>> = Vec::new();
-        for Step { kind, element } in &self.tail.steps {
+        for TailStep { kind, element } in &self.tail.steps {
             let value = match *kind {
-                StepKind::Result(part) => result[part],
-                StepKind::Operand(index) => load(index).convert(Element::F32),
-                StepKind::Constant(number) => code.constant(Type::lanes(16, Element::F32), number.0),
-                StepKind::Convert(step) => values[step],
-                StepKind::Unary(kind, step) => math::unary(kind, values[step]),
-                StepKind::Binary(kind, a, b) => math::binary(kind, values[a], values[b]),
+                TailOp::Result(part) => result[part],
+                TailOp::Operand(index) => load(index).convert(Element::F32),
+                TailOp::Constant(number) => code.constant(Type::lanes(16, Element::F32), number.0),
+                TailOp::Convert(step) => values[step],
+                TailOp::Unary(kind, step) => math::unary(kind, values[step]),
+                TailOp::Binary(kind, a, b) => math::binary(kind, values[a], values[b]),
             };
             values.push(value.rounded(lane(*element)));
         }

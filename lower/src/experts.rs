@@ -4,7 +4,7 @@ use ops::ops::{DotGeneral, Gather, Pack, PackedExperts, PackedLinear, Permute, R
 use ops::{ElementType, InferError, Op, WeightFormat};
 use trace::{Builder, Function, NodeId, NodeKind, Parameter};
 
-use crate::store::{made, step};
+use crate::derive::{made, step};
 
 /// A product with matrices of a stack `[experts, outputs, inputs]`.
 pub(crate) struct Experts {

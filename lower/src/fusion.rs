@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kernels::{Kernels, Spread, Step, StepKind, Tail, Work};
+use kernels::{Kernels, Spread, Tail, TailOp, TailStep, Work};
 use ops::ops::{Binary, BroadcastInDim, Constant, Convert, Narrow, Reshape, Unary};
 use ops::{ElementType, Op, Real, TensorType};
 use trace::{Function, NodeId, NodeKind};
@@ -325,9 +325,9 @@ impl Steps<'_, '_> {
         let inputs = graph.function.operands(id);
         let places = inputs.into_iter().map(|input| self.place(input)).collect::<Option<Vec<_>>>()?;
         let kind = match (graph.op(id)?, &places[..]) {
-            (Op::Unary(Unary { kind }), &[x]) => StepKind::Unary(*kind, x),
-            (Op::Binary(Binary { kind }), &[a, b]) => StepKind::Binary(*kind, a, b),
-            (Op::Convert(_), &[x]) => StepKind::Convert(x),
+            (Op::Unary(Unary { kind }), &[x]) => TailOp::Unary(*kind, x),
+            (Op::Binary(Binary { kind }), &[a, b]) => TailOp::Binary(*kind, a, b),
+            (Op::Convert(_), &[x]) => TailOp::Convert(x),
             _ => return None,
         };
         self.push(id, kind, graph.function.node(id).ty().element);
@@ -341,22 +341,22 @@ impl Steps<'_, '_> {
         }
         let element = self.growth.graph.function.node(id).ty().element;
         if let Some(part) = self.growth.parts.iter().position(|&part| part == id) {
-            return Some(self.push(id, StepKind::Result(part), element));
+            return Some(self.push(id, TailOp::Result(part), element));
         }
         Some(match self.growth.operand(id)? {
-            Outside::Number(number, element) => self.push(id, StepKind::Constant(number), element),
+            Outside::Number(number, element) => self.push(id, TailOp::Constant(number), element),
             Outside::Operand(from, spread, rounded) => {
                 let index = self.operands.len();
                 self.operands.push(from);
                 self.tail.operands.push(spread);
-                self.push(id, StepKind::Operand(index), rounded)
+                self.push(id, TailOp::Operand(index), rounded)
             }
         })
     }
 
-    fn push(&mut self, id: NodeId, kind: StepKind, element: ElementType) -> usize {
+    fn push(&mut self, id: NodeId, kind: TailOp, element: ElementType) -> usize {
         let place = self.tail.steps.len();
-        self.tail.steps.push(Step { kind, element });
+        self.tail.steps.push(TailStep { kind, element });
         self.places.insert(id, place);
         place
     }

@@ -10,9 +10,10 @@ use ops::ops::{
 };
 use ops::{ElementType, InferError, Op, WeightFormat};
 use targets::Target;
-use trace::{Builder, Function, NodeId, NodeKind, Parameter, Recipe, Trace};
+use trace::{Builder, Function, NodeId, NodeKind, Parameter, Trace};
 
 use crate::LowerError;
+use crate::derive::{made, step};
 use crate::experts::Experts;
 use crate::rewrite::rewrite;
 
@@ -150,27 +151,6 @@ fn is_product(function: &Function, id: NodeId, position: usize) -> bool {
         }
         _ => position == 1 && experts(id),
     }
-}
-
-/// A parameter that is made of another when the archive is written.
-pub(crate) fn made(
-    b: &mut Builder<'_>,
-    key: String,
-    parameter: &Parameter,
-    recipe: impl FnOnce(Recipe) -> Recipe,
-) -> Result<NodeId, InferError> {
-    let source = match &parameter.recipe {
-        Some(recipe) => Recipe::clone(recipe),
-        None => Recipe::Source(parameter.key.clone(), parameter.ty.clone()),
-    };
-    let parameter = Parameter::derived(key, recipe(source))?;
-    let ty = parameter.ty.clone();
-    Ok(b.push(NodeKind::Parameter(parameter), vec![ty], &[]))
-}
-
-/// A recipe's operation.
-pub(crate) fn step(op: impl Into<Op>, operand: Recipe) -> Recipe {
-    Recipe::Op(op.into(), vec![operand])
 }
 
 /// A parameter in panels.

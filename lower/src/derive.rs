@@ -1,0 +1,25 @@
+//! Parameters that are stored otherwise than a checkpoint has them.
+
+use ops::{InferError, Op};
+use trace::{Builder, NodeId, NodeKind, Parameter, Recipe};
+
+/// A parameter that is made of another when the archive is written.
+pub(crate) fn made(
+    b: &mut Builder<'_>,
+    key: String,
+    parameter: &Parameter,
+    recipe: impl FnOnce(Recipe) -> Recipe,
+) -> Result<NodeId, InferError> {
+    let source = match &parameter.recipe {
+        Some(recipe) => Recipe::clone(recipe),
+        None => Recipe::Source(parameter.key.clone(), parameter.ty.clone()),
+    };
+    let parameter = Parameter::derived(key, recipe(source))?;
+    let ty = parameter.ty.clone();
+    Ok(b.push(NodeKind::Parameter(parameter), vec![ty], &[]))
+}
+
+/// A recipe's operation.
+pub(crate) fn step(op: impl Into<Op>, operand: Recipe) -> Recipe {
+    Recipe::Op(op.into(), vec![operand])
+}
