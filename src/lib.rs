@@ -32,6 +32,7 @@ pub mod embed;
 #[cfg(feature = "iree")]
 pub mod export;
 pub mod files;
+pub mod footprint;
 #[cfg(feature = "iree")]
 pub mod load;
 mod pipeline;
@@ -41,7 +42,8 @@ mod program;
 pub mod random;
 
 pub use array::{Array, ArrayError, Number};
-pub use pipeline::{Lowered, primitives};
+pub use footprint::{Footprint, Memory};
+pub use pipeline::{Expanded, Lowered, primitives};
 pub use plan::{Plan, PlanError};
 #[cfg(feature = "iree")]
 pub use program::{CallError, Program};

@@ -17,7 +17,8 @@ use simplify::Rules;
 use targets::Target;
 use trace::Parameter;
 
-use crate::{Lowered, Program};
+use crate::footprint::{Footprint, Memory, TooLarge};
+use crate::{Expanded, Lowered, Program};
 
 /// How [`load`] builds.
 pub struct LoadOptions<'a> {
@@ -33,6 +34,8 @@ pub struct LoadOptions<'a> {
     pub weights: Weights,
     /// Where the network runs; on all threads of this machine unless changed.
     pub device: Device,
+    /// The memory that it must fit into; what this process may use unless changed.
+    pub memory: Option<Memory>,
     /// Tensors that the checkpoint may have beside the parameters; none unless changed.
     pub ignorable: Vec<Ignorable>,
     /// Watches, and stops on request.
@@ -49,6 +52,7 @@ impl<'a> LoadOptions<'a> {
             rules: Rules::default(),
             weights: Weights::default(),
             device: Device::LocalTask { workers: 0 },
+            memory: Memory::of_machine(),
             ignorable: Vec::new(),
             watch: None,
         }
@@ -93,6 +97,9 @@ pub enum LoadError {
     /// The trace is not one that lowers.
     #[error(transparent)]
     Lower(#[from] LowerError),
+    /// It would not fit into memory.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
     /// The checkpoint does not fit.
     #[error(transparent)]
     Bake(#[from] BakeError),
@@ -131,11 +138,15 @@ pub enum LoadError {
 /// Everything in which the checkpoint differs from what the trace asks for, before anything slow begins; or the
 /// first stage that fails.
 pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Loaded, LoadError> {
-    let LoadOptions { compiler, cache, target, rules, weights, device, ignorable, watch } = options;
+    let LoadOptions { compiler, cache, target, rules, weights, device, memory, ignorable, watch } = options;
     let mut silent = |_| ControlFlow::Continue(());
     let watch: WatchSteps<'_> = watch.unwrap_or(&mut silent);
     let target = compiler.resolve(&target)?;
-    let lowered = Lowered::new(&traced.trace, rules, &target, weights, ignorable)?;
+    let expanded = Expanded::new(&traced.trace, rules, &target, weights)?;
+    // Before the text is written: the tables of a context that cannot fit would not fit either.
+    let footprint = Footprint::of(&expanded, &target).map_err(LowerError::from)?;
+    memory.map_or(Ok(()), |memory| footprint.check(memory))?;
+    let lowered = expanded.lower(&target, ignorable)?;
     lowered.check(checkpoint, &traced.trace)?;
     let (archive, baked) = archive(checkpoint, &lowered, cache, watch)?;
     let module = lowered.module;

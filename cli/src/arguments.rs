@@ -32,6 +32,8 @@ pub enum Command {
     Export(ExportArguments),
     /// Write the parameters of a checkpoint as an IREE parameter archive
     Bake(BakeArguments),
+    /// Say what a model will hold in memory, without reading a weight
+    Plan(PlanArguments),
     /// Write random weights for a configuration
     Random(RandomArguments),
 }
@@ -166,6 +168,20 @@ pub struct BakeArguments {
     pub no_metadata: bool,
     #[command(flatten)]
     pub model: ModelArguments,
+}
+
+#[derive(Args)]
+pub struct PlanArguments {
+    /// A Hugging Face model directory, or its config.json
+    pub model: PathBuf,
+    /// Sequences at once
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub batch: NonZeroUsize,
+    /// One JSON object on stdout instead of a table
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model_arguments: ModelArguments,
 }
 
 #[derive(Args)]

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use tracewright::PlanError;
 use tracewright::bake::BakeError;
 use tracewright::errors::{FileError, WithCauses};
+use tracewright::footprint::TooLarge;
 use tracewright::irpa;
 use tracewright::lower::LowerError;
 use tracewright::models::config::{ConfigError, KeyProblem};
@@ -59,6 +60,8 @@ pub enum Error {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Plan(#[from] PlanError),
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
     #[error(transparent)]
     Explain(#[from] ExplainError),
     #[error(transparent)]
@@ -137,6 +140,9 @@ impl Error {
             Self::Plan(PlanError::Lower(error)) => return quantized(error),
             #[cfg(feature = "iree")]
             Self::Load(LoadError::Lower(error)) => return quantized(error),
+            Self::TooLarge(error) => return smaller(error),
+            #[cfg(feature = "iree")]
+            Self::Load(LoadError::TooLarge(error)) => return smaller(error),
             Self::Plan(PlanError::Element(_)) => "`--dtype TYPE` sets the element type",
             #[cfg(feature = "iree")]
             Self::Generate(generate::Error::TooLong { .. }) => {
@@ -173,6 +179,14 @@ fn quantized(error: &LowerError) -> Vec<String> {
         LowerError::Quantized { asked: true, .. } => vec!["leave out `--quant`".to_owned()],
         LowerError::Quantized { .. } => vec!["leave out `--kernels off`, or `--quant`".to_owned()],
         _ => Vec::new(),
+    }
+}
+
+/// Which flags make a network smaller.
+fn smaller(error: &TooLarge) -> Vec<String> {
+    match error.state + error.activations > error.weights {
+        true => vec!["`--context N` sets a shorter context, `--chunk N` a smaller chunk".to_owned()],
+        false => vec!["`--quant q8` or `--quant q4` stores weights in fewer bits".to_owned()],
     }
 }
 

@@ -31,6 +31,7 @@ mod generate;
 mod load;
 #[cfg(feature = "iree")]
 mod measure;
+mod plan;
 mod progress;
 mod random;
 
@@ -77,6 +78,7 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         #[cfg(not(feature = "iree"))]
         Command::Export(_) => Err(Error::WithoutIree { command: "export" }),
         Command::Bake(arguments) => bake::run(arguments, read, interrupt),
+        Command::Plan(arguments) => plan::run(&arguments, read),
         Command::Random(arguments) => random::run(arguments, read, interrupt),
     }
 }

@@ -17,7 +17,7 @@ mod sdpa;
 
 pub use expand::{expand, expand_for};
 pub use module::{Module, lower, write};
-pub use pack::{Weights, pack};
+pub use pack::{Unpacked, Weights, formats, pack};
 
 /// Why a trace cannot be lowered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

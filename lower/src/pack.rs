@@ -1,6 +1,7 @@
 //! How the weights of products are stored: in the layout that the target's kernels read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use kernels::Kernels;
 use ops::ops::{Binary, BinaryKind, BroadcastInDim, Gather, Linear, Pack, PackedLinear, PackedRows};
@@ -36,22 +37,45 @@ impl Weights {
     }
 }
 
-/// The same program with packed weights: where all that a weight is used for are products and lookups of rows, and
-/// the target has kernels for them. One stored copy serves all.
+/// Why a weight is stored as the network computes with it, and not packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unpacked {
+    /// There are no kernels.
+    NoKernels,
+    /// It is no matrix of floats: the weight of a norm, a bias.
+    NoMatrix,
+    /// Something else than products and lookups of rows reads it.
+    ReadOtherwise,
+    /// Kernels do not serve its shape.
+    Shape,
+}
+
+impl fmt::Display for Unpacked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoKernels => "there are no kernels",
+            Self::NoMatrix => "no matrix",
+            Self::ReadOtherwise => "read by more than products and lookups of rows",
+            Self::Shape => "kernels do not serve its shape",
+        })
+    }
+}
+
+/// The format of each weight that a function of the trace declares, by its key there, or why it has none: a weight is
+/// packed where all that it is used for are products and lookups of rows, and the target has kernels for them.
 ///
 /// # Errors
-/// If weights are to be quantized where there are no kernels; if a node's operands do not fit its operation: the trace
-/// was not verified.
-pub fn pack(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, LowerError> {
+/// If weights are to be quantized where there are no kernels.
+pub fn formats(
+    trace: &Trace,
+    weights: Weights,
+    target: &Target,
+) -> Result<BTreeMap<String, Result<WeightFormat, Unpacked>>, LowerError> {
     let kernels = weights.kernels(target);
     if let Some(format) = weights.quantize.filter(|_| kernels.is_empty()) {
         let (asked, target) = (weights.kernels, target.to_string());
         return Err(LowerError::Quantized { format: format.word(), asked, target });
     }
-    if kernels.is_empty() {
-        return Ok(trace.clone());
-    }
-    // By the keys of the functions that declare them: the functions of a layer are of one kind.
     let mut other: BTreeSet<&str> = BTreeSet::new();
     for function in &trace.functions {
         for id in function.ids() {
@@ -70,11 +94,36 @@ pub fn pack(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, L
         }
     }
     let format = |parameter: &Parameter| {
-        let [outputs, inputs] = parameter.ty.shape[..] else { return None };
-        let format = weights.quantize.or(WeightFormat::dense(parameter.ty.element))?;
-        let serves = parameter.ty.element.is_float() && kernels.serve(format, outputs, inputs);
-        (serves && !other.contains(parameter.key.as_str())).then_some(format)
+        let matrix = match parameter.ty.shape[..] {
+            _ if kernels.is_empty() => return Err(Unpacked::NoKernels),
+            [outputs, inputs] => {
+                WeightFormat::dense(parameter.ty.element).map(|kept| (kept, outputs, inputs))
+            }
+            _ => None,
+        };
+        let (kept, outputs, inputs) = matrix.ok_or(Unpacked::NoMatrix)?;
+        let format = weights.quantize.unwrap_or(kept);
+        match kernels.serve(format, outputs, inputs) {
+            _ if other.contains(parameter.key.as_str()) => Err(Unpacked::ReadOtherwise),
+            true => Ok(format),
+            false => Err(Unpacked::Shape),
+        }
     };
+    let parameters = trace.functions.iter().flat_map(Function::parameters);
+    Ok(parameters.map(|parameter| (parameter.key.clone(), format(parameter))).collect())
+}
+
+/// The same program with the weights packed that have a [format](formats()). One stored copy serves all uses.
+///
+/// # Errors
+/// If weights are to be quantized where there are no kernels; if a node's operands do not fit its operation: the trace
+/// was not verified.
+pub fn pack(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, LowerError> {
+    let formats = formats(trace, weights, target)?;
+    if weights.kernels(target).is_empty() {
+        return Ok(trace.clone());
+    }
+    let format = |parameter: &Parameter| formats.get(&parameter.key)?.ok();
     let weight = |function: &Function, id: NodeId| match &function.node(id).kind {
         NodeKind::Parameter(parameter) => format(parameter).map(|format| (format, parameter.clone())),
         _ => None,

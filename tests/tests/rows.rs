@@ -59,6 +59,7 @@ const ROWS: &[(&str, &str)] = &[
     ("m20", "`generate` with a model directory and a raw prompt"),
     ("m21", "sampling beyond greedy"),
     ("m24", "`generate` with a chat template"),
+    ("k4", "bytes of weights, state and activations are known before anything runs"),
     ("k10", "an end-to-end decoder that runs with no download"),
     ("k11", "shipped or random weights; safetensors for real ones"),
     ("k13", "continuous integration with format, lints and tests"),
