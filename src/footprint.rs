@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs;
 
 use lower::Unpacked;
 use ops::{ElementType, Literal, Op, WeightFormat};
@@ -346,6 +347,13 @@ fn updates(op: &Op) -> bool {
         op,
         Op::DynamicUpdateSlice(_) | Op::Select(_) | Op::Unary(_) | Op::Binary(_) | Op::ReducePrecision(_)
     )
+}
+
+/// The most memory that this process ever held, in bytes, where the system tells.
+pub fn peak_rss() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
 }
 
 /// Bytes as messages show them.

@@ -28,6 +28,8 @@ pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, Tr
 
 mod array;
 #[cfg(feature = "iree")]
+pub mod bench;
+#[cfg(feature = "iree")]
 pub mod embed;
 #[cfg(feature = "iree")]
 pub mod export;

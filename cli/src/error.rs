@@ -14,6 +14,7 @@ use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
 #[cfg(feature = "iree")]
 use tracewright::{
+    bench::BenchError,
     embed::EmbedError,
     export::ExportError,
     generate,
@@ -84,6 +85,9 @@ pub enum Error {
     Embed(#[from] EmbedError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
+    Bench(BenchError),
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
     #[cfg(feature = "iree")]
     #[error("cannot write `{}`", .path.display())]
@@ -115,6 +119,20 @@ impl From<CompileError> for Error {
     }
 }
 
+#[cfg(feature = "iree")]
+impl From<BenchError> for Error {
+    fn from(error: BenchError) -> Self {
+        match error {
+            BenchError::Plan(error) => error.into(),
+            BenchError::Load(error) => error.into(),
+            BenchError::Random(error) => error.into(),
+            BenchError::Generate(error) => error.into(),
+            BenchError::Stopped => Self::Interrupted,
+            error => Self::Bench(error),
+        }
+    }
+}
+
 impl Error {
     /// What the library cannot know: which flag to give.
     fn help(&self) -> Vec<String> {
@@ -133,6 +151,8 @@ impl Error {
                 "use `generate`: it continues text with this model"
             }
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
+            #[cfg(feature = "iree")]
+            Self::Bench(BenchError::Depth { .. }) => "`--context N` sets the context",
             #[cfg(feature = "iree")]
             Self::Embed(EmbedError::TooLong { .. }) => "`--length N` sets the length",
             Self::Plan(PlanError::Context { .. }) => "`--context N` sets the context",

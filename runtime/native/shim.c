@@ -12,6 +12,7 @@
 #include "iree/hal/drivers/local_sync/sync_device.h"
 #include "iree/hal/drivers/local_task/task_device.h"
 #include "iree/hal/local/loaders/embedded_elf_loader.h"
+#include "iree/hal/utils/statistics_sink.h"
 #include "iree/io/parameter_index_provider.h"
 #include "iree/modules/hal/module.h"
 #include "iree/modules/io/parameters/module.h"
@@ -48,6 +49,12 @@ struct tw_call_t {
   iree_vm_function_t function;
   iree_vm_list_t* arguments;
   iree_vm_list_t* results;
+};
+
+struct tw_profile_t {
+  iree_hal_device_t* device;
+  iree_hal_profile_statistics_sink_t* sink;
+  bool running;
 };
 
 static iree_allocator_t tw_host(void) { return iree_allocator_system(); }
@@ -573,4 +580,67 @@ void tw_call_release(tw_call_t* call) {
   iree_vm_list_release(call->arguments);
   iree_vm_context_release(call->context);
   iree_allocator_free(tw_host(), call);
+}
+
+//===----------------------------------------------------------------------===//
+// Profiles
+//===----------------------------------------------------------------------===//
+
+tw_status_t* tw_profile_begin(tw_runtime_t* runtime, tw_profile_t** out) {
+  tw_profile_t* profile = NULL;
+  IREE_RETURN_IF_ERROR(iree_allocator_malloc(tw_host(), sizeof(*profile), (void**)&profile));
+  profile->device = runtime->device;
+  iree_hal_device_retain(profile->device);
+  iree_status_t status = iree_hal_profile_statistics_sink_create(tw_host(), &profile->sink);
+  if (iree_status_is_ok(status)) {
+    iree_hal_device_profiling_options_t options = {0};
+    options.flags = IREE_HAL_DEVICE_PROFILING_FLAG_LIGHTWEIGHT_STATISTICS;
+    options.sink = iree_hal_profile_statistics_sink_base(profile->sink);
+    status = iree_hal_device_profiling_begin(profile->device, &options);
+    profile->running = iree_status_is_ok(status);
+  }
+  if (iree_status_is_ok(status)) {
+    *out = profile;
+  } else {
+    tw_profile_release(profile);
+  }
+  return status;
+}
+
+typedef struct tw_rows_t {
+  const iree_hal_profile_statistics_sink_t* sink;
+  void (*row)(void*, const char*, size_t, uint64_t, uint64_t);
+  void* to;
+} tw_rows_t;
+
+static iree_status_t tw_profile_row(void* user_data, const iree_hal_profile_statistics_row_t* row) {
+  tw_rows_t* rows = (tw_rows_t*)user_data;
+  if (row->row_type != IREE_HAL_PROFILE_STATISTICS_ROW_TYPE_HOST_EXECUTION_FUNCTION) return iree_ok_status();
+  iree_string_view_t name = iree_string_view_empty();
+  uint64_t nanoseconds = 0;
+  if (iree_hal_profile_statistics_sink_find_function_name(rows->sink, row->executable_id,
+                                                          row->function_ordinal, &name) &&
+      iree_hal_profile_statistics_sink_scale_duration_to_ns(rows->sink, row, row->total_duration,
+                                                            &nanoseconds)) {
+    rows->row(rows->to, name.data, name.size, row->sample_count, nanoseconds);
+  }
+  return iree_ok_status();
+}
+
+tw_status_t* tw_profile_end(tw_profile_t* profile,
+                            void (*row)(void* to, const char* name, size_t length, uint64_t calls,
+                                        uint64_t nanoseconds),
+                            void* to) {
+  profile->running = false;
+  IREE_RETURN_IF_ERROR(iree_hal_device_profiling_end(profile->device));
+  tw_rows_t rows = {profile->sink, row, to};
+  iree_hal_profile_statistics_row_callback_t callback = {tw_profile_row, &rows};
+  return iree_hal_profile_statistics_sink_for_each_row(profile->sink, callback);
+}
+
+void tw_profile_release(tw_profile_t* profile) {
+  if (profile->running) iree_status_free(iree_hal_device_profiling_end(profile->device));
+  iree_hal_profile_statistics_sink_release(profile->sink);
+  iree_hal_device_release(profile->device);
+  iree_allocator_free(tw_host(), profile);
 }

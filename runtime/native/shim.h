@@ -15,6 +15,7 @@ typedef struct tw_runtime_t tw_runtime_t;
 typedef struct tw_parameters_t tw_parameters_t;
 typedef struct tw_program_t tw_program_t;
 typedef struct tw_call_t tw_call_t;
+typedef struct tw_profile_t tw_profile_t;
 
 // Element types that cross the boundary; any other one is TW_OTHER.
 typedef enum {
@@ -82,5 +83,14 @@ size_t tw_call_result_count(const tw_call_t* call);
 // Sets |buffer| (a new reference), or leaves it NULL and sets |value|.
 tw_status_t* tw_call_result(tw_call_t* call, size_t index, tw_buffer_t** buffer, int32_t* value);
 void tw_call_release(tw_call_t* call);
+
+// Watches what the device executes until |tw_profile_end|. A device has one profile at a time.
+tw_status_t* tw_profile_begin(tw_runtime_t* runtime, tw_profile_t** out);
+// Calls |row| for each function that was executed, with its name, how often, and for how many nanoseconds.
+tw_status_t* tw_profile_end(tw_profile_t* profile,
+                            void (*row)(void* to, const char* name, size_t length, uint64_t calls,
+                                        uint64_t nanoseconds),
+                            void* to);
+void tw_profile_release(tw_profile_t* profile);
 
 #endif  // TRACEWRIGHT_SHIM_H_

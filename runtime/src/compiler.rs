@@ -160,7 +160,7 @@ impl CompileOptions {
     }
 
     /// All flags, in the order in which the compiler gets them.
-    pub(crate) fn all_flags(&self) -> Vec<String> {
+    pub fn all_flags(&self) -> Vec<String> {
         let mut flags = flags(&self.target);
         flags.push(format!("--iree-opt-data-tiling={}", self.tiled));
         flags.extend(self.flags.iter().cloned());

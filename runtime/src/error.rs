@@ -93,6 +93,9 @@ pub enum Error {
     /// The device could not be made.
     #[error("cannot make the device: {0}")]
     Device(Status),
+    /// The device cannot be watched.
+    #[error("cannot watch the device: {0}")]
+    Profile(Status),
     /// A buffer could not be allocated, filled or read.
     #[error("cannot {action} a buffer of type `{ty}`: {status}")]
     Buffer {

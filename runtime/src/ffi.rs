@@ -67,6 +67,13 @@ owner!(
     /// One invocation: arguments in, results out.
     Call, RawCall, tw_call_release
 );
+owner!(
+    /// What a device executes while it is watched.
+    Profile, RawProfile, tw_profile_release
+);
+
+/// Told of each function that was executed: where to keep it, its name, how often, how many nanoseconds.
+type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
 
 unsafe extern "C" {
     fn tw_status_take(
@@ -177,6 +184,10 @@ unsafe extern "C" {
         value: *mut i32,
     ) -> *mut RawStatus;
     fn tw_call_release(call: *mut RawCall);
+
+    fn tw_profile_begin(runtime: *mut RawRuntime, out: *mut *mut RawProfile) -> *mut RawStatus;
+    fn tw_profile_end(profile: *mut RawProfile, row: TakeRow, to: *mut c_void) -> *mut RawStatus;
+    fn tw_profile_release(profile: *mut RawProfile);
 }
 
 /// The longest status text kept; IREE's own are a few hundred bytes.
@@ -461,5 +472,33 @@ impl Call {
         // SAFETY: the call is alive and the index is below the number of results.
         check(unsafe { tw_call_result(self.0.as_ptr(), index, &mut buffer, &mut value) })?;
         Ok(NonNull::new(buffer).map_or(RawValue::I32(value), |raw| RawValue::Buffer(Buffer(raw))))
+    }
+}
+
+/// Keeps a row of `Profile::end`.
+extern "C" fn take_row(to: *mut c_void, name: *const c_char, length: usize, calls: u64, nanoseconds: u64) {
+    // SAFETY: `to` is the list that `Profile::end` lent for the time of its call, and nothing else looks at it then; the
+    // shim vouches for the name.
+    let (rows, name) = unsafe {
+        (&mut *to.cast::<Vec<(String, u64, u64)>>(), slice::from_raw_parts(name.cast::<u8>(), length))
+    };
+    rows.push((String::from_utf8_lossy(name).into_owned(), calls, nanoseconds));
+}
+
+impl Profile {
+    /// Watches from now on what the device executes.
+    pub(crate) fn begin(runtime: &Runtime) -> Result<Self, Status> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the runtime is alive, and the profile retains its device.
+        let status = unsafe { tw_profile_begin(runtime.0.as_ptr(), &mut raw) };
+        Self::take(status, raw)
+    }
+
+    /// Each function that was executed: its name, how often, and for how many nanoseconds together.
+    pub(crate) fn end(self) -> Result<Vec<(String, u64, u64)>, Status> {
+        let mut rows: Vec<(String, u64, u64)> = Vec::new();
+        // SAFETY: the profile is alive, and `take_row` gets the list that is given with it.
+        check(unsafe { tw_profile_end(self.0.as_ptr(), take_row, (&raw mut rows).cast()) })?;
+        Ok(rows)
     }
 }

@@ -60,6 +60,8 @@ const ROWS: &[(&str, &str)] = &[
     ("m21", "sampling beyond greedy"),
     ("m24", "`generate` with a chat template"),
     ("k4", "bytes of weights, state and activations are known before anything runs"),
+    ("k8", "a product of any size is measured alone"),
+    ("k9", "a suite writes one report: case, variant, times, rates, flags"),
     ("k10", "an end-to-end decoder that runs with no download"),
     ("k11", "shipped or random weights; safetensors for real ones"),
     ("k13", "continuous integration with format, lints and tests"),
