@@ -221,6 +221,7 @@ pub enum BenchCommand {
     Suite(ModelBench),
 }
 
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "what is measured runs"))]
 impl BenchCommand {
     /// How it is measured.
     pub fn bench(&self) -> &BenchArguments {
@@ -451,6 +452,7 @@ fn quantized(text: &str) -> Result<WeightFormat, String> {
 }
 
 /// The format of a variant's weights.
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "what is measured runs"))]
 #[derive(Clone, Copy, Debug)]
 pub struct Quant(pub Option<WeightFormat>);
 

@@ -248,14 +248,14 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// What tells a measurement apart from those beside it.
-fn name(measured: &Measured, all: &[Measured]) -> String {
+/// What tells a measurement apart from the others of its case.
+fn variant(measured: &Measured, report: &Report) -> String {
     let differs = |(name, value): &(&&'static str, &String)| {
-        all.iter().any(|other| other.label.variant.get(**name) != Some(*value))
+        let mut others = report.cases.iter().filter(|other| other.label.case == measured.label.case);
+        others.any(|other| other.label.variant.get(**name) != Some(*value))
     };
     let differing = measured.label.variant.iter().filter(differs);
-    let words = differing.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ");
-    format!("{} {words}", measured.label.case).trim().to_owned()
+    differing.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }
 
 fn table(report: &Report) -> String {
@@ -272,7 +272,7 @@ fn table(report: &Report) -> String {
         let _ = writeln!(
             text,
             "{:<44} {:>10.3} {:>10.3}–{:<10.3} {:>10} {:>8} {:>7} {:>8} {:>7.3}",
-            name(measured, &report.cases),
+            format!("{} {}", measured.label.case, variant(measured, report)).trim_end(),
             seconds.median * 1e3,
             seconds.lower_quartile * 1e3,
             seconds.upper_quartile * 1e3,

@@ -95,6 +95,14 @@ fn prefill_measures_prompts_of_several_chunks() {
     let flops: Vec<f64> = cases.iter().map(|case| case["work"]["flops"].as_f64().unwrap()).collect();
     assert_eq!(cases.len(), 4);
     assert_eq!((flops[1], flops[3]), (3.0 * flops[0], 3.0 * flops[2]));
+    // With kernels and without, nearly all of the time is somebody's.
+    for case in &cases {
+        let dispatches = case["dispatches"].as_array().unwrap();
+        let seconds = |one: &Value| one["seconds"].as_f64().unwrap();
+        let named = dispatches.iter().filter(|one| !one["paths"].as_array().unwrap().is_empty());
+        let (named, all): (f64, f64) = (named.map(seconds).sum(), dispatches.iter().map(seconds).sum());
+        assert!(named > 0.8 * all && all > 0.0, "{named} of {all}");
+    }
 }
 
 #[test]

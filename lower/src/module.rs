@@ -1,6 +1,6 @@
 //! The module text: StableHLO, with a location on every op; weights and large constants as the dialect has them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use kernels::Kernels;
@@ -28,20 +28,6 @@ pub struct Module {
 }
 
 impl Module {
-    /// Of each kernel that is called: the field paths of the operations that it computes.
-    pub fn kernel_paths(&self) -> BTreeMap<String, BTreeSet<String>> {
-        let mut paths: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for line in self.text.lines() {
-            let name =
-                line.split_once("flow.dispatch @kernels::@").and_then(|(_, rest)| rest.split('(').next());
-            let path = line.split_once(" loc(\"").and_then(|(_, rest)| rest.split('"').next());
-            if let (Some(name), Some(path)) = (name, path.filter(|path| !path.is_empty())) {
-                paths.entry(name.to_owned()).or_default().insert(path.replace('/', "."));
-            }
-        }
-        paths
-    }
-
     /// How often each op occurs, calls not expanded.
     pub fn histogram(&self) -> BTreeMap<String, usize> {
         let mut histogram = BTreeMap::new();

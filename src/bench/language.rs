@@ -6,12 +6,12 @@ use std::ops::ControlFlow;
 use dsl::Traced;
 use generate::{Batch, GenerateOptions, Generated, Network, Session};
 use irpa::Checkpoint;
-use lower::Module;
 use runtime::Runtime;
 
+use super::paths::{Paths, paths};
 use super::{BenchError, Case, Label, Watched, Work, flops};
 use crate::footprint::Footprint;
-use crate::load::{LoadOptions, compile_options, load};
+use crate::load::{LoadError, LoadOptions, compile_options, load};
 use crate::plan::PlanError;
 use crate::{Expanded, Plan};
 
@@ -19,7 +19,7 @@ use crate::{Expanded, Plan};
 pub struct Language {
     network: Network,
     runtime: Runtime,
-    module: Module,
+    paths: Paths,
     footprint: Footprint,
     expanded: Expanded,
     plan: Plan,
@@ -40,16 +40,17 @@ impl Language {
         let (target, ignorable) = (plan.target.clone(), plan.model.ignorable());
         let options = LoadOptions { target, rules: plan.rules, weights: plan.weights, ignorable, ..options };
         let loaded = load(&traced, checkpoint, options)?;
-        let flags =
-            compile_options(&loaded.module, compiler, &plan.target).map_err(crate::load::LoadError::from)?;
+        let module = &loaded.module;
+        let compiled = compile_options(module, compiler, &plan.target).map_err(LoadError::from)?;
+        let paths = paths(module, compiler, &compiled)?;
         Ok(Self {
             network: loaded.program.network()?,
             runtime: loaded.runtime,
-            module: loaded.module,
+            paths,
             footprint,
             expanded,
             plan,
-            flags: flags.all_flags(),
+            flags: compiled.all_flags(),
         })
     }
 
@@ -144,7 +145,7 @@ impl Language {
             label: Label { case: case.into(), variant, flags: self.flags.clone() },
             work,
             run,
-            watched: units.map(|units| Watched { runtime: &self.runtime, module: &self.module, units }),
+            watched: units.map(|units| Watched { runtime: &self.runtime, paths: &self.paths, units }),
         }
     }
 

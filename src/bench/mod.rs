@@ -6,6 +6,7 @@
 
 mod bandwidth;
 mod language;
+mod paths;
 mod single;
 mod spread;
 mod stages;
@@ -14,7 +15,6 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use errors::FileError;
-use lower::Module;
 use runtime::Runtime;
 use serde::Serialize;
 use simplify::Operand;
@@ -24,6 +24,8 @@ use trace::{NodeKind, Trace};
 use crate::load::LoadError;
 use crate::plan::PlanError;
 use crate::random::RandomError;
+
+use paths::Paths;
 
 pub use bandwidth::{Bandwidth, Rates};
 pub use language::Language;
@@ -78,8 +80,8 @@ pub struct Case<'a> {
 pub struct Watched<'a> {
     /// The device.
     pub runtime: &'a Runtime,
-    /// What its program was compiled from.
-    pub module: &'a Module,
+    /// The field paths of what it dispatches.
+    paths: &'a Paths,
     /// How many units one run does.
     pub units: usize,
 }
@@ -255,12 +257,11 @@ pub fn measure(
 
 /// What the device executes in a unit, with the places of the module's operations.
 fn dispatches(
-    Watched { runtime, module, units }: Watched<'_>,
+    Watched { runtime, paths, units }: Watched<'_>,
     run: &mut dyn FnMut() -> Result<f64, BenchError>,
 ) -> Result<Vec<Dispatch>, BenchError> {
     let (ran, executed) = runtime.profile(run)?;
     ran?;
-    let paths = module.kernel_paths();
     let one = |executed: runtime::Executed| Dispatch {
         calls: executed.calls as f64 / units as f64,
         seconds: executed.time.as_secs_f64() / units as f64,

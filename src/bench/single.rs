@@ -8,12 +8,13 @@ use std::time::Instant;
 use bake::BakeOptions;
 use errors::WithPath as _;
 use irpa::{Archive, Checkpoint};
-use lower::{LowerError, Module};
+use lower::LowerError;
 use ops::ops::{Linear, MaskTerm, Sdpa};
 use ops::{ElementType, InferError, TensorType};
 use runtime::{Argument, Buffer, Function, Runtime};
 use trace::{Builder, FunctionId, NodeKind, Output, Parameter, Provenance, Role, Trace};
 
+use super::paths::{Paths, paths};
 use super::{BenchError, Case, Label, Watched, Work, flops};
 use crate::load::{LoadError, LoadOptions, compile, compile_options, program};
 use crate::random::write_random;
@@ -62,7 +63,7 @@ pub struct Attention {
 pub struct Single {
     runtime: Runtime,
     function: Function,
-    module: Module,
+    paths: Paths,
     /// The bytes of each tensor, or a number of the host.
     arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
     label: Label,
@@ -208,7 +209,7 @@ impl Single {
         Ok(Self {
             function: program.function(ENTRY)?,
             runtime,
-            module: lowered.module,
+            paths: paths(&lowered.module, compiler, &options)?,
             arguments,
             label: Label { case: case.into(), variant, flags: options.all_flags() },
             work,
@@ -233,7 +234,7 @@ impl Single {
             }
             Ok(seconds / CALLS as f64)
         };
-        let watched = Watched { runtime: &self.runtime, module: &self.module, units: CALLS };
+        let watched = Watched { runtime: &self.runtime, paths: &self.paths, units: CALLS };
         Case { label: self.label.clone(), work: self.work, run: Box::new(run), watched: Some(watched) }
     }
 }

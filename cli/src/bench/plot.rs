@@ -4,7 +4,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use tracewright::bench::{Measured, Report};
 
-use super::name;
+use super::variant;
 
 const WIDTH: u32 = 900;
 const ROW: i32 = 26;
@@ -47,13 +47,13 @@ fn draw<'a>(root: &Area<'a>, report: &Report, cases: &[(&str, Vec<&Measured>)]) 
     root.fill(&WHITE)?;
     let mut y = 0;
     for (case, all) in cases {
-        root.draw(&Text::new(format!("{case}, milliseconds"), (12, y + TITLE / 2), words(15, HPos::Left)))?;
+        root.draw(&Text::new(format!("{case}, milliseconds"), (12, y + TITLE / 2), words(17, HPos::Left)))?;
         y += TITLE;
         let longest = all.iter().map(|one| one.seconds.upper_quartile).fold(f64::MIN_POSITIVE, f64::max);
         let x = |seconds: f64| LEFT + (seconds / longest * LONGEST) as i32;
         for one in all {
             let (seconds, middle) = (one.seconds, y + ROW / 2);
-            root.draw(&Text::new(name(one, &report.cases), (LEFT - 10, middle), words(12, HPos::Right)))?;
+            root.draw(&Text::new(variant(one, report), (LEFT - 10, middle), words(14, HPos::Right)))?;
             let bar = [(LEFT, middle - 8), (x(seconds.median), middle + 8)];
             root.draw(&Rectangle::new(bar, RGBColor(76, 120, 168).filled()))?;
             let quartiles = vec![(x(seconds.lower_quartile), middle), (x(seconds.upper_quartile), middle)];
@@ -61,7 +61,7 @@ fn draw<'a>(root: &Area<'a>, report: &Report, cases: &[(&str, Vec<&Measured>)]) 
             let rate = one.tokens_per_s.map_or_else(String::new, |rate| format!(", {rate:.1} tokens/s"));
             let number = format!("{:.3}{rate}", seconds.median * 1e3);
             let end = x(seconds.median.max(seconds.upper_quartile)) + 8;
-            root.draw(&Text::new(number, (end, middle), words(12, HPos::Left)))?;
+            root.draw(&Text::new(number, (end, middle), words(14, HPos::Left)))?;
             y += ROW;
         }
     }
@@ -70,5 +70,5 @@ fn draw<'a>(root: &Area<'a>, report: &Report, cases: &[(&str, Vec<&Measured>)]) 
     let foot = format!(
         "medians and quartiles of {rounds} rounds in turn; memory: read {read:.1} GB/s, copy {copy:.1} GB/s"
     );
-    root.draw(&Text::new(foot, (12, y + ROW / 2), words(11, HPos::Left)))
+    root.draw(&Text::new(foot, (12, y + ROW / 2), words(13, HPos::Left)))
 }
