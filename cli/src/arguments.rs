@@ -248,6 +248,9 @@ pub struct DecodeBench {
     /// Tokens of a round
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub tokens: usize,
+    /// Measure each variant once more while another thread keeps one core busy
+    #[arg(long)]
+    pub neighbour: bool,
     #[command(flatten)]
     pub variants: VariantArguments,
     #[command(flatten)]

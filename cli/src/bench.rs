@@ -29,12 +29,15 @@ const NAMED: usize = 5;
 pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     let bench = Bench::new(command.bench(), read, interrupt)?;
     match command {
-        BenchCommand::Decode(DecodeBench { model, variants, depth, tokens, .. }) => {
+        BenchCommand::Decode(DecodeBench { model, variants, depth, tokens, neighbour, .. }) => {
             let languages = bench.languages(model, variants)?;
             let mut cases = Vec::new();
             for language in &languages {
                 for &depth in depth {
                     cases.push(language.decode(depth, *tokens)?);
+                    if *neighbour {
+                        cases.push(language.decode(depth, *tokens)?.beside_a_neighbour());
+                    }
                 }
             }
             bench.report(cases)

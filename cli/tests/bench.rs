@@ -88,6 +88,19 @@ fn decode_measures_what_is_planned_and_compiled() {
 }
 
 #[test]
+fn a_neighbour_is_a_variant() {
+    let demo = demo();
+    let sizes = ["--context", "64", "--chunk", "8", "--tokens", "4"];
+    let cases = measured(&[&["decode", text(&demo), "--neighbour"], &sizes[..]].concat());
+    assert_eq!(
+        (&cases[0]["variant"]["neighbour"], &cases[1]["variant"]["neighbour"]),
+        (&Value::Null, &"busy".into())
+    );
+    assert_eq!(cases[0]["work"], cases[1]["work"]);
+    assert!(cases[1]["ratio_to_first"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
 fn prefill_measures_prompts_of_several_chunks() {
     let random = fixture("llama-untied").join("config.json");
     let model = ["prefill", text(&random), "--tokens", "8,20", "--context", "40", "--chunk", "8"];

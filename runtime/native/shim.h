@@ -15,7 +15,6 @@ typedef struct tw_runtime_t tw_runtime_t;
 typedef struct tw_parameters_t tw_parameters_t;
 typedef struct tw_program_t tw_program_t;
 typedef struct tw_call_t tw_call_t;
-typedef struct tw_profile_t tw_profile_t;
 
 // Element types that cross the boundary; any other one is TW_OTHER.
 typedef enum {
@@ -30,7 +29,16 @@ void tw_status_take(tw_status_t* status, uint32_t* code, char* text, size_t capa
 size_t tw_cpu_features(char* text, size_t capacity);
 
 // The local-task device has |workers| threads, none of them pinned; zero workers is local-sync.
-tw_status_t* tw_runtime_create(size_t workers, tw_runtime_t** out);
+// A |watched| one keeps account of what it executes, from its beginning to its end: IREE's profiles begin and end
+// where nothing is in flight, and what a call frees may be, even when the call has returned.
+tw_status_t* tw_runtime_create(size_t workers, bool watched, tw_runtime_t** out);
+// Takes over what a watched device has noted, of which it keeps a few thousand records.
+tw_status_t* tw_runtime_note(tw_runtime_t* runtime);
+// Calls |row| for each function that a watched device executed, with its name, how often, and for how many nanoseconds.
+tw_status_t* tw_runtime_executed(tw_runtime_t* runtime,
+                                 void (*row)(void* to, const char* name, size_t length, uint64_t calls,
+                                             uint64_t nanoseconds),
+                                 void* to);
 void tw_runtime_release(tw_runtime_t* runtime);
 
 // Dense row-major buffers. |data| may be NULL, then the contents are zero.
@@ -83,14 +91,5 @@ size_t tw_call_result_count(const tw_call_t* call);
 // Sets |buffer| (a new reference), or leaves it NULL and sets |value|.
 tw_status_t* tw_call_result(tw_call_t* call, size_t index, tw_buffer_t** buffer, int32_t* value);
 void tw_call_release(tw_call_t* call);
-
-// Watches what the device executes until |tw_profile_end|. A device has one profile at a time.
-tw_status_t* tw_profile_begin(tw_runtime_t* runtime, tw_profile_t** out);
-// Calls |row| for each function that was executed, with its name, how often, and for how many nanoseconds.
-tw_status_t* tw_profile_end(tw_profile_t* profile,
-                            void (*row)(void* to, const char* name, size_t length, uint64_t calls,
-                                        uint64_t nanoseconds),
-                            void* to);
-void tw_profile_release(tw_profile_t* profile);
 
 #endif  // TRACEWRIGHT_SHIM_H_

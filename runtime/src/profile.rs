@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::device::Runtime;
 use crate::error::Error;
-use crate::ffi;
 
 /// A function of compiled code that was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,24 +18,18 @@ pub struct Executed {
 }
 
 impl Runtime {
-    /// Does `work`, and says what the device executed meanwhile, what took longest first. IREE's own statistics: watching
-    /// costs a little time, so that nothing else is to be measured in the same run.
+    /// What a [watched](crate::Device::Watched) device has executed since it was opened, by name: IREE's own statistics.
     ///
     /// # Errors
-    /// If the device is watched already, or does not tell.
-    pub fn profile<T>(&self, work: impl FnOnce() -> T) -> Result<(T, Vec<Executed>), Error> {
-        let profile = ffi::Profile::begin(self.raw()).map_err(Error::Profile)?;
-        let done = work();
+    /// If the device is not watched.
+    pub fn executed(&self) -> Result<Vec<Executed>, Error> {
         let mut executed: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
         // One row for each executable that has a function of this name.
-        for (name, calls, nanoseconds) in profile.end().map_err(Error::Profile)? {
+        for (name, calls, nanoseconds) in self.raw().executed().map_err(Error::Watch)? {
             let (all, time) = executed.entry(name).or_default();
             *all += calls;
             *time += Duration::from_nanos(nanoseconds);
         }
-        let executed = executed.into_iter().map(|(name, (calls, time))| Executed { name, calls, time });
-        let mut executed: Vec<Executed> = executed.collect();
-        executed.sort_by_key(|one| std::cmp::Reverse(one.time));
-        Ok((done, executed))
+        Ok(executed.into_iter().map(|(name, (calls, time))| Executed { name, calls, time }).collect())
     }
 }

@@ -249,22 +249,21 @@ fn buffers_of_a_wrong_size_are_refused() {
     assert!(matches!(large, Error::Buffer { action: "allocate", .. }), "{large}");
 }
 
+/// More calls than a device keeps account of at once.
 #[test]
-fn what_a_device_executes_is_counted_and_timed() {
+fn what_a_watched_device_executes_is_counted_and_timed() {
+    const CALLS: u64 = 3000;
     let vmfb = vmfb(DOT);
-    for device in [Device::LocalSync, Device::LocalTask { workers: 2 }] {
-        let runtime = Runtime::new(device).unwrap();
-        let program = Program::load(&runtime, &vmfb, &[]).unwrap();
-        call(&program, "dot", dot_arguments(&runtime));
-        let work = || (0..3).for_each(|_| drop(call(&program, "dot", dot_arguments(&runtime))));
-        let ((), executed) = runtime.profile(work).unwrap();
-        // Its operands are packed for it.
-        assert!(executed.iter().all(|one| one.calls == 3 && !one.time.is_zero()), "{device:?}: {executed:?}");
-        let products = executed.iter().filter(|one| one.name.starts_with("dot_dispatch"));
-        assert_eq!(products.count(), 1, "{device:?}: {executed:?}");
-        // What came before does not count, and nothing is left of a profile.
-        assert_eq!(runtime.profile(|| ()).unwrap().1, []);
-        let (inner, _) = runtime.profile(|| runtime.profile(|| ())).unwrap();
-        assert!(matches!(inner, Err(Error::Profile(_))), "{inner:?}");
-    }
+    let runtime = Runtime::new(Device::Watched { workers: 2 }).unwrap();
+    assert_eq!(runtime.executed().unwrap(), []);
+    let program = Program::load(&runtime, &vmfb, &[]).unwrap();
+    (0..CALLS).for_each(|_| drop(call(&program, "dot", dot_arguments(&runtime))));
+    let executed = runtime.executed().unwrap();
+    // Its operands are packed for the product.
+    assert!(executed.iter().all(|one| one.calls == CALLS && !one.time.is_zero()), "{executed:?}");
+    let products = executed.iter().filter(|one| one.name.starts_with("dot_dispatch"));
+    assert_eq!(products.count(), 1, "{executed:?}");
+
+    let other = Runtime::new(Device::LocalTask { workers: 2 }).unwrap();
+    assert!(matches!(other.executed(), Err(Error::Watch(_))));
 }

@@ -6,10 +6,10 @@ use std::ops::ControlFlow;
 use dsl::Traced;
 use generate::{Batch, GenerateOptions, Generated, Network, Session};
 use irpa::Checkpoint;
-use runtime::Runtime;
+use runtime::{Device, Runtime};
 
 use super::paths::{Paths, paths};
-use super::{BenchError, Case, Label, Watched, Work, flops};
+use super::{BenchError, Case, Label, Run, Watched, Work, flops};
 use crate::footprint::Footprint;
 use crate::load::{LoadError, LoadOptions, compile_options, load};
 use crate::plan::PlanError;
@@ -18,7 +18,8 @@ use crate::{Expanded, Plan};
 /// A language model that is loaded to be measured.
 pub struct Language {
     network: Network,
-    runtime: Runtime,
+    /// The same on a device of its own, which is watched.
+    watched: (Network, Runtime),
     paths: Paths,
     footprint: Footprint,
     expanded: Expanded,
@@ -39,13 +40,23 @@ impl Language {
         let compiler = options.compiler;
         let (target, ignorable) = (plan.target.clone(), plan.model.ignorable());
         let options = LoadOptions { target, rules: plan.rules, weights: plan.weights, ignorable, ..options };
+        let again = LoadOptions {
+            target: options.target.clone(),
+            ignorable: options.ignorable.clone(),
+            device: watched(options.device),
+            memory: options.memory,
+            rules: plan.rules,
+            weights: plan.weights,
+            ..LoadOptions::new(compiler, options.cache)
+        };
         let loaded = load(&traced, checkpoint, options)?;
+        let again = load(&traced, checkpoint, again)?;
         let module = &loaded.module;
         let compiled = compile_options(module, compiler, &plan.target).map_err(LoadError::from)?;
         let paths = paths(module, compiler, &compiled)?;
         Ok(Self {
             network: loaded.program.network()?,
-            runtime: loaded.runtime,
+            watched: (again.program.network()?, again.runtime),
             paths,
             footprint,
             expanded,
@@ -70,42 +81,20 @@ impl Language {
     /// If so many do not fit into the context.
     pub fn decode(&self, depth: usize, tokens: usize) -> Result<Case<'_>, BenchError> {
         self.check(depth, tokens)?;
-        let (prompt, batch) = (self.prompt(depth + 1), self.network.batch());
-        let options = GenerateOptions { max_tokens: tokens, ..GenerateOptions::default() };
-        let run: Box<dyn FnMut() -> Result<f64, BenchError>> = match batch {
-            1 => {
-                let mut session = Session::new(&self.network);
-                Box::new(move || {
-                    session.truncate(depth);
-                    let seen = session.tokens().len();
-                    if seen < depth {
-                        session.feed(&prompt[seen..depth])?;
-                    }
-                    let generated =
-                        session.generate(&prompt[depth..], &options, |_| ControlFlow::Continue(()))?;
-                    let seconds = (generated.prefill + generated.decode).as_secs_f64();
-                    Ok(seconds / (1 + generated.decode_steps) as f64)
-                })
-            }
-            _ => Box::new(move || {
-                let prompts = vec![&prompt[..]; batch];
-                let mut rows = Batch::new(&self.network);
-                // One more, since the prompts' step gives the first.
-                let options = GenerateOptions { max_tokens: options.max_tokens + 1, ..options.clone() };
-                let generated = rows.generate(&prompts, &options, |_, _| ControlFlow::Continue(()))?;
-                let seconds = |one: &Generated| one.decode.as_secs_f64() / one.decode_steps.max(1) as f64;
-                Ok(generated.iter().map(seconds).fold(0.0, f64::max))
-            }),
-        };
+        let batch = self.network.batch();
         let work = Work {
             tokens: Some(batch as f64),
             flops: Some(flops(&self.expanded.trace, "decode", &self.plan.target)),
             bytes: Some(self.footprint.streamed as f64),
         };
-        let sizes = [("depth", depth.to_string())];
+        let prompt = self.prompt(depth + 1);
+        let run = |network| match batch {
+            1 => steps(network, prompt.clone(), tokens),
+            _ => batched_steps(network, prompt.clone(), tokens),
+        };
         // A batch reads its prompts in the same run.
-        let watched = (batch == 1).then_some(tokens);
-        Ok(self.case("decode", sizes, work, run, watched))
+        let units = (batch == 1).then_some(tokens);
+        Ok(self.case("decode", [("depth", depth.to_string())], work, run, units))
     }
 
     /// Reading a prompt of `tokens` tokens: a unit is the whole of it, up to the first new token.
@@ -114,13 +103,6 @@ impl Language {
     /// If so many do not fit into the context.
     pub fn prefill(&self, tokens: usize) -> Result<Case<'_>, BenchError> {
         self.check(0, tokens)?;
-        let prompt = self.prompt(tokens);
-        let options = GenerateOptions { max_tokens: 1, ..GenerateOptions::default() };
-        let run = Box::new(move || {
-            let mut session = Session::new(&self.network);
-            let generated = session.generate(&prompt, &options, |_| ControlFlow::Continue(()))?;
-            Ok(generated.prefill.as_secs_f64())
-        });
         let calls = tokens.div_ceil(self.network.chunk()) as f64;
         let work = Work {
             tokens: Some(tokens as f64),
@@ -128,7 +110,8 @@ impl Language {
             bytes: Some(calls * self.footprint.streamed as f64),
         };
         let sizes = [("tokens", tokens.to_string()), ("chunk", self.network.chunk().to_string())];
-        Ok(self.case("prefill", sizes, work, run, Some(1)))
+        let prompt = self.prompt(tokens);
+        Ok(self.case("prefill", sizes, work, |network| reading(network, prompt.clone()), Some(1)))
     }
 
     fn case<'a>(
@@ -136,16 +119,17 @@ impl Language {
         case: &str,
         sizes: impl IntoIterator<Item = (&'static str, String)>,
         work: Work,
-        run: Box<dyn FnMut() -> Result<f64, BenchError> + 'a>,
+        run: impl Fn(&'a Network) -> Run<'a>,
         units: Option<usize>,
     ) -> Case<'a> {
         let mut variant = plan_variant(&self.plan);
         variant.extend(sizes);
+        let (network, runtime) = &self.watched;
         Case {
             label: Label { case: case.into(), variant, flags: self.flags.clone() },
             work,
-            run,
-            watched: units.map(|units| Watched { runtime: &self.runtime, paths: &self.paths, units }),
+            run: run(&self.network),
+            watched: units.map(|units| Watched { runtime, run: run(network), units, paths: &self.paths }),
         }
     }
 
@@ -160,6 +144,51 @@ impl Language {
     /// Tokens that are spread over the vocabulary.
     fn prompt(&self, tokens: usize) -> Vec<u32> {
         (0..tokens).map(|i| (i * 7919 % self.network.vocabulary()) as u32).collect()
+    }
+}
+
+/// Steps that follow all of a prompt but its last token, which the first one takes.
+fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
+    let options = GenerateOptions { max_tokens: tokens, ..GenerateOptions::default() };
+    let mut session = Session::new(network);
+    Box::new(move || {
+        let depth = prompt.len() - 1;
+        session.truncate(depth);
+        let seen = session.tokens().len();
+        if seen < depth {
+            session.feed(&prompt[seen..depth])?;
+        }
+        let generated = session.generate(&prompt[depth..], &options, |_| ControlFlow::Continue(()))?;
+        Ok((generated.prefill + generated.decode).as_secs_f64() / (1 + generated.decode_steps) as f64)
+    })
+}
+
+/// Steps of a whole batch, all of whose rows have the same prompt.
+fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
+    // One more, since reading the prompts gives the first.
+    let options = GenerateOptions { max_tokens: tokens + 1, ..GenerateOptions::default() };
+    Box::new(move || {
+        let prompts = vec![&prompt[..]; network.batch()];
+        let generated = Batch::new(network).generate(&prompts, &options, |_, _| ControlFlow::Continue(()))?;
+        let seconds = |one: &Generated| one.decode.as_secs_f64() / one.decode_steps.max(1) as f64;
+        Ok(generated.iter().map(seconds).fold(0.0, f64::max))
+    })
+}
+
+/// Reading a prompt, up to the first new token.
+fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
+    let options = GenerateOptions { max_tokens: 1, ..GenerateOptions::default() };
+    Box::new(move || {
+        let generated = Session::new(network).generate(&prompt, &options, |_| ControlFlow::Continue(()))?;
+        Ok(generated.prefill.as_secs_f64())
+    })
+}
+
+/// The same device, watched.
+pub(super) fn watched(device: Device) -> Device {
+    match device {
+        Device::LocalTask { workers } | Device::Watched { workers } => Device::Watched { workers },
+        Device::LocalSync => Device::Watched { workers: 1 },
     }
 }
 

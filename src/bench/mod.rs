@@ -6,6 +6,7 @@
 
 mod bandwidth;
 mod language;
+mod neighbour;
 mod paths;
 mod single;
 mod spread;
@@ -13,6 +14,7 @@ mod stages;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use errors::FileError;
 use runtime::Runtime;
@@ -69,22 +71,26 @@ pub struct Case<'a> {
     pub label: Label,
     /// What one unit of it takes.
     pub work: Work,
-    /// Does some units, and says how many seconds one took.
-    pub run: Box<dyn FnMut() -> Result<f64, BenchError> + 'a>,
-    /// Where it runs, if that can be watched.
+    /// Does it.
+    pub run: Run<'a>,
+    /// The same where it is watched, if it can be.
     pub watched: Option<Watched<'a>>,
 }
 
-/// Where a case runs.
-#[derive(Clone, Copy)]
+/// The same on a watched device.
 pub struct Watched<'a> {
     /// The device.
     pub runtime: &'a Runtime,
-    /// The field paths of what it dispatches.
-    paths: &'a Paths,
-    /// How many units one run does.
+    /// Does what the case's `run` does.
+    pub run: Run<'a>,
+    /// How many units that are.
     pub units: usize,
+    /// The field paths of what its program dispatches.
+    paths: &'a Paths,
 }
+
+/// Does some units, and says how many seconds one took.
+pub type Run<'a> = Box<dyn FnMut() -> Result<f64, BenchError> + 'a>;
 
 /// Which variant of which case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -222,22 +228,22 @@ pub fn measure(
         }
     }
     let mut measured = Vec::with_capacity(cases.len());
-    for (index, Case { label, work, run, watched }) in cases.iter_mut().enumerate() {
+    for (index, Case { label, work, watched, .. }) in cases.into_iter().enumerate() {
         let own = Spread::of(&seconds[index]);
         let first =
             measured.iter().position(|other: &Measured| other.label.case == label.case).unwrap_or(index);
         let of_read =
             work.bytes.map(|bytes| spread::ratio(&seconds[index], &read, |s, rate| bytes / s / rate));
         measured.push(Measured {
-            label: label.clone(),
-            work: *work,
+            work,
             tokens_per_s: work.tokens.map(|tokens| tokens / own.median),
             gflop_per_s: work.flops.map(|flops| flops / own.median / 1e9),
             gb_per_s: work.bytes.map(|bytes| bytes / own.median / 1e9),
             of_read_bandwidth: of_read,
             ratio_to_first: spread::ratio(&seconds[index], &seconds[first], |own, first| own / first),
-            dispatches: watched.map_or(Ok(Vec::new()), |watched| dispatches(watched, run))?,
+            dispatches: watched.map_or(Ok(Vec::new()), dispatches)?,
             seconds: own,
+            label,
         });
     }
     Ok(Report {
@@ -255,20 +261,28 @@ pub fn measure(
     })
 }
 
-/// What the device executes in a unit, with the places of the module's operations.
-fn dispatches(
-    Watched { runtime, paths, units }: Watched<'_>,
-    run: &mut dyn FnMut() -> Result<f64, BenchError>,
-) -> Result<Vec<Dispatch>, BenchError> {
-    let (ran, executed) = runtime.profile(run)?;
-    ran?;
-    let one = |executed: runtime::Executed| Dispatch {
-        calls: executed.calls as f64 / units as f64,
-        seconds: executed.time.as_secs_f64() / units as f64,
-        paths: paths.get(&executed.name).into_iter().flatten().cloned().collect(),
-        name: executed.name,
-    };
-    Ok(executed.into_iter().map(one).collect())
+/// What a watched device executes in a unit, what takes longest first.
+fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
+    let Watched { runtime, mut run, units, paths } = watched;
+    // Once before: it pays for page faults, and shows the network what stands before the first unit.
+    run()?;
+    let before = runtime.executed()?;
+    run()?;
+    let mut dispatches = Vec::new();
+    for after in runtime.executed()? {
+        let before = before.iter().find(|before| before.name == after.name);
+        let (calls, time) = before.map_or((0, Duration::ZERO), |before| (before.calls, before.time));
+        if after.calls > calls {
+            dispatches.push(Dispatch {
+                calls: (after.calls - calls) as f64 / units as f64,
+                seconds: (after.time - time).as_secs_f64() / units as f64,
+                paths: paths.get(&after.name).into_iter().flatten().cloned().collect(),
+                name: after.name,
+            });
+        }
+    }
+    dispatches.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    Ok(dispatches)
 }
 
 /// Multiplications and additions in a call of an entry point, as the cost model counts them.

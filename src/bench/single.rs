@@ -14,8 +14,9 @@ use ops::{ElementType, InferError, TensorType};
 use runtime::{Argument, Buffer, Function, Runtime};
 use trace::{Builder, FunctionId, NodeKind, Output, Parameter, Provenance, Role, Trace};
 
+use super::language::watched;
 use super::paths::{Paths, paths};
-use super::{BenchError, Case, Label, Watched, Work, flops};
+use super::{BenchError, Case, Label, Run, Watched, Work, flops};
 use crate::load::{LoadError, LoadOptions, compile, compile_options, program};
 use crate::random::write_random;
 use crate::{Expanded, plan::PlanError};
@@ -61,8 +62,9 @@ pub struct Attention {
 
 /// An operation that is loaded to be measured.
 pub struct Single {
-    runtime: Runtime,
-    function: Function,
+    loaded: (Runtime, Function),
+    /// The same on a device of its own, which is watched.
+    watched: (Runtime, Function),
     paths: Paths,
     /// The bytes of each tensor, or a number of the host.
     arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
@@ -173,10 +175,9 @@ impl Single {
         let lowered = expanded.lower(&target, Vec::new()).map_err(LoadError::from)?;
         let options = compile_options(&lowered.module, compiler, &target).map_err(LoadError::from)?;
         let vmfb = compile(&lowered.module, compiler, &options, cache).map_err(LoadError::from)?.vmfb;
-        let runtime = Runtime::new(device)?;
         let parameters = trace.parameters().map_err(PlanError::from)?;
-        let program = match parameters.is_empty() {
-            true => runtime::Program::load(&runtime, vmfb, &[])?,
+        let archive = match parameters.is_empty() {
+            true => None,
             false => {
                 fs::create_dir_all(cache).with_path("create", cache)?;
                 let folder = tempfile::tempdir_in(cache).with_path("create a folder in", cache)?;
@@ -188,10 +189,19 @@ impl Single {
                 let checkpoint = Checkpoint::open(&model)?;
                 lowered.bake(&checkpoint, &archive, BakeOptions::default()).map_err(LoadError::from)?;
                 // Mapped: it stays there when the folder is gone.
-                let archive = Archive::open(&archive)?;
-                program(&runtime, &vmfb, &archive, &lowered.module.parameters)?
+                Some(Archive::open(&archive)?)
             }
         };
+        let on = |device| -> Result<(Runtime, Function), BenchError> {
+            let runtime = Runtime::new(device)?;
+            let program = match &archive {
+                Some(archive) => program(&runtime, &vmfb, archive, &lowered.module.parameters)?,
+                None => runtime::Program::load(&runtime, &vmfb, &[])?,
+            };
+            let function = program.function(ENTRY)?;
+            Ok((runtime, function))
+        };
+        let (loaded, watched) = (on(device)?, on(watched(device))?);
         let kernels = if weights.kernels { "on" } else { "off" };
         let quant = weights.quantize.map_or("none", |format| format.word());
         let mut variant: BTreeMap<&'static str, String> = sizes.into_iter().collect();
@@ -207,8 +217,8 @@ impl Single {
             bytes: Some(stored as f64),
         };
         Ok(Self {
-            function: program.function(ENTRY)?,
-            runtime,
+            loaded,
+            watched,
             paths: paths(&lowered.module, compiler, &options)?,
             arguments,
             label: Label { case: case.into(), variant, flags: options.all_flags() },
@@ -218,23 +228,29 @@ impl Single {
 
     /// A unit is one call; what goes in is uploaded before.
     pub fn case(&self) -> Case<'_> {
-        let run = move || {
+        let (runtime, _) = &self.watched;
+        let run = self.calls(&self.watched);
+        let watched = Watched { runtime, run, units: CALLS, paths: &self.paths };
+        let run = self.calls(&self.loaded);
+        Case { label: self.label.clone(), work: self.work, run, watched: Some(watched) }
+    }
+
+    fn calls<'a>(&'a self, (runtime, function): &'a (Runtime, Function)) -> Run<'a> {
+        Box::new(move || {
             let mut seconds = 0.0;
             for _ in 0..CALLS {
                 let mut arguments: Vec<Argument> = Vec::with_capacity(self.arguments.len());
                 for argument in &self.arguments {
                     arguments.push(match argument {
-                        Ok((ty, bytes)) => Buffer::from_bytes(&self.runtime, ty, bytes)?.into(),
+                        Ok((ty, bytes)) => Buffer::from_bytes(runtime, ty, bytes)?.into(),
                         Err(number) => (*number).into(),
                     });
                 }
                 let start = Instant::now();
-                self.function.call(arguments)?;
+                function.call(arguments)?;
                 seconds += start.elapsed().as_secs_f64();
             }
             Ok(seconds / CALLS as f64)
-        };
-        let watched = Watched { runtime: &self.runtime, paths: &self.paths, units: CALLS };
-        Case { label: self.label.clone(), work: self.work, run: Box::new(run), watched: Some(watched) }
+        })
     }
 }
