@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use bake::{BakeError, BakeOptions, Baked};
 use errors::{FileError, WithPath as _};
 use irpa::{Archive, Checkpoint, Storage};
-use lower::LowerError;
+use lower::{LowerError, Module};
 use ops::{ElementType, TensorType};
 use runtime::{
     CompileError, CompileOptions, Compiled, Compiler, ModuleCache, ParameterData, Parameters, Runtime,
@@ -17,6 +17,7 @@ use runtime::{
 use trace::{Parameter, Trace};
 
 use crate::Lowered;
+use crate::footprint::TooLarge;
 
 /// What builds, and who watches.
 pub struct BuildTools<'a> {
@@ -48,6 +49,9 @@ pub enum LoadError {
     /// The trace is not one that lowers.
     #[error(transparent)]
     Lower(#[from] LowerError),
+    /// It would not fit into memory.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
     /// The checkpoint does not fit.
     #[error(transparent)]
     Bake(#[from] BakeError),
@@ -106,15 +110,8 @@ impl<'a, 't> Build<'a, 't> {
     ) -> Result<Self, LoadError> {
         lowered.check(checkpoint, recorded)?;
         tools.tell(BuildStep::Compile)?;
-        let module = &lowered.module;
-        // Most of the time goes into products with the largest weights.
-        let largest = module.parameters.iter().max_by_key(|p| p.ty.bytes());
-        let element = largest.map_or(ElementType::F32, |p| p.ty.element);
-        let packed = largest.is_some_and(Parameter::is_packed);
-        let options = tools.compiler.options(&lowered.target, element, packed)?;
-        let text = runtime::ModuleText { text: &module.text, text_without_locs: &module.text_without_locs };
-        let cache = ModuleCache::new(tools.cache.join("modules"));
-        let compiled = runtime::compile(tools.compiler, &text, &options, &cache)?;
+        let options = lowered.compile_options(tools.compiler)?;
+        let compiled = compile(&lowered.module, tools.compiler, &options, tools.cache)?;
         Ok(Self { lowered, options, compiled, checkpoint, tools })
     }
 
@@ -151,10 +148,44 @@ impl<'a, 't> Build<'a, 't> {
     /// If they do not fit each other, or IREE refuses the module.
     pub fn load(&mut self, runtime: &Runtime, archive: &Archive) -> Result<VmModule, LoadError> {
         self.tools.tell(BuildStep::Load)?;
-        let parameters = &self.lowered.module.parameters;
-        let expected = parameters.iter().map(|p| (p.key.as_str(), p.ty.to_string()));
-        Ok(VmModule::load(runtime, &self.compiled.vmfb, &[map_parameters(archive, expected)?])?)
+        self.lowered.load(runtime, &self.compiled.vmfb, archive)
     }
+}
+
+impl Lowered {
+    /// How its module is best compiled.
+    ///
+    /// # Errors
+    /// If the compiler does not know the target.
+    pub fn compile_options(&self, compiler: &Compiler) -> Result<CompileOptions, CompileError> {
+        // Most of the time goes into products with the largest weights.
+        let largest = self.module.parameters.iter().max_by_key(|p| p.ty.bytes());
+        let element = largest.map_or(ElementType::F32, |p| p.ty.element);
+        compiler.options(&self.target, element, largest.is_some_and(Parameter::is_packed))
+    }
+
+    /// Loads what its module became, with its archive.
+    ///
+    /// # Errors
+    /// If they do not fit each other, or IREE refuses the module.
+    pub fn load(&self, runtime: &Runtime, vmfb: &[u8], archive: &Archive) -> Result<VmModule, LoadError> {
+        let expected = self.module.parameters.iter().map(|p| (p.key.as_str(), p.ty.to_string()));
+        Ok(VmModule::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
+    }
+}
+
+/// Compiles a module, or takes it from the cache.
+///
+/// # Errors
+/// If the compiler fails.
+pub fn compile(
+    module: &Module,
+    compiler: &Compiler,
+    options: &CompileOptions,
+    cache: &Path,
+) -> Result<Compiled, CompileError> {
+    let text = runtime::ModuleText { text: &module.text, text_without_locs: &module.text_without_locs };
+    runtime::compile(compiler, &text, options, &ModuleCache::new(cache.join("modules")))
 }
 
 impl<'a> BuildTools<'a> {

@@ -28,12 +28,14 @@ pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, Tr
 
 mod array;
 #[cfg(feature = "iree")]
+pub mod bench;
 pub mod build;
 #[cfg(feature = "iree")]
 pub mod embed;
 #[cfg(feature = "iree")]
 pub mod export;
 pub mod files;
+pub mod footprint;
 #[cfg(feature = "iree")]
 pub mod load;
 mod pipeline;
@@ -43,7 +45,8 @@ mod program;
 pub mod random;
 
 pub use array::{Array, ArrayError, Number};
-pub use pipeline::{Lowered, primitives};
+pub use footprint::{Footprint, Memory};
+pub use pipeline::{Expanded, Lowered, primitives};
 pub use plan::{Plan, PlanError};
 #[cfg(feature = "iree")]
 pub use program::{CallError, Program};

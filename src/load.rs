@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use bake::{Baked, Ignorable};
 use dsl::Traced;
 use irpa::{Archive, Checkpoint};
-use lower::{Module, Weights};
+use lower::{LowerError, Module, Weights};
 use runtime::{Compiler, Device, Runtime};
 use simplify::Rules;
 use targets::Target;
 
 use crate::build::{Build, BuildTools};
-use crate::{Lowered, Program};
+use crate::footprint::{Footprint, Memory};
+use crate::{Expanded, Program};
 
 pub use crate::build::LoadError;
 
@@ -28,6 +29,8 @@ pub struct LoadOptions<'a> {
     pub weights: Weights,
     /// Where the network runs; on all threads of this machine unless changed.
     pub device: Device,
+    /// The memory that it must fit into; what this process may use unless changed.
+    pub memory: Option<Memory>,
     /// Tensors that the checkpoint may have beside the parameters; none unless changed.
     pub ignorable: Vec<Ignorable>,
 }
@@ -47,6 +50,7 @@ impl<'a> From<BuildTools<'a>> for LoadOptions<'a> {
             rules: Rules::default(),
             weights: Weights::default(),
             device: Device::LocalTask { workers: 0 },
+            memory: Memory::of_machine(),
             ignorable: Vec::new(),
         }
     }
@@ -76,9 +80,13 @@ pub struct Loaded {
 /// Everything in which the checkpoint differs from what the trace asks for, before anything slow begins; or the
 /// first stage that fails.
 pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Loaded, LoadError> {
-    let LoadOptions { tools, target, rules, weights, device, ignorable } = options;
+    let LoadOptions { tools, target, rules, weights, device, memory, ignorable } = options;
     let target = tools.compiler.resolve(&target)?;
-    let lowered = Lowered::new(&traced.trace, rules, target, weights, ignorable)?;
+    let expanded = Expanded::new(&traced.trace, rules, target, weights)?;
+    // Before the text is written: the tables of a context that cannot fit would not fit either.
+    let footprint = Footprint::of(&expanded).map_err(LowerError::from)?;
+    memory.map_or(Ok(()), |memory| footprint.check(memory))?;
+    let lowered = expanded.lower(ignorable)?;
     let mut build = Build::new(lowered, &traced.trace, checkpoint, tools)?;
     let (archive, baked) = build.cached_archive()?;
     let start = Instant::now();

@@ -1,14 +1,16 @@
 //! From a recorded network to what is compiled and baked. Recording comes first and happens once: everything else is
 //! made of the trace.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use bake::{BakeError, BakeOptions, Baked, Ignorable};
 use irpa::Checkpoint;
-use lower::{LowerError, Module, Weights};
+use lower::{LowerError, Module, Unpacked, Weights};
+use ops::WeightFormat;
 use simplify::{Options, Report, Rules, simplify};
 use targets::Target;
-use trace::Trace;
+use trace::{Parameter, Trace};
 
 /// A network in the form that is compiled, and what its checkpoint may hold.
 pub struct Lowered {
@@ -17,6 +19,45 @@ pub struct Lowered {
     /// What it is lowered for.
     pub target: Target,
     ignorable: Vec<Ignorable>,
+}
+
+/// A trace in the form that is written: simplified, its weights packed for a target, the rest in primitives and what the
+/// target's kernels compute.
+pub struct Expanded {
+    /// The program.
+    pub trace: Trace,
+    /// Of each weight that the simplified network declares, by its key there: its format, or why it has none.
+    pub formats: BTreeMap<String, Result<WeightFormat, Unpacked>>,
+    /// What it is expanded for.
+    pub target: Target,
+    recorded: Vec<Parameter>,
+}
+
+impl Expanded {
+    /// Simplifies and expands a trace for a target.
+    ///
+    /// # Errors
+    /// If the trace is not one that lowers.
+    pub fn new(trace: &Trace, rules: Rules, target: Target, weights: Weights) -> Result<Self, LowerError> {
+        let options = Options::new(rules, &target);
+        let recorded = trace.parameters()?;
+        let mut formats = BTreeMap::new();
+        let (trace, _) = expanded(trace, &options, |trace| {
+            formats = lower::formats(trace, weights, &target);
+            lower::expand_for(trace, weights, &target)
+        })?;
+        Ok(Self { trace, formats, target, recorded })
+    }
+
+    /// The program as text. Its checkpoint may hold what the network reads, and what is `ignorable`.
+    ///
+    /// # Errors
+    /// If the trace is not one that lowers.
+    pub fn lower(&self, mut ignorable: Vec<Ignorable>) -> Result<Lowered, LowerError> {
+        let module = lower::lower(&self.trace, &self.target)?;
+        ignorable.extend(bake::unread(&self.recorded, &module.parameters));
+        Ok(Lowered { module, target: self.target.clone(), ignorable })
+    }
 }
 
 impl Lowered {
@@ -29,13 +70,9 @@ impl Lowered {
         rules: Rules,
         target: Target,
         weights: Weights,
-        mut ignorable: Vec<Ignorable>,
+        ignorable: Vec<Ignorable>,
     ) -> Result<Self, LowerError> {
-        let options = Options::new(rules, &target);
-        let simplified = expanded(trace, &options, |trace| lower::expand_for(trace, weights, &target))?.0;
-        let module = lower::lower(&simplified, &target)?;
-        ignorable.extend(bake::unread(&trace.parameters()?, &module.parameters));
-        Ok(Self { module, target, ignorable })
+        Expanded::new(trace, rules, target, weights)?.lower(ignorable)
     }
 
     /// Compares a checkpoint with what the module reads; `recorded` is the trace that was lowered, and says where the

@@ -9,7 +9,7 @@ use simplify::{Options, Rules};
 use targets::Target;
 use trace::{ParameterConflict, Trace};
 
-use crate::Lowered;
+use crate::{Expanded, Lowered};
 
 /// A model and the sizes it is built for.
 pub struct Plan {
@@ -130,12 +130,21 @@ impl Plan {
         Ok(self.model.trace(self.element, &self.entry_points())?)
     }
 
+    /// A trace of this plan, simplified and expanded, but not written yet: the one of [`trace`](Self::trace), or some
+    /// entry points of it.
+    ///
+    /// # Errors
+    /// If the trace is not one that lowers.
+    pub fn expand(&self, trace: &Trace) -> Result<Expanded, PlanError> {
+        Ok(Expanded::new(trace, self.rules, self.target.clone(), self.weights)?)
+    }
+
     /// A trace of this plan, simplified and lowered: the one of [`trace`](Self::trace), or some entry points of it.
     ///
     /// # Errors
     /// If the trace is not one that lowers.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, PlanError> {
-        Ok(Lowered::new(trace, self.rules, self.target.clone(), self.weights, self.model.ignorable())?)
+        Ok(self.expand(trace)?.lower(self.model.ignorable())?)
     }
 }
 

@@ -104,6 +104,31 @@ impl View for &RandomTensor<'_> {
     }
 }
 
+/// The folder of random weights for a configuration, made once in the cache for each seed and list of parameters.
+///
+/// # Errors
+/// See [`write_random`].
+pub fn random_checkpoint(
+    config: &Path,
+    parameters: &[Parameter],
+    seed: u64,
+    cache: &Path,
+    watch: WatchBytes<'_>,
+) -> Result<PathBuf, RandomError> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&fs::read(config).with_path("read", config)?).update(&seed.to_le_bytes());
+    for (key, ty) in parameters.iter().flat_map(Parameter::sources) {
+        hasher.update(format!("{key}\0{ty}\0").as_bytes());
+    }
+    let all = cache.join("random");
+    let folder = all.join(&hasher.finalize().to_hex()[..32]);
+    if !folder.join("model.safetensors").exists() {
+        fs::create_dir_all(&all).with_path("create", &all)?;
+        write_random(config, parameters, seed, &folder, watch)?;
+    }
+    Ok(folder)
+}
+
 /// Writes `config.json` (a copy of `config`) and `model.safetensors` with random tensors, of which `parameters` are made,
 /// into `folder`, one tensor in memory at a time.
 ///

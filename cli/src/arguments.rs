@@ -32,6 +32,11 @@ pub enum Command {
     Export(ExportArguments),
     /// Write the parameters of a checkpoint as an IREE parameter archive
     Bake(BakeArguments),
+    /// Say what a model will hold in memory, without reading a weight
+    Plan(PlanArguments),
+    /// Measure speed: variants in turn, beside what the memory gives
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Write random weights for a configuration
     Random(RandomArguments),
 }
@@ -169,6 +174,20 @@ pub struct BakeArguments {
 }
 
 #[derive(Args)]
+pub struct PlanArguments {
+    /// A Hugging Face model directory, or its config.json
+    pub model: PathBuf,
+    /// Sequences at once
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub batch: NonZeroUsize,
+    /// One JSON object on stdout instead of a table
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model_arguments: ModelArguments,
+}
+
+#[derive(Args)]
 pub struct RandomArguments {
     /// A config.json
     pub config: PathBuf,
@@ -180,6 +199,187 @@ pub struct RandomArguments {
     pub seed: u64,
     #[command(flatten)]
     pub model: ModelArguments,
+}
+
+#[derive(Subcommand)]
+pub enum BenchCommand {
+    /// Steps of decoding, one token for each row
+    Decode(DecodeBench),
+    /// Reading a prompt, up to the first new token
+    Prefill(PrefillBench),
+    /// A product with a weight: [M, K] and [N, K] give [M, N]
+    Matmul(MatmulBench),
+    /// Causal attention over keys and values
+    Attention(AttentionBench),
+    /// Compiling prefill and decode, with an empty cache
+    Compile(ModelBench),
+    /// Recording a network, simplifying and expanding it, writing its text
+    Trace(ModelBench),
+    /// Writing the archive of a checkpoint
+    Bake(ModelBench),
+    /// All of a model: prefill, decode, trace, compile, bake
+    Suite(ModelBench),
+}
+
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "what is measured runs"))]
+impl BenchCommand {
+    /// How it is measured.
+    pub fn bench(&self) -> &BenchArguments {
+        match self {
+            Self::Decode(arguments) => &arguments.bench,
+            Self::Prefill(arguments) => &arguments.bench,
+            Self::Matmul(arguments) => &arguments.bench,
+            Self::Attention(arguments) => &arguments.bench,
+            Self::Compile(arguments)
+            | Self::Trace(arguments)
+            | Self::Bake(arguments)
+            | Self::Suite(arguments) => &arguments.bench,
+        }
+    }
+}
+
+#[derive(Args)]
+pub struct DecodeBench {
+    /// A Hugging Face model directory, or a config.json, which gets random weights
+    pub model: PathBuf,
+    /// Tokens before the first one that is measured; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
+    pub depth: Vec<usize>,
+    /// Tokens of a round
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub tokens: usize,
+    /// Measure each variant once more while another thread keeps one core busy
+    #[arg(long)]
+    pub neighbour: bool,
+    #[command(flatten)]
+    pub variants: VariantArguments,
+    #[command(flatten)]
+    pub bench: BenchArguments,
+}
+
+#[derive(Args)]
+pub struct PrefillBench {
+    /// A Hugging Face model directory, or a config.json, which gets random weights
+    pub model: PathBuf,
+    /// Tokens of the prompt; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128")]
+    pub tokens: Vec<usize>,
+    #[command(flatten)]
+    pub variants: VariantArguments,
+    #[command(flatten)]
+    pub bench: BenchArguments,
+}
+
+#[derive(Args)]
+pub struct ModelBench {
+    /// A Hugging Face model directory, or a config.json, which gets random weights
+    pub model: PathBuf,
+    #[command(flatten)]
+    pub variants: VariantArguments,
+    #[command(flatten)]
+    pub bench: BenchArguments,
+}
+
+#[derive(Args)]
+pub struct MatmulBench {
+    /// Rows; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    pub m: Vec<usize>,
+    /// Outputs
+    #[arg(long, value_name = "N")]
+    pub n: usize,
+    /// What is summed over
+    #[arg(long, value_name = "N")]
+    pub k: usize,
+    /// Types to compute with: f32, f16, bf16; several with commas
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
+    pub dtype: Vec<ElementType>,
+    /// Formats of the weight: none, q8, q4; several with commas
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = quant_or_none)]
+    pub quant: Vec<Quant>,
+    /// Who multiplies: on, off, or both with a comma
+    #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
+    pub kernels: Vec<Kernels>,
+    #[command(flatten)]
+    pub bench: BenchArguments,
+}
+
+#[derive(Args)]
+pub struct AttentionBench {
+    /// Queries of each head
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub queries: usize,
+    /// Key-value heads
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub heads: usize,
+    /// Query heads for each of them
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub groups: usize,
+    /// Features of a head
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub features: usize,
+    /// Slots of keys and values; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512")]
+    pub context: Vec<usize>,
+    /// The position of the first query [default: the last one that fits]
+    #[arg(long, value_name = "N")]
+    pub depth: Option<usize>,
+    /// Types to compute with: f32, f16, bf16; several with commas
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
+    pub dtype: Vec<ElementType>,
+    /// Who computes it: on, off, or both with a comma
+    #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
+    pub kernels: Vec<Kernels>,
+    #[command(flatten)]
+    pub bench: BenchArguments,
+}
+
+/// What is measured of a model: each combination of these.
+#[derive(Args)]
+pub struct VariantArguments {
+    /// Types of weights and activations: f32, f16, bf16; several with commas [default: the checkpoint's]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    pub dtype: Vec<ElementType>,
+    /// Formats of the weights of products: none, q8, q4; several with commas [default: none]
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = quant_or_none)]
+    pub quant: Vec<Quant>,
+    /// Who multiplies: on, off, or both with a comma
+    #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
+    pub kernels: Vec<Kernels>,
+    /// The longest sequence, at most the model's own; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512")]
+    pub context: Vec<usize>,
+    /// Sequences at once; several with commas
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    pub batch: Vec<NonZeroUsize>,
+    /// Tokens that one prefill takes [default: 128]
+    #[arg(long, value_name = "N")]
+    pub chunk: Option<usize>,
+    /// Proceed although config.json has this unknown key; may be repeated
+    #[arg(long, value_name = "KEY")]
+    pub allow_config_key: Vec<String>,
+}
+
+/// How it is measured.
+#[derive(Args)]
+pub struct BenchArguments {
+    /// Rounds that count; in each, every variant runs once
+    #[arg(long, value_name = "N", default_value = "7")]
+    pub rounds: NonZeroUsize,
+    /// Worker threads; 0 for as many as there are cores
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+    /// The same seed gives the same random weights
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Write everything that was measured, as docs/benchmarks.md explains it
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draw it
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+    #[command(flatten)]
+    pub compile: CompileArguments,
 }
 
 /// What is built of any network.
@@ -269,6 +469,19 @@ fn quantized(text: &str) -> Result<WeightFormat, String> {
         "q8" => Ok(WeightFormat::Q8),
         "q4" => Ok(WeightFormat::Q4),
         _ => Err("expected q8 or q4".into()),
+    }
+}
+
+/// The format of a variant's weights.
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "what is measured runs"))]
+#[derive(Clone, Copy, Debug)]
+pub struct Quant(pub Option<WeightFormat>);
+
+/// A format of fewer bits, or none.
+fn quant_or_none(text: &str) -> Result<Quant, String> {
+    match text {
+        "none" => Ok(Quant(None)),
+        _ => quantized(text).map(|format| Quant(Some(format))).map_err(|_| "expected none, q8 or q4".into()),
     }
 }
 

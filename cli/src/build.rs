@@ -43,7 +43,7 @@ pub fn load(
 }
 
 /// Finds the compiler: the one named, or the first on PATH.
-fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<Compiler, Error> {
+pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<Compiler, Error> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let mut compiler = Compiler::find(arguments.iree_compile.as_deref(), &folders)?;
@@ -53,7 +53,7 @@ fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<Compi
 }
 
 /// The folder for what can be made again.
-fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
+pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
     if let Some(folder) = &arguments.cache {
         return Ok(folder.clone());
     }

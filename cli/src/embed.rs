@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tracewright::embed::{Embedder, EmbeddingPlan, check_texts};
 use tracewright::errors::WithPath as _;
+use tracewright::footprint::peak_rss;
 use tracewright::generate::Tokenizer;
 use tracewright::load::{LoadOptions, Loaded, load};
 use tracewright::models::{EmbeddingGemmaConfig, SentenceConfig};
 
 use crate::arguments::EmbedArguments;
 use crate::error::Error;
-use crate::measure::{milliseconds, peak_rss};
+use crate::measure::milliseconds;
 use crate::{Interrupt, build};
 
 pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Error> {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use tracewright::PlanError;
 use tracewright::bake::BakeError;
 use tracewright::errors::{FileError, WithCauses};
+use tracewright::footprint::TooLarge;
 use tracewright::irpa;
 use tracewright::lower::LowerError;
 use tracewright::models::config::{ConfigError, KeyProblem};
@@ -13,6 +14,7 @@ use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
 #[cfg(feature = "iree")]
 use tracewright::{
+    bench::BenchError,
     embed::EmbedError,
     export::ExportError,
     generate,
@@ -60,6 +62,8 @@ pub enum Error {
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    #[error(transparent)]
     Explain(#[from] ExplainError),
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
@@ -79,6 +83,9 @@ pub enum Error {
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Embed(#[from] EmbedError),
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
+    Bench(BenchError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
@@ -124,6 +131,20 @@ impl From<CompileError> for Error {
     }
 }
 
+#[cfg(feature = "iree")]
+impl From<BenchError> for Error {
+    fn from(error: BenchError) -> Self {
+        match error {
+            BenchError::Plan(error) => error.into(),
+            BenchError::Load(error) => error.into(),
+            BenchError::Random(error) => error.into(),
+            BenchError::Generate(error) => error.into(),
+            BenchError::Stopped => Self::Interrupted,
+            error => Self::Bench(error),
+        }
+    }
+}
+
 impl Error {
     /// What the library cannot know: which flag to give.
     fn help(&self) -> Vec<String> {
@@ -145,9 +166,14 @@ impl Error {
             }
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
+            Self::Bench(BenchError::Depth { .. }) => "`--context N` sets the context",
+            #[cfg(feature = "iree")]
             Self::Embed(EmbedError::TooLong { .. }) => "`--length N` sets the length",
             Self::Plan(PlanError::Context { .. }) => "`--context N` sets the context",
             Self::Plan(PlanError::Chunk { .. }) => "`--chunk N` sets the chunk",
+            Self::TooLarge(error) => return smaller(error),
+            #[cfg(feature = "iree")]
+            Self::Load(LoadError::TooLarge(error)) => return smaller(error),
             Self::Plan(PlanError::Element(_)) => "`--dtype TYPE` sets the element type",
             #[cfg(feature = "iree")]
             Self::Generate(generate::GenerateError::TooLong { .. }) => {
@@ -172,6 +198,14 @@ impl Error {
             _ => return Vec::new(),
         };
         vec![flag.to_owned()]
+    }
+}
+
+/// Which flags make a network smaller.
+fn smaller(error: &TooLarge) -> Vec<String> {
+    match error.state + error.activations > error.weights {
+        true => vec!["`--context N` sets a shorter context, `--chunk N` a smaller chunk".to_owned()],
+        false => vec!["`--quant q8` or `--quant q4` stores weights in fewer bits".to_owned()],
     }
 }
 

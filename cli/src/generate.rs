@@ -5,12 +5,14 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError};
 use serde_json::{Value, json};
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
+use tracewright::footprint::peak_rss;
 use tracewright::generate::{
     Chat, ChatTemplate, Finish, GenerateError, GenerateOptions, Generated, Pushed, Sampler, Sampling,
     Session, StopStrings, Stream, Tokenizer, stop_tokens,
@@ -19,7 +21,7 @@ use tracewright::generate::{
 use crate::arguments::GenerateArguments;
 use crate::error::Error;
 use crate::load::{Loaded, Source};
-use crate::measure::{milliseconds, peak_rss};
+use crate::measure::milliseconds;
 use crate::{Interrupt, ReadModel};
 
 pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
@@ -55,7 +57,7 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
             "tokens": generated.tokens,
             "text": if tokenizer.is_some() { answer.text.into() } else { Value::Null },
             "finish": format!("{:?}", generated.finish).to_lowercase(),
-            "timings": timings(&loaded, &generated),
+            "timings": timings(&loaded, &generated, answer.first_token),
             "transfers": {
                 "host_to_device_bytes": after.host_to_device - before.host_to_device,
                 "device_to_host_bytes": after.device_to_host - before.device_to_host,
@@ -65,7 +67,7 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
         writeln!(io::stdout(), "{json}").map_err(Error::Output)?;
     } else {
         writeln!(io::stdout()).map_err(Error::Output)?;
-        summarize(&loaded, prompt.len(), &generated);
+        summarize(&loaded, prompt.len(), &generated, answer.first_token);
     }
     interrupt.check()
 }
@@ -139,6 +141,8 @@ struct Answer<'a> {
     stopped: bool,
     quiet: bool,
     text: String,
+    /// From the prompt to the first new token.
+    first_token: Option<Duration>,
 }
 
 impl<'a> Answer<'a> {
@@ -149,6 +153,7 @@ impl<'a> Answer<'a> {
             stopped: false,
             quiet: arguments.json,
             text: String::new(),
+            first_token: None,
         }
     }
 
@@ -162,7 +167,9 @@ impl<'a> Answer<'a> {
     ) -> Result<Generated, Error> {
         let mut pushed = Ok(());
         let mut session = Session::new(&loaded.network);
+        let start = Instant::now();
         let mut generated = session.generate(prompt, options, |token| {
+            self.first_token.get_or_insert_with(|| start.elapsed());
             pushed = self.push(token);
             if pushed.is_err() || self.stopped { ControlFlow::Break(()) } else { interrupt.go_on() }
         })?;
@@ -225,26 +232,29 @@ fn save_logits(path: &Path, logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) ->
     safetensors::serialize_to_file(views, None, path)
 }
 
-fn timings(loaded: &Loaded, generated: &Generated) -> Value {
+fn timings(loaded: &Loaded, generated: &Generated, first_token: Option<Duration>) -> Value {
     json!({
         "load_ms": milliseconds(loaded.load),
         "compile_ms": milliseconds(loaded.compile),
         "prefill_ms": milliseconds(generated.prefill),
+        "first_token_ms": first_token.map(milliseconds),
         "prefill_tokens_per_s": generated.prefill_rate(),
         "decode_tokens_per_s": generated.decode_rate(),
     })
 }
 
 /// One line for a reader, on stderr.
-fn summarize(loaded: &Loaded, prompt: usize, generated: &Generated) {
+fn summarize(loaded: &Loaded, prompt: usize, generated: &Generated, first_token: Option<Duration>) {
+    let first = first_token.map(|time| format!(", first token after {:.0} ms", milliseconds(time)));
     let full = match generated.finish {
         Finish::Context => format!(", then the context of {} was full", loaded.network.context()),
         _ => String::new(),
     };
     eprintln!(
-        "prompt {prompt} tokens in {:.0} ms ({:.1}/s), {} new tokens at {:.1}/s{full}; load {:.0} ms, compile {:.0} ms",
+        "prompt {prompt} tokens in {:.0} ms ({:.1}/s){}, {} new tokens at {:.1}/s{full}; load {:.0} ms, compile {:.0} ms",
         milliseconds(generated.prefill),
         generated.prefill_rate(),
+        first.unwrap_or_default(),
         generated.tokens.len(),
         generated.decode_rate(),
         milliseconds(loaded.load),

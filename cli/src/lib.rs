@@ -18,6 +18,8 @@
 mod arguments;
 mod bake;
 #[cfg(feature = "iree")]
+mod bench;
+#[cfg(feature = "iree")]
 mod build;
 mod dump;
 #[cfg(feature = "iree")]
@@ -31,6 +33,7 @@ mod generate;
 mod load;
 #[cfg(feature = "iree")]
 mod measure;
+mod plan;
 mod progress;
 mod random;
 
@@ -77,6 +80,11 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         #[cfg(not(feature = "iree"))]
         Command::Export(_) => Err(Error::WithoutIree { command: "export" }),
         Command::Bake(arguments) => bake::run(arguments, read, interrupt),
+        #[cfg(feature = "iree")]
+        Command::Bench(command) => bench::run(&command, read, interrupt),
+        #[cfg(not(feature = "iree"))]
+        Command::Bench(_) => Err(Error::WithoutIree { command: "bench" }),
+        Command::Plan(arguments) => plan::run(&arguments, read),
         Command::Random(arguments) => random::run(arguments, read, interrupt),
     }
 }

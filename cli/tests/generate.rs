@@ -45,8 +45,16 @@ fn m20_json_from_token_ids_equals_the_golden() {
     assert_eq!((&object["prompt_tokens"], &object["tokens"]), (&golden["prompt_tokens"], &golden["tokens"]));
     assert_eq!((&object["text"], &object["finish"]), (&Value::Null, &json!("length")));
     let timings = object["timings"].as_object().unwrap();
-    let names = ["load_ms", "compile_ms", "prefill_ms", "prefill_tokens_per_s", "decode_tokens_per_s"];
+    let names = [
+        "load_ms",
+        "compile_ms",
+        "prefill_ms",
+        "first_token_ms",
+        "prefill_tokens_per_s",
+        "decode_tokens_per_s",
+    ];
     assert_eq!(timings.keys().collect::<Vec<_>>(), names);
+    assert!(timings["first_token_ms"].as_f64() >= timings["prefill_ms"].as_f64(), "{timings:?}");
     assert!(timings.values().all(|time| time.as_f64().unwrap() > 0.0), "{timings:?}");
     assert!(object["peak_rss_bytes"].as_u64().unwrap() > 1 << 20);
     // Without --json the ids themselves are the text.

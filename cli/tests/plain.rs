@@ -4,6 +4,7 @@
 mod checkpoints;
 mod configs;
 mod dump;
+mod plan;
 mod random;
 mod support;
 

@@ -21,7 +21,7 @@ mod store;
 
 pub use expand::{expand, expand_for};
 pub use module::{Module, lower, write};
-pub use store::{Weights, store};
+pub use store::{Unpacked, Weights, formats, store};
 
 /// Why a trace cannot be lowered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -1,6 +1,7 @@
 //! How the weights of products are stored: in the layout that the target's kernels read, or quantized in plain order.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use kernels::Kernels;
 use ops::format::{GroupPart, PANEL};
@@ -51,6 +52,81 @@ enum Stored {
     Grouped(WeightFormat),
 }
 
+/// Why a weight is stored as the network computes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unpacked {
+    /// There are no kernels.
+    NoKernels,
+    /// It is no matrix of floats, and no stack of them: the weight of a norm, a bias.
+    NoMatrix,
+    /// Something else than products and lookups of rows reads it.
+    ReadOtherwise,
+    /// Kernels do not serve its shape.
+    Shape,
+}
+
+impl fmt::Display for Unpacked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoKernels => "there are no kernels",
+            Self::NoMatrix => "no matrix",
+            Self::ReadOtherwise => "read by more than products and lookups of rows",
+            Self::Shape => "kernels do not serve its shape",
+        })
+    }
+}
+
+/// What decides how weights are stored.
+struct Storage<'t> {
+    kernels: Kernels,
+    quantize: Option<WeightFormat>,
+    read_otherwise: BTreeSet<&'t str>,
+}
+
+impl<'t> Storage<'t> {
+    fn of(trace: &'t Trace, weights: Weights, target: &Target) -> Self {
+        let (kernels, quantize) = (weights.kernels(target), weights.quantize);
+        Self { kernels, quantize, read_otherwise: used_otherwise(trace) }
+    }
+
+    fn stored(&self, parameter: &Parameter) -> Result<Stored, Unpacked> {
+        let (outputs, inputs) = match parameter.ty.shape[..] {
+            [outputs, inputs] => (outputs, inputs),
+            // Each matrix of a stack has panels of its own.
+            [stacked, outputs, inputs] if outputs.is_multiple_of(PANEL) => (stacked * outputs, inputs),
+            _ => return Err(Unpacked::NoMatrix),
+        };
+        let kept = WeightFormat::dense(parameter.ty.element).ok_or(Unpacked::NoMatrix)?;
+        if self.read_otherwise.contains(parameter.key.as_str()) {
+            return Err(Unpacked::ReadOtherwise);
+        }
+        let format = self.quantize.unwrap_or(kept);
+        let matrix = parameter.ty.rank() == 2 && outputs > 0 && inputs > 0;
+        match self.kernels.serve(format, outputs, inputs) {
+            true => Ok(Stored::Packed(format)),
+            false if matrix && format.element().is_none() => Ok(Stored::Grouped(format)),
+            false if self.kernels.is_empty() => Err(Unpacked::NoKernels),
+            false => Err(Unpacked::Shape),
+        }
+    }
+}
+
+/// The format of each weight that a function of the trace declares, by its key there, or why it is stored as the network
+/// computes with it.
+pub fn formats(
+    trace: &Trace,
+    weights: Weights,
+    target: &Target,
+) -> BTreeMap<String, Result<WeightFormat, Unpacked>> {
+    let storage = Storage::of(trace, weights, target);
+    let format = |parameter: &Parameter| {
+        let (Stored::Packed(format) | Stored::Grouped(format)) = storage.stored(parameter)?;
+        Ok(format)
+    };
+    let parameters = trace.functions.iter().flat_map(Function::parameters);
+    parameters.map(|parameter| (parameter.key.clone(), format(parameter))).collect()
+}
+
 /// The same program with weights as they are stored: where all that a weight is used for are products and lookups of
 /// rows, it is packed if the target has kernels for them, and else quantized if that is wanted. One stored copy serves
 /// all.
@@ -58,33 +134,14 @@ enum Stored {
 /// # Errors
 /// If a node's operands do not fit its operation: the trace was not verified.
 pub fn store(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, LowerError> {
-    let kernels = weights.kernels(target);
-    if kernels.is_empty() && weights.quantize.is_none() {
+    let storage = Storage::of(trace, weights, target);
+    if storage.kernels.is_empty() && weights.quantize.is_none() {
         return Ok(trace.clone());
     }
-    let other = used_otherwise(trace);
-    let stored = |parameter: &Parameter| {
-        let [outputs, inputs] = parameter.ty.shape[..] else { return None };
-        let format = weights.quantize.or(WeightFormat::dense(parameter.ty.element))?;
-        if !parameter.ty.element.is_float() || other.contains(parameter.key.as_str()) {
-            return None;
-        }
-        match kernels.serve(format, outputs, inputs) {
-            true => Some(Stored::Packed(format)),
-            false if format.element().is_none() && outputs > 0 && inputs > 0 => Some(Stored::Grouped(format)),
-            false => None,
-        }
-    };
-    let stack = |parameter: &Parameter| {
-        let [experts, outputs, inputs] = parameter.ty.shape[..] else { return None };
-        let format = weights.quantize.or(WeightFormat::dense(parameter.ty.element))?;
-        let serves = parameter.ty.element.is_float()
-            && outputs.is_multiple_of(PANEL)
-            && kernels.serve(format, experts * outputs, inputs);
-        (serves && !other.contains(parameter.key.as_str())).then_some(format)
-    };
     let weight = |function: &Function, id: NodeId| match &function.node(id).kind {
-        NodeKind::Parameter(parameter) => stored(parameter).map(|stored| (stored, parameter.clone())),
+        NodeKind::Parameter(parameter) if parameter.ty.rank() == 2 => {
+            storage.stored(parameter).ok().map(|stored| (stored, parameter.clone()))
+        }
         _ => None,
     };
     let packed = rewrite(trace, |b, op, operands| match op {
@@ -96,13 +153,15 @@ pub fn store(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, 
             Some((stored, parameter)) => rows(b, stored, &parameter, operands[1]),
             None => b.op(op.clone(), operands),
         },
-        Op::DotGeneral(dot) => match Experts::of(b.function, dot, operands) {
-            Some(experts) => match stack(&experts.weight) {
-                Some(format) => experts.product(b, format, dot.element, operands[0]),
-                None => b.op(op.clone(), operands),
-            },
-            None => b.op(op.clone(), operands),
-        },
+        Op::DotGeneral(dot) => {
+            let experts = Experts::of(b.function, dot, operands);
+            match experts.map(|experts| (storage.stored(&experts.weight), experts)) {
+                Some((Ok(Stored::Packed(format)), experts)) => {
+                    experts.product(b, format, dot.element, operands[0])
+                }
+                _ => b.op(op.clone(), operands),
+            }
+        }
         _ => b.op(op.clone(), operands),
     })?;
     // Without the weights as they were.

@@ -12,6 +12,7 @@
 #include "iree/hal/drivers/local_sync/sync_device.h"
 #include "iree/hal/drivers/local_task/task_device.h"
 #include "iree/hal/local/loaders/embedded_elf_loader.h"
+#include "iree/hal/utils/statistics_sink.h"
 #include "iree/io/parameter_index_provider.h"
 #include "iree/modules/hal/module.h"
 #include "iree/modules/io/parameters/module.h"
@@ -28,6 +29,8 @@ struct tw_runtime_t {
   iree_vm_instance_t* instance;
   iree_hal_device_t* device;
   iree_hal_device_group_t* group;
+  // Of a watched device: what it executed.
+  iree_hal_profile_statistics_sink_t* executed;
 };
 
 struct tw_parameters_t {
@@ -190,10 +193,26 @@ static iree_status_t tw_runtime_initialize(size_t workers, tw_runtime_t* runtime
   return status;
 }
 
-tw_status_t* tw_runtime_create(size_t workers, tw_runtime_t** out) {
+static iree_status_t tw_runtime_watch(tw_runtime_t* runtime) {
+  iree_hal_profile_statistics_sink_t* sink = NULL;
+  IREE_RETURN_IF_ERROR(iree_hal_profile_statistics_sink_create(tw_host(), &sink));
+  iree_hal_device_profiling_options_t options = {0};
+  options.flags = IREE_HAL_DEVICE_PROFILING_FLAG_LIGHTWEIGHT_STATISTICS;
+  options.sink = iree_hal_profile_statistics_sink_base(sink);
+  iree_status_t status = iree_hal_device_profiling_begin(runtime->device, &options);
+  if (iree_status_is_ok(status)) {
+    runtime->executed = sink;
+  } else {
+    iree_hal_profile_statistics_sink_release(sink);
+  }
+  return status;
+}
+
+tw_status_t* tw_runtime_create(size_t workers, bool watched, tw_runtime_t** out) {
   tw_runtime_t* runtime = NULL;
   IREE_RETURN_IF_ERROR(iree_allocator_malloc(tw_host(), sizeof(*runtime), (void**)&runtime));
   iree_status_t status = tw_runtime_initialize(workers, runtime);
+  if (iree_status_is_ok(status) && watched) status = tw_runtime_watch(runtime);
   if (iree_status_is_ok(status)) {
     *out = runtime;
   } else {
@@ -202,7 +221,45 @@ tw_status_t* tw_runtime_create(size_t workers, tw_runtime_t** out) {
   return status;
 }
 
+typedef struct tw_rows_t {
+  const iree_hal_profile_statistics_sink_t* sink;
+  void (*row)(void*, const char*, size_t, uint64_t, uint64_t);
+  void* to;
+} tw_rows_t;
+
+static iree_status_t tw_row(void* user_data, const iree_hal_profile_statistics_row_t* row) {
+  tw_rows_t* rows = (tw_rows_t*)user_data;
+  if (row->row_type != IREE_HAL_PROFILE_STATISTICS_ROW_TYPE_HOST_EXECUTION_FUNCTION) return iree_ok_status();
+  iree_string_view_t name = iree_string_view_empty();
+  uint64_t nanoseconds = 0;
+  if (iree_hal_profile_statistics_sink_find_function_name(rows->sink, row->executable_id,
+                                                          row->function_ordinal, &name) &&
+      iree_hal_profile_statistics_sink_scale_duration_to_ns(rows->sink, row, row->total_duration,
+                                                            &nanoseconds)) {
+    rows->row(rows->to, name.data, name.size, row->sample_count, nanoseconds);
+  }
+  return iree_ok_status();
+}
+
+tw_status_t* tw_runtime_note(tw_runtime_t* runtime) {
+  return iree_hal_device_profiling_flush(runtime->device);
+}
+
+tw_status_t* tw_runtime_executed(tw_runtime_t* runtime,
+                                 void (*row)(void* to, const char* name, size_t length, uint64_t calls,
+                                             uint64_t nanoseconds),
+                                 void* to) {
+  if (!runtime->executed) {
+    return iree_make_status(IREE_STATUS_FAILED_PRECONDITION, "the device is not watched");
+  }
+  tw_rows_t rows = {runtime->executed, row, to};
+  iree_hal_profile_statistics_row_callback_t callback = {tw_row, &rows};
+  return iree_hal_profile_statistics_sink_for_each_row(runtime->executed, callback);
+}
+
 void tw_runtime_release(tw_runtime_t* runtime) {
+  if (runtime->executed) iree_status_free(iree_hal_device_profiling_end(runtime->device));
+  iree_hal_profile_statistics_sink_release(runtime->executed);
   iree_hal_device_group_release(runtime->group);
   iree_hal_device_release(runtime->device);
   iree_vm_instance_release(runtime->instance);

@@ -29,7 +29,16 @@ void tw_status_take(tw_status_t* status, uint32_t* code, char* text, size_t capa
 size_t tw_cpu_features(char* text, size_t capacity);
 
 // The local-task device has |workers| threads, none of them pinned; zero workers is local-sync.
-tw_status_t* tw_runtime_create(size_t workers, tw_runtime_t** out);
+// A |watched| one keeps account of what it executes, from its beginning to its end: IREE's profiles begin and end
+// where nothing is in flight, and what a call frees may be, even when the call has returned.
+tw_status_t* tw_runtime_create(size_t workers, bool watched, tw_runtime_t** out);
+// Takes over what a watched device has noted, of which it keeps a few thousand records.
+tw_status_t* tw_runtime_note(tw_runtime_t* runtime);
+// Calls |row| for each function that a watched device executed, with its name, how often, and for how many nanoseconds.
+tw_status_t* tw_runtime_executed(tw_runtime_t* runtime,
+                                 void (*row)(void* to, const char* name, size_t length, uint64_t calls,
+                                             uint64_t nanoseconds),
+                                 void* to);
 void tw_runtime_release(tw_runtime_t* runtime);
 
 // Dense row-major buffers. |data| may be NULL, then the contents are zero.

@@ -160,7 +160,7 @@ impl CompileOptions {
     }
 
     /// All flags, in the order in which the compiler gets them.
-    pub(crate) fn all_flags(&self) -> Vec<String> {
+    pub fn all_flags(&self) -> Vec<String> {
         let mut flags = flags(&self.target);
         flags.push(format!("--iree-opt-data-tiling={}", self.tiled));
         flags.extend(self.flags.iter().cloned());
@@ -211,12 +211,8 @@ impl Compiler {
         })
     }
 
-    /// How a module whose largest products are of `element` is best compiled; the target's features are known then.
-    ///
-    /// Data tiling packs weights for the processor's own instructions. Where it has none for bf16, IREE 3.13 has no
-    /// kernel for the packed form either: a product of 128 rows was 60 times slower tiled than not (a row of
-    /// 2048 × 8192 on AVX-512 without `avx512bf16`), and the untiled form reads the mapped weights in place. What is
-    /// `packed` already, kernels of ours multiply with.
+    /// How a module whose largest products are of `element` is best compiled; the target's features are known then. What
+    /// is `packed` already, kernels of ours multiply with.
     pub fn options(
         &self,
         target: &Target,
@@ -224,7 +220,7 @@ impl Compiler {
         packed: bool,
     ) -> Result<CompileOptions, CompileError> {
         let target = self.resolve(target)?;
-        let tiled = !packed && (element != ElementType::Bf16 || target.has_bf16() == Some(true));
+        let tiled = !packed && target.repacks(element == ElementType::Bf16);
         Ok(CompileOptions::new(target, tiled))
     }
 

@@ -18,6 +18,11 @@ pub enum Device {
     },
     /// The calling thread alone.
     LocalSync,
+    /// A pool of threads that keeps account of what it executes, which [`Runtime::executed`] tells. That costs time.
+    Watched {
+        /// How many threads; 0 for as many as this process may use at once.
+        workers: usize,
+    },
 }
 
 /// Bytes copied between host and device, by our own calls.
@@ -38,19 +43,23 @@ pub struct Runtime(Rc<Inner>);
 
 struct Inner {
     raw: ffi::Runtime,
+    watched: bool,
     transfers: Cell<Transfers>,
 }
 
 impl Runtime {
     /// Opens a device.
     pub fn new(device: Device) -> Result<Self, RuntimeError> {
+        let watched = matches!(device, Device::Watched { .. });
         let workers = match device {
-            Device::LocalTask { workers: 0 } => thread::available_parallelism().map_or(1, usize::from),
-            Device::LocalTask { workers } => workers,
+            Device::LocalTask { workers: 0 } | Device::Watched { workers: 0 } => {
+                thread::available_parallelism().map_or(1, usize::from)
+            }
+            Device::LocalTask { workers } | Device::Watched { workers } => workers,
             Device::LocalSync => 0,
         };
-        let raw = ffi::Runtime::new(workers).map_err(RuntimeError::Device)?;
-        Ok(Self(Rc::new(Inner { raw, transfers: Cell::default() })))
+        let raw = ffi::Runtime::new(workers, watched).map_err(RuntimeError::Device)?;
+        Ok(Self(Rc::new(Inner { raw, watched, transfers: Cell::default() })))
     }
 
     /// What was copied so far.
@@ -60,6 +69,11 @@ impl Runtime {
 
     pub(crate) fn raw(&self) -> &ffi::Runtime {
         &self.0.raw
+    }
+
+    /// Whether the device keeps account of what it executes.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.0.watched
     }
 
     pub(crate) fn is(&self, other: &Self) -> bool {

@@ -93,6 +93,9 @@ pub enum RuntimeError {
     /// The device could not be made.
     #[error("cannot make the device: {0}")]
     Device(Status),
+    /// The device does not tell what it executed.
+    #[error("there is no account of what the device executed: {0}")]
+    Watch(Status),
     /// A buffer could not be allocated, filled or read.
     #[error("cannot {action} a buffer of type `{ty}`: {status}")]
     Buffer {

@@ -68,6 +68,9 @@ owner!(
     Call, RawCall, tw_call_release
 );
 
+/// Told of each function that was executed: where to keep it, its name, how often, how many nanoseconds.
+type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
+
 unsafe extern "C" {
     fn tw_status_take(
         status: *mut RawStatus,
@@ -78,7 +81,9 @@ unsafe extern "C" {
     );
     fn tw_cpu_features(text: *mut c_char, capacity: usize) -> usize;
 
-    fn tw_runtime_create(workers: usize, out: *mut *mut RawRuntime) -> *mut RawStatus;
+    fn tw_runtime_create(workers: usize, watched: bool, out: *mut *mut RawRuntime) -> *mut RawStatus;
+    fn tw_runtime_note(runtime: *mut RawRuntime) -> *mut RawStatus;
+    fn tw_runtime_executed(runtime: *mut RawRuntime, row: TakeRow, to: *mut c_void) -> *mut RawStatus;
     fn tw_runtime_release(runtime: *mut RawRuntime);
 
     fn tw_buffer_create(
@@ -207,13 +212,37 @@ pub(crate) fn cpu_features() -> Vec<(String, bool)> {
 }
 
 impl Runtime {
-    /// A local-task device with unpinned workers, or with none the local-sync device.
-    pub(crate) fn new(workers: usize) -> Result<Self, Status> {
+    /// A local-task device with unpinned workers, or with none the local-sync device; watched or not.
+    pub(crate) fn new(workers: usize, watched: bool) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();
         // SAFETY: `raw` is an out parameter.
-        let status = unsafe { tw_runtime_create(workers, &mut raw) };
+        let status = unsafe { tw_runtime_create(workers, watched, &mut raw) };
         Self::take(status, raw)
     }
+
+    /// Takes over what a watched device has noted.
+    pub(crate) fn note(&self) -> Result<(), Status> {
+        // SAFETY: the runtime is alive.
+        check(unsafe { tw_runtime_note(self.0.as_ptr()) })
+    }
+
+    /// Each function that a watched device executed: its name, how often, and for how many nanoseconds together.
+    pub(crate) fn executed(&self) -> Result<Vec<(String, u64, u64)>, Status> {
+        let mut rows: Vec<(String, u64, u64)> = Vec::new();
+        // SAFETY: the runtime is alive, and `take_row` gets the list that is given with it.
+        check(unsafe { tw_runtime_executed(self.0.as_ptr(), take_row, (&raw mut rows).cast()) })?;
+        Ok(rows)
+    }
+}
+
+/// Keeps a row of `Runtime::executed`.
+extern "C" fn take_row(to: *mut c_void, name: *const c_char, length: usize, calls: u64, nanoseconds: u64) {
+    // SAFETY: `to` is the list that `Runtime::executed` lent for the time of its call, and nothing else looks at it then;
+    // the shim vouches for the name.
+    let (rows, name) = unsafe {
+        (&mut *to.cast::<Vec<(String, u64, u64)>>(), slice::from_raw_parts(name.cast::<u8>(), length))
+    };
+    rows.push((String::from_utf8_lossy(name).into_owned(), calls, nanoseconds));
 }
 
 fn element_code(element: ElementType) -> u32 {

@@ -43,6 +43,7 @@ mod device;
 mod error;
 mod ffi;
 mod parameters;
+mod profile;
 mod program;
 
 pub use buffer::Buffer;
@@ -53,4 +54,5 @@ pub use cpu::{host_cpu_features, missing_cpu_features};
 pub use device::{Device, Runtime, Transfers};
 pub use error::{RuntimeError, Status, StatusCode};
 pub use parameters::{PARAMETER_ALIGNMENT, ParameterData, Parameters, SharedBytes};
+pub use profile::Executed;
 pub use program::{VmFunction, VmModule, VmValue};

@@ -189,6 +189,10 @@ impl VmFunction {
         }
         let mut taken = Taken::default();
         let results = call.invoke().map_err(failed)?.into_iter().enumerate();
+        // After each call, since a device keeps account of a few thousand functions only.
+        if runtime.is_watched() {
+            runtime.raw().note().map_err(failed)?;
+        }
         results
             .map(|(index, value)| match value {
                 ffi::RawValue::I32(value) => Ok(VmValue::I32(value)),

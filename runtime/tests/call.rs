@@ -248,3 +248,22 @@ fn buffers_of_a_wrong_size_are_refused() {
     let large = Buffer::zeros(&runtime, &f32s(&[1 << 50])).unwrap_err();
     assert!(matches!(large, RuntimeError::Buffer { action: "allocate", .. }), "{large}");
 }
+
+/// More calls than a device keeps account of at once.
+#[test]
+fn what_a_watched_device_executes_is_counted_and_timed() {
+    const CALLS: u64 = 3000;
+    let vmfb = vmfb(DOT);
+    let runtime = Runtime::new(Device::Watched { workers: 2 }).unwrap();
+    assert_eq!(runtime.executed().unwrap(), []);
+    let program = Program::load(&runtime, &vmfb, &[]).unwrap();
+    (0..CALLS).for_each(|_| drop(call(&program, "dot", dot_arguments(&runtime))));
+    let executed = runtime.executed().unwrap();
+    // Its operands are packed for the product.
+    assert!(executed.iter().all(|one| one.calls == CALLS && !one.time.is_zero()), "{executed:?}");
+    let products = executed.iter().filter(|one| one.name.starts_with("dot_dispatch"));
+    assert_eq!(products.count(), 1, "{executed:?}");
+
+    let other = Runtime::new(Device::LocalTask { workers: 2 }).unwrap();
+    assert!(matches!(other.executed(), Err(Error::Watch(_))));
+}

@@ -6,13 +6,13 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use tracewright::Plan;
 use tracewright::lower::Weights;
 use tracewright::models::{Architecture as _, ModelConfig};
 use tracewright::ops::ElementType;
 use tracewright::random::write_random;
 use tracewright::simplify::Rules;
 use tracewright::trace::Parameter;
+use tracewright::{Footprint, Plan};
 use tracewright_tests::built::repository;
 use tracewright_tests::golden::{BuildOptions, Subject, build, greedy};
 
@@ -27,8 +27,14 @@ static MEASURING: Mutex<()> = Mutex::new(());
 /// What this process holds that is in no file.
 #[cfg(target_os = "linux")]
 fn anonymous_memory() -> u64 {
+    memory("RssAnon:")
+}
+
+/// What this process holds, by a name of `/proc/self/status`.
+#[cfg(target_os = "linux")]
+fn memory(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
@@ -44,11 +50,12 @@ fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Sub
     let plan = Box::new(ModelConfig::read(config, &[]).unwrap());
     let vocabulary = plan.vocabulary() as u32;
     let plan = Plan::new(plan, Some(sizes.element), Some(sizes.context), Some(sizes.chunk)).unwrap();
-    let parameters = plan.trace().unwrap().trace.parameters().unwrap();
+    let recorded = plan.trace().unwrap().trace;
+    let parameters = recorded.parameters().unwrap();
     write_random(config, &parameters, 1, folder.path(), &|_| ControlFlow::Continue(())).unwrap();
 
     #[cfg(target_os = "linux")]
-    let before = anonymous_memory();
+    let (before, all_before) = (anonymous_memory(), memory("VmRSS:"));
     let subject = build(folder.path(), &sizes, &["prefill", "decode"], Ok).unwrap();
     // More than a chunk.
     let prompt: Vec<u32> = (0..11u32).map(|i| i * 7919 % vocabulary).collect();
@@ -66,6 +73,16 @@ fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Sub
             true => assert!((weights / 2..weights + SLACK).contains(&held), "{what}"),
             false => assert!(held < SLACK, "{what}"),
         }
+        // What a plan says of it before: it is read where it is mapped.
+        let target = subject.built.options.target.clone();
+        let plan = Plan { weights: sizes.weights, target, ..plan };
+        let expanded = plan.expand(&recorded.with_entries(&["prefill", "decode"])).unwrap();
+        let planned = Footprint::of(&expanded).unwrap();
+        assert_eq!(planned.weight_bytes() as u64, subject.baked.bytes);
+        let held = memory("VmRSS:") - all_before;
+        let what = format!("{} MiB held, {} MiB planned", held / MEBI, planned.running() / MEBI);
+        println!("{what}");
+        assert!(held < planned.running() && held > planned.running() / 10 * 8, "{what}");
     }
     let bytes = subject.built.baked.bytes;
     (subject, bytes)

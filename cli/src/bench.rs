@@ -1,0 +1,303 @@
+//! `tracewright bench`
+
+mod plot;
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use tracewright::bench::{Attention, Bandwidth, Case, Language, Measured, Product, Report, Stages, measure};
+use tracewright::errors::WithPath as _;
+use tracewright::files::NewFile;
+use tracewright::irpa::Checkpoint;
+use tracewright::load::LoadOptions;
+use tracewright::lower::Weights;
+use tracewright::random::random_checkpoint;
+use tracewright::runtime::{Compiler, Device};
+use tracewright::{Plan, PlanError};
+
+use crate::arguments::{
+    AttentionBench, BenchArguments, BenchCommand, DecodeBench, Kernels, MatmulBench, ModelBench,
+    PrefillBench, Quant, VariantArguments,
+};
+use crate::error::Error;
+use crate::{Interrupt, ReadModel, build, progress};
+
+/// How many of the functions that took longest the table names.
+const NAMED: usize = 5;
+
+pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
+    let bench = Bench::new(command.bench(), read, interrupt)?;
+    match command {
+        BenchCommand::Decode(DecodeBench { model, variants, depth, tokens, neighbour, .. }) => {
+            let languages = bench.languages(model, variants)?;
+            let mut cases = Vec::new();
+            for language in &languages {
+                for &depth in depth {
+                    cases.push(language.decode(depth, *tokens)?);
+                    if *neighbour {
+                        cases.push(language.decode(depth, *tokens)?.beside_a_neighbour());
+                    }
+                }
+            }
+            bench.report(cases)
+        }
+        BenchCommand::Prefill(PrefillBench { model, variants, tokens, .. }) => {
+            let languages = bench.languages(model, variants)?;
+            let mut cases = Vec::new();
+            for language in &languages {
+                for &tokens in tokens {
+                    cases.push(language.prefill(tokens)?);
+                }
+            }
+            bench.report(cases)
+        }
+        BenchCommand::Matmul(MatmulBench { m, n, k, dtype, quant, kernels, .. }) => {
+            let mut products = Vec::new();
+            for (weights, &element, &m) in product(quant, kernels, dtype, m) {
+                let product = Product { m, n: *n, k: *k, element };
+                products.push(product.load(bench.arguments.seed, bench.options(weights))?);
+            }
+            bench.report(products.iter().map(|product| product.case()).collect())
+        }
+        BenchCommand::Attention(AttentionBench {
+            queries,
+            heads,
+            groups,
+            features,
+            context,
+            depth,
+            dtype,
+            kernels,
+            ..
+        }) => {
+            let mut loaded = Vec::new();
+            for (weights, &element, &context) in product(&[], kernels, dtype, context) {
+                let (queries, heads, groups, features) = (*queries, *heads, *groups, *features);
+                let depth = depth.unwrap_or(context.saturating_sub(queries));
+                let attention = Attention { queries, heads, groups, features, context, depth, element };
+                loaded.push(attention.load(bench.arguments.seed, bench.options(weights))?);
+            }
+            bench.report(loaded.iter().map(|attention| attention.case()).collect())
+        }
+        BenchCommand::Trace(ModelBench { model, variants, .. }) => {
+            let stages = bench.stages(model, variants)?;
+            bench.report(stages.iter().flat_map(Stages::trace).collect())
+        }
+        BenchCommand::Compile(ModelBench { model, variants, .. }) => {
+            let stages = bench.stages(model, variants)?;
+            bench.report(stages.iter().map(|stages| stages.compile(&bench.compiler)).collect())
+        }
+        BenchCommand::Bake(ModelBench { model, variants, .. }) => {
+            let baked = bench.checkpoints(model, variants)?;
+            bench.report(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)).collect())
+        }
+        BenchCommand::Suite(ModelBench { model, variants, .. }) => {
+            let languages = bench.languages(model, variants)?;
+            let baked = bench.checkpoints(model, variants)?;
+            let mut cases = Vec::new();
+            for language in &languages {
+                cases.push(language.prefill(language.chunk())?);
+            }
+            for language in &languages {
+                cases.push(language.decode(0, SUITE_TOKENS.min(language.chunk()))?);
+            }
+            cases.extend(baked.iter().flat_map(|(stages, _)| stages.trace()));
+            cases.extend(baked.iter().map(|(stages, _)| stages.compile(&bench.compiler)));
+            cases.extend(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)));
+            bench.report(cases)
+        }
+    }
+}
+
+/// Tokens that the suite decodes in a round.
+const SUITE_TOKENS: usize = 16;
+
+/// All combinations: how weights are stored and who multiplies with them, an element type, a size.
+fn product<'a, A, B>(
+    quant: &[Quant],
+    kernels: &[Kernels],
+    first: &'a [A],
+    second: &'a [B],
+) -> Vec<(Weights, &'a A, &'a B)> {
+    let quant = if quant.is_empty() { &[Quant(None)] } else { quant };
+    let mut all = Vec::new();
+    for &kernels in kernels {
+        for &Quant(quantize) in quant {
+            let weights = Weights { quantize, kernels: kernels == Kernels::On };
+            all.extend(first.iter().flat_map(|a| second.iter().map(move |b| (weights, a, b))));
+        }
+    }
+    all
+}
+
+/// What all benchmarks share.
+struct Bench<'a> {
+    arguments: &'a BenchArguments,
+    read: ReadModel,
+    interrupt: &'a Interrupt,
+    compiler: Compiler,
+    cache: PathBuf,
+}
+
+impl<'a> Bench<'a> {
+    fn new(arguments: &'a BenchArguments, read: ReadModel, interrupt: &'a Interrupt) -> Result<Self, Error> {
+        let compiler = build::compiler(&arguments.compile, interrupt)?;
+        let cache = build::cache_folder(&arguments.compile)?;
+        std::fs::create_dir_all(&cache).with_path("create", &cache)?;
+        Ok(Self { arguments, read, interrupt, compiler, cache })
+    }
+
+    fn options(&self, weights: Weights) -> LoadOptions<'_> {
+        let device = Device::LocalTask { workers: self.arguments.threads };
+        LoadOptions { device, weights, ..LoadOptions::new(&self.compiler, &self.cache) }
+    }
+
+    /// One plan for each combination of variants.
+    fn plans(&self, model: &Path, variants: &VariantArguments) -> Result<Vec<Plan>, Error> {
+        let elements: Vec<_> = match variants.dtype.is_empty() {
+            true => vec![None],
+            false => variants.dtype.iter().copied().map(Some).collect(),
+        };
+        let mut plans = Vec::new();
+        for (weights, &element, &context) in
+            product(&variants.quant, &variants.kernels, &elements, &variants.context)
+        {
+            for batch in &variants.batch {
+                let network = (self.read)(model, &variants.allow_config_key)?;
+                let context = context.min(network.max_context());
+                let plan = Plan::new(network, element, Some(context), variants.chunk)?;
+                plans.push(Plan { weights, batch: batch.get(), ..plan });
+            }
+        }
+        Ok(plans)
+    }
+
+    /// The weights of a plan: those of a model directory, or random ones for a configuration.
+    fn checkpoint(&self, model: &Path, plan: &Plan) -> Result<Checkpoint, Error> {
+        if model.is_dir() {
+            return Ok(plan.named(Checkpoint::open(model)?));
+        }
+        let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
+        let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();
+        let bar = progress::bytes("random weights", total as u64);
+        let watch = |bytes| {
+            bar.inc(bytes as u64);
+            self.interrupt.go_on()
+        };
+        let folder = random_checkpoint(model, &parameters, self.arguments.seed, &self.cache, &watch)?;
+        bar.finish_and_clear();
+        Ok(plan.named(Checkpoint::open(folder)?))
+    }
+
+    fn languages(&self, model: &Path, variants: &VariantArguments) -> Result<Vec<Language>, Error> {
+        let mut languages = Vec::new();
+        for plan in self.plans(model, variants)? {
+            let checkpoint = self.checkpoint(model, &plan)?;
+            let mut progress = progress::Steps::new(self.interrupt);
+            let mut watch = |step| progress.watch(step);
+            let mut options = self.options(plan.weights);
+            options.tools.watch = Some(&mut watch);
+            languages.push(Language::load(plan, &checkpoint, options)?);
+        }
+        Ok(languages)
+    }
+
+    fn stages(&self, model: &Path, variants: &VariantArguments) -> Result<Vec<Stages>, Error> {
+        let plans = self.plans(model, variants)?;
+        Ok(plans.into_iter().map(Stages::new).collect::<Result<_, _>>()?)
+    }
+
+    fn checkpoints(
+        &self,
+        model: &Path,
+        variants: &VariantArguments,
+    ) -> Result<Vec<(Stages, Checkpoint)>, Error> {
+        let mut all = Vec::new();
+        for plan in self.plans(model, variants)? {
+            let checkpoint = self.checkpoint(model, &plan)?;
+            all.push((Stages::new(plan)?, checkpoint));
+        }
+        Ok(all)
+    }
+
+    /// Measures, and says what came of it.
+    fn report(&self, cases: Vec<Case<'_>>) -> Result<(), Error> {
+        let BenchArguments { rounds, json, plot, .. } = self.arguments;
+        let rounds = rounds.get();
+        // Before anything is measured: a file that cannot be written is known at once.
+        let json = json.as_deref().map(NewFile::begin).transpose()?;
+        let plot = plot.as_deref().map(NewFile::begin).transpose()?;
+        let spinner = progress::spinner("measuring");
+        let mut bandwidth = Bandwidth::default();
+        let report = measure(cases, rounds, &mut bandwidth, &mut |round| {
+            spinner.set_message(match round {
+                0 => "warming up".to_owned(),
+                _ => format!("round {round} of {rounds}"),
+            });
+            self.interrupt.go_on()
+        });
+        spinner.finish_and_clear();
+        let report = report?;
+        if let (Some(file), Some(path)) = (json, &self.arguments.json) {
+            let text = format!("{:#}\n", serde_json::json!(report));
+            std::fs::write(file.partial(), text).with_path("write", path)?;
+            file.publish()?;
+        }
+        if let (Some(file), Some(path)) = (plot, &self.arguments.plot) {
+            std::fs::write(file.partial(), plot::svg(&report)).with_path("write", path)?;
+            file.publish()?;
+        }
+        std::io::stdout().lock().write_all(table(&report).as_bytes()).map_err(Error::Output)
+    }
+}
+
+/// What tells a measurement apart from the others of its case.
+fn variant(measured: &Measured, report: &Report) -> String {
+    let differs = |(name, value): &(&&'static str, &String)| {
+        let mut others = report.cases.iter().filter(|other| other.label.case == measured.label.case);
+        others.any(|other| other.label.variant.get(**name) != Some(*value))
+    };
+    let differing = measured.label.variant.iter().filter(differs);
+    differing.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+}
+
+fn table(report: &Report) -> String {
+    let mut text = String::new();
+    let number = |number: Option<f64>| number.map_or_else(String::new, |number| format!("{number:.1}"));
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "{:<44} {:>10} {:>21} {:>10} {:>8} {:>7} {:>8} {:>7}",
+        "", "median ms", "quartiles", "tokens/s", "GFLOP/s", "GB/s", "of read", "ratio"
+    );
+    for measured in &report.cases {
+        let seconds = measured.seconds;
+        let _ = writeln!(
+            text,
+            "{:<44} {:>10.3} {:>10.3}–{:<10.3} {:>10} {:>8} {:>7} {:>8} {:>7.3}",
+            format!("{} {}", measured.label.case, variant(measured, report)).trim_end(),
+            seconds.median * 1e3,
+            seconds.lower_quartile * 1e3,
+            seconds.upper_quartile * 1e3,
+            number(measured.tokens_per_s),
+            number(measured.gflop_per_s),
+            number(measured.gb_per_s),
+            measured.of_read_bandwidth.map_or_else(String::new, |share| format!("{:.0} %", 100.0 * share)),
+            measured.ratio_to_first,
+        );
+        for dispatch in measured.dispatches.iter().take(NAMED) {
+            let paths = match &dispatch.paths[..] {
+                [] => String::new(),
+                [path] => format!("  {path}"),
+                [path, ..] => format!("  {path}, …"),
+            };
+            let (milliseconds, calls) = (dispatch.seconds * 1e3, dispatch.calls);
+            let _ = writeln!(text, "    {milliseconds:>9.3} ms {calls:>6.1} × {}{paths}", dispatch.name);
+        }
+    }
+    let [read, copy] = [report.memory.read, report.memory.copy].map(|rate| rate.median / 1e9);
+    let rounds = report.rounds;
+    let _ = writeln!(text, "memory: read {read:.1} GB/s, copy {copy:.1} GB/s; medians of {rounds} rounds");
+    text
+}

@@ -1,0 +1,68 @@
+//! What this machine's memory gives: the bound of all that reads weights once.
+
+use std::hint::black_box;
+use std::thread;
+use std::time::Instant;
+
+use serde::Serialize;
+
+/// Bytes of all buffers together, at most, and of one.
+const TOTAL: usize = 2 << 30;
+const EACH: usize = 128 << 20;
+
+/// Memory that all cores read and copy at once, each its own.
+pub struct Bandwidth {
+    buffers: Vec<Vec<u64>>,
+}
+
+/// What memory gives: bytes in a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rates<T = f64> {
+    /// Bytes read.
+    pub read: T,
+    /// Bytes copied, each counted once.
+    pub copy: T,
+}
+
+impl Default for Bandwidth {
+    fn default() -> Self {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let words = EACH.min(TOTAL / threads) / 8;
+        // Not zero, so that every page is there.
+        Self { buffers: vec![vec![1; words]; threads] }
+    }
+}
+
+impl Bandwidth {
+    /// How many threads there are.
+    pub fn threads(&self) -> usize {
+        self.buffers.len()
+    }
+
+    /// Reads everything once, and copies one half of it onto the other.
+    pub fn measure(&mut self) -> Rates {
+        let bytes: usize = self.buffers.iter().map(|buffer| 8 * buffer.len()).sum();
+        let read = self.seconds(|buffer| {
+            // Eight sums, so that none waits for the one before.
+            let sum =
+                |sums: [u64; 8], words: &[u64; 8]| std::array::from_fn(|i| sums[i].wrapping_add(words[i]));
+            black_box(buffer.as_chunks().0.iter().fold([0; 8], sum));
+        });
+        let copy = self.seconds(|buffer| {
+            let (from, to) = buffer.split_at_mut(buffer.len() / 2);
+            to[..from.len()].copy_from_slice(from);
+            black_box(to);
+        });
+        Rates { read: bytes as f64 / read, copy: bytes as f64 / 2.0 / copy }
+    }
+
+    fn seconds(&mut self, work: impl Fn(&mut [u64]) + Sync) -> f64 {
+        let start = Instant::now();
+        thread::scope(|scope| {
+            for buffer in &mut self.buffers {
+                scope.spawn(|| work(buffer));
+            }
+        });
+        start.elapsed().as_secs_f64()
+    }
+}

@@ -1,0 +1,207 @@
+//! Language models: how fast they read a prompt and write an answer.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use dsl::Traced;
+use generate::{Batch, GenerateOptions, Generated, Network, Session};
+use irpa::Checkpoint;
+use runtime::{Device, Runtime};
+
+use super::paths::{Paths, paths};
+use super::{BenchError, Case, Label, Run, Watched, Work, flops};
+use crate::footprint::Footprint;
+use crate::load::{LoadError, LoadOptions, load};
+use crate::plan::PlanError;
+use crate::{Expanded, Plan};
+
+/// A language model that is loaded to be measured.
+pub struct Language {
+    network: Network,
+    /// The same on a device of its own, which is watched.
+    watched: (Network, Runtime),
+    paths: Paths,
+    footprint: Footprint,
+    expanded: Expanded,
+    plan: Plan,
+    flags: Vec<String>,
+}
+
+impl Language {
+    /// Loads a plan's network. How it is built says the plan; the options' compiler, cache and device count.
+    ///
+    /// # Errors
+    /// The first stage that fails.
+    pub fn load(plan: Plan, checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Self, BenchError> {
+        let traced = plan.trace()?;
+        let traced = Traced { trace: traced.trace.with_entries(&["prefill", "decode"]), ..traced };
+        let expanded = plan.expand(&traced.trace)?;
+        let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
+        let compiler = options.tools.compiler;
+        let (target, ignorable) = (plan.target.clone(), plan.model.ignorable());
+        let options = LoadOptions { target, rules: plan.rules, weights: plan.weights, ignorable, ..options };
+        let again = LoadOptions {
+            target: options.target.clone(),
+            ignorable: options.ignorable.clone(),
+            device: watched(options.device),
+            memory: options.memory,
+            rules: plan.rules,
+            weights: plan.weights,
+            ..LoadOptions::new(compiler, options.tools.cache)
+        };
+        let loaded = load(&traced, checkpoint, options)?;
+        let again = load(&traced, checkpoint, again)?;
+        let lowered = expanded.lower(plan.model.ignorable()).map_err(PlanError::from)?;
+        let compiled = lowered.compile_options(compiler).map_err(LoadError::from)?;
+        let paths = paths(&lowered.module, compiler, &compiled)?;
+        Ok(Self {
+            network: loaded.program.network()?,
+            watched: (again.program.network()?, again.runtime),
+            paths,
+            footprint,
+            expanded,
+            plan,
+            flags: compiled.all_flags(),
+        })
+    }
+
+    /// The footprint that was planned.
+    pub fn footprint(&self) -> &Footprint {
+        &self.footprint
+    }
+
+    /// Tokens that one prefill takes.
+    pub fn chunk(&self) -> usize {
+        self.network.chunk()
+    }
+
+    /// Decoding: a unit is a step, which gives one token for each row; a run is `tokens` of them, behind `depth` others.
+    ///
+    /// # Errors
+    /// If so many do not fit into the context.
+    pub fn decode(&self, depth: usize, tokens: usize) -> Result<Case<'_>, BenchError> {
+        self.check(depth, tokens)?;
+        let batch = self.network.batch();
+        let work = Work {
+            tokens: Some(batch as f64),
+            flops: Some(flops(&self.expanded.trace, "decode", &self.plan.target)),
+            bytes: Some(self.footprint.streamed as f64),
+        };
+        let prompt = self.prompt(depth + 1);
+        let run = |network| match batch {
+            1 => steps(network, prompt.clone(), tokens),
+            _ => batched_steps(network, prompt.clone(), tokens),
+        };
+        // A batch reads its prompts in the same run.
+        let units = (batch == 1).then_some(tokens);
+        Ok(self.case("decode", [("depth", depth.to_string())], work, run, units))
+    }
+
+    /// Reading a prompt of `tokens` tokens: a unit is the whole of it, up to the first new token.
+    ///
+    /// # Errors
+    /// If so many do not fit into the context.
+    pub fn prefill(&self, tokens: usize) -> Result<Case<'_>, BenchError> {
+        self.check(0, tokens)?;
+        let calls = tokens.div_ceil(self.network.chunk()) as f64;
+        let work = Work {
+            tokens: Some(tokens as f64),
+            flops: Some(calls * flops(&self.expanded.trace, "prefill", &self.plan.target)),
+            bytes: Some(calls * self.footprint.streamed as f64),
+        };
+        let sizes = [("tokens", tokens.to_string()), ("chunk", self.network.chunk().to_string())];
+        let prompt = self.prompt(tokens);
+        Ok(self.case("prefill", sizes, work, |network| reading(network, prompt.clone()), Some(1)))
+    }
+
+    fn case<'a>(
+        &'a self,
+        case: &str,
+        sizes: impl IntoIterator<Item = (&'static str, String)>,
+        work: Work,
+        run: impl Fn(&'a Network) -> Run<'a>,
+        units: Option<usize>,
+    ) -> Case<'a> {
+        let mut variant = plan_variant(&self.plan);
+        variant.extend(sizes);
+        let (network, runtime) = &self.watched;
+        Case {
+            label: Label { case: case.into(), variant, flags: self.flags.clone() },
+            work,
+            run: run(&self.network),
+            watched: units.map(|units| Watched { runtime, run: run(network), units, paths: &self.paths }),
+        }
+    }
+
+    fn check(&self, depth: usize, tokens: usize) -> Result<(), BenchError> {
+        let context = self.network.context();
+        match depth + tokens < context && tokens > 0 {
+            true => Ok(()),
+            false => Err(BenchError::Depth { depth, tokens, context }),
+        }
+    }
+
+    /// Tokens that are spread over the vocabulary.
+    fn prompt(&self, tokens: usize) -> Vec<u32> {
+        (0..tokens).map(|i| (i * 7919 % self.network.vocabulary()) as u32).collect()
+    }
+}
+
+/// Steps that follow all of a prompt but its last token, which the first one takes.
+fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
+    let options = GenerateOptions { max_tokens: tokens, ..GenerateOptions::default() };
+    let mut session = Session::new(network);
+    Box::new(move || {
+        let depth = prompt.len() - 1;
+        session.truncate(depth);
+        let seen = session.tokens().len();
+        if seen < depth {
+            session.feed(&prompt[seen..depth])?;
+        }
+        let generated = session.generate(&prompt[depth..], &options, |_| ControlFlow::Continue(()))?;
+        Ok((generated.prefill + generated.decode).as_secs_f64() / (1 + generated.decode_steps) as f64)
+    })
+}
+
+/// Steps of a whole batch, all of whose rows have the same prompt.
+fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
+    // One more, since reading the prompts gives the first.
+    let options = GenerateOptions { max_tokens: tokens + 1, ..GenerateOptions::default() };
+    Box::new(move || {
+        let prompts = vec![&prompt[..]; network.batch()];
+        let generated = Batch::new(network).generate(&prompts, &options, |_, _| ControlFlow::Continue(()))?;
+        let seconds = |one: &Generated| one.decode.as_secs_f64() / one.decode_steps.max(1) as f64;
+        Ok(generated.iter().map(seconds).fold(0.0, f64::max))
+    })
+}
+
+/// Reading a prompt, up to the first new token.
+fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
+    let options = GenerateOptions { max_tokens: 1, ..GenerateOptions::default() };
+    Box::new(move || {
+        let generated = Session::new(network).generate(&prompt, &options, |_| ControlFlow::Continue(()))?;
+        Ok(generated.prefill.as_secs_f64())
+    })
+}
+
+/// The same device, watched.
+pub(super) fn watched(device: Device) -> Device {
+    match device {
+        Device::LocalTask { workers } | Device::Watched { workers } => Device::Watched { workers },
+        Device::LocalSync => Device::Watched { workers: 1 },
+    }
+}
+
+/// What tells plans apart.
+pub(super) fn plan_variant(plan: &Plan) -> BTreeMap<&'static str, String> {
+    let kernels = if plan.weights.kernels { "on" } else { "off" };
+    let quant = plan.weights.quantize.map_or("none", |format| format.word());
+    BTreeMap::from([
+        ("dtype", plan.element.to_string()),
+        ("quant", quant.to_owned()),
+        ("kernels", kernels.to_owned()),
+        ("simplify", plan.rules.to_string()),
+        ("context", plan.context.to_string()),
+        ("batch", plan.batch.to_string()),
+    ])
+}

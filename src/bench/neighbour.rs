@@ -1,0 +1,53 @@
+//! Another program that wants a core of this machine.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use super::{BenchError, Case};
+
+/// A thread that keeps one core busy, and to which the system gives no other, until it is dropped.
+struct Neighbour {
+    leaves: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Neighbour {
+    fn moves_in() -> Self {
+        let leaves = Arc::new(AtomicBool::new(false));
+        let asked = leaves.clone();
+        let thread = thread::spawn(move || {
+            // Where the system pins nothing, it is busy somewhere.
+            if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.first().copied()) {
+                core_affinity::set_for_current(core);
+            }
+            let mut count = 0u64;
+            while !asked.load(Ordering::Relaxed) {
+                count = black_box(count.wrapping_add(1));
+            }
+        });
+        Self { leaves, thread: Some(thread) }
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        self.leaves.store(true, Ordering::Relaxed);
+        // It does nothing that could fail.
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl<'a> Case<'a> {
+    /// The same beside a neighbour that keeps one core busy while it runs. It is not watched.
+    pub fn beside_a_neighbour(self) -> Case<'a> {
+        let Self { mut label, work, mut run, .. } = self;
+        label.variant.insert("neighbour", "busy".to_owned());
+        let run = move || -> Result<f64, BenchError> {
+            let _neighbour = Neighbour::moves_in();
+            run()
+        };
+        Self { label, work, run: Box::new(run), watched: None }
+    }
+}

@@ -1,0 +1,258 @@
+//! Single operations, each compiled as a program of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use bake::BakeOptions;
+use errors::WithPath as _;
+use irpa::{Archive, Checkpoint};
+use lower::LowerError;
+use ops::ops::{Linear, MaskTerm, Sdpa};
+use ops::{ElementType, InferError, TensorType};
+use runtime::{Buffer, Runtime, VmFunction, VmModule, VmValue};
+use trace::{Builder, FunctionId, NodeKind, Output, Parameter, Provenance, Role, Trace};
+
+use super::language::watched;
+use super::paths::{Paths, paths};
+use super::{BenchError, Case, Label, Run, Watched, Work, flops};
+use crate::build::{BuildTools, compile};
+use crate::load::{LoadError, LoadOptions};
+use crate::random::write_random;
+use crate::{Expanded, plan::PlanError};
+
+/// Calls of an operation in one run.
+const CALLS: usize = 8;
+
+/// The entry point of a single operation.
+const ENTRY: &str = "run";
+
+/// A matrix product with a weight: x `[m, k]`, weight `[n, k]` → `[m, n]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Product {
+    /// Rows of x.
+    pub m: usize,
+    /// Outputs.
+    pub n: usize,
+    /// What is summed over.
+    pub k: usize,
+    /// The type that is computed with.
+    pub element: ElementType,
+}
+
+/// Causal attention of some queries over keys and values that are all seen:
+/// q `[heads, groups, queries, features]`, k and v `[heads, context, features]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Attention {
+    /// Queries of each head.
+    pub queries: usize,
+    /// Key-value heads.
+    pub heads: usize,
+    /// Query heads for each of them.
+    pub groups: usize,
+    /// Features of a head.
+    pub features: usize,
+    /// Slots of keys and values.
+    pub context: usize,
+    /// The position of the first query.
+    pub depth: usize,
+    /// The type that is computed with.
+    pub element: ElementType,
+}
+
+/// An operation that is loaded to be measured.
+pub struct Single {
+    loaded: (Runtime, VmFunction),
+    /// The same on a device of its own, which is watched.
+    watched: (Runtime, VmFunction),
+    paths: Paths,
+    /// The bytes of each tensor, or a number of the host.
+    arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
+    label: Label,
+    work: Work,
+}
+
+impl Product {
+    /// Loads it. How its weight is stored say the options.
+    ///
+    /// # Errors
+    /// The first stage that fails.
+    pub fn load(self, seed: u64, options: LoadOptions<'_>) -> Result<Single, BenchError> {
+        let Self { m, n, k, element } = self;
+        let weight = Parameter::new("weight", TensorType::new(element, [n, k]));
+        let x = TensorType::new(element, [m, k]);
+        let trace = recorded("matmul", |b| {
+            let ty = weight.ty.clone();
+            let x = b.push(NodeKind::input(0, "x"), vec![x.clone()], &[]);
+            let weight = b.push(NodeKind::Parameter(weight), vec![ty], &[]);
+            b.op(Linear {}, &[x, weight])
+        })?;
+        let sizes = [("m", m), ("n", n), ("k", k)].map(|(name, size)| (name, size.to_string()));
+        let arguments = vec![Ok(numbers(x))];
+        Single::load("matmul", element, sizes, &trace, arguments, seed, options)
+    }
+}
+
+impl Attention {
+    /// Loads it.
+    ///
+    /// # Errors
+    /// The first stage that fails.
+    pub fn load(self, seed: u64, options: LoadOptions<'_>) -> Result<Single, BenchError> {
+        let Self { queries, heads, groups, features, context, depth, element } = self;
+        let q = TensorType::new(element, [1, heads, groups, queries, features]);
+        let kv = TensorType::new(element, [1, heads, context, features]);
+        let trace = recorded("attention", |b| {
+            let types = [("q", &q), ("k", &kv), ("v", &kv)];
+            let mut operands: Vec<_> = types
+                .into_iter()
+                .enumerate()
+                .map(|(i, (name, ty))| b.push(NodeKind::input(i, name), vec![ty.clone()], &[]))
+                .collect();
+            let start = NodeKind::Input { index: 3, name: "start".into(), role: Role::Start { context } };
+            operands.push(b.push(start, vec![TensorType::new(ElementType::I32, [])], &[]));
+            let op = Sdpa { mask: vec![MaskTerm::Causal], scale: None, softcap: None, offset: true };
+            b.op(op, &operands)
+        })?;
+        let sizes = [
+            ("queries", queries),
+            ("heads", heads),
+            ("groups", groups),
+            ("features", features),
+            ("context", context),
+            ("depth", depth),
+        ];
+        let sizes = sizes.map(|(name, size)| (name, size.to_string()));
+        let arguments = vec![Ok(numbers(q)), Ok(numbers(kv.clone())), Ok(numbers(kv)), Err(depth as i32)];
+        let mut single = Single::load("attention", element, sizes, &trace, arguments, seed, options)?;
+        // What is seen: keys and values up to the last query, and the products with both.
+        let seen = (depth + queries).min(context);
+        let row = heads * features;
+        single.work.bytes = Some((2 * seen * row * element.bits() / 8) as f64);
+        single.work.flops = Some((4 * queries * seen * groups * row) as f64);
+        Ok(single)
+    }
+}
+
+/// A trace of one operation.
+fn recorded(
+    name: &str,
+    body: impl FnOnce(&mut Builder<'_>) -> Result<trace::NodeId, InferError>,
+) -> Result<Trace, BenchError> {
+    let mut function = trace::Function::new(ENTRY, "");
+    let provenance = Provenance::new(name, file!(), line!());
+    let result = body(&mut Builder { function: &mut function, provenance });
+    let result = result.map_err(|source| {
+        PlanError::from(LowerError::Infer { function: ENTRY.into(), node: 0, source: Box::new(source) })
+    })?;
+    function.outputs = vec![Output::new("result", result)];
+    Ok(Trace { functions: vec![function], entries: vec![FunctionId(0)] })
+}
+
+/// Numbers between −1 and 1, all different.
+fn numbers(ty: TensorType) -> (TensorType, Vec<u8>) {
+    let mut bytes = vec![0; ty.bytes()];
+    for i in 0..ty.count() {
+        let number = f64::from((i as u32).wrapping_mul(2_654_435_761) >> 8) / f64::from(1 << 23) - 1.0;
+        ty.element.store(&mut bytes, i, ty.element.encode(number));
+    }
+    (ty, bytes)
+}
+
+impl Single {
+    fn load(
+        case: &str,
+        element: ElementType,
+        sizes: impl IntoIterator<Item = (&'static str, String)>,
+        trace: &Trace,
+        arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
+        seed: u64,
+        options: LoadOptions<'_>,
+    ) -> Result<Self, BenchError> {
+        let LoadOptions { tools, target, rules, weights, device, .. } = options;
+        let BuildTools { compiler, cache, .. } = tools;
+        let target = compiler.resolve(&target).map_err(LoadError::from)?;
+        let expanded = Expanded::new(trace, rules, target, weights).map_err(LoadError::from)?;
+        let lowered = expanded.lower(Vec::new()).map_err(LoadError::from)?;
+        let options = lowered.compile_options(compiler).map_err(LoadError::from)?;
+        let vmfb = compile(&lowered.module, compiler, &options, cache).map_err(LoadError::from)?.vmfb;
+        let parameters = trace.parameters().map_err(PlanError::from)?;
+        let archive = match parameters.is_empty() {
+            true => None,
+            false => {
+                fs::create_dir_all(cache).with_path("create", cache)?;
+                let folder = tempfile::tempdir_in(cache).with_path("create a folder in", cache)?;
+                let config = folder.path().join("none.json");
+                fs::write(&config, "{}").with_path("write", &config)?;
+                let model = folder.path().join("weights");
+                write_random(&config, &parameters, seed, &model, &|_| ControlFlow::Continue(()))?;
+                let archive = folder.path().join("weights.irpa");
+                let checkpoint = Checkpoint::open(&model)?;
+                lowered.bake(&checkpoint, &archive, BakeOptions::default()).map_err(LoadError::from)?;
+                // Mapped: it stays there when the folder is gone.
+                Some(Archive::open(&archive)?)
+            }
+        };
+        let on = |device| -> Result<(Runtime, VmFunction), BenchError> {
+            let runtime = Runtime::new(device)?;
+            let program = match &archive {
+                Some(archive) => lowered.load(&runtime, &vmfb, archive)?,
+                None => VmModule::load(&runtime, &vmfb, &[])?,
+            };
+            let function = program.function(ENTRY)?;
+            Ok((runtime, function))
+        };
+        let (loaded, watched) = (on(device)?, on(watched(device))?);
+        let kernels = if weights.kernels { "on" } else { "off" };
+        let quant = weights.quantize.map_or("none", |format| format.word());
+        let mut variant: BTreeMap<&'static str, String> = sizes.into_iter().collect();
+        variant.extend([
+            ("dtype", element.to_string()),
+            ("kernels", kernels.into()),
+            ("quant", quant.into()),
+        ]);
+        let stored: usize = lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
+        let work = Work {
+            tokens: None,
+            flops: Some(flops(&expanded.trace, ENTRY, &expanded.target)),
+            bytes: Some(stored as f64),
+        };
+        Ok(Self {
+            loaded,
+            watched,
+            paths: paths(&lowered.module, compiler, &options)?,
+            arguments,
+            label: Label { case: case.into(), variant, flags: options.all_flags() },
+            work,
+        })
+    }
+
+    /// A unit is one call; what goes in is uploaded before.
+    pub fn case(&self) -> Case<'_> {
+        let (runtime, _) = &self.watched;
+        let run = self.calls(&self.watched);
+        let watched = Watched { runtime, run, units: CALLS, paths: &self.paths };
+        let run = self.calls(&self.loaded);
+        Case { label: self.label.clone(), work: self.work, run, watched: Some(watched) }
+    }
+
+    fn calls<'a>(&'a self, (runtime, function): &'a (Runtime, VmFunction)) -> Run<'a> {
+        Box::new(move || {
+            let mut seconds = 0.0;
+            for _ in 0..CALLS {
+                let mut arguments: Vec<VmValue> = Vec::with_capacity(self.arguments.len());
+                for argument in &self.arguments {
+                    arguments.push(match argument {
+                        Ok((ty, bytes)) => Buffer::from_bytes(runtime, ty, bytes)?.into(),
+                        Err(number) => (*number).into(),
+                    });
+                }
+                let start = Instant::now();
+                function.call(arguments)?;
+                seconds += start.elapsed().as_secs_f64();
+            }
+            Ok(seconds / CALLS as f64)
+        })
+    }
+}

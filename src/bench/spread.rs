@@ -1,0 +1,66 @@
+//! What many measurements of one thing say.
+
+use serde::Serialize;
+
+/// The middle of measurements, and how far they lie apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// The least.
+    pub min: f64,
+    /// A quarter of them is at most this.
+    pub lower_quartile: f64,
+    /// Half of them is at most this.
+    pub median: f64,
+    /// Three quarters of them are at most this.
+    pub upper_quartile: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// The spread of measurements; zeros if there are none.
+    pub fn of(samples: &[f64]) -> Self {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        // Between neighbours it is linear (Hyndman and Fan, "Sample Quantiles in Statistical Packages", 1996, type 7).
+        let at = |share: f64| {
+            let place = share * sorted.len().saturating_sub(1) as f64;
+            let (below, above) = (sorted.get(place.floor() as usize), sorted.get(place.ceil() as usize));
+            let (below, above) = (below.copied().unwrap_or(0.0), above.copied().unwrap_or(0.0));
+            below + (above - below) * place.fract()
+        };
+        Self {
+            min: at(0.0),
+            lower_quartile: at(0.25),
+            median: at(0.5),
+            upper_quartile: at(0.75),
+            max: at(1.0),
+        }
+    }
+}
+
+/// The median of what pairs give that were measured side by side.
+pub(super) fn ratio(a: &[f64], b: &[f64], of: impl Fn(f64, f64) -> f64) -> f64 {
+    Spread::of(&a.iter().zip(b).map(|(a, b)| of(*a, *b)).collect::<Vec<_>>()).median
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `numpy.quantile([7, 1, 3, 10], [0, 0.25, 0.5, 0.75, 1])`
+    #[test]
+    fn quartiles_are_those_of_numpy() {
+        let found = Spread::of(&[7.0, 1.0, 3.0, 10.0]);
+        let expected = Spread { min: 1.0, lower_quartile: 2.5, median: 5.0, upper_quartile: 7.75, max: 10.0 };
+        assert_eq!(found, expected);
+        assert_eq!(Spread::of(&[2.0]).upper_quartile, 2.0);
+        assert_eq!(Spread::of(&[]), Spread::default());
+    }
+
+    #[test]
+    fn ratios_are_of_pairs() {
+        // The machine was twice as slow in one round: the ratio does not see it.
+        assert_eq!(ratio(&[1.0, 2.0, 1.0], &[2.0, 4.0, 2.0], |a, b| a / b), 0.5);
+    }
+}

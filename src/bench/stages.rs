@@ -1,0 +1,92 @@
+//! The way from a configuration to a program: recording, compiling, baking.
+
+use std::path::Path;
+use std::time::Instant;
+
+use bake::BakeOptions;
+use errors::WithPath as _;
+use irpa::Checkpoint;
+use runtime::Compiler;
+
+use super::language::plan_variant;
+use super::{BenchError, Case, Label, Work};
+use crate::build::compile;
+use crate::load::LoadError;
+use crate::{Expanded, Lowered, Plan, plan::PlanError};
+
+/// A plan whose stages are measured.
+pub struct Stages {
+    plan: Plan,
+    recorded: trace::Trace,
+    expanded: Expanded,
+    lowered: Lowered,
+}
+
+impl Stages {
+    /// Carries a plan out once, up to the text.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    pub fn new(plan: Plan) -> Result<Self, BenchError> {
+        let recorded = plan.trace()?.trace.with_entries(&["prefill", "decode"]);
+        let expanded = plan.expand(&recorded)?;
+        let lowered = expanded.lower(plan.model.ignorable()).map_err(PlanError::from)?;
+        Ok(Self { plan, recorded, expanded, lowered })
+    }
+
+    /// Recording the network, simplifying and expanding the trace, writing the module.
+    pub fn trace(&self) -> [Case<'_>; 3] {
+        [
+            self.case("record", Work::default(), || {
+                self.plan.trace()?;
+                Ok(())
+            }),
+            self.case("expand", Work::default(), || {
+                self.plan.expand(&self.recorded)?;
+                Ok(())
+            }),
+            self.case("lower", Work::default(), || {
+                let lowered = self.expanded.lower(self.plan.model.ignorable());
+                lowered.map_err(PlanError::from)?;
+                Ok(())
+            }),
+        ]
+    }
+
+    /// Compiling `prefill` and `decode`, with a cache that is empty.
+    pub fn compile<'a>(&'a self, compiler: &'a Compiler) -> Case<'a> {
+        self.case("compile", Work::default(), move || {
+            let cache = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
+            let module = &self.lowered.module;
+            let options = self.lowered.compile_options(compiler).map_err(LoadError::from)?;
+            compile(module, compiler, &options, cache.path()).map_err(LoadError::from)?;
+            Ok(())
+        })
+    }
+
+    /// Writing the archive into `folder`; its bytes are what is written.
+    pub fn bake<'a>(&'a self, checkpoint: &'a Checkpoint, folder: &'a Path) -> Case<'a> {
+        let bytes: usize = self.lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
+        self.case("bake", Work { bytes: Some(bytes as f64), ..Work::default() }, move || {
+            let out = tempfile::tempdir_in(folder).with_path("create a folder in", folder)?;
+            let out = out.path().join("bench.irpa");
+            self.lowered.bake(checkpoint, &out, BakeOptions::default()).map_err(LoadError::from)?;
+            Ok(())
+        })
+    }
+
+    fn case<'a>(
+        &self,
+        case: &str,
+        work: Work,
+        mut stage: impl FnMut() -> Result<(), BenchError> + 'a,
+    ) -> Case<'a> {
+        let label = Label { case: case.into(), variant: plan_variant(&self.plan), flags: Vec::new() };
+        let run = move || {
+            let start = Instant::now();
+            stage()?;
+            Ok(start.elapsed().as_secs_f64())
+        };
+        Case { label, work, run: Box::new(run), watched: None }
+    }
+}
