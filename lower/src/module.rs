@@ -8,8 +8,8 @@ use ops::{Literal, Operand, Spelling, Statements, TensorType};
 use targets::{Dialect, Target};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
 
-use crate::LowerError;
 use crate::legalize::{Legalization, legalize};
+use crate::{LowerError, bounded_sdpa};
 
 /// Constants above this size are globals, written once for all functions.
 const INLINE_BYTES: usize = 1024;
@@ -199,7 +199,12 @@ impl Writer<'_> {
                     match op.spell(&mut fresh, &values, node.ty()) {
                         Spelling::Primitive(rhs) => fresh.statement(rhs),
                         unspelled => {
-                            let call = self.kernels.call(&mut fresh, op, &values, node.ty());
+                            let call = match op {
+                                ops::Op::BoundedSdpa(op) if self.dialect == Dialect::IreeGlobals => {
+                                    Some(bounded_sdpa::spell(&mut fresh, op, &values, node.ty()))
+                                }
+                                _ => self.kernels.call(&mut fresh, op, &values, node.ty()),
+                            };
                             let none = || {
                                 let (function, node, op) = (function.name.clone(), id.index(), op.name());
                                 match unspelled {
