@@ -7,7 +7,7 @@ use trace::{Builder, NodeId, Trace};
 
 use crate::rewrite::rewrite;
 use crate::store::{Weights, store};
-use crate::{LowerError, erf, grouped, linear, rms_norm, rope, sdpa};
+use crate::{LowerError, bounded_sdpa, erf, grouped, linear, rms_norm, rope, sdpa};
 
 /// The same program in primitives. Nodes that no result needs are left out.
 ///
@@ -25,9 +25,13 @@ pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Tr
     let kernels = weights.kernels(target);
     rewrite(&store(trace, weights, target)?, |b, op, operands| {
         let types: Vec<_> = operands.iter().map(|&operand| b.ty(operand)).collect();
-        match kernels.can_do(&Work::alone(op, types)) {
-            true => b.op(op.clone(), operands),
-            false => convert(b, op, operands),
+        match op {
+            _ if kernels.can_do(&Work::alone(op, types.clone())) => b.op(op.clone(), operands),
+            Op::Sdpa(sdpa) => match bounded_sdpa::of(sdpa, &types, target) {
+                Some(bounded) => b.op(bounded, operands),
+                None => convert(b, op, operands),
+            },
+            _ => convert(b, op, operands),
         }
     })
 }
@@ -35,6 +39,7 @@ pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Tr
 /// One operation in primitives. Every composite has a converter: the match is over all of the list.
 fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     match op {
+        Op::BoundedSdpa(op) => sdpa::convert(b, &op.unbounded(), operands),
         Op::Erf(op) => erf::convert(b, op, operands),
         Op::GroupedLinear(op) => grouped::linear(b, op, operands),
         Op::GroupedRows(op) => grouped::rows(b, op, operands),

@@ -8,9 +8,9 @@ use ops::{Literal, Operand, Spelling, Statements, TensorType};
 use targets::{Dialect, Target};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
 
-use crate::LowerError;
 use crate::fusion::{Fusion, Fusions};
 use crate::legalize::{Legalization, legalize};
+use crate::{LowerError, bounded_sdpa};
 
 /// Constants above this size are globals, written once for all functions.
 const INLINE_BYTES: usize = 1024;
@@ -224,13 +224,18 @@ impl Writer<'_> {
                             |o: &NodeId| Operand { name: &names[o.index()], ty: function.node(*o).ty() };
                         operands.iter().map(value).collect()
                     };
-                    let kernel = match fusions.at(id) {
+                    let call = match fusions.at(id) {
                         Some(Fusion { work, operands }) => {
                             self.kernels.call(&mut fresh, work, &values(operands), node.ty())
                         }
-                        None => None,
+                        None => match op {
+                            ops::Op::BoundedSdpa(op) if self.dialect == Dialect::IreeGlobals => {
+                                Some(bounded_sdpa::spell(&mut fresh, op, &values(&operands), node.ty()))
+                            }
+                            _ => None,
+                        },
                     };
-                    let rhs = match kernel {
+                    let rhs = match call {
                         Some(call) => call,
                         None => match op.spell(&mut fresh, &values(&operands), node.ty()) {
                             Spelling::Primitive(rhs) => rhs,

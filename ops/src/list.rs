@@ -90,7 +90,7 @@ operations! {
     // Contractions.
     DotGeneral, Reduce,
     // Composites: each has a converter in `lower`.
-    Erf, GroupedLinear, GroupedRows, Linear, RmsNorm, Rope, Sdpa,
+    BoundedSdpa, Erf, GroupedLinear, GroupedRows, Linear, RmsNorm, Rope, Sdpa,
     // What an archive holds.
     Pack, Quantize,
     // Packed weights: what kernels compute.

@@ -256,7 +256,7 @@ fn what_a_watched_device_executes_is_counted_and_timed() {
     let vmfb = vmfb(DOT);
     let runtime = Runtime::new(Device::Watched { workers: 2 }).unwrap();
     assert_eq!(runtime.executed().unwrap(), []);
-    let program = Program::load(&runtime, &vmfb, &[]).unwrap();
+    let program = VmModule::load(&runtime, &vmfb, &[]).unwrap();
     (0..CALLS).for_each(|_| drop(call(&program, "dot", dot_arguments(&runtime))));
     let executed = runtime.executed().unwrap();
     // Its operands are packed for the product.
@@ -265,5 +265,5 @@ fn what_a_watched_device_executes_is_counted_and_timed() {
     assert_eq!(products.count(), 1, "{executed:?}");
 
     let other = Runtime::new(Device::LocalTask { workers: 2 }).unwrap();
-    assert!(matches!(other.executed(), Err(Error::Watch(_))));
+    assert!(matches!(other.executed(), Err(RuntimeError::Watch(_))));
 }

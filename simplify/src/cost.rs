@@ -85,7 +85,7 @@ pub fn cost(machine: &Machine, op: &Op, operands: &[CostOperand<'_>], ty: &Tenso
         Op::RmsNorm(_) => (read + size(ty), 4.0 * count, 1.0),
         Op::Rope(_) => (read + size(ty), 3.0 * count, 0.2),
         // Queries times keys, and what they weigh times values: both over all keys.
-        Op::Sdpa(_) => {
+        Op::Sdpa(_) | Op::BoundedSdpa(_) => {
             let keys = operands[1].ty.shape.iter().rev().nth(1).copied().unwrap_or(0);
             (read + size(ty), 2.0 * keys as f64 * (elements(0) + count), 2.0)
         }

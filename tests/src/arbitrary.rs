@@ -199,10 +199,11 @@ fn refactored(dice: &mut Dice, from: &[usize]) -> Vec<usize> {
     to
 }
 
-/// The names of the operations that programs are made of: not of those that storing weights puts into them.
+/// The names of the operations that programs are made of: not of those that lowering puts into them.
 pub fn names() -> Vec<&'static str> {
-    let stored = |name: &str| ["pack", "quantize", "grouped"].iter().any(|word| name.starts_with(word));
-    Op::NAMES.iter().copied().filter(|name| !stored(name)).collect()
+    let lowered =
+        |name: &str| ["pack", "quantize", "grouped", "bounded"].iter().any(|word| name.starts_with(word));
+    Op::NAMES.iter().copied().filter(|name| !lowered(name)).collect()
 }
 
 /// A random operation of this name and the types of its operands; if a type is given, it is that of one of them.

@@ -1,6 +1,7 @@
 //! The operations, a file each.
 
 mod binary;
+mod bounded_sdpa;
 mod broadcast_in_dim;
 mod compare;
 mod concatenate;
@@ -33,6 +34,7 @@ mod select;
 mod unary;
 
 pub use binary::{Binary, BinaryKind};
+pub use bounded_sdpa::BoundedSdpa;
 pub use broadcast_in_dim::BroadcastInDim;
 pub use compare::{Compare, Direction};
 pub use concatenate::Concatenate;

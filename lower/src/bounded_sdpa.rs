@@ -1,0 +1,228 @@
+//! `bounded_sdpa` for IREE: attention over a part of the caches whose length is known when it runs. The numbers of the host
+//! that say how long, and the slices, are no StableHLO: there lengths are tensors, for which the host would have to wait.
+
+use std::fmt::Write as _;
+
+use ops::ops::{BoundedSdpa, MaskTerm, Sdpa};
+use ops::{ElementType, Operand, Statements, TensorType};
+use targets::{Dialect, Target};
+
+/// Keys are read in steps of so many: a multiple of every vector.
+const STEP: usize = 64;
+
+/// Caches of up to so many are read whole: the choice would cost more.
+const LEAST: usize = 512;
+
+/// The same with that promise: for a single query, whose product is small beside the reading of the caches. In a function
+/// with chunks of queries iree-compile 3.13 leaves a dispatch in front of the choice (`streamable op expected to be in an
+/// execution region`).
+pub(crate) fn of(op: &Sdpa, operands: &[&TensorType], target: &Target) -> Option<BoundedSdpa> {
+    let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
+    let [q, k, ..] = operands else { return None };
+    let (queries, keys) = (q.shape[q.rank() - 2], k.shape[k.rank() - 2]);
+    let iree = target.backend.dialect() == Dialect::IreeGlobals;
+    let some = operands.iter().all(|operand| operand.count() > 0);
+    let fits = op.offset && bounded.unbounded() == *op && op_infers(&bounded, operands);
+    (iree && some && fits && queries == 1 && keys > LEAST).then_some(bounded)
+}
+
+fn op_infers(op: &BoundedSdpa, operands: &[&TensorType]) -> bool {
+    ops::Op::from(op.clone()).infer(operands).is_ok()
+}
+
+/// The right-hand side of its statement: a choice between the part that is used and, since that is copied, all of the
+/// caches.
+pub(crate) fn spell(
+    s: &mut dyn Statements,
+    op: &BoundedSdpa,
+    operands: &[Operand<'_>],
+    ty: &TensorType,
+) -> String {
+    let [q, k, _, offset] = operands else { unreachable!("inferred") };
+    let (queries, keys) = (q.ty.shape[q.ty.rank() - 2], k.ty.shape[k.ty.rank() - 2]);
+    let start = s.statement(format!("tensor.extract {}[] : tensor<i32>", offset.name));
+    let start = s.statement(format!("arith.index_cast {start} : i32 to index"));
+    let index = |s: &mut dyn Statements, n: usize| s.statement(format!("arith.constant {n} : index"));
+    let (ahead, step, half) = (index(s, queries + STEP - 1), index(s, STEP), index(s, keys / 2));
+    let last = s.statement(format!("arith.addi {start}, {ahead} : index"));
+    let steps = s.statement(format!("arith.divui {last}, {step} : index"));
+    let used = s.statement(format!("arith.muli {steps}, {step} : index"));
+    let short = s.statement(format!("arith.cmpi ule, {used}, {half} : index"));
+
+    let result = ty.mlir();
+    let branch = |name: &str, used: Option<&str>| {
+        let mut region = Region { prefix: format!("%{name}{}", &short[1..]), lines: Vec::new() };
+        let attended = Attention { op, operands, ty, used }.spell(&mut region);
+        let attended = region.statement(attended);
+        let lines = region.lines.iter().fold(String::new(), |mut text, line| {
+            let _ = writeln!(text, "      {line}");
+            text
+        });
+        format!("{{\n{lines}      scf.yield {attended} : {result}\n    }}")
+    };
+    let (part, all) = (branch("part", Some(&used)), branch("all", None));
+    format!("scf.if {short} -> ({result}) {part} else {all}")
+}
+
+/// Statements of a branch, whose names begin as that of no other statement.
+struct Region {
+    prefix: String,
+    lines: Vec<String>,
+}
+
+impl Statements for Region {
+    fn statement(&mut self, rhs: String) -> String {
+        let name = format!("{}_{}", self.prefix, self.lines.len());
+        self.lines.push(format!("{name} = {rhs}"));
+        name
+    }
+}
+
+/// Attention over the first keys.
+struct Attention<'a> {
+    op: &'a BoundedSdpa,
+    operands: &'a [Operand<'a>],
+    ty: &'a TensorType,
+    /// How many, a number of the host; all if there is none.
+    used: Option<&'a str>,
+}
+
+impl Attention<'_> {
+    /// The type of a tensor with as many elements along an axis as there are keys.
+    fn over_keys(&self, ty: &TensorType, element: ElementType, axis: usize) -> String {
+        let extent = |(at, n): (usize, &usize)| match self.used {
+            Some(_) if at == axis => "?x".to_owned(),
+            _ => format!("{n}x"),
+        };
+        format!("tensor<{}{}>", ty.shape.iter().enumerate().map(extent).collect::<String>(), element.name())
+    }
+
+    /// The keys or the values, and their type.
+    fn part(&self, s: &mut dyn Statements, cache: &Operand<'_>) -> (String, String) {
+        let (rank, element) = (cache.ty.rank(), cache.ty.element);
+        let part = self.over_keys(cache.ty, element, rank - 2);
+        let Some(used) = self.used else { return (cache.name.to_owned(), part) };
+        let extent =
+            |(axis, n): (usize, &usize)| if axis == rank - 2 { used.to_owned() } else { n.to_string() };
+        let extents = cache.ty.shape.iter().enumerate().map(extent).collect::<Vec<_>>().join(", ");
+        let (starts, strides) = (vec!["0"; rank].join(", "), vec!["1"; rank].join(", "));
+        let slice = s.statement(format!(
+            "tensor.extract_slice {}[{starts}] [{extents}] [{strides}] : {} to {part}",
+            cache.name,
+            cache.ty.mlir()
+        ));
+        // Without it iree-compile 3.13 slices while it packs for the product, and runs out of stack.
+        let slice = s.statement(format!("util.optimization_barrier {slice} : {part}"));
+        (s.statement(format!("flow.tensor.tie_shape {slice} : {part}{{{used}}}")), part)
+    }
+
+    /// The right-hand side of its last statement: as `sdpa`'s converter says it, over other extents.
+    fn spell(&self, s: &mut dyn Statements) -> String {
+        let [q, k, v, offset] = self.operands else { unreachable!("inferred") };
+        let (rank, batch) = (q.ty.rank(), k.ty.rank() - 2);
+        let mut scores = q.ty.clone();
+        scores.shape[rank - 1] = k.ty.shape[batch];
+        let [f32s, i32s, i1s, narrow] = [ElementType::F32, ElementType::I32, ElementType::I1, q.ty.element]
+            .map(|element| self.over_keys(&scores, element, rank - 1));
+        let shape_ty = format!("tensor<{rank}xi32>");
+        let ((k, k_ty), (v, v_ty)) = (self.part(s, k), self.part(s, v));
+
+        let extents: Vec<String> = (0..rank)
+            .map(|axis| match self.used {
+                Some(used) if axis == rank - 1 => {
+                    s.statement(format!("arith.index_cast {used} : index to i32"))
+                }
+                _ => s.statement(format!("arith.constant {} : i32", scores.shape[axis])),
+            })
+            .collect();
+        let shape = s.statement(format!("tensor.from_elements {} : {shape_ty}", extents.join(", ")));
+        // A number everywhere, or a tensor of all axes but the last.
+        let repeat = |s: &mut dyn Statements, x: &str, from: &str, to: &str, axes: &[usize]| {
+            let axes = axes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+            let kept = format!("{{known_nonexpanding_dimensions = array<i64: {axes}>}}");
+            let kept = if axes.is_empty() { String::new() } else { kept };
+            s.statement(format!(
+            "stablehlo.dynamic_broadcast_in_dim {x}, {shape}, dims = [{axes}] {kept} : ({from}, {shape_ty}) -> {to}"
+        ))
+        };
+        let number = |s: &mut dyn Statements, n: f64| {
+            let n = s
+                .statement(format!("stablehlo.constant dense<0x{:08X}> : tensor<f32>", (n as f32).to_bits()));
+            repeat(s, &n, "tensor<f32>", &f32s, &[])
+        };
+        let binary = |s: &mut dyn Statements, kind: &str, a: &str, b: &str, ty: &str| {
+            s.statement(format!("stablehlo.{kind} {a}, {b} : {ty}"))
+        };
+
+        let batches = (0..batch).map(|axis| axis.to_string()).collect::<Vec<_>>().join(", ");
+        let product = |left: usize, right: usize, a: (&str, &str), b: (&str, &str), result: &str| {
+            format!(
+                "stablehlo.dot_general {}, {}, batching_dims = [{batches}] x [{batches}], \
+             contracting_dims = [{left}] x [{right}] : ({}, {}) -> {result}",
+                a.0, b.0, a.1, b.1
+            )
+        };
+        let q_ty = q.ty.mlir();
+        let mut score = s.statement(product(rank - 1, batch + 1, (q.name, &q_ty), (&k, &k_ty), &f32s));
+        let scale = number(s, self.op.unbounded().scale_for(q.ty.shape[rank - 1]));
+        score = binary(s, "multiply", &score, &scale, &f32s);
+        if let Some(cap) = self.op.softcap {
+            let cap = number(s, cap.0);
+            let ratio = binary(s, "divide", &score, &cap, &f32s);
+            let bounded = s.statement(format!("stablehlo.tanh {ratio} : {f32s}"));
+            score = binary(s, "multiply", &bounded, &cap, &f32s);
+        }
+
+        let iota = |s: &mut dyn Statements, axis: usize| {
+            s.statement(format!("stablehlo.dynamic_iota {shape}, dim = {axis} : ({shape_ty}) -> {i32s}"))
+        };
+        let first = repeat(s, offset.name, "tensor<i32>", &i32s, &[]);
+        let (query, key) = (iota(s, rank - 2), iota(s, rank - 1));
+        let query = binary(s, "add", &query, &first, &i32s);
+        let hidden = number(s, Sdpa::HIDDEN);
+        for term in &self.op.mask {
+            let visible = match term {
+                MaskTerm::Window(width) => {
+                    let width = s.statement(format!("stablehlo.constant dense<{width}> : tensor<i32>"));
+                    let width = repeat(s, &width, "tensor<i32>", &i32s, &[]);
+                    let first_hidden = binary(s, "subtract", &query, &width, &i32s);
+                    s.statement(format!(
+                        "stablehlo.compare LT, {first_hidden}, {key}, SIGNED : ({i32s}, {i32s}) -> {i1s}"
+                    ))
+                }
+                _ => s.statement(format!(
+                    "stablehlo.compare LE, {key}, {query}, SIGNED : ({i32s}, {i32s}) -> {i1s}"
+                )),
+            };
+            score = s.statement(format!("stablehlo.select {visible}, {score}, {hidden} : {i1s}, {f32s}"));
+        }
+
+        let row = TensorType::new(ElementType::F32, &scores.shape[..rank - 1]).mlir();
+        let others: Vec<usize> = (0..rank - 1).collect();
+        let along = |s: &mut dyn Statements, kind: &str, start: f32, x: &str| {
+            let start =
+                s.statement(format!("stablehlo.constant dense<0x{:08X}> : tensor<f32>", start.to_bits()));
+            let reduced = s.statement(format!(
+                "stablehlo.reduce({x} init: {start}) applies stablehlo.{kind} across dimensions = [{}] : \
+             ({f32s}, tensor<f32>) -> {row}",
+                rank - 1
+            ));
+            repeat(s, &reduced, &row, &f32s, &others)
+        };
+        let largest = along(s, "maximum", f32::NEG_INFINITY, &score);
+        let shifted = binary(s, "subtract", &score, &largest, &f32s);
+        let exponential = s.statement(format!("stablehlo.exponential {shifted} : {f32s}"));
+        let sum = along(s, "add", 0.0, &exponential);
+        let mut weights = binary(s, "divide", &exponential, &sum, &f32s);
+        if narrow != f32s {
+            weights = s.statement(format!("stablehlo.convert {weights} : ({f32s}) -> {narrow}"));
+        }
+        let attended_ty = self.ty.with_element(ElementType::F32).mlir();
+        let attended = product(rank - 1, batch, (&weights, &narrow), (&v, &v_ty), &attended_ty);
+        if narrow == f32s {
+            return attended;
+        }
+        let attended = s.statement(attended);
+        format!("stablehlo.convert {attended} : ({attended_ty}) -> {}", self.ty.mlir())
+    }
+}

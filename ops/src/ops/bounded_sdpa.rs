@@ -1,0 +1,95 @@
+use super::prelude::*;
+use super::sdpa::{MaskTerm, Sdpa};
+use crate::Real;
+
+operation! {
+    /// [`Sdpa`] of a causal mask that reads no key after the last query: q, k, v and the offset `i32[]`. What it costs
+    /// follows from the offset, not from how many keys there is room for.
+    ///
+    /// Has no spelling in StableHLO, whose extents are known: `lower` writes it for IREE.
+    BoundedSdpa = "bounded_sdpa" {
+        /// Causal, and windows.
+        mask: Vec<MaskTerm>,
+        /// The factor on the scores; 1/√features if there is none.
+        scale: Option<Real>,
+        /// Scores are bounded to ± this by `cap · tanh(score / cap)`.
+        softcap: Option<Real>,
+    }
+}
+
+impl BoundedSdpa {
+    /// The same without the promise.
+    pub fn unbounded(&self) -> Sdpa {
+        Sdpa { mask: self.mask.clone(), scale: self.scale, softcap: self.softcap, offset: true }
+    }
+}
+
+impl Operation for BoundedSdpa {
+    const BOUND: Bound = Sdpa::BOUND;
+    const EXAMPLES: &'static [Example] = &[
+        good(
+            "bounded_sdpa mask=[causal] scale=none softcap=none",
+            &["f32[3,1,2]", "f32[3,200,2]", "f32[3,200,2]", "i32[] 0"],
+            "f32[3,1,2]",
+        ),
+        good(
+            "bounded_sdpa mask=[causal] scale=none softcap=none",
+            &["f32[1,2,3,1,64]", "f32[1,2,256,64]", "f32[1,2,256,32]", "i32[] 63"],
+            "f32[1,2,3,1,32]",
+        ),
+        good(
+            "bounded_sdpa mask=[causal] scale=none softcap=1.5",
+            &["f32[2,3,5,8]", "f32[2,3,200,8]", "f32[2,3,200,8]", "i32[] 60"],
+            "f32[2,3,5,8]",
+        ),
+        good(
+            "bounded_sdpa mask=[causal,window(7)] scale=0.5 softcap=none",
+            &["f32[2,2,16,8]", "f32[2,130,8]", "f32[2,130,8]", "i32[] 114"],
+            "f32[2,2,16,8]",
+        ),
+        good(
+            "bounded_sdpa mask=[causal] scale=none softcap=none",
+            &["bf16[2,3,2,16]", "bf16[2,130,16]", "bf16[2,130,16]", "i32[] 64"],
+            "bf16[2,3,2,16]",
+        ),
+        bad(
+            "bounded_sdpa mask=[causal,padding] scale=none softcap=none",
+            &["f32[2,1,2]", "f32[2,3,2]", "f32[2,3,2]", "i32[]"],
+            "expected causal, and windows",
+        ),
+        bad(
+            "bounded_sdpa mask=[causal] scale=none softcap=none",
+            &["f32[1,2]", "f32[3,2]", "f32[3,2]", "i32[]"],
+            "expected at least 3",
+        ),
+        bad(
+            "bounded_sdpa mask=[causal] scale=none softcap=none",
+            &["f32[2,1,2]", "f32[2,3,2]", "f32[2,3,2]", "i32[2]"],
+            "the offset must be one number",
+        ),
+        bad(
+            "bounded_sdpa mask=[causal] scale=none softcap=none",
+            &["f32[2,1,2]", "f32[2,3,2]", "f32[2,3,2]"],
+            "takes 4 operands, found 3",
+        ),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [q, k, v, offset] = arity(Self::NAME, operands)?;
+        let known = |term: &MaskTerm| matches!(term, MaskTerm::Causal | MaskTerm::Window(_));
+        let bounded = self.mask.contains(&MaskTerm::Causal) && self.mask.iter().all(known);
+        attribute(Self::NAME, "mask", &self.mask, "causal, and windows", bounded)?;
+        // iree-compile 3.13 cannot multiply matrices of unknown extents that belong to no batch.
+        attribute(Self::NAME, "the rank of k", k.rank(), "at least 3", k.rank() >= 3)?;
+        agree(Self::NAME, "the offset must be one number", offset, q, offset.rank() == 0)?;
+        self.unbounded().infer(&[q, k, v, offset])
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        self.unbounded().eval(operands, ty)
+    }
+
+    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
+        Spelling::Composite
+    }
+}

@@ -1,0 +1,103 @@
+//! Attention without kernels that reads what is used: through IREE against its meaning, tiled and untiled.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use lower::Weights;
+use ops::ops::{BoundedSdpa, MaskTerm, Sdpa};
+use ops::{ElementType, Op, TensorType, Value};
+use runtime::CompileOptions;
+use support::{Built, compile};
+use targets::Target;
+use trace::{NodeKind, Trace};
+use tracewright_tests::calls::{Calls, CheckedCall, entry, examples_of, op, random, ty};
+use tracewright_tests::level;
+
+/// The examples, and caches that are empty, end on a step and just behind one, and are full.
+fn calls() -> Calls {
+    let mut all = examples_of(|name| name == "bounded_sdpa");
+    let keys = 300;
+    for (case, queries) in [1, 1, 1, 1, 5, 64].into_iter().enumerate() {
+        let last = keys - queries;
+        let element = [ElementType::F32, ElementType::Bf16, ElementType::F16][case % 3];
+        for start in [0, 63, 64, 191, last] {
+            let seed = (100 * case + start) as u64;
+            let tensor = |shape: &[usize], seed| random(TensorType::new(element, shape), seed);
+            let mask = match case % 2 {
+                0 => vec![MaskTerm::Causal],
+                _ => vec![MaskTerm::Causal, MaskTerm::Window(20)],
+            };
+            let op = BoundedSdpa { mask, scale: None, softcap: (case == 3).then_some(ops::Real(2.0)) };
+            let arguments = vec![
+                tensor(&[1, 2, 3, queries, 32], seed),
+                tensor(&[1, 2, keys, 32], seed + 1),
+                tensor(&[1, 2, keys, 32], seed + 2),
+                Value::new(TensorType::new(ElementType::I32, []), [start as f64]),
+            ];
+            let (name, op) = (format!("call{}", all.calls.len()), Op::from(op));
+            let types: Vec<TensorType> = arguments.iter().map(|value| value.ty.clone()).collect();
+            entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![b.op(op.clone(), ids)?]));
+            let result = op.infer(&types.iter().collect::<Vec<_>>()).unwrap();
+            let expected = vec![op.eval(&arguments.iter().collect::<Vec<_>>(), &result)];
+            let (text, bounds) = (format!("{op:?} of {queries} from {start}"), vec![op.bound()]);
+            all.calls.push(CheckedCall { name, text, arguments, expected, bounds });
+        }
+    }
+    all
+}
+
+fn violations(calls: &Calls, tiled: bool, edit: &dyn Fn(String) -> String) -> Vec<String> {
+    let target = support::compiler().resolve(&level::target()).unwrap();
+    let mut module = lower::lower(&calls.trace, &target).unwrap();
+    module.text = edit(module.text);
+    module.text_without_locs = edit(module.text_without_locs);
+    let vmfb = compile(&module, &CompileOptions::new(target, tiled));
+    Built { module, vmfb }.load(&calls.weights).violations(calls)
+}
+
+#[test]
+fn what_is_used_is_read() {
+    let calls = calls();
+    for tiled in [true, false] {
+        let found = violations(&calls, tiled, &|text| text);
+        assert!(found.is_empty(), "tiled {tiled}: {}", found.join("\n"));
+    }
+    let fewer = violations(&calls, false, &|text| text.replace("arith.addi", "arith.subi"));
+    assert!(!fewer.is_empty(), "a slice that ends too early is not found");
+}
+
+/// The operations of attention over a cache of so many keys.
+fn lowered(queries: usize, keys: usize, offset: &str, mask: Vec<MaskTerm>, target: &Target) -> Vec<String> {
+    let attend = Sdpa { mask, scale: None, softcap: None, offset: true };
+    let types = [format!("f32[2,{queries},8]"), format!("f32[2,{keys},8]"), format!("f32[2,{keys},8]")];
+    let mut types: Vec<TensorType> = types.iter().map(|text| ty(text)).collect();
+    types.push(ty(offset));
+    let mut trace = Trace::default();
+    entry(&mut trace, "main", &types, |b, ids| Ok(vec![b.op(attend.clone(), ids)?]));
+    let weights = Weights { quantize: None, kernels: false };
+    let lowered = lower::expand_for(&trace, weights, target).unwrap();
+    let function = &lowered.functions[0];
+    let ops = function.ids().filter_map(|id| match &function.node(id).kind {
+        NodeKind::Op(op) => Some(op.name().to_owned()),
+        _ => None,
+    });
+    ops.collect()
+}
+
+#[test]
+fn only_what_can_be_short_is_bounded() {
+    let (host, causal) = (Target::host(), vec![MaskTerm::Causal]);
+    let bounded = vec![op("bounded_sdpa mask=[causal] scale=none softcap=none").name().to_owned()];
+    assert_eq!(lowered(1, 1024, "i32[]", causal.clone(), &host), bounded);
+    let ring = vec![MaskTerm::Causal, MaskTerm::Window(9), MaskTerm::Ring];
+    for (queries, keys, offset, mask, target) in [
+        (1, 512, "i32[]", causal.clone(), &host),
+        (64, 1024, "i32[]", causal.clone(), &host),
+        (1, 1024, "i32[2]", causal.clone(), &host),
+        (1, 1024, "i32[]", ring, &host),
+        (1, 1024, "i32[]", causal, &Target::interpreter()),
+    ] {
+        let found = lowered(queries, keys, offset, mask.clone(), target);
+        assert!(!found.contains(&bounded[0]) && found.len() > 5, "{queries} {keys} {offset} {mask:?}");
+    }
+}
