@@ -107,9 +107,14 @@ impl Plan {
         rounded_up(tokens, 512, longest)
     }
 
-    /// The entry points `prefill`, `decode` and `score`.
+    /// The entry points that choose tokens, and `score`: see [`EntryPoint::all`].
     pub fn entry_points(&self) -> Vec<EntryPoint> {
         EntryPoint::all(self.batch, self.chunk, self.context)
+    }
+
+    /// Those that choose tokens.
+    pub fn steps(&self) -> Vec<EntryPoint> {
+        EntryPoint::steps(self.batch, self.chunk, self.context)
     }
 
     /// How the trace is simplified.
@@ -127,7 +132,15 @@ impl Plan {
     /// # Errors
     /// What is wrong with the configuration.
     pub fn trace(&self) -> Result<Traced, PlanError> {
-        Ok(self.model.trace(self.element, &self.entry_points())?)
+        self.record(&self.entry_points())
+    }
+
+    /// The trace of these entry points.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn record(&self, entries: &[EntryPoint]) -> Result<Traced, PlanError> {
+        Ok(self.model.trace(self.element, entries)?)
     }
 
     /// A trace of this plan, simplified and expanded, but not written yet: the one of [`trace`](Self::trace), or some

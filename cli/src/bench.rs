@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use tracewright::bench::{Attention, Bandwidth, Case, Language, Measured, Product, Report, Stages, measure};
+use tracewright::bench::{
+    AttentionSizes, Bandwidth, BenchReport, Case, Language, Measured, Product, Stages, measure,
+};
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
 use tracewright::irpa::Checkpoint;
@@ -75,7 +77,7 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
             for (weights, &element, &context) in product(&[], kernels, dtype, context) {
                 let (queries, heads, groups, features) = (*queries, *heads, *groups, *features);
                 let depth = depth.unwrap_or(context.saturating_sub(queries));
-                let attention = Attention { queries, heads, groups, features, context, depth, element };
+                let attention = AttentionSizes { queries, heads, groups, features, context, depth, element };
                 loaded.push(attention.load(bench.arguments.seed, bench.options(weights))?);
             }
             bench.report(loaded.iter().map(|attention| attention.case()).collect())
@@ -253,7 +255,7 @@ impl<'a> Bench<'a> {
 }
 
 /// What tells a measurement apart from the others of its case.
-fn variant(measured: &Measured, report: &Report) -> String {
+fn variant(measured: &Measured, report: &BenchReport) -> String {
     let differs = |(name, value): &(&&'static str, &String)| {
         let mut others = report.cases.iter().filter(|other| other.label.case == measured.label.case);
         others.any(|other| other.label.variant.get(**name) != Some(*value))
@@ -262,7 +264,7 @@ fn variant(measured: &Measured, report: &Report) -> String {
     differing.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &BenchReport) -> String {
     let mut text = String::new();
     let number = |number: Option<f64>| number.map_or_else(String::new, |number| format!("{number:.1}"));
     // Writing to a string cannot fail.

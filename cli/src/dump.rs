@@ -28,7 +28,7 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t = Emit::Text)]
     emit: Emit,
     /// Only this entry point
-    #[arg(long, value_parser = ["prefill", "decode", "score"])]
+    #[arg(long, value_parser = ["prefill", "prefill_short", "decode", "score"])]
     entry: Option<String>,
     /// How far the trace is carried (for `--emit text` and `counts`)
     #[arg(long, value_enum, default_value_t = Stage::Traced)]

@@ -4,7 +4,6 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use tracewright::Plan;
-use tracewright::dsl::Traced;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, Manifest};
 use tracewright::generate::{Network, check_tokens};
@@ -68,12 +67,11 @@ impl Source {
             Plan::context_for(prompt.len().saturating_add(arguments.max_tokens), network.max_context());
         let plan = model.plan(network, model.context.or(Some(needed)))?;
         check_tokens(prompt, 0, plan.context, plan.model.vocabulary())?;
-        let entries: &[&str] = match arguments.all_positions {
-            true => &["prefill", "decode", "score"],
-            false => &["prefill", "decode"],
+        let entries = match arguments.all_positions {
+            true => plan.entry_points(),
+            false => plan.steps(),
         };
-        let traced = plan.trace()?;
-        let traced = Traced { trace: traced.trace.with_entries(entries), ..traced };
+        let traced = plan.record(&entries)?;
         let checkpoint = plan.named(Checkpoint::open(folder)?);
         let ignorable = plan.model.ignorable();
         let loaded = build::load(&arguments.compile, arguments.threads, interrupt, |options| {

@@ -18,7 +18,7 @@ pub fn run(arguments: &PlanArguments, read: ReadModel) -> Result<(), Error> {
     let model = &arguments.model_arguments;
     let plan = model.plan(read(&arguments.model, &model.network.allow_config_key)?, model.context)?;
     let plan = Plan { batch: arguments.batch.get(), ..plan };
-    let expanded = plan.expand(&plan.trace()?.trace.with_entries(&["prefill", "decode"]))?;
+    let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
     let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
     let memory = Memory::of_machine();
     let text = match arguments.json {

@@ -200,5 +200,5 @@ fn a_cache_that_cannot_be_written() {
     assert_no_module(cache.path());
     let file = cache.path().join("file");
     fs::write(&file, "").unwrap();
-    refused(&mut generate(&file), 1, &["cannot create", text(&file)]);
+    refused(&mut generate(&file), 1, &["cannot read", text(&file), "Not a directory"]);
 }

@@ -113,14 +113,25 @@ pub struct EntryPoint {
 }
 
 impl EntryPoint {
-    /// `prefill` (chunks of `chunk` tokens), `decode` (one token) and `score` (all positions of a chunk).
+    /// Tokens that `prefill_short` takes: so few cost little more than one, where weights are read once for all.
+    const SHORT: usize = 16;
+
+    /// `prefill` (chunks of `chunk` tokens), `prefill_short` (16 tokens, if a chunk is at least four times as long),
+    /// `decode` (one token) and `score` (all positions of a chunk).
     pub fn all(batch: usize, chunk: usize, context: usize) -> Vec<Self> {
         let entry = |name: &str, chunk, wanted| Self { name: name.into(), batch, chunk, context, wanted };
-        vec![
-            entry("prefill", chunk, Wanted::Next),
-            entry("decode", 1, Wanted::Next),
-            entry("score", chunk, Wanted::All),
-        ]
+        let short = (chunk >= 4 * Self::SHORT).then(|| entry("prefill_short", Self::SHORT, Wanted::Next));
+        let mut entries = vec![entry("prefill", chunk, Wanted::Next)];
+        entries.extend(short);
+        entries.extend([entry("decode", 1, Wanted::Next), entry("score", chunk, Wanted::All)]);
+        entries
+    }
+
+    /// Those of [`all`](Self::all) that choose tokens.
+    pub fn steps(batch: usize, chunk: usize, context: usize) -> Vec<Self> {
+        let mut entries = Self::all(batch, chunk, context);
+        entries.retain(|entry| entry.wanted == Wanted::Next);
+        entries
     }
 }
 

@@ -10,6 +10,8 @@ use trace::{Function, NodeId, NodeKind};
 /// What one kernel computes, and of what.
 pub(crate) struct Fusion<'f> {
     pub(crate) work: Work<'f>,
+    /// The node that gives it its name and place: the operation, not what is around it.
+    pub(crate) named: NodeId,
     pub(crate) operands: Vec<NodeId>,
 }
 
@@ -63,64 +65,29 @@ impl<'f> Fusions<'f> {
         self.within[id.index()]
     }
 
-    fn add(&mut self, graph: &Graph<'f>, id: NodeId, mut work: Work<'f>, kernels: &Kernels) {
-        let mut first = graph.function.operands(id)[0];
-        let mut user = id;
-        let mut within = Vec::new();
-        let (mut weight, mut tables) = (Vec::new(), Vec::new());
-        // Rotation and norm of the first operand: each kernel says what it takes.
-        while graph.alone_uses(first, user) {
-            let NodeKind::Op(op) = &graph.function.node(first).kind else { break };
-            let operands = graph.function.operands(first);
-            let mut with = work.clone();
-            match op {
-                Op::Reshape(Reshape { .. }) if matches!(work.op, Op::Sdpa(_)) => {}
-                Op::Rope(rope) if with.rope.is_none() && with.norm.is_none() => {
-                    let types = graph.types(first);
-                    with.rope = Some((rope, [types[0], types[1]]));
-                }
-                Op::RmsNorm(norm) if with.norm.is_none() => with.norm = Some((norm, graph.types(first)[0])),
-                _ => break,
-            }
-            if !kernels.can_do(&with) {
-                break;
-            }
-            match op {
-                Op::Rope(_) => tables = operands[1..].to_vec(),
-                Op::RmsNorm(_) => weight = operands[1..].to_vec(),
-                _ => {}
-            }
-            work = with;
-            within.push(first);
-            (user, first) = (first, operands[0]);
-        }
-        // Shapes that nothing behind them wanted.
-        while let Some(&last) = within.last()
-            && matches!(graph.function.node(last).kind, NodeKind::Op(Op::Reshape(_)))
-        {
-            within.pop();
-            first = last;
-        }
-        let mut operands = graph.function.operands(id);
-        operands[0] = first;
-        operands.extend(weight);
-        operands.extend(tables);
+    fn add(&mut self, graph: &Graph<'f>, id: NodeId, work: Work<'f>, kernels: &Kernels) {
+        let Before { mut work, mut within, mut operands } = graph.before(id, work, kernels);
         let ending = graph.endings(id).into_iter().find_map(|ending| {
             let work = Work { tail: ending.tail.clone(), ..work.clone() };
             kernels.can_do(&work).then_some((work, ending))
         });
-        let written = match ending {
-            Some((with, ending)) => {
-                work = with;
-                operands.extend(ending.operands);
-                within.extend(ending.within);
-                ending.written
-            }
-            None => id,
-        };
+        let mut written = id;
+        if let Some((with, ending)) = ending {
+            work = with;
+            operands.extend(ending.operands);
+            within.extend(ending.within);
+            written = ending.written;
+        }
         within.into_iter().for_each(|id| self.within[id.index()] = true);
-        self.written.insert(written, Fusion { work, operands });
+        self.written.insert(written, Fusion { work, named: id, operands });
     }
+}
+
+/// An operation with what its first operand goes through before.
+struct Before<'f> {
+    work: Work<'f>,
+    within: Vec<NodeId>,
+    operands: Vec<NodeId>,
 }
 
 /// A function, and who uses its nodes.
@@ -167,6 +134,54 @@ impl<'f> Graph<'f> {
     /// Whether a node is there for one user only, which reads it once.
     fn alone_uses(&self, id: NodeId, user: NodeId) -> bool {
         self.users[id.index()] == [user] && !self.returned[id.index()]
+    }
+
+    /// Rotation and norm of an operation's first operand, as far as nothing else needs them and the kernel takes them.
+    fn before(&self, id: NodeId, mut work: Work<'f>, kernels: &Kernels) -> Before<'f> {
+        let mut operands = self.function.operands(id);
+        let (mut user, mut first) = (id, operands[0]);
+        let mut within = Vec::new();
+        let (mut weight, mut tables) = (Vec::new(), Vec::new());
+        while self.alone_uses(first, user) {
+            let Some(op) = self.op(first) else { break };
+            let inputs = self.function.operands(first);
+            let mut with = work.clone();
+            match op {
+                // Other shapes of the same rows.
+                Op::Reshape(Reshape { .. }) if matches!(work.op, Op::Sdpa(_)) => {}
+                Op::Rope(rope) if with.rope.is_none() && with.norm.is_none() => {
+                    let types = self.types(first);
+                    with.rope = Some((rope, [types[0], types[1]]));
+                    tables = inputs[1..].to_vec();
+                }
+                Op::RmsNorm(norm) if with.norm.is_none() => {
+                    with.norm = Some((norm, self.types(first)[0]));
+                    weight = inputs[1..].to_vec();
+                }
+                _ => break,
+            }
+            if !kernels.can_do(&with) {
+                break;
+            }
+            work = with;
+            within.push(first);
+            (user, first) = (first, inputs[0]);
+        }
+        // Shapes behind which there was nothing more.
+        while let Some(&last) = within.last()
+            && matches!(self.op(last), Some(Op::Reshape(_)))
+        {
+            within.pop();
+            first = last;
+        }
+        operands[0] = first;
+        if work.norm.is_some() {
+            operands.extend(weight);
+        }
+        if work.rope.is_some() {
+            operands.extend(tables);
+        }
+        Before { work, within, operands }
     }
 
     /// The elementwise operations behind a node that could be computed with it: the longest way first.

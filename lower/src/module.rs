@@ -193,12 +193,13 @@ impl Writer<'_> {
             }
         }
         for id in function.ids() {
-            let node = function.node(id);
-            let mut fresh =
-                Fresh { statements: &mut statements, provenance: &node.provenance, next: &mut next };
             if fusions.within(id) {
                 continue;
             }
+            let node = function.node(id);
+            let fusion = fusions.at(id);
+            let provenance = &function.node(fusion.map_or(id, |fusion| fusion.named)).provenance;
+            let mut fresh = Fresh { statements: &mut statements, provenance, next: &mut next };
             let operands: Vec<NodeId> = function.operands(id);
             names[id.index()] = match &node.kind {
                 NodeKind::Input { index, .. } if loads && signature.arguments[*index].is_host_scalar() => {
@@ -224,8 +225,8 @@ impl Writer<'_> {
                             |o: &NodeId| Operand { name: &names[o.index()], ty: function.node(*o).ty() };
                         operands.iter().map(value).collect()
                     };
-                    let call = match fusions.at(id) {
-                        Some(Fusion { work, operands }) => {
+                    let call = match fusion {
+                        Some(Fusion { work, operands, .. }) => {
                             self.kernels.call(&mut fresh, work, &values(operands), node.ty())
                         }
                         None => match op {

@@ -465,19 +465,17 @@ fn s9_sdpa() {
               %0 = stablehlo.dot_general %arg0, %arg1, batching_dims = [0] x [0], contracting_dims = [2] x [2] : (tensor<2x3x4xf32>, tensor<2x5x4xf32>) -> tensor<2x3x5xf32>
               %1 = stablehlo.constant dense<0x3F000000> : tensor<2x3x5xf32>
               %2 = stablehlo.multiply %0, %1 : tensor<2x3x5xf32>
-              %3 = stablehlo.iota dim = 0 : tensor<3x5xi32>
-              %4 = stablehlo.iota dim = 1 : tensor<3x5xi32>
-              %5 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-              %6 = stablehlo.reduce(%2 init: %5) applies stablehlo.maximum across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
-              %7 = stablehlo.broadcast_in_dim %6, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
-              %8 = stablehlo.subtract %2, %7 : tensor<2x3x5xf32>
-              %9 = stablehlo.exponential %8 : tensor<2x3x5xf32>
-              %10 = stablehlo.constant dense<0x00000000> : tensor<f32>
-              %11 = stablehlo.reduce(%9 init: %10) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
-              %12 = stablehlo.broadcast_in_dim %11, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
-              %13 = stablehlo.divide %9, %12 : tensor<2x3x5xf32>
-              %14 = stablehlo.dot_general %13, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x6xf32>) -> tensor<2x3x6xf32>
-              return %14 : tensor<2x3x6xf32>
+              %3 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+              %4 = stablehlo.reduce(%2 init: %3) applies stablehlo.maximum across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
+              %5 = stablehlo.broadcast_in_dim %4, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
+              %6 = stablehlo.subtract %2, %5 : tensor<2x3x5xf32>
+              %7 = stablehlo.exponential %6 : tensor<2x3x5xf32>
+              %8 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %9 = stablehlo.reduce(%7 init: %8) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
+              %10 = stablehlo.broadcast_in_dim %9, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
+              %11 = stablehlo.divide %7, %10 : tensor<2x3x5xf32>
+              %12 = stablehlo.dot_general %11, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x6xf32>) -> tensor<2x3x6xf32>
+              return %12 : tensor<2x3x6xf32>
             }
         "#]],
     );
@@ -531,19 +529,17 @@ fn s12_sdpa_with_an_explicit_mask() {
               %2 = stablehlo.multiply %0, %1 : tensor<2x3x5xf32>
               %3 = stablehlo.broadcast_in_dim %arg3, dims = [1, 2] : (tensor<3x1xf32>) -> tensor<2x3x5xf32>
               %4 = stablehlo.add %2, %3 : tensor<2x3x5xf32>
-              %5 = stablehlo.iota dim = 0 : tensor<3x5xi32>
-              %6 = stablehlo.iota dim = 1 : tensor<3x5xi32>
-              %7 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-              %8 = stablehlo.reduce(%4 init: %7) applies stablehlo.maximum across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
-              %9 = stablehlo.broadcast_in_dim %8, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
-              %10 = stablehlo.subtract %4, %9 : tensor<2x3x5xf32>
-              %11 = stablehlo.exponential %10 : tensor<2x3x5xf32>
-              %12 = stablehlo.constant dense<0x00000000> : tensor<f32>
-              %13 = stablehlo.reduce(%11 init: %12) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
-              %14 = stablehlo.broadcast_in_dim %13, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
-              %15 = stablehlo.divide %11, %14 : tensor<2x3x5xf32>
-              %16 = stablehlo.dot_general %15, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x3x4xf32>
-              return %16 : tensor<2x3x4xf32>
+              %5 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+              %6 = stablehlo.reduce(%4 init: %5) applies stablehlo.maximum across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
+              %7 = stablehlo.broadcast_in_dim %6, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
+              %8 = stablehlo.subtract %4, %7 : tensor<2x3x5xf32>
+              %9 = stablehlo.exponential %8 : tensor<2x3x5xf32>
+              %10 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %11 = stablehlo.reduce(%9 init: %10) applies stablehlo.add across dimensions = [2] : (tensor<2x3x5xf32>, tensor<f32>) -> tensor<2x3xf32>
+              %12 = stablehlo.broadcast_in_dim %11, dims = [0, 1] : (tensor<2x3xf32>) -> tensor<2x3x5xf32>
+              %13 = stablehlo.divide %9, %12 : tensor<2x3x5xf32>
+              %14 = stablehlo.dot_general %13, %arg2, batching_dims = [0] x [0], contracting_dims = [2] x [1] : (tensor<2x3x5xf32>, tensor<2x5x4xf32>) -> tensor<2x3x4xf32>
+              return %14 : tensor<2x3x4xf32>
             }
         "#]],
     );
@@ -977,6 +973,47 @@ fn s29_grouped_rows() {
     );
 }
 
+/// Products with a stack of matrices: each row with all of them, with its own, with the one that is chosen for it.
+#[test]
+fn s29_experts() {
+    let trace = entry(&["bf16[2,5]", "bf16[2,3,6]", "i32[2,2]"], |b, x| {
+        let stack = |b: &mut Builder<'_>, key: &str, ty: &str| {
+            let ty = ops::TensorType::parse(&mut ops::Reader::new(ty)).unwrap();
+            b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
+        };
+        let [up, down] = [stack(b, "up", "bf16[3,16,5]"), stack(b, "down", "bf16[3,16,6]")];
+        let dot = |b: &mut Builder<'_>, text: &str, x, weights| {
+            b.op(op(&format!("dot_general {text} element=f32")), &[x, weights])
+        };
+        let all = dot(b, "left_batch=[] right_batch=[] left_contract=[1] right_contract=[2]", x[0], up)?;
+        let own = dot(b, "left_batch=[1] right_batch=[0] left_contract=[2] right_contract=[2]", x[1], down)?;
+        let taken = b.op(op("gather"), &[up, x[2]])?;
+        let chosen =
+            dot(b, "left_batch=[0] right_batch=[0] left_contract=[1] right_contract=[3]", x[0], taken)?;
+        Ok(vec![all, own, chosen])
+    });
+    let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
+    let target = Target { features: Some(features), ..Target::processor("x86-64-v3") };
+    expect![[r#"
+        entry @main {
+          %0 = input 0 "x0" () : bf16[2,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %1 = input 1 "x1" () : bf16[2,3,6] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %2 = input 2 "x2" () : i32[2,2] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %3 = parameter "up" = pack format=bf16 (reshape shape=[48,5] ("up" : bf16[3,16,5])) () : bf16[3,3,16,2] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %4 = packed_linear format=bf16 outputs=48 element=f32 (%0, %3) : f32[2,48] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %5 = reshape shape=[2,3,16] (%4) : f32[2,3,16] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %6 = parameter "down" = pack format=bf16 (reshape shape=[48,6] ("down" : bf16[3,16,6])) () : bf16[3,3,16,2] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %7 = packed_experts format=bf16 experts=3 outputs=16 element=f32 (%1, %6) : f32[2,3,16] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %8 = permute order=[1,0,2] (%7) : f32[3,2,16] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %9 = parameter "up" = pack format=bf16 (reshape shape=[48,5] ("up" : bf16[3,16,5])) () : bf16[3,3,16,2] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %10 = packed_experts format=bf16 experts=3 outputs=16 element=f32 (%0, %9, %2) : f32[2,2,16] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          return %5 "y"
+          return %8 "y"
+          return %10 "y"
+        }
+    "#]].assert_eq(&store(&trace, Weights::default(), &target).unwrap().to_string());
+}
+
 /// A weight of a product is packed, one that is also something else is not; a tied one serves both its uses.
 #[test]
 fn s29_stored_weights() {
@@ -1008,7 +1045,7 @@ fn s29_stored_weights() {
           %5 = packed_linear format=q4 outputs=7 element=f32 (%0, %4) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %6 = convert to=f32 (%3) : f32[7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %7 = broadcast_in_dim shape=[2,7] axes=[1] (%6) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %8 = packed_linear format=q4 outputs=7 element=f32 (%0, %4, %7) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %8 = binary kind=add (%5, %7) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %9 = convert to=bf16 (%8) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %10 = parameter "table" = pack format=q4 ("table" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %11 = packed_linear format=q4 outputs=7 element=bf16 (%0, %10) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7

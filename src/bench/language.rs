@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use dsl::Traced;
 use generate::{Batch, GenerateOptions, Generated, Network, Session};
 use irpa::Checkpoint;
 use runtime::{Device, Runtime};
 
 use super::paths::{Paths, paths};
-use super::{BenchError, Case, Label, Run, Watched, Work, flops};
+use super::{BenchError, Case, Label, Run, Watched, Workload, flops};
 use crate::footprint::Footprint;
 use crate::load::{LoadError, LoadOptions, load};
 use crate::plan::PlanError;
@@ -33,8 +32,7 @@ impl Language {
     /// # Errors
     /// The first stage that fails.
     pub fn load(plan: Plan, checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Self, BenchError> {
-        let traced = plan.trace()?;
-        let traced = Traced { trace: traced.trace.with_entries(&["prefill", "decode"]), ..traced };
+        let traced = plan.record(&plan.steps())?;
         let expanded = plan.expand(&traced.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
         let compiler = options.tools.compiler;
@@ -82,7 +80,7 @@ impl Language {
     pub fn decode(&self, depth: usize, tokens: usize) -> Result<Case<'_>, BenchError> {
         self.check(depth, tokens)?;
         let batch = self.network.batch();
-        let work = Work {
+        let work = Workload {
             tokens: Some(batch as f64),
             flops: Some(flops(&self.expanded.trace, "decode", &self.plan.target)),
             bytes: Some(self.footprint.streamed as f64),
@@ -104,7 +102,7 @@ impl Language {
     pub fn prefill(&self, tokens: usize) -> Result<Case<'_>, BenchError> {
         self.check(0, tokens)?;
         let calls = tokens.div_ceil(self.network.chunk()) as f64;
-        let work = Work {
+        let work = Workload {
             tokens: Some(tokens as f64),
             flops: Some(calls * flops(&self.expanded.trace, "prefill", &self.plan.target)),
             bytes: Some(calls * self.footprint.streamed as f64),
@@ -118,7 +116,7 @@ impl Language {
         &'a self,
         case: &str,
         sizes: impl IntoIterator<Item = (&'static str, String)>,
-        work: Work,
+        work: Workload,
         run: impl Fn(&'a Network) -> Run<'a>,
         units: Option<usize>,
     ) -> Case<'a> {

@@ -31,23 +31,23 @@ use paths::Paths;
 
 pub use bandwidth::{Bandwidth, Rates};
 pub use language::Language;
-pub use single::{Attention, Product, Single};
-pub use spread::Spread;
+pub use single::{AttentionSizes, Product, Single};
+pub use spread::Distribution;
 pub use stages::Stages;
 
 /// What was measured: the JSON of `tracewright bench`, whose fields docs/benchmarks.md explains.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     /// The version of these fields.
     pub schema: u32,
     /// The version of this program.
     pub tracewright: &'static str,
     /// Where it was measured.
-    pub machine: Machine,
+    pub machine: BenchMachine,
     /// How many rounds count.
     pub rounds: usize,
     /// Bytes that one second reads and copies, with as many threads as there are cores; of each round.
-    pub memory: Rates<Spread>,
+    pub memory: Rates<Distribution>,
     /// The most memory that this process ever held, all variants together, where the system tells.
     pub peak_rss_bytes: Option<u64>,
     /// The variants, in the order in which they were given.
@@ -56,7 +56,7 @@ pub struct Report {
 
 /// A machine.
 #[derive(Clone, Debug, Serialize)]
-pub struct Machine {
+pub struct BenchMachine {
     /// Its architecture, in Rust's name.
     pub architecture: &'static str,
     /// The features of its processor that code may use, in LLVM's names.
@@ -70,7 +70,7 @@ pub struct Case<'a> {
     /// What it is.
     pub label: Label,
     /// What one unit of it takes.
-    pub work: Work,
+    pub work: Workload,
     /// Does it.
     pub run: Run<'a>,
     /// The same where it is watched, if it can be.
@@ -105,7 +105,7 @@ pub struct Label {
 
 /// What one unit of a case takes: a step of decoding, a prompt, a product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Work {
+pub struct Workload {
     /// Tokens that come of it or go into it.
     pub tokens: Option<f64>,
     /// Multiplications and additions.
@@ -121,9 +121,9 @@ pub struct Measured {
     #[serde(flatten)]
     pub label: Label,
     /// What one unit takes.
-    pub work: Work,
+    pub work: Workload,
     /// Seconds of a unit.
-    pub seconds: Spread,
+    pub seconds: Distribution,
     /// At the median.
     pub tokens_per_s: Option<f64>,
     /// At the median.
@@ -207,7 +207,7 @@ pub fn measure(
     rounds: usize,
     bandwidth: &mut Bandwidth,
     watch: WatchRounds<'_>,
-) -> Result<Report, BenchError> {
+) -> Result<BenchReport, BenchError> {
     let mut seconds: Vec<Vec<f64>> = vec![Vec::new(); cases.len()];
     let (mut read, mut copy) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
@@ -229,7 +229,7 @@ pub fn measure(
     }
     let mut measured = Vec::with_capacity(cases.len());
     for (index, Case { label, work, watched, .. }) in cases.into_iter().enumerate() {
-        let own = Spread::of(&seconds[index]);
+        let own = Distribution::of(&seconds[index]);
         let first =
             measured.iter().position(|other: &Measured| other.label.case == label.case).unwrap_or(index);
         let of_read =
@@ -246,16 +246,16 @@ pub fn measure(
             label,
         });
     }
-    Ok(Report {
+    Ok(BenchReport {
         schema: 1,
         tracewright: env!("CARGO_PKG_VERSION"),
-        machine: Machine {
+        machine: BenchMachine {
             architecture: std::env::consts::ARCH,
             features: targets::Target::host().features.unwrap_or_default(),
             threads: bandwidth.threads(),
         },
         rounds,
-        memory: Rates { read: Spread::of(&read), copy: Spread::of(&copy) },
+        memory: Rates { read: Distribution::of(&read), copy: Distribution::of(&copy) },
         peak_rss_bytes: crate::footprint::peak_rss(),
         cases: measured,
     })

@@ -16,7 +16,7 @@ use trace::{Builder, FunctionId, NodeKind, Output, Parameter, Provenance, Role, 
 
 use super::language::watched;
 use super::paths::{Paths, paths};
-use super::{BenchError, Case, Label, Run, Watched, Work, flops};
+use super::{BenchError, Case, Label, Run, Watched, Workload, flops};
 use crate::build::{BuildTools, compile};
 use crate::load::{LoadError, LoadOptions};
 use crate::random::write_random;
@@ -44,7 +44,7 @@ pub struct Product {
 /// Causal attention of some queries over keys and values that are all seen:
 /// q `[heads, groups, queries, features]`, k and v `[heads, context, features]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Attention {
+pub struct AttentionSizes {
     /// Queries of each head.
     pub queries: usize,
     /// Key-value heads.
@@ -70,7 +70,7 @@ pub struct Single {
     /// The bytes of each tensor, or a number of the host.
     arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
     label: Label,
-    work: Work,
+    work: Workload,
 }
 
 impl Product {
@@ -94,7 +94,7 @@ impl Product {
     }
 }
 
-impl Attention {
+impl AttentionSizes {
     /// Loads it.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl Single {
             ("quant", quant.into()),
         ]);
         let stored: usize = lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
-        let work = Work {
+        let work = Workload {
             tokens: None,
             flops: Some(flops(&expanded.trace, ENTRY, &expanded.target)),
             bytes: Some(stored as f64),

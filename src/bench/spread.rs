@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// The middle of measurements, and how far they lie apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Spread {
+pub struct Distribution {
     /// The least.
     pub min: f64,
     /// A quarter of them is at most this.
@@ -17,7 +17,7 @@ pub struct Spread {
     pub max: f64,
 }
 
-impl Spread {
+impl Distribution {
     /// The spread of measurements; zeros if there are none.
     pub fn of(samples: &[f64]) -> Self {
         let mut sorted = samples.to_vec();
@@ -41,7 +41,7 @@ impl Spread {
 
 /// The median of what pairs give that were measured side by side.
 pub(super) fn ratio(a: &[f64], b: &[f64], of: impl Fn(f64, f64) -> f64) -> f64 {
-    Spread::of(&a.iter().zip(b).map(|(a, b)| of(*a, *b)).collect::<Vec<_>>()).median
+    Distribution::of(&a.iter().zip(b).map(|(a, b)| of(*a, *b)).collect::<Vec<_>>()).median
 }
 
 #[cfg(test)]
@@ -51,11 +51,12 @@ mod tests {
     /// `numpy.quantile([7, 1, 3, 10], [0, 0.25, 0.5, 0.75, 1])`
     #[test]
     fn quartiles_are_those_of_numpy() {
-        let found = Spread::of(&[7.0, 1.0, 3.0, 10.0]);
-        let expected = Spread { min: 1.0, lower_quartile: 2.5, median: 5.0, upper_quartile: 7.75, max: 10.0 };
+        let found = Distribution::of(&[7.0, 1.0, 3.0, 10.0]);
+        let expected =
+            Distribution { min: 1.0, lower_quartile: 2.5, median: 5.0, upper_quartile: 7.75, max: 10.0 };
         assert_eq!(found, expected);
-        assert_eq!(Spread::of(&[2.0]).upper_quartile, 2.0);
-        assert_eq!(Spread::of(&[]), Spread::default());
+        assert_eq!(Distribution::of(&[2.0]).upper_quartile, 2.0);
+        assert_eq!(Distribution::of(&[]), Distribution::default());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use irpa::Checkpoint;
 use runtime::Compiler;
 
 use super::language::plan_variant;
-use super::{BenchError, Case, Label, Work};
+use super::{BenchError, Case, Label, Workload};
 use crate::build::compile;
 use crate::load::LoadError;
 use crate::{Expanded, Lowered, Plan, plan::PlanError};
@@ -28,7 +28,7 @@ impl Stages {
     /// # Errors
     /// If it cannot be.
     pub fn new(plan: Plan) -> Result<Self, BenchError> {
-        let recorded = plan.trace()?.trace.with_entries(&["prefill", "decode"]);
+        let recorded = plan.record(&plan.steps())?.trace;
         let expanded = plan.expand(&recorded)?;
         let lowered = expanded.lower(plan.model.ignorable()).map_err(PlanError::from)?;
         Ok(Self { plan, recorded, expanded, lowered })
@@ -37,15 +37,15 @@ impl Stages {
     /// Recording the network, simplifying and expanding the trace, writing the module.
     pub fn trace(&self) -> [Case<'_>; 3] {
         [
-            self.case("record", Work::default(), || {
+            self.case("record", Workload::default(), || {
                 self.plan.trace()?;
                 Ok(())
             }),
-            self.case("expand", Work::default(), || {
+            self.case("expand", Workload::default(), || {
                 self.plan.expand(&self.recorded)?;
                 Ok(())
             }),
-            self.case("lower", Work::default(), || {
+            self.case("lower", Workload::default(), || {
                 let lowered = self.expanded.lower(self.plan.model.ignorable());
                 lowered.map_err(PlanError::from)?;
                 Ok(())
@@ -53,9 +53,9 @@ impl Stages {
         ]
     }
 
-    /// Compiling `prefill` and `decode`, with a cache that is empty.
+    /// Compiling the entry points that choose tokens, with a cache that is empty.
     pub fn compile<'a>(&'a self, compiler: &'a Compiler) -> Case<'a> {
-        self.case("compile", Work::default(), move || {
+        self.case("compile", Workload::default(), move || {
             let cache = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
             let module = &self.lowered.module;
             let options = self.lowered.compile_options(compiler).map_err(LoadError::from)?;
@@ -67,7 +67,7 @@ impl Stages {
     /// Writing the archive into `folder`; its bytes are what is written.
     pub fn bake<'a>(&'a self, checkpoint: &'a Checkpoint, folder: &'a Path) -> Case<'a> {
         let bytes: usize = self.lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
-        self.case("bake", Work { bytes: Some(bytes as f64), ..Work::default() }, move || {
+        self.case("bake", Workload { bytes: Some(bytes as f64), ..Workload::default() }, move || {
             let out = tempfile::tempdir_in(folder).with_path("create a folder in", folder)?;
             let out = out.path().join("bench.irpa");
             self.lowered.bake(checkpoint, &out, BakeOptions::default()).map_err(LoadError::from)?;
@@ -78,7 +78,7 @@ impl Stages {
     fn case<'a>(
         &self,
         case: &str,
-        work: Work,
+        work: Workload,
         mut stage: impl FnMut() -> Result<(), BenchError> + 'a,
     ) -> Case<'a> {
         let label = Label { case: case.into(), variant: plan_variant(&self.plan), flags: Vec::new() };

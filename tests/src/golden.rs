@@ -189,7 +189,7 @@ impl Deref for Subject {
 }
 
 /// The entry points of a network that answers for every position.
-pub const ALL: &[&str] = &["prefill", "decode", "score"];
+pub const ALL: &[&str] = &["prefill", "prefill_short", "decode", "score"];
 
 /// What a model is built with.
 pub struct BuildOptions {

@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use tracewright::bake::BakeError;
+use tracewright::build::LoadError;
 use tracewright::generate::{Finish, GenerateError, GenerateOptions, Network, Sampling, Session, Tokenizer};
 use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
@@ -237,7 +238,7 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
     )
     .err()
     .unwrap();
-    assert!(matches!(refused.downcast_ref(), Some(BakeError::Mismatch { .. })), "{refused}");
+    assert!(matches!(refused.downcast_ref(), Some(LoadError::Bake(BakeError::Mismatch { .. }))), "{refused}");
     assert!(refused.to_string().contains("has elements `I32`, which do not convert to `f32`"), "{refused}");
 }
 

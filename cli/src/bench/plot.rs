@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use tracewright::bench::{Measured, Report};
+use tracewright::bench::{BenchReport, Measured};
 
 use super::variant;
 
@@ -14,7 +14,7 @@ const LEFT: i32 = 330;
 const LONGEST: f64 = 420.0;
 
 /// The picture, as SVG.
-pub fn svg(report: &Report) -> String {
+pub fn svg(report: &BenchReport) -> String {
     let mut cases: Vec<(&str, Vec<&Measured>)> = Vec::new();
     for measured in &report.cases {
         match cases.iter_mut().find(|(case, _)| *case == measured.label.case) {
@@ -37,7 +37,7 @@ pub fn svg(report: &Report) -> String {
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
 
-fn draw<'a>(root: &Area<'a>, report: &Report, cases: &[(&str, Vec<&Measured>)]) -> Drawn<'a> {
+fn draw<'a>(root: &Area<'a>, report: &BenchReport, cases: &[(&str, Vec<&Measured>)]) -> Drawn<'a> {
     let words = |size: i32, place: HPos| {
         ("sans-serif", size)
             .into_text_style(root)
