@@ -29,6 +29,7 @@ pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, Tr
 mod array;
 #[cfg(feature = "iree")]
 pub mod bench;
+#[cfg(feature = "iree")]
 pub mod build;
 #[cfg(feature = "iree")]
 pub mod embed;
