@@ -7,7 +7,7 @@ use bake::{Baked, Ignorable};
 use dsl::Traced;
 use irpa::{Archive, Checkpoint};
 use lower::{LowerError, Module, Weights};
-use runtime::{Compiler, Device, Runtime};
+use runtime::{CompileOptions, Compiler, Device, Runtime};
 use simplify::Rules;
 use targets::Target;
 
@@ -64,6 +64,8 @@ pub struct Loaded {
     pub runtime: Runtime,
     /// The module it was compiled from.
     pub module: Module,
+    /// How it was compiled.
+    pub options: CompileOptions,
     /// Its weights.
     pub archive: Archive,
     /// What was done to the checkpoint; nothing if its archive was there.
@@ -98,6 +100,7 @@ pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) 
         program,
         runtime,
         module,
+        options: build.options,
         archive,
         baked,
         compile: build.compiled.wall,

@@ -7,43 +7,40 @@ use crate::code::{Element, Type, Value};
 const LANES: Type = Type::lanes(16, Element::F32);
 const INTEGERS: Type = Type::lanes(16, Element::I32);
 
-/// Whether [`unary`] knows a function.
-pub(crate) fn knows_unary(kind: UnaryKind) -> bool {
-    !matches!(kind, UnaryKind::Log | UnaryKind::Floor | UnaryKind::Not)
+/// A function of each number; `None` if there is no code for it.
+pub(crate) fn unary(kind: UnaryKind) -> Option<fn(Value<'_>) -> Value<'_>> {
+    Some(match kind {
+        UnaryKind::Negate => negative,
+        UnaryKind::Abs => |x| x.abs(),
+        UnaryKind::Exponential => exp,
+        UnaryKind::Tanh => tanh,
+        UnaryKind::Logistic => |x| one(x).divide(one(x) + exp(negative(x))),
+        UnaryKind::Sqrt => |x| x.square_root(),
+        UnaryKind::Rsqrt => |x| one(x).divide(x.square_root()),
+        UnaryKind::Round => |x| x.round(),
+        UnaryKind::Log | UnaryKind::Floor | UnaryKind::Not => return None,
+    })
 }
 
-/// Whether [`binary`] knows a function.
-pub(crate) fn knows_binary(kind: BinaryKind) -> bool {
-    !matches!(kind, BinaryKind::Power | BinaryKind::And | BinaryKind::Or)
+/// A function of each two numbers; `None` if there is no code for it.
+pub(crate) fn binary(kind: BinaryKind) -> Option<for<'k> fn(Value<'k>, Value<'k>) -> Value<'k>> {
+    Some(match kind {
+        BinaryKind::Add => |a, b| a + b,
+        BinaryKind::Subtract => |a, b| a - b,
+        BinaryKind::Multiply => |a, b| a * b,
+        BinaryKind::Divide => |a, b| a.divide(b),
+        BinaryKind::Maximum => |a, b| a.max(b),
+        BinaryKind::Minimum => |a, b| a.min(b),
+        BinaryKind::Power | BinaryKind::And | BinaryKind::Or => return None,
+    })
 }
 
-/// A function of each number.
-pub(crate) fn unary(kind: UnaryKind, x: Value<'_>) -> Value<'_> {
-    let one = x.code().constant(LANES, 1.0);
-    match kind {
-        UnaryKind::Negate => x.code().constant(LANES, -0.0) - x,
-        UnaryKind::Abs => x.abs(),
-        UnaryKind::Exponential => exp(x),
-        UnaryKind::Tanh => tanh(x),
-        UnaryKind::Logistic => one.divide(one + exp(x.code().constant(LANES, -0.0) - x)),
-        UnaryKind::Sqrt => x.square_root(),
-        UnaryKind::Rsqrt => one.divide(x.square_root()),
-        UnaryKind::Round => x.round(),
-        UnaryKind::Log | UnaryKind::Floor | UnaryKind::Not => unreachable!("not known"),
-    }
+fn one(like: Value<'_>) -> Value<'_> {
+    like.code().constant(LANES, 1.0)
 }
 
-/// A function of each two numbers.
-pub(crate) fn binary<'k>(kind: BinaryKind, a: Value<'k>, b: Value<'k>) -> Value<'k> {
-    match kind {
-        BinaryKind::Add => a + b,
-        BinaryKind::Subtract => a - b,
-        BinaryKind::Multiply => a * b,
-        BinaryKind::Divide => a.divide(b),
-        BinaryKind::Maximum => a.max(b),
-        BinaryKind::Minimum => a.min(b),
-        BinaryKind::Power | BinaryKind::And | BinaryKind::Or => unreachable!("not known"),
-    }
+fn negative(x: Value<'_>) -> Value<'_> {
+    x.code().constant(LANES, -0.0) - x
 }
 
 /// eˣ, within 2 units in the last place; 0 below e⁻¹⁰⁴, infinite above e⁸⁹.

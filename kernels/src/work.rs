@@ -73,8 +73,8 @@ impl TailOp {
     /// Whether kernels compute it.
     pub fn is_known(self) -> bool {
         match self {
-            Self::Unary(kind, _) => math::knows_unary(kind),
-            Self::Binary(kind, ..) => math::knows_binary(kind),
+            Self::Unary(kind, _) => math::unary(kind).is_some(),
+            Self::Binary(kind, ..) => math::binary(kind).is_some(),
             _ => true,
         }
     }
@@ -150,8 +150,14 @@ impl<'k> End<'k> {
                 TailOp::Operand(index) => load(index).convert(Element::F32),
                 TailOp::Constant(number) => code.constant(Type::lanes(16, Element::F32), number.0),
                 TailOp::Convert(step) => values[step],
-                TailOp::Unary(kind, step) => math::unary(kind, values[step]),
-                TailOp::Binary(kind, a, b) => math::binary(kind, values[a], values[b]),
+                TailOp::Unary(kind, step) => {
+                    let Some(function) = math::unary(kind) else { unreachable!("`can_do` refuses it") };
+                    function(values[step])
+                }
+                TailOp::Binary(kind, a, b) => {
+                    let Some(function) = math::binary(kind) else { unreachable!("`can_do` refuses it") };
+                    function(values[a], values[b])
+                }
             };
             values.push(value.rounded(lane(*element)));
         }

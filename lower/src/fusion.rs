@@ -16,7 +16,6 @@ pub(crate) struct Fusion<'f> {
 }
 
 /// The kernels of a function.
-#[derive(Default)]
 pub(crate) struct Fusions<'f> {
     /// By the node whose value a kernel writes.
     written: BTreeMap<NodeId, Fusion<'f>>,
@@ -27,11 +26,15 @@ pub(crate) struct Fusions<'f> {
 impl<'f> Fusions<'f> {
     /// Those of a function: as much together as the kernels take.
     pub(crate) fn of(function: &'f Function, kernels: &Kernels) -> Self {
+        if kernels.is_empty() {
+            let within = function.live().into_iter().map(|live| !live).collect();
+            return Self { written: BTreeMap::new(), within };
+        }
         let mut fusions = Self { written: BTreeMap::new(), within: vec![false; function.len()] };
         let graph = Graph::of(function);
         // From the end: what computes a value may take the norm and the rotation in front of it.
         for id in function.ids().rev() {
-            if let NodeKind::Op(op) = &function.node(id).kind
+            if let Some(op) = graph.op(id)
                 && !fusions.within[id.index()]
             {
                 let work = Work::alone(op, graph.types(id));
@@ -40,6 +43,7 @@ impl<'f> Fusions<'f> {
                 }
             }
         }
+        // What only swallowed nodes read, a bias that was broadcast, has no value of its own either.
         let mut needed = graph.returned;
         for id in function.ids().rev() {
             if !needed[id.index()] {

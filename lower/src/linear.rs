@@ -11,14 +11,7 @@ pub(crate) fn convert(b: &mut Builder<'_>, _: &Linear, operands: &[NodeId]) -> R
     let (ty, outputs) = (b.ty(x).clone(), b.ty(weight).shape[0]);
     let (rows, inputs) = (ty.shape[..ty.rank() - 1].iter().product(), ty.shape[ty.rank() - 1]);
     let flat = b.op(Reshape { shape: vec![rows, inputs] }, &[x])?;
-    let product = DotGeneral {
-        left_batch: vec![],
-        right_batch: vec![],
-        left_contract: vec![1],
-        right_contract: vec![1],
-        element: ElementType::F32,
-    };
-    let mut sum = b.op(product, &[flat, weight])?;
+    let mut sum = product(b, flat, weight)?;
     if let Some(&bias) = operands.get(2) {
         let bias = b.convert(bias, ElementType::F32)?;
         let bias = b.op(BroadcastInDim { shape: vec![rows, outputs], axes: vec![1] }, &[bias])?;
@@ -29,4 +22,16 @@ pub(crate) fn convert(b: &mut Builder<'_>, _: &Linear, operands: &[NodeId]) -> R
     shape.pop();
     shape.push(outputs);
     b.op(Reshape { shape }, &[rounded])
+}
+
+/// x `[rows, inputs]` · weightᵀ, weight `[outputs, inputs]`, in f32.
+pub(crate) fn product(b: &mut Builder<'_>, x: NodeId, weight: NodeId) -> Result<NodeId, InferError> {
+    let product = DotGeneral {
+        left_batch: vec![],
+        right_batch: vec![],
+        left_contract: vec![1],
+        right_contract: vec![1],
+        element: ElementType::F32,
+    };
+    b.op(product, &[x, weight])
 }

@@ -10,7 +10,7 @@ use runtime::{Device, Runtime};
 use super::paths::{Paths, paths};
 use super::{BenchError, Case, Label, Run, Watched, Workload, flops};
 use crate::footprint::Footprint;
-use crate::load::{LoadError, LoadOptions, load};
+use crate::load::{LoadOptions, load};
 use crate::plan::PlanError;
 use crate::{Expanded, Plan};
 
@@ -49,9 +49,7 @@ impl Language {
         };
         let loaded = load(&traced, checkpoint, options)?;
         let again = load(&traced, checkpoint, again)?;
-        let lowered = expanded.lower(plan.model.ignorable()).map_err(PlanError::from)?;
-        let compiled = lowered.compile_options(compiler).map_err(LoadError::from)?;
-        let paths = paths(&lowered.module, compiler, &compiled)?;
+        let paths = paths(&loaded.module, compiler, &loaded.options)?;
         Ok(Self {
             network: loaded.program.network()?,
             watched: (again.program.network()?, again.runtime),
@@ -59,7 +57,7 @@ impl Language {
             footprint,
             expanded,
             plan,
-            flags: compiled.all_flags(),
+            flags: loaded.options.all_flags(),
         })
     }
 
