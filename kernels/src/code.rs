@@ -530,6 +530,12 @@ impl<'k> Value<'k> {
         self.pick(self, &lanes.collect::<Vec<_>>())
     }
 
+    /// The first half of the lanes, or the second.
+    pub(crate) fn half(self, half: usize) -> Self {
+        let Type::Vector(lanes, _) = self.ty else { unreachable!("only vectors have lanes") };
+        self.slice(half * lanes / 2..(half + 1) * lanes / 2)
+    }
+
     /// The lanes of this one, then those of another.
     pub(crate) fn followed_by(self, other: Self) -> Self {
         let Type::Vector(lanes, _) = self.ty else { unreachable!("only vectors have lanes") };

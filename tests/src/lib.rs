@@ -4,6 +4,7 @@ pub mod arbitrary;
 pub mod built;
 pub mod calls;
 pub mod embedding;
+pub mod emulator;
 pub mod golden;
 pub mod level;
 pub mod rewrite;

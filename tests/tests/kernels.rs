@@ -13,7 +13,8 @@ use runtime::CompileOptions;
 use support::{Built, compile, compiler};
 use targets::{Target, host_features};
 use trace::{Builder, NodeId, NodeKind, functions};
-use tracewright_tests::calls::{Calls, CheckedCall, entry, evaluate, examples_of, random};
+use tracewright_tests::calls::{Calls, CheckedCall, entry, evaluate, examples_of, random, wire};
+use tracewright_tests::emulator::Emulator;
 
 /// Processors that differ in which code kernels are: what this machine has of them, and itself.
 fn levels() -> Vec<Target> {
@@ -178,6 +179,49 @@ fn every_product_and_lookup_on_every_level() {
     }
 }
 
+/// Processors of another architecture: the least, one that has products of bytes, and one that has all.
+const ARM: [&str; 3] = [
+    "aarch64-linux-gnu:generic:+neon",
+    "aarch64-linux-gnu:generic:+neon,+dotprod",
+    "aarch64-linux-gnu:generic:+neon,+dotprod,+i8mm,+bf16",
+];
+
+#[test]
+fn every_kernel_on_an_arm_processor() {
+    let emulator = Emulator::find();
+    if emulator.is_none() {
+        eprintln!("no QEMU for AArch64 with libraries: kernels are compiled, and not run");
+    }
+    for target in ARM {
+        let target = compiler().resolve(&target.parse().unwrap()).unwrap();
+        let found = |calls: &Calls| {
+            let (trace, arguments) = calls.as_main().unwrap();
+            let module = lower::lower(&trace, &target).unwrap();
+            assert!(module.text.contains("stream.executable"), "{target}: no kernel is called");
+            let vmfb = compile(&module, &CompileOptions::new(target.clone(), false));
+            let Some(emulator) = &emulator else { return Vec::new() };
+            let types: Vec<TensorType> =
+                calls.calls.iter().flat_map(|call| &call.expected).map(|value| wire(&value.ty)).collect();
+            calls.violations(emulator.call_main(&vmfb, &arguments, &types).unwrap())
+        };
+        let mut attended = Calls::default();
+        for (op, arguments) in attention(1, false).into_iter().chain(attention(2, true)) {
+            call(&mut attended, op, arguments);
+        }
+        let formats = WeightFormat::ALL.iter().map(|&format| uses(format, &|_| ()));
+        for calls in formats.chain([examples(&target), attended]) {
+            let found = found(&calls);
+            assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+        }
+        let swapped = uses(WeightFormat::Q8, &|value| {
+            let mut bytes = value.to_bytes();
+            bytes.iter_mut().for_each(|byte| *byte ^= 0x80);
+            *value = Value::from_bytes(value.ty.clone(), &bytes);
+        });
+        assert!(emulator.is_none() || !found(&swapped).is_empty(), "{target}: bytes of another sign are not found");
+    }
+}
+
 #[test]
 fn what_is_not_finite_stays_so() {
     for target in levels() {
@@ -248,7 +292,7 @@ fn one_round_less(text: String) -> String {
 
 #[test]
 fn without_features_there_is_no_kernel() {
-    for target in ["aarch64-linux-gnu:generic:+neon", "x86-64-v2"] {
+    for target in ["riscv64-linux-gnu:generic-rv64:+v", "x86-64-v2"] {
         let target: Target = target.parse().unwrap();
         let target = compiler().resolve(&target).unwrap();
         assert!(!Kernels::of(&target).serve(WeightFormat::F32, 16, 16), "{target}");

@@ -84,6 +84,7 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
 pub fn test(root: &Path) -> Result<(), Error> {
     let start = Instant::now();
     let tools = setup(root)?;
+    emulated(root)?;
     let all = ["--workspace", "--all-features"];
     let cargo = |words: &[&str]| {
         let mut command = cargo(root, words);
@@ -106,6 +107,20 @@ pub fn test(root: &Path) -> Result<(), Error> {
     let light = ["--package", "tracewright", "--package", "tracewright-cli"];
     step("tests without IREE", cargo(&["test"]).args(light))?;
     eprintln!("everything passed in {}", human(start.elapsed()));
+    Ok(())
+}
+
+/// IREE's runtime for AArch64, where QEMU can run it: so that kernels of that architecture are not only compiled.
+fn emulated(root: &Path) -> Result<(), Error> {
+    let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| {
+        let mut command = Command::new(name);
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+    });
+    if emulator {
+        let requirements = root.join("tests/oracle/aarch64.txt");
+        let dir = root.join(".tracewright/aarch64");
+        python::install_for(Some("manylinux_2_28_aarch64"), &dir, &requirements, "16 MB")?;
+    }
     Ok(())
 }
 

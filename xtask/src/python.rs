@@ -49,6 +49,16 @@ impl Python {
 /// Gives the folder `dir` with the packages that the file `requirements` pins, installing them when they are not
 /// all there. `size` is what the user is told about the download.
 pub fn install(dir: &Path, requirements: &Path, size: &str) -> Result<Python, Error> {
+    install_for(None, dir, requirements, size)
+}
+
+/// The same for a platform, in pip's words, if it is not this machine's.
+pub fn install_for(
+    platform: Option<&str>,
+    dir: &Path,
+    requirements: &Path,
+    size: &str,
+) -> Result<Python, Error> {
     let pins = fs::read_to_string(requirements).with_path("read", requirements)?;
     let names = parse(requirements, &pins)?;
     let stamp = dir.join(STAMP);
@@ -70,7 +80,7 @@ pub fn install(dir: &Path, requirements: &Path, size: &str) -> Result<Python, Er
     if dir.exists() {
         fs::remove_dir_all(dir).with_path("remove", dir)?;
     }
-    pip(dir, requirements, size, &lock)?;
+    pip(platform, dir, requirements, size, &lock)?;
     let python = complete(dir, &names)?;
     fs::write(&stamp, &pins).with_path("write", &stamp)?;
     Ok(python)
@@ -104,9 +114,15 @@ fn find(dir: &Path) -> Option<Python> {
     Some(Python { dir: dir.to_path_buf(), packages })
 }
 
-fn pip(dir: &Path, requirements: &Path, size: &str, lock: &File) -> Result<(), Error> {
+fn pip(
+    platform: Option<&str>,
+    dir: &Path,
+    requirements: &Path,
+    size: &str,
+    lock: &File,
+) -> Result<(), Error> {
     let log = dir.with_extension("log");
-    let mut pip = if asks("import venv, ensurepip")? {
+    let mut pip = if platform.is_none() && asks("import venv, ensurepip")? {
         run(
             Command::new("python3").args(["-m", "venv"]).arg(dir),
             "making a virtual environment",
@@ -124,6 +140,9 @@ fn pip(dir: &Path, requirements: &Path, size: &str, lock: &File) -> Result<(), E
     pip.args(["-m", "pip", "--disable-pip-version-check", "install", "--requirement"]).arg(requirements);
     if pip.get_program() == "python3" {
         pip.arg("--target").arg(dir.join("lib/python3/site-packages"));
+    }
+    if let Some(platform) = platform {
+        pip.args(["--platform", platform, "--only-binary=:all:", "--no-deps"]);
     }
     run(&mut pip, &format!("installing {} ({size})", requirements.display()), &log, lock)
 }

@@ -48,7 +48,16 @@ impl Product<'_> {
         join(&sums, chains)
     }
 
-    /// A group's columns four by four, as bytes without a sign: 8 or 128 is added to each number.
+    /// What makes a weight's number of its byte: what was added, so that the processor can multiply bytes.
+    fn surplus(&self) -> f64 {
+        match self.format {
+            WeightFormat::Q4 => -8.0,
+            _ if self.isa.is_signed() => 0.0,
+            _ => -128.0,
+        }
+    }
+
+    /// A group's columns four by four, as bytes.
     fn columns_of<'k>(
         &self,
         code: &'k Code,
@@ -65,16 +74,21 @@ impl Product<'_> {
                     [bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
                 })
                 .collect(),
-            _ => (0..8).map(|line| weights.line(start + (8 * half + line) * 64)).collect(),
+            _ => (0..8)
+                .map(|line| {
+                    let bytes = weights.line(start + (8 * half + line) * 64);
+                    // 128 was added when they were stored; a byte wraps around.
+                    if self.isa.is_signed() { bytes + code.constant(BYTES, -128.0) } else { bytes }
+                })
+                .collect(),
         }
     }
 
     /// The sums of a group's products for sixteen outputs.
     fn group<'k>(&self, code: &'k Code, columns: &[Value<'k>], row: Row<'k>, group: Value<'k>) -> Value<'k> {
         let small = self.format == WeightFormat::Q4;
-        let added = if small { -8.0 } else { -128.0 };
         // What was added to the numbers comes off all at once.
-        let sum = row.sum(group) * code.constant(Type::Scalar(Element::I32), added);
+        let sum = row.sum(group) * code.constant(Type::Scalar(Element::I32), self.surplus());
         let first = group * GROUP;
         columns.iter().enumerate().fold(sum.broadcast(PANEL), |sums, (i, &bytes)| {
             self.isa.add_bytes(sums, bytes, row.four(first + 4 * i), small)

@@ -1,0 +1,68 @@
+use super::in_parts;
+use crate::code::{Element, Type, Value};
+
+/// The instructions of an AArch64 processor, all of which have vectors of 128 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arm {
+    /// Sums of four products of bytes.
+    dotprod: bool,
+    /// The same of bytes of which one has a sign and one has none.
+    i8mm: bool,
+    /// Sums of two products of bf16.
+    bf16: bool,
+}
+
+/// Vectors of 128 bits in sixteen floats.
+const QUARTERS: usize = 4;
+
+const SUMS: Type = Type::lanes(4, Element::I32);
+const WORDS: Type = Type::lanes(8, Element::I16);
+
+impl Arm {
+    pub(super) fn of(has: impl Fn(&[&str]) -> bool) -> Option<Self> {
+        let [dotprod, i8mm, bf16] = ["dotprod", "i8mm", "bf16"].map(|name| has(&[name]));
+        has(&["neon"]).then_some(Self { dotprod, i8mm, bf16 })
+    }
+
+    pub(super) fn name(self) -> String {
+        let parts = [(self.dotprod, "_dotprod"), (self.i8mm, "_i8mm"), (self.bf16, "_bf16")];
+        parts.into_iter().filter(|(has, _)| *has).fold("neon".to_owned(), |name, (_, part)| name + part)
+    }
+
+    pub(super) fn is_signed(self) -> bool {
+        !self.i8mm
+    }
+
+    pub(super) fn add_bytes<'k>(self, sums: Value<'k>, bytes: Value<'k>, x: Value<'k>) -> Value<'k> {
+        let code = sums.code();
+        in_parts(QUARTERS, [sums, bytes, x], &|operands| match self {
+            Self { i8mm: true, .. } => code.instruction("llvm.aarch64.neon.usdot", &operands, SUMS),
+            Self { dotprod: true, .. } => code.instruction("llvm.aarch64.neon.sdot", &operands, SUMS),
+            _ => {
+                let [sums, bytes, x] = operands;
+                // No byte of x is −128, so that the sum of two products has 16 bits.
+                let products = [0, 1].map(|half| {
+                    let operands = [bytes.half(half), x.half(half)];
+                    code.instruction("llvm.aarch64.neon.smull", &operands, WORDS)
+                });
+                let pairs = code.instruction("llvm.aarch64.neon.addp", &products, WORDS);
+                sums + code.instruction("llvm.aarch64.neon.saddlp", &[pairs], SUMS)
+            }
+        })
+    }
+
+    pub(super) fn add_bf16_pairs<'k>(
+        self,
+        sums: Value<'k>,
+        weights: Value<'k>,
+        pairs: Value<'k>,
+    ) -> Option<Value<'k>> {
+        let code = sums.code();
+        let ty = Type::lanes(32, Element::Bf16);
+        self.bf16.then(|| {
+            in_parts(QUARTERS, [sums, weights.bits(ty), pairs.bits(ty)], &|operands| {
+                code.instruction("llvm.aarch64.neon.bfdot", &operands, operands[0].ty())
+            })
+        })
+    }
+}

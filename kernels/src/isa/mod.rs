@@ -1,0 +1,99 @@
+//! What a processor's instructions do for a kernel.
+
+mod arm;
+mod x86;
+
+use targets::{Backend, DeviceKind, Target};
+
+use crate::code::{Element, Type, Value};
+use arm::Arm;
+use x86::X86;
+
+/// The instructions that kernels differ by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Isa {
+    X86(X86),
+    Arm(Arm),
+}
+
+const I32: Type = Type::lanes(16, Element::I32);
+const FLOATS: Type = Type::lanes(16, Element::F32);
+
+impl Isa {
+    pub(crate) fn of(target: &Target) -> Option<Self> {
+        let features = target.features.as_ref()?;
+        let has = |names: &[&str]| names.iter().all(|name| features.iter().any(|feature| feature == name));
+        match (target.backend, target.device, target.architecture()) {
+            (Backend::Iree3_13, DeviceKind::Cpu, "x86_64") => X86::of(has).map(Self::X86),
+            (Backend::Iree3_13, DeviceKind::Cpu, "aarch64") => Arm::of(has).map(Self::Arm),
+            _ => None,
+        }
+    }
+
+    /// How many rows of sixteen sums stay in registers, and another panel's beside them.
+    pub(crate) fn rows(self) -> usize {
+        match self {
+            Self::X86(x86) => x86.rows(),
+            Self::Arm(_) => 3,
+        }
+    }
+
+    /// A name for what the code depends on.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::X86(x86) => x86.name(),
+            Self::Arm(arm) => arm.name(),
+        }
+    }
+
+    /// Whether [`add_bytes`](Self::add_bytes) takes all bytes with a sign.
+    pub(crate) fn is_signed(self) -> bool {
+        matches!(self, Self::Arm(arm) if arm.is_signed())
+    }
+
+    /// sums[i] + Σⱼ bytes[4 i + j] · x[4 i + j] for 16 sums: x has a sign, bytes only where all do.
+    ///
+    /// `small` bytes are from 0 to 127: without instructions for it, sums of two products have 16 bits.
+    pub(crate) fn add_bytes<'k>(
+        self,
+        sums: Value<'k>,
+        bytes: Value<'k>,
+        x: Value<'k>,
+        small: bool,
+    ) -> Value<'k> {
+        match self {
+            Self::X86(x86) => x86.add_bytes(sums, bytes, x, small),
+            Self::Arm(arm) => arm.add_bytes(sums, bytes, x),
+        }
+    }
+
+    /// sums[i] + weights[2 i] · x[0] + weights[2 i + 1] · x[1] for 16 sums: pairs of bf16, each as the 32 bits that they are.
+    pub(crate) fn add_bf16_pairs<'k>(self, sums: Value<'k>, weights: Value<'k>, x: Value<'k>) -> Value<'k> {
+        let pairs = x.broadcast(16);
+        let added = match self {
+            Self::X86(x86) => x86.add_bf16_pairs(sums, weights, pairs),
+            Self::Arm(arm) => arm.add_bf16_pairs(sums, weights, pairs),
+        };
+        added.unwrap_or_else(|| {
+            // A bf16 is the upper half of an f32.
+            let first = |pairs: Value<'k>| pairs.shift_left(16).bits(FLOATS);
+            let second = |pairs: Value<'k>| pairs.and(sums.code().constant(I32, -65536.0)).bits(FLOATS);
+            let sums = first(weights).multiply_add(first(pairs), sums);
+            second(weights).multiply_add(second(pairs), sums)
+        })
+    }
+}
+
+/// What instructions for shorter vectors make of long ones: of each of 2ⁿ equal parts of the operands, side by side.
+fn in_parts<'k, const N: usize>(
+    parts: usize,
+    operands: [Value<'k>; N],
+    instruction: &dyn Fn([Value<'k>; N]) -> Value<'k>,
+) -> Value<'k> {
+    if parts == 1 {
+        return instruction(operands);
+    }
+    let [lower, upper] =
+        [0, 1].map(|half| in_parts(parts / 2, operands.map(|value| value.half(half)), instruction));
+    lower.followed_by(upper)
+}
