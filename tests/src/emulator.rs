@@ -35,12 +35,7 @@ impl Emulator {
     ///
     /// # Errors
     /// If the tool fails: what it said.
-    pub fn call_main(
-        &self,
-        vmfb: &[u8],
-        arguments: &[Value],
-        results: &[TensorType],
-    ) -> Result<Vec<Value>> {
+    pub fn call_main(&self, vmfb: &[u8], arguments: &[Value], results: &[TensorType]) -> Result<Vec<Value>> {
         let folder = tempfile::tempdir()?;
         let file = |name: &str| folder.path().join(name);
         fs::write(file("module.vmfb"), vmfb)?;
