@@ -348,7 +348,13 @@ fn is_view(op: &Op) -> bool {
 fn updates(op: &Op) -> bool {
     matches!(
         op,
-        Op::DynamicUpdateSlice(_) | Op::Select(_) | Op::Unary(_) | Op::Binary(_) | Op::ReducePrecision(_)
+        Op::Append(_)
+            | Op::DynamicUpdateSlice(_)
+            | Op::Select(_)
+            | Op::Unary(_)
+            | Op::Binary(_)
+            | Op::ReducePrecision(_)
+            | Op::SlicedAppend(_)
     )
 }
 

@@ -4,6 +4,7 @@
 //! build it, for any processor that it knows. Which kernel serves an operation follows from the target; what none
 //! serves stays StableHLO.
 
+mod append;
 mod attention;
 mod code;
 mod isa;
@@ -76,6 +77,7 @@ impl Kernels {
                 Op::PackedLinear(_) => work.rope.is_none() && product(isa, work).is_some(),
                 Op::PackedExperts(_) => plain && !work.tail.halves && product(isa, work).is_some(),
                 Op::PackedRows(_) => plain && ends,
+                Op::Append(_) => plain && ends && append::serves(&work.types),
                 Op::Sdpa(op) => ends && Attention::of(op, work).is_some(),
                 Op::Rope(op) => work.rope.is_none() && ends && rotation(op, work).is_some(),
                 Op::RmsNorm(_) => plain && !work.tail.halves && work.types[0].count() > 0,
@@ -113,6 +115,11 @@ impl Kernels {
             Op::PackedRows(op) => {
                 let (name, kernel) = rows::kernel(op, ty.count() / op.inputs);
                 self.dispatch(name, kernel, &operands, &result)
+            }
+            Op::Append(op) => {
+                let (name, kernel) = append::kernel(op, &work.types);
+                let updated = operands[0].0;
+                self.dispatch(name, kernel, &operands, updated)
             }
             Op::Sdpa(op) => {
                 let attention = Attention::of(op, work)?;

@@ -7,7 +7,7 @@ use trace::{Builder, NodeId, Trace};
 
 use crate::rewrite::rewrite;
 use crate::store::{Weights, store};
-use crate::{LowerError, bounded_sdpa, erf, grouped, linear, rms_norm, rope, sdpa};
+use crate::{LowerError, append, bounded_sdpa, erf, grouped, linear, rms_norm, rope, sdpa};
 
 /// The same program in primitives. Nodes that no result needs are left out.
 ///
@@ -27,6 +27,10 @@ pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Tr
         let types: Vec<_> = operands.iter().map(|&operand| b.ty(operand)).collect();
         match op {
             _ if kernels.can_do(&Work::alone(op, types.clone())) => b.op(op.clone(), operands),
+            Op::Append(append) => match append::sliced(append, &types, target) {
+                Some(sliced) => b.op(sliced, operands),
+                None => convert(b, op, operands),
+            },
             Op::Sdpa(sdpa) => match bounded_sdpa::of(sdpa, &types, target) {
                 Some(bounded) => b.op(bounded, operands),
                 None => convert(b, op, operands),
@@ -39,6 +43,7 @@ pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Tr
 /// One operation in primitives. Every composite has a converter: the match is over all of the list.
 fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     match op {
+        Op::Append(op) => append::convert(b, op, operands),
         Op::BoundedSdpa(op) => sdpa::convert(b, &op.unbounded(), operands),
         Op::Erf(op) => erf::convert(b, op, operands),
         Op::GroupedLinear(op) => grouped::linear(b, op, operands),
@@ -47,6 +52,7 @@ fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, 
         Op::RmsNorm(op) => rms_norm::convert(b, op, operands),
         Op::Rope(op) => rope::convert(b, op, operands),
         Op::Sdpa(op) => sdpa::convert(b, op, operands),
+        Op::SlicedAppend(op) => append::convert(b, &op.append(), operands),
         Op::Constant(_)
         | Op::Iota(_)
         | Op::Unary(_)

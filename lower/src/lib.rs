@@ -4,6 +4,7 @@
 //! dumped, evaluated and compared. [`lower`] writes it as StableHLO; what a target's compiler gets wrong, it says
 //! otherwise before ([`legalize`]).
 
+mod append;
 mod bounded_sdpa;
 mod derive;
 mod erf;

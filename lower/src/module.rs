@@ -10,7 +10,7 @@ use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Sign
 
 use crate::fusion::{Fusion, Fusions};
 use crate::legalize::{Legalization, legalize};
-use crate::{LowerError, bounded_sdpa};
+use crate::{LowerError, append, bounded_sdpa};
 
 /// Constants above this size are globals, written once for all functions.
 const INLINE_BYTES: usize = 1024;
@@ -230,6 +230,9 @@ impl Writer<'_> {
                             self.kernels.call(&mut fresh, work, &values(operands), node.ty())
                         }
                         None => match op {
+                            ops::Op::SlicedAppend(op) if self.dialect == Dialect::IreeGlobals => {
+                                Some(append::spell(&mut fresh, op, &values(&operands)))
+                            }
                             ops::Op::BoundedSdpa(op) if self.dialect == Dialect::IreeGlobals => {
                                 Some(bounded_sdpa::spell(&mut fresh, op, &values(&operands), node.ty()))
                             }

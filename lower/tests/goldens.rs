@@ -733,6 +733,100 @@ fn erf() {
     );
 }
 
+#[test]
+fn s30_append() {
+    check_op(
+        "append axis=2 ring=true",
+        &["f32[3,2,7,4]", "f32[3,2,5,4]", "i32[3]", "i32[3]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<3x2x7x4xf32>, %arg1: tensor<3x2x5x4xf32>, %arg2: tensor<3xi32>, %arg3: tensor<3xi32>) -> (tensor<3x2x7x4xf32>) {
+          %0 = stablehlo.iota dim = 1 : tensor<3x7xi32>
+          %1 = stablehlo.broadcast_in_dim %arg2, dims = [0] : (tensor<3xi32>) -> tensor<3x7xi32>
+          %2 = stablehlo.broadcast_in_dim %arg3, dims = [0] : (tensor<3xi32>) -> tensor<3x7xi32>
+          %3 = stablehlo.subtract %0, %1 : tensor<3x7xi32>
+          %4 = stablehlo.constant dense<1073741823> : tensor<3x7xi32>
+          %5 = stablehlo.add %3, %4 : tensor<3x7xi32>
+          %6 = stablehlo.constant dense<7> : tensor<3x7xi32>
+          %7 = stablehlo.divide %5, %6 : tensor<3x7xi32>
+          %8 = stablehlo.constant dense<7> : tensor<3x7xi32>
+          %9 = stablehlo.multiply %7, %8 : tensor<3x7xi32>
+          %10 = stablehlo.subtract %5, %9 : tensor<3x7xi32>
+          %11 = stablehlo.constant dense<0> : tensor<3x7xi32>
+          %12 = stablehlo.compare LE, %11, %10, SIGNED : (tensor<3x7xi32>, tensor<3x7xi32>) -> tensor<3x7xi1>
+          %13 = stablehlo.compare LT, %10, %2, SIGNED : (tensor<3x7xi32>, tensor<3x7xi32>) -> tensor<3x7xi1>
+          %14 = stablehlo.and %12, %13 : tensor<3x7xi1>
+          %15 = stablehlo.broadcast_in_dim %14, dims = [0, 2] : (tensor<3x7xi1>) -> tensor<3x2x7x4xi1>
+          %16 = stablehlo.transpose %arg1, dims = [0, 2, 1, 3] : (tensor<3x2x5x4xf32>) -> tensor<3x5x2x4xf32>
+          %17 = stablehlo.reshape %16 : (tensor<3x5x2x4xf32>) -> tensor<15x2x4xf32>
+          %18 = stablehlo.iota dim = 0 : tensor<3x7xi32>
+          %19 = stablehlo.constant dense<5> : tensor<3x7xi32>
+          %20 = stablehlo.multiply %18, %19 : tensor<3x7xi32>
+          %21 = stablehlo.constant dense<4> : tensor<3x7xi32>
+          %22 = stablehlo.minimum %10, %21 : tensor<3x7xi32>
+          %23 = stablehlo.constant dense<0> : tensor<3x7xi32>
+          %24 = stablehlo.maximum %22, %23 : tensor<3x7xi32>
+          %25 = stablehlo.add %24, %20 : tensor<3x7xi32>
+          %26 = "stablehlo.gather"(%17, %25) <{dimension_numbers = #stablehlo.gather<offset_dims = [2, 3], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, slice_sizes = array<i64: 1, 2, 4>, indices_are_sorted = false}> : (tensor<15x2x4xf32>, tensor<3x7xi32>) -> tensor<3x7x2x4xf32>
+          %27 = stablehlo.transpose %26, dims = [0, 2, 1, 3] : (tensor<3x7x2x4xf32>) -> tensor<3x2x7x4xf32>
+          %28 = stablehlo.select %15, %27, %arg0 : tensor<3x2x7x4xi1>, tensor<3x2x7x4xf32>
+          return %28 : tensor<3x2x7x4xf32>
+        }
+    "#]],
+    );
+    check_op(
+        "append axis=1 ring=false",
+        &["f32[3,7,4]", "f32[3,1,4]", "i32[]", "i32[]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<3x7x4xf32>, %arg1: tensor<3x1x4xf32>, %arg2: tensor<i32>, %arg3: tensor<i32>) -> (tensor<3x7x4xf32>) {
+          %0 = stablehlo.iota dim = 0 : tensor<7xi32>
+          %1 = stablehlo.broadcast_in_dim %arg2, dims = [] : (tensor<i32>) -> tensor<7xi32>
+          %2 = stablehlo.broadcast_in_dim %arg3, dims = [] : (tensor<i32>) -> tensor<7xi32>
+          %3 = stablehlo.subtract %0, %1 : tensor<7xi32>
+          %4 = stablehlo.constant dense<0> : tensor<7xi32>
+          %5 = stablehlo.compare LE, %4, %3, SIGNED : (tensor<7xi32>, tensor<7xi32>) -> tensor<7xi1>
+          %6 = stablehlo.compare LT, %3, %2, SIGNED : (tensor<7xi32>, tensor<7xi32>) -> tensor<7xi1>
+          %7 = stablehlo.and %5, %6 : tensor<7xi1>
+          %8 = stablehlo.broadcast_in_dim %7, dims = [1] : (tensor<7xi1>) -> tensor<3x7x4xi1>
+          %9 = stablehlo.broadcast_in_dim %arg1, dims = [0, 1, 2] : (tensor<3x1x4xf32>) -> tensor<3x7x4xf32>
+          %10 = stablehlo.select %8, %9, %arg0 : tensor<3x7x4xi1>, tensor<3x7x4xf32>
+          return %10 : tensor<3x7x4xf32>
+        }
+    "#]],
+    );
+}
+
+/// As it is written for IREE, where the cache is to stay in its place.
+#[test]
+fn s30_sliced_append() {
+    let trace = of_op("sliced_append axis=1 ring=true", &["f32[3,7,4]", "f32[3,2,4]", "i32[]", "i32[]"]);
+    let text = tracewright_lower::lower(&trace, &Target::host()).unwrap().text_without_locs;
+    expect![[r#"
+        module @tracewright {
+          func.func @main(%arg0: tensor<3x7x4xf32>, %arg1: tensor<3x2x4xf32>, %arg2: tensor<i32>, %arg3: tensor<i32>) -> (tensor<3x7x4xf32>) {
+            %0 = arith.constant 0 : index
+            %1 = arith.constant 7 : index
+            %2 = arith.constant 2 : index
+            %3 = tensor.extract %arg2[] : tensor<i32>
+            %4 = arith.index_cast %3 : i32 to index
+            %5 = arith.maxsi %4, %0 : index
+            %6 = tensor.extract %arg3[] : tensor<i32>
+            %7 = arith.index_cast %6 : i32 to index
+            %8 = arith.maxsi %7, %0 : index
+            %9 = arith.minui %8, %2 : index
+            %10 = arith.remui %5, %1 : index
+            %11 = arith.subi %1, %10 : index
+            %12 = arith.minui %9, %11 : index
+            %13 = tensor.extract_slice %arg1[0, %0, 0] [3, %12, 4] [1, 1, 1] : tensor<3x2x4xf32> to tensor<3x?x4xf32>
+            %14 = tensor.insert_slice %13 into %arg0[0, %10, 0] [3, %12, 4] [1, 1, 1] : tensor<3x?x4xf32> into tensor<3x7x4xf32>
+            %15 = arith.subi %9, %12 : index
+            %16 = tensor.extract_slice %arg1[0, %12, 0] [3, %15, 4] [1, 1, 1] : tensor<3x2x4xf32> to tensor<3x?x4xf32>
+            %17 = tensor.insert_slice %16 into %14[0, %0, 0] [3, %15, 4] [1, 1, 1] : tensor<3x?x4xf32> into tensor<3x7x4xf32>
+            return %17 : tensor<3x7x4xf32>
+          }
+        }
+    "#]].assert_eq(&text);
+}
+
 /// As it is written for IREE: elsewhere it is `sdpa`.
 #[test]
 fn s29_bounded_sdpa() {

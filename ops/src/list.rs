@@ -90,7 +90,7 @@ operations! {
     // Contractions.
     DotGeneral, Reduce,
     // Composites: each has a converter in `lower`.
-    BoundedSdpa, Erf, GroupedLinear, GroupedRows, Linear, RmsNorm, Rope, Sdpa,
+    Append, BoundedSdpa, Erf, GroupedLinear, GroupedRows, Linear, RmsNorm, Rope, Sdpa, SlicedAppend,
     // What an archive holds.
     Pack, Quantize,
     // Packed weights: what kernels compute.

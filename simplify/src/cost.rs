@@ -57,7 +57,9 @@ pub fn cost(machine: &Machine, op: &Op, operands: &[CostOperand<'_>], ty: &Tenso
         Op::Permute(_) | Op::Concatenate(_) | Op::Gather(_) | Op::DynamicSlice(_) => {
             (2.0 * size(ty), 0.0, 0.2)
         }
-        Op::DynamicUpdateSlice(_) => (2.0 * size(operands[1].ty), 0.0, 0.2),
+        Op::DynamicUpdateSlice(_) | Op::Append(_) | Op::SlicedAppend(_) => {
+            (2.0 * size(operands[1].ty), 0.0, 0.2)
+        }
         Op::DotGeneral(dot) => {
             let contracted: usize =
                 dot.left_contract.iter().map(|&axis| operands[0].ty.shape[axis]).product();

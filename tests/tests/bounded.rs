@@ -1,10 +1,11 @@
-//! Attention without kernels that reads what is used: through IREE against its meaning, tiled and untiled.
+//! What is not StableHLO although no kernel does it: attention that reads what is used, and a cache that stays in its
+//! place. Through IREE against its meaning, tiled and untiled.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod support;
 
 use lower::Weights;
-use ops::ops::{BoundedSdpa, MaskTerm, Sdpa};
+use ops::ops::{BoundedSdpa, MaskTerm, Sdpa, SlicedAppend};
 use ops::{ElementType, Op, TensorType, Value};
 use runtime::CompileOptions;
 use support::{Built, compile};
@@ -53,6 +54,43 @@ fn violations(calls: &Calls, tiled: bool, edit: &dyn Fn(String) -> String) -> Ve
     module.text_without_locs = edit(module.text_without_locs);
     let vmfb = compile(&module, &CompileOptions::new(target, tiled));
     Built { module, vmfb }.load(&calls.weights).violations(calls)
+}
+
+/// The examples, and caches that are longer.
+fn appends() -> Calls {
+    let mut all = examples_of(|name| name == "sliced_append");
+    for (case, tokens) in [1, 16, 128].into_iter().enumerate() {
+        for (start, count) in [(0, tokens), (3, 0), (200, tokens / 2), (299, tokens), (1000, 1)] {
+            let ring = start == 1000;
+            let op = Op::from(SlicedAppend { axis: 2, ring });
+            let element = [ElementType::F32, ElementType::Bf16, ElementType::I8][case];
+            let tensor = |length: usize, seed| random(TensorType::new(element, [1, 3, length, 20]), seed);
+            let number = |n: usize| Value::new(TensorType::new(ElementType::I32, []), [n as f64]);
+            let arguments = vec![tensor(300, 7), tensor(tokens, 8), number(start), number(count)];
+            let name = format!("call{}", all.calls.len());
+            let types: Vec<TensorType> = arguments.iter().map(|value| value.ty.clone()).collect();
+            entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![b.op(op.clone(), ids)?]));
+            let expected = vec![op.eval(&arguments.iter().collect::<Vec<_>>(), &types[0])];
+            let text = format!("{op:?} of {count} of {tokens} tokens from {start}");
+            all.calls.push(CheckedCall { name, text, arguments, expected, bounds: vec![op.bound()] });
+        }
+    }
+    all
+}
+
+#[test]
+fn what_is_new_is_written() {
+    let calls = appends();
+    assert!(calls.calls.len() > 15);
+    for tiled in [true, false] {
+        let found = violations(&calls, tiled, &|text| text);
+        assert!(found.is_empty(), "tiled {tiled}: {}", found.join("\n"));
+    }
+    // Faults that stay within the cache: nothing is written, and a ring that never turns.
+    for (kind, fault) in [("arith.maxsi", "arith.minsi"), ("arith.remui", "arith.divui")] {
+        let all = violations(&calls, false, &|text| text.replace(kind, fault));
+        assert!(!all.is_empty(), "{fault} is not found");
+    }
 }
 
 #[test]

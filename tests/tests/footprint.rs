@@ -70,8 +70,8 @@ fn k4_weights_and_state_are_planned_to_the_byte() {
     }
 }
 
-/// The compiler's own account of what a call allocates.
-fn allocated(plan: &Plan, entry: &str) -> usize {
+/// The compiler's own account of a call.
+fn execution(plan: &Plan, entry: &str) -> serde_json::Value {
     let lowered = expanded(plan, &[entry]).lower(plan.model.ignorable()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let statistics = folder.path().join("statistics.json");
@@ -81,8 +81,7 @@ fn allocated(plan: &Plan, entry: &str) -> usize {
     options.flags.push(format!("--iree-scheduling-dump-statistics-file={}", statistics.display()));
     compile(&lowered.module, &compiler().unwrap(), &options, folder.path()).unwrap();
     let statistics: serde_json::Value = serde_json::from_slice(&fs::read(statistics).unwrap()).unwrap();
-    let bytes = &statistics["stream-aggregate"]["execution"]["transient-memory-size"];
-    bytes.as_u64().unwrap() as usize
+    statistics["stream-aggregate"]["execution"].clone()
 }
 
 #[test]
@@ -96,11 +95,33 @@ fn activations_are_no_more_than_planned() {
         let plan = plan(&model(name), ElementType::F32, batch, weights);
         let planned = Footprint::of(&expanded(&plan, &["prefill", "decode"])).unwrap();
         for (entry, planned) in &planned.activations {
-            let found = allocated(&plan, entry);
+            let found = execution(&plan, entry)["transient-memory-size"].as_u64().unwrap() as usize;
             let what = format!("{name} × {batch}, {weights:?}, `{entry}`: {found} of {planned}");
             println!("{what}");
             // IREE begins each value at a multiple of 64 bytes, which shows where all are as small as here.
-            assert!(found <= planned + (16 << 10) && found > planned / 4, "{what}");
+            assert!(found <= planned + (16 << 10), "{what}");
+            // Without kernels a chunk is appended as slices of lengths that IREE does not know: it leaves out what it
+            // allocates together with them.
+            let known = entry == "decode" || weights.kernels;
+            assert!(found > planned / 4 || !known, "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_layers_remember_is_updated_where_it_is() {
+    for (name, weights, batch) in [
+        ("llama-tied", Weights::default(), 1),
+        ("llama-tied", WITHOUT_KERNELS, 1),
+        ("llama-tied", Weights::default(), 3),
+        ("gemma3-a", Weights::default(), 1),
+        ("gemma3-a", WITHOUT_KERNELS, 1),
+    ] {
+        let plan = plan(&model(name), ElementType::Bf16, batch, weights);
+        let plan = Plan { chunk: 64, context: 128, ..plan };
+        for entry in plan.entry_points() {
+            let copies = execution(&plan, &entry.name)["copy-count"].as_u64();
+            assert_eq!(copies, Some(0), "{name} × {batch}, {weights:?}, `{}`", entry.name);
         }
     }
 }

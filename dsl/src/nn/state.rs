@@ -3,7 +3,7 @@
 
 use std::panic::Location;
 
-use ops::ops::{Concatenate, DynamicUpdateSlice};
+use ops::ops::{Append, Concatenate, DynamicUpdateSlice};
 
 use super::{Attend, Position, RING};
 use crate::argument::trace_arg;
@@ -63,8 +63,7 @@ impl<T: Float> Kv<T> {
                 // The one token of a single row is real.
                 (false, 1) if ring => cache.written(new, slots.axis, at.at.start.modulo(slots.extent), place),
                 (false, 1) => cache.written(new, slots.axis, at.at.start, place),
-                (false, _) if !ring => cache.overwritten(new, tokens, slots, at.at, place),
-                _ => cache.chosen(new, tokens, slots, at.at),
+                _ => cache.appended(new, slots.axis, at.at, place),
             };
         }
         (self.k, self.v)
@@ -101,38 +100,12 @@ impl<T: Float> Tensor<T> {
         })
     }
 
-    /// The real tokens of `new` written over the slots from `at.start` on: as many slots as `new` has tokens are
-    /// read, and written again as they were where no real token falls on them. Near the end of the context these
-    /// slots begin before `at.start`.
-    #[track_caller]
-    fn overwritten(self, new: Self, tokens: Dim, slots: Dim, at: Position, place: Place) -> Self {
-        let length = tokens.extent;
-        let first = at.start.minimum(Tensor::scalar((slots.extent - length) as f64));
-        let token = Tensor::<I32>::iota(tokens.axis, length) - (at.start - first);
-        let is_new = Tensor::scalar(0.0).less_equal(token).and(token.less(at.count));
-        let new = new.take(tokens.axis, token.maximum(token.filled(0.0)));
-        let old = self.dynamic_narrow(slots.axis, first, length).rename(slots.axis, tokens.axis);
-        self.written(is_new.select(new, old), slots.axis, first, place)
-    }
-
-    /// Every slot chooses: the token of `new` that falls on it, if a real one does, or what it had.
-    #[track_caller]
-    fn chosen(self, new: Self, tokens: Dim, slots: Dim, at: Position) -> Self {
-        let place = Location::caller();
-        let slot = Tensor::<I32>::iota(slots.axis, slots.extent);
-        let token = slot.outer(at.start, |slot, start| slot - start);
-        let token = if slots.axis == RING { token.modulo(slots.extent) } else { token };
-        let count = at.count.over(&token.dims(place));
-        let is_new = token.filled(0.0).less_equal(token).and(token.less(count));
-        let new = match tokens.extent {
-            1 => {
-                let mut dims = new.dims(place);
-                dims.retain(|d| d.axis != tokens.axis);
-                new.reshape(&dims).over(&self.dims(place))
-            }
-            _ => new.take(tokens.axis, token),
-        };
-        is_new.select(new, self)
+    /// The real tokens of `new` in the slots of their positions.
+    fn appended(self, new: Self, slots: Axis, at: Position, place: Place) -> Self {
+        self.apply(place, |t, raw, ty| {
+            let op = Append { axis: ty.position(slots).unwrap_or_default(), ring: slots == RING };
+            t.op(None, op, &[raw, new.raw, at.start.raw, at.count.raw], &axes(&ty.dims), place)
+        })
     }
 }
 

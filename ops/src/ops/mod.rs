@@ -1,5 +1,6 @@
 //! The operations, a file each.
 
+mod append;
 mod binary;
 mod bounded_sdpa;
 mod broadcast_in_dim;
@@ -31,8 +32,10 @@ mod rms_norm;
 mod rope;
 mod sdpa;
 mod select;
+mod sliced_append;
 mod unary;
 
+pub use append::Append;
 pub use binary::{Binary, BinaryKind};
 pub use bounded_sdpa::BoundedSdpa;
 pub use broadcast_in_dim::BroadcastInDim;
@@ -64,6 +67,7 @@ pub use rms_norm::{RmsNorm, WeightStyle};
 pub use rope::{Rope, RopeLayout};
 pub use sdpa::{MaskTerm, Sdpa};
 pub use select::Select;
+pub use sliced_append::SlicedAppend;
 pub use unary::{Unary, UnaryKind};
 
 /// What an operation's file needs.

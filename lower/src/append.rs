@@ -1,0 +1,128 @@
+//! `append` in primitives; and for IREE, which copies a cache that a program reads beside the update, `sliced_append`. The
+//! numbers of the host that say how long the slices are, are no StableHLO.
+
+use ops::ops::{
+    Append, BinaryKind, BroadcastInDim, Compare, Direction, Gather, Iota, Permute, Reshape, Select,
+    SlicedAppend,
+};
+use ops::{ElementType, InferError, Operand, Statements, TensorType};
+use targets::{Dialect, Target};
+use trace::{Builder, NodeId};
+
+/// Every slot chooses: the token that falls on it, if a real one does, or what it had.
+pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> Result<NodeId, InferError> {
+    let [cache, new, start, count] = operands[..] else { unreachable!("inferred") };
+    let shape = b.ty(cache).shape.clone();
+    let slots = shape[op.axis];
+    let lead = if Append::by_row(b.ty(start)) { vec![0, op.axis] } else { vec![op.axis] };
+    let index = TensorType::new(ElementType::I32, lead.iter().map(|&axis| shape[axis]).collect::<Vec<_>>());
+    let over_slots = |b: &mut Builder<'_>, number: NodeId| {
+        let axes = (0..b.ty(number).rank()).collect();
+        b.op(BroadcastInDim { shape: index.shape.clone(), axes }, &[number])
+    };
+    let slot = b.op(Iota { ty: index.clone(), axis: lead.len() - 1 }, &[])?;
+    let (start, count) = (over_slots(b, start)?, over_slots(b, count)?);
+    let mut token = b.binary(BinaryKind::Subtract, slot, start)?;
+    if op.ring {
+        // A multiple of the slots makes the dividend positive, and does not take it out of range.
+        let turns = (i32::MAX as usize / 2 / slots.max(1) * slots) as f64;
+        let ahead = b.with_scalar(BinaryKind::Add, token, turns)?;
+        let whole = b.with_scalar(BinaryKind::Divide, ahead, slots as f64)?;
+        let whole = b.with_scalar(BinaryKind::Multiply, whole, slots as f64)?;
+        token = b.binary(BinaryKind::Subtract, ahead, whole)?;
+    }
+    let zero = b.splat(token, 0.0)?;
+    let begun = b.op(Compare { direction: Direction::Le }, &[zero, token])?;
+    let real = b.op(Compare { direction: Direction::Lt }, &[token, count])?;
+    let is_new = b.binary(BinaryKind::And, begun, real)?;
+    let is_new = b.op(BroadcastInDim { shape, axes: lead.clone() }, &[is_new])?;
+    let new = picked(b, new, &lead, token)?;
+    b.op(Select {}, &[is_new, new, cache])
+}
+
+/// The tokens of `new` along the last of the axes `lead` that `indices` names, for each index of the axes before it.
+fn picked(b: &mut Builder<'_>, new: NodeId, lead: &[usize], indices: NodeId) -> Result<NodeId, InferError> {
+    let ty = b.ty(new).clone();
+    let of_each = b.ty(indices).shape.clone();
+    let (rows, tokens) = (&lead[..lead.len() - 1], ty.shape[lead[lead.len() - 1]]);
+    if tokens <= 1 {
+        let mut shape = ty.shape.clone();
+        lead.iter().zip(&of_each).for_each(|(&axis, &extent)| shape[axis] = extent);
+        return b.op(BroadcastInDim { shape, axes: (0..ty.rank()).collect() }, &[new]);
+    }
+    let rest: Vec<usize> = (0..ty.rank()).filter(|axis| !lead.contains(axis)).collect();
+    let order = [lead, &rest].concat();
+    let mut table = b.op(Permute { order: order.clone() }, &[new])?;
+    let mut indices = indices;
+    if let [row] = rows {
+        // One table, in which each row has its tokens.
+        let lengths = rest.iter().map(|&axis| ty.shape[axis]);
+        let shape = std::iter::once(ty.shape[*row] * tokens).chain(lengths).collect();
+        table = b.op(Reshape { shape }, &[table])?;
+        let first = b.op(Iota { ty: b.ty(indices).clone(), axis: 0 }, &[])?;
+        let first = b.with_scalar(BinaryKind::Multiply, first, tokens as f64)?;
+        let within = b.with_scalar(BinaryKind::Minimum, indices, tokens as f64 - 1.0)?;
+        let within = b.with_scalar(BinaryKind::Maximum, within, 0.0)?;
+        indices = b.binary(BinaryKind::Add, within, first)?;
+    }
+    let picked = b.op(Gather {}, &[table, indices])?;
+    let mut back = vec![0; order.len()];
+    order.into_iter().enumerate().for_each(|(place, axis)| back[axis] = place);
+    b.op(Permute { order: back }, &[picked])
+}
+
+/// The same as slices: for a single row, of which the host knows where it stands.
+pub(crate) fn sliced(op: &Append, operands: &[&TensorType], target: &Target) -> Option<SlicedAppend> {
+    let iree = target.backend.dialect() == Dialect::IreeGlobals;
+    let some = operands.iter().all(|operand| operand.count() > 0);
+    (iree && some && !Append::by_row(operands[2])).then_some(SlicedAppend { axis: op.axis, ring: op.ring })
+}
+
+/// The right-hand side of its statement: the tokens up to the last slot, in a ring then the others from the first on.
+pub(crate) fn spell(s: &mut dyn Statements, op: &SlicedAppend, operands: &[Operand<'_>]) -> String {
+    let [cache, new, start, count] = operands else { unreachable!("inferred") };
+    let (slots, tokens) = (cache.ty.shape[op.axis], new.ty.shape[op.axis]);
+    let index = |s: &mut dyn Statements, n: usize| s.statement(format!("arith.constant {n} : index"));
+    let binary = |s: &mut dyn Statements, kind: &str, a: &str, b: &str| {
+        s.statement(format!("arith.{kind} {a}, {b} : index"))
+    };
+    let (zero, slots, tokens) = (index(s, 0), index(s, slots), index(s, tokens));
+    // As an index a number below zero is large.
+    let number = |s: &mut dyn Statements, of: &Operand<'_>| {
+        let number = s.statement(format!("tensor.extract {}[] : tensor<i32>", of.name));
+        let number = s.statement(format!("arith.index_cast {number} : i32 to index"));
+        binary(s, "maxsi", &number, &zero)
+    };
+    let (start, count) = (number(s, start), number(s, count));
+    let real = binary(s, "minui", &count, &tokens);
+    let start = binary(s, if op.ring { "remui" } else { "minui" }, &start, &slots);
+    let left = binary(s, "subi", &slots, &start);
+    let fits = binary(s, "minui", &real, &left);
+
+    let part = |place: &str, length: &str| {
+        let along = |at_axis: &str, elsewhere: &dyn Fn(usize) -> String| {
+            let axes = cache.ty.shape.iter().enumerate();
+            let list = axes.map(|(a, &n)| if a == op.axis { at_axis.to_owned() } else { elsewhere(n) });
+            list.collect::<Vec<_>>().join(", ")
+        };
+        let (first, extents) = (along(place, &|_| "0".into()), along(length, &|n| n.to_string()));
+        format!("[{first}] [{extents}] [{}]", vec!["1"; cache.ty.rank()].join(", "))
+    };
+    let extents = cache.ty.shape.iter().enumerate();
+    let extents: String =
+        extents.map(|(a, n)| if a == op.axis { "?x".into() } else { format!("{n}x") }).collect();
+    let rows_ty = format!("tensor<{extents}{}>", cache.ty.element.name());
+    let (cache_ty, new_ty) = (cache.ty.mlir(), new.ty.mlir());
+    let write = |s: &mut dyn Statements, into: &str, from: &str, to: &str, length: &str| {
+        let source = part(from, length);
+        let rows = s.statement(format!("tensor.extract_slice {}{source} : {new_ty} to {rows_ty}", new.name));
+        format!("tensor.insert_slice {rows} into {into}{} : {rows_ty} into {cache_ty}", part(to, length))
+    };
+    let written = write(s, cache.name, &zero, &start, &fits);
+    if !op.ring {
+        return written;
+    }
+    let written = s.statement(written);
+    let rest = binary(s, "subi", &real, &fits);
+    write(s, &written, &fits, &zero, &rest)
+}
