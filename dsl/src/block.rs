@@ -49,7 +49,6 @@ pub fn block<A: TraceArg, R: TraceArg>(
         data,
     };
     let known = tracer::with(|t| t.body(&key)).flatten();
-    let stem: String = name.split("::").next().unwrap_or(name).to_lowercase();
     let recorded = match known {
         Some(recorded) => {
             // Only what is an argument may differ between elements: checked where it costs nothing that matters.
@@ -69,6 +68,7 @@ pub fn block<A: TraceArg, R: TraceArg>(
         }
         None => {
             tracer::with(|t| t.count_body_run());
+            let stem: String = name.split("::").next().unwrap_or(name).to_lowercase();
             let function_name = tracer::with(|t| t.unique_name(&stem)).unwrap_or(stem);
             let (function, returned) = record(scope, function_name, &pattern, &key, &arguments, &body, place);
             let Some(function) = function else {

@@ -26,7 +26,7 @@ impl Scope {
 
     /// The scope of one element of a field that repeats a block.
     pub fn element(&self, field: &str, index: usize) -> Self {
-        let path = format!("{}.{index}", join(&self.path, field));
+        let path = join(&join(&self.path, field), &index.to_string());
         Self { root: self.root.clone(), path: path.into(), element: true }
     }
 
@@ -50,7 +50,7 @@ impl Scope {
 }
 
 fn join(path: &str, field: &str) -> String {
-    if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
+    if path.is_empty() { field.to_owned() } else { [path, ".", field].concat() }
 }
 
 /// A block as whoever holds it builds it. [`model!`](crate::model) implements it.

@@ -41,7 +41,7 @@ impl Raw {
 }
 
 /// What two runs of a body must share to record the same thing.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct TraceKey {
     pub block: &'static str,
     pub pattern: String,
@@ -69,9 +69,11 @@ pub(crate) struct Tracer {
     /// The first error. After it, every handle is poisoned and silent.
     error: Option<TraceError>,
     /// The bodies of repeated blocks.
-    bodies: HashMap<TraceKey, Body>,
-    files: HashMap<&'static str, Arc<str>>,
-    shared_paths: HashMap<Rc<str>, Arc<str>>,
+    bodies: Vec<(TraceKey, Body)>,
+    /// The Rust files that were met, and what they are called.
+    files: Vec<(&'static str, Arc<str>)>,
+    /// The field path of the last node as its function, which is numbered, knows it: the next one mostly has it too.
+    last_path: Option<(u32, Rc<str>, Arc<str>)>,
     next_function: u32,
     body_runs: usize,
     /// The extents that the recording of an entry point gives to axes, and whether one asked for it.
@@ -138,9 +140,9 @@ impl Default for Tracer {
             open: Vec::new(),
             paths: Vec::new(),
             error: None,
-            bodies: HashMap::new(),
-            files: HashMap::new(),
-            shared_paths: HashMap::new(),
+            bodies: Vec::new(),
+            files: Vec::new(),
+            last_path: None,
             next_function: 0,
             body_runs: 0,
             sizes: Vec::new(),
@@ -266,11 +268,12 @@ impl Tracer {
     }
 
     pub(crate) fn body(&self, key: &TraceKey) -> Option<Body> {
-        self.bodies.get(key).cloned()
+        // The layer before mostly was of the same kind.
+        self.bodies.iter().rev().find(|(known, _)| known == key).map(|(_, body)| body.clone())
     }
 
     pub(crate) fn keep_body(&mut self, key: TraceKey, body: Body) {
-        self.bodies.insert(key, body);
+        self.bodies.push((key, body));
     }
 
     pub(crate) fn count_body_run(&mut self) {
@@ -303,18 +306,24 @@ impl Tracer {
     fn provenance(&mut self, path: Option<&Rc<str>>, location: Place) -> Provenance {
         let path = path.or_else(|| self.paths.last()).cloned().unwrap_or_else(|| "".into());
         let element = self.open.last().map(|open| open.number).unwrap_or_default();
-        let key: Rc<str> = format!("{element}:{path}").into();
-        let path = match self.shared_paths.get(&key) {
-            Some(shared) => shared.clone(),
-            None => {
-                let shared: Arc<str> = self.relative(&path).into();
-                self.shared_paths.insert(key, shared.clone());
-                shared
+        let path = match &self.last_path {
+            Some((last, from, path_there)) if (*last, from) == (element, &path) => path_there.clone(),
+            _ => {
+                let path_there: Arc<str> = self.relative(&path).into();
+                self.last_path = Some((element, path, path_there.clone()));
+                path_there
             }
         };
-        let file =
-            self.files.entry(location.file()).or_insert_with(|| crate_relative(location.file()).into());
-        Provenance { path, file: file.clone(), line: location.line() }
+        let known = self.files.iter().find(|(file, _)| *file == location.file());
+        let file = match known {
+            Some((_, name)) => name.clone(),
+            None => {
+                let name: Arc<str> = crate_relative(location.file()).into();
+                self.files.push((location.file(), name.clone()));
+                name
+            }
+        };
+        Provenance { path, file, line: location.line() }
     }
 
     /// Keeps the first error and returns the poisoned handle.

@@ -88,6 +88,8 @@ fn write_with(trace: &Trace, dialect: Dialect, kernels: Kernels) -> Result<Modul
     }
     text.push_str(&writer.kernels.text());
     let mut text_without_locs = text.clone();
+    text.reserve(bodies.iter().map(Body::length).sum());
+    text_without_locs.reserve(bodies.iter().map(Body::length).sum());
     for body in &bodies {
         body.print(&mut text, &mut text_without_locs);
     }
@@ -120,6 +122,12 @@ struct Body {
 }
 
 impl Body {
+    /// About as long as its text is.
+    fn length(&self) -> usize {
+        let statement = |(text, at): &(String, Provenance)| text.len() + at.path.len() + at.file.len() + 24;
+        self.header.len() + self.statements.iter().map(statement).sum::<usize>() + self.end.len()
+    }
+
     fn print(&self, text: &mut String, without_locs: &mut String) {
         text.push_str(&self.header);
         without_locs.push_str(&self.header);

@@ -59,11 +59,14 @@ impl RopeTable {
         f64::from((value as f32) * (self.scaling.0 as f32))
     }
 
-    /// All elements, row by row.
-    fn elements(&self) -> impl Iterator<Item = f64> {
+    /// Writes all elements, row by row, to little-endian storage.
+    fn store(&self, element: ElementType, bytes: &mut [u8]) {
         let columns = self.inv_freq.len();
-        (0..self.positions)
-            .flat_map(move |position| (0..columns).map(move |column| self.at(position, column)))
+        for position in 0..self.positions {
+            for column in 0..columns {
+                element.store(bytes, position * columns + column, element.encode(self.at(position, column)));
+            }
+        }
     }
 }
 
@@ -124,10 +127,7 @@ impl Literal {
         match &self.content {
             Content::Splat(bits) => (0..self.ty.count()).for_each(|i| element.store(&mut bytes, i, *bits)),
             Content::Dense(dense) => bytes.copy_from_slice(dense),
-            Content::Rope(table) => {
-                let elements = table.elements().enumerate();
-                elements.for_each(|(i, value)| element.store(&mut bytes, i, element.encode(value)));
-            }
+            Content::Rope(table) => table.store(element, &mut bytes),
         }
         bytes
     }
@@ -140,28 +140,30 @@ impl Literal {
     /// The spelling as an MLIR attribute: `dense<…> : tensor<…>`.
     pub fn mlir(&self) -> String {
         let element = self.ty.element;
-        let content = match (&self.content, self.ty.count()) {
-            (_, 0) => String::new(),
-            (Content::Splat(bits), _) => mlir_scalar(element, *bits),
+        let mut text = String::from("dense<");
+        match (&self.content, self.ty.count()) {
+            (_, 0) => {}
+            (Content::Splat(bits), _) => text.push_str(&mlir_scalar(element, *bits)),
             // MLIR reads packed bits for i1 and i4 in hex form: spell those element by element.
             _ if element.bits() == 4 || element == ElementType::I1 => {
                 let bytes = self.to_bytes();
                 let mut index = 0;
-                nested(&self.ty.shape, &mut || {
+                text.push_str(&nested(&self.ty.shape, &mut || {
                     index += 1;
                     mlir_scalar(element, element.load(&bytes, index - 1))
-                })
+                }));
             }
             _ => {
                 let bytes = self.to_bytes();
-                let mut hex = String::with_capacity(2 * bytes.len() + 4);
-                hex.push_str("\"0x");
-                push_hex(&bytes, &mut hex);
-                hex.push('"');
-                hex
+                text.reserve(2 * bytes.len() + 64);
+                text.push_str("\"0x");
+                push_hex(&bytes, &mut text);
+                text.push('"');
             }
-        };
-        format!("dense<{content}> : {}", self.ty.mlir())
+        }
+        text.push_str("> : ");
+        text.push_str(&self.ty.mlir());
+        text
     }
 
     fn print_text(&self, out: &mut String) {

@@ -1,6 +1,6 @@
 //! What every operation of the list must say of itself.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::hash::Hash;
 
 use crate::{ElementType, ParseError, Reader, TensorType, Value};
@@ -258,19 +258,22 @@ pub fn agree(
     }
 }
 
-/// Checks an attribute.
+/// Checks an attribute. What is expected may be `format_args!`, which is written only if that does not hold.
 pub fn attribute(
     op: &'static str,
     what: &'static str,
     found: impl Debug,
-    expected: impl Into<String>,
+    expected: impl Display,
     holds: bool,
 ) -> Result<(), InferError> {
     match holds {
         true => Ok(()),
-        false => {
-            Err(InferError::Attribute { op, what, found: format!("{found:?}"), expected: expected.into() })
-        }
+        false => Err(InferError::Attribute {
+            op,
+            what,
+            found: format!("{found:?}"),
+            expected: expected.to_string(),
+        }),
     }
 }
 

@@ -155,6 +155,7 @@ impl ElementType {
     }
 
     /// The bits of `x` rounded to this type. Every NaN becomes the canonical quiet one.
+    #[inline]
     pub fn encode(self, x: f64) -> u32 {
         // The conversions of `half` from f64 drop half of the mantissa before they round; through an f32 that is
         // rounded to odd the second rounding is the only one (Boldo and Melquiond, "Emulation of FMA and correctly
@@ -223,6 +224,7 @@ impl ElementType {
     }
 
     /// Writes the bits of element `i` to little-endian storage.
+    #[inline]
     pub fn store(self, bytes: &mut [u8], i: usize, bits: u32) {
         match self.bits() {
             32 => bytes[4 * i..][..4].copy_from_slice(&bits.to_le_bytes()),

@@ -122,7 +122,7 @@ pub fn explain(
         return Ok(Explanation { recorded: format!("%{node}"), steps: vec![] });
     }
     let rules = options.rules.all();
-    let (all, _, banned) = crate::saturate(trace, options, &rules);
+    let (all, _, banned) = crate::saturate(trace, options);
     let saturated = &all[at];
     let (made, classes) = saturated.extract(&options.machine, &banned);
     let count = made.len();

@@ -8,10 +8,10 @@
 //! worth it only if both take it, all that could refer to a class do.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use egg::Id;
-
-use crate::Term;
+use trace::NodeKind;
 
 /// A class of the e-graph: its terms, over places in a list of classes.
 pub(crate) struct Class {
@@ -23,7 +23,7 @@ pub(crate) struct Class {
 
 /// A term that a class may take.
 pub(crate) struct Candidate {
-    pub term: Term,
+    pub kind: Arc<NodeKind>,
     /// The places of its operands.
     pub operands: Vec<usize>,
     /// Seconds.

@@ -18,7 +18,7 @@ pub struct Context {
     /// Of the function's inputs.
     pub inputs: Vec<TensorType>,
     /// Of the results of every function of the trace.
-    pub results: Vec<Vec<TensorType>>,
+    pub results: Vec<Arc<[TensorType]>>,
     /// The place of the node that is being inserted, if it is one of the function's.
     pub inserting: Option<u32>,
     /// How often a constant was folded.
@@ -86,7 +86,7 @@ impl Analysis<Term> for Context {
         let types: Arc<[TensorType]> = match &*term.kind {
             NodeKind::Input { index, .. } => [graph.analysis.inputs[*index].clone()].into(),
             NodeKind::Parameter(parameter) => [parameter.ty.clone()].into(),
-            NodeKind::Call { function, .. } => graph.analysis.results[function.0 as usize].as_slice().into(),
+            NodeKind::Call { function, .. } => graph.analysis.results[function.0 as usize].clone(),
             NodeKind::Result { index } => [operands[0].types[*index].clone()].into(),
             NodeKind::Op(op) => {
                 let types: Vec<&TensorType> = operands.iter().map(|facts| facts.ty()).collect();

@@ -1,6 +1,7 @@
 //! One function: into the e-graph, and out of it.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use egg::{Id, Language as _, Rewrite, RewriteScheduler, Runner, SearchMatches, StopReason};
@@ -47,7 +48,7 @@ impl<'a> Saturated<'a> {
     /// of them change how a result is rounded.
     pub fn new(
         function: &'a Function,
-        results: &[Vec<TensorType>],
+        results: &[Arc<[TensorType]>],
         rules: &[Rewrite<Term, Context>],
         approximate: bool,
     ) -> Self {
@@ -137,7 +138,7 @@ impl<'a> Saturated<'a> {
                         let reads: Vec<CostOperand<'_>> = operands.iter().map(read).collect();
                         let cost = term.op().map(|op| cost(machine, op, &reads, graph[id].data.ty()).seconds);
                         Candidate {
-                            term: term.clone(),
+                            kind: term.kind.clone(),
                             operands: operands.iter().map(|operand| places[operand]).collect(),
                             cost: cost.unwrap_or(0.0),
                         }
@@ -145,8 +146,8 @@ impl<'a> Saturated<'a> {
                     .collect();
                 let parameter = recipes.get(&id).and_then(stored);
                 if let Some(parameter) = parameter.filter(|parameter| !banned.contains(&parameter.key)) {
-                    let term = Term::new(NodeKind::Parameter(parameter), vec![]);
-                    terms.push(Candidate { term, operands: vec![], cost: 0.0 });
+                    let kind = Arc::new(NodeKind::Parameter(parameter));
+                    terms.push(Candidate { kind, operands: vec![], cost: 0.0 });
                 }
                 Class { id, terms }
             })
@@ -176,7 +177,7 @@ impl<'a> Saturated<'a> {
                     .filter_map(|o| self.classes[o.index()])
                     .map(|id| places.get(&graph.find(id)).copied().unwrap_or(usize::MAX))
                     .collect();
-                let same = |term: &Candidate| *term.term.kind == node.kind && term.operands == operands;
+                let same = |term: &Candidate| *term.kind == node.kind && term.operands == operands;
                 chosen[place] = classes[place].terms.iter().position(same);
             }
         }
@@ -232,7 +233,7 @@ impl<'a> Saturated<'a> {
                     pending.extend(candidate.operands.iter().rev().map(|&operand| (operand, origin, false)));
                     continue;
                 }
-                if let NodeKind::Input { index, .. } = *candidate.term.kind {
+                if let NodeKind::Input { index, .. } = *candidate.kind {
                     made[place] = inputs.get(&index).copied();
                     continue;
                 }
@@ -243,7 +244,7 @@ impl<'a> Saturated<'a> {
                     _ => Vec::new(),
                 };
                 let node = Node {
-                    kind: (*candidate.term.kind).clone(),
+                    kind: (*candidate.kind).clone(),
                     types: facts.types.to_vec(),
                     axes,
                     provenance: from.provenance.clone(),

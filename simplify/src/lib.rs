@@ -14,6 +14,7 @@ pub mod rules;
 mod term;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use ops::TensorType;
 use targets::{Machine, Target};
@@ -87,7 +88,7 @@ pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     }
     let rules = options.rules.all();
     let mut report = Report::default();
-    let (saturated, simplified, _) = saturate(trace, options, &rules);
+    let (saturated, simplified, _) = saturate(trace, options);
     for (rule, count) in saturated.iter().flat_map(Saturated::fired) {
         let rule =
             rules.iter().find(|known| known.name == rule).map_or("constant folding", |known| known.name);
@@ -105,16 +106,11 @@ pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
 }
 
 /// All that was found of every function, the cheapest choice, and the keys of the recipes that it must not use.
-fn saturate<'a>(
-    trace: &'a Trace,
-    options: &Options,
-    rules: &[rules::Rule],
-) -> (Vec<Saturated<'a>>, Trace, BTreeSet<String>) {
-    let rewrites: Vec<_> = rules.iter().map(|rule| rule.rewrite()).collect();
-    let results: Vec<Vec<TensorType>> =
+fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Trace, BTreeSet<String>) {
+    let results: Vec<Arc<[TensorType]>> =
         trace.functions.iter().map(|f| f.output_types().into_iter().cloned().collect()).collect();
     let approximate = options.rules == Rules::Approximate;
-    let saturate = |function| Saturated::new(function, &results, &rewrites, approximate);
+    let saturate = |function| Saturated::new(function, &results, options.rules.rewrites(), approximate);
     let saturated: Vec<Saturated<'_>> = trace.functions.iter().map(saturate).collect();
     // What two functions read must be stored once: a recipe that would store a tensor again is not used anywhere.
     // What the trace had before is not ours to undo.

@@ -172,17 +172,17 @@ impl Function {
         &mut self.graph[id]
     }
 
-    /// Whether a node has an operand like this. As `operands` it reads edges, and nothing else does.
+    /// Whether a node has an operand like this.
     pub fn any_operand(&self, id: NodeId, is_like: impl FnMut(NodeId) -> bool) -> bool {
         self.graph.neighbors_directed(id, Incoming).any(is_like)
     }
 
     /// The operands of a node in their order.
     pub fn operands(&self, id: NodeId) -> Vec<NodeId> {
-        let mut edges: Vec<(u32, NodeId)> =
-            self.graph.edges_directed(id, Incoming).map(|e| (*e.weight(), e.source())).collect();
-        edges.sort_unstable();
-        edges.into_iter().map(|(_, source)| source).collect()
+        let edges = self.graph.edges_directed(id, Incoming);
+        let mut operands = vec![NodeId::end(); edges.clone().count()];
+        edges.for_each(|edge| operands[*edge.weight() as usize] = edge.source());
+        operands
     }
 
     /// The positions on the edges into a node, ascending: 0, 1, … in a sound function.
@@ -224,7 +224,7 @@ impl Function {
         self.outputs.iter().for_each(|o| live[o.node.index()] = true);
         for id in self.ids().rev() {
             if live[id.index()] {
-                self.operands(id).into_iter().for_each(|o| live[o.index()] = true);
+                self.graph.neighbors_directed(id, Incoming).for_each(|o| live[o.index()] = true);
             }
         }
         live

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use ops::TensorType;
 
@@ -36,7 +37,7 @@ pub struct Read {
     /// The parameter, under the key it has in the function.
     pub parameter: Parameter,
     /// The keys it has in the functions that declare it, before calls replace their prefixes.
-    pub origins: BTreeSet<String>,
+    pub origins: Arc<BTreeSet<String>>,
 }
 
 /// What a trace reads, calls expanded, by key.
@@ -114,7 +115,7 @@ impl Trace {
         for function in &self.functions {
             let mut own = BTreeMap::new();
             for parameter in function.parameters() {
-                insert(&mut own, Cow::Borrowed(parameter), &[parameter.key.clone()].into())?;
+                insert(&mut own, Cow::Borrowed(parameter), &Arc::new([parameter.key.clone()].into()))?;
             }
             for id in function.ids() {
                 if let NodeKind::Call { function: callee, prefix } = &function.node(id).kind {
@@ -169,20 +170,20 @@ fn callees(function: &Function) -> impl Iterator<Item = FunctionId> {
 fn insert(
     into: &mut BTreeMap<String, Read>,
     parameter: Cow<'_, Parameter>,
-    origins: &BTreeSet<String>,
+    origins: &Arc<BTreeSet<String>>,
 ) -> Result<(), ParameterConflict> {
     match into.get_mut(&parameter.key) {
         Some(known) => {
             // Entry points mostly read the same weights for the same reasons.
-            if !known.origins.is_superset(origins) {
-                known.origins.extend(origins.iter().cloned());
+            if !Arc::ptr_eq(&known.origins, origins) && !known.origins.is_superset(origins) {
+                Arc::make_mut(&mut known.origins).extend(origins.iter().cloned());
             }
             if known.parameter != *parameter {
                 return Err(ParameterConflict {
                     key: parameter.key.clone(),
                     first: known.parameter.ty.clone(),
                     second: parameter.ty.clone(),
-                    origins: known.origins.clone(),
+                    origins: (*known.origins).clone(),
                 });
             }
         }

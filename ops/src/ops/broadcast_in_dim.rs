@@ -34,8 +34,8 @@ impl Operation for BroadcastInDim {
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
         let [x] = arity(Self::NAME, operands)?;
         let ty = TensorType::new(x.element, self.shape.clone());
-        let expected = || format!("one axis for each of `{x}`");
-        attribute(Self::NAME, "axes", &self.axes, expected(), self.axes.len() == x.rank())?;
+        let expected = format_args!("one axis for each of `{x}`");
+        attribute(Self::NAME, "axes", &self.axes, expected, self.axes.len() == x.rank())?;
         let distinct = self.axes.iter().enumerate().all(|(i, a)| !self.axes[..i].contains(a));
         attribute(Self::NAME, "axes", &self.axes, "distinct axes", distinct)?;
         for (&a, &extent) in self.axes.iter().zip(&x.shape) {

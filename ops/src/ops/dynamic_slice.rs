@@ -26,7 +26,13 @@ impl Operation for DynamicSlice {
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
         let [x, start] = arity(Self::NAME, operands)?;
         let extent = axis(Self::NAME, self.axis, x)?;
-        attribute(Self::NAME, "length", self.length, format!("at most {extent}"), self.length <= extent)?;
+        attribute(
+            Self::NAME,
+            "length",
+            self.length,
+            format_args!("at most {extent}"),
+            self.length <= extent,
+        )?;
         scalar_start(Self::NAME, start)?;
         let mut ty = x.clone();
         ty.shape[self.axis] = self.length;

@@ -32,7 +32,13 @@ impl Operation for DynamicUpdateSlice {
         let mut like = update.clone();
         like.shape[self.axis] = extent;
         agree(Self::NAME, "types must agree but along the axis", x, update, like == *x)?;
-        attribute(Self::NAME, "the update's length", length, format!("at most {extent}"), length <= extent)?;
+        attribute(
+            Self::NAME,
+            "the update's length",
+            length,
+            format_args!("at most {extent}"),
+            length <= extent,
+        )?;
         scalar_start(Self::NAME, start)?;
         Ok(x.clone())
     }

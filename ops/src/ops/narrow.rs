@@ -26,7 +26,7 @@ impl Operation for Narrow {
         let [x] = arity(Self::NAME, operands)?;
         let extent = axis(Self::NAME, self.axis, x)?;
         let end = self.start.saturating_add(self.length);
-        attribute(Self::NAME, "range", self.start..end, format!("within 0..{extent}"), end <= extent)?;
+        attribute(Self::NAME, "range", self.start..end, format_args!("within 0..{extent}"), end <= extent)?;
         let mut ty = x.clone();
         ty.shape[self.axis] = self.length;
         Ok(ty)

@@ -25,7 +25,13 @@ impl Operation for Permute {
         let mut sorted = self.order.clone();
         sorted.sort_unstable();
         let permutes = sorted.into_iter().eq(0..x.rank());
-        attribute(Self::NAME, "order", &self.order, format!("a permutation of 0..{}", x.rank()), permutes)?;
+        attribute(
+            Self::NAME,
+            "order",
+            &self.order,
+            format_args!("a permutation of 0..{}", x.rank()),
+            permutes,
+        )?;
         Ok(TensorType::new(x.element, self.order.iter().map(|&a| x.shape[a]).collect::<Vec<_>>()))
     }
 

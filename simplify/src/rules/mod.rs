@@ -8,6 +8,7 @@ mod shape;
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use egg::{ConditionalApplier, Pattern, Rewrite, Var};
 
@@ -122,6 +123,23 @@ impl Rules {
         };
         tables.iter().flat_map(|table| table.rules()).copied().collect()
     }
+
+    /// [`all`](Self::all) of them as egg takes them: read once, since that takes as long as a small function's
+    /// simplification.
+    pub(crate) fn rewrites(self) -> &'static [Rewrite<Term, Context>] {
+        static EXACT: LazyLock<Vec<Rewrite<Term, Context>>> = LazyLock::new(|| rewrites(Rules::Exact));
+        static APPROXIMATE: LazyLock<Vec<Rewrite<Term, Context>>> =
+            LazyLock::new(|| rewrites(Rules::Approximate));
+        match self {
+            Self::Off => &[],
+            Self::Exact => &EXACT,
+            Self::Approximate => &APPROXIMATE,
+        }
+    }
+}
+
+fn rewrites(rules: Rules) -> Vec<Rewrite<Term, Context>> {
+    rules.all().iter().map(Rule::rewrite).collect()
 }
 
 /// A condition on the class that a variable stands for.
