@@ -2,8 +2,10 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use jiff::SignedDuration;
 use tracewright::lower::Weights;
 use tracewright::models::Architecture;
 use tracewright::ops::{ElementType, WeightFormat};
@@ -37,6 +39,8 @@ pub enum Command {
     /// Measure speed: variants in turn, beside what the memory gives
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Find out how kernels are fastest on this machine; what builds a model here uses that from then on
+    Tune(TuneArguments),
     /// Write random weights for a configuration
     Random(RandomArguments),
 }
@@ -185,6 +189,25 @@ pub struct PlanArguments {
     pub json: bool,
     #[command(flatten)]
     pub model_arguments: ModelArguments,
+}
+
+#[derive(Args)]
+pub struct TuneArguments {
+    /// A Hugging Face model directory, or its config.json
+    pub model: PathBuf,
+    /// Try no more after this time; another run goes on where this one stopped
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
+    pub budget: Duration,
+    /// Say what is known, and measure nothing
+    #[arg(long)]
+    pub show: bool,
+    /// One JSON object on stdout instead of a table
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model_arguments: ModelArguments,
+    #[command(flatten)]
+    pub compile: CompileArguments,
 }
 
 #[derive(Args)]
@@ -461,6 +484,12 @@ impl std::fmt::Display for Layout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Self::Kernels { "kernels" } else { "plain" })
     }
+}
+
+/// A time as people write it.
+fn time(text: &str) -> Result<Duration, String> {
+    let time = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
+    time.ok_or_else(|| "expected a time, as 90s or 5m".into())
 }
 
 /// A format of fewer bits.

@@ -7,6 +7,7 @@ use etcetera::BaseStrategy;
 use tracewright::build::{BuildTools, LoadError};
 use tracewright::load::{LoadOptions, Loaded};
 use tracewright::runtime::{Compiler, Device};
+use tracewright::tune::Known;
 
 use crate::arguments::CompileArguments;
 use crate::error::Error;
@@ -50,6 +51,13 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
     compiler.timeout = Duration::from_secs(arguments.compile_timeout);
     compiler.interrupt = Some(interrupt.0.clone());
     Ok(compiler)
+}
+
+/// Says which files of a tuning are not used.
+pub fn report_damage(known: &Known) {
+    for path in &known.damaged {
+        eprintln!("`{}` is damaged and not used; `tracewright tune` measures again", path.display());
+    }
 }
 
 /// The folder for what can be made again.
