@@ -369,6 +369,9 @@ pub struct VariantArguments {
     /// Who multiplies: on, off, or both with a comma
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<Kernels>,
+    /// Who says how kernels cut their work, as for `generate`: on, off, a file; several with commas
+    #[arg(long, value_name = "on|off|FILE", value_delimiter = ',', default_value = "on")]
+    pub tuning: Vec<TuningSource>,
     /// The longest sequence, at most the model's own; several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512")]
     pub context: Vec<usize>,
@@ -425,6 +428,10 @@ pub struct NetworkArguments {
     /// [default: kernels, where there are any]
     #[arg(long, value_name = "kernels|plain", conflicts_with = "kernels")]
     pub layout: Option<Layout>,
+    /// Cut the work of kernels as `tune` found it to be fastest here, as usual, or as a file says: JSON, as `tuning` in a
+    /// manifest [default: on]
+    #[arg(long, value_name = "on|off|FILE")]
+    pub tuning: Option<TuningSource>,
     /// Proceed although config.json has this unknown key; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
@@ -483,6 +490,24 @@ pub enum Layout {
 impl std::fmt::Display for Layout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Self::Kernels { "kernels" } else { "plain" })
+    }
+}
+
+/// What says how kernels cut their work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TuningSource {
+    Measured,
+    Usual,
+    File(PathBuf),
+}
+
+impl From<&str> for TuningSource {
+    fn from(text: &str) -> Self {
+        match text {
+            "on" => Self::Measured,
+            "off" => Self::Usual,
+            path => Self::File(path.into()),
+        }
     }
 }
 

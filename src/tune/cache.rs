@@ -10,11 +10,15 @@ use errors::{FileError, WithPath as _};
 use serde::{Deserialize, Serialize};
 use targets::{Target, Tiling, Tuning};
 
+use super::TuneError;
 use super::trial::Verdict;
 use crate::files::NewFile;
 
 /// Changes when the meaning of a record does.
 const FORM: &str = "tracewright tuning 1";
+
+/// The folder of all machines' records.
+const FOLDER: &str = "tuning";
 
 /// Ends the name of a record's file.
 const EXTENSION: &str = "tuning";
@@ -97,7 +101,12 @@ impl TuningCache {
             // With its length in front, no part can pass for two.
             hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
         }
-        Self { folder: cache.join("tuning").join(&hasher.finalize().to_hex()[..32]) }
+        Self { folder: cache.join(FOLDER).join(&hasher.finalize().to_hex()[..32]) }
+    }
+
+    /// Whether anything was ever measured.
+    pub fn exists(cache: &Path) -> bool {
+        cache.join(FOLDER).is_dir()
     }
 
     /// Where the records are.
@@ -146,4 +155,127 @@ fn record(bytes: &[u8]) -> Option<Record> {
     let (hash, json) = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split_once('\n')?;
     let written = blake3::hash(json.as_bytes()).to_hex().as_str() == hash;
     written.then(|| serde_json::from_str(json).ok())?
+}
+
+/// A tuning in a file of its own, as a manifest has it.
+///
+/// # Errors
+/// If it cannot be read, or is none.
+pub fn read(path: &Path) -> Result<Tuning, TuneError> {
+    let bytes = fs::read(path).with_path("read", path)?;
+    let tuning = serde_json::from_slice(&bytes);
+    tuning.map_err(|source| TuneError::NoTuning { path: path.into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::thread;
+
+    use super::*;
+
+    fn tiling(n: usize) -> Tiling {
+        let count = NonZeroUsize::new(n + 1).unwrap();
+        Tiling { parts: count, rows: count, panels: count, ahead: n }
+    }
+
+    /// A record of so many trials, of which the last one was the fastest.
+    fn tried(product: &str, count: usize) -> Record {
+        let verdict = |i: usize| Verdict::Ratio { median: 0.9 / i as f64, shortest: 0.1 / i as f64 };
+        let tried = (1..=count).map(|i| Tried { tiling: tiling(i), verdict: verdict(i) });
+        Record { tried: tried.collect(), ..Record::new(product, tiling(0)) }
+    }
+
+    fn target(features: &[&str]) -> Target {
+        let features = features.iter().map(|&feature| feature.to_owned()).collect();
+        Target { features: Some(features), ..Target::processor("generic") }
+    }
+
+    #[test]
+    fn what_was_measured_is_for_its_machine_and_compiler_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = |features, compiler| TuningCache::new(folder.path(), &target(features), compiler);
+        assert!(!TuningCache::exists(folder.path()));
+        let own = cache(&["avx2", "fma"], "3.13");
+        own.write(&tried("product", 3)).unwrap();
+        assert!(TuningCache::exists(folder.path()));
+        let again = cache(&["avx2", "fma"], "3.13").read().unwrap();
+        assert_eq!(again.tuning().products, BTreeMap::from([("product".to_owned(), tiling(3))]));
+        for other in [cache(&["avx2"], "3.13"), cache(&["avx2fma"], "3.13"), cache(&["avx2", "fma"], "3.14")]
+        {
+            assert_eq!(other.read().unwrap(), Known::default());
+        }
+    }
+
+    #[test]
+    fn a_damaged_record_is_told_and_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = TuningCache::new(folder.path(), &target(&[]), "3.13");
+        cache.write(&tried("whole", 1)).unwrap();
+        cache.write(&tried("spoiled", 2)).unwrap();
+        let path = cache.folder().join("spoiled").with_extension(EXTENSION);
+        let bytes = fs::read(&path).unwrap();
+        let mut check = |spoiled: &[u8]| {
+            fs::write(&path, spoiled).unwrap();
+            let known = cache.read().unwrap();
+            assert_eq!(known.damaged, [path.clone()]);
+            assert_eq!(known.records.keys().collect::<Vec<_>>(), ["whole"]);
+        };
+        (0..bytes.len()).for_each(|length| check(&bytes[..length]));
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            check(&flipped);
+        }
+        // Whoever measures again replaces it.
+        cache.write(&tried("spoiled", 2)).unwrap();
+        assert_eq!(cache.read().unwrap().records.len(), 2);
+    }
+
+    #[test]
+    fn who_reads_beside_writers_finds_whole_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = TuningCache::new(folder.path(), &target(&[]), "3.13");
+        let writer = |first: usize| {
+            let cache = &cache;
+            move || {
+                for count in first..first + 20 {
+                    cache.write(&tried("shared", count)).unwrap();
+                    cache.write(&tried(&format!("own{first}"), count)).unwrap();
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let writers: Vec<_> = (1..5).map(|first| scope.spawn(writer(first))).collect();
+            while writers.iter().any(|writer| !writer.is_finished()) {
+                let known = cache.read().unwrap();
+                assert_eq!(known.damaged, Vec::<PathBuf>::new());
+                for (product, record) in &known.records {
+                    assert_eq!(*record, tried(product, record.tried.len()));
+                }
+            }
+        });
+        // What is there in the end is what somebody wrote last, and nothing else.
+        let known = cache.read().unwrap();
+        assert_eq!(known.records.len(), 5);
+        assert_eq!(fs::read_dir(cache.folder()).unwrap().count(), 5);
+    }
+
+    #[test]
+    fn what_is_wrong_or_hardly_faster_is_not_the_fastest() {
+        let verdicts = [
+            Verdict::Wrong("number 3 is 0, expected 1".into()),
+            Verdict::Refused("vectors are too large".into()),
+            Verdict::Ratio { median: 0.98, shortest: 0.5 },
+            // Neighbours were busy while the others ran.
+            Verdict::Ratio { median: 0.5, shortest: 0.98 },
+        ];
+        let tried = verdicts.into_iter().enumerate();
+        let tried = tried.map(|(i, verdict)| Tried { tiling: tiling(i + 1), verdict }).collect();
+        let mut record = Record { tried, ..Record::new("product", tiling(0)) };
+        assert_eq!(record.best(), None);
+        let verdict = Verdict::Ratio { median: 0.97, shortest: 0.97 };
+        record.tried.push(Tried { tiling: tiling(9), verdict });
+        assert_eq!(record.best(), Some((tiling(9), 0.97)));
+    }
 }

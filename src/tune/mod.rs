@@ -6,6 +6,7 @@ mod search;
 mod trial;
 
 use std::io;
+use std::path::PathBuf;
 
 use errors::FileError;
 use lower::LowerError;
@@ -14,7 +15,7 @@ use trace::EvaluateError;
 
 use crate::PlanError;
 
-pub use cache::{Known, Record, Tried, TuningCache};
+pub use cache::{Known, Record, Tried, TuningCache, read};
 pub use search::{Tuned, WatchTrials, tune};
 pub use trial::{FASTER, Trials, Verdict, Workbench};
 
@@ -39,8 +40,18 @@ pub enum TuneError {
     /// A file or folder cannot be read or made.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A file says something else than how kernels cut their work.
+    #[error("`{}` holds no tuning; expected JSON, as `tuning` in a manifest", .path.display())]
+    NoTuning {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
     /// What is computed unless tuned is wrong: a fault of ours.
-    #[error("`{product}` gives other numbers than the evaluator: {how}; this is a fault of its kernel, please report it")]
+    #[error(
+        "`{product}` gives other numbers than the evaluator: {how}; this is a fault of its kernel, please report it"
+    )]
     Wrong {
         /// The product.
         product: String,

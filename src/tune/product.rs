@@ -44,7 +44,9 @@ pub(super) struct Sampled {
     start: usize,
     weights: usize,
     /// x, what is added to the result, and the weight of the norm.
-    pub(super) arguments: Vec<Value>,
+    arguments: Vec<Value>,
+    /// The same as they are uploaded.
+    pub(super) uploads: Vec<(TensorType, Vec<u8>)>,
 }
 
 impl Sampled {
@@ -76,8 +78,9 @@ impl Sampled {
             Value::new(ty, (0..count).map(|_| f64::from(centre + number(&mut random))))
         };
         let arguments = types(product).into_iter().zip([0.0, 0.0, 1.0]).map(|(ty, c)| argument(ty, c));
-        let arguments = arguments.collect();
-        Self { product: product.clone(), bytes: Arc::new(all), start, weights, arguments }
+        let arguments: Vec<Value> = arguments.collect();
+        let uploads = arguments.iter().map(|value| (value.ty.clone(), value.to_bytes())).collect();
+        Self { product: product.clone(), bytes: Arc::new(all), start, weights, arguments, uploads }
     }
 
     /// The program, in which the product is cut in one way.
@@ -114,7 +117,8 @@ impl Sampled {
         let columns_of = |panel: usize| panel * PANEL..((panel + 1) * PANEL).min(columns);
         let sampled: Vec<usize> = panels.iter().flat_map(|&panel| columns_of(panel)).collect();
         let pick = |value: &Value, columns: &[usize]| {
-            let picked = rows.iter().flat_map(|&row| columns.iter().map(move |&column| value.at(&[row, column])));
+            let picked =
+                rows.iter().flat_map(|&row| columns.iter().map(move |&column| value.at(&[row, column])));
             Value::new(TensorType::new(value.ty.element, [rows.len(), columns.len()]), picked)
         };
         let all: Vec<usize> = (0..inputs).collect();
@@ -127,11 +131,10 @@ impl Sampled {
         let mut arguments = vec![pick(&self.arguments[0], &all), pick(&self.arguments[1], &sampled)];
         arguments.extend(self.arguments[2..].iter().cloned());
         let stride = op.format.packed(PANEL, inputs).bytes();
-        let places = (0..parts).flat_map(|half| panels.iter().map(move |panel| half * columns / PANEL + panel));
-        let weight: Vec<u8> = places
-            .flat_map(|panel| &self.bytes[self.start + panel * stride..][..stride])
-            .copied()
-            .collect();
+        let places =
+            (0..parts).flat_map(|half| panels.iter().map(move |panel| half * columns / PANEL + panel));
+        let weight: Vec<u8> =
+            places.flat_map(|panel| &self.bytes[self.start + panel * stride..][..stride]).copied().collect();
         let weight = Value::from_bytes(op.format.packed(product.op.outputs, inputs), &weight);
         let weight = |_: &str| Some(weight.clone());
         let evaluation = Evaluation { parameters: &weight, watch: None };

@@ -41,7 +41,8 @@ impl Tuned {
         let expanded = crate::Expanded::new(&trace, plan.rules, plan_target, plan.weights)?;
         let mut shares: BTreeMap<FusedProduct, f64> = BTreeMap::new();
         for counts in products(&expanded.trace, target)?.into_values() {
-            let seconds = |(product, count): (&FusedProduct, &usize)| *count as f64 * seconds(product, target);
+            let seconds =
+                |(product, count): (&FusedProduct, &usize)| *count as f64 * seconds(product, target);
             let all: f64 = counts.iter().map(seconds).sum();
             for one in &counts {
                 *shares.entry(one.0.clone()).or_default() += seconds(one) / all;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use lower::{FusedProduct, Module};
-use ops::{ElementType, Value};
+use ops::{ElementType, TensorType, Value};
 use runtime::{
     Buffer, CompileError, Compiler, ModuleCache, ModuleText, Runtime, RuntimeError, VmFunction, VmModule,
     VmValue,
@@ -13,15 +13,15 @@ use targets::{Target, Tiling};
 
 use super::TuneError;
 use super::product::{ALL, ONE, Sampled};
-use crate::bench::Distribution;
+use crate::bench::{Distribution, ratio};
 
-/// A way is faster if it takes at most this share of the time of the usual one, the median of pairs, and less in three
-/// quarters of the pairs: a machine's noise is not that large so often.
+/// A way is faster if it takes at most this share of the time of the usual one, by the median of pairs and by the shortest
+/// times of all: what neighbours on a machine do makes some runs longer, and none shorter.
 pub const FASTER: f64 = 0.97;
 
 /// Pairs that are looked at first, and those that count.
-const SCREENED: usize = 3;
-const PAIRS: usize = 11;
+const SCREENED: usize = 2;
+const PAIRS: usize = 9;
 
 /// Seconds that one sample takes at least.
 const SAMPLE: f64 = 4e-3;
@@ -30,12 +30,12 @@ const SAMPLE: f64 = 4e-3;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It is right, and takes this share of the usual time: the median of pairs, and what three quarters of them stay below.
+    /// It is right, and takes this share of the usual time.
     Ratio {
-        /// The median.
+        /// The median of pairs.
         median: f64,
-        /// The upper quartile.
-        upper_quartile: f64,
+        /// Of the shortest time of all.
+        shortest: f64,
     },
     /// It gives other numbers.
     Wrong(String),
@@ -47,9 +47,7 @@ impl Verdict {
     /// The share of the usual time, if that is surely less.
     pub fn faster(&self) -> Option<f64> {
         match *self {
-            Self::Ratio { median, upper_quartile } => {
-                (median <= FASTER && upper_quartile < 1.0).then_some(median)
-            }
+            Self::Ratio { median, shortest } => Some(median.max(shortest)).filter(|&share| share <= FASTER),
             Self::Wrong(_) | Self::Refused(_) => None,
         }
     }
@@ -128,30 +126,29 @@ impl<'a> Trials<'a> {
         if let Some(violation) = self.sampled.check(&found)?.or(elsewhere) {
             return Ok(Verdict::Wrong(said(violation)));
         }
-        let first = self.pairs(&loaded, SCREENED)?;
-        let ratios = if first.median < 1.0 { self.pairs(&loaded, PAIRS)? } else { first };
-        Ok(Verdict::Ratio { median: ratios.median, upper_quartile: ratios.upper_quartile })
+        match self.pairs(&loaded, SCREENED)? {
+            Verdict::Ratio { median, shortest } if median.min(shortest) < 1.0 => self.pairs(&loaded, PAIRS),
+            slower => Ok(slower),
+        }
     }
 
     /// The times as shares of those of the usual way, one after the other.
-    fn pairs(&self, other: &Loaded, count: usize) -> Result<Distribution, TuneError> {
+    fn pairs(&self, other: &Loaded, count: usize) -> Result<Verdict, TuneError> {
         let (bench, sampled) = (self.bench, &self.sampled);
         // Once before: it pays for page faults, and says how often a sample calls.
         bench.seconds(&other.all, sampled, 1)?;
         let calls = (SAMPLE / bench.seconds(&self.usual.all, sampled, 1)?).ceil().clamp(1.0, 1e3) as usize;
-        let mut ratios = Vec::with_capacity(count);
+        let mut times = [Vec::new(), Vec::new()];
         for pair in 0..count {
             let time = |loaded: &Loaded| bench.seconds(&loaded.all, sampled, calls);
-            let (usual, other) = match pair % 2 {
-                0 => (time(&self.usual)?, time(other)?),
-                _ => {
-                    let other = time(other)?;
-                    (time(&self.usual)?, other)
-                }
-            };
-            ratios.push(other / usual);
+            // Each is first in turn.
+            for which in [pair % 2, 1 - pair % 2] {
+                times[which].push(time([&self.usual, other][which])?);
+            }
         }
-        Ok(Distribution::of(&ratios))
+        let [usual, other] = &times;
+        let [least_usual, least] = [usual, other].map(|times| Distribution::of(times).min);
+        Ok(Verdict::Ratio { median: ratio(other, usual, |a, b| a / b), shortest: least / least_usual })
     }
 }
 
@@ -166,8 +163,8 @@ impl Workbench<'_> {
     }
 
     fn arguments(&self, sampled: &Sampled) -> Result<Vec<VmValue>, RuntimeError> {
-        let upload = |value: &Value| Buffer::from_bytes(self.runtime, &value.ty, &value.to_bytes());
-        sampled.arguments.iter().map(|value| Ok(upload(value)?.into())).collect()
+        let upload = |(ty, bytes): &(TensorType, Vec<u8>)| Buffer::from_bytes(self.runtime, ty, bytes);
+        sampled.uploads.iter().map(|argument| Ok(upload(argument)?.into())).collect()
     }
 
     fn call(&self, function: &VmFunction, sampled: &Sampled) -> Result<Value, TuneError> {

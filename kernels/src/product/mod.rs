@@ -91,9 +91,9 @@ const AHEAD: usize = 4096;
 /// Parts at most: so many leave none of a machine's workers idle.
 const PARTS: usize = 64;
 
-/// Rows and panels of sums at most: more are in no processor's registers.
-const ROWS: usize = 32;
-const PANELS: usize = 8;
+/// Sums of sixteen outputs at most that are carried at once: more are in no processor's registers, and many more on no
+/// worker's stack.
+const CARRIED: usize = 32;
 
 /// The sums of sixteen outputs for one row.
 const SUMS: Type = Type::lanes(PANEL, Element::F32);
@@ -170,11 +170,7 @@ impl Product<'_> {
             format!("_{rows}_{}_{matrices}", if chosen { "chosen_of" } else { "of_all" })
         };
         let stacked = stack.map(of).unwrap_or_default();
-        format!(
-            "product_{}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{}",
-            format.word(),
-            isa.name()
-        )
+        format!("product_{}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{}", format.word(), isa.name())
     }
 
     /// The same, and whether it has halves: by this tunings know it.
@@ -204,9 +200,10 @@ impl Product<'_> {
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let (matrices, rows) = self.matrices();
         let columns = self.columns().div_ceil(PANEL);
-        let most = tiling.panels.get().min(PANELS);
+        let halves = if self.tail.halves { 2 } else { 1 };
+        let tile = tiling.rows.get().min(CARRIED / halves).min(rows);
+        let most = tiling.panels.get().min(CARRIED / halves / tile.max(1));
         let panels = (1..=most).rev().find(|&panels| columns.is_multiple_of(panels)).unwrap_or(1);
-        let tile = tiling.rows.get().min(ROWS).min(rows);
         Tiling {
             parts: count(tiling.parts.get().min(columns / panels * matrices)),
             rows: count(tile),
@@ -264,8 +261,10 @@ impl Product<'_> {
                 (None, matrix) => matrix,
             };
             let place = stored.map_or(panel, |matrix| matrix * panels + panel);
-            let read: Vec<Panel<'_>> =
-                places.iter().map(|&i| Panel { weight, at: (place + i) * stride, ahead: tiling.ahead }).collect();
+            let read: Vec<Panel<'_>> = places
+                .iter()
+                .map(|&i| Panel { weight, at: (place + i) * stride, ahead: tiling.ahead })
+                .collect();
             let some = |row: Value<'_>, count: usize| {
                 let first = match matrix {
                     Some(matrix) => row * matrices + matrix,
