@@ -148,7 +148,7 @@ fn what_is_no_tuning_is_refused() {
     for (wrong, word) in [
         (json!({ "products": { "product": tiling } }), "nonzero"),
         (json!({ "products": {}, "chunk": 7 }), "chunk"),
-        (json!([]), "products"),
+        (json!([]), "Tuning"),
     ] {
         fs::write(&file, wrong.to_string()).unwrap();
         refused(generate().args(["--tuning", text(&file)]), 1, &["holds no tuning", word]);

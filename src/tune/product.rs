@@ -108,44 +108,75 @@ impl Sampled {
         Bound::UlpsOfLargest(16.0)
     }
 
-    /// Compares results with what the evaluator gives for some rows and panels of them.
-    pub(super) fn check(&self, found: &Value) -> Result<Option<(usize, f64, f64)>, TuneError> {
-        let FusedProduct { op, x, halves, .. } = &self.product;
-        let [rows, inputs] = x.shape[..] else { unreachable!("a matrix") };
-        let columns = found.ty.shape[1];
-        let (rows, panels) = (some(rows), some(columns.div_ceil(PANEL)));
-        let columns_of = |panel: usize| panel * PANEL..((panel + 1) * PANEL).min(columns);
-        let sampled: Vec<usize> = panels.iter().flat_map(|&panel| columns_of(panel)).collect();
-        let pick = |value: &Value, columns: &[usize]| {
-            let picked =
-                rows.iter().flat_map(|&row| columns.iter().map(move |&column| value.at(&[row, column])));
-            Value::new(TensorType::new(value.ty.element, [rows.len(), columns.len()]), picked)
-        };
-        let all: Vec<usize> = (0..inputs).collect();
-        let parts = if *halves { 2 } else { 1 };
-        let product = FusedProduct {
-            op: PackedLinear { outputs: parts * sampled.len(), ..op.clone() },
-            x: TensorType::new(x.element, [rows.len(), inputs]),
-            ..self.product.clone()
-        };
-        let mut arguments = vec![pick(&self.arguments[0], &all), pick(&self.arguments[1], &sampled)];
-        arguments.extend(self.arguments[2..].iter().cloned());
-        let stride = op.format.packed(PANEL, inputs).bytes();
-        let places =
-            (0..parts).flat_map(|half| panels.iter().map(move |panel| half * columns / PANEL + panel));
-        let weight: Vec<u8> =
-            places.flat_map(|panel| &self.bytes[self.start + panel * stride..][..stride]).copied().collect();
-        let weight = Value::from_bytes(op.format.packed(product.op.outputs, inputs), &weight);
-        let weight = |_: &str| Some(weight.clone());
-        let evaluation = Evaluation { parameters: &weight, watch: None };
-        let expected = trace::evaluate(&traced(&product, 1)?, ONE, arguments, evaluation)?;
-        let exact = match product.norm.is_some() && op.format.element().is_none() {
+    /// What a program and the evaluator may differ by.
+    pub(super) fn bound_of_sample(&self) -> Bound {
+        let FusedProduct { op, norm, .. } = &self.product;
+        match norm.is_some() && op.format.element().is_none() {
             // What was normalized is rounded to bytes: a byte more or less, where a sum of squares rounds otherwise.
             true => Bound::UlpsOfLargest(0.06 / op.element.ulp(1.0)),
             false => self.bound(),
-        };
-        Ok(exact.first_violation(&expected[0], &pick(found, &sampled)))
+        }
     }
+
+    /// Some rows and panels of the result.
+    pub(super) fn sample(&self, result: &Value) -> Value {
+        pick(result, &self.rows(), &self.columns(&self.panels()))
+    }
+
+    /// The same as the evaluator gives it.
+    pub(super) fn expected(&self) -> Result<Value, TuneError> {
+        let FusedProduct { op, x, halves, .. } = &self.product;
+        let inputs = x.shape[1];
+        let (rows, panels) = (self.rows(), self.panels());
+        let columns = self.columns(&panels);
+        let parts = if *halves { 2 } else { 1 };
+        let product = FusedProduct {
+            op: PackedLinear { outputs: parts * columns.len(), ..op.clone() },
+            x: TensorType::new(x.element, [rows.len(), inputs]),
+            ..self.product.clone()
+        };
+        let all: Vec<usize> = (0..inputs).collect();
+        let mut arguments =
+            vec![pick(&self.arguments[0], &rows, &all), pick(&self.arguments[1], &rows, &columns)];
+        arguments.extend(self.arguments[2..].iter().cloned());
+        let stride = op.format.packed(PANEL, inputs).bytes();
+        let half = self.width() / PANEL;
+        let places = (0..parts).flat_map(|part| panels.iter().map(move |panel| part * half + panel));
+        let panel = |panel: usize| &self.bytes[self.start + panel * stride..][..stride];
+        let weight: Vec<u8> = places.flat_map(panel).copied().collect();
+        let weight = Value::from_bytes(op.format.packed(product.op.outputs, inputs), &weight);
+        let weight = |_: &str| Some(weight.clone());
+        let evaluation = Evaluation { parameters: &weight, watch: None };
+        Ok(trace::evaluate(&traced(&product, 1)?, ONE, arguments, evaluation)?.swap_remove(0))
+    }
+
+    /// The columns of the result.
+    fn width(&self) -> usize {
+        columns(&self.product)
+    }
+
+    fn rows(&self) -> Vec<usize> {
+        some(self.product.x.shape[0])
+    }
+
+    fn panels(&self) -> Vec<usize> {
+        some(self.width().div_ceil(PANEL))
+    }
+
+    fn columns(&self, panels: &[usize]) -> Vec<usize> {
+        panels.iter().flat_map(|panel| panel * PANEL..((panel + 1) * PANEL).min(self.width())).collect()
+    }
+}
+
+/// Some rows and columns of a matrix.
+fn pick(value: &Value, rows: &[usize], columns: &[usize]) -> Value {
+    let picked = rows.iter().flat_map(|&row| columns.iter().map(move |&column| value.at(&[row, column])));
+    Value::new(TensorType::new(value.ty.element, [rows.len(), columns.len()]), picked)
+}
+
+/// The columns of a product's result.
+fn columns(product: &FusedProduct) -> usize {
+    if product.halves { product.op.outputs / 2 } else { product.op.outputs }
 }
 
 /// Between −1 and 1.
@@ -166,9 +197,8 @@ fn key(index: usize) -> String {
 
 /// The types of x, of what is added, and of the norm's weight.
 fn types(product: &FusedProduct) -> Vec<TensorType> {
-    let FusedProduct { op, x, norm, halves } = product;
-    let columns = if *halves { op.outputs / 2 } else { op.outputs };
-    let mut types = vec![x.clone(), TensorType::new(op.element, [x.shape[0], columns])];
+    let FusedProduct { op, x, norm, .. } = product;
+    let mut types = vec![x.clone(), TensorType::new(op.element, [x.shape[0], columns(product)])];
     types.extend(norm.as_ref().map(|_| TensorType::new(x.element, [x.shape[1]])));
     types
 }

@@ -71,8 +71,9 @@ pub struct Trials<'a> {
     name: String,
     sampled: Sampled,
     usual: Loaded,
-    /// What the usual way gives.
+    /// What the usual way gives, and what the evaluator does for a sample of it.
     result: Value,
+    expected: Value,
 }
 
 struct Loaded {
@@ -95,10 +96,11 @@ impl<'a> Trials<'a> {
         let module = sampled.lowered(bench.target, name, usual)?;
         let usual = bench.load(&module, &sampled)?;
         let result = bench.call(&usual.one, &sampled)?;
-        if let Some(violation) = sampled.check(&result)? {
-            return Err(TuneError::Wrong { product: name.into(), how: said(violation) });
+        let trials = Self { expected: sampled.expected()?, bench, name: name.into(), sampled, usual, result };
+        match trials.violation(&trials.result) {
+            Some(how) => Err(TuneError::Wrong { product: name.into(), how }),
+            None => Ok(trials),
         }
-        Ok(Self { bench, name: name.into(), sampled, usual, result })
     }
 
     /// The program in which the product is cut in one way.
@@ -121,15 +123,21 @@ impl<'a> Trials<'a> {
             }
             loaded => loaded?,
         };
-        let found = self.bench.call(&loaded.one, &self.sampled)?;
-        let elsewhere = self.sampled.bound().first_violation(&self.result, &found);
-        if let Some(violation) = self.sampled.check(&found)?.or(elsewhere) {
-            return Ok(Verdict::Wrong(said(violation)));
+        if let Some(how) = self.violation(&self.bench.call(&loaded.one, &self.sampled)?) {
+            return Ok(Verdict::Wrong(how));
         }
         match self.pairs(&loaded, SCREENED)? {
             Verdict::Ratio { median, shortest } if median.min(shortest) < 1.0 => self.pairs(&loaded, PAIRS),
             slower => Ok(slower),
         }
+    }
+
+    /// In what a result differs from the evaluator's sample, or somewhere from the usual one.
+    fn violation(&self, found: &Value) -> Option<String> {
+        let sampled = &self.sampled;
+        let in_sample = sampled.bound_of_sample().first_violation(&self.expected, &sampled.sample(found));
+        let violation = in_sample.or_else(|| sampled.bound().first_violation(&self.result, found));
+        violation.map(|(index, expected, found)| format!("number {index} is {found}, expected {expected}"))
     }
 
     /// The times as shares of those of the usual way, one after the other.
@@ -191,8 +199,4 @@ impl Workbench<'_> {
 fn is_refusal(error: &CompileError) -> bool {
     use CompileError::{Failed, Killed, TimedOut};
     matches!(error, Failed { .. } | Killed { .. } | TimedOut { .. })
-}
-
-fn said((index, expected, found): (usize, f64, f64)) -> String {
-    format!("number {index} is {found}, expected {expected}")
 }

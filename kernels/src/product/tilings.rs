@@ -44,9 +44,9 @@ impl Product<'_> {
             product: self.key(),
             usual,
             parts: counts(&[4, 8, 16, 32, 64], |tiling, parts| Tiling { parts, ..tiling }),
-            rows: counts(&[2, 3, 4, 6, 8, 12, 16], |tiling, rows| Tiling { rows, ..tiling }),
+            rows: counts(&[3, 4, 6, 8, 12, 16], |tiling, rows| Tiling { rows, ..tiling }),
             panels: counts(&[1, 2, 4], |tiling, panels| Tiling { panels, ..tiling }),
-            ahead: [0, 1024, 2048, 4096, 8192, 16384]
+            ahead: [0, 1024, 4096, 16384]
                 .into_iter()
                 .filter(|&ahead| fits(Tiling { ahead, ..usual }))
                 .collect(),
