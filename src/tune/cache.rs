@@ -73,11 +73,6 @@ impl Record {
         let faster = self.tried.iter().filter_map(|tried| Some((tried.tiling, tried.verdict.faster()?)));
         faster.min_by(|a, b| a.1.total_cmp(&b.1))
     }
-
-    /// Whether a way needs no trial.
-    pub fn knows(&self, tiling: Tiling) -> bool {
-        tiling == self.usual || self.tried.iter().any(|tried| tried.tiling == tiling)
-    }
 }
 
 impl Known {

@@ -1,6 +1,7 @@
 //! What is tried, in which order, and when that ends.
 
 use std::collections::BTreeMap;
+use std::iter::once;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -59,10 +60,19 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// What is worth trying beside the best so far.
+    /// What is worth trying: what differs from the best so far in one thing that was not tried yet, be it beside others.
     pub fn left(&self) -> Vec<Tiling> {
-        let best = self.record.best().map_or(self.tilings.usual, |(best, _)| best);
-        self.tilings.beside(best).filter(|&tiling| !self.record.knows(tiling)).collect()
+        let Self { tilings, record, .. } = self;
+        let best = record.best().map_or(record.usual, |(best, _)| best);
+        let seen: Vec<Tiling> = once(record.usual).chain(record.tried.iter().map(|t| t.tiling)).collect();
+        // Which sums fit into registers, rows and panels say together.
+        let sums = |tiling: &Tiling| (tiling.rows, tiling.panels);
+        let new = |other: &Tiling| match other {
+            _ if sums(other) != sums(&best) => seen.iter().all(|known| sums(known) != sums(other)),
+            _ if other.ahead != best.ahead => seen.iter().all(|known| known.ahead != other.ahead),
+            _ => seen.iter().all(|known| known.parts != other.parts),
+        };
+        tilings.beside(best).filter(new).collect()
     }
 
     /// Tries what is left, and keeps what comes of it.

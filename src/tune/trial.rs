@@ -127,9 +127,16 @@ impl<'a> Trials<'a> {
             return Ok(Verdict::Wrong(how));
         }
         match self.pairs(&loaded, SCREENED)? {
-            Verdict::Ratio { median, shortest } if median.min(shortest) < 1.0 => self.pairs(&loaded, PAIRS),
-            slower => Ok(slower),
+            Verdict::Ratio { median, shortest } if median.min(shortest) < 1.0 => {}
+            slower => return Ok(slower),
         }
+        let first = self.pairs(&loaded, PAIRS)?;
+        if first.faster().is_none() {
+            return Ok(first);
+        }
+        // Of many that are tried some look faster by chance: it has to be so again.
+        let again = self.pairs(&loaded, PAIRS)?;
+        Ok(if again.faster() > first.faster() || again.faster().is_none() { again } else { first })
     }
 
     /// In what a result differs from the evaluator's sample, or somewhere from the usual one.

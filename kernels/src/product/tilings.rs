@@ -26,7 +26,7 @@ impl Tilings {
         let rows = self.rows.iter().map(move |&rows| Tiling { rows, ..one });
         let panels = self.panels.iter().map(move |&panels| Tiling { panels, ..one });
         let ahead = self.ahead.iter().map(move |&ahead| Tiling { ahead, ..one });
-        panels.chain(rows).chain(ahead).chain(parts).filter(move |other| *other != one)
+        rows.chain(panels).chain(ahead).chain(parts).filter(move |other| *other != one)
     }
 }
 
@@ -43,13 +43,10 @@ impl Product<'_> {
         Tilings {
             product: self.key(),
             usual,
-            parts: counts(&[4, 8, 16, 32, 64], |tiling, parts| Tiling { parts, ..tiling }),
-            rows: counts(&[3, 4, 6, 8, 12, 16], |tiling, rows| Tiling { rows, ..tiling }),
+            parts: counts(&[8, 16, 32, 64], |tiling, parts| Tiling { parts, ..tiling }),
+            rows: counts(&[3, 4, 6, 8, 12], |tiling, rows| Tiling { rows, ..tiling }),
             panels: counts(&[1, 2, 4], |tiling, panels| Tiling { panels, ..tiling }),
-            ahead: [0, 1024, 4096, 16384]
-                .into_iter()
-                .filter(|&ahead| fits(Tiling { ahead, ..usual }))
-                .collect(),
+            ahead: [0, 4096, 16384].into_iter().filter(|&ahead| fits(Tiling { ahead, ..usual })).collect(),
         }
     }
 }
