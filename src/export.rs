@@ -13,6 +13,7 @@ use lower::Module;
 use ops::{Attribute, Reader, TensorType};
 use runtime::{Compiled, Compiler, Runtime, VmModule};
 use serde::{Deserialize, Serialize};
+use targets::Tuning;
 use trace::{Argument, Parameter, Role, Signature};
 
 use crate::build::{Build, BuildTools, LoadError, map_parameters};
@@ -69,6 +70,8 @@ pub struct Manifest {
     pub kernels: bool,
     /// How weights are stored: `kernels`, as these read them, or `plain`, in the order of the checkpoint.
     pub layout: String,
+    /// How kernels cut their work, where another way than usual was measured to be faster.
+    pub tuning: Tuning,
     /// blake3 of the compiled module.
     pub module_blake3: String,
     /// What can be called.
@@ -193,6 +196,7 @@ impl Manifest {
             kernels: plan.weights.kernels,
             layout: if module.parameters.iter().any(Parameter::is_packed) { "kernels" } else { "plain" }
                 .into(),
+            tuning: module.tuned.clone(),
             module_blake3: blake3::hash(&compiled.vmfb).to_string(),
             entry_points: module.signatures.iter().map(entry).collect(),
             parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),

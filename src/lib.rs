@@ -44,6 +44,8 @@ mod plan;
 #[cfg(feature = "iree")]
 mod program;
 pub mod random;
+#[cfg(feature = "iree")]
+pub mod tune;
 
 pub use array::{Array, ArrayError, Number};
 pub use footprint::{Footprint, Memory};

@@ -2,8 +2,10 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use jiff::SignedDuration;
 use tracewright::lower::Weights;
 use tracewright::models::Architecture;
 use tracewright::ops::{ElementType, WeightFormat};
@@ -37,6 +39,8 @@ pub enum Command {
     /// Measure speed: variants in turn, beside what the memory gives
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Find out how kernels are fastest on this machine; what builds a model here uses that from then on
+    Tune(TuneArguments),
     /// Write random weights for a configuration
     Random(RandomArguments),
 }
@@ -185,6 +189,25 @@ pub struct PlanArguments {
     pub json: bool,
     #[command(flatten)]
     pub model_arguments: ModelArguments,
+}
+
+#[derive(Args)]
+pub struct TuneArguments {
+    /// A Hugging Face model directory, or its config.json
+    pub model: PathBuf,
+    /// Try no more after this time; another run goes on where this one stopped
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
+    pub budget: Duration,
+    /// Say what is known, and measure nothing
+    #[arg(long)]
+    pub show: bool,
+    /// One JSON object on stdout instead of a table
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model_arguments: ModelArguments,
+    #[command(flatten)]
+    pub compile: CompileArguments,
 }
 
 #[derive(Args)]
@@ -346,6 +369,9 @@ pub struct VariantArguments {
     /// Who multiplies: on, off, or both with a comma
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<Kernels>,
+    /// Who says how kernels cut their work, as for `generate`: on, off, a file; several with commas
+    #[arg(long, value_name = "on|off|FILE", value_delimiter = ',', default_value = "on")]
+    pub tuning: Vec<TuningSource>,
     /// The longest sequence, at most the model's own; several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512")]
     pub context: Vec<usize>,
@@ -402,6 +428,10 @@ pub struct NetworkArguments {
     /// [default: kernels, where there are any]
     #[arg(long, value_name = "kernels|plain", conflicts_with = "kernels")]
     pub layout: Option<Layout>,
+    /// Cut the work of kernels as `tune` found it to be fastest here, as usual, or as a file says: JSON, as `tuning` in a
+    /// manifest [default: on]
+    #[arg(long, value_name = "on|off|FILE")]
+    pub tuning: Option<TuningSource>,
     /// Proceed although config.json has this unknown key; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
@@ -461,6 +491,30 @@ impl std::fmt::Display for Layout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Self::Kernels { "kernels" } else { "plain" })
     }
+}
+
+/// What says how kernels cut their work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TuningSource {
+    Measured,
+    Usual,
+    File(PathBuf),
+}
+
+impl From<&str> for TuningSource {
+    fn from(text: &str) -> Self {
+        match text {
+            "on" => Self::Measured,
+            "off" => Self::Usual,
+            path => Self::File(path.into()),
+        }
+    }
+}
+
+/// A time as people write it.
+fn time(text: &str) -> Result<Duration, String> {
+    let time = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
+    time.ok_or_else(|| "expected a time, as 90s or 5m".into())
 }
 
 /// A format of fewer bits.

@@ -127,10 +127,14 @@ fn product<'a, A, B>(
     for &kernels in kernels {
         for &Quant(quantize) in quant {
             let weights = Weights { quantize, kernels: kernels == Kernels::On };
-            all.extend(first.iter().flat_map(|a| second.iter().map(move |b| (weights, a, b))));
+            all.extend(pairs(first, second).map(|(a, b)| (weights, a, b)));
         }
     }
     all
+}
+
+fn pairs<'a, A, B>(first: &'a [A], second: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B)> {
+    first.iter().flat_map(|a| second.iter().map(move |b| (a, b)))
 }
 
 /// What all benchmarks share.
@@ -165,11 +169,12 @@ impl<'a> Bench<'a> {
         for (weights, &element, &context) in
             product(&variants.quant, &variants.kernels, &elements, &variants.context)
         {
-            for batch in &variants.batch {
+            for (batch, tuning) in pairs(&variants.batch, &variants.tuning) {
                 let network = (self.read)(model, &variants.allow_config_key)?;
                 let context = context.min(network.max_context());
                 let plan = Plan::new(network, element, Some(context), variants.chunk)?;
-                plans.push(Plan { weights, batch: batch.get(), ..plan });
+                let target = build::tuned(Some(tuning), &plan.target, &self.compiler, &self.cache)?;
+                plans.push(Plan { weights, batch: batch.get(), target, ..plan });
             }
         }
         Ok(plans)

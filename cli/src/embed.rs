@@ -31,7 +31,10 @@ pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Erro
     let (traced, checkpoint) = (plan.trace()?, plan.checkpoint(folder)?);
     let loaded = build::load(&arguments.compile, arguments.threads, interrupt, |options| {
         let (rules, ignorable) = (network.simplify.unwrap_or_default(), plan.config.ignorable());
-        load(&traced, &checkpoint, LoadOptions { rules, weights: network.weights(), ignorable, ..options })
+        let LoadOptions { tools, target, .. } = &options;
+        let target = build::tuned(network.tuning.as_ref(), target, tools.compiler, tools.cache)?;
+        let weights = network.weights();
+        Ok(load(&traced, &checkpoint, LoadOptions { target, rules, weights, ignorable, ..options })?)
     })?;
 
     let embedder = Embedder::new(&loaded.program, plan.config.vocab_size)?;

@@ -21,6 +21,7 @@ use tracewright::{
     load::LoadError,
     models::UnknownPrompt,
     runtime::{self, CompileError},
+    tune::TuneError,
 };
 
 use crate::Interrupt;
@@ -88,6 +89,9 @@ pub enum Error {
     Bench(BenchError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
+    Tune(TuneError),
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
     #[cfg(feature = "iree")]
     #[error("cannot write `{}`", .path.display())]
@@ -141,6 +145,19 @@ impl From<BenchError> for Error {
             BenchError::Generate(error) => error.into(),
             BenchError::Stopped => Self::Interrupted,
             error => Self::Bench(error),
+        }
+    }
+}
+
+#[cfg(feature = "iree")]
+impl From<TuneError> for Error {
+    fn from(error: TuneError) -> Self {
+        match error {
+            TuneError::Plan(error) => error.into(),
+            TuneError::Compile(error) => error.into(),
+            TuneError::File(error) => error.into(),
+            TuneError::Stopped => Self::Interrupted,
+            error => Self::Tune(error),
         }
     }
 }

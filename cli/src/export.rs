@@ -16,9 +16,10 @@ pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -
     let checkpoint = Checkpoint::open(&folder)?;
     let plan = model.plan(read(&folder, &model.network.allow_config_key)?, model.context)?;
     let checkpoint = plan.named(checkpoint);
-    let plan = Plan { target, ..plan };
-    let exported =
-        build::with_tools(&compile, interrupt, |tools| export(plan, &folder, &checkpoint, &out, tools))?;
+    let exported = build::with_tools(&compile, interrupt, |tools| {
+        let target = build::tuned(model.network.tuning.as_ref(), &target, tools.compiler, tools.cache)?;
+        Ok(export(Plan { target, ..plan }, &folder, &checkpoint, &out, tools)?)
+    })?;
     crate::bake::report(&exported.baked);
     let (compiled, bytes) = (&exported.compiled, exported.baked.bytes);
     if json {

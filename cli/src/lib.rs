@@ -36,6 +36,8 @@ mod measure;
 mod plan;
 mod progress;
 mod random;
+#[cfg(feature = "iree")]
+mod tune;
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -84,6 +86,10 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Bench(command) => bench::run(&command, read, interrupt),
         #[cfg(not(feature = "iree"))]
         Command::Bench(_) => Err(Error::WithoutIree { command: "bench" }),
+        #[cfg(feature = "iree")]
+        Command::Tune(arguments) => tune::run(&arguments, read, interrupt),
+        #[cfg(not(feature = "iree"))]
+        Command::Tune(_) => Err(Error::WithoutIree { command: "tune" }),
         Command::Plan(arguments) => plan::run(&arguments, read),
         Command::Random(arguments) => random::run(arguments, read, interrupt),
     }

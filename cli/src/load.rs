@@ -74,15 +74,16 @@ impl Source {
         let traced = plan.record(&entries)?;
         let checkpoint = plan.named(Checkpoint::open(folder)?);
         let ignorable = plan.model.ignorable();
+        let tuning = model.network.tuning.as_ref();
         let loaded = build::load(&arguments.compile, arguments.threads, interrupt, |options| {
             let options = LoadOptions {
-                target: plan.target,
+                target: build::tuned(tuning, &plan.target, options.tools.compiler, options.tools.cache)?,
                 rules: plan.rules,
                 weights: plan.weights,
                 ignorable,
                 ..options
             };
-            load(&traced, &checkpoint, options)
+            Ok(load(&traced, &checkpoint, options)?)
         })?;
         Ok(Loaded {
             network: loaded.program.network()?,

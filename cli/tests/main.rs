@@ -8,3 +8,4 @@ mod exports;
 mod generate;
 mod prompts;
 mod support;
+mod tune;

@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 
 use ops::ops::Rope;
 use ops::{ElementType, Op, Operand, Statements, TensorType, WeightFormat};
-use targets::Target;
+use targets::{Target, Tiling, Tuning};
 
 use attention::Attention;
 use code::Element;
@@ -32,11 +32,15 @@ use norm::Norm;
 use product::{Product, Stack};
 use rope::Rotation;
 
+pub use product::Tilings;
 pub use work::{Spread, Tail, TailOp, TailStep, Work};
 
 /// The kernels of a module: which there could be, and which are called.
 pub struct Kernels {
     isa: Option<Isa>,
+    tuning: Tuning,
+    /// What of the tuning was used.
+    tuned: Tuning,
     called: BTreeMap<String, Kernel>,
     /// The tails of those that are called: kernels have the place of theirs in their names.
     tails: Vec<Tail>,
@@ -45,12 +49,13 @@ pub struct Kernels {
 impl Kernels {
     /// Those for a target, if its features are known and there are any.
     pub fn of(target: &Target) -> Self {
-        Self { isa: Isa::of(target), called: BTreeMap::new(), tails: Vec::new() }
+        Self { isa: Isa::of(target), tuning: target.tuning.clone(), ..Self::none() }
     }
 
     /// None at all.
     pub fn none() -> Self {
-        Self { isa: None, called: BTreeMap::new(), tails: Vec::new() }
+        let (tuning, tuned) = (Tuning::default(), Tuning::default());
+        Self { isa: None, tuning, tuned, called: BTreeMap::new(), tails: Vec::new() }
     }
 
     /// Whether there are none.
@@ -108,8 +113,8 @@ impl Kernels {
                     quantized = statements.statement(call);
                     operands[0] = (&quantized, integers);
                 }
-                let (name, kernel) = product.kernel(element);
-                let name = self.ending(name, &work.tail);
+                let kernel = product.kernel(element, self.tiling(&product));
+                let name = self.ending(product.name(), &work.tail);
                 self.dispatch(name, kernel, &operands, &result)
             }
             Op::PackedRows(op) => {
@@ -138,6 +143,28 @@ impl Kernels {
             }
             _ => return None,
         })
+    }
+
+    /// How a product is cut.
+    fn tiling(&mut self, product: &Product<'_>) -> Tiling {
+        let key = product.key();
+        match self.tuning.products.get(&key) {
+            Some(&tiling) => *self.tuned.products.entry(key).or_insert(tiling),
+            None => product.usual(),
+        }
+    }
+
+    /// What of the target's tuning the calls so far have used.
+    pub fn tuned(&self) -> &Tuning {
+        &self.tuned
+    }
+
+    /// How the product that a work is may be cut: what is worth trying. `None` if it is none, or has a matrix for each row.
+    pub fn tilings(&self, work: &Work<'_>) -> Option<Tilings> {
+        match work.op {
+            Op::PackedLinear(_) if self.can_do(work) => Some(product(self.isa?, work)?.tilings()),
+            _ => None,
+        }
     }
 
     /// A kernel's name, with its tail.

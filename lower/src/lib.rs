@@ -15,6 +15,7 @@ mod grouped;
 pub mod legalize;
 mod linear;
 mod module;
+mod products;
 mod rewrite;
 mod rms_norm;
 mod rope;
@@ -23,6 +24,7 @@ mod store;
 
 pub use expand::{expand, expand_for};
 pub use module::{Module, lower, write};
+pub use products::{FusedProduct, products};
 pub use store::{Unpacked, Weights, formats, store};
 
 /// Why a trace cannot be lowered.

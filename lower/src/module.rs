@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use kernels::Kernels;
 use ops::{Literal, Operand, Spelling, Statements, TensorType};
-use targets::{Dialect, Target};
+use targets::{Dialect, Target, Tuning};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
 
 use crate::fusion::{Fusion, Fusions};
@@ -26,6 +26,8 @@ pub struct Module {
     pub signatures: Vec<Signature>,
     /// The parameters, sorted by key. They are read in the scope `model`.
     pub parameters: Vec<Parameter>,
+    /// What of the target's tuning the text follows.
+    pub tuned: Tuning,
 }
 
 impl Module {
@@ -95,7 +97,8 @@ fn write_with(trace: &Trace, dialect: Dialect, kernels: Kernels) -> Result<Modul
     }
     text.push_str("}\n");
     text_without_locs.push_str("}\n");
-    Ok(Module { text, text_without_locs, signatures, parameters })
+    let tuned = writer.kernels.tuned().clone();
+    Ok(Module { text, text_without_locs, signatures, parameters, tuned })
 }
 
 struct Writer<'a> {

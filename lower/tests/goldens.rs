@@ -9,7 +9,7 @@ use ops::ops::{BinaryKind, ReduceKind};
 use ops::{Attribute as _, InferError};
 use support::*;
 use targets::Target;
-use trace::{Builder, NodeId, NodeKind, Parameter, functions};
+use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, functions};
 use tracewright_lower::{Weights, store};
 
 fn check_op(op: &str, operands: &[&str], expected: Expect) {
@@ -1173,4 +1173,59 @@ fn s29_stored_weights() {
     ] {
         assert_eq!(off.matches(text).count(), count, "{text} in\n{off}");
     }
+}
+
+/// Of each entry point the products that kernels compute: those of functions that it calls as often as it calls them.
+#[test]
+fn products_are_counted_with_what_is_around_them() {
+    let parameter = |b: &mut Builder<'_>, key: &str, ty: &str| {
+        let ty = ops::TensorType::parse(&mut ops::Reader::new(ty)).unwrap();
+        b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
+    };
+    // Gate and up of what is normalized.
+    let layer = entry(&["bf16[1,64]", "bf16[64]"], |b, x| {
+        let weight = parameter(b, "layer", "bf16[4,32,16,2]");
+        let x = b.op(op("rms_norm epsilon=1e-5 style=scale"), x)?;
+        let both = b.op(op("packed_linear format=bf16 outputs=64 element=bf16"), &[x, weight])?;
+        let gate = b.op(op("narrow axis=1 start=0 length=32"), &[both])?;
+        let up = b.op(op("narrow axis=1 start=32 length=32"), &[both])?;
+        Ok(vec![b.binary(BinaryKind::Multiply, gate, up)?])
+    });
+    let mut trace = layer;
+    trace.functions[0].name = "layer".into();
+    let mut main = Function::new("main", "");
+    let mut b = Builder { function: &mut main, provenance: Provenance::new("model", "models/src/toy.rs", 7) };
+    let types = trace.functions[0].inputs().into_iter().map(|(_, ty)| ty.clone());
+    let inputs = types.enumerate().map(|(i, ty)| b.push(NodeKind::input(i, "x"), vec![ty], &[]));
+    let inputs: Vec<NodeId> = inputs.collect();
+    let called = [(); 2].map(|()| {
+        let layer = NodeKind::Call { function: FunctionId(0), prefix: String::new() };
+        let ty = ops::TensorType::new(ops::ElementType::Bf16, [1, 32]);
+        let call = b.push(layer, vec![ty.clone()], &inputs);
+        b.push(NodeKind::Result { index: 0 }, vec![ty], &[call])
+    });
+    let sum = b.binary(BinaryKind::Add, called[0], called[1]).unwrap();
+    let head = parameter(&mut b, "head", "bf16[3,16,16,2]");
+    let logits = b.op(op("packed_linear format=bf16 outputs=40 element=f32"), &[sum, head]).unwrap();
+    main.outputs = vec![Output::new("logits", logits)];
+    trace.functions.push(main);
+    trace.entries = vec![FunctionId(1)];
+    trace.verify().unwrap();
+    let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
+    let target = Target { features: Some(features), ..Target::processor("x86-64-v3") };
+    let mut text = String::new();
+    for (entry, products) in tracewright_lower::products(&trace, &target).unwrap() {
+        for (product, count) in products {
+            let tilings = product.tilings(&target).unwrap();
+            text += &format!("{entry}: {count} × {}: {}\n", tilings.product, tilings.usual);
+        }
+    }
+    expect![[r#"
+        main: 1 × product_bf16_1x32x40_bf16_f32_avx2: parts 1, rows 1, panels 1, ahead 4096
+        main: 2 × product_bf16_1x64x64_bf16_bf16_normed_scale_3ee4f8b588e368f1_avx2_halves: parts 1, rows 1, panels 1, ahead 4096
+    "#]].assert_eq(&text);
+    assert_eq!(
+        tracewright_lower::products(&trace, &Target::processor("x86-64-v2")).unwrap()["main"].len(),
+        0
+    );
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use errors::{FileError, WithPath as _};
@@ -29,6 +29,8 @@ pub struct Compiler {
     pub timeout: Duration,
     /// Set from elsewhere, it ends a running compilation.
     pub interrupt: Option<Arc<AtomicBool>>,
+    /// What it answered when it was asked for its version: the program is large, and starting it takes a while.
+    version: OnceLock<String>,
 }
 
 /// What went wrong before there was a module.
@@ -171,7 +173,12 @@ impl CompileOptions {
 impl Compiler {
     /// The compiler at this path, with ten minutes for a module.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), timeout: Duration::from_secs(600), interrupt: None }
+        Self {
+            path: path.into(),
+            timeout: Duration::from_secs(600),
+            interrupt: None,
+            version: OnceLock::new(),
+        }
     }
 
     /// The compiler that `hint` names, or else the first one in `folders`, which may be folders of a
@@ -187,6 +194,14 @@ impl Compiler {
 
     /// The version as the compiler gives it: number and commit.
     pub fn version(&self) -> Result<String, CompileError> {
+        if let Some(version) = self.version.get() {
+            return Ok(version.clone());
+        }
+        let version = self.ask_version()?;
+        Ok(self.version.get_or_init(|| version).clone())
+    }
+
+    fn ask_version(&self) -> Result<String, CompileError> {
         let folder = std::env::temp_dir();
         let (mut file, sink) = tempfile::tempfile()
             .and_then(|file| Ok((file.try_clone()?, file)))

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use generate::{Batch, GenerateOptions, Generated, Network, Session};
 use irpa::Checkpoint;
 use runtime::{Device, Runtime};
+use targets::Tuning;
 
 use super::paths::{Paths, paths};
 use super::{BenchError, Case, Label, Run, Watched, Workload, flops};
@@ -192,10 +193,12 @@ pub(super) fn watched(device: Device) -> Device {
 pub(super) fn plan_variant(plan: &Plan) -> BTreeMap<&'static str, String> {
     let kernels = if plan.weights.kernels { "on" } else { "off" };
     let quant = plan.weights.quantize.map_or("none", |format| format.word());
+    let tuning = if plan.target.tuning == Tuning::default() { "off" } else { "on" };
     BTreeMap::from([
         ("dtype", plan.element.to_string()),
         ("quant", quant.to_owned()),
         ("kernels", kernels.to_owned()),
+        ("tuning", tuning.to_owned()),
         ("simplify", plan.rules.to_string()),
         ("context", plan.context.to_string()),
         ("batch", plan.batch.to_string()),

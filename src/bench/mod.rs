@@ -30,6 +30,9 @@ use crate::random::RandomError;
 use paths::Paths;
 
 pub use bandwidth::{Bandwidth, Rates};
+pub(crate) use single::entry;
+pub(crate) use spread::ratio;
+
 pub use language::Language;
 pub use single::{AttentionSizes, Product, Single};
 pub use spread::Distribution;

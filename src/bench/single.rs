@@ -12,7 +12,7 @@ use lower::LowerError;
 use ops::ops::{Linear, MaskTerm, Sdpa};
 use ops::{ElementType, InferError, TensorType};
 use runtime::{Buffer, Runtime, VmFunction, VmModule, VmValue};
-use trace::{Builder, FunctionId, NodeKind, Output, Parameter, Provenance, Role, Trace};
+use trace::{Builder, Function, FunctionId, NodeKind, Output, Parameter, Provenance, Role, Trace};
 
 use super::language::watched;
 use super::paths::{Paths, paths};
@@ -140,14 +140,22 @@ fn recorded(
     name: &str,
     body: impl FnOnce(&mut Builder<'_>) -> Result<trace::NodeId, InferError>,
 ) -> Result<Trace, BenchError> {
-    let mut function = trace::Function::new(ENTRY, "");
-    let provenance = Provenance::new(name, file!(), line!());
-    let result = body(&mut Builder { function: &mut function, provenance });
-    let result = result.map_err(|source| {
-        PlanError::from(LowerError::Infer { function: ENTRY.into(), node: 0, source: Box::new(source) })
-    })?;
-    function.outputs = vec![Output::new("result", result)];
+    let function = entry(ENTRY, name, body).map_err(PlanError::from)?;
     Ok(Trace { functions: vec![function], entries: vec![FunctionId(0)] })
+}
+
+/// A function with one result, made by hand.
+pub(crate) fn entry(
+    function: &str,
+    path: &str,
+    body: impl FnOnce(&mut Builder<'_>) -> Result<trace::NodeId, InferError>,
+) -> Result<Function, LowerError> {
+    let mut made = Function::new(function, "");
+    let provenance = Provenance::new(path, file!(), line!());
+    let result = body(&mut Builder { function: &mut made, provenance });
+    let infer = |source| LowerError::Infer { function: function.into(), node: 0, source: Box::new(source) };
+    made.outputs = vec![Output::new("result", result.map_err(infer)?)];
+    Ok(made)
 }
 
 /// Numbers between −1 and 1, all different.

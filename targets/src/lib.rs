@@ -2,11 +2,13 @@
 
 mod host;
 mod parse;
+mod tuning;
 
 use std::fmt;
 
 pub use host::host_features;
 pub use parse::TargetError;
+pub use tuning::{Tiling, Tuning};
 
 /// What a program is made for.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +27,8 @@ pub struct Target {
     pub device: DeviceKind,
     /// What bounds its speed.
     pub machine: Machine,
+    /// What was measured to be faster on it than what is usual; nothing unless changed.
+    pub tuning: Tuning,
 }
 
 /// Who takes a module.
@@ -103,6 +107,7 @@ impl Target {
             features: None,
             device: DeviceKind::Cpu,
             machine: Machine::CPU,
+            tuning: Tuning::default(),
         }
     }
 

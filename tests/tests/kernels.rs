@@ -10,7 +10,7 @@ use ops::ops::{
 };
 use ops::{Bound, ElementType, InferError, Op, Real, TensorType, Value, WeightFormat};
 use runtime::CompileOptions;
-use support::{Built, compile, compiler};
+use support::{Built, compile, compiler, one_round_less};
 use targets::{Target, host_features};
 use trace::{Builder, NodeId, NodeKind, functions};
 use tracewright_tests::calls::{Calls, CheckedCall, entry, evaluate, examples_of, random, wire};
@@ -282,25 +282,6 @@ fn planted_faults_are_found() {
     for &format in WeightFormat::ALL {
         red("a loop that ends one round early", &uses(format, &|_| ()), &one_round_less);
     }
-}
-
-/// Every loop that carries sums ends a step before its end.
-fn one_round_less(text: String) -> String {
-    let mut edited = String::new();
-    for line in text.lines() {
-        match line.split_once(" to ").filter(|_| line.contains("iter_args")) {
-            Some((before, rest)) => {
-                let mut words = rest.split(' ');
-                let (end, step) = (words.next().unwrap(), words.nth(1).unwrap());
-                let group = before.trim_start_matches([' ', '%']).split(':').next().unwrap();
-                let name = format!("%less{group}");
-                edited += &format!("{name} = arith.subi {end}, {step} : index\n");
-                edited += &format!("{before} to {name}{}\n", &rest[end.len()..]);
-            }
-            None => edited += &format!("{line}\n"),
-        }
-    }
-    edited
 }
 
 #[test]

@@ -3,9 +3,13 @@
 
 mod dense;
 mod scaled;
+mod tilings;
+
+use std::num::NonZeroUsize;
 
 use ops::WeightFormat;
 use ops::format::PANEL;
+use targets::Tiling;
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::isa::Isa;
@@ -13,6 +17,8 @@ use crate::kernel::{self, Kernel};
 use crate::norm::Norm;
 use crate::quantized::{Form, Row};
 use crate::work::{End, Tail};
+
+pub use tilings::Tilings;
 
 /// A product: `rows` rows of `inputs` numbers times a weight of `outputs` rows.
 #[derive(Clone)]
@@ -82,6 +88,13 @@ const SCRATCH: usize = 30 << 10;
 /// How far ahead memory is asked for its lines, in bytes: a processor's own prefetcher stops where a page ends.
 const AHEAD: usize = 4096;
 
+/// Parts at most: so many leave none of a machine's workers idle.
+const PARTS: usize = 64;
+
+/// Sums of sixteen outputs at most that are carried at once: more are in no processor's registers, and many more on no
+/// worker's stack.
+const CARRIED: usize = 32;
+
 /// The sums of sixteen outputs for one row.
 const SUMS: Type = Type::lanes(PANEL, Element::F32);
 
@@ -99,16 +112,16 @@ enum X<'k> {
 struct Panel<'k> {
     weight: Buffer<'k>,
     at: Value<'k>,
-    /// Whether it is read once, from memory; else it stays near while it is read again.
-    once: bool,
+    /// How far ahead memory is asked for it; 0 if it is not.
+    ahead: usize,
 }
 
 impl<'k> Panel<'k> {
     /// 64 bytes, and a request for those that follow some time later.
     fn line(self, at: Value<'k>) -> Value<'k> {
         let at = self.at + at;
-        if self.once {
-            self.weight.prefetch(at + AHEAD);
+        if self.ahead > 0 {
+            self.weight.prefetch(at + self.ahead);
         }
         self.weight.load(at, Type::lanes(64, Element::I8))
     }
@@ -149,37 +162,76 @@ impl Product<'_> {
         }
     }
 
-    /// Its name and its code, of results of an element type.
-    pub(crate) fn kernel(&self, element: Element) -> (String, impl FnOnce() -> Kernel) {
+    /// What its speed depends on, but for the other operations behind it.
+    pub(crate) fn name(&self) -> String {
         let &Self { format, rows, inputs, outputs, x, y, norm, isa, stack, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
         let of = |Stack { matrices, rows, chosen }| {
             format!("_{rows}_{}_{matrices}", if chosen { "chosen_of" } else { "of_all" })
         };
         let stacked = stack.map(of).unwrap_or_default();
-        let name = format!(
-            "product_{}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{}",
-            format.word(),
-            isa.name()
-        );
-        let (weight, panels) = (format.packed(outputs, inputs).bytes(), outputs.div_ceil(PANEL));
-        let (matrices, _) = self.matrices();
+        format!("product_{}_{rows}x{inputs}x{outputs}{stacked}_{x}_{y}{normed}_{}", format.word(), isa.name())
+    }
+
+    /// The same, and whether it has halves: by this tunings know it.
+    pub(crate) fn key(&self) -> String {
+        format!("{}{}", self.name(), if self.tail.halves { "_halves" } else { "" })
+    }
+
+    /// How it is cut unless something else was measured to be faster.
+    pub(crate) fn usual(&self) -> Tiling {
+        let &Self { format, rows, inputs, norm, .. } = self;
         let quantized = if format.element().is_none() && rows == 1 { inputs * PART_QUANTIZES } else { 0 };
         let normalised = if norm.is_some() { inputs * PART_NORMALIZES } else { 0 };
-        let parts = weight * matrices / PART.max(quantized + normalised);
-        let workgroups = parts.clamp(1, 64).min(self.units(panels) * matrices);
-        let bindings = 2 + usize::from(self.is_chosen()) + usize::from(norm.is_some()) + self.tail.bindings();
-        let kernel = move || {
-            kernel::new(bindings, workgroups, |code| self.write(code, element, weight, panels, workgroups))
-        };
-        (name, kernel)
+        let (matrices, rows) = self.matrices();
+        let parts = self.bytes() * matrices / PART.max(quantized + normalised);
+        // Two panels at a time, so that a number of x that was loaded is multiplied twice: where there are rows enough
+        // to be bound by arithmetic.
+        let panels = if rows >= 8 && format.element().is_some() && !self.tail.halves { 2 } else { 1 };
+        self.fitted(Tiling {
+            parts: count(parts.min(PARTS)),
+            rows: count(self.isa.rows()),
+            panels: count(panels),
+            ahead: AHEAD,
+        })
+    }
+
+    /// A tiling, cut to what fits.
+    fn fitted(&self, tiling: Tiling) -> Tiling {
+        let (matrices, rows) = self.matrices();
+        let columns = self.columns().div_ceil(PANEL);
+        let halves = if self.tail.halves { 2 } else { 1 };
+        let tile = tiling.rows.get().min(CARRIED / halves).min(rows);
+        let most = tiling.panels.get().min(CARRIED / halves / tile.max(1));
+        let panels = (1..=most).rev().find(|&panels| columns.is_multiple_of(panels)).unwrap_or(1);
+        Tiling {
+            parts: count(tiling.parts.get().min(columns / panels * matrices)),
+            rows: count(tile),
+            panels: count(panels),
+            // A panel that is read again stays near.
+            ahead: if tile < rows { 0 } else { tiling.ahead },
+        }
+    }
+
+    /// The bytes of one matrix.
+    fn bytes(&self) -> usize {
+        self.format.packed(self.outputs, self.inputs).bytes()
+    }
+
+    /// Its code, cut in some way, of results of an element type.
+    pub(crate) fn kernel(&self, element: Element, tiling: Tiling) -> impl FnOnce() -> Kernel {
+        let tiling = self.fitted(tiling);
+        let bindings =
+            2 + usize::from(self.is_chosen()) + usize::from(self.norm.is_some()) + self.tail.bindings();
+        move || kernel::new(bindings, tiling.parts.get(), |code| self.write(code, element, tiling))
     }
 
     fn is_chosen(&self) -> bool {
         self.stack.is_some_and(|stack| stack.chosen)
     }
 
-    fn write(&self, code: &Code, element: Element, bytes: usize, panels: usize, workgroups: usize) {
+    fn write(&self, code: &Code, element: Element, tiling: Tiling) {
+        let (bytes, panels) = (self.bytes(), self.outputs.div_ceil(PANEL));
         let form = Form { inputs: self.inputs };
         let stored = self.stack.map_or(1, |stack| stack.matrices);
         let weight = code.binding(1, Element::I8, bytes * stored);
@@ -192,24 +244,26 @@ impl Product<'_> {
         let end = self.tail.end(code, first, (element, self.results(), self.columns()));
         let stride = bytes / panels;
         let (matrices, rows) = self.matrices();
-        let tile = rows.min(self.isa.rows());
-        let once = rows == tile;
-        // How far panels that are taken together are apart.
-        let apart = if self.tail.halves { panels / 2 } else { 1 };
-        let units = self.units(panels);
-        code.repeat(kernel::share(code, units * matrices, workgroups), 1, |at| {
+        let (parts, tile, together) = (tiling.parts.get(), tiling.rows.get(), tiling.panels.get());
+        let units = self.columns().div_ceil(PANEL) / together;
+        // Where the panels are that are read at once: of halves those of both.
+        let halves = if self.tail.halves { 2 } else { 1 };
+        let places = (0..halves).flat_map(|half| (0..together).map(move |i| half * (panels / 2) + i));
+        let places: Vec<usize> = places.collect();
+        code.repeat(kernel::share(code, units * matrices, parts), 1, |at| {
             let (matrix, unit) = match matrices {
                 1 => (None, at),
                 _ => (Some(at.divide(code.index(units))), at.remainder(code.index(units))),
             };
-            let panel = if self.pairs(panels) { unit * 2 } else { unit };
+            let panel = unit * together;
             let stored = match (choices, matrix) {
                 (Some(choices), _) => Some(self.choice(code, choices, matrix.unwrap_or(code.index(0)))),
                 (None, matrix) => matrix,
             };
             let place = stored.map_or(panel, |matrix| matrix * panels + panel);
-            let read: Vec<Panel<'_>> = (0..panels / units)
-                .map(|i| Panel { weight, at: (place + i * apart) * stride, once })
+            let read: Vec<Panel<'_>> = places
+                .iter()
+                .map(|&i| Panel { weight, at: (place + i) * stride, ahead: tiling.ahead })
                 .collect();
             let some = |row: Value<'_>, count: usize| {
                 let first = match matrix {
@@ -255,20 +309,6 @@ impl Product<'_> {
         X::Quantized(row.buffer)
     }
 
-    /// Whether neighbours are taken two at a time, so that a number of x that was loaded is multiplied twice: where
-    /// there are rows enough to be bound by arithmetic.
-    fn pairs(&self, panels: usize) -> bool {
-        !self.tail.halves
-            && self.matrices().1 >= 8
-            && self.format.element().is_some()
-            && panels.is_multiple_of(2)
-    }
-
-    /// The panels, or pairs of them that are taken together.
-    fn units(&self, panels: usize) -> usize {
-        if self.tail.halves || self.pairs(panels) { panels / 2 } else { panels }
-    }
-
     /// The sums of the panels' outputs for some rows.
     fn tile<'k>(
         &self,
@@ -288,19 +328,22 @@ impl Product<'_> {
             (!self.outputs.is_multiple_of(PANEL))
                 .then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))
         };
-        if self.tail.halves {
-            for i in 0..rows.count {
-                end.write(code, &[sums[i], sums[rows.count + i]], (rows.result(i), panel * PANEL), None);
-            }
-            return;
-        }
-        for (i, sums) in sums.chunks(rows.count).enumerate() {
+        // Of halves those of the first, then those of the second.
+        let (first, second) = sums.split_at(if self.tail.halves { sums.len() / 2 } else { sums.len() });
+        for (i, sums) in first.chunks(rows.count).enumerate() {
             let (panel, mask) = (panel + i, mask(panel + i));
-            for (i, &sum) in sums.iter().enumerate() {
-                end.write(code, &[sum], (rows.result(i), panel * PANEL), mask);
+            for (row, &sum) in sums.iter().enumerate() {
+                let other = second.get(i * rows.count + row);
+                let sums: Vec<Value<'k>> = [Some(&sum), other].into_iter().flatten().copied().collect();
+                end.write(code, &sums, (rows.result(row), panel * PANEL), mask);
             }
         }
     }
+}
+
+/// At least one.
+fn count(n: usize) -> NonZeroUsize {
+    NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN)
 }
 
 /// The sums of several chains of sums for each row: `chains` after each other belong to one.

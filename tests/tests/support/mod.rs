@@ -130,3 +130,22 @@ pub fn parameter(b: &mut Builder<'_>, key: &str, ty: TensorType) -> NodeId {
 pub fn node(kind: NodeKind, ty: TensorType) -> Node {
     Node { kind, types: vec![ty], axes: Vec::new(), provenance: Provenance::new("here", "here.rs", 1) }
 }
+
+/// Every loop that carries sums ends a step before its end.
+pub fn one_round_less(text: String) -> String {
+    let mut edited = String::new();
+    for line in text.lines() {
+        match line.split_once(" to ").filter(|_| line.contains("iter_args")) {
+            Some((before, rest)) => {
+                let mut words = rest.split(' ');
+                let (end, step) = (words.next().unwrap(), words.nth(1).unwrap());
+                let group = before.trim_start_matches([' ', '%']).split(':').next().unwrap();
+                let name = format!("%less{group}");
+                edited += &format!("{name} = arith.subi {end}, {step} : index\n");
+                edited += &format!("{before} to {name}{}\n", &rest[end.len()..]);
+            }
+            None => edited += &format!("{line}\n"),
+        }
+    }
+    edited
+}

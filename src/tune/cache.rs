@@ -1,0 +1,276 @@
+//! What was measured, on disk: a file for each product, in a folder for each machine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use errors::{FileError, WithPath as _};
+use serde::{Deserialize, Serialize};
+use targets::{Target, Tiling, Tuning};
+
+use super::TuneError;
+use super::trial::Verdict;
+use crate::files::NewFile;
+
+/// Changes when the meaning of a record does.
+const FORM: &str = "tracewright tuning 1";
+
+/// The folder of all machines' records.
+const FOLDER: &str = "tuning";
+
+/// Ends the name of a record's file.
+const EXTENSION: &str = "tuning";
+
+/// What was measured on a machine, and where it is kept.
+///
+/// A record is a file of two lines: its hash and itself. It appears whole, under its own name, so that runs beside each
+/// other and runs that are killed leave records or none.
+pub struct TuningCache {
+    folder: PathBuf,
+}
+
+/// What was measured of a product.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// The name by which kernels know it.
+    pub product: String,
+    /// What all others are compared with.
+    pub usual: Tiling,
+    /// What was tried.
+    pub tried: Vec<Tried>,
+}
+
+/// A way to cut a product, and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tried {
+    /// The way.
+    pub tiling: Tiling,
+    /// What came of it.
+    pub verdict: Verdict,
+}
+
+/// What a cache holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Known {
+    /// By the product's name.
+    pub records: BTreeMap<String, Record>,
+    /// Files that hold no record: they were cut off, or changed. They are not used.
+    pub damaged: Vec<PathBuf>,
+}
+
+impl Record {
+    /// Of a product of which nothing was tried.
+    pub fn new(product: &str, usual: Tiling) -> Self {
+        Self { product: product.into(), usual, tried: Vec::new() }
+    }
+
+    /// The fastest right one, and its share of the usual time; nothing if none is faster than what is usual.
+    pub fn best(&self) -> Option<(Tiling, f64)> {
+        let faster = self.tried.iter().filter_map(|tried| Some((tried.tiling, tried.verdict.faster()?)));
+        faster.min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
+
+impl Known {
+    /// What kernels should do.
+    pub fn tuning(&self) -> Tuning {
+        let best = |record: &Record| Some((record.product.clone(), record.best()?.0));
+        Tuning { products: self.records.values().filter_map(best).collect() }
+    }
+}
+
+impl TuningCache {
+    /// That of a target whose features are known, on this machine, with this compiler.
+    pub fn new(cache: &Path, target: &Target, compiler: &str) -> Self {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let mut hasher = blake3::Hasher::new();
+        let version = env!("CARGO_PKG_VERSION");
+        for part in [FORM, version, compiler, target.architecture(), &threads.to_string()]
+            .into_iter()
+            .chain(target.features.iter().flatten().map(String::as_str))
+        {
+            // With its length in front, no part can pass for two.
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+        }
+        Self { folder: cache.join(FOLDER).join(&hasher.finalize().to_hex()[..32]) }
+    }
+
+    /// Whether anything was ever measured.
+    pub fn exists(cache: &Path) -> bool {
+        cache.join(FOLDER).is_dir()
+    }
+
+    /// Where the records are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// All records.
+    ///
+    /// # Errors
+    /// If a file is there and cannot be read.
+    pub fn read(&self) -> Result<Known, FileError> {
+        let mut known = Known::default();
+        let files = match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(known),
+            files => files.with_path("read", &self.folder)?,
+        };
+        for file in files {
+            let path = file.with_path("read", &self.folder)?.path();
+            if path.extension().is_none_or(|extension| extension != EXTENSION) {
+                continue; // What another run is writing.
+            }
+            match record(&fs::read(&path).with_path("read", &path)?) {
+                Some(record) => drop(known.records.insert(record.product.clone(), record)),
+                None => known.damaged.push(path),
+            }
+        }
+        known.damaged.sort();
+        Ok(known)
+    }
+
+    /// Keeps a record, in place of the one of its product.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, record: &Record) -> Result<(), FileError> {
+        fs::create_dir_all(&self.folder).with_path("create", &self.folder)?;
+        let path = self.folder.join(&record.product).with_extension(EXTENSION);
+        let json = serde_json::to_string(record).unwrap_or_default();
+        NewFile::write(&path, format!("{}\n{json}\n", blake3::hash(json.as_bytes())).as_bytes())
+    }
+}
+
+/// The record in a file, if it is as it was written.
+fn record(bytes: &[u8]) -> Option<Record> {
+    let (hash, json) = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split_once('\n')?;
+    let written = blake3::hash(json.as_bytes()).to_hex().as_str() == hash;
+    written.then(|| serde_json::from_str(json).ok())?
+}
+
+/// A tuning in a file of its own, as a manifest has it.
+///
+/// # Errors
+/// If it cannot be read, or is none.
+pub fn read(path: &Path) -> Result<Tuning, TuneError> {
+    let bytes = fs::read(path).with_path("read", path)?;
+    let tuning = serde_json::from_slice(&bytes);
+    tuning.map_err(|source| TuneError::NoTuning { path: path.into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::thread;
+
+    use super::*;
+
+    fn tiling(n: usize) -> Tiling {
+        let count = NonZeroUsize::new(n + 1).unwrap();
+        Tiling { parts: count, rows: count, panels: count, ahead: n }
+    }
+
+    /// A record of so many trials, of which the last one was the fastest.
+    fn tried(product: &str, count: usize) -> Record {
+        let verdict = |i: usize| Verdict::Ratio { median: 0.9 / i as f64, shortest: 0.1 / i as f64 };
+        let tried = (1..=count).map(|i| Tried { tiling: tiling(i), verdict: verdict(i) });
+        Record { tried: tried.collect(), ..Record::new(product, tiling(0)) }
+    }
+
+    fn target(features: &[&str]) -> Target {
+        let features = features.iter().map(|&feature| feature.to_owned()).collect();
+        Target { features: Some(features), ..Target::processor("generic") }
+    }
+
+    #[test]
+    fn what_was_measured_is_for_its_machine_and_compiler_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = |features, compiler| TuningCache::new(folder.path(), &target(features), compiler);
+        assert!(!TuningCache::exists(folder.path()));
+        let own = cache(&["avx2", "fma"], "3.13");
+        own.write(&tried("product", 3)).unwrap();
+        assert!(TuningCache::exists(folder.path()));
+        let again = cache(&["avx2", "fma"], "3.13").read().unwrap();
+        assert_eq!(again.tuning().products, BTreeMap::from([("product".to_owned(), tiling(3))]));
+        for other in [cache(&["avx2"], "3.13"), cache(&["avx2fma"], "3.13"), cache(&["avx2", "fma"], "3.14")]
+        {
+            assert_eq!(other.read().unwrap(), Known::default());
+        }
+    }
+
+    #[test]
+    fn a_damaged_record_is_told_and_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = TuningCache::new(folder.path(), &target(&[]), "3.13");
+        cache.write(&tried("whole", 1)).unwrap();
+        cache.write(&tried("spoiled", 2)).unwrap();
+        let path = cache.folder().join("spoiled").with_extension(EXTENSION);
+        let bytes = fs::read(&path).unwrap();
+        let mut check = |spoiled: &[u8]| {
+            fs::write(&path, spoiled).unwrap();
+            let known = cache.read().unwrap();
+            assert_eq!(known.damaged, [path.clone()]);
+            assert_eq!(known.records.keys().collect::<Vec<_>>(), ["whole"]);
+        };
+        (0..bytes.len()).for_each(|length| check(&bytes[..length]));
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            check(&flipped);
+        }
+        // Whoever measures again replaces it.
+        cache.write(&tried("spoiled", 2)).unwrap();
+        assert_eq!(cache.read().unwrap().records.len(), 2);
+    }
+
+    #[test]
+    fn who_reads_beside_writers_finds_whole_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = TuningCache::new(folder.path(), &target(&[]), "3.13");
+        let writer = |first: usize| {
+            let cache = &cache;
+            move || {
+                for count in first..first + 20 {
+                    cache.write(&tried("shared", count)).unwrap();
+                    cache.write(&tried(&format!("own{first}"), count)).unwrap();
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let writers: Vec<_> = (1..5).map(|first| scope.spawn(writer(first))).collect();
+            while writers.iter().any(|writer| !writer.is_finished()) {
+                let known = cache.read().unwrap();
+                assert_eq!(known.damaged, Vec::<PathBuf>::new());
+                for (product, record) in &known.records {
+                    assert_eq!(*record, tried(product, record.tried.len()));
+                }
+            }
+        });
+        // What is there in the end is what somebody wrote last, and nothing else.
+        let known = cache.read().unwrap();
+        assert_eq!(known.records.len(), 5);
+        assert_eq!(fs::read_dir(cache.folder()).unwrap().count(), 5);
+    }
+
+    #[test]
+    fn what_is_wrong_or_hardly_faster_is_not_the_fastest() {
+        let verdicts = [
+            Verdict::Wrong("number 3 is 0, expected 1".into()),
+            Verdict::Refused("vectors are too large".into()),
+            Verdict::Ratio { median: 0.98, shortest: 0.5 },
+            // Neighbours were busy while the others ran.
+            Verdict::Ratio { median: 0.5, shortest: 0.98 },
+        ];
+        let tried = verdicts.into_iter().enumerate();
+        let tried = tried.map(|(i, verdict)| Tried { tiling: tiling(i + 1), verdict }).collect();
+        let mut record = Record { tried, ..Record::new("product", tiling(0)) };
+        assert_eq!(record.best(), None);
+        let verdict = Verdict::Ratio { median: 0.97, shortest: 0.97 };
+        record.tried.push(Tried { tiling: tiling(9), verdict });
+        assert_eq!(record.best(), Some((tiling(9), 0.97)));
+    }
+}

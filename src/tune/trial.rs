@@ -1,0 +1,209 @@
+//! Ways to cut a product, tried against the usual one: first whether the numbers are right, then how long it takes.
+
+use std::time::Instant;
+
+use lower::{FusedProduct, Module};
+use ops::{ElementType, TensorType, Value};
+use runtime::{
+    Buffer, CompileError, Compiler, ModuleCache, ModuleText, Runtime, RuntimeError, VmFunction, VmModule,
+    VmValue,
+};
+use serde::{Deserialize, Serialize};
+use targets::{Target, Tiling};
+
+use super::TuneError;
+use super::product::{ALL, ONE, Sampled};
+use crate::bench::{Distribution, ratio};
+
+/// A way is faster if it takes at most this share of the time of the usual one, by the median of pairs and by the shortest
+/// times of all: what neighbours on a machine do makes some runs longer, and none shorter.
+pub const FASTER: f64 = 0.97;
+
+/// Pairs that are looked at first, and those that count.
+const SCREENED: usize = 2;
+const PAIRS: usize = 9;
+
+/// Seconds that one sample takes at least.
+const SAMPLE: f64 = 4e-3;
+
+/// What came of a way to cut a product.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It is right, and takes this share of the usual time.
+    Ratio {
+        /// The median of pairs.
+        median: f64,
+        /// Of the shortest time of all.
+        shortest: f64,
+    },
+    /// It gives other numbers.
+    Wrong(String),
+    /// The compiler refuses it.
+    Refused(String),
+}
+
+impl Verdict {
+    /// The share of the usual time, if that is surely less.
+    pub fn faster(&self) -> Option<f64> {
+        match *self {
+            Self::Ratio { median, shortest } => Some(median.max(shortest)).filter(|&share| share <= FASTER),
+            Self::Wrong(_) | Self::Refused(_) => None,
+        }
+    }
+}
+
+/// Who compiles and runs what is tried.
+pub struct Workbench<'a> {
+    /// Compiles.
+    pub compiler: &'a Compiler,
+    /// Runs.
+    pub runtime: &'a Runtime,
+    /// What for; its features are known.
+    pub target: &'a Target,
+    /// The same seed gives the same numbers.
+    pub seed: u64,
+}
+
+/// A product, and the usual way to cut it.
+pub struct Trials<'a> {
+    bench: &'a Workbench<'a>,
+    name: String,
+    sampled: Sampled,
+    usual: Loaded,
+    /// What the usual way gives, and what the evaluator does for a sample of it.
+    result: Value,
+    expected: Value,
+}
+
+struct Loaded {
+    one: VmFunction,
+    all: VmFunction,
+}
+
+impl<'a> Trials<'a> {
+    /// Loads the usual way, and compares it with the evaluator.
+    ///
+    /// # Errors
+    /// If it does not compile, or is wrong itself.
+    pub fn new(
+        product: &FusedProduct,
+        name: &str,
+        usual: Tiling,
+        bench: &'a Workbench<'a>,
+    ) -> Result<Self, TuneError> {
+        let sampled = Sampled::new(product, bench.seed);
+        let module = sampled.lowered(bench.target, name, usual)?;
+        let usual = bench.load(&module, &sampled)?;
+        let result = bench.call(&usual.one, &sampled)?;
+        let trials = Self { expected: sampled.expected()?, bench, name: name.into(), sampled, usual, result };
+        match trials.violation(&trials.result) {
+            Some(how) => Err(TuneError::Wrong { product: name.into(), how }),
+            None => Ok(trials),
+        }
+    }
+
+    /// The program in which the product is cut in one way.
+    ///
+    /// # Errors
+    /// If the product does not lower.
+    pub fn module(&self, tiling: Tiling) -> Result<Module, TuneError> {
+        self.sampled.lowered(self.bench.target, &self.name, tiling)
+    }
+
+    /// Tries a program: whether it gives the evaluator's numbers, and everywhere those of the usual way; then how long it
+    /// takes.
+    ///
+    /// # Errors
+    /// If the machine fails, or on request.
+    pub fn of(&self, module: &Module) -> Result<Verdict, TuneError> {
+        let loaded = match self.bench.load(module, &self.sampled) {
+            Err(TuneError::Compile(error)) if is_refusal(&error) => {
+                return Ok(Verdict::Refused(error.to_string()));
+            }
+            loaded => loaded?,
+        };
+        if let Some(how) = self.violation(&self.bench.call(&loaded.one, &self.sampled)?) {
+            return Ok(Verdict::Wrong(how));
+        }
+        match self.pairs(&loaded, SCREENED)? {
+            Verdict::Ratio { median, shortest } if median.min(shortest) < 1.0 => {}
+            slower => return Ok(slower),
+        }
+        let first = self.pairs(&loaded, PAIRS)?;
+        if first.faster().is_none() {
+            return Ok(first);
+        }
+        // Of many that are tried some look faster by chance: it has to be so again.
+        let again = self.pairs(&loaded, PAIRS)?;
+        Ok(if again.faster() > first.faster() || again.faster().is_none() { again } else { first })
+    }
+
+    /// In what a result differs from the evaluator's sample, or somewhere from the usual one.
+    fn violation(&self, found: &Value) -> Option<String> {
+        let sampled = &self.sampled;
+        let in_sample = sampled.bound_of_sample().first_violation(&self.expected, &sampled.sample(found));
+        let violation = in_sample.or_else(|| sampled.bound().first_violation(&self.result, found));
+        violation.map(|(index, expected, found)| format!("number {index} is {found}, expected {expected}"))
+    }
+
+    /// The times as shares of those of the usual way, one after the other.
+    fn pairs(&self, other: &Loaded, count: usize) -> Result<Verdict, TuneError> {
+        let (bench, sampled) = (self.bench, &self.sampled);
+        // Once before: it pays for page faults, and says how often a sample calls.
+        bench.seconds(&other.all, sampled, 1)?;
+        let calls = (SAMPLE / bench.seconds(&self.usual.all, sampled, 1)?).ceil().clamp(1.0, 1e3) as usize;
+        let mut times = [Vec::new(), Vec::new()];
+        for pair in 0..count {
+            let time = |loaded: &Loaded| bench.seconds(&loaded.all, sampled, calls);
+            // Each is first in turn.
+            for which in [pair % 2, 1 - pair % 2] {
+                times[which].push(time([&self.usual, other][which])?);
+            }
+        }
+        let [usual, other] = &times;
+        let [least_usual, least] = [usual, other].map(|times| Distribution::of(times).min);
+        Ok(Verdict::Ratio { median: ratio(other, usual, |a, b| a / b), shortest: least / least_usual })
+    }
+}
+
+impl Workbench<'_> {
+    fn load(&self, module: &Module, sampled: &Sampled) -> Result<Loaded, TuneError> {
+        let folder = tempfile::tempdir().map_err(|source| TuneError::folder(source))?;
+        let options = self.compiler.options(self.target, ElementType::F32, true)?;
+        let text = ModuleText { text: &module.text, text_without_locs: &module.text_without_locs };
+        let compiled = runtime::compile(self.compiler, &text, &options, &ModuleCache::new(folder.path()))?;
+        let program = VmModule::load(self.runtime, compiled.vmfb, &[sampled.parameters()])?;
+        Ok(Loaded { one: program.function(ONE)?, all: program.function(ALL)? })
+    }
+
+    fn arguments(&self, sampled: &Sampled) -> Result<Vec<VmValue>, RuntimeError> {
+        let upload = |(ty, bytes): &(TensorType, Vec<u8>)| Buffer::from_bytes(self.runtime, ty, bytes);
+        sampled.uploads.iter().map(|argument| Ok(upload(argument)?.into())).collect()
+    }
+
+    fn call(&self, function: &VmFunction, sampled: &Sampled) -> Result<Value, TuneError> {
+        let results = function.call(self.arguments(sampled)?)?;
+        let Some(result) = results.into_iter().next().and_then(VmValue::buffer) else {
+            unreachable!("the function returns a tensor")
+        };
+        Ok(Value::from_bytes(result.ty().clone(), &result.read()?))
+    }
+
+    /// Seconds of a call.
+    fn seconds(&self, function: &VmFunction, sampled: &Sampled, calls: usize) -> Result<f64, TuneError> {
+        let mut seconds = 0.0;
+        for _ in 0..calls {
+            let arguments = self.arguments(sampled)?;
+            let start = Instant::now();
+            function.call(arguments)?;
+            seconds += start.elapsed().as_secs_f64();
+        }
+        Ok(seconds / calls as f64)
+    }
+}
+
+fn is_refusal(error: &CompileError) -> bool {
+    use CompileError::{Failed, Killed, TimedOut};
+    matches!(error, Failed { .. } | Killed { .. } | TimedOut { .. })
+}
