@@ -165,11 +165,12 @@ impl<'a> Bench<'a> {
         for (weights, &element, &context) in
             product(&variants.quant, &variants.kernels, &elements, &variants.context)
         {
-            for batch in &variants.batch {
+            for (batch, &kv) in variants.batch.iter().flat_map(|b| variants.kv.iter().map(move |kv| (b, kv)))
+            {
                 let network = (self.read)(model, &variants.allow_config_key)?;
                 let context = context.min(network.max_context());
                 let plan = Plan::new(network, element, Some(context), variants.chunk)?;
-                plans.push(Plan { weights, batch: batch.get(), ..plan });
+                plans.push(Plan { weights, kv, batch: batch.get(), ..plan });
             }
         }
         Ok(plans)
