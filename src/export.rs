@@ -66,6 +66,8 @@ pub struct Manifest {
     pub simplify: String,
     /// The format that weights of products were rounded to: q8 or q4; null if they are of type `dtype`.
     pub quant: Option<String>,
+    /// How keys and values are remembered: `computed`, `q8`.
+    pub kv: String,
     /// Whether kernels of ours compute products and attention.
     pub kernels: bool,
     /// How weights are stored: `kernels`, as these read them, or `plain`, in the order of the checkpoint.
@@ -193,6 +195,7 @@ impl Manifest {
             chunk: plan.chunk,
             simplify: plan.rules.to_string(),
             quant: plan.weights.quantize.map(|format| format.word().to_owned()),
+            kv: plan.kv.word().to_owned(),
             kernels: plan.weights.kernels,
             layout: if module.parameters.iter().any(Parameter::is_packed) { "kernels" } else { "plain" }
                 .into(),

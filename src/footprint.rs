@@ -307,7 +307,8 @@ impl Computed {
             let operands = function.operands(id);
             let shared = match &node.kind {
                 NodeKind::Input { .. } | NodeKind::Parameter(_) => continue,
-                NodeKind::Op(Op::Constant(_) | Op::Iota(_)) => continue,
+                // What attention reads as it is stored.
+                NodeKind::Op(Op::Constant(_) | Op::Iota(_) | Op::Dequantize(_)) => continue,
                 NodeKind::Op(op) if is_view(op) => operands.first().copied(),
                 NodeKind::Op(op) => operands.into_iter().find(|&operand| {
                     updates(op) && readers[operand.index()] == 1 && function.node(operand).ty() == node.ty()

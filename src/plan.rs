@@ -7,7 +7,7 @@ use models::Architecture;
 use ops::ElementType;
 use simplify::{Options, Rules};
 use targets::Target;
-use trace::{ParameterConflict, Trace};
+use trace::{KvFormat, ParameterConflict, Trace};
 
 use crate::{Expanded, Lowered};
 
@@ -23,6 +23,8 @@ pub struct Plan {
     pub chunk: usize,
     /// Sequences at once; 1 unless changed.
     pub batch: usize,
+    /// How keys and values are remembered; as the network computes with them unless changed.
+    pub kv: KvFormat,
     /// What it is built for; this machine unless changed.
     pub target: Target,
     /// The rules that simplify the trace; exact ones unless changed.
@@ -98,7 +100,8 @@ impl Plan {
         }
         let element = computed_in(element.or(model.element()))?;
         let (target, rules, weights) = (Target::host(), Rules::default(), Weights::default());
-        Ok(Self { model, element, context, chunk, batch: 1, target, rules, weights })
+        let kv = KvFormat::default();
+        Ok(Self { model, element, context, chunk, batch: 1, kv, target, rules, weights })
     }
 
     /// The context that `tokens` tokens need: a power of two, so that few different modules are compiled, and
@@ -109,12 +112,16 @@ impl Plan {
 
     /// The entry points that choose tokens, and `score`: see [`EntryPoint::all`].
     pub fn entry_points(&self) -> Vec<EntryPoint> {
-        EntryPoint::all(self.batch, self.chunk, self.context)
+        self.remembering(EntryPoint::all(self.batch, self.chunk, self.context))
     }
 
     /// Those that choose tokens.
     pub fn steps(&self) -> Vec<EntryPoint> {
-        EntryPoint::steps(self.batch, self.chunk, self.context)
+        self.remembering(EntryPoint::steps(self.batch, self.chunk, self.context))
+    }
+
+    fn remembering(&self, entries: Vec<EntryPoint>) -> Vec<EntryPoint> {
+        entries.into_iter().map(|entry| EntryPoint { kv: self.kv, ..entry }).collect()
     }
 
     /// How the trace is simplified.

@@ -11,6 +11,7 @@ use tracewright::models::Architecture;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
 use tracewright::targets::Target;
+use tracewright::trace::KvFormat;
 use tracewright::{Plan, PlanError};
 
 /// Declare a language model in Rust, lower it to StableHLO, run it through IREE.
@@ -372,6 +373,9 @@ pub struct VariantArguments {
     /// Who says how kernels cut their work, as for `generate`: on, off, a file; several with commas
     #[arg(long, value_name = "on|off|FILE", value_delimiter = ',', default_value = "on")]
     pub tuning: Vec<TuningSource>,
+    /// How keys and values are remembered: computed, q8, or both with a comma
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = kv_format, default_value = "computed")]
+    pub kv: Vec<KvFormat>,
     /// The longest sequence, at most the model's own; several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512")]
     pub context: Vec<usize>,
@@ -456,6 +460,10 @@ pub struct ModelArguments {
     /// Tokens that one prefill takes [default: 128]
     #[arg(long, value_name = "N")]
     pub chunk: Option<usize>,
+    /// Remember keys and values as the network computes them, or as integers of 8 bits with a scale for each head of each
+    /// position [default: computed]
+    #[arg(long, value_name = "computed|q8", value_parser = kv_format)]
+    pub kv: Option<KvFormat>,
 }
 
 impl ModelArguments {
@@ -463,7 +471,7 @@ impl ModelArguments {
     pub fn plan(&self, model: Box<dyn Architecture>, context: Option<usize>) -> Result<Plan, PlanError> {
         let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
         let (rules, weights) = (self.network.simplify.unwrap_or_default(), self.network.weights());
-        Ok(Plan { rules, weights, ..plan })
+        Ok(Plan { rules, weights, kv: self.kv.unwrap_or_default(), ..plan })
     }
 }
 
@@ -523,6 +531,15 @@ fn quantized(text: &str) -> Result<WeightFormat, String> {
         "q8" => Ok(WeightFormat::Q8),
         "q4" => Ok(WeightFormat::Q4),
         _ => Err("expected q8 or q4".into()),
+    }
+}
+
+/// How keys and values are remembered.
+fn kv_format(text: &str) -> Result<KvFormat, String> {
+    match text {
+        "computed" => Ok(KvFormat::Computed),
+        "q8" => Ok(KvFormat::Q8),
+        _ => Err("expected computed or q8".into()),
     }
 }
 

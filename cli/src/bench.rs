@@ -170,11 +170,13 @@ impl<'a> Bench<'a> {
             product(&variants.quant, &variants.kernels, &elements, &variants.context)
         {
             for (batch, tuning) in pairs(&variants.batch, &variants.tuning) {
-                let network = (self.read)(model, &variants.allow_config_key)?;
-                let context = context.min(network.max_context());
-                let plan = Plan::new(network, element, Some(context), variants.chunk)?;
-                let target = build::tuned(Some(tuning), &plan.target, &self.compiler, &self.cache)?;
-                plans.push(Plan { weights, batch: batch.get(), target, ..plan });
+                for &kv in &variants.kv {
+                    let network = (self.read)(model, &variants.allow_config_key)?;
+                    let context = context.min(network.max_context());
+                    let plan = Plan::new(network, element, Some(context), variants.chunk)?;
+                    let target = build::tuned(Some(tuning), &plan.target, &self.compiler, &self.cache)?;
+                    plans.push(Plan { weights, kv, batch: batch.get(), target, ..plan });
+                }
             }
         }
         Ok(plans)

@@ -2,12 +2,13 @@
 
 use std::panic::Location;
 
-use trace::{Part, RingState, Role, Sizes, StateAxis, StateKind};
+use trace::{KvFormat, KvState, Part, RingState, Role, Sizes, StateAxis, StateKind};
 
-use crate::element::{Float, I32};
-use crate::nn::argmax;
+use crate::element::{Element, Float, I32};
+use crate::nn::{Slots, argmax};
 use crate::record::{EntryRecorder, Recording, Traced};
-use crate::{Axis, BuildError, Cache, Dim, Kv, Position, Recurrent, Tensor, TraceError};
+use crate::tracer::Raw;
+use crate::{Axis, BuildError, Cache, Dim, Kv, Position, Recurrent, Tensor, TraceArg, TraceError};
 
 /// What one layer remembers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +28,11 @@ pub enum LayerState {
 
 impl LayerState {
     /// Its kind in a program of these sizes, and the axes that the layer declares.
-    fn kind(&self, sizes: Sizes) -> (StateKind, Vec<Dim>) {
+    fn kind(&self, format: KvFormat, sizes: Sizes) -> (StateKind, Vec<Dim>) {
         match self {
             Self::Kv { heads, features, window } => {
-                let ring = window.and_then(|window| RingState::of(window, sizes));
-                (ring.map_or(StateKind::Kv(trace::KvState), StateKind::Ring), vec![*heads, *features])
+                let ring = window.and_then(|window| RingState::of(window, format, sizes));
+                (ring.map_or(StateKind::Kv(KvState { format }), StateKind::Ring), vec![*heads, *features])
             }
             Self::Recurrent(dims) => (StateKind::Recurrent(trace::RecurrentState), dims.clone()),
         }
@@ -110,6 +111,8 @@ pub struct EntryPoint {
     pub context: usize,
     /// Which logits.
     pub wanted: Wanted,
+    /// How keys and values are remembered.
+    pub kv: KvFormat,
 }
 
 impl EntryPoint {
@@ -119,7 +122,8 @@ impl EntryPoint {
     /// `prefill` (chunks of `chunk` tokens), `prefill_short` (16 tokens, if a chunk is at least four times as long),
     /// `decode` (one token) and `score` (all positions of a chunk).
     pub fn all(batch: usize, chunk: usize, context: usize) -> Vec<Self> {
-        let entry = |name: &str, chunk, wanted| Self { name: name.into(), batch, chunk, context, wanted };
+        let kv = KvFormat::default();
+        let entry = |name: &str, chunk, wanted| Self { name: name.into(), batch, chunk, context, wanted, kv };
         let short = (chunk >= 4 * Self::SHORT).then(|| entry("prefill_short", Self::SHORT, Wanted::Next));
         let mut entries = vec![entry("prefill", chunk, Wanted::Next)];
         entries.extend(short);
@@ -156,14 +160,14 @@ fn record<M: CausalLm>(
     let mut cache = Cache { layers: Vec::new(), recurrent: Vec::new(), context: point.context };
     let mut kept: Vec<(usize, StateKind)> = Vec::new();
     for (layer, state) in model.state() {
-        let (kind, own) = state.kind(sizes);
-        let own: Vec<StateAxis> = own.iter().map(|d| (d.axis.0.into(), d.extent)).collect();
-        let dims: Vec<Dim> =
-            kind.axes(&own, sizes).iter().map(|(axis, extent)| Axis::named(axis).of(*extent)).collect();
-        let mut part = |index| entry.input(name(kind, index, layer), role(kind, index, layer), &dims);
+        let (kind, own) = state.kind(point.kv, sizes);
+        let own = own.iter().map(|d| (d.axis.0.into(), d.extent)).collect();
+        let mut parts = Parts { entry, layer, kind, own, sizes };
         match kind {
-            StateKind::Kv(_) | StateKind::Ring(_) => cache.layers.push(Kv { k: part(0), v: part(1) }),
-            StateKind::Recurrent(_) => cache.recurrent.push(Recurrent { state: part(0) }),
+            StateKind::Kv(KvState { format }) | StateKind::Ring(RingState { format, .. }) => {
+                cache.layers.push(Kv { k: parts.slots(format, 0), v: parts.slots(format, 1) });
+            }
+            StateKind::Recurrent(_) => cache.recurrent.push(Recurrent { state: parts.input(0) }),
         }
         kept.push((layer, kind));
     }
@@ -180,12 +184,45 @@ fn record<M: CausalLm>(
     }
     let (mut layers, mut recurrent) = (cache.layers.iter(), cache.recurrent.iter());
     for (layer, kind) in kept {
-        let parts: Vec<Tensor<M::Element>> = match kind {
-            StateKind::Kv(_) | StateKind::Ring(_) => layers.next().map_or(vec![], |kv| vec![kv.k, kv.v]),
-            StateKind::Recurrent(_) => recurrent.next().map_or(vec![], |one| vec![one.state]),
+        let parts: Vec<Raw> = match kind {
+            StateKind::Kv(_) | StateKind::Ring(_) => layers.next().map_or(vec![], |kv| flat(&(kv.k, kv.v))),
+            StateKind::Recurrent(_) => recurrent.next().map_or(vec![], flat),
         };
         for (index, part) in parts.into_iter().enumerate() {
-            entry.output(name(kind, index, layer), role(kind, index, layer), part);
+            entry.output_raw(name(kind, index, layer), role(kind, index, layer), part);
+        }
+    }
+}
+
+/// The tensors of what a layer remembers, in the order of its parts.
+fn flat(state: &impl TraceArg) -> Vec<Raw> {
+    let mut tensors = Vec::new();
+    state.flatten(&mut tensors, &mut Vec::new());
+    tensors
+}
+
+/// What a layer remembers, while an entry point takes it.
+struct Parts<'a> {
+    entry: &'a mut EntryRecorder,
+    layer: usize,
+    kind: StateKind,
+    own: Vec<StateAxis>,
+    sizes: Sizes,
+}
+
+impl Parts<'_> {
+    fn input<T: Element>(&mut self, index: usize) -> Tensor<T> {
+        let axes = self.kind.axes(index, &self.own, self.sizes);
+        let dims: Vec<Dim> = axes.iter().map(|(axis, extent)| Axis::named(axis).of(*extent)).collect();
+        let (name, role) = (name(self.kind, index, self.layer), role(self.kind, index, self.layer));
+        self.entry.input(name, role, &dims)
+    }
+
+    /// The keys, or the values after them.
+    fn slots<T: Float>(&mut self, format: KvFormat, which: usize) -> Slots<T> {
+        match format {
+            KvFormat::Computed => Slots::Computed(self.input(which)),
+            KvFormat::Q8 => Slots::Q8 { integers: self.input(2 * which), scales: self.input(2 * which + 1) },
         }
     }
 }

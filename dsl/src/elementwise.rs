@@ -243,6 +243,12 @@ impl<T: Float> Tensor<T> {
         self.unary(Unary { kind: UnaryKind::Rsqrt }, Location::caller())
     }
 
+    /// The nearest whole number, of two the even one.
+    #[track_caller]
+    pub fn round(self) -> Self {
+        self.unary(Unary { kind: UnaryKind::Round }, Location::caller())
+    }
+
     /// The error function: 2/√π · ∫₀ˣ e^(−t²) dt.
     #[track_caller]
     pub fn erf(self) -> Self {

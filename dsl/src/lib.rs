@@ -30,7 +30,7 @@ pub use elementwise::TensorOrNumber;
 pub use error::{BuildError, NamedType, TraceError, TraceErrorKind};
 pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
 pub use macros::{TraceArg, model};
-pub use nn::{Attend, Cache, Kv, Mask, Position, Recurrent, attend, dot, softmax};
+pub use nn::{Attend, Cache, Kv, Mask, Position, Recurrent, Slots, attend, dot, softmax};
 pub use ops::ops::{MaskTerm, WeightStyle};
 pub use record::{EntryArgument, EntryFunction, EntryRecorder, Recording, Traced};
 pub use scope::{Block, Project, Scope};

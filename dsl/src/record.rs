@@ -139,7 +139,11 @@ impl EntryRecorder {
 
     /// The next result.
     pub fn output<T: Element>(&mut self, name: impl Into<String>, role: Role, tensor: Tensor<T>) {
-        self.results.push((name.into(), role, tensor.raw));
+        self.output_raw(name.into(), role, tensor.raw);
+    }
+
+    pub(crate) fn output_raw(&mut self, name: String, role: Role, raw: Raw) {
+        self.results.push((name, role, raw));
     }
 
     /// The extent that the recording gives to an axis.

@@ -54,6 +54,7 @@ fn entries(names: &[&str]) -> Vec<EntryPoint> {
         chunk: 3,
         context: 8,
         wanted: Wanted::All,
+        kv: trace::KvFormat::Computed,
     };
     names.iter().map(entry).collect()
 }

@@ -39,6 +39,8 @@ pub(crate) struct Attention {
     ring: bool,
     scale: f64,
     softcap: Option<f64>,
+    /// Whether keys and values are integers, with a scale for each key.
+    quantized: bool,
     /// What queries go through first: a norm, and a rotation.
     norm: Option<Norm>,
     rotation: Option<Rotation>,
@@ -73,6 +75,7 @@ impl Attention {
             ring: has(MaskTerm::Ring),
             scale: op.scale_for(q.shape[q.rank() - 1]),
             softcap: op.softcap.map(|cap| cap.0),
+            quantized: work.quantized,
             norm: work.norm.map(|(op, x)| Norm::of(op, x)),
             rotation: match work.rope {
                 Some((op, types)) => Some(Rotation::of(op, types)?),
@@ -93,12 +96,18 @@ impl Attention {
         served.then_some(attention)
     }
 
+    /// The binding of the keys' scales: behind what queries go through.
+    fn scales(&self) -> usize {
+        let before = usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some());
+        3 + usize::from(self.offset) + before
+    }
+
     /// Rows of queries that read the same keys.
     fn rows(&self) -> usize {
         self.group * self.queries
     }
 
-    /// Its name and its code; the operands are q, k, v and the offset.
+    /// Its name and its code; the operands are q, k, v and the offset, and what [`Work`] adds to them.
     pub(crate) fn kernel(&self) -> (String, impl FnOnce() -> Kernel) {
         let rows = self.rows();
         // As many as leave the sums of their values in registers, and a part for each of two workers.
@@ -121,12 +130,12 @@ impl Attention {
         let normed = self.norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
         let rotated = self.rotation.map(|rotation| format!("_rope_{}", rotation.name())).unwrap_or_default();
         let name = format!(
-            "attention_{element}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}{normed}{rotated}",
+            "attention_{element}{}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}{normed}{rotated}",
+            if self.quantized { "_q8" } else { "" },
             cap.unwrap_or_default()
         );
         let workgroups = (batch * tiles).min(64);
-        let before = usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some());
-        let bindings = 3 + usize::from(self.offset) + before + 1;
+        let bindings = self.scales() + 2 * usize::from(self.quantized) + 1;
         let kernel = move || {
             kernel::new(bindings, workgroups, |code| {
                 let result = code.binding(bindings - 1, self.element, self.batch * rows * self.values);
@@ -166,8 +175,12 @@ impl Attention {
         (queries, scratch, result): (&Queries<'k>, Buffer<'k>, Buffer<'k>),
     ) {
         let rows = self.rows();
-        let k = code.binding(1, self.element, self.batch * self.keys * self.features);
-        let v = code.binding(2, self.element, self.batch * self.keys * self.values);
+        let stored = if self.quantized { Element::I8 } else { self.element };
+        let k = code.binding(1, stored, self.batch * self.keys * self.features);
+        let v = code.binding(2, stored, self.batch * self.keys * self.values);
+        let scales = self.quantized.then(|| {
+            [0, 1].map(|part| code.binding(self.scales() + part, Element::F32, self.batch * self.keys))
+        });
         let integer = Type::Scalar(Element::I32);
         let offset = match (self.offset, self.of_offset) {
             (false, _) => code.constant(integer, 0.0),
@@ -201,9 +214,10 @@ impl Attention {
             let key = Keys { first: key, base: head * self.keys };
             let slots = code.count(PLACES) + key.first.number().broadcast(KEYS);
             let positions = self.positions(code, slots, end);
+            let scales = scales.map(|parts| parts.map(|part| self.of_keys(code, part, key)));
             let mut carried = Vec::new();
             for (i, (row, sums)) in tile.iter().zip(sums.chunks(2 + chunks)).enumerate() {
-                let scores = self.scores(code, k, *row, key);
+                let scores = self.scores(code, k, *row, key, scales.map(|[of_keys, _]| of_keys));
                 let visible = self.visible(code, slots, positions, *row);
                 let scores = scores.or_else(visible, code.constant(LANES, Sdpa::HIDDEN));
                 let largest = sums[0].max(scores.largest().broadcast(KEYS));
@@ -211,6 +225,7 @@ impl Attention {
                 let weight = exp(scores - largest).or_else(visible, code.constant(LANES, 0.0));
                 carried.extend([largest, sums[1].multiply_add(kept, weight)]);
                 carried.extend(sums[2..].iter().map(|&sum| sum * kept));
+                let weight = scales.map_or(weight, |[_, of_values]| weight * of_values);
                 scratch.store(code.index(i * KEYS), weight);
             }
             self.weigh(code, v, key, scratch, &mut carried);
@@ -273,7 +288,25 @@ impl Attention {
         keys.base + key
     }
 
-    fn scores<'k>(&self, code: &'k Code, k: Buffer<'k>, row: Row<'k>, keys: Keys<'k>) -> Value<'k> {
+    /// A number of each of sixteen keys; past the last there is nothing.
+    fn of_keys<'k>(&self, code: &'k Code, numbers: Buffer<'k>, keys: Keys<'k>) -> Value<'k> {
+        let at = keys.base + keys.first;
+        match self.keys.is_multiple_of(KEYS) {
+            true => numbers.load(at, LANES),
+            false => {
+                numbers.load_masked(at, LANES, code.first_lanes(code.index(self.keys) - keys.first, KEYS))
+            }
+        }
+    }
+
+    fn scores<'k>(
+        &self,
+        code: &'k Code,
+        k: Buffer<'k>,
+        row: Row<'k>,
+        keys: Keys<'k>,
+        scales: Option<Value<'k>>,
+    ) -> Value<'k> {
         let keys: Vec<Value<'k>> =
             (0..KEYS).map(|lane| self.row(code, keys, code.index(lane)) * self.features).collect();
         let (queries, query) = row.query;
@@ -283,7 +316,9 @@ impl Attention {
             let key = |&at: &Value<'k>| k.load_floats(at + feature, left);
             keys.iter().map(key).zip(products).map(|(key, &sum)| query.multiply_add(key, sum)).collect()
         });
-        let scores = sums(&products) * code.constant(LANES, self.scale);
+        let products = sums(&products);
+        let products = scales.map_or(products, |scales| products * scales);
+        let scores = products * code.constant(LANES, self.scale);
         match self.softcap {
             Some(cap) => {
                 let ratio = scores * code.constant(LANES, 1.0 / cap);

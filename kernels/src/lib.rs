@@ -7,6 +7,7 @@
 mod append;
 mod attention;
 mod code;
+mod dequantize;
 mod isa;
 mod kernel;
 mod math;
@@ -83,6 +84,7 @@ impl Kernels {
                 Op::PackedExperts(_) => plain && !work.tail.halves && product(isa, work).is_some(),
                 Op::PackedRows(_) => plain && ends,
                 Op::Append(_) => plain && ends && append::serves(&work.types),
+                Op::Dequantize(_) => plain && ends && work.types[0].count() > 0,
                 Op::Sdpa(op) => ends && Attention::of(op, work).is_some(),
                 Op::Rope(op) => work.rope.is_none() && ends && rotation(op, work).is_some(),
                 Op::RmsNorm(_) => plain && !work.tail.halves && work.types[0].count() > 0,
@@ -125,6 +127,10 @@ impl Kernels {
                 let (name, kernel) = append::kernel(op, &work.types);
                 let updated = operands[0].0;
                 self.dispatch(name, kernel, &operands, updated)
+            }
+            Op::Dequantize(op) => {
+                let (name, kernel) = dequantize::kernel(op, work.types[0]);
+                self.dispatch(name, kernel, &operands, &result)
             }
             Op::Sdpa(op) => {
                 let attention = Attention::of(op, work)?;

@@ -9,7 +9,8 @@ use crate::{lane, math};
 /// What one kernel computes.
 ///
 /// Its operands are those of the operation, of which the first may be as it is before `norm` and `rope`; then the
-/// norm's weight; then the two tables of the rotation; then those of the tail.
+/// norm's weight; then the two tables of the rotation; then the scales of quantized keys and values; then those of the
+/// tail.
 #[derive(Clone, Debug)]
 pub struct Work<'a> {
     /// The operation.
@@ -20,6 +21,8 @@ pub struct Work<'a> {
     pub norm: Option<(&'a RmsNorm, &'a TensorType)>,
     /// A rotation that it goes through then, and the types of the operands of that.
     pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
+    /// Whether the keys and values of attention are as they are before they are dequantized.
+    pub quantized: bool,
     /// What becomes of each number of the result.
     pub tail: Tail,
 }
@@ -27,7 +30,7 @@ pub struct Work<'a> {
 impl<'a> Work<'a> {
     /// An operation by itself.
     pub fn alone(op: &'a Op, types: Vec<&'a TensorType>) -> Self {
-        Self { op, types, norm: None, rope: None, tail: Tail::default() }
+        Self { op, types, norm: None, rope: None, quantized: false, tail: Tail::default() }
     }
 }
 

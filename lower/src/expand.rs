@@ -7,7 +7,7 @@ use trace::{Builder, NodeId, Trace};
 
 use crate::rewrite::rewrite;
 use crate::store::{Weights, store};
-use crate::{LowerError, append, bounded_sdpa, erf, grouped, linear, rms_norm, rope, sdpa};
+use crate::{LowerError, append, bounded_sdpa, dequantize, erf, grouped, linear, rms_norm, rope, sdpa};
 
 /// The same program in primitives. Nodes that no result needs are left out.
 ///
@@ -45,6 +45,7 @@ fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, 
     match op {
         Op::Append(op) => append::convert(b, op, operands),
         Op::BoundedSdpa(op) => sdpa::convert(b, &op.unbounded(), operands),
+        Op::Dequantize(op) => dequantize::convert(b, op, operands),
         Op::Erf(op) => erf::convert(b, op, operands),
         Op::GroupedLinear(op) => grouped::linear(b, op, operands),
         Op::GroupedRows(op) => grouped::rows(b, op, operands),

@@ -185,7 +185,27 @@ impl<'f> Graph<'f> {
         if work.rope.is_some() {
             operands.extend(tables);
         }
+        if let Some([keys, values]) = self.dequantized(id) {
+            let with = Work { quantized: true, ..work.clone() };
+            if kernels.can_do(&with) {
+                work = with;
+                within.extend([operands[1], operands[2]]);
+                (operands[1], operands[2]) = (keys[0], values[0]);
+                operands.extend([keys[1], values[1]]);
+            }
+        }
         Before { work, within, operands }
+    }
+
+    /// Of attention whose keys and values nothing else dequantizes: the integers and scales of both.
+    fn dequantized(&self, id: NodeId) -> Option<[Vec<NodeId>; 2]> {
+        let operands = self.function.operands(id);
+        let (Some(Op::Sdpa(_)), [_, k, v, ..]) = (self.op(id), &operands[..]) else { return None };
+        let stored = |&of: &NodeId| {
+            let swallowed = matches!(self.op(of), Some(Op::Dequantize(_))) && self.alone_uses(of, id);
+            swallowed.then(|| self.function.operands(of))
+        };
+        Some([stored(k)?, stored(v)?])
     }
 
     /// The elementwise operations behind a node that could be computed with it: the longest way first.

@@ -6,6 +6,7 @@
 
 mod append;
 mod bounded_sdpa;
+mod dequantize;
 mod derive;
 mod erf;
 mod expand;

@@ -734,6 +734,23 @@ fn erf() {
 }
 
 #[test]
+fn s31_dequantize() {
+    check_op(
+        "dequantize element=bf16",
+        &["i8[3,2,5]", "f32[3,2]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<3x2x5xi8>, %arg1: tensor<3x2xf32>) -> (tensor<3x2x5xbf16>) {
+          %0 = stablehlo.convert %arg0 : (tensor<3x2x5xi8>) -> tensor<3x2x5xf32>
+          %1 = stablehlo.broadcast_in_dim %arg1, dims = [0, 1] : (tensor<3x2xf32>) -> tensor<3x2x5xf32>
+          %2 = stablehlo.multiply %0, %1 : tensor<3x2x5xf32>
+          %3 = stablehlo.convert %2 : (tensor<3x2x5xf32>) -> tensor<3x2x5xbf16>
+          return %3 : tensor<3x2x5xbf16>
+        }
+    "#]],
+    );
+}
+
+#[test]
 fn s30_append() {
     check_op(
         "append axis=2 ring=true",

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use bake::Ignorable;
-use dsl::nn::{Attend, Kv, Mask, Position};
+use dsl::nn::{Attend, Kv, Mask, Position, Slots};
 use dsl::{Axis, Bf16, Bool, F16, F32, Float, I32, Tensor, TraceError, Traced, model};
 use errors::WithPath as _;
 use ops::ops::Sdpa;
@@ -64,7 +64,7 @@ model! {
             // Nothing is remembered from one call to the next: each layer begins with an empty cache.
             let shape = [tokens.extent(B), self.dim(K), length, self.dim(E)];
             let zeros = Literal::splat(TensorType::new(T::TYPE, shape), 0.0);
-            let empty = Tensor::constant(zeros, &[B, K, KEYS, E]);
+            let empty = Slots::Computed(Tensor::constant(zeros, &[B, K, KEYS, E]));
             let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
             for (i, layer) in self.layers.iter().enumerate() {
                 let at = if self.config.window(i).is_some() { &local } else { &global };

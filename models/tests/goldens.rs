@@ -34,7 +34,14 @@ fn recorded() -> Trace {
         max_position_embeddings: 7,
         element: None,
     };
-    let prefill = EntryPoint { name: "prefill".into(), batch: 1, chunk: 5, context: 7, wanted: Wanted::Next };
+    let prefill = EntryPoint {
+        name: "prefill".into(),
+        batch: 1,
+        chunk: 5,
+        context: 7,
+        wanted: Wanted::Next,
+        kv: trace::KvFormat::Computed,
+    };
     ModelConfig::Llama(config).trace(ElementType::Bf16, &[prefill]).unwrap().trace
 }
 

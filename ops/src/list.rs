@@ -90,7 +90,7 @@ operations! {
     // Contractions.
     DotGeneral, Reduce,
     // Composites: each has a converter in `lower`.
-    Append, BoundedSdpa, Erf, GroupedLinear, GroupedRows, Linear, RmsNorm, Rope, Sdpa, SlicedAppend,
+    Append, BoundedSdpa, Dequantize, Erf, GroupedLinear, GroupedRows, Linear, RmsNorm, Rope, Sdpa, SlicedAppend,
     // What an archive holds.
     Pack, Quantize,
     // Packed weights: what kernels compute.

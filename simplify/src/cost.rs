@@ -50,7 +50,7 @@ pub fn cost(machine: &Machine, op: &Op, operands: &[CostOperand<'_>], ty: &Tenso
         // Views, and what a compiler computes where it is used.
         Op::Reshape(_) | Op::Iota(_) | Op::Narrow(_) | Op::BroadcastInDim(_) => (0.0, 0.0, 0.0),
         Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) => (0.0, count, 0.0),
-        Op::Convert(_) | Op::ReducePrecision(_) => (0.0, count, 0.0),
+        Op::Convert(_) | Op::ReducePrecision(_) | Op::Dequantize(_) => (0.0, count, 0.0),
         Op::Erf(_) => (0.0, 40.0 * count, 0.0),
         // What is before it is not fused with what is after it.
         Op::OptimizationBarrier(_) => (2.0 * size(ty), 0.0, 0.2),

@@ -197,6 +197,7 @@ pub(super) fn plan_variant(plan: &Plan) -> BTreeMap<&'static str, String> {
     BTreeMap::from([
         ("dtype", plan.element.to_string()),
         ("quant", quant.to_owned()),
+        ("kv", plan.kv.word().to_owned()),
         ("kernels", kernels.to_owned()),
         ("tuning", tuning.to_owned()),
         ("simplify", plan.rules.to_string()),

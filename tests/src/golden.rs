@@ -15,7 +15,7 @@ use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
 use tracewright::simplify::Rules;
-use tracewright::trace::Trace;
+use tracewright::trace::{KvFormat, Trace};
 
 use crate::built::{Built, Result, compiler, repository};
 use crate::level;
@@ -205,6 +205,8 @@ pub struct BuildOptions {
     pub rules: Rules,
     /// How weights are stored, and who multiplies with them.
     pub weights: Weights,
+    /// How keys and values are remembered.
+    pub kv: KvFormat,
 }
 
 impl BuildOptions {
@@ -217,6 +219,7 @@ impl BuildOptions {
             batch: 1,
             rules: Rules::default(),
             weights: Weights::default(),
+            kv: KvFormat::default(),
         }
     }
 }
@@ -231,7 +234,8 @@ pub fn build(
     let config = Box::new(ModelConfig::read(model, &[])?);
     let plan = Plan::new(config, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
     let target = compiler()?.resolve(&level::target())?;
-    let plan = Plan { batch: sizes.batch, rules: sizes.rules, weights: sizes.weights, target, ..plan };
+    let plan =
+        Plan { batch: sizes.batch, rules: sizes.rules, weights: sizes.weights, kv: sizes.kv, target, ..plan };
     let trace = edit(plan.trace()?.trace.with_entries(entries))?;
     let lowered = plan.lower(&trace)?;
 

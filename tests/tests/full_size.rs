@@ -11,7 +11,7 @@ use tracewright::models::{Architecture as _, ModelConfig};
 use tracewright::ops::ElementType;
 use tracewright::random::write_random;
 use tracewright::simplify::Rules;
-use tracewright::trace::Parameter;
+use tracewright::trace::{KvFormat, Parameter};
 use tracewright::{Footprint, Plan};
 use tracewright_tests::built::repository;
 use tracewright_tests::golden::{BuildOptions, Subject, build, greedy};
@@ -46,7 +46,15 @@ fn config() -> PathBuf {
 fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Subject, u64) {
     let _measuring = MEASURING.lock();
     let folder = tempfile::tempdir().unwrap();
-    let sizes = BuildOptions { element, chunk: 8, context: 1024, batch: 1, rules: Rules::default(), weights };
+    let sizes = BuildOptions {
+        element,
+        chunk: 8,
+        context: 1024,
+        batch: 1,
+        rules: Rules::default(),
+        weights,
+        kv: KvFormat::default(),
+    };
     let plan = Box::new(ModelConfig::read(config, &[]).unwrap());
     let vocabulary = plan.vocabulary() as u32;
     let plan = Plan::new(plan, Some(sizes.element), Some(sizes.context), Some(sizes.chunk)).unwrap();

@@ -5,8 +5,8 @@ mod support;
 
 use kernels::{Kernels, Work};
 use ops::ops::{
-    BinaryKind, BroadcastInDim, MaskTerm, Narrow, Pack, PackedExperts, PackedLinear, PackedRows, Reshape,
-    RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind, WeightStyle,
+    BinaryKind, BroadcastInDim, Dequantize, MaskTerm, Narrow, Pack, PackedExperts, PackedLinear, PackedRows,
+    Reshape, RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind, WeightStyle,
 };
 use ops::{Bound, ElementType, InferError, Op, Real, TensorType, Value, WeightFormat};
 use runtime::CompileOptions;
@@ -163,7 +163,8 @@ fn examples(target: &Target) -> Calls {
         })
     };
     let names: Vec<String> = all.calls.iter().filter(|call| served(call)).map(|c| c.name.clone()).collect();
-    for operation in ["append", "packed_experts", "packed_linear", "packed_rows", "sdpa", "rope", "rms_norm"]
+    for operation in
+        ["append", "dequantize", "packed_experts", "packed_linear", "packed_rows", "sdpa", "rope", "rms_norm"]
     {
         assert!(names.iter().filter(|name| name.starts_with(operation)).count() > 1, "{operation}");
     }
@@ -368,6 +369,44 @@ fn attention_on_every_level() {
     }
 }
 
+/// Made-up integers in place of numbers, and what one of them stands for in each row.
+fn integers(ty: &TensorType, seed: u64) -> [Value; 2] {
+    let rows = random(TensorType::new(ElementType::F32, &ty.shape[..ty.rank() - 1]), seed + 1);
+    let scales = Value::new(rows.ty.clone(), rows.data.iter().map(|x| x.abs() / 512.0));
+    [random(ty.with_element(ElementType::I8), seed), scales]
+}
+
+#[test]
+fn attention_reads_integers() {
+    let mut all = Calls::default();
+    for (case, (op, arguments)) in attention(3, false).into_iter().chain(attention(4, true)).enumerate() {
+        let [q, k, v, offset] = &arguments[..] else { unreachable!() };
+        let text = format!("{op:?} of {} and integers", q.ty);
+        let [[k, k_scales], [v, v_scales]] =
+            [k, v].map(|of| integers(&of.ty, 1000 + 10 * case as u64 + of.ty.shape[3] as u64));
+        let dequantize = Dequantize { element: q.ty.element };
+        let arguments = vec![q.clone(), k, k_scales, v, v_scales, offset.clone()];
+        graph(&mut all, text, arguments, op.bound(), |b, ids| {
+            let k = b.op(dequantize.clone(), &ids[1..3])?;
+            let v = b.op(dequantize.clone(), &ids[3..5])?;
+            b.op(op.clone(), &[ids[0], k, v, ids[5]])
+        });
+    }
+    for target in levels().into_iter().take(2) {
+        let built = built(&all, &target, &as_it_is);
+        let dispatches = built.module.text_without_locs.matches("= flow.dispatch").count();
+        assert_eq!(dispatches, all.calls.len(), "one for each call");
+        let found = built.load(&all.weights).violations(&all);
+        assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+        for part in [2, 4] {
+            all.calls.iter_mut().for_each(|call| call.arguments[part].data.rotate_left(1));
+            let next = built.load(&all.weights).violations(&all);
+            assert!(!next.is_empty(), "{target}: the scale of the next key is not found");
+            all.calls.iter_mut().for_each(|call| call.arguments[part].data.rotate_right(1));
+        }
+    }
+}
+
 const STYLES: [WeightStyle; 3] = [WeightStyle::Scale, WeightStyle::Wide, WeightStyle::OnePlus];
 
 fn norm(style: WeightStyle) -> RmsNorm {
@@ -524,7 +563,10 @@ fn ways_to_attention() -> Calls {
         let (heads, group, features, half) = (2, 3, 40, [20, 16, 8][case]);
         let offset = Value::new(TensorType::new(ElementType::I32, []), [17.0]);
         let sdpa = Sdpa { mask: vec![MaskTerm::Causal], scale: None, softcap: None, offset: true };
-        for normed in [false, true] {
+        for (normed, quantized) in [(false, false), (true, false), (true, true)] {
+            let kept = TensorType::new(element, [1, heads, 30, features]);
+            let [[k, k_scales], [v, v_scales]] = [20, 30].map(|part| integers(&kept, seed + part));
+            let dequantize = Dequantize { element };
             let arguments = vec![
                 tensor(&[1, 1, heads * group * features], seed),
                 tensor(&[1, heads, 30, features], seed + 1),
@@ -533,8 +575,14 @@ fn ways_to_attention() -> Calls {
                 tensor(&[1, half], seed + 3),
                 tensor(&[1, half], seed + 4),
                 tensor(&[features], seed + 5),
+                k,
+                k_scales,
+                v,
+                v_scales,
             ];
-            let text = format!("attention of rotated queries in {element}, normed: {normed}");
+            let text = format!(
+                "attention of rotated queries in {element}, normed: {normed}, quantized: {quantized}"
+            );
             graph(&mut all, text, arguments, Bound::UlpsOfLargest(8.0), |b, ids| {
                 let mut q = b.op(Reshape { shape: vec![1, 1, heads, group, features] }, &[ids[0]])?;
                 if normed {
@@ -542,7 +590,11 @@ fn ways_to_attention() -> Calls {
                 }
                 q = b.op(rope(1), &[q, ids[4], ids[5]])?;
                 q = b.op(Reshape { shape: vec![1, heads, group, 1, features] }, &[q])?;
-                b.op(sdpa.clone(), &[q, ids[1], ids[2], ids[3]])
+                let (mut k, mut v) = (ids[1], ids[2]);
+                if quantized {
+                    (k, v) = (b.op(dequantize.clone(), &ids[7..9])?, b.op(dequantize.clone(), &ids[9..11])?);
+                }
+                b.op(sdpa.clone(), &[q, k, v, ids[3]])
             });
         }
         let arguments = vec![

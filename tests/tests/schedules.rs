@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config as Proptest, TestRunner};
 use runtime::{Device, Runtime};
 use support::*;
-use trace::{Role, Trace};
+use trace::{KvFormat, Role, Trace};
 use tracewright::dsl::nn::{Attend, Cache, Kv, Position, Recurrent, RopeFrequencies, attend};
 use tracewright::dsl::{CausalLm, EntryPoint, F32, Float, model};
 use tracewright::generate::{Batch, Evaluator, Executor, GenerateOptions, Network, Session};
@@ -107,19 +107,22 @@ const VOCABULARY: u32 = 13;
 const IREE: f32 = 1e-5;
 
 /// A toy of every kind of state, and of all at once.
-fn toys() -> Vec<Vec<Kind>> {
+fn toys() -> Vec<(Vec<Kind>, KvFormat)> {
     use Kind::{Attention, Convolution, Window};
     vec![
-        vec![Attention, Attention],
-        vec![Window(3), Window(5)],
-        vec![Convolution, Convolution],
-        vec![Window(2), Convolution, Attention],
+        (vec![Attention, Attention], KvFormat::Computed),
+        (vec![Window(3), Window(5)], KvFormat::Computed),
+        (vec![Convolution, Convolution], KvFormat::Computed),
+        (vec![Window(2), Convolution, Attention], KvFormat::Computed),
+        (vec![Window(3), Attention], KvFormat::Q8),
     ]
 }
 
-fn record(kinds: &[Kind], rows: usize, chunk: usize) -> Trace {
-    let config = Config { kinds: kinds.to_vec(), layers: kinds.len() };
-    Toy::<F32>::trace(&config, &EntryPoint::all(rows, chunk, CONTEXT)).unwrap().trace
+fn record((kinds, kv): &(Vec<Kind>, KvFormat), rows: usize, chunk: usize) -> Trace {
+    let config = Config { kinds: kinds.clone(), layers: kinds.len() };
+    let mut entries = EntryPoint::all(rows, chunk, CONTEXT);
+    entries.iter_mut().for_each(|entry| entry.kv = *kv);
+    Toy::<F32>::trace(&config, &entries).unwrap().trace
 }
 
 /// Made-up weights, halved: at full size, to move each of them by a unit in its last place moves the evaluator's own

@@ -58,7 +58,14 @@ fn m2_one_dot_general_is_exact() {
         let w = Weight::<F32>::build(Scope::root("").child("w"), &[dim(S, 3), dim(V, 4)]).call(());
         nn::dot(tokens.to::<F32>(), w, S)
     };
-    let score = EntryPoint { name: "score".into(), batch: 2, chunk: 3, context: 8, wanted: Wanted::All };
+    let score = EntryPoint {
+        name: "score".into(),
+        batch: 2,
+        chunk: 3,
+        context: 8,
+        wanted: Wanted::All,
+        kv: trace::KvFormat::Computed,
+    };
     let trace = recorded(Rc::new(body), vec![], &[score]);
     let built = built(&trace);
     assert_eq!(built.module.histogram().get("dot_general"), Some(&1));

@@ -15,7 +15,7 @@ use tracewright::ops::ElementType::{Bf16, F16, F32, I32};
 use tracewright::ops::{TensorType, WeightFormat};
 use tracewright::runtime::{Buffer, VmValue};
 use tracewright::simplify::Rules;
-use tracewright::trace::Parameter;
+use tracewright::trace::{KvFormat, Parameter};
 use tracewright_tests::golden::{
     self, ALL, BF16_FACTOR, BOUND, BuildOptions, Golden, Subject, build, check, greedy, max_error, mean,
 };
@@ -232,6 +232,7 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
             batch: 1,
             rules: Rules::default(),
             weights: Weights::default(),
+            kv: KvFormat::default(),
         },
         ALL,
         Ok,

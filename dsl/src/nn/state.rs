@@ -3,11 +3,11 @@
 
 use std::panic::Location;
 
-use ops::ops::{Append, Concatenate, DynamicUpdateSlice};
+use ops::ops::{Append, Concatenate, Dequantize, DynamicUpdateSlice};
 
 use super::{Attend, Position, RING};
-use crate::argument::trace_arg;
-use crate::element::{Float, I32};
+use crate::argument::{TraceArg, trace_arg};
+use crate::element::{Element, F32, Float, I8};
 use crate::tensor::{axes, permuted};
 use crate::tracer::{self, Place, Raw};
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
@@ -17,9 +17,23 @@ use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<T: Float> {
     /// The keys.
-    pub k: Tensor<T>,
+    pub k: Slots<T>,
     /// The values.
-    pub v: Tensor<T>,
+    pub v: Slots<T>,
+}
+
+/// The slots of keys or of values (see [`trace::KvFormat`]).
+#[derive(Clone, Copy, Debug)]
+pub enum Slots<T: Float> {
+    /// As the network computes with them.
+    Computed(Tensor<T>),
+    /// As integers.
+    Q8 {
+        /// The integers, `[B, K, N, E]`.
+        integers: Tensor<I8>,
+        /// What one of them stands for, `[B, K, N]`.
+        scales: Tensor<F32>,
+    },
 }
 
 /// What one layer carries from token to token, `[B, …]`: see [`trace::RecurrentState`].
@@ -52,25 +66,94 @@ impl<T: Float> Kv<T> {
     /// pad a chunk write nothing.
     #[track_caller]
     pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
+        (self.k.append(k, at), self.v.append(v, at))
+    }
+}
+
+impl<T: Float> Slots<T> {
+    /// Writes new rows into their slots, and returns all of them as the network computes with them.
+    #[track_caller]
+    fn append(&mut self, new: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
         let place = Location::caller();
-        for (cache, new) in [(&mut self.k, k), (&mut self.v, v)] {
-            let Some((new, tokens, slots)) = cache.aligned_with(new, place) else {
-                *cache = Tensor::new(Raw::POISON);
-                continue;
-            };
-            let ring = slots.axis == RING;
-            *cache = match (at.at.is_by_row(), tokens.extent) {
-                // The one token of a single row is real.
-                (false, 1) if ring => cache.written(new, slots.axis, at.at.start.modulo(slots.extent), place),
-                (false, 1) => cache.written(new, slots.axis, at.at.start, place),
-                _ => cache.appended(new, slots.axis, at.at, place),
-            };
+        match self {
+            Self::Computed(all) => {
+                *all = all.appended(new, at.at);
+                *all
+            }
+            Self::Q8 { integers, scales } => {
+                let [.., features] = integers.dims(place)[..] else { return Tensor::new(Raw::POISON) };
+                let (new_integers, new_scales) = new.quantized(features.axis);
+                *integers = integers.appended(new_integers, at.at);
+                *scales = scales.appended(new_scales, at.at);
+                integers.apply(place, |t, raw, ty| {
+                    let op = Dequantize { element: T::TYPE };
+                    t.op(None, op, &[raw, scales.raw], &axes(&ty.dims), place)
+                })
+            }
         }
-        (self.k, self.v)
+    }
+}
+
+impl<T: Float> TraceArg for Slots<T> {
+    fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>) {
+        match self {
+            Self::Computed(all) => {
+                data.push(0);
+                all.flatten(tensors, data);
+            }
+            Self::Q8 { integers, scales } => {
+                data.push(1);
+                integers.flatten(tensors, data);
+                scales.flatten(tensors, data);
+            }
+        }
+    }
+
+    fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self {
+        match self {
+            Self::Computed(all) => Self::Computed(all.rebuild(tensors)),
+            Self::Q8 { integers, scales } => {
+                Self::Q8 { integers: integers.rebuild(tensors), scales: scales.rebuild(tensors) }
+            }
+        }
     }
 }
 
 impl<T: Float> Tensor<T> {
+    /// Whole numbers of a byte, and what one of them stands for in each row along an axis, whose largest is ±127.
+    #[track_caller]
+    fn quantized(self, features: Axis) -> (Tensor<I8>, Tensor<F32>) {
+        let x = self.to::<F32>();
+        // A row of zeros has a scale too.
+        let scales = (x.abs().max(features) / 127.0).maximum(f64::from(f32::MIN_POSITIVE));
+        ((x / scales).round().to(), scales)
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    /// The real ones of new rows in the slots of their positions. The new rows have one axis that this cache has not (it
+    /// counts them), and lack one (its slots).
+    #[track_caller]
+    fn appended(self, new: Self, at: Position) -> Self {
+        let place = Location::caller();
+        let Some((new, tokens, slots)) = self.aligned_with(new, place) else {
+            return Self::new(Raw::POISON);
+        };
+        let ring = slots.axis == RING;
+        // The one token of a single row is real.
+        if tokens.extent == 1 && !at.is_by_row() {
+            let start = if ring { at.start.modulo(slots.extent) } else { at.start };
+            return self.apply(place, |t, raw, ty| {
+                let axis = ty.position(slots.axis).unwrap_or_default();
+                t.op(None, DynamicUpdateSlice { axis }, &[raw, new.raw, start.raw], &axes(&ty.dims), place)
+            });
+        }
+        self.apply(place, |t, raw, ty| {
+            let op = Append { axis: ty.position(slots.axis).unwrap_or_default(), ring };
+            t.op(None, op, &[raw, new.raw, at.start.raw, at.count.raw], &axes(&ty.dims), place)
+        })
+    }
+
     /// New rows with the axes of this cache but for one: in their order, with the axis they add and the one they
     /// replace.
     fn aligned_with(self, new: Self, place: Place) -> Option<(Self, Dim, Dim)> {
@@ -90,22 +173,6 @@ impl<T: Float> Tensor<T> {
         let order = slots.iter().map(|d| if d.axis == replaced.axis { added.axis } else { d.axis });
         let order: Vec<Axis> = order.collect();
         Some((new.apply(place, |t, raw, ty| permuted(t, raw, ty, &order, place)), *added, *replaced))
-    }
-
-    /// `new` written over the slots from `start` on, which is clamped so that they fit.
-    fn written(self, new: Self, slots: Axis, start: Tensor<I32>, place: Place) -> Self {
-        self.apply(place, |t, raw, ty| {
-            let axis = ty.position(slots).unwrap_or_default();
-            t.op(None, DynamicUpdateSlice { axis }, &[raw, new.raw, start.raw], &axes(&ty.dims), place)
-        })
-    }
-
-    /// The real tokens of `new` in the slots of their positions.
-    fn appended(self, new: Self, slots: Axis, at: Position, place: Place) -> Self {
-        self.apply(place, |t, raw, ty| {
-            let op = Append { axis: ty.position(slots).unwrap_or_default(), ring: slots == RING };
-            t.op(None, op, &[raw, new.raw, at.start.raw, at.count.raw], &axes(&ty.dims), place)
-        })
     }
 }
 

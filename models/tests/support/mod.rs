@@ -76,6 +76,7 @@ pub fn judged_by_transformers(folder: &Path) {
         chunk: length,
         context: length + 3,
         wanted: Wanted::All,
+        kv: trace::KvFormat::Computed,
     };
     let trace = config.trace(ElementType::F32, &[score]).unwrap().trace;
     // Layers as functions and inlined mean the same.

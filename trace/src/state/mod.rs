@@ -18,7 +18,7 @@ use std::fmt;
 
 use ops::{ParseError, Reader};
 
-pub use kv::KvState;
+pub use kv::{KvFormat, KvState};
 pub use recurrent::RecurrentState;
 pub use ring::RingState;
 
@@ -43,10 +43,10 @@ trait Kind: Sized {
     /// Its name in the text form.
     const NAME: &'static str;
     /// The tensors that a layer has of it.
-    const PARTS: &'static [&'static str];
+    fn parts(&self) -> &'static [&'static str];
 
-    /// The axes of each of its tensors, `own` being those that the layer declares.
-    fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis>;
+    /// The axes of one of its tensors, `own` being those that the layer declares.
+    fn axes(&self, part: usize, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis>;
 
     /// Whether a row can go back to position `to` after positions below `written` were written.
     fn rewinds(&self, written: usize, to: usize) -> bool;
@@ -71,12 +71,12 @@ macro_rules! kinds {
         impl StateKind {
             /// The tensors that a layer has of it.
             pub fn parts(self) -> &'static [&'static str] {
-                match self { $(Self::$name(_) => $kind::PARTS,)+ }
+                match self { $(Self::$name(kind) => kind.parts(),)+ }
             }
 
-            /// The axes of each of its tensors, `own` being those that the layer declares.
-            pub fn axes(self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
-                match self { $(Self::$name(kind) => kind.axes(own, sizes),)+ }
+            /// The axes of one of its tensors, `own` being those that the layer declares.
+            pub fn axes(self, part: usize, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
+                match self { $(Self::$name(kind) => kind.axes(part, own, sizes),)+ }
             }
 
             /// Whether a row can go back to position `to`, to go on from there, after positions below `written` were

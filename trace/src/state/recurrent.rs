@@ -9,9 +9,12 @@ pub struct RecurrentState;
 
 impl Kind for RecurrentState {
     const NAME: &'static str = "recurrent";
-    const PARTS: &'static [&'static str] = &["state"];
 
-    fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
+    fn parts(&self) -> &'static [&'static str] {
+        &["state"]
+    }
+
+    fn axes(&self, _: usize, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
         [&[("B".into(), sizes.batch)], own].concat()
     }
 

@@ -2,7 +2,7 @@ use std::fmt;
 
 use ops::{Attribute as _, ParseError, Reader};
 
-use super::{Kind, Sizes, StateAxis, kv};
+use super::{Kind, KvFormat, Sizes, StateAxis};
 
 /// Keys and values of a layer that looks through a window, in as many slots as the window and the longest chunk fill:
 /// slot t holds the last position that is t modulo their number.
@@ -15,6 +15,8 @@ pub struct RingState {
     pub window: usize,
     /// How many positions a row can go back: the longest chunk.
     pub slack: usize,
+    /// How keys and values are remembered.
+    pub format: KvFormat,
 }
 
 impl RingState {
@@ -22,8 +24,8 @@ impl RingState {
     pub const AXIS: &'static str = "ring";
 
     /// The ring of a window, if it has fewer slots than the context.
-    pub fn of(window: usize, sizes: Sizes) -> Option<Self> {
-        let ring = Self { window, slack: sizes.chunk };
+    pub fn of(window: usize, format: KvFormat, sizes: Sizes) -> Option<Self> {
+        let ring = Self { window, slack: sizes.chunk, format };
         (ring.slots() < sizes.context).then_some(ring)
     }
 
@@ -34,10 +36,13 @@ impl RingState {
 
 impl Kind for RingState {
     const NAME: &'static str = "ring";
-    const PARTS: &'static [&'static str] = kv::KvState::PARTS;
 
-    fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
-        kv::slots(own, sizes.batch, (Self::AXIS.into(), self.slots()))
+    fn parts(&self) -> &'static [&'static str] {
+        self.format.parts()
+    }
+
+    fn axes(&self, part: usize, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
+        self.format.axes(part, own, sizes.batch, (Self::AXIS.into(), self.slots()))
     }
 
     fn rewinds(&self, written: usize, to: usize) -> bool {
@@ -45,7 +50,11 @@ impl Kind for RingState {
     }
 
     fn print(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "(window {}, slack {})", self.window, self.slack)
+        write!(f, "(window {}, slack {}", self.window, self.slack)?;
+        match self.format {
+            KvFormat::Computed => f.write_str(")"),
+            format => write!(f, ", {})", format.word()),
+        }
     }
 
     fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
@@ -55,7 +64,8 @@ impl Kind for RingState {
         reader.expect(",")?;
         reader.expect("slack")?;
         let slack = usize::parse(reader)?;
+        let format = if reader.eat(",") { KvFormat::parse(reader)? } else { KvFormat::Computed };
         reader.expect(")")?;
-        Ok(Self { window, slack })
+        Ok(Self { window, slack, format })
     }
 }

@@ -1,0 +1,128 @@
+//! Keys and values remembered in 8 bits, in the shipped models: what that costs beside transformers' f32, and that IREE
+//! and the evaluator mean the same.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::io::Write as _;
+
+use tracewright::generate::{Evaluator, Network, Session};
+use tracewright::irpa::Checkpoint;
+use tracewright::lower::Weights;
+use tracewright::models::ModelConfig;
+use tracewright::ops::{ElementType, TensorType, Value};
+use tracewright::trace::{KvFormat, Trace};
+use tracewright::{Footprint, Plan};
+use tracewright_tests::built::Result;
+use tracewright_tests::golden::{ALL, BuildOptions, Golden, Subject, build, greedy, max_error, mean};
+
+const SHIPPED: [&str; 2] = ["demo", "demo-gemma3"];
+
+/// The largest error of a position's logits that 8 bits may cost on average, in units of the largest logit. Measured:
+/// 1.7e-3 and 1.6e-3.
+const COST: f64 = 4e-3;
+
+fn sizes(golden: &Golden) -> BuildOptions {
+    BuildOptions { kv: KvFormat::Q8, ..BuildOptions::of(golden) }
+}
+
+/// A shipped model that remembers integers; `edit` may change its trace.
+fn subject(golden: &Golden, kernels: bool, edit: fn(Trace) -> Result<Trace>) -> Subject {
+    let weights = Weights { quantize: None, kernels };
+    build(&golden.model, &BuildOptions { weights, ..sizes(golden) }, ALL, edit).unwrap()
+}
+
+/// How far logits are from those of transformers in f32, on average over all positions of some prompts.
+fn cost(golden: &Golden, network: &Network) -> f64 {
+    let prompts = golden.prompts.iter().enumerate().take(24);
+    let errors = prompts.flat_map(|(i, prompt)| {
+        let reference = golden.reference(i).unwrap();
+        let rows = Session::new(network).score(&prompt.prompt_tokens).unwrap();
+        rows.iter().enumerate().map(|(at, row)| reference.error(at, row)).collect::<Vec<_>>()
+    });
+    mean(&errors.collect::<Vec<_>>())
+}
+
+/// The values of each layer get the scales of its keys.
+fn other_scales(trace: Trace) -> Result<Trace> {
+    let (mut edited, mut of_keys) = (String::new(), None);
+    for line in trace.to_string().lines() {
+        let operands = line.split_once(", ").filter(|_| line.contains("= dequantize "));
+        match (operands.and_then(|(integers, rest)| Some((integers, rest.split_once(')')?))), of_keys.take())
+        {
+            (Some((integers, (_, rest))), Some(scales)) => edited += &format!("{integers}, {scales}){rest}"),
+            (Some((_, (scales, _))), None) => {
+                of_keys = Some(scales.to_owned());
+                edited += line;
+            }
+            (None, scales) => {
+                of_keys = scales;
+                edited += line;
+            }
+        }
+        edited.push('\n');
+    }
+    Ok(edited.parse()?)
+}
+
+#[test]
+fn eight_bits_cost_little() {
+    for name in SHIPPED {
+        let golden = Golden::shipped(name).unwrap();
+        let [kernels, plain] = [true, false].map(|kernels| subject(&golden, kernels, Ok).network);
+        let (found, without) = (cost(&golden, &kernels), cost(&golden, &plain));
+        let faulty = cost(&golden, &subject(&golden, true, other_scales).network);
+        let _ =
+            writeln!(std::io::stderr(), "{name}: {found:.1e}, without kernels {without:.1e}, {faulty:.1e}");
+        assert!(found < COST && without < COST, "{name}: {found:e}, without kernels {without:e}");
+        assert!(faulty > COST, "{name}: the scales of keys for values are not found: {faulty:e}");
+    }
+}
+
+#[test]
+fn the_evaluator_says_the_same() {
+    const STEPS: usize = 6;
+    for name in SHIPPED {
+        let golden = Golden::shipped(name).unwrap();
+        let network = subject(&golden, true, Ok).network;
+        let config = Box::new(ModelConfig::read(&golden.model, &[]).unwrap());
+        let plan =
+            Plan::new(config, Some(ElementType::F32), Some(golden.context), Some(golden.chunk)).unwrap();
+        let plan = Plan { kv: KvFormat::Q8, ..plan };
+        let trace = plan.trace().unwrap().trace;
+        let checkpoint = plan.named(Checkpoint::open(&golden.model).unwrap());
+        let parameters = |key: &str| -> Option<Value> {
+            let ty = checkpoint.ty(key).ok()?;
+            let stored = Value::from_bytes(ty.clone(), checkpoint.data(key).ok()?);
+            Some(Value::new(TensorType::new(ElementType::F32, ty.shape), stored.data))
+        };
+        let signatures: Vec<_> = trace.entries.iter().map(|&id| trace.function(id).signature()).collect();
+        let evaluated =
+            Network::on(Evaluator { trace: &trace, parameters: &parameters }, &signatures).unwrap();
+        for prompt in golden.prompts.iter().filter(|prompt| prompt.prompt_tokens.len() < 24).take(2) {
+            let found = greedy(&network, &prompt.prompt_tokens, STEPS, true).unwrap();
+            let mut session = Session::new(&evaluated);
+            let mut logits = session.feed(&prompt.prompt_tokens).unwrap();
+            for (token, row) in found.tokens.iter().zip(&found.logits) {
+                let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                assert_eq!(logits[*token as usize], largest, "{name}");
+                // An integer may be another where a number lies between two.
+                assert!(max_error(row, &logits) < 0.05, "{name}: {:e}", max_error(row, &logits));
+                logits = session.feed(&[*token]).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn state_takes_half_the_room() {
+    let golden = Golden::shipped("demo").unwrap();
+    let state = |kv| {
+        let config = Box::new(ModelConfig::read(&golden.model, &[]).unwrap());
+        let plan = Plan { kv, ..Plan::new(config, Some(ElementType::Bf16), Some(512), None).unwrap() };
+        let trace = plan.trace().unwrap().trace.with_entries(&["decode"]);
+        Footprint::of(&plan.expand(&trace).unwrap()).unwrap().state
+    };
+    let [computed, q8] = [KvFormat::Computed, KvFormat::Q8].map(state);
+    let (computed, q8) = (computed["kv"] as f64, q8["kv(q8)"] as f64);
+    // A byte for two of each feature, and a scale.
+    assert!(q8 / computed > 0.5 && q8 / computed < 0.6, "{q8} of {computed}");
+}
