@@ -48,7 +48,7 @@ pub fn run(arguments: &TuneArguments, read: ReadModel, interrupt: &Interrupt) ->
 
 fn outcome(Tried { tiling, verdict }: &Tried) -> String {
     match verdict {
-        Verdict::Ratio { median, shortest } => {
+        Verdict::Ratio { median, shortest, .. } => {
             format!("{tiling}: {median:.3} of the usual time, the shortest {shortest:.3}")
         }
         Verdict::Wrong(how) => format!("{tiling}: rejected, it is wrong: {how}"),

@@ -31,7 +31,6 @@ use paths::Paths;
 
 pub use bandwidth::{Bandwidth, Rates};
 pub(crate) use single::entry;
-pub(crate) use spread::ratio;
 
 pub use language::Language;
 pub use single::{AttentionSizes, Product, Single};

@@ -174,9 +174,13 @@ mod tests {
         Tiling { parts: count, rows: count, panels: count, ahead: n }
     }
 
+    fn ratio(median: f64, upper_quartile: f64, shortest: f64) -> Verdict {
+        Verdict::Ratio { median, upper_quartile, shortest }
+    }
+
     /// A record of so many trials, of which the last one was the fastest.
     fn tried(product: &str, count: usize) -> Record {
-        let verdict = |i: usize| Verdict::Ratio { median: 0.9 / i as f64, shortest: 0.1 / i as f64 };
+        let verdict = |i: usize| ratio(0.9 / i as f64, 0.9, 0.1);
         let tried = (1..=count).map(|i| Tried { tiling: tiling(i), verdict: verdict(i) });
         Record { tried: tried.collect(), ..Record::new(product, tiling(0)) }
     }
@@ -210,10 +214,10 @@ mod tests {
         cache.write(&tried("spoiled", 2)).unwrap();
         let path = cache.folder().join("spoiled").with_extension(EXTENSION);
         let bytes = fs::read(&path).unwrap();
-        let mut check = |spoiled: &[u8]| {
+        let check = |spoiled: &[u8]| {
             fs::write(&path, spoiled).unwrap();
             let known = cache.read().unwrap();
-            assert_eq!(known.damaged, [path.clone()]);
+            assert_eq!(known.damaged, std::slice::from_ref(&path));
             assert_eq!(known.records.keys().collect::<Vec<_>>(), ["whole"]);
         };
         (0..bytes.len()).for_each(|length| check(&bytes[..length]));
@@ -261,15 +265,16 @@ mod tests {
         let verdicts = [
             Verdict::Wrong("number 3 is 0, expected 1".into()),
             Verdict::Refused("vectors are too large".into()),
-            Verdict::Ratio { median: 0.98, shortest: 0.5 },
+            ratio(0.98, 0.99, 0.5),
             // Neighbours were busy while the others ran.
-            Verdict::Ratio { median: 0.5, shortest: 0.98 },
+            ratio(0.5, 0.9, 0.98),
+            ratio(0.5, 1.1, 0.5),
         ];
         let tried = verdicts.into_iter().enumerate();
         let tried = tried.map(|(i, verdict)| Tried { tiling: tiling(i + 1), verdict }).collect();
         let mut record = Record { tried, ..Record::new("product", tiling(0)) };
         assert_eq!(record.best(), None);
-        let verdict = Verdict::Ratio { median: 0.97, shortest: 0.97 };
+        let verdict = ratio(0.97, 0.99, 0.96);
         record.tried.push(Tried { tiling: tiling(9), verdict });
         assert_eq!(record.best(), Some((tiling(9), 0.97)));
     }

@@ -5,7 +5,6 @@ mod product;
 mod search;
 mod trial;
 
-use std::io;
 use std::path::PathBuf;
 
 use errors::FileError;
@@ -61,11 +60,4 @@ pub enum TuneError {
     /// The watcher asked to stop.
     #[error("stopped on request")]
     Stopped,
-}
-
-impl TuneError {
-    fn folder(source: io::Error) -> Self {
-        let (action, path) = ("create a folder in", std::env::temp_dir());
-        FileError { action, path, source }.into()
-    }
 }

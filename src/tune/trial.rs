@@ -1,7 +1,9 @@
 //! Ways to cut a product, tried against the usual one: first whether the numbers are right, then how long it takes.
 
+use std::iter::zip;
 use std::time::Instant;
 
+use errors::WithPath as _;
 use lower::{FusedProduct, Module};
 use ops::{ElementType, TensorType, Value};
 use runtime::{
@@ -13,10 +15,11 @@ use targets::{Target, Tiling};
 
 use super::TuneError;
 use super::product::{ALL, ONE, Sampled};
-use crate::bench::{Distribution, ratio};
+use crate::bench::Distribution;
 
 /// A way is faster if it takes at most this share of the time of the usual one, by the median of pairs and by the shortest
-/// times of all: what neighbours on a machine do makes some runs longer, and none shorter.
+/// times of all, and less in three quarters of the pairs: what neighbours on a machine do makes some runs longer, and
+/// none shorter.
 pub const FASTER: f64 = 0.97;
 
 /// Pairs that are looked at first, and those that count.
@@ -34,6 +37,8 @@ pub enum Verdict {
     Ratio {
         /// The median of pairs.
         median: f64,
+        /// What three quarters of the pairs stay below.
+        upper_quartile: f64,
         /// Of the shortest time of all.
         shortest: f64,
     },
@@ -47,7 +52,9 @@ impl Verdict {
     /// The share of the usual time, if that is surely less.
     pub fn faster(&self) -> Option<f64> {
         match *self {
-            Self::Ratio { median, shortest } => Some(median.max(shortest)).filter(|&share| share <= FASTER),
+            Self::Ratio { median, upper_quartile, shortest } => {
+                Some(median.max(shortest)).filter(|&share| share <= FASTER && upper_quartile < 1.0)
+            }
             Self::Wrong(_) | Self::Refused(_) => None,
         }
     }
@@ -127,7 +134,7 @@ impl<'a> Trials<'a> {
             return Ok(Verdict::Wrong(how));
         }
         match self.pairs(&loaded, SCREENED)? {
-            Verdict::Ratio { median, shortest } if median.min(shortest) < 1.0 => {}
+            Verdict::Ratio { median, shortest, .. } if median.min(shortest) < 1.0 => {}
             slower => return Ok(slower),
         }
         let first = self.pairs(&loaded, PAIRS)?;
@@ -162,14 +169,16 @@ impl<'a> Trials<'a> {
             }
         }
         let [usual, other] = &times;
-        let [least_usual, least] = [usual, other].map(|times| Distribution::of(times).min);
-        Ok(Verdict::Ratio { median: ratio(other, usual, |a, b| a / b), shortest: least / least_usual })
+        let ratios: Vec<f64> = zip(other, usual).map(|(other, usual)| other / usual).collect();
+        let Distribution { median, upper_quartile, .. } = Distribution::of(&ratios);
+        let [usual, other] = [usual, other].map(|times| Distribution::of(times).min);
+        Ok(Verdict::Ratio { median, upper_quartile, shortest: other / usual })
     }
 }
 
 impl Workbench<'_> {
     fn load(&self, module: &Module, sampled: &Sampled) -> Result<Loaded, TuneError> {
-        let folder = tempfile::tempdir().map_err(|source| TuneError::folder(source))?;
+        let folder = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
         let options = self.compiler.options(self.target, ElementType::F32, true)?;
         let text = ModuleText { text: &module.text, text_without_locs: &module.text_without_locs };
         let compiled = runtime::compile(self.compiler, &text, &options, &ModuleCache::new(folder.path()))?;
