@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use serde_json::{Value, json};
+use tracewright::Plan;
 use tracewright::runtime::{Device, Runtime};
 use tracewright::tune::{FASTER, Tried, Tuned, TuningCache, Verdict, Workbench, tune};
 
@@ -18,17 +19,21 @@ pub fn run(arguments: &TuneArguments, read: ReadModel, interrupt: &Interrupt) ->
     let model = &arguments.model_arguments;
     let plan = model.plan(read(&arguments.model, &model.network.allow_config_key)?, model.context)?;
     let compiler = build::compiler(&arguments.compile, interrupt)?;
-    let target = compiler.resolve(&plan.target)?;
+    let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };
     let folder = build::cache_folder(&arguments.compile)?;
-    let cache = TuningCache::new(&folder, &target, &compiler.version()?);
+    let cache = TuningCache::new(&folder, &plan.target, &compiler.version()?);
     let known = cache.read()?;
     build::report_damage(&known);
-    let mut products = Tuned::all(&plan, &target, &known)?;
+    let mut products = Tuned::all(&plan, &known)?;
+    if products.is_empty() {
+        eprintln!("no kernel computes a product of this model here: there is nothing to tune");
+    }
     let result = match arguments.show {
         true => Ok(()),
         false => {
             let runtime = Runtime::new(Device::LocalTask { workers: 0 })?;
-            let bench = Workbench { compiler: &compiler, runtime: &runtime, target: &target, seed: SEED };
+            let bench =
+                Workbench { compiler: &compiler, runtime: &runtime, target: &plan.target, seed: SEED };
             tune(&mut products, &cache, &bench, arguments.budget, &mut |product, tried| {
                 match tried {
                     None => eprintln!("{:.1} %  {}", 100.0 * product.share, product.tilings.product),
@@ -95,7 +100,7 @@ fn table(products: &[Tuned]) -> String {
     }
     let _ = writeln!(
         text,
-        "faster is what takes at most {FASTER} of the usual time; shares are of the products of an entry point, summed"
+        "faster is what takes at most {FASTER} of the usual time; shares are of the time of products, the mean of entry points"
     );
     text
 }

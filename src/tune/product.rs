@@ -44,9 +44,8 @@ pub(super) struct Sampled {
     start: usize,
     weights: usize,
     /// x, what is added to the result, and the weight of the norm.
-    arguments: Vec<Value>,
-    /// The same as they are uploaded.
-    pub(super) uploads: Vec<(TensorType, Vec<u8>)>,
+    pub(super) arguments: Vec<Value>,
+    seed: u64,
 }
 
 impl Sampled {
@@ -73,14 +72,13 @@ impl Sampled {
             let at = i % distinct * stride;
             all.extend_from_slice(&panels[at..at + stride]);
         });
-        let mut argument = |ty: TensorType, centre: f32| {
-            let count = ty.count();
-            Value::new(ty, (0..count).map(|_| f64::from(centre + number(&mut random))))
-        };
-        let arguments = types(product).into_iter().zip([0.0, 0.0, 1.0]).map(|(ty, c)| argument(ty, c));
-        let arguments: Vec<Value> = arguments.collect();
-        let uploads = arguments.iter().map(|value| (value.ty.clone(), value.to_bytes())).collect();
-        Self { product: product.clone(), bytes: Arc::new(all), start, weights, arguments, uploads }
+        let arguments = numbers(product, &mut random);
+        Self { product: product.clone(), bytes: Arc::new(all), start, weights, arguments, seed }
+    }
+
+    /// x, what is added to the result, and the weight of the norm: other numbers than all before.
+    pub(super) fn others(&self, trial: u64) -> Vec<Value> {
+        numbers(&self.product, &mut ChaCha8Rng::seed_from_u64(self.seed.wrapping_add(trial)))
     }
 
     /// The program, in which the product is cut in one way.
@@ -182,6 +180,15 @@ fn columns(product: &FusedProduct) -> usize {
 /// Between −1 and 1.
 fn number(random: &mut ChaCha8Rng) -> f32 {
     (random.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0
+}
+
+/// Random arguments.
+fn numbers(product: &FusedProduct, random: &mut ChaCha8Rng) -> Vec<Value> {
+    let mut argument = |ty: TensorType, centre: f32| {
+        let count = ty.count();
+        Value::new(ty, (0..count).map(|_| f64::from(centre + number(random))))
+    };
+    types(product).into_iter().zip([0.0, 0.0, 1.0]).map(|(ty, centre)| argument(ty, centre)).collect()
 }
 
 /// The first and the last of some places, and those between.

@@ -22,7 +22,7 @@ pub struct Tuned {
     pub product: FusedProduct,
     /// The ways to cut it.
     pub tilings: Tilings,
-    /// Its part of the time of all products of an entry point, estimated: the sum over those that choose tokens.
+    /// Its part of the time of all products of an entry point, estimated: the mean of those that choose tokens.
     pub share: f64,
     /// What was tried.
     pub record: Record,
@@ -32,21 +32,22 @@ pub struct Tuned {
 pub type WatchTrials<'a> = &'a mut dyn FnMut(&Tuned, Option<&Tried>) -> ControlFlow<()>;
 
 impl Tuned {
-    /// The products of a plan, with what is known of them: those first on which most time is spent.
+    /// The products that kernels of the plan's target compute, with what is known of them: those first on which most time
+    /// is spent.
     ///
     /// # Errors
     /// If the plan cannot be carried out.
-    pub fn all(plan: &Plan, target: &Target, known: &Known) -> Result<Vec<Self>, TuneError> {
-        let plan_target = Target { tuning: Default::default(), ..target.clone() };
-        let trace = plan.record(&plan.steps())?.trace;
-        let expanded = crate::Expanded::new(&trace, plan.rules, plan_target, plan.weights)?;
+    pub fn all(plan: &Plan, known: &Known) -> Result<Vec<Self>, TuneError> {
+        let target = &plan.target;
+        let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
+        let entries = products(&expanded.trace, target)?;
         let mut shares: BTreeMap<FusedProduct, f64> = BTreeMap::new();
-        for counts in products(&expanded.trace, target)?.into_values() {
+        for counts in entries.values() {
             let seconds =
                 |(product, count): (&FusedProduct, &usize)| *count as f64 * seconds(product, target);
             let all: f64 = counts.iter().map(seconds).sum();
-            for one in &counts {
-                *shares.entry(one.0.clone()).or_default() += seconds(one) / all;
+            for one in counts {
+                *shares.entry(one.0.clone()).or_default() += seconds(one) / all / entries.len() as f64;
             }
         }
         let mut tuned = Vec::new();
@@ -80,15 +81,15 @@ impl Tuned {
         &mut self,
         cache: &TuningCache,
         bench: &Workbench<'_>,
-        end: Instant,
+        is_over: &dyn Fn() -> bool,
         watch: WatchTrials<'_>,
     ) -> Result<(), TuneError> {
-        if self.left().is_empty() || Instant::now() >= end {
+        if self.left().is_empty() || is_over() {
             return Ok(());
         }
         go_on(watch(self, None))?;
         let trials = Trials::new(&self.product, &self.tilings.product, self.tilings.usual, bench)?;
-        while Instant::now() < end
+        while !is_over()
             && let Some(&tiling) = self.left().first()
         {
             let verdict = trials.of(&trials.module(tiling)?)?;
@@ -112,8 +113,9 @@ pub fn tune(
     budget: Duration,
     watch: WatchTrials<'_>,
 ) -> Result<(), TuneError> {
-    let end = Instant::now() + budget;
-    products.iter_mut().try_for_each(|product| product.search(cache, bench, end, watch))
+    let start = Instant::now();
+    let is_over = || start.elapsed() >= budget;
+    products.iter_mut().try_for_each(|product| product.search(cache, bench, &is_over, watch))
 }
 
 fn go_on(answer: ControlFlow<()>) -> Result<(), TuneError> {

@@ -1,5 +1,6 @@
 //! Ways to cut a product, tried against the usual one: first whether the numbers are right, then how long it takes.
 
+use std::cell::Cell;
 use std::iter::zip;
 use std::time::Instant;
 
@@ -78,10 +79,15 @@ pub struct Trials<'a> {
     name: String,
     sampled: Sampled,
     usual: Loaded,
-    /// What the usual way gives, and what the evaluator does for a sample of it.
-    result: Value,
+    /// What the evaluator gives for a sample of the result.
     expected: Value,
+    /// What programs are called with.
+    uploads: Uploads,
+    tried: Cell<u64>,
 }
+
+/// Tensors, as their bytes.
+type Uploads = Vec<(TensorType, Vec<u8>)>;
 
 struct Loaded {
     one: VmFunction,
@@ -102,9 +108,10 @@ impl<'a> Trials<'a> {
         let sampled = Sampled::new(product, bench.seed);
         let module = sampled.lowered(bench.target, name, usual)?;
         let usual = bench.load(&module, &sampled)?;
-        let result = bench.call(&usual.one, &sampled)?;
-        let trials = Self { expected: sampled.expected()?, bench, name: name.into(), sampled, usual, result };
-        match trials.violation(&trials.result) {
+        let (expected, uploads) = (sampled.expected()?, uploads(&sampled.arguments));
+        let tried = Cell::new(0);
+        let trials = Self { bench, name: name.into(), sampled, usual, expected, uploads, tried };
+        match trials.differs_from_the_evaluator(&trials.usual)? {
             Some(how) => Err(TuneError::Wrong { product: name.into(), how }),
             None => Ok(trials),
         }
@@ -130,7 +137,8 @@ impl<'a> Trials<'a> {
             }
             loaded => loaded?,
         };
-        if let Some(how) = self.violation(&self.bench.call(&loaded.one, &self.sampled)?) {
+        let elsewhere = self.differs_from_the_usual(&loaded)?;
+        if let Some(how) = self.differs_from_the_evaluator(&loaded)?.or(elsewhere) {
             return Ok(Verdict::Wrong(how));
         }
         match self.pairs(&loaded, SCREENED)? {
@@ -146,23 +154,30 @@ impl<'a> Trials<'a> {
         Ok(if again.faster() > first.faster() || again.faster().is_none() { again } else { first })
     }
 
-    /// In what a result differs from the evaluator's sample, or somewhere from the usual one.
-    fn violation(&self, found: &Value) -> Option<String> {
-        let sampled = &self.sampled;
-        let in_sample = sampled.bound_of_sample().first_violation(&self.expected, &sampled.sample(found));
-        let violation = in_sample.or_else(|| sampled.bound().first_violation(&self.result, found));
-        violation.map(|(index, expected, found)| format!("number {index} is {found}, expected {expected}"))
+    fn differs_from_the_evaluator(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
+        let found = self.sampled.sample(&self.bench.call(&loaded.one, &self.uploads)?);
+        Ok(self.sampled.bound_of_sample().first_violation(&self.expected, &found).map(said))
+    }
+
+    /// For all numbers of the result. Nobody has computed it before: what another program left in memory cannot pass for
+    /// what this one does not write.
+    fn differs_from_the_usual(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
+        self.tried.set(self.tried.get() + 1);
+        let others = uploads(&self.sampled.others(self.tried.get()));
+        let found = self.bench.call(&loaded.one, &others)?;
+        let expected = self.bench.call(&self.usual.one, &others)?;
+        Ok(self.sampled.bound().first_violation(&expected, &found).map(said))
     }
 
     /// The times as shares of those of the usual way, one after the other.
     fn pairs(&self, other: &Loaded, count: usize) -> Result<Verdict, TuneError> {
-        let (bench, sampled) = (self.bench, &self.sampled);
+        let (bench, uploads) = (self.bench, &self.uploads);
         // Once before: it pays for page faults, and says how often a sample calls.
-        bench.seconds(&other.all, sampled, 1)?;
-        let calls = (SAMPLE / bench.seconds(&self.usual.all, sampled, 1)?).ceil().clamp(1.0, 1e3) as usize;
+        bench.seconds(&other.all, uploads, 1)?;
+        let calls = (SAMPLE / bench.seconds(&self.usual.all, uploads, 1)?).ceil().clamp(1.0, 1e3) as usize;
         let mut times = [Vec::new(), Vec::new()];
         for pair in 0..count {
-            let time = |loaded: &Loaded| bench.seconds(&loaded.all, sampled, calls);
+            let time = |loaded: &Loaded| bench.seconds(&loaded.all, uploads, calls);
             // Each is first in turn.
             for which in [pair % 2, 1 - pair % 2] {
                 times[which].push(time([&self.usual, other][which])?);
@@ -186,13 +201,13 @@ impl Workbench<'_> {
         Ok(Loaded { one: program.function(ONE)?, all: program.function(ALL)? })
     }
 
-    fn arguments(&self, sampled: &Sampled) -> Result<Vec<VmValue>, RuntimeError> {
+    fn arguments(&self, uploads: &Uploads) -> Result<Vec<VmValue>, RuntimeError> {
         let upload = |(ty, bytes): &(TensorType, Vec<u8>)| Buffer::from_bytes(self.runtime, ty, bytes);
-        sampled.uploads.iter().map(|argument| Ok(upload(argument)?.into())).collect()
+        uploads.iter().map(|argument| Ok(upload(argument)?.into())).collect()
     }
 
-    fn call(&self, function: &VmFunction, sampled: &Sampled) -> Result<Value, TuneError> {
-        let results = function.call(self.arguments(sampled)?)?;
+    fn call(&self, function: &VmFunction, uploads: &Uploads) -> Result<Value, TuneError> {
+        let results = function.call(self.arguments(uploads)?)?;
         let Some(result) = results.into_iter().next().and_then(VmValue::buffer) else {
             unreachable!("the function returns a tensor")
         };
@@ -200,10 +215,10 @@ impl Workbench<'_> {
     }
 
     /// Seconds of a call.
-    fn seconds(&self, function: &VmFunction, sampled: &Sampled, calls: usize) -> Result<f64, TuneError> {
+    fn seconds(&self, function: &VmFunction, uploads: &Uploads, calls: usize) -> Result<f64, TuneError> {
         let mut seconds = 0.0;
         for _ in 0..calls {
-            let arguments = self.arguments(sampled)?;
+            let arguments = self.arguments(uploads)?;
             let start = Instant::now();
             function.call(arguments)?;
             seconds += start.elapsed().as_secs_f64();
@@ -215,4 +230,12 @@ impl Workbench<'_> {
 fn is_refusal(error: &CompileError) -> bool {
     use CompileError::{Failed, Killed, TimedOut};
     matches!(error, Failed { .. } | Killed { .. } | TimedOut { .. })
+}
+
+fn uploads(values: &[Value]) -> Uploads {
+    values.iter().map(|value| (value.ty.clone(), value.to_bytes())).collect()
+}
+
+fn said((index, expected, found): (usize, f64, f64)) -> String {
+    format!("number {index} is {found}, expected {expected}")
 }

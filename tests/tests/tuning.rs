@@ -17,10 +17,10 @@ use tracewright::tune::{Record, Trials, Tried, Verdict, Workbench};
 fn products() -> Vec<FusedProduct> {
     let norm = RmsNorm { epsilon: Real(1e-5), style: WeightStyle::Scale };
     [
-        (WeightFormat::F32, ElementType::F32, [1, 72], false),
-        (WeightFormat::Bf16, ElementType::Bf16, [19, 128], true),
-        (WeightFormat::Q8, ElementType::F32, [1, 128], true),
-        (WeightFormat::Q4, ElementType::Bf16, [19, 72], false),
+        (WeightFormat::F32, ElementType::F32, [1, 136], false),
+        (WeightFormat::Bf16, ElementType::Bf16, [19, 256], true),
+        (WeightFormat::Q8, ElementType::F32, [1, 256], true),
+        (WeightFormat::Q4, ElementType::Bf16, [19, 136], false),
     ]
     .map(|(format, element, [rows, outputs], halves)| FusedProduct {
         op: PackedLinear { format, outputs, element },
