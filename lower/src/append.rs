@@ -1,5 +1,6 @@
 //! `append` in primitives; and for IREE, which copies a cache that a program reads beside the update, `sliced_append`. The
-//! numbers of the host that say how long the slices are, are no StableHLO.
+//! numbers of the host that say how long the slice is, are no StableHLO. A ring is copied: with two slices, before and after
+//! it turns, iree-compile 3.13 finds no place for a dispatch, or writes other numbers.
 
 use ops::ops::{
     Append, BinaryKind, BroadcastInDim, Compare, Direction, Gather, Iota, Permute, Reshape, Select,
@@ -71,14 +72,15 @@ fn picked(b: &mut Builder<'_>, new: NodeId, lead: &[usize], indices: NodeId) -> 
     b.op(Permute { order: back }, &[picked])
 }
 
-/// The same as slices: for a single row, of which the host knows where it stands.
+/// The same as a slice: for a single row, of which the host knows where it stands.
 pub(crate) fn sliced(op: &Append, operands: &[&TensorType], target: &Target) -> Option<SlicedAppend> {
     let iree = target.backend.dialect() == Dialect::IreeGlobals;
     let some = operands.iter().all(|operand| operand.count() > 0);
-    (iree && some && !Append::by_row(operands[2])).then_some(SlicedAppend { axis: op.axis, ring: op.ring })
+    let one = !op.ring && !Append::by_row(operands[2]);
+    (iree && some && one).then_some(SlicedAppend { axis: op.axis })
 }
 
-/// The right-hand side of its statement: the tokens up to the last slot, in a ring then the others from the first on.
+/// The right-hand side of its statement: the real tokens up to the last slot.
 pub(crate) fn spell(s: &mut dyn Statements, op: &SlicedAppend, operands: &[Operand<'_>]) -> String {
     let [cache, new, start, count] = operands else { unreachable!("inferred") };
     let (slots, tokens) = (cache.ty.shape[op.axis], new.ty.shape[op.axis]);
@@ -87,42 +89,29 @@ pub(crate) fn spell(s: &mut dyn Statements, op: &SlicedAppend, operands: &[Opera
         s.statement(format!("arith.{kind} {a}, {b} : index"))
     };
     let (zero, slots, tokens) = (index(s, 0), index(s, slots), index(s, tokens));
-    // As an index a number below zero is large.
-    let number = |s: &mut dyn Statements, of: &Operand<'_>| {
+    // A number of the host, neither below zero nor too large.
+    let number = |s: &mut dyn Statements, of: &Operand<'_>, most: &str| {
         let number = s.statement(format!("tensor.extract {}[] : tensor<i32>", of.name));
         let number = s.statement(format!("arith.index_cast {number} : i32 to index"));
-        binary(s, "maxsi", &number, &zero)
+        let number = binary(s, "maxsi", &number, &zero);
+        binary(s, "minui", &number, most)
     };
-    let (start, count) = (number(s, start), number(s, count));
-    let real = binary(s, "minui", &count, &tokens);
-    let start = binary(s, if op.ring { "remui" } else { "minui" }, &start, &slots);
+    let (start, count) = (number(s, start, &slots), number(s, count, &tokens));
     let left = binary(s, "subi", &slots, &start);
-    let fits = binary(s, "minui", &real, &left);
+    let length = binary(s, "minui", &count, &left);
 
-    let part = |place: &str, length: &str| {
-        let along = |at_axis: &str, elsewhere: &dyn Fn(usize) -> String| {
-            let axes = cache.ty.shape.iter().enumerate();
-            let list = axes.map(|(a, &n)| if a == op.axis { at_axis.to_owned() } else { elsewhere(n) });
-            list.collect::<Vec<_>>().join(", ")
-        };
-        let (first, extents) = (along(place, &|_| "0".into()), along(length, &|n| n.to_string()));
-        format!("[{first}] [{extents}] [{}]", vec!["1"; cache.ty.rank()].join(", "))
+    // What is said of the axis, and of each other one.
+    let list = |of_axis: &str, of_other: &dyn Fn(usize) -> String| {
+        let axes = cache.ty.shape.iter().enumerate();
+        let list = axes.map(|(axis, &n)| if axis == op.axis { of_axis.to_owned() } else { of_other(n) });
+        list.collect::<Vec<_>>()
     };
-    let extents = cache.ty.shape.iter().enumerate();
-    let extents: String =
-        extents.map(|(a, n)| if a == op.axis { "?x".into() } else { format!("{n}x") }).collect();
-    let rows_ty = format!("tensor<{extents}{}>", cache.ty.element.name());
+    let extents = list(&length, &|n| n.to_string()).join(", ");
+    let strides = list("1", &|_| "1".into()).join(", ");
+    let part = |first: &str| format!("[{}] [{extents}] [{strides}]", list(first, &|_| "0".into()).join(", "));
+    let rows_ty = format!("tensor<{}x{}>", list("?", &|n| n.to_string()).join("x"), cache.ty.element.name());
     let (cache_ty, new_ty) = (cache.ty.mlir(), new.ty.mlir());
-    let write = |s: &mut dyn Statements, into: &str, from: &str, to: &str, length: &str| {
-        let source = part(from, length);
-        let rows = s.statement(format!("tensor.extract_slice {}{source} : {new_ty} to {rows_ty}", new.name));
-        format!("tensor.insert_slice {rows} into {into}{} : {rows_ty} into {cache_ty}", part(to, length))
-    };
-    let written = write(s, cache.name, &zero, &start, &fits);
-    if !op.ring {
-        return written;
-    }
-    let written = s.statement(written);
-    let rest = binary(s, "subi", &real, &fits);
-    write(s, &written, &fits, &zero, &rest)
+    let rows =
+        s.statement(format!("tensor.extract_slice {}{} : {new_ty} to {rows_ty}", new.name, part(&zero)));
+    format!("tensor.insert_slice {rows} into {}{} : {rows_ty} into {cache_ty}", cache.name, part(&start))
 }

@@ -3,7 +3,7 @@
 use kernels::Work;
 use ops::{InferError, Op};
 use targets::Target;
-use trace::{Builder, NodeId, Trace};
+use trace::{Builder, Function, NodeId, NodeKind, Trace};
 
 use crate::rewrite::rewrite;
 use crate::store::{Weights, store};
@@ -23,6 +23,10 @@ pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
 /// See [`store`] and [`expand`].
 pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, LowerError> {
     let kernels = weights.kernels(target);
+    // Through StableHLO alone iree-compile 3.13 gives other numbers for rings of integers, and refuses long caches of them.
+    if kernels.is_empty() && trace.functions.iter().any(dequantizes) {
+        return Err(LowerError::IntegersWithoutKernels);
+    }
     rewrite(&store(trace, weights, target)?, |b, op, operands| {
         let types: Vec<_> = operands.iter().map(|&operand| b.ty(operand)).collect();
         match op {
@@ -38,6 +42,11 @@ pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Tr
             _ => convert(b, op, operands),
         }
     })
+}
+
+/// Whether a function reads keys or values that are remembered as integers.
+fn dequantizes(function: &Function) -> bool {
+    function.ids().any(|id| matches!(function.node(id).kind, NodeKind::Op(Op::Dequantize(_))))
 }
 
 /// One operation in primitives. Every composite has a converter: the match is over all of the list.

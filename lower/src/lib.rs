@@ -61,6 +61,12 @@ pub enum LowerError {
         /// The operation.
         op: &'static str,
     },
+    /// Keys and values in 8 bits, without kernels.
+    #[error(
+        "keys and values are remembered in 8 bits, which kernels read; there are none for this target, or they are off: \
+         remember what is computed instead"
+    )]
+    IntegersWithoutKernels,
     /// A parameter with two types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),

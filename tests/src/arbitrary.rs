@@ -199,10 +199,14 @@ fn refactored(dice: &mut Dice, from: &[usize]) -> Vec<usize> {
     to
 }
 
-/// The names of the operations that programs are made of: not of those that lowering puts into them.
+/// The names of the operations that programs are made of: not of those that lowering puts into them, nor of those that
+/// state is written and read with.
 pub fn names() -> Vec<&'static str> {
-    let lowered =
-        |name: &str| ["pack", "quantize", "grouped", "bounded"].iter().any(|word| name.starts_with(word));
+    let lowered = |name: &str| {
+        ["pack", "quantize", "grouped", "bounded", "append", "sliced", "dequantize"]
+            .iter()
+            .any(|word| name.starts_with(word))
+    };
     Op::NAMES.iter().copied().filter(|name| !lowered(name)).collect()
 }
 

@@ -60,9 +60,8 @@ fn violations(calls: &Calls, tiled: bool, edit: &dyn Fn(String) -> String) -> Ve
 fn appends() -> Calls {
     let mut all = examples_of(|name| name == "sliced_append");
     for (case, tokens) in [1, 16, 128].into_iter().enumerate() {
-        for (start, count) in [(0, tokens), (3, 0), (200, tokens / 2), (299, tokens), (1000, 1)] {
-            let ring = start == 1000;
-            let op = Op::from(SlicedAppend { axis: 2, ring });
+        for (start, count) in [(0, tokens), (3, 0), (200, tokens / 2), (299, tokens)] {
+            let op = Op::from(SlicedAppend { axis: 2 });
             let element = [ElementType::F32, ElementType::Bf16, ElementType::I8][case];
             let tensor = |length: usize, seed| random(TensorType::new(element, [1, 3, length, 20]), seed);
             let number = |n: usize| Value::new(TensorType::new(ElementType::I32, []), [n as f64]);
@@ -81,16 +80,14 @@ fn appends() -> Calls {
 #[test]
 fn what_is_new_is_written() {
     let calls = appends();
-    assert!(calls.calls.len() > 15);
+    assert!(calls.calls.len() > 12);
     for tiled in [true, false] {
         let found = violations(&calls, tiled, &|text| text);
         assert!(found.is_empty(), "tiled {tiled}: {}", found.join("\n"));
     }
-    // Faults that stay within the cache: nothing is written, and a ring that never turns.
-    for (kind, fault) in [("arith.maxsi", "arith.minsi"), ("arith.remui", "arith.divui")] {
-        let all = violations(&calls, false, &|text| text.replace(kind, fault));
-        assert!(!all.is_empty(), "{fault} is not found");
-    }
+    // A fault that stays within the cache.
+    let nothing = violations(&calls, false, &|text| text.replace("arith.maxsi", "arith.minsi"));
+    assert!(!nothing.is_empty(), "that nothing is written is not found");
 }
 
 #[test]

@@ -115,7 +115,6 @@ fn what_layers_remember_is_updated_where_it_is() {
         ("llama-tied", WITHOUT_KERNELS, 1),
         ("llama-tied", Weights::default(), 3),
         ("gemma3-a", Weights::default(), 1),
-        ("gemma3-a", WITHOUT_KERNELS, 1),
     ] {
         let plan = plan(&model(name), ElementType::Bf16, batch, weights);
         let plan = Plan { chunk: 64, context: 128, ..plan };

@@ -2,22 +2,20 @@ use super::append::Append;
 use super::prelude::*;
 
 operation! {
-    /// [`Append`] to the cache of a single row, whose start and count are `i32[]`: as slices whose lengths are known when
-    /// it runs, so that the cache stays in its place.
+    /// [`Append`] to the cache of a single row, whose start and count are `i32[]`, and which is no ring: as a slice whose
+    /// length is known when it runs, so that the cache stays in its place.
     ///
     /// Has no spelling in StableHLO, whose extents are known: `lower` writes it for IREE.
     SlicedAppend = "sliced_append" {
         /// The axis.
         axis: usize,
-        /// Whether the slots are a ring.
-        ring: bool,
     }
 }
 
 impl SlicedAppend {
     /// The same, however it is done.
     pub fn append(&self) -> Append {
-        Append { axis: self.axis, ring: self.ring }
+        Append { axis: self.axis, ring: false }
     }
 }
 
@@ -25,27 +23,22 @@ impl Operation for SlicedAppend {
     const BOUND: Bound = Append::BOUND;
     const EXAMPLES: &'static [Example] = &[
         good(
-            "sliced_append axis=0 ring=false",
+            "sliced_append axis=0",
             &["i32[4] 1,2,3,4", "i32[3] 7,8,9", "i32[] 3", "i32[] 2"],
             "i32[4] 1,2,3,7",
         ),
         good(
-            "sliced_append axis=0 ring=true",
-            &["i32[4] 1,2,3,4", "i32[3] 7,8,9", "i32[] 7", "i32[] 2"],
-            "i32[4] 8,2,3,7",
-        ),
-        good(
-            "sliced_append axis=2 ring=false",
+            "sliced_append axis=2",
             &["bf16[1,3,9,4]", "bf16[1,3,5,4]", "i32[] 2", "i32[] 4"],
             "bf16[1,3,9,4]",
         ),
         bad(
-            "sliced_append axis=1 ring=false",
+            "sliced_append axis=1",
             &["f32[2,4]", "f32[2,1]", "i32[2]", "i32[2]"],
             "start and count must be one number",
         ),
         bad(
-            "sliced_append axis=0 ring=false",
+            "sliced_append axis=0",
             &["f32[4]", "f32[5]", "i32[]", "i32[]"],
             "the number of tokens is 5, expected at most 4",
         ),
