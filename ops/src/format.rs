@@ -199,7 +199,8 @@ impl WeightFormat {
         let lines = chunk[SCALES..].chunks_exact_mut(4 * PANEL);
         match self {
             Self::Q4 => {
-                let nibbles = |four: &[i8; 4]| u32::from_le_bytes(four.map(|integer| (integer + 8) as u8));
+                let nibbles =
+                    |four: &[i8; 4]| u32::from_le_bytes(four.map(|x| x as u8)) & 0x0f0f_0f0f ^ 0x0808_0808;
                 for (line, eight) in lines.skip(half * GROUP / 8).zip(columns.chunks_exact(2)) {
                     let word = nibbles(&eight[0]) | nibbles(&eight[1]) << 4;
                     line[4 * row..][..4].copy_from_slice(&word.to_le_bytes());
@@ -226,9 +227,9 @@ impl WeightFormat {
     /// The largest number is ±127 units, or −8 units of four bits, as in llama.cpp's Q8_0 and Q4_0: the side of the
     /// largest gets the integer that the other side lacks.
     pub fn quantize(self, group: &[f32]) -> ([i8; GROUP], f16) {
-        // Of one length, so that all of it is done in vectors.
+        // Of one length and without branches, so that all of it is done in vectors.
         let mut numbers = [0.0; GROUP];
-        numbers[..group.len()].copy_from_slice(group);
+        numbers.iter_mut().zip(group).for_each(|(number, x)| *number = if x.is_nan() { 0.0 } else { *x });
         let largest = largest(&numbers);
         let (scale, least, most) = match self {
             Self::Q4 => (largest / -8.0, -8.0, 7.0),
@@ -237,9 +238,14 @@ impl WeightFormat {
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
         let mut integers = [0; GROUP];
         for (integer, x) in integers.iter_mut().zip(numbers) {
-            let units = (x * inverse).clamp(least, most);
-            // Rounded, halves away from zero: one half itself would round its lower neighbour up.
-            *integer = (units + 0.5f32.next_down().copysign(units)) as i32 as i8;
+            let units: f32 = x * inverse;
+            let units = if units < least { least } else { units };
+            let units = if units > most { most } else { units };
+            // Halves go away from zero, not to the even neighbour.
+            let nearest = (units + INTEGERS) - INTEGERS;
+            let half = 0.5f32.copysign(units);
+            let rounded = if units - nearest == half { nearest + 2.0 * half } else { nearest };
+            *integer = (rounded + INTEGERS).to_bits() as i8;
         }
         (integers, f16::from_f32(scale))
     }
@@ -272,6 +278,9 @@ impl WeightFormat {
     }
 }
 
+/// Around here an f32 has no room for a fraction: what is added to it is rounded, and is in its last bits.
+const INTEGERS: f32 = 12_582_912.0;
+
 /// Packs numbers that are kept: so many of each row side by side, of so many bytes each.
 fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
     rows: &[f32],
@@ -292,22 +301,23 @@ fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
     }
 }
 
-/// The number that is farthest from zero, the first of those; zero if there are only zeros and NaNs.
+/// The number that is farthest from zero, the first of those; 0 if there are only zeros.
 fn largest(numbers: &[f32; GROUP]) -> f32 {
     // How far it goes on either side of zero, in eight lanes.
-    let (mut above, mut below) = ([0.0f32; 8], [0.0f32; 8]);
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let (mut above, mut below) = ([0.0; 8], [0.0; 8]);
     for eight in numbers.as_chunks::<8>().0 {
-        for ((above, below), x) in above.iter_mut().zip(&mut below).zip(eight) {
-            *above = if *x > *above { *x } else { *above };
-            *below = if *x < *below { *x } else { *below };
+        for lane in 0..8 {
+            above[lane] = larger(eight[lane], above[lane]);
+            below[lane] = larger(-eight[lane], below[lane]);
         }
     }
-    let above = above.into_iter().fold(0.0, f32::max);
-    let below = below.into_iter().fold(0.0, f32::min);
-    match above.total_cmp(&-below) {
+    let [above, below] = [above, below].map(|lanes| lanes.into_iter().fold(0.0, larger));
+    match above.total_cmp(&below) {
         Ordering::Greater => above,
-        Ordering::Less => below,
-        Ordering::Equal => numbers.iter().copied().find(|x| *x == above || *x == below).unwrap_or(above),
+        Ordering::Less => -below,
+        // Not −0.
+        Ordering::Equal => numbers.iter().copied().find(|x| x.abs() == above).unwrap_or(0.0) + 0.0,
     }
 }
 
