@@ -57,13 +57,13 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
         Recipe::Op(..) => {
             let made = Made::new(recipe, checkpoint)?;
             let element = made.ty.element;
-            let mut values = vec![0.0; PIECE];
+            let mut values = vec![0.0f32; PIECE];
             let mut bytes = vec![0; element.bytes(PIECE)];
             for start in (0..made.ty.count()).step_by(PIECE) {
                 let count = PIECE.min(made.ty.count() - start);
                 made.read(start, &mut values[..count]);
                 for (i, value) in values[..count].iter().enumerate() {
-                    element.store(&mut bytes, i, element.encode(*value));
+                    element.store(&mut bytes, i, element.encode((*value).into()));
                 }
                 sink.write(&bytes[..element.bytes(count)])?;
             }
@@ -79,7 +79,7 @@ const PANELS: usize = 64;
 /// many inputs are, `make` makes them.
 fn write_panels(
     matrix: &Recipe,
-    bytes: impl Fn(usize, usize) -> usize,
+    bytes: impl Fn(usize, usize) -> usize + Sync,
     make: impl Fn(&[f32], usize, &mut [u8]) + Sync,
     checkpoint: &Checkpoint,
     sink: &mut Sink<'_>,
@@ -87,19 +87,25 @@ fn write_panels(
     let made = Made::new(matrix, checkpoint)?;
     let [outputs, inputs] = made.ty.shape[..] else { unreachable!("`check` has inferred it") };
     let panel = bytes(PANEL, inputs);
-    let mut written = vec![0; panel * PANELS.min(outputs.div_ceil(PANEL))];
-    for first in (0..outputs).step_by(PANEL * PANELS) {
-        let written = &mut written[..bytes((outputs - first).min(PANEL * PANELS), inputs)];
-        written.par_chunks_mut(panel).enumerate().for_each(|(index, bytes)| {
+    let make_all = |first: usize, made_bytes: &mut Vec<u8>| {
+        made_bytes.resize(bytes((outputs - first).min(PANEL * PANELS), inputs), 0);
+        made_bytes.par_chunks_mut(panel).enumerate().for_each(|(index, bytes)| {
             let row = first + index * PANEL;
-            let mut values = vec![0.0; PANEL.min(outputs - row) * inputs];
-            made.read(row * inputs, &mut values);
-            let numbers: Vec<f32> = values.into_iter().map(|x| x as f32).collect();
+            let mut numbers = vec![0.0; PANEL.min(outputs - row) * inputs];
+            made.read(row * inputs, &mut numbers);
             make(&numbers, inputs, bytes);
         });
-        sink.write(written)?;
+    };
+    // While some are written, the next are made.
+    let (mut next, mut written) = (Vec::new(), Vec::new());
+    for first in (0..outputs).step_by(PANEL * PANELS) {
+        rayon::in_place_scope(|scope| {
+            scope.spawn(|_| make_all(first, &mut next));
+            sink.write(&written)
+        })?;
+        std::mem::swap(&mut next, &mut written);
     }
-    Ok(())
+    sink.write(&written)
 }
 
 /// A recipe with its types and the bytes it starts from.
@@ -131,13 +137,13 @@ impl<'a> Made<'a> {
         })
     }
 
-    /// The elements from `start` on, in row-major order.
-    fn read(&self, start: usize, out: &mut [f64]) {
+    /// The elements from `start` on, in row-major order. Recipes are of floats, all of which an f32 can have.
+    fn read(&self, start: usize, out: &mut [f32]) {
         match &self.from {
             From::Source(bytes, stored) => {
                 stored.element.decode_all(bytes, start, out);
                 if stored.element != self.ty.element {
-                    out.iter_mut().for_each(|value| *value = self.ty.element.round(*value));
+                    out.iter_mut().for_each(|value| *value = self.ty.element.round((*value).into()) as f32);
                 }
             }
             From::Op(Op::Reshape(_), operands) => operands[0].read(start, out),
@@ -159,28 +165,31 @@ impl<'a> Made<'a> {
             }
             From::Op(Op::Constant(constant), _) if constant.value.as_splat().is_some() => {
                 let bits = constant.value.as_splat().unwrap_or_default();
-                out.fill(self.ty.element.decode(bits));
+                out.fill(self.ty.element.decode(bits) as f32);
             }
             From::Op(Op::Constant(constant), _) => {
                 let value = constant.value.to_value();
-                out.copy_from_slice(&value.data[start..start + out.len()]);
+                out.iter_mut().zip(&value.data[start..]).for_each(|(out, value)| *out = *value as f32);
             }
             // Elementwise: a piece of the result needs the same pieces of the operands.
             From::Op(op, operands) => {
                 let piece = |operand: &Made<'_>| {
                     let mut data = vec![0.0; out.len()];
                     operand.read(start, &mut data);
-                    Value { ty: TensorType::new(operand.ty.element, [out.len()]), data }
+                    Value::new(
+                        TensorType::new(operand.ty.element, [out.len()]),
+                        data.into_iter().map(f64::from),
+                    )
                 };
                 let operands: Vec<Value> = operands.iter().map(piece).collect();
                 let ty = TensorType::new(self.ty.element, [out.len()]);
                 let value = op.eval(&operands.iter().collect::<Vec<_>>(), &ty);
-                out.copy_from_slice(&value.data);
+                out.iter_mut().zip(&value.data).for_each(|(out, value)| *out = *value as f32);
             }
         }
     }
 
-    fn read_pieces(&self, axis: usize, pieces: &[Made<'_>], start: usize, out: &mut [f64]) {
+    fn read_pieces(&self, axis: usize, pieces: &[Made<'_>], start: usize, out: &mut [f32]) {
         let row: usize = self.ty.shape[axis..].iter().product();
         let mut done = 0;
         while done < out.len() {
@@ -199,7 +208,7 @@ impl<'a> Made<'a> {
     }
 
     /// Elements whose place in the operand moves by a stride for each axis of the result.
-    fn read_strided(&self, moves: &[usize], operand: &Made<'_>, start: usize, out: &mut [f64]) {
+    fn read_strided(&self, moves: &[usize], operand: &Made<'_>, start: usize, out: &mut [f32]) {
         let shape = &self.ty.shape;
         let own = strides(shape);
         let place = |flat: usize| -> usize {

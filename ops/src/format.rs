@@ -2,7 +2,9 @@
 //! a few, is a line of memory that a processor's vectors take as it is; for a compiler's in the order of the
 //! checkpoint, integers and scales apart.
 
-use half::f16;
+use std::cmp::Ordering;
+
+use half::{bf16, f16};
 
 use crate::{ElementType, TensorType};
 
@@ -122,8 +124,7 @@ impl WeightFormat {
     pub fn group_row(self, part: GroupPart, row: &[f32], bytes: &mut [u8]) {
         let groups = row.len().div_ceil(GROUP).max(1);
         for (group, bytes) in row.chunks(GROUP).zip(bytes.chunks_exact_mut(bytes.len() / groups)) {
-            let mut integers = [0i8; GROUP];
-            let scale = self.quantize(group, &mut integers[..group.len()]);
+            let (integers, scale) = self.quantize(group);
             match (part, self.in_a_byte()) {
                 (GroupPart::Scales, _) => bytes.copy_from_slice(&scale.to_le_bytes()),
                 (GroupPart::Integers, Some(2)) => {
@@ -159,25 +160,24 @@ impl WeightFormat {
         assert_eq!(packed.len(), self.packed(PANEL, inputs).bytes(), "the bytes of a panel");
         packed.fill(0);
         match self {
-            Self::F32 | Self::F16 | Self::Bf16 => {
-                let element = self.element().unwrap_or(ElementType::F32);
-                for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
-                    for (column, &number) in numbers.iter().enumerate() {
-                        let bits = element.encode(number.into());
-                        element.store(packed, self.place(row, column), bits);
-                    }
-                }
-            }
+            Self::F32 => pack_kept::<1, 4>(rows, inputs, packed, |number| {
+                if number.is_nan() { f32::NAN } else { number }.to_le_bytes()
+            }),
+            Self::F16 => pack_kept::<1, 2>(rows, inputs, packed, |number| {
+                if number.is_nan() { f16::NAN } else { f16::from_f32(number) }.to_le_bytes()
+            }),
+            Self::Bf16 => pack_kept::<2, 2>(rows, inputs, packed, |number| {
+                if number.is_nan() { bf16::NAN } else { bf16::from_f32(number) }.to_le_bytes()
+            }),
             Self::Q8 | Self::Q4 => {
-                let bytes = SCALES + self.numbers();
-                for chunk in packed.chunks_exact_mut(bytes) {
-                    let zero = if self == Self::Q8 { 0x80 } else { 0x88 };
+                let zero = if self == Self::Q8 { 0x80 } else { 0x88 };
+                for (index, chunk) in packed.chunks_exact_mut(SCALES + self.numbers()).enumerate() {
                     chunk[SCALES..].fill(zero);
-                }
-                for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
-                    for (index, group) in numbers.chunks(GROUP).enumerate() {
-                        let chunk = &mut packed[index / 2 * bytes..][..bytes];
-                        self.pack_group(row, index % 2, group, chunk);
+                    for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
+                        let columns = &numbers[index * COLUMNS..inputs.min((index + 1) * COLUMNS)];
+                        for (half, group) in columns.chunks(GROUP).enumerate() {
+                            self.pack_group(row, half, group, chunk);
+                        }
                     }
                 }
             }
@@ -193,17 +193,23 @@ impl WeightFormat {
     }
 
     fn pack_group(self, row: usize, half: usize, group: &[f32], chunk: &mut [u8]) {
-        let mut integers = [0i8; GROUP];
-        let scale = self.quantize(group, &mut integers[..group.len()]);
+        let (integers, scale) = self.quantize(group);
         chunk[2 * (half * PANEL + row)..][..2].copy_from_slice(&scale.to_le_bytes());
-        for (column, &integer) in integers[..group.len()].iter().enumerate() {
-            let (byte, shift) = self.nibble(row, half * GROUP + column);
-            match self {
-                Self::Q4 => {
-                    let number = (integer + 8) as u8;
-                    chunk[byte] = chunk[byte] & !(0xf << shift) | number << shift;
+        let (columns, _) = integers.as_chunks::<4>();
+        let lines = chunk[SCALES..].chunks_exact_mut(4 * PANEL);
+        match self {
+            Self::Q4 => {
+                let nibbles =
+                    |four: &[i8; 4]| u32::from_le_bytes(four.map(|x| x as u8)) & 0x0f0f_0f0f ^ 0x0808_0808;
+                for (line, eight) in lines.skip(half * GROUP / 8).zip(columns.chunks_exact(2)) {
+                    let word = nibbles(&eight[0]) | nibbles(&eight[1]) << 4;
+                    line[4 * row..][..4].copy_from_slice(&word.to_le_bytes());
                 }
-                _ => chunk[byte] = (integer as u8) ^ 0x80,
+            }
+            _ => {
+                for (line, four) in lines.skip(half * GROUP / 4).zip(columns) {
+                    line[4 * row..][..4].copy_from_slice(&four.map(|integer| integer as u8 ^ 0x80));
+                }
             }
         }
     }
@@ -216,22 +222,32 @@ impl WeightFormat {
         }
     }
 
-    /// A group's scale, and its numbers in units of it.
+    /// The numbers of a group, of at most 32, in units of its scale, zeros behind them; and the scale.
     ///
     /// The largest number is ±127 units, or −8 units of four bits, as in llama.cpp's Q8_0 and Q4_0: the side of the
     /// largest gets the integer that the other side lacks.
-    pub fn quantize(self, group: &[f32], integers: &mut [i8]) -> f16 {
-        let larger = |largest: f32, &x: &f32| if x.abs() > largest.abs() { x } else { largest };
-        let largest = group.iter().fold(0.0, larger);
-        let (scale, range) = match self {
-            Self::Q4 => (largest / -8.0, -8.0..=7.0),
-            _ => (largest.abs() / 127.0, -127.0..=127.0),
+    pub fn quantize(self, group: &[f32]) -> ([i8; GROUP], f16) {
+        // Of one length and without branches, so that all of it is done in vectors.
+        let mut numbers = [0.0; GROUP];
+        numbers.iter_mut().zip(group).for_each(|(number, x)| *number = if x.is_nan() { 0.0 } else { *x });
+        let largest = largest(&numbers);
+        let (scale, least, most) = match self {
+            Self::Q4 => (largest / -8.0, -8.0, 7.0),
+            _ => (largest.abs() / 127.0, -127.0, 127.0),
         };
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
-        for (integer, x) in integers.iter_mut().zip(group) {
-            *integer = (x * inverse).round().clamp(*range.start(), *range.end()) as i8;
+        let mut integers = [0; GROUP];
+        for (integer, x) in integers.iter_mut().zip(numbers) {
+            let units: f32 = x * inverse;
+            let units = if units < least { least } else { units };
+            let units = if units > most { most } else { units };
+            // Halves go away from zero, not to the even neighbour.
+            let nearest = (units + INTEGERS) - INTEGERS;
+            let half = 0.5f32.copysign(units);
+            let rounded = if units - nearest == half { nearest + 2.0 * half } else { nearest };
+            *integer = (rounded + INTEGERS).to_bits() as i8;
         }
-        f16::from_f32(scale)
+        (integers, f16::from_f32(scale))
     }
 
     /// The rows of a panel, as [`pack_panel`](Self::pack_panel) stored them: what they are multiplied as.
@@ -259,6 +275,49 @@ impl WeightFormat {
                 };
             }
         }
+    }
+}
+
+/// Around here an f32 has no room for a fraction: what is added to it is rounded, and is in its last bits.
+const INTEGERS: f32 = 12_582_912.0;
+
+/// Packs numbers that are kept: so many of each row side by side, of so many bytes each.
+fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
+    rows: &[f32],
+    inputs: usize,
+    packed: &mut [u8],
+    encode: impl Fn(f32) -> [u8; BYTES],
+) {
+    // Some columns of all rows at a time: what is written next to each other stays in the cache for so long.
+    for first in (0..inputs).step_by(COLUMNS) {
+        for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
+            let numbers = &numbers[first..inputs.min(first + COLUMNS)];
+            let lines = packed[first * PANEL * BYTES..].chunks_exact_mut(TOGETHER * PANEL * BYTES);
+            for (line, numbers) in lines.zip(numbers.chunks(TOGETHER)) {
+                let (places, _) = line[row * TOGETHER * BYTES..].as_chunks_mut::<BYTES>();
+                places.iter_mut().zip(numbers).for_each(|(place, number)| *place = encode(*number));
+            }
+        }
+    }
+}
+
+/// The number that is farthest from zero, the first of those; 0 if there are only zeros.
+fn largest(numbers: &[f32; GROUP]) -> f32 {
+    // How far it goes on either side of zero, in eight lanes.
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let (mut above, mut below) = ([0.0; 8], [0.0; 8]);
+    for eight in numbers.as_chunks::<8>().0 {
+        for lane in 0..8 {
+            above[lane] = larger(eight[lane], above[lane]);
+            below[lane] = larger(-eight[lane], below[lane]);
+        }
+    }
+    let [above, below] = [above, below].map(|lanes| lanes.into_iter().fold(0.0, larger));
+    match above.total_cmp(&below) {
+        Ordering::Greater => above,
+        Ordering::Less => -below,
+        // Not −0.
+        Ordering::Equal => numbers.iter().copied().find(|x| x.abs() == above).unwrap_or(0.0) + 0.0,
     }
 }
 
@@ -365,10 +424,37 @@ mod tests {
 
     #[test]
     fn the_largest_of_four_bits_is_minus_eight() {
-        let mut integers = [0; 4];
-        let scale = WeightFormat::Q4.quantize(&[0.5, -1.0, 4.0, 2.0], &mut integers);
-        assert_eq!((scale.to_f32(), integers), (-0.5, [-1, 2, -8, -4]));
-        assert_eq!(WeightFormat::Q8.quantize(&[0.0; 4], &mut integers).to_f32(), 0.0);
-        assert_eq!(integers, [0; 4]);
+        let (integers, scale) = WeightFormat::Q4.quantize(&[0.5, -1.0, 4.0, 2.0]);
+        assert_eq!((scale.to_f32(), &integers[..4]), (-0.5, &[-1, 2, -8, -4][..]));
+        let (integers, scale) = WeightFormat::Q8.quantize(&[0.0; 4]);
+        assert_eq!((scale.to_f32(), integers), (0.0, [0; GROUP]));
+    }
+
+    /// As one says it number by number: the first that is farthest from zero, halves away from zero.
+    #[test]
+    fn groups_are_quantized_as_they_are_number_by_number() {
+        let mut groups: Vec<Vec<f32>> = numbers(32 * 500).chunks(32).map(<[f32]>::to_vec).collect();
+        // Ties of either sign first, halves and what is next to them, and what has no finite scale.
+        groups.extend([vec![1.0, -1.0], vec![-1.0, 1.0], vec![-0.0], vec![f32::NAN, 3.0], vec![f32::NAN]]);
+        groups.extend([vec![f32::INFINITY, 1.0], vec![1.0, f32::NEG_INFINITY], vec![1e-45, 0.0, -1e-40]]);
+        for half in (-255..256).map(|n| n as f32 / 2.0) {
+            groups.push(vec![127.0, half, half.next_up(), half.next_down()]);
+            groups.push(vec![-8.0, half, half.next_up(), half.next_down()]);
+        }
+        for group in groups {
+            let largest = group.iter().fold(0.0f32, |m, &x| if x.abs() > m.abs() { x } else { m });
+            for (format, scale, least, most) in [
+                (WeightFormat::Q8, largest.abs() / 127.0, -127.0, 127.0),
+                (WeightFormat::Q4, largest / -8.0, -8.0, 7.0),
+            ] {
+                let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+                let integer = |x: &f32| (x * inverse).round().clamp(least, most) as i8;
+                let expected: Vec<i8> = group.iter().map(integer).collect();
+                let (integers, found) = format.quantize(&group);
+                assert_eq!(found.to_bits(), f16::from_f32(scale).to_bits(), "{format:?} {group:?}");
+                assert_eq!(integers[..group.len()], expected, "{format:?} {group:?}");
+                assert!(integers[group.len()..].iter().all(|&integer| integer == 0));
+            }
+        }
     }
 }

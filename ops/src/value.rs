@@ -188,26 +188,25 @@ impl ElementType {
         if x.is_nan() { f64::NAN } else { x }
     }
 
-    /// The values of elements from `start` on in little-endian storage.
-    pub fn decode_all(self, bytes: &[u8], start: usize, out: &mut [f64]) {
-        // What weights are stored as, without a choice for each.
-        let canonical = |x: f32| if x.is_nan() { f64::NAN } else { x.into() };
+    /// The values of elements from `start` on in little-endian storage, of a type whose values an f32 can have.
+    pub fn decode_all(self, bytes: &[u8], start: usize, out: &mut [f32]) {
         match self {
+            // What weights are stored as, without a choice for each.
             Self::Bf16 => {
                 let (pairs, _) = bytes[2 * start..].as_chunks();
-                for (value, &pair) in out.iter_mut().zip(pairs) {
-                    *value = canonical(bf16::from_le_bytes(pair).to_f32());
+                for (value, &[low, high]) in out.iter_mut().zip(pairs) {
+                    *value = f32::from_le_bytes([0, 0, low, high]);
                 }
             }
             Self::F32 => {
                 let (words, _) = bytes[4 * start..].as_chunks();
                 for (value, &word) in out.iter_mut().zip(words) {
-                    *value = canonical(f32::from_le_bytes(word));
+                    *value = f32::from_le_bytes(word);
                 }
             }
             _ => {
                 for (i, value) in out.iter_mut().enumerate() {
-                    *value = self.decode(self.load(bytes, start + i));
+                    *value = self.decode(self.load(bytes, start + i)) as f32;
                 }
             }
         }
