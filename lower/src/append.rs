@@ -1,6 +1,6 @@
 //! `append` in primitives; and for IREE, which copies a cache that a program reads beside the update, `sliced_append`. The
-//! numbers of the host that say how long the slice is, are no StableHLO. A ring is copied: with two slices, before and after
-//! it turns, iree-compile 3.13 finds no place for a dispatch, or writes other numbers.
+//! numbers of the host that say how long the slice is, are no StableHLO. A ring, which is
+//! short, is written anew: it would take two slices.
 
 use ops::ops::{
     Append, BinaryKind, BroadcastInDim, Compare, Direction, Gather, Iota, Permute, Reshape, Select,

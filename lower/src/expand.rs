@@ -23,7 +23,8 @@ pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
 /// See [`store`] and [`expand`].
 pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, LowerError> {
     let kernels = weights.kernels(target);
-    // Through StableHLO alone iree-compile 3.13 gives other numbers for rings of integers, and refuses long caches of them.
+    // As primitives through iree-compile 3.13 padded chunks in rings of integers gave other numbers than the evaluator, for a
+    // reason that is not known, and `bounded_sdpa` over long caches of them did not compile.
     if kernels.is_empty() && trace.functions.iter().any(dequantizes) {
         return Err(LowerError::IntegersWithoutKernels);
     }
