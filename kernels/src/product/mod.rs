@@ -185,11 +185,13 @@ impl Product<'_> {
         let normalised = if norm.is_some() { inputs * PART_NORMALIZES } else { 0 };
         let (matrices, rows) = self.matrices();
         let parts = self.bytes() * matrices / PART.max(quantized + normalised);
+        // Of a few parts, an odd one is one worker's while the others wait.
+        let parts = 1 << parts.clamp(1, PARTS).ilog2();
         // Two panels at a time, so that a number of x that was loaded is multiplied twice: where there are rows enough
         // to be bound by arithmetic.
         let panels = if rows >= 8 && format.element().is_some() && !self.tail.halves { 2 } else { 1 };
         self.fitted(Tiling {
-            parts: count(parts.min(PARTS)),
+            parts: count(parts),
             rows: count(self.isa.rows()),
             panels: count(panels),
             ahead: AHEAD,

@@ -43,7 +43,7 @@ impl Product<'_> {
         Tilings {
             product: self.key(),
             usual,
-            parts: counts(&[8, 16, 32, 64], |tiling, parts| Tiling { parts, ..tiling }),
+            parts: counts(&[2, 4, 8, 16, 32, 64], |tiling, parts| Tiling { parts, ..tiling }),
             rows: counts(&[3, 4, 6, 8, 12], |tiling, rows| Tiling { rows, ..tiling }),
             panels: counts(&[1, 2, 4], |tiling, panels| Tiling { panels, ..tiling }),
             ahead: [0, 4096, 16384].into_iter().filter(|&ahead| fits(Tiling { ahead, ..usual })).collect(),
