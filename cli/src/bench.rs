@@ -16,6 +16,7 @@ use tracewright::load::LoadOptions;
 use tracewright::lower::Weights;
 use tracewright::random::random_checkpoint;
 use tracewright::runtime::{Compiler, Device};
+use tracewright::targets::Target;
 use tracewright::{Plan, PlanError};
 
 use crate::arguments::{
@@ -165,17 +166,19 @@ impl<'a> Bench<'a> {
             true => vec![None],
             false => variants.dtype.iter().copied().map(Some).collect(),
         };
+        // What was measured is read once for all plans.
+        let tuned = |source| build::tuned(Some(source), &Target::host(), &self.compiler, &self.cache);
+        let targets = variants.tuning.iter().map(tuned).collect::<Result<Vec<_>, _>>()?;
         let mut plans = Vec::new();
         for (weights, &element, &context) in
             product(&variants.quant, &variants.kernels, &elements, &variants.context)
         {
-            for (batch, tuning) in pairs(&variants.batch, &variants.tuning) {
+            for (batch, target) in pairs(&variants.batch, &targets) {
                 for &kv in &variants.kv {
                     let network = (self.read)(model, &variants.allow_config_key)?;
                     let context = context.min(network.max_context());
                     let plan = Plan::new(network, element, Some(context), variants.chunk)?;
-                    let target = build::tuned(Some(tuning), &plan.target, &self.compiler, &self.cache)?;
-                    plans.push(Plan { weights, kv, batch: batch.get(), target, ..plan });
+                    plans.push(Plan { weights, kv, batch: batch.get(), target: target.clone(), ..plan });
                 }
             }
         }

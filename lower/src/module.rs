@@ -90,8 +90,9 @@ fn write_with(trace: &Trace, dialect: Dialect, kernels: Kernels) -> Result<Modul
     }
     text.push_str(&writer.kernels.text());
     let mut text_without_locs = text.clone();
-    text.reserve(bodies.iter().map(Body::length).sum());
-    text_without_locs.reserve(bodies.iter().map(Body::length).sum());
+    let length = bodies.iter().map(Body::length).sum();
+    text.reserve(length);
+    text_without_locs.reserve(length);
     for body in &bodies {
         body.print(&mut text, &mut text_without_locs);
     }

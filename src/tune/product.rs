@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lower::{FusedProduct, LowerError, Module};
 use ops::format::PANEL;
-use ops::ops::{BinaryKind, Narrow, PackedLinear};
+use ops::ops::{BinaryKind, PackedLinear};
 use ops::{Bound, InferError, TensorType, Value};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -228,20 +228,11 @@ fn traced(product: &FusedProduct, weights: usize) -> Result<Trace, LowerError> {
                     None => inputs[0],
                 };
                 let y = b.op(product.op.clone(), &[x, weight])?;
-                let y = if product.halves { gated(b, y)? } else { y };
+                let y = if product.halves { functions::gated(b, y, functions::silu)? } else { y };
                 b.binary(BinaryKind::Add, sum, y)
             })
         }
     };
     let functions = vec![entry(ONE, "product", chain(1))?, entry(ALL, "product", chain(weights))?];
     Ok(Trace { functions, entries: vec![FunctionId(0), FunctionId(1)] })
-}
-
-/// silu of the first half times the second.
-fn gated(b: &mut Builder<'_>, product: NodeId) -> Result<NodeId, InferError> {
-    let length = b.ty(product).shape[1] / 2;
-    let gate = b.op(Narrow { axis: 1, start: 0, length }, &[product])?;
-    let gate = functions::silu(b, gate)?;
-    let up = b.op(Narrow { axis: 1, start: length, length }, &[product])?;
-    b.binary(BinaryKind::Multiply, gate, up)
 }

@@ -5,8 +5,8 @@ mod support;
 
 use kernels::{Kernels, Work};
 use ops::ops::{
-    BinaryKind, BroadcastInDim, Dequantize, MaskTerm, Narrow, Pack, PackedExperts, PackedLinear, PackedRows,
-    Reshape, RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind, WeightStyle,
+    BinaryKind, BroadcastInDim, Dequantize, MaskTerm, Pack, PackedExperts, PackedLinear, PackedRows, Reshape,
+    RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind, WeightStyle,
 };
 use ops::{Bound, ElementType, InferError, Op, Real, TensorType, Value, WeightFormat};
 use runtime::CompileOptions;
@@ -446,10 +446,14 @@ fn endings() -> Vec<(&'static str, Ending, Operands)> {
                 vec![TensorType::new(element, [outputs]), TensorType::new(element, [rows, outputs])]
             },
         ),
-        ("silu of the first half times the second", |b, product, _| gated(b, product, functions::silu), none),
+        (
+            "silu of the first half times the second",
+            |b, product, _| functions::gated(b, product, functions::silu),
+            none,
+        ),
         (
             "gelu of the first half times the second",
-            |b, product, _| gated(b, product, functions::gelu_tanh),
+            |b, product, _| functions::gated(b, product, functions::gelu_tanh),
             none,
         ),
         (
@@ -469,19 +473,6 @@ fn endings() -> Vec<(&'static str, Ending, Operands)> {
             none,
         ),
     ]
-}
-
-fn gated(
-    b: &mut Builder<'_>,
-    product: NodeId,
-    activation: fn(&mut Builder<'_>, NodeId) -> Result<NodeId, InferError>,
-) -> Result<NodeId, InferError> {
-    let ty = b.ty(product).clone();
-    let (axis, length) = (ty.rank() - 1, ty.shape[ty.rank() - 1] / 2);
-    let gate = b.op(Narrow { axis, start: 0, length }, &[product])?;
-    let gate = activation(b, gate)?;
-    let up = b.op(Narrow { axis, start: length, length }, &[product])?;
-    b.binary(BinaryKind::Multiply, gate, up)
 }
 
 /// Products with a norm before and all endings, in a format.

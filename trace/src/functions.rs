@@ -75,6 +75,24 @@ pub fn silu(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     b.convert(product, element)
 }
 
+/// An activation of the first half of the last axis, times the second half: where gate and up are one product.
+///
+/// # Errors
+/// If `halves` has no axis, or the activation refuses it.
+pub fn gated(
+    b: &mut Builder<'_>,
+    halves: NodeId,
+    activation: fn(&mut Builder<'_>, NodeId) -> Result<NodeId, InferError>,
+) -> Result<NodeId, InferError> {
+    let ty = b.ty(halves);
+    let axis = ty.rank().saturating_sub(1);
+    let length = ty.shape.last().map_or(0, |extent| extent / 2);
+    let gate = b.op(Narrow { axis, start: 0, length }, &[halves])?;
+    let gate = activation(b, gate)?;
+    let up = b.op(Narrow { axis, start: length, length }, &[halves])?;
+    b.binary(BinaryKind::Multiply, gate, up)
+}
+
 /// 0.5 · x · (1 + tanh(√(2/π) · (x + 0.044715 · x³))), computed in f32 and rounded once, as
 /// `torch.nn.functional.gelu(approximate="tanh")` does.
 /// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), §2.
