@@ -1,5 +1,6 @@
 //! `iree-compile`: where it is, what it is told, and what it says.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -262,15 +263,16 @@ impl Compiler {
         self.run(module, &options, &output, &log)?;
         let text = fs::read_to_string(&output).with_path("read", &output)?;
         let list = text.split_once("cpu_features = \"").and_then(|(_, rest)| rest.split('"').next());
-        let mut features: Vec<String> = list
-            .unwrap_or_default()
-            .split(',')
-            .filter_map(|word| word.strip_prefix('+'))
-            .map(str::to_owned)
-            .collect();
-        features.sort_unstable();
-        features.dedup();
-        Ok(features)
+        // What the processor's model has comes first, then what the system or the caller takes from it.
+        let mut features = BTreeSet::new();
+        for word in list.unwrap_or_default().split(',') {
+            match word.split_at_checked(1) {
+                Some(("+", name)) => features.insert(name),
+                Some(("-", name)) => features.remove(name),
+                _ => continue,
+            };
+        }
+        Ok(features.into_iter().map(str::to_owned).collect())
     }
 
     /// Compiles `text` into the file `output`; writes the module beside it, and the log; returns the log.

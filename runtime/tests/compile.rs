@@ -112,6 +112,11 @@ fn features_of_a_target_and_of_this_machine() {
     let features = features.unwrap();
     assert!(features.contains(&"neon".into()) && features.contains(&"dotprod".into()), "{features:?}");
 
+    // A processor whose system, or whose user, keeps a part of it from programs.
+    let target = target(Some("x86_64-linux-gnu"), "sapphirerapids", Some("-amx-tile,+avx512f"));
+    let features = compiler().cpu_features(&target.target).unwrap();
+    assert!(features.contains(&"avx512f".into()) && !features.contains(&"amx-tile".into()), "{features:?}");
+
     let here = host_cpu_features();
     let compiled = compiler().cpu_features(&Target::host()).unwrap();
     assert_eq!(missing_cpu_features(&compiled), [""; 0], "the compiler's idea of this machine");
