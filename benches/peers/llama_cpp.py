@@ -5,8 +5,8 @@
     SCRATCH/venv/bin/python benches/peers/llama_cpp.py config.json --work SCRATCH
 
 builds llama.cpp from the source in its Python package (without AMX, which traps on some virtual machines), makes random bf16
-weights for a Llama's `config.json`, exports them and writes them as GGUF in each format, and prints the medians as a table. What
-was made before in SCRATCH is used again. Needs `cargo build --release --features iree` and iree-compile on PATH.
+weights for a `config.json`, exports them and writes them as GGUF in each format, measures in pairs that follow each other, because a
+shared machine changes its speed within seconds, and prints medians as a table. What was made before in SCRATCH is used again. Needs `cargo build --release --features iree` and iree-compile on PATH.
 """
 
 import argparse
@@ -23,8 +23,8 @@ import numpy as np
 
 HERE = Path(__file__).parent
 SOURCE = "llama-cpp-python==0.3.36"
-# Ours, theirs, bytes of a weight.
-FORMATS = {"bf16": ([], "BF16", 2), "q8": (["--quant", "q8"], "Q8_0", 34 / 32), "q4": (["--quant", "q4"], "Q4_0", 18 / 32)}
+# Ours, theirs.
+FORMATS = {"bf16": ([], "BF16"), "q8": (["--quant", "q8"], "Q8_0"), "q4": (["--quant", "q4"], "Q4_0")}
 NAMES = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
@@ -129,74 +129,87 @@ def quantize(programs, work, form):
     run(programs / "llama-quantize", "--pure", work / "BF16.gguf", work / f"{form}.gguf", form)
 
 
+def context(arguments):
+    """Positions that every case fits in."""
+    return max(512, max(arguments.prompts, default=0) + 64, max(arguments.depths, default=0) + arguments.decode + 2)
+
+
 def prepare(arguments, programs):
-    """Exports and GGUF files of each format."""
+    """Exports and GGUF files of each format; the bytes of weights that a decoded token reads, by format."""
     work, ours = arguments.work, arguments.tracewright
     model = work / "model"
     if not model.exists():
         run(ours, "random", arguments.config, "-o", model, "--seed", 1, "--dtype", "bf16")
     if not (work / "BF16.gguf").exists():
         write_gguf(model, work / "BF16.gguf")
+    streamed = {}
     for name in arguments.formats:
-        flags, theirs, _ = FORMATS[name]
+        flags, theirs = FORMATS[name]
         if not (work / f"{theirs}.gguf").exists():
             quantize(programs, work, theirs)
-        out = work / f"export-{name}"
-        if not (out / "manifest.json").exists():
-            context = max(512, max(arguments.prompts) + 64)
-            run(ours, "export", model, "-o", out, "--context", context, "--cache", work / "cache", *flags)
+        if not (export(arguments, name) / "manifest.json").exists():
+            run(ours, "export", model, "-o", export(arguments, name), "--context", context(arguments), "--cache", work / "cache", *flags)
+        plan = json.loads(run(ours, "plan", model, "--context", context(arguments), "--json", *flags))
+        streamed[name] = plan["streamed_bytes"]
+    return streamed
 
 
-def round_of(arguments, programs):
-    """One measurement of everything, as (who, format, what) and tokens a second."""
-    work, prompts, decode = arguments.work, arguments.prompts, arguments.decode
-    found = {("machine", "", "read GB/s"): float(run(work / "read", arguments.threads))}
+def export(arguments, name):
+    """The folder of an exported program."""
+    return arguments.work / f"export-{name}-{context(arguments)}"
+
+
+def cases(arguments):
+    """What is measured: its name, the tokens that are read before, and llama-bench's words."""
+    for tokens in arguments.prompts:
+        yield f"prefill {tokens}", tokens, ("-p", tokens, "-n", 0)
+    for depth in arguments.depths:
+        yield f"decode at {depth}", max(depth, 1), ("-p", 0, "-n", arguments.decode, "-d", depth)
+
+
+def pair(arguments, programs, name, case):
+    """Tokens a second of ours and, right behind it, of llama.cpp; before both, the bytes that the machine reads in a second."""
+    work, threads, (what, tokens, words) = arguments.work, arguments.threads, case
+    read = float(run(work / "read", threads)) * 1e9
     vocabulary = json.loads(arguments.config.read_text())["vocab_size"]
-    for name in arguments.formats:
-        for prompt in prompts:
-            tokens = ",".join(str(i * 7919 % vocabulary) for i in range(prompt))
-            export = work / f"export-{name}"
-            said = run(arguments.tracewright, "generate", export, "--tokens", tokens, "-n", decode + 1, "--ignore-eos", "--json", "--threads", arguments.threads)
-            timings = json.loads(said)["timings"]
-            found["ours", name, f"prefill {prompt}"] = timings["prefill_tokens_per_s"]
-            if prompt == prompts[0]:
-                found["ours", name, "decode"] = timings["decode_tokens_per_s"]
-        said = run(programs / "llama-bench", "-m", work / f"{FORMATS[name][1]}.gguf", "-t", arguments.threads, "-p", ",".join(map(str, prompts)), "-n", decode, "-r", 1, "-o", "json")
-        for case in json.loads(said):
-            what = "decode" if case["n_gen"] else f"prefill {case['n_prompt']}"
-            found["llama.cpp", name, what] = case["avg_ts"]
-    return found
+    prompt = ",".join(str(i * 7919 % vocabulary) for i in range(tokens))
+    key, new = ("prefill_tokens_per_s", 1) if what.startswith("prefill") else ("decode_tokens_per_s", arguments.decode + 1)
+    said = run(arguments.tracewright, "generate", export(arguments, name), "--tokens", prompt, "-n", new, "--ignore-eos", "--json", "--threads", threads)
+    theirs = run(programs / "llama-bench", "-m", work / f"{FORMATS[name][1]}.gguf", "-t", threads, "-r", 1, "-o", "json", *words)
+    return json.loads(said)["timings"][key], json.loads(theirs)[0]["avg_ts"], read
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="config.json of a Llama with a tied head")
-    parser.add_argument("--work", type=Path, required=True, help="a folder for what is built and measured")
+    parser.add_argument("config", type=Path, help="config.json of a Llama or a Gemma 3 with a tied head")
+    parser.add_argument("--work", type=Path, required=True, help="a folder for what is built and measured, one for each config.json")
     parser.add_argument("--tracewright", type=Path, default=HERE / "../../target/release/tracewright")
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS))
-    parser.add_argument("--prompts", nargs="+", type=int, default=[128, 448])
-    parser.add_argument("--decode", type=int, default=32)
+    parser.add_argument("--prompts", nargs="*", type=int, default=[128, 448])
+    parser.add_argument("--depths", nargs="*", type=int, default=[0], help="tokens that are read before others are decoded")
+    parser.add_argument("--decode", type=int, default=48, help="tokens that are decoded")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     programs = build(arguments.work)
     run("cc", "-O3", "-march=native", "-pthread", HERE / "read.c", "-o", arguments.work / "read")
-    prepare(arguments, programs)
-    rounds = []
+    streamed = prepare(arguments, programs)
+    found = {(name, case): [] for name in arguments.formats for case in cases(arguments)}
     for number in range(arguments.rounds):
-        print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr)
-        rounds.append(round_of(arguments, programs))
-    print("| format | what | ours | llama.cpp | ratio |\n|---|---|---|---|---|")
-    medians = {key: statistics.median(found[key] for found in rounds) for key in rounds[0]}
-    for (who, name, what), ours in medians.items():
-        if who == "ours":
-            theirs = medians["llama.cpp", name, what]
-            spread = [found[who, name, what] for found in rounds]
-            print(f"| {name} | {what} | {ours:.1f} ({min(spread):.1f}–{max(spread):.1f}) | {theirs:.1f} | **{ours / theirs:.2f}** |")
-    read = [found["machine", "", "read GB/s"] for found in rounds]
+        for (name, case), pairs in found.items():
+            print(f"round {number + 1} of {arguments.rounds}: {name}, {case[0]}", file=sys.stderr)
+            pairs.append(pair(arguments, programs, name, case))
+    print("| format | what | ours, tokens/s | llama.cpp | median of the pairs' ratios | ratios | of the read bandwidth |\n|---|---|---|---|---|---|---|")
+    for (name, (what, *_)), pairs in found.items():
+        ours, theirs, read = (statistics.median(numbers) for numbers in zip(*pairs))
+        ratios = [ours / theirs for ours, theirs, _ in pairs]
+        share = statistics.median(ours * streamed[name] / read for ours, _, read in pairs)
+        share = "" if what.startswith("prefill") else f"{share:.2f}"
+        print(f"| {name} | {what} | {ours:.1f} | {theirs:.1f} | **{statistics.median(ratios):.2f}** | {min(ratios):.2f}–{max(ratios):.2f} | {share} |")
+    read = [read / 1e9 for pairs in found.values() for _, _, read in pairs]
     print(f"\nread bandwidth: median {statistics.median(read):.1f} GB/s ({min(read):.1f}–{max(read):.1f})")
-    (arguments.work / "rounds.json").write_text(json.dumps([[[*key], value] for found in rounds for key, value in found.items()]))
+    (arguments.work / "rounds.json").write_text(json.dumps([[name, what, pairs] for (name, (what, *_)), pairs in found.items()]))
 
 
 if __name__ == "__main__":

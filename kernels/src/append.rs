@@ -1,58 +1,135 @@
 //! New rows in the slots of a cache: they are written where they belong, and nothing else of it is touched.
 
-use ops::ops::Append;
-use ops::{ElementType, TensorType};
+use ops::Op;
 
 use crate::code::{Element, Type};
 use crate::kernel::{self, Kernel};
-use crate::lane;
+use crate::norm::Norm;
+use crate::rope::Rotation;
+use crate::work::Work;
+use crate::{is_bytes, lane};
 
-/// Whether there is a kernel for operands of these types.
-pub(crate) fn serves(types: &[&TensorType]) -> bool {
-    let bytes = !matches!(types[0].element, ElementType::I1 | ElementType::I4);
-    bytes && types[..2].iter().all(|ty| ty.count() > 0)
+/// New rows, which may go through a norm and a rotation first.
+#[derive(Clone, Copy)]
+pub(crate) struct Appending {
+    element: Element,
+    /// Rows of slots, the slots of each, and the numbers of a slot.
+    before: usize,
+    slots: usize,
+    after: usize,
+    tokens: usize,
+    /// Sequences that have a position and a number of tokens of their own.
+    starts: usize,
+    ring: bool,
+    /// Whether an operand says how many of the tokens are real; else all are, and the last slots are taken where there is
+    /// no room.
+    counted: bool,
+    /// Where in the operand the new rows begin.
+    from: usize,
+    norm: Option<Norm>,
+    rotation: Option<Rotation>,
 }
 
-/// The slots of `op`'s new rows, for operands of these types. The cache is the operand and the result.
-pub(crate) fn kernel(op: &Append, types: &[&TensorType]) -> (String, impl FnOnce() -> Kernel + use<>) {
-    let (cache, new, start) = (types[0], types[1], types[2]);
-    let element = lane(cache.element);
-    let (slots, tokens, ring) = (cache.shape[op.axis], new.shape[op.axis], op.ring);
-    let before: usize = cache.shape[..op.axis].iter().product();
-    let after: usize = cache.shape[op.axis + 1..].iter().product();
-    let starts = start.count();
-    let name = format!(
-        "append_{element}_{starts}x{before}x{slots}x{tokens}x{after}{}",
-        if ring { "_ring" } else { "" }
-    );
-    let workgroups = (before * tokens).min(8);
-    let kernel = move || {
-        kernel::new(4, workgroups, |code| {
-            let cache = code.binding(0, element, before * slots * after);
-            let new = code.binding(1, element, before * tokens * after);
-            let [start, count] = [2, 3].map(|index| code.binding(index, Element::I32, starts));
-            let zero = code.constant(Type::Scalar(Element::I32), 0.0);
-            code.repeat(kernel::share(code, before * tokens, workgroups), 1, |row| {
-                let (head, token) = (row.divide(code.index(tokens)), row.remainder(code.index(tokens)));
-                let sequence = head.divide(code.index(before / starts));
-                let [start, count] =
-                    [start, count].map(|numbers| numbers.load(sequence, zero.ty()).max(zero).place());
-                let slot = start + token;
-                let (slot, slot_is_there) = match ring {
-                    true => (slot.remainder(code.index(slots)), token + 1),
-                    // Behind the last slot there is no room for this token or a later one.
-                    false => (slot, code.index(slots) - start.min(code.index(slots))),
-                };
-                // Once, or not at all.
-                let last = count.min(slot_is_there);
-                code.repeat(token.min(last)..(token + 1).min(last), 1, |_| {
-                    let (from, to) = (row * after, (head * slots + slot) * after);
-                    code.chunks(after, |at, left| {
-                        cache.store_lanes(to + at, new.load_lanes(from + at, left), left);
+impl Appending {
+    /// What a work means that writes new rows to a cache; `None` if it does not, or the kernel does not serve it.
+    pub(crate) fn of(work: &Work<'_>) -> Option<Self> {
+        let (axis, ring, counted) = match work.op {
+            Op::Append(op) => (op.axis, op.ring, true),
+            Op::DynamicUpdateSlice(op) => (op.axis, false, false),
+            _ => return None,
+        };
+        let (cache, new, start) = (work.types[0], work.types[1], work.types[2]);
+        let appending = Self {
+            element: lane(cache.element),
+            before: cache.shape[..axis].iter().product(),
+            slots: cache.shape[axis],
+            after: cache.shape[axis + 1..].iter().product(),
+            tokens: new.shape[axis],
+            starts: start.count(),
+            ring,
+            counted,
+            from: work.from.unwrap_or(0),
+            norm: work.norm.map(|(op, x)| Norm::of(op, x)),
+            rotation: match work.rope {
+                Some((op, types)) => Some(Rotation::of(op, types)?),
+                None => None,
+            },
+        };
+        let Self { norm, rotation, tokens, after, .. } = appending;
+        // A single token's rows are those of its heads, whichever axis is first.
+        let prepared = norm.is_some() || rotation.is_some();
+        let whole = norm.is_none_or(|norm| norm.features == after)
+            && rotation.is_none_or(|rotation| rotation.features == after);
+        let served = is_bytes(cache.element)
+            && cache.count() > 0
+            && new.count() > 0
+            && (counted && !prepared && work.from.is_none() || tokens == 1 && whole);
+        served.then_some(appending)
+    }
+
+    /// Its name and its code. The cache is the first operand and the result.
+    pub(crate) fn kernel(self) -> (String, impl FnOnce() -> Kernel + use<>) {
+        let Self { element, before, slots, after, tokens, starts, ring, counted, from, norm, rotation } =
+            self;
+        let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
+        let rotated = rotation.map(|rotation| format!("_rope_{}", rotation.name())).unwrap_or_default();
+        let name = format!(
+            "append_{element}_{starts}x{before}x{slots}x{tokens}x{after}{}{}{}{normed}{rotated}",
+            if ring { "_ring" } else { "" },
+            if counted { "" } else { "_all" },
+            if from > 0 { format!("_from{from}") } else { String::new() },
+        );
+        let workgroups = (before * tokens).min(8);
+        let first = 3 + usize::from(counted);
+        let tables = first + usize::from(norm.is_some());
+        let bindings = tables + 2 * usize::from(rotation.is_some());
+        let kernel = move || {
+            kernel::new(bindings, workgroups, |code| {
+                let cache = code.binding(0, element, before * slots * after);
+                let new = code.binding(1, element, from + before * tokens * after);
+                let numbers = |index: usize| code.binding(index, Element::I32, starts);
+                let (start, count) = (numbers(2), counted.then(|| numbers(3)));
+                let norm = norm.map(|norm| (norm, norm.weight(code, first)));
+                let rotation = rotation.map(|rotation| (rotation, rotation.tables(code, tables)));
+                let both = norm.is_some() && rotation.is_some();
+                let normalised = both.then(|| (code.scratch(element, after), code.index(0)));
+                let zero = code.constant(Type::Scalar(Element::I32), 0.0);
+                code.repeat(kernel::share(code, before * tokens, workgroups), 1, |row| {
+                    let (head, token) = (row.divide(code.index(tokens)), row.remainder(code.index(tokens)));
+                    let sequence = head.divide(code.index(before / starts));
+                    let start = start.load(sequence, zero.ty()).max(zero).place();
+                    let start = if counted { start } else { start.min(code.index(slots - tokens)) };
+                    let count = match count {
+                        Some(counts) => counts.load(sequence, zero.ty()).max(zero).place(),
+                        None => code.index(tokens),
+                    };
+                    let slot = start + token;
+                    let (slot, slot_is_there) = match ring {
+                        true => (slot.remainder(code.index(slots)), token + 1),
+                        // Behind the last slot there is no room for this token or a later one.
+                        false => (slot, code.index(slots) - start.min(code.index(slots))),
+                    };
+                    // Once, or not at all.
+                    let last = count.min(slot_is_there);
+                    code.repeat(token.min(last)..(token + 1).min(last), 1, |_| {
+                        let to = (cache, (head * slots + slot) * after);
+                        let mut row_is = (new, row * after + from);
+                        if let Some((norm, weight)) = norm {
+                            let between = normalised.unwrap_or(to);
+                            norm.fill(code, row_is, weight, between);
+                            row_is = between;
+                        }
+                        match rotation {
+                            Some((rotation, tables)) => rotation.row(code, row, tables, row_is, to),
+                            None if norm.is_some() => {}
+                            None => code.chunks(after, |at, left| {
+                                to.0.store_lanes(to.1 + at, row_is.0.load_lanes(row_is.1 + at, left), left);
+                            }),
+                        }
                     });
                 });
-            });
-        })
-    };
-    (name, kernel)
+            })
+        };
+        (name, kernel)
+    }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Attention {
     softcap: Option<f64>,
     /// Whether keys and values are integers, with a scale for each key.
     quantized: bool,
+    /// Where in their operand the queries begin.
+    from: usize,
     /// What queries go through first: a norm, and a rotation.
     norm: Option<Norm>,
     rotation: Option<Rotation>,
@@ -76,6 +78,7 @@ impl Attention {
             scale: op.scale_for(q.shape[q.rank() - 1]),
             softcap: op.softcap.map(|cap| cap.0),
             quantized: work.quantized,
+            from: work.from.unwrap_or(0),
             norm: work.norm.map(|(op, x)| Norm::of(op, x)),
             rotation: match work.rope {
                 Some((op, types)) => Some(Rotation::of(op, types)?),
@@ -130,9 +133,10 @@ impl Attention {
         let normed = self.norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
         let rotated = self.rotation.map(|rotation| format!("_rope_{}", rotation.name())).unwrap_or_default();
         let name = format!(
-            "attention_{element}{}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}{normed}{rotated}",
+            "attention_{element}{}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}{}{normed}{rotated}",
             if self.quantized { "_q8" } else { "" },
-            cap.unwrap_or_default()
+            cap.unwrap_or_default(),
+            if self.from > 0 { format!("_from{}", self.from) } else { String::new() },
         );
         let workgroups = (batch * tiles).min(64);
         let bindings = self.scales() + 2 * usize::from(self.quantized) + 1;
@@ -153,7 +157,7 @@ impl Attention {
 
     /// The queries: as they are, or with the memory that some rows of them are prepared in.
     fn queries<'k>(&self, code: &'k Code, count: usize) -> Queries<'k> {
-        let numbers = code.binding(0, self.element, self.batch * self.rows() * self.features);
+        let numbers = code.binding(0, self.element, self.from + self.batch * self.rows() * self.features);
         let next = 3 + usize::from(self.offset);
         let norm = self.norm.map(|norm| (norm, norm.weight(code, next)));
         let next = next + usize::from(norm.is_some());
@@ -162,7 +166,7 @@ impl Attention {
             |there: bool, rows: usize| there.then(|| code.scratch(self.element, rows * self.features));
         let normalised = memory(norm.is_some() && rotation.is_some(), 1);
         let prepared = memory(norm.is_some() || rotation.is_some(), count);
-        Queries { numbers, norm, normalised, rotation, prepared }
+        Queries { numbers, from: self.from, norm, normalised, rotation, prepared }
     }
 
     /// The results of some rows of a key head.
@@ -364,6 +368,8 @@ impl Attention {
 /// The queries, and what they go through first.
 struct Queries<'k> {
     numbers: Buffer<'k>,
+    /// Where they begin.
+    from: usize,
     norm: Option<(Norm, Buffer<'k>)>,
     /// A row between norm and rotation.
     normalised: Option<Buffer<'k>>,
@@ -375,7 +381,7 @@ struct Queries<'k> {
 impl<'k> Queries<'k> {
     /// A row of `features`, the `index`th of a tile: where it is when it is ready.
     fn row(&self, code: &'k Code, row: Value<'k>, index: usize, features: usize) -> (Buffer<'k>, Value<'k>) {
-        let mut from = (self.numbers, row * features);
+        let mut from = (self.numbers, row * features + self.from);
         let Some(prepared) = self.prepared else { return from };
         let to = (prepared, code.index(index * features));
         if let Some((norm, weight)) = self.norm {

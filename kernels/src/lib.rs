@@ -25,6 +25,7 @@ use ops::ops::Rope;
 use ops::{ElementType, Op, Operand, Statements, TensorType, WeightFormat};
 use targets::{Target, Tiling, Tuning};
 
+use append::Appending;
 use attention::Attention;
 use code::Element;
 use isa::Isa;
@@ -79,11 +80,13 @@ impl Kernels {
         let steps = work.tail.steps.iter().all(|step| step.kind.is_known());
         let (plain, ends) = (work.norm.is_none() && work.rope.is_none(), work.tail.steps.is_empty());
         steps
+            && (work.from.is_none()
+                || matches!(work.op, Op::Sdpa(_) | Op::Append(_) | Op::DynamicUpdateSlice(_)))
             && match work.op {
                 Op::PackedLinear(_) => work.rope.is_none() && product(isa, work).is_some(),
                 Op::PackedExperts(_) => plain && !work.tail.halves && product(isa, work).is_some(),
                 Op::PackedRows(_) => plain && ends,
-                Op::Append(_) => plain && ends && append::serves(&work.types),
+                Op::Append(_) | Op::DynamicUpdateSlice(_) => ends && Appending::of(work).is_some(),
                 Op::Dequantize(_) => plain && ends && work.types[0].count() > 0,
                 Op::Sdpa(op) => ends && Attention::of(op, work).is_some(),
                 Op::Rope(op) => work.rope.is_none() && ends && rotation(op, work).is_some(),
@@ -123,8 +126,8 @@ impl Kernels {
                 let (name, kernel) = rows::kernel(op, ty.count() / op.inputs);
                 self.dispatch(name, kernel, &operands, &result)
             }
-            Op::Append(op) => {
-                let (name, kernel) = append::kernel(op, &work.types);
+            Op::Append(_) | Op::DynamicUpdateSlice(_) => {
+                let (name, kernel) = Appending::of(work)?.kernel();
                 let updated = operands[0].0;
                 self.dispatch(name, kernel, &operands, updated)
             }
@@ -269,6 +272,11 @@ fn rotation(op: &Rope, work: &Work<'_>) -> Option<Rotation> {
 
 fn typed<'a>(operands: &[Operand<'a>]) -> Vec<(&'a str, String)> {
     operands.iter().map(|operand| (operand.name, operand.ty.mlir())).collect()
+}
+
+/// Whether each number of an element type has a byte, or several, of its own.
+fn is_bytes(element: ElementType) -> bool {
+    !matches!(element, ElementType::I1 | ElementType::I4)
 }
 
 /// How a kernel calls an element type.

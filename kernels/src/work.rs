@@ -8,16 +8,18 @@ use crate::{lane, math};
 
 /// What one kernel computes.
 ///
-/// Its operands are those of the operation, of which the first may be as it is before `norm` and `rope`; then the
-/// norm's weight; then the two tables of the rotation; then the scales of quantized keys and values; then those of the
-/// tail.
+/// Its operands are those of the operation, of which one may be as it is before `norm` and `rope`: the first, or what is
+/// written to a cache. Then come the norm's weight; the two tables of the rotation; the scales of quantized keys and values;
+/// those of the tail.
 #[derive(Clone, Debug)]
 pub struct Work<'a> {
     /// The operation.
     pub op: &'a Op,
     /// The types of its operands.
     pub types: Vec<&'a TensorType>,
-    /// A norm that the first operand goes through, and the type of what is normalized.
+    /// Where that operand begins, if the numbers of a single token are a part of a longer row.
+    pub from: Option<usize>,
+    /// A norm that it goes through, and the type of what is normalized.
     pub norm: Option<(&'a RmsNorm, &'a TensorType)>,
     /// A rotation that it goes through then, and the types of the operands of that.
     pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
@@ -30,7 +32,7 @@ pub struct Work<'a> {
 impl<'a> Work<'a> {
     /// An operation by itself.
     pub fn alone(op: &'a Op, types: Vec<&'a TensorType>) -> Self {
-        Self { op, types, norm: None, rope: None, quantized: false, tail: Tail::default() }
+        Self { op, types, from: None, norm: None, rope: None, quantized: false, tail: Tail::default() }
     }
 }
 

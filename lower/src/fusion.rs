@@ -140,19 +140,30 @@ impl<'f> Graph<'f> {
         self.users[id.index()] == [user] && !self.returned[id.index()]
     }
 
-    /// Rotation and norm of an operation's first operand, as far as nothing else needs them and the kernel takes them.
+    /// Rotation and norm of an operation's first operand, or of what it writes to a cache, as far as nothing else needs them
+    /// and the kernel takes them; and that this is a part of a longer row.
     fn before(&self, id: NodeId, mut work: Work<'f>, kernels: &Kernels) -> Before<'f> {
         let mut operands = self.function.operands(id);
-        let (mut user, mut first) = (id, operands[0]);
+        let writes = matches!(work.op, Op::Append(_) | Op::DynamicUpdateSlice(_));
+        let by_rows = writes || matches!(work.op, Op::Sdpa(_));
+        let prepared = usize::from(writes);
+        let (mut user, mut first) = (id, operands[prepared]);
         let mut within = Vec::new();
         let (mut weight, mut tables) = (Vec::new(), Vec::new());
-        while self.alone_uses(first, user) {
+        // What a part is of, goes through nothing.
+        while work.from.is_none() && self.alone_uses(first, user) {
             let Some(op) = self.op(first) else { break };
             let inputs = self.function.operands(first);
             let mut with = work.clone();
             match op {
                 // Other shapes of the same rows.
-                Op::Reshape(Reshape { .. }) if matches!(work.op, Op::Sdpa(_)) => {}
+                Op::Reshape(Reshape { .. }) if by_rows => {}
+                Op::Narrow(narrow) if by_rows && with.from.is_none() => {
+                    match part(narrow, self.types(first)[0]) {
+                        Some(from) => with.from = Some(from),
+                        None => break,
+                    }
+                }
                 Op::Rope(rope) if with.rope.is_none() && with.norm.is_none() => {
                     let types = self.types(first);
                     with.rope = Some((rope, [types[0], types[1]]));
@@ -178,7 +189,7 @@ impl<'f> Graph<'f> {
             within.pop();
             first = last;
         }
-        operands[0] = first;
+        operands[prepared] = first;
         if work.norm.is_some() {
             operands.extend(weight);
         }
@@ -222,6 +233,12 @@ impl<'f> Graph<'f> {
         }
         ends.into_iter().rev().filter_map(|end| growth.ending(end)).collect()
     }
+}
+
+/// Where the numbers of a part begin, if they lie side by side.
+fn part(narrow: &Narrow, of: &TensorType) -> Option<usize> {
+    let one = of.shape[..narrow.axis].iter().all(|&extent| extent == 1);
+    one.then(|| narrow.start * of.shape[narrow.axis + 1..].iter().product::<usize>())
 }
 
 /// The elementwise operations behind a node, while they are found.

@@ -299,22 +299,51 @@ uint32_t tw_buffer_element(const tw_buffer_t* buffer) {
   }
 }
 
-static iree_status_t tw_buffer_allocate(tw_runtime_t* runtime, iree_device_size_t size,
-                                        iree_hal_buffer_t** out) {
+static iree_hal_buffer_params_t tw_buffer_params(void) {
   iree_hal_buffer_params_t params = {0};
   params.type = IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | IREE_HAL_MEMORY_TYPE_HOST_VISIBLE;
   params.usage = IREE_HAL_BUFFER_USAGE_DEFAULT;
-  return iree_hal_allocator_allocate_buffer(iree_hal_device_allocator(runtime->device), params, size, out);
+  return params;
+}
+
+static iree_status_t tw_buffer_allocate(tw_runtime_t* runtime, iree_device_size_t size,
+                                        iree_hal_buffer_t** out) {
+  return iree_hal_allocator_allocate_buffer(iree_hal_device_allocator(runtime->device), tw_buffer_params(),
+                                            size, out);
+}
+
+static void tw_zeros_release(void* data, iree_hal_buffer_t* buffer) {
+  iree_allocator_free_aligned(tw_host(), data);
+}
+
+// Memory that the system promises to be zero: it gives each page when it is written first, so that a long
+// context costs what is used of it. IREE's own allocations would be written whole.
+static iree_status_t tw_buffer_zeros(tw_runtime_t* runtime, iree_device_size_t size, iree_hal_buffer_t** out) {
+  if (size == 0) return tw_buffer_allocate(runtime, size, out);
+  void* data = NULL;
+  IREE_RETURN_IF_ERROR(
+      iree_allocator_malloc_aligned(tw_host(), size, IREE_HAL_HEAP_BUFFER_ALIGNMENT, 0, &data));
+  iree_hal_external_buffer_t external = {0};
+  external.type = IREE_HAL_EXTERNAL_BUFFER_TYPE_HOST_ALLOCATION;
+  external.size = size;
+  external.handle.host_allocation.ptr = data;
+  iree_hal_buffer_release_callback_t callback = {tw_zeros_release, data};
+  iree_status_t status = iree_hal_allocator_import_buffer(iree_hal_device_allocator(runtime->device),
+                                                          tw_buffer_params(), &external, callback, out);
+  if (!iree_status_is_ok(status)) iree_allocator_free_aligned(tw_host(), data);
+  return status;
 }
 
 tw_status_t* tw_buffer_create(tw_runtime_t* runtime, uint32_t element, size_t rank, const size_t* shape,
                               const void* data, size_t size, tw_buffer_t** out) {
   iree_hal_buffer_t* buffer = NULL;
-  IREE_RETURN_IF_ERROR(tw_buffer_allocate(runtime, size, &buffer));
-  iree_status_t status = iree_ok_status();
   if (data == NULL) {
-    status = iree_hal_buffer_map_zero(buffer, 0, IREE_HAL_WHOLE_BUFFER);
-  } else if (size > 0) {
+    IREE_RETURN_IF_ERROR(tw_buffer_zeros(runtime, size, &buffer));
+  } else {
+    IREE_RETURN_IF_ERROR(tw_buffer_allocate(runtime, size, &buffer));
+  }
+  iree_status_t status = iree_ok_status();
+  if (data != NULL && size > 0) {
     status = iree_hal_device_transfer_h2d(runtime->device, data, buffer, 0, size,
                                           IREE_HAL_TRANSFER_BUFFER_FLAG_DEFAULT, iree_infinite_timeout());
   }

@@ -5,8 +5,9 @@ mod support;
 
 use kernels::{Kernels, Work};
 use ops::ops::{
-    BinaryKind, BroadcastInDim, Dequantize, MaskTerm, Pack, PackedExperts, PackedLinear, PackedRows, Reshape,
-    RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind, WeightStyle,
+    Append, BinaryKind, BroadcastInDim, Dequantize, DynamicUpdateSlice, MaskTerm, Narrow, Pack,
+    PackedExperts, PackedLinear, PackedRows, Reshape, RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind,
+    WeightStyle,
 };
 use ops::{Bound, ElementType, InferError, Op, Real, TensorType, Value, WeightFormat};
 use runtime::CompileOptions;
@@ -544,7 +545,7 @@ fn products_swallow_what_is_around_them() {
     }
 }
 
-/// Queries, keys and norms on their way to attention: what kernels take together.
+/// Queries, keys and norms on their way to attention and into caches: what kernels take together.
 fn ways_to_attention() -> Calls {
     let mut all = Calls::default();
     let rope = |axis| Rope { axis, layout: RopeLayout::HalfSplit };
@@ -559,7 +560,7 @@ fn ways_to_attention() -> Calls {
             let [[k, k_scales], [v, v_scales]] = [20, 30].map(|part| integers(&kept, seed + part));
             let dequantize = Dequantize { element };
             let arguments = vec![
-                tensor(&[1, 1, heads * group * features], seed),
+                tensor(&[1, 1, if normed { 7 } else { 0 } + heads * group * features], seed),
                 tensor(&[1, heads, 30, features], seed + 1),
                 tensor(&[1, heads, 30, features], seed + 2),
                 offset.clone(),
@@ -575,7 +576,11 @@ fn ways_to_attention() -> Calls {
                 "attention of rotated queries in {element}, normed: {normed}, quantized: {quantized}"
             );
             graph(&mut all, text, arguments, Bound::UlpsOfLargest(8.0), |b, ids| {
-                let mut q = b.op(Reshape { shape: vec![1, 1, heads, group, features] }, &[ids[0]])?;
+                let mut q = ids[0];
+                if normed {
+                    q = b.op(Narrow { axis: 2, start: 7, length: heads * group * features }, &[q])?;
+                }
+                q = b.op(Reshape { shape: vec![1, 1, heads, group, features] }, &[q])?;
                 if normed {
                     q = b.op(norm(STYLES[case]), &[q, ids[6]])?;
                 }
@@ -586,6 +591,41 @@ fn ways_to_attention() -> Calls {
                     (k, v) = (b.op(dequantize.clone(), &ids[7..9])?, b.op(dequantize.clone(), &ids[9..11])?);
                 }
                 b.op(sdpa.clone(), &[q, k, v, ids[3]])
+            });
+        }
+        for (ring, normed, rotated) in [
+            (false, false, false),
+            (false, false, true),
+            (false, true, true),
+            (true, true, true),
+            (true, true, false),
+        ] {
+            let number = |number: f64| Value::new(TensorType::new(ElementType::I32, []), [number]);
+            let arguments = vec![
+                tensor(&[1, heads, 11, features], seed + 40),
+                tensor(&[1, 1, 5 + heads * features], seed + 41),
+                number(if ring { 25.0 } else { 9.0 }),
+                number(1.0),
+                tensor(&[1, half], seed + 42),
+                tensor(&[1, half], seed + 43),
+                tensor(&[features], seed + 44),
+            ];
+            let text =
+                format!("a {element} token in a cache, ring: {ring}, normed: {normed}, rotated: {rotated}");
+            graph(&mut all, text, arguments, Bound::UlpsOfLargest(4.0), |b, ids| {
+                let mut new = b.op(Narrow { axis: 2, start: 5, length: heads * features }, &[ids[1]])?;
+                new = b.op(Reshape { shape: vec![1, 1, heads, features] }, &[new])?;
+                if normed {
+                    new = b.op(norm(STYLES[case]), &[new, ids[6]])?;
+                }
+                if rotated {
+                    new = b.op(rope(1), &[new, ids[4], ids[5]])?;
+                }
+                new = b.op(Reshape { shape: vec![1, heads, 1, features] }, &[new])?;
+                match ring {
+                    true => b.op(Append { axis: 2, ring }, &[ids[0], new, ids[2], ids[3]]),
+                    false => b.op(DynamicUpdateSlice { axis: 2 }, &[ids[0], new, ids[2]]),
+                }
             });
         }
         let arguments = vec![
@@ -611,7 +651,7 @@ fn ways_to_attention() -> Calls {
 }
 
 #[test]
-fn attention_swallows_norm_and_rotation() {
+fn attention_and_caches_swallow_norm_and_rotation() {
     let calls = ways_to_attention();
     for target in levels().into_iter().take(2) {
         let built = built(&calls, &target, &as_it_is);
