@@ -200,6 +200,9 @@ def main():
         for (name, case), pairs in found.items():
             print(f"round {number + 1} of {arguments.rounds}: {name}, {case[0]}", file=sys.stderr)
             pairs.append(pair(arguments, programs, name, case))
+        # A round may take minutes, and all of them longer than one may wait.
+        saved = [[name, what, pairs] for (name, (what, *_)), pairs in found.items()]
+        (arguments.work / "rounds.json").write_text(json.dumps(saved))
     print("| format | what | ours, tokens/s | llama.cpp | median of the pairs' ratios | ratios | of the read bandwidth |\n|---|---|---|---|---|---|---|")
     for (name, (what, *_)), pairs in found.items():
         ours, theirs, read = (statistics.median(numbers) for numbers in zip(*pairs))
@@ -209,7 +212,6 @@ def main():
         print(f"| {name} | {what} | {ours:.1f} | {theirs:.1f} | **{statistics.median(ratios):.2f}** | {min(ratios):.2f}–{max(ratios):.2f} | {share} |")
     read = [read / 1e9 for pairs in found.values() for _, _, read in pairs]
     print(f"\nread bandwidth: median {statistics.median(read):.1f} GB/s ({min(read):.1f}–{max(read):.1f})")
-    (arguments.work / "rounds.json").write_text(json.dumps([[name, what, pairs] for (name, (what, *_)), pairs in found.items()]))
 
 
 if __name__ == "__main__":
