@@ -6,7 +6,7 @@ use crate::code::{Element, Type};
 use crate::kernel::{self, Kernel};
 use crate::norm::Norm;
 use crate::rope::Rotation;
-use crate::work::Work;
+use crate::work::{Tokens, Work};
 use crate::{is_bytes, lane};
 
 /// New rows, which may go through a norm and a rotation first.
@@ -24,8 +24,10 @@ pub(crate) struct Appending {
     /// Whether an operand says how many of the tokens are real; else all are, and the last slots are taken where there is
     /// no room.
     counted: bool,
-    /// Where in the operand the new rows begin.
-    from: usize,
+    /// Rows of slots that one sequence has.
+    heads: usize,
+    /// Where the new rows are, if not in the order of the slots.
+    by_token: Option<Tokens>,
     norm: Option<Norm>,
     rotation: Option<Rotation>,
 }
@@ -48,7 +50,8 @@ impl Appending {
             starts: start.count(),
             ring,
             counted,
-            from: work.from.unwrap_or(0),
+            heads: cache.shape[..axis].iter().skip(1).product(),
+            by_token: work.tokens,
             norm: work.norm.map(|(op, x)| Norm::of(op, x)),
             rotation: match work.rope {
                 Some((op, types)) => Some(Rotation::of(op, types)?),
@@ -56,28 +59,31 @@ impl Appending {
             },
         };
         let Self { norm, rotation, tokens, after, .. } = appending;
-        // A single token's rows are those of its heads, whichever axis is first.
         let prepared = norm.is_some() || rotation.is_some();
         let whole = norm.is_none_or(|norm| norm.features == after)
             && rotation.is_none_or(|rotation| rotation.features == after);
         let served = is_bytes(cache.element)
             && cache.count() > 0
             && new.count() > 0
-            && (counted && !prepared && work.from.is_none() || tokens == 1 && whole);
+            && (counted || tokens == 1)
+            // A single token's rows are those of its heads, whichever axis is first.
+            && (!prepared || work.tokens.is_some() || tokens == 1)
+            && (work.tokens.is_none() || axis > 0 && axis + 2 == cache.rank())
+            && whole;
         served.then_some(appending)
     }
 
     /// Its name and its code. The cache is the first operand and the result.
     pub(crate) fn kernel(self) -> (String, impl FnOnce() -> Kernel + use<>) {
-        let Self { element, before, slots, after, tokens, starts, ring, counted, from, norm, rotation } =
-            self;
+        let Self { element, before, slots, after, tokens, starts, ring, counted, .. } = self;
+        let Self { heads, by_token, norm, rotation, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
         let rotated = rotation.map(|rotation| format!("_rope_{}", rotation.name())).unwrap_or_default();
         let name = format!(
             "append_{element}_{starts}x{before}x{slots}x{tokens}x{after}{}{}{}{normed}{rotated}",
             if ring { "_ring" } else { "" },
             if counted { "" } else { "_all" },
-            if from > 0 { format!("_from{from}") } else { String::new() },
+            by_token.map(Tokens::name).unwrap_or_default(),
         );
         let workgroups = (before * tokens).min(8);
         let first = 3 + usize::from(counted);
@@ -86,7 +92,8 @@ impl Appending {
         let kernel = move || {
             kernel::new(bindings, workgroups, |code| {
                 let cache = code.binding(0, element, before * slots * after);
-                let new = code.binding(1, element, from + before * tokens * after);
+                let there = by_token.map_or(before * after, |by_token| before / heads * by_token.stride);
+                let new = code.binding(1, element, there * tokens);
                 let numbers = |index: usize| code.binding(index, Element::I32, starts);
                 let (start, count) = (numbers(2), counted.then(|| numbers(3)));
                 let norm = norm.map(|norm| (norm, norm.weight(code, first)));
@@ -113,7 +120,17 @@ impl Appending {
                     let last = count.min(slot_is_there);
                     code.repeat(token.min(last)..(token + 1).min(last), 1, |_| {
                         let to = (cache, (head * slots + slot) * after);
-                        let mut row_is = (new, row * after + from);
+                        // The row in the order of what it goes through, and where it is.
+                        let (row, place) = match by_token {
+                            Some(by_token) => {
+                                let (sequence, head) =
+                                    (head.divide(code.index(heads)), head.remainder(code.index(heads)));
+                                let token = sequence * tokens + token;
+                                (token * heads + head, by_token.of(token) + head * after)
+                            }
+                            None => (row, row * after),
+                        };
+                        let mut row_is = (new, place);
                         if let Some((norm, weight)) = norm {
                             let between = normalised.unwrap_or(to);
                             norm.fill(code, row_is, weight, between);

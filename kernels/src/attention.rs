@@ -11,7 +11,7 @@ use crate::lane;
 use crate::math::{exp, tanh};
 use crate::norm::Norm;
 use crate::rope::Rotation;
-use crate::work::Work;
+use crate::work::{Tokens, Work};
 
 /// Keys of one round.
 const KEYS: usize = 16;
@@ -41,8 +41,12 @@ pub(crate) struct Attention {
     softcap: Option<f64>,
     /// Whether keys and values are integers, with a scale for each key.
     quantized: bool,
-    /// Where in their operand the queries begin.
-    from: usize,
+    /// Key heads of a sequence.
+    heads: usize,
+    /// Where the queries are, if not head by head.
+    tokens: Option<Tokens>,
+    /// Whether the result is written token by token.
+    by_token: bool,
     /// What queries go through first: a norm, and a rotation.
     norm: Option<Norm>,
     rotation: Option<Rotation>,
@@ -78,7 +82,9 @@ impl Attention {
             scale: op.scale_for(q.shape[q.rank() - 1]),
             softcap: op.softcap.map(|cap| cap.0),
             quantized: work.quantized,
-            from: work.from.unwrap_or(0),
+            heads: k.shape[..k.rank() - 2].iter().skip(1).product(),
+            tokens: work.tokens,
+            by_token: work.by_token,
             norm: work.norm.map(|(op, x)| Norm::of(op, x)),
             rotation: match work.rope {
                 Some((op, types)) => Some(Rotation::of(op, types)?),
@@ -89,7 +95,12 @@ impl Attention {
         let features = attention.features;
         let whole = attention.norm.is_none_or(|norm| norm.features == features)
             && attention.rotation.is_none_or(|rotation| rotation.features == features);
+        // Rows are rotated in the order of tokens, and only those of one token are in that of heads too.
+        let ordered = attention.rotation.is_none() || attention.tokens.is_some() || attention.queries == 1;
+        let four = !attention.by_token && attention.tokens.is_none() || q.rank() >= 4 && attention.heads > 0;
         let served = whole
+            && ordered
+            && four
             && terms.iter().all(|(term, _)| known(term))
             && windows.next().is_none()
             && (attention.causal || attention.window.is_none() && !attention.ring)
@@ -136,7 +147,11 @@ impl Attention {
             "attention_{element}{}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}{}{normed}{rotated}",
             if self.quantized { "_q8" } else { "" },
             cap.unwrap_or_default(),
-            if self.from > 0 { format!("_from{}", self.from) } else { String::new() },
+            format_args!(
+                "{}{}",
+                self.tokens.map(Tokens::name).unwrap_or_default(),
+                if self.by_token { "_by_token" } else { "" }
+            ),
         );
         let workgroups = (batch * tiles).min(64);
         let bindings = self.scales() + 2 * usize::from(self.quantized) + 1;
@@ -157,7 +172,8 @@ impl Attention {
 
     /// The queries: as they are, or with the memory that some rows of them are prepared in.
     fn queries<'k>(&self, code: &'k Code, count: usize) -> Queries<'k> {
-        let numbers = code.binding(0, self.element, self.from + self.batch * self.rows() * self.features);
+        let token = self.tokens.map_or(self.heads * self.group * self.features, |tokens| tokens.stride);
+        let numbers = code.binding(0, self.element, self.batch / self.heads * self.queries * token);
         let next = 3 + usize::from(self.offset);
         let norm = self.norm.map(|norm| (norm, norm.weight(code, next)));
         let next = next + usize::from(norm.is_some());
@@ -166,7 +182,7 @@ impl Attention {
             |there: bool, rows: usize| there.then(|| code.scratch(self.element, rows * self.features));
         let normalised = memory(norm.is_some() && rotation.is_some(), 1);
         let prepared = memory(norm.is_some() || rotation.is_some(), count);
-        Queries { numbers, from: self.from, norm, normalised, rotation, prepared }
+        Queries { numbers, norm, normalised, rotation, prepared }
     }
 
     /// The results of some rows of a key head.
@@ -199,10 +215,21 @@ impl Attention {
         let tile: Vec<Row<'_>> = (0..count)
             .map(|i| {
                 let row = (first + i).min(last);
-                let place = row.remainder(code.index(self.queries)).number();
+                let place = row.remainder(code.index(self.queries));
                 let at = head * rows + row;
-                let query = queries.row(code, at, i, self.features);
-                Row { at, query, position: offset + place }
+                // The same token by token: what queries go through before is in that order.
+                let [sequence, head] =
+                    [head.divide(code.index(self.heads)), head.remainder(code.index(self.heads))];
+                let token = sequence * self.queries + place;
+                let of_token = head * self.group + row.divide(code.index(self.queries));
+                let by_token = token * (self.heads * self.group) + of_token;
+                let from = match self.tokens {
+                    Some(tokens) => tokens.of(token) + of_token * self.features,
+                    None => at * self.features,
+                };
+                let query = queries.row(code, (by_token, from), i, self.features);
+                let at = if self.by_token { by_token } else { at };
+                Row { at, query, position: offset + place.number() }
             })
             .collect();
         let end = offset + code.constant(integer, self.queries as f64);
@@ -368,8 +395,6 @@ impl Attention {
 /// The queries, and what they go through first.
 struct Queries<'k> {
     numbers: Buffer<'k>,
-    /// Where they begin.
-    from: usize,
     norm: Option<(Norm, Buffer<'k>)>,
     /// A row between norm and rotation.
     normalised: Option<Buffer<'k>>,
@@ -379,9 +404,15 @@ struct Queries<'k> {
 }
 
 impl<'k> Queries<'k> {
-    /// A row of `features`, the `index`th of a tile: where it is when it is ready.
-    fn row(&self, code: &'k Code, row: Value<'k>, index: usize, features: usize) -> (Buffer<'k>, Value<'k>) {
-        let mut from = (self.numbers, row * features + self.from);
+    /// A row of `features` from a place on, the `index`th of a tile: where it is when it is ready.
+    fn row(
+        &self,
+        code: &'k Code,
+        (row, from): (Value<'k>, Value<'k>),
+        index: usize,
+        features: usize,
+    ) -> (Buffer<'k>, Value<'k>) {
+        let mut from = (self.numbers, from);
         let Some(prepared) = self.prepared else { return from };
         let to = (prepared, code.index(index * features));
         if let Some((norm, weight)) = self.norm {

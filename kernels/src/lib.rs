@@ -35,7 +35,7 @@ use product::{Product, Stack};
 use rope::Rotation;
 
 pub use product::Tilings;
-pub use work::{Spread, Tail, TailOp, TailStep, Work};
+pub use work::{Spread, Tail, TailOp, TailStep, Tokens, Work};
 
 /// The kernels of a module: which there could be, and which are called.
 pub struct Kernels {
@@ -80,15 +80,14 @@ impl Kernels {
         let steps = work.tail.steps.iter().all(|step| step.kind.is_known());
         let (plain, ends) = (work.norm.is_none() && work.rope.is_none(), work.tail.steps.is_empty());
         steps
-            && (work.from.is_none()
-                || matches!(work.op, Op::Sdpa(_) | Op::Append(_) | Op::DynamicUpdateSlice(_)))
             && match work.op {
+                Op::Sdpa(op) => ends && Attention::of(op, work).is_some(),
+                Op::Append(_) | Op::DynamicUpdateSlice(_) => ends && Appending::of(work).is_some(),
+                _ if work.tokens.is_some() => false,
                 Op::PackedLinear(_) => work.rope.is_none() && product(isa, work).is_some(),
                 Op::PackedExperts(_) => plain && !work.tail.halves && product(isa, work).is_some(),
                 Op::PackedRows(_) => plain && ends,
-                Op::Append(_) | Op::DynamicUpdateSlice(_) => ends && Appending::of(work).is_some(),
                 Op::Dequantize(_) => plain && ends && work.types[0].count() > 0,
-                Op::Sdpa(op) => ends && Attention::of(op, work).is_some(),
                 Op::Rope(op) => work.rope.is_none() && ends && rotation(op, work).is_some(),
                 Op::RmsNorm(_) => plain && !work.tail.halves && work.types[0].count() > 0,
                 _ => false,

@@ -17,22 +17,55 @@ pub struct Work<'a> {
     pub op: &'a Op,
     /// The types of its operands.
     pub types: Vec<&'a TensorType>,
-    /// Where that operand begins, if the numbers of a single token are a part of a longer row.
-    pub from: Option<usize>,
+    /// Where in that operand the numbers of each token are, if it has them token by token; else they lie as the operation
+    /// says.
+    pub tokens: Option<Tokens>,
     /// A norm that it goes through, and the type of what is normalized.
     pub norm: Option<(&'a RmsNorm, &'a TensorType)>,
     /// A rotation that it goes through then, and the types of the operands of that.
     pub rope: Option<(&'a Rope, [&'a TensorType; 2])>,
     /// Whether the keys and values of attention are as they are before they are dequantized.
     pub quantized: bool,
+    /// Whether the result of attention is written token by token, and not head by head.
+    pub by_token: bool,
     /// What becomes of each number of the result.
     pub tail: Tail,
+}
+
+/// Where the numbers of tokens are: a part of each row of `[tokens, stride]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tokens {
+    /// The numbers of a row.
+    pub stride: usize,
+    /// The first of them that is used.
+    pub from: usize,
+}
+
+impl Tokens {
+    /// What tells it from others.
+    pub(crate) fn name(self) -> String {
+        format!("_tokens{}x{}", self.from, self.stride)
+    }
+
+    /// Where a token's numbers begin.
+    pub(crate) fn of(self, token: Value<'_>) -> Value<'_> {
+        token * self.stride + self.from
+    }
 }
 
 impl<'a> Work<'a> {
     /// An operation by itself.
     pub fn alone(op: &'a Op, types: Vec<&'a TensorType>) -> Self {
-        Self { op, types, from: None, norm: None, rope: None, quantized: false, tail: Tail::default() }
+        Self {
+            op,
+            types,
+            tokens: None,
+            norm: None,
+            rope: None,
+            quantized: false,
+            by_token: false,
+            tail: Tail::default(),
+        }
     }
 }
 

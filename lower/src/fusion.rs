@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kernels::{Kernels, Spread, Tail, TailOp, TailStep, Work};
+use kernels::{Kernels, Spread, Tail, TailOp, TailStep, Tokens, Work};
 use ops::ops::{Binary, BroadcastInDim, Constant, Convert, Narrow, Reshape, Unary};
 use ops::{ElementType, Op, Real, TensorType};
 use trace::{Function, NodeId, NodeKind};
@@ -71,6 +71,15 @@ impl<'f> Fusions<'f> {
 
     fn add(&mut self, graph: &Graph<'f>, id: NodeId, work: Work<'f>, kernels: &Kernels) {
         let Before { mut work, mut within, mut operands } = graph.before(id, work, kernels);
+        if let Some(turned) = graph.turned(id) {
+            let with = Work { by_token: true, ..work.clone() };
+            if kernels.can_do(&with) {
+                within.push(id);
+                within.into_iter().for_each(|id| self.within[id.index()] = true);
+                self.written.insert(turned, Fusion { work: with, named: id, operands });
+                return;
+            }
+        }
         let ending = graph.endings(id).into_iter().find_map(|ending| {
             let work = Work { tail: ending.tail.clone(), ..work.clone() };
             kernels.can_do(&work).then_some((work, ending))
@@ -141,28 +150,40 @@ impl<'f> Graph<'f> {
     }
 
     /// Rotation and norm of an operation's first operand, or of what it writes to a cache, as far as nothing else needs them
-    /// and the kernel takes them; and that this is a part of a longer row.
+    /// and the kernel takes them; and that this lies token by token, or is a part of what does.
     fn before(&self, id: NodeId, mut work: Work<'f>, kernels: &Kernels) -> Before<'f> {
         let mut operands = self.function.operands(id);
         let writes = matches!(work.op, Op::Append(_) | Op::DynamicUpdateSlice(_));
         let by_rows = writes || matches!(work.op, Op::Sdpa(_));
+        let mut is_part = false;
         let prepared = usize::from(writes);
         let (mut user, mut first) = (id, operands[prepared]);
         let mut within = Vec::new();
         let (mut weight, mut tables) = (Vec::new(), Vec::new());
         // What a part is of, goes through nothing.
-        while work.from.is_none() && self.alone_uses(first, user) {
+        while !is_part && self.alone_uses(first, user) {
             let Some(op) = self.op(first) else { break };
             let inputs = self.function.operands(first);
             let mut with = work.clone();
             match op {
                 // Other shapes of the same rows.
                 Op::Reshape(Reshape { .. }) if by_rows => {}
-                Op::Narrow(narrow) if by_rows && with.from.is_none() => {
-                    match part(narrow, self.types(first)[0]) {
-                        Some(from) => with.from = Some(from),
-                        None => break,
+                Op::Permute(permute)
+                    if by_rows && user == id && permute.order == tokens_last(permute.order.len()) =>
+                {
+                    let stride = self.types(first)[0].shape[2..].iter().product();
+                    with.tokens = Some(Tokens { stride, from: 0 });
+                }
+                Op::Narrow(narrow) if by_rows => {
+                    let shape = &work.types[prepared].shape;
+                    let (sequences, each) = (shape[0], shape[shape.len() - 2]);
+                    let part = part(narrow, self.types(first)[0], sequences * each);
+                    // Heads are in front of tokens still, unless there is one token.
+                    if part.is_none() || work.tokens.is_none() && each != 1 {
+                        break;
                     }
+                    with.tokens = part;
+                    is_part = true;
                 }
                 Op::Rope(rope) if with.rope.is_none() && with.norm.is_none() => {
                     let types = self.types(first);
@@ -208,6 +229,16 @@ impl<'f> Graph<'f> {
         Before { work, within, operands }
     }
 
+    /// What brings the result of attention into the order of tokens, if that is all that is wanted of it.
+    fn turned(&self, id: NodeId) -> Option<NodeId> {
+        let &[user] = &self.users[id.index()][..] else { return None };
+        let rank = self.function.node(id).ty().rank();
+        let turns =
+            matches!(self.op(user), Some(Op::Permute(permute)) if permute.order == tokens_first(rank));
+        let wanted = matches!(self.op(id), Some(Op::Sdpa(_))) && turns && !self.returned[id.index()];
+        wanted.then_some(user)
+    }
+
     /// Of attention whose keys and values nothing else dequantizes: the integers and scales of both.
     fn dequantized(&self, id: NodeId) -> Option<[Vec<NodeId>; 2]> {
         let operands = self.function.operands(id);
@@ -235,10 +266,24 @@ impl<'f> Graph<'f> {
     }
 }
 
-/// Where the numbers of a part begin, if they lie side by side.
-fn part(narrow: &Narrow, of: &TensorType) -> Option<usize> {
-    let one = of.shape[..narrow.axis].iter().all(|&extent| extent == 1);
-    one.then(|| narrow.start * of.shape[narrow.axis + 1..].iter().product::<usize>())
+/// The order of axes that brings `[B, S, …, E]` to `[B, …, S, E]`.
+fn tokens_last(rank: usize) -> Vec<usize> {
+    let Some(last) = rank.checked_sub(1).filter(|&last| last > 1) else { return Vec::new() };
+    [0].into_iter().chain(2..last).chain([1, last]).collect()
+}
+
+/// The order that brings them back.
+fn tokens_first(rank: usize) -> Vec<usize> {
+    let Some(last) = rank.checked_sub(1).filter(|&last| last > 1) else { return Vec::new() };
+    [0, last - 1].into_iter().chain(1..last - 1).chain([last]).collect()
+}
+
+/// Where in the rows of so many tokens a part of them is.
+fn part(narrow: &Narrow, of: &TensorType, tokens: usize) -> Option<Tokens> {
+    let (before, from) = of.shape.split_at(narrow.axis);
+    let within: usize = from[1..].iter().product();
+    let rows = before.iter().product::<usize>() == tokens;
+    rows.then(|| Tokens { stride: from[0] * within, from: narrow.start * within })
 }
 
 /// The elementwise operations behind a node, while they are found.

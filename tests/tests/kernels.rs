@@ -6,7 +6,7 @@ mod support;
 use kernels::{Kernels, Work};
 use ops::ops::{
     Append, BinaryKind, BroadcastInDim, Dequantize, DynamicUpdateSlice, MaskTerm, Narrow, Pack,
-    PackedExperts, PackedLinear, PackedRows, Reshape, RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind,
+    PackedExperts, PackedLinear, PackedRows, Permute, Reshape, RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind,
     WeightStyle,
 };
 use ops::{Bound, ElementType, InferError, Op, Real, TensorType, Value, WeightFormat};
@@ -591,6 +591,45 @@ fn ways_to_attention() -> Calls {
                     (k, v) = (b.op(dequantize.clone(), &ids[7..9])?, b.op(dequantize.clone(), &ids[9..11])?);
                 }
                 b.op(sdpa.clone(), &[q, k, v, ids[3]])
+            });
+        }
+        let back = |order: [usize; 5]| Permute { order: order.to_vec() };
+        let arguments = vec![
+            tensor(&[2, 3, 5 + heads * group * features], seed + 60),
+            tensor(&[2, heads, 30, features], seed + 61),
+            tensor(&[2, heads, 30, features], seed + 62),
+            Value::new(TensorType::new(ElementType::I32, [2]), [17.0, 4.0]),
+            tensor(&[2, 3, half], seed + 63),
+            tensor(&[2, 3, half], seed + 64),
+        ];
+        let text = format!("attention of rotated queries in {element}, token by token");
+        graph(&mut all, text, arguments, Bound::UlpsOfLargest(8.0), |b, ids| {
+            let q = b.op(Narrow { axis: 2, start: 5, length: heads * group * features }, &[ids[0]])?;
+            let q = b.op(Reshape { shape: vec![2, 3, heads, group, features] }, &[q])?;
+            let q = b.op(rope(1), &[q, ids[4], ids[5]])?;
+            let q = b.op(back([0, 2, 3, 1, 4]), &[q])?;
+            let y = b.op(sdpa.clone(), &[q, ids[1], ids[2], ids[3]])?;
+            b.op(back([0, 3, 1, 2, 4]), &[y])
+        });
+        for ring in [false, true] {
+            let numbers = |numbers: [f64; 2]| Value::new(TensorType::new(ElementType::I32, [2]), numbers);
+            let arguments = vec![
+                tensor(&[2, heads, 11, features], seed + 70),
+                tensor(&[2, 3, 5 + heads * features], seed + 71),
+                numbers(if ring { [25.0, 3.0] } else { [9.0, 3.0] }),
+                numbers([3.0, 2.0]),
+                tensor(&[2, 3, half], seed + 72),
+                tensor(&[2, 3, half], seed + 73),
+                tensor(&[features], seed + 74),
+            ];
+            let text = format!("three {element} tokens in a cache, ring: {ring}");
+            graph(&mut all, text, arguments, Bound::UlpsOfLargest(4.0), |b, ids| {
+                let new = b.op(Narrow { axis: 2, start: 5, length: heads * features }, &[ids[1]])?;
+                let new = b.op(Reshape { shape: vec![2, 3, heads, features] }, &[new])?;
+                let new = b.op(norm(STYLES[case]), &[new, ids[6]])?;
+                let new = b.op(rope(1), &[new, ids[4], ids[5]])?;
+                let new = b.op(Permute { order: vec![0, 2, 1, 3] }, &[new])?;
+                b.op(Append { axis: 2, ring }, &[ids[0], new, ids[2], ids[3]])
             });
         }
         for (ring, normed, rotated) in [
