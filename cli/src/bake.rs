@@ -2,6 +2,7 @@
 
 use tracewright::bake::{BakeOptions, Baked};
 use tracewright::irpa::{Checkpoint, ConvertOptions, convert_checkpoint};
+use tracewright::own::check_output;
 
 use crate::arguments::BakeArguments;
 use crate::error::Error;
@@ -20,7 +21,9 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
         eprintln!("wrote `{}`, {} tensors converted", out.display(), converted.len());
         return Ok(());
     }
-    let plan = model.plan(read(&source, &model.network.allow_config_key)?, model.context)?;
+    check_output(&source, &out)?;
+    let (network, checkpoint) = open(read, &source, &model.network.allow_config_key)?;
+    let plan = model.plan(network, model.context)?;
     let lowered = plan.lower(&plan.trace()?.trace)?;
     let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
     let checkpoint = plan.named(checkpoint);

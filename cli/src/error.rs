@@ -10,6 +10,7 @@ use tracewright::footprint::TooLarge;
 use tracewright::irpa;
 use tracewright::lower::LowerError;
 use tracewright::models::config::{ConfigError, KeyProblem};
+use tracewright::own::OwnFile;
 use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
 #[cfg(feature = "iree")]
@@ -68,6 +69,8 @@ pub enum Error {
     Explain(#[from] ExplainError),
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
+    #[error(transparent)]
+    Own(#[from] OwnFile),
     #[error(transparent)]
     Bake(#[from] BakeError),
     #[error(transparent)]

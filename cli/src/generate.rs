@@ -17,6 +17,7 @@ use tracewright::generate::{
     Chat, ChatTemplate, Finish, GenerateError, GenerateOptions, Generated, Pushed, Sampler, Sampling,
     Session, StopStrings, Stream, Tokenizer, stop_tokens,
 };
+use tracewright::own::check_output;
 
 use crate::arguments::GenerateArguments;
 use crate::error::Error;
@@ -35,7 +36,7 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
     let tokenizer = Tokenizer::load(&arguments.model)?;
     let prompt = prompt(&arguments, tokenizer.as_ref())?;
     let options = options(&arguments)?;
-    let logits = arguments.save_logits.as_deref().map(NewFile::begin).transpose()?;
+    let logits = arguments.save_logits.as_deref().map(|path| begin(&arguments.model, path)).transpose()?;
     let loaded = source.load(&arguments, &prompt, interrupt)?;
     interrupt.check()?;
 
@@ -47,9 +48,8 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
     if let (Some(file), Some(path)) = (logits, &arguments.save_logits) {
         let scored =
             arguments.all_positions.then(|| Session::new(&loaded.network).score(&prompt)).transpose()?;
-        save_logits(file.partial(), &generated.logits, scored.as_deref())
-            .map_err(|source| Error::Logits { path: path.clone(), source })?;
-        file.publish()?;
+        let logits = logits_file(&generated.logits, scored.as_deref());
+        file.publish_as(&logits.map_err(|source| Error::Logits { path: path.clone(), source })?)?;
     }
     if arguments.json {
         let json = json!({
@@ -70,6 +70,12 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
         summarize(&loaded, prompt.len(), &generated, answer.first_token);
     }
     interrupt.check()
+}
+
+/// A new file that is made from the model in `folder`, and is none of it.
+fn begin(folder: &Path, path: &Path) -> Result<NewFile, Error> {
+    check_output(folder, path)?;
+    Ok(NewFile::begin(path)?)
 }
 
 /// The token ids that the arguments ask to continue.
@@ -218,7 +224,8 @@ impl<'a> Answer<'a> {
     }
 }
 
-fn save_logits(path: &Path, logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<(), SafeTensorError> {
+/// A safetensors file of the logits that chose each token, and those after each token of the prompt.
+fn logits_file(logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<Vec<u8>, SafeTensorError> {
     let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
     for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
         let Some(rows) = rows else { continue };
@@ -229,7 +236,7 @@ fn save_logits(path: &Path, logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) ->
     for (name, shape, bytes) in &tensors {
         views.insert(*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?);
     }
-    safetensors::serialize_to_file(views, None, path)
+    safetensors::serialize(views, None)
 }
 
 fn timings(loaded: &Loaded, generated: &Generated, first_token: Option<Duration>) -> Value {
@@ -250,7 +257,7 @@ fn summarize(loaded: &Loaded, prompt: usize, generated: &Generated, first_token:
         Finish::Context => format!(", then the context of {} was full", loaded.network.context()),
         _ => String::new(),
     };
-    eprintln!(
+    say!(
         "prompt {prompt} tokens in {:.0} ms ({:.1}/s){}, {} new tokens at {:.1}/s{full}; load {:.0} ms, compile {:.0} ms",
         milliseconds(generated.prefill),
         generated.prefill_rate(),

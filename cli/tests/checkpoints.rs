@@ -200,7 +200,7 @@ fn an_archive_that_cannot_be_written() {
     refused(
         bare(&["bake", text(own.path()), "-o", text(&file)]).args(SMALL),
         1,
-        &["a file of the checkpoint itself"],
+        &["a file of the model itself"],
     );
     assert_eq!(fs::read(&file).unwrap(), before);
 }

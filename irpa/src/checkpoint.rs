@@ -234,12 +234,10 @@ impl Checkpoint {
     /// # Errors
     /// If `path` is one of its files.
     pub fn check_output(&self, path: &Path) -> Result<(), ArchiveError> {
-        if let Ok(existing) = path.canonicalize()
-            && self.files().any(|file| file.canonicalize().is_ok_and(|file| file == existing))
-        {
-            return Err(ArchiveError::OutputIsInput { path: path.into() });
+        match files::is_one_of(path, self.files()) {
+            true => Err(ArchiveError::OutputIsInput { path: path.into() }),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 

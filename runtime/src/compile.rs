@@ -4,6 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use errors::WithPath as _;
+use files::Scratch;
 
 use crate::cache::ModuleCache;
 use crate::compiler::{CompileError, CompileOptions, Compiler};
@@ -49,7 +50,7 @@ pub fn compile(
         return Ok(Compiled { vmfb, from_cache: true, wall: start.elapsed(), log: String::new() });
     }
     cache.create()?;
-    let folder = tempfile::tempdir_in(&cache.dir).with_path("create a folder in", &cache.dir)?;
+    let folder = Scratch::new_in(&cache.dir)?;
     let output = folder.path().join("module.vmfb");
     let log = folder.path().join("module.log");
     let attempt = |options: &CompileOptions| compiler.run(module.text, options, &output, &log);
