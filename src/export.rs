@@ -260,8 +260,19 @@ impl Manifest {
                         reason: format!("{what} of `{}`: {e}", t.name),
                     }
                 };
-                let ty = TensorType::parse(&mut Reader::new(&t.ty)).map_err(wrong("type"))?;
-                let role = Role::parse(&mut Reader::new(&t.role)).map_err(wrong("role"))?;
+                let mut text = Reader::new(&t.ty);
+                let ty = TensorType::parse(&mut text).and_then(|ty| text.end().map(|()| ty));
+                let ty = ty.map_err(wrong("type"))?;
+                let mut text = Reader::new(&t.role);
+                let role = Role::parse(&mut text).and_then(|role| text.end().map(|()| role));
+                let role = role.map_err(wrong("role"))?;
+                if let Role::Start { context } = role
+                    && context != self.context
+                {
+                    let reason =
+                        format!("the context of `{}` is {context}, expected {}", t.name, self.context);
+                    return Err(ExportError::Manifest { path: folder.join(names::MANIFEST), reason });
+                }
                 let axes = t.axes.iter().map(|axis| axis.clone().into()).collect();
                 Ok(Argument { name: t.name.clone(), role, ty, axes })
             };

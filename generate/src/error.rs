@@ -113,6 +113,14 @@ pub enum GenerateError {
         /// The bad logit.
         found: f32,
     },
+    /// A program that chooses what is no token.
+    #[error("the program chose the token {token}, expected one below {vocabulary}; it is broken")]
+    Favoured {
+        /// What it chose.
+        token: u32,
+        /// The number of ids.
+        vocabulary: usize,
+    },
     /// A text that joins a batch without a free row.
     #[error("all {rows} rows of the batch are taken; wait until a text ends, or build the program for more")]
     Full {
