@@ -5,11 +5,12 @@ use std::io;
 use std::path::PathBuf;
 
 use errors::{FileError, WithPath as _};
+use files::NewFile;
 
 /// A folder of compiled modules.
 ///
-/// An entry is the hash of a module and the module. It is published whole and checked when it is read,
-/// so a cache on a shared or a failing disk gives a right module or none.
+/// An entry is the hash of a module and the module. It is published whole and checked when it is read, and IREE reads
+/// it whole: so a cache on a shared or a failing disk, or one that a broken compiler wrote, gives a module or none.
 #[derive(Clone, Debug)]
 pub struct ModuleCache {
     /// The folder, which is made when it is needed.
