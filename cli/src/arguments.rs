@@ -29,6 +29,8 @@ pub struct Arguments {
 pub enum Command {
     /// Generate text from a model or an export directory
     Generate(GenerateArguments),
+    /// Print the text that a chat becomes, by the model's chat template
+    Prompt(PromptArguments),
     /// Make vectors of texts
     Embed(EmbedArguments),
     /// Write module, archive, tokenizer and manifest to a directory that runs without Python and compiler
@@ -46,7 +48,7 @@ pub enum Command {
     Random(RandomArguments),
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true)))]
 pub struct GenerateArguments {
     /// A Hugging Face model directory, or what `export` wrote
@@ -108,7 +110,7 @@ pub struct GenerateArguments {
     pub compile: CompileArguments,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true).multiple(true)))]
 pub struct EmbedArguments {
     /// A Hugging Face model directory with the files of sentence-transformers
@@ -141,6 +143,18 @@ pub struct EmbedArguments {
     pub network: NetworkArguments,
     #[command(flatten)]
     pub compile: CompileArguments,
+}
+
+#[derive(Args)]
+pub struct PromptArguments {
+    /// A Hugging Face model directory, or what `export` wrote
+    pub model: PathBuf,
+    /// The message to answer
+    #[arg(long, value_name = "TEXT")]
+    pub chat: String,
+    /// The system message of the chat
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
 }
 
 #[derive(Args)]

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use tracewright::PlanError;
 use tracewright::bake::BakeError;
-use tracewright::errors::{FileError, WithCauses};
+use tracewright::errors::{FileError, LISTED, WithCauses};
+use tracewright::files::limits;
 use tracewright::footprint::TooLarge;
 use tracewright::irpa;
 use tracewright::lower::LowerError;
@@ -57,6 +58,22 @@ pub enum Error {
     /// stdout is closed.
     #[error("cannot write to stdout")]
     Output(#[source] io::Error),
+    /// This program cannot be started once more.
+    #[error("cannot start a process for the chat template")]
+    Program(#[source] io::Error),
+    /// What another process of this program said, with its causes.
+    #[error("{0}")]
+    Said(String),
+    /// The chat template was stopped.
+    #[error(
+        "the chat template was stopped: it takes more than {} s, more than {} MiB or nests too deep, \
+         or the text becomes longer than {} MiB",
+        limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
+    )]
+    Template,
+    /// The system gives no thread.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]

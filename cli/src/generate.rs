@@ -1,7 +1,6 @@
 //! `tracewright generate`
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::{self, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -10,12 +9,11 @@ use std::time::{Duration, Instant};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError};
 use serde_json::{Value, json};
-use tracewright::errors::WithPath as _;
-use tracewright::files::NewFile;
+use tracewright::files::{NewFile, limits, read_stream};
 use tracewright::footprint::peak_rss;
 use tracewright::generate::{
-    Chat, ChatTemplate, Finish, GenerateError, GenerateOptions, Generated, Pushed, Sampler, Sampling,
-    Session, StopStrings, Stream, Tokenizer, stop_tokens,
+    Finish, GenerateError, GenerateOptions, Generated, Pushed, Sampler, Sampling, Session, StopStrings,
+    Stream, Tokenizer, stop_tokens,
 };
 use tracewright::own::check_output;
 
@@ -23,6 +21,7 @@ use crate::arguments::GenerateArguments;
 use crate::error::Error;
 use crate::load::{Loaded, Source};
 use crate::measure::milliseconds;
+use crate::prompt::rendered;
 use crate::{Interrupt, ReadModel};
 
 pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
@@ -33,8 +32,14 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
     }
     // What is wrong with the model is said before what is wrong with the prompt.
     let source = Source::read(&arguments, read)?;
-    let tokenizer = Tokenizer::load(&arguments.model)?;
-    let prompt = prompt(&arguments, tokenizer.as_ref())?;
+    let (tokenizer, prompt) = {
+        let arguments = arguments.clone();
+        interrupt.or(move || -> Result<_, Error> {
+            let tokenizer = Tokenizer::load(&arguments.model)?;
+            let prompt = prompt(&arguments, tokenizer.as_ref())?;
+            Ok((tokenizer, prompt))
+        })??
+    };
     let options = options(&arguments)?;
     let logits = arguments.save_logits.as_deref().map(|path| begin(&arguments.model, path)).transpose()?;
     let loaded = source.load(&arguments, &prompt, interrupt)?;
@@ -97,27 +102,16 @@ fn prompt(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Resul
     not_empty(match (tokens, chat, prompt, file) {
         (Some(tokens), ..) => tokens.clone(),
         (_, Some(message), ..) => {
-            let text =
-                ChatTemplate::load(folder)?.render(&conversation(arguments.system.as_deref(), message))?;
-            tokenizer.encode_plain(&text)?
+            tokenizer.encode_plain(&rendered(folder, message, arguments.system.as_deref())?)?
         }
         (_, _, Some(text), _) => tokenizer.encode(text)?,
-        (_, _, _, Some(path)) => tokenizer.encode(&fs::read_to_string(path).with_path("read", path)?)?,
+        (_, _, _, Some(path)) => tokenizer.encode(&read_stream(path, limits::PROMPT)?)?,
         (None, None, None, None) => Vec::new(),
     })
 }
 
 fn not_empty(prompt: Vec<u32>) -> Result<Vec<u32>, Error> {
     if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
-}
-
-fn conversation(system: Option<&str>, message: &str) -> Chat {
-    let messages = system.map(|text| ("system", text)).into_iter().chain([("user", message)]);
-    Chat {
-        messages: messages.map(|(role, text)| json!({ "role": role, "content": text })).collect(),
-        add_generation_prompt: true,
-        ..Chat::default()
-    }
 }
 
 /// How tokens are chosen, and when that ends.

@@ -35,6 +35,8 @@ mod load;
 mod measure;
 mod plan;
 mod progress;
+#[cfg(feature = "iree")]
+mod prompt;
 mod random;
 #[cfg(feature = "iree")]
 mod tune;
@@ -44,6 +46,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "iree")]
+use std::sync::mpsc::{self, RecvTimeoutError};
+#[cfg(feature = "iree")]
+use std::thread;
+#[cfg(feature = "iree")]
+use std::time::Duration;
 
 use arguments::{Arguments, Command};
 use clap::Parser as _;
@@ -55,8 +63,17 @@ use tracewright::models::config::ConfigError;
 /// although nothing reads them.
 pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
 
+/// The name of threads on which panics are caught and become errors.
+const CAUGHT: &str = "text";
+
 /// The command line `tracewright` for the networks that `read` knows.
 pub fn main(read: ReadModel) -> ExitCode {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name() != Some(CAUGHT) {
+            usual(panic);
+        }
+    }));
     let arguments = Arguments::parse();
     if let Some(filter) = &arguments.log {
         let filter = tracing_subscriber::EnvFilter::new(filter);
@@ -73,6 +90,10 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Generate(arguments) => generate::run(arguments, read, interrupt),
         #[cfg(not(feature = "iree"))]
         Command::Generate(_) => Err(Error::WithoutIree { command: "generate" }),
+        #[cfg(feature = "iree")]
+        Command::Prompt(arguments) => prompt::run(&arguments),
+        #[cfg(not(feature = "iree"))]
+        Command::Prompt(_) => Err(Error::WithoutIree { command: "prompt" }),
         #[cfg(feature = "iree")]
         Command::Embed(arguments) => embed::run(&arguments, interrupt),
         #[cfg(not(feature = "iree"))]
@@ -125,6 +146,32 @@ impl Interrupt {
     /// For whoever asks whether to go on.
     fn go_on(&self) -> ControlFlow<()> {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// What `work` gives, unless Ctrl-C comes first: for what cannot be asked to stop, and what text that somebody else
+    /// wrote may lead deep. It has a thread of its own, with room.
+    #[cfg(feature = "iree")]
+    fn or<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+        const ROOM: usize = 256 << 20;
+        const LOOK: Duration = Duration::from_millis(50);
+        let (send, receive) = mpsc::channel();
+        let work = move || drop(send.send(work()));
+        let worker =
+            thread::Builder::new().name(CAUGHT.into()).stack_size(ROOM).spawn(work).map_err(Error::Thread)?;
+        loop {
+            match receive.recv_timeout(LOOK) {
+                Ok(done) => return Ok(done),
+                Err(RecvTimeoutError::Timeout) => self.check()?,
+                Err(RecvTimeoutError::Disconnected) => match worker.join() {
+                    // One that nobody caught, and of which nothing was said.
+                    Err(panic) => match panic.downcast::<String>() {
+                        Ok(words) => panic!("{words}"),
+                        Err(panic) => panic!("{}", panic.downcast_ref::<&str>().unwrap_or(&"on a thread")),
+                    },
+                    Ok(()) => unreachable!("it sends before it ends"),
+                },
+            }
+        }
     }
 
     /// For what stops by an error.

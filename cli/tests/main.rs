@@ -6,6 +6,7 @@ mod compilers;
 mod embed;
 mod exports;
 mod generate;
+mod hostile;
 mod prompts;
 mod support;
 mod tune;

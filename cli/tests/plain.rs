@@ -23,6 +23,7 @@ fn m18_without_iree_running_says_what_is_missing() {
         refused(bare(&command).args(SMALL), 1, &words);
     }
     refused(&mut bare(&["embed", demo, "-p", "Once"]), 1, &words);
+    refused(&mut bare(&["prompt", demo, "--chat", "Once"]), 1, &words);
     assert!(listing(out.path()).is_empty());
 }
 

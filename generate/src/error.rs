@@ -1,10 +1,10 @@
 //! What can go wrong between text and tokens.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use errors::{FileError, WithPath as _};
+use errors::FileError;
+use files::limits;
 use serde_json::Value;
 use trace::Role;
 
@@ -191,16 +191,16 @@ fn for_what(role: &Role) -> String {
 
 /// Reads a JSON file; `None` when there is none.
 pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, GenerateError> {
-    let Some(text) = read_text(path)? else { return Ok(None) };
+    let Some(text) = read_text(path, limits::CONFIG)? else { return Ok(None) };
     let value = serde_json::from_str(&text)
         .map_err(|source| GenerateError::Json { path: path.to_path_buf(), source })?;
     Ok(Some(value))
 }
 
-/// Reads a text file; `None` when there is none.
-pub(crate) fn read_text(path: &Path) -> Result<Option<String>, GenerateError> {
-    match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        read => Ok(Some(read.with_path("read", path)?)),
+/// Reads a text file of at most so many bytes; `None` when there is none.
+pub(crate) fn read_text(path: &Path, limit: u64) -> Result<Option<String>, GenerateError> {
+    match files::read_text(path, limit) {
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => Ok(Some(read?)),
     }
 }

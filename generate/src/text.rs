@@ -1,8 +1,11 @@
 //! Text to tokens and back, with the model's `tokenizer.json`.
 
 use std::collections::HashSet;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 
+use files::limits;
+use serde_json::Value;
 use tokenizers::{PostProcessor as _, TruncationDirection};
 
 use crate::GenerateError;
@@ -19,12 +22,20 @@ impl Tokenizer {
     /// Reads `tokenizer.json` of a model's folder; `None` when there is none.
     pub fn load(dir: &Path) -> Result<Option<Self>, GenerateError> {
         let path = dir.join("tokenizer.json");
-        let Some(text) = read_text(&path)? else { return Ok(None) };
+        let Some(text) = read_text(&path, limits::TOKENIZER)? else { return Ok(None) };
         let bad = |source| GenerateError::Tokenizer { path: path.clone(), source };
-        let mut inner: tokenizers::Tokenizer = text.parse().map_err(bad)?;
+        let mut inner = unpanicked(|| text.parse::<tokenizers::Tokenizer>()).map_err(bad)?;
         // The file may ask for both, but transformers applies neither unless the call does.
         inner.with_truncation(None).map_err(bad)?;
         inner.with_padding(None);
+        if let Some(normalizer) = inner.get_normalizer() {
+            let times = growth(&serde_json::to_value(normalizer).unwrap_or_default());
+            if times > limits::GROWTH {
+                let reason =
+                    format!("it may make a text {times} times as long, expected at most {}", limits::GROWTH);
+                return Err(bad(reason.into()));
+            }
+        }
         Ok(Some(Self::new(inner)))
     }
 
@@ -36,15 +47,19 @@ impl Tokenizer {
 
     /// The tokens of a raw prompt, with the special tokens that the tokenizer adds (such as the begin of the text).
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
-        let encoding = self.inner.encode_fast(text, true).map_err(tokenize("encode this text"))?;
-        Ok(encoding.get_ids().to_vec())
+        self.encoded(text, true)
+    }
+
+    fn encoded(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, GenerateError> {
+        let encoding = unpanicked(|| self.inner.encode_fast(text, add_special_tokens));
+        Ok(encoding.map_err(tokenize("encode this text"))?.get_ids().to_vec())
     }
 
     /// The tokens of a text as [`encode`](Self::encode) gives them, at most `limit`, and how many there would be without
     /// one: a text that is too long loses its end, and keeps the special tokens that stand around it.
     pub fn encode_within(&self, text: &str, limit: usize) -> Result<(Vec<u32>, usize), GenerateError> {
         const WHAT: &str = "encode this text";
-        let mut encoding = self.inner.encode_fast(text, false).map_err(tokenize(WHAT))?;
+        let mut encoding = unpanicked(|| self.inner.encode_fast(text, false)).map_err(tokenize(WHAT))?;
         let added = self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
         let whole = encoding.len() + added;
         encoding.truncate(limit.saturating_sub(added), 0, TruncationDirection::Right);
@@ -54,13 +69,12 @@ impl Tokenizer {
 
     /// The tokens of a text that spells its special tokens itself, as a chat template's does.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
-        let encoding = self.inner.encode_fast(text, false).map_err(tokenize("encode this text"))?;
-        Ok(encoding.get_ids().to_vec())
+        self.encoded(text, false)
     }
 
     /// The text of tokens, without the special ones.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, GenerateError> {
-        self.inner.decode(tokens, true).map_err(tokenize("decode these tokens"))
+        unpanicked(|| self.inner.decode(tokens, true)).map_err(tokenize("decode these tokens"))
     }
 
     /// A text that arrives token by token.
@@ -128,6 +142,31 @@ impl Stream<'_> {
     }
 }
 
+/// What the library gives, or its panic as an error: there are files that it takes and then does not expect.
+fn unpanicked<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
+    // What may be left half-changed is thrown away: caches of words, which are locked while they change.
+    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
+        Err(format!("the tokenizers library gave up: {words}").into())
+    })
+}
+
+/// How much longer a normalizer may make a text: what replaces one text by another, one after the other.
+fn growth(normalizer: &Value) -> usize {
+    let length = |value: Option<&Value>| value.and_then(Value::as_str).map_or(0, str::len);
+    let all = normalizer["normalizers"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let own = match normalizer["type"].as_str() {
+        // A pattern that matches nothing inserts between any two characters.
+        Some("Replace") => match normalizer["pattern"].get("String") {
+            Some(pattern) => length(normalizer.get("content")) / length(Some(pattern)).max(1),
+            None => 1 + length(normalizer.get("content")),
+        },
+        _ => 1,
+    };
+    all.iter().map(growth).fold(own.max(1), usize::saturating_mul)
+}
+
 fn tokenize(what: &'static str) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> GenerateError {
     move |source| GenerateError::Tokenize { what, source }
 }
@@ -137,7 +176,7 @@ mod tests {
     use super::*;
     use errors::WithCauses;
     use proptest::prelude::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
     use std::fs;
     use std::sync::LazyLock;
 
@@ -262,6 +301,55 @@ mod tests {
         let error = Tokenizer::load(dir.path()).unwrap_err();
         let error = WithCauses(&error).to_string();
         assert!(error.contains("tokenizer.json` is not a tokenizer\n  because: "), "{error}");
+    }
+
+    /// Says why a file with a change is refused, when it is read or when it is used.
+    fn refused(change: impl FnOnce(&mut Value), text: &str) -> String {
+        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        change(&mut file);
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("tokenizer.json"), file.to_string()).unwrap();
+        let used = Tokenizer::load(dir.path()).and_then(|tokenizer| {
+            let tokenizer = tokenizer.unwrap();
+            let tokens = tokenizer.encode_plain(text)?;
+            tokenizer.encode_within(text, 4)?;
+            tokenizer.decode(&tokens)
+        });
+        WithCauses(&used.unwrap_err()).to_string()
+    }
+
+    #[test]
+    fn a_file_that_the_library_does_not_expect_is_an_error() {
+        let merge = |file: &mut Value| file["model"]["merges"] = json!([["Ġa", "Ã©"]]);
+        assert!(
+            refused(merge, "a")
+                .contains("tokenizer.json` is not a tokenizer\n  because: the tokenizers library")
+        );
+        let length = |file: &mut Value| file["pre_tokenizer"] = json!({"type": "FixedLength", "length": 0});
+        assert!(refused(length, "a").contains("cannot encode this text\n  because: the tokenizers library"));
+        let strip = |file: &mut Value| {
+            file["decoder"] = json!({"type": "Strip", "content": "a", "start": 0, "stop": 9});
+        };
+        assert!(
+            refused(strip, "a").contains("cannot decode these tokens\n  because: the tokenizers library")
+        );
+    }
+
+    #[test]
+    fn a_text_does_not_grow_without_end() {
+        let replace =
+            |content: &str| json!({"type": "Replace", "pattern": {"String": "a"}, "content": content});
+        let chain = |count: usize| {
+            move |file: &mut Value| {
+                let all = vec![replace("aaaaaaaa"); count];
+                file["normalizer"] = json!({"type": "Sequence", "normalizers": all});
+            }
+        };
+        let said = refused(chain(12), "a");
+        assert!(said.contains("may make a text 68719476736 times as long, expected at most 64"), "{said}");
+        let mut two: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        chain(2)(&mut two);
+        assert_eq!(load(&two).encode_plain("a").unwrap().len(), 64);
     }
 
     proptest! {
