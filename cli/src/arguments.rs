@@ -577,7 +577,7 @@ pub struct CompileArguments {
     #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_IREE_COMPILE")]
     pub iree_compile: Option<PathBuf>,
     /// Give up compiling after this time
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     pub compile_timeout: u64,
     /// Where compiled modules and baked archives are kept [default: the user's cache folder]
     #[arg(long, value_name = "DIR", env = "TRACEWRIGHT_CACHE")]

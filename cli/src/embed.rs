@@ -117,7 +117,7 @@ impl Texts {
         for (number, (tokens, cut_from)) in zip(1.., zip(&self.tokens, &self.cut_from)) {
             if let Some(whole) = cut_from {
                 let (texts, kept) = (self.tokens.len(), tokens.len());
-                eprintln!("text {number} of {texts} is cut from {whole} tokens to {kept}");
+                say!("text {number} of {texts} is cut from {whole} tokens to {kept}");
             }
         }
     }
@@ -140,7 +140,7 @@ fn timings(loaded: &Loaded, took: Duration, tokens: usize) -> Value {
 
 /// One line for a reader, on stderr.
 fn summarize(loaded: &Loaded, took: Duration, texts: &Texts, features: usize) {
-    eprintln!(
+    say!(
         "{} texts, {} tokens in {:.0} ms ({:.1}/s), {features} numbers each; load {:.0} ms, compile {:.0} ms",
         texts.tokens.len(),
         texts.count(),

@@ -192,6 +192,7 @@ impl Error {
                     _ => None,
                 });
                 return unknown
+                    .take(LISTED)
                     .map(|key| format!("`--allow-config-key {key}` proceeds without it"))
                     .collect();
             }
@@ -254,16 +255,16 @@ pub fn exit(result: Result<(), Error>, interrupt: &Interrupt) -> ExitCode {
         // A reader that has seen enough, as `head`, is no failure.
         Err(Error::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(Error::Interrupted) => {
-            eprintln!("interrupted");
+            say!("interrupted");
             ExitCode::from(INTERRUPTED)
         }
         Err(error) if interrupt.is_set() => {
-            eprintln!("interrupted: {error}");
+            say!("interrupted: {error}");
             ExitCode::from(INTERRUPTED)
         }
         Err(error) => {
-            eprintln!("error: {}", WithCauses(&error));
-            error.help().iter().for_each(|help| eprintln!("  help: {help}"));
+            say!("error: {}", WithCauses(&error));
+            error.help().iter().for_each(|help| say!("  help: {help}"));
             match error {
                 Error::Usage { .. } => ExitCode::from(2),
                 _ => ExitCode::FAILURE,

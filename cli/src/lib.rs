@@ -15,6 +15,12 @@
 //!
 //! Everything else is a library: `tracewright` itself knows no flag, prints nothing and reads no environment.
 
+/// Says something on stderr, as `eprintln` does. That nobody can hear it ends nothing, and no name in a file that is
+/// talked about moves the terminal.
+macro_rules! say {
+    ($($words:tt)*) => { $crate::say(&format!($($words)*)) };
+}
+
 mod arguments;
 mod bake;
 #[cfg(feature = "iree")]
@@ -41,6 +47,7 @@ mod random;
 #[cfg(feature = "iree")]
 mod tune;
 
+use std::io::{ErrorKind, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
@@ -56,6 +63,8 @@ use std::time::Duration;
 use arguments::{Arguments, Command};
 use clap::Parser as _;
 use error::Error;
+use tracewright::errors::escaped;
+use tracewright::irpa::Checkpoint;
 use tracewright::models::Architecture;
 use tracewright::models::config::ConfigError;
 
@@ -77,11 +86,35 @@ pub fn main(read: ReadModel) -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(filter) = &arguments.log {
         let filter = tracing_subscriber::EnvFilter::new(filter);
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .log_internal_errors(false)
+            .init();
     }
     let interrupt = Interrupt::default();
     interrupt.listen();
     error::exit(run(arguments.command, read, &interrupt), &interrupt)
+}
+
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", escaped(text));
+}
+
+/// The model in a folder and its checkpoint. What is wrong with the configuration is said first; but weights in another
+/// format rarely have one.
+fn open(
+    read: ReadModel,
+    folder: &Path,
+    allowed_keys: &[String],
+) -> Result<(Box<dyn Architecture>, Checkpoint), Error> {
+    match read(folder, allowed_keys) {
+        Err(ConfigError::File(missing)) if missing.source.kind() == ErrorKind::NotFound => {
+            Checkpoint::open(folder)?;
+            Err(missing.into())
+        }
+        model => Ok((model?, Checkpoint::open(folder)?)),
+    }
 }
 
 fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {

@@ -7,6 +7,7 @@ mod embed;
 mod exports;
 mod generate;
 mod hostile;
+mod odd_files;
 mod prompts;
 mod support;
 mod tune;

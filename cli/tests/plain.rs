@@ -4,6 +4,7 @@
 mod checkpoints;
 mod configs;
 mod dump;
+mod odd_files;
 mod plan;
 mod random;
 mod support;

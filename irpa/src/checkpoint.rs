@@ -181,7 +181,7 @@ impl Checkpoint {
 
     /// Adds the shards of an index, collecting everything in which it and they disagree.
     fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
-        let text = fs::read(path).with_path("read", path)?;
+        let text = files::read(path, files::limits::INDEX)?;
         let index: Index = serde_json::from_slice(&text)
             .map_err(|source| ArchiveError::Index { path: path.into(), source })?;
         let mut problems = Vec::new();
