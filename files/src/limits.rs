@@ -18,7 +18,7 @@ pub const TEMPLATE_SECONDS: u64 = 1;
 /// Bytes of memory that a chat template may take, with the program that renders it.
 pub const TEMPLATE_MEMORY: u64 = 1 << 30;
 
-/// How much longer a tokenizer may make a text before it looks for tokens.
+/// How many times longer a tokenizer may make a text, on the way to tokens and back.
 pub const GROWTH: usize = 64;
 
 /// Bytes of a prompt, in a file or made by a template.

@@ -28,12 +28,19 @@ impl Tokenizer {
         // The file may ask for both, but transformers applies neither unless the call does.
         inner.with_truncation(None).map_err(bad)?;
         inner.with_padding(None);
-        if let Some(normalizer) = inner.get_normalizer() {
-            let times = growth(&serde_json::to_value(normalizer).unwrap_or_default());
+        let parts = [
+            inner.get_normalizer().map(serde_json::to_value),
+            inner.get_post_processor().map(serde_json::to_value),
+            inner.get_decoder().map(serde_json::to_value),
+        ];
+        for part in parts.into_iter().flatten() {
+            let times = growth(&part.unwrap_or_default());
             if times > limits::GROWTH {
-                let reason =
-                    format!("it may make a text {times} times as long, expected at most {}", limits::GROWTH);
-                return Err(bad(reason.into()));
+                let most = limits::GROWTH;
+                return Err(bad(format!(
+                    "it may make a text {times} times as long, expected at most {most}"
+                )
+                .into()));
             }
         }
         Ok(Some(Self::new(inner)))
@@ -152,19 +159,34 @@ fn unpanicked<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Re
     })
 }
 
-/// How much longer a normalizer may make a text: what replaces one text by another, one after the other.
-fn growth(normalizer: &Value) -> usize {
+/// How many times longer a normalizer, a decoder or a post-processor may make a text: what replaces one text by another,
+/// or repeats it, one after the other.
+fn growth(part: &Value) -> usize {
     let length = |value: Option<&Value>| value.and_then(Value::as_str).map_or(0, str::len);
-    let all = normalizer["normalizers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let own = match normalizer["type"].as_str() {
-        // A pattern that matches nothing inserts between any two characters.
-        Some("Replace") => match normalizer["pattern"].get("String") {
-            Some(pattern) => length(normalizer.get("content")) / length(Some(pattern)).max(1),
-            None => 1 + length(normalizer.get("content")),
-        },
+    let list = |name: &str| part[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    let all = ["normalizers", "processors", "decoders"].map(list).concat();
+    let own = match part["type"].as_str() {
+        Some("Replace") => {
+            let (pattern, content) = (&part["pattern"], length(part.get("content")));
+            match (pattern["String"].as_str(), pattern["Regex"].as_str()) {
+                (Some(text), _) => content / text.len().max(1),
+                // What matches nothing is inserted between any two characters.
+                (_, Some(regex)) if may_match_nothing(regex) => 1 + content,
+                _ => content,
+            }
+        }
+        Some("TemplateProcessing") => {
+            list("single").iter().filter(|piece| piece.get("Sequence").is_some()).count()
+        }
         _ => 1,
     };
     all.iter().map(growth).fold(own.max(1), usize::saturating_mul)
+}
+
+/// Whether a pattern has what may match without a character: a choice, a repetition from none on, a place.
+fn may_match_nothing(regex: &str) -> bool {
+    let places = ["\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\y", "\\Y"];
+    regex.contains(['*', '?', '|', '^', '$']) || places.iter().any(|place| regex.contains(place))
 }
 
 fn tokenize(what: &'static str) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> GenerateError {
@@ -347,6 +369,20 @@ mod tests {
         };
         let said = refused(chain(12), "a");
         assert!(said.contains("may make a text 68719476736 times as long, expected at most 64"), "{said}");
+        let repeat = |file: &mut Value| {
+            let sequence = json!({"Sequence": {"id": "A", "type_id": 0}});
+            file["post_processor"]["single"] = json!(vec![sequence; 1000]);
+        };
+        assert!(refused(repeat, "a").contains("may make a text 1000 times as long"));
+        let insert = |file: &mut Value| {
+            let between = json!({"type": "Replace", "pattern": {"Regex": "(?=a)"}, "content": "a"});
+            file["normalizer"] = json!({"type": "Sequence", "normalizers": vec![between; 20]});
+        };
+        assert!(refused(insert, "a").contains("may make a text 1048576 times as long"));
+        let decode = |file: &mut Value| {
+            file["decoder"] = json!({"type": "Sequence", "decoders": vec![replace("aaaaaaaa"); 12]});
+        };
+        assert!(refused(decode, "a").contains("may make a text 68719476736 times as long"));
         let mut two: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
         chain(2)(&mut two);
         assert_eq!(load(&two).encode_plain("a").unwrap().len(), 64);
