@@ -206,8 +206,9 @@ impl<'a> BuildTools<'a> {
     }
 }
 
-/// Which archive belongs to a checkpoint: its files by path, size and time of change, and what is read from them.
-/// Hashing gigabytes of weights at every start would take longer than loading them.
+/// Which archive belongs to a checkpoint: its files, and what is read from them. A file is known by its path, its size
+/// and the time of its change, and on Unix by what no rewriting keeps: its number and the time at which the system saw it
+/// change. Hashing gigabytes of weights at every start would take longer than loading them.
 fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
     let mut hasher = blake3::Hasher::new();
     for file in checkpoint.files() {
@@ -216,6 +217,15 @@ fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<Stri
         let changed = metadata.modified().with_path("read", file)?;
         let changed = changed.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         hasher.update(format!("{}\0{}\0{}\0", path.display(), metadata.len(), changed.as_nanos()).as_bytes());
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt as _;
+            let seen =
+                [metadata.dev(), metadata.ino(), metadata.ctime() as u64, metadata.ctime_nsec() as u64];
+            for number in seen {
+                hasher.update(&number.to_le_bytes());
+            }
+        }
     }
     for parameter in parameters {
         let mut recipe = String::new();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bake::Baked;
 use errors::{FileError, WithPath as _};
+use files::{FolderLock, NewFile, limits};
 use irpa::{Archive, Checkpoint};
 use lower::Module;
 use ops::{Attribute, Reader, TensorType};
@@ -17,7 +18,6 @@ use targets::Tuning;
 use trace::{Argument, Parameter, Role, Signature};
 
 use crate::build::{Build, BuildTools, LoadError, map_parameters};
-use crate::files::NewFile;
 use crate::{Plan, PlanError};
 
 /// The file names in an export directory.
@@ -78,6 +78,9 @@ pub struct Manifest {
     pub module_blake3: String,
     /// What can be called.
     pub entry_points: Vec<ManifestEntry>,
+    /// The files of the model that went along, by which text becomes tokens and ends.
+    #[serde(default)]
+    pub copied: Vec<String>,
     /// The parameters and their types, in the scope `model`.
     pub parameters: BTreeMap<String, String>,
 }
@@ -114,6 +117,12 @@ pub enum ExportError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// It would be written among the files of the model.
+    #[error("`{}` is the model's own folder; write elsewhere", .0.display())]
+    OwnFolder(PathBuf),
+    /// Another run writes it.
+    #[error("another export is being written into `{}`; wait for it, or write elsewhere", .0.display())]
+    Locked(PathBuf),
     /// The manifest is not one.
     #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
     Manifest {
@@ -121,6 +130,12 @@ pub enum ExportError {
         path: PathBuf,
         /// What is wrong.
         reason: String,
+    },
+    /// A file that was exported is gone.
+    #[error("`{}`, which the manifest names, is missing; export the model again", .path.display())]
+    Lost {
+        /// The file.
+        path: PathBuf,
     },
     /// The module was changed after it was exported.
     #[error("`{}` is not the module that the manifest names (blake3 {found}, expected {expected}); export the model again", .path.display())]
@@ -166,7 +181,12 @@ pub enum ExportError {
 
 impl Manifest {
     /// The manifest of what was built.
-    fn new(plan: &Plan, build: &Build<'_, '_>, compiler: &Compiler) -> Result<Self, ExportError> {
+    fn new(
+        plan: &Plan,
+        build: &Build<'_, '_>,
+        model: &Path,
+        compiler: &Compiler,
+    ) -> Result<Self, ExportError> {
         let Build { lowered, options, compiled, .. } = build;
         let module = &lowered.module;
         let typed = |list: &[Argument]| -> Vec<Typed> {
@@ -202,6 +222,7 @@ impl Manifest {
             tuning: module.tuned.clone(),
             module_blake3: blake3::hash(&compiled.vmfb).to_string(),
             entry_points: module.signatures.iter().map(entry).collect(),
+            copied: copied(model).map(str::to_owned).collect(),
             parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),
         })
     }
@@ -215,9 +236,15 @@ impl Manifest {
         if !path.exists() {
             return Ok(None);
         }
-        let text = fs::read_to_string(&path).with_path("read", &path)?;
-        let manifest = serde_json::from_str(&text);
-        manifest.map(Some).map_err(|e| ExportError::Manifest { path, reason: e.to_string() })
+        let text = files::read_text(&path, limits::CONFIG)?;
+        let manifest: Result<Self, _> = serde_json::from_str(&text);
+        let manifest = manifest.map_err(|e| ExportError::Manifest { path, reason: e.to_string() })?;
+        // Only the names that an export may have: a manifest does not say where else something is.
+        let copied = names::COPIED.iter().filter(|name| manifest.copied.iter().any(|copied| copied == *name));
+        match copied.map(|name| folder.join(name)).find(|path| !path.exists()) {
+            Some(path) => Err(ExportError::Lost { path }),
+            None => Ok(Some(manifest)),
+        }
     }
 
     /// How the entry points are called.
@@ -233,8 +260,19 @@ impl Manifest {
                         reason: format!("{what} of `{}`: {e}", t.name),
                     }
                 };
-                let ty = TensorType::parse(&mut Reader::new(&t.ty)).map_err(wrong("type"))?;
-                let role = Role::parse(&mut Reader::new(&t.role)).map_err(wrong("role"))?;
+                let mut text = Reader::new(&t.ty);
+                let ty = TensorType::parse(&mut text).and_then(|ty| text.end().map(|()| ty));
+                let ty = ty.map_err(wrong("type"))?;
+                let mut text = Reader::new(&t.role);
+                let role = Role::parse(&mut text).and_then(|role| text.end().map(|()| role));
+                let role = role.map_err(wrong("role"))?;
+                if let Role::Start { context } = role
+                    && context != self.context
+                {
+                    let reason =
+                        format!("the context of `{}` is {context}, expected {}", t.name, self.context);
+                    return Err(ExportError::Manifest { path: folder.join(names::MANIFEST), reason });
+                }
                 let axes = t.axes.iter().map(|axis| axis.clone().into()).collect();
                 Ok(Argument { name: t.name.clone(), role, ty, axes })
             };
@@ -280,7 +318,7 @@ pub struct Exported {
 /// `model`. `checkpoint` names its tensors [as the model does](Plan::named).
 ///
 /// Until the module is compiled, `out` stays as it was. If it fails after that, `out` is no export any more, and gone
-/// if it was new.
+/// if it was new. Of an export that was there before nothing stays; other files do.
 ///
 /// # Errors
 /// Everything in which the checkpoint differs from what the model reads, before anything slow begins; or the first
@@ -292,20 +330,21 @@ pub fn export(
     out: &Path,
     tools: BuildTools<'_>,
 ) -> Result<Exported, ExportError> {
+    // What the model's folder and the export both have would be replaced by itself, and then by nothing.
+    if out.is_dir() && is_one_folder(model, out) {
+        return Err(ExportError::OwnFolder(out.to_owned()));
+    }
     let compiler = tools.compiler;
     let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };
     let recorded = plan.trace()?.trace;
     let mut build = Build::new(plan.lower(&recorded)?, &recorded, checkpoint, tools)?;
-    let manifest = Manifest::new(&plan, &build, compiler)?;
+    let manifest = Manifest::new(&plan, &build, model, compiler)?;
     let start = Instant::now();
     let baked = into_folder(out, |out| {
         let (_, baked) = build.bake(&out.join(names::ARCHIVE))?;
         let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), bytes);
-        for name in names::COPIED {
-            let source = model.join(name);
-            if source.exists() {
-                put(name, &fs::read(&source).with_path("read", &source)?)?;
-            }
+        for name in copied(model) {
+            put(name, &files::read(&model.join(name), limits::TOKENIZER)?)?;
         }
         put(names::TEXT, build.lowered.module.text.as_bytes())?;
         put(names::MODULE, &build.compiled.vmfb)?;
@@ -318,21 +357,33 @@ pub fn export(
     Ok(Exported { module: lowered.module, compiled, baked, wrote: start.elapsed() })
 }
 
-/// Fills the export directory `out`. After a failure it is no export any more, and gone if it was new.
+/// The files of a model that go along.
+fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
+    names::COPIED.iter().copied().filter(|name| model.join(name).exists())
+}
+
+/// Fills the export directory `out`, which no other run does meanwhile. After a failure it is no export any more, and
+/// gone if it was new.
 fn into_folder<T>(out: &Path, fill: impl FnOnce(&Path) -> Result<T, ExportError>) -> Result<T, ExportError> {
     let made = !out.exists();
     fs::create_dir_all(out).with_path("create", out)?;
-    // The old manifest would vouch for a mixture of old and new files.
-    let manifest = out.join(names::MANIFEST);
-    if manifest.exists() {
-        fs::remove_file(&manifest).with_path("replace", &manifest)?;
+    let lock = FolderLock::take(out)?.ok_or_else(|| ExportError::Locked(out.to_owned()))?;
+    // First the manifest: it would vouch for a mixture of old and new files.
+    let old = [names::MANIFEST].into_iter().chain(names::COPIED.iter().copied());
+    for path in old.map(|name| out.join(name)).filter(|path| path.symlink_metadata().is_ok()) {
+        fs::remove_file(&path).with_path("replace", &path)?;
     }
     let filled = fill(out);
     if filled.is_err() && made {
         // The first error matters more than a failure here.
         let _ = fs::remove_dir_all(out);
     }
+    drop(lock);
     filled
+}
+
+fn is_one_folder(one: &Path, other: &Path) -> bool {
+    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
 /// Opens an export directory: checks the processor, the module's hash, and the archive against the module.
@@ -342,7 +393,7 @@ fn into_folder<T>(out: &Path, fill: impl FnOnce(&Path) -> Result<T, ExportError>
 pub fn open(folder: &Path, manifest: &Manifest, runtime: &Runtime) -> Result<VmModule, ExportError> {
     manifest.check_cpu()?;
     let path = folder.join(names::MODULE);
-    let vmfb = fs::read(&path).with_path("read", &path)?;
+    let vmfb = files::read(&path, limits::MODULE)?;
     let found = blake3::hash(&vmfb).to_string();
     if found != manifest.module_blake3 {
         let expected = manifest.module_blake3.clone();

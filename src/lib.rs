@@ -12,6 +12,7 @@
 pub use bake;
 pub use dsl;
 pub use errors;
+pub use files;
 #[cfg(feature = "iree")]
 pub use generate;
 pub use irpa;
@@ -35,10 +36,10 @@ pub mod build;
 pub mod embed;
 #[cfg(feature = "iree")]
 pub mod export;
-pub mod files;
 pub mod footprint;
 #[cfg(feature = "iree")]
 pub mod load;
+pub mod own;
 mod pipeline;
 mod plan;
 #[cfg(feature = "iree")]

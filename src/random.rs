@@ -7,13 +7,12 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use errors::{FileError, WithPath as _};
+use files::{NewFile, limits};
 use ops::{ElementType, TensorType};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use safetensors::{Dtype, View};
 use trace::Parameter;
-
-use crate::files::NewFile;
 
 /// Why random weights were not written.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +115,7 @@ pub fn random_checkpoint(
     watch: WatchBytes<'_>,
 ) -> Result<PathBuf, RandomError> {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(&fs::read(config).with_path("read", config)?).update(&seed.to_le_bytes());
+    hasher.update(&files::read(config, limits::CONFIG)?).update(&seed.to_le_bytes());
     for (key, ty) in parameters.iter().flat_map(Parameter::sources) {
         hasher.update(format!("{key}\0{ty}\0").as_bytes());
     }
@@ -141,7 +140,7 @@ pub fn write_random(
     folder: &Path,
     watch: WatchBytes<'_>,
 ) -> Result<(), RandomError> {
-    let text = fs::read(config).with_path("read", config)?;
+    let text = files::read(config, limits::CONFIG)?;
     let made = !folder.exists();
     let written = write(&text, parameters, seed, folder, watch);
     if written.is_err() && made {
@@ -164,7 +163,7 @@ fn write(
         return Err(RandomError::Exists(target));
     }
     let copy = folder.join("config.json");
-    let there = copy.exists().then(|| fs::read(&copy)).transpose().with_path("read", &copy)?;
+    let there = copy.exists().then(|| files::read(&copy, limits::CONFIG)).transpose()?;
     if there.is_some_and(|there| there != config) {
         return Err(RandomError::Exists(copy));
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::PathBuf;
 
+use errors::Listed;
 use ops::{ElementType, TensorType};
 use trace::{AxisName, NodeKind, Provenance, Trace};
 
@@ -159,10 +160,11 @@ pub(crate) fn list(problems: &[Problem]) -> String {
     let patterns: Vec<String> = problems.iter().map(|problem| problem.of_all_layers().to_string()).collect();
     patterns.iter().for_each(|pattern| *count.entry(pattern.clone()).or_insert(0) += 1);
     let line = |(problem, pattern): (&Problem, &String)| match count.remove(pattern)? {
-        1 => Some(format!("\n  {problem}")),
-        times => Some(format!("\n  {pattern} ({times} times)")),
+        1 => Some(problem.to_string()),
+        times => Some(format!("{pattern} ({times} times)")),
     };
-    problems.iter().zip(&patterns).filter_map(line).collect()
+    let lines: Vec<String> = problems.iter().zip(&patterns).filter_map(line).collect();
+    Listed(&lines).to_string()
 }
 
 /// Missing keys that are unread keys but for their beginning.

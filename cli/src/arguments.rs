@@ -29,6 +29,8 @@ pub struct Arguments {
 pub enum Command {
     /// Generate text from a model or an export directory
     Generate(GenerateArguments),
+    /// Print the text that a chat becomes, by the model's chat template
+    Prompt(PromptArguments),
     /// Make vectors of texts
     Embed(EmbedArguments),
     /// Write module, archive, tokenizer and manifest to a directory that runs without Python and compiler
@@ -46,7 +48,7 @@ pub enum Command {
     Random(RandomArguments),
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true)))]
 pub struct GenerateArguments {
     /// A Hugging Face model directory, or what `export` wrote
@@ -108,7 +110,7 @@ pub struct GenerateArguments {
     pub compile: CompileArguments,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true).multiple(true)))]
 pub struct EmbedArguments {
     /// A Hugging Face model directory with the files of sentence-transformers
@@ -141,6 +143,18 @@ pub struct EmbedArguments {
     pub network: NetworkArguments,
     #[command(flatten)]
     pub compile: CompileArguments,
+}
+
+#[derive(Args)]
+pub struct PromptArguments {
+    /// A Hugging Face model directory, or what `export` wrote
+    pub model: PathBuf,
+    /// The message to answer
+    #[arg(long, value_name = "TEXT")]
+    pub chat: String,
+    /// The system message of the chat
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
 }
 
 #[derive(Args)]
@@ -563,7 +577,7 @@ pub struct CompileArguments {
     #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_IREE_COMPILE")]
     pub iree_compile: Option<PathBuf>,
     /// Give up compiling after this time
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     pub compile_timeout: u64,
     /// Where compiled modules and baked archives are kept [default: the user's cache folder]
     #[arg(long, value_name = "DIR", env = "TRACEWRIGHT_CACHE")]

@@ -2,46 +2,44 @@
 
 use tracewright::bake::{BakeOptions, Baked};
 use tracewright::irpa::{Checkpoint, ConvertOptions, convert_checkpoint};
+use tracewright::own::check_output;
 
 use crate::arguments::BakeArguments;
 use crate::error::Error;
-use crate::{Interrupt, ReadModel, progress};
+use crate::{Interrupt, ReadModel, open, progress};
 
 pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     let BakeArguments { checkpoint: source, out, no_metadata, model } = arguments;
-    let checkpoint = Checkpoint::open(&source)?;
     let bar = progress::bytes("baking", 0);
     let mut watch = progress::watch(&bar, interrupt);
     if !source.is_dir() {
+        let checkpoint = Checkpoint::open(&source)?;
         let options =
             ConvertOptions { float: model.network.dtype, metadata: !no_metadata, watch: Some(&mut watch) };
         let converted = convert_checkpoint(&checkpoint, &out, options)?;
         bar.finish_and_clear();
-        eprintln!("wrote `{}`, {} tensors converted", out.display(), converted.len());
+        say!("wrote `{}`, {} tensors converted", out.display(), converted.len());
         return Ok(());
     }
-    let plan = model.plan(read(&source, &model.network.allow_config_key)?, model.context)?;
+    check_output(&source, &out)?;
+    let (network, checkpoint) = open(read, &source, &model.network.allow_config_key)?;
+    let plan = model.plan(network, model.context)?;
     let lowered = plan.lower(&plan.trace()?.trace)?;
     let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
     let checkpoint = plan.named(checkpoint);
     let baked = lowered.bake(&checkpoint, &out, options)?;
     bar.finish_and_clear();
     report(&baked);
-    eprintln!(
-        "wrote `{}`: {} parameters, {} bytes",
-        out.display(),
-        lowered.module.parameters.len(),
-        baked.bytes
-    );
+    say!("wrote `{}`: {} parameters, {} bytes", out.display(), lowered.module.parameters.len(), baked.bytes);
     Ok(())
 }
 
 /// Says what became of the checkpoint beyond a copy.
 pub fn report(baked: &Baked) {
     if let Some((_, from, to)) = baked.converted.first() {
-        eprintln!("converted {} tensors from {from} to {to}", baked.converted.len());
+        say!("converted {} tensors from {from} to {to}", baked.converted.len());
     }
     if !baked.ignored.is_empty() {
-        eprintln!("left out {}: {}", baked.ignored.len(), baked.ignored.join(", "));
+        say!("left out {}: {}", baked.ignored.len(), baked.ignored.join(", "));
     }
 }

@@ -14,6 +14,7 @@ use tracewright::files::NewFile;
 use tracewright::irpa::Checkpoint;
 use tracewright::load::LoadOptions;
 use tracewright::lower::Weights;
+use tracewright::own::check_output;
 use tracewright::random::random_checkpoint;
 use tracewright::runtime::{Compiler, Device};
 use tracewright::targets::Target;
@@ -162,6 +163,10 @@ impl<'a> Bench<'a> {
 
     /// One plan for each combination of variants.
     fn plans(&self, model: &Path, variants: &VariantArguments) -> Result<Vec<Plan>, Error> {
+        let folder = if model.is_dir() { model } else { model.parent().unwrap_or(model) };
+        for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
+            check_output(folder, out)?;
+        }
         let elements: Vec<_> = match variants.dtype.is_empty() {
             true => vec![None],
             false => variants.dtype.iter().copied().map(Some).collect(),
@@ -251,14 +256,11 @@ impl<'a> Bench<'a> {
         });
         spinner.finish_and_clear();
         let report = report?;
-        if let (Some(file), Some(path)) = (json, &self.arguments.json) {
-            let text = format!("{:#}\n", serde_json::json!(report));
-            std::fs::write(file.partial(), text).with_path("write", path)?;
-            file.publish()?;
+        if let Some(file) = json {
+            file.publish_as(format!("{:#}\n", serde_json::json!(report)).as_bytes())?;
         }
-        if let (Some(file), Some(path)) = (plot, &self.arguments.plot) {
-            std::fs::write(file.partial(), plot::svg(&report)).with_path("write", path)?;
-            file.publish()?;
+        if let Some(file) = plot {
+            file.publish_as(plot::svg(&report).as_bytes())?;
         }
         std::io::stdout().lock().write_all(table(&report).as_bytes()).map_err(Error::Output)
     }

@@ -77,7 +77,7 @@ pub fn tuned(
 /// Says which files of a tuning are not used.
 pub fn report_damage(known: &Known) {
     for path in &known.damaged {
-        eprintln!("`{}` is damaged and not used; `tracewright tune` measures again", path.display());
+        say!("`{}` is damaged and not used; `tracewright tune` measures again", path.display());
     }
 }
 

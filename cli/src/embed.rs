@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tracewright::embed::{Embedder, EmbeddingPlan, check_texts};
 use tracewright::errors::WithPath as _;
+use tracewright::files::{limits, read_stream};
 use tracewright::footprint::peak_rss;
 use tracewright::generate::Tokenizer;
 use tracewright::load::{LoadOptions, Loaded, load};
@@ -22,7 +23,10 @@ pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Erro
     let EmbedArguments { model: folder, network, length, batch, .. } = arguments;
     fs::read_dir(folder).with_path("open the model directory", folder)?;
     let config = EmbeddingGemmaConfig::read(folder, &network.allow_config_key)?;
-    let texts = Texts::read(arguments, &config.sentence)?;
+    let texts = {
+        let (arguments, sentence) = (arguments.clone(), config.sentence.clone());
+        interrupt.or(move || Texts::read(&arguments, &sentence))??
+    };
     let length =
         length.unwrap_or_else(|| EmbeddingPlan::length_for(texts.longest(), config.sentence.max_tokens));
     let plan = EmbeddingPlan::new(config, network.dtype, length, batch.get())?;
@@ -82,7 +86,7 @@ impl Texts {
             what: format!("`{}` has no tokenizer.json; give token ids with `--tokens`", folder.display()),
         })?;
         let file = arguments.file.as_deref();
-        let file = file.map(|path| fs::read_to_string(path).with_path("read", path)).transpose()?;
+        let file = file.map(|path| read_stream(path, limits::PROMPT)).transpose()?;
         let given = arguments.texts.iter().map(String::as_str);
         let given = given.chain(file.iter().flat_map(|file| file.lines()));
         let limit = arguments.length.unwrap_or(sentence.max_tokens);
@@ -113,7 +117,7 @@ impl Texts {
         for (number, (tokens, cut_from)) in zip(1.., zip(&self.tokens, &self.cut_from)) {
             if let Some(whole) = cut_from {
                 let (texts, kept) = (self.tokens.len(), tokens.len());
-                eprintln!("text {number} of {texts} is cut from {whole} tokens to {kept}");
+                say!("text {number} of {texts} is cut from {whole} tokens to {kept}");
             }
         }
     }
@@ -136,7 +140,7 @@ fn timings(loaded: &Loaded, took: Duration, tokens: usize) -> Value {
 
 /// One line for a reader, on stderr.
 fn summarize(loaded: &Loaded, took: Duration, texts: &Texts, features: usize) {
-    eprintln!(
+    say!(
         "{} texts, {} tokens in {:.0} ms ({:.1}/s), {features} numbers each; load {:.0} ms, compile {:.0} ms",
         texts.tokens.len(),
         texts.count(),

@@ -5,11 +5,13 @@ use std::process::ExitCode;
 
 use tracewright::PlanError;
 use tracewright::bake::BakeError;
-use tracewright::errors::{FileError, WithCauses};
+use tracewright::errors::{FileError, LISTED, WithCauses};
+use tracewright::files::limits;
 use tracewright::footprint::TooLarge;
 use tracewright::irpa;
 use tracewright::lower::LowerError;
 use tracewright::models::config::{ConfigError, KeyProblem};
+use tracewright::own::OwnFile;
 use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
 #[cfg(feature = "iree")]
@@ -56,6 +58,22 @@ pub enum Error {
     /// stdout is closed.
     #[error("cannot write to stdout")]
     Output(#[source] io::Error),
+    /// This program cannot be started once more.
+    #[error("cannot start a process for the chat template")]
+    Program(#[source] io::Error),
+    /// What another process of this program said, with its causes.
+    #[error("{0}")]
+    Said(String),
+    /// The chat template was stopped.
+    #[error(
+        "the chat template was stopped: it takes more than {} s, more than {} MiB or nests too deep, \
+         or the text becomes longer than {} MiB",
+        limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
+    )]
+    Template,
+    /// The system gives no thread.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
@@ -68,6 +86,8 @@ pub enum Error {
     Explain(#[from] ExplainError),
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
+    #[error(transparent)]
+    Own(#[from] OwnFile),
     #[error(transparent)]
     Bake(#[from] BakeError),
     #[error(transparent)]
@@ -172,6 +192,7 @@ impl Error {
                     _ => None,
                 });
                 return unknown
+                    .take(LISTED)
                     .map(|key| format!("`--allow-config-key {key}` proceeds without it"))
                     .collect();
             }
@@ -234,16 +255,16 @@ pub fn exit(result: Result<(), Error>, interrupt: &Interrupt) -> ExitCode {
         // A reader that has seen enough, as `head`, is no failure.
         Err(Error::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(Error::Interrupted) => {
-            eprintln!("interrupted");
+            say!("interrupted");
             ExitCode::from(INTERRUPTED)
         }
         Err(error) if interrupt.is_set() => {
-            eprintln!("interrupted: {error}");
+            say!("interrupted: {error}");
             ExitCode::from(INTERRUPTED)
         }
         Err(error) => {
-            eprintln!("error: {}", WithCauses(&error));
-            error.help().iter().for_each(|help| eprintln!("  help: {help}"));
+            say!("error: {}", WithCauses(&error));
+            error.help().iter().for_each(|help| say!("  help: {help}"));
             match error {
                 Error::Usage { .. } => ExitCode::from(2),
                 _ => ExitCode::FAILURE,

@@ -4,17 +4,16 @@ use std::io::Write as _;
 
 use tracewright::Plan;
 use tracewright::export::export;
-use tracewright::irpa::Checkpoint;
 
 use crate::arguments::ExportArguments;
 use crate::error::Error;
 use crate::measure::milliseconds;
-use crate::{Interrupt, ReadModel, build};
+use crate::{Interrupt, ReadModel, build, open};
 
 pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     let ExportArguments { model: folder, out, target, model_arguments: model, compile, json } = arguments;
-    let checkpoint = Checkpoint::open(&folder)?;
-    let plan = model.plan(read(&folder, &model.network.allow_config_key)?, model.context)?;
+    let (network, checkpoint) = open(read, &folder, &model.network.allow_config_key)?;
+    let plan = model.plan(network, model.context)?;
     let checkpoint = plan.named(checkpoint);
     let exported = build::with_tools(&compile, interrupt, |tools| {
         let target = build::tuned(model.network.tuning.as_ref(), &target, tools.compiler, tools.cache)?;
@@ -32,7 +31,7 @@ pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -
         });
         writeln!(std::io::stdout(), "{json}").map_err(Error::Output)?;
     } else {
-        eprintln!(
+        say!(
             "wrote `{}`: {} parameters ({:.1} MB) in {:.1} s, module compiled in {:.1} s",
             out.display(),
             exported.module.parameters.len(),

@@ -1,7 +1,6 @@
 //! `tracewright generate`
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::{self, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -10,18 +9,19 @@ use std::time::{Duration, Instant};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError};
 use serde_json::{Value, json};
-use tracewright::errors::WithPath as _;
-use tracewright::files::NewFile;
+use tracewright::files::{NewFile, limits, read_stream};
 use tracewright::footprint::peak_rss;
 use tracewright::generate::{
-    Chat, ChatTemplate, Finish, GenerateError, GenerateOptions, Generated, Pushed, Sampler, Sampling,
-    Session, StopStrings, Stream, Tokenizer, stop_tokens,
+    Finish, GenerateError, GenerateOptions, Generated, Pushed, Sampler, Sampling, Session, StopStrings,
+    Stream, Tokenizer, stop_tokens,
 };
+use tracewright::own::check_output;
 
 use crate::arguments::GenerateArguments;
 use crate::error::Error;
 use crate::load::{Loaded, Source};
 use crate::measure::milliseconds;
+use crate::prompt::rendered;
 use crate::{Interrupt, ReadModel};
 
 pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
@@ -32,10 +32,16 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
     }
     // What is wrong with the model is said before what is wrong with the prompt.
     let source = Source::read(&arguments, read)?;
-    let tokenizer = Tokenizer::load(&arguments.model)?;
-    let prompt = prompt(&arguments, tokenizer.as_ref())?;
+    let (tokenizer, prompt) = {
+        let arguments = arguments.clone();
+        interrupt.or(move || -> Result<_, Error> {
+            let tokenizer = Tokenizer::load(&arguments.model)?;
+            let prompt = prompt(&arguments, tokenizer.as_ref())?;
+            Ok((tokenizer, prompt))
+        })??
+    };
     let options = options(&arguments)?;
-    let logits = arguments.save_logits.as_deref().map(NewFile::begin).transpose()?;
+    let logits = arguments.save_logits.as_deref().map(|path| begin(&arguments.model, path)).transpose()?;
     let loaded = source.load(&arguments, &prompt, interrupt)?;
     interrupt.check()?;
 
@@ -47,9 +53,8 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
     if let (Some(file), Some(path)) = (logits, &arguments.save_logits) {
         let scored =
             arguments.all_positions.then(|| Session::new(&loaded.network).score(&prompt)).transpose()?;
-        save_logits(file.partial(), &generated.logits, scored.as_deref())
-            .map_err(|source| Error::Logits { path: path.clone(), source })?;
-        file.publish()?;
+        let logits = logits_file(&generated.logits, scored.as_deref());
+        file.publish_as(&logits.map_err(|source| Error::Logits { path: path.clone(), source })?)?;
     }
     if arguments.json {
         let json = json!({
@@ -72,6 +77,12 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
     interrupt.check()
 }
 
+/// A new file that is made from the model in `folder`, and is none of it.
+fn begin(folder: &Path, path: &Path) -> Result<NewFile, Error> {
+    check_output(folder, path)?;
+    Ok(NewFile::begin(path)?)
+}
+
 /// The token ids that the arguments ask to continue.
 fn prompt(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
     let folder = &arguments.model;
@@ -91,27 +102,16 @@ fn prompt(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Resul
     not_empty(match (tokens, chat, prompt, file) {
         (Some(tokens), ..) => tokens.clone(),
         (_, Some(message), ..) => {
-            let text =
-                ChatTemplate::load(folder)?.render(&conversation(arguments.system.as_deref(), message))?;
-            tokenizer.encode_plain(&text)?
+            tokenizer.encode_plain(&rendered(folder, message, arguments.system.as_deref())?)?
         }
         (_, _, Some(text), _) => tokenizer.encode(text)?,
-        (_, _, _, Some(path)) => tokenizer.encode(&fs::read_to_string(path).with_path("read", path)?)?,
+        (_, _, _, Some(path)) => tokenizer.encode(&read_stream(path, limits::PROMPT)?)?,
         (None, None, None, None) => Vec::new(),
     })
 }
 
 fn not_empty(prompt: Vec<u32>) -> Result<Vec<u32>, Error> {
     if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
-}
-
-fn conversation(system: Option<&str>, message: &str) -> Chat {
-    let messages = system.map(|text| ("system", text)).into_iter().chain([("user", message)]);
-    Chat {
-        messages: messages.map(|(role, text)| json!({ "role": role, "content": text })).collect(),
-        add_generation_prompt: true,
-        ..Chat::default()
-    }
 }
 
 /// How tokens are chosen, and when that ends.
@@ -218,7 +218,8 @@ impl<'a> Answer<'a> {
     }
 }
 
-fn save_logits(path: &Path, logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<(), SafeTensorError> {
+/// A safetensors file of the logits that chose each token, and those after each token of the prompt.
+fn logits_file(logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<Vec<u8>, SafeTensorError> {
     let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
     for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
         let Some(rows) = rows else { continue };
@@ -229,7 +230,7 @@ fn save_logits(path: &Path, logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) ->
     for (name, shape, bytes) in &tensors {
         views.insert(*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?);
     }
-    safetensors::serialize_to_file(views, None, path)
+    safetensors::serialize(views, None)
 }
 
 fn timings(loaded: &Loaded, generated: &Generated, first_token: Option<Duration>) -> Value {
@@ -250,7 +251,7 @@ fn summarize(loaded: &Loaded, prompt: usize, generated: &Generated, first_token:
         Finish::Context => format!(", then the context of {} was full", loaded.network.context()),
         _ => String::new(),
     };
-    eprintln!(
+    say!(
         "prompt {prompt} tokens in {:.0} ms ({:.1}/s){}, {} new tokens at {:.1}/s{full}; load {:.0} ms, compile {:.0} ms",
         milliseconds(generated.prefill),
         generated.prefill_rate(),

@@ -15,6 +15,12 @@
 //!
 //! Everything else is a library: `tracewright` itself knows no flag, prints nothing and reads no environment.
 
+/// Says something on stderr, as `eprintln` does. That nobody can hear it ends nothing, and no name in a file that is
+/// talked about moves the terminal.
+macro_rules! say {
+    ($($words:tt)*) => { $crate::say(&format!($($words)*)) };
+}
+
 mod arguments;
 mod bake;
 #[cfg(feature = "iree")]
@@ -35,19 +41,30 @@ mod load;
 mod measure;
 mod plan;
 mod progress;
+#[cfg(feature = "iree")]
+mod prompt;
 mod random;
 #[cfg(feature = "iree")]
 mod tune;
 
+use std::io::{ErrorKind, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "iree")]
+use std::sync::mpsc::{self, RecvTimeoutError};
+#[cfg(feature = "iree")]
+use std::thread;
+#[cfg(feature = "iree")]
+use std::time::Duration;
 
 use arguments::{Arguments, Command};
 use clap::Parser as _;
 use error::Error;
+use tracewright::errors::escaped;
+use tracewright::irpa::Checkpoint;
 use tracewright::models::Architecture;
 use tracewright::models::config::ConfigError;
 
@@ -55,16 +72,49 @@ use tracewright::models::config::ConfigError;
 /// although nothing reads them.
 pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
 
+/// The name of threads on which panics are caught and become errors.
+const CAUGHT: &str = "text";
+
 /// The command line `tracewright` for the networks that `read` knows.
 pub fn main(read: ReadModel) -> ExitCode {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name() != Some(CAUGHT) {
+            usual(panic);
+        }
+    }));
     let arguments = Arguments::parse();
     if let Some(filter) = &arguments.log {
         let filter = tracing_subscriber::EnvFilter::new(filter);
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .log_internal_errors(false)
+            .init();
     }
     let interrupt = Interrupt::default();
     interrupt.listen();
     error::exit(run(arguments.command, read, &interrupt), &interrupt)
+}
+
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{}", escaped(text));
+}
+
+/// The model in a folder and its checkpoint. What is wrong with the configuration is said first; but weights in another
+/// format rarely have one.
+fn open(
+    read: ReadModel,
+    folder: &Path,
+    allowed_keys: &[String],
+) -> Result<(Box<dyn Architecture>, Checkpoint), Error> {
+    match read(folder, allowed_keys) {
+        Err(ConfigError::File(missing)) if missing.source.kind() == ErrorKind::NotFound => {
+            Checkpoint::open(folder)?;
+            Err(missing.into())
+        }
+        model => Ok((model?, Checkpoint::open(folder)?)),
+    }
 }
 
 fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
@@ -73,6 +123,10 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Generate(arguments) => generate::run(arguments, read, interrupt),
         #[cfg(not(feature = "iree"))]
         Command::Generate(_) => Err(Error::WithoutIree { command: "generate" }),
+        #[cfg(feature = "iree")]
+        Command::Prompt(arguments) => prompt::run(&arguments),
+        #[cfg(not(feature = "iree"))]
+        Command::Prompt(_) => Err(Error::WithoutIree { command: "prompt" }),
         #[cfg(feature = "iree")]
         Command::Embed(arguments) => embed::run(&arguments, interrupt),
         #[cfg(not(feature = "iree"))]
@@ -125,6 +179,32 @@ impl Interrupt {
     /// For whoever asks whether to go on.
     fn go_on(&self) -> ControlFlow<()> {
         if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// What `work` gives, unless Ctrl-C comes first: for what cannot be asked to stop, and what text that somebody else
+    /// wrote may lead deep. It has a thread of its own, with room.
+    #[cfg(feature = "iree")]
+    fn or<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+        const ROOM: usize = 256 << 20;
+        const LOOK: Duration = Duration::from_millis(50);
+        let (send, receive) = mpsc::channel();
+        let work = move || drop(send.send(work()));
+        let worker =
+            thread::Builder::new().name(CAUGHT.into()).stack_size(ROOM).spawn(work).map_err(Error::Thread)?;
+        loop {
+            match receive.recv_timeout(LOOK) {
+                Ok(done) => return Ok(done),
+                Err(RecvTimeoutError::Timeout) => self.check()?,
+                Err(RecvTimeoutError::Disconnected) => match worker.join() {
+                    // One that nobody caught, and of which nothing was said.
+                    Err(panic) => match panic.downcast::<String>() {
+                        Ok(words) => panic!("{words}"),
+                        Err(panic) => panic!("{}", panic.downcast_ref::<&str>().unwrap_or(&"on a thread")),
+                    },
+                    Ok(()) => unreachable!("it sends before it ends"),
+                },
+            }
+        }
     }
 
     /// For what stops by an error.

@@ -14,7 +14,7 @@ use tracewright::runtime::{Device, Runtime};
 
 use crate::arguments::{GenerateArguments, Kernels, ModelArguments};
 use crate::error::Error;
-use crate::{Interrupt, ReadModel, build};
+use crate::{Interrupt, ReadModel, build, open};
 
 /// What a model directory holds.
 pub enum Source {
@@ -40,9 +40,8 @@ impl Source {
             check_as_exported(&manifest, model)?;
             return Ok(Self::Export(Box::new(manifest)));
         }
-        // Before its configuration: weights in another format rarely have one.
-        Checkpoint::open(folder)?;
-        Ok(Self::Checkpoint(read(folder, &model.network.allow_config_key)?))
+        let (network, _) = open(read, folder, &model.network.allow_config_key)?;
+        Ok(Self::Checkpoint(network))
     }
 
     pub fn load(

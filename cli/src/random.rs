@@ -20,6 +20,6 @@ pub fn run(arguments: RandomArguments, read: ReadModel, interrupt: &Interrupt) -
     };
     write_random(&file, &parameters, seed, &out, &watch)?;
     bar.finish_and_clear();
-    eprintln!("wrote `{}`: {} parameters, {total} bytes", out.display(), parameters.len());
+    say!("wrote `{}`: {} parameters, {total} bytes", out.display(), parameters.len());
     Ok(())
 }

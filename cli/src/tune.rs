@@ -26,7 +26,7 @@ pub fn run(arguments: &TuneArguments, read: ReadModel, interrupt: &Interrupt) ->
     build::report_damage(&known);
     let mut products = Tuned::all(&plan, &known)?;
     if products.is_empty() {
-        eprintln!("no kernel computes a product of this model here: there is nothing to tune");
+        say!("no kernel computes a product of this model here: there is nothing to tune");
     }
     let result = match arguments.show {
         true => Ok(()),
@@ -36,8 +36,8 @@ pub fn run(arguments: &TuneArguments, read: ReadModel, interrupt: &Interrupt) ->
                 Workbench { compiler: &compiler, runtime: &runtime, target: &plan.target, seed: SEED };
             tune(&mut products, &cache, &bench, arguments.budget, &mut |product, tried| {
                 match tried {
-                    None => eprintln!("{:.1} %  {}", 100.0 * product.share, product.tilings.product),
-                    Some(tried) => eprintln!("    {}", outcome(tried)),
+                    None => say!("{:.1} %  {}", 100.0 * product.share, product.tilings.product),
+                    Some(tried) => say!("    {}", outcome(tried)),
                 }
                 interrupt.go_on()
             })

@@ -90,6 +90,16 @@ fn all_problems_are_listed_at_once_with_the_nearest_name() {
 }
 
 #[test]
+fn a_thousand_problems_are_listed_as_fifty() {
+    let many = |t: &mut Tensors| {
+        (0..1000).for_each(|i| drop(t.insert(format!("x\u{1b}[31m{i}"), (Dtype::F32, vec![1], vec![0; 4]))))
+    };
+    let ran = spoiled(many, &["1000 problem(s)", "and 950 more", "extra `x\\u{1b}[31m1`"]);
+    assert!(ran.err.lines().count() < 60, "{}", ran.err);
+    assert!(!ran.err.contains('\u{1b}'), "the terminal obeys nobody's file");
+}
+
+#[test]
 fn a_head_that_is_not_tied_although_the_config_says_so() {
     let model = copied("llama-untied");
     edit_config(model.path(), |config| drop(config.insert("tie_word_embeddings".into(), json!(true))));
@@ -200,7 +210,7 @@ fn an_archive_that_cannot_be_written() {
     refused(
         bare(&["bake", text(own.path()), "-o", text(&file)]).args(SMALL),
         1,
-        &["a file of the checkpoint itself"],
+        &["a file of the model itself"],
     );
     assert_eq!(fs::read(&file).unwrap(), before);
 }

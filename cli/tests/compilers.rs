@@ -129,6 +129,68 @@ fn ctrl_c_while_compiling_ends_the_compiler_too() {
     wait_until("the end of the compiler's child", || !alive(child.trim()));
 }
 
+/// A compiler that says that all is well and writes no module: nothing of it is kept.
+#[cfg(unix)]
+#[test]
+fn a_compiler_that_writes_garbage_leaves_none_behind() {
+    let (cache, bin) = (folder(), folder());
+    let (real, mended) = (iree_compile(), bin.path().join("mended"));
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in --version|*preprocessing*) exec '{0}' \"$@\";; esac\n\
+         [ -e '{1}' ] && exec '{0}' \"$@\"\necho garbage > \"$3\"\n",
+        real.display(),
+        mended.display()
+    );
+    let compiler = bin.path().join("iree-compile");
+    fs::write(&compiler, script).unwrap();
+    fs::set_permissions(&compiler, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let run = || {
+        let mut command = generate(cache.path());
+        command.args(["--iree-compile", text(&compiler)]);
+        command
+    };
+    refused(&mut run(), 1, &["wrote what is no module", ".log`"]);
+    assert_no_module(cache.path());
+    fs::write(&mended, "").unwrap();
+    succeed(&mut run());
+}
+
+/// kill -9 ends what it started too, and what it left is swept away by the next run.
+#[cfg(unix)]
+#[test]
+fn a_killed_run_takes_its_compiler_along_and_its_leftovers_are_swept() {
+    let (cache, bin) = (folder(), folder());
+    let pid = bin.path().join("pid");
+    let then = format!(
+        "case \"$*\" in *preprocessing*) exit;; esac; sleep 600 & echo $! > '{}'; wait",
+        pid.display()
+    );
+    let compiler = pretender(bin.path(), &then);
+    let mut child = spawn(generate(cache.path()).args(["--iree-compile", text(&compiler)]));
+    let started = || fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n'));
+    wait_until("the compiler", started);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let orphan = fs::read_to_string(&pid).unwrap();
+    wait_until("the end of the compiler's child", || !alive(orphan.trim()));
+    assert!(listing(cache.path()).iter().any(|(path, _)| text(path).contains("partial")), "nothing was left");
+    // As a killed bake leaves one.
+    let archives = cache.path().join("archives");
+    fs::create_dir_all(archives.join(".tracewright-left.partial")).unwrap();
+    fs::write(archives.join(".tracewright-left.partial/file"), "half").unwrap();
+    succeed(&mut generate(cache.path()));
+    for (path, _) in listing(cache.path()) {
+        let kind = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+        assert!(["irpa", "module"].contains(&kind), "{} stays behind", path.display());
+    }
+}
+
+#[test]
+fn no_time_to_compile_is_no_limit() {
+    let cache = folder();
+    refused(generate(cache.path()).args(["--compile-timeout", "0"]), 2, &["--compile-timeout"]);
+}
+
 #[test]
 fn a_target_that_is_none() {
     let (out, model) = (folder(), fixture("llama-untied"));
@@ -147,7 +209,9 @@ fn a_target_that_is_none() {
         );
         assert!(!target.exists());
     }
-    for (name, word) in [("", "the target is empty"), (":generic", "names no platform")] {
+    for (name, word) in
+        [("", "the target is empty"), (" ", "the target is empty"), (":generic", "names no platform")]
+    {
         let mut export = tracewright(&["export", text(&model), "-o", text(&target), "--target", name]);
         refused(&mut export, 2, &["--target", word, "a processor that LLVM knows"]);
     }

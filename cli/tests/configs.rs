@@ -109,3 +109,31 @@ fn sizes_that_the_model_does_not_allow() {
         refused(trace_dump(&[model]).args(*arguments), 1, &[word, help]);
     }
 }
+
+/// What no network has is refused before anything is made of it.
+#[test]
+fn sizes_that_no_network_has() {
+    for (key, value, word) in [
+        ("head_dim", json!(100_000_000), "head_dim"),
+        ("num_hidden_layers", json!(1_000_000), "num_hidden_layers"),
+        ("vocab_size", json!(1_000_000_000_000_u64), "vocab_size"),
+        ("hidden_size", json!(4_000_000_000_u64), "hidden_size"),
+        ("num_attention_heads", json!(100_000_000), "num_attention_heads"),
+        ("max_position_embeddings", json!(4_000_000_000_u64), "max_position_embeddings"),
+    ] {
+        let start = std::time::Instant::now();
+        let edit = |c: &mut Map<String, Value>| drop(c.insert(key.into(), value.clone()));
+        refuses(edit, &[&format!("`{word}` is {value}, expected a positive integer, at most")]);
+        assert!(start.elapsed().as_secs() < 5, "{key}");
+    }
+}
+
+#[test]
+fn a_thousand_problems_are_listed_as_fifty() {
+    let many = |c: &mut Map<String, Value>| {
+        (0..1000).for_each(|i| drop(c.insert(format!("key\u{1b}[31m{i}"), json!(i))))
+    };
+    let ran = refuses(many, &["1000 problem(s)", "and 950 more", "`key\\u{1b}[31m7` is not a known key"]);
+    assert!(ran.err.lines().count() < 120, "{}", ran.err);
+    assert!(!ran.err.contains('\u{1b}'), "the terminal obeys nobody's file");
+}

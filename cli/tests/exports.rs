@@ -375,3 +375,51 @@ fn a_full_disk_leaves_no_export() {
     succeed(&mut export(&model, &target, &[]));
     succeed(&mut generate(&target));
 }
+
+#[test]
+fn a_context_that_is_not_the_length_of_the_caches() {
+    let own = own();
+    edit_manifest(own.path(), |manifest| {
+        manifest["context"] = json!(64);
+        for entry in manifest["entry_points"].as_array_mut().unwrap() {
+            entry["arguments"][1]["role"] = json!("start(context 64)");
+        }
+    });
+    refused(&mut generate(own.path()), 1, &["keys0", "f32[1,2,40,14]", "the context of 64"]);
+    edit_manifest(own.path(), |manifest| manifest["context"] = json!(40));
+    refused(&mut generate(own.path()), 1, &["the context of `start` is 64, expected 40"]);
+    edit_manifest(own.path(), |manifest| {
+        manifest["context"] = json!(24);
+        for entry in manifest["entry_points"].as_array_mut().unwrap() {
+            entry["arguments"][1]["role"] = json!("start(context 24)");
+        }
+    });
+    refused(&mut generate(own.path()), 1, &["keys0", "f32[1,2,40,14]", "the context of 24"]);
+}
+
+#[test]
+fn a_type_or_a_role_with_something_behind_it() {
+    for (key, value) in [("type", "f32[1,515]x"), ("role", "logits 7")] {
+        let own = own();
+        edit_manifest(own.path(), |manifest| manifest["entry_points"][0]["results"][0][key] = json!(value));
+        refused(&mut generate(own.path()), 1, &["is not a manifest", key, "`logits`", "expected the end"]);
+    }
+}
+
+#[test]
+fn an_export_that_lost_a_file() {
+    let (out, lost) = (folder(), folder());
+    let mut command = tracewright(&["export", text(&demo()), "-o", text(out.path())]);
+    succeed(command.args(["--context", "64", "--chunk", "16"]));
+    for name in ["tokenizer.json", "generation_config.json", "config.json", "tokenizer_config.json"] {
+        let (file, away) = (out.path().join(name), lost.path().join(name));
+        if !file.exists() {
+            continue;
+        }
+        fs::rename(&file, &away).unwrap();
+        let mut command = bare(&["generate", text(out.path()), "--tokens", "5", "-n", "1"]);
+        refused(&mut command, 1, &[name, "which the manifest names, is missing", "export the model again"]);
+        fs::rename(&away, &file).unwrap();
+    }
+    succeed(&mut bare(&["generate", text(out.path()), "--tokens", "5", "-n", "1"]));
+}

@@ -189,8 +189,8 @@ fn m21_the_same_seed_draws_the_same_text() {
     );
 }
 
-/// M13, M14: keys and values stay on the device; a greedy step takes a token and gives back four bytes, other steps
-/// read their logits.
+/// M13, M14: keys and values stay on the device; a greedy step takes a token and gives back eight bytes, those
+/// of the next one and of its logit; other steps read their logits.
 #[test]
 fn m13_m14_a_step_moves_a_token_or_the_logits() {
     let model = fixture("llama-untied");
@@ -200,7 +200,7 @@ fn m13_m14_a_step_moves_a_token_or_the_logits() {
         let transfers = json(command.args(SMALL).args(more))["transfers"].clone();
         ["host_to_device_bytes", "device_to_host_bytes"].map(|name| transfers[name].as_u64().unwrap())
     };
-    assert_eq!(moved(&[]), [8 * 4, 8 * 4]);
+    assert_eq!(moved(&[]), [8 * 4, 8 * (4 + 4)]);
     assert_eq!(moved(&["--temp", "1"]), [8 * 4, 8 * 4 * 515]);
 }
 
@@ -255,4 +255,41 @@ fn m11_weights_are_resident_once_beside_the_mapped_file() {
     let peak = run()["peak_rss_bytes"].as_u64().unwrap();
     println!("{weights} bytes of weights, {peak} bytes at the peak");
     assert!(peak < weights * 21 / 10 + (24 << 20), "{peak} for {weights}");
+}
+
+/// A network whose logits are no numbers chooses no token, greedily too.
+#[test]
+fn logits_that_are_no_numbers_are_an_error() {
+    for (value, word) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf")] {
+        let model = copied("llama-untied");
+        edit_tensors(model.path(), |tensors| {
+            // One row of the head: of 515 logits one is none.
+            let head = &mut tensors.get_mut("lm_head.weight").unwrap().2;
+            head[4 * 60 * 7..4 * 60 * 8].chunks_mut(4).for_each(|x| x.copy_from_slice(&value.to_le_bytes()));
+        });
+        let mut command = tracewright(&["generate", text(model.path()), "--tokens", "5,17", "-n", "3"]);
+        let ran = refused(command.args(SMALL), 1, &["step 0", "logit of token 7 is", "expected a number"]);
+        assert!(ran.err.contains(word) || ran.err.contains("NaN"), "{}", ran.err);
+    }
+}
+
+/// A checkpoint with other weights is another one, although size and time are those of before.
+#[cfg(unix)]
+#[test]
+fn a_checkpoint_that_was_rewritten_is_baked_again() {
+    let (model, cache) = (copied("llama-untied"), folder());
+    let file = model.path().join("model.safetensors");
+    edit_tensors(model.path(), |_| ()); // Written as it will be later.
+    let first = fs::metadata(&file).unwrap();
+    let (size, time) = (first.len(), first.modified().unwrap());
+    let tokens = || {
+        let mut command = tracewright(&["generate", text(model.path()), "--tokens", "5,17,3", "-n", "8"]);
+        json(command.args(SMALL).args(["--ignore-eos", "--cache", text(cache.path())]))["tokens"].clone()
+    };
+    let before = tokens();
+    edit_tensors(model.path(), |tensors| tensors.get_mut("lm_head.weight").unwrap().2.rotate_left(4 * 60));
+    fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
+    let now = fs::metadata(&file).unwrap();
+    assert_eq!((now.len(), now.modified().unwrap()), (size, time));
+    assert_ne!(tokens(), before);
 }

@@ -4,6 +4,7 @@
 mod checkpoints;
 mod configs;
 mod dump;
+mod odd_files;
 mod plan;
 mod random;
 mod support;
@@ -23,6 +24,7 @@ fn m18_without_iree_running_says_what_is_missing() {
         refused(bare(&command).args(SMALL), 1, &words);
     }
     refused(&mut bare(&["embed", demo, "-p", "Once"]), 1, &words);
+    refused(&mut bare(&["prompt", demo, "--chat", "Once"]), 1, &words);
     assert!(listing(out.path()).is_empty());
 }
 

@@ -55,9 +55,47 @@ impl fmt::Display for WithCauses<'_> {
     }
 }
 
+/// How many things a message lists; the value has them all.
+pub const LISTED: usize = 50;
+
+/// Shows things on lines of their own, and how many more there are.
+pub struct Listed<'a, T>(pub &'a [T]);
+
+impl<T: fmt::Display> fmt::Display for Listed<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().take(LISTED).try_for_each(|item| write!(f, "\n  {item}"))?;
+        match self.0.len().saturating_sub(LISTED) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
+    }
+}
+
+/// A text for a terminal: names in a file that somebody else made may hold what a terminal obeys. Lines stay lines.
+pub fn escaped(text: &str) -> String {
+    let is_plain = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
+        if is_plain(c) {
+            shown.push(c)
+        } else {
+            shown.extend(c.escape_debug())
+        }
+        shown
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_ends_and_a_terminal_obeys_nobody() {
+        let listed = |n: usize| Listed(&(0..n).collect::<Vec<_>>()).to_string();
+        assert_eq!(listed(2), "\n  0\n  1");
+        assert!(listed(50).ends_with("\n  49"));
+        assert!(listed(1000).ends_with("\n  49\n  and 950 more"));
+        assert_eq!(escaped("a\u{1b}[31m\r\n\té\u{9b}"), "a\\u{1b}[31m\\r\n\té\\u{9b}");
+    }
 
     #[test]
     fn a_cause_stands_behind_its_error_once() {

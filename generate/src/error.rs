@@ -1,10 +1,10 @@
 //! What can go wrong between text and tokens.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use errors::{FileError, WithPath as _};
+use errors::FileError;
+use files::limits;
 use serde_json::Value;
 use trace::Role;
 
@@ -113,6 +113,14 @@ pub enum GenerateError {
         /// The bad logit.
         found: f32,
     },
+    /// A program that chooses what is no token.
+    #[error("the program chose the token {token}, expected one below {vocabulary}; it is broken")]
+    Favoured {
+        /// What it chose.
+        token: u32,
+        /// The number of ids.
+        vocabulary: usize,
+    },
     /// A text that joins a batch without a free row.
     #[error("all {rows} rows of the batch are taken; wait until a text ends, or build the program for more")]
     Full {
@@ -183,16 +191,16 @@ fn for_what(role: &Role) -> String {
 
 /// Reads a JSON file; `None` when there is none.
 pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, GenerateError> {
-    let Some(text) = read_text(path)? else { return Ok(None) };
+    let Some(text) = read_text(path, limits::CONFIG)? else { return Ok(None) };
     let value = serde_json::from_str(&text)
         .map_err(|source| GenerateError::Json { path: path.to_path_buf(), source })?;
     Ok(Some(value))
 }
 
-/// Reads a text file; `None` when there is none.
-pub(crate) fn read_text(path: &Path) -> Result<Option<String>, GenerateError> {
-    match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        read => Ok(Some(read.with_path("read", path)?)),
+/// Reads a text file of at most so many bytes; `None` when there is none.
+pub(crate) fn read_text(path: &Path, limit: u64) -> Result<Option<String>, GenerateError> {
+    match files::read_text(path, limit) {
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => Ok(Some(read?)),
     }
 }

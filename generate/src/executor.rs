@@ -39,6 +39,12 @@ pub trait Executor {
     /// If it cannot be read.
     fn read(&self, buffer: &Self::Buffer) -> Result<Vec<u8>, GenerateError>;
 
+    /// The little-endian bytes of one element of a tensor, in row-major order.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn read_element(&self, buffer: &Self::Buffer, index: usize) -> Result<Vec<u8>, GenerateError>;
+
     /// The results of an entry point.
     ///
     /// # Errors
@@ -83,6 +89,10 @@ impl Executor for Iree {
         Ok(buffer.read()?)
     }
 
+    fn read_element(&self, buffer: &Buffer, index: usize) -> Result<Vec<u8>, GenerateError> {
+        Ok(buffer.read_element(index)?)
+    }
+
     fn call(&self, entry: &str, arguments: Vec<CallArgument<Buffer>>) -> Result<Vec<Buffer>, GenerateError> {
         let Some(function) = self.functions.get(entry) else {
             return Err(GenerateError::EntryPoint {
@@ -120,6 +130,11 @@ impl Executor for Evaluator<'_> {
 
     fn read(&self, buffer: &Value) -> Result<Vec<u8>, GenerateError> {
         Ok(buffer.to_bytes())
+    }
+
+    fn read_element(&self, buffer: &Value, index: usize) -> Result<Vec<u8>, GenerateError> {
+        let ty = TensorType::new(buffer.ty.element, []);
+        Ok(Value::new(ty, [buffer.data[index]]).to_bytes())
     }
 
     fn call(&self, entry: &str, arguments: Vec<CallArgument<Value>>) -> Result<Vec<Value>, GenerateError> {

@@ -123,7 +123,7 @@ impl Generation {
         Ok(Self { options: options.clone(), sampler, generated, begun: false })
     }
 
-    /// Without sampling, four bytes tell the token: the argmax is part of the module.
+    /// Without sampling, eight bytes tell the token and its logit: the argmax is part of the module.
     pub fn want(&self) -> Want {
         match self.options.sampling.temperature == 0.0 && !self.options.keep_logits {
             true => Want::Token,
@@ -157,7 +157,10 @@ impl Generation {
             return Ok(None);
         }
         let token = match answer {
-            Answer::Token(token) => token,
+            Answer::Token(token) => {
+                self.sampler.pass();
+                token
+            }
             Answer::Logits(mut rows) => {
                 let logits = rows.pop().unwrap_or_default();
                 let token = self.sampler.choose(&logits)?;

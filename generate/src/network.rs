@@ -127,6 +127,16 @@ impl<E: Executor> Network<E> {
         let tokens = only(first, &first.arguments, "tokens", |role| role == Role::Tokens)?.1;
         let start = only(first, &first.arguments, "start", |role| matches!(role, Role::Start { .. }))?.1;
         let Role::Start { context } = start.role else { unreachable!("found by this role") };
+        // A position past the slots of a layer would be written over another one.
+        for argument in &first.arguments {
+            let Role::State { part, .. } = argument.role else { continue };
+            if let Some(slots) =
+                part.kind.slots(context).filter(|slots| argument.ty.shape.get(2) != Some(slots))
+            {
+                let why = format!("takes `{argument}`, expected {slots} slots for the context of {context}");
+                return Err(refuse(first, why));
+            }
+        }
         let logits = only(first, &first.results, "logits", |role| role == Role::Logits)?.1;
         let sizes = (tokens.ty.shape.first().copied(), logits.ty.shape.last().copied());
         let (Some(batch), Some(vocabulary)) = sizes else {

@@ -123,9 +123,11 @@ impl<'a, E: Executor> Rows<'a, E> {
         Ok(match (want, &answered.token) {
             (Want::Token, Some(token)) if (0..ranges.len()).any(answers) => {
                 let tokens = ids(&self.network.executor.read(token)?);
-                let answer =
-                    |row: usize| if answers(row) { Answer::Token(tokens[row]) } else { Answer::Nothing };
-                (0..ranges.len()).map(answer).collect()
+                let answer = |row: usize| match answers(row) {
+                    true => self.favoured(tokens[row], row, &answered.logits),
+                    false => Ok(Answer::Nothing),
+                };
+                (0..ranges.len()).map(answer).collect::<Result<_, _>>()?
             }
             (Want::Logits, _) if (0..ranges.len()).any(answers) => {
                 let logits = floats(&self.network.executor.read(&answered.logits)?);
@@ -146,6 +148,22 @@ impl<'a, E: Executor> Rows<'a, E> {
             }
             _ => ranges.iter().map(|_| Answer::Nothing).collect(),
         })
+    }
+
+    /// The token that the module favours, if its logit is a number. If one logit is NaN, the module favours that; so this
+    /// one tells of all. If it is none, the logits themselves, of which none can be chosen.
+    fn favoured(&self, token: u32, row: usize, logits: &E::Buffer) -> Result<Answer, GenerateError> {
+        let vocabulary = self.network.vocabulary();
+        if token as usize >= vocabulary {
+            return Err(GenerateError::Favoured { token, vocabulary });
+        }
+        let first = row * vocabulary;
+        let logit = self.network.executor.read_element(logits, first + token as usize)?;
+        if floats(&logit).iter().all(|logit| logit.is_finite()) {
+            return Ok(Answer::Token(token));
+        }
+        let logits = floats(&self.network.executor.read(logits)?);
+        Ok(Answer::Logits(vec![logits[first..][..vocabulary].to_vec()]))
     }
 
     /// One step of texts that are being continued, each in the row of its place: calls the network, chooses tokens and

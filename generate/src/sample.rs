@@ -43,7 +43,8 @@ pub struct Sampler {
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     token: u32,
-    logit: f32,
+    /// Divided by the temperature: more than an f32 holds, where that is small.
+    logit: f64,
 }
 
 impl Sampler {
@@ -65,6 +66,11 @@ impl Sampler {
         Ok(Sampler { sampling: sampling.clone(), random: ChaCha8Rng::seed_from_u64(seed), step: 0 })
     }
 
+    /// Counts a token that the program chose.
+    pub(crate) fn pass(&mut self) {
+        self.step += 1;
+    }
+
     /// The token chosen from one row of logits.
     pub fn choose(&mut self, logits: &[f32]) -> Result<u32, GenerateError> {
         let step = self.step;
@@ -80,8 +86,11 @@ impl Sampler {
     fn draw(&mut self, logits: &[f32]) -> u32 {
         let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
         let scaled = logits.iter().enumerate().filter(|(_, logit)| **logit > f32::NEG_INFINITY);
-        let mut candidates: Vec<_> =
-            scaled.map(|(i, logit)| Candidate { token: i as u32, logit: logit / temperature }).collect();
+        let scale = |(i, &logit): (usize, &f32)| Candidate {
+            token: i as u32,
+            logit: f64::from(logit) / f64::from(temperature),
+        };
+        let mut candidates: Vec<_> = scaled.map(scale).collect();
         if 0 < top_k && top_k < candidates.len() {
             keep_top_k(&mut candidates, top_k);
         }
@@ -145,8 +154,8 @@ fn likely_first(a: &Candidate, b: &Candidate) -> Ordering {
 
 /// Probabilities, with `libm`'s exponential: the same bits everywhere.
 fn softmax(candidates: &[Candidate]) -> Vec<f64> {
-    let max = candidates.iter().map(|candidate| candidate.logit).fold(f32::NEG_INFINITY, f32::max);
-    let weight = |candidate: &Candidate| libm::exp(f64::from(candidate.logit) - f64::from(max));
+    let max = candidates.iter().map(|candidate| candidate.logit).fold(f64::NEG_INFINITY, f64::max);
+    let weight = |candidate: &Candidate| libm::exp(candidate.logit - max);
     let weights: Vec<_> = candidates.iter().map(weight).collect();
     let sum: f64 = weights.iter().sum();
     weights.into_iter().map(|weight| weight / sum).collect()
@@ -158,7 +167,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn kept(logits: &[f32], keep: impl Fn(&mut Vec<Candidate>)) -> Vec<u32> {
-        let candidate = |(i, &logit): (usize, &f32)| Candidate { token: i as u32, logit };
+        let candidate = |(i, &logit): (usize, &f32)| Candidate { token: i as u32, logit: logit.into() };
         let mut candidates: Vec<_> = logits.iter().enumerate().map(candidate).collect();
         keep(&mut candidates);
         let mut tokens: Vec<_> = candidates.iter().map(|candidate| candidate.token).collect();
@@ -228,6 +237,17 @@ mod tests {
         let logits = of(&[0.5, 0.1, 0.25, 0.15]);
         assert_eq!(kept(&logits, |c| keep_min_p(c, 0.4)), [0, 2]);
         assert_eq!(kept(&logits, |c| keep_min_p(c, 1.0)), [0]);
+    }
+
+    #[test]
+    fn the_smallest_temperature_is_greedy() {
+        for temperature in [1e-38, f32::MIN_POSITIVE, f32::from_bits(1)] {
+            let sampling = Sampling { temperature, ..Sampling::default() };
+            let mut sampler = Sampler::new(&sampling).unwrap();
+            for logits in [[1.0, 30.0, 29.0], [-30.0, -10.0, -20.0], [0.0, f32::MAX, -f32::MAX]] {
+                assert_eq!(sampler.choose(&logits).unwrap(), argmax(&logits).unwrap(), "{logits:?}");
+            }
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::error::Error as _;
 use std::fmt;
 use std::path::Path;
 
+use files::limits;
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, ValueKind};
@@ -55,7 +56,7 @@ impl ChatTemplate {
     pub fn load(dir: &Path) -> Result<Self, GenerateError> {
         let config_path = dir.join("tokenizer_config.json");
         let config = read_json(&config_path)?.unwrap_or_default();
-        let templates = match read_text(&dir.join("chat_template.jinja"))? {
+        let templates = match read_text(&dir.join("chat_template.jinja"), limits::TEMPLATE)? {
             Some(source) => vec![(DEFAULT.to_string(), source)],
             None => named_templates(&config_path, config.get("chat_template"))?,
         };
@@ -83,7 +84,12 @@ impl ChatTemplate {
         environment.set_unknown_method_callback(|state, value, method, args| match method {
             jinja::SLICE => jinja::slice(value, args),
             jinja::PERCENT => jinja::percent(state, value, args),
-            _ => unknown_method_callback(state, value, method, args),
+            _ => {
+                if method == "format" {
+                    jinja::check_format(value.as_str().unwrap_or_default(), args)?;
+                }
+                unknown_method_callback(state, value, method, args)
+            }
         });
         environment.set_formatter(|out, state, value| match value.kind() {
             ValueKind::Number | ValueKind::Seq | ValueKind::Map => Ok(out.write_str(&python::repr(value)?)?),
@@ -91,6 +97,7 @@ impl ChatTemplate {
         });
         environment.set_fuel(Some(FUEL));
         environment.add_filter("tojson", python::tojson);
+        environment.add_filter("format", jinja::format);
         environment.add_filter("center", jinja::center);
         environment.add_filter("indent", jinja::indent);
         environment.add_filter("truncate", jinja::truncate);
@@ -313,6 +320,27 @@ mod tests {
     fn an_endless_template_ends() {
         let source = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}";
         assert!(matches!(render(source, json!({})), Err(GenerateError::TemplateRender { .. })));
+    }
+
+    #[test]
+    fn a_template_that_repeats_nests_or_squares_ends() {
+        let squares =
+            "{% set n = namespace(x=[1]) %}{% for i in range(64) %}{% set n.x = [n.x, n.x] %}{% endfor %}";
+        for source in [
+            "{{ 'a'|center(10000000000) }}",
+            "{{ 'a\nb'|indent(10000000000) }}",
+            "{{ messages|tojson(indent=10000000000) }}",
+            "{{ '%10000000000s' % 1 }}",
+            "{{ '%*d' % (10000000000, 1) }}",
+            "{{ '{:>10000000000}'.format(1) }}",
+            "{% set n = namespace() %}{% set n.x = n %}{{ n }}",
+            "{% set n = namespace() %}{% set n.x = [n] %}{{ n.x|tojson }}",
+            &format!("{squares}{{{{ n.x }}}}"),
+            &format!("{squares}{{{{ n.x|tojson }}}}"),
+        ] {
+            let ended = render(source, json!({}));
+            assert!(matches!(ended, Err(GenerateError::TemplateRender { .. })), "{source}");
+        }
     }
 
     #[test]

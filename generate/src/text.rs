@@ -1,8 +1,11 @@
 //! Text to tokens and back, with the model's `tokenizer.json`.
 
 use std::collections::HashSet;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 
+use files::limits;
+use serde_json::Value;
 use tokenizers::{PostProcessor as _, TruncationDirection};
 
 use crate::GenerateError;
@@ -19,12 +22,27 @@ impl Tokenizer {
     /// Reads `tokenizer.json` of a model's folder; `None` when there is none.
     pub fn load(dir: &Path) -> Result<Option<Self>, GenerateError> {
         let path = dir.join("tokenizer.json");
-        let Some(text) = read_text(&path)? else { return Ok(None) };
+        let Some(text) = read_text(&path, limits::TOKENIZER)? else { return Ok(None) };
         let bad = |source| GenerateError::Tokenizer { path: path.clone(), source };
-        let mut inner: tokenizers::Tokenizer = text.parse().map_err(bad)?;
+        let mut inner = unpanicked(|| text.parse::<tokenizers::Tokenizer>()).map_err(bad)?;
         // The file may ask for both, but transformers applies neither unless the call does.
         inner.with_truncation(None).map_err(bad)?;
         inner.with_padding(None);
+        let parts = [
+            inner.get_normalizer().map(serde_json::to_value),
+            inner.get_post_processor().map(serde_json::to_value),
+            inner.get_decoder().map(serde_json::to_value),
+        ];
+        for part in parts.into_iter().flatten() {
+            let times = growth(&part.unwrap_or_default());
+            if times > limits::GROWTH {
+                let most = limits::GROWTH;
+                return Err(bad(format!(
+                    "it may make a text {times} times as long, expected at most {most}"
+                )
+                .into()));
+            }
+        }
         Ok(Some(Self::new(inner)))
     }
 
@@ -36,15 +54,19 @@ impl Tokenizer {
 
     /// The tokens of a raw prompt, with the special tokens that the tokenizer adds (such as the begin of the text).
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
-        let encoding = self.inner.encode_fast(text, true).map_err(tokenize("encode this text"))?;
-        Ok(encoding.get_ids().to_vec())
+        self.encoded(text, true)
+    }
+
+    fn encoded(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, GenerateError> {
+        let encoding = unpanicked(|| self.inner.encode_fast(text, add_special_tokens));
+        Ok(encoding.map_err(tokenize("encode this text"))?.get_ids().to_vec())
     }
 
     /// The tokens of a text as [`encode`](Self::encode) gives them, at most `limit`, and how many there would be without
     /// one: a text that is too long loses its end, and keeps the special tokens that stand around it.
     pub fn encode_within(&self, text: &str, limit: usize) -> Result<(Vec<u32>, usize), GenerateError> {
         const WHAT: &str = "encode this text";
-        let mut encoding = self.inner.encode_fast(text, false).map_err(tokenize(WHAT))?;
+        let mut encoding = unpanicked(|| self.inner.encode_fast(text, false)).map_err(tokenize(WHAT))?;
         let added = self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
         let whole = encoding.len() + added;
         encoding.truncate(limit.saturating_sub(added), 0, TruncationDirection::Right);
@@ -54,13 +76,12 @@ impl Tokenizer {
 
     /// The tokens of a text that spells its special tokens itself, as a chat template's does.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<u32>, GenerateError> {
-        let encoding = self.inner.encode_fast(text, false).map_err(tokenize("encode this text"))?;
-        Ok(encoding.get_ids().to_vec())
+        self.encoded(text, false)
     }
 
     /// The text of tokens, without the special ones.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, GenerateError> {
-        self.inner.decode(tokens, true).map_err(tokenize("decode these tokens"))
+        unpanicked(|| self.inner.decode(tokens, true)).map_err(tokenize("decode these tokens"))
     }
 
     /// A text that arrives token by token.
@@ -128,6 +149,46 @@ impl Stream<'_> {
     }
 }
 
+/// What the library gives, or its panic as an error: there are files that it takes and then does not expect.
+fn unpanicked<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
+    // What may be left half-changed is thrown away: caches of words, which are locked while they change.
+    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
+        Err(format!("the tokenizers library gave up: {words}").into())
+    })
+}
+
+/// How many times longer a normalizer, a decoder or a post-processor may make a text: what replaces one text by another,
+/// or repeats it, one after the other.
+fn growth(part: &Value) -> usize {
+    let length = |value: Option<&Value>| value.and_then(Value::as_str).map_or(0, str::len);
+    let list = |name: &str| part[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    let all = ["normalizers", "processors", "decoders"].map(list).concat();
+    let own = match part["type"].as_str() {
+        Some("Replace") => {
+            let (pattern, content) = (&part["pattern"], length(part.get("content")));
+            match (pattern["String"].as_str(), pattern["Regex"].as_str()) {
+                (Some(text), _) => content / text.len().max(1),
+                // What matches nothing is inserted between any two characters.
+                (_, Some(regex)) if may_match_nothing(regex) => 1 + content,
+                _ => content,
+            }
+        }
+        Some("TemplateProcessing") => {
+            list("single").iter().filter(|piece| piece.get("Sequence").is_some()).count()
+        }
+        _ => 1,
+    };
+    all.iter().map(growth).fold(own.max(1), usize::saturating_mul)
+}
+
+/// Whether a pattern has what may match without a character: a choice, a repetition from none on, a place.
+fn may_match_nothing(regex: &str) -> bool {
+    let places = ["\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\y", "\\Y"];
+    regex.contains(['*', '?', '|', '^', '$']) || places.iter().any(|place| regex.contains(place))
+}
+
 fn tokenize(what: &'static str) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> GenerateError {
     move |source| GenerateError::Tokenize { what, source }
 }
@@ -137,7 +198,7 @@ mod tests {
     use super::*;
     use errors::WithCauses;
     use proptest::prelude::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
     use std::fs;
     use std::sync::LazyLock;
 
@@ -262,6 +323,69 @@ mod tests {
         let error = Tokenizer::load(dir.path()).unwrap_err();
         let error = WithCauses(&error).to_string();
         assert!(error.contains("tokenizer.json` is not a tokenizer\n  because: "), "{error}");
+    }
+
+    /// Says why a file with a change is refused, when it is read or when it is used.
+    fn refused(change: impl FnOnce(&mut Value), text: &str) -> String {
+        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        change(&mut file);
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("tokenizer.json"), file.to_string()).unwrap();
+        let used = Tokenizer::load(dir.path()).and_then(|tokenizer| {
+            let tokenizer = tokenizer.unwrap();
+            let tokens = tokenizer.encode_plain(text)?;
+            tokenizer.encode_within(text, 4)?;
+            tokenizer.decode(&tokens)
+        });
+        WithCauses(&used.unwrap_err()).to_string()
+    }
+
+    #[test]
+    fn a_file_that_the_library_does_not_expect_is_an_error() {
+        let merge = |file: &mut Value| file["model"]["merges"] = json!([["Ġa", "Ã©"]]);
+        assert!(
+            refused(merge, "a")
+                .contains("tokenizer.json` is not a tokenizer\n  because: the tokenizers library")
+        );
+        let length = |file: &mut Value| file["pre_tokenizer"] = json!({"type": "FixedLength", "length": 0});
+        assert!(refused(length, "a").contains("cannot encode this text\n  because: the tokenizers library"));
+        let strip = |file: &mut Value| {
+            file["decoder"] = json!({"type": "Strip", "content": "a", "start": 0, "stop": 9});
+        };
+        assert!(
+            refused(strip, "a").contains("cannot decode these tokens\n  because: the tokenizers library")
+        );
+    }
+
+    #[test]
+    fn a_text_does_not_grow_without_end() {
+        let replace =
+            |content: &str| json!({"type": "Replace", "pattern": {"String": "a"}, "content": content});
+        let chain = |count: usize| {
+            move |file: &mut Value| {
+                let all = vec![replace("aaaaaaaa"); count];
+                file["normalizer"] = json!({"type": "Sequence", "normalizers": all});
+            }
+        };
+        let said = refused(chain(12), "a");
+        assert!(said.contains("may make a text 68719476736 times as long, expected at most 64"), "{said}");
+        let repeat = |file: &mut Value| {
+            let sequence = json!({"Sequence": {"id": "A", "type_id": 0}});
+            file["post_processor"]["single"] = json!(vec![sequence; 1000]);
+        };
+        assert!(refused(repeat, "a").contains("may make a text 1000 times as long"));
+        let insert = |file: &mut Value| {
+            let between = json!({"type": "Replace", "pattern": {"Regex": "(?=a)"}, "content": "a"});
+            file["normalizer"] = json!({"type": "Sequence", "normalizers": vec![between; 20]});
+        };
+        assert!(refused(insert, "a").contains("may make a text 1048576 times as long"));
+        let decode = |file: &mut Value| {
+            file["decoder"] = json!({"type": "Sequence", "decoders": vec![replace("aaaaaaaa"); 12]});
+        };
+        assert!(refused(decode, "a").contains("may make a text 68719476736 times as long"));
+        let mut two: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        chain(2)(&mut two);
+        assert_eq!(load(&two).encode_plain("a").unwrap().len(), 64);
     }
 
     proptest! {

@@ -181,7 +181,7 @@ impl Checkpoint {
 
     /// Adds the shards of an index, collecting everything in which it and they disagree.
     fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
-        let text = fs::read(path).with_path("read", path)?;
+        let text = files::read(path, files::limits::INDEX)?;
         let index: Index = serde_json::from_slice(&text)
             .map_err(|source| ArchiveError::Index { path: path.into(), source })?;
         let mut problems = Vec::new();
@@ -234,12 +234,10 @@ impl Checkpoint {
     /// # Errors
     /// If `path` is one of its files.
     pub fn check_output(&self, path: &Path) -> Result<(), ArchiveError> {
-        if let Ok(existing) = path.canonicalize()
-            && self.files().any(|file| file.canonicalize().is_ok_and(|file| file == existing))
-        {
-            return Err(ArchiveError::OutputIsInput { path: path.into() });
+        match files::is_one_of(path, self.files()) {
+            true => Err(ArchiveError::OutputIsInput { path: path.into() }),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 

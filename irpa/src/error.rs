@@ -1,6 +1,6 @@
 //! What can be wrong with an archive, a checkpoint or the way from one to the other.
 
-use errors::FileError;
+use errors::{FileError, LISTED};
 use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensorError};
 use std::{fmt, path::PathBuf};
@@ -352,17 +352,14 @@ pub enum IndexProblem {
     },
 }
 
-/// At most this many items of a list appear in a message; the value has them all.
-const SHOWN: usize = 100;
-
 struct List<'a, T>(&'a [T]);
 
 impl<T: fmt::Display> fmt::Display for List<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, item) in self.0.iter().take(SHOWN).enumerate() {
+        for (i, item) in self.0.iter().take(LISTED).enumerate() {
             write!(f, "{}{item}", if i == 0 { "" } else { "; " })?;
         }
-        match self.0.len().checked_sub(SHOWN) {
+        match self.0.len().checked_sub(LISTED) {
             Some(more @ 1..) => write!(f, "; and {more} more"),
             _ => Ok(()),
         }

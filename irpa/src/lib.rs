@@ -45,7 +45,7 @@ use std::{fs::File, path::Path, sync::Arc};
 
 /// Maps a file for reading.
 fn map(path: &Path) -> Result<Arc<Mmap>, ArchiveError> {
-    let file = File::open(path).with_path("open", path)?;
+    let file = files::regular(path).and_then(|()| File::open(path)).with_path("open", path)?;
     // SAFETY: the mapping is read-only and private to the value returned. What the type system cannot see is
     // another process that changes the file meanwhile: archives are published by rename and never modified in
     // place, checkpoints are read-only by convention, and no decision made while verifying is trusted to hold

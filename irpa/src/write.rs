@@ -8,6 +8,7 @@ use crate::progress::{CHUNK, Tracker, Watch};
 use crate::{ArchiveError, EntryProblem, convert};
 use byteorder::{ByteOrder, LittleEndian};
 use errors::FileError;
+use files::NewFile;
 use ops::{ElementType, TensorType};
 use std::{
     fs::File,
@@ -148,16 +149,10 @@ pub fn write<E: From<ArchiveError>>(
     if let Some(available) = destination.available().filter(|&available| available < destination.size) {
         return Err(destination.full(Some(available)).into());
     }
-    let file =
-        temporary().tempfile_in(folder).map_err(|error| destination.error("create a file for", error))?;
-    flushing(file.as_file(), &destination, |out| layout.stream(&destination, out, options.watch, source))?;
-    file.as_file().sync_all().map_err(|error| destination.error("flush", error))?;
-    file.persist(path).map_err(|error| destination.error("publish", error.error))?;
-    // The rename itself must survive a power cut. Only Unix can open a folder for that.
-    if cfg!(unix) {
-        let synced = File::open(folder).and_then(|folder| folder.sync_all());
-        synced.map_err(|error| destination.error("flush the folder of", error))?;
-    }
+    let refused = |FileError { action, source, .. }| destination.error(action, source);
+    let file = NewFile::begin(path).map_err(refused)?;
+    flushing(file.file(), &destination, |out| layout.stream(&destination, out, options.watch, source))?;
+    file.publish().map_err(refused)?;
     Ok(())
 }
 
@@ -205,15 +200,6 @@ impl Seek for Flushing<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.file.seek(to)
     }
-}
-
-/// Temporary files get the permissions that an ordinary new file would get.
-fn temporary() -> tempfile::Builder<'static, 'static> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".irpa-").suffix(".partial");
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder
 }
 
 /// Where an archive goes, for messages.

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use errors::{FileError, WithPath as _};
+use errors::{FileError, Listed};
+use files::limits;
 use ops::ElementType;
 use serde_json::{Map, Value};
 
@@ -23,7 +24,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// Keys that are missing, unknown, or have unusable values.
-    #[error("`{}`: {} problem(s){}", .path.display(), .problems.len(), list(.problems))]
+    #[error("`{}`: {} problem(s){}", .path.display(), .problems.len(), Listed(.problems))]
     Keys {
         /// The file.
         path: PathBuf,
@@ -96,9 +97,13 @@ pub const IGNORED: &[&str] = &[
     "use_cache",
 ];
 
-fn list(problems: &[KeyProblem]) -> String {
-    problems.iter().map(|problem| format!("\n  {problem}")).collect()
-}
+/// What no network has more of, beside [`limits::EXTENT`] of anything.
+const AT_MOST: &[(&str, usize)] = &[
+    ("num_hidden_layers", limits::LAYERS),
+    ("n_layer", limits::LAYERS),
+    ("head_dim", limits::HEAD),
+    ("max_position_embeddings", limits::POSITIONS),
+];
 
 /// What is wrong with one key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -152,7 +157,7 @@ impl Keys {
     /// If it cannot be read or is no object.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-        let text = std::fs::read_to_string(&path).with_path("read", &path)?;
+        let text = files::read_text(&path, limits::CONFIG)?;
         let syntax = |reason: String| ConfigError::Syntax { path: path.clone(), reason };
         match serde_json::from_str(&text).map_err(|e| syntax(e.to_string()))? {
             Value::Object(map) => Ok(Self::new(&path, "", map)),
@@ -201,8 +206,8 @@ impl Keys {
     fn typed<T>(
         &self,
         key: &'static str,
-        expected: &'static str,
-        read: fn(&Value) -> Option<T>,
+        expected: impl Into<String>,
+        read: impl Fn(&Value) -> Option<T>,
     ) -> Option<T> {
         let value = self.get(key)?;
         let typed = read(value);
@@ -221,9 +226,10 @@ impl Keys {
 
     /// A positive integer that may be missing.
     pub fn optional_count(&self, key: &'static str) -> Option<usize> {
-        let read =
-            |value: &Value| value.as_u64().filter(|&n| n > 0 && n <= u32::MAX.into()).map(|n| n as usize);
-        self.typed(key, "a positive integer", read)
+        let own = AT_MOST.iter().find(|(name, _)| *name == key);
+        let most = own.map_or(limits::EXTENT, |(_, most)| *most);
+        let read = |value: &Value| value.as_u64().filter(|&n| n > 0 && n <= most as u64).map(|n| n as usize);
+        self.typed(key, format!("a positive integer, at most {most}"), read)
     }
 
     /// A positive integer.

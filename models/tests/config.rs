@@ -203,14 +203,14 @@ fn m19_a_key_that_cannot_be_used_is_named() {
         expect![[r#"
             `config.json`: 3 problem(s)
               `mlp_bias` is 0, expected true or false
-              `vocab_size` is "many", expected a positive integer
+              `vocab_size` is "many", expected a positive integer, at most 16777216
               `rms_norm_eps` is -0.00001, expected a positive number"#]],
     );
     check(
         json!({"num_hidden_layers": 0}),
         expect![[r#"
-        `config.json`: 1 problem(s)
-          `num_hidden_layers` is 0, expected a positive integer"#]],
+            `config.json`: 1 problem(s)
+              `num_hidden_layers` is 0, expected a positive integer, at most 4096"#]],
     );
     check(
         json!({"hidden_act": "gelu"}),

@@ -43,6 +43,14 @@ impl<'a> Reader<'a> {
         self.rest().trim_start().is_empty()
     }
 
+    /// That only blanks and line ends are left.
+    ///
+    /// # Errors
+    /// If there is more.
+    pub fn end(&mut self) -> Result<(), ParseError> {
+        if self.at_end() { Ok(()) } else { self.error("the end") }
+    }
+
     /// The error that `expected` is not here.
     pub fn error<T>(&mut self, expected: impl Into<String>) -> Result<T, ParseError> {
         let found = self.rest().split(['\n', ' ']).next().unwrap_or_default().chars().take(40).collect();

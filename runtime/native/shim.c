@@ -355,9 +355,9 @@ tw_status_t* tw_buffer_create(tw_runtime_t* runtime, uint32_t element, size_t ra
   return status;
 }
 
-tw_status_t* tw_buffer_read(tw_runtime_t* runtime, tw_buffer_t* buffer, void* data, size_t size) {
+tw_status_t* tw_buffer_read(tw_runtime_t* runtime, tw_buffer_t* buffer, size_t offset, void* data, size_t size) {
   if (size == 0) return iree_ok_status();
-  return iree_hal_device_transfer_d2h(runtime->device, iree_hal_buffer_view_buffer(buffer), 0, data, size,
+  return iree_hal_device_transfer_d2h(runtime->device, iree_hal_buffer_view_buffer(buffer), offset, data, size,
                                       IREE_HAL_TRANSFER_BUFFER_FLAG_DEFAULT, iree_infinite_timeout());
 }
 

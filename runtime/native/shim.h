@@ -44,7 +44,8 @@ void tw_runtime_release(tw_runtime_t* runtime);
 // Dense row-major buffers. |data| may be NULL, then the contents are zero.
 tw_status_t* tw_buffer_create(tw_runtime_t* runtime, uint32_t element, size_t rank, const size_t* shape,
                               const void* data, size_t size, tw_buffer_t** out);
-tw_status_t* tw_buffer_read(tw_runtime_t* runtime, tw_buffer_t* buffer, void* data, size_t size);
+// Reads |size| bytes from |offset| on.
+tw_status_t* tw_buffer_read(tw_runtime_t* runtime, tw_buffer_t* buffer, size_t offset, void* data, size_t size);
 // A new buffer with the same type and contents.
 tw_status_t* tw_buffer_copy(tw_runtime_t* runtime, tw_buffer_t* buffer, tw_buffer_t** out);
 uint32_t tw_buffer_element(const tw_buffer_t* buffer);

@@ -69,10 +69,22 @@ impl Buffer {
     /// Downloads the bytes into a slice of just their length.
     pub fn read_into(&self, target: &mut [u8]) -> Result<(), RuntimeError> {
         check_length(&self.ty, target.len())?;
-        let read = self.raw.read(self.runtime.raw(), target);
+        let read = self.raw.read(self.runtime.raw(), 0, target);
         read.map_err(|status| RuntimeError::Buffer { action: "read", ty: self.ty.clone(), status })?;
         self.runtime.count(0, target.len());
         Ok(())
+    }
+
+    /// Downloads the bytes of one element of at least a byte, by its place in row-major order.
+    ///
+    /// # Errors
+    /// If there is no such element, or the device fails.
+    pub fn read_element(&self, index: usize) -> Result<Vec<u8>, RuntimeError> {
+        let mut bytes = vec![0; self.ty.element.bytes(1)];
+        let read = self.raw.read(self.runtime.raw(), index * bytes.len(), &mut bytes);
+        read.map_err(|status| RuntimeError::Buffer { action: "read", ty: self.ty.clone(), status })?;
+        self.runtime.count(0, bytes.len());
+        Ok(bytes)
     }
 
     /// Where the tensor lies: equal for two buffers at different times if one memory was used again.

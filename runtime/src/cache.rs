@@ -1,15 +1,16 @@
 //! Compiled modules on disk, by content.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::PathBuf;
 
 use errors::{FileError, WithPath as _};
+use files::NewFile;
 
 /// A folder of compiled modules.
 ///
-/// An entry is the hash of a module and the module. It is published whole and checked when it is read,
-/// so a cache on a shared or a failing disk gives a right module or none.
+/// An entry is the hash of a module and the module. It is published whole and checked when it is read, and IREE reads
+/// it whole: so a cache on a shared or a failing disk, or one that a broken compiler wrote, gives a module or none.
 #[derive(Clone, Debug)]
 pub struct ModuleCache {
     /// The folder, which is made when it is needed.
@@ -44,17 +45,7 @@ impl ModuleCache {
 
     /// Publishes the module of this key.
     pub(crate) fn store(&self, key: &str, module: &[u8]) -> Result<(), FileError> {
-        let path = self.path(key, "module");
-        self.publish(&path, module).with_path("write", &path)
-    }
-
-    fn publish(&self, path: &Path, module: &[u8]) -> io::Result<()> {
-        let mut file = tempfile::NamedTempFile::new_in(&self.dir)?;
-        file.write_all(blake3::hash(module).as_bytes())?;
-        file.write_all(module)?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
-        // The name reaches the disk with its folder; not every system can open one.
-        if cfg!(unix) { File::open(&self.dir)?.sync_all() } else { Ok(()) }
+        let entry = [blake3::hash(module).as_bytes(), module].concat();
+        NewFile::write(&self.path(key, "module"), &entry)
     }
 }

@@ -1,7 +1,7 @@
 //! Child processes that end when they should.
 
-use std::io;
-use std::process::{Child, Command, ExitStatus};
+use std::io::{self, Write as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,13 +25,10 @@ pub(crate) fn run(
     limit: Duration,
     interrupt: Option<&AtomicBool>,
 ) -> Result<ExitStatus, Stopped> {
-    // A group of its own: the compiler starts a linker, and both have to go.
-    #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(command, 0);
-    let mut group = Group(command.spawn().map_err(Stopped::Io)?);
+    let mut group = Group::spawn(command).map_err(Stopped::Io)?;
     let start = Instant::now();
     loop {
-        if let Some(status) = group.0.try_wait().map_err(Stopped::Io)? {
+        if let Some(status) = group.child.try_wait().map_err(Stopped::Io)? {
             return Ok(status);
         }
         if interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
@@ -44,21 +41,76 @@ pub(crate) fn run(
     }
 }
 
-/// Ends the child and its children when dropped, by whatever way.
-struct Group(Child);
+/// Ends the child and its children when dropped, and when this process dies, by whatever way.
+struct Group {
+    child: Child,
+    _watchman: Option<Watchman>,
+}
+
+impl Group {
+    fn spawn(command: &mut Command) -> io::Result<Self> {
+        // A group of its own: the compiler starts a linker, and both have to go.
+        in_own_group(command);
+        // There before the child is, which a watchman that comes later could miss.
+        let mut watchman = Watchman::new();
+        let child = command.spawn()?;
+        watchman.iter_mut().for_each(|watchman| watchman.watch(&child));
+        Ok(Self { child, _watchman: watchman })
+    }
+}
+
+#[cfg_attr(not(unix), allow(unused_variables, reason = "only Unix has groups"))]
+fn in_own_group(command: &mut Command) {
+    #[cfg(unix)]
+    std::os::unix::process::CommandExt::process_group(command, 0);
+}
+
+/// A shell that waits for this process to end, and then ends a group. Nothing else is left to do so after a SIGKILL: a
+/// child is not told when its parent dies, and what Linux has for that does not reach the child's own children.
+///
+/// It waits for the end of its input, whose other end the system closes with this process. Where there is no shell,
+/// nobody watches.
+struct Watchman(Child);
+
+impl Watchman {
+    fn new() -> Option<Self> {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "read -r group && { read -r _; kill -s KILL -- \"-$group\"; }"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Ctrl-C in a terminal is for us: we end what we started.
+        in_own_group(&mut command);
+        if cfg!(unix) { command.spawn().ok().map(Self) } else { None }
+    }
+
+    /// Watches over the group of a child.
+    fn watch(&mut self, child: &Child) {
+        if let Some(input) = &mut self.0.stdin {
+            // If it is gone already, nobody watches.
+            let _ = writeln!(input, "{}", child.id());
+        }
+    }
+}
+
+impl Drop for Watchman {
+    fn drop(&mut self) {
+        // Before its input ends.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 impl Drop for Group {
     fn drop(&mut self) {
         // A child that was waited for is gone, and its number may be another's by now.
-        if matches!(self.0.try_wait(), Ok(Some(_))) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
         }
         #[cfg(unix)]
-        if let Some(group) = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
             // Fails only if the group is gone already.
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

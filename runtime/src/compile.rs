@@ -4,10 +4,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use errors::WithPath as _;
+use files::Scratch;
 
 use crate::cache::ModuleCache;
 use crate::compiler::{CompileError, CompileOptions, Compiler};
-use crate::cpu;
+use crate::{cpu, program};
 
 /// Changes when the meaning of a key or the form of an entry does.
 const KEY_VERSION: &str = "tracewright module 1";
@@ -45,11 +46,12 @@ pub fn compile(
 ) -> Result<Compiled, CompileError> {
     let start = Instant::now();
     let key = key(module, options, &compiler.version()?);
-    if let Some(vmfb) = cache.load(&key)? {
+    let check = |vmfb: &[u8]| if options.makes_module() { program::check(vmfb) } else { Ok(()) };
+    if let Some(vmfb) = cache.load(&key)?.filter(|vmfb| check(vmfb).is_ok()) {
         return Ok(Compiled { vmfb, from_cache: true, wall: start.elapsed(), log: String::new() });
     }
     cache.create()?;
-    let folder = tempfile::tempdir_in(&cache.dir).with_path("create a folder in", &cache.dir)?;
+    let folder = Scratch::new_in(&cache.dir)?;
     let output = folder.path().join("module.vmfb");
     let log = folder.path().join("module.log");
     let attempt = |options: &CompileOptions| compiler.run(module.text, options, &output, &log);
@@ -57,7 +59,14 @@ pub fn compile(
         Some(other) => attempt(&other),
         None => Err(error),
     });
-    let said = said.map_err(|mut error| {
+    let compiled = said.and_then(|said| {
+        let vmfb = fs::read(&output).with_path("read", &output)?;
+        // Before it is kept: a compiler that is broken today may not be so tomorrow.
+        let (path, log) = (compiler.path.clone(), log.clone());
+        check(&vmfb).map_err(|status| CompileError::NoModule { path, log, status })?;
+        Ok((vmfb, said))
+    });
+    let (vmfb, log) = compiled.map_err(|mut error| {
         // Kept for whoever looks into it; if even that fails, the compiler's error matters more.
         let kept = cache.path(&key, "log");
         if error.keeps_log(&kept) {
@@ -67,9 +76,8 @@ pub fn compile(
         }
         error
     })?;
-    let vmfb = fs::read(&output).with_path("read", &output)?;
     cache.store(&key, &vmfb)?;
-    Ok(Compiled { vmfb, from_cache: false, wall: start.elapsed(), log: said })
+    Ok(Compiled { vmfb, from_cache: false, wall: start.elapsed(), log })
 }
 
 /// The hash of everything that the compiled module depends on.

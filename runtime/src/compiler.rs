@@ -14,6 +14,7 @@ use ops::ElementType;
 use targets::{Backend, DeviceKind, Target};
 
 use crate::child::{self, Stopped};
+use crate::error::Status;
 
 /// The Python package that has the compiler, in the version that the runtime was built from.
 pub const WHEEL: &str = "iree-base-compiler==3.13.0";
@@ -65,6 +66,9 @@ pub enum CompileError {
     /// It refused the module.
     #[error("`iree-compile` failed; its log is `{}`, the module beside it: {diagnostics}", log.display())]
     Failed { log: PathBuf, diagnostics: String },
+    /// It said that all is well, and wrote something else.
+    #[error("`{}` wrote what is no module; its log is `{}`, the module's text beside it: {status}", path.display(), log.display())]
+    NoModule { path: PathBuf, log: PathBuf, status: Status },
     /// The target is none.
     #[error("unknown target ({target}): {reason}; name a processor and features that LLVM knows, or `host`")]
     UnknownTarget { target: String, reason: String },
@@ -77,7 +81,10 @@ impl CompileError {
     /// Whether the error names a log, which is then at `path`.
     pub(crate) fn keeps_log(&mut self, path: &Path) -> bool {
         match self {
-            Self::TimedOut { log, .. } | Self::Killed { log, .. } | Self::Failed { log, .. } => {
+            Self::TimedOut { log, .. }
+            | Self::Killed { log, .. }
+            | Self::Failed { log, .. }
+            | Self::NoModule { log, .. } => {
                 path.clone_into(log);
                 true
             }
@@ -160,6 +167,11 @@ impl CompileOptions {
             _ => false,
         };
         (self.tiled && refused).then(|| Self { tiled: false, ..self.clone() })
+    }
+
+    /// Whether a module comes out, and not one of the forms on the way there.
+    pub(crate) fn makes_module(&self) -> bool {
+        !self.flags.iter().any(|flag| flag.starts_with("--compile-to="))
     }
 
     /// All flags, in the order in which the compiler gets them.

@@ -98,6 +98,7 @@ unsafe extern "C" {
     fn tw_buffer_read(
         runtime: *mut RawRuntime,
         buffer: *mut RawBuffer,
+        offset: usize,
         data: *mut c_void,
         size: usize,
     ) -> *mut RawStatus;
@@ -278,12 +279,11 @@ impl Buffer {
         Self::take(status, raw)
     }
 
-    /// Fills `target` with the buffer's first bytes.
-    pub(crate) fn read(&self, runtime: &Runtime, target: &mut [u8]) -> Result<(), Status> {
+    /// Fills `target` with the buffer's bytes from `offset` on.
+    pub(crate) fn read(&self, runtime: &Runtime, offset: usize, target: &mut [u8]) -> Result<(), Status> {
+        let (data, size) = (target.as_mut_ptr().cast(), target.len());
         // SAFETY: both objects are alive; IREE checks the range against the buffer's own length.
-        check(unsafe {
-            tw_buffer_read(runtime.0.as_ptr(), self.0.as_ptr(), target.as_mut_ptr().cast(), target.len())
-        })
+        check(unsafe { tw_buffer_read(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
     }
 
     /// A buffer of its own with the same type and contents.

@@ -85,6 +85,17 @@ fn check_end(vmfb: &[u8]) -> Result<(), Status> {
     Ok(())
 }
 
+/// Whether the bytes are a whole module, of whatever machine and with whatever parameters.
+pub(crate) fn check(vmfb: &[u8]) -> Result<(), Status> {
+    check_end(vmfb)?;
+    let runtime = ffi::Runtime::new(0, false)?;
+    match ffi::Program::load(&runtime, vmfb, &[]) {
+        Err((status, verified)) if !verified => Err(status),
+        // It is whole, and lacks its parameters, or another machine.
+        _ => Ok(()),
+    }
+}
+
 /// What went wrong, as far as IREE's words tell.
 fn load_error((status, verified): (Status, bool)) -> RuntimeError {
     let says = |words: &[&str]| words.iter().any(|word| status.message.contains(word));

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use errors::{FileError, WithPath as _};
+use files::{NewFile, limits};
 use serde::{Deserialize, Serialize};
 use targets::{Target, Tiling, Tuning};
 
 use super::TuneError;
 use super::trial::Verdict;
-use crate::files::NewFile;
 
 /// Changes when the meaning of a record does.
 const FORM: &str = "tracewright tuning 1";
@@ -157,7 +157,7 @@ fn record(bytes: &[u8]) -> Option<Record> {
 /// # Errors
 /// If it cannot be read, or is none.
 pub fn read(path: &Path) -> Result<Tuning, TuneError> {
-    let bytes = fs::read(path).with_path("read", path)?;
+    let bytes = files::read(path, limits::CONFIG)?;
     let tuning = serde_json::from_slice(&bytes);
     tuning.map_err(|source| TuneError::NoTuning { path: path.into(), source })
 }

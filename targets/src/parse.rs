@@ -45,7 +45,8 @@ impl FromStr for Target {
         };
         let mut parts = text.splitn(3, ':');
         let (platform, processor, features) = match (parts.next(), parts.next(), parts.next()) {
-            (None | Some(""), None, _) => return Err(TargetError::Empty),
+            (None, ..) => return Err(TargetError::Empty),
+            (Some(name), None, _) if name.trim().is_empty() => return Err(TargetError::Empty),
             (Some("host"), None, _) => return Ok(Self::host()),
             (Some(processor), None, _) => return Ok(Self::processor(processor)),
             (platform, Some(processor), features) => (platform.unwrap_or_default(), processor, features),

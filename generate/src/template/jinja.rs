@@ -1,6 +1,8 @@
 //! What Jinja has and the engine has not, said in other words that it has.
 
-use minijinja::value::{Kwargs, ValueKind, from_args};
+use files::limits;
+use minijinja::formatting::{self, FormatStyle};
+use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
 /// The method that a slice with a step becomes: the engine panics at `""[::-1]`.
@@ -17,7 +19,9 @@ pub const PERCENT: &str = "__mod__";
 pub fn translate(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
-    while let Some(at) = rest.find("{{").into_iter().chain(rest.find("{%")).chain(rest.find("{#")).min() {
+    let begins = |text: &str| ["{{", "{%", "{#"].iter().any(|tag| text.starts_with(tag));
+    // One look for all of them: a look for each would go to the end for what is not there, once for each tag.
+    while let Some((at, _)) = rest.match_indices('{').find(|(at, _)| begins(&rest[*at..])) {
         let (before, tag) = rest.split_at(at);
         out.push_str(before);
         let tag = &tag[..tag_len(tag)];
@@ -188,12 +192,38 @@ pub fn percent(state: &mut State, value: &Value, args: &[Value]) -> Result<Value
     state.apply_filter("format", &all)
 }
 
+/// Jinja's `format`, Python's `text % values`.
+pub fn format(text: &str, values: Rest<Value>) -> Result<String, Error> {
+    check_format(text, &values)?;
+    formatting::format(FormatStyle::Printf, text, &values)
+}
+
+/// Whether no value is asked to be wider than a text may be: by a number in the format, or by a `*` and a value.
+pub fn check_format(text: &str, values: &[Value]) -> Result<(), Error> {
+    const DIGITS: usize = 7;
+    let wide =
+        |width: &Value| i64::try_from(width.clone()).is_ok_and(|width| width.unsigned_abs() > limits::PROMPT);
+    let long = text.split(|c: char| !c.is_ascii_digit()).any(|number| number.len() > DIGITS);
+    match long || (text.contains('*') && values.iter().any(wide)) {
+        true => Err(Error::new(ErrorKind::InvalidOperation, "a width in a format is too large")),
+        false => Ok(()),
+    }
+}
+
 /// Jinja's `center`.
-pub fn center(text: &str, width: Option<usize>) -> String {
+pub fn center(text: &str, width: Option<usize>) -> Result<String, Error> {
     let width = width.unwrap_or(80);
     let missing = width.saturating_sub(text.chars().count());
     let left = missing / 2 + (missing & width & 1);
-    format!("{}{text}{}", " ".repeat(left), " ".repeat(missing - left))
+    Ok(format!("{}{text}{}", blanks(left)?, blanks(missing - left)?))
+}
+
+/// So many blanks, if a text has room for them.
+pub fn blanks(count: usize) -> Result<String, Error> {
+    match count as u64 > limits::PROMPT {
+        true => Err(Error::new(ErrorKind::InvalidOperation, format!("{count} blanks are too many"))),
+        false => Ok(" ".repeat(count)),
+    }
 }
 
 /// Where Python's `splitlines` splits, besides `\r\n`.
@@ -214,7 +244,7 @@ pub fn indent(
     options.assert_all_used()?;
     let margin = match width.as_str() {
         Some(text) => text.to_string(),
-        None => " ".repeat(usize::try_from(width)?),
+        None => blanks(usize::try_from(width)?)?,
     };
     let line = |(i, line): (usize, &str)| {
         let indented = if i == 0 { first } else { blank || !line.is_empty() };

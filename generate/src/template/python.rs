@@ -1,7 +1,10 @@
 //! Values as Python writes them: `repr`, and `json.dumps`, which templates know as the filter `tojson`.
 
+use files::limits;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
+
+use super::jinja::blanks;
 
 /// `json.dumps` with `ensure_ascii=False`, unlike Jinja's own filter, which escapes for HTML.
 pub fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
@@ -10,7 +13,7 @@ pub fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
         None => None,
         Some(width) if width.kind() == ValueKind::Number => {
             let width = i64::try_from(width)?;
-            Some(" ".repeat(usize::try_from(width).unwrap_or(0)))
+            Some(blanks(usize::try_from(width).unwrap_or(0))?)
         }
         Some(text) if text.is_none() => None,
         Some(text) => Some(text.to_string()),
@@ -41,6 +44,7 @@ struct Dumps {
 
 impl Dumps {
     fn value(&self, value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+        bounded(depth, out)?;
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
@@ -131,20 +135,50 @@ impl Dumps {
 
 /// `repr` of a number, a list or a dictionary, and of all inside them.
 pub fn repr(value: &Value) -> Result<String, Error> {
-    let list = |open: &str, close: &str| -> Result<String, Error> {
-        let items = value.try_iter()?.map(|item| repr(&item)).collect::<Result<Vec<_>, _>>()?;
-        Ok(format!("{open}{}{close}", items.join(", ")))
-    };
-    match value.kind() {
-        ValueKind::Number if f64::try_from(value.clone()).is_ok_and(f64::is_finite) => number(value),
-        ValueKind::Seq if value.is_tuple() => list("(", if value.len() == Some(1) { ",)" } else { ")" }),
-        ValueKind::Seq => list("[", "]"),
-        ValueKind::Map => {
-            let entry = |key: Value| Ok(format!("{}: {}", repr(&key)?, repr(&value.get_item(&key)?)?));
-            let entries = value.try_iter()?.map(entry).collect::<Result<Vec<_>, Error>>()?;
-            Ok(format!("{{{}}}", entries.join(", ")))
+    let mut out = String::new();
+    write_repr(value, 0, &mut out)?;
+    Ok(out)
+}
+
+fn write_repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+    bounded(depth, out)?;
+    let is_tuple = value.is_tuple();
+    let (open, close) = match value.kind() {
+        ValueKind::Number if f64::try_from(value.clone()).is_ok_and(f64::is_finite) => {
+            out.push_str(&number(value)?);
+            return Ok(());
         }
-        _ => Ok(format!("{value:?}")),
+        ValueKind::Seq if is_tuple => ("(", if value.len() == Some(1) { ",)" } else { ")" }),
+        ValueKind::Seq => ("[", "]"),
+        ValueKind::Map => ("{", "}"),
+        _ => {
+            out.push_str(&format!("{value:?}"));
+            return Ok(());
+        }
+    };
+    out.push_str(open);
+    for (i, item) in value.try_iter()?.enumerate() {
+        if i > 0 {
+            out.push_str(", ");
+        }
+        write_repr(&item, depth + 1, out)?;
+        if value.kind() == ValueKind::Map {
+            out.push_str(": ");
+            write_repr(&value.get_item(&item)?, depth + 1, out)?;
+        }
+    }
+    out.push_str(close);
+    Ok(())
+}
+
+/// How deep lists and dictionaries may be nested; one that contains itself has no end.
+const DEPTH: usize = 128;
+
+/// Whether a text may become longer, and deeper.
+fn bounded(depth: usize, out: &str) -> Result<(), Error> {
+    match depth > DEPTH || out.len() as u64 > limits::PROMPT {
+        true => Err(invalid("a value is nested too deep, or too long as a text")),
+        false => Ok(()),
     }
 }
 

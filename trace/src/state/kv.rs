@@ -63,6 +63,10 @@ impl Kind for KvState {
         self.format.axes(part, own, sizes.batch, ("N".into(), sizes.context))
     }
 
+    fn slots(&self, context: usize) -> Option<usize> {
+        Some(context)
+    }
+
     fn rewinds(&self, _: usize, _: usize) -> bool {
         true
     }

@@ -48,6 +48,9 @@ trait Kind: Sized {
     /// The axes of one of its tensors, `own` being those that the layer declares.
     fn axes(&self, part: usize, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis>;
 
+    /// How many slots its tensors have in a program of this context, on their third axis; `None` if they have no slots.
+    fn slots(&self, context: usize) -> Option<usize>;
+
     /// Whether a row can go back to position `to` after positions below `written` were written.
     fn rewinds(&self, written: usize, to: usize) -> bool;
 
@@ -77,6 +80,12 @@ macro_rules! kinds {
             /// The axes of one of its tensors, `own` being those that the layer declares.
             pub fn axes(self, part: usize, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
                 match self { $(Self::$name(kind) => kind.axes(part, own, sizes),)+ }
+            }
+
+            /// How many slots its tensors have in a program of this context, on their third axis; `None` if they have
+            /// no slots.
+            pub fn slots(self, context: usize) -> Option<usize> {
+                match self { $(Self::$name(kind) => kind.slots(context),)+ }
             }
 
             /// Whether a row can go back to position `to`, to go on from there, after positions below `written` were

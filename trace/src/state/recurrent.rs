@@ -18,6 +18,10 @@ impl Kind for RecurrentState {
         [&[("B".into(), sizes.batch)], own].concat()
     }
 
+    fn slots(&self, _: usize) -> Option<usize> {
+        None
+    }
+
     fn rewinds(&self, _: usize, _: usize) -> bool {
         false
     }

@@ -26,10 +26,10 @@ impl RingState {
     /// The ring of a window, if it has fewer slots than the context.
     pub fn of(window: usize, format: KvFormat, sizes: Sizes) -> Option<Self> {
         let ring = Self { window, slack: sizes.chunk, format };
-        (ring.slots() < sizes.context).then_some(ring)
+        (ring.length() < sizes.context).then_some(ring)
     }
 
-    fn slots(self) -> usize {
+    fn length(self) -> usize {
         self.window + self.slack - 1
     }
 }
@@ -42,7 +42,11 @@ impl Kind for RingState {
     }
 
     fn axes(&self, part: usize, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
-        self.format.axes(part, own, sizes.batch, (Self::AXIS.into(), self.slots()))
+        self.format.axes(part, own, sizes.batch, (Self::AXIS.into(), self.length()))
+    }
+
+    fn slots(&self, _: usize) -> Option<usize> {
+        Some(self.length())
     }
 
     fn rewinds(&self, written: usize, to: usize) -> bool {

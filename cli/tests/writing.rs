@@ -1,0 +1,185 @@
+//! What is written, and what is spared: the model's own files, what is no file, another run's folder.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::*;
+
+fn generate(model: &Path, logits: &Path) -> Command {
+    let mut command = tracewright(&["generate", text(model), "--tokens", "5,17", "-n", "2"]);
+    command.args(SMALL).args(["--save-logits", text(logits)]);
+    command
+}
+
+fn bake(model: &Path, archive: &Path) -> Command {
+    let mut command = bare(&["bake", text(model), "-o", text(archive)]);
+    command.args(SMALL);
+    command
+}
+
+fn export(model: &Path, out: &Path) -> Command {
+    let mut command = tracewright(&["export", text(model), "-o", text(out), "--kernels", "off"]);
+    command.args(SMALL);
+    command
+}
+
+/// What a command that writes a file is called with.
+type Writes = fn(&Path, &Path) -> Command;
+
+#[test]
+fn no_output_replaces_a_file_of_the_model() {
+    let writes: [Writes; 2] = [generate, bake];
+    for write in writes {
+        let (model, out) = (copied("llama-untied"), folder());
+        let before = listing(model.path());
+        for name in ["model.safetensors", "config.json"] {
+            let file = model.path().join(name);
+            let content = fs::read(&file).unwrap();
+            let hard = out.path().join(format!("hard-{name}"));
+            fs::hard_link(&file, &hard).unwrap();
+            let mut places = vec![file.clone(), hard];
+            #[cfg(unix)]
+            {
+                let soft = out.path().join(format!("soft-{name}"));
+                std::os::unix::fs::symlink(&file, &soft).unwrap();
+                places.push(soft);
+            }
+            for place in &places {
+                let words = [text(place), "a file of the model itself", "write elsewhere"];
+                refused(&mut write(model.path(), place), 1, &words);
+                assert_eq!(fs::read(place).unwrap(), content, "{}", place.display());
+            }
+        }
+        assert_eq!(listing(model.path()), before);
+    }
+}
+
+#[test]
+fn no_logits_replace_a_file_of_an_export() {
+    let out = folder();
+    let made = out.path().join("export");
+    succeed(&mut export(&fixture("llama-untied"), &made));
+    for name in ["manifest.json", "model.vmfb", "model.irpa", "model.mlir", "config.json"] {
+        let (file, before) = (made.join(name), fs::read(made.join(name)).unwrap());
+        let mut command = bare(&["generate", text(&made), "--tokens", "5", "-n", "1", "--save-logits"]);
+        refused(command.arg(&file), 1, &["a file of the model itself"]);
+        assert_eq!(fs::read(&file).unwrap(), before);
+    }
+    // An archive beside the weights that it is made of is none of them, the second time too.
+    let model = copied("llama-untied");
+    for _ in 0..2 {
+        succeed(&mut bake(model.path(), &model.path().join("model.irpa")));
+    }
+}
+
+#[test]
+fn an_export_does_not_go_into_the_model_s_own_folder() {
+    let model = copied("llama-untied");
+    let before = listing(model.path());
+    refused(&mut export(model.path(), model.path()), 1, &["the model's own folder", "write elsewhere"]);
+    assert_eq!(listing(model.path()), before);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_not_replaced_and_a_link_is_followed() {
+    use std::os::unix::fs::FileTypeExt as _;
+
+    let (model, out) = (fixture("llama-untied"), folder());
+    let pipe = out.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let writes: [Writes; 2] = [generate, bake];
+    for write in writes {
+        refused(&mut write(&model, &pipe), 1, &["cannot replace", text(&pipe), "not a regular file"]);
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+        refused(&mut write(&model, out.path()), 1, &["cannot replace", text(out.path()), "a folder"]);
+
+        let (file, link) = (out.path().join("file"), out.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        succeed(&mut write(&model, &link));
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "the link stays");
+        assert!(fs::metadata(&file).unwrap().len() > 100, "what it leads to is written");
+        fs::remove_file(&link).unwrap();
+    }
+}
+
+/// The model that an export is of, by its module and by its configuration.
+fn whose(out: &Path) -> [bool; 2] {
+    let manifest: Value = serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap();
+    let tied = manifest["parameters"].get("lm_head.weight").is_none();
+    let config: Value = serde_json::from_slice(&fs::read(out.join("config.json")).unwrap()).unwrap();
+    [tied, config["tie_word_embeddings"] == true]
+}
+
+#[test]
+fn exports_into_one_folder_at_once_do_not_mix() {
+    let out = folder();
+    let target = out.path().join("export");
+    let models = ["llama-tied", "llama-untied"].map(fixture);
+    for (number, model) in models.iter().enumerate() {
+        succeed(&mut export(model, &out.path().join(number.to_string()))); // Compiled before it matters.
+    }
+    for _ in 0..2 {
+        let children: Vec<_> = (0..6).map(|i| spawn(&mut export(&models[i % 2], &target))).collect();
+        let mut made = 0;
+        for child in children {
+            let output = child.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            match output.status.code() {
+                Some(0) => made += 1,
+                code => assert!(
+                    code == Some(1) && said.contains("another export is being written into"),
+                    "{code:?} {said}"
+                ),
+            }
+        }
+        assert!(made > 0, "one of them is first");
+        let [module, config] = whose(&target);
+        assert_eq!(module, config, "an export of two models");
+        succeed(&mut bare(&["generate", text(&target), "--tokens", "5", "-n", "1"]));
+    }
+    // One that is late is refused before it touches anything.
+    let before = listing(&target);
+    let file = fs::File::create(target.join(".tracewright-lock")).unwrap();
+    file.lock().unwrap();
+    refused(&mut export(&models[0], &target), 1, &["another export is being written into", text(&target)]);
+    drop(file);
+    fs::remove_file(target.join(".tracewright-lock")).unwrap();
+    assert_eq!(listing(&target), before);
+}
+
+#[test]
+fn an_export_over_another_leaves_nothing_of_it() {
+    let out = folder();
+    let mut first = tracewright(&["export", text(&demo()), "-o", text(out.path())]);
+    succeed(first.args(["--context", "64", "--chunk", "16"]));
+    assert!(out.path().join("tokenizer.json").exists());
+    fs::write(out.path().join("notes.txt"), "mine").unwrap();
+    succeed(&mut export(&fixture("llama-untied"), out.path()));
+    let names: Vec<_> = listing(out.path()).into_iter().map(|(path, _)| path).collect();
+    let expected = ["config.json", "manifest.json", "model.irpa", "model.mlir", "model.vmfb", "notes.txt"];
+    assert_eq!(names, expected.map(|name| out.path().join(name)));
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_written_may_be_read_by_whom_the_umask_lets() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let (out, model) = (folder(), fixture("llama-untied"));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let ordinary = out.path().join("ordinary");
+    fs::write(&ordinary, "").unwrap();
+    let cache = out.path().join("cache");
+    succeed(generate(&model, &out.path().join("logits")).args(["--cache", text(&cache)]));
+    succeed(&mut bake(&model, &out.path().join("archive")));
+    let written = listing(out.path());
+    assert!(written.len() > 4, "{written:?}");
+    for (path, _) in written {
+        assert_eq!(mode(&path), mode(&ordinary), "{}", path.display());
+    }
+}

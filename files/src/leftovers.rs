@@ -1,0 +1,85 @@
+//! What is written beside its place has a name of ours and a lock, which the system takes from whoever dies: so what a
+//! killed run left is known by its name, and that it is left by its lock.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use errors::{FileError, WithPath as _};
+use tempfile::TempDir;
+
+const PREFIX: &str = ".tracewright-";
+const SUFFIX: &str = ".partial";
+
+/// A folder for what is unfinished or thrown away, which goes with its owner.
+pub struct Scratch {
+    folder: TempDir,
+    _lock: Option<File>,
+}
+
+impl Scratch {
+    /// A new one in `folder`, from which what killed runs left is swept away.
+    ///
+    /// # Errors
+    /// If the folder is not there or cannot be written.
+    pub fn new_in(folder: &Path) -> Result<Self, FileError> {
+        Self::new(folder).with_path("create a folder in", folder)
+    }
+
+    pub(crate) fn new(folder: &Path) -> io::Result<Self> {
+        sweep(folder);
+        loop {
+            let made = tempfile::Builder::new().prefix(PREFIX).suffix(SUFFIX).tempdir_in(folder)?;
+            // Only Unix can open a folder, and so lock it. Where the file system knows no locks, nothing is swept.
+            if !cfg!(unix) {
+                return Ok(Self { folder: made, _lock: None });
+            }
+            let lock = File::open(made.path())?;
+            let _ = lock.lock();
+            // Another run may have swept it away before it was locked.
+            if made.path().exists() {
+                return Ok(Self { folder: made, _lock: Some(lock) });
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// Removes what runs that were killed left in `folder`. What cannot be removed stays.
+fn sweep(folder: &Path) {
+    let entries = if cfg!(unix) { fs::read_dir(folder).ok() } else { None };
+    for entry in entries.into_iter().flatten().flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let name = name.to_string_lossy();
+        let is_ours = name.starts_with(PREFIX) && name.ends_with(SUFFIX);
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_ours && is_folder && File::open(&path).is_ok_and(|folder| folder.try_lock().is_ok()) {
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_has_is_swept_and_what_somebody_has_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir_all(at(".tracewright-old.partial/inside")).unwrap();
+        fs::create_dir(at("mine.partial")).unwrap();
+        std::os::unix::fs::symlink(at("mine.partial"), at(".tracewright-link.partial")).unwrap();
+        let first = Scratch::new_in(folder.path()).unwrap();
+        let second = Scratch::new_in(folder.path()).unwrap();
+        assert!(first.path().exists() && second.path().exists());
+        drop((first, second));
+        let mut left: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, [".tracewright-link.partial", "mine.partial"]);
+    }
+}

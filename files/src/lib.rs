@@ -1,0 +1,15 @@
+//! Files: those that appear whole or not at all, and what is read of those that somebody else made.
+//!
+//! [`NewFile`] is written beside its place and renamed into it. [`read()`] takes regular files that are not larger
+//! than a limit; the [`limits`] of all that is read stand in one table.
+
+mod leftovers;
+pub mod limits;
+mod new_file;
+mod owned;
+mod read;
+
+pub use leftovers::Scratch;
+pub use new_file::NewFile;
+pub use owned::{FolderLock, is_one_of};
+pub use read::{read, read_stream, read_text, regular};

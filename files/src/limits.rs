@@ -1,0 +1,40 @@
+//! What a file that somebody else made may ask for at most. SECURITY.md has the same table.
+
+/// Bytes of a configuration, a manifest, a list of special tokens.
+pub const CONFIG: u64 = 16 << 20;
+
+/// Bytes of a checkpoint's index.
+pub const INDEX: u64 = 64 << 20;
+
+/// Bytes of a tokenizer.
+pub const TOKENIZER: u64 = 256 << 20;
+
+/// Bytes of a chat template.
+pub const TEMPLATE: u64 = 1 << 20;
+
+/// Seconds of a processor that a chat template may take.
+pub const TEMPLATE_SECONDS: u64 = 1;
+
+/// Bytes of memory that a chat template may take, with the program that renders it.
+pub const TEMPLATE_MEMORY: u64 = 1 << 30;
+
+/// How many times longer a tokenizer may make a text, on the way to tokens and back.
+pub const GROWTH: usize = 64;
+
+/// Bytes of a prompt, in a file or made by a template.
+pub const PROMPT: u64 = 64 << 20;
+
+/// Bytes of a compiled module.
+pub const MODULE: u64 = 2 << 30;
+
+/// Layers of a network.
+pub const LAYERS: usize = 4096;
+
+/// Positions that a network knows.
+pub const POSITIONS: usize = 1 << 30;
+
+/// Any other number of a configuration that is counted: features, heads, token ids.
+pub const EXTENT: usize = 1 << 24;
+
+/// Features of a head, for which tables over all positions are made.
+pub const HEAD: usize = 1 << 12;

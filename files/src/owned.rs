@@ -1,0 +1,69 @@
+//! Which files belong to somebody: to a model that is read, to a run that is writing.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use errors::{FileError, WithPath as _};
+use same_file::Handle;
+
+/// Whether `path` is one of these files, under whatever name: links of both kinds are followed.
+pub fn is_one_of(path: &Path, files: impl IntoIterator<Item = impl AsRef<Path>>) -> bool {
+    // What is no regular file is none of them, and opening it might wait for ever.
+    let open = |path: &Path| path.is_file().then(|| Handle::from_path(path).ok()).flatten();
+    let Some(path) = open(path) else { return false };
+    files.into_iter().any(|file| open(file.as_ref()).is_some_and(|file| file == path))
+}
+
+/// A folder that one run writes into. The lock is a file, which goes with it; the system takes the lock from whoever
+/// dies.
+pub struct FolderLock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl FolderLock {
+    const NAME: &str = ".tracewright-lock";
+
+    /// Locks the folder; `None` if another run has it.
+    ///
+    /// # Errors
+    /// If the folder is not there or cannot be written.
+    pub fn take(folder: &Path) -> Result<Option<Self>, FileError> {
+        let path = folder.join(Self::NAME);
+        let file = File::options().create(true).append(true).open(&path).with_path("create", &path)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            // Where the file system knows no locks, there is none.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
+            locked => locked.map_err(io::Error::from).with_path("lock", &path)?,
+        }
+        // Who had the lock before may have removed its file since it was opened, and others have another one.
+        let ours = file.try_clone().and_then(Handle::from_file).with_path("lock", &path)?;
+        let is_there = Handle::from_path(&path).is_ok_and(|there| there == ours);
+        Ok(is_there.then_some(Self { path, _file: file }))
+    }
+}
+
+impl Drop for FolderLock {
+    fn drop(&mut self) {
+        // What stays is empty, and the next run takes it.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_locked_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = FolderLock::take(folder.path()).unwrap();
+        assert!(lock.is_some());
+        assert!(FolderLock::take(folder.path()).unwrap().is_none());
+        drop(lock);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        assert!(FolderLock::take(folder.path()).unwrap().is_some());
+    }
+}

@@ -1,0 +1,69 @@
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use errors::{FileError, WithPath as _};
+
+/// The content of a regular file of at most so many bytes.
+///
+/// # Errors
+/// If it is not there, is something else (a pipe would keep its reader waiting), is larger, or cannot be read.
+pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
+    let read = || {
+        regular(path)?;
+        let file = File::open(path)?;
+        let size = file.metadata()?.len();
+        if size > limit {
+            return Err(too_large(format!("it has {size} bytes, and at most {limit} are read")));
+        }
+        let mut content = Vec::with_capacity(size as usize);
+        // A file that grows meanwhile is cut off, and then is not what it should be.
+        file.take(limit).read_to_end(&mut content)?;
+        Ok(content)
+    };
+    read().with_path("read", path)
+}
+
+/// The same for a text.
+///
+/// # Errors
+/// See [`read()`]; or if it is not UTF-8.
+pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
+    let text = String::from_utf8(read(path, limit)?);
+    text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
+        .with_path("read", path)
+}
+
+/// A text of at most so many bytes, which may come through a pipe.
+///
+/// # Errors
+/// If it is not there, is longer, is not UTF-8, or cannot be read.
+pub fn read_stream(path: &Path, limit: u64) -> Result<String, FileError> {
+    let read = || {
+        let mut text = String::new();
+        File::open(path)?.take(limit + 1).read_to_string(&mut text)?;
+        match text.len() as u64 > limit {
+            true => Err(too_large(format!("it has more bytes than are read, at most {limit}"))),
+            false => Ok(text),
+        }
+    };
+    read().with_path("read", path)
+}
+
+fn too_large(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, what)
+}
+
+/// Whether what stands at `path` is a regular file, links being followed.
+///
+/// # Errors
+/// If it is something else, or not there.
+pub fn regular(path: &Path) -> io::Result<()> {
+    let metadata = fs::metadata(path)?;
+    let what = match metadata.is_file() {
+        true => return Ok(()),
+        false if metadata.is_dir() => "it is a folder",
+        false => "it is not a regular file",
+    };
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+}

@@ -1,0 +1,29 @@
+//! The files of a model, which no output replaces: nothing else may have them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use files::is_one_of;
+
+/// What a model is read from, and an output was to be.
+#[derive(Debug, thiserror::Error)]
+#[error("`{}` is a file of the model itself; write elsewhere", .0.display())]
+pub struct OwnFile(pub PathBuf);
+
+/// The end of the name of what a checkpoint is read from.
+const READ: &[&str] = &["json", "safetensors", "jinja"];
+
+/// Whether a file may be written at `out` that is made from the model in `folder`: not if `out`, under whatever name, is
+/// a file that a checkpoint is read from, or any file of an export.
+///
+/// # Errors
+/// If it may not.
+pub fn check_output(folder: &Path, out: &Path) -> Result<(), OwnFile> {
+    let is_export = folder.join("manifest.json").exists();
+    let read = |path: &PathBuf| path.extension().is_some_and(|end| READ.iter().any(|read| end == *read));
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    match is_one_of(out, files.filter(|path| is_export || read(path))) {
+        true => Err(OwnFile(out.to_owned())),
+        false => Ok(()),
+    }
+}
