@@ -27,9 +27,9 @@ pub struct Arguments {
     /// What to print
     #[arg(long, value_enum, default_value_t = Emit::Text)]
     emit: Emit,
-    /// Only this entry point
-    #[arg(long, value_parser = ["prefill", "prefill_short", "decode", "score"])]
-    entry: Option<String>,
+    /// Only these entry points, with commas between
+    #[arg(long, value_delimiter = ',', value_parser = ["prefill", "prefill_short", "decode", "score"])]
+    entry: Vec<String>,
     /// How far the trace is carried (for `--emit text` and `counts`)
     #[arg(long, value_enum, default_value_t = Stage::Traced)]
     stage: Stage,
@@ -99,8 +99,8 @@ fn dump(arguments: &Arguments, read: ReadModel, model: &Path) -> Result<String, 
     let asked = &arguments.model_arguments;
     let plan = asked.plan(read(model, &asked.network.allow_config_key)?, asked.context)?;
     let mut trace: Trace = plan.trace()?.trace;
-    if let Some(entry) = &arguments.entry {
-        trace = trace.with_entries(&[entry]);
+    if !arguments.entry.is_empty() {
+        trace = trace.with_entries(&arguments.entry.iter().map(String::as_str).collect::<Vec<_>>());
     }
     if arguments.inline {
         trace = trace.inlined();

@@ -30,6 +30,8 @@ fn m18_traces_and_lowers_from_config_json_alone() {
     }
     let one = dump(&["--emit", "mlir", "--entry", "decode", "--no-locs"]);
     assert!(one.contains("@decode") && !one.contains("@prefill") && !one.contains("loc("), "{one}");
+    let two = dump(&["--emit", "mlir", "--entry", "decode,score"]);
+    assert!(two.contains("@decode") && two.contains("@score") && !two.contains("@prefill"), "{two}");
     assert_eq!(listing(folder.path()).len(), 1);
     #[cfg(unix)]
     fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

@@ -5,6 +5,7 @@
 //! every kernel.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write as _};
 use std::ops::{Add, Mul, Range, Sub};
 
@@ -107,10 +108,15 @@ impl Display for Type {
     }
 }
 
+/// Where the statements of a kernel begin in the line.
+const INDENT: &str = "        ";
+
 /// The body of one kernel while it is written.
 #[derive(Default)]
 pub(crate) struct Code {
     text: RefCell<String>,
+    /// The names of constants, which are written once and first: compilers are slow at many of them.
+    constants: RefCell<BTreeMap<String, usize>>,
     next: Cell<usize>,
     depth: Cell<usize>,
 }
@@ -149,15 +155,18 @@ impl Display for Buffer<'_> {
 }
 
 impl Code {
-    /// The statements so far.
+    /// All statements.
     pub(crate) fn into_text(self) -> String {
-        self.text.into_inner()
+        let named = self.constants.into_inner();
+        let constants: BTreeMap<usize, String> = named.into_iter().map(|(right, name)| (name, right)).collect();
+        let lines = constants.into_iter().map(|(name, right)| format!("{INDENT}%{name} = {right}\n"));
+        lines.chain([self.text.into_inner()]).collect()
     }
 
     fn line(&self, line: impl Display) {
-        let indent = "  ".repeat(self.depth.get() + 4);
+        let deeper = "  ".repeat(self.depth.get());
         // Writing to a string cannot fail.
-        let _ = writeln!(self.text.borrow_mut(), "{indent}{line}");
+        let _ = writeln!(self.text.borrow_mut(), "{INDENT}{deeper}{line}");
     }
 
     fn fresh(&self) -> usize {
@@ -170,6 +179,11 @@ impl Code {
         Value { code: self, name: (name, None), ty }
     }
 
+    fn constant_value(&self, ty: Type, right: String) -> Value<'_> {
+        let name = *self.constants.borrow_mut().entry(right).or_insert_with(|| self.fresh());
+        Value { code: self, name: (name, None), ty }
+    }
+
     fn indented(&self, body: impl FnOnce()) {
         self.depth.set(self.depth.get() + 1);
         body();
@@ -178,7 +192,7 @@ impl Code {
 
     /// A place or a count.
     pub(crate) fn index(&self, n: usize) -> Value<'_> {
-        self.value(Type::Index, format_args!("arith.constant {n} : index"))
+        self.constant_value(Type::Index, format!("arith.constant {n} : index"))
     }
 
     /// A number, in every lane.
@@ -189,8 +203,8 @@ impl Code {
             text = text.replacen('e', ".0e", 1);
         }
         match ty {
-            Type::Vector(..) => self.value(ty, format_args!("arith.constant dense<{text}> : {ty}")),
-            _ => self.value(ty, format_args!("arith.constant {text} : {ty}")),
+            Type::Vector(..) => self.constant_value(ty, format!("arith.constant dense<{text}> : {ty}")),
+            _ => self.constant_value(ty, format!("arith.constant {text} : {ty}")),
         }
     }
 
@@ -268,7 +282,7 @@ impl Code {
     pub(crate) fn count(&self, ty: Type) -> Value<'_> {
         let Type::Vector(lanes, _) = ty else { unreachable!("only vectors have lanes") };
         let numbers = (0..lanes).map(|lane| lane.to_string()).collect::<Vec<_>>().join(", ");
-        self.value(ty, format_args!("arith.constant dense<[{numbers}]> : {ty}"))
+        self.constant_value(ty, format!("arith.constant dense<[{numbers}]> : {ty}"))
     }
 
     /// Does something for every sixteen of `count` numbers: from a place on, and how many are left of the sixteen.
