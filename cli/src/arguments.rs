@@ -35,6 +35,8 @@ pub enum Command {
     Export(ExportArguments),
     /// Write the parameters of a checkpoint as an IREE parameter archive
     Bake(BakeArguments),
+    /// Compare an archive or an export directory with the hashes that it carries
+    Verify(VerifyArguments),
     /// Say what a model will hold in memory, without reading a weight
     Plan(PlanArguments),
     /// Measure speed: variants in turn, beside what the memory gives
@@ -102,6 +104,9 @@ pub struct GenerateArguments {
     /// With --save-logits: also `prompt_logits` [prompt, vocab]
     #[arg(long, requires = "save_logits")]
     pub all_positions: bool,
+    /// First compare all weights with the hashes that their archive carries
+    #[arg(long)]
+    pub verify: bool,
     #[command(flatten)]
     pub model_arguments: ModelArguments,
     #[command(flatten)]
@@ -176,6 +181,16 @@ pub struct BakeArguments {
     pub no_metadata: bool,
     #[command(flatten)]
     pub model: ModelArguments,
+}
+
+#[derive(Args)]
+pub struct VerifyArguments {
+    /// An archive, or what `export` wrote
+    #[arg(value_name = "FILE.irpa|EXPORT_DIR")]
+    pub path: PathBuf,
+    /// One JSON object on stdout instead of a line
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args)]

@@ -53,6 +53,12 @@ pub enum Error {
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
+    /// What should be verified does not say what it should be.
+    #[error("`{}` carries no hashes: there is nothing to compare it with", .path.display())]
+    WithoutHashes {
+        /// The archive.
+        path: std::path::PathBuf,
+    },
     /// stdout is closed.
     #[error("cannot write to stdout")]
     Output(#[source] io::Error),
@@ -68,6 +74,10 @@ pub enum Error {
     Explain(#[from] ExplainError),
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
+    /// An archive of the cache.
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
+    Cached(irpa::ArchiveError),
     #[error(transparent)]
     Bake(#[from] BakeError),
     #[error(transparent)]
@@ -181,6 +191,7 @@ impl Error {
             Self::Config(ConfigError::Generates { .. }) => {
                 "use `tracewright generate`: it continues text with this model"
             }
+            Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes them",
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
             Self::Bench(BenchError::Depth { .. }) => "`--context N` sets the context",
@@ -204,6 +215,8 @@ impl Error {
             Self::Export(ExportError::Architecture { .. } | ExportError::Cpu { .. }) => {
                 "`export` it here, or elsewhere with `--target` for this machine"
             }
+            #[cfg(feature = "iree")]
+            Self::Cached(irpa::ArchiveError::Content { .. }) => "remove that file: it is baked again",
             #[cfg(feature = "iree")]
             Self::Load(LoadError::Compile(error)) => match error {
                 CompileError::NotFound { .. } => {

@@ -38,6 +38,7 @@ mod progress;
 mod random;
 #[cfg(feature = "iree")]
 mod tune;
+mod verify;
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -82,6 +83,7 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         #[cfg(not(feature = "iree"))]
         Command::Export(_) => Err(Error::WithoutIree { command: "export" }),
         Command::Bake(arguments) => bake::run(arguments, read, interrupt),
+        Command::Verify(arguments) => verify::run(&arguments, interrupt),
         #[cfg(feature = "iree")]
         Command::Bench(command) => bench::run(&command, read, interrupt),
         #[cfg(not(feature = "iree"))]

@@ -9,3 +9,4 @@ mod generate;
 mod prompts;
 mod support;
 mod tune;
+mod verify;
