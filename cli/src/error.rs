@@ -15,6 +15,7 @@ use tracewright::simplify::ExplainError;
 #[cfg(feature = "iree")]
 use tracewright::{
     bench::BenchError,
+    bisect::BisectError,
     embed::EmbedError,
     export::ExportError,
     generate,
@@ -53,6 +54,13 @@ pub enum Error {
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
+    /// Two forms of one network give different numbers.
+    #[cfg(feature = "iree")]
+    #[error("the two differ, first at `{path}`")]
+    Differs {
+        /// The field path.
+        path: String,
+    },
     /// What should be verified does not say what it should be.
     #[error("`{}` carries no hashes: there is nothing to compare it with", .path.display())]
     WithoutHashes {
@@ -100,6 +108,9 @@ pub enum Error {
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Tune(TuneError),
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
+    Bisect(BisectError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
@@ -155,6 +166,20 @@ impl From<BenchError> for Error {
             BenchError::Generate(error) => error.into(),
             BenchError::Stopped => Self::Interrupted,
             error => Self::Bench(error),
+        }
+    }
+}
+
+#[cfg(feature = "iree")]
+impl From<BisectError> for Error {
+    fn from(error: BisectError) -> Self {
+        match error {
+            BisectError::Lower(error) => error.into(),
+            BisectError::Load(error) => error.into(),
+            BisectError::Runtime(error) => error.into(),
+            BisectError::File(error) => error.into(),
+            BisectError::Stopped => Self::Interrupted,
+            error => Self::Bisect(error),
         }
     }
 }

@@ -20,6 +20,8 @@ mod bake;
 #[cfg(feature = "iree")]
 mod bench;
 #[cfg(feature = "iree")]
+mod bisect;
+#[cfg(feature = "iree")]
 mod build;
 mod dump;
 #[cfg(feature = "iree")]
@@ -84,6 +86,10 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Export(_) => Err(Error::WithoutIree { command: "export" }),
         Command::Bake(arguments) => bake::run(arguments, read, interrupt),
         Command::Verify(arguments) => verify::run(&arguments, interrupt),
+        #[cfg(feature = "iree")]
+        Command::Bisect(arguments) => bisect::run(&arguments, read, interrupt),
+        #[cfg(not(feature = "iree"))]
+        Command::Bisect(_) => Err(Error::WithoutIree { command: "bisect" }),
         #[cfg(feature = "iree")]
         Command::Bench(command) => bench::run(&command, read, interrupt),
         #[cfg(not(feature = "iree"))]
