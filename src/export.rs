@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bake::Baked;
 use errors::{FileError, WithPath as _};
 use files::{FolderLock, NewFile, limits};
-use irpa::{Archive, Checkpoint};
+use irpa::{Archive, Checkpoint, Verified, Watch};
 use lower::Module;
 use ops::{Attribute, Reader, TensorType};
 use runtime::{Compiled, Compiler, Runtime, VmModule};
@@ -76,6 +76,8 @@ pub struct Manifest {
     pub tuning: Tuning,
     /// blake3 of the compiled module.
     pub module_blake3: String,
+    /// blake3 of the archive's table, which has the hash of each tensor: [`Archive::table_blake3`].
+    pub archive_blake3: String,
     /// What can be called.
     pub entry_points: Vec<ManifestEntry>,
     /// The files of the model that went along, by which text becomes tokens and ends.
@@ -147,6 +149,22 @@ pub enum ExportError {
         /// What the file has.
         found: String,
     },
+    /// The archive is that of another export.
+    #[error("`{}` is not the archive that the manifest names (its table has blake3 {found}, expected {expected}); export the model again", .path.display())]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// What the manifest says.
+        expected: String,
+        /// What the file has.
+        found: String,
+    },
+    /// The folder is no export.
+    #[error("`{}` is no export directory: it has no `{}`", .path.display(), names::MANIFEST)]
+    NoManifest {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The module is for another kind of processor.
     #[error(
         "the module was compiled for {expected} and this machine is {found}; export again for this machine"
@@ -180,7 +198,7 @@ pub enum ExportError {
 }
 
 impl Manifest {
-    /// The manifest of what was built.
+    /// The manifest of what was built; its archive is not written yet.
     fn new(
         plan: &Plan,
         build: &Build<'_, '_>,
@@ -221,6 +239,7 @@ impl Manifest {
                 .into(),
             tuning: module.tuned.clone(),
             module_blake3: blake3::hash(&compiled.vmfb).to_string(),
+            archive_blake3: String::new(),
             entry_points: module.signatures.iter().map(entry).collect(),
             copied: copied(model).map(str::to_owned).collect(),
             parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),
@@ -341,13 +360,14 @@ pub fn export(
     let manifest = Manifest::new(&plan, &build, model, compiler)?;
     let start = Instant::now();
     let baked = into_folder(out, |out| {
-        let (_, baked) = build.bake(&out.join(names::ARCHIVE))?;
+        let (archive, baked) = build.bake(&out.join(names::ARCHIVE))?;
         let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), bytes);
         for name in copied(model) {
             put(name, &files::read(&model.join(name), limits::TOKENIZER)?)?;
         }
         put(names::TEXT, build.lowered.module.text.as_bytes())?;
         put(names::MODULE, &build.compiled.vmfb)?;
+        let manifest = Manifest { archive_blake3: archive.table_blake3(), ..manifest };
         // Last: a directory without a manifest is no export.
         let json = serde_json::to_string_pretty(&manifest).unwrap_or_default();
         put(names::MANIFEST, (json + "\n").as_bytes())?;
@@ -392,15 +412,35 @@ fn is_one_folder(one: &Path, other: &Path) -> bool {
 /// What does not fit.
 pub fn open(folder: &Path, manifest: &Manifest, runtime: &Runtime) -> Result<VmModule, ExportError> {
     manifest.check_cpu()?;
-    let path = folder.join(names::MODULE);
-    let vmfb = files::read(&path, limits::MODULE)?;
-    let found = blake3::hash(&vmfb).to_string();
-    if found != manifest.module_blake3 {
-        let expected = manifest.module_blake3.clone();
-        return Err(ExportError::Module { path, expected, found });
-    }
-    let archive = Archive::open(folder.join(names::ARCHIVE)).map_err(LoadError::from)?;
+    let vmfb = module(folder, manifest)?;
+    let archive = archive(folder, manifest)?;
     let expected = manifest.parameters.iter().map(|(key, ty)| (key.as_str(), ty.clone()));
     let parameters = map_parameters(&archive, expected)?;
     Ok(VmModule::load(runtime, vmfb, &[parameters]).map_err(LoadError::from)?)
+}
+
+/// Compares everything in an export directory that has a hash with it: the module, the archive's table, each tensor.
+///
+/// # Errors
+/// If it is no export, or what is not as it was written.
+pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, ExportError> {
+    let manifest = Manifest::read(folder)?.ok_or_else(|| ExportError::NoManifest { path: folder.into() })?;
+    module(folder, &manifest)?;
+    Ok(archive(folder, &manifest)?.verify_content(watch).map_err(LoadError::from)?)
+}
+
+/// The module that the manifest names.
+fn module(folder: &Path, manifest: &Manifest) -> Result<Vec<u8>, ExportError> {
+    let path = folder.join(names::MODULE);
+    let vmfb = files::read(&path, limits::MODULE)?;
+    let (expected, found) = (manifest.module_blake3.clone(), blake3::hash(&vmfb).to_string());
+    if found == expected { Ok(vmfb) } else { Err(ExportError::Module { path, expected, found }) }
+}
+
+/// The archive that the manifest names. Its data are not read.
+fn archive(folder: &Path, manifest: &Manifest) -> Result<Archive, ExportError> {
+    let path = folder.join(names::ARCHIVE);
+    let archive = Archive::open(&path).map_err(LoadError::from)?;
+    let (expected, found) = (manifest.archive_blake3.clone(), archive.table_blake3());
+    if found == expected { Ok(archive) } else { Err(ExportError::Archive { path, expected, found }) }
 }

@@ -31,6 +31,8 @@ mod array;
 #[cfg(feature = "iree")]
 pub mod bench;
 #[cfg(feature = "iree")]
+pub mod bisect;
+#[cfg(feature = "iree")]
 pub mod build;
 #[cfg(feature = "iree")]
 pub mod embed;

@@ -37,6 +37,10 @@ pub enum Command {
     Export(ExportArguments),
     /// Write the parameters of a checkpoint as an IREE parameter archive
     Bake(BakeArguments),
+    /// Compare an archive or an export directory with the hashes that it carries
+    Verify(VerifyArguments),
+    /// Run two forms of a model side by side, and name the first operation whose numbers differ
+    Bisect(BisectArguments),
     /// Say what a model will hold in memory, without reading a weight
     Plan(PlanArguments),
     /// Measure speed: variants in turn, beside what the memory gives
@@ -104,6 +108,9 @@ pub struct GenerateArguments {
     /// With --save-logits: also `prompt_logits` [prompt, vocab]
     #[arg(long, requires = "save_logits")]
     pub all_positions: bool,
+    /// First compare all weights with the hashes that their archive carries
+    #[arg(long)]
+    pub verify: bool,
     #[command(flatten)]
     pub model_arguments: ModelArguments,
     #[command(flatten)]
@@ -190,6 +197,40 @@ pub struct BakeArguments {
     pub no_metadata: bool,
     #[command(flatten)]
     pub model: ModelArguments,
+}
+
+#[derive(Args)]
+pub struct VerifyArguments {
+    /// An archive, or what `export` wrote
+    #[arg(value_name = "FILE.irpa|EXPORT_DIR")]
+    pub path: PathBuf,
+    /// One JSON object on stdout instead of a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct BisectArguments {
+    /// A Hugging Face model directory
+    pub model: PathBuf,
+    /// The token ids to read: 5,17,3
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
+    pub tokens: Vec<u32>,
+    /// What the compiled model is compared with: the reference evaluator; itself unsimplified, without kernels, or with
+    /// weights that are not rounded; or what transformers computed, as tests/oracle/activations.py writes it
+    #[arg(
+        long,
+        value_name = "evaluator|unsimplified|no-kernels|dense|FILE.safetensors",
+        default_value = "evaluator"
+    )]
+    pub against: Against,
+    /// One JSON object on stdout instead of a report
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model_arguments: ModelArguments,
+    #[command(flatten)]
+    pub compile: CompileArguments,
 }
 
 #[derive(Args)]
@@ -499,6 +540,28 @@ pub enum Kernels {
 impl std::fmt::Display for Kernels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Self::On { "on" } else { "off" })
+    }
+}
+
+/// What a compiled model is compared with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Against {
+    Evaluator,
+    Unsimplified,
+    NoKernels,
+    Dense,
+    Activations(PathBuf),
+}
+
+impl From<&str> for Against {
+    fn from(text: &str) -> Self {
+        match text {
+            "evaluator" => Self::Evaluator,
+            "unsimplified" => Self::Unsimplified,
+            "no-kernels" => Self::NoKernels,
+            "dense" => Self::Dense,
+            path => Self::Activations(path.into()),
+        }
     }
 }
 

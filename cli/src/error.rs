@@ -17,6 +17,7 @@ use tracewright::simplify::ExplainError;
 #[cfg(feature = "iree")]
 use tracewright::{
     bench::BenchError,
+    bisect::BisectError,
     embed::EmbedError,
     export::ExportError,
     generate,
@@ -55,6 +56,19 @@ pub enum Error {
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
+    /// Two forms of one network give different numbers.
+    #[cfg(feature = "iree")]
+    #[error("the two differ, first at `{path}`")]
+    Differs {
+        /// The field path.
+        path: String,
+    },
+    /// What should be verified does not say what it should be.
+    #[error("`{}` carries no hashes: there is nothing to compare it with", .path.display())]
+    WithoutHashes {
+        /// The archive.
+        path: std::path::PathBuf,
+    },
     /// stdout is closed.
     #[error("cannot write to stdout")]
     Output(#[source] io::Error),
@@ -86,6 +100,10 @@ pub enum Error {
     Explain(#[from] ExplainError),
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
+    /// An archive of the cache.
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
+    Cached(irpa::ArchiveError),
     #[error(transparent)]
     Own(#[from] OwnFile),
     #[error(transparent)]
@@ -110,6 +128,9 @@ pub enum Error {
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Tune(TuneError),
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
+    Bisect(BisectError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
@@ -170,6 +191,20 @@ impl From<BenchError> for Error {
 }
 
 #[cfg(feature = "iree")]
+impl From<BisectError> for Error {
+    fn from(error: BisectError) -> Self {
+        match error {
+            BisectError::Lower(error) => error.into(),
+            BisectError::Load(error) => error.into(),
+            BisectError::Runtime(error) => error.into(),
+            BisectError::File(error) => error.into(),
+            BisectError::Stopped => Self::Interrupted,
+            error => Self::Bisect(error),
+        }
+    }
+}
+
+#[cfg(feature = "iree")]
 impl From<TuneError> for Error {
     fn from(error: TuneError) -> Self {
         match error {
@@ -202,6 +237,7 @@ impl Error {
             Self::Config(ConfigError::Generates { .. }) => {
                 "use `tracewright generate`: it continues text with this model"
             }
+            Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes them",
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
             Self::Bench(BenchError::Depth { .. }) => "`--context N` sets the context",
@@ -225,6 +261,8 @@ impl Error {
             Self::Export(ExportError::Architecture { .. } | ExportError::Cpu { .. }) => {
                 "`export` it here, or elsewhere with `--target` for this machine"
             }
+            #[cfg(feature = "iree")]
+            Self::Cached(irpa::ArchiveError::Content { .. }) => "remove that file: it is baked again",
             #[cfg(feature = "iree")]
             Self::Load(LoadError::Compile(error)) => match error {
                 CompileError::NotFound { .. } => {

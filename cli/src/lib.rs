@@ -26,6 +26,8 @@ mod bake;
 #[cfg(feature = "iree")]
 mod bench;
 #[cfg(feature = "iree")]
+mod bisect;
+#[cfg(feature = "iree")]
 mod build;
 mod dump;
 #[cfg(feature = "iree")]
@@ -46,6 +48,7 @@ mod prompt;
 mod random;
 #[cfg(feature = "iree")]
 mod tune;
+mod verify;
 
 use std::io::{ErrorKind, Write as _};
 use std::ops::ControlFlow;
@@ -136,6 +139,11 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         #[cfg(not(feature = "iree"))]
         Command::Export(_) => Err(Error::WithoutIree { command: "export" }),
         Command::Bake(arguments) => bake::run(arguments, read, interrupt),
+        Command::Verify(arguments) => verify::run(&arguments, interrupt),
+        #[cfg(feature = "iree")]
+        Command::Bisect(arguments) => bisect::run(&arguments, read, interrupt),
+        #[cfg(not(feature = "iree"))]
+        Command::Bisect(_) => Err(Error::WithoutIree { command: "bisect" }),
         #[cfg(feature = "iree")]
         Command::Bench(command) => bench::run(&command, read, interrupt),
         #[cfg(not(feature = "iree"))]

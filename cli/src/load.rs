@@ -7,14 +7,14 @@ use tracewright::Plan;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, Manifest};
 use tracewright::generate::{Network, check_tokens};
-use tracewright::irpa::Checkpoint;
+use tracewright::irpa::{Archive, Checkpoint};
 use tracewright::load::{LoadOptions, load};
 use tracewright::models::Architecture;
 use tracewright::runtime::{Device, Runtime};
 
 use crate::arguments::{GenerateArguments, Kernels, ModelArguments};
 use crate::error::Error;
-use crate::{Interrupt, ReadModel, build, open};
+use crate::{Interrupt, ReadModel, build, open, verify};
 
 /// What a model directory holds.
 pub enum Source {
@@ -56,6 +56,9 @@ impl Source {
                 let start = Instant::now();
                 let runtime = Runtime::new(Device::LocalTask { workers: arguments.threads })?;
                 let program = export::open(folder, &manifest, &runtime)?;
+                if arguments.verify {
+                    verify::content(&Archive::open(folder.join(export::names::ARCHIVE))?, interrupt)?;
+                }
                 let network = Network::new(&runtime, &program, &manifest.signatures(folder)?)?;
                 return Ok(Loaded { network, runtime, compile: Duration::ZERO, load: start.elapsed() });
             }
@@ -84,6 +87,9 @@ impl Source {
             };
             Ok(load(&traced, &checkpoint, options)?)
         })?;
+        if arguments.verify {
+            verify::content(&loaded.archive, interrupt).map_err(Error::Cached)?;
+        }
         Ok(Loaded {
             network: loaded.program.network()?,
             runtime: loaded.runtime,

@@ -64,6 +64,16 @@ fn edit_module(export: &Path, edit: impl FnOnce(&mut Vec<u8>)) {
     edit_manifest(export, |manifest| manifest["module_blake3"] = json!(blake3::hash(&vmfb).to_string()));
 }
 
+/// Has the manifest name the archive that is there.
+fn accept_archive(export: &Path) {
+    let archive = fs::read(export.join("model.irpa")).unwrap();
+    // Where the data begin: what is before names the archive.
+    let front = u64::from_le_bytes(archive[72..80].try_into().unwrap()) as usize;
+    edit_manifest(export, |manifest| {
+        manifest["archive_blake3"] = json!(blake3::hash(&archive[..front]).to_string());
+    });
+}
+
 #[test]
 fn m10_an_export_runs_with_no_python_no_compiler_and_no_environment() {
     let export = shared();
@@ -313,6 +323,10 @@ fn an_archive_that_does_not_fit() {
     // The same model in another type, or another model.
     for (model, dtype, word) in [("llama-untied", "bf16", "`bf16["), ("llama-tied", "f32", "missing")] {
         succeed(bare(&["bake", text(&fixture(model)), "-o", text(&path), "--dtype", dtype]).args(SMALL));
+        let words = ["model.irpa` is not the archive that the manifest names", "export the model again"];
+        refused(&mut generate(own.path()), 1, &words);
+        refused(&mut bare(&["verify", text(own.path())]), 1, &words);
+        accept_archive(own.path());
         refused(
             &mut generate(own.path()),
             1,

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod bench;
+mod bisect;
 mod compilers;
 mod embed;
 mod exports;
@@ -11,4 +12,5 @@ mod odd_files;
 mod prompts;
 mod support;
 mod tune;
+mod verify;
 mod writing;

@@ -1,7 +1,7 @@
 //! The reader: an archive is mapped, verified as a whole, and only then looked at.
 
-use crate::progress::{CHUNK, Tracker, Watch};
-use crate::{ArchiveError, ArchiveRule};
+use crate::progress::{Tracker, Watch};
+use crate::{ArchiveError, ArchiveRule, Damage};
 use byteorder::{ByteOrder, LittleEndian};
 use memmap2::Mmap;
 use ops::{ElementType, TensorType};
@@ -21,6 +21,9 @@ pub(crate) const ENTRY_ALIGNMENT: u64 = 16;
 pub(crate) const DATA_ALIGNMENT: u64 = 64;
 pub(crate) const FILE_ALIGNMENT: u64 = 4096;
 pub(crate) const PATTERN_SIZES: [usize; 5] = [1, 2, 4, 8, 16];
+
+/// Bytes that all threads hash together.
+const PIECE: usize = 16 << 20;
 
 /// A verified, memory-mapped parameter archive. Cloning shares the mapping.
 #[derive(Clone, Debug)]
@@ -101,36 +104,59 @@ impl Archive {
         }
     }
 
-    /// Hashes all data and compares with the metadata. Returns how many entries carried a hash; the others
-    /// cannot be checked.
-    pub fn verify_content(&self, watch: Option<Watch<'_>>) -> Result<usize, ArchiveError> {
-        let hashed = || {
-            self.entries.iter().filter_map(|entry| match (&entry.storage, &entry.blake3) {
-                (Storage::Data(range), Some(hash)) => Some((entry, range.clone(), hash)),
-                _ => None,
-            })
-        };
-        let mut tracker =
-            Tracker::new(&self.path, hashed().map(|(_, range, _)| range.len() as u64).sum(), watch);
-        for (entry, range, expected) in hashed() {
-            let mut hasher = blake3::Hasher::new();
-            for chunk in self.map[range.clone()].chunks(CHUNK) {
-                hasher.update(chunk);
-                tracker.advance(chunk.len())?;
-            }
-            let found = hasher.finalize().to_hex().to_string();
-            if found != *expected {
-                return Err(ArchiveError::Content {
-                    path: self.path.clone(),
-                    name: entry.name.clone(),
-                    offset: range.start as u64,
-                    expected: expected.clone(),
-                    found,
-                });
+    /// Names the archive: the blake3 of all that stands before its data. The hash of each tensor is in there, so no two
+    /// archives whose data are hashed have one name.
+    pub fn table_blake3(&self) -> String {
+        // Where the storage segment starts, which was verified to lie in the file.
+        let front = LittleEndian::read_u64(&self.map[72..80]) as usize;
+        blake3::hash(&self.map[..front]).to_string()
+    }
+
+    /// Hashes all data and compares with the metadata, on all threads.
+    ///
+    /// # Errors
+    /// All entries whose data are not those that were written; or the request to stop.
+    pub fn verify_content(&self, watch: Option<Watch<'_>>) -> Result<Verified, ArchiveError> {
+        let mut verified = Verified::default();
+        let mut hashed = Vec::new();
+        for entry in self.entries.iter() {
+            match (&entry.storage, &entry.blake3) {
+                (Storage::Data(range), Some(expected)) => hashed.push((entry, range, expected)),
+                _ => verified.without_hash.push(entry.name.clone()),
             }
         }
-        Ok(hashed().count())
+        verified.entries = hashed.len();
+        verified.bytes = hashed.iter().map(|(_, range, _)| range.len() as u64).sum();
+        let mut tracker = Tracker::new(&self.path, verified.bytes, watch);
+        let mut damaged = Vec::new();
+        for (entry, range, expected) in hashed {
+            let mut hasher = blake3::Hasher::new();
+            for piece in self.map[range.clone()].chunks(PIECE) {
+                hasher.update_rayon(piece);
+                tracker.advance(piece.len())?;
+            }
+            let found = hasher.finalize().to_string();
+            if found != *expected {
+                let (name, expected) = (entry.name.clone(), expected.clone());
+                damaged.push(Damage { name, offset: range.start as u64, expected, found });
+            }
+        }
+        match damaged.is_empty() {
+            true => Ok(verified),
+            false => Err(ArchiveError::Content { path: self.path.clone(), damaged }),
+        }
     }
+}
+
+/// What was compared with its hash, and found to be right.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Entries.
+    pub entries: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The names of those that carry no hash.
+    pub without_hash: Vec<String>,
 }
 
 impl Entry {

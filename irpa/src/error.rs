@@ -47,22 +47,13 @@ pub enum ArchiveError {
         /// What the file has.
         found: String,
     },
-    /// The data of an archive entry are not those that were written.
-    #[error(
-        "`{path}`: the data of `{name}` at byte {offset} are damaged: expected blake3 {expected}, found {found}; \
-         write the archive again"
-    )]
+    /// The data of archive entries are not those that were written.
+    #[error("`{path}` is damaged: {}; write the archive again", List(damaged))]
     Content {
         /// The archive.
         path: PathBuf,
-        /// The entry.
-        name: String,
-        /// Where its data start.
-        offset: u64,
-        /// The hash in the entry's metadata.
-        expected: String,
-        /// The hash of the data.
-        found: String,
+        /// All such entries.
+        damaged: Vec<Damage>,
     },
     /// An entry that cannot be written.
     #[error("cannot write an entry `{name}`: {problem}")]
@@ -320,6 +311,20 @@ impl fmt::Display for Foreign {
             }
         })
     }
+}
+
+/// An entry whose data are not those that were written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the data of `{name}` at byte {offset} have blake3 {found}, expected {expected}")]
+pub struct Damage {
+    /// The entry.
+    pub name: String,
+    /// Where its data start.
+    pub offset: u64,
+    /// The hash in the entry's metadata.
+    pub expected: String,
+    /// The hash of the data.
+    pub found: String,
 }
 
 /// One disagreement between an index and its shards.

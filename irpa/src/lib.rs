@@ -31,10 +31,10 @@ mod error;
 mod progress;
 mod write;
 
-pub use archive::{Archive, Entry, Storage};
+pub use archive::{Archive, Entry, Storage, Verified};
 pub use checkpoint::{Checkpoint, CheckpointTensor, ConvertOptions, Converted, convert_checkpoint};
 pub use convert::convert;
-pub use error::{ArchiveError, ArchiveRule, EntryProblem, Foreign, IndexProblem};
+pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, Foreign, IndexProblem};
 pub use progress::{Progress, Watch};
 pub use safetensors::Dtype;
 pub use write::{NewEntry, Sink, WriteOptions, write};

@@ -106,7 +106,9 @@ fn every_byte_is_where_the_format_says() {
     assert_eq!(b.sources, ["x"]);
     assert_eq!(archive.get("c").unwrap().storage, Storage::Splat { pattern: vec![0x80, 0x3f], length: 12 });
     assert_eq!((archive.get("d"), archive.data("c")), (None, None));
-    assert_eq!(archive.verify_content(None).unwrap(), 2);
+    let verified = archive.verify_content(None).unwrap();
+    assert_eq!((verified.entries, verified.bytes, verified.without_hash), (2, 78, vec!["c".to_owned()]));
+    assert_eq!(archive.table_blake3(), blake3::hash(&expected.0[..storage as usize]).to_string());
 }
 
 #[test]
@@ -124,17 +126,36 @@ fn an_empty_archive_is_one_page() {
 fn a_damaged_byte_of_data_is_found_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("damaged.irpa");
-    let fill = |_: &NewEntry, sink: &mut Sink<'_>| sink.write(&[7; 4000]);
-    write(&path, vec![NewEntry::tensor("w", f32s(&[1000]))], WriteOptions::default(), fill).unwrap();
+    let fill = |entry: &NewEntry, sink: &mut Sink<'_>| sink.write(&vec![7; entry.ty().unwrap().bytes()]);
+    // One is longer than what is hashed at once.
+    let entries = [("v", 10), ("w", 5 << 20), ("x", 1000), ("y", 10)]
+        .map(|(name, count)| NewEntry::tensor(name, f32s(&[count])));
+    write(&path, entries.to_vec(), WriteOptions::default(), fill).unwrap();
+    let archive = Archive::open(&path).unwrap();
+    let (sound, name) = (archive.verify_content(None).unwrap(), archive.table_blake3());
+    assert_eq!((sound.entries, sound.bytes), (4, 4 * ((5 << 20) + 1020)));
     let mut bytes = fs::read(&path).unwrap();
-    let Storage::Data(range) = Archive::open(&path).unwrap().get("w").unwrap().storage.clone() else {
-        panic!()
-    };
-    bytes[range.start + 1234] ^= 0x10;
+    let starts = ["w", "x"].map(|name| match archive.get(name).unwrap().storage.clone() {
+        Storage::Data(range) => range.start,
+        Storage::Splat { .. } => panic!("`{name}` has data"),
+    });
+    bytes[starts[0] + (18 << 20)] ^= 0x10;
+    bytes[starts[1] + 1234] ^= 0x10;
     fs::write(&path, bytes).unwrap();
-    let error = Archive::open(&path).unwrap().verify_content(None).unwrap_err();
-    let ArchiveError::Content { name, offset, .. } = &error else { panic!("{error}") };
-    assert_eq!((name.as_str(), *offset), ("w", range.start as u64));
+    let archive = Archive::open(&path).unwrap();
+    let ArchiveError::Content { damaged, .. } = archive.verify_content(None).unwrap_err() else { panic!() };
+    let found: Vec<_> = damaged.iter().map(|damage| (damage.name.as_str(), damage.offset)).collect();
+    assert_eq!(found, [("w", starts[0] as u64), ("x", starts[1] as u64)]);
+    assert_eq!(archive.table_blake3(), name);
+
+    let mut calls = 0;
+    let mut watch = |progress: tracewright_irpa::Progress| {
+        calls += 1;
+        assert_eq!((progress.done, progress.total), ([40, 40 + (16 << 20)][calls - 1], sound.bytes));
+        if calls == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let cancelled = archive.verify_content(Some(&mut watch)).unwrap_err();
+    assert!(matches!(cancelled, ArchiveError::Cancelled { .. }), "{cancelled}");
 }
 
 fn listing(folder: &Path) -> Vec<String> {

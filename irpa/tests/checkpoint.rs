@@ -288,7 +288,7 @@ fn s2_float_to_float_is_converted_and_reported() {
     assert_eq!(types, ["bf16[2]", "bf16[1,1]", "i32[1]"]);
     assert_eq!(archive.data("a"), Some(&[0x80, 0x3f, 0, 0x40][..]));
     assert_eq!(archive.data("b"), Some(&[0x40, 0x40][..]));
-    assert_eq!(archive.verify_content(None).unwrap(), 3);
+    assert_eq!(archive.verify_content(None).unwrap().entries, 3);
     assert!(bake(folder.path(), None, true).unwrap().is_empty());
     assert!(matches!(
         bake(folder.path(), Some(I8), true),
@@ -305,7 +305,8 @@ fn a_type_of_no_use_is_copied_only_without_metadata() {
     bake(folder.path(), None, false).unwrap();
     let archive = Archive::open(folder.path().join("out.irpa")).unwrap();
     assert_eq!(archive.data("ids"), Some(&[1, 2, 3, 4, 5, 6, 7, 8][..]));
-    assert_eq!((archive.get("ids").unwrap().ty.as_ref(), archive.verify_content(None).unwrap()), (None, 0));
+    assert_eq!(archive.get("ids").unwrap().ty, None);
+    assert_eq!(archive.verify_content(None).unwrap().entries, 0);
 }
 
 #[test]

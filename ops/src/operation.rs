@@ -110,23 +110,31 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// The first element of `found` that is out of bounds: (index, expected, found).
-    pub fn first_violation(self, expected: &Value, found: &Value) -> Option<(usize, f64, f64)> {
+    /// How far an answer may be from each element of the expected one.
+    pub fn allowances(self, expected: &Value) -> impl Iterator<Item = f64> + '_ {
         let element = expected.ty.element;
         let largest = expected.data.iter().filter(|x| x.is_finite()).fold(0.0f64, |m, x| m.max(x.abs()));
-        let within = |e: f64, f: f64| {
+        expected.data.iter().map(move |&e| match self {
+            _ if !element.is_float() => 0.0,
+            Self::Exact => 0.0,
+            Self::Ulps(n) => n * element.ulp(e),
+            Self::UlpsOfLargest(n) => n * element.ulp(largest),
+        })
+    }
+
+    /// The first element of `found` that is out of bounds: (index, expected, found).
+    pub fn first_violation(self, expected: &Value, found: &Value) -> Option<(usize, f64, f64)> {
+        let bits = self == Self::Exact && expected.ty.element.is_float();
+        let within = |e: f64, f: f64, allowed: f64| {
             if e.is_nan() || f.is_nan() || e.is_infinite() || f.is_infinite() {
                 return e.is_nan() && f.is_nan() || e == f;
             }
-            match self {
-                _ if !element.is_float() => e == f,
-                Self::Exact => e.to_bits() == f.to_bits(),
-                Self::Ulps(n) => (e - f).abs() <= n * element.ulp(e),
-                Self::UlpsOfLargest(n) => (e - f).abs() <= n * element.ulp(largest),
-            }
+            if bits { e.to_bits() == f.to_bits() } else { (e - f).abs() <= allowed }
         };
-        let pairs = expected.data.iter().zip(&found.data).enumerate();
-        pairs.map(|(i, (&e, &f))| (i, e, f)).find(|&(_, e, f)| !within(e, f))
+        let pairs = expected.data.iter().zip(&found.data).zip(self.allowances(expected)).enumerate();
+        pairs
+            .map(|(i, ((&e, &f), allowed))| (i, e, f, allowed))
+            .find_map(|(i, e, f, allowed)| (!within(e, f, allowed)).then_some((i, e, f)))
     }
 }
 

@@ -1,0 +1,95 @@
+//! `tracewright verify`
+
+use std::io::{self, Write as _};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tracewright::irpa::{Archive, ArchiveError, Damage, Verified};
+
+use crate::arguments::VerifyArguments;
+use crate::error::Error;
+use crate::{Interrupt, progress};
+
+/// How many names are said of what carries no hash.
+const NAMED: usize = 3;
+
+pub fn run(arguments: &VerifyArguments, interrupt: &Interrupt) -> Result<(), Error> {
+    let start = Instant::now();
+    let verified = match arguments.path.is_dir() {
+        true => export(arguments, interrupt),
+        false => Ok(content(&Archive::open(&arguments.path)?, interrupt)?),
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    let said = match (arguments.json, &verified) {
+        (true, Ok(verified)) => Some(json(arguments, verified, &[], seconds).to_string()),
+        (false, Ok(verified)) if verified.entries > 0 => Some(line(verified, seconds)),
+        (true, Err(error)) if !damaged(error).is_empty() => {
+            Some(json(arguments, &Verified::default(), damaged(error), seconds).to_string())
+        }
+        _ => None,
+    };
+    said.map_or(Ok(()), |said| writeln!(io::stdout(), "{said}")).map_err(Error::Output)?;
+    match verified?.entries {
+        0 => Err(Error::WithoutHashes { path: arguments.path.clone() }),
+        _ => Ok(()),
+    }
+}
+
+/// Compares an archive's data with the hashes that it carries.
+pub fn content(archive: &Archive, interrupt: &Interrupt) -> Result<Verified, ArchiveError> {
+    let bar = progress::bytes("verifying", 0);
+    let verified = archive.verify_content(Some(&mut progress::watch(&bar, interrupt)));
+    bar.finish_and_clear();
+    verified
+}
+
+#[cfg(feature = "iree")]
+fn export(arguments: &VerifyArguments, interrupt: &Interrupt) -> Result<Verified, Error> {
+    let bar = progress::bytes("verifying", 0);
+    let verified = tracewright::export::verify(&arguments.path, Some(&mut progress::watch(&bar, interrupt)));
+    bar.finish_and_clear();
+    Ok(verified?)
+}
+
+#[cfg(not(feature = "iree"))]
+fn export(_: &VerifyArguments, _: &Interrupt) -> Result<Verified, Error> {
+    Err(Error::WithoutIree { command: "verify EXPORT_DIR" })
+}
+
+/// `15 tensors, 485520 bytes: as they were written (3.1 GB/s)`
+fn line(verified: &Verified, seconds: f64) -> String {
+    let Verified { entries, bytes, without_hash } = verified;
+    let speed = *bytes as f64 / seconds / 1e9;
+    let mut line = format!("{entries} tensors, {bytes} bytes: as they were written ({speed:.1} GB/s)");
+    if !without_hash.is_empty() {
+        let more = if without_hash.len() > NAMED { ", …" } else { "" };
+        let named = without_hash[..without_hash.len().min(NAMED)].join("`, `");
+        line += &format!("; {} carry no hash and were not compared: `{named}`{more}", without_hash.len());
+    }
+    line
+}
+
+fn json(arguments: &VerifyArguments, verified: &Verified, damaged: &[Damage], seconds: f64) -> Value {
+    let damage = |damage: &Damage| {
+        let Damage { name, offset, expected, found } = damage;
+        json!({ "name": name, "offset": offset, "expected": expected, "found": found })
+    };
+    json!({
+        "path": arguments.path,
+        "tensors": verified.entries,
+        "bytes": verified.bytes,
+        "without_hash": verified.without_hash,
+        "damaged": damaged.iter().map(damage).collect::<Value>(),
+        "seconds": seconds,
+    })
+}
+
+/// The tensors that an error names.
+fn damaged(error: &Error) -> &[Damage] {
+    match error {
+        Error::Archive(ArchiveError::Content { damaged, .. }) => damaged,
+        #[cfg(feature = "iree")]
+        Error::Load(tracewright::load::LoadError::Archive(ArchiveError::Content { damaged, .. })) => damaged,
+        _ => &[],
+    }
+}

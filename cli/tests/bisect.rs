@@ -1,0 +1,93 @@
+//! `tracewright bisect`: what it says, and how it ends.
+
+use serde_json::Value;
+
+use crate::support::*;
+
+fn bisect(more: &[&str]) -> std::process::Command {
+    let model = fixture("llama-untied");
+    let mut command = tracewright(&["bisect", text(&model), "--tokens", "5,17,3,60"]);
+    command.args(["--context", "24"]).args(more);
+    command
+}
+
+fn json_of(ran: &Ran) -> Value {
+    serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.out))
+}
+
+#[test]
+fn forms_of_a_sound_model_are_equal() {
+    for against in ["evaluator", "unsimplified", "no-kernels"] {
+        let said = json_of(&succeed(&mut bisect(&["--against", against, "--json"])));
+        assert_eq!((&said["differs"], &said["reference"]), (&false.into(), &against.into()), "{said}");
+        let calls = said["calls"].as_array().unwrap();
+        assert_eq!(
+            (calls.len(), &calls[0]["call"]["entry"], &calls[1]["call"]["start"]),
+            (2, &"prefill".into(), &3.into())
+        );
+        assert!(calls[1]["results"]["logits"]["relative"].as_f64().unwrap() < 1e-5, "{said}");
+        assert!(said["nodes"].as_u64().unwrap() > 40, "{said}");
+    }
+    let ran = succeed(&mut bisect(&["--quant", "q8"]));
+    assert!(
+        ran.out.contains("nodes are equal within their bounds") && ran.out.contains("decode of 1 token"),
+        "{}",
+        ran.out
+    );
+    succeed(&mut bisect(&["--quant", "q8", "--against", "dense"]));
+    succeed(&mut bisect(&["--kv", "q8"]));
+}
+
+#[test]
+fn what_cannot_be_compared() {
+    refused(&mut bisect(&["--against", "dense"]), 2, &["`--against dense`", "`--quant`"]);
+    refused(bisect(&[]).args(["--chunk", "99"]), 1, &["`chunk` is 99"]);
+    let model = fixture("llama-untied");
+    refused(
+        &mut tracewright(&["bisect", text(&model), "--tokens", "515"]),
+        1,
+        &["token 0", "expected one below 515"],
+    );
+}
+
+/// Beside what transformers computed, and beside the same with a number changed.
+#[test]
+fn activations_of_transformers() {
+    let known = root().join("tests/fixtures/activations/llama-untied.safetensors");
+    let tokens = ["--tokens", "5,17,3,60,2,9"];
+    let compare = |known: &std::path::Path, tokens: [&str; 2]| {
+        let mut command = tracewright(&["bisect", text(&fixture("llama-untied")), "--against", text(known)]);
+        command.args(tokens).args(["--context", "24"]);
+        command
+    };
+    let sound = json_of(&succeed(compare(&known, tokens).arg("--json")));
+    assert_eq!((&sound["differs"], &sound["reference"]), (&false.into(), &"transformers".into()), "{sound}");
+    refused(
+        &mut compare(&known, ["--tokens", "5,17"]),
+        2,
+        &["has the tokens [5, 17, 3, 60, 2, 9]", "`--tokens`"],
+    );
+
+    let out = folder();
+    let other = out.path().join("model.safetensors");
+    std::fs::copy(&known, &other).unwrap();
+    edit_tensors(out.path(), |tensors| {
+        let (_, _, bytes) = tensors.get_mut("model.layers.1.mlp.up_proj").unwrap();
+        bytes[..4].copy_from_slice(&9f32.to_le_bytes());
+        let (_, _, bytes) = tensors.get_mut("model.layers.1").unwrap();
+        bytes[..4].copy_from_slice(&9f32.to_le_bytes());
+    });
+    let found = run(compare(&other, tokens).arg("--json"));
+    assert_eq!(found.code, Some(1), "{}", found.err);
+    assert!(
+        found.err.contains("error: the two differ, first at `model.layers.1.mlp.up_proj`"),
+        "{}",
+        found.err
+    );
+    let finding = json_of(&found)["calls"][0]["finding"].clone();
+    assert_eq!(finding["node"]["difference"]["reference"], 9.0, "{finding}");
+    assert_eq!(finding["node"]["place"]["file"], "models/src/llama.rs");
+    let report = run(&mut compare(&other, tokens)).out;
+    assert!(report.contains("`model.layers.1.mlp.up_proj` differs, at models/src/llama.rs:"), "{report}");
+    assert!(report.contains("transformers 9e0"), "{report}");
+}

@@ -1,0 +1,92 @@
+//! Damage to weights: found by name, in archives, exports and the cache.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::*;
+
+/// What the archives of a Llama have for the projection back of the first layer's feed-forward network.
+const TENSOR: &str = "model.layers.0.mlp.down_proj.weight";
+
+/// Flips a bit in the middle of a tensor.
+fn flip(archive: &Path, name: &str) {
+    let mut bytes = fs::read(archive).unwrap();
+    let opened = tracewright::irpa::Archive::open(archive).unwrap();
+    let tracewright::irpa::Storage::Data(range) = opened.get(name).unwrap().storage.clone() else {
+        panic!("`{name}` has data")
+    };
+    bytes[(range.start + range.end) / 2] ^= 4;
+    // Another file: the one that was mapped stays as it is.
+    fs::remove_file(archive).unwrap();
+    fs::write(archive, bytes).unwrap();
+}
+
+fn json_of(ran: &Ran) -> Value {
+    serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.out))
+}
+
+#[test]
+fn a_flipped_bit_of_an_export_is_found_by_name() {
+    let (out, model) = (folder(), fixture("llama-untied"));
+    let export = out.path().join("export");
+    succeed(tracewright(&["export", text(&model), "-o", text(&export)]).args(SMALL));
+    let generate = |more: &[&str]| {
+        let mut command = bare(&["generate", text(&export), "--tokens", "5,17,3", "-n", "2"]);
+        command.args(more);
+        command
+    };
+    let sound = succeed(&mut bare(&["verify", text(&export), "--json"]));
+    let said = json_of(&sound);
+    assert!(said["tensors"].as_u64().unwrap() >= 10 && said["bytes"].as_u64().unwrap() > 100_000, "{said}");
+    assert_eq!((&said["damaged"], &said["without_hash"]), (&json!([]), &json!([])));
+    let line = succeed(&mut bare(&["verify", text(&export)])).out;
+    assert!(line.contains("as they were written"), "{line}");
+    succeed(&mut generate(&["--verify"]));
+
+    flip(&export.join("model.irpa"), TENSOR);
+    succeed(&mut generate(&[])); // Nobody asked.
+    let words = ["model.irpa` is damaged", &format!("`{TENSOR}`"), "blake3", "expected"];
+    refused(&mut generate(&["--verify"]), 1, &words);
+    let found = refused(&mut bare(&["verify", text(&export), "--json"]), 1, &words);
+    let damaged = json_of(&found)["damaged"].clone();
+    assert_eq!((damaged.as_array().unwrap().len(), &damaged[0]["name"]), (1, &json!(TENSOR)));
+    refused(&mut bare(&["verify", text(&export.join("model.irpa"))]), 1, &words);
+}
+
+#[test]
+fn a_flipped_bit_of_the_cache_is_found_by_name() {
+    let (cache, model) = (folder(), fixture("llama-untied"));
+    let generate = |more: &[&str]| {
+        let mut command = tracewright(&["generate", text(&model), "--tokens", "5,17,3", "-n", "2"]);
+        command.args(SMALL).args(more).env("TRACEWRIGHT_CACHE", cache.path());
+        command
+    };
+    let sound = succeed(&mut generate(&["--verify"])).out;
+    let archives: Vec<_> =
+        listing(&cache.path().join("archives")).into_iter().map(|(path, _)| path).collect();
+    let [archive] = &archives[..] else { panic!("{archives:?}") };
+    flip(archive, TENSOR);
+    refused(
+        &mut generate(&["--verify"]),
+        1,
+        &["is damaged", &format!("`{TENSOR}`"), "help: remove that file"],
+    );
+    fs::remove_file(archive).unwrap();
+    assert_eq!(succeed(&mut generate(&["--verify"])).out, sound);
+}
+
+#[test]
+fn what_carries_no_hash_is_said() {
+    let (out, model) = (folder(), fixture("llama-untied"));
+    let archive = out.path().join("model.irpa");
+    succeed(bare(&["bake", text(&model), "-o", text(&archive), "--no-metadata"]).args(SMALL));
+    refused(&mut bare(&["verify", text(&archive)]), 1, &["carries no hashes", "`--no-metadata`"]);
+    let said = json_of(&refused(&mut bare(&["verify", text(&archive), "--json"]), 1, &["carries no hashes"]));
+    assert_eq!(said["tensors"], 0);
+    assert!(said["without_hash"].as_array().unwrap().contains(&json!(TENSOR)), "{said}");
+    refused(&mut bare(&["verify", text(out.path())]), 1, &["is no export directory", "manifest.json"]);
+    refused(&mut bare(&["verify", text(&out.path().join("none"))]), 1, &["cannot open", "none"]);
+    refused(&mut bare(&["verify", text(&model.join("config.json"))]), 1, &["not a valid parameter archive"]);
+}

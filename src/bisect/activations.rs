@@ -1,0 +1,236 @@
+//! What another program computed, by the paths of its modules, beside what a form computes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use irpa::{ArchiveError, Checkpoint};
+use ops::{Bound, ElementType, Op, TensorType, Value};
+use trace::{Function, NodeId, NodeKind, Trace};
+
+use super::difference::share;
+use super::region::Region;
+use super::{BisectError, Bisected, ComparedNode, Difference, Finding, Form, Place, TokenCall, place};
+
+/// What modules of another program got and gave, by their paths.
+///
+/// The file is written by `tests/oracle/activations.py`: `PATH` is what a module gave, `PATH:input` what it got, `tokens`
+/// what was read.
+pub struct Activations {
+    file: Checkpoint,
+}
+
+/// How far numbers may be apart, in units of the largest: sums have another order there.
+const APART: f64 = 3e-5;
+const APART_NARROW: f64 = 16.0;
+
+impl Activations {
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// If it is no safetensors file.
+    pub fn open(path: &Path) -> Result<Self, ArchiveError> {
+        Ok(Self { file: Checkpoint::open(path)? })
+    }
+
+    /// The tokens that the other program read.
+    pub fn tokens(&self) -> Option<Vec<u32>> {
+        self.value("tokens").map(|value| value.data.into_iter().map(|token| token as u32).collect())
+    }
+
+    fn value(&self, key: &str) -> Option<Value> {
+        Some(Value::from_bytes(self.file.ty(key).ok()?, self.file.data(key).ok()?))
+    }
+
+    /// What is known under a key, in the shape of `ty`: axes that we have apart are one there.
+    fn shaped(&self, key: &str, ty: &TensorType) -> Option<Value> {
+        let value = self.value(key)?;
+        (value.data.len() == ty.count()).then(|| Value { ty: ty.clone(), data: value.data })
+    }
+
+    /// Compares a form's call of an entry point that scores all tokens with what the other program gave. `element` is
+    /// what both compute with.
+    ///
+    /// # Errors
+    /// If the form cannot be carried out.
+    pub fn compare(
+        &self,
+        form: &dyn Form,
+        trace: &Trace,
+        call: &TokenCall,
+        element: ElementType,
+    ) -> Result<Bisected, BisectError> {
+        let signature = super::signature(trace, &call.entry)?;
+        let region = Region::of_entry(trace, &call.entry, call.arguments(&signature, &Default::default()));
+        let mut compared = 0;
+        let seen = self.look(form, &region, element, &mut compared)?;
+        let finding = self.deepest(form, &seen, element, &mut compared)?;
+        let output = |(name, node): (String, NodeId)| {
+            let known = seen.points.iter().rev().find(|point| point.node == node)?;
+            Some((name, known.difference.clone()))
+        };
+        let outputs = region.function().outputs.iter().map(|output| (output.name.clone(), output.node));
+        let results = outputs.filter_map(output).collect();
+        Ok(Bisected { compared, finding, results, reference: Vec::new() })
+    }
+
+    /// The values of a region at all points that the other program knows.
+    fn look<'r>(
+        &self,
+        form: &dyn Form,
+        region: &'r Region,
+        element: ElementType,
+        compared: &mut usize,
+    ) -> Result<Known<'r>, BisectError> {
+        let function = region.function();
+        let nodes = region.nodes();
+        let probed = region.together(&nodes);
+        let results = form.run(&probed.trace, &region.arguments)?.swap_remove(0);
+        let values: BTreeMap<NodeId, &Value> =
+            nodes.iter().zip(&probed.places).map(|(&node, &(_, place))| (node, &results[place])).collect();
+        let mut points = Vec::new();
+        for (node, key) in points_of(function, &nodes) {
+            let Some(value) = values.get(&node) else { continue };
+            let Some(known) = self.shaped(&key, &value.ty) else { continue };
+            let allowed = apart(element, value.ty.element).allowances(&known).collect();
+            points.push(Point { node, difference: Difference::of(value, &known, allowed) });
+        }
+        *compared += points.len();
+        let values = values.into_iter().map(|(node, value)| (node, value.clone())).collect();
+        Ok(Known { region, values, points })
+    }
+
+    /// The first point that differs; in a layer, for which the form gets what the other program's layer got.
+    fn deepest(
+        &self,
+        form: &dyn Form,
+        seen: &Known<'_>,
+        element: ElementType,
+        compared: &mut usize,
+    ) -> Result<Option<Finding>, BisectError> {
+        let function = seen.region.function();
+        for (index, point) in seen.points.iter().enumerate() {
+            if point.difference.beyond == 0 {
+                continue;
+            }
+            let NodeKind::Result { .. } = function.node(point.node).kind else {
+                return Ok(Some(seen.finding(index)));
+            };
+            let call = function.operands(point.node)[0];
+            let path = &function.node(call).provenance.path;
+            let mut arguments = seen.operands(call);
+            if let Some(first) = arguments.first_mut()
+                && let Some(known) = self.shaped(&format!("{path}:input"), &first.ty)
+            {
+                *first = known;
+            }
+            let inner = seen.region.of_call(call, arguments);
+            let within = self.look(form, &inner, element, compared)?;
+            if let Some(finding) = self.deepest(form, &within, element, compared)? {
+                return Ok(Some(finding));
+            }
+            // Given the same it gives the same: what differs came from before, a little more in each layer.
+            let output = &inner.function().outputs[0];
+            let given = within.values.get(&output.node).and_then(|value| {
+                let known = self.shaped(path, &value.ty)?;
+                let allowed = apart(element, value.ty.element).allowances(&known).collect();
+                Some(Difference::of(value, &known, allowed))
+            });
+            if given.is_none_or(|difference| difference.beyond > 0) {
+                return Ok(Some(seen.finding(index)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn apart(computed: ElementType, element: ElementType) -> Bound {
+    let narrow = APART_NARROW * computed.ulp(1.0);
+    share(if computed == ElementType::F32 { APART } else { narrow }, element)
+}
+
+/// The values of a region, and the points at which another program's are known.
+struct Known<'r> {
+    region: &'r Region,
+    values: BTreeMap<NodeId, Value>,
+    points: Vec<Point>,
+}
+
+struct Point {
+    node: NodeId,
+    difference: Difference,
+}
+
+/// What another program may know of a function: of each module that reads weights, what it got and what it gave; of each
+/// layer, what it gave.
+fn points_of(function: &Function, nodes: &[NodeId]) -> Vec<(NodeId, String)> {
+    let path = |id: NodeId| function.node(id).provenance.path.to_string();
+    let is_weight = |id: &NodeId| matches!(function.node(*id).kind, NodeKind::Parameter(_));
+    let weighted: BTreeSet<String> = function.ids().filter(is_weight).map(path).collect();
+    let mut points = Vec::new();
+    for &id in nodes {
+        match &function.node(id).kind {
+            NodeKind::Result { index: 0 } => points.push((id, path(id))),
+            NodeKind::Op(op) if weighted.contains(&path(id)) => {
+                if matches!(op, Op::Linear(_) | Op::RmsNorm(_)) {
+                    points.push((function.operands(id)[0], format!("{}:input", path(id))));
+                }
+                if nodes.iter().rev().find(|last| path(**last) == path(id)) == Some(&id) {
+                    points.push((id, path(id)));
+                }
+            }
+            _ => {}
+        }
+    }
+    points
+}
+
+impl Known<'_> {
+    fn operands(&self, id: NodeId) -> Vec<Value> {
+        let function = self.region.function();
+        let value = |id: NodeId| match &function.node(id).kind {
+            NodeKind::Input { index, .. } => self.region.arguments[*index].clone(),
+            NodeKind::Op(op) if !self.values.contains_key(&id) => op.eval(&[], function.node(id).ty()),
+            _ => self.values[&id].clone(),
+        };
+        function.operands(id).into_iter().map(value).collect()
+    }
+
+    /// What is said of a point: the operation that made its value, whatever moved it since, and all behind what is known
+    /// to be equal.
+    fn finding(&self, index: usize) -> Finding {
+        let function = self.region.function();
+        let known = |id: NodeId| {
+            self.points.iter().find(|point| point.node == id).map(|point| point.difference.clone())
+        };
+        let equal = |id: NodeId| known(id).is_some_and(|difference| difference.beyond == 0);
+        let is_computed =
+            |id: NodeId| matches!(function.node(id).kind, NodeKind::Op(_) | NodeKind::Result { .. });
+        let mut named = self.points[index].node;
+        while let NodeKind::Op(Op::Reshape(_) | Op::Permute(_)) = function.node(named).kind
+            && !equal(function.operands(named)[0])
+            && is_computed(function.operands(named)[0])
+        {
+            named = function.operands(named)[0];
+        }
+        // Everything between what is known to be equal and this.
+        let (mut between, mut pending) = (BTreeSet::new(), function.operands(named));
+        while let Some(id) = pending.pop() {
+            if between.insert(id) && !equal(id) && is_computed(id) {
+                pending.extend(function.operands(id));
+            }
+        }
+        let node = |id: NodeId| ComparedNode { place: place(function, id), difference: known(id) };
+        let Point { node: seen, difference } = &self.points[index];
+        let after = &self.points[index + 1..];
+        Finding {
+            node: ComparedNode {
+                // Its numbers are those that the module gets, in that shape.
+                place: Place { ty: function.node(*seen).ty().to_string(), ..place(function, named) },
+                difference: Some(difference.clone()),
+            },
+            operands: between.into_iter().map(node).collect(),
+            only_together: false,
+            after: [after.len(), after.iter().filter(|point| point.difference.beyond > 0).count()],
+        }
+    }
+}

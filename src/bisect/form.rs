@@ -1,0 +1,169 @@
+//! The ways in which a trace can be run.
+
+use std::collections::BTreeMap;
+
+use bake::Ignorable;
+use errors::WithPath as _;
+use irpa::Checkpoint;
+use lower::Weights;
+use ops::{TensorType, Value};
+use runtime::{Compiler, Runtime};
+use simplify::Rules;
+use targets::Target;
+use trace::{Evaluation, ParameterConflict, Trace};
+
+use super::BisectError;
+use crate::build::{Build, BuildTools};
+use crate::{Array, Expanded, Lowered, Program};
+
+/// A way to run a trace.
+pub trait Form {
+    /// What reports call it: `iree`.
+    fn name(&self) -> &str;
+
+    /// Whether its numbers are what the operations mean.
+    fn is_exact(&self) -> bool {
+        false
+    }
+
+    /// Of each entry point of a trace: its results for these arguments, which all of them take.
+    ///
+    /// # Errors
+    /// If the trace cannot be carried out in this way.
+    fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError>;
+}
+
+/// The weights of a checkpoint, as a trace declares them.
+pub struct CheckpointValues<'a> {
+    checkpoint: &'a Checkpoint,
+    types: BTreeMap<String, TensorType>,
+}
+
+impl<'a> CheckpointValues<'a> {
+    /// Those that a trace reads. `checkpoint` names its tensors as the network does.
+    ///
+    /// # Errors
+    /// If the trace declares one key with two types.
+    pub fn new(trace: &Trace, checkpoint: &'a Checkpoint) -> Result<Self, ParameterConflict> {
+        let parameters = trace.parameters()?;
+        let sources = parameters.iter().flat_map(|parameter| parameter.sources());
+        let types = sources.map(|(key, ty)| (key.to_owned(), ty.clone())).collect();
+        Ok(Self { checkpoint, types })
+    }
+
+    /// The value of a tensor, converted to what the network declares.
+    pub fn get(&self, key: &str) -> Option<Value> {
+        let (stored, declared) = (self.checkpoint.ty(key).ok()?, self.types.get(key)?);
+        if stored.shape != declared.shape {
+            return None;
+        }
+        let value = Value::from_bytes(stored, self.checkpoint.data(key).ok()?);
+        Some(match value.ty == *declared {
+            true => value,
+            false => Value::new(declared.clone(), value.data),
+        })
+    }
+}
+
+/// The reference evaluator: what operations mean.
+pub struct EvaluatedForm<'a> {
+    /// The weights.
+    pub values: &'a CheckpointValues<'a>,
+    /// How the trace is rewritten first, if weights are rounded to another format.
+    pub stored: Option<(Weights, Target)>,
+}
+
+impl Form for EvaluatedForm<'_> {
+    fn name(&self) -> &str {
+        "evaluator"
+    }
+
+    fn is_exact(&self) -> bool {
+        true
+    }
+
+    fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError> {
+        let expanded;
+        let trace = match &self.stored {
+            None => trace,
+            Some((weights, target)) => {
+                expanded = Expanded::new(trace, Rules::Off, target.clone(), *weights)?.trace;
+                &expanded
+            }
+        };
+        let parameters = |key: &str| self.values.get(key);
+        let evaluate = |&entry| {
+            let evaluation = Evaluation { parameters: &parameters, watch: None };
+            let name = &trace.function(entry).name;
+            Ok(trace::evaluate(trace, name, arguments.to_vec(), evaluation)?)
+        };
+        trace.entries.iter().map(evaluate).collect()
+    }
+}
+
+/// Compiled, and run by IREE.
+pub struct CompiledForm<'a> {
+    /// What reports call it.
+    pub name: String,
+    /// What compiles.
+    pub tools: (&'a Compiler, &'a std::path::Path),
+    /// The device.
+    pub runtime: Runtime,
+    /// The weights.
+    pub checkpoint: &'a Checkpoint,
+    /// The rules that simplify the trace.
+    pub rules: Rules,
+    /// How weights are stored, and who multiplies with them.
+    pub weights: Weights,
+    /// What it is compiled for.
+    pub target: Target,
+}
+
+impl CompiledForm<'_> {
+    /// The trace as it is compiled. Its checkpoint may hold anything: a part of a network reads a part of it.
+    ///
+    /// # Errors
+    /// If the trace is not one that lowers.
+    pub fn lower(&self, trace: &Trace) -> Result<Lowered, BisectError> {
+        let all = vec![Ignorable::Prefix("")];
+        Ok(Lowered::new(trace, self.rules, self.target.clone(), self.weights, all)?)
+    }
+
+    /// The results of what `trace` was lowered to.
+    ///
+    /// # Errors
+    /// If it cannot be built or called.
+    pub fn call(
+        &self,
+        lowered: Lowered,
+        trace: &Trace,
+        arguments: &[Value],
+    ) -> Result<Vec<Vec<Value>>, BisectError> {
+        let (compiler, cache) = self.tools;
+        let mut build = Build::new(lowered, trace, self.checkpoint, BuildTools::new(compiler, cache))?;
+        // Not in the cache: nobody asks for the weights of one layer again.
+        let folder = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
+        let (archive, _) = build.bake(&folder.path().join("model.irpa"))?;
+        let module = build.load(&self.runtime, &archive)?;
+        let signatures = build.lowered.module.signatures;
+        let names: Vec<String> = signatures.iter().map(|signature| signature.name.clone()).collect();
+        let program = Program::new(&self.runtime, module, signatures);
+        let array = |value: &Value| Array::from_bytes(value.ty.clone(), Vec::new(), value.to_bytes());
+        let arguments: Vec<Array> = arguments.iter().map(array).collect();
+        let call = |name: &String| {
+            let results = program.call(name, &arguments)?;
+            Ok(results.iter().map(|array| Value::from_bytes(array.ty().clone(), array.bytes())).collect())
+        };
+        names.iter().map(call).collect()
+    }
+}
+
+impl Form for CompiledForm<'_> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn run(&self, trace: &Trace, arguments: &[Value]) -> Result<Vec<Vec<Value>>, BisectError> {
+        self.call(self.lower(trace)?, trace, arguments)
+    }
+}

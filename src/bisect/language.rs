@@ -1,0 +1,89 @@
+//! Tokens of a language model, call by call.
+
+use std::collections::HashMap;
+
+use ops::{TensorType, Value};
+use serde::Serialize;
+use trace::{Role, Signature, Trace};
+
+use super::{BisectError, Bisected, Bisection};
+
+/// One call of an entry point that reads tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TokenCall {
+    /// The entry point.
+    pub entry: String,
+    /// The position of the first token.
+    pub start: usize,
+    /// The tokens.
+    pub tokens: Vec<u32>,
+}
+
+impl TokenCall {
+    /// The calls in which a network reads tokens: all but the last in chunks of `prefill`, the last by `decode`.
+    pub fn of(tokens: &[u32], chunk: usize) -> Vec<Self> {
+        let Some((last, first)) = tokens.split_last() else { return Vec::new() };
+        let call =
+            |entry: &str, start, tokens: &[u32]| Self { entry: entry.into(), start, tokens: tokens.into() };
+        let chunks = first.chunks(chunk.max(1)).enumerate();
+        let mut calls: Vec<Self> = chunks.map(|(i, tokens)| call("prefill", i * chunk, tokens)).collect();
+        calls.push(call("decode", first.len(), &[*last]));
+        calls
+    }
+
+    /// The call in which a network scores tokens, all at once.
+    pub fn score(tokens: &[u32]) -> Self {
+        Self { entry: "score".into(), start: 0, tokens: tokens.into() }
+    }
+
+    /// What the entry point gets, by role; a part of the state that there is none of yet is empty.
+    pub(super) fn arguments(&self, signature: &Signature, state: &HashMap<Role, Value>) -> Vec<Value> {
+        let argument = |argument: &trace::Argument| {
+            let ty: TensorType = argument.ty.clone();
+            let count = ty.count();
+            let all = |number: usize| Value::new(ty.clone(), vec![number as f64; count]);
+            match argument.role {
+                Role::Tokens => {
+                    let tokens = self.tokens.iter().map(|&token| f64::from(token));
+                    Value::new(ty.clone(), tokens.chain(std::iter::repeat(0.0)).take(count))
+                }
+                Role::Start { .. } => all(self.start),
+                Role::Count => all(self.tokens.len()),
+                role => state.get(&role).cloned().unwrap_or_else(|| all(0)),
+            }
+        };
+        signature.arguments.iter().map(argument).collect()
+    }
+}
+
+impl Bisection<'_> {
+    /// Compares calls in their order, up to the first in which something differs. What layers remember is the
+    /// reference's.
+    ///
+    /// # Errors
+    /// If one of the forms cannot be carried out, or `watch` asks to stop.
+    pub fn compare_calls(
+        &self,
+        trace: &Trace,
+        calls: &[TokenCall],
+        watch: &mut dyn FnMut(&TokenCall) -> std::ops::ControlFlow<()>,
+    ) -> Result<Vec<Bisected>, BisectError> {
+        let mut state = HashMap::new();
+        let mut compared = Vec::new();
+        for call in calls {
+            if watch(call).is_break() {
+                return Err(BisectError::Stopped);
+            }
+            let signature = super::signature(trace, &call.entry)?;
+            let bisected = self.compare(trace, &call.entry, call.arguments(&signature, &state))?;
+            let results = signature.results.iter().zip(&bisected.reference);
+            state = results.map(|(result, value)| (result.role, value.clone())).collect();
+            let found = bisected.finding.is_some();
+            compared.push(bisected);
+            if found {
+                break;
+            }
+        }
+        Ok(compared)
+    }
+}

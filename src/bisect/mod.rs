@@ -1,0 +1,396 @@
+//! Where two forms of one network part: the first node whose values differ by more than they may.
+//!
+//! Nodes are compared that were recorded. Each becomes a further result of its function, and what is made of results
+//! stays what it was through all that a [`Form`] does: simplification, kernels, another format of the weights. First the
+//! entry point's own nodes are compared, each layer one of them; then the nodes of the layer that differs, for which both
+//! forms get the same arguments. Where nothing differs as long as all values are looked at, but something does otherwise,
+//! each is looked at by itself, so that all around it is computed as ever.
+//!
+//! A node may differ by what its operation allows, and by what differences of its operands make of it, as the evaluator
+//! has it.
+
+mod activations;
+mod difference;
+mod form;
+mod language;
+mod region;
+
+use std::collections::HashMap;
+
+use errors::FileError;
+use lower::LowerError;
+use ops::Value;
+use serde::Serialize;
+use trace::{EvaluateError, Evaluation, Function, NodeId, NodeKind, Output, Provenance, Signature, Trace};
+
+pub use activations::Activations;
+pub use difference::{Difference, Tolerance};
+pub use form::{CheckpointValues, CompiledForm, EvaluatedForm, Form};
+pub use language::TokenCall;
+
+use crate::CallError;
+use crate::load::LoadError;
+use difference::{allowances, distance, unrounded};
+use region::{Probed, Region};
+
+/// Why two forms were not compared.
+#[derive(Debug, thiserror::Error)]
+pub enum BisectError {
+    /// The trace is not one that lowers.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// It cannot be built.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// It cannot be called.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// It cannot be evaluated.
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
+    /// A file or folder cannot be made.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// IREE has no device.
+    #[error(transparent)]
+    Runtime(#[from] runtime::RuntimeError),
+    /// The watcher asked to stop.
+    #[error("stopped on request")]
+    Stopped,
+}
+
+/// Two forms of one network, and what may differ between them.
+pub struct Bisection<'a> {
+    /// The form that is looked at.
+    pub subject: &'a dyn Form,
+    /// The form that it should equal.
+    pub reference: &'a dyn Form,
+    /// The weights, for the evaluator.
+    pub values: &'a CheckpointValues<'a>,
+    /// What may differ where nothing is wrong.
+    pub tolerance: Tolerance,
+}
+
+/// A node, as reports name it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// Its field path: `model.layers.0.self_attn`.
+    pub path: String,
+    /// The Rust file.
+    pub file: String,
+    /// The line.
+    pub line: u32,
+    /// What it is, with its attributes; or which result of a layer.
+    pub op: String,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub ty: String,
+}
+
+/// A node whose values were compared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComparedNode {
+    /// Which one.
+    pub place: Place,
+    /// How they differ; nothing of what both forms were given.
+    pub difference: Option<Difference>,
+}
+
+/// The first node at which two forms part.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// The node.
+    pub node: ComparedNode,
+    /// What it is computed of.
+    pub operands: Vec<ComparedNode>,
+    /// Whether it differs only where what is around it is computed together with it.
+    pub only_together: bool,
+    /// How many nodes behind it were compared, and how many of them differ by more than they may.
+    pub after: [usize; 2],
+}
+
+/// What a comparison found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bisected {
+    /// How many nodes were compared.
+    pub compared: usize,
+    /// The first node that differs, if one does.
+    pub finding: Option<Finding>,
+    /// How the results of the entry point differ, by name.
+    pub results: Vec<(String, Difference)>,
+    /// The reference's results.
+    pub reference: Vec<Value>,
+}
+
+impl Bisection<'_> {
+    /// Compares an entry point of a recorded trace for these arguments.
+    ///
+    /// # Errors
+    /// If one of the forms cannot be carried out.
+    pub fn compare(
+        &self,
+        trace: &Trace,
+        entry: &str,
+        arguments: Vec<Value>,
+    ) -> Result<Bisected, BisectError> {
+        let region = Region::of_entry(trace, entry, arguments);
+        let run = |form: &dyn Form| form.run(region.plain(), &region.arguments).map(only);
+        let (subject, reference) = (run(self.subject)?, run(self.reference)?);
+        let mut compared = 0;
+        let finding = self.first(&region, Some(&subject), &mut compared)?;
+        let outputs = region.function().outputs.iter().zip(subject.iter().zip(&reference));
+        let results = outputs.map(|(output, (subject, reference))| {
+            let allowed = allowances(self.tolerance.layer(reference.ty.element), reference);
+            (output.name.clone(), Difference::of(subject, reference, allowed))
+        });
+        Ok(Bisected { compared, finding, results: results.collect(), reference })
+    }
+
+    /// The first node of a region that differs. `plain` are the subject's results where nothing is looked at, if they are
+    /// known.
+    fn first(
+        &self,
+        region: &Region,
+        plain: Option<&[Value]>,
+        compared: &mut usize,
+    ) -> Result<Option<Finding>, BisectError> {
+        let nodes = region.nodes();
+        let together = self.look(region, &nodes, &region.together(&nodes), false)?;
+        *compared += nodes.len();
+        if let Some(finding) = self.deepest(&together, false, compared)? {
+            return Ok(Some(finding));
+        }
+        let ran;
+        let plain = match plain {
+            Some(plain) => plain,
+            None => {
+                ran = only(self.subject.run(region.plain(), &region.arguments)?);
+                &ran
+            }
+        };
+        let moved = |(output, plain): (&Output, &Value)| {
+            let Some(looked_at) = together.values[0].get(&output.node) else { return false };
+            let allowed = allowances(self.tolerance.layer(plain.ty.element), looked_at);
+            Difference::of(plain, looked_at, allowed).beyond > 0
+        };
+        if !region.function().outputs.iter().zip(plain).any(moved) {
+            return Ok(None);
+        }
+        let apart = self.look(region, &nodes, &region.apart(&nodes), true)?;
+        self.deepest(&apart, true, compared)
+    }
+
+    /// The first node that differs among those that were looked at, or within the call that it is a result of.
+    fn deepest(
+        &self,
+        seen: &Seen<'_>,
+        only_together: bool,
+        compared: &mut usize,
+    ) -> Result<Option<Finding>, BisectError> {
+        let Some(first) = seen.differences.iter().position(|(_, difference)| difference.beyond > 0) else {
+            return Ok(None);
+        };
+        let (id, function) = (seen.differences[first].0, seen.region.function());
+        let mut read = function.operands(id);
+        if let NodeKind::Result { .. } = function.node(id).kind {
+            let call = read[0];
+            read = function.operands(call);
+            let arguments = read.iter().map(|&id| seen.value(self, id, SUBJECT)).collect::<Result<_, _>>()?;
+            let inner = seen.region.of_call(call, arguments);
+            if let Some(finding) = self.first(&inner, None, compared)? {
+                return Ok(Some(finding));
+            }
+        }
+        let node = |id: NodeId| {
+            let difference = seen.differences.iter().find(|(known, _)| *known == id);
+            ComparedNode {
+                place: place(function, id),
+                difference: difference.map(|(_, found)| found.clone()),
+            }
+        };
+        let after = &seen.differences[first + 1..];
+        Ok(Some(Finding {
+            node: node(id),
+            operands: read.into_iter().map(node).collect(),
+            only_together,
+            after: [after.len(), after.iter().filter(|(_, difference)| difference.beyond > 0).count()],
+        }))
+    }
+
+    /// The values of nodes in both forms, compared in order. Of functions `apart` each has operands of its own, which
+    /// nobody sees.
+    fn look<'r>(
+        &self,
+        region: &'r Region,
+        nodes: &[NodeId],
+        probed: &Probed,
+        apart: bool,
+    ) -> Result<Seen<'r>, BisectError> {
+        let run = |form: &dyn Form| -> Result<HashMap<NodeId, Value>, BisectError> {
+            let results = form.run(&probed.trace, &region.arguments)?;
+            let places = nodes.iter().zip(&probed.places);
+            Ok(places.map(|(&node, &(entry, place))| (node, results[entry][place].clone())).collect())
+        };
+        let values = [run(self.subject)?, run(self.reference)?];
+        let mut seen = Seen { region, values, apart, differences: Vec::with_capacity(nodes.len()) };
+        let mut equal = true;
+        for &id in nodes {
+            let difference = seen.difference(self, id, equal)?;
+            equal &= difference.beyond == 0;
+            seen.differences.push((id, difference));
+        }
+        Ok(seen)
+    }
+}
+
+/// How an entry point is called.
+fn signature(trace: &Trace, entry: &str) -> Result<Signature, BisectError> {
+    let missing = || EvaluateError::NoEntry {
+        name: entry.into(),
+        entries: trace.entries.iter().map(|&id| trace.function(id).name.clone()).collect(),
+    };
+    Ok(trace.entry(entry).ok_or_else(missing)?.signature())
+}
+
+/// The results of the only entry point.
+fn only(mut results: Vec<Vec<Value>>) -> Vec<Value> {
+    results.swap_remove(0)
+}
+
+/// Whose value it is: the place in [`Seen::values`].
+const SUBJECT: usize = 0;
+const REFERENCE: usize = 1;
+
+/// The values of nodes in both forms.
+struct Seen<'r> {
+    region: &'r Region,
+    values: [HashMap<NodeId, Value>; 2],
+    apart: bool,
+    differences: Vec<(NodeId, Difference)>,
+}
+
+impl Seen<'_> {
+    /// How the values of a node differ. What its operands' differences make of it counts as long as all before was
+    /// equal; behind the first node that differs it would explain everything.
+    fn difference(
+        &self,
+        bisection: &Bisection<'_>,
+        id: NodeId,
+        equal: bool,
+    ) -> Result<Difference, BisectError> {
+        let [subject, reference] = [&self.values[SUBJECT][&id], &self.values[REFERENCE][&id]];
+        let bound = bisection.tolerance.bound(self.region.function().node(id));
+        let of_both = allowances(bound, subject).into_iter().zip(allowances(bound, reference));
+        // The evaluator is never off; of two programs both may be.
+        let exact = bisection.reference.is_exact();
+        let mut allowed: Vec<f64> =
+            of_both.map(|(own, other)| if exact { own.max(other) } else { own + other }).collect();
+        if self.apart {
+            let layer = allowances(bisection.tolerance.layer(reference.ty.element), reference);
+            allowed.iter_mut().zip(layer).for_each(|(allowed, layer)| *allowed = layer.max(*allowed));
+        }
+        let difference = Difference::of(subject, reference, allowed.clone());
+        if difference.beyond == 0 || !equal {
+            return Ok(difference);
+        }
+        for (allowed, inherited) in allowed.iter_mut().zip(self.inherited(bisection, id)?) {
+            *allowed += inherited;
+        }
+        Ok(Difference::of(subject, reference, allowed))
+    }
+
+    /// How far differences of a node's operands move its numbers; and how far a compiler may that does not round narrow
+    /// operands, which is a guess from one sample.
+    fn inherited(&self, bisection: &Bisection<'_>, id: NodeId) -> Result<Vec<f64>, BisectError> {
+        let function = self.region.function();
+        let node = function.node(id);
+        let read = match node.kind {
+            NodeKind::Result { .. } => function.operands(function.operands(id)[0]),
+            _ => function.operands(id),
+        };
+        let values = |whose| -> Result<Vec<Value>, BisectError> {
+            read.iter().map(|&operand| self.value(bisection, operand, whose)).collect()
+        };
+        let (subject, reference) = (values(SUBJECT)?, values(REFERENCE)?);
+        let narrow: Vec<Value> = reference.iter().map(unrounded).collect();
+        let expected = self.evaluated(bisection, id, reference.clone())?;
+        let mut moved = vec![0.0; expected.data.len()];
+        for (operands, factor) in [(subject, 1.0), (narrow, GUESS)] {
+            if operands != reference {
+                let found = self.evaluated(bisection, id, operands)?;
+                let pairs = found.data.iter().zip(&expected.data);
+                moved.iter_mut().zip(pairs).for_each(|(by, (a, b))| *by += factor * distance(*a, *b));
+            }
+        }
+        Ok(moved)
+    }
+
+    /// What the evaluator makes of operands.
+    fn evaluated(
+        &self,
+        bisection: &Bisection<'_>,
+        id: NodeId,
+        operands: Vec<Value>,
+    ) -> Result<Value, BisectError> {
+        let function = self.region.function();
+        let node = function.node(id);
+        match &node.kind {
+            NodeKind::Op(op) => Ok(op.eval(&operands.iter().collect::<Vec<_>>(), node.ty())),
+            NodeKind::Result { index } => {
+                let inner = self.region.of_call(function.operands(id)[0], operands);
+                let parameters = |key: &str| bisection.values.get(key);
+                let evaluation = Evaluation { parameters: &parameters, watch: None };
+                let name = &inner.function().name;
+                Ok(trace::evaluate(inner.plain(), name, inner.arguments.clone(), evaluation)?
+                    .swap_remove(*index))
+            }
+            _ => unreachable!("only results of operations and calls are compared"),
+        }
+    }
+
+    /// The value of an operand.
+    fn value(&self, bisection: &Bisection<'_>, id: NodeId, whose: usize) -> Result<Value, BisectError> {
+        if let Some(value) = self.values[whose].get(&id) {
+            return Ok(value.clone());
+        }
+        let function = self.region.function();
+        match &function.node(id).kind {
+            NodeKind::Input { index, .. } => Ok(self.region.arguments[*index].clone()),
+            NodeKind::Parameter(parameter) => {
+                let value = parameter.value(&|key| bisection.values.get(key));
+                value.map_err(|(key, ty)| EvaluateError::Parameter { key, ty }.into())
+            }
+            // What was not looked at: a number everywhere, or of a type that no program returns.
+            _ => {
+                let operands = function.operands(id).into_iter();
+                let operands =
+                    operands.map(|id| self.value(bisection, id, whose)).collect::<Result<_, _>>()?;
+                self.evaluated(bisection, id, operands)
+            }
+        }
+    }
+}
+
+/// By how much one sample of numbers that were not rounded may be surpassed.
+const GUESS: f64 = 4.0;
+
+/// Characters of an operation's attributes that are shown.
+const SHOWN: usize = 120;
+
+fn place(function: &Function, id: NodeId) -> Place {
+    let node = function.node(id);
+    let mut op = String::new();
+    match &node.kind {
+        NodeKind::Input { name, .. } => op = format!("input `{name}`"),
+        NodeKind::Parameter(parameter) => op = format!("parameter `{}`", parameter.key),
+        NodeKind::Op(known) => known.print(&mut op),
+        NodeKind::Call { .. } => op.push_str("call"),
+        NodeKind::Result { index } => op = format!("result {index} of a layer"),
+    }
+    if let Some((end, _)) = op.char_indices().nth(SHOWN) {
+        op.truncate(end);
+        op.push('…');
+    }
+    let Provenance { path, file, line } = &node.provenance;
+    Place { path: path.to_string(), file: file.to_string(), line: *line, op, ty: node.ty().to_string() }
+}

@@ -1,0 +1,118 @@
+//! A function of a trace by itself, and the places in it that can be looked at.
+
+use ops::{ElementType, Op, Value};
+use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Trace};
+
+/// A function, and what it is called with.
+pub(super) struct Region {
+    trace: Trace,
+    pub arguments: Vec<Value>,
+}
+
+/// A trace whose entry points return what nodes of a region compute, beside what they return anyway.
+pub(super) struct Probed {
+    pub trace: Trace,
+    /// Of each node: the entry point and the result that has its value.
+    pub places: Vec<(usize, usize)>,
+}
+
+impl Region {
+    /// An entry point of a trace.
+    pub fn of_entry(trace: &Trace, name: &str, arguments: Vec<Value>) -> Self {
+        Self { trace: trace.with_entries(&[name]), arguments }
+    }
+
+    /// What a call of this region's function does, with the calls in it written out.
+    pub fn of_call(&self, call: NodeId, arguments: Vec<Value>) -> Self {
+        let node = self.function().node(call);
+        let NodeKind::Call { function, .. } = &node.kind else { unreachable!("a call is looked into") };
+        let callee = self.trace.function(*function);
+        let mut entry = Function::new(callee.name.clone(), "");
+        let mut b = Builder { function: &mut entry, provenance: node.provenance.clone() };
+        let inputs: Vec<NodeId> = callee
+            .inputs()
+            .into_iter()
+            .enumerate()
+            .map(|(index, (name, ty))| b.push(NodeKind::input(index, name), vec![ty.clone()], &[]))
+            .collect();
+        let called = b.push(node.kind.clone(), node.types.clone(), &inputs);
+        let results: Vec<NodeId> = node
+            .types
+            .iter()
+            .enumerate()
+            .map(|(index, ty)| b.push(NodeKind::Result { index }, vec![ty.clone()], &[called]))
+            .collect();
+        entry.outputs = callee
+            .outputs
+            .iter()
+            .zip(results)
+            .map(|(output, node)| Output { node, ..output.clone() })
+            .collect();
+        let mut trace = self.trace.clone();
+        trace.entries = vec![FunctionId(trace.functions.len() as u32)];
+        trace.functions.push(entry);
+        Self { trace: trace.inlined(), arguments }
+    }
+
+    pub fn function(&self) -> &Function {
+        self.trace.function(self.trace.entries[0])
+    }
+
+    /// The program as it is.
+    pub fn plain(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// The nodes whose values a compiled program can return, in the order in which they are computed. A constant that is
+    /// one number everywhere says nothing.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        let (function, live) = (self.function(), self.function().live());
+        let shown = |id: &NodeId| match &function.node(*id).kind {
+            NodeKind::Op(Op::Constant(constant)) => constant.value.as_splat().is_none(),
+            NodeKind::Op(_) | NodeKind::Result { .. } => true,
+            NodeKind::Input { .. } | NodeKind::Parameter(_) | NodeKind::Call { .. } => false,
+        };
+        let nodes = function.ids().filter(|id| live[id.index()]).filter(shown);
+        nodes.filter(|id| function.node(*id).ty().element != ElementType::I4).collect()
+    }
+
+    /// All of these nodes as results of one function. What a compiler would compute together it computes apart then.
+    pub fn together(&self, nodes: &[NodeId]) -> Probed {
+        let mut function = self.function().clone();
+        let places = nodes.iter().map(|&node| (0, result(&mut function, node))).collect();
+        Probed { trace: self.with(vec![function]), places }
+    }
+
+    /// Each of these nodes as a result of a function of its own, in which all else is computed as it would be without.
+    pub fn apart(&self, nodes: &[NodeId]) -> Probed {
+        let mut functions = Vec::with_capacity(nodes.len());
+        let mut places = Vec::with_capacity(nodes.len());
+        for &node in nodes {
+            let mut function = self.function().clone();
+            places.push((functions.len(), result(&mut function, node)));
+            function.name = format!("{}_{}", function.name, node.index());
+            functions.push(function);
+        }
+        Probed { trace: self.with(functions), places }
+    }
+
+    /// The trace with other entry points.
+    fn with(&self, entries: Vec<Function>) -> Trace {
+        let own = self.trace.entries[0].0 as usize;
+        // Callees come before; nothing calls an entry point.
+        let mut functions = self.trace.functions[..own].to_vec();
+        let first = functions.len();
+        functions.extend(entries);
+        let entries = (first..functions.len()).map(|index| FunctionId(index as u32)).collect();
+        Trace { functions, entries }
+    }
+}
+
+/// The place of a node among a function's results, where it is put if it is none yet.
+fn result(function: &mut Function, node: NodeId) -> usize {
+    if let Some(place) = function.outputs.iter().position(|output| output.node == node) {
+        return place;
+    }
+    function.outputs.push(Output::new(format!("node{}", node.index()), node));
+    function.outputs.len() - 1
+}

@@ -1,0 +1,63 @@
+"""What the modules of a model get and give while it reads some tokens, for `tracewright bisect --against FILE`.
+
+    .tracewright/oracle/bin/python tests/oracle/activations.py MODEL_DIR --tokens 5,17,3 --out activations.safetensors
+
+Keys are the paths of the modules, which are our field paths: `PATH` is what a module gave, `PATH:input` what it got.
+"""
+
+import argparse
+from pathlib import Path
+
+from golden import load, torch
+from safetensors.torch import save_file
+
+
+def positions_first(tensor, count):
+    """`[1, S, …]`: norms of queries and keys get heads before positions."""
+    if tensor.dim() == 4 and tensor.shape[2] == count:
+        if tensor.shape[1] == count:
+            raise SystemExit(f"{count} tokens are as many as heads: take another number, which tells the axes apart")
+        return tensor.transpose(1, 2)
+    return tensor
+
+
+@torch.no_grad()
+def activations(model, tokens):
+    found = {"tokens": torch.tensor(tokens, dtype=torch.int32)}
+
+    def keep(key, value):
+        value = value[0] if isinstance(value, tuple) else value
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            found[key] = positions_first(value.detach().float(), len(tokens)).contiguous().clone()
+
+    def hook(name):
+        def called(module, arguments, keywords, result):
+            got = arguments[0] if arguments else keywords.get("hidden_states")
+            keep(f"{name}:input", got)
+            # What Gemma's embedding gives is scaled; ours scales behind it.
+            if not hasattr(module, "embed_scale"):
+                keep(name, result)
+
+        return called
+
+    for name, module in model.named_modules():
+        is_layer = name.split(".")[-1].isdigit()
+        if is_layer or next(module.parameters(recurse=False), None) is not None:
+            module.register_forward_hook(hook(name), with_kwargs=True)
+    model(input_ids=torch.tensor([tokens]), use_cache=False)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--tokens", required=True, help="token ids: 5,17,3")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="what the model computes with")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    tokens = [int(token) for token in arguments.tokens.split(",")]
+    save_file(activations(load(arguments.model, getattr(torch, arguments.dtype)), tokens), arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,314 @@
+//! Bisection: a fault that is planted in one of two forms is named where it is, and nothing is found where none is.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod support;
+
+use std::ops::ControlFlow;
+
+use tracewright::bisect::{
+    Activations, BisectError, Bisected, Bisection, CheckpointValues, CompiledForm, EvaluatedForm, Finding,
+    Form, TokenCall, Tolerance,
+};
+use tracewright::irpa::Checkpoint;
+use tracewright::lower::Weights;
+use tracewright::models::ModelConfig;
+use tracewright::ops::ops::{Binary, BinaryKind, Constant, Permute, ReducePrecision, Reshape, Sdpa};
+use tracewright::ops::{ElementType, InferError, Literal, Op, Real, RopeTable, TensorType, Value};
+use tracewright::runtime::{Device, Runtime};
+use tracewright::simplify::Rules;
+use tracewright::targets::Target;
+use tracewright::trace::{Builder, NodeId, Trace};
+use tracewright::{EntryPoint, Plan};
+use tracewright_tests::built::{compiler, repository};
+use tracewright_tests::rewrite::rewrite;
+
+use support::one_round_less;
+
+const TOKENS: [u32; 5] = [5, 17, 3, 60, 2];
+const CHUNK: usize = 4;
+
+/// A model, and how it is built.
+struct Subject {
+    model: &'static str,
+    element: Option<ElementType>,
+    weights: Weights,
+    rules: Rules,
+}
+
+impl Subject {
+    fn new(model: &'static str) -> Self {
+        Self { model, element: None, weights: Weights::default(), rules: Rules::default() }
+    }
+
+    /// What is found where IREE's form is `form` of how it should be.
+    fn compare(&self, form: impl Fn(&CompiledForm<'_>, &Trace, &[Value]) -> Results) -> Vec<Bisected> {
+        let folder = repository().join("tests/fixtures").join(self.model);
+        let config = Box::new(ModelConfig::read(&folder, &[]).unwrap());
+        let plan = Plan::new(config, self.element, Some(24), Some(CHUNK)).unwrap();
+        let entries: Vec<EntryPoint> = plan.steps();
+        let trace = plan.record(&entries).unwrap().trace;
+        let checkpoint = plan.named(Checkpoint::open(&folder).unwrap());
+        let (compiler, cache) = (compiler().unwrap(), repository().join(".tracewright/cache"));
+        let values = CheckpointValues::new(&trace, &checkpoint).unwrap();
+        let target = compiler.resolve(&Target::host()).unwrap();
+        let compiled = CompiledForm {
+            name: "iree".into(),
+            tools: (&compiler, &cache),
+            runtime: Runtime::new(Device::LocalSync).unwrap(),
+            checkpoint: &checkpoint,
+            rules: self.rules,
+            weights: self.weights,
+            target: target.clone(),
+        };
+        let stored = self.weights.quantize.map(|_| (self.weights, target));
+        let reference = EvaluatedForm { values: &values, stored };
+        let subject = Edited { compiled, form };
+        let tolerance = Tolerance { element: plan.element, products: self.weights.quantize.map(|_| 0.06) };
+        let bisection = Bisection { subject: &subject, reference: &reference, values: &values, tolerance };
+        bisection
+            .compare_calls(&trace, &TokenCall::of(&TOKENS, CHUNK), &mut |_| ControlFlow::Continue(()))
+            .unwrap()
+    }
+}
+
+type Results = Result<Vec<Vec<Value>>, BisectError>;
+
+/// A compiled form that does something else than it is told.
+struct Edited<'a, F> {
+    compiled: CompiledForm<'a>,
+    form: F,
+}
+
+impl<F: Fn(&CompiledForm<'_>, &Trace, &[Value]) -> Results> Form for Edited<'_, F> {
+    fn name(&self) -> &str {
+        self.compiled.name()
+    }
+
+    fn run(&self, trace: &Trace, arguments: &[Value]) -> Results {
+        (self.form)(&self.compiled, trace, arguments)
+    }
+}
+
+/// The finding where the trace that IREE gets was rewritten.
+fn planted(subject: &Subject, replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) -> Finding {
+    let found = subject.compare(|form, trace, arguments| {
+        let faulty = rewrite(trace, &replace).unwrap();
+        faulty.verify().unwrap();
+        form.run(&faulty, arguments)
+    });
+    found.into_iter().find_map(|bisected| bisected.finding).expect("the fault went unnoticed")
+}
+
+type Replaced = Result<Option<NodeId>, InferError>;
+
+/// Asserts that a finding names a node: its path, its line's file, its operation; and that its operands are equal.
+#[track_caller]
+fn names(finding: &Finding, path: &str, op: &str) {
+    println!("{finding:?}");
+    let place = &finding.node.place;
+    assert!(place.path == path && place.op.starts_with(op), "{place:?}");
+    assert!(place.file.ends_with(".rs") && place.line > 0, "{place:?}");
+    assert!(finding.node.difference.as_ref().unwrap().beyond > 0);
+    let wrong = finding.operands.iter().filter_map(|operand| operand.difference.as_ref());
+    assert!(wrong.clone().all(|difference| difference.beyond == 0), "{:?}", finding.operands);
+}
+
+#[test]
+fn nothing_is_found_in_a_sound_model() {
+    for model in ["llama-untied", "gemma3-b", "qwen2"] {
+        let found = Subject::new(model).compare(|form, trace, arguments| form.run(trace, arguments));
+        assert_eq!(found.len(), 2, "{model}: {found:?}");
+        for bisected in found {
+            assert_eq!(bisected.finding, None, "{model}");
+            assert!(bisected.compared > 20, "{model}");
+        }
+    }
+}
+
+/// What a fault puts in the place of an operation.
+type Fault = fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced;
+
+/// Each query sees one key of the future.
+fn mask(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Replaced {
+    let (Op::Sdpa(sdpa), &[q, k, v, offset]) = (op, operands) else { return Ok(None) };
+    let value = Literal::splat(TensorType::new(ElementType::I32, []), 1.0);
+    let one = b.op(Constant { value }, &[])?;
+    let later = b.op(Binary { kind: BinaryKind::Add }, &[offset, one])?;
+    b.op(Sdpa::clone(sdpa), &[q, k, v, later]).map(Some)
+}
+
+/// 10,000 becomes about 10,093.
+fn rope_base(b: &mut Builder<'_>, op: &Op, _: &[NodeId]) -> Replaced {
+    let Op::Constant(constant) = op else { return Ok(None) };
+    let Some(table) = constant.value.as_rope_table() else { return Ok(None) };
+    let slower = |f: &Real| Real(f64::from(f.0.powf(1.001) as f32));
+    let table = RopeTable { inv_freq: table.inv_freq.iter().map(slower).collect(), ..table.clone() };
+    let value = Literal::rope_table(constant.value.ty().element, table);
+    b.op(Constant { value }, &[]).map(Some)
+}
+
+/// A Gemma's norms multiply by 1 + w: here by w.
+fn norm_offset(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Replaced {
+    let (Op::RmsNorm(norm), &[x, weight]) = (op, operands) else { return Ok(None) };
+    let minus = Literal::splat(b.ty(weight).clone(), -1.0);
+    let minus = b.op(Constant { value: minus }, &[])?;
+    let weight = b.op(Binary { kind: BinaryKind::Add }, &[weight, minus])?;
+    b.op(norm.clone(), &[x, weight]).map(Some)
+}
+
+/// Scores are divided by 4 where it is √14.
+fn scale(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Replaced {
+    let Op::Sdpa(sdpa) = op else { return Ok(None) };
+    b.op(Sdpa { scale: Some(Real(0.25)), ..sdpa.clone() }, operands).map(Some)
+}
+
+/// The features of q are read as `[G, K, E]` where they are `[K, G, E]`.
+fn head_order(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Replaced {
+    let (Op::Sdpa(sdpa), &[q, k, v, offset]) = (op, operands) else { return Ok(None) };
+    let &[batch, heads, groups, queries, features] = &b.ty(q).shape[..] else { panic!("grouped heads") };
+    let q = b.op(Reshape { shape: vec![batch, groups, heads, queries, features] }, &[q])?;
+    let q = b.op(Permute { order: vec![0, 2, 1, 3, 4] }, &[q])?;
+    b.op(Sdpa::clone(sdpa), &[q, k, v, offset]).map(Some)
+}
+
+/// Products of two activations are rounded to as many digits as bf16 has, in a network of f32.
+fn rounding(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Replaced {
+    let Op::Binary(Binary { kind: BinaryKind::Multiply }) = op else { return Ok(None) };
+    let product = b.op(op.clone(), operands)?;
+    b.op(ReducePrecision { to: ElementType::Bf16 }, &[product]).map(Some)
+}
+
+/// A fault, the model that it is planted in, and the node that is named: its field path, its operation. Beside
+/// transformers, which tells its modules alone, that is the operation whose value the next module gets.
+struct Planted {
+    name: &'static str,
+    fault: Fault,
+    model: &'static str,
+    evaluator: [&'static str; 2],
+    transformers: [&'static str; 2],
+}
+
+impl Planted {
+    const fn new(name: &'static str, fault: Fault, model: &'static str, node: [&'static str; 2]) -> Self {
+        Self { name, fault, model, evaluator: node, transformers: node }
+    }
+}
+
+const FAULTS: [Planted; 6] = [
+    Planted::new("mask", mask, "llama-untied", SDPA),
+    Planted { evaluator: TABLE, ..Planted::new("rope base", rope_base, "llama-untied", SDPA) },
+    Planted::new("norm offset", norm_offset, "gemma3-b", NORM),
+    Planted::new("scale", scale, "llama-untied", SDPA),
+    Planted::new("head order", head_order, "llama-untied", SDPA),
+    Planted::new("rounding", rounding, "llama-untied", PRODUCT),
+];
+const TABLE: [&str; 2] = ["model", "constant value=f32[24,7] rope_table"];
+const SDPA: [&str; 2] = ["model.layers.0.self_attn", "sdpa mask=[causal]"];
+const NORM: [&str; 2] = ["model.layers.0.input_layernorm", "rms_norm"];
+const PRODUCT: [&str; 2] = ["model.layers.0.mlp", "binary kind=multiply"];
+
+#[test]
+fn planted_faults_are_named_against_the_evaluator() {
+    for Planted { name, fault, model, evaluator: [path, op], .. } in FAULTS {
+        println!("{name}");
+        let subject = Subject { element: Some(ElementType::F32), ..Subject::new(model) };
+        let found = planted(&subject, fault);
+        names(&found, path, op);
+        assert!(!found.only_together);
+    }
+}
+
+/// Whatever is evaluated is rewritten first.
+struct Rewritten<'a>(EvaluatedForm<'a>, Fault);
+
+impl Form for Rewritten<'_> {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn run(&self, trace: &Trace, arguments: &[Value]) -> Results {
+        self.0.run(&rewrite(trace, self.1).unwrap(), arguments)
+    }
+}
+
+/// What is found beside what transformers computed.
+fn beside_transformers(model: &str, fault: Fault) -> Bisected {
+    let fixtures = repository().join("tests/fixtures");
+    let folder = fixtures.join(model);
+    let known = fixtures.join("activations").join(model).with_extension("safetensors");
+    let known = Activations::open(&known).unwrap();
+    let tokens = known.tokens().unwrap();
+    let config = Box::new(ModelConfig::read(&folder, &[]).unwrap());
+    let plan = Plan::new(config, Some(ElementType::F32), Some(24), Some(tokens.len())).unwrap();
+    let trace = plan.trace().unwrap().trace;
+    let checkpoint = plan.named(Checkpoint::open(&folder).unwrap());
+    let values = CheckpointValues::new(&trace, &checkpoint).unwrap();
+    let form = Rewritten(EvaluatedForm { values: &values, stored: None }, fault);
+    known.compare(&form, &trace, &TokenCall::score(&tokens), plan.element).unwrap()
+}
+
+#[test]
+fn planted_faults_are_named_against_transformers() {
+    for model in ["llama-untied", "gemma3-b"] {
+        let sound = beside_transformers(model, |_, _, _| Ok(None));
+        assert_eq!(sound.finding, None, "{model}");
+        assert!(sound.compared >= 5, "{model}: {} points", sound.compared);
+        assert!(sound.results.iter().all(|(_, found)| found.relative < 1e-5), "{model}: {:?}", sound.results);
+    }
+    for Planted { name, fault, model, transformers: [path, op], .. } in FAULTS {
+        let found = beside_transformers(model, fault).finding;
+        let found = found.unwrap_or_else(|| panic!("{name} went unnoticed"));
+        println!("{name}: {found:?}");
+        let place = &found.node.place;
+        assert!(place.path == path && place.op.starts_with(op), "{name}: {place:?}");
+    }
+    // What lies between the projections, which are right, and what the next one gets.
+    let between = beside_transformers("llama-untied", rope_base).finding.unwrap().operands;
+    assert!(between.iter().any(|node| node.place.op.starts_with("rope")), "{between:?}");
+}
+
+/// A module's text in which sums of kernels end a step too early: of those whose name is like this.
+fn with_wrong_kernels(text: &str, is_like: impl Fn(&str) -> bool) -> String {
+    let (mut edited, mut body) = (String::new(), None::<String>);
+    for line in text.lines().map(|line| format!("{line}\n")) {
+        match (&mut body, line.strip_prefix("      func.func @")) {
+            (None, Some(begin)) if is_like(begin.split('(').next().unwrap()) => body = Some(line),
+            (Some(open), _) if line == "      }\n" => {
+                edited += &one_round_less(std::mem::take(open));
+                edited += &line;
+                body = None;
+            }
+            (Some(open), _) => *open += &line,
+            (None, _) => edited += &line,
+        }
+    }
+    edited
+}
+
+/// The finding where kernels whose name is like this are wrong.
+fn wrong_kernels(is_like: impl Fn(&str) -> bool) -> Finding {
+    let found = Subject::new("llama-untied").compare(|form, trace, arguments| {
+        let mut lowered = form.lower(trace)?;
+        for text in [&mut lowered.module.text, &mut lowered.module.text_without_locs] {
+            *text = with_wrong_kernels(text, &is_like);
+        }
+        form.call(lowered, trace, arguments)
+    });
+    found.into_iter().find_map(|bisected| bisected.finding).expect("the fault went unnoticed")
+}
+
+#[test]
+fn a_wrong_kernel() {
+    names(&wrong_kernels(|name| name.starts_with("attention")), "model.layers.0.self_attn", "sdpa");
+    let product = wrong_kernels(|name| name.starts_with("product"));
+    names(&product, "model.layers.0.self_attn.q_proj", "linear");
+    assert!(!product.only_together);
+}
+
+/// The residual is added by the kernel of the product before it, unless somebody wants to see that product.
+#[test]
+fn a_kernel_that_is_wrong_only_with_what_it_takes_along() {
+    let found = wrong_kernels(|name| name.contains("_tail"));
+    names(&found, "model.layers.0", "binary kind=add");
+    assert!(found.only_together);
+}
