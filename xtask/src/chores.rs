@@ -146,8 +146,8 @@ pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
     let mut reference = torch.command();
     reference.arg(oracle.join("parity.py")).args(["--seed", &what.seed.to_string()]);
     reference.args(["--cases", &what.cases.to_string(), "--family", &what.family]).arg("--out").arg(&out);
-    if what.bf16 {
-        reference.arg("--bf16");
+    if let Some(element) = &what.narrow {
+        reference.args(["--narrow", element]);
     }
     step("reference", &mut reference)?;
     let bin = ["--package", "tracewright-tests", "--bin", "parity", "--"];
