@@ -150,26 +150,39 @@ def write_golden(json_path, tensors, prompts, **head):
     save_file(named, json_path.with_suffix(".safetensors"))
 
 
-def write_case(out, seed, chunk, context, lengths, steps=8, bf16=False, **checkpoint):
+def write_own(directory):
+    """`own.safetensors`: the logits of transformers' own run in the type of the checkpoint, at all positions fed, in one pass; of a
+    Llama, whose first layer begins with a norm and a product, also its values."""
+    golden = json.loads((directory / "golden.json").read_text())
+    model, rows = load(directory, STORAGE[golden["storage"]]), {}
+    for i, prompt in enumerate(golden["prompts"]):
+        fed = prompt["prompt_tokens"] + prompt["tokens"][:-1]
+        with torch.no_grad():
+            output = model(input_ids=torch.tensor([fed]), use_cache=True)
+        rows[f"prompts.{i}.logits"] = output.logits[0].contiguous()
+        if model.config.model_type == "llama":
+            rows[f"prompts.{i}.values"] = output.past_key_values.layers[0].values[0].contiguous()
+    save_tensors(rows, directory / "own.safetensors")
+
+
+def write_case(out, seed, chunk, context, lengths, steps=8, own=False, **checkpoint):
     """A random checkpoint with its golden files: one prompt for each length."""
     out.mkdir(parents=True, exist_ok=True)
     write_checkpoint(out, seed, **checkpoint)
     model, rng = load(out), random.Random(seed)
     vocabulary = model.config.get_text_config().vocab_size
-    half = load(out, torch.bfloat16) if bf16 else None
     prompts, tensors = [], []
     for length in lengths:
         distance = 0.0
         while distance < NEAR_TIE:
             prompt = [rng.randrange(vocabulary) for _ in range(length)]
             logits, tokens, distance = greedy(model, prompt, min(steps, context - length + 1))
-        entry = {"logits": logits}
-        if half:
-            entry["bf16_max_error"] = np.abs(greedy(half, prompt, 1)[0] - logits).max(1)
         prompts.append({"prompt_tokens": prompt, "tokens": tokens, "min_gap": distance, "full": True})
-        tensors.append(entry)
+        tensors.append({"logits": logits})
     write_golden(
         out / "golden.json", tensors, prompts, name=out.name, seed=seed, storage=checkpoint.get("storage", "f32"),
         vocab_size=vocabulary, chunk=chunk, context=context,
     )
+    if own:
+        write_own(out)
     return prompts

@@ -1,10 +1,12 @@
-"""Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [NAME …] [embedding] [bf16] [ops]
+"""Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [NAME …] [embedding] [narrow] [ops]
 [rope]`, where NAME is one of the random ones; all of them without arguments."""
 
 import shutil
 import sys
 import time
 from pathlib import Path
+
+import torch
 
 from golden import bare, write_case
 
@@ -123,6 +125,10 @@ FAMILIES = {
 }
 # Decoded far enough to leave several windows behind.
 STEPS = 20
+# One of each family, and what is judged in a narrow type beside: those with transformers' own run in the type of their checkpoint.
+NARROW = [
+    "llama-tied", "gemma3-a", "gemma3-b", "gemma2", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "phi3", "mixtral", "gpt2", "lfm2",
+]
 
 
 def random_models(names):
@@ -135,29 +141,46 @@ def random_models(names):
         start, out = time.time(), FIXTURES / name
         shutil.rmtree(out, ignore_errors=True)
         # Where a state begins with nothing, prompts that are shorter than it come first.
-        prompts = write_case(out, seed, CHUNK, CONTEXT, [*config.pop("first", ()), *lengths], **config)
+        prompts = write_case(out, seed, CHUNK, CONTEXT, [*config.pop("first", ()), *lengths], own=name in NARROW, **config)
         size = sum(f.stat().st_size for f in out.iterdir())
         distinct = [len(set(p["tokens"])) for p in prompts]
         print(f"{name}: smallest gap {min(p['min_gap'] for p in prompts):.2e}, distinct tokens {distinct}, {size / 1e3:.0f} kB, {time.time() - start:.1f} s", flush=True)
 
 
-def bf16_model():
-    """Bf16 weights over 200 positions, with the error of HF's own bf16 run: one case as `parity.py --bf16` makes them."""
-    out = FIXTURES / "bf16"
-    shutil.rmtree(out, ignore_errors=True)
-    write_case(out, 7, 64, 256, [200], steps=1, bf16=True, **{**BASE, **dict(vocab_size=131, max_position_embeddings=256, storage="bf16")})
+def narrow_models():
+    """Bf16 weights over 200 positions: one case as `parity.py --narrow bf16` makes them, and one whose roundings can be told apart."""
+    config = dict(vocab_size=131, max_position_embeddings=256, storage="bf16")
+    for seed, name, change in [(7, "bf16", BASE), (8, "gemma3-roundings", GEMMA3 | ROUNDINGS)]:
+        out = FIXTURES / name
+        shutil.rmtree(out, ignore_errors=True)
+        write_case(out, seed, 64, 256, [200], steps=1, own=True, **{**change, **config})
+
+
+def near_one(tensors):
+    """Norms that multiply by a little more than 1, by what bf16 has no number for, of embeddings that are not small."""
+    def change(key, tensor):
+        if key.endswith("norm.weight"):
+            return torch.linspace(0.0034, 0.0038, len(tensor)).to(tensor.dtype)
+        return tensor * 8 if key.endswith("embed_tokens.weight") else tensor
+
+    return {key: change(key, tensor) for key, tensor in tensors.items()}
+
+
+# √28 is far from a number of bf16, and the epsilon so large that a norm does not divide by what all its features have in common: so a
+# factor that is rounded where it should not be, or not rounded where it should be, is a factor of the logits.
+ROUNDINGS = dict(hidden_size=28, num_attention_heads=4, num_hidden_layers=2, rms_norm_eps=64.0, layer_types=[SLIDING, FULL], rope_parameters=bases(100.0, 50000.0), rewrite=near_one)
 
 
 def main():
-    parts = sys.argv[1:] or ["random", "embedding", "bf16", "ops", "rope", *SHIPPED]
+    parts = sys.argv[1:] or ["random", "embedding", "narrow", "ops", "rope", *SHIPPED]
     random_models({*RANDOM, *FAMILIES} if "random" in parts else parts)
     if "embedding" in parts:
         import embedding
 
         for seed, (name, case) in enumerate(embedding.CASES.items(), start=101):
             embedding.write(FIXTURES / name, seed, case)
-    if "bf16" in parts:
-        bf16_model()
+    if "narrow" in parts:
+        narrow_models()
     if "ops" in parts:
         import ops
 

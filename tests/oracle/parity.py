@@ -185,16 +185,19 @@ EMBEDDINGS = {f.__name__: f for f in (embeddinggemma,)}
 STORAGES = ["f32", "f32", "f16", "bf16"]
 
 
-def write_language_model(out, seed, rng, family, bf16):
+def write_language_model(out, seed, rng, family, narrow):
     context, config = LANGUAGE_MODELS[family](rng)
+    # IREE 3.13 does not compile the product of one row of bf16 whose features are odd in number (docs/upstream/odd_row.mlir).
+    while narrow and config["hidden_size"] % 2:
+        context, config = LANGUAGE_MODELS[family](rng)
     chunk = rng.randrange(4, min(13, context // 2))
     lengths = [*config.pop("first", ()), chunk - 1, chunk, chunk + 1, 2 * chunk, context - 1]
-    if bf16:
+    if narrow:
         chunk, context, lengths = 64, 256, [200]
-        config |= dict(max_position_embeddings=context, storage="bf16")
+        config |= dict(max_position_embeddings=context, storage=narrow)
     else:
         config["storage"] = rng.choice(STORAGES)
-    prompts = write_case(out, seed, chunk, context, lengths, steps=1 if bf16 else 8, bf16=bf16, **config)
+    prompts = write_case(out, seed, chunk, context, lengths, steps=1 if narrow else 8, own=bool(narrow), **config)
     gap = min(p["min_gap"] for p in prompts)
     kept = ("vocab_size", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers", "sliding_window", "num_local_experts", "storage")
     print(f"{out.name}: c {chunk} N {context} smallest gap {gap:.1e}", *(f"{k.removeprefix('num_')} {config[k]}" for k in kept if k in config), flush=True)
@@ -213,11 +216,11 @@ def main():
     parser.add_argument("--cases", type=int, default=50)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--family", choices=[*LANGUAGE_MODELS, *EMBEDDINGS, "all"], default="all", help="in turn, where it is all of them")
-    parser.add_argument("--bf16", action="store_true", help="bf16 checkpoints, one prompt of 200 tokens, and the error of HF's own bf16 run; of language models only")
+    parser.add_argument("--narrow", choices=["bf16", "f16"], help="checkpoints of this type, one prompt of 200 tokens, and the logits of HF's own run in it; of language models only")
     arguments = parser.parse_args()
-    families = [*LANGUAGE_MODELS] if arguments.bf16 else [*LANGUAGE_MODELS, *EMBEDDINGS]
+    families = [*LANGUAGE_MODELS] if arguments.narrow else [*LANGUAGE_MODELS, *EMBEDDINGS]
     if arguments.family not in [*families, "all"]:
-        parser.error(f"--bf16 is for language models, and {arguments.family} is an embedding")
+        parser.error(f"--narrow is for language models, and {arguments.family} is an embedding")
     rng, start, names = random.Random(arguments.seed), time.time(), []
     for case in range(arguments.cases):
         family = families[case % len(families)] if arguments.family == "all" else arguments.family
@@ -226,7 +229,7 @@ def main():
         if family in EMBEDDINGS:
             write_embedding(arguments.out / name, seed, rng, family)
         else:
-            write_language_model(arguments.out / name, seed, rng, family, arguments.bf16)
+            write_language_model(arguments.out / name, seed, rng, family, arguments.narrow)
         names.append(name)
     (arguments.out / "index.json").write_text(json.dumps({"seed": arguments.seed, "cases": names}) + "\n")
     print(f"{len(names)} cases in {time.time() - start:.1f} s")

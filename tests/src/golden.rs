@@ -23,9 +23,6 @@ use crate::level;
 /// How far a logit may be from the reference's, in units of the row's largest magnitude.
 pub const BOUND: f64 = 1e-5;
 
-/// How many times the mean error of transformers' own bf16 run ours may have.
-pub const BF16_FACTOR: f64 = 1.1;
-
 /// A golden and the model that it is of.
 #[derive(Debug, Deserialize)]
 pub struct Golden {
@@ -47,6 +44,9 @@ pub struct Golden {
     pub model: PathBuf,
     #[serde(skip)]
     tensors: Vec<u8>,
+    /// Of transformers' own run in the type of the checkpoint.
+    #[serde(skip)]
+    own: Option<Vec<u8>>,
 }
 
 /// A prompt and what follows it.
@@ -65,6 +65,14 @@ pub struct Prompt {
     pub text: Option<String>,
 }
 
+impl Prompt {
+    /// The tokens whose logits are known: those of the prompt and of what follows, but for the last, which was chosen only.
+    pub fn fed(&self) -> Vec<u32> {
+        let chosen = self.tokens.split_last().map_or(&[][..], |(_, before)| before);
+        [&self.prompt_tokens[..], chosen].concat()
+    }
+}
+
 pub(crate) fn element<'de, D: serde::Deserializer<'de>>(
     from: D,
 ) -> std::result::Result<ElementType, D::Error> {
@@ -81,7 +89,14 @@ impl Golden {
 
     /// The golden in a directory that is a model too.
     pub fn of(model: &Path) -> Result<Self> {
-        Self::open(model, &model.join("golden.json"))
+        let own = model.join("own.safetensors");
+        let own = own.exists().then(|| fs::read(&own).with_path("read", &own)).transpose()?;
+        Ok(Self { own, ..Self::open(model, &model.join("golden.json"))? })
+    }
+
+    /// Whether it knows transformers' own run in the type of the checkpoint.
+    pub fn has_own(&self) -> bool {
+        self.own.is_some()
     }
 
     /// A golden of `tests/fixtures`.
@@ -109,12 +124,23 @@ impl Golden {
             vocabulary: self.vocab_size,
             logits: floats("logits"),
             top: ids.zip(floats("top_logits")).zip(floats("max_abs")).map(top),
-            bf16_max_error: floats("bf16_max_error"),
+            own: self.has_own().then(|| self.own(prompt, "logits")).transpose()?,
         };
         match reference.logits.is_none() && reference.top.is_none() {
             true => Err(format!("golden `{}` has nothing about prompt {prompt}", self.name).into()),
             false => Ok(reference),
         }
+    }
+
+    /// What transformers' own run in the type of the checkpoint gave for a prompt: `logits` `[positions, vocabulary]`, of a
+    /// Llama the `values` `[heads, positions, features]` of the first layer.
+    pub fn own(&self, prompt: usize, what: &str) -> Result<Vec<f32>> {
+        let own = self.own.as_ref().ok_or("there is no `own.safetensors`")?;
+        let tensors = SafeTensors::deserialize(own)?;
+        let tensor = tensors.tensor(&format!("prompts.{prompt}.{what}"))?;
+        let mut numbers = vec![0.0; tensor.shape().iter().product()];
+        self.storage.decode_all(tensor.data(), 0, &mut numbers);
+        Ok(numbers)
     }
 }
 
@@ -123,8 +149,8 @@ pub struct Reference {
     vocabulary: usize,
     logits: Option<Vec<f32>>,
     top: Option<Top>,
-    /// The largest error in each row of transformers' own bf16 run.
-    pub bf16_max_error: Option<Vec<f32>>,
+    /// Those of transformers' own run in the type of the checkpoint.
+    own: Option<Vec<f32>>,
 }
 
 /// The largest logits of each row.
@@ -142,6 +168,14 @@ impl Reference {
     /// The whole row of a position, where it is stored.
     pub fn row(&self, position: usize) -> Option<&[f32]> {
         Some(&self.logits.as_ref()?[position * self.vocabulary..][..self.vocabulary])
+    }
+
+    /// The whole row of a position, and that of transformers' own run in the type of the checkpoint.
+    pub fn both(&self, position: usize) -> Result<(&[f32], &[f32])> {
+        let own = self.own.as_ref().map(|own| &own[position * self.vocabulary..][..self.vocabulary]);
+        self.row(position)
+            .zip(own)
+            .ok_or_else(|| format!("both logits of position {position} are not known").into())
     }
 
     /// The largest error in a row, in units of the row's largest magnitude.
@@ -347,23 +381,6 @@ pub fn greedy(
 ) -> Result<tracewright::generate::Generated> {
     let options = GenerateOptions { max_tokens: steps, keep_logits, ..GenerateOptions::default() };
     Ok(Session::new(network).generate(prompt, &options, |_| ControlFlow::Continue(()))?)
-}
-
-/// The mean over positions of the largest error in a row: ours, and that of transformers' own bf16 run.
-pub fn bf16_errors(golden: &Golden, subject: &Subject) -> Result<(Vec<f64>, Vec<f64>)> {
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for (i, prompt) in golden.prompts.iter().enumerate() {
-        let reference = golden.reference(i)?;
-        let Some(errors) = &reference.bf16_max_error else { continue };
-        for (position, row) in Session::new(&subject.network).score(&prompt.prompt_tokens)?.iter().enumerate()
-        {
-            if let Some(expected) = reference.row(position) {
-                ours.push(max_error(expected, row));
-                theirs.push(f64::from(errors[position]));
-            }
-        }
-    }
-    Ok((ours, theirs))
 }
 
 /// Σ / n

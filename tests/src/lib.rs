@@ -7,4 +7,5 @@ pub mod embedding;
 pub mod emulator;
 pub mod golden;
 pub mod level;
+pub mod precision;
 pub mod rewrite;

@@ -7,12 +7,13 @@ use std::ops::ControlFlow;
 use tracewright::generate::{Batch, GenerateOptions};
 use tracewright::ops::ops::{
     Binary, BinaryKind, BroadcastInDim, Constant, MaskTerm, Narrow, Permute, Reshape, RmsNorm, Sdpa, Unary,
-    UnaryKind,
+    UnaryKind, WeightStyle,
 };
 use tracewright::ops::{ElementType, InferError, Literal, Op, Real, RopeTable, TensorType};
-use tracewright::trace::{Builder, NodeId, Trace};
+use tracewright::trace::{Builder, NodeId, NodeKind, Trace};
 use tracewright_tests::embedding;
 use tracewright_tests::golden::{BOUND, BuildOptions, Comparison, Golden, build, check};
+use tracewright_tests::precision;
 use tracewright_tests::rewrite::rewrite;
 
 /// A Llama of two layers, two key-value heads with three query heads each.
@@ -285,6 +286,71 @@ fn one_position_for_all_rows() {
     let (right, wrong) = (answer(false), answer(true));
     println!("one position for all: error {wrong:.1e}, otherwise {right:.1e}");
     assert!(right <= BOUND && wrong > BOUND);
+}
+
+/// A Gemma 3 in bf16 whose roundings can be told apart: norms multiply by 1 + 0.0034 to 1 + 0.0038, which bf16 has no
+/// numbers for, and √28 is rounded by 0.2 %.
+const ROUNDINGS: &str = "gemma3-roundings";
+
+/// Our logits in units of transformers' own, both in bf16, after `replace` went over the trace: how far the nearest factor
+/// is from 1, and whether all the rest passes.
+fn factor_in_bf16(name: &str, replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced) -> f64 {
+    let golden = Golden::fixture(ROUNDINGS).unwrap();
+    let edit = |trace| {
+        let faulty = rewrite(&trace, replace)?;
+        faulty.verify()?;
+        Ok(faulty)
+    };
+    let sizes = BuildOptions { element: ElementType::Bf16, ..BuildOptions::of(&golden) };
+    let subject = build(&golden.model, &sizes, &["decode", "score"], edit).unwrap();
+    let found = precision::measure(&golden, &subject).unwrap();
+    println!("{name}: {found}");
+    found.factor()
+}
+
+/// A factor that all logits have in common. Roundings of single numbers are the same in sum with and without faults.
+const COMMON: f64 = 5e-4;
+
+#[test]
+fn without_a_fault_logits_in_bf16_have_no_factor() {
+    let factor = factor_in_bf16("no fault", |_, _, _| Ok(None));
+    assert!((factor - 1.0).abs() < COMMON, "{factor}");
+}
+
+/// The norms of a Gemma multiply by 1 + w rounded to bf16, which is 1; transformers adds in f32.
+#[test]
+fn one_plus_a_norms_weight_rounded_too_early() {
+    let factor = factor_in_bf16("1 + w in bf16", |b, op, operands| {
+        let (Op::RmsNorm(norm), &[x, weight]) = (op, operands) else { return Ok(None) };
+        assert_eq!(norm.style, WeightStyle::OnePlus);
+        let one = b.op(Constant { value: Literal::splat(b.ty(weight).clone(), 1.0) }, &[])?;
+        let weight = b.op(Binary { kind: BinaryKind::Add }, &[weight, one])?;
+        b.op(RmsNorm { style: WeightStyle::Wide, ..norm.clone() }, &[x, weight]).map(Some)
+    });
+    assert!((factor - 1.0).abs() > COMMON, "{factor}");
+}
+
+/// Embeddings are multiplied by √28 itself; transformers rounds it to bf16 before.
+#[test]
+fn the_factor_of_embeddings_not_rounded() {
+    let factor = factor_in_bf16("√28 in f32", |b, op, operands| {
+        let (Op::Binary(Binary { kind: BinaryKind::Multiply }), &[x, factor]) = (op, operands) else {
+            return Ok(None);
+        };
+        // A number for all elements.
+        let [scalar] = b.function.operands(factor)[..] else { return Ok(None) };
+        let NodeKind::Op(Op::Constant(Constant { value })) = &b.function.node(scalar).kind else {
+            return Ok(None);
+        };
+        if value.as_splat().map(|bits| value.ty().element.decode(bits)) != Some(5.28125) {
+            return Ok(None);
+        }
+        let wide = b.convert(x, ElementType::F32)?;
+        let root = b.op(Constant { value: Literal::splat(b.ty(wide).clone(), 28f64.sqrt()) }, &[])?;
+        let product = b.op(Binary { kind: BinaryKind::Multiply }, &[wide, root])?;
+        b.convert(product, ElementType::Bf16).map(Some)
+    });
+    assert!((factor - 1.0).abs() > COMMON, "{factor}");
 }
 
 /// How an embedding compares with sentence-transformers after `replace` went over its trace; texts stand two by two.

@@ -17,7 +17,7 @@ use tracewright::runtime::{Buffer, VmValue};
 use tracewright::simplify::Rules;
 use tracewright::trace::{KvFormat, Parameter};
 use tracewright_tests::golden::{
-    self, ALL, BF16_FACTOR, BOUND, BuildOptions, Golden, Subject, build, check, greedy, max_error, mean,
+    ALL, BOUND, BuildOptions, Golden, Subject, build, check, greedy, max_error, mean,
 };
 
 /// Random networks: untied, tied (f16), with biases (sharded), llama3 rope (bf16), no grouping, one key-value head.
@@ -241,23 +241,6 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
     .unwrap();
     assert!(matches!(refused.downcast_ref(), Some(LoadError::Bake(BakeError::Mismatch { .. }))), "{refused}");
     assert!(refused.to_string().contains("has elements `I32`, which do not convert to `f32`"), "{refused}");
-}
-
-/// bf16 weights, sums in f32: nearer to the f32 answer than transformers' own bf16 run, on average.
-#[test]
-fn m11_bf16_errs_no_more_than_transformers_in_bf16() {
-    let golden = Golden::fixture("bf16").unwrap();
-    let subject =
-        build(&golden.model, &BuildOptions { element: Bf16, ..BuildOptions::of(&golden) }, ALL, Ok).unwrap();
-    let (ours, theirs) = golden::bf16_errors(&golden, &subject).unwrap();
-    assert_eq!(theirs.len(), 200);
-    let ratio = mean(&ours) / mean(&theirs);
-    show(format_args!(
-        "bf16: mean of the largest error {:.5}, theirs {:.5}, ratio {ratio:.3}",
-        mean(&ours),
-        mean(&theirs)
-    ));
-    assert!(ratio <= BF16_FACTOR && mean(&ours) > 0.0, "{ratio}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
 /// The test files whose modules are compiled for the processor that `TRACEWRIGHT_TEST_TARGET` names.
-const COMPILING: [&str; 5] = ["lowered_iree", "composites", "batch", "token_exact", "embedding"];
+const COMPILING: [&str; 6] = ["lowered_iree", "composites", "batch", "token_exact", "embedding", "precision"];
 
 /// A processor that this machine contains and that differs in what modules are compiled to: without instructions for
 /// bf16, weights are read as they are mapped; without those of AVX2, products are not fused with sums.
@@ -146,8 +146,8 @@ pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
     let mut reference = torch.command();
     reference.arg(oracle.join("parity.py")).args(["--seed", &what.seed.to_string()]);
     reference.args(["--cases", &what.cases.to_string(), "--family", &what.family]).arg("--out").arg(&out);
-    if what.bf16 {
-        reference.arg("--bf16");
+    if let Some(element) = &what.narrow {
+        reference.args(["--narrow", element]);
     }
     step("reference", &mut reference)?;
     let bin = ["--package", "tracewright-tests", "--bin", "parity", "--"];

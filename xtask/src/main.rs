@@ -64,9 +64,10 @@ pub struct Parity {
     /// embeddinggemma; or of each in turn.
     #[arg(long, default_value = "all")]
     family: String,
-    /// Compare bf16 weights over 200 positions instead of f32, of those that predict tokens.
-    #[arg(long)]
-    bf16: bool,
+    /// Compare a narrow type over 200 positions instead of f32, of those that predict tokens, with kernels and without:
+    /// whether we err more than transformers' own run in it.
+    #[arg(long, value_parser = ["bf16", "f16"])]
+    narrow: Option<String>,
 }
 
 fn main() -> ExitCode {

@@ -1,15 +1,18 @@
 //! `parity DIR`: whether we answer as transformers and sentence-transformers did, for each case that
 //! `tests/oracle/parity.py` put into DIR.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Deserialize;
 use tracewright::errors::{WithCauses, WithPath as _};
+use tracewright::lower::Weights;
 use tracewright::ops::ElementType;
 use tracewright_tests::built::Result;
 use tracewright_tests::embedding;
-use tracewright_tests::golden::{self, ALL, BF16_FACTOR, BuildOptions, Golden};
+use tracewright_tests::golden::{self, ALL, BuildOptions, Golden};
+use tracewright_tests::precision::{self, Average};
 
 #[derive(Deserialize)]
 struct Index {
@@ -27,8 +30,8 @@ struct Summary {
     vectors: usize,
     worst_vector: f64,
     worst_text: String,
-    ours: Vec<f64>,
-    theirs: Vec<f64>,
+    /// Those in a narrow type, by family and by who computes.
+    narrow: BTreeMap<(String, &'static str), Average>,
 }
 
 fn main() -> ExitCode {
@@ -66,7 +69,7 @@ fn run(folder: &Path) -> Result<bool> {
             }
         }
     }
-    let Summary { failed, worst, at, gap, rows, vectors, worst_vector, worst_text, ours, theirs } = summary;
+    let Summary { mut failed, worst, at, gap, rows, vectors, worst_vector, worst_text, narrow } = summary;
     let count = cases.len();
     if rows > 0 {
         println!(
@@ -79,16 +82,16 @@ fn run(folder: &Path) -> Result<bool> {
             "{vectors} vectors of texts: worst error {worst_vector:.1e} of the largest number ({worst_text})"
         );
     }
-    let mut passes = failed.is_empty() && count > 0;
-    if !theirs.is_empty() {
-        let (ours, theirs, positions) = (golden::mean(&ours), golden::mean(&theirs), theirs.len());
-        let ratio = ours / theirs;
-        println!(
-            "{count} cases, {positions} positions in bf16: mean of the largest error {ours:.5}, of transformers' own \
-             bf16 {theirs:.5}, ratio {ratio:.3}, at most {BF16_FACTOR}"
-        );
-        passes &= ratio <= BF16_FACTOR;
+    if !narrow.is_empty() {
+        println!("| family | | {} |", precision::COLUMNS);
     }
+    for ((family, how), average) in &narrow {
+        println!("| {family} | {how} | {average} |");
+        if !average.passes() {
+            failed.push(format!("{family} {how}"));
+        }
+    }
+    let passes = failed.is_empty() && count > 0;
     println!(
         "{}",
         if passes { "parity: passed".into() } else { format!("parity: FAILED {}", failed.join(" ")) }
@@ -96,8 +99,8 @@ fn run(folder: &Path) -> Result<bool> {
     Ok(passes)
 }
 
-/// Compares one case and says how: vectors where the folder is an embedding's; bf16 against transformers' own bf16 where
-/// that is stored; else logits in f32.
+/// Compares one case and says how: vectors where the folder is an embedding's; a narrow type against transformers' own run in
+/// it where that is stored; else logits in f32.
 fn case(folder: &Path, summary: &mut Summary) -> Result<(String, bool)> {
     if folder.join("modules.json").exists() {
         let golden = embedding::Golden::of(folder)?;
@@ -113,14 +116,20 @@ fn case(folder: &Path, summary: &mut Summary) -> Result<(String, bool)> {
     let golden = Golden::of(folder)?;
     let sizes = BuildOptions::of(&golden);
     let head = format!("c {} N {} {}:", golden.chunk, golden.context, golden.storage);
-    if golden.reference(0)?.bf16_max_error.is_some() {
-        let subject = golden::build(folder, &BuildOptions { element: ElementType::Bf16, ..sizes }, ALL, Ok)?;
-        let (ours, theirs) = golden::bf16_errors(&golden, &subject)?;
-        let ratio = golden::mean(&ours) / golden::mean(&theirs);
-        let line = format!("{head} {} rows, mean of the largest error {ratio:.3} of theirs", theirs.len());
-        summary.ours.extend(ours);
-        summary.theirs.extend(theirs);
-        return Ok((line, ratio.is_finite()));
+    if golden.has_own() {
+        let family = golden.name.split('-').next().unwrap_or_default();
+        let mut lines = vec![head];
+        let mut passes = true;
+        for (kernels, how) in [(true, "with kernels"), (false, "without")] {
+            let weights = Weights { kernels, ..sizes.weights };
+            let sizes = BuildOptions { element: golden.storage, weights, ..BuildOptions::of(&golden) };
+            let found =
+                precision::measure(&golden, &golden::build(folder, &sizes, &["decode", "score"], Ok)?)?;
+            lines.push(format!("{how} {found}"));
+            passes &= found.wrong.is_empty();
+            summary.narrow.entry((family.to_owned(), how)).or_default().add(found);
+        }
+        return Ok((lines.join("\n     "), passes));
     }
     let subject = golden::build(folder, &sizes, ALL, Ok)?;
     let report = golden::check(&golden, &subject)?;
