@@ -158,7 +158,8 @@ impl Code {
     /// All statements.
     pub(crate) fn into_text(self) -> String {
         let named = self.constants.into_inner();
-        let constants: BTreeMap<usize, String> = named.into_iter().map(|(right, name)| (name, right)).collect();
+        let constants: BTreeMap<usize, String> =
+            named.into_iter().map(|(right, name)| (name, right)).collect();
         let lines = constants.into_iter().map(|(name, right)| format!("{INDENT}%{name} = {right}\n"));
         lines.chain([self.text.into_inner()]).collect()
     }
