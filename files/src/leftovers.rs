@@ -34,9 +34,12 @@ impl Scratch {
             if !cfg!(unix) {
                 return Ok(Self { folder: made, _lock: None });
             }
-            let lock = File::open(made.path())?;
+            // Another run may sweep it away before it is locked.
+            let lock = match File::open(made.path()) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                opened => opened?,
+            };
             let _ = lock.lock();
-            // Another run may have swept it away before it was locked.
             if made.path().exists() {
                 return Ok(Self { folder: made, _lock: Some(lock) });
             }
@@ -57,7 +60,12 @@ fn sweep(folder: &Path) {
         let name = name.to_string_lossy();
         let is_ours = name.starts_with(PREFIX) && name.ends_with(SUFFIX);
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_ours && is_folder && File::open(&path).is_ok_and(|folder| folder.try_lock().is_ok()) {
+        // The lock is held until the folder is gone: who made it a moment ago waits for the lock, and makes another.
+        if is_ours
+            && is_folder
+            && let Ok(lock) = File::open(&path)
+            && lock.try_lock().is_ok()
+        {
             let _ = fs::remove_dir_all(&path);
         }
     }
@@ -66,6 +74,19 @@ fn sweep(folder: &Path) {
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_loses_a_folder_to_who_sweeps_beside() {
+        let folder = tempfile::tempdir().unwrap();
+        let make = || {
+            for _ in 0..200 {
+                let scratch = Scratch::new_in(folder.path()).unwrap();
+                fs::write(scratch.path().join("file"), "mine").unwrap();
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(make))));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+    }
 
     #[test]
     fn what_nobody_has_is_swept_and_what_somebody_has_is_not() {
