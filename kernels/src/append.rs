@@ -1,6 +1,6 @@
 //! New rows in the slots of a cache: they are written where they belong, and nothing else of it is touched.
 
-use ops::Op;
+use ops::ops::Append;
 
 use crate::code::{Element, Type};
 use crate::kernel::{self, Kernel};
@@ -21,9 +21,6 @@ pub(crate) struct Appending {
     /// Sequences that have a position and a number of tokens of their own.
     starts: usize,
     ring: bool,
-    /// Whether an operand says how many of the tokens are real; else all are, and the last slots are taken where there is
-    /// no room.
-    counted: bool,
     /// Rows of slots that one sequence has.
     heads: usize,
     /// Where the new rows are, if not in the order of the slots.
@@ -33,13 +30,9 @@ pub(crate) struct Appending {
 }
 
 impl Appending {
-    /// What a work means that writes new rows to a cache; `None` if it does not, or the kernel does not serve it.
-    pub(crate) fn of(work: &Work<'_>) -> Option<Self> {
-        let (axis, ring, counted) = match work.op {
-            Op::Append(op) => (op.axis, op.ring, true),
-            Op::DynamicUpdateSlice(op) => (op.axis, false, false),
-            _ => return None,
-        };
+    /// What a work means whose operation is `op`; `None` if the kernel does not serve it.
+    pub(crate) fn of(op: &Append, work: &Work<'_>) -> Option<Self> {
+        let axis = op.axis;
         let (cache, new, start) = (work.types[0], work.types[1], work.types[2]);
         let appending = Self {
             element: lane(cache.element),
@@ -48,8 +41,7 @@ impl Appending {
             after: cache.shape[axis + 1..].iter().product(),
             tokens: new.shape[axis],
             starts: start.count(),
-            ring,
-            counted,
+            ring: op.ring,
             heads: cache.shape[..axis].iter().skip(1).product(),
             by_token: work.tokens,
             norm: work.norm.map(|(op, x)| Norm::of(op, x)),
@@ -65,7 +57,6 @@ impl Appending {
         let served = is_bytes(cache.element)
             && cache.count() > 0
             && new.count() > 0
-            && (counted || tokens == 1)
             // A single token's rows are those of its heads, whichever axis is first.
             && (!prepared || work.tokens.is_some() || tokens == 1)
             && (work.tokens.is_none() || axis > 0 && axis + 2 == cache.rank())
@@ -75,28 +66,25 @@ impl Appending {
 
     /// Its name and its code. The cache is the first operand and the result.
     pub(crate) fn kernel(self) -> (String, impl FnOnce() -> Kernel + use<>) {
-        let Self { element, before, slots, after, tokens, starts, ring, counted, .. } = self;
+        let Self { element, before, slots, after, tokens, starts, ring, .. } = self;
         let Self { heads, by_token, norm, rotation, .. } = self;
         let normed = norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
         let rotated = rotation.map(|rotation| format!("_rope_{}", rotation.name())).unwrap_or_default();
         let name = format!(
-            "append_{element}_{starts}x{before}x{slots}x{tokens}x{after}{}{}{}{normed}{rotated}",
+            "append_{element}_{starts}x{before}x{slots}x{tokens}x{after}{}{}{normed}{rotated}",
             if ring { "_ring" } else { "" },
-            if counted { "" } else { "_all" },
             by_token.map(Tokens::name).unwrap_or_default(),
         );
         let workgroups = (before * tokens).min(8);
-        let first = 3 + usize::from(counted);
-        let tables = first + usize::from(norm.is_some());
+        let tables = 4 + usize::from(norm.is_some());
         let bindings = tables + 2 * usize::from(rotation.is_some());
         let kernel = move || {
             kernel::new(bindings, workgroups, |code| {
                 let cache = code.binding(0, element, before * slots * after);
                 let there = by_token.map_or(before * after, |by_token| before / heads * by_token.stride);
                 let new = code.binding(1, element, there * tokens);
-                let numbers = |index: usize| code.binding(index, Element::I32, starts);
-                let (start, count) = (numbers(2), counted.then(|| numbers(3)));
-                let norm = norm.map(|norm| (norm, norm.weight(code, first)));
+                let [start, count] = [2, 3].map(|index| code.binding(index, Element::I32, starts));
+                let norm = norm.map(|norm| (norm, norm.weight(code, 4)));
                 let rotation = rotation.map(|rotation| (rotation, rotation.tables(code, tables)));
                 let both = norm.is_some() && rotation.is_some();
                 let normalised = both.then(|| (code.scratch(element, after), code.index(0)));
@@ -104,12 +92,8 @@ impl Appending {
                 code.repeat(kernel::share(code, before * tokens, workgroups), 1, |row| {
                     let (head, token) = (row.divide(code.index(tokens)), row.remainder(code.index(tokens)));
                     let sequence = head.divide(code.index(before / starts));
-                    let start = start.load(sequence, zero.ty()).max(zero).place();
-                    let start = if counted { start } else { start.min(code.index(slots - tokens)) };
-                    let count = match count {
-                        Some(counts) => counts.load(sequence, zero.ty()).max(zero).place(),
-                        None => code.index(tokens),
-                    };
+                    let [start, count] =
+                        [start, count].map(|numbers| numbers.load(sequence, zero.ty()).max(zero).place());
                     let slot = start + token;
                     let (slot, slot_is_there) = match ring {
                         true => (slot.remainder(code.index(slots)), token + 1),

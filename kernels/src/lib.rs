@@ -82,7 +82,7 @@ impl Kernels {
         steps
             && match work.op {
                 Op::Sdpa(op) => ends && Attention::of(op, work).is_some(),
-                Op::Append(_) | Op::DynamicUpdateSlice(_) => ends && Appending::of(work).is_some(),
+                Op::Append(op) => ends && Appending::of(op, work).is_some(),
                 _ if work.tokens.is_some() => false,
                 Op::PackedLinear(_) => work.rope.is_none() && product(isa, work).is_some(),
                 Op::PackedExperts(_) => plain && !work.tail.halves && product(isa, work).is_some(),
@@ -125,8 +125,8 @@ impl Kernels {
                 let (name, kernel) = rows::kernel(op, ty.count() / op.inputs);
                 self.dispatch(name, kernel, &operands, &result)
             }
-            Op::Append(_) | Op::DynamicUpdateSlice(_) => {
-                let (name, kernel) = Appending::of(work)?.kernel();
+            Op::Append(op) => {
+                let (name, kernel) = Appending::of(op, work)?.kernel();
                 let updated = operands[0].0;
                 self.dispatch(name, kernel, &operands, updated)
             }

@@ -153,7 +153,7 @@ impl<'f> Graph<'f> {
     /// and the kernel takes them; and that this lies token by token, or is a part of what does.
     fn before(&self, id: NodeId, mut work: Work<'f>, kernels: &Kernels) -> Before<'f> {
         let mut operands = self.function.operands(id);
-        let writes = matches!(work.op, Op::Append(_) | Op::DynamicUpdateSlice(_));
+        let writes = matches!(work.op, Op::Append(_));
         let by_rows = writes || matches!(work.op, Op::Sdpa(_));
         let mut is_part = false;
         let prepared = usize::from(writes);

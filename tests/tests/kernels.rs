@@ -5,9 +5,8 @@ mod support;
 
 use kernels::{Kernels, Work};
 use ops::ops::{
-    Append, BinaryKind, BroadcastInDim, Dequantize, DynamicUpdateSlice, MaskTerm, Narrow, Pack,
-    PackedExperts, PackedLinear, PackedRows, Permute, Reshape, RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind,
-    WeightStyle,
+    Append, BinaryKind, BroadcastInDim, Dequantize, MaskTerm, Narrow, Pack, PackedExperts, PackedLinear,
+    PackedRows, Permute, Reshape, RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind, WeightStyle,
 };
 use ops::{Bound, ElementType, InferError, Op, Real, TensorType, Value, WeightFormat};
 use runtime::CompileOptions;
@@ -661,10 +660,7 @@ fn ways_to_attention() -> Calls {
                     new = b.op(rope(1), &[new, ids[4], ids[5]])?;
                 }
                 new = b.op(Reshape { shape: vec![1, heads, 1, features] }, &[new])?;
-                match ring {
-                    true => b.op(Append { axis: 2, ring }, &[ids[0], new, ids[2], ids[3]]),
-                    false => b.op(DynamicUpdateSlice { axis: 2 }, &[ids[0], new, ids[2]]),
-                }
+                b.op(Append { axis: 2, ring }, &[ids[0], new, ids[2], ids[3]])
             });
         }
         let arguments = vec![
