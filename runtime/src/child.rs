@@ -1,6 +1,6 @@
 //! Child processes that end when they should.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -44,29 +44,33 @@ pub(crate) fn run(
 /// Ends the child and its children when dropped, and when this process dies, by whatever way.
 struct Group {
     child: Child,
+    /// The number of the group.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "only Unix has groups"))]
+    number: u32,
     _watchman: Option<Watchman>,
 }
 
 impl Group {
     fn spawn(command: &mut Command) -> io::Result<Self> {
-        // A group of its own: the compiler starts a linker, and both have to go.
-        in_own_group(command);
-        // There before the child is, which a watchman that comes later could miss.
-        let mut watchman = Watchman::new();
+        let watchman = Watchman::new();
+        // A group apart from ours: the compiler starts a linker, and both have to go.
+        let watched = watchman.as_ref().map(|watchman| watchman.0.id());
+        in_group(command, watched.unwrap_or(0));
         let child = command.spawn()?;
-        watchman.iter_mut().for_each(|watchman| watchman.watch(&child));
-        Ok(Self { child, _watchman: watchman })
+        Ok(Self { number: watched.unwrap_or(child.id()), child, _watchman: watchman })
     }
 }
 
+/// Starts the command in a group, or in one of its own if that is 0.
 #[cfg_attr(not(unix), allow(unused_variables, reason = "only Unix has groups"))]
-fn in_own_group(command: &mut Command) {
+fn in_group(command: &mut Command, number: u32) {
     #[cfg(unix)]
-    std::os::unix::process::CommandExt::process_group(command, 0);
+    std::os::unix::process::CommandExt::process_group(command, i32::try_from(number).unwrap_or(0));
 }
 
-/// A shell that waits for this process to end, and then ends a group. Nothing else is left to do so after a SIGKILL: a
-/// child is not told when its parent dies, and what Linux has for that does not reach the child's own children.
+/// A shell that waits for this process to end, and then ends its own group, to which the child belongs from the beginning:
+/// there is no moment at which the child is there and unwatched. Nothing else is left to do so after a SIGKILL: a child is
+/// not told when its parent dies, and what Linux has for that does not reach the child's own children.
 ///
 /// It waits for the end of its input, whose other end the system closes with this process. Where there is no shell,
 /// nobody watches.
@@ -75,19 +79,11 @@ struct Watchman(Child);
 impl Watchman {
     fn new() -> Option<Self> {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", "read -r group && { read -r _; kill -s KILL -- \"-$group\"; }"]);
+        command.args(["-c", "read -r _; kill -s KILL 0"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         // Ctrl-C in a terminal is for us: we end what we started.
-        in_own_group(&mut command);
+        in_group(&mut command, 0);
         if cfg!(unix) { command.spawn().ok().map(Self) } else { None }
-    }
-
-    /// Watches over the group of a child.
-    fn watch(&mut self, child: &Child) {
-        if let Some(input) = &mut self.0.stdin {
-            // If it is gone already, nobody watches.
-            let _ = writeln!(input, "{}", child.id());
-        }
     }
 }
 
@@ -106,7 +102,7 @@ impl Drop for Group {
             return;
         }
         #[cfg(unix)]
-        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        if let Some(group) = i32::try_from(self.number).ok().and_then(rustix::process::Pid::from_raw) {
             // Fails only if the group is gone already.
             let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
