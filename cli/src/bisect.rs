@@ -11,7 +11,6 @@ use tracewright::bisect::{
     EvaluatedForm, Finding, Form, TokenCall, Tolerance,
 };
 use tracewright::generate::check_tokens;
-use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
 use tracewright::ops::WeightFormat;
 use tracewright::runtime::{Device, Runtime};
@@ -19,13 +18,12 @@ use tracewright::simplify::Rules;
 
 use crate::arguments::{Against, BisectArguments};
 use crate::error::Error;
-use crate::{Interrupt, ReadModel, build};
+use crate::{Interrupt, ReadModel, build, open};
 
 pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     let BisectArguments { model: folder, tokens, against, .. } = arguments;
     let model = &arguments.model_arguments;
-    let checkpoint = Checkpoint::open(folder)?;
-    let network = read(folder, &model.network.allow_config_key)?;
+    let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
     let context = Plan::context_for(tokens.len(), network.max_context());
     let plan = model.plan(network, model.context.or(Some(context)))?;
     check_tokens(tokens, 0, plan.context, plan.model.vocabulary())?;
@@ -73,7 +71,7 @@ pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) 
         Against::Activations(_) => "transformers",
     };
     let mut watch = |call: &TokenCall| {
-        eprintln!("comparing {}", said(call));
+        say!("comparing {}", said(call));
         interrupt.go_on()
     };
     let mut compare = |reference: &dyn Form, products| {
