@@ -71,21 +71,17 @@ impl<'f> Fusions<'f> {
 
     fn add(&mut self, graph: &Graph<'f>, id: NodeId, work: Work<'f>, kernels: &Kernels) {
         let Before { mut work, mut within, mut operands } = graph.before(id, work, kernels);
-        if let Some(turned) = graph.turned(id) {
-            let with = Work { by_token: true, ..work.clone() };
-            if kernels.can_do(&with) {
-                within.push(id);
-                within.into_iter().for_each(|id| self.within[id.index()] = true);
-                self.written.insert(turned, Fusion { work: with, named: id, operands });
-                return;
-            }
-        }
+        let mut written = id;
+        let turned = graph.turned(id).map(|turned| (Work { by_token: true, ..work.clone() }, turned));
         let ending = graph.endings(id).into_iter().find_map(|ending| {
             let work = Work { tail: ending.tail.clone(), ..work.clone() };
             kernels.can_do(&work).then_some((work, ending))
         });
-        let mut written = id;
-        if let Some((with, ending)) = ending {
+        if let Some((with, turned)) = turned.filter(|(work, _)| kernels.can_do(work)) {
+            work = with;
+            within.push(id);
+            written = turned;
+        } else if let Some((with, ending)) = ending {
             work = with;
             operands.extend(ending.operands);
             within.extend(ending.within);
