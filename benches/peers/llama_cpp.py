@@ -12,28 +12,17 @@ shared machine changes its speed within seconds, and prints medians as a table. 
 import argparse
 import json
 import statistics
-import struct
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
-import gguf
-import numpy as np
+from gguf_model import write_gguf
 
 HERE = Path(__file__).parent
 SOURCE = "llama-cpp-python==0.3.36"
 # Ours, theirs.
 FORMATS = {"bf16": ([], "BF16"), "q8": (["--quant", "q8"], "Q8_0"), "q4": (["--quant", "q4"], "Q4_0")}
-NAMES = {
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-}
-GEMMA_NAMES = NAMES | {
-    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
-}
 
 
 def run(*words):
@@ -58,70 +47,6 @@ def build(work):
         run(tools / "cmake", "-S", source, "-B", work / "llama.cpp", "-G", "Ninja", ninja, "-DCMAKE_BUILD_TYPE=Release", *(f"-D{option}" for option in options))
         run(tools / "ninja", "-C", work / "llama.cpp", "llama-bench", "llama-quantize")
     return programs
-
-
-def tensors(path, kind):
-    """What reads a tensor of a .safetensors file whose tensors are all of this kind."""
-    raw = np.memmap(path, np.uint8, "r")
-    start = 8 + struct.unpack("<Q", raw[:8].tobytes())[0]
-    header = json.loads(raw[8:start].tobytes())
-
-    def tensor(key):
-        first, last = header[key]["data_offsets"]
-        return raw[start + first : start + last].view(kind).reshape(header[key]["shape"])
-
-    return tensor
-
-
-def write_gguf(model, out):
-    """A bf16 Llama or Gemma 3 without a vocabulary. llama.cpp's rotary embedding of a Llama pairs neighbours: rows of q and k
-    are moved. Of a Gemma's norms it stores 1 + w."""
-    config = json.loads((model / "config.json").read_text())
-    tensor = tensors(model / "model.safetensors", np.uint16)
-    gemma = config["model_type"] == "gemma3_text"
-
-    def moved(rows, heads):
-        return rows.reshape(heads, 2, len(rows) // heads // 2, -1).swapaxes(1, 2).reshape(rows.shape)
-
-    writer = gguf.GGUFWriter(out, "gemma3" if gemma else "llama")
-    heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(8192)
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(shared)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_theta"])
-    features = config.get("head_dim", config["hidden_size"] // heads)
-    writer.add_rope_dimension_count(features)
-    writer.add_key_length(features)
-    writer.add_value_length(features)
-    if gemma:
-        writer.add_sliding_window(config["sliding_window"])
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("none")
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-
-    def put(name, numbers):
-        if numbers.ndim == 1:
-            writer.add_tensor(name, (numbers.astype(np.uint32) << 16).view(np.float32) + np.float32(gemma))
-        else:
-            numbers = np.ascontiguousarray(numbers).view(np.uint8)
-            writer.add_tensor(name, numbers, raw_dtype=gguf.GGMLQuantizationType.BF16)
-
-    put("token_embd.weight", tensor("model.embed_tokens.weight"))
-    put("output_norm.weight", tensor("model.norm.weight"))
-    for layer in range(config["num_hidden_layers"]):
-        for ours, theirs in (GEMMA_NAMES if gemma else NAMES).items():
-            numbers = tensor(f"model.layers.{layer}.{ours}.weight")
-            if theirs in ("attn_q", "attn_k") and not gemma:
-                numbers = moved(numbers, heads if theirs == "attn_q" else shared)
-            put(f"blk.{layer}.{theirs}.weight", numbers)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def quantize(programs, work, form):

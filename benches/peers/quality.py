@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What quantizing costs, beside llama.cpp: the mean KL divergence from the f32 logits, of the same random weights.
 
-    SCRATCH/venv/bin/python benches/peers/quality.py config.json --work SCRATCH
+    SCRATCH/venv/bin/python benches/peers/quality.py --work SCRATCH [config.json …]
 
-for the `config.json` of a Llama or a Gemma 3 with a tied head whose extents are multiples of 256, and an environment as that of
-`llama_cpp.py`. All matrices are quantized by either program, and activations are rounded as it does; keys and values stay f32.
+for a small network of every family, or for those of some `config.json` whose extents are multiples of 256, and an environment as
+that of `llama_cpp.py`. All matrices are quantized by either program, and activations are rounded as it does; keys and values stay f32.
 """
 
 import argparse
@@ -13,7 +13,28 @@ from pathlib import Path
 
 import numpy as np
 
-from llama_cpp import HERE, build, quantize, run, tensors, write_gguf
+from gguf_model import tensors, write_gguf
+from llama_cpp import HERE, build, quantize, run
+
+# A small network of each family: what its `config.json` says beside what all say.
+COMMON = {
+    "vocab_size": 4096, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "tie_word_embeddings": True, "hidden_act": "silu", "torch_dtype": "bfloat16",
+}
+GEMMA = {"hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 64, "sliding_window": 512}
+FAMILIES = {
+    "llama": {}, "mistral": {"sliding_window": None}, "qwen2": {}, "qwen3": {}, "olmo2": {"tie_word_embeddings": False, "head_dim": None},
+    "smollm3": {"no_rope_layers": [1, 1, 1, 0]}, "phi3": {"original_max_position_embeddings": 4096, "head_dim": None, "pad_token_id": 0},
+    "gemma2": {**GEMMA, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    "gemma3_text": {**GEMMA, "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6},
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None},
+    "lfm2": {"norm_eps": 1e-5, "conv_L_cache": 3, "layer_types": ["conv", "conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+}
+GPT2 = {
+    "vocab_size": 4096, "n_embd": 512, "n_layer": 4, "n_head": 8, "n_positions": 4096, "layer_norm_epsilon": 1e-5,
+    "activation_function": "gelu_new", "torch_dtype": "bfloat16",
+}
 
 # Ours, theirs.
 FORMATS = {"f32": ([], "BF16"), "q8": (["--quant", "q8"], "Q8_0"), "q4": (["--quant", "q4"], "Q4_0")}
@@ -25,7 +46,8 @@ def ours(arguments, model, tokens, flags):
     out.unlink(missing_ok=True)
     words = [arguments.tracewright, "generate", model, "--dtype", "f32", "--tokens", ",".join(map(str, tokens)), "-n", 1, "--ignore-eos"]
     run(*words, "--save-logits", out, "--all-positions", "--json", "--cache", arguments.work / "cache", "--kernels", arguments.kernels, *flags)
-    return tensors(out, np.float32)("prompt_logits")
+    _, tensor = tensors(out, np.float32)
+    return tensor("prompt_logits")
 
 
 def theirs(arguments, programs, form, tokens):
@@ -55,7 +77,7 @@ def divergence(reference, found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", type=Path, help="config.json of a Llama or a Gemma 3 with a tied head")
+    parser.add_argument("configs", type=Path, nargs="*", help="config.json of a network; a small one of every family")
     parser.add_argument("--work", type=Path, required=True, help="a folder for what is built and measured")
     parser.add_argument("--tracewright", type=Path, default=HERE / "../../target/release/tracewright")
     parser.add_argument("--positions", type=int, default=2000)
@@ -68,28 +90,45 @@ def main():
     source = next(arguments.work.glob("llama_cpp_python-*/vendor/llama.cpp"))
     includes = [f"-I{source / folder}" for folder in ("include", "ggml/include")]
     run("cc", "-O2", *includes, HERE / "logits.c", "-o", arguments.work / "logits", f"-L{programs}", "-lllama", f"-Wl,-rpath,{programs}")
-    config = json.loads(arguments.config.read_text())
     print("| weights | format | ours | llama.cpp | ratio |\n|---|---|---|---|---|")
-    base = arguments.work
-    for seed in range(1, arguments.seeds + 1):
-        arguments.work = base / f"{config['model_type']}-{seed}"
-        arguments.work.mkdir(exist_ok=True)
-        (arguments.work / "logits").unlink(missing_ok=True)
-        (arguments.work / "logits").symlink_to(base / "logits")
-        model = arguments.work / "model"
-        if not model.exists():
-            run(arguments.tracewright, "random", arguments.config, "-o", model, "--seed", seed, "--dtype", "bf16")
-        if not (arguments.work / "BF16.gguf").exists():
-            write_gguf(model, arguments.work / "BF16.gguf")
-        tokens = np.random.default_rng(seed).integers(0, config["vocab_size"], arguments.positions).tolist()
-        reference = ours(arguments, model, tokens, [])
-        for name, (flags, form) in FORMATS.items():
-            found = theirs(arguments, programs, form, tokens)
-            if name == "f32":
-                print(f"| {config['model_type']}, seed {seed} | bf16 weights |  | {divergence(reference, found):.2e} | |", flush=True)
-                continue
-            a, b = divergence(reference, ours(arguments, model, tokens, flags)), divergence(reference, found)
-            print(f"| {config['model_type']}, seed {seed} | {name}, {form} | {a:.3e} | {b:.3e} | **{a / b:.3f}** |", flush=True)
+    for path in arguments.configs or small(arguments.work):
+        for seed in range(1, arguments.seeds + 1):
+            compare(arguments, programs, path, seed)
+
+
+def small(work):
+    """A `config.json` of each family."""
+    networks = {name: {"model_type": name, **COMMON, **differs} for name, differs in FAMILIES.items()} | {"gpt2": {"model_type": "gpt2", **GPT2}}
+    for name, config in networks.items():
+        path = work / name / "config.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+        yield path
+
+
+def compare(arguments, programs, path, seed):
+    """Prints the lines of one random network."""
+    config = json.loads(path.read_text())
+    work = arguments.work / f"{config['model_type']}-{seed}"
+    work.mkdir(exist_ok=True)
+    (work / "logits").unlink(missing_ok=True)
+    (work / "logits").symlink_to(arguments.work / "logits")
+    arguments = argparse.Namespace(**{**vars(arguments), "work": work})
+    model = work / "model"
+    if not model.exists():
+        run(arguments.tracewright, "random", path, "-o", model, "--seed", seed, "--dtype", "bf16")
+    if not (work / "BF16.gguf").exists():
+        write_gguf(model, work / "BF16.gguf")
+    tokens = np.random.default_rng(seed).integers(0, config["vocab_size"], arguments.positions).tolist()
+    reference = ours(arguments, model, tokens, [])
+    name = f"{config['model_type']}, seed {seed}"
+    for form, (flags, their_form) in FORMATS.items():
+        b = divergence(reference, theirs(arguments, programs, their_form, tokens))
+        if form == "f32":
+            print(f"| {name} | bf16 weights |  | {b:.2e} | |", flush=True)
+            continue
+        a = divergence(reference, ours(arguments, model, tokens, flags))
+        print(f"| {name} | {form}, {their_form} | {a:.3e} | {b:.3e} | **{a / b:.3f}** |", flush=True)
 
 
 main()
