@@ -5,12 +5,11 @@
 
 use ops::ops::{MaskTerm, Sdpa};
 
+use crate::before::{Before, Start};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::math::{exp, tanh};
-use crate::norm::Norm;
-use crate::rope::Rotation;
 use crate::work::{Tokens, Work};
 
 /// Keys of one round.
@@ -47,9 +46,8 @@ pub(crate) struct Attention {
     tokens: Option<Tokens>,
     /// Whether the result is written token by token.
     by_token: bool,
-    /// What queries go through first: a norm, and a rotation.
-    norm: Option<Norm>,
-    rotation: Option<Rotation>,
+    /// What queries go through first.
+    before: Before,
 }
 
 impl Attention {
@@ -85,22 +83,16 @@ impl Attention {
             heads: k.shape[..k.rank() - 2].iter().skip(1).product(),
             tokens: work.tokens,
             by_token: work.by_token,
-            norm: work.norm.map(|(op, x)| Norm::of(op, x)),
-            rotation: match work.rope {
-                Some((op, types)) => Some(Rotation::of(op, types)?),
-                None => None,
-            },
+            before: Before::of(work)?,
         };
-        // A window without an end towards later keys, and rows that see nothing, are left to StableHLO.
-        let features = attention.features;
-        let whole = attention.norm.is_none_or(|norm| norm.features == features)
-            && attention.rotation.is_none_or(|rotation| rotation.features == features);
         // Rows are rotated in the order of tokens, and only those of one token are in that of heads too.
-        let ordered = attention.rotation.is_none() || attention.tokens.is_some() || attention.queries == 1;
-        let four = !attention.by_token && attention.tokens.is_none() || q.rank() >= 4 && attention.heads > 0;
-        let served = whole
+        let ordered = !attention.before.rotates() || attention.tokens.is_some() || attention.queries == 1;
+        // Tokens have heads.
+        let headed = q.rank() >= 4 || !attention.by_token && attention.tokens.is_none();
+        // A window without an end towards later keys, and rows that see nothing, are left to StableHLO.
+        let served = attention.before.takes(attention.features)
             && ordered
-            && four
+            && headed
             && terms.iter().all(|(term, _)| known(term))
             && windows.next().is_none()
             && (attention.causal || attention.window.is_none() && !attention.ring)
@@ -112,8 +104,7 @@ impl Attention {
 
     /// The binding of the keys' scales: behind what queries go through.
     fn scales(&self) -> usize {
-        let before = usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some());
-        3 + usize::from(self.offset) + before
+        3 + usize::from(self.offset) + self.before.bindings()
     }
 
     /// Rows of queries that read the same keys.
@@ -141,10 +132,8 @@ impl Attention {
         );
         let Self { element, batch, group, queries, keys, features, values, .. } = self;
         let (scale, cap) = (self.scale.to_bits(), self.softcap.map(|cap| format!("_{:x}", cap.to_bits())));
-        let normed = self.norm.map(|norm| format!("_normed_{}", norm.name())).unwrap_or_default();
-        let rotated = self.rotation.map(|rotation| format!("_rope_{}", rotation.name())).unwrap_or_default();
         let name = format!(
-            "attention_{element}{}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}{}{normed}{rotated}",
+            "attention_{element}{}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}{}{}",
             if self.quantized { "_q8" } else { "" },
             cap.unwrap_or_default(),
             format_args!(
@@ -152,6 +141,7 @@ impl Attention {
                 self.tokens.map(Tokens::name).unwrap_or_default(),
                 if self.by_token { "_by_token" } else { "" }
             ),
+            self.before.name(),
         );
         let workgroups = (batch * tiles).min(64);
         let bindings = self.scales() + 2 * usize::from(self.quantized) + 1;
@@ -174,15 +164,9 @@ impl Attention {
     fn queries<'k>(&self, code: &'k Code, count: usize) -> Queries<'k> {
         let token = self.tokens.map_or(self.heads * self.group * self.features, |tokens| tokens.stride);
         let numbers = code.binding(0, self.element, self.batch / self.heads * self.queries * token);
-        let next = 3 + usize::from(self.offset);
-        let norm = self.norm.map(|norm| (norm, norm.weight(code, next)));
-        let next = next + usize::from(norm.is_some());
-        let rotation = self.rotation.map(|rotation| (rotation, rotation.tables(code, next)));
-        let memory =
-            |there: bool, rows: usize| there.then(|| code.scratch(self.element, rows * self.features));
-        let normalised = memory(norm.is_some() && rotation.is_some(), 1);
-        let prepared = memory(norm.is_some() || rotation.is_some(), count);
-        Queries { numbers, norm, normalised, rotation, prepared }
+        let start = self.before.start(code, 3 + usize::from(self.offset), self.features);
+        let prepared = (!self.before.is_nothing()).then(|| code.scratch(self.element, count * self.features));
+        Queries { numbers, start, prepared }
     }
 
     /// The results of some rows of a key head.
@@ -395,11 +379,8 @@ impl Attention {
 /// The queries, and what they go through first.
 struct Queries<'k> {
     numbers: Buffer<'k>,
-    norm: Option<(Norm, Buffer<'k>)>,
-    /// A row between norm and rotation.
-    normalised: Option<Buffer<'k>>,
-    rotation: Option<(Rotation, [Buffer<'k>; 2])>,
-    /// The rows of a tile.
+    start: Start<'k>,
+    /// The rows of a tile, if they go through anything.
     prepared: Option<Buffer<'k>>,
 }
 
@@ -412,17 +393,10 @@ impl<'k> Queries<'k> {
         index: usize,
         features: usize,
     ) -> (Buffer<'k>, Value<'k>) {
-        let mut from = (self.numbers, from);
+        let from = (self.numbers, from);
         let Some(prepared) = self.prepared else { return from };
         let to = (prepared, code.index(index * features));
-        if let Some((norm, weight)) = self.norm {
-            let between = self.normalised.map_or(to, |normalised| (normalised, code.index(0)));
-            norm.fill(code, from, weight, between);
-            from = between;
-        }
-        if let Some((rotation, tables)) = self.rotation {
-            rotation.row(code, row, tables, from, to);
-        }
+        self.start.row(code, row, from, to);
         to
     }
 }

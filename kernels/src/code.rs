@@ -117,6 +117,8 @@ pub(crate) struct Code {
     text: RefCell<String>,
     /// The names of constants, which are written once and first: compilers are slow at many of them.
     constants: RefCell<BTreeMap<String, usize>>,
+    /// Memory of the call's own, which is taken before all else: in a loop each round would take more.
+    scratch: RefCell<Vec<String>>,
     next: Cell<usize>,
     depth: Cell<usize>,
 }
@@ -161,7 +163,8 @@ impl Code {
         let constants: BTreeMap<usize, String> =
             named.into_iter().map(|(right, name)| (name, right)).collect();
         let lines = constants.into_iter().map(|(name, right)| format!("{INDENT}%{name} = {right}\n"));
-        lines.chain([self.text.into_inner()]).collect()
+        let scratch = self.scratch.into_inner().into_iter().map(|line| format!("{INDENT}{line}\n"));
+        lines.chain(scratch).chain([self.text.into_inner()]).collect()
     }
 
     fn line(&self, line: impl Display) {
@@ -229,7 +232,7 @@ impl Code {
     pub(crate) fn scratch(&self, element: Element, length: usize) -> Buffer<'_> {
         let name = self.fresh();
         let buffer = Buffer { code: self, name, length, element };
-        self.line(format_args!("%{name} = memref.alloca() : {}", buffer.ty()));
+        self.scratch.borrow_mut().push(format!("%{name} = memref.alloca() : {}", buffer.ty()));
         buffer
     }
 
@@ -282,7 +285,12 @@ impl Code {
     /// 0, 1, 2, … in the lanes.
     pub(crate) fn count(&self, ty: Type) -> Value<'_> {
         let Type::Vector(lanes, _) = ty else { unreachable!("only vectors have lanes") };
-        let numbers = (0..lanes).map(|lane| lane.to_string()).collect::<Vec<_>>().join(", ");
+        self.numbers(ty, &(0..lanes).collect::<Vec<_>>())
+    }
+
+    /// A number for each lane.
+    pub(crate) fn numbers(&self, ty: Type, numbers: &[usize]) -> Value<'_> {
+        let numbers = numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         self.constant_value(ty, format!("arith.constant dense<[{numbers}]> : {ty}"))
     }
 
@@ -318,6 +326,48 @@ impl Code {
         let names = operands.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
         let types = operands.iter().map(|o| o.ty.to_string()).collect::<Vec<_>>().join(", ");
         self.value(ty, format_args!("llvm.call_intrinsic \"{name}\"({names}) : ({types}) -> {ty}"))
+    }
+
+    /// Does one thing where a condition holds, else the other.
+    pub(crate) fn either<'k>(&'k self, condition: Value<'k>, yes: impl FnOnce(), no: impl FnOnce()) {
+        self.line(format_args!("scf.if {condition} {{"));
+        self.indented(yes);
+        self.line("} else {");
+        self.indented(no);
+        self.line("}");
+    }
+
+    /// An instruction that LLVM has no name for, in Intel's notation, with `$0`, `$1`, … for operands in registers: places
+    /// and addresses. It may read and write any memory.
+    pub(crate) fn assembly(&self, instruction: &str, operands: &[Value<'_>]) {
+        let registers = "r,".repeat(operands.len());
+        let operands = self.words(operands);
+        self.line(format_args!(
+            "llvm.inline_asm has_side_effects asm_dialect = intel \"{instruction}\", \"{registers}~{{memory}}\" {operands} -> ()"
+        ));
+    }
+
+    /// What the system answers a call: of Linux, on x86-64.
+    pub(crate) fn system_call<'k>(&'k self, number: usize, arguments: [Value<'k>; 2]) -> Value<'k> {
+        let [first, second] = arguments;
+        let operands = self.words(&[self.index(number), first, second]);
+        let name = self.fresh();
+        self.line(format_args!(
+            "%{name} = llvm.inline_asm has_side_effects asm_dialect = intel \"syscall\", \
+             \"={{rax}},{{rax}},{{rdi}},{{rsi}},~{{rcx}},~{{r11}},~{{memory}}\" {operands} -> i64"
+        ));
+        self.value(Type::Index, format_args!("arith.index_cast %{name} : i64 to index"))
+    }
+
+    /// Places as the operands of assembly, with their types.
+    fn words(&self, operands: &[Value<'_>]) -> String {
+        let word = |operand: &Value<'_>| {
+            let name = self.fresh();
+            self.line(format_args!("%{name} = arith.index_cast {operand} : index to i64"));
+            format!("%{name}")
+        };
+        let names = operands.iter().map(word).collect::<Vec<_>>().join(", ");
+        format!("{names} : ({})", vec!["i64"; operands.len()].join(", "))
     }
 
     /// The mask of the first `left` of sixteen lanes, if those are not all.
@@ -406,6 +456,12 @@ impl<'k> Buffer<'k> {
             mask.ty,
             value.ty
         ));
+    }
+
+    /// The address of an element.
+    pub(crate) fn address(&self, at: Value<'k>) -> Value<'k> {
+        let start = format_args!("memref.extract_aligned_pointer_as_index {self} : {} -> index", self.ty());
+        self.code.value(Type::Index, start) + at * (self.element.bits() / 8)
     }
 
     /// Asks for a line of memory ahead of its use. Past the end it asks for nothing.
@@ -509,6 +565,12 @@ impl<'k> Value<'k> {
         let (op, kind) = if self.ty.is_float() { ("arith.cmpf", "ogt") } else { ("arith.cmpi", "sgt") };
         let ty = self.ty.with_element(Element::I1);
         self.code.value(ty, format_args!("{op} {kind}, {self}, {other} : {}", self.ty))
+    }
+
+    /// Whether two places are the same.
+    pub(crate) fn equals(self, other: Self) -> Self {
+        let ty = Type::Scalar(Element::I1);
+        self.code.value(ty, format_args!("arith.cmpi eq, {self}, {other} : {}", self.ty))
     }
 
     /// The sum of the lanes.

@@ -6,6 +6,7 @@
 
 mod append;
 mod attention;
+mod before;
 mod code;
 mod dequantize;
 mod isa;
@@ -31,7 +32,7 @@ use code::Element;
 use isa::Isa;
 use kernel::Kernel;
 use norm::Norm;
-use product::{Product, Stack};
+use product::{Apart, Product, Stack};
 use rope::Rotation;
 
 pub use product::Tilings;
@@ -108,14 +109,11 @@ impl Kernels {
         Some(match work.op {
             Op::PackedLinear(_) | Op::PackedExperts(_) => {
                 let product = product(isa, work)?;
-                let quantized;
-                if product.quantizes_apart() {
-                    let (name, kernel) = quantized::kernel(product.x, product.rows, product.inputs);
-                    let bytes = [product.rows, quantized::Form { inputs: product.inputs }.bytes()];
-                    let integers = TensorType::new(ElementType::I8, bytes).mlir();
-                    let call = self.dispatch(name, kernel, &operands[..1], &integers);
-                    quantized = statements.statement(call);
-                    operands[0] = (&quantized, integers);
+                let prepared;
+                if let Some(Apart { name, ty, kernel }) = product.apart() {
+                    let call = self.dispatch(name, kernel, &operands[..1], &ty.mlir());
+                    prepared = statements.statement(call);
+                    operands[0] = (&prepared, ty.mlir());
                 }
                 let kernel = product.kernel(element, self.tiling(&product));
                 let name = self.ending(product.name(), &work.tail);
@@ -271,11 +269,6 @@ fn rotation(op: &Rope, work: &Work<'_>) -> Option<Rotation> {
 
 fn typed<'a>(operands: &[Operand<'a>]) -> Vec<(&'a str, String)> {
     operands.iter().map(|operand| (operand.name, operand.ty.mlir())).collect()
-}
-
-/// Whether each number of an element type has a byte, or several, of its own.
-fn is_bytes(element: ElementType) -> bool {
-    !matches!(element, ElementType::I1 | ElementType::I4)
 }
 
 /// How a kernel calls an element type.

@@ -95,15 +95,20 @@ impl<'k> Row<'k> {
     }
 }
 
-/// All rows of x `[rows, inputs]` as bytes `[rows, form]`.
-pub(crate) fn kernel(element: Element, rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
+/// All rows of x `[rows, inputs]` as bytes `[stored, form]`; what is stored beside them is not written.
+pub(crate) fn kernel(
+    element: Element,
+    [rows, stored]: [usize; 2],
+    inputs: usize,
+) -> (String, impl FnOnce() -> Kernel) {
     let form = Form { inputs };
-    let name = format!("quantize_{element}_{rows}x{inputs}");
+    let more = if stored == rows { String::new() } else { format!("_of_{stored}") };
+    let name = format!("quantize_{element}_{rows}{more}x{inputs}");
     let workgroups = rows.min(8);
     let body = move || {
         kernel::new(2, workgroups, |code| {
             let x = code.binding(0, element, rows * inputs);
-            let buffer = code.binding(1, Element::I8, rows * form.bytes());
+            let buffer = code.binding(1, Element::I8, stored * form.bytes());
             code.repeat(kernel::share(code, rows, workgroups), 1, |row| {
                 Row { buffer, at: row * form.bytes(), form }.fill(code, x, row * inputs);
             });

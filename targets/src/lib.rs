@@ -130,6 +130,14 @@ impl Target {
         }
     }
 
+    /// Whether programs ask Linux for what a system gives.
+    pub fn is_linux(&self) -> bool {
+        match &self.triple {
+            Some(triple) => triple.contains("linux"),
+            None => std::env::consts::OS == "linux",
+        }
+    }
+
     /// Whether the compiler packs weights of an element type when the program is loaded, for the processor's own
     /// instructions, where no kernel reads them. Memory holds the packed copy then.
     ///

@@ -9,3 +9,4 @@ pub mod golden;
 pub mod level;
 pub mod precision;
 pub mod rewrite;
+pub mod tiles;

@@ -3,42 +3,55 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+
+use irpa::{Archive, NewEntry, Sink, Storage, WriteOptions};
 use kernels::{Kernels, Work};
 use ops::ops::{
     Append, BinaryKind, BroadcastInDim, Dequantize, MaskTerm, Narrow, Pack, PackedExperts, PackedLinear,
     PackedRows, Permute, Reshape, RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind, WeightStyle,
 };
 use ops::{Bound, ElementType, InferError, Op, Real, TensorType, Value, WeightFormat};
-use runtime::CompileOptions;
-use support::{Built, compile, compiler, one_round_less};
+use runtime::{CompileOptions, ParameterData, Parameters};
+use support::{Built, compile, compiler, one_round_less, parameter};
 use targets::{Target, host_features};
 use trace::{Builder, NodeId, NodeKind, functions};
 use tracewright_tests::calls::{Calls, CheckedCall, entry, evaluate, examples_of, random, wire};
 use tracewright_tests::emulator::Emulator;
+use tracewright_tests::tiles::emulated;
 
-/// Processors that differ in which code kernels are: what this machine has of them, and itself.
-fn levels() -> Vec<Target> {
+/// Formats whose products have instructions of their own on some processors.
+const BYTES: &[WeightFormat] = &[WeightFormat::Q8, WeightFormat::Q4];
+
+/// Processors that differ in which code kernels are, what this machine has of them and itself; and the formats whose
+/// code is no other's before it.
+fn levels() -> Vec<(Target, &'static [WeightFormat])> {
     let has = |name: &str| host_features().iter().any(|&(feature, has)| has && feature == name);
     let level = |processor: &str, changes: Option<&str>| {
         compiler()
             .resolve(&Target { changes: changes.map(str::to_owned), ..Target::processor(processor) })
             .unwrap()
     };
-    let mut levels = vec![compiler().resolve(&Target::host()).unwrap()];
+    let mut levels = vec![(compiler().resolve(&Target::host()).unwrap(), WeightFormat::ALL)];
     if has("avx2") {
-        levels.push(level("x86-64-v3", None));
+        levels.push((level("x86-64-v3", None), WeightFormat::ALL));
     }
     if has("avxvnni") {
-        levels.push(level("x86-64-v3", Some("+avxvnni")));
+        levels.push((level("x86-64-v3", Some("+avxvnni")), BYTES));
     }
     if has("avx512bw") {
-        levels.push(level("x86-64-v4", None));
+        levels.push((level("x86-64-v4", None), WeightFormat::ALL));
     }
     if has("avx512vnni") {
-        levels.push(level("x86-64-v4", Some("+avx512vnni")));
+        levels.push((level("x86-64-v4", Some("+avx512vnni")), BYTES));
     }
-    levels.retain(|target| Kernels::of(target).serve(WeightFormat::F32, 1, 1));
+    levels.retain(|(target, _)| Kernels::of(target).serve(WeightFormat::F32, 1, 1));
     levels
+}
+
+/// The first two, where code knows no instructions: wide vectors and narrow ones are all there is.
+fn widths() -> impl Iterator<Item = Target> {
+    levels().into_iter().take(2).map(|(target, _)| target)
 }
 
 /// A weight of made-up numbers, as it is packed.
@@ -175,10 +188,12 @@ fn examples(target: &Target) -> Calls {
 
 #[test]
 fn every_product_and_lookup_on_every_level() {
-    for target in levels() {
-        let found = violations(&examples(&target), &target, &as_it_is);
-        assert!(found.is_empty(), "{target}: {}", found.join("\n"));
-        for &format in WeightFormat::ALL {
+    for (target, formats) in levels() {
+        if formats == WeightFormat::ALL {
+            let found = violations(&examples(&target), &target, &as_it_is);
+            assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+        }
+        for &format in formats {
             let found = violations(&uses(format, &|_| ()), &target, &as_it_is);
             assert!(found.is_empty(), "{target}: {}", found.join("\n"));
         }
@@ -189,7 +204,7 @@ fn every_product_and_lookup_on_every_level() {
 /// products of bytes, and one that has all.
 const ARM: [(&str, &[WeightFormat]); 3] = [
     ("aarch64-linux-gnu:generic:+neon", WeightFormat::ALL),
-    ("aarch64-linux-gnu:generic:+neon,+dotprod", &[WeightFormat::Q8, WeightFormat::Q4]),
+    ("aarch64-linux-gnu:generic:+neon,+dotprod", BYTES),
     (
         "aarch64-linux-gnu:generic:+neon,+dotprod,+i8mm,+bf16",
         &[WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4],
@@ -236,10 +251,62 @@ fn every_kernel_on_an_arm_processor() {
     }
 }
 
+/// What tiles multiply: a little more than one, more rows than are held at once, more columns than are near; of which
+/// halves meet; and weights of one archive, whose memory does not begin where an allocation does.
+fn tiled(format: WeightFormat) -> Calls {
+    // Nothing around it, a sum, and halves that meet.
+    let cases: [([usize; 3], &[usize]); 3] =
+        [([17, 96, 37], &[0]), ([150, 64, 48], &[2]), ([40, 544, 64], &[3])];
+    let mut all = products_with_surroundings(&cases, format);
+    let weights = ["a", "b"].into_iter().zip(1..).map(|(key, seed)| (key, packed(format, 64, 64, seed)));
+    let weights: Vec<(&str, Value)> = weights.collect();
+    all.weights.extend(weights.iter().map(|(key, weight)| ((*key).to_owned(), weight.clone())));
+    let x = random(TensorType::new(ElementType::Bf16, [33, 64]), 4);
+    let op = PackedLinear { format, outputs: 64, element: ElementType::Bf16 };
+    graph(&mut all, format!("a chain of {op:?}"), vec![x], Bound::UlpsOfLargest(16.0), |b, ids| {
+        weights.iter().try_fold(ids[0], |x, (key, weight)| {
+            let weight = parameter(b, key, weight.ty.clone());
+            b.op(op.clone(), &[x, weight])
+        })
+    });
+    all
+}
+
+#[test]
+fn products_by_tiles() {
+    let changes = "+amx-tile,+amx-bf16,+amx-int8,+avx512vnni,+avx512bf16";
+    let target = Target { changes: Some(changes.into()), ..Target::processor("x86-64-v4") };
+    let target = compiler().resolve(&target).unwrap();
+    let lacks = |name: &str| target.features.iter().flatten().any(|feature| feature == name);
+    let runs = host_features().into_iter().all(|(name, has)| has || !lacks(name));
+    for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4] {
+        let calls = tiled(format);
+        if !runs {
+            eprintln!("this processor is none of {target}: kernels are compiled, and not run");
+            built(&calls, &target, &as_it_is);
+            continue;
+        }
+        // By tiles, if the processor has them and the system grants them, else as where they are refused; and as the
+        // manual says that tiles do it.
+        let ways: [(&str, &dyn Fn(String) -> String); 2] =
+            [("here", &as_it_is), ("emulated", &|text| emulated(&text))];
+        for (way, edit) in ways {
+            let found = violations(&calls, &target, edit);
+            assert!(found.is_empty(), "{target}, {way}: {}", found.join("\n"));
+        }
+        let [right, wrong] = match format {
+            WeightFormat::Bf16 => ["tmm3, tmm5, tmm7", "tmm3, tmm4, tmm7"],
+            _ => ["tilezero", "tilerelease"],
+        };
+        let found = violations(&calls, &target, &|text| emulated(&text.replace(right, wrong)));
+        assert!(!found.is_empty(), "{target}: {wrong} in place of {right} is not found");
+    }
+}
+
 #[test]
 fn what_is_not_finite_stays_so() {
-    for target in levels() {
-        for &format in WeightFormat::ALL {
+    for (target, formats) in levels() {
+        for &format in formats {
             let mut all = Calls::default();
             for (row, special) in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN].into_iter().enumerate() {
                 let element = activations(format)[0];
@@ -262,8 +329,7 @@ fn what_is_not_finite_stays_so() {
 
 #[test]
 fn planted_faults_are_found() {
-    let host = levels().into_iter().next();
-    let Some(target) = host else { return };
+    let Some((target, _)) = levels().into_iter().next() else { return };
     let red = |what: &str, calls: &Calls, edit: &dyn Fn(String) -> String| {
         assert!(!violations(calls, &target, edit).is_empty(), "{what} is not found");
     };
@@ -282,6 +348,82 @@ fn planted_faults_are_found() {
     }
     for &format in WeightFormat::ALL {
         red("a loop that ends one round early", &uses(format, &|_| ()), &one_round_less);
+    }
+}
+
+/// What tells a test's own process that it is to plant a fault, which ends it.
+#[cfg(unix)]
+const PLANTED: &str = "TRACEWRIGHT_TEST_PLANTED";
+
+/// Behind a weight there may be nothing: kernels ask for memory ahead of its use, and do not read it. The weight ends where
+/// its file does, and what is mapped behind it is missing.
+#[cfg(unix)]
+#[test]
+fn nothing_is_read_behind_a_weight() {
+    let planted = std::env::var_os(PLANTED).is_some();
+    const PAGE: usize = 1 << 16;
+    // Every format's bytes fill whole pages.
+    let [outputs, inputs] = [1024, 1024];
+    for &format in WeightFormat::ALL {
+        let weight = packed(format, outputs, inputs, 1);
+        let element = activations(format)[0];
+        let x = random(TensorType::new(element, [1, inputs]), 2);
+        let mut all = Calls::default();
+        all.weights.insert("weight".into(), weight.clone());
+        let op = PackedLinear { format, outputs, element };
+        graph(&mut all, format!("{op:?}"), vec![x], Bound::UlpsOfLargest(16.0), |b, ids| {
+            let weight = parameter(b, "weight", weight.ty.clone());
+            b.op(op.clone(), &[ids[0], weight])
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("weights.irpa");
+        // Something before it, so that it begins with a page; and behind it something that will be missing.
+        let write = |before: usize| {
+            let entries = [("a", before), ("b", weight.ty.bytes()), ("c", 1 << 17)];
+            let entries = entries.map(|(name, length)| NewEntry::raw(name, length as u64)).to_vec();
+            let fill = |entry: &NewEntry, sink: &mut Sink<'_>| match entry.name() {
+                "a" => sink.write(&vec![0; before]),
+                "b" => sink.write(&weight.to_bytes()),
+                _ => sink.write(&[0; 1 << 17]),
+            };
+            irpa::write::<irpa::ArchiveError>(&path, entries, WriteOptions::default(), fill).unwrap();
+            let archive = Archive::open(&path).unwrap();
+            let Storage::Data(range) = archive.get("b").unwrap().storage.clone() else { unreachable!() };
+            (archive, range)
+        };
+        let (_, first) = write(PAGE);
+        let (archive, range) = write(2 * PAGE - first.start % PAGE);
+        assert_eq!(range.end % PAGE, 0, "the weight does not end with a page");
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(range.end as u64).unwrap();
+        let entries = BTreeMap::from([("weight".into(), ParameterData::Range(range))]);
+        let parameters = Parameters { scope: "model".into(), bytes: archive.bytes(), entries };
+        // A load that nobody uses would be left out.
+        let load = |text: String| {
+            let lines = text.lines().enumerate().map(|(number, line)| {
+                let Some((before, rest)) = line.split_once("memref.prefetch ") else {
+                    return format!("{line}\n");
+                };
+                let (buffer, _) = rest.split_once(", read").unwrap();
+                let (_, ty) = rest.rsplit_once(" : ").unwrap();
+                let element = ty.trim_end_matches('>').rsplit('x').next().unwrap();
+                format!(
+                    "{before}%read{number} = memref.load {buffer} : {ty}\n\
+                     {before}llvm.inline_asm has_side_effects \"\", \"r\" %read{number} : ({element}) -> ()\n"
+                )
+            });
+            lines.collect()
+        };
+        let target = compiler().resolve(&Target::host()).unwrap();
+        let built = built(&all, &target, if planted { &load } else { &as_it_is });
+        assert!(built.module.text.contains("memref.prefetch") != planted);
+        let found = built.load_with(parameters).violations(&all);
+        assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+    }
+    if !planted {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "nothing_is_read_behind_a_weight"]).env(PLANTED, "1");
+        let ended = child.output().unwrap();
+        assert_eq!(ended.status.code(), None, "a load in place of a prefetch does not end the process");
     }
 }
 
@@ -360,8 +502,7 @@ fn attention_on_every_level() {
     let all_keys = Sdpa { mask: vec![], scale: None, softcap: None, offset: false };
     let tensor = |shape: &[usize], seed| random(TensorType::new(ElementType::F32, shape), seed);
     call(&mut all, all_keys, vec![tensor(&[3, 20, 24], 1), tensor(&[3, 50, 24], 2), tensor(&[3, 50, 30], 3)]);
-    // Its text knows no instructions: wide vectors and narrow ones are all there is.
-    for target in levels().into_iter().take(2) {
+    for target in widths() {
         let found = violations(&all, &target, &as_it_is);
         assert!(found.is_empty(), "{target}: {}", found.join("\n"));
         let less = violations(&all, &target, &|text| text.replace("arith.maxsi", "arith.minsi"));
@@ -392,7 +533,7 @@ fn attention_reads_integers() {
             b.op(op.clone(), &[ids[0], k, v, ids[5]])
         });
     }
-    for target in levels().into_iter().take(2) {
+    for target in widths() {
         let built = built(&all, &target, &as_it_is);
         let dispatches = built.module.text_without_locs.matches("= flow.dispatch").count();
         assert_eq!(dispatches, all.calls.len(), "one for each call");
@@ -475,17 +616,16 @@ fn endings() -> Vec<(&'static str, Ending, Operands)> {
     ]
 }
 
-/// Products with a norm before and all endings, in a format.
-fn products_with_surroundings(format: WeightFormat) -> Calls {
+/// Products with a norm before and an ending, in a format: of each of these extents all endings, or some.
+fn products_with_surroundings(cases: &[([usize; 3], &[usize])], format: WeightFormat) -> Calls {
     let mut all = Calls::default();
-    let extents = [[1, 64, 64], [1, 67, 37], [2, 33, 64], [9, 96, 96]];
-    for (case, [rows, inputs, outputs]) in extents.into_iter().enumerate() {
+    for (case, &([rows, inputs, outputs], wanted)) in cases.iter().enumerate() {
         for (i, (what, ending, operands)) in endings().into_iter().enumerate() {
             let seed = 1000 * case as u64 + 10 * i as u64;
             let elements = activations(format);
             let element = elements[(case + i) % elements.len()];
             // A weight that is half a row is no half of whole panels.
-            if outputs % 2 == 1 && what.contains("half") {
+            if outputs % 2 == 1 && what.contains("half") || !wanted.contains(&i) {
                 continue;
             }
             let style = [None, Some(STYLES[(case + i) % 3])][(case + i) % 2];
@@ -520,10 +660,11 @@ fn products_with_surroundings(format: WeightFormat) -> Calls {
 
 #[test]
 fn products_swallow_what_is_around_them() {
-    // What is around a product knows no instructions: wide vectors and narrow ones are all there is.
-    for target in levels().into_iter().take(2) {
+    for target in widths() {
         for &format in WeightFormat::ALL {
-            let calls = products_with_surroundings(format);
+            let every = [0, 1, 2, 3, 4, 5];
+            let extents = [[1, 64, 64], [1, 67, 37], [2, 33, 64], [9, 96, 96]];
+            let calls = products_with_surroundings(&extents.map(|extents| (extents, &every[..])), format);
             let built = built(&calls, &target, &as_it_is);
             // Nothing is left but norms of several rows, and what quantizes those.
             let elementwise = built.module.text_without_locs.lines().filter(|line| {
@@ -688,7 +829,7 @@ fn ways_to_attention() -> Calls {
 #[test]
 fn attention_and_caches_swallow_norm_and_rotation() {
     let calls = ways_to_attention();
-    for target in levels().into_iter().take(2) {
+    for target in widths() {
         let built = built(&calls, &target, &as_it_is);
         let dispatches = built.module.text_without_locs.matches("= flow.dispatch").count();
         assert_eq!(dispatches, calls.calls.len(), "one for each call");

@@ -33,6 +33,10 @@ impl Arm {
         !self.i8mm
     }
 
+    pub(super) fn is_fast_in_bf16(self) -> bool {
+        self.bf16
+    }
+
     pub(super) fn add_bytes<'k>(self, sums: Value<'k>, bytes: Value<'k>, x: Value<'k>) -> Value<'k> {
         let code = sums.code();
         in_parts(QUARTERS, [sums, bytes, x], &|operands| match self {

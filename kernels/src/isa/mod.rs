@@ -1,12 +1,14 @@
 //! What a processor's instructions do for a kernel.
 
 mod arm;
+pub(crate) mod tiles;
 mod x86;
 
 use targets::{Backend, DeviceKind, Target};
 
 use crate::code::{Element, Type, Value};
 use arm::Arm;
+use tiles::TileProducts;
 use x86::X86;
 
 /// The instructions that kernels differ by.
@@ -24,7 +26,7 @@ impl Isa {
         let features = target.features.as_ref()?;
         let has = |names: &[&str]| names.iter().all(|name| features.iter().any(|feature| feature == name));
         match (target.backend, target.device, target.architecture()) {
-            (Backend::Iree3_13, DeviceKind::Cpu, "x86_64") => X86::of(has).map(Self::X86),
+            (Backend::Iree3_13, DeviceKind::Cpu, "x86_64") => X86::of(has, target.is_linux()).map(Self::X86),
             (Backend::Iree3_13, DeviceKind::Cpu, "aarch64") => Arm::of(has).map(Self::Arm),
             _ => None,
         }
@@ -43,6 +45,14 @@ impl Isa {
         match self {
             Self::X86(x86) => x86.name(),
             Self::Arm(arm) => arm.name(),
+        }
+    }
+
+    /// Which tiles it multiplies.
+    pub(crate) fn tiles(self) -> TileProducts {
+        match self {
+            Self::X86(x86) => x86.tiles(),
+            Self::Arm(_) => TileProducts { bf16: false, bytes: false },
         }
     }
 
@@ -67,6 +77,14 @@ impl Isa {
         }
     }
 
+    /// Whether [`add_bf16_pairs`](Self::add_bf16_pairs) takes less time than two products of f32.
+    pub(crate) fn is_fast_in_bf16(self) -> bool {
+        match self {
+            Self::X86(x86) => x86.is_fast_in_bf16(),
+            Self::Arm(arm) => arm.is_fast_in_bf16(),
+        }
+    }
+
     /// sums[i] + weights[2 i] · x[0] + weights[2 i + 1] · x[1] for 16 sums: pairs of bf16, each as the 32 bits that they are.
     pub(crate) fn add_bf16_pairs<'k>(self, sums: Value<'k>, weights: Value<'k>, x: Value<'k>) -> Value<'k> {
         let pairs = x.broadcast(16);
@@ -75,13 +93,15 @@ impl Isa {
             Self::Arm(arm) => arm.add_bf16_pairs(sums, weights, pairs),
         };
         added.unwrap_or_else(|| {
-            // A bf16 is the upper half of an f32.
-            let first = |pairs: Value<'k>| pairs.shift_left(16).bits(FLOATS);
-            let second = |pairs: Value<'k>| pairs.and(sums.code().constant(I32, -65536.0)).bits(FLOATS);
-            let sums = first(weights).multiply_add(first(pairs), sums);
-            second(weights).multiply_add(second(pairs), sums)
+            let parts = bf16_pairs(weights).into_iter().zip(bf16_pairs(pairs));
+            parts.fold(sums, |sums, (weights, x)| weights.multiply_add(x, sums))
         })
     }
+}
+
+/// The first and the second of sixteen pairs of bf16 in f32: a bf16 is the upper half of one.
+pub(crate) fn bf16_pairs<'k>(pairs: Value<'k>) -> [Value<'k>; 2] {
+    [pairs.shift_left(16), pairs.and(pairs.code().constant(I32, -65536.0))].map(|half| half.bits(FLOATS))
 }
 
 /// What instructions for shorter vectors make of long ones: of each of 2ⁿ equal parts of the operands, side by side.

@@ -1,3 +1,4 @@
+use super::tiles::TileProducts;
 use super::{FLOATS, I32, in_parts};
 use crate::code::{Element, Type, Value};
 
@@ -10,17 +11,30 @@ pub(crate) struct X86 {
     vnni: Option<usize>,
     /// Sums of two products of bf16.
     bf16: bool,
+    /// Whether those are slow: on Intel's cores (known by `avx512fp16`, which no other has) one of them takes as long as four
+    /// products of f32; on AMD's as long as one.
+    slow_bf16: bool,
+    /// Products of tiles.
+    tiles: TileProducts,
 }
 
 impl X86 {
-    pub(super) fn of(has: impl Fn(&[&str]) -> bool) -> Option<Self> {
+    /// The one that has these features. Tiles are asked for as Linux wants it.
+    pub(super) fn of(has: impl Fn(&[&str]) -> bool, is_linux: bool) -> Option<Self> {
         let avx512 = has(&["avx512f", "avx512bw", "avx512vl", "avx512dq"]);
         let vnni = match () {
             () if avx512 && has(&["avx512vnni"]) => Some(512),
             () if has(&["avxvnni"]) => Some(256),
             () => None,
         };
-        has(&["avx2", "fma", "f16c"]).then(|| Self { avx512, vnni, bf16: avx512 && has(&["avx512bf16"]) })
+        let tiles = |product: &str| avx512 && is_linux && has(&["amx-tile", product]);
+        has(&["avx2", "fma", "f16c"]).then(|| Self {
+            avx512,
+            vnni,
+            bf16: avx512 && has(&["avx512bf16"]),
+            slow_bf16: has(&["avx512bf16", "avx512fp16"]),
+            tiles: TileProducts { bf16: tiles("amx-bf16"), bytes: tiles("amx-int8") },
+        })
     }
 
     pub(super) fn rows(self) -> usize {
@@ -30,7 +44,18 @@ impl X86 {
     pub(super) fn name(self) -> String {
         let width = if self.avx512 { "avx512" } else { "avx2" };
         let vnni = self.vnni.map(|bits| format!("_vnni{bits}")).unwrap_or_default();
-        format!("{width}{vnni}{}", if self.bf16 { "_bf16" } else { "" })
+        let extensions =
+            [(self.bf16, "_bf16"), (self.tiles.bf16, "_tiles_bf16"), (self.tiles.bytes, "_tiles_bytes")];
+        let extensions = extensions.into_iter().filter_map(|(has, name)| has.then_some(name));
+        format!("{width}{vnni}{}", extensions.collect::<String>())
+    }
+
+    pub(super) fn is_fast_in_bf16(self) -> bool {
+        self.bf16 && !self.slow_bf16
+    }
+
+    pub(super) fn tiles(self) -> TileProducts {
+        self.tiles
     }
 
     pub(super) fn add_bytes<'k>(

@@ -3,21 +3,50 @@
 use ops::WeightFormat;
 use ops::format::PANEL;
 
-use super::{Panel, Product, Rows, SUMS, join};
-use crate::code::{Buffer, Code, Element, Type, Value};
+use super::{Dense, Panel, Product, Rows, SUMS, join};
+use crate::code::{Code, Element, Type, Value};
+use crate::isa;
+use crate::kernel::{self, Kernel};
 
 /// Lines that one round of the loop reads: so many sums of one row do not wait for each other.
 const LINES: usize = 4;
 
+/// All rows of x `[rows, inputs]` in f32, so that numbers that many products need are not widened for each.
+pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
+    let workgroups = rows.min(8);
+    let body = move || {
+        kernel::new(2, workgroups, |code| {
+            let (x, wide) = (code.binding(0, x, rows * inputs), code.binding(1, Element::F32, rows * inputs));
+            code.repeat(kernel::share(code, rows, workgroups), 1, |row| {
+                code.chunks(inputs, |column, left| {
+                    let at = row * inputs + column;
+                    wide.store_lanes(at, x.load_floats(at, left), left);
+                });
+            });
+        })
+    };
+    (format!("widen_{x}_{rows}x{inputs}"), body)
+}
+
 impl Product<'_> {
+    /// Whether its activations are widened by a kernel of their own: several rows of numbers that instructions multiply
+    /// no faster than f32.
+    pub(super) fn widens_apart(&self) -> bool {
+        let narrow = match self.format {
+            WeightFormat::F16 => true,
+            WeightFormat::Bf16 => !self.isa.is_fast_in_bf16(),
+            _ => false,
+        };
+        narrow && self.rows > 1 && !self.is_tiled()
+    }
+
     pub(super) fn dense<'k>(
         &self,
         code: &'k Code,
-        x: Buffer<'k>,
+        x: Dense<'k>,
         weights: &[Panel<'k>],
         rows: Rows<'k>,
     ) -> Vec<Value<'k>> {
-        let starts: Vec<Value<'k>> = (0..rows.count).map(|i| rows.x(i) * self.inputs).collect();
         let chains = (LINES / rows.count).max(1);
         let group = rows.count * chains;
         // Columns of a line: as many of sixteen rows as 64 bytes hold.
@@ -29,8 +58,8 @@ impl Product<'_> {
             let mut sums = sums.to_vec();
             for line in 0..count {
                 let bytes: Vec<Value<'k>> = weights.iter().map(|w| w.line((first + line) * 64)).collect();
-                for (i, &start) in starts.iter().enumerate() {
-                    let column = start + (first + line) * columns;
+                for i in 0..rows.count {
+                    let column = x.at(rows.x(i), (first + line) * columns);
                     for (panel, &bytes) in bytes.iter().enumerate() {
                         let sum = &mut sums[panel * group + i * chains + line % chains];
                         *sum = self.line(*sum, bytes, x, column);
@@ -48,9 +77,10 @@ impl Product<'_> {
         if !self.inputs.is_multiple_of(columns) {
             let last = lines * 64;
             for (panel, &weights) in weights.iter().enumerate() {
-                for (i, &start) in starts.iter().enumerate() {
+                for i in 0..rows.count {
                     let sum = &mut sums[panel * group + i * chains];
-                    *sum = self.half_line(*sum, weights, last, x, start + (self.inputs - 1));
+                    let column = x.at(rows.x(i), code.index(self.inputs - 1));
+                    *sum = self.half_line(*sum, weights, last, x, column);
                 }
             }
         }
@@ -58,25 +88,24 @@ impl Product<'_> {
     }
 
     /// Adds the products of a line's columns.
-    fn line<'k>(&self, sum: Value<'k>, bytes: Value<'k>, x: Buffer<'k>, column: Value<'k>) -> Value<'k> {
-        match self.format {
-            WeightFormat::Bf16 => {
-                let pair = x.load(column, Type::lanes(2, Element::Bf16)).bits(Type::Scalar(Element::I32));
-                self.isa.add_bf16_pairs(sum, bytes.bits(Type::lanes(PANEL, Element::I32)), pair)
-            }
+    fn line<'k>(&self, sum: Value<'k>, bytes: Value<'k>, x: Dense<'k>, column: Value<'k>) -> Value<'k> {
+        if x.element == Element::Bf16 {
+            let pair = x.buffer.load(column, Type::lanes(2, Element::Bf16));
+            let pair = pair.bits(Type::Scalar(Element::I32));
+            return self.isa.add_bf16_pairs(sum, bytes.bits(Type::lanes(PANEL, Element::I32)), pair);
+        }
+        let weights = match self.format {
+            WeightFormat::Bf16 => isa::bf16_pairs(bytes.bits(Type::lanes(PANEL, Element::I32))).to_vec(),
             WeightFormat::F16 => {
                 let halves = bytes.bits(Type::lanes(2 * PANEL, Element::F16));
-                [0, 1].into_iter().fold(sum, |sum, i| {
-                    let weights = halves.slice(i * PANEL..(i + 1) * PANEL).convert(Element::F32);
-                    let x = x.load(column + i, Type::Scalar(Element::F16)).convert(Element::F32);
-                    weights.multiply_add(x.broadcast(PANEL), sum)
-                })
+                [0, 1].map(|i| halves.slice(i * PANEL..(i + 1) * PANEL).convert(Element::F32)).to_vec()
             }
-            _ => {
-                let x = x.load(column, Type::Scalar(Element::F32)).broadcast(PANEL);
-                bytes.bits(SUMS).multiply_add(x, sum)
-            }
-        }
+            _ => vec![bytes.bits(SUMS)],
+        };
+        weights.into_iter().enumerate().fold(sum, |sum, (i, weights)| {
+            let x = x.buffer.load(column + i, Type::Scalar(x.element)).convert(Element::F32);
+            weights.multiply_add(x.broadcast(PANEL), sum)
+        })
     }
 
     /// Adds the products of the last column, where lines have two and the number of columns is odd.
@@ -85,15 +114,16 @@ impl Product<'_> {
         sum: Value<'k>,
         weights: Panel<'k>,
         at: usize,
-        x: Buffer<'k>,
+        x: Dense<'k>,
         column: Value<'k>,
     ) -> Value<'k> {
         let at = weights.at + at;
-        let x = x.load(column, Type::Scalar(self.x)).convert(Element::F32).broadcast(PANEL);
+        let x = x.buffer.load(column, Type::Scalar(x.element)).convert(Element::F32).broadcast(PANEL);
         let weights = match self.format {
             WeightFormat::Bf16 => {
                 let pairs = weights.weight.load(at, Type::lanes(64, Element::I8));
-                pairs.bits(Type::lanes(PANEL, Element::I32)).shift_left(16).bits(SUMS)
+                let [first, _] = isa::bf16_pairs(pairs.bits(Type::lanes(PANEL, Element::I32)));
+                first
             }
             _ => {
                 let half = weights.weight.load(at, Type::lanes(2 * PANEL, Element::I8));

@@ -3,19 +3,20 @@
 
 mod dense;
 mod scaled;
+mod tiled;
 mod tilings;
 
 use std::num::NonZeroUsize;
 
-use ops::WeightFormat;
 use ops::format::PANEL;
+use ops::{ElementType, TensorType, WeightFormat};
 use targets::Tiling;
 
 use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::isa::Isa;
+use crate::isa::{Isa, tiles};
 use crate::kernel::{self, Kernel};
 use crate::norm::Norm;
-use crate::quantized::{Form, Row};
+use crate::quantized::{self, Form, Row};
 use crate::work::{End, Tail};
 
 pub use tilings::Tilings;
@@ -37,6 +38,14 @@ pub(crate) struct Product<'a> {
     /// What becomes of the sums.
     pub(crate) tail: &'a Tail,
     pub(crate) isa: Isa,
+}
+
+/// A kernel that brings activations into the form that they are multiplied in.
+pub(crate) struct Apart {
+    pub(crate) name: String,
+    /// The type of that form.
+    pub(crate) ty: TensorType,
+    pub(crate) kernel: Box<dyn FnOnce() -> Kernel>,
 }
 
 /// A stack of matrices, one for each row of the result.
@@ -101,10 +110,26 @@ const SUMS: Type = Type::lanes(PANEL, Element::F32);
 /// The activations of a product.
 #[derive(Clone, Copy)]
 enum X<'k> {
-    /// Numbers, one row after the other.
-    Dense(Buffer<'k>),
+    /// Numbers.
+    Dense(Dense<'k>),
     /// Bytes: the buffer they are in.
     Quantized(Buffer<'k>),
+}
+
+/// Rows of so many numbers: one after the other, or cut into tiles.
+#[derive(Clone, Copy)]
+struct Dense<'k> {
+    buffer: Buffer<'k>,
+    element: Element,
+    inputs: usize,
+    tiled: bool,
+}
+
+impl<'k> Dense<'k> {
+    /// Where a number is.
+    fn at(self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
+        if self.tiled { tiled::place(self.inputs, row, column) } else { row * self.inputs + column }
+    }
 }
 
 /// A panel of the weight, from a byte on.
@@ -128,9 +153,32 @@ impl<'k> Panel<'k> {
 }
 
 impl Product<'_> {
-    /// Whether its activations are quantized by a kernel of their own: several rows, which all parts of the work need.
-    pub(crate) fn quantizes_apart(&self) -> bool {
+    /// What is done to the activations by a kernel of their own: to several rows, which all parts of the work need.
+    pub(crate) fn apart(&self) -> Option<Apart> {
+        let &Self { rows, inputs, x, .. } = self;
+        Some(if self.quantizes_apart() {
+            let (name, kernel) = quantized::kernel(x, [rows, self.stored()], inputs);
+            let ty = TensorType::new(ElementType::I8, [self.stored(), Form { inputs }.bytes()]);
+            Apart { name, ty, kernel: Box::new(kernel) }
+        } else if self.is_tiled() {
+            let (name, kernel) = tiled::kernel(rows, inputs);
+            let ty = TensorType::new(ElementType::Bf16, [self.stored(), inputs]);
+            Apart { name, ty, kernel: Box::new(kernel) }
+        } else if self.widens_apart() {
+            let (name, kernel) = dense::widening(x, rows, inputs);
+            Apart { name, ty: TensorType::new(ElementType::F32, [rows, inputs]), kernel: Box::new(kernel) }
+        } else {
+            return None;
+        })
+    }
+
+    fn quantizes_apart(&self) -> bool {
         self.format.element().is_none() && self.rows > 1
+    }
+
+    /// Rows of that form: whole tiles, if there are any.
+    fn stored(&self) -> usize {
+        if self.is_tiled() { self.rows.next_multiple_of(tiles::ROWS) } else { self.rows }
     }
 
     /// Whether the kernel does all that is asked of it.
@@ -203,7 +251,8 @@ impl Product<'_> {
         let (matrices, rows) = self.matrices();
         let columns = self.columns().div_ceil(PANEL);
         let halves = if self.tail.halves { 2 } else { 1 };
-        let tile = tiling.rows.get().min(CARRIED / halves).min(rows);
+        let tile =
+            if self.is_tiled() { tiles::ROWS } else { tiling.rows.get().min(CARRIED / halves).min(rows) };
         let most = tiling.panels.get().min(CARRIED / halves / tile.max(1));
         let panels = (1..=most).rev().find(|&panels| columns.is_multiple_of(panels)).unwrap_or(1);
         Tiling {
@@ -239,14 +288,20 @@ impl Product<'_> {
         let weight = code.binding(1, Element::I8, bytes * stored);
         let choices = self.is_chosen().then(|| code.binding(2, Element::I32, self.results()));
         let x = match self.quantizes_apart() {
-            true => X::Quantized(code.binding(0, Element::I8, self.rows * form.bytes())),
-            false => self.prepared(code, code.binding(0, self.x, self.rows * self.inputs)),
+            true => X::Quantized(code.binding(0, Element::I8, self.stored() * form.bytes())),
+            false => {
+                let element = if self.widens_apart() { Element::F32 } else { self.x };
+                let x = code.binding(0, element, self.stored() * self.inputs);
+                self.prepared(code, (x, element))
+            }
         };
+        let tiles = self.is_tiled().then(|| tiles::granted(code));
         let first = 2 + usize::from(choices.is_some()) + usize::from(self.norm.is_some());
         let end = self.tail.end(code, first, (element, self.results(), self.columns()));
         let stride = bytes / panels;
         let (matrices, rows) = self.matrices();
-        let (parts, tile, together) = (tiling.parts.get(), tiling.rows.get(), tiling.panels.get());
+        let (parts, together) = (tiling.parts.get(), tiling.panels.get());
+        let tile = if tiles.is_some() { self.isa.rows().min(rows) } else { tiling.rows.get() };
         let units = self.columns().div_ceil(PANEL) / together;
         // Where the panels are that are read at once: of halves those of both.
         let halves = if self.tail.halves { 2 } else { 1 };
@@ -275,10 +330,16 @@ impl Product<'_> {
                 let rows = Rows { first, count, apart: matrices, shared: self.results() / self.rows };
                 self.tile(code, x, &read, &end, panel, rows);
             };
-            let whole = rows / tile * tile;
-            code.repeat(code.index(0)..code.index(whole), tile, |row| some(row, tile));
-            if whole < rows {
-                some(code.index(whole), rows - whole);
+            let plain = || {
+                let whole = rows / tile * tile;
+                code.repeat(code.index(0)..code.index(whole), tile, |row| some(row, tile));
+                if whole < rows {
+                    some(code.index(whole), rows - whole);
+                }
+            };
+            match tiles {
+                Some(granted) => code.either(granted, || self.tiles(code, x, &read, &end, panel), plain),
+                None => plain(),
             }
         });
     }
@@ -292,7 +353,7 @@ impl Product<'_> {
     }
 
     /// The activations as they are multiplied: normalized and quantized, if that is done here.
-    fn prepared<'k>(&self, code: &'k Code, x: Buffer<'k>) -> X<'k> {
+    fn prepared<'k>(&self, code: &'k Code, (x, element): (Buffer<'k>, Element)) -> X<'k> {
         let start = code.index(0);
         let x = match self.norm {
             Some(norm) => {
@@ -303,7 +364,7 @@ impl Product<'_> {
             None => x,
         };
         if self.format.element().is_some() {
-            return X::Dense(x);
+            return X::Dense(Dense { buffer: x, element, inputs: self.inputs, tiled: self.is_tiled() });
         }
         let form = Form { inputs: self.inputs };
         let row = Row { buffer: code.scratch(Element::I8, form.bytes()), at: start, form };
@@ -325,21 +386,22 @@ impl Product<'_> {
             X::Dense(x) => self.dense(code, x, weights, rows),
             X::Quantized(x) => self.scaled(code, x, weights, rows),
         };
-        // The last panel may have fewer outputs.
-        let mask = |panel: Value<'k>| {
-            (!self.outputs.is_multiple_of(PANEL))
-                .then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))
-        };
         // Of halves those of the first, then those of the second.
         let (first, second) = sums.split_at(if self.tail.halves { sums.len() / 2 } else { sums.len() });
         for (i, sums) in first.chunks(rows.count).enumerate() {
-            let (panel, mask) = (panel + i, mask(panel + i));
+            let mask = self.mask(code, panel + i);
             for (row, &sum) in sums.iter().enumerate() {
                 let other = second.get(i * rows.count + row);
                 let sums: Vec<Value<'k>> = [Some(&sum), other].into_iter().flatten().copied().collect();
-                end.write(code, &sums, (rows.result(row), panel * PANEL), mask);
+                end.write(code, &sums, (rows.result(row), (panel + i) * PANEL), mask);
             }
         }
+    }
+
+    /// Which of a panel's outputs there are: the last panel may have fewer.
+    fn mask<'k>(&self, code: &'k Code, panel: Value<'k>) -> Option<Value<'k>> {
+        let all = self.outputs.is_multiple_of(PANEL);
+        (!all).then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))
     }
 }
 

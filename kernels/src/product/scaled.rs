@@ -48,17 +48,20 @@ impl Product<'_> {
         join(&sums, chains)
     }
 
-    /// What makes a weight's number of its byte: what was added, so that the processor can multiply bytes.
-    fn surplus(&self) -> f64 {
-        match self.format {
+    /// What is wrong in the sums of a group's products, since something was added to the weights so that the processor can
+    /// multiply bytes.
+    pub(super) fn surplus<'k>(&self, code: &'k Code, row: Row<'k>, group: Value<'k>) -> Value<'k> {
+        let added = match self.format {
             WeightFormat::Q4 => -8.0,
             _ if self.isa.is_signed() => 0.0,
             _ => -128.0,
-        }
+        };
+        let sum = row.sum(group) * code.constant(Type::Scalar(Element::I32), added);
+        sum.broadcast(PANEL)
     }
 
     /// A group's columns four by four, as bytes.
-    fn columns_of<'k>(
+    pub(super) fn columns_of<'k>(
         &self,
         code: &'k Code,
         weights: Panel<'k>,
@@ -87,10 +90,8 @@ impl Product<'_> {
     /// The sums of a group's products for sixteen outputs.
     fn group<'k>(&self, code: &'k Code, columns: &[Value<'k>], row: Row<'k>, group: Value<'k>) -> Value<'k> {
         let small = self.format == WeightFormat::Q4;
-        // What was added to the numbers comes off all at once.
-        let sum = row.sum(group) * code.constant(Type::Scalar(Element::I32), self.surplus());
         let first = group * GROUP;
-        columns.iter().enumerate().fold(sum.broadcast(PANEL), |sums, (i, &bytes)| {
+        columns.iter().enumerate().fold(self.surplus(code, row, group), |sums, (i, &bytes)| {
             self.isa.add_bytes(sums, bytes, row.four(first + 4 * i), small)
         })
     }

@@ -77,21 +77,33 @@ pub struct Loaded<'a> {
 
 impl Built {
     pub fn load(&self, weights: &WeightValues) -> Loaded<'_> {
+        self.load_with(parameters(weights))
+    }
+
+    pub fn load_with(&self, parameters: Parameters) -> Loaded<'_> {
         let runtime = Runtime::new(Device::LocalSync).unwrap();
-        Loaded { module: &self.module, program: self.program(&runtime, weights), runtime }
+        Loaded { module: &self.module, program: self.program_with(&runtime, parameters), runtime }
     }
 
     pub fn program(&self, runtime: &Runtime, weights: &WeightValues) -> VmModule {
-        let mut bytes = Vec::new();
-        let mut entries = BTreeMap::new();
-        for (key, value) in weights {
-            let start = bytes.len();
-            bytes.extend(value.to_bytes());
-            entries.insert(key.clone(), ParameterData::Range(start..bytes.len()));
-        }
-        let parameters = Parameters { scope: "model".into(), bytes: Arc::new(bytes), entries };
+        self.program_with(runtime, parameters(weights))
+    }
+
+    fn program_with(&self, runtime: &Runtime, parameters: Parameters) -> VmModule {
         VmModule::load(runtime, &self.vmfb, &[parameters]).unwrap_or_else(|error| panic!("{error}"))
     }
+}
+
+/// Weights as a module is given them.
+fn parameters(weights: &WeightValues) -> Parameters {
+    let mut bytes = Vec::new();
+    let mut entries = BTreeMap::new();
+    for (key, value) in weights {
+        let start = bytes.len();
+        bytes.extend(value.to_bytes());
+        entries.insert(key.clone(), ParameterData::Range(start..bytes.len()));
+    }
+    Parameters { scope: "model".into(), bytes: Arc::new(bytes), entries }
 }
 
 impl Loaded<'_> {

@@ -1,0 +1,95 @@
+//! What the rows of an operand go through before an operation: a norm, then a rotation.
+
+use crate::code::{Buffer, Code, Value};
+use crate::norm::Norm;
+use crate::rope::Rotation;
+use crate::work::Work;
+
+/// What rows go through.
+#[derive(Clone, Copy)]
+pub(crate) struct Before {
+    norm: Option<Norm>,
+    rotation: Option<Rotation>,
+}
+
+impl Before {
+    /// What a work has before its operation; `None` if kernels do not do it.
+    pub(crate) fn of(work: &Work<'_>) -> Option<Self> {
+        let norm = work.norm.map(|(op, x)| Norm::of(op, x));
+        let rotation = match work.rope {
+            Some((op, types)) => Some(Rotation::of(op, types)?),
+            None => None,
+        };
+        Some(Self { norm, rotation })
+    }
+
+    /// Whether there is nothing.
+    pub(crate) fn is_nothing(self) -> bool {
+        self.norm.is_none() && self.rotation.is_none()
+    }
+
+    /// Whether rows are rotated.
+    pub(crate) fn rotates(self) -> bool {
+        self.rotation.is_some()
+    }
+
+    /// Whether it is done to rows of so many numbers.
+    pub(crate) fn takes(self, features: usize) -> bool {
+        self.norm.is_none_or(|norm| norm.features == features)
+            && self.rotation.is_none_or(|rotation| rotation.features == features)
+    }
+
+    /// What tells it from others.
+    pub(crate) fn name(self) -> String {
+        let normed = self.norm.map(|norm| format!("_normed_{}", norm.name()));
+        let rotated = self.rotation.map(|rotation| format!("_rope_{}", rotation.name()));
+        normed.into_iter().chain(rotated).collect()
+    }
+
+    /// How many bindings it has: the norm's weight, and the tables of the rotation.
+    pub(crate) fn bindings(self) -> usize {
+        usize::from(self.norm.is_some()) + 2 * usize::from(self.rotation.is_some())
+    }
+
+    /// Its bindings, from one on, and the memory for a row of `features` numbers between norm and rotation.
+    pub(crate) fn start(self, code: &Code, first: usize, features: usize) -> Start<'_> {
+        let norm = self.norm.map(|norm| (norm, norm.weight(code, first)));
+        let tables = first + usize::from(norm.is_some());
+        let rotation = self.rotation.map(|rotation| (rotation, rotation.tables(code, tables)));
+        let between = self.norm.filter(|_| self.rotation.is_some());
+        let between = between.map(|norm| (code.scratch(norm.element, features), code.index(0)));
+        Start { norm, between, rotation, features }
+    }
+}
+
+/// Where a kernel's rows come from: through what is before.
+pub(crate) struct Start<'k> {
+    norm: Option<(Norm, Buffer<'k>)>,
+    between: Option<(Buffer<'k>, Value<'k>)>,
+    rotation: Option<(Rotation, [Buffer<'k>; 2])>,
+    features: usize,
+}
+
+impl<'k> Start<'k> {
+    /// Brings a row from one place to another. Its number is that in the order of the norm and the rotation.
+    pub(crate) fn row(
+        &self,
+        code: &'k Code,
+        row: Value<'k>,
+        mut from: (Buffer<'k>, Value<'k>),
+        to: (Buffer<'k>, Value<'k>),
+    ) {
+        if let Some((norm, weight)) = self.norm {
+            let between = self.between.unwrap_or(to);
+            norm.fill(code, from, weight, between);
+            from = between;
+        }
+        match self.rotation {
+            Some((rotation, tables)) => rotation.row(code, row, tables, from, to),
+            None if self.norm.is_some() => {}
+            None => code.chunks(self.features, |at, left| {
+                to.0.store_lanes(to.1 + at, from.0.load_lanes(from.1 + at, left), left);
+            }),
+        }
+    }
+}

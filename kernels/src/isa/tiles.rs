@@ -1,0 +1,96 @@
+//! Tiles: registers of 16 rows of 64 bytes, and products of them (Intel, "64 and IA-32 Architectures Software Developer's
+//! Manual", volume 1, chapter 18: AMX).
+
+use crate::code::{Code, Element, Type, Value};
+
+/// Rows of a tile.
+pub(crate) const ROWS: usize = 16;
+
+/// Bytes of a tile's row, if it has all.
+pub(crate) const LINE: usize = 64;
+
+/// Tile registers.
+const REGISTERS: usize = 8;
+
+/// The tile registers of the worker that runs a kernel.
+#[derive(Clone, Copy)]
+pub(crate) struct Tiles<'k> {
+    code: &'k Code,
+    extents: Extents,
+}
+
+/// The rows of each register, and the bytes of a row.
+pub(crate) type Extents = [(usize, usize); REGISTERS];
+
+/// Which tiles a processor multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TileProducts {
+    /// Of pairs of bf16.
+    pub(crate) bf16: bool,
+    /// Of four bytes.
+    pub(crate) bytes: bool,
+}
+
+/// Whether the system lets this process use tiles. It must be asked, on Linux by `arch_prctl(ARCH_REQ_XCOMP_PERM,
+/// XFEATURE_XTILEDATA)`; once for all, but who runs a kernel is not known to have asked.
+pub(crate) fn granted(code: &Code) -> Value<'_> {
+    const ARCH_PRCTL: usize = 158;
+    const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
+    const XFEATURE_XTILEDATA: usize = 18;
+    let arguments = [ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA].map(|number| code.index(number));
+    code.system_call(ARCH_PRCTL, arguments).equals(code.index(0))
+}
+
+impl<'k> Tiles<'k> {
+    /// Gives the registers their extents. They are zero then.
+    pub(crate) fn configure(code: &'k Code, extents: Extents) -> Self {
+        // Palette 1, no row to start from; the bytes of each register's rows, two each for 16 registers; the rows.
+        let mut bytes = vec![0; 64];
+        bytes[0] = 1;
+        for (register, (rows, line)) in extents.into_iter().enumerate() {
+            bytes[16 + 2 * register] = line;
+            bytes[48 + register] = rows;
+        }
+        let memory = code.scratch(Element::I8, bytes.len());
+        memory.store(code.index(0), code.numbers(Type::lanes(64, Element::I8), &bytes));
+        code.assembly("ldtilecfg [$0]", &[memory.address(code.index(0))]);
+        Self { code, extents }
+    }
+
+    /// Gives them back.
+    pub(crate) fn release(self) {
+        self.code.assembly("tilerelease", &[]);
+    }
+
+    /// Sets a register to zero.
+    pub(crate) fn zero(self, register: usize) {
+        self.code.assembly(&format!("tilezero tmm{register}"), &[]);
+    }
+
+    /// Fills a register from an address on; rows are `stride` bytes apart.
+    pub(crate) fn load(self, register: usize, from: Value<'k>, stride: usize) {
+        self.code.assembly(&format!("tileloadd tmm{register}, [$0 + $1]"), &[from, self.code.index(stride)]);
+    }
+
+    /// Writes a register from an address on, line after line.
+    pub(crate) fn store(self, register: usize, to: Value<'k>) {
+        self.code.assembly(&format!("tilestored [$0 + $1], tmm{register}"), &[to, self.code.index(LINE)]);
+    }
+
+    /// sums[r][i] + Σⱼ x[r][j] · weights[j / 2][2 i + j % 2]: of bf16, in f32.
+    pub(crate) fn add_bf16(self, registers: [usize; 3]) {
+        self.multiply("tdpbf16ps", registers);
+    }
+
+    /// sums[r][i] + Σⱼ x[r][j] · weights[j / 4][4 i + j % 4]: x has a sign, weights have none.
+    pub(crate) fn add_bytes(self, registers: [usize; 3]) {
+        self.multiply("tdpbsud", registers);
+    }
+
+    fn multiply(self, instruction: &str, registers: [usize; 3]) {
+        let [sums, x, weights] = registers.map(|register| self.extents[register]);
+        assert!(sums == (x.0, weights.1) && x.1 / 4 == weights.0, "tiles that cannot be multiplied");
+        let [sums, x, weights] = registers;
+        self.code.assembly(&format!("{instruction} tmm{sums}, tmm{x}, tmm{weights}"), &[]);
+    }
+}
