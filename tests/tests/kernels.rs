@@ -45,6 +45,9 @@ fn levels() -> Vec<(Target, &'static [WeightFormat])> {
     if has("avx512vnni") {
         levels.push((level("x86-64-v4", Some("+avx512vnni")), BYTES));
     }
+    if has("avx512bf16") {
+        levels.push((level("x86-64-v4", Some("+avx512bf16")), &[WeightFormat::Bf16]));
+    }
     levels.retain(|(target, _)| Kernels::of(target).serve(WeightFormat::F32, 1, 1));
     levels
 }

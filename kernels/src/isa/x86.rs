@@ -44,8 +44,11 @@ impl X86 {
     pub(super) fn name(self) -> String {
         let width = if self.avx512 { "avx512" } else { "avx2" };
         let vnni = self.vnni.map(|bits| format!("_vnni{bits}")).unwrap_or_default();
-        let extensions =
-            [(self.bf16, "_bf16"), (self.tiles.bf16, "_tiles_bf16"), (self.tiles.bytes, "_tiles_bytes")];
+        let extensions = [
+            (self.bf16, if self.slow_bf16 { "_slow_bf16" } else { "_bf16" }),
+            (self.tiles.bf16, "_tiles_bf16"),
+            (self.tiles.bytes, "_tiles_bytes"),
+        ];
         let extensions = extensions.into_iter().filter_map(|(has, name)| has.then_some(name));
         format!("{width}{vnni}{}", extensions.collect::<String>())
     }
