@@ -6,6 +6,7 @@ mod bisect;
 mod compilers;
 mod embed;
 mod exports;
+mod faults;
 mod generate;
 mod hostile;
 mod odd_files;

@@ -65,13 +65,15 @@ impl Tokenizer {
     /// The tokens of a text as [`encode`](Self::encode) gives them, at most `limit`, and how many there would be without
     /// one: a text that is too long loses its end, and keeps the special tokens that stand around it.
     pub fn encode_within(&self, text: &str, limit: usize) -> Result<(Vec<u32>, usize), GenerateError> {
-        const WHAT: &str = "encode this text";
-        let mut encoding = unpanicked(|| self.inner.encode_fast(text, false)).map_err(tokenize(WHAT))?;
-        let added = self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
-        let whole = encoding.len() + added;
-        encoding.truncate(limit.saturating_sub(added), 0, TruncationDirection::Right);
-        let encoding = self.inner.post_process(encoding, None, true).map_err(tokenize(WHAT))?;
-        Ok((encoding.get_ids().to_vec(), whole))
+        let encoded = unpanicked(|| {
+            let mut encoding = self.inner.encode_fast(text, false)?;
+            let added = self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(false));
+            let whole = encoding.len() + added;
+            encoding.truncate(limit.saturating_sub(added), 0, TruncationDirection::Right);
+            let encoding = self.inner.post_process(encoding, None, true)?;
+            Ok((encoding.get_ids().to_vec(), whole))
+        });
+        encoded.map_err(tokenize("encode this text"))
     }
 
     /// The tokens of a text that spells its special tokens itself, as a chat template's does.

@@ -51,7 +51,7 @@ impl ElementType {
 
     /// Bytes that `count` elements take in storage.
     pub fn bytes(self, count: usize) -> usize {
-        (count * self.bits()).div_ceil(8)
+        count.saturating_mul(self.bits()).div_ceil(8)
     }
 
     /// Whether this is a floating-point type.
@@ -103,9 +103,9 @@ impl TensorType {
         self.shape.len()
     }
 
-    /// The number of elements.
+    /// The number of elements; the largest number if there are more, which no memory holds.
     pub fn count(&self) -> usize {
-        self.shape.iter().product()
+        self.shape.iter().fold(1, |count, &extent| count.saturating_mul(extent))
     }
 
     /// The size in bytes when stored densely.

@@ -28,6 +28,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright", 5),
     ("tracewright-cli", 6),
     ("tracewright-tests", 6),
+    ("tracewright-fuzz", 6),
     ("parallel", 6),
     ("programs", 6),
     ("parallel-cli", 7),
@@ -50,7 +51,7 @@ const FOR_PROGRAMS: &[&str] = &["clap", "ctrlc", "indicatif", "tracing-subscribe
 const UNSAFE: &[(&str, usize)] = &[("runtime/src/", usize::MAX), ("irpa/src/", 1)];
 
 /// Crates that are programs, or evidence about programs; all others are libraries.
-const PROGRAMS: &[&str] = &["cli/", "examples/", "tests/", "xtask/"];
+const PROGRAMS: &[&str] = &["cli/", "examples/", "fuzz/", "tests/", "xtask/"];
 
 /// A member of the workspace, as far as the floors care.
 struct Member {

@@ -27,6 +27,9 @@ pub enum Recipe {
     Op(Op, Vec<Recipe>),
 }
 
+/// How many operations of a recipe may stand inside each other in a text: simplification makes some ten.
+const DEEPEST: usize = 256;
+
 /// The key that `key`, in the body of a function with `prefix`, has when the call says `replacement`.
 pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     match key.strip_prefix(prefix) {
@@ -240,14 +243,21 @@ impl Recipe {
     /// Reads what [`Recipe::print`] wrote.
     ///
     /// # Errors
-    /// Where the text departs from it.
+    /// Where the text departs from it, or nests operations deeper than any recipe does.
     pub fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+        Self::parse_within(reader, DEEPEST)
+    }
+
+    fn parse_within(reader: &mut Reader<'_>, depth: usize) -> Result<Self, ParseError> {
         let mut ahead = reader.clone();
         if ahead.eat("\"") {
             let key = reader.string()?;
             reader.expect(":")?;
             return Ok(Self::Source(key, TensorType::parse(reader)?));
         }
+        let Some(depth) = depth.checked_sub(1) else {
+            return reader.error(format!("a tensor: at most {DEEPEST} operations stand inside each other"));
+        };
         let op = Op::parse(reader)?;
         reader.expect("(")?;
         let mut operands = Vec::new();
@@ -255,7 +265,7 @@ impl Recipe {
             if !operands.is_empty() {
                 reader.expect(",")?;
             }
-            operands.push(Self::parse(reader)?);
+            operands.push(Self::parse_within(reader, depth)?);
         }
         Ok(Self::Op(op, operands))
     }

@@ -9,11 +9,12 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use errors::WithPath as _;
+use files::Scratch;
 
-use crate::Parity;
 use crate::error::Error;
 use crate::python;
 use crate::step::{human, start_error, step};
+use crate::{Fuzz, Parity};
 
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
@@ -173,6 +174,42 @@ pub fn interpret(root: &Path, modules: u32) -> Result<(), Error> {
     step("write", &mut ours("write"))?;
     step("interpret", jaxlib.command().arg(oracle.join("interpret.py")).arg(&out))?;
     step("compare", &mut ours("compare"))
+}
+
+/// How LLVM counts which code an input reaches, and what it compares there: stable Rust passes it on.
+const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// A reader of what somebody else wrote, built as for tests, where an overflow is an error; and libFuzzer. What it found
+/// before is where it begins.
+pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let found = root.join(".tracewright/fuzz").join(&what.target);
+    let (corpus, built) = (found.join("corpus"), root.join("target/fuzz"));
+    // Readers read files: where the system keeps some in memory, they lie there.
+    let memory = Path::new("/dev/shm");
+    let temporary = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
+    let temporary = Scratch::new_in(&temporary)?;
+    fs::create_dir_all(&corpus).with_path("create", &corpus)?;
+    let host = host()?;
+    let mut cargo = cargo(root, &["build", "--package", "tracewright-fuzz"]);
+    // Only what is for a named machine is counted: not what runs while it is built.
+    cargo.args(["--target", &host]).arg("--target-dir").arg(&built);
+    step("build", cargo.env("PATH", &tools.path).env("RUSTFLAGS", COUNTED))?;
+    let mut fuzzer = Command::new(built.join(&host).join("debug/tracewright-fuzz"));
+    fuzzer.env("TRACEWRIGHT_FUZZ_TARGET", &what.target).env("TMPDIR", temporary.path()).current_dir(&found);
+    fuzzer.arg(format!("-runs={}", what.runs)).arg(format!("-max_total_time={}", what.seconds));
+    fuzzer.args(["-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1", "-artifact_prefix=./"]);
+    step("fuzz", fuzzer.arg("corpus").arg(root.join("fuzz/corpus").join(&what.target)))
+}
+
+/// The machine that cargo builds for, in its words.
+fn host() -> Result<String, Error> {
+    let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    let output =
+        rustc.args(["--print", "host-tuple"]).output().map_err(|source| start_error(&rustc, source))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// The folder, without what an earlier run left there.

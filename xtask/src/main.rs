@@ -49,6 +49,22 @@ enum Chore {
         #[arg(long, default_value_t = 10)]
         modules: u32,
     },
+    /// Have a reader of what somebody else wrote read what libFuzzer makes of its corpus, and keep what breaks it.
+    Fuzz(Fuzz),
+}
+
+/// What `fuzz` has read.
+#[derive(Args)]
+pub struct Fuzz {
+    /// The reader.
+    #[arg(value_parser = ["config", "index", "safetensors", "irpa", "trace", "template", "tokenizer", "manifest", "model"])]
+    target: String,
+    /// Number of inputs.
+    #[arg(long, default_value_t = 1_000_000)]
+    runs: u64,
+    /// Seconds after which it ends all the same.
+    #[arg(long, default_value_t = 7200)]
+    seconds: u64,
 }
 
 /// What `parity` compares.
@@ -79,6 +95,7 @@ fn main() -> ExitCode {
         Chore::Test { fast: false } => chores::test(&cli.root),
         Chore::Parity(parity) => chores::parity(&cli.root, parity),
         Chore::Interpret { modules } => chores::interpret(&cli.root, *modules),
+        Chore::Fuzz(fuzz) => chores::fuzz(&cli.root, fuzz),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! What a `model!` says, as it is written: right or wrong is for [`check`](crate::check) to say.
+//! What a `model!` says, as it is written: right or wrong is for [`check`](super::check) to say.
 
 use proc_macro2::Group;
 use syn::ext::IdentExt as _;

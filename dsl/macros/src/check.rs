@@ -6,10 +6,10 @@ use std::fmt::Display;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::{Attribute, Ident};
 
-use crate::ast::*;
-use crate::context::{Errors, list, suggestion};
-use crate::keys::{keys, ties};
-use crate::leaf::{Axes, ELEMENTS, LEAVES, LeafKind, SettingKind, leaf_kind};
+use super::ast::*;
+use super::context::{Errors, list, suggestion};
+use super::keys::{keys, ties};
+use super::leaf::{Axes, ELEMENTS, LEAVES, LeafKind, SettingKind, leaf_kind};
 
 /// Names that the expansion gives to members of every block.
 pub const RESERVED: &[&str] = &["scope", "config", "dims", "forward", "build", "new", "record", "dim"];

@@ -4,7 +4,7 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{Data, DeriveInput, Error, Fields, Ident, Member, Result, Type, parse_quote};
 
-use crate::paths;
+use super::paths;
 
 pub fn trace_arg(input: &DeriveInput) -> Result<TokenStream> {
     let dsl = paths::dsl();

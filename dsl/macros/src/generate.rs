@@ -5,9 +5,9 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Attribute, Ident, Type, Visibility};
 
-use crate::ast::*;
-use crate::leaf::{Argument as Takes, ELEMENTS, SettingKind, leaf_kind};
-use crate::paths;
+use super::ast::*;
+use super::leaf::{Argument as Takes, ELEMENTS, SettingKind, leaf_kind};
+use super::paths;
 
 pub fn generate(model: &Model) -> TokenStream {
     let generator = Generator { model, dsl: paths::dsl() };

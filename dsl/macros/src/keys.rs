@@ -2,9 +2,9 @@
 
 use syn::Ident;
 
-use crate::ast::*;
-use crate::context::{Errors, suggestion};
-use crate::leaf::leaf_kind;
+use super::ast::*;
+use super::context::{Errors, suggestion};
+use super::leaf::leaf_kind;
 
 /// `tied` names another leaf of this block, or of a block within it, that stores a matrix of the same shape.
 pub fn ties(model: &Model, block: &Block, errors: &mut Errors) {

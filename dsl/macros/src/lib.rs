@@ -1,9 +1,12 @@
 //! `model!` and `#[derive(TraceArg)]`. Their documentation stands where users find them: in the dsl.
+//!
+//! Modules name each other by `super`: `tracewright-fuzz` has them as modules of its own, since such a crate offers macros only.
 
 mod ast;
 mod check;
 mod context;
 mod derive;
+mod expand;
 mod generate;
 mod keys;
 mod leaf;
@@ -109,18 +112,7 @@ use proc_macro::TokenStream;
 /// An inner block is as visible as the root, unless it says otherwise.
 #[proc_macro]
 pub fn model(tokens: TokenStream) -> TokenStream {
-    let mut errors = context::Errors::default();
-    let model = parse::parse(tokens.into(), &mut errors);
-    if errors.is_empty() {
-        check::check(&model, &mut errors);
-    }
-    match errors.check() {
-        Ok(()) => generate::generate(&model).into(),
-        Err(reports) => {
-            let skeleton = skeleton::skeleton(model);
-            quote::quote!(#reports #skeleton).into()
-        }
-    }
+    expand::model(tokens.into()).into()
 }
 
 /// Derives `TraceArg` for a struct or enum whose parts all are: tensors become inputs of a recorded body, plain

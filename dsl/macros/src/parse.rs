@@ -10,8 +10,8 @@ use syn::{
     braced, bracketed, parenthesized,
 };
 
-use crate::ast::*;
-use crate::context::Errors;
+use super::ast::*;
+use super::context::Errors;
 
 mod keyword {
     syn::custom_keyword!(at);

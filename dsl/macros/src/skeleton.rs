@@ -5,10 +5,10 @@ use quote::{format_ident, quote};
 use std::collections::HashSet;
 use syn::{Ident, ImplItem, Item, PathArguments, parse_quote};
 
-use crate::ast::*;
-use crate::check::RESERVED;
-use crate::generate::generate;
-use crate::leaf::{ELEMENTS, leaf_kind};
+use super::ast::*;
+use super::check::RESERVED;
+use super::generate::generate;
+use super::leaf::{ELEMENTS, leaf_kind};
 
 /// The structs and the signatures of a declaration, as far as they can be read; no body is ever run. Nothing, if its
 /// header does not say what its types are.

@@ -1,0 +1,406 @@
+//! What is written when a run is killed at any moment, when the disk is full at any write, and when many write at once: it
+//! is absent, as it was before, or complete and right.
+#![cfg(unix)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::*;
+
+/// Kills of each command in every run.
+const SHORT: usize = 12;
+/// Kills of each of the four when there is time.
+const LONG: usize = 250;
+
+/// The files of a folder and what is in them.
+type Content = BTreeMap<PathBuf, Vec<u8>>;
+
+/// What is in a folder, but for what unfinished runs left, which the next one sweeps away.
+fn content(folder: &Path) -> Content {
+    let files = listing(folder).into_iter().map(|(path, _)| path.strip_prefix(folder).unwrap().to_owned());
+    let is_left = |path: &Path| text(path).contains(".partial") || path.ends_with(".tracewright-lock");
+    files
+        .filter(|path| !is_left(path))
+        .map(|path| (path.clone(), fs::read(folder.join(path)).unwrap()))
+        .collect()
+}
+
+/// Whether a run is writing into a folder.
+fn is_writing(folder: &Path) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| {
+        let (path, name) = (entry.path(), entry.file_name());
+        name.to_string_lossy().ends_with(".partial") || path.is_dir() && is_writing(&path)
+    })
+}
+
+/// Moments at which to kill: as long after a start as whole runs take, and, every other time, a little after a run begins
+/// to write, where it publishes.
+struct Moments {
+    whole: Duration,
+    writing: Duration,
+    drawn: u64,
+}
+
+impl Moments {
+    /// Those of runs like this one, which writes into `folder`.
+    fn of(mut command: Command, folder: &Path) -> Self {
+        let start = Instant::now();
+        let mut child = spawn(&mut command);
+        let mut wrote = Duration::ZERO;
+        while child.try_wait().unwrap().is_none() {
+            let since = Instant::now();
+            sleep(Duration::from_micros(200));
+            if is_writing(folder) {
+                wrote += since.elapsed();
+            }
+        }
+        assert!(child.wait().unwrap().success(), "{command:?}");
+        Self { whole: start.elapsed(), writing: wrote.max(Duration::from_millis(1)), drawn: 0 }
+    }
+
+    /// A share of a duration: evenly spread, and never in step with what happens.
+    fn share(&mut self, of: Duration) -> Duration {
+        self.drawn += 1;
+        of.mul_f64((self.drawn as f64 * 0.618_033_988_749_895).fract())
+    }
+
+    /// Kills a run at the next moment; whether it was still there.
+    fn kill(&mut self, child: &mut Child, folder: &Path) -> bool {
+        let start = Instant::now();
+        if self.drawn.is_multiple_of(2) {
+            sleep(self.share(self.whole));
+        } else {
+            while !is_writing(folder) && start.elapsed() < 2 * self.whole {
+                std::hint::spin_loop();
+            }
+            sleep(self.share(self.writing));
+        }
+        let was_there = child.try_wait().unwrap().is_none();
+        let _ = child.kill();
+        child.wait().unwrap();
+        was_there
+    }
+}
+
+/// Kills `count` runs of what `command` makes of a folder, and has `check` look at what they left there.
+fn killed(count: usize, folder: &Path, command: impl Fn() -> Command, mut check: impl FnMut()) {
+    let mut moments = Moments::of(command(), folder);
+    let mut early = 0;
+    for _ in 0..count {
+        let mut child = spawn(&mut command());
+        early += usize::from(moments.kill(&mut child, folder));
+        check();
+    }
+    println!("{early} of {count} runs were killed before their end");
+    assert!(early * 4 >= count, "{early} of {count} runs were killed before their end");
+}
+
+fn bake(archive: &Path) -> Command {
+    let model = fixture("llama-untied");
+    let mut command = bare(&["bake", text(&model), "-o", text(archive)]);
+    command.args(SMALL);
+    command
+}
+
+fn export(model: &str, out: &Path) -> Command {
+    let mut command = tracewright(&["export", text(&fixture(model)), "-o", text(out), "--kernels", "off"]);
+    command.args(SMALL);
+    command
+}
+
+fn generate(cache: &Path) -> Command {
+    let model = fixture("llama-tied");
+    let mut command = tracewright(&["generate", text(&model), "--tokens", "5,17", "-n", "4", "--json"]);
+    command.args(SMALL).args(["--cache", text(cache)]);
+    command
+}
+
+fn tune(cache: &Path, more: &[&str]) -> Command {
+    let mut command = tracewright(&["tune", text(&fixture("llama-untied")), "--json"]);
+    command.args(SMALL).args(["--cache", text(cache)]).args(more);
+    command
+}
+
+fn tokens(ran: &Ran) -> Value {
+    serde_json::from_str::<Value>(&ran.out).unwrap()["tokens"].take()
+}
+
+fn killed_bakes(count: usize) {
+    let out = folder();
+    let archive = out.path().join("model.irpa");
+    let old = b"an older one".to_vec();
+    succeed(&mut bake(&archive));
+    let new = fs::read(&archive).unwrap();
+    let mut next_is_old = true;
+    fs::remove_file(&archive).unwrap();
+    killed(
+        count,
+        out.path(),
+        || bake(&archive),
+        || {
+            let left = content(out.path());
+            let expected = [Content::new(), [("model.irpa".into(), old.clone())].into()];
+            let whole = [("model.irpa".into(), new.clone())].into();
+            assert!(expected.contains(&left) || left == whole, "{:?}", listing(out.path()));
+            let _ = fs::remove_file(&archive);
+            if next_is_old {
+                fs::write(&archive, &old).unwrap();
+            }
+            next_is_old = !next_is_old;
+        },
+    );
+    // The next run sweeps away what the killed ones left.
+    succeed(&mut bake(&archive));
+    assert_eq!(listing(out.path()).len(), 1, "{:?}", listing(out.path()));
+}
+
+fn killed_exports(count: usize) {
+    let out = folder();
+    let [old, new, target] = ["old", "new", "target"].map(|name| out.path().join(name));
+    succeed(&mut export("llama-tied", &old));
+    succeed(&mut export("llama-untied", &new));
+    let [old, new] = [content(&old), content(&new)];
+    succeed(&mut export("llama-tied", &target));
+    killed(
+        count,
+        &target,
+        || export("llama-untied", &target),
+        || {
+            let left = content(&target);
+            // Without a manifest it is no export, and says so.
+            match left.contains_key(Path::new("manifest.json")) {
+                true => assert!(left == old || left == new, "{:?}", listing(&target)),
+                false => _ = refused(&mut bare(&["verify", text(&target)]), 1, &["is no export directory"]),
+            }
+            succeed(&mut export("llama-tied", &target));
+            assert_eq!(listing(&target).len(), old.len(), "{:?}", listing(&target));
+        },
+    );
+}
+
+fn killed_publications(count: usize) {
+    let cache = folder();
+    let expected = tokens(&succeed(&mut generate(cache.path())));
+    let whole = content(cache.path());
+    let empty = || listing(cache.path()).iter().for_each(|(path, _)| fs::remove_file(path).unwrap());
+    empty();
+    killed(
+        count,
+        cache.path(),
+        || generate(cache.path()),
+        || {
+            for (path, bytes) in content(cache.path()) {
+                let kind = path.extension().and_then(|extension| extension.to_str());
+                match kind {
+                    // What the compiler writes may lie in another order.
+                    Some("module") => assert_eq!(bytes.len(), whole[&path].len(), "{}", path.display()),
+                    _ => assert!(bytes == whole[&path], "{}", path.display()),
+                }
+            }
+            assert_eq!(tokens(&succeed(&mut generate(cache.path()))), expected);
+            assert!(content(cache.path()).keys().eq(whole.keys()), "{:?}", listing(cache.path()));
+            assert!(!is_writing(cache.path()), "{:?}", listing(cache.path()));
+            empty();
+        },
+    );
+}
+
+fn killed_tunings(count: usize) {
+    let cache = folder();
+    let shown = succeed(&mut tune(cache.path(), &["--show"]));
+    if serde_json::from_str::<Value>(&shown.out).unwrap()["products"] == serde_json::json!([]) {
+        return; // A processor without kernels.
+    }
+    killed(
+        count,
+        cache.path(),
+        || tune(cache.path(), &["--budget", "1s"]),
+        || {
+            let shown = succeed(&mut tune(cache.path(), &["--show"]));
+            assert!(!shown.err.contains("not used"), "{}", shown.err);
+        },
+    );
+}
+
+#[test]
+fn a_killed_bake_leaves_nothing_the_old_or_the_whole() {
+    killed_bakes(SHORT);
+}
+
+#[test]
+fn a_killed_export_leaves_none_the_old_or_the_whole() {
+    killed_exports(SHORT);
+}
+
+#[test]
+fn a_killed_publication_leaves_nothing_or_the_whole() {
+    killed_publications(SHORT / 3);
+}
+
+#[test]
+fn a_killed_tuning_leaves_whole_records() {
+    killed_tunings(SHORT);
+}
+
+/// `cargo test --workspace --all-features --test cli -- --ignored --nocapture a_thousand_kills`
+#[test]
+#[ignore = "takes an hour or more; some tens of each run always"]
+fn a_thousand_kills() {
+    killed_bakes(LONG);
+    killed_exports(LONG);
+    killed_publications(LONG);
+    killed_tunings(LONG);
+}
+
+/// Sizes in KiB at which files can grow no more: all small ones, then fewer.
+fn sizes(largest: u64) -> impl Iterator<Item = u32> {
+    let most = largest.div_ceil(1024) as u32;
+    std::iter::successors(Some(0), |size| Some(size + 1 + size / 6)).take_while(move |size| *size < most)
+}
+
+/// A disk that is full at one write or another, in any of the files.
+#[test]
+fn a_disk_that_is_full_at_any_write() {
+    let out = folder();
+    let [whole, archive, target, cache] =
+        ["whole", "model.irpa", "target", "cache"].map(|name| out.path().join(name));
+    succeed(&mut export("llama-untied", &whole));
+    let largest = listing(&whole).into_iter().map(|(_, size)| size).max().unwrap();
+    let (mut full, mut compiled) = (0, 0);
+    for kib in sizes(largest) {
+        let ran = run(&mut limited(&bake(&archive), kib));
+        // An archive of kernels' own layout is another one than that of the export.
+        if ran.code == Some(0) {
+            fs::remove_file(&archive).unwrap();
+        } else {
+            full += 1;
+            assert_eq!(ran.code, Some(1), "{kib} KiB: {}", ran.err);
+            assert!(
+                !archive.exists()
+                    && content(out.path())
+                        .keys()
+                        .all(|path| !path.ends_with("model.irpa") || path.starts_with("whole"))
+            );
+        }
+        let ran = refused(&mut limited(&export("llama-untied", &target), kib), 1, &[]);
+        assert!(!target.exists(), "{kib} KiB: {}", ran.err);
+        if kib % 8 == 0 {
+            refused(&mut limited(&generate(&cache), kib), 1, &[]);
+            compiled += 1;
+            for (path, _) in content(&cache) {
+                let kind = path.extension().and_then(|extension| extension.to_str()).unwrap();
+                assert!(["irpa", "log", "mlir"].contains(&kind), "{} at {kib} KiB", path.display());
+            }
+        }
+    }
+    println!("{full} bakes, {compiled} publications");
+    assert!(full > 10);
+    succeed(&mut generate(&cache));
+}
+
+/// A small disk of its own that fills up, file after file, where this process may make one.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_small_disk_that_fills_up() {
+    let out = folder();
+    let [whole, disk] = ["whole", "disk"].map(|name| out.path().join(name));
+    succeed(&mut export("llama-untied", &whole));
+    fs::create_dir(&disk).unwrap();
+    let whole = content(&whole);
+    let needed = whole.values().map(|bytes| bytes.len().div_ceil(4096) * 4).sum::<usize>();
+    let (mut failed, mut free) = (0, 8);
+    loop {
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={free}k"), "tmpfs"])
+            .arg(&disk)
+            .output();
+        if !mounted.is_ok_and(|mounted| mounted.status.success()) {
+            println!("skipped: this process may not mount a file system");
+            return;
+        }
+        let ran = run(&mut export("llama-untied", &disk.join("target")));
+        let left = content(&disk);
+        assert!(Command::new("umount").arg(&disk).status().unwrap().success());
+        if ran.code == Some(0) {
+            let made: Content =
+                whole.iter().map(|(path, bytes)| (Path::new("target").join(path), bytes.clone())).collect();
+            assert!(left == made);
+            break;
+        }
+        failed += 1;
+        assert_eq!((ran.code, left), (Some(1), Content::new()), "{free} KiB: {}", ran.err);
+        assert!(free < 2 * needed, "{free} KiB and still full: {}", ran.err);
+        // In small steps where only the last files have no room.
+        free += if free + 64 < needed { needed / 8 } else { 4 };
+    }
+    assert!(failed > 4, "{failed}");
+}
+
+/// Eight runs that all find the cache empty, of two networks.
+#[test]
+fn eight_runs_at_once_on_one_cache() {
+    let cache = folder();
+    let of = |model: &str, cache: &Path| {
+        let mut command =
+            tracewright(&["generate", text(&fixture(model)), "--tokens", "5,17", "-n", "4", "--json"]);
+        command.args(SMALL).args(["--cache", text(cache)]);
+        command
+    };
+    let models = ["llama-tied", "llama-untied"];
+    let alone = models.map(|model| tokens(&succeed(&mut of(model, folder().path()))));
+    for _ in 0..2 {
+        let children: Vec<_> =
+            (0..8).map(|number| spawn(&mut of(models[number % 2], cache.path()))).collect();
+        for (number, child) in children.into_iter().enumerate() {
+            let output = child.wait_with_output().unwrap();
+            let err = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{err}");
+            let found = serde_json::from_slice::<Value>(&output.stdout).unwrap()["tokens"].take();
+            assert_eq!(found, alone[number % 2], "run {number}");
+        }
+        let mut kinds: Vec<_> =
+            listing(cache.path()).into_iter().map(|(path, _)| path.extension().unwrap().to_owned()).collect();
+        kinds.sort();
+        assert_eq!(kinds, ["irpa", "irpa", "module", "module"], "{:?}", listing(cache.path()));
+    }
+}
+
+/// What is cut off before it is mapped is an error; what is cut off while it is mapped ends the process: no number that
+/// was not there is computed with.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_is_cut_off_while_it_is_mapped() {
+    use std::io::Read as _;
+    use std::os::unix::process::ExitStatusExt as _;
+
+    const SIGBUS: i32 = 7;
+    let out = folder();
+    succeed(tracewright(&["export", text(&demo()), "-o", text(out.path())]).args(["--context", "512"]));
+    let archive = out.path().join("model.irpa");
+    let bytes = fs::read(&archive).unwrap();
+    let cut = |length: usize| {
+        fs::File::options().write(true).open(&archive).unwrap().set_len(length as u64).unwrap()
+    };
+    let generate = || bare(&["generate", text(out.path()), "-p", "Once", "-n", "500", "--ignore-eos"]);
+    let whole = succeed(&mut generate()).out;
+    for length in [0, 1, 87, bytes.len() / 2, bytes.len() - 4096, bytes.len() - 1] {
+        cut(length);
+        refused(&mut generate(), 1, &["model.irpa"]);
+        fs::write(&archive, &bytes).unwrap();
+    }
+    let mut child = spawn(&mut generate());
+    let mut said = vec![0];
+    let stdout = child.stdout.as_mut().unwrap();
+    stdout.read_exact(&mut said).unwrap();
+    cut(4096);
+    stdout.read_to_end(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(SIGBUS), "{}", String::from_utf8_lossy(&said));
+    assert!(whole.as_bytes().starts_with(&said), "{}", String::from_utf8_lossy(&said));
+}

@@ -1,0 +1,22 @@
+//! From the tokens of a `model!` to those of its Rust, or of all that is wrong with it.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+use super::{check, context, generate, parse, skeleton};
+
+/// What `model! { tokens }` stands for.
+pub fn model(tokens: TokenStream) -> TokenStream {
+    let mut errors = context::Errors::default();
+    let model = parse::parse(tokens, &mut errors);
+    if errors.is_empty() {
+        check::check(&model, &mut errors);
+    }
+    match errors.check() {
+        Ok(()) => generate::generate(&model),
+        Err(reports) => {
+            let skeleton = skeleton::skeleton(model);
+            quote!(#reports #skeleton)
+        }
+    }
+}
