@@ -29,7 +29,7 @@ FAMILIES = {
     "gemma2": {**GEMMA, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     "gemma3_text": {**GEMMA, "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6},
     "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None},
-    "lfm2": {"norm_eps": 1e-5, "conv_L_cache": 3, "layer_types": ["conv", "conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
+    "lfm2": {"rms_norm_eps": None, "hidden_act": None, "norm_eps": 1e-5, "conv_L_cache": 3, "layer_types": ["conv", "conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False},
 }
 GPT2 = {
     "vocab_size": 4096, "n_embd": 512, "n_layer": 4, "n_head": 8, "n_positions": 4096, "layer_norm_epsilon": 1e-5,

@@ -22,7 +22,7 @@ use crate::rewrite::rewrite;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
     /// The format of the weights of products; as the network computes if there is none. All others (norms, biases,
-    /// what is no product's) stay as the network computes.
+    /// what is no product's, products of fewer outputs than a panel has rows) stay as the network computes.
     pub quantize: Option<WeightFormat>,
     /// Whether kernels of ours compute products, where the target has them. Without them all is StableHLO, and every
     /// weight is stored in the order of the checkpoint.
@@ -100,7 +100,9 @@ impl<'t> Storage<'t> {
         if self.read_otherwise.contains(parameter.key.as_str()) {
             return Err(Unpacked::ReadOtherwise);
         }
-        let format = self.quantize.unwrap_or(kept);
+        // Fewer outputs than a panel has rows choose between few things, as a router does: they are small, and one that is
+        // rounded to another choice moves everything behind it.
+        let format = self.quantize.filter(|_| outputs >= PANEL).unwrap_or(kept);
         let matrix = parameter.ty.rank() == 2 && outputs > 0 && inputs > 0;
         match self.kernels.serve(format, outputs, inputs) {
             true => Ok(Stored::Packed(format)),
