@@ -7,5 +7,6 @@ pub mod embedding;
 pub mod emulator;
 pub mod golden;
 pub mod level;
+pub mod parity;
 pub mod precision;
 pub mod rewrite;
