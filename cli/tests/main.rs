@@ -13,4 +13,5 @@ mod prompts;
 mod support;
 mod tune;
 mod verify;
+mod windows;
 mod writing;
