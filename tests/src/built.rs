@@ -34,12 +34,7 @@ pub struct Built {
 impl Built {
     /// Compiles, bakes and loads; `recorded` is the trace that was lowered. The module is kept in the cache, the archive
     /// is not.
-    pub fn new(
-        lowered: Lowered,
-        recorded: &Trace,
-        checkpoint: &Checkpoint,
-        device: Device,
-    ) -> Result<Self> {
+    pub fn new(lowered: Lowered, recorded: &Trace, checkpoint: &Checkpoint, device: Device) -> Result<Self> {
         let (compiler, cache) = (compiler()?, repository().join(".tracewright/cache"));
         // One at a time: several tests want the same module, and the second finds it in the cache.
         static COMPILING: Mutex<()> = Mutex::new(());

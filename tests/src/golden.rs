@@ -190,14 +190,15 @@ impl Reference {
             .ok_or_else(|| format!("both logits of position {position} are not known").into())
     }
 
-    /// Whether the largest logit of a position leads by more than logits may be wrong: else another token may be chosen.
-    pub fn decides(&self, position: usize) -> bool {
+    /// Whether the largest logit of a position leads by more than logits within `bound` may be wrong: else another token may be
+    /// chosen.
+    pub fn decides(&self, position: usize, bound: f64) -> bool {
         let full = self.row(position).map(|row| (lead(row), largest(row)));
         let top = self
             .top
             .as_ref()
             .map(|top| (lead(&top.logits[position * TOP..][..TOP]), f64::from(top.max_abs[position])));
-        full.or(top).is_some_and(|(lead, largest)| f64::from(lead) > 2.0 * BOUND * largest)
+        full.or(top).is_some_and(|(lead, largest)| f64::from(lead) > 2.0 * bound * largest)
     }
 
     /// The largest error in a row, in units of the row's largest magnitude.
@@ -319,6 +320,8 @@ pub fn build(
 /// How our answers compare with a golden's.
 #[derive(Debug, Default)]
 pub struct Comparison {
+    /// How far a logit may be from the reference's, in units of the row's largest magnitude.
+    pub bound: f64,
     /// The rows of logits that were compared.
     pub rows: usize,
     /// The largest error in units of the row's largest magnitude, and at which prompt and position.
@@ -336,7 +339,7 @@ pub struct Comparison {
 impl Comparison {
     /// Whether all tokens are equal and all logits within the bound.
     pub fn passes(&self) -> bool {
-        self.wrong.is_empty() && self.worst.0 <= BOUND && self.rows > 0
+        self.wrong.is_empty() && self.worst.0 <= self.bound && self.rows > 0
     }
 
     fn row(&mut self, reference: &Reference, prompt: usize, position: usize, found: &[f32]) {
@@ -346,7 +349,7 @@ impl Comparison {
             self.worst = (error, prompt, position);
         }
         let is_first = self.first.is_none_or(|first| (position, prompt) < first);
-        if is_first && error > BOUND {
+        if is_first && error > self.bound {
             self.first = Some((position, prompt));
         }
     }
@@ -379,7 +382,12 @@ impl fmt::Display for Comparison {
 /// Compares greedy continuations, and the logits of all their positions; those of the prompt too if the subject has
 /// `score`.
 pub fn check(golden: &Golden, subject: &Subject) -> Result<Comparison> {
-    let mut report = Comparison { gap: f32::INFINITY, ..Comparison::default() };
+    check_within(golden, subject, BOUND)
+}
+
+/// The same, where logits may be farther from the reference's.
+pub fn check_within(golden: &Golden, subject: &Subject, bound: f64) -> Result<Comparison> {
+    let mut report = Comparison { bound, gap: f32::INFINITY, ..Comparison::default() };
     let scores = subject.module.signatures.iter().any(|s| s.name == "score");
     for (i, prompt) in golden.prompts.iter().enumerate() {
         report.prompts += 1;

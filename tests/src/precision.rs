@@ -169,7 +169,8 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 /// chooses. Prompts of which not all logits are known are left out.
 pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
     let full = golden.prompts.iter().enumerate().filter(|(_, prompt)| prompt.full);
-    let full: Vec<_> = full.map(|(i, prompt)| Ok((i, prompt, golden.reference(i)?))).collect::<Result<_>>()?;
+    let full: Vec<_> =
+        full.map(|(i, prompt)| Ok((i, prompt, golden.reference(i)?))).collect::<Result<_>>()?;
     let mut found = Precision::default();
     let mut largest = 0.0;
     for (_, prompt, reference) in &full {

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tracewright::ops::ElementType;
 use tracewright_tests::built::repository;
-use tracewright_tests::golden::{BOUND, Golden};
-use tracewright_tests::parity::{CheckpointParity, Parting, compare};
+use tracewright_tests::golden::Golden;
+use tracewright_tests::parity::{BOUND, CheckpointParity, Parting, compare};
 
 /// How a model compares with the golden of a fixture. What transformers' modules gave is known of the first two tokens.
 fn beside(fixture: &str, model: &Path) -> CheckpointParity {
