@@ -14,4 +14,5 @@ mod prompts;
 mod support;
 mod tune;
 mod verify;
+mod windows;
 mod writing;

@@ -12,23 +12,30 @@ from golden import load, torch
 from safetensors.torch import save_file
 
 
+def fed(config, tokens):
+    """The tokens, and as many more as tell the axis of positions from that of heads; what is behind the last is cut off again."""
+    config = config.get_text_config()
+    heads = {config.num_attention_heads, getattr(config, "num_key_value_heads", None)}
+    more = next(more for more in range(len(heads) + 1) if len(tokens) + more not in heads)
+    return tokens + tokens[:1] * more
+
+
 def positions_first(tensor, count):
-    """`[1, S, …]`: norms of queries and keys get heads before positions."""
-    if tensor.dim() == 4 and tensor.shape[2] == count:
-        if tensor.shape[1] == count:
-            raise SystemExit(f"{count} tokens are as many as heads: take another number, which tells the axes apart")
-        return tensor.transpose(1, 2)
-    return tensor
+    """`[1, S, …]`: norms of queries and keys get heads before positions. What experts get has no axis of sequences."""
+    if tensor.dim() == 2:
+        return tensor[None]
+    return tensor.transpose(1, 2) if tensor.dim() == 4 and tensor.shape[2] == count else tensor
 
 
 @torch.no_grad()
 def activations(model, tokens):
     found = {"tokens": torch.tensor(tokens, dtype=torch.int32)}
+    longer = fed(model.config, tokens)
 
     def keep(key, value):
         value = value[0] if isinstance(value, tuple) else value
         if isinstance(value, torch.Tensor) and value.is_floating_point():
-            found[key] = positions_first(value.detach().float(), len(tokens)).contiguous().clone()
+            found[key] = positions_first(value.detach().float(), len(longer))[:, : len(tokens)].contiguous().clone()
 
     def hook(name):
         def called(module, arguments, keywords, result):
@@ -44,7 +51,7 @@ def activations(model, tokens):
         is_layer = name.split(".")[-1].isdigit()
         if is_layer or next(module.parameters(recurse=False), None) is not None:
             module.register_forward_hook(hook(name), with_kwargs=True)
-    model(input_ids=torch.tensor([tokens]), use_cache=False)
+    model(input_ids=torch.tensor([longer]), use_cache=False)
     return found
 
 

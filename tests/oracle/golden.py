@@ -150,19 +150,26 @@ def write_golden(json_path, tensors, prompts, **head):
     save_file(named, json_path.with_suffix(".safetensors"))
 
 
-def write_own(directory):
-    """`own.safetensors`: the logits of transformers' own run in the type of the checkpoint, at all positions fed, in one pass; of a
-    Llama, whose first layer begins with a norm and a product, also its values."""
-    golden = json.loads((directory / "golden.json").read_text())
-    model, rows = load(directory, STORAGE[golden["storage"]]), {}
-    for i, prompt in enumerate(golden["prompts"]):
+@torch.no_grad()
+def own_rows(model, prompts):
+    """What a model in a narrow type gives at all positions fed, in one pass: the logits; of a Llama, whose first layer begins with a
+    norm and a product, also its values. Of prompts that are kept in full."""
+    rows = {}
+    for i, prompt in enumerate(prompts):
+        if not prompt["full"]:
+            continue
         fed = prompt["prompt_tokens"] + prompt["tokens"][:-1]
-        with torch.no_grad():
-            output = model(input_ids=torch.tensor([fed]), use_cache=True)
+        output = model(input_ids=torch.tensor([fed]), use_cache=True)
         rows[f"prompts.{i}.logits"] = output.logits[0].contiguous()
         if model.config.model_type == "llama":
             rows[f"prompts.{i}.values"] = output.past_key_values.layers[0].values[0].contiguous()
-    save_tensors(rows, directory / "own.safetensors")
+    return rows
+
+
+def write_own(directory):
+    """`own.safetensors`: what transformers' own run in the type of the checkpoint gave."""
+    golden = json.loads((directory / "golden.json").read_text())
+    save_tensors(own_rows(load(directory, STORAGE[golden["storage"]]), golden["prompts"]), directory / "own.safetensors")
 
 
 def write_case(out, seed, chunk, context, lengths, steps=8, own=False, **checkpoint):

@@ -1,5 +1,5 @@
 """Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [NAME …] [embedding] [narrow] [ops]
-[rope]`, where NAME is one of the random ones; all of them without arguments."""
+[rope] [long]`, where NAME is one of the random ones; all of them without arguments."""
 
 import shutil
 import sys
@@ -172,7 +172,7 @@ ROUNDINGS = dict(hidden_size=28, num_attention_heads=4, num_hidden_layers=2, rms
 
 
 def main():
-    parts = sys.argv[1:] or ["random", "embedding", "narrow", "ops", "rope", *SHIPPED]
+    parts = sys.argv[1:] or ["random", "embedding", "narrow", "ops", "rope", "long", *SHIPPED]
     random_models({*RANDOM, *FAMILIES} if "random" in parts else parts)
     if "embedding" in parts:
         import embedding
@@ -185,6 +185,10 @@ def main():
         import ops
 
         ops.write(FIXTURES / "ops")
+    if "long" in parts:
+        import long
+
+        long.write(FIXTURES)
     if "rope" in parts:
         import rope
 

@@ -34,7 +34,7 @@ pub struct Built {
 impl Built {
     /// Compiles, bakes and loads; `recorded` is the trace that was lowered. The module is kept in the cache, the archive
     /// is not.
-    pub fn new(lowered: Lowered, recorded: &Trace, checkpoint: &Checkpoint) -> Result<Self> {
+    pub fn new(lowered: Lowered, recorded: &Trace, checkpoint: &Checkpoint, device: Device) -> Result<Self> {
         let (compiler, cache) = (compiler()?, repository().join(".tracewright/cache"));
         // One at a time: several tests want the same module, and the second finds it in the cache.
         static COMPILING: Mutex<()> = Mutex::new(());
@@ -44,8 +44,7 @@ impl Built {
 
         let folder = tempfile::tempdir()?;
         let (archive, baked) = build.bake(&folder.path().join("model.irpa"))?;
-        // The calling thread alone: these models are too small to share.
-        let runtime = Runtime::new(Device::LocalSync)?;
+        let runtime = Runtime::new(device)?;
         let program = build.load(&runtime, &archive)?;
         let Build { lowered, options, .. } = build;
         Ok(Self { program, runtime, module: lowered.module, archive, baked, options, _folder: folder })

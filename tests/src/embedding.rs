@@ -11,6 +11,7 @@ use tracewright::errors::WithPath as _;
 use tracewright::lower::Weights;
 use tracewright::models::EmbeddingGemmaConfig;
 use tracewright::ops::ElementType;
+use tracewright::runtime::Device;
 use tracewright::simplify::Rules;
 use tracewright::trace::Trace;
 use tracewright::{Lowered, Program};
@@ -87,7 +88,7 @@ pub fn build(
     let (trace, target) = (edit(plan.trace()?.trace)?, compiler()?.resolve(&level::target())?);
     let lowered =
         Lowered::new(&trace, Rules::default(), target, Weights::default(), plan.config.ignorable())?;
-    Built::new(lowered, &trace, &plan.checkpoint(&golden.model)?)
+    Built::new(lowered, &trace, &plan.checkpoint(&golden.model)?, Device::LocalSync)
 }
 
 /// How our vectors compare with a golden's.

@@ -14,6 +14,7 @@ use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
+use tracewright::runtime::Device;
 use tracewright::simplify::Rules;
 use tracewright::trace::{KvFormat, Trace};
 
@@ -28,6 +29,8 @@ pub const BOUND: f64 = 1e-5;
 pub struct Golden {
     /// The case.
     pub name: String,
+    /// Versions and settings of what answered.
+    pub reference: String,
     /// The element type of the checkpoint.
     #[serde(deserialize_with = "element")]
     pub storage: ElementType,
@@ -63,6 +66,8 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     /// The continuation as text, where the model has a tokenizer.
     pub text: Option<String>,
+    /// Whether all logits are known, not only the largest of each row.
+    pub full: bool,
 }
 
 impl Prompt {
@@ -89,9 +94,14 @@ impl Golden {
 
     /// The golden in a directory that is a model too.
     pub fn of(model: &Path) -> Result<Self> {
-        let own = model.join("own.safetensors");
+        Self::within(model, model)
+    }
+
+    /// The golden in a folder, of the model in a directory.
+    pub fn within(folder: &Path, model: &Path) -> Result<Self> {
+        let own = folder.join("own.safetensors");
         let own = own.exists().then(|| fs::read(&own).with_path("read", &own)).transpose()?;
-        Ok(Self { own, ..Self::open(model, &model.join("golden.json"))? })
+        Ok(Self { own, ..Self::open(model, &folder.join("golden.json"))? })
     }
 
     /// Whether it knows transformers' own run in the type of the checkpoint.
@@ -124,7 +134,9 @@ impl Golden {
             vocabulary: self.vocab_size,
             logits: floats("logits"),
             top: ids.zip(floats("top_logits")).zip(floats("max_abs")).map(top),
-            own: self.has_own().then(|| self.own(prompt, "logits")).transpose()?,
+            own: (self.has_own() && self.prompts[prompt].full)
+                .then(|| self.own(prompt, "logits"))
+                .transpose()?,
         };
         match reference.logits.is_none() && reference.top.is_none() {
             true => Err(format!("golden `{}` has nothing about prompt {prompt}", self.name).into()),
@@ -178,6 +190,17 @@ impl Reference {
             .ok_or_else(|| format!("both logits of position {position} are not known").into())
     }
 
+    /// Whether the largest logit of a position leads by more than logits within `bound` may be wrong: else another token may be
+    /// chosen.
+    pub fn decides(&self, position: usize, bound: f64) -> bool {
+        let full = self.row(position).map(|row| (lead(row), largest(row)));
+        let top = self
+            .top
+            .as_ref()
+            .map(|top| (lead(&top.logits[position * TOP..][..TOP]), f64::from(top.max_abs[position])));
+        full.or(top).is_some_and(|(lead, largest)| f64::from(lead) > 2.0 * bound * largest)
+    }
+
     /// The largest error in a row, in units of the row's largest magnitude.
     pub fn error(&self, position: usize, found: &[f32]) -> f64 {
         let full = self.row(position).map_or(0.0, |row| max_error(row, found) / largest(row));
@@ -198,6 +221,18 @@ impl Reference {
 
 pub(crate) fn largest(row: &[f32]) -> f64 {
     row.iter().fold(0.0, |max, x| f64::from(x.abs()).max(max))
+}
+
+/// Which is the largest.
+pub(crate) fn best(row: &[f32]) -> usize {
+    (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or_default()
+}
+
+/// By how much the largest leads.
+pub(crate) fn lead(row: &[f32]) -> f32 {
+    let best = best(row);
+    let others = row.iter().enumerate().filter(|(i, _)| *i != best).map(|(_, x)| *x);
+    row[best] - others.fold(f32::NEG_INFINITY, f32::max)
 }
 
 /// max |a − b|
@@ -241,10 +276,12 @@ pub struct BuildOptions {
     pub weights: Weights,
     /// How keys and values are remembered.
     pub kv: KvFormat,
+    /// Where it runs.
+    pub device: Device,
 }
 
 impl BuildOptions {
-    /// Those that a golden's prompts are laid around, in f32.
+    /// Those that a golden's prompts are laid around, in f32, on the calling thread alone: most models are too small to share.
     pub fn of(golden: &Golden) -> Self {
         Self {
             element: ElementType::F32,
@@ -254,6 +291,7 @@ impl BuildOptions {
             rules: Rules::default(),
             weights: Weights::default(),
             kv: KvFormat::default(),
+            device: Device::LocalSync,
         }
     }
 }
@@ -274,7 +312,7 @@ pub fn build(
     let lowered = plan.lower(&trace)?;
 
     let checkpoint = plan.named(Checkpoint::open(model)?);
-    let built = Built::new(lowered, &trace, &checkpoint)?;
+    let built = Built::new(lowered, &trace, &checkpoint, sizes.device)?;
     let network = Network::new(&built.runtime, &built.program, &built.module.signatures)?;
     Ok(Subject { network, built })
 }
@@ -282,10 +320,14 @@ pub fn build(
 /// How our answers compare with a golden's.
 #[derive(Debug, Default)]
 pub struct Comparison {
+    /// How far a logit may be from the reference's, in units of the row's largest magnitude.
+    pub bound: f64,
     /// The rows of logits that were compared.
     pub rows: usize,
     /// The largest error in units of the row's largest magnitude, and at which prompt and position.
     pub worst: (f64, usize, usize),
+    /// The first position at which an error is beyond the bound, and its prompt.
+    pub first: Option<(usize, usize)>,
     /// The smallest distance between first and second logit where a token was chosen.
     pub gap: f32,
     /// Where other tokens were chosen: prompt, step, expected, found.
@@ -297,7 +339,7 @@ pub struct Comparison {
 impl Comparison {
     /// Whether all tokens are equal and all logits within the bound.
     pub fn passes(&self) -> bool {
-        self.wrong.is_empty() && self.worst.0 <= BOUND && self.rows > 0
+        self.wrong.is_empty() && self.worst.0 <= self.bound && self.rows > 0
     }
 
     fn row(&mut self, reference: &Reference, prompt: usize, position: usize, found: &[f32]) {
@@ -305,6 +347,10 @@ impl Comparison {
         let error = reference.error(position, found);
         if error > self.worst.0 {
             self.worst = (error, prompt, position);
+        }
+        let is_first = self.first.is_none_or(|first| (position, prompt) < first);
+        if is_first && error > self.bound {
+            self.first = Some((position, prompt));
         }
     }
 }
@@ -336,7 +382,12 @@ impl fmt::Display for Comparison {
 /// Compares greedy continuations, and the logits of all their positions; those of the prompt too if the subject has
 /// `score`.
 pub fn check(golden: &Golden, subject: &Subject) -> Result<Comparison> {
-    let mut report = Comparison { gap: f32::INFINITY, ..Comparison::default() };
+    check_within(golden, subject, BOUND)
+}
+
+/// The same, where logits may be farther from the reference's.
+pub fn check_within(golden: &Golden, subject: &Subject, bound: f64) -> Result<Comparison> {
+    let mut report = Comparison { bound, gap: f32::INFINITY, ..Comparison::default() };
     let scores = subject.module.signatures.iter().any(|s| s.name == "score");
     for (i, prompt) in golden.prompts.iter().enumerate() {
         report.prompts += 1;
@@ -357,9 +408,7 @@ pub fn check(golden: &Golden, subject: &Subject) -> Result<Comparison> {
         let same = generated.tokens.iter().zip(&prompt.tokens).take_while(|(a, b)| a == b).count();
         for (step, row) in generated.logits.iter().enumerate().take(same + 1) {
             report.row(&reference, i, given - 1 + step, row);
-            let mut sorted = row.clone();
-            sorted.sort_unstable_by(|a, b| b.total_cmp(a));
-            report.gap = report.gap.min(sorted[0] - sorted[1]);
+            report.gap = report.gap.min(lead(row));
         }
         if scores {
             for (position, row) in

@@ -7,6 +7,7 @@ pub mod embedding;
 pub mod emulator;
 pub mod golden;
 pub mod level;
+pub mod parity;
 pub mod precision;
 pub mod rewrite;
 pub mod tiles;

@@ -6,7 +6,7 @@ use std::fmt;
 use tracewright::generate::Session;
 
 use crate::built::Result;
-use crate::golden::{self, Golden, Subject, max_error};
+use crate::golden::{self, Golden, Subject, best, lead, max_error};
 
 /// How many times transformers' own error ours may be.
 pub const FACTOR: f64 = 1.1;
@@ -68,6 +68,11 @@ pub struct Precision {
 }
 
 impl Precision {
+    /// The positions compared.
+    pub fn positions(&self) -> usize {
+        self.theirs.rows
+    }
+
     /// Our error in units of transformers' own: the worse of both ways.
     pub fn ratio(&self) -> f64 {
         self.scored.error().max(self.decoded.error()) / self.theirs.error()
@@ -160,38 +165,28 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count as f64
 }
 
-fn best(row: &[f32]) -> usize {
-    (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or_default()
-}
-
-/// By how much the largest leads.
-fn lead(row: &[f32]) -> f32 {
-    let first = row[best(row)];
-    let mut others = row.to_vec();
-    others.swap_remove(best(row));
-    first - others.into_iter().fold(f32::NEG_INFINITY, f32::max)
-}
-
 /// Compares the logits of all positions of a golden's sequences, and its greedy continuations, which the module itself
-/// chooses.
+/// chooses. Prompts of which not all logits are known are left out.
 pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
-    let references = (0..golden.prompts.len()).map(|i| golden.reference(i)).collect::<Result<Vec<_>>>()?;
+    let full = golden.prompts.iter().enumerate().filter(|(_, prompt)| prompt.full);
+    let full: Vec<_> =
+        full.map(|(i, prompt)| Ok((i, prompt, golden.reference(i)?))).collect::<Result<_>>()?;
     let mut found = Precision::default();
     let mut largest = 0.0;
-    for (i, prompt) in golden.prompts.iter().enumerate() {
+    for (_, prompt, reference) in &full {
         for position in 0..prompt.fed().len() {
-            let (exact, own) = references[i].both(position)?;
+            let (exact, own) = reference.both(position)?;
             found.theirs.row(exact, own);
             largest = max_error(exact, own).max(largest);
         }
     }
     let decided = |exact: &[f32]| f64::from(lead(exact)) > 2.0 * largest;
-    for (i, prompt) in golden.prompts.iter().enumerate() {
+    for &(i, prompt, ref reference) in &full {
         let fed = prompt.fed();
         let scored = Session::new(&subject.network).score(&fed)?;
         let mut session = Session::new(&subject.network);
         for (position, (token, scored)) in fed.iter().zip(&scored).enumerate() {
-            let (exact, own) = references[i].both(position)?;
+            let (exact, own) = reference.both(position)?;
             let decoded = session.feed(&[*token])?;
             found.scored.row(exact, scored);
             found.between.row(own, scored);
@@ -211,7 +206,7 @@ pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
             golden::greedy(&subject.network, &prompt.prompt_tokens, prompt.tokens.len(), false)?.tokens;
         let same = chosen.iter().zip(&prompt.tokens).take_while(|(a, b)| a == b).count();
         let position = prompt.prompt_tokens.len() - 1 + same;
-        if same < prompt.tokens.len() && decided(references[i].both(position)?.0) {
+        if same < prompt.tokens.len() && decided(reference.both(position)?.0) {
             found.wrong.push((i, position));
         }
     }

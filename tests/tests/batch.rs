@@ -71,6 +71,15 @@ fn k17_a_batch_up_to_the_end_of_the_context() {
     check(&golden, golden.context, &golden.prompts.iter().collect::<Vec<_>>());
 }
 
+/// Rows whose rings and recurrent states stand at different positions, and are taken over by other texts.
+#[test]
+fn k17_windows_and_recurrent_states_in_a_batch() {
+    for fixture in ["gemma3-a", "mistral", "lfm2"] {
+        let golden = Golden::fixture(fixture).unwrap();
+        check(&golden, golden.context, &golden.prompts.iter().collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn a_sequence_that_stops_leaves_the_others_alone() {
     let golden = Golden::fixture("llama-rope3").unwrap();

@@ -4,10 +4,15 @@
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
+use std::path::Path;
 
+use tracewright::load::LoadOptions;
+use tracewright::runtime::Device;
+use tracewright_tests::built::compiler;
 use tracewright_tests::golden::{ALL, BuildOptions, Golden, build, check};
 
-/// Tokens are equal and logits near at prompts around the chunk and up to the context.
+/// Tokens are equal and logits near at prompts around the chunk and up to the context; on the device that a user gets who
+/// asks for none, which is all threads of this machine.
 fn judge(fixture: &str) {
     let golden = Golden::fixture(fixture).unwrap();
     let (c, n) = (golden.chunk, golden.context);
@@ -16,7 +21,10 @@ fn judge(fixture: &str) {
     let distinct = golden.prompts.iter().map(|p| p.tokens.iter().collect::<BTreeSet<_>>().len()).max();
     assert!(distinct >= Some(10), "{fixture}: a loop judges nothing");
 
-    let subject = build(&golden.model, &BuildOptions::of(&golden), ALL, Ok).unwrap();
+    let LoadOptions { device, .. } = LoadOptions::new(&compiler().unwrap(), Path::new("cache"));
+    assert_eq!(device, Device::LocalTask { workers: 0 });
+    let sizes = BuildOptions { device, ..BuildOptions::of(&golden) };
+    let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
     let report = check(&golden, &subject).unwrap();
     let _ = writeln!(std::io::stderr(), "{fixture}: {report}");
     assert!(report.passes(), "{fixture}: {report}");

@@ -11,7 +11,7 @@ use tracewright::load::{LoadError, LoadOptions, load};
 use tracewright::lower::{Unpacked, Weights};
 use tracewright::models::ModelConfig;
 use tracewright::ops::{ElementType, WeightFormat};
-use tracewright::runtime::CompileOptions;
+use tracewright::runtime::{CompileOptions, Device};
 use tracewright::{Expanded, Footprint, Memory, Plan};
 use tracewright_tests::built::{Built, compiler, repository};
 use tracewright_tests::level;
@@ -52,7 +52,8 @@ fn k4_weights_and_state_are_planned_to_the_byte() {
         let planned = Footprint::of(&expanded).unwrap();
         let lowered = expanded.lower(plan.model.ignorable()).unwrap();
         let checkpoint = plan.named(Checkpoint::open(&path).unwrap());
-        let built = Built::new(lowered, &plan.trace().unwrap().trace, &checkpoint).unwrap();
+        let built =
+            Built::new(lowered, &plan.trace().unwrap().trace, &checkpoint, Device::LocalSync).unwrap();
         assert_eq!(planned.weight_bytes() as u64, built.baked.bytes, "{name}");
         let keys: usize = planned.weights.values().map(|stored| stored.keys.len()).sum();
         assert_eq!(keys, built.archive.entries().len(), "{name}");

@@ -10,6 +10,7 @@ use tracewright::lower::Weights;
 use tracewright::models::{Architecture as _, ModelConfig};
 use tracewright::ops::ElementType;
 use tracewright::random::write_random;
+use tracewright::runtime::Device;
 use tracewright::simplify::Rules;
 use tracewright::trace::{KvFormat, Parameter};
 use tracewright::{Footprint, Plan};
@@ -54,6 +55,7 @@ fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Sub
         rules: Rules::default(),
         weights,
         kv: KvFormat::default(),
+        device: Device::LocalSync,
     };
     let plan = Box::new(ModelConfig::read(config, &[]).unwrap());
     let vocabulary = plan.vocabulary() as u32;

@@ -13,7 +13,7 @@ use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType::{Bf16, F16, F32, I32};
 use tracewright::ops::{TensorType, WeightFormat};
-use tracewright::runtime::{Buffer, VmValue};
+use tracewright::runtime::{Buffer, Device, VmValue};
 use tracewright::simplify::Rules;
 use tracewright::trace::{KvFormat, Parameter};
 use tracewright_tests::golden::{
@@ -62,7 +62,9 @@ fn shipped(name: &str) -> Golden {
     assert!(prompts.iter().filter(|p| distinct(&p.tokens) >= 16).count() >= 56, "loops judge nothing");
 
     let longest = prompts.iter().map(|p| p.prompt_tokens.len() + steps).max().unwrap();
-    let sizes = BuildOptions { context: longest.next_power_of_two(), ..BuildOptions::of(&golden) };
+    // On all threads of this machine, as for any user.
+    let device = Device::LocalTask { workers: 0 };
+    let sizes = BuildOptions { context: longest.next_power_of_two(), device, ..BuildOptions::of(&golden) };
     let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
     let report = check(&golden, &subject).unwrap();
     show(format_args!("{name}: {report}"));
@@ -233,6 +235,7 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
             rules: Rules::default(),
             weights: Weights::default(),
             kv: KvFormat::default(),
+            device: Device::LocalSync,
         },
         ALL,
         Ok,

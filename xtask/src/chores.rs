@@ -137,22 +137,51 @@ pub fn test_fast(root: &Path) -> Result<(), Error> {
 /// Fresh random configurations, judged by Hugging Face transformers.
 pub fn parity(root: &Path, what: &Parity) -> Result<(), Error> {
     let tools = setup(root)?;
-    let oracle = root.join("tests/oracle");
-    let torch = python::install(
-        &root.join(".tracewright/oracle"),
-        &oracle.join("requirements.txt"),
-        "torch and transformers: about 3 GB, some minutes",
-    )?;
+    let torch = transformers(root)?;
     let out = empty(root.join(".tracewright/parity"))?;
     let mut reference = torch.command();
-    reference.arg(oracle.join("parity.py")).args(["--seed", &what.seed.to_string()]);
+    reference.arg(root.join("tests/oracle/parity.py")).args(["--seed", &what.seed.to_string()]);
     reference.args(["--cases", &what.cases.to_string(), "--family", &what.family]).arg("--out").arg(&out);
     if let Some(element) = &what.narrow {
         reference.args(["--narrow", element]);
     }
     step("reference", &mut reference)?;
-    let bin = ["--package", "tracewright-tests", "--bin", "parity", "--"];
-    step("compare", cargo(root, &["run"]).args(bin).arg(&out).env("PATH", &tools.path))
+    step("compare", compares(root, &tools).arg(&out))
+}
+
+/// A checkpoint of the user's own, judged by Hugging Face transformers.
+pub fn parity_of(root: &Path, model: &Path, what: &Parity) -> Result<(), Error> {
+    let tools = setup(root)?;
+    // What is compared runs in the checkout.
+    let model = std::path::absolute(model).with_path("find", model)?;
+    step("read", compares(root, &tools).arg("read").arg(&model))?;
+    let torch = transformers(root)?;
+    let out = empty(root.join(".tracewright/parity-model"))?;
+    let mut reference = torch.command();
+    reference.arg(root.join("tests/oracle/checkpoint.py")).arg(&model).arg("--out").arg(&out);
+    reference.args(what.prompt.iter().map(|text| format!("--prompt={text}")));
+    step("reference", &mut reference)?;
+    let mut compare = compares(root, &tools);
+    compare.arg("model").args([&model, &out]).args(what.json.then_some("--json")).arg("--");
+    // Where numbers part, it asks torch for those of all modules.
+    let torch = torch.command();
+    compare.arg(torch.get_program()).arg(root.join("tests/oracle/activations.py")).arg(&model);
+    compare.envs(torch.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    step("compare", &mut compare)
+}
+
+/// The pinned torch, in an environment of its own.
+fn transformers(root: &Path) -> Result<python::Python, Error> {
+    let requirements = root.join("tests/oracle/requirements.txt");
+    let size = "torch and transformers: about 3 GB, some minutes";
+    python::install(&root.join(".tracewright/oracle"), &requirements, size)
+}
+
+/// What compares our answers with those of transformers.
+fn compares(root: &Path, tools: &Tools) -> Command {
+    let mut command = cargo(root, &["run", "--package", "tracewright-tests", "--bin", "parity", "--"]);
+    command.env("PATH", &tools.path);
+    command
 }
 
 /// Every operation and random graphs, judged by the StableHLO reference interpreter.

@@ -40,7 +40,8 @@ enum Chore {
         #[arg(long)]
         fast: bool,
     },
-    /// Compare fresh random configurations with Hugging Face transformers and sentence-transformers (installs torch: 3 GB).
+    /// Compare a checkpoint, or fresh random configurations, with Hugging Face transformers and sentence-transformers (installs
+    /// torch: 3 GB).
     Parity(Parity),
     /// Compare every example of every operation and random graphs, as they are and simplified, with the StableHLO
     /// reference interpreter (installs jaxlib: 140 MB).
@@ -84,6 +85,15 @@ pub struct Parity {
     /// whether we err more than transformers' own run in it.
     #[arg(long, value_parser = ["bf16", "f16"])]
     narrow: Option<String>,
+    /// Compare this checkpoint instead: its tokens and logits, where they part, and the type that it is stored in.
+    #[arg(long, value_name = "MODEL_DIR", conflicts_with_all = ["seed", "cases", "family", "narrow"])]
+    model: Option<PathBuf>,
+    /// A text to go on from, instead of ours; several with several of these.
+    #[arg(long, value_name = "TEXT", requires = "model")]
+    prompt: Vec<String>,
+    /// One JSON object on stdout.
+    #[arg(long, requires = "model")]
+    json: bool,
 }
 
 fn main() -> ExitCode {
@@ -93,7 +103,10 @@ fn main() -> ExitCode {
         Chore::Demo { args } => chores::demo(&cli.root, args),
         Chore::Test { fast: true } => chores::test_fast(&cli.root),
         Chore::Test { fast: false } => chores::test(&cli.root),
-        Chore::Parity(parity) => chores::parity(&cli.root, parity),
+        Chore::Parity(parity) => match &parity.model {
+            Some(model) => chores::parity_of(&cli.root, model, parity),
+            None => chores::parity(&cli.root, parity),
+        },
         Chore::Interpret { modules } => chores::interpret(&cli.root, *modules),
         Chore::Fuzz(fuzz) => chores::fuzz(&cli.root, fuzz),
     };

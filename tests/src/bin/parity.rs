@@ -1,17 +1,25 @@
 //! `parity DIR`: whether we answer as transformers and sentence-transformers did, for each case that
 //! `tests/oracle/parity.py` put into DIR.
+//!
+//! `parity read MODEL_DIR`: whether a checkpoint is one that we can read. `parity model MODEL_DIR DIR [--json] -- COMMAND …`:
+//! how it compares with what `tests/oracle/checkpoint.py` put into DIR; the command, with tokens, a type and a file behind it,
+//! writes what modules got and gave.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
 use serde::Deserialize;
+use tracewright::Plan;
 use tracewright::errors::{WithCauses, WithPath as _};
+use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
+use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
 use tracewright_tests::built::Result;
 use tracewright_tests::embedding;
 use tracewright_tests::golden::{self, ALL, BuildOptions, Golden};
+use tracewright_tests::parity;
 use tracewright_tests::precision::{self, Average};
 
 #[derive(Deserialize)]
@@ -34,19 +42,68 @@ struct Summary {
     narrow: BTreeMap<(String, &'static str), Average>,
 }
 
+const USAGE: &str = "usage: parity DIR, where `tests/oracle/parity.py --out DIR` wrote its cases
+       parity read MODEL_DIR
+       parity model MODEL_DIR DIR [--json] -- COMMAND …, where `tests/oracle/checkpoint.py --out DIR` wrote its answers";
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [folder] = &arguments[..] else {
-        eprintln!("usage: parity DIR, where `tests/oracle/parity.py --out DIR` wrote its cases");
-        return ExitCode::from(2);
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match &words[..] {
+        [folder] => run(Path::new(folder)),
+        ["read", folder] => read(Path::new(folder)),
+        ["model", model, folder, "--", command @ ..] => model_beside(model, folder, false, command),
+        ["model", model, folder, "--json", "--", command @ ..] => model_beside(model, folder, true, command),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
     };
-    match run(Path::new(folder)) {
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {}", WithCauses(&*error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Before anything large is installed or run.
+fn read(model: &Path) -> Result<bool> {
+    let plan = Plan::new(Box::new(ModelConfig::read(model, &[])?), None, None, None)?;
+    let checkpoint = plan.named(Checkpoint::open(model)?);
+    let trace = plan.trace()?.trace;
+    plan.lower(&trace)?.check(&checkpoint, &trace)?;
+    Ok(true)
+}
+
+/// How a checkpoint compares with the answers in a folder.
+fn model_beside(model: &str, folder: &str, json: bool, command: &[&str]) -> Result<bool> {
+    let golden = Golden::within(Path::new(folder), Path::new(model))?;
+    let dump = |tokens: &[u32], element: ElementType| -> Result<PathBuf> {
+        let out = Path::new(folder).join("activations.safetensors");
+        let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();
+        let [program, rest @ ..] = command else { return Err("no command writes activations".into()) };
+        let mut dumps = Command::new(program);
+        dumps.args(rest).args(["--tokens", &tokens.join(","), "--dtype", torch_name(element), "--out"]);
+        let status = dumps.arg(&out).status().with_path("write", &out)?;
+        status.success().then_some(out).ok_or_else(|| format!("`{program}` failed ({status})").into())
+    };
+    let report = parity::compare(&golden, &dump, &|what| eprintln!("comparing {what}"))?;
+    match json {
+        true => println!("{}", serde_json::to_string(&report)?),
+        false => println!("{report}"),
+    }
+    Ok(report.passes)
+}
+
+/// What torch calls a type.
+fn torch_name(element: ElementType) -> &'static str {
+    match element {
+        ElementType::Bf16 => "bfloat16",
+        ElementType::F16 => "float16",
+        _ => "float32",
     }
 }
 

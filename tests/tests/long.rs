@@ -1,0 +1,164 @@
+//! Long sequences, judged by transformers: every rotary embedding at 8,192 positions and one past 32,768, and 10,000 tokens
+//! through a window.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::fs;
+use std::io::Write as _;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensors;
+use serde::Deserialize;
+use tracewright::generate::{GenerateOptions, Network, Session};
+use tracewright::irpa::Checkpoint;
+use tracewright::lower::Weights;
+use tracewright::models::{Architecture as _, ModelConfig};
+use tracewright::ops::ElementType::F32;
+use tracewright::runtime::Device;
+use tracewright::simplify::Rules;
+use tracewright::{EntryPoint, Lowered};
+use tracewright_tests::built::{Built, compiler, repository};
+use tracewright_tests::golden::{BOUND, max_error};
+use tracewright_tests::level;
+
+/// Tokens that one prefill takes.
+const CHUNK: usize = 128;
+
+/// What the device of the tests is: all threads of this machine.
+const DEVICE: Device = Device::LocalTask { workers: 0 };
+
+/// Numbers of a file of tensors, four bytes each.
+fn words(file: &[u8], name: &str) -> Vec<[u8; 4]> {
+    SafeTensors::deserialize(file).unwrap().tensor(name).unwrap().data().as_chunks().0.to_vec()
+}
+
+fn tokens(file: &[u8], name: &str) -> Vec<u32> {
+    words(file, name).into_iter().map(u32::from_le_bytes).collect()
+}
+
+fn floats(file: &[u8], name: &str) -> Vec<f32> {
+    words(file, name).into_iter().map(f32::from_le_bytes).collect()
+}
+
+/// The largest difference in units of the largest logit.
+fn error(expected: &[f32], found: &[f32]) -> f64 {
+    assert!(found.iter().all(|x| x.is_finite()));
+    max_error(expected, found) / expected.iter().fold(0.0, |max, x| f64::from(x.abs()).max(max))
+}
+
+/// A model for sequences of any length, whatever it was trained for.
+fn build(model: &Path, chunk: usize, context: usize) -> Built {
+    let config = ModelConfig::read(model, &[]).unwrap();
+    let trace = config.trace(F32, &EntryPoint::steps(1, chunk, context)).unwrap().trace;
+    let trace = trace.with_entries(&["prefill", "decode"]);
+    let target = compiler().unwrap().resolve(&level::target()).unwrap();
+    let lowered =
+        Lowered::new(&trace, Rules::default(), target, Weights::default(), config.ignorable()).unwrap();
+    let checkpoint = Checkpoint::open(model).unwrap();
+    Built::new(lowered, &trace, &checkpoint, DEVICE).unwrap()
+}
+
+fn network(built: &Built) -> Network {
+    Network::new(&built.runtime, &built.program, &built.module.signatures).unwrap()
+}
+
+fn fixture(name: &str) -> PathBuf {
+    repository().join("tests/fixtures").join(name)
+}
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    rope_parameters: serde_json::Value,
+    length: usize,
+    positions: Vec<usize>,
+}
+
+/// Every embedding, in sequences of this length, which are the whole context: some tables are those of the context.
+fn ropes(length: usize, is_asked_for: impl Fn(&str) -> bool) {
+    #[derive(Deserialize)]
+    struct Cases {
+        cases: Vec<Case>,
+    }
+    let from = fixture("long-ropes");
+    let Cases { cases } = serde_json::from_slice(&fs::read(from.join("cases.json")).unwrap()).unwrap();
+    let file = fs::read(from.join("cases.safetensors")).unwrap();
+    let config: serde_json::Value =
+        serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
+    let tokens = tokens(&file, "tokens");
+    let plain = floats(&file, &format!("default-{length}"));
+    let cases: Vec<Case> = cases.into_iter().filter(|case| case.length == length).collect();
+    assert_eq!(cases.len(), 6, "default, linear, dynamic, llama3, yarn, longrope");
+    for Case { name, rope_parameters, positions, .. } in cases {
+        if !is_asked_for(&name) {
+            continue;
+        }
+        let model = tempfile::tempdir().unwrap();
+        let mut config = config.clone();
+        config["rope_parameters"] = rope_parameters;
+        fs::write(model.path().join("config.json"), config.to_string()).unwrap();
+        fs::copy(from.join("model.safetensors"), model.path().join("model.safetensors")).unwrap();
+        let built = build(model.path(), CHUNK, length);
+        let network = network(&built);
+        let expected = floats(&file, &name);
+        let vocabulary = expected.len() / positions.len();
+        let mut session = Session::new(&network);
+        let mut worst = 0f64;
+        for (&position, expected) in positions.iter().zip(expected.chunks(vocabulary)) {
+            let seen = session.tokens().len();
+            let found = error(expected, &session.feed(&tokens[seen..=position]).unwrap());
+            assert!(found <= BOUND, "{name} at position {position}: {found:e}");
+            worst = worst.max(found);
+        }
+        assert_eq!(session.tokens().len(), length);
+        // What is compared tells embeddings apart.
+        let last = |rows: &[f32]| rows[rows.len() - vocabulary..].to_vec();
+        let apart = error(&last(&plain), &last(&expected));
+        assert!(apart > 100.0 * BOUND || name.starts_with("default"), "{name}: {apart:e} from default");
+        let figures = format!("worst error {worst:.1e}, {apart:.1e} from the plain embedding");
+        let _ = writeln!(std::io::stderr(), "{name}: {figures}");
+    }
+}
+
+#[test]
+fn every_rotary_embedding_in_a_context_of_8192() {
+    ropes(8192, |_| true);
+}
+
+/// All embeddings, where this variable is set.
+const LONG: &str = "TRACEWRIGHT_TEST_LONG";
+
+/// A position costs as much as there are before it: one embedding of those that are stretched.
+#[test]
+fn a_rotary_embedding_one_position_past_32768() {
+    let all = std::env::var_os(LONG).is_some();
+    ropes(32769, |name| all || name.starts_with("yarn"));
+}
+
+/// The ring is overwritten a hundred times, and no memory is needed for that.
+#[test]
+fn ten_thousand_tokens_through_a_window() {
+    let model = fixture("long-ring");
+    let file = fs::read(model.join("golden.safetensors")).unwrap();
+    let (prompt, expected) = (tokens(&file, "prompt"), tokens(&file, "tokens"));
+    assert_eq!(expected.len(), 10_000);
+    let built = build(&model, 32, 10_240);
+    let network = network(&built);
+    let options = GenerateOptions { max_tokens: expected.len(), ..GenerateOptions::default() };
+    let generated =
+        Session::new(&network).generate(&prompt, &options, |_| ControlFlow::Continue(())).unwrap();
+    let same = generated.tokens.iter().zip(&expected).take_while(|(a, b)| a == b).count();
+    assert_eq!(same, expected.len(), "the first other token");
+    // The logits of each thousandth.
+    let rows = floats(&file, "logits");
+    let vocabulary = network.vocabulary();
+    let text = [&prompt[..], &expected].concat();
+    let mut session = Session::new(&network);
+    let mut worst = 0f64;
+    for (i, row) in rows.chunks(vocabulary).enumerate() {
+        let (seen, chosen) = (session.tokens().len(), prompt.len() + 1000 * (i + 1) - 1);
+        worst = error(row, &session.feed(&text[seen..chosen]).unwrap()).max(worst);
+    }
+    assert!(worst > 0.0 && worst <= BOUND, "{worst:e}");
+    let _ = writeln!(std::io::stderr(), "10,000 tokens exact, worst error of each thousandth {worst:.1e}");
+}
