@@ -1130,14 +1130,17 @@ fn s29_stored_weights() {
         b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
     };
     let trace = entry(&["bf16[2,5]", "i32[3]"], |b, x| {
-        let [weight, table, other] = ["weight", "table", "other"].map(|key| parameter(b, key, "bf16[7,5]"));
-        let bias = parameter(b, "bias", "bf16[7]");
+        let [weight, table, other] = ["weight", "table", "other"].map(|key| parameter(b, key, "bf16[17,5]"));
+        let bias = parameter(b, "bias", "bf16[17]");
+        // Too few outputs to be rounded.
+        let router = parameter(b, "router", "bf16[7,5]");
+        let chosen = b.op(op("linear"), &[x[0], router])?;
         let biased = b.op(op("linear"), &[x[0], weight, bias])?;
         let tied = b.op(op("linear"), &[x[0], table])?;
         let rows = b.op(op("gather"), &[table, x[1]])?;
         let kept = b.op(op("linear"), &[x[0], other])?;
         let sum = b.binary(BinaryKind::Add, other, other)?;
-        Ok(vec![biased, tied, rows, kept, sum])
+        Ok(vec![chosen, biased, tied, rows, kept, sum])
     });
     let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
     let target = Target { features: Some(features), ..Target::processor("x86-64-v3") };
@@ -1147,29 +1150,32 @@ fn s29_stored_weights() {
         entry @main {
           %0 = input 0 "x0" () : bf16[2,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
           %1 = input 1 "x1" () : i32[3] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %2 = parameter "other" () : bf16[7,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %3 = parameter "bias" () : bf16[7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %4 = parameter "weight" = pack format=q4 ("weight" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %5 = packed_linear format=q4 outputs=7 element=f32 (%0, %4) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %6 = convert to=f32 (%3) : f32[7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %7 = broadcast_in_dim shape=[2,7] axes=[1] (%6) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %8 = binary kind=add (%5, %7) : f32[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %9 = convert to=bf16 (%8) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %10 = parameter "table" = pack format=q4 ("table" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %11 = packed_linear format=q4 outputs=7 element=bf16 (%0, %10) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %12 = parameter "table" = pack format=q4 ("table" : bf16[7,5]) () : i8[1,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %13 = packed_rows format=q4 outputs=7 inputs=5 element=bf16 (%12, %1) : bf16[3,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %14 = linear (%0, %2) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          %15 = binary kind=add (%2, %2) : bf16[7,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
-          return %9 "y"
+          %2 = parameter "other" () : bf16[17,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %3 = parameter "bias" () : bf16[17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %4 = parameter "router" = pack format=bf16 ("router" : bf16[7,5]) () : bf16[1,3,16,2] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %5 = packed_linear format=bf16 outputs=7 element=bf16 (%0, %4) : bf16[2,7] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %6 = parameter "weight" = pack format=q4 ("weight" : bf16[17,5]) () : i8[2,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %7 = packed_linear format=q4 outputs=17 element=f32 (%0, %6) : f32[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %8 = convert to=f32 (%3) : f32[17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %9 = broadcast_in_dim shape=[2,17] axes=[1] (%8) : f32[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %10 = binary kind=add (%7, %9) : f32[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %11 = convert to=bf16 (%10) : bf16[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %12 = parameter "table" = pack format=q4 ("table" : bf16[17,5]) () : i8[2,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %13 = packed_linear format=q4 outputs=17 element=bf16 (%0, %12) : bf16[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %14 = parameter "table" = pack format=q4 ("table" : bf16[17,5]) () : i8[2,1,576] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %15 = packed_rows format=q4 outputs=17 inputs=5 element=bf16 (%14, %1) : bf16[3,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %16 = linear (%0, %2) : bf16[2,17] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          %17 = binary kind=add (%2, %2) : bf16[17,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
+          return %5 "y"
           return %11 "y"
           return %13 "y"
-          return %14 "y"
           return %15 "y"
+          return %16 "y"
+          return %17 "y"
         }
     "#]].assert_eq(&packed(Some(ops::WeightFormat::Q4), true));
     let dense = packed(None, true);
-    assert_eq!(dense.matches("pack format=bf16").count(), 3);
+    assert_eq!(dense.matches("pack format=bf16").count(), 4);
     assert_eq!(packed(None, false).matches("pack").count(), 0);
     // Where no kernel reads it: the same weights, and each in two parts.
     let [off, none] = [(false, target), (true, Target::processor("x86-64-v2"))].map(|(kernels, target)| {
@@ -1178,11 +1184,11 @@ fn s29_stored_weights() {
     });
     assert_eq!(off, none);
     for (text, count) in [
-        ("\"weight\" = quantize format=q4 part=integers (\"weight\" : bf16[7,5]) () : i8[7,1,16]", 1),
-        ("\"table.scales\" = quantize format=q4 part=scales (\"table\" : bf16[7,5]) () : f16[7,1]", 2),
+        ("\"weight\" = quantize format=q4 part=integers (\"weight\" : bf16[17,5]) () : i8[17,1,16]", 1),
+        ("\"table.scales\" = quantize format=q4 part=scales (\"table\" : bf16[17,5]) () : f16[17,1]", 2),
         ("grouped_linear format=q4", 2),
         ("grouped_rows format=q4 inputs=5 element=bf16", 1),
-        ("= linear", 1),
+        ("= linear", 2),
         ("pack", 0),
     ] {
         assert_eq!(off.matches(text).count(), count, "{text} in\n{off}");
