@@ -294,6 +294,17 @@ impl Code {
         self.constant_value(ty, format!("arith.constant dense<[{numbers}]> : {ty}"))
     }
 
+    /// Does something for every `length` of `count` things, and for the fewer that are left: from a place on, and how many.
+    pub(crate) fn runs<'k>(&'k self, count: usize, length: usize, body: impl Fn(Value<'k>, usize)) {
+        let whole = count / length * length;
+        if whole > 0 {
+            self.repeat(self.index(0)..self.index(whole), length, |at| body(at, length));
+        }
+        if whole < count {
+            body(self.index(whole), count - whole);
+        }
+    }
+
     /// Does something for every sixteen of `count` numbers: from a place on, and how many are left of the sixteen.
     pub(crate) fn chunks<'k>(&'k self, count: usize, body: impl Fn(Value<'k>, usize)) {
         self.fold_chunks(count, &[], |at, left, _| {

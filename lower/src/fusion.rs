@@ -73,15 +73,18 @@ impl<'f> Fusions<'f> {
         let Before { mut work, mut within, mut operands } = graph.before(id, work, kernels);
         let mut written = id;
         let turned = graph.turned(id).map(|turned| (Work { by_token: true, ..work.clone() }, turned));
-        let ending = graph.endings(id).into_iter().find_map(|ending| {
-            let work = Work { tail: ending.tail.clone(), ..work.clone() };
-            kernels.can_do(&work).then_some((work, ending))
-        });
-        if let Some((with, turned)) = turned.filter(|(work, _)| kernels.can_do(work)) {
+        let turned = turned.filter(|(work, _)| kernels.can_do(work));
+        let ending = || {
+            graph.endings(id).into_iter().find_map(|ending| {
+                let work = Work { tail: ending.tail.clone(), ..work.clone() };
+                kernels.can_do(&work).then_some((work, ending))
+            })
+        };
+        if let Some((with, turned)) = turned {
             work = with;
             within.push(id);
             written = turned;
-        } else if let Some((with, ending)) = ending {
+        } else if let Some((with, ending)) = ending() {
             work = with;
             operands.extend(ending.operands);
             within.extend(ending.within);

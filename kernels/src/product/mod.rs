@@ -330,13 +330,7 @@ impl Product<'_> {
                 let rows = Rows { first, count, apart: matrices, shared: self.results() / self.rows };
                 self.tile(code, x, &read, &end, panel, rows);
             };
-            let plain = || {
-                let whole = rows / tile * tile;
-                code.repeat(code.index(0)..code.index(whole), tile, |row| some(row, tile));
-                if whole < rows {
-                    some(code.index(whole), rows - whole);
-                }
-            };
+            let plain = || code.runs(rows, tile, some);
             match tiles {
                 Some(granted) => code.either(granted, || self.tiles(code, x, &read, &end, panel), plain),
                 None => plain(),

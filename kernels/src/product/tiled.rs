@@ -118,11 +118,7 @@ impl Product<'_> {
                 });
             }
         };
-        let whole = self.rows / held * held;
-        code.repeat(code.index(0)..code.index(whole), held, |first| some(first, held));
-        if whole < self.rows {
-            some(code.index(whole), self.rows - whole);
-        }
+        code.runs(self.rows, held, some);
     }
 
     /// Of numbers: two panels and two tiles of rows at a time, so that each tile that is loaded is multiplied twice.
@@ -137,7 +133,8 @@ impl Product<'_> {
         let columns = self.inputs / TILE;
         let tile = ROWS * LINE;
         let some = |near: Value<'k>, count: usize| {
-            let pair = |row: Value<'k>, pair: usize| {
+            code.runs(sums.rows, 2 * ROWS, |row, rows| {
+                let pair = rows / ROWS;
                 let held: Vec<(usize, Value<'k>)> = (0..pair)
                     .flat_map(|i| (0..weights.len()).map(move |panel| (i, panel)))
                     .map(|(i, panel)| (2 * i + panel, sums.buffer.address(sums.at(panel, row + i * ROWS))))
@@ -161,18 +158,9 @@ impl Product<'_> {
                     }
                 });
                 held.iter().for_each(|&(register, sums)| tiles.store(register, sums));
-            };
-            let pairs = sums.rows / (2 * ROWS) * (2 * ROWS);
-            code.repeat(code.index(0)..code.index(pairs), 2 * ROWS, |row| pair(row, 2));
-            if pairs < sums.rows {
-                pair(code.index(pairs), 1);
-            }
+            });
         };
-        let whole = columns / NEAR * NEAR;
-        code.repeat(code.index(0)..code.index(whole), NEAR, |near| some(near, NEAR));
-        if whole < columns {
-            some(code.index(whole), columns - whole);
-        }
+        code.runs(columns, NEAR, some);
     }
 
     /// Of bytes: the products of a group are whole numbers, which get their scales before the next group is added.
