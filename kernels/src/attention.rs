@@ -148,25 +148,15 @@ impl Attention {
         let kernel = move || {
             kernel::new(bindings, workgroups, |code| {
                 let result = code.binding(bindings - 1, self.element, self.batch * rows * self.values);
-                let scratch = code.scratch(Element::F32, tile * KEYS);
-                let queries = self.queries(code, tile);
+                let tile = Tile::new(code, self, tile);
                 code.repeat(kernel::share(code, batch * tiles, workgroups), 1, |part| {
                     let tiles = code.index(tiles);
-                    let (head, first) = (part.divide(tiles), part.remainder(tiles) * tile);
-                    self.tile(code, head, first, tile, (&queries, scratch, result));
+                    let (head, first) = (part.divide(tiles), part.remainder(tiles) * tile.rows);
+                    self.tile(code, head, first, &tile, result);
                 });
             })
         };
         (name, kernel)
-    }
-
-    /// The queries: as they are, or with the memory that some rows of them are prepared in.
-    fn queries<'k>(&self, code: &'k Code, count: usize) -> Queries<'k> {
-        let token = self.tokens.map_or(self.heads * self.group * self.features, |tokens| tokens.stride);
-        let numbers = code.binding(0, self.element, self.batch / self.heads * self.queries * token);
-        let start = self.before.start(code, 3 + usize::from(self.offset), self.features);
-        let prepared = (!self.before.is_nothing()).then(|| code.scratch(self.element, count * self.features));
-        Queries { numbers, start, prepared }
     }
 
     /// The results of some rows of a key head.
@@ -175,10 +165,9 @@ impl Attention {
         code: &'k Code,
         head: Value<'k>,
         first: Value<'k>,
-        count: usize,
-        (queries, scratch, result): (&Queries<'k>, Buffer<'k>, Buffer<'k>),
+        tile: &Tile<'k>,
+        result: Buffer<'k>,
     ) {
-        let rows = self.rows();
         let stored = if self.quantized { Element::I8 } else { self.element };
         let k = code.binding(1, stored, self.batch * self.keys * self.features);
         let v = code.binding(2, stored, self.batch * self.keys * self.values);
@@ -194,66 +183,71 @@ impl Attention {
                 offsets.load(head.divide(code.index(n)), integer)
             }
         };
-        // A tile that goes past the last row computes that one again.
-        let last = code.index(rows - 1);
-        let tile: Vec<Row<'_>> = (0..count)
-            .map(|i| {
-                let row = (first + i).min(last);
-                let place = row.remainder(code.index(self.queries));
-                let at = head * rows + row;
-                // The same token by token: what queries go through before is in that order.
-                let [sequence, head] =
-                    [head.divide(code.index(self.heads)), head.remainder(code.index(self.heads))];
-                let token = sequence * self.queries + place;
-                let of_token = head * self.group + row.divide(code.index(self.queries));
-                let by_token = token * (self.heads * self.group) + of_token;
-                let from = match self.tokens {
-                    Some(tokens) => tokens.of(token) + of_token * self.features,
-                    None => at * self.features,
-                };
-                let query = queries.row(code, (by_token, from), i, self.features);
-                let at = if self.by_token { by_token } else { at };
-                Row { at, query, position: offset + place.number() }
-            })
-            .collect();
+        let rows = || code.index(0)..code.index(tile.rows);
+        code.repeat(rows(), 1, |i| {
+            let row = self.row(code, head, first + i);
+            tile.start.row(code, row.by_token, (tile.read, row.from), (tile.queries, i * self.features));
+            tile.positions.store(i, offset + row.place.number());
+            tile.largest.store(i * KEYS, code.constant(LANES, Sdpa::HIDDEN));
+            tile.totals.store(i * KEYS, code.constant(LANES, 0.0));
+        });
         let end = offset + code.constant(integer, self.queries as f64);
         let (from, to) = self.range(code, offset, end);
         let chunks = self.values.div_ceil(KEYS);
-        let first: Vec<Value<'_>> = (0..count)
-            .flat_map(|_| {
-                let zeros = (0..1 + chunks).map(|_| code.constant(LANES, 0.0));
-                std::iter::once(code.constant(LANES, Sdpa::HIDDEN)).chain(zeros).collect::<Vec<_>>()
-            })
-            .collect();
-        let sums = code.fold(from..to, KEYS, &first, |key, sums| {
-            let key = Keys { first: key, base: head * self.keys };
-            let slots = code.count(PLACES) + key.first.number().broadcast(KEYS);
+        let zeros = vec![code.constant(LANES, 0.0); tile.rows * chunks];
+        let sums = code.fold(from..to, KEYS, &zeros, |key, sums| {
+            let keys = Keys { first: key, base: head * self.keys };
+            let slots = code.count(PLACES) + key.number().broadcast(KEYS);
             let positions = self.positions(code, slots, end);
-            let scales = scales.map(|parts| parts.map(|part| self.of_keys(code, part, key)));
-            let mut carried = Vec::new();
-            for (i, (row, sums)) in tile.iter().zip(sums.chunks(2 + chunks)).enumerate() {
-                let scores = self.scores(code, k, *row, key, scales.map(|[of_keys, _]| of_keys));
-                let visible = self.visible(code, slots, positions, *row);
+            let scales = scales.map(|parts| parts.map(|part| self.of_keys(code, part, keys)));
+            code.repeat(rows(), 1, |i| {
+                let of_keys = scales.map(|[of_keys, _]| of_keys);
+                let scores = self.scores(code, k, (tile.queries, i * self.features), keys, of_keys);
+                let visible = self.visible(code, slots, positions, tile.positions.load(i, integer));
                 let scores = scores.or_else(visible, code.constant(LANES, Sdpa::HIDDEN));
-                let largest = sums[0].max(scores.largest().broadcast(KEYS));
-                let kept = exp(sums[0] - largest);
+                let lanes = i * KEYS;
+                let before = tile.largest.load(lanes, LANES);
+                let largest = before.max(scores.largest().broadcast(KEYS));
+                let kept = exp(before - largest);
                 let weight = exp(scores - largest).or_else(visible, code.constant(LANES, 0.0));
-                carried.extend([largest, sums[1].multiply_add(kept, weight)]);
-                carried.extend(sums[2..].iter().map(|&sum| sum * kept));
+                tile.largest.store(lanes, largest);
+                tile.kept.store(lanes, kept);
+                tile.totals.store(lanes, tile.totals.load(lanes, LANES).multiply_add(kept, weight));
                 let weight = scales.map_or(weight, |[_, of_values]| weight * of_values);
-                scratch.store(code.index(i * KEYS), weight);
-            }
-            self.weigh(code, v, key, scratch, &mut carried);
-            carried
+                tile.weights.store(lanes, weight);
+            });
+            let sums = sums.chunks(chunks).enumerate().flat_map(|(row, sums)| {
+                let kept = tile.kept.load(code.index(row * KEYS), LANES);
+                sums.iter().map(move |&sum| sum * kept)
+            });
+            self.weigh(code, v, keys, tile.weights, &sums.collect::<Vec<_>>())
         });
-        for (row, sums) in tile.iter().zip(sums.chunks(2 + chunks)) {
-            let total = sums[1].sum().broadcast(KEYS);
-            for (chunk, &sum) in sums[2..].iter().enumerate() {
+        for (i, sums) in sums.chunks(chunks).enumerate() {
+            let row = self.row(code, head, first + i);
+            let at = if self.by_token { row.by_token } else { row.by_head };
+            let total = tile.totals.load(code.index(i * KEYS), LANES).sum().broadcast(KEYS);
+            for (chunk, &sum) in sums.iter().enumerate() {
                 let value = sum.divide(total).convert(self.element);
-                let at = row.at * self.values + chunk * KEYS;
-                result.store_lanes(at, value, self.values - chunk * KEYS);
+                result.store_lanes(at * self.values + chunk * KEYS, value, self.values - chunk * KEYS);
             }
         }
+    }
+
+    /// A row of a key head. One past the last is the last again.
+    fn row<'k>(&self, code: &'k Code, head: Value<'k>, row: Value<'k>) -> Row<'k> {
+        let rows = self.rows();
+        let row = row.min(code.index(rows - 1));
+        let place = row.remainder(code.index(self.queries));
+        let by_head = head * rows + row;
+        let [sequence, head] = [head.divide(code.index(self.heads)), head.remainder(code.index(self.heads))];
+        let token = sequence * self.queries + place;
+        let of_token = head * self.group + row.divide(code.index(self.queries));
+        let by_token = token * (self.heads * self.group) + of_token;
+        let from = match self.tokens {
+            Some(tokens) => tokens.of(token) + of_token * self.features,
+            None => by_head * self.features,
+        };
+        Row { by_head, by_token, from, place }
     }
 
     /// The keys that some query may see, in whole rounds.
@@ -270,34 +264,31 @@ impl Attention {
         (from.place().divide(keys) * KEYS, to.place())
     }
 
-    /// Adds sixteen values times the weights in `scratch` to each row's sums, which come after two others.
+    /// Sixteen values times each row's `weights`, added to the sums of the rows.
     fn weigh<'k>(
         &self,
         code: &'k Code,
         v: Buffer<'k>,
         keys: Keys<'k>,
-        scratch: Buffer<'k>,
-        carried: &mut [Value<'k>],
-    ) {
+        weights: Buffer<'k>,
+        sums: &[Value<'k>],
+    ) -> Vec<Value<'k>> {
         let chunks = self.values.div_ceil(KEYS);
-        let places: Vec<usize> = (0..carried.len()).filter(|place| place % (2 + chunks) >= 2).collect();
-        let first: Vec<Value<'k>> = places.iter().map(|&place| carried[place]).collect();
-        let sums = code.fold(code.index(0)..code.index(KEYS), 1, &first, |lane, sums| {
-            let at = self.row(code, keys, lane) * self.values;
+        code.fold(code.index(0)..code.index(KEYS), 1, sums, |lane, sums| {
+            let at = self.key(code, keys, lane) * self.values;
             let numbers: Vec<Value<'k>> =
                 (0..chunks).map(|i| v.load_floats(at + i * KEYS, self.values - i * KEYS)).collect();
             let rows = sums.chunks(chunks).enumerate();
             rows.flat_map(|(row, sums)| {
-                let weight = scratch.load(lane + row * KEYS, Type::Scalar(Element::F32)).broadcast(KEYS);
+                let weight = weights.load(lane + row * KEYS, Type::Scalar(Element::F32)).broadcast(KEYS);
                 sums.iter().zip(&numbers).map(move |(&sum, numbers)| numbers.multiply_add(weight, sum))
             })
             .collect()
-        });
-        places.into_iter().zip(sums).for_each(|(place, sum)| carried[place] = sum);
+        })
     }
 
     /// The row of the keys, or of the values, in a lane.
-    fn row<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
+    fn key<'k>(&self, code: &'k Code, keys: Keys<'k>, lane: Value<'k>) -> Value<'k> {
         let key = keys.first + lane;
         let key = if self.keys.is_multiple_of(KEYS) { key } else { key.min(code.index(self.keys - 1)) };
         keys.base + key
@@ -318,13 +309,12 @@ impl Attention {
         &self,
         code: &'k Code,
         k: Buffer<'k>,
-        row: Row<'k>,
+        (queries, query): (Buffer<'k>, Value<'k>),
         keys: Keys<'k>,
         scales: Option<Value<'k>>,
     ) -> Value<'k> {
         let keys: Vec<Value<'k>> =
-            (0..KEYS).map(|lane| self.row(code, keys, code.index(lane)) * self.features).collect();
-        let (queries, query) = row.query;
+            (0..KEYS).map(|lane| self.key(code, keys, code.index(lane)) * self.features).collect();
         let zeros = [code.constant(LANES, 0.0); KEYS];
         let products = code.fold_chunks(self.features, &zeros, |feature, left, products| {
             let query = queries.load_floats(query + feature, left);
@@ -357,8 +347,14 @@ impl Attention {
         last.broadcast(KEYS) - back
     }
 
-    fn visible<'k>(&self, code: &'k Code, slots: Value<'k>, positions: Value<'k>, row: Row<'k>) -> Value<'k> {
-        let query = row.position.broadcast(KEYS);
+    fn visible<'k>(
+        &self,
+        code: &'k Code,
+        slots: Value<'k>,
+        positions: Value<'k>,
+        query: Value<'k>,
+    ) -> Value<'k> {
+        let query = query.broadcast(KEYS);
         let one = code.constant(PLACES, 1.0);
         let all = code.constant(PLACES, self.keys as f64);
         // Lanes past the last slot hold nothing.
@@ -376,37 +372,50 @@ impl Attention {
     }
 }
 
-/// The queries, and what they go through first.
-struct Queries<'k> {
-    numbers: Buffer<'k>,
+/// Rows that read the same keys together, in memory: so that the code for one serves all.
+struct Tile<'k> {
+    rows: usize,
+    /// Where all queries are, and what they go through first.
+    read: Buffer<'k>,
     start: Start<'k>,
-    /// The rows of a tile, if they go through anything.
-    prepared: Option<Buffer<'k>>,
+    /// The queries of these rows, ready, and their positions among the keys.
+    queries: Buffer<'k>,
+    positions: Buffer<'k>,
+    /// The largest score so far, in all of sixteen lanes; the weights so far, each lane those of every sixteenth key; what
+    /// is kept of sums before the last sixteen keys, in all lanes; the weights of those.
+    largest: Buffer<'k>,
+    totals: Buffer<'k>,
+    kept: Buffer<'k>,
+    weights: Buffer<'k>,
 }
 
-impl<'k> Queries<'k> {
-    /// A row of `features` from a place on, the `index`th of a tile: where it is when it is ready.
-    fn row(
-        &self,
-        code: &'k Code,
-        (row, from): (Value<'k>, Value<'k>),
-        index: usize,
-        features: usize,
-    ) -> (Buffer<'k>, Value<'k>) {
-        let from = (self.numbers, from);
-        let Some(prepared) = self.prepared else { return from };
-        let to = (prepared, code.index(index * features));
-        self.start.row(code, row, from, to);
-        to
+impl<'k> Tile<'k> {
+    fn new(code: &'k Code, of: &Attention, rows: usize) -> Self {
+        let token = of.tokens.map_or(of.heads * of.group * of.features, |tokens| tokens.stride);
+        let lanes = || code.scratch(Element::F32, rows * KEYS);
+        Self {
+            rows,
+            read: code.binding(0, of.element, of.batch / of.heads * of.queries * token),
+            start: of.before.start(code, 3 + usize::from(of.offset), of.features),
+            queries: code.scratch(of.element, rows * of.features),
+            positions: code.scratch(Element::I32, rows),
+            largest: lanes(),
+            totals: lanes(),
+            kept: lanes(),
+            weights: lanes(),
+        }
     }
 }
 
-/// A row of queries: where it is, where its numbers are, and its position among the keys.
-#[derive(Clone, Copy)]
+/// A row of queries.
 struct Row<'k> {
-    at: Value<'k>,
-    query: (Buffer<'k>, Value<'k>),
-    position: Value<'k>,
+    /// Its number head by head, and token by token: what queries go through before is in that order.
+    by_head: Value<'k>,
+    by_token: Value<'k>,
+    /// Where its numbers are.
+    from: Value<'k>,
+    /// Its number among the queries of its head.
+    place: Value<'k>,
 }
 
 /// Sixteen keys of a head.
