@@ -114,6 +114,8 @@ pub struct GenerateArguments {
     #[command(flatten)]
     pub model_arguments: ModelArguments,
     #[command(flatten)]
+    pub tuning: TuningArguments,
+    #[command(flatten)]
     pub compile: CompileArguments,
 }
 
@@ -149,6 +151,8 @@ pub struct EmbedArguments {
     #[command(flatten)]
     pub network: NetworkArguments,
     #[command(flatten)]
+    pub tuning: TuningArguments,
+    #[command(flatten)]
     pub compile: CompileArguments,
 }
 
@@ -180,6 +184,8 @@ pub struct ExportArguments {
     pub json: bool,
     #[command(flatten)]
     pub model_arguments: ModelArguments,
+    #[command(flatten)]
+    pub tuning: TuningArguments,
     #[command(flatten)]
     pub compile: CompileArguments,
 }
@@ -229,6 +235,8 @@ pub struct BisectArguments {
     pub json: bool,
     #[command(flatten)]
     pub model_arguments: ModelArguments,
+    #[command(flatten)]
+    pub tuning: TuningArguments,
     #[command(flatten)]
     pub compile: CompileArguments,
 }
@@ -425,6 +433,9 @@ pub struct VariantArguments {
     /// Who multiplies: on, off, or both with a comma
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<Kernels>,
+    /// Which rules simplify the network: off, exact, approximate; several with commas
+    #[arg(long, value_name = "RULES", value_delimiter = ',', default_value = "exact")]
+    pub simplify: Vec<Rules>,
     /// Who says how kernels cut their work, as for `generate`: on, off, a file; several with commas
     #[arg(long, value_name = "on|off|FILE", value_delimiter = ',', default_value = "on")]
     pub tuning: Vec<TuningSource>,
@@ -437,9 +448,9 @@ pub struct VariantArguments {
     /// Sequences at once; several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
     pub batch: Vec<NonZeroUsize>,
-    /// Tokens that one prefill takes [default: 128]
-    #[arg(long, value_name = "N")]
-    pub chunk: Option<usize>,
+    /// Tokens that one prefill takes; several with commas [default: 128]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub chunk: Vec<usize>,
     /// Proceed although config.json has this unknown key; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
@@ -487,10 +498,6 @@ pub struct NetworkArguments {
     /// [default: kernels, where there are any]
     #[arg(long, value_name = "kernels|plain", conflicts_with = "kernels")]
     pub layout: Option<Layout>,
-    /// Cut the work of kernels as `tune` found it to be fastest here, as usual, or as a file says: JSON, as `tuning` in a
-    /// manifest [default: on]
-    #[arg(long, value_name = "on|off|FILE")]
-    pub tuning: Option<TuningSource>,
     /// Proceed although config.json has this unknown key; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
@@ -502,6 +509,15 @@ impl NetworkArguments {
         let kernels = self.kernels != Some(Kernels::Off) && self.layout != Some(Layout::Plain);
         Weights { quantize: self.quant, kernels }
     }
+}
+
+/// How what is compiled cuts its work.
+#[derive(Args, Clone)]
+pub struct TuningArguments {
+    /// Cut the work of kernels as `tune` found it to be fastest here, as usual, or as a file says: JSON, as `tuning` in a
+    /// manifest [default: on]
+    #[arg(long = "tuning", value_name = "on|off|FILE")]
+    pub source: Option<TuningSource>,
 }
 
 /// What is built of a language model.

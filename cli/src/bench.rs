@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use itertools::iproduct;
 use tracewright::bench::{
     AttentionSizes, Bandwidth, BenchReport, Case, Language, Measured, Product, Stages, measure,
 };
@@ -58,9 +59,9 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
         }
         BenchCommand::Matmul(MatmulBench { m, n, k, dtype, quant, kernels, .. }) => {
             let mut products = Vec::new();
-            for (weights, &element, &m) in product(quant, kernels, dtype, m) {
+            for (&kernels, &quant, &element, &m) in iproduct!(kernels, formats(quant), dtype, m) {
                 let product = Product { m, n: *n, k: *k, element };
-                products.push(product.load(bench.arguments.seed, bench.options(weights))?);
+                products.push(product.load(bench.arguments.seed, bench.options(weights(kernels, quant)))?);
             }
             bench.report(products.iter().map(|product| product.case()).collect())
         }
@@ -76,10 +77,11 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
             ..
         }) => {
             let mut loaded = Vec::new();
-            for (weights, &element, &context) in product(&[], kernels, dtype, context) {
+            for (&kernels, &element, &context) in iproduct!(kernels, dtype, context) {
                 let (queries, heads, groups, features) = (*queries, *heads, *groups, *features);
                 let depth = depth.unwrap_or(context.saturating_sub(queries));
                 let attention = AttentionSizes { queries, heads, groups, features, context, depth, element };
+                let weights = weights(kernels, Quant(None));
                 loaded.push(attention.load(bench.arguments.seed, bench.options(weights))?);
             }
             bench.report(loaded.iter().map(|attention| attention.case()).collect())
@@ -117,26 +119,13 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
 /// Tokens that the suite decodes in a round.
 const SUITE_TOKENS: usize = 16;
 
-/// All combinations: how weights are stored and who multiplies with them, an element type, a size.
-fn product<'a, A, B>(
-    quant: &[Quant],
-    kernels: &[Kernels],
-    first: &'a [A],
-    second: &'a [B],
-) -> Vec<(Weights, &'a A, &'a B)> {
-    let quant = if quant.is_empty() { &[Quant(None)] } else { quant };
-    let mut all = Vec::new();
-    for &kernels in kernels {
-        for &Quant(quantize) in quant {
-            let weights = Weights { quantize, kernels: kernels == Kernels::On };
-            all.extend(pairs(first, second).map(|(a, b)| (weights, a, b)));
-        }
-    }
-    all
+/// The formats that were asked for: by default weights as they are.
+fn formats(asked: &[Quant]) -> &[Quant] {
+    if asked.is_empty() { &[Quant(None)] } else { asked }
 }
 
-fn pairs<'a, A, B>(first: &'a [A], second: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B)> {
-    first.iter().flat_map(|a| second.iter().map(move |b| (a, b)))
+fn weights(kernels: Kernels, Quant(quantize): Quant) -> Weights {
+    Weights { quantize, kernels: kernels == Kernels::On }
 }
 
 /// What all benchmarks share.
@@ -174,18 +163,27 @@ impl<'a> Bench<'a> {
         // What was measured is read once for all plans.
         let tuned = |source| build::tuned(Some(source), &Target::host(), &self.compiler, &self.cache);
         let targets = variants.tuning.iter().map(tuned).collect::<Result<Vec<_>, _>>()?;
+        let chunks = match variants.chunk.is_empty() {
+            true => vec![None],
+            false => variants.chunk.iter().copied().map(Some).collect(),
+        };
         let mut plans = Vec::new();
-        for (weights, &element, &context) in
-            product(&variants.quant, &variants.kernels, &elements, &variants.context)
-        {
-            for (batch, target) in pairs(&variants.batch, &targets) {
-                for &kv in &variants.kv {
-                    let network = (self.read)(model, &variants.allow_config_key)?;
-                    let context = context.min(network.max_context());
-                    let plan = Plan::new(network, element, Some(context), variants.chunk)?;
-                    plans.push(Plan { weights, kv, batch: batch.get(), target: target.clone(), ..plan });
-                }
-            }
+        for (&kernels, &quant, &element, &context, &batch, target, &chunk, &rules, &kv) in iproduct!(
+            &variants.kernels,
+            formats(&variants.quant),
+            &elements,
+            &variants.context,
+            &variants.batch,
+            &targets,
+            &chunks,
+            &variants.simplify,
+            &variants.kv
+        ) {
+            let network = (self.read)(model, &variants.allow_config_key)?;
+            let context = context.min(network.max_context());
+            let plan = Plan::new(network, element, Some(context), chunk)?;
+            let (weights, batch, target) = (weights(kernels, quant), batch.get(), target.clone());
+            plans.push(Plan { weights, rules, kv, batch, target, ..plan });
         }
         Ok(plans)
     }

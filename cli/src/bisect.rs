@@ -51,7 +51,7 @@ pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) 
     let compiler = build::compiler(&arguments.compile, interrupt)?;
     let cache = build::cache_folder(&arguments.compile)?;
     let target = compiler.resolve(&plan.target)?;
-    let target = build::tuned(model.network.tuning.as_ref(), &target, &compiler, &cache)?;
+    let target = build::tuned(arguments.tuning.source.as_ref(), &target, &compiler, &cache)?;
     let runtime = Runtime::new(Device::LocalSync)?;
     let compiled = |name: &str, rules, weights| CompiledForm {
         name: name.into(),

@@ -36,7 +36,7 @@ pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Erro
     let loaded = build::load(&arguments.compile, arguments.threads, interrupt, |options| {
         let (rules, ignorable) = (network.simplify.unwrap_or_default(), plan.config.ignorable());
         let LoadOptions { tools, target, .. } = &options;
-        let target = build::tuned(network.tuning.as_ref(), target, tools.compiler, tools.cache)?;
+        let target = build::tuned(arguments.tuning.source.as_ref(), target, tools.compiler, tools.cache)?;
         let weights = network.weights();
         Ok(load(&traced, &checkpoint, LoadOptions { target, rules, weights, ignorable, ..options })?)
     })?;

@@ -11,12 +11,13 @@ use crate::measure::milliseconds;
 use crate::{Interrupt, ReadModel, build, open};
 
 pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
-    let ExportArguments { model: folder, out, target, model_arguments: model, compile, json } = arguments;
+    let ExportArguments { model: folder, out, target, model_arguments: model, tuning, compile, json } =
+        arguments;
     let (network, checkpoint) = open(read, &folder, &model.network.allow_config_key)?;
     let plan = model.plan(network, model.context)?;
     let checkpoint = plan.named(checkpoint);
     let exported = build::with_tools(&compile, interrupt, |tools| {
-        let target = build::tuned(model.network.tuning.as_ref(), &target, tools.compiler, tools.cache)?;
+        let target = build::tuned(tuning.source.as_ref(), &target, tools.compiler, tools.cache)?;
         Ok(export(Plan { target, ..plan }, &folder, &checkpoint, &out, tools)?)
     })?;
     crate::bake::report(&exported.baked);

@@ -12,7 +12,7 @@ use tracewright::load::{LoadOptions, load};
 use tracewright::models::Architecture;
 use tracewright::runtime::{Device, Runtime};
 
-use crate::arguments::{GenerateArguments, Kernels, ModelArguments};
+use crate::arguments::{GenerateArguments, Kernels};
 use crate::error::Error;
 use crate::{Interrupt, ReadModel, build, open, verify};
 
@@ -37,7 +37,7 @@ impl Source {
         let (folder, model) = (&arguments.model, &arguments.model_arguments);
         fs::read_dir(folder).with_path("open the model directory", folder)?;
         if let Some(manifest) = Manifest::read(folder)? {
-            check_as_exported(&manifest, model)?;
+            check_as_exported(&manifest, arguments)?;
             return Ok(Self::Export(Box::new(manifest)));
         }
         let (network, _) = open(read, folder, &model.network.allow_config_key)?;
@@ -76,7 +76,7 @@ impl Source {
         let traced = plan.record(&entries)?;
         let checkpoint = plan.named(Checkpoint::open(folder)?);
         let ignorable = plan.model.ignorable();
-        let tuning = model.network.tuning.as_ref();
+        let tuning = arguments.tuning.source.as_ref();
         let loaded = build::load(&arguments.compile, arguments.threads, interrupt, |options| {
             let options = LoadOptions {
                 target: build::tuned(tuning, &plan.target, options.tools.compiler, options.tools.cache)?,
@@ -100,7 +100,12 @@ impl Source {
 }
 
 /// An export is what it is: asking for something else is a mistake, not a wish.
-fn check_as_exported(manifest: &Manifest, asked: &ModelArguments) -> Result<(), Error> {
+fn check_as_exported(manifest: &Manifest, asked: &GenerateArguments) -> Result<(), Error> {
+    if asked.tuning.source.is_some() {
+        let what = "`--tuning` is for what is compiled now; leave the option out, or export again with it";
+        return Err(Error::Usage { what: what.into() });
+    }
+    let asked = &asked.model_arguments;
     let quant = manifest.quant.as_deref().unwrap_or("no rounding");
     let kernels = if manifest.kernels { Kernels::On } else { Kernels::Off };
     let options = [

@@ -127,6 +127,18 @@ fn a_batch_gives_a_token_for_each_row() {
 }
 
 #[test]
+fn each_combination_is_a_variant() {
+    let demo = demo();
+    let variants = ["--simplify", "off,exact", "--chunk", "8,16", "--context", "64"];
+    let cases = measured(&[&["trace", text(&demo)], &variants[..]].concat());
+    let lowered = cases.iter().filter(|case| case["case"] == "lower");
+    let variant =
+        |case: &Value| ["simplify", "chunk"].map(|name| case["variant"][name].as_str().unwrap().to_owned());
+    let found: Vec<_> = lowered.map(variant).collect();
+    assert_eq!(found, [["off", "8"], ["off", "16"], ["exact", "8"], ["exact", "16"]]);
+}
+
+#[test]
 fn k8_a_product_is_measured_alone() {
     let cases = measured(&["matmul", "--m", "1,4", "--n", "64", "--k", "96", "--quant", "none,q8"]);
     let work = |i: usize, of: &str| cases[i]["work"][of].as_f64().unwrap();

@@ -359,6 +359,12 @@ fn an_export_is_what_it_is() {
         refused(generate(&export).args([option, value]), 2, &words);
     }
     succeed(generate(&export).args(["--context", "40", "--dtype", "f32"]));
+    refused(generate(&export).args(["--tuning", "off"]), 2, &["`--tuning`", "export again"]);
+    // Nothing is compiled there.
+    for command in ["bake", "plan", "random"] {
+        let model = fixture("llama-untied");
+        refused(&mut bare(&[command, text(&model), "--tuning", "off"]), 2, &["--tuning"]);
+    }
     let tokens = (0..41).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
     refused(
         &mut bare(&["generate", text(&export), "--tokens", &tokens]),

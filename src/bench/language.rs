@@ -106,7 +106,7 @@ impl Language {
             flops: Some(calls * flops(&self.expanded.trace, "prefill", &self.plan.target)),
             bytes: Some(calls * self.footprint.streamed as f64),
         };
-        let sizes = [("tokens", tokens.to_string()), ("chunk", self.network.chunk().to_string())];
+        let sizes = [("tokens", tokens.to_string())];
         let prompt = self.prompt(tokens);
         Ok(self.case("prefill", sizes, work, |network| reading(network, prompt.clone()), Some(1)))
     }
@@ -203,5 +203,6 @@ pub(super) fn plan_variant(plan: &Plan) -> BTreeMap<&'static str, String> {
         ("simplify", plan.rules.to_string()),
         ("context", plan.context.to_string()),
         ("batch", plan.batch.to_string()),
+        ("chunk", plan.chunk.to_string()),
     ])
 }

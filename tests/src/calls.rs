@@ -2,6 +2,7 @@
 //! of StableHLO are compared with.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use tracewright::ops::ops::{BinaryKind, Convert, ReduceKind, Reshape, UnaryKind};
 use tracewright::ops::{
@@ -25,6 +26,15 @@ pub struct Calls {
     pub calls: Vec<CheckedCall>,
     /// How many graphs simplification changed.
     pub changed: usize,
+}
+
+impl Calls {
+    /// Some of the calls, and their entry points.
+    pub fn only(self, range: Range<usize>) -> Self {
+        let calls: Vec<CheckedCall> = self.calls.into_iter().skip(range.start).take(range.len()).collect();
+        let names: Vec<&str> = calls.iter().map(|call| &*call.name).collect();
+        Self { trace: self.trace.with_entries(&names), calls, ..self }
+    }
 }
 
 /// A call of an entry point.

@@ -78,6 +78,8 @@ fn execution(plan: &Plan, entry: &str) -> serde_json::Value {
     let statistics = folder.path().join("statistics.json");
     // Weights as they are, so that packing them at load is no part of it.
     let mut options = CompileOptions::new(plan.target.clone(), false);
+    // They are told before kernels become machine code, which is most of the work.
+    options.flags.push("--compile-to=stream".into());
     options.flags.push("--iree-scheduling-dump-statistics-format=json".into());
     options.flags.push(format!("--iree-scheduling-dump-statistics-file={}", statistics.display()));
     compile(&lowered.module, &compiler().unwrap(), &options, folder.path()).unwrap();

@@ -205,6 +205,19 @@ pub fn interpret(root: &Path, modules: u32) -> Result<(), Error> {
     step("compare", &mut ours("compare"))
 }
 
+/// The shim and IREE's runtime, built with AddressSanitizer, under the tests that call them.
+pub fn sanitize(root: &Path) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let mut cargo = cargo(root, &["test", "--package", "tracewright-runtime", "--tests"]);
+    // Only what is for a named machine is linked with it: not what runs while it is built.
+    cargo.args(["--target", &host()?]).arg("--target-dir").arg(root.join("target/sanitize"));
+    for language in ["CFLAGS", "CXXFLAGS"] {
+        cargo.env(language, "-fsanitize=address -fno-omit-frame-pointer");
+    }
+    cargo.env("RUSTFLAGS", "-Clink-arg=-fsanitize=address").env("PATH", &tools.path);
+    step("tests of the runtime under AddressSanitizer", &mut cargo)
+}
+
 /// How LLVM counts which code an input reaches, and what it compares there: stable Rust passes it on.
 const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \

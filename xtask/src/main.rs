@@ -1,4 +1,4 @@
-//! Set-up and chores: `cargo xtask setup | demo | test | parity | interpret`.
+//! Set-up and chores: `cargo xtask setup | demo | test | parity | interpret | sanitize | fuzz`.
 //!
 //! Needs Rust, Python 3 with pip, a C and a C++ compiler; everything else goes into `.tracewright/`, once.
 
@@ -50,6 +50,8 @@ enum Chore {
         #[arg(long, default_value_t = 10)]
         modules: u32,
     },
+    /// Run the tests of the runtime with AddressSanitizer in all that is C: faults of memory, and what is never let go of.
+    Sanitize,
     /// Have a reader of what somebody else wrote read what libFuzzer makes of its corpus, and keep what breaks it.
     Fuzz(Fuzz),
 }
@@ -108,6 +110,7 @@ fn main() -> ExitCode {
             None => chores::parity(&cli.root, parity),
         },
         Chore::Interpret { modules } => chores::interpret(&cli.root, *modules),
+        Chore::Sanitize => chores::sanitize(&cli.root),
         Chore::Fuzz(fuzz) => chores::fuzz(&cli.root, fuzz),
     };
     match done {
