@@ -112,15 +112,17 @@ impl Display for Type {
 const INDENT: &str = "        ";
 
 /// The body of one kernel while it is written.
-#[derive(Default)]
 pub(crate) struct Code {
     text: RefCell<String>,
     /// The names of constants, which are written once and first: compilers are slow at many of them.
     constants: RefCell<BTreeMap<String, usize>>,
+    /// Those of them that are places.
+    places: RefCell<BTreeMap<usize, usize>>,
+    /// What follows from its operands alone is written once, too: by its right-hand side, in the bodies around this place.
+    known: RefCell<Vec<BTreeMap<String, usize>>>,
     /// Memory of the call's own, which is taken before all else: in a loop each round would take more.
     scratch: RefCell<Vec<String>>,
     next: Cell<usize>,
-    depth: Cell<usize>,
 }
 
 /// A value of a kernel.
@@ -157,6 +159,18 @@ impl Display for Buffer<'_> {
 }
 
 impl Code {
+    /// The body of a kernel, still empty.
+    pub(crate) fn new() -> Self {
+        Self {
+            text: RefCell::default(),
+            constants: RefCell::default(),
+            places: RefCell::default(),
+            known: RefCell::new(vec![BTreeMap::new()]),
+            scratch: RefCell::default(),
+            next: Cell::default(),
+        }
+    }
+
     /// All statements.
     pub(crate) fn into_text(self) -> String {
         let named = self.constants.into_inner();
@@ -168,7 +182,7 @@ impl Code {
     }
 
     fn line(&self, line: impl Display) {
-        let deeper = "  ".repeat(self.depth.get());
+        let deeper = "  ".repeat(self.known.borrow().len() - 1);
         // Writing to a string cannot fail.
         let _ = writeln!(self.text.borrow_mut(), "{INDENT}{deeper}{line}");
     }
@@ -177,10 +191,25 @@ impl Code {
         self.next.replace(self.next.get() + 1)
     }
 
-    fn value(&self, ty: Type, right: impl Display) -> Value<'_> {
+    /// What a statement gives each time anew, from memory or a processor.
+    fn read(&self, ty: Type, right: impl Display) -> Value<'_> {
         let name = self.fresh();
         self.line(format_args!("%{name} = {right}"));
         Value { code: self, name: (name, None), ty }
+    }
+
+    /// What follows from the operands in it alone.
+    fn value(&self, ty: Type, right: impl Display) -> Value<'_> {
+        let right = right.to_string();
+        let known = self.known.borrow().iter().find_map(|body| body.get(&right).copied());
+        if let Some(name) = known {
+            return Value { code: self, name: (name, None), ty };
+        }
+        let value = self.read(ty, &right);
+        if let Some(body) = self.known.borrow_mut().last_mut() {
+            body.insert(right, value.name.0);
+        }
+        value
     }
 
     fn constant_value(&self, ty: Type, right: String) -> Value<'_> {
@@ -189,14 +218,16 @@ impl Code {
     }
 
     fn indented(&self, body: impl FnOnce()) {
-        self.depth.set(self.depth.get() + 1);
+        self.known.borrow_mut().push(BTreeMap::new());
         body();
-        self.depth.set(self.depth.get() - 1);
+        self.known.borrow_mut().pop();
     }
 
     /// A place or a count.
     pub(crate) fn index(&self, n: usize) -> Value<'_> {
-        self.constant_value(Type::Index, format!("arith.constant {n} : index"))
+        let value = self.constant_value(Type::Index, format!("arith.constant {n} : index"));
+        self.places.borrow_mut().insert(value.name.0, n);
+        value
     }
 
     /// A number, in every lane.
@@ -214,7 +245,7 @@ impl Code {
 
     /// Which part of the work this call does.
     pub(crate) fn workgroup(&self) -> Value<'_> {
-        self.value(Type::Index, "stream.dispatch.workgroup.id[0] : index")
+        self.read(Type::Index, "stream.dispatch.workgroup.id[0] : index")
     }
 
     /// An operand or a result of the kernel.
@@ -336,7 +367,7 @@ impl Code {
     pub(crate) fn instruction<'k>(&'k self, name: &str, operands: &[Value<'k>], ty: Type) -> Value<'k> {
         let names = operands.iter().map(Value::to_string).collect::<Vec<_>>().join(", ");
         let types = operands.iter().map(|o| o.ty.to_string()).collect::<Vec<_>>().join(", ");
-        self.value(ty, format_args!("llvm.call_intrinsic \"{name}\"({names}) : ({types}) -> {ty}"))
+        self.read(ty, format_args!("llvm.call_intrinsic \"{name}\"({names}) : ({types}) -> {ty}"))
     }
 
     /// Does one thing where a condition holds, else the other.
@@ -403,9 +434,9 @@ impl<'k> Buffer<'k> {
         assert_eq!(ty.element(), Some(self.element), "a load of other elements");
         match ty {
             Type::Vector(..) => {
-                self.code.value(ty, format_args!("vector.load {self}[{at}] : {}, {ty}", self.ty()))
+                self.code.read(ty, format_args!("vector.load {self}[{at}] : {}, {ty}", self.ty()))
             }
-            _ => self.code.value(ty, format_args!("memref.load {self}[{at}] : {}", self.ty())),
+            _ => self.code.read(ty, format_args!("memref.load {self}[{at}] : {}", self.ty())),
         }
     }
 
@@ -418,7 +449,7 @@ impl<'k> Buffer<'k> {
     /// The elements that a mask selects from a place on, zero in the other lanes.
     pub(crate) fn load_masked(&self, at: Value<'k>, ty: Type, mask: Value<'k>) -> Value<'k> {
         let (zero, own) = (self.code.constant(ty, 0.0), self.ty());
-        self.code.value(
+        self.code.read(
             ty,
             format_args!(
                 "vector.maskedload {self}[{at}], {mask}, {zero} : {own}, {}, {ty} into {ty}",
@@ -498,7 +529,31 @@ impl<'k> Value<'k> {
     fn binary(self, float: &str, integer: &str, other: Self) -> Self {
         assert_eq!(self.ty, other.ty, "operands of different types");
         let op = if self.ty.is_float() { float } else { integer };
+        if let Some(known) = self.folded(op, other) {
+            return known;
+        }
         self.code.value(self.ty, format_args!("{op} {self}, {other} : {}", self.ty))
+    }
+
+    /// What an operation on places gives, where that is one of them or a number.
+    fn folded(self, op: &str, other: Self) -> Option<Self> {
+        let number = |n: usize| self.code.index(n);
+        Some(match (op, self.known(), other.known()) {
+            _ if self.ty != Type::Index => return None,
+            ("arith.addi", Some(a), Some(b)) => number(a + b),
+            ("arith.muli", Some(a), Some(b)) => number(a * b),
+            ("arith.addi", Some(0), _) | ("arith.muli", Some(1), _) => other,
+            ("arith.addi", _, Some(0)) | ("arith.muli" | "arith.divui", _, Some(1)) => self,
+            ("arith.muli", Some(0), _) | ("arith.muli", _, Some(0)) | ("arith.remui", _, Some(1)) => {
+                number(0)
+            }
+            _ => return None,
+        })
+    }
+
+    /// A place that is known when the kernel is written.
+    fn known(self) -> Option<usize> {
+        self.code.places.borrow().get(&self.name.0).copied()
     }
 
     fn cast(self, op: &str, ty: Type) -> Self {

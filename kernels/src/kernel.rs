@@ -16,7 +16,7 @@ pub(crate) struct Kernel {
 
 /// A kernel from what it does.
 pub(crate) fn new(bindings: usize, workgroups: usize, write: impl FnOnce(&Code)) -> Kernel {
-    let code = Code::default();
+    let code = Code::new();
     write(&code);
     Kernel { bindings, workgroups, body: code.into_text() }
 }

@@ -28,6 +28,25 @@ pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl 
     (format!("widen_{x}_{rows}x{inputs}"), body)
 }
 
+/// What a line's columns are multiplied with.
+enum Numbers<'k> {
+    /// Two of bf16, by an instruction that takes both.
+    Pair(Value<'k>),
+    /// Each in all lanes, as f32.
+    Each(Vec<Value<'k>>),
+}
+
+impl<'k> Numbers<'k> {
+    fn of(x: Dense<'k>, column: Value<'k>, columns: usize) -> Self {
+        if x.element == Element::Bf16 {
+            let pair = x.buffer.load(column, Type::lanes(2, Element::Bf16));
+            return Self::Pair(pair.bits(Type::Scalar(Element::I32)));
+        }
+        let number = |i: usize| x.buffer.load(column + i, Type::Scalar(x.element)).convert(Element::F32);
+        Self::Each((0..columns).map(|i| number(i).broadcast(PANEL)).collect())
+    }
+}
+
 impl Product<'_> {
     /// Whether its activations are widened by a kernel of their own: several rows of numbers that instructions multiply
     /// no faster than f32.
@@ -59,10 +78,10 @@ impl Product<'_> {
             for line in 0..count {
                 let bytes: Vec<Value<'k>> = weights.iter().map(|w| w.line((first + line) * 64)).collect();
                 for i in 0..rows.count {
-                    let column = x.at(rows.x(i), (first + line) * columns);
+                    let numbers = Numbers::of(x, x.at(rows.x(i), (first + line) * columns), columns);
                     for (panel, &bytes) in bytes.iter().enumerate() {
                         let sum = &mut sums[panel * group + i * chains + line % chains];
-                        *sum = self.line(*sum, bytes, x, column);
+                        *sum = self.line(*sum, bytes, &numbers);
                     }
                 }
             }
@@ -88,12 +107,13 @@ impl Product<'_> {
     }
 
     /// Adds the products of a line's columns.
-    fn line<'k>(&self, sum: Value<'k>, bytes: Value<'k>, x: Dense<'k>, column: Value<'k>) -> Value<'k> {
-        if x.element == Element::Bf16 {
-            let pair = x.buffer.load(column, Type::lanes(2, Element::Bf16));
-            let pair = pair.bits(Type::Scalar(Element::I32));
-            return self.isa.add_bf16_pairs(sum, bytes.bits(Type::lanes(PANEL, Element::I32)), pair);
-        }
+    fn line<'k>(&self, sum: Value<'k>, bytes: Value<'k>, numbers: &Numbers<'k>) -> Value<'k> {
+        let numbers = match numbers {
+            Numbers::Pair(pair) => {
+                return self.isa.add_bf16_pairs(sum, bytes.bits(Type::lanes(PANEL, Element::I32)), *pair);
+            }
+            Numbers::Each(numbers) => numbers,
+        };
         let weights = match self.format {
             WeightFormat::Bf16 => isa::bf16_pairs(bytes.bits(Type::lanes(PANEL, Element::I32))).to_vec(),
             WeightFormat::F16 => {
@@ -102,10 +122,7 @@ impl Product<'_> {
             }
             _ => vec![bytes.bits(SUMS)],
         };
-        weights.into_iter().enumerate().fold(sum, |sum, (i, weights)| {
-            let x = x.buffer.load(column + i, Type::Scalar(x.element)).convert(Element::F32);
-            weights.multiply_add(x.broadcast(PANEL), sum)
-        })
+        weights.into_iter().zip(numbers).fold(sum, |sum, (weights, &x)| weights.multiply_add(x, sum))
     }
 
     /// Adds the products of the last column, where lines have two and the number of columns is odd.
