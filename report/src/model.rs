@@ -390,7 +390,7 @@ impl NetworkReport {
     /// entry point.
     pub fn shown_first(&self, stage: Stage) -> Option<&FunctionGraph> {
         let entries = || self.stage(stage).filter(|graph| graph.entry);
-        entries().find(|graph| graph.function == "decode").or_else(|| entries().last())
+        entries().find(|graph| graph.function == "decode").or_else(|| entries().next_back())
     }
 
     /// The graphs of a stage, callees before callers.
