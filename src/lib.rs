@@ -52,7 +52,7 @@ pub mod tune;
 
 pub use array::{Array, ArrayError, Number};
 pub use footprint::{Footprint, Memory};
-pub use pipeline::{Expanded, Lowered, primitives};
+pub use pipeline::{Expanded, Lowered, StagedTrace, primitives};
 pub use plan::{Plan, PlanError};
 #[cfg(feature = "iree")]
 pub use program::{CallError, Program};

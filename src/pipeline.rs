@@ -33,7 +33,15 @@ pub struct Expanded {
     recorded: Vec<Parameter>,
 }
 
-impl Expanded {
+/// What a trace becomes on its way to [`Expanded`], and what each simplification did.
+pub struct StagedTrace {
+    /// Simplified, with its composites, and how.
+    pub simplified: (Trace, Report),
+    /// In the form that is written, and how what the composites became was simplified.
+    pub expanded: (Expanded, Report),
+}
+
+impl StagedTrace {
     /// Simplifies and expands a trace for a target.
     ///
     /// # Errors
@@ -41,12 +49,21 @@ impl Expanded {
     pub fn new(trace: &Trace, rules: Rules, target: Target, weights: Weights) -> Result<Self, LowerError> {
         let options = Options::new(rules, &target);
         let recorded = trace.parameters()?;
-        let mut formats = BTreeMap::new();
-        let (trace, _) = expanded(trace, &options, |trace| {
-            formats = lower::formats(trace, weights, &target);
-            lower::expand_for(trace, weights, &target)
-        })?;
-        Ok(Self { trace, formats, target, recorded })
+        let simplified = simplify(trace, &options);
+        let formats = lower::formats(&simplified.0, weights, &target);
+        let (trace, primitives) = simplify(&lower::expand_for(&simplified.0, weights, &target)?, &options);
+        let expanded = Expanded { trace, formats, target, recorded };
+        Ok(Self { simplified, expanded: (expanded, primitives) })
+    }
+}
+
+impl Expanded {
+    /// Simplifies and expands a trace for a target.
+    ///
+    /// # Errors
+    /// If the trace is not one that lowers.
+    pub fn new(trace: &Trace, rules: Rules, target: Target, weights: Weights) -> Result<Self, LowerError> {
+        Ok(StagedTrace::new(trace, rules, target, weights)?.expanded.0)
     }
 
     /// The program as text. Its checkpoint may hold what the network reads, and what is `ignorable`.
@@ -99,21 +116,13 @@ impl Lowered {
     }
 }
 
-/// The trace in primitives, simplified before and after its composites are expanded.
+/// The trace in primitives, simplified before and after its composites are expanded: some rules want to see a composite
+/// whole, others what it is made of.
 ///
 /// # Errors
 /// If the trace was not verified.
 pub fn primitives(trace: &Trace, options: &Options) -> Result<(Trace, [Report; 2]), LowerError> {
-    expanded(trace, options, lower::expand)
-}
-
-/// Simplified before and after `expand`: some rules want to see a composite whole, others what it is made of.
-fn expanded(
-    trace: &Trace,
-    options: &Options,
-    expand: impl FnOnce(&Trace) -> Result<Trace, LowerError>,
-) -> Result<(Trace, [Report; 2]), LowerError> {
     let (trace, composites) = simplify(trace, options);
-    let (trace, primitives) = simplify(&expand(&trace)?, options);
+    let (trace, primitives) = simplify(&lower::expand(&trace)?, options);
     Ok((trace, [composites, primitives]))
 }

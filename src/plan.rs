@@ -9,7 +9,7 @@ use simplify::{Options, Rules};
 use targets::Target;
 use trace::{KvFormat, ParameterConflict, Trace};
 
-use crate::{Expanded, Lowered};
+use crate::{Expanded, Lowered, StagedTrace};
 
 /// A model and the sizes it is built for.
 pub struct Plan {
@@ -157,6 +157,14 @@ impl Plan {
     /// If the trace is not one that lowers.
     pub fn expand(&self, trace: &Trace) -> Result<Expanded, PlanError> {
         Ok(Expanded::new(trace, self.rules, self.target.clone(), self.weights)?)
+    }
+
+    /// All that a trace of this plan becomes on the way there.
+    ///
+    /// # Errors
+    /// If the trace is not one that lowers.
+    pub fn stages(&self, trace: &Trace) -> Result<StagedTrace, PlanError> {
+        Ok(StagedTrace::new(trace, self.rules, self.target.clone(), self.weights)?)
     }
 
     /// A trace of this plan, simplified and lowered: the one of [`trace`](Self::trace), or some entry points of it.

@@ -2,36 +2,52 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum};
-use tracewright::lower::Weights;
+use report::{NetworkReport, Stage};
+use tracewright::files::{self, NewFile, limits};
+use tracewright::lower::{self, Weights};
+use tracewright::models::Architecture;
+use tracewright::models::config::ConfigError;
+use tracewright::models::presets::{PRESETS, Preset};
 use tracewright::ops::Op;
-use tracewright::trace::Trace;
-use tracewright::{PlanError, lower, simplify};
+use tracewright::own::check_output;
+use tracewright::simplify;
+use tracewright::targets::Target;
+use tracewright::trace::{Counts, NodeKind, Trace};
+use tracewright::{Plan, PlanError, StagedTrace};
 
 use crate::ReadModel;
 use crate::arguments::{Kernels, Layout, ModelArguments};
+use crate::diff::diff;
 use crate::error::Error;
+use crate::stats::{Machine, stats};
 
-/// Shows the trace or the StableHLO module of a model. Reads `config.json` only: no weight, no compiler.
+/// Shows what a model is recorded, simplified and lowered to. Reads `config.json` only: no weight, no compiler.
 #[derive(Parser)]
 #[command(name = "trace-dump", version, args_conflicts_with_subcommands = true)]
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// A Hugging Face model directory, or its config.json
+    /// A Hugging Face model directory, its config.json, or a published size by name (`trace-dump presets` lists them)
     #[arg(required = true)]
     model: Option<PathBuf>,
     /// What to print
     #[arg(long, value_enum, default_value_t = Emit::Text)]
     emit: Emit,
+    /// Write it to a file, which appears whole or not at all
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
     /// Only these entry points, with commas between
     #[arg(long, value_delimiter = ',', value_parser = ["prefill", "prefill_short", "decode", "score"])]
     entry: Vec<String>,
-    /// How far the trace is carried (for `--emit text` and `counts`)
-    #[arg(long, value_enum, default_value_t = Stage::Traced)]
+    /// Only the function of this layer, counted from 0; the page opens with it
+    #[arg(long, value_name = "K")]
+    layer: Option<usize>,
+    /// How far the trace is carried (for `--emit text`, `counts`, `dot` and `svg`; the others have all stages)
+    #[arg(long, value_parser = stage, value_name = "traced|simplified|expanded", default_value = "traced")]
     stage: Stage,
     #[command(flatten)]
     model_arguments: ModelArguments,
@@ -55,6 +71,37 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Say in what two networks differ, or one recorded in two ways
+    Diff {
+        /// A model, as for `trace-dump` itself
+        first: PathBuf,
+        /// Another
+        second: PathBuf,
+        /// How far the traces are carried
+        #[arg(long, value_parser = stage, value_name = "traced|simplified|expanded", default_value = "traced")]
+        stage: Stage,
+        #[command(flatten)]
+        model_arguments: ModelArguments,
+    },
+    /// Say what a call of each entry point computes and moves, and how long that takes at least
+    Stats {
+        /// A model, as for `trace-dump` itself
+        model: PathBuf,
+        /// The machine whose roofline gives times: one of two, or its bytes and operations in a second, as 100e9:2e12
+        #[arg(long, value_name = "cpu|gpu|BYTES:FLOPS", default_value = "cpu")]
+        machine: Machine,
+        /// One JSON object instead of a table
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        model_arguments: ModelArguments,
+    },
+    /// List the published sizes, and whose configurations they are
+    Presets {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -65,16 +112,19 @@ enum Emit {
     Mlir,
     /// Functions, nodes, parameters, StableHLO ops
     Counts,
+    /// A page that needs nothing beside it: graphs, costs, sources, weights, rules, memory, masks
+    Html,
+    /// All that the page shows, for programs; Google's Model Explorer opens it
+    Json,
+    /// One function as a picture
+    Svg,
+    /// One function for Graphviz
+    Dot,
 }
 
-#[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Stage {
-    /// As the declaration records it
-    Traced,
-    /// Simplified, with its composites
-    Simplified,
-    /// In primitives, simplified again
-    Expanded,
+fn stage(text: &str) -> Result<Stage, String> {
+    let found = Stage::ALL.into_iter().find(|stage| stage.name() == text);
+    found.ok_or_else(|| "expected traced, simplified or expanded".into())
 }
 
 fn function_and_node(text: &str) -> Result<(String, usize), String> {
@@ -89,73 +139,198 @@ fn function_and_node(text: &str) -> Result<(String, usize), String> {
 pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
     let text = match (&arguments.command, &arguments.model) {
         (Some(Command::Ops { json }), _) => ops(*json),
+        (Some(Command::Presets { json }), _) => presets(*json),
+        (Some(Command::Diff { first, second, stage, model_arguments }), _) => {
+            let report = |model| Recorded::new(model, model_arguments, read)?.report();
+            diff([&report(first)?, &report(second)?], *stage)
+        }
+        (Some(Command::Stats { model, machine, json, model_arguments }), _) => {
+            let mut recorded = Recorded::new(model, model_arguments, read)?;
+            recorded.plan.target.machine = machine.0;
+            stats(&recorded.report()?, *json)
+        }
         (None, Some(model)) => dump(arguments, read, model)?,
         (None, None) => String::new(),
     };
-    std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output)
+    match &arguments.out {
+        Some(out) => {
+            if let Some(model) = &arguments.model {
+                let folder = if model.is_dir() { Some(model.as_path()) } else { model.parent() };
+                folder.map_or(Ok(()), |folder| check_output(folder, out))?;
+            }
+            Ok(NewFile::write(out, text.as_bytes())?)
+        }
+        None => std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output),
+    }
+}
+
+/// A network, the plan for it, and its trace.
+struct Recorded {
+    name: String,
+    plan: Plan,
+    trace: Trace,
+}
+
+impl Recorded {
+    fn new(model: &Path, asked: &ModelArguments, read: ReadModel) -> Result<Self, Error> {
+        let (network, name) = network(model, &asked.network.allow_config_key, read)?;
+        let mut plan = asked.plan(network, asked.context)?;
+        // Kernels differ between machines: they are shown to who asks for them. To others all machines show the same.
+        let wants =
+            [asked.network.kernels == Some(Kernels::On), asked.network.layout == Some(Layout::Kernels)];
+        let shown = plan.weights.kernels && (wants.contains(&true) || asked.network.quant.is_some());
+        if !shown {
+            plan.target = Target::processor("generic");
+            plan.weights = Weights { kernels: false, ..plan.weights };
+        }
+        let trace = plan.trace()?.trace;
+        Ok(Self { name, plan, trace })
+    }
+
+    fn report(&self) -> Result<NetworkReport, Error> {
+        Ok(NetworkReport::new(&self.name, &self.plan, &self.trace, &source)?)
+    }
+}
+
+/// The network that is meant, and its name. A folder or a file of a preset's name comes before it.
+fn network(
+    model: &Path,
+    allowed_keys: &[String],
+    read: ReadModel,
+) -> Result<(Box<dyn Architecture>, String), Error> {
+    if !model.exists()
+        && let Some(preset) = model.to_str().and_then(Preset::named)
+    {
+        return Ok((Box::new(preset.read()?), preset.name.to_owned()));
+    }
+    let network = read(model, allowed_keys).map_err(|error| match error {
+        ConfigError::File(missing) if missing.source.kind() == ErrorKind::NotFound => Error::NoModel(missing),
+        error => error.into(),
+    })?;
+    // `demo` for `demo`, `demo/config.json` and `.` in it.
+    let whole = model.canonicalize().unwrap_or_else(|_| model.to_owned());
+    let named = if whole.ends_with("config.json") { whole.parent().unwrap_or(&whole) } else { &whole };
+    let name = named.file_stem().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
+    Ok((network, name))
 }
 
 fn dump(arguments: &Arguments, read: ReadModel, model: &Path) -> Result<String, Error> {
-    let asked = &arguments.model_arguments;
-    let plan = asked.plan(read(model, &asked.network.allow_config_key)?, asked.context)?;
-    let mut trace: Trace = plan.trace()?.trace;
+    let mut recorded = Recorded::new(model, &arguments.model_arguments, read)?;
+    let Recorded { plan, trace, .. } = &mut recorded;
     if !arguments.entry.is_empty() {
-        trace = trace.with_entries(&arguments.entry.iter().map(String::as_str).collect::<Vec<_>>());
+        *trace = trace.with_entries(&arguments.entry.iter().map(String::as_str).collect::<Vec<_>>());
     }
     if arguments.inline {
-        trace = trace.inlined();
+        *trace = trace.inlined();
     }
-    let options = plan.simplification();
-    let (simplified, composites) = simplify::simplify(&trace, &options);
+    let layer = arguments.layer.map(|layer| function_of(trace, layer)).transpose()?;
     if let Some((function, node)) = &arguments.explain {
+        let options = plan.simplification();
         let before = match arguments.stage {
-            Stage::Expanded => &lower::expand(&simplified)?,
-            _ => &trace,
+            Stage::Expanded => &lower::expand(&simplify::simplify(trace, &options).0)?,
+            _ => trace,
         };
         return Ok(simplify::explain(before, &options, function, *node)?.to_string());
     }
-    // Kernels differ between machines: they are shown to who asks for them.
-    let wants = [asked.network.kernels == Some(Kernels::On), asked.network.layout == Some(Layout::Kernels)];
-    let shows = wants.contains(&true) || asked.network.quant.is_some();
-    let weights = Weights { kernels: plan.weights.kernels && shows, ..plan.weights };
-    let expanded = lower::expand_for(&simplified, weights, &plan.target)?;
-    let (expanded, primitives) = simplify::simplify(&expanded, &options);
-    if arguments.emit == Emit::Mlir {
-        let module = lower::lower(&expanded, &plan.target)?;
-        return Ok(if arguments.no_locs { module.text_without_locs } else { module.text });
+    match (arguments.emit, layer) {
+        (Emit::Mlir | Emit::Counts, Some(_)) => Err(Error::Usage {
+            what: "a layer is shown as text, json, dot, svg or html; leave out `--layer`, or choose one of these".into(),
+        }),
+        (Emit::Text, layer) => {
+            let carried = carried(plan, trace, arguments.stage)?;
+            Ok(match layer {
+                Some(layer) => alone(&carried, &layer).to_string(),
+                None => carried.to_string(),
+            })
+        }
+        (Emit::Mlir, None) => {
+            let module = lower::lower(&plan.expand(trace)?.trace, &plan.target)?;
+            Ok(if arguments.no_locs { module.text_without_locs } else { module.text })
+        }
+        (Emit::Counts, None) => counts(plan, trace, arguments.stage),
+        (emit, layer) => shown(recorded.report()?, emit, arguments.stage, layer),
     }
-    let shown = match arguments.stage {
-        Stage::Traced => &trace,
-        Stage::Simplified => &simplified,
-        Stage::Expanded => &expanded,
+}
+
+/// A file of Rust below the current folder, as far as it can be read.
+fn source(file: &str) -> Option<String> {
+    let path = Path::new(file);
+    if path.is_absolute() { None } else { files::read_text(path, limits::SOURCE).ok() }
+}
+
+/// A report in one of its forms.
+fn shown(
+    mut report: NetworkReport,
+    emit: Emit,
+    stage: Stage,
+    layer: Option<String>,
+) -> Result<String, Error> {
+    if emit == Emit::Html {
+        return Ok(report.html(layer.as_deref()));
+    }
+    if emit == Emit::Json {
+        report.graphs.retain(|graph| layer.as_ref().is_none_or(|layer| graph.function == *layer));
+        return Ok(report.json());
+    }
+    let graph = match &layer {
+        Some(layer) => report.graph(stage, layer),
+        None => report.shown_first(stage),
     };
-    if arguments.emit == Emit::Text {
-        return Ok(shown.to_string());
-    }
-    // What stage `traced` shows is not simplified at all.
-    let unsimplified = lower::lower(&lower::expand(&trace)?, &plan.target)?.histogram();
-    let traced = arguments.stage == Stage::Traced;
-    let histogram =
-        if traced { unsimplified.clone() } else { lower::lower(&expanded, &plan.target)?.histogram() };
-    let counts = [&trace, shown].map(Trace::counts);
-    let [before, after] = counts;
-    let (before, after) = (before.map_err(PlanError::from)?, after.map_err(PlanError::from)?);
-    let mut table = Table { text: String::new(), both: !traced };
-    table.line("functions", before.functions, after.functions);
-    table.line("nodes", before.nodes, after.nodes);
-    table.line("parameters", before.parameters, after.parameters);
-    table.line("parameter elements", before.parameter_elements, after.parameter_elements);
-    table.line("parameter bytes", before.parameter_bytes, after.parameter_bytes);
-    let names: BTreeSet<&String> = unsimplified.keys().chain(histogram.keys()).collect();
-    for op in names {
-        let count = |of: &BTreeMap<String, usize>| of.get(op).copied().unwrap_or(0);
-        table.line(&format!("stablehlo.{op}"), count(&unsimplified), count(&histogram));
-    }
-    if !traced {
-        for (title, report) in [("composites", composites), ("primitives", primitives)] {
-            table.report(title, &report);
+    let Some(graph) = graph else { return Ok(String::new()) };
+    Ok(if emit == Emit::Svg { report.svg(graph) } else { report.dot(graph) })
+}
+
+/// The trace at a stage.
+fn carried(plan: &Plan, trace: &Trace, stage: Stage) -> Result<Trace, PlanError> {
+    Ok(match stage {
+        Stage::Traced => trace.clone(),
+        Stage::Simplified => simplify::simplify(trace, &plan.simplification()).0,
+        Stage::Expanded => plan.expand(trace)?.trace,
+    })
+}
+
+/// The function that computes a layer, in the last entry point that has it.
+fn function_of(trace: &Trace, layer: usize) -> Result<String, Error> {
+    let mut layers = BTreeSet::new();
+    let mut found = None;
+    for caller in &trace.functions {
+        for id in caller.ids() {
+            let NodeKind::Call { function, prefix } = &caller.node(id).kind else { continue };
+            let Some(Ok(number)) = prefix.rsplit('.').next().map(str::parse::<usize>) else { continue };
+            layers.insert(number);
+            let decodes = caller.name == "decode";
+            if number == layer && (decodes || found.as_ref().is_none_or(|(_, before)| !before)) {
+                found = Some((trace.function(*function).name.clone(), decodes));
+            }
         }
     }
+    found.map(|(name, _)| name).ok_or_else(|| Error::Usage {
+        what: match layers.last() {
+            Some(last) => format!("there is no layer {layer}; there are 0 to {last}"),
+            None => "no layer is a function of its own here; leave out `--layer`".into(),
+        },
+    })
+}
+
+/// One function without what calls it.
+fn alone(trace: &Trace, name: &str) -> Trace {
+    let functions = trace.functions.iter().filter(|function| function.name == name).cloned().collect();
+    Trace { functions, entries: Vec::new() }
+}
+
+fn counts(plan: &Plan, trace: &Trace, stage: Stage) -> Result<String, Error> {
+    let histogram = |trace: &Trace| Ok::<_, PlanError>(lower::lower(trace, &plan.target)?.histogram());
+    let before = (trace.counts().map_err(PlanError::from)?, histogram(&lower::expand(trace)?)?);
+    if stage == Stage::Traced {
+        return Ok(Table::of(&before, None).text);
+    }
+    let StagedTrace { simplified: (simplified, composites), expanded: (expanded, primitives) } =
+        plan.stages(trace)?;
+    let shown = if stage == Stage::Simplified { &simplified } else { &expanded.trace };
+    let after = (shown.counts().map_err(PlanError::from)?, histogram(&expanded.trace)?);
+    let mut table = Table::of(&before, Some(&after));
+    table.report("composites", &composites);
+    table.report("primitives", &primitives);
     Ok(table.text)
 }
 
@@ -165,7 +340,27 @@ struct Table {
     both: bool,
 }
 
+/// What is counted of a trace, and of its module.
+type Counted = (Counts, BTreeMap<String, usize>);
+
 impl Table {
+    fn of(before: &Counted, after: Option<&Counted>) -> Self {
+        let mut table = Self { text: String::new(), both: after.is_some() };
+        let after = after.unwrap_or(before);
+        let mut line = |name: &str, of: fn(&Counts) -> usize| table.line(name, of(&before.0), of(&after.0));
+        line("functions", |counts| counts.functions);
+        line("nodes", |counts| counts.nodes);
+        line("parameters", |counts| counts.parameters);
+        line("parameter elements", |counts| counts.parameter_elements);
+        line("parameter bytes", |counts| counts.parameter_bytes);
+        let names: BTreeSet<&String> = before.1.keys().chain(after.1.keys()).collect();
+        for op in names {
+            let [before, after] = [before, after].map(|(_, counted)| counted.get(op).copied().unwrap_or(0));
+            table.line(&format!("stablehlo.{op}"), before, after);
+        }
+        table
+    }
+
     fn line(&mut self, name: &str, before: usize, after: usize) {
         let _ = match self.both {
             true => writeln!(self.text, "{name:<30} {before:>14} {after:>14}"),
@@ -212,6 +407,19 @@ fn ops(json: bool) -> String {
                 serde_json::json!({ "name": name, "examples": uses })
             });
             format!("{:#}\n", serde_json::Value::Array(list.collect()))
+        }
+    }
+}
+
+fn presets(json: bool) -> String {
+    match json {
+        false => {
+            PRESETS.iter().map(|preset| format!("{:<20} {}\n", preset.name, preset.repository)).collect()
+        }
+        true => {
+            let preset =
+                |preset: &Preset| serde_json::json!({ "name": preset.name, "repository": preset.repository });
+            format!("{:#}\n", serde_json::Value::Array(PRESETS.iter().map(preset).collect()))
         }
     }
 }

@@ -90,6 +90,9 @@ pub enum Error {
     Thread(#[source] io::Error),
     #[error(transparent)]
     File(#[from] FileError),
+    /// Neither a model nor the name of one.
+    #[error(transparent)]
+    NoModel(FileError),
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -237,6 +240,7 @@ impl Error {
             Self::Config(ConfigError::Generates { .. }) => {
                 "use `tracewright generate`: it continues text with this model"
             }
+            Self::NoModel(_) => "`trace-dump presets` lists the published sizes that have a name",
             Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes them",
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]

@@ -29,6 +29,7 @@ mod bench;
 mod bisect;
 #[cfg(feature = "iree")]
 mod build;
+mod diff;
 mod dump;
 #[cfg(feature = "iree")]
 mod embed;
@@ -46,6 +47,7 @@ mod progress;
 #[cfg(feature = "iree")]
 mod prompt;
 mod random;
+mod stats;
 #[cfg(feature = "iree")]
 mod tune;
 mod verify;

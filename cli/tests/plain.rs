@@ -5,6 +5,7 @@ mod checkpoints;
 mod configs;
 mod dump;
 mod odd_files;
+mod pages;
 mod plan;
 mod random;
 mod support;

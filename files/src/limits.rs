@@ -27,6 +27,9 @@ pub const PROMPT: u64 = 64 << 20;
 /// Bytes of a compiled module.
 pub const MODULE: u64 = 2 << 30;
 
+/// Bytes of a file of Rust whose lines are shown.
+pub const SOURCE: u64 = 16 << 20;
+
 /// Layers of a network.
 pub const LAYERS: usize = 4096;
 

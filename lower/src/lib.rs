@@ -24,7 +24,7 @@ mod sdpa;
 mod store;
 
 pub use expand::{expand, expand_for};
-pub use module::{Module, lower, write};
+pub use module::{Module, Statement, location, lower, namespace, write};
 pub use products::{FusedProduct, products};
 pub use store::{Unpacked, Weights, formats, store};
 

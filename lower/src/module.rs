@@ -30,7 +30,30 @@ pub struct Module {
     pub tuned: Tuning,
 }
 
+/// A statement of a module, and where it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statement<'a> {
+    /// The function that it is in.
+    pub function: &'a str,
+    /// Its text.
+    pub text: &'a str,
+    /// Its location, as [`location`] spells one.
+    pub location: &'a str,
+}
+
 impl Module {
+    /// Every statement that has a location, in order.
+    pub fn statements(&self) -> impl Iterator<Item = Statement<'_>> {
+        let mut function = "";
+        self.text.lines().zip(self.text_without_locs.lines()).filter_map(move |(line, text)| {
+            if let Some((_, rest)) = line.strip_prefix("  func.func ").and_then(|rest| rest.split_once('@')) {
+                function = rest.split('(').next().unwrap_or_default();
+            }
+            let location = line.strip_prefix(text)?.trim_start();
+            (!location.is_empty()).then(|| Statement { function, text: text.trim_start(), location })
+        })
+    }
+
     /// How often each op occurs, calls not expanded.
     pub fn histogram(&self) -> BTreeMap<String, usize> {
         let mut histogram = BTreeMap::new();
@@ -139,7 +162,7 @@ impl Body {
         let (mut place, mut location) = (None, String::new());
         for (statement, provenance) in &self.statements {
             if place.replace(provenance) != Some(provenance) {
-                location = located(provenance);
+                location = format!(" {}", self::location(provenance));
             }
             for part in ["    ", statement, &location, "\n"] {
                 text.push_str(part);
@@ -153,11 +176,15 @@ impl Body {
     }
 }
 
-/// ` loc("model/layers.*/mlp"("models/src/llama.rs":51:0))`: a slash between levels, so that graph viewers show the model's
-/// own structure.
-fn located(Provenance { path, file, line }: &Provenance) -> String {
-    let path = path.replace('.', "/").replace("/*", ".*");
-    format!(" loc(\"{path}\"(\"{file}\":{line}:0))")
+/// `loc("model/layers.*/mlp"("models/src/llama.rs":51:0))`
+pub fn location(provenance: &Provenance) -> String {
+    let Provenance { path, file, line } = provenance;
+    format!("loc(\"{}\"(\"{file}\":{line}:0))", namespace(path))
+}
+
+/// `model/layers.*/mlp`: a slash between levels, so that graph viewers show the model's own structure.
+pub fn namespace(path: &str) -> String {
+    path.replace('.', "/").replace("/*", ".*")
 }
 
 /// Statements of one node, numbered from where the function is.

@@ -3,14 +3,14 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use expect_test::expect;
 use ops::Op;
 use support::*;
 use targets::Target;
 use trace::Trace;
-use tracewright_lower::{LowerError, lower};
+use tracewright_lower::{LowerError, location, lower};
 
 /// Three calls of one layer; the layer itself calls another function of its own.
 const LAYERS: &str = r#"function @inner prefix="layers.*.mlp" {
@@ -186,6 +186,22 @@ fn every_statement_says_where_it_comes_from() {
     assert!(linear.ends_with(" loc(\"layers.*/mlp\"(\"models/src/toy.rs\":2:0))"), "{linear}");
     let call = module.text.lines().find(|line| line.contains("call @layer")).unwrap();
     assert!(call.ends_with(" loc(\"layers/0\"(\"models/src/toy.rs\":21:0))"), "{call}");
+}
+
+/// Whoever shows a module finds the statements of a function, and from each the way back to its node.
+#[test]
+fn statements_are_found_by_function_and_location() {
+    let trace = layers();
+    let module = lowered(&trace);
+    let of = |function: &str| module.statements().filter(|statement| statement.function == function).count();
+    let located = module.text.lines().filter(|line| line.contains(" loc(")).count();
+    assert_eq!(["inner", "layer", "main"].map(of).iter().sum::<usize>(), located);
+    let nodes = trace.functions.iter().flat_map(|function| function.ids().map(|id| function.node(id)));
+    let places: BTreeSet<String> = nodes.map(|node| location(&node.provenance)).collect();
+    assert!(module.statements().all(|statement| places.contains(statement.location)));
+    let product = module.statements().find(|statement| statement.text.contains("dot_general")).unwrap();
+    assert_eq!(product.location, "loc(\"layers.*/mlp\"(\"models/src/toy.rs\":2:0))");
+    assert!(product.text.starts_with('%'), "{product:?}");
 }
 
 #[test]

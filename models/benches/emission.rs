@@ -48,7 +48,7 @@ fn measure<T>(b: &mut Bencher<'_>, mut run: impl FnMut() -> T) {
 
 fn emission(c: &mut Criterion) {
     for (name, file) in CONFIGS {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs").join(file);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("presets").join(file);
         let config = ModelConfig::read(&path, &[]).expect("a configuration of ours");
         for context in [512, 2048] {
             let entries = |names: &[&str]| -> Vec<EntryPoint> {

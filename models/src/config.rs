@@ -158,9 +158,17 @@ impl Keys {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
         let text = files::read_text(&path, limits::CONFIG)?;
-        let syntax = |reason: String| ConfigError::Syntax { path: path.clone(), reason };
-        match serde_json::from_str(&text).map_err(|e| syntax(e.to_string()))? {
-            Value::Object(map) => Ok(Self::new(&path, "", map)),
+        Self::parse(&path, &text)
+    }
+
+    /// The keys of a `config.json` with this text; messages name it by `path`.
+    ///
+    /// # Errors
+    /// If it is no JSON object.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let syntax = |reason: String| ConfigError::Syntax { path: path.to_owned(), reason };
+        match serde_json::from_str(text).map_err(|e| syntax(e.to_string()))? {
+            Value::Object(map) => Ok(Self::new(path, "", map)),
             other => Err(syntax(format!("found {}", kind(&other)))),
         }
     }

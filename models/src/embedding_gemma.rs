@@ -156,7 +156,8 @@ impl EmbeddingGemmaConfig {
     /// # Errors
     /// Files that are missing, other modules, and all keys of a file that are missing, unknown or unusable.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
-        let (keys, found) = crate::architecture(path)?;
+        let keys = Keys::read(path)?;
+        let found = crate::architecture(&keys)?;
         let both_ways = keys.flag("use_bidirectional_attention", false);
         // One that was a language model may still be called so.
         if !both_ways && !ARCHITECTURES.contains(&&*found) {

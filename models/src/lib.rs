@@ -45,7 +45,12 @@ macro_rules! families {
             /// # Errors
             /// An unknown architecture, a quantized checkpoint, or all keys that are missing, unknown or unusable.
             pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
-                let (keys, found) = architecture(path)?;
+                Self::of(Keys::read(path)?, allowed)
+            }
+
+            /// What the keys of a configuration say.
+            fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
+                let found = architecture(&keys)?;
                 let config = match found.as_str() {
                     $($($architecture)|+ | $($model_type)|+ => Self::$family($module::read(&keys)),)+
                     _ => {
@@ -130,6 +135,7 @@ pub mod mistral;
 pub mod mixtral;
 pub mod olmo2;
 pub mod phi3;
+pub mod presets;
 pub mod qwen2;
 pub mod qwen3;
 mod rope;
@@ -212,14 +218,13 @@ pub trait Architecture {
     }
 }
 
-/// The keys of a `config.json`, or the one in the directory at `path`, and the architecture or model type it names.
-fn architecture(path: &Path) -> Result<(Keys, String), ConfigError> {
-    let keys = Keys::read(path)?;
+/// The architecture or model type that a `config.json` names.
+fn architecture(keys: &Keys) -> Result<String, ConfigError> {
     if let Some(quantization) = keys.object("quantization_config") {
         let method = quantization.optional_text("quant_method").unwrap_or_else(|| "unknown".into());
         return Err(ConfigError::Quantized { path: keys.path().to_owned(), method });
     }
     let first = |value: &serde_json::Value| value.get(0).and_then(|name| name.as_str()).map(str::to_owned);
     let named = keys.get("architectures").and_then(first).or_else(|| keys.optional_text("model_type"));
-    Ok((keys, named.unwrap_or_else(|| "(none)".into())))
+    Ok(named.unwrap_or_else(|| "(none)".into()))
 }

@@ -49,7 +49,7 @@ fn read(config: &Value) -> Result<LlamaConfig, String> {
 }
 
 fn published(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("presets").join(name)
 }
 
 #[test]

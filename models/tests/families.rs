@@ -12,6 +12,7 @@ use ops::ElementType;
 use serde_json::{Value, json};
 use support::*;
 use targets::Target;
+use tracewright_models::presets::{PRESETS, Preset};
 use tracewright_models::{Architecture as _, ModelConfig, RopeScaling};
 
 /// Pattern, shape and how often, as `parameters.txt` lists them.
@@ -41,6 +42,35 @@ fn pattern(key: &str) -> String {
         Err(_) => segment.to_owned(),
     };
     key.split('.').map(segment).collect::<Vec<_>>().join(".")
+}
+
+/// Every file of the folder is a preset, and has been compared with transformers.
+#[test]
+fn presets_are_the_published_sizes() {
+    let mut names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
+    names.sort_unstable();
+    let made = made_by_transformers();
+    let mut known: BTreeMap<&str, usize> =
+        made.iter().map(|(name, total, _)| (name.as_str(), *total)).collect();
+    // Those that the list lacks, by what their repositories say of the weights.
+    known.extend([
+        ("gpt2", 124_439_808),
+        ("lfm2-1.2b", 1_170_340_608),
+        ("mixtral-8x7b-v0.1", 46_702_792_704),
+    ]);
+    assert_eq!(names, known.keys().copied().collect::<Vec<_>>());
+    let files = std::fs::read_dir(published("gpt2").parent().unwrap()).unwrap();
+    let is_json =
+        |file: &std::fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
+    assert_eq!(files.filter(|file| file.as_ref().is_ok_and(is_json)).count(), names.len());
+    for preset in PRESETS {
+        let read = preset.read().unwrap();
+        assert_eq!(read, config(&published(preset.name)), "{}", preset.name);
+        let trace = read.trace(ElementType::Bf16, &EntryPoint::all(1, 8, 64)).unwrap().trace;
+        assert_eq!(trace.counts().unwrap().parameter_elements, known[preset.name], "{}", preset.name);
+    }
+    assert_eq!(Preset::named("llama-3.2-1b").unwrap().repository, "meta-llama/Llama-3.2-1B");
+    assert!(Preset::named("llama").is_none());
 }
 
 #[test]

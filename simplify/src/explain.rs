@@ -9,7 +9,7 @@ use targets::Machine;
 use trace::{NodeId, NodeKind, Parameter, Trace};
 
 use crate::cost::{CostOperand, cost};
-use crate::facts::Graph;
+use crate::facts::{FOLDING, Graph};
 use crate::function::Saturated;
 use crate::rules::{How, Rule, Site, Tree};
 use crate::{Options, Rules, Term};
@@ -282,9 +282,7 @@ impl Explainer<'_> {
         if self.graph[class].data.constant.is_some() {
             let constants =
                 self.graph[class].nodes.iter().filter(|term| matches!(term.op(), Some(Op::Constant(_))));
-            found.extend(
-                constants.map(|next| ("constant folding", "f(constants) = a constant".into(), next.clone())),
-            );
+            found.extend(constants.map(|next| (FOLDING.0, FOLDING.1.into(), next.clone())));
         }
         found
     }

@@ -9,6 +9,9 @@ use trace::NodeKind;
 
 use crate::Term;
 
+/// What is no line of a table: an operation whose operands are known is computed. Its name, and what it says.
+pub(crate) const FOLDING: (&str, &str) = ("constant folding", "f(constants) = a constant");
+
 /// The e-graph of one function.
 pub type Graph = EGraph<Term, Context>;
 
@@ -139,7 +142,7 @@ impl Analysis<Term> for Context {
         }
         let value = literal.clone();
         let constant = graph.add(Term::new(NodeKind::Op(Constant { value }.into()), vec![]));
-        graph.union_trusted(id, constant, "constant folding");
+        graph.union_trusted(id, constant, FOLDING.0);
         graph.analysis.folded += 1;
     }
 }

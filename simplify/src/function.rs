@@ -12,7 +12,7 @@ use trace::{Function, Node, NodeId, NodeKind, Output};
 use crate::Term;
 use crate::cost::{Cost, CostOperand, cost};
 use crate::extract::{Candidate, Class, Extraction};
-use crate::facts::{Context, Graph, Origin};
+use crate::facts::{Context, FOLDING, Graph, Origin};
 use crate::recipes::{recipes, stored};
 
 /// Iterations of all rules. What a model needs is done after three or four.
@@ -92,7 +92,7 @@ impl<'a> Saturated<'a> {
 
     /// Of each rule how often it found something new.
     pub fn fired(&self) -> Vec<(String, usize)> {
-        let mut fired: Vec<(String, usize)> = vec![("constant folding".into(), self.graph().analysis.folded)];
+        let mut fired: Vec<(String, usize)> = vec![(FOLDING.0.into(), self.graph().analysis.folded)];
         for iteration in &self.runner.iterations {
             fired.extend(iteration.applied.iter().map(|(rule, count)| (rule.to_string(), *count)));
         }

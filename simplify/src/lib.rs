@@ -73,6 +73,8 @@ pub struct Change {
     pub nodes: [usize; 2],
     /// Estimates before and after.
     pub cost: [Cost; 2],
+    /// How often each rule found something new in it.
+    pub fired: BTreeMap<&'static str, usize>,
     /// Whether a limit on iterations or terms was met before the rules had found everything.
     pub limited: bool,
 }
@@ -89,16 +91,19 @@ pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
     let rules = options.rules.all();
     let mut report = Report::default();
     let (saturated, simplified, _) = saturate(trace, options);
-    for (rule, count) in saturated.iter().flat_map(Saturated::fired) {
-        let rule =
-            rules.iter().find(|known| known.name == rule).map_or("constant folding", |known| known.name);
-        *report.fired.entry(rule).or_default() += count;
-    }
     for ((before, after), saturated) in trace.functions.iter().zip(&simplified.functions).zip(&saturated) {
+        let mut fired = BTreeMap::new();
+        for (rule, count) in saturated.fired() {
+            let rule =
+                rules.iter().find(|known| known.name == rule).map_or(facts::FOLDING.0, |known| known.name);
+            *fired.entry(rule).or_default() += count;
+            *report.fired.entry(rule).or_default() += count;
+        }
         report.functions.push(Change {
             name: before.name.clone(),
             nodes: [before, after].map(|f| f.live().iter().filter(|live| **live).count()),
             cost: [before, after].map(|f| function_cost(&options.machine, f)),
+            fired,
             limited: saturated.limited(),
         });
     }

@@ -1,6 +1,6 @@
 """The parameters of published sizes: names, shapes and totals as transformers makes them, on the meta device.
 
-`python shapes.py` reads `models/tests/configs/*.json` and writes `models/tests/configs/parameters.txt`.
+`python shapes.py` reads `models/presets/*.json` and writes `models/presets/parameters.txt`.
 """
 
 import json
@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import golden  # noqa: F401  (quiet, one thread)
 
-CONFIGS = Path(__file__).parents[2] / "models" / "tests" / "configs"
+CONFIGS = Path(__file__).parents[2] / "models" / "presets"
 
 
 def parameters(path):

@@ -26,12 +26,13 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-models", 4),
     ("tracewright-generate", 4),
     ("tracewright", 5),
-    ("tracewright-cli", 6),
+    ("tracewright-report", 6),
+    ("tracewright-cli", 7),
     ("tracewright-tests", 6),
     ("tracewright-fuzz", 6),
     ("parallel", 6),
     ("programs", 6),
-    ("parallel-cli", 7),
+    ("parallel-cli", 8),
     ("xtask", 6),
 ];
 

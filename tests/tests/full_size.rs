@@ -40,7 +40,7 @@ fn memory(name: &str) -> u64 {
 }
 
 fn config() -> PathBuf {
-    repository().join("models/tests/configs/functiongemma-270m.json")
+    repository().join("models/presets/functiongemma-270m.json")
 }
 
 /// Builds and calls a network with random weights; how it was compiled, and the bytes of its weights.

@@ -119,7 +119,7 @@ fn full_size_networks_simplify_as_toys_do() {
         ("vocab_size", 5000),
     ];
     for name in ["llama-3.2-1b", "llama-3.1-405b", "gemma-3-27b", "qwen3-8b"] {
-        let full = repository().join(format!("models/tests/configs/{name}.json"));
+        let full = repository().join(format!("models/presets/{name}.json"));
         let mut config: serde_json::Value =
             serde_json::from_str(&fs::read_to_string(&full).unwrap()).unwrap();
         let text = match config.get_mut("text_config") {

@@ -11,7 +11,7 @@ use tracewright_models::{Architecture as _, ModelConfig};
 
 /// A configuration as published.
 pub fn published(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs").join(name).with_added_extension("json")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("presets").join(name).with_added_extension("json")
 }
 
 /// What transformers gave.

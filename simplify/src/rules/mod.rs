@@ -15,7 +15,7 @@ use egg::{ConditionalApplier, Pattern, Rewrite, Var};
 pub use attribute::{Site, Tree};
 
 use crate::Term;
-use crate::facts::{Context, Graph};
+use crate::facts::{Context, FOLDING, Graph};
 
 /// Which rules may be applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,12 @@ impl FromStr for Rules {
         let known = Self::NAMES.iter().find(|(name, _)| *name == text);
         known.map(|(_, rules)| *rules).ok_or_else(|| UnknownRules(text.into()))
     }
+}
+
+/// What the rule of this name says; `None` if there is none.
+pub fn equation(name: &str) -> Option<String> {
+    let rule = Table::ALL.iter().flat_map(|table| table.rules()).find(|rule| rule.name == name);
+    rule.map(Rule::equation).or_else(|| (name == FOLDING.0).then(|| FOLDING.1.to_owned()))
 }
 
 /// One equation.

@@ -1,0 +1,125 @@
+//! What nodes are called where there is little room.
+
+use tracewright::ops::{Attribute as _, Op};
+
+use crate::model::NodeClass;
+
+/// What an operation does, in a word or two.
+pub(crate) fn label(op: &Op) -> String {
+    let mut word = String::new();
+    match op {
+        Op::Unary(unary) => unary.kind.print(&mut word),
+        Op::Binary(binary) => binary.kind.print(&mut word),
+        Op::Compare(compare) => {
+            word.push_str("compare ");
+            compare.direction.print(&mut word);
+        }
+        Op::Convert(convert) => word = format!("to {}", convert.to),
+        Op::Reduce(reduce) => {
+            word.push_str("reduce ");
+            reduce.kind.print(&mut word);
+        }
+        Op::BroadcastInDim(_) => word.push_str("broadcast"),
+        Op::Constant(constant) => match constant.value.as_rope_table() {
+            Some(table) => {
+                table.part.print(&mut word);
+                word.push_str(" table");
+            }
+            None => word.push_str("constant"),
+        },
+        op => word = op.name().replace('_', " "),
+    }
+    word
+}
+
+/// What kind of operation it is.
+pub(crate) fn class(op: &Op) -> NodeClass {
+    match op {
+        Op::Constant(_) | Op::Iota(_) => NodeClass::Constant,
+        Op::DotGeneral(_)
+        | Op::Linear(_)
+        | Op::GroupedLinear(_)
+        | Op::PackedLinear(_)
+        | Op::PackedExperts(_) => NodeClass::Product,
+        Op::Sdpa(_) | Op::BoundedSdpa(_) => NodeClass::Attention,
+        Op::Reduce(_) | Op::RmsNorm(_) => NodeClass::Reduction,
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::Compare(_)
+        | Op::Select(_)
+        | Op::Convert(_)
+        | Op::ReducePrecision(_)
+        | Op::OptimizationBarrier(_)
+        | Op::Dequantize(_)
+        | Op::Erf(_)
+        | Op::Rope(_) => NodeClass::Elementwise,
+        Op::Append(_) | Op::DynamicUpdateSlice(_) | Op::SlicedAppend(_) => NodeClass::State,
+        Op::Reshape(_)
+        | Op::Permute(_)
+        | Op::Narrow(_)
+        | Op::BroadcastInDim(_)
+        | Op::Concatenate(_)
+        | Op::Gather(_)
+        | Op::DynamicSlice(_)
+        | Op::GroupedRows(_)
+        | Op::PackedRows(_)
+        | Op::Pack(_)
+        | Op::Quantize(_) => NodeClass::Movement,
+    }
+}
+
+/// The element of a list: `model.layers.*.mlp` for `model.layers.3.mlp`.
+pub(crate) fn pattern(key: &str) -> String {
+    let segment = |segment: &str| match segment.parse::<usize>() {
+        Ok(_) => "*".to_owned(),
+        Err(_) => segment.to_owned(),
+    };
+    key.split('.').map(segment).collect::<Vec<_>>().join(".")
+}
+
+/// `model.layers.0–4, 6` for the keys of elements, in order; keys without a number as they are.
+pub fn spans(keys: &[String]) -> String {
+    let mut found: Vec<(&str, Option<[usize; 2]>)> = Vec::new();
+    for key in keys {
+        let (stem, number) = match key.rsplit_once('.').map(|(stem, last)| (stem, last.parse::<usize>())) {
+            Some((stem, Ok(number))) => (stem, Some(number)),
+            _ => (key.as_str(), None),
+        };
+        match (found.last_mut(), number) {
+            (Some((last, Some([_, end]))), Some(number)) if *last == stem && *end + 1 == number => {
+                *end = number
+            }
+            _ => found.push((stem, number.map(|number| [number; 2]))),
+        }
+    }
+    let mut text = String::new();
+    let mut before = None;
+    for (stem, numbers) in found {
+        text.push_str(if text.is_empty() { "" } else { ", " });
+        if before.replace(stem) != Some(stem) {
+            text.push_str(stem);
+            text.push_str(if numbers.is_some() { "." } else { "" });
+        }
+        match numbers {
+            Some([start, end]) if start == end => text.push_str(&start.to_string()),
+            Some([start, end]) => text.push_str(&format!("{start}–{end}")),
+            None => {}
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_that_follow_each_other_are_one_span() {
+        let keys =
+            |numbers: &[usize]| numbers.iter().map(|n| format!("model.layers.{n}")).collect::<Vec<_>>();
+        assert_eq!(spans(&keys(&[0, 1, 2, 4, 6, 7])), "model.layers.0–2, 4, 6–7");
+        assert_eq!(spans(&keys(&[3])), "model.layers.3");
+        assert_eq!(spans(&["towers.left".into(), "towers.right".into()]), "towers.left, towers.right");
+        assert_eq!(pattern("model.layers.12.mlp.3"), "model.layers.*.mlp.*");
+    }
+}
