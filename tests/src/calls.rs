@@ -1,16 +1,13 @@
 //! Programs of many small entry points, each called once, with the evaluator's answers: what other implementations
 //! of StableHLO are compared with.
 
-use std::collections::BTreeMap;
-
 use tracewright::ops::ops::{Convert, Reshape};
 use tracewright::ops::{Attribute as _, ElementType, InferError, Op, Reader, TensorType, Value};
-use tracewright::trace::{
-    self, Builder, Evaluation, Function, FunctionId, NodeId, NodeKind, Output, Provenance, Trace,
-};
+use tracewright::trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Provenance, Trace};
 
 use crate::arbitrary::{Dice, limited_graph, same};
 use crate::case::{self, GraphCase};
+pub use crate::evaluate::{WeightValues, evaluate};
 use crate::leeway::Leeway;
 use crate::portable::{Numbers, PORTABLE};
 
@@ -245,16 +242,6 @@ pub fn wire(ty: &TensorType) -> TensorType {
     let element = if ty.element.is_float() { ElementType::F32 } else { ElementType::I32 };
     let shape = if ty.shape.is_empty() { vec![1] } else { ty.shape.clone() };
     TensorType::new(element, shape)
-}
-
-/// The numbers of the weights, by key.
-pub type WeightValues = BTreeMap<String, Value>;
-
-/// Evaluates an entry point with these weights.
-pub fn evaluate(trace: &Trace, name: &str, arguments: &[Value], weights: &WeightValues) -> Vec<Value> {
-    let parameters = |key: &str| weights.get(key).cloned();
-    let evaluation = Evaluation { parameters: &parameters, watch: None };
-    trace::evaluate(trace, name, arguments.to_vec(), evaluation).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Appends an input.

@@ -10,7 +10,7 @@ use tracewright::simplify::{Options, simplify};
 use tracewright::trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Trace};
 
 use crate::arbitrary::same;
-use crate::calls::{WeightValues, evaluate};
+use crate::evaluate::{WeightValues, evaluate};
 use crate::leeway::Leeway;
 
 /// A program of one function, and what it is given.
