@@ -12,16 +12,25 @@ fn generate(cache: &Path) -> std::process::Command {
     command
 }
 
-/// A script that answers as `iree-compile` does, and then does something else.
+/// A script in place of `iree-compile`.
 #[cfg(unix)]
-fn pretender(folder: &Path, then: &str) -> PathBuf {
+fn script(folder: &Path, text: &str) -> PathBuf {
     let path = folder.join("iree-compile");
-    let script = format!(
-        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'IREE compiler version 3.13.0'; exit; fi\n{then}\n"
-    );
-    fs::write(&path, script).unwrap();
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     path
+}
+
+/// A script that answers as `iree-compile` of a version does, and then does something else.
+#[cfg(unix)]
+fn of_version(version: &str, folder: &Path, then: &str) -> PathBuf {
+    let answer = format!("echo 'IREE compiler version {version}'; exit");
+    script(folder, &format!("if [ \"$1\" = --version ]; then {answer}; fi\n{then}"))
+}
+
+#[cfg(unix)]
+fn pretender(folder: &Path, then: &str) -> PathBuf {
+    of_version("3.13.0", folder, then)
 }
 
 /// What a failed compilation may leave: the archive that was baked before, and what the message names.
@@ -135,15 +144,13 @@ fn ctrl_c_while_compiling_ends_the_compiler_too() {
 fn a_compiler_that_writes_garbage_leaves_none_behind() {
     let (cache, bin) = (folder(), folder());
     let (real, mended) = (iree_compile(), bin.path().join("mended"));
-    let script = format!(
-        "#!/bin/sh\ncase \"$*\" in --version|*preprocessing*) exec '{0}' \"$@\";; esac\n\
-         [ -e '{1}' ] && exec '{0}' \"$@\"\necho garbage > \"$3\"\n",
+    let answers = format!(
+        "case \"$*\" in --version|*preprocessing*) exec '{0}' \"$@\";; esac\n\
+         [ -e '{1}' ] && exec '{0}' \"$@\"\necho garbage > \"$3\"",
         real.display(),
         mended.display()
     );
-    let compiler = bin.path().join("iree-compile");
-    fs::write(&compiler, script).unwrap();
-    fs::set_permissions(&compiler, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let compiler = script(bin.path(), &answers);
     let run = || {
         let mut command = generate(cache.path());
         command.args(["--iree-compile", text(&compiler)]);
@@ -253,6 +260,21 @@ fn m17_a_module_is_compiled_once_and_a_damaged_entry_again() {
     // Another element type is another module.
     succeed(generate(cache.path()).args(["--dtype", "bf16"]));
     assert_eq!(modules().len(), 2);
+}
+
+/// Which version compiled it is a part of what a module is found by, and nothing else is needed to tell two apart.
+#[cfg(unix)]
+#[test]
+fn m17_another_version_of_the_compiler_makes_another_module() {
+    let (cache, bin) = (folder(), folder());
+    let real = iree_compile();
+    let modules = |version| {
+        let compiler = of_version(version, bin.path(), &format!("exec '{}' \"$@\"", real.display()));
+        succeed(generate(cache.path()).args(["--iree-compile", text(&compiler)]));
+        let files = listing(cache.path()).into_iter();
+        files.filter(|(path, _)| path.extension().is_some_and(|e| e == "module")).count()
+    };
+    assert_eq!(["3.13.0", "3.13.0", "3.13.1", "3.13.0"].map(modules), [1, 1, 2, 2]);
 }
 
 /// A cache on a full disk, and one that is a file.

@@ -254,7 +254,8 @@ fn m11_weights_are_resident_once_beside_the_mapped_file() {
     run(); // This one bakes.
     let peak = run()["peak_rss_bytes"].as_u64().unwrap();
     println!("{weights} bytes of weights, {peak} bytes at the peak");
-    assert!(peak < weights * 21 / 10 + (24 << 20), "{peak} for {weights}");
+    // Of the embedding some rows are read: with a second copy of what is read whole it would be more.
+    assert!(peak < weights + (24 << 20), "{peak} for {weights}");
 }
 
 /// A network whose logits are no numbers chooses no token, greedily too.

@@ -15,6 +15,9 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Append, operands: &[NodeId]) -> 
     let [cache, new, start, count] = operands[..] else { unreachable!("inferred") };
     let shape = b.ty(cache).shape.clone();
     let slots = shape[op.axis];
+    if b.ty(new).count() == 0 {
+        return Ok(cache);
+    }
     let lead = if Append::by_row(b.ty(start)) { vec![0, op.axis] } else { vec![op.axis] };
     let index = TensorType::new(ElementType::I32, lead.iter().map(|&axis| shape[axis]).collect::<Vec<_>>());
     let over_slots = |b: &mut Builder<'_>, number: NodeId| {
@@ -46,7 +49,7 @@ fn picked(b: &mut Builder<'_>, new: NodeId, lead: &[usize], indices: NodeId) -> 
     let ty = b.ty(new).clone();
     let of_each = b.ty(indices).shape.clone();
     let (rows, tokens) = (&lead[..lead.len() - 1], ty.shape[lead[lead.len() - 1]]);
-    if tokens <= 1 {
+    if tokens == 1 {
         let mut shape = ty.shape.clone();
         lead.iter().zip(&of_each).for_each(|(&axis, &extent)| shape[axis] = extent);
         return b.op(BroadcastInDim { shape, axes: (0..ty.rank()).collect() }, &[new]);

@@ -1124,7 +1124,7 @@ fn s29_experts() {
 
 /// A weight of a product is packed, one that is also something else is not; a tied one serves both its uses.
 #[test]
-fn s29_stored_weights() {
+fn m9_s29_stored_weights() {
     let parameter = |b: &mut Builder<'_>, key: &str, ty: &str| {
         let ty = ops::TensorType::parse(&mut ops::Reader::new(ty)).unwrap();
         b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])

@@ -3,17 +3,17 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dsl::EntryPoint;
 use expect_test::{Expect, expect};
-use lower::{expand, lower};
+use lower::{Weights, expand, expand_for, lower};
 use ops::ElementType;
 use serde_json::{Value, json};
 use support::*;
 use targets::Target;
 use tracewright_models::presets::{PRESETS, Preset};
-use tracewright_models::{Architecture as _, ModelConfig, RopeScaling};
+use tracewright_models::{ARCHITECTURES, Architecture as _, ModelConfig, RopeScaling};
 
 /// Pattern, shape and how often, as `parameters.txt` lists them.
 type Listed = BTreeMap<(String, Vec<usize>), usize>;
@@ -104,6 +104,44 @@ fn other_published_sizes_trace_and_lower() {
         let module = module.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(module.signatures.len(), EntryPoint::all(1, 128, 1024).len(), "{name}");
     }
+}
+
+/// Every architecture that there is, in every type, with kernels and without: each lowers whole, and to nothing that must
+/// never be in a module.
+#[test]
+fn m6_s19_every_family_lowers_whole_and_to_what_may_be() {
+    let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
+    let target = Target { features: Some(features), ..Target::processor("x86-64-v3") };
+    let mut left: BTreeSet<&str> = ARCHITECTURES.iter().copied().collect();
+    let mut folders: Vec<_> =
+        std::fs::read_dir(fixture("")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    for folder in folders {
+        let Ok(text) = std::fs::read_to_string(folder.join("config.json")) else { continue };
+        let json: Value = serde_json::from_str(&text).unwrap();
+        if !json["architectures"][0].as_str().is_some_and(|named| left.remove(named)) {
+            continue;
+        }
+        for element in [ElementType::F32, ElementType::F16, ElementType::Bf16] {
+            let entries = EntryPoint::all(1, 4, 16);
+            let trace = config(&folder).trace(element, &entries).unwrap().trace;
+            for kernels in [false, true] {
+                let weights = Weights { kernels, ..Weights::default() };
+                let module = lower(&expand_for(&trace, weights, &target).unwrap(), &target);
+                let module = module.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+                assert_eq!(module.signatures.len(), entries.len());
+                assert_eq!(module.text.contains("flow.dispatch"), kernels, "{}", folder.display());
+                let stablehlo = module.text_without_locs.split("builtin.module").next().unwrap();
+                for never in ["custom_call", "xf64", "<f64", " f64", "cosine", "sine", "chlo."] {
+                    assert!(!stablehlo.contains(never), "`{never}` in {} in {element}", folder.display());
+                }
+                let histogram = module.histogram();
+                assert!(histogram.values().sum::<usize>() > 50, "{histogram:?}");
+                assert!(kernels || histogram.contains_key("dot_general"), "{histogram:?}");
+            }
+        }
+    }
+    assert!(left.is_empty(), "no fixture of {left:?}");
 }
 
 /// The evaluator's logits, at every position, are those of transformers.

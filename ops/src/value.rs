@@ -154,6 +154,15 @@ impl ElementType {
         self.decode(self.encode(x))
     }
 
+    /// A whole number of any size in this integer type: two's complement, so that what is too large wraps around.
+    pub fn wrap(self, x: i64) -> f64 {
+        match self {
+            Self::I8 => x as i8 as f64,
+            Self::I4 => (x << 60 >> 60) as f64,
+            _ => x as i32 as f64,
+        }
+    }
+
     /// The bits of `x` rounded to this type. Every NaN becomes the canonical quiet one.
     #[inline]
     pub fn encode(self, x: f64) -> u32 {

@@ -3,7 +3,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use tracewright::ops::ops::*;
-use tracewright::ops::{ElementType, Literal, Op, Real, RopePart, RopeTable, TensorType, Value};
+use tracewright::ops::{ElementType, InferError, Literal, Op, Real, RopePart, RopeTable, TensorType, Value};
 use tracewright::trace::{
     Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, Trace,
 };
@@ -199,13 +199,10 @@ fn refactored(dice: &mut Dice, from: &[usize]) -> Vec<usize> {
     to
 }
 
-/// The names of the operations that programs are made of: not of those that lowering puts into them, nor of those that
-/// state is written and read with.
+/// The names of the operations that programs are made of: not of those that lowering puts into them.
 pub fn names() -> Vec<&'static str> {
     let lowered = |name: &str| {
-        ["pack", "quantize", "grouped", "bounded", "append", "sliced", "dequantize"]
-            .iter()
-            .any(|word| name.starts_with(word))
+        ["pack", "quantize", "grouped", "bounded", "sliced"].iter().any(|word| name.starts_with(word))
     };
     Op::NAMES.iter().copied().filter(|name| !lowered(name)).collect()
 }
@@ -461,6 +458,27 @@ fn candidate(dice: &mut Dice, name: &str, given: Option<&TensorType>) -> Option<
             let q = operand(dice, 2, float);
             sdpa(dice, q)?
         }
+        "append" => {
+            let cache = operand(dice, 1, element);
+            let axis = dice.below(cache.rank());
+            let slots = *cache.shape.get(axis)?;
+            let mut new = cache.clone();
+            new.shape[axis] = dice.below(slots + 1);
+            let by_row = axis > 0 && dice.chance(40);
+            let numbers = i32(if by_row { vec![cache.shape[0]] } else { vec![] });
+            (Append { axis, ring: dice.chance(30) }.into(), vec![cache, new, numbers.clone(), numbers])
+        }
+        "dequantize" => {
+            let integers = match given {
+                Some(scales) if scales.element == ElementType::F32 => {
+                    TensorType::new(ElementType::I8, [&scales.shape[..], &[extent(dice)]].concat())
+                }
+                _ => operand(dice, 1, |_| ElementType::I8),
+            };
+            let (_, rows) = integers.shape.split_last()?;
+            let scales = TensorType::new(ElementType::F32, rows);
+            (Dequantize { element: float(dice) }.into(), vec![integers, scales])
+        }
         _ => return None,
     })
 }
@@ -539,8 +557,8 @@ fn sdpa(dice: &mut Dice, q: TensorType) -> Option<(Op, Vec<TensorType>)> {
 pub struct Limits {
     /// Whether an operation with these operands may occur.
     pub accept: fn(&Op, &[&TensorType], &TensorType) -> bool,
-    /// Whether other operations may read what an operation computes.
-    pub read: fn(&Op, &TensorType) -> bool,
+    /// What an operation's operands are replaced by: so that it is defined for all that they may be.
+    pub guard: fn(&mut Builder<'_>, &Op, &mut [NodeId]) -> Result<(), InferError>,
     /// Whether a leaf may have this type.
     pub leaf: fn(&TensorType) -> bool,
     /// The content of constants.
@@ -549,7 +567,7 @@ pub struct Limits {
 
 impl Limits {
     /// All that is valid.
-    pub const NONE: Self = Self { accept: |_, _, _| true, read: |_, _| true, leaf: |_| true, literal };
+    pub const NONE: Self = Self { accept: |_, _, _| true, guard: |_, _, _| Ok(()), leaf: |_| true, literal };
 }
 
 /// A random trace: one entry point `main` of about so many nodes.
@@ -582,6 +600,10 @@ const CHAINS: &[&[&str]] = &[
     &["gather", "gather"],
     &["linear", "linear"],
     &["rms_norm", "linear"],
+    &["rms_norm", "rope"],
+    &["append", "sdpa"],
+    &["dequantize", "sdpa"],
+    &["sdpa", "linear"],
 ];
 
 /// A random trace within limits: one entry point of this name, with which the keys of its weights start.
@@ -630,10 +652,8 @@ impl Growing<'_> {
             (0 | 1, given) => {
                 let mut at = given;
                 for name in *dice.pick(CHAINS) {
-                    at = match self.operation(dice, name, at) {
-                        Some(next) if self.readable.contains(&next) => Some(next),
-                        _ => return,
-                    };
+                    let Some(next) = self.operation(dice, name, at) else { return };
+                    at = Some(next);
                 }
             }
             (2, Some(x)) => self.identity(dice, x),
@@ -676,18 +696,16 @@ impl Growing<'_> {
     }
 
     fn push(&mut self, op: impl Into<Op>, operands: &[NodeId]) -> Option<NodeId> {
-        let op = op.into();
+        let (op, mut operands) = (op.into(), operands.to_vec());
         let types: Vec<TensorType> = operands.iter().map(|&id| self.builder.ty(id).clone()).collect();
         let types: Vec<&TensorType> = types.iter().collect();
         let result = op.infer(&types).ok()?;
         if !(self.limits.accept)(&op, &types, &result) {
             return None;
         }
-        let readable = (self.limits.read)(&op, &result);
-        let id = self.builder.op(op, operands).ok()?;
-        if readable {
-            self.readable.push(id);
-        }
+        (self.limits.guard)(&mut self.builder, &op, &mut operands).ok()?;
+        let id = self.builder.op(op, &operands).ok()?;
+        self.readable.push(id);
         Some(id)
     }
 
@@ -740,7 +758,7 @@ impl Growing<'_> {
             }
             _ => splat(self, &ty.with_element(ElementType::I1)).and_then(|c| {
                 let other = self.operation(dice, "unary", Some(x));
-                let other = other.filter(|&y| *self.builder.ty(y) == ty && self.readable.contains(&y));
+                let other = other.filter(|&y| *self.builder.ty(y) == ty);
                 self.push(Select {}, &[c, x, other.unwrap_or(x)])
             }),
         };

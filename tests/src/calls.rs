@@ -1,19 +1,17 @@
 //! Programs of many small entry points, each called once, with the evaluator's answers: what other implementations
 //! of StableHLO are compared with.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
-use tracewright::ops::ops::{BinaryKind, Convert, ReduceKind, Reshape, UnaryKind};
-use tracewright::ops::{
-    Attribute as _, Bound, ElementType, InferError, Literal, Op, Reader, TensorType, Value,
-};
-use tracewright::simplify::{Options, simplify};
-use tracewright::trace::{
-    self, Builder, Evaluation, Function, FunctionId, NodeId, NodeKind, Output, Provenance, Trace,
-};
+use tracewright::ops::ops::{Convert, Reshape};
+use tracewright::ops::{Attribute as _, ElementType, InferError, Op, Reader, TensorType, Value};
+use tracewright::trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Provenance, Trace};
 
-use crate::arbitrary::{Dice, Limits, limited_graph, same};
+use crate::arbitrary::{Dice, limited_graph, same};
+use crate::case::{self, GraphCase};
+pub use crate::evaluate::{WeightValues, evaluate};
+use crate::leeway::Leeway;
+use crate::portable::{Numbers, PORTABLE};
 
 /// Entry points, what they are called with, and what they give.
 #[derive(Default)]
@@ -38,6 +36,7 @@ impl Calls {
 }
 
 /// A call of an entry point.
+#[derive(Clone)]
 pub struct CheckedCall {
     /// The entry point.
     pub name: String,
@@ -48,27 +47,14 @@ pub struct CheckedCall {
     /// What the evaluator gives.
     pub expected: Vec<Value>,
     /// How far from it each result may be.
-    pub bounds: Vec<Bound>,
+    pub leeway: Vec<Leeway>,
 }
 
 impl CheckedCall {
     /// What is wrong with these results.
     pub fn violation(&self, found: &[Value]) -> Option<String> {
-        if found.len() != self.expected.len() {
-            return Some(format!("{}: {} results, expected {}", self.text, found.len(), self.expected.len()));
-        }
-        (0..found.len()).find_map(|i| {
-            let (expected, found, bound) = (&self.expected[i], &found[i], self.bounds[i]);
-            if expected.ty != found.ty {
-                return Some(format!(
-                    "{}: result {i} is {:?}, expected {:?}",
-                    self.text, found.ty, expected.ty
-                ));
-            }
-            let (index, expected, found) = bound.first_violation(expected, found)?;
-            let text = &self.text;
-            Some(format!("{text}: result {i}, element {index} is {found}, expected {expected} {bound:?}"))
-        })
+        let what = case::violation(&self.expected, &self.leeway, found)?;
+        Some(format!("{what}: {}", self.text))
     }
 }
 
@@ -92,7 +78,7 @@ pub fn examples_of(wanted: impl Fn(&str) -> bool) -> Calls {
             all.calls.push(CheckedCall {
                 text: format!("{} of {:?}", example.op, example.operands),
                 expected: evaluate(&all.trace, &name, &arguments, &all.weights),
-                bounds: vec![op.bound()],
+                leeway: vec![Leeway::Within(op.bound())],
                 name,
                 arguments,
             });
@@ -111,100 +97,91 @@ pub const GRAPHS: usize = 50;
 pub fn graphs(module: u64) -> Calls {
     let mut all = Calls::default();
     let mut seed = module << 32;
-    while all.calls.len() < 2 * GRAPHS {
-        seed += 1;
-        let mut dice = Dice::new(seed);
-        let name = format!("graph{}", all.calls.len() / 2);
-        let nodes = 4 + dice.below(10);
-        let before = limited_graph(&mut dice, nodes, &name, &PORTABLE);
-        if before.functions[0].outputs.is_empty() {
-            continue;
-        }
-        let (after, report) = simplify(&before, &Options::default());
-        all.changed += usize::from(report.functions[0].cost[0] != report.functions[0].cost[1]);
-        let function = &before.functions[0];
-        let arguments: Vec<Value> =
-            function.inputs().into_iter().map(|(_, ty)| integers(&mut dice, ty)).collect();
-        for parameter in function.parameters() {
-            all.weights.insert(parameter.key.clone(), integers(&mut dice, &parameter.ty));
-        }
-        for parameter in after.functions[0].parameters() {
-            let value = parameter.value(&|key| all.weights.get(key).cloned());
-            let value = value.unwrap_or_else(|(key, ty)| panic!("no weight `{key}` of {ty:?}"));
-            all.weights.insert(parameter.key.clone(), value);
-        }
-        let bound = |output: &Output| match &function.node(output.node).kind {
-            NodeKind::Op(op) => op.bound(),
-            _ => Bound::Exact,
+    for number in 0..GRAPHS {
+        let name = format!("graph{module}_{number}");
+        let case = loop {
+            seed += 1;
+            if let Some(case) = portable(seed, &name) {
+                break case;
+            }
         };
-        let bounds: Vec<Bound> = function.outputs.iter().map(bound).collect();
-        let expected = evaluate(&before, &name, &arguments, &all.weights);
-        let found = evaluate(&after, &name, &arguments, &all.weights);
-        assert!(expected.iter().zip(&found).all(|(a, b)| same(a, b)), "{before}\n{after}");
-        for (trace, suffix) in [(before, ""), (after, "_simplified")] {
-            let name = format!("{name}{suffix}");
-            let text = format!("module {module}, {trace}");
-            let Some(mut function) = trace.functions.into_iter().next() else { continue };
-            function.name.clone_from(&name);
-            all.trace.entries.push(FunctionId(all.trace.functions.len() as u32));
-            all.trace.functions.push(function);
-            let (arguments, expected, bounds) = (arguments.clone(), expected.clone(), bounds.clone());
-            all.calls.push(CheckedCall { name, text, arguments, expected, bounds });
-        }
+        all.add_with_simplified(case);
     }
     all
 }
 
-/// What all implementations compute the same in any surroundings. All numbers are small integers, so that sums have
-/// no order and narrow floats nothing to round; what has more digits is a result, and nothing reads it. Left out,
-/// each because IREE or StableHLO says something else than the evaluator, so that folding shows: empty tensors,
-/// which iree-compile does not take everywhere; i4, of which IREE takes whole bytes only; division of integers by zero;
-/// conversions to an integer type that may be too small, which wrap around.
-const PORTABLE: Limits = Limits {
-    accept: |op, types, result| {
-        let fits = |ty: &TensorType| !ty.shape.contains(&0) && ty.element != ElementType::I4;
-        let sound = match op {
-            Op::Binary(binary) => binary.kind != BinaryKind::Divide || result.element.is_float(),
-            Op::Convert(convert) => {
-                let from = types[0].element;
-                convert.to != ElementType::I8 || matches!(from, ElementType::I1 | ElementType::I8)
-            }
-            // Larger ones are globals, which the interpreter does not know.
-            Op::Constant(constant) => match constant.value.as_splat() {
-                Some(bits) => result.element.decode(bits).is_finite(),
-                None => result.bytes() <= 1024,
-            },
-            _ => true,
-        };
-        sound && fits(result) && types.iter().all(|ty| fits(ty))
-    },
-    read: |op, result| match op {
-        Op::Unary(unary) => matches!(unary.kind, UnaryKind::Negate | UnaryKind::Abs | UnaryKind::Not),
-        Op::Binary(binary) => match binary.kind {
-            BinaryKind::Divide | BinaryKind::Power => false,
-            BinaryKind::Add | BinaryKind::Subtract | BinaryKind::Multiply => {
-                !matches!(result.element, ElementType::F16 | ElementType::Bf16)
-            }
-            _ => true,
-        },
-        Op::Reduce(reduce) => reduce.kind != ReduceKind::Add,
-        Op::Constant(constant) => constant.value.as_rope_table().is_none(),
-        Op::DotGeneral(_) | Op::Erf(_) | Op::Linear(_) | Op::RmsNorm(_) | Op::Rope(_) | Op::Sdpa(_) => false,
-        _ => true,
-    },
-    leaf: |ty| !ty.shape.contains(&0) && ty.element != ElementType::I4,
-    literal: |dice, ty| match dice.chance(60) {
-        true => Literal::splat(ty.clone(), *dice.pick(&[0.0, -0.0, 1.0, 1.0, -1.0, 2.0])),
-        false => Literal::from_value(&integers(dice, ty)),
-    },
-};
+/// The random graph of a seed that every implementation computes alike, and what it is given; nothing if the graph has no
+/// operations.
+pub fn portable(seed: u64, name: &str) -> Option<GraphCase> {
+    let mut dice = Dice::new(seed);
+    let nodes = 4 + dice.below(10);
+    let trace = limited_graph(&mut dice, nodes, name, &PORTABLE);
+    let function = &trace.functions[0];
+    if function.outputs.is_empty() {
+        return None;
+    }
+    let numbers = *dice.pick(&Numbers::ALL);
+    let arguments = function.inputs().into_iter().map(|(_, ty)| numbers.value(&mut dice, ty)).collect();
+    let weights = function.parameters().map(|p| (p.key.clone(), numbers.value(&mut dice, &p.ty))).collect();
+    Some(GraphCase { trace, arguments, weights })
+}
 
-fn integers(dice: &mut Dice, ty: &TensorType) -> Value {
-    let data: Vec<f64> = (0..ty.count()).map(|_| dice.below(9) as f64 - 4.0).collect();
-    Value::new(ty.clone(), data)
+/// Every case that failed once, as it is and simplified.
+pub fn found() -> Calls {
+    let mut all = Calls::default();
+    for (name, mut case) in case::found() {
+        case.trace.functions[0].name = name.replace('-', "_");
+        all.add_with_simplified(case);
+    }
+    all
 }
 
 impl Calls {
+    /// Adds a program as it is and simplified.
+    fn add_with_simplified(&mut self, case: GraphCase) {
+        let expected = case.expected();
+        let mut simplified = case.simplified();
+        assert!(expected.iter().zip(&simplified.expected()).all(|(a, b)| same(a, b)), "{case}");
+        self.changed += usize::from(simplified.function() != case.function());
+        simplified.trace.functions[0].name += "_simplified";
+        for case in [case, simplified] {
+            self.add(case, expected.clone());
+        }
+    }
+
+    /// Adds a program, which gives this.
+    fn add(&mut self, case: GraphCase, expected: Vec<Value>) {
+        let (name, text, leeway) = (case.function().name.clone(), case.to_string(), case.leeway());
+        let GraphCase { trace, arguments, weights } = case;
+        self.weights.extend(weights);
+        for function in trace.functions {
+            self.trace.entries.push(FunctionId(self.trace.functions.len() as u32));
+            self.trace.functions.push(function);
+        }
+        self.calls.push(CheckedCall { name, text, arguments, expected, leeway });
+    }
+
+    /// A case alone.
+    pub fn of(case: GraphCase) -> Self {
+        let (mut all, expected) = (Self::default(), case.expected());
+        all.add(case, expected);
+        all
+    }
+
+    /// Some of the calls, with what they call.
+    pub fn part(&self, range: std::ops::Range<usize>) -> Self {
+        let functions = self.trace.functions[range.clone()].to_vec();
+        let entries = (0..functions.len()).map(|number| FunctionId(number as u32)).collect();
+        let (trace, weights) = (Trace { functions, entries }, self.weights.clone());
+        Self { trace, weights, calls: self.calls[range].to_vec(), changed: 0 }
+    }
+
+    /// What one call makes, by itself.
+    pub fn case(&self, number: usize) -> GraphCase {
+        let CheckedCall { arguments, .. } = self.calls[number].clone();
+        GraphCase { trace: self.part(number..number + 1).trace, arguments, weights: self.weights.clone() }
+    }
+
     /// The program as one function `main` that makes all calls, and its arguments. `main` speaks of f32 and i32
     /// with at least one axis alone, which any host can pass; weights are arguments.
     ///
@@ -251,16 +228,23 @@ impl Calls {
         Ok((trace, arguments))
     }
 
-    /// What is wrong with the results of `main`: a line for each call that gave other numbers.
-    pub fn violations(&self, results: Vec<Value>) -> Vec<String> {
+    /// The results of each call, of those of `main`.
+    pub fn of_main(&self, results: Vec<Value>) -> Vec<Vec<Value>> {
         let mut results = results.into_iter();
-        let mut violation = |call: &CheckedCall| {
+        let mut found = |call: &CheckedCall| {
             let expected = call.expected.iter();
-            let found: Vec<Value> =
-                expected.zip(&mut results).map(|(e, r)| Value::new(e.ty.clone(), r.data)).collect();
-            call.violation(&found)
+            expected.zip(&mut results).map(|(e, r)| Value::new(e.ty.clone(), r.data)).collect()
         };
-        self.calls.iter().filter_map(&mut violation).collect()
+        self.calls.iter().map(&mut found).collect()
+    }
+
+    /// Of each result, how many elements are held to a number, and how many there are.
+    pub fn held(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let of_call = |call: &'_ CheckedCall| {
+            let results = call.expected.iter().zip(&call.leeway);
+            results.map(|(expected, leeway)| leeway.held(expected)).collect::<Vec<_>>()
+        };
+        self.calls.iter().flat_map(of_call)
     }
 }
 
@@ -269,16 +253,6 @@ pub fn wire(ty: &TensorType) -> TensorType {
     let element = if ty.element.is_float() { ElementType::F32 } else { ElementType::I32 };
     let shape = if ty.shape.is_empty() { vec![1] } else { ty.shape.clone() };
     TensorType::new(element, shape)
-}
-
-/// The numbers of the weights, by key.
-pub type WeightValues = BTreeMap<String, Value>;
-
-/// Evaluates an entry point with these weights.
-pub fn evaluate(trace: &Trace, name: &str, arguments: &[Value], weights: &WeightValues) -> Vec<Value> {
-    let parameters = |key: &str| weights.get(key).cloned();
-    let evaluation = Evaluation { parameters: &parameters, watch: None };
-    trace::evaluate(trace, name, arguments.to_vec(), evaluation).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Appends an input.

@@ -81,7 +81,7 @@ fn k17_windows_and_recurrent_states_in_a_batch() {
 }
 
 #[test]
-fn a_sequence_that_stops_leaves_the_others_alone() {
+fn k17_a_sequence_that_stops_leaves_the_others_alone() {
     let golden = Golden::fixture("llama-rope3").unwrap();
     let subject = build(
         &golden.model,

@@ -12,6 +12,7 @@ use support::{Built, compile};
 use targets::Target;
 use trace::{NodeKind, Trace};
 use tracewright_tests::calls::{Calls, CheckedCall, entry, examples_of, op, random, ty};
+use tracewright_tests::leeway::Leeway;
 use tracewright_tests::level;
 
 /// The examples, and caches that are empty, end on a step and just behind one, and are full.
@@ -40,8 +41,14 @@ fn calls() -> Calls {
             entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![b.op(op.clone(), ids)?]));
             let result = op.infer(&types.iter().collect::<Vec<_>>()).unwrap();
             let expected = vec![op.eval(&arguments.iter().collect::<Vec<_>>(), &result)];
-            let (text, bounds) = (format!("{op:?} of {queries} from {start}"), vec![op.bound()]);
-            all.calls.push(CheckedCall { name, text, arguments, expected, bounds });
+            let text = format!("{op:?} of {queries} from {start}");
+            all.calls.push(CheckedCall {
+                name,
+                text,
+                arguments,
+                expected,
+                leeway: vec![Leeway::Within(op.bound())],
+            });
         }
     }
     all
@@ -71,7 +78,13 @@ fn appends() -> Calls {
             entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![b.op(op.clone(), ids)?]));
             let expected = vec![op.eval(&arguments.iter().collect::<Vec<_>>(), &types[0])];
             let text = format!("{op:?} of {count} of {tokens} tokens from {start}");
-            all.calls.push(CheckedCall { name, text, arguments, expected, bounds: vec![op.bound()] });
+            all.calls.push(CheckedCall {
+                name,
+                text,
+                arguments,
+                expected,
+                leeway: vec![Leeway::Within(op.bound())],
+            });
         }
     }
     all

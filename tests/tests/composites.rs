@@ -4,9 +4,11 @@
 
 mod support;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::OnceLock;
 
+use lower::LowerError;
 use ops::ops::{Erf, MaskTerm, RmsNorm, Rope, RopeLayout, Sdpa, WeightStyle};
 use ops::{
     Attribute, Bound, ElementType, InferError, Literal, Op, Reader, Real, RopePart, RopeTable, TensorType,
@@ -15,8 +17,9 @@ use ops::{
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value as Json;
 use support::*;
-use trace::{Builder, NodeId, Trace, functions};
-use tracewright_tests::calls::{WeightValues, entry, evaluate, ty};
+use trace::{Builder, NodeId, NodeKind, Trace, functions};
+use tracewright_tests::calls::{WeightValues, entry, evaluate, examples, ty};
+use tracewright_tests::{case, level};
 
 /// What is asked, and the answer.
 struct Case {
@@ -209,7 +212,7 @@ impl All {
     }
 
     /// The three answers to `inputs`: the meaning, the converter, IREE.
-    fn answers(&self, program: &Loaded<'_>, name: &str, inputs: &[Value]) -> [Value; 3] {
+    fn answers(&self, program: &LoadedCalls<'_>, name: &str, inputs: &[Value]) -> [Value; 3] {
         let of = |trace: &Trace| evaluate(trace, name, inputs, &WeightValues::new()).remove(0);
         [of(&self.trace), of(&self.expanded), program.call(name, inputs).remove(0)]
     }
@@ -234,6 +237,49 @@ fn check(start: &str) {
     }
     assert!(count > 0, "no fixture {start}");
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Each use in the list of an operation that has a converter, in every float type that its operands may have: the primitives
+/// mean the same.
+#[test]
+fn s29_every_converter_in_every_form_and_type() {
+    let examples = examples();
+    let mut forms: BTreeMap<&str, usize> = BTreeMap::new();
+    // What cannot be written as it is.
+    let mut composites = BTreeSet::new();
+    for number in 0..examples.calls.len() {
+        let case = examples.case(number);
+        let function = case.function();
+        let result = function.outputs[0].node;
+        let NodeKind::Op(op) = &function.node(result).kind else { panic!("{case}") };
+        if let Err(LowerError::Composite { op, .. }) = lower::lower(&case.trace, &level::target()) {
+            composites.insert(op);
+        }
+        for element in [ElementType::F32, ElementType::F16, ElementType::Bf16] {
+            let own = case.arguments.iter().find(|x| x.ty.element.is_float()).map(|x| x.ty.element);
+            let retyped = |x: &Value| match Some(x.ty.element) == own {
+                true => Value::new(x.ty.with_element(element), x.data.clone()),
+                false => x.clone(),
+            };
+            let arguments: Vec<Value> = case.arguments.iter().map(retyped).collect();
+            let types: Vec<TensorType> = arguments.iter().map(|x| x.ty.clone()).collect();
+            if op.infer(&types.iter().collect::<Vec<_>>()).is_err() {
+                continue;
+            }
+            let mut trace = Trace::default();
+            entry(&mut trace, "main", &types, |b, x| Ok(vec![b.op(op.clone(), x)?]));
+            let case = case::GraphCase { trace, arguments, weights: WeightValues::new() };
+            let expanded = case.in_primitives();
+            if expanded.trace == case.trace {
+                continue;
+            }
+            lower::lower(&expanded.trace, &level::target()).unwrap_or_else(|error| panic!("{error}\n{case}"));
+            assert_eq!(case.violation(&expanded.expected()), None, "{case}");
+            *forms.entry(op.name()).or_default() += 1;
+        }
+    }
+    println!("{forms:?}");
+    assert!(composites.len() > 5 && composites.iter().all(|name| forms.contains_key(name)), "{composites:?}");
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tracewright::lower::Weights;
 use tracewright::models::{Architecture as _, ModelConfig};
@@ -39,6 +41,25 @@ fn memory(name: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
+/// What `work` gives, and the most that this process held meanwhile that is in no file.
+#[cfg(target_os = "linux")]
+fn watched<T>(work: impl FnOnce() -> T) -> (T, u64) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut peak = 0;
+            while !done.load(Ordering::Relaxed) {
+                peak = peak.max(anonymous_memory());
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            peak
+        });
+        let result = work();
+        done.store(true, Ordering::Relaxed);
+        (result, watch.join().unwrap())
+    })
+}
+
 fn config() -> PathBuf {
     repository().join("models/presets/functiongemma-270m.json")
 }
@@ -66,7 +87,11 @@ fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Sub
 
     #[cfg(target_os = "linux")]
     let (before, all_before) = (anonymous_memory(), memory("VmRSS:"));
-    let subject = build(folder.path(), &sizes, &["prefill", "decode"], Ok).unwrap();
+    let built = || build(folder.path(), &sizes, &["prefill", "decode"], Ok).unwrap();
+    #[cfg(target_os = "linux")]
+    let (subject, peak) = watched(built);
+    #[cfg(not(target_os = "linux"))]
+    let subject = built();
     // More than a chunk.
     let prompt: Vec<u32> = (0..11u32).map(|i| i * 7919 % vocabulary).collect();
     let generated = greedy(&subject.network, &prompt, 4, false).unwrap();
@@ -78,6 +103,10 @@ fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Sub
         let (held, weights) = (anonymous_memory() - before, subject.baked.bytes);
         let what = format!("{} MiB anonymous beside {} MiB of weights", held / MEBI, weights / MEBI);
         println!("{what}, tiled: {}", subject.built.options.tiled);
+        // While they are baked too, and the module is compiled, which another process does.
+        let peak = peak.saturating_sub(before);
+        println!("{} MiB anonymous at most while it is built", peak / MEBI);
+        assert!(peak < held + SLACK, "{} MiB at the peak, {what}", peak / MEBI);
         match subject.built.options.tiled {
             // Packed at load: once.
             true => assert!((weights / 2..weights + SLACK).contains(&held), "{what}"),

@@ -13,6 +13,7 @@ use support::{Built, compile, compiler};
 use targets::{Target, host_features};
 use trace::NodeKind;
 use tracewright_tests::calls::{Calls, CheckedCall, entry, examples_of, op, random, ty};
+use tracewright_tests::leeway::Leeway;
 
 const FORMATS: [WeightFormat; 2] = [WeightFormat::Q8, WeightFormat::Q4];
 
@@ -54,7 +55,13 @@ fn uses(format: WeightFormat, spoil: &dyn Fn(GroupPart, &mut Value)) -> Calls {
         let result = plain.infer(&types.iter().collect::<Vec<_>>()).unwrap();
         let expected = vec![packed.eval(&operands, &result)];
         let text = format!("{plain:?} of {types:?}");
-        all.calls.push(CheckedCall { name, text, arguments, expected, bounds: vec![plain.bound()] });
+        all.calls.push(CheckedCall {
+            name,
+            text,
+            arguments,
+            expected,
+            leeway: vec![Leeway::Within(plain.bound())],
+        });
     };
     for (case, [rows, inputs, outputs]) in EXTENTS.into_iter().enumerate() {
         let seed = 100 * case as u64;

@@ -79,6 +79,61 @@ fn m2_one_dot_general_is_exact() {
     assert_eq!(found, [numbers("f32[2,4] 32,38,44,50,68,83,98,113")]);
 }
 
+/// Among equal logits the module itself takes the first, a NaN before any number, as torch does; in a row that is alone and in
+/// several at once.
+#[test]
+fn m15_the_modules_own_argmax_is_that_of_torch() {
+    const LOGITS: usize = 70;
+    const NONE: f64 = f64::NEG_INFINITY;
+    /// What all others are; those that are not; the token.
+    type Row = (f64, &'static [(usize, f64)], u32);
+    let cases: [Row; 9] = [
+        (-1.0, &[(3, 7.5), (68, 7.5)], 3),
+        (0.25, &[], 0),
+        (-1.0, &[(2, -0.0), (5, 0.0)], 2),
+        (-1.0, &[(5, 0.0), (64, -0.0)], 5),
+        (-1.0, &[(3, f64::INFINITY), (40, f64::NAN), (69, f64::NAN)], 40),
+        (1.0, &[(69, f64::NAN)], 69),
+        (NONE, &[], 0),
+        (NONE, &[(7, f64::INFINITY), (9, f64::INFINITY)], 7),
+        (f64::NAN, &[], 0),
+    ];
+    let rows = cases.iter().flat_map(|(all, others, _)| {
+        let mut row = vec![*all; LOGITS];
+        others.iter().for_each(|&(token, logit)| row[token] = logit);
+        row
+    });
+    let table = Value::new(TensorType::new(ops::ElementType::F32, [cases.len(), LOGITS]), rows);
+    let expected: Vec<f64> = cases.iter().map(|&(.., token)| f64::from(token)).collect();
+
+    let body = |tokens: Tensor<I32>, _: Position, _: &mut Cache<F32>| {
+        let table = [dim(Axis("R"), 9), dim(V, LOGITS)];
+        Weight::<F32>::build(Scope::root("").child("w"), &table).call(()).rows(tokens)
+    };
+    let entry = |name: &str, batch| EntryPoint {
+        name: name.into(),
+        batch,
+        chunk: 1,
+        context: 8,
+        wanted: Wanted::Next,
+        kv: trace::KvFormat::Computed,
+    };
+    let trace = recorded(Rc::new(body), vec![], &[entry("one", 1), entry("all", cases.len())]);
+    let (built, weights) = (built(&trace), WeightValues::from([("w".into(), table)]));
+    let loaded = built.load(&weights);
+    let numbers = |shape: &[usize], numbers: &[f64]| {
+        Value::new(TensorType::new(ops::ElementType::I32, shape), numbers.iter().copied())
+    };
+    let each: Vec<f64> = (0..cases.len()).map(|i| i as f64).collect();
+    let (first, one) = (vec![0.0; cases.len()], vec![1.0; cases.len()]);
+    let arguments = [numbers(&[9, 1], &each), numbers(&[9], &first), numbers(&[9], &one)];
+    assert_eq!(loaded.call("all", &arguments)[1].data, expected);
+    for (row, &token) in each.iter().zip(&expected) {
+        let arguments = [numbers(&[1, 1], &[*row]), numbers(&[], &[0.0]), numbers(&[], &[1.0])];
+        assert_eq!(loaded.call("one", &arguments)[1].data, [token], "row {row}");
+    }
+}
+
 /// A transformer of the Llama kind: grouped heads, rope, a gated feed-forward part, two layers of two kinds.
 fn transformer(tokens: Tensor<I32>, at: Position, cache: &mut Cache<F32>) -> Tensor<F32> {
     let root = Scope::root("model");

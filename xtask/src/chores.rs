@@ -184,8 +184,8 @@ fn compares(root: &Path, tools: &Tools) -> Command {
     command
 }
 
-/// Every operation and random graphs, judged by the StableHLO reference interpreter.
-pub fn interpret(root: &Path, modules: u32) -> Result<(), Error> {
+/// Every operation and random graphs: the evaluator, IREE, the StableHLO reference interpreter and XLA.
+pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     let tools = setup(root)?;
     let oracle = root.join("tests/oracle");
     let jaxlib = python::install(
@@ -193,16 +193,13 @@ pub fn interpret(root: &Path, modules: u32) -> Result<(), Error> {
         &oracle.join("interpreter.txt"),
         "jaxlib: about 140 MB, a minute",
     )?;
-    let out = empty(root.join(".tracewright/interpret"))?;
-    let ours = |what: &str| {
-        let bin = ["--package", "tracewright-tests", "--bin", "interpret", "--", what];
-        let mut command = cargo(root, &["run"]);
-        command.args(bin).arg(&out).arg(modules.to_string()).env("PATH", &tools.path);
-        command
-    };
-    step("write", &mut ours("write"))?;
-    step("interpret", jaxlib.command().arg(oracle.join("interpret.py")).arg(&out))?;
-    step("compare", &mut ours("compare"))
+    let out = empty(root.join(".tracewright/differential"))?;
+    let mut compare = cargo(root, &["run", "--package", "tracewright-tests", "--bin", "differential", "--"]);
+    compare.arg(graphs.to_string()).arg(&out).env("PATH", &tools.path);
+    let jaxlib = jaxlib.command();
+    compare.arg(jaxlib.get_program()).arg(oracle.join("answers.py"));
+    compare.envs(jaxlib.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    step("compare", &mut compare)
 }
 
 /// The shim and IREE's runtime, built with AddressSanitizer, under the tests that call them.

@@ -1,4 +1,4 @@
-//! Set-up and chores: `cargo xtask setup | demo | test | parity | interpret | sanitize | fuzz`.
+//! Set-up and chores: `cargo xtask setup | demo | test | parity | differential | sanitize | fuzz`.
 //!
 //! Needs Rust, Python 3 with pip, a C and a C++ compiler; everything else goes into `.tracewright/`, once.
 
@@ -43,12 +43,12 @@ enum Chore {
     /// Compare a checkpoint, or fresh random configurations, with Hugging Face transformers and sentence-transformers (installs
     /// torch: 3 GB).
     Parity(Parity),
-    /// Compare every example of every operation and random graphs, as they are and simplified, with the StableHLO
-    /// reference interpreter (installs jaxlib: 140 MB).
-    Interpret {
-        /// Number of modules of 50 random graphs each.
-        #[arg(long, default_value_t = 10)]
-        modules: u32,
+    /// Compute every example of every operation and random graphs, as they are and simplified, in four ways: evaluator, IREE,
+    /// StableHLO reference interpreter, XLA (installs jaxlib: 140 MB). What differs is shrunk.
+    Differential {
+        /// Number of random graphs.
+        #[arg(long, default_value_t = 1000)]
+        graphs: u32,
     },
     /// Run the tests of the runtime with AddressSanitizer in all that is C: faults of memory, and what is never let go of.
     Sanitize,
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
             Some(model) => chores::parity_of(&cli.root, model, parity),
             None => chores::parity(&cli.root, parity),
         },
-        Chore::Interpret { modules } => chores::interpret(&cli.root, *modules),
+        Chore::Differential { graphs } => chores::differential(&cli.root, *graphs),
         Chore::Sanitize => chores::sanitize(&cli.root),
         Chore::Fuzz(fuzz) => chores::fuzz(&cli.root, fuzz),
     };

@@ -7,7 +7,7 @@ use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "broadcast that moves axes",
-    backend: Backend::Iree3_13,
+    backends: &[Backend::Iree3_13],
     fault: "a `broadcast_in_dim` that moves axes becomes a transposition by the order that undoes it",
     examples: &[FaultExample {
         operations: &[("broadcast_in_dim shape=[2,2,2] axes=[1,2,0]", &[0])],

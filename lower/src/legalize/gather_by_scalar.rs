@@ -7,7 +7,7 @@ use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "gather by a scalar",
-    backend: Backend::Iree3_13,
+    backends: &[Backend::Iree3_13],
     fault: "an index of rank 0 is not clamped: it reads whatever memory it points to",
     examples: &[FaultExample { operations: &[("gather", &[0, 1])], operands: &["i32[3] 7,8,9", "i32[] 3"] }],
     operation: "gather",

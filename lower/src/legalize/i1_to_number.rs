@@ -7,7 +7,7 @@ use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "i1 to number",
-    backend: Backend::Iree3_13,
+    backends: &[Backend::Iree3_13],
     fault: "a product of what was converted from i1 does not compile with data tiling: the truth values themselves are \
             to be packed",
     examples: &[FaultExample {

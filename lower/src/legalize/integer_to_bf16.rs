@@ -7,7 +7,7 @@ use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "integer to bf16",
-    backend: Backend::Iree3_13,
+    backends: &[Backend::Iree3_13],
     fault: "a conversion of integers to bf16 does not link on processors that have no instruction for it",
     examples: &[
         FaultExample { operations: &[("convert to=bf16", &[0])], operands: &["i32[2] 2147483647,-257"] },

@@ -7,7 +7,7 @@ use super::{FaultExample, Legalization, integer_to_bf16};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "iota of bf16",
-    backend: Backend::Iree3_13,
+    backends: &[Backend::Iree3_13],
     fault: "an iota of bf16 becomes a conversion of integers, which does not link on processors that have none",
     examples: &[FaultExample { operations: &[("iota ty=bf16[300] axis=0", &[])], operands: &[] }],
     operation: "iota",

@@ -8,6 +8,7 @@ mod integer_to_bf16;
 mod iota_bf16;
 mod number_to_i1;
 mod power;
+mod product_of_no_terms;
 mod product_of_one_term;
 mod sum_of_constants;
 mod update_in_place;
@@ -30,6 +31,7 @@ pub const LEGALIZATIONS: &[Legalization] = &[
     power::LEGALIZATION,
     broadcast_moves_axes::LEGALIZATION,
     gather_by_scalar::LEGALIZATION,
+    product_of_no_terms::LEGALIZATION,
     product_of_one_term::LEGALIZATION,
     update_in_place::LEGALIZATION,
     sum_of_constants::LEGALIZATION,
@@ -41,7 +43,7 @@ pub struct Legalization {
     /// A name for messages.
     pub name: &'static str,
     /// Who has the fault.
-    pub backend: Backend,
+    pub backends: &'static [Backend],
     /// What goes wrong.
     pub fault: &'static str,
     /// Programs that do not compile or give other numbers without the legalization.
@@ -67,7 +69,7 @@ pub struct FaultExample {
 impl Legalization {
     /// Those that a backend needs.
     pub fn needed(backend: Backend) -> Vec<&'static Self> {
-        LEGALIZATIONS.iter().filter(|legalization| legalization.backend == backend).collect()
+        LEGALIZATIONS.iter().filter(|legalization| legalization.backends.contains(&backend)).collect()
     }
 }
 

@@ -7,7 +7,7 @@ use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "number to i1",
-    backend: Backend::Iree3_13,
+    backends: &[Backend::Iree3_13],
     fault: "the conversion of a number of the host to i1 does not compile",
     examples: &[FaultExample { operations: &[("convert to=i1", &[0])], operands: &["i32[] 4"] }],
     operation: "convert",

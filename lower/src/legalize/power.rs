@@ -7,7 +7,7 @@ use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "power",
-    backend: Backend::Iree3_13,
+    backends: &[Backend::Iree3_13],
     fault: "aᵇ is computed as exp(b · log a), which is NaN for a negative base and where an infinity meets a zero",
     examples: &[
         FaultExample {

@@ -1,4 +1,4 @@
-use ops::ops::DotGeneral;
+use ops::ops::{DotGeneral, OptimizationBarrier};
 use ops::{InferError, Op};
 use targets::Backend;
 use trace::{Builder, Function, NodeId};
@@ -7,22 +7,34 @@ use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "product of one term",
-    backend: Backend::Iree3_13,
-    fault: "two products that sum one term each, in a type wider than their operands', do not compile where they share \
-            a reshaped operand: they become multiplications that are ill-typed",
-    examples: &[FaultExample {
-        operations: &[
-            ("reshape shape=[1,1]", &[0]),
-            (PRODUCT, &[3, 1]),
-            (PRODUCT, &[3, 2]),
-            ("binary kind=add", &[4, 5]),
-        ],
-        operands: &["bf16[1] 3", "bf16[1,1] 5", "bf16[1,1] 7"],
-    }],
+    backends: &[Backend::Iree3_13],
+    fault: "a product that sums one term each, in a type wider than its operands', does not compile where another \
+            product shares a reshaped operand: it becomes a multiplication that is ill-typed (docs/upstream/one_term.mlir)",
+    examples: &[
+        FaultExample {
+            operations: &[
+                ("reshape shape=[1,1]", &[0]),
+                (PRODUCT, &[3, 1]),
+                (PRODUCT, &[3, 2]),
+                ("binary kind=add", &[4, 5]),
+            ],
+            operands: &["bf16[1] 3", "bf16[1,1] 5", "bf16[1,1] 7"],
+        },
+        FaultExample {
+            operations: &[("reshape shape=[3,3,2,1]", &[0]), (SCORES, &[2, 2]), (SUMS, &[1, 2])],
+            operands: &["bf16[18,1]", "bf16[3,3,2,2]"],
+        },
+    ],
     operation: "dot_general",
     shows,
     rewrite,
 };
+
+/// As attention makes them of keys and values of one feature.
+const SCORES: &str =
+    "dot_general left_batch=[0,1] right_batch=[0,1] left_contract=[3] right_contract=[3] element=f32";
+const SUMS: &str =
+    "dot_general left_batch=[0,1] right_batch=[0,1] left_contract=[3] right_contract=[2] element=f32";
 
 const PRODUCT: &str =
     "dot_general left_batch=[] right_batch=[] left_contract=[1] right_contract=[1] element=f32";
@@ -33,9 +45,13 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     left.element != *element && left_contract.iter().all(|&axis| left.shape[axis] == 1)
 }
 
-/// Of operands that are as wide already.
+/// Of operands that are as wide already, and whose other readers the compiler does not see.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(DotGeneral { element, .. }) = op else { unreachable!("it shows") };
-    let wide = operands.iter().map(|&x| b.convert(x, *element)).collect::<Result<Vec<_>, _>>()?;
+    let mut widened = |x| {
+        let alone = b.op(OptimizationBarrier {}, &[x])?;
+        b.convert(alone, *element)
+    };
+    let wide = operands.iter().map(|&x| widened(x)).collect::<Result<Vec<_>, _>>()?;
     b.op(op.clone(), &wide)
 }

@@ -7,7 +7,7 @@ use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "sum of constants",
-    backend: Backend::Iree3_13,
+    backends: &[Backend::Iree3_13],
     fault: "where an operation makes equal numbers of constants, one of them is taken for their sum",
     examples: &[FaultExample {
         operations: &[

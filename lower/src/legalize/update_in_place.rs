@@ -7,7 +7,7 @@ use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "update in place",
-    backend: Backend::Iree3_13,
+    backends: &[Backend::Iree3_13],
     fault: "an update is written over what is still needed: over what stands before an `optimization_barrier`, be it a \
             weight, and over a gathered value that is read and returned",
     examples: &[

@@ -94,11 +94,7 @@ impl Operation for Binary {
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         let float = ty.element.is_float();
-        let wrap = |x: i64| match ty.element {
-            ElementType::I8 => x as i8 as f64,
-            ElementType::I4 => (x << 60 >> 60) as f64,
-            _ => x as i32 as f64,
-        };
+        let wrap = |x| ty.element.wrap(x);
         let f = |a: f64, b: f64| {
             let (m, n) = (a as i64, b as i64);
             match self.kind {

@@ -3,7 +3,7 @@ use super::prelude::*;
 operation! {
     /// The product of two tensors, summed over contracted axes. The result has the batch axes, then the free
     /// axes of the left operand, then those of the right. Products of narrow floats are summed in the result's
-    /// wider type. StableHLO: `dot_general`.
+    /// wider type; integers wrap around. StableHLO: `dot_general`.
     DotGeneral = "dot_general" {
         /// Batch axes of the left operand.
         left_batch: Vec<usize>,
@@ -56,6 +56,11 @@ impl Operation for DotGeneral {
             "dot_general left_batch=[] right_batch=[] left_contract=[1] right_contract=[1] element=i32",
             &["i8[3,8]", "i8[5,8]"],
             "i32[3,5]",
+        ),
+        good(
+            "dot_general left_batch=[] right_batch=[] left_contract=[0] right_contract=[0] element=i32",
+            &["i32[2] 65536,2147483647", "i32[2] 65537,3"],
+            "i32[] -2147418115",
         ),
         bad(
             "dot_general left_batch=[] right_batch=[] left_contract=[1] right_contract=[0] element=f32",
@@ -135,9 +140,16 @@ impl Operation for DotGeneral {
                 for (n, &k) in k.iter().enumerate() {
                     (i[self.left_contract[n]], j[self.right_contract[n]]) = (k, k);
                 }
-                terms.push(a.at(&i) * b.at(&j));
+                terms.push((a.at(&i), b.at(&j)));
             });
-            exact_sum(terms.iter().copied())
+            match ty.element.is_integer() {
+                true => {
+                    ty.element.wrap(terms.iter().fold(0, |sum, &(a, b)| {
+                        i64::wrapping_add(sum, i64::wrapping_mul(a as i64, b as i64))
+                    }))
+                }
+                false => exact_sum(terms.iter().map(|(a, b)| a * b)),
+            }
         })
     }
 

@@ -73,11 +73,8 @@ impl Operation for Reduce {
             let nan = terms.iter().any(|t| t.is_nan());
             let terms = terms.iter().copied();
             match self.kind {
-                ReduceKind::Add => match ty.element {
-                    ElementType::I32 => terms.fold(0i32, |s, t| s.wrapping_add(t as i32)).into(),
-                    ElementType::I8 => terms.fold(0i8, |s, t| s.wrapping_add(t as i8)).into(),
-                    _ => exact_sum(terms),
-                },
+                ReduceKind::Add if ty.element.is_integer() => ty.element.wrap(terms.map(|t| t as i64).sum()),
+                ReduceKind::Add => exact_sum(terms),
                 _ if nan => f64::NAN,
                 ReduceKind::Maximum => terms.fold(f64::NEG_INFINITY, larger),
                 ReduceKind::Minimum => -terms.fold(f64::NEG_INFINITY, |m, t| larger(m, -t)),

@@ -89,12 +89,7 @@ impl Operation for Unary {
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         // Two's complement: the negation and the magnitude of the smallest integer wrap around to itself.
-        let wrap = |x: f64| match ty.element {
-            ElementType::I32 => x as i64 as i32 as f64,
-            ElementType::I8 => x as i64 as i8 as f64,
-            ElementType::I4 => ((x as i64) << 60 >> 60) as f64,
-            _ => x,
-        };
+        let wrap = |x: f64| if ty.element.is_integer() { ty.element.wrap(x as i64) } else { x };
         let f = |x: f64| match self.kind {
             UnaryKind::Negate => wrap(-x),
             UnaryKind::Abs => wrap(x.abs()),

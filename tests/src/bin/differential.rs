@@ -1,0 +1,181 @@
+//! Examples of all operations, cases that failed once and random graphs, each as it is and simplified, computed by the
+//! evaluator, by IREE, by the StableHLO reference interpreter and by XLA.
+//!
+//! `differential GRAPHS FOLDER PYTHON tests/oracle/answers.py`; what fails is shrunk, and its trace written to FOLDER.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use safetensors::tensor::{Dtype, TensorView};
+use safetensors::{SafeTensors, serialize_to_file};
+use tracewright::errors::{WithCauses, WithPath as _};
+use tracewright::lower;
+use tracewright::ops::{ElementType, TensorType, Value};
+use tracewright::targets::Target;
+use tracewright_tests::built::Result;
+use tracewright_tests::calls::{Calls, GRAPHS, examples, found, graphs};
+use tracewright_tests::case::GraphCase;
+use tracewright_tests::in_iree::try_built;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let usage = || {
+        eprintln!("usage: differential GRAPHS FOLDER PYTHON SCRIPT");
+        ExitCode::from(2)
+    };
+    let [count, folder, python @ ..] = &arguments[..] else { return usage() };
+    let (Ok(count), [program, script]) = (count.parse::<usize>(), python) else { return usage() };
+    let folder = PathBuf::from(folder);
+    let python = |form| Judge::Python { program, script, form, folder: folder.join(form) };
+    match compare(count, &folder, &[Judge::Iree, python("interpreter"), python("xla")]) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {}", WithCauses(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// How many calls are wrong.
+fn compare(count: usize, folder: &Path, judges: &[Judge<'_>]) -> Result<usize> {
+    std::fs::create_dir_all(folder)?;
+    let modules = count.div_ceil(GRAPHS) as u64;
+    let others = [("examples".to_owned(), examples()), ("found".to_owned(), found())];
+    let random = (0..modules).map(|module| (format!("graphs-{module:03}"), graphs(module)));
+    let programs: Vec<(String, Calls)> = others.into_iter().chain(random).collect();
+    let calls: Vec<&Calls> = programs.iter().map(|(_, calls)| calls).collect();
+    let changed: usize = calls.iter().map(|calls| calls.changed).sum();
+    let (held, all) = calls.iter().flat_map(|calls| calls.held()).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+    println!(
+        "{} graphs, {changed} changed by simplification; {held} of {all} numbers are held to 1 %",
+        modules as usize * GRAPHS
+    );
+    let mut failures = 0;
+    for judge in judges {
+        for ((name, calls), wrong) in programs.iter().zip(judge.wrong(&calls)?) {
+            let mut found = Vec::new();
+            for (number, _) in wrong {
+                // What the bound of an example refuses, the choices that it leaves may allow.
+                let case = calls.case(number);
+                if judge.fails(&case)?.is_some() {
+                    found.push((&calls.calls[number].name, case));
+                }
+            }
+            let verdict = if found.is_empty() { "pass" } else { "FAIL" };
+            println!("{verdict} {} {name}: {} calls", judge.name(), calls.calls.len());
+            failures += found.len();
+            for (call, case) in found {
+                let least = case.shrunk(&mut |case| judge.fails(case).is_ok_and(|why| why.is_some()));
+                let why = judge.fails(&least)?.unwrap_or_default();
+                let why = why.lines().next().unwrap_or_default();
+                let file = folder.join(format!("{}-{call}.txt", judge.name()));
+                let text = format!("# {}: {why}\n{least}", judge.name());
+                std::fs::write(&file, &text).with_path("write", &file)?;
+                println!("  {}\n{text}", file.display());
+            }
+        }
+    }
+    Ok(failures)
+}
+
+/// Somebody else's idea of what a program computes.
+enum Judge<'a> {
+    Iree,
+    Python { program: &'a str, script: &'a str, form: &'static str, folder: PathBuf },
+}
+
+/// The numbers of the calls that are wrong, and in what.
+type Wrong = Vec<(usize, String)>;
+
+impl Judge<'_> {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Iree => "iree",
+            Self::Python { form, .. } => form,
+        }
+    }
+
+    /// What is wrong with a case by itself.
+    fn fails(&self, case: &GraphCase) -> Result<Option<String>> {
+        let wrong = self.wrong(&[&Calls::of(case.clone())])?;
+        Ok(wrong.into_iter().flatten().next().map(|(_, why)| why))
+    }
+
+    /// What is wrong in each of several programs. Where one of many calls is refused, it is looked for.
+    fn wrong(&self, programs: &[&Calls]) -> Result<Vec<Wrong>> {
+        let mut wrong = Vec::new();
+        for (calls, answers) in programs.iter().zip(self.answers(programs)?) {
+            let half = calls.calls.len() / 2;
+            wrong.push(match answers {
+                Ok(answers) => {
+                    let found = calls.calls.iter().zip(answers).enumerate();
+                    found.filter_map(|(i, (call, answer))| Some((i, call.violation(&answer)?))).collect()
+                }
+                Err(why) if half == 0 => vec![(0, why)],
+                Err(_) => {
+                    let halves = [calls.part(0..half), calls.part(half..calls.calls.len())];
+                    let mut wrong = self.wrong(&[&halves[0], &halves[1]])?;
+                    let behind = wrong.pop().unwrap_or_default();
+                    let behind = behind.into_iter().map(|(number, why)| (half + number, why));
+                    wrong.pop().unwrap_or_default().into_iter().chain(behind).collect()
+                }
+            });
+        }
+        Ok(wrong)
+    }
+
+    /// What each of several programs gives, call by call, or why it gives nothing.
+    fn answers(&self, programs: &[&Calls]) -> Result<Vec<std::result::Result<Vec<Vec<Value>>, String>>> {
+        match self {
+            Self::Iree => Ok(programs.iter().map(|calls| in_iree(calls)).collect()),
+            Self::Python { program, script, form, folder } => {
+                let _ = std::fs::remove_dir_all(folder);
+                std::fs::create_dir_all(folder).with_path("create", folder)?;
+                for (i, calls) in programs.iter().enumerate() {
+                    write(&folder.join(format!("{i:04}.mlir")), calls)?;
+                }
+                // One that ends early leaves programs without results, which are looked at by themselves.
+                Command::new(program).arg(script).arg(form).arg(folder).status()?;
+                let read = |(i, calls): (usize, &&Calls)| read(&folder.join(format!("{i:04}.mlir")), calls);
+                programs.iter().enumerate().map(read).collect()
+            }
+        }
+    }
+}
+
+fn in_iree(calls: &Calls) -> std::result::Result<Vec<Vec<Value>>, String> {
+    let built = try_built(&calls.trace).map_err(|error| WithCauses(&error).to_string())?;
+    let loaded = built.load(&calls.weights);
+    Ok(calls.calls.iter().map(|call| loaded.call(&call.name, &call.arguments)).collect())
+}
+
+fn write(path: &Path, calls: &Calls) -> Result<()> {
+    let (trace, arguments) = calls.as_main()?;
+    trace.verify()?;
+    let module = lower::lower(&lower::expand(&trace)?, &Target::interpreter())?;
+    std::fs::write(path, module.text).with_path("write", path)?;
+    let bytes: Vec<Vec<u8>> = arguments.iter().map(Value::to_bytes).collect();
+    let view = |(i, (value, bytes)): (usize, (&Value, _))| {
+        let dtype = if value.ty.element == ElementType::F32 { Dtype::F32 } else { Dtype::I32 };
+        let bytes: &Vec<u8> = bytes;
+        Ok((format!("{i:05}"), TensorView::new(dtype, value.ty.shape.clone(), bytes)?))
+    };
+    let views: Vec<_> = arguments.iter().zip(&bytes).enumerate().map(view).collect::<Result<_>>()?;
+    Ok(serialize_to_file(views, None, &path.with_extension("arguments.safetensors"))?)
+}
+
+fn read(path: &Path, calls: &Calls) -> Result<std::result::Result<Vec<Vec<Value>>, String>> {
+    let Ok(bytes) = std::fs::read(path.with_extension("results.safetensors")) else {
+        let why = std::fs::read_to_string(path.with_extension("error.txt"));
+        return Ok(Err(why.unwrap_or_else(|_| "the process ended".into())));
+    };
+    let tensors = SafeTensors::deserialize(&bytes)?;
+    let value = |i: usize| -> Result<Value> {
+        let view = tensors.tensor(&format!("{i:05}"))?;
+        let element = if view.dtype() == Dtype::F32 { ElementType::F32 } else { ElementType::I32 };
+        Ok(Value::from_bytes(TensorType::new(element, view.shape()), view.data()))
+    };
+    let results = (0..tensors.len()).map(value).collect::<Result<_>>()?;
+    Ok(Ok(calls.of_main(results)))
+}
