@@ -1,16 +1,13 @@
 //! Programs of many small entry points, each called once, with the evaluator's answers: what other implementations
 //! of StableHLO are compared with.
 
-use std::collections::BTreeMap;
-
 use tracewright::ops::ops::{Convert, Reshape};
 use tracewright::ops::{Attribute as _, ElementType, InferError, Op, Reader, TensorType, Value};
-use tracewright::trace::{
-    self, Builder, Evaluation, Function, FunctionId, NodeId, NodeKind, Output, Provenance, Trace,
-};
+use tracewright::trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Provenance, Trace};
 
 use crate::arbitrary::{Dice, limited_graph, same};
-use crate::case::{self, Case};
+use crate::case::{self, GraphCase};
+pub use crate::evaluate::{WeightValues, evaluate};
 use crate::leeway::Leeway;
 use crate::portable::{Numbers, PORTABLE};
 
@@ -104,7 +101,7 @@ pub fn graphs(module: u64) -> Calls {
 
 /// The random graph of a seed that every implementation computes alike, and what it is given; nothing if the graph has no
 /// operations.
-pub fn portable(seed: u64, name: &str) -> Option<Case> {
+pub fn portable(seed: u64, name: &str) -> Option<GraphCase> {
     let mut dice = Dice::new(seed);
     let nodes = 4 + dice.below(10);
     let trace = limited_graph(&mut dice, nodes, name, &PORTABLE);
@@ -115,7 +112,7 @@ pub fn portable(seed: u64, name: &str) -> Option<Case> {
     let numbers = *dice.pick(&Numbers::ALL);
     let arguments = function.inputs().into_iter().map(|(_, ty)| numbers.value(&mut dice, ty)).collect();
     let weights = function.parameters().map(|p| (p.key.clone(), numbers.value(&mut dice, &p.ty))).collect();
-    Some(Case { trace, arguments, weights })
+    Some(GraphCase { trace, arguments, weights })
 }
 
 /// Every case that failed once, as it is and simplified.
@@ -130,7 +127,7 @@ pub fn found() -> Calls {
 
 impl Calls {
     /// Adds a program as it is and simplified.
-    fn add_with_simplified(&mut self, case: Case) {
+    fn add_with_simplified(&mut self, case: GraphCase) {
         let expected = case.expected();
         let mut simplified = case.simplified();
         assert!(expected.iter().zip(&simplified.expected()).all(|(a, b)| same(a, b)), "{case}");
@@ -142,9 +139,9 @@ impl Calls {
     }
 
     /// Adds a program, which gives this.
-    fn add(&mut self, case: Case, expected: Vec<Value>) {
+    fn add(&mut self, case: GraphCase, expected: Vec<Value>) {
         let (name, text, leeway) = (case.function().name.clone(), case.to_string(), case.leeway());
-        let Case { trace, arguments, weights } = case;
+        let GraphCase { trace, arguments, weights } = case;
         self.weights.extend(weights);
         for function in trace.functions {
             self.trace.entries.push(FunctionId(self.trace.functions.len() as u32));
@@ -154,7 +151,7 @@ impl Calls {
     }
 
     /// A case alone.
-    pub fn of(case: Case) -> Self {
+    pub fn of(case: GraphCase) -> Self {
         let (mut all, expected) = (Self::default(), case.expected());
         all.add(case, expected);
         all
@@ -169,9 +166,9 @@ impl Calls {
     }
 
     /// What one call makes, by itself.
-    pub fn case(&self, number: usize) -> Case {
+    pub fn case(&self, number: usize) -> GraphCase {
         let CheckedCall { arguments, .. } = self.calls[number].clone();
-        Case { trace: self.part(number..number + 1).trace, arguments, weights: self.weights.clone() }
+        GraphCase { trace: self.part(number..number + 1).trace, arguments, weights: self.weights.clone() }
     }
 
     /// The program as one function `main` that makes all calls, and its arguments. `main` speaks of f32 and i32
@@ -245,16 +242,6 @@ pub fn wire(ty: &TensorType) -> TensorType {
     let element = if ty.element.is_float() { ElementType::F32 } else { ElementType::I32 };
     let shape = if ty.shape.is_empty() { vec![1] } else { ty.shape.clone() };
     TensorType::new(element, shape)
-}
-
-/// The numbers of the weights, by key.
-pub type WeightValues = BTreeMap<String, Value>;
-
-/// Evaluates an entry point with these weights.
-pub fn evaluate(trace: &Trace, name: &str, arguments: &[Value], weights: &WeightValues) -> Vec<Value> {
-    let parameters = |key: &str| weights.get(key).cloned();
-    let evaluation = Evaluation { parameters: &parameters, watch: None };
-    trace::evaluate(trace, name, arguments.to_vec(), evaluation).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Appends an input.

@@ -10,12 +10,12 @@ use tracewright::simplify::{Options, simplify};
 use tracewright::trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Trace};
 
 use crate::arbitrary::same;
-use crate::calls::{WeightValues, evaluate};
+use crate::evaluate::{WeightValues, evaluate};
 use crate::leeway::Leeway;
 
 /// A program of one function, and what it is given.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct GraphCase {
     /// The program.
     pub trace: Trace,
     /// One value for each input.
@@ -24,7 +24,7 @@ pub struct Case {
     pub weights: WeightValues,
 }
 
-impl Case {
+impl GraphCase {
     /// The program's only function.
     pub fn function(&self) -> &Function {
         &self.trace.functions[0]
@@ -171,7 +171,7 @@ fn operations(function: &Function) -> impl DoubleEndedIterator<Item = NodeId> {
     function.ids().filter(wanted)
 }
 
-impl fmt::Display for Case {
+impl fmt::Display for GraphCase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let written = |value: &Value| {
             let numbers: Vec<String> = value.data.iter().map(|x| format!("{x:?}")).collect();
@@ -187,7 +187,7 @@ impl fmt::Display for Case {
     }
 }
 
-impl FromStr for Case {
+impl FromStr for GraphCase {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
@@ -226,7 +226,7 @@ fn read(text: &str) -> Result<Value, ParseError> {
 ///
 /// # Panics
 /// If one is none.
-pub fn found() -> Vec<(String, Case)> {
+pub fn found() -> Vec<(String, GraphCase)> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("found");
     let files = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut cases = Vec::new();

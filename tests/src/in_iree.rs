@@ -65,7 +65,7 @@ pub fn module(trace: &Trace) -> lower::Module {
 }
 
 /// A loaded module.
-pub struct Loaded<'a> {
+pub struct LoadedCalls<'a> {
     module: &'a lower::Module,
     program: VmModule,
     runtime: Runtime,
@@ -73,14 +73,14 @@ pub struct Loaded<'a> {
 
 impl Built {
     /// Loads it with these weights.
-    pub fn load(&self, weights: &WeightValues) -> Loaded<'_> {
+    pub fn load(&self, weights: &WeightValues) -> LoadedCalls<'_> {
         self.load_with(parameters(weights))
     }
 
     /// Loads it with weights as an archive holds them.
-    pub fn load_with(&self, parameters: Parameters) -> Loaded<'_> {
+    pub fn load_with(&self, parameters: Parameters) -> LoadedCalls<'_> {
         let runtime = Runtime::new(Device::LocalSync).unwrap();
-        Loaded { module: &self.module, program: self.program_with(&runtime, parameters), runtime }
+        LoadedCalls { module: &self.module, program: self.program_with(&runtime, parameters), runtime }
     }
 
     /// Loads it on a device.
@@ -105,7 +105,7 @@ fn parameters(weights: &WeightValues) -> Parameters {
     Parameters { scope: "model".into(), bytes: Arc::new(bytes), entries }
 }
 
-impl Loaded<'_> {
+impl LoadedCalls<'_> {
     /// Makes every call; a line for each that gave other numbers than the evaluator.
     pub fn violations(&self, calls: &Calls) -> Vec<String> {
         let violation = |call: &CheckedCall| call.violation(&self.call(&call.name, &call.arguments));

@@ -23,7 +23,7 @@ use tracewright::ops::{Bound, ElementType, Op, TensorType, Value};
 use tracewright::trace::{Function, NodeKind};
 
 use crate::arbitrary::Dice;
-use crate::calls::WeightValues;
+use crate::evaluate::WeightValues;
 
 /// How far a result may be from the expected one.
 #[derive(Clone, Debug)]

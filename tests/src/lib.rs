@@ -6,6 +6,8 @@ pub mod calls;
 pub mod case;
 pub mod embedding;
 pub mod emulator;
+pub mod evaluate;
+pub mod faults;
 pub mod golden;
 pub mod in_iree;
 pub mod leeway;

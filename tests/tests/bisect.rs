@@ -12,14 +12,15 @@ use tracewright::bisect::{
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
-use tracewright::ops::ops::{Binary, BinaryKind, Constant, Permute, ReducePrecision, Reshape, Sdpa};
-use tracewright::ops::{ElementType, InferError, Literal, Op, Real, RopeTable, TensorType, Value};
+use tracewright::ops::ops::{Binary, BinaryKind, Constant, ReducePrecision, Sdpa};
+use tracewright::ops::{ElementType, Literal, Op, Real, Value};
 use tracewright::runtime::{Device, Runtime};
 use tracewright::simplify::Rules;
 use tracewright::targets::Target;
 use tracewright::trace::{Builder, NodeId, Trace};
 use tracewright::{EntryPoint, Plan};
 use tracewright_tests::built::{compiler, repository};
+use tracewright_tests::faults::{Replaced, another_rope_base, causal_mask_off_by_one, order_of_heads};
 use tracewright_tests::rewrite::rewrite;
 
 use support::one_round_less;
@@ -99,8 +100,6 @@ fn planted(subject: &Subject, replace: impl Fn(&mut Builder<'_>, &Op, &[NodeId])
     found.into_iter().find_map(|bisected| bisected.finding).expect("the fault went unnoticed")
 }
 
-type Replaced = Result<Option<NodeId>, InferError>;
-
 /// Asserts that a finding names a node: its path, its line's file, its operation; and that its operands are equal.
 #[track_caller]
 fn names(finding: &Finding, path: &str, op: &str) {
@@ -128,25 +127,6 @@ fn nothing_is_found_in_a_sound_model() {
 /// What a fault puts in the place of an operation.
 type Fault = fn(&mut Builder<'_>, &Op, &[NodeId]) -> Replaced;
 
-/// Each query sees one key of the future.
-fn mask(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Replaced {
-    let (Op::Sdpa(sdpa), &[q, k, v, offset]) = (op, operands) else { return Ok(None) };
-    let value = Literal::splat(TensorType::new(ElementType::I32, []), 1.0);
-    let one = b.op(Constant { value }, &[])?;
-    let later = b.op(Binary { kind: BinaryKind::Add }, &[offset, one])?;
-    b.op(Sdpa::clone(sdpa), &[q, k, v, later]).map(Some)
-}
-
-/// 10,000 becomes about 10,093.
-fn rope_base(b: &mut Builder<'_>, op: &Op, _: &[NodeId]) -> Replaced {
-    let Op::Constant(constant) = op else { return Ok(None) };
-    let Some(table) = constant.value.as_rope_table() else { return Ok(None) };
-    let slower = |f: &Real| Real(f64::from(f.0.powf(1.001) as f32));
-    let table = RopeTable { inv_freq: table.inv_freq.iter().map(slower).collect(), ..table.clone() };
-    let value = Literal::rope_table(constant.value.ty().element, table);
-    b.op(Constant { value }, &[]).map(Some)
-}
-
 /// A Gemma's norms multiply by 1 + w: here by w.
 fn norm_offset(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Replaced {
     let (Op::RmsNorm(norm), &[x, weight]) = (op, operands) else { return Ok(None) };
@@ -160,15 +140,6 @@ fn norm_offset(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Replaced {
 fn scale(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Replaced {
     let Op::Sdpa(sdpa) = op else { return Ok(None) };
     b.op(Sdpa { scale: Some(Real(0.25)), ..sdpa.clone() }, operands).map(Some)
-}
-
-/// The features of q are read as `[G, K, E]` where they are `[K, G, E]`.
-fn head_order(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Replaced {
-    let (Op::Sdpa(sdpa), &[q, k, v, offset]) = (op, operands) else { return Ok(None) };
-    let &[batch, heads, groups, queries, features] = &b.ty(q).shape[..] else { panic!("grouped heads") };
-    let q = b.op(Reshape { shape: vec![batch, groups, heads, queries, features] }, &[q])?;
-    let q = b.op(Permute { order: vec![0, 2, 1, 3, 4] }, &[q])?;
-    b.op(Sdpa::clone(sdpa), &[q, k, v, offset]).map(Some)
 }
 
 /// Products of two activations are rounded to as many digits as bf16 has, in a network of f32.
@@ -195,11 +166,11 @@ impl Planted {
 }
 
 const FAULTS: [Planted; 6] = [
-    Planted::new("mask", mask, "llama-untied", SDPA),
-    Planted { evaluator: TABLE, ..Planted::new("rope base", rope_base, "llama-untied", SDPA) },
+    Planted::new("mask", causal_mask_off_by_one, "llama-untied", SDPA),
+    Planted { evaluator: TABLE, ..Planted::new("rope base", another_rope_base, "llama-untied", SDPA) },
     Planted::new("norm offset", norm_offset, "gemma3-b", NORM),
     Planted::new("scale", scale, "llama-untied", SDPA),
-    Planted::new("head order", head_order, "llama-untied", SDPA),
+    Planted::new("head order", order_of_heads, "llama-untied", SDPA),
     Planted::new("rounding", rounding, "llama-untied", PRODUCT),
 ];
 const TABLE: [&str; 2] = ["model", "constant value=f32[24,7] rope_table"];
@@ -263,7 +234,7 @@ fn planted_faults_are_named_against_transformers() {
         assert!(place.path == path && place.op.starts_with(op), "{name}: {place:?}");
     }
     // What lies between the projections, which are right, and what the next one gets.
-    let between = beside_transformers("llama-untied", rope_base).finding.unwrap().operands;
+    let between = beside_transformers("llama-untied", another_rope_base).finding.unwrap().operands;
     assert!(between.iter().any(|node| node.place.op.starts_with("rope")), "{between:?}");
 }
 

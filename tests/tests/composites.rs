@@ -212,7 +212,7 @@ impl All {
     }
 
     /// The three answers to `inputs`: the meaning, the converter, IREE.
-    fn answers(&self, program: &Loaded<'_>, name: &str, inputs: &[Value]) -> [Value; 3] {
+    fn answers(&self, program: &LoadedCalls<'_>, name: &str, inputs: &[Value]) -> [Value; 3] {
         let of = |trace: &Trace| evaluate(trace, name, inputs, &WeightValues::new()).remove(0);
         [of(&self.trace), of(&self.expanded), program.call(name, inputs).remove(0)]
     }
@@ -268,7 +268,7 @@ fn s29_every_converter_in_every_form_and_type() {
             }
             let mut trace = Trace::default();
             entry(&mut trace, "main", &types, |b, x| Ok(vec![b.op(op.clone(), x)?]));
-            let case = case::Case { trace, arguments, weights: WeightValues::new() };
+            let case = case::GraphCase { trace, arguments, weights: WeightValues::new() };
             let expanded = case.in_primitives();
             if expanded.trace == case.trace {
                 continue;

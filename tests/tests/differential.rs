@@ -10,7 +10,7 @@ use ops::{Op, TensorType, Value};
 use trace::Trace;
 use tracewright_tests::arbitrary::same;
 use tracewright_tests::calls::{GRAPHS, found, graphs, portable};
-use tracewright_tests::case::Case;
+use tracewright_tests::case::GraphCase;
 use tracewright_tests::in_iree::built;
 use tracewright_tests::leeway::Leeway;
 use tracewright_tests::rewrite::rewrite;
@@ -19,20 +19,20 @@ use tracewright_tests::rewrite::rewrite;
 const GRAPHS_IN_PRIMITIVES: u64 = 10_000;
 
 /// What becomes of a program on its way to primitives, faults included.
-type Way<'a> = &'a (dyn Fn(&Case) -> Case + Sync);
+type Way<'a> = &'a (dyn Fn(&GraphCase) -> GraphCase + Sync);
 
 /// Simplified by exact rules, expanded, simplified again.
-fn lowered(case: &Case) -> Case {
+fn lowered(case: &GraphCase) -> GraphCase {
     case.simplified().in_primitives().simplified()
 }
 
 /// What is wrong with a program that went this way.
-fn fault(case: &Case, way: Way<'_>) -> Option<String> {
+fn fault(case: &GraphCase, way: Way<'_>) -> Option<String> {
     case.violation(&way(case).expected())
 }
 
 /// The first graph that gives other numbers this way, made as small as it can be; or how many were looked at.
-fn first_fault(count: u64, way: Way<'_>) -> Result<usize, Case> {
+fn first_fault(count: u64, way: Way<'_>) -> Result<usize, GraphCase> {
     let (next, looked) = (AtomicU64::new(0), AtomicUsize::new(0));
     let faulty = AtomicU64::new(u64::MAX);
     std::thread::scope(|scope| {
@@ -69,10 +69,10 @@ fn ten_thousand_random_graphs_mean_the_same_in_primitives() {
 }
 
 /// The program with some of its operations replaced.
-fn replaced(case: &Case, replace: fn(&Op) -> Option<Op>) -> Case {
+fn replaced(case: &GraphCase, replace: fn(&Op) -> Option<Op>) -> GraphCase {
     let trace =
         rewrite(&case.trace, |b, op, operands| replace(op).map(|other| b.op(other, operands)).transpose());
-    Case { trace: trace.unwrap(), ..case.clone() }
+    GraphCase { trace: trace.unwrap(), ..case.clone() }
 }
 
 /// The operations of a program, without the constants.
@@ -94,11 +94,11 @@ fn a_fault_in_a_converter_is_found_and_shrunk_to_its_operation() {
         }
         _ => None,
     };
-    let way = |case: &Case| lowered(&replaced(&case.simplified(), swapped));
+    let way = |case: &GraphCase| lowered(&replaced(&case.simplified(), swapped));
     let case = first_fault(GRAPHS_IN_PRIMITIVES, &way).unwrap_err();
     println!("{case}");
     assert_eq!(operations(&case.trace), ["rope"]);
-    assert_eq!(case.to_string(), case.to_string().parse::<Case>().unwrap().to_string());
+    assert_eq!(case.to_string(), case.to_string().parse::<GraphCase>().unwrap().to_string());
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_fault_in_a_rule_is_found_and_shrunk_to_its_operation() {
         Op::Binary(Binary { kind: BinaryKind::Maximum }) => Some(Binary { kind: BinaryKind::Minimum }.into()),
         _ => None,
     };
-    let way = |case: &Case| replaced(&case.simplified(), swapped);
+    let way = |case: &GraphCase| replaced(&case.simplified(), swapped);
     let case = first_fault(GRAPHS_IN_PRIMITIVES, &way).unwrap_err();
     println!("{case}");
     assert_eq!(operations(&case.trace), ["binary"]);
@@ -143,7 +143,7 @@ fn an_answer_may_be_what_another_choice_gives_and_nothing_else() {
 }
 ";
     let verdict = |x: &str, found: f64| {
-        let case: Case = format!("argument f32[3] {x}\n\n{sum}").parse().unwrap();
+        let case: GraphCase = format!("argument f32[3] {x}\n\n{sum}").parse().unwrap();
         case.violation(&[Value::new(TensorType::new(ops::ElementType::F32, []), [found])]).is_none()
     };
     // Whole numbers have one sum; one that cancels may have lost what is small beside the others.
@@ -171,7 +171,7 @@ fn an_answer_may_be_what_another_choice_gives_and_nothing_else() {
 fn a_case_is_read_as_it_was_written() {
     for seed in 0..300 {
         let Some(case) = portable(seed, "graph") else { continue };
-        let again: Case = case.to_string().parse().unwrap_or_else(|error| panic!("{error}\n{case}"));
+        let again: GraphCase = case.to_string().parse().unwrap_or_else(|error| panic!("{error}\n{case}"));
         assert_eq!(again.trace, case.trace);
         assert!(case.arguments.iter().zip(&again.arguments).all(|(a, b)| same(a, b)));
         assert!(case.weights.iter().zip(&again.weights).all(|(a, b)| a.0 == b.0 && same(a.1, b.1)));

@@ -14,7 +14,7 @@ use tracewright::ops::{ElementType, TensorType, Value};
 use tracewright::targets::Target;
 use tracewright_tests::built::Result;
 use tracewright_tests::calls::{Calls, GRAPHS, examples, found, graphs};
-use tracewright_tests::case::Case;
+use tracewright_tests::case::GraphCase;
 use tracewright_tests::in_iree::try_built;
 
 fn main() -> ExitCode {
@@ -97,7 +97,7 @@ impl Judge<'_> {
     }
 
     /// What is wrong with a case by itself.
-    fn fails(&self, case: &Case) -> Result<Option<String>> {
+    fn fails(&self, case: &GraphCase) -> Result<Option<String>> {
         let wrong = self.wrong(&[&Calls::of(case.clone())])?;
         Ok(wrong.into_iter().flatten().next().map(|(_, why)| why))
     }
