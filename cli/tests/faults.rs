@@ -292,7 +292,13 @@ fn a_disk_that_is_full_at_any_write() {
         let ran = refused(&mut limited(&export("llama-untied", &target), kib), 1, &[]);
         assert!(!target.exists(), "{kib} KiB: {}", ran.err);
         if kib % 8 == 0 {
-            refused(&mut limited(&generate(&cache), kib), 1, &[]);
+            let ran = run(&mut limited(&generate(&cache), kib));
+            // What a short prompt needs is less than an export.
+            if ran.code == Some(0) {
+                fs::remove_dir_all(&cache).unwrap();
+                continue;
+            }
+            assert_eq!(ran.code, Some(1), "{kib} KiB: {}", ran.err);
             compiled += 1;
             for (path, _) in content(&cache) {
                 let kind = path.extension().and_then(|extension| extension.to_str()).unwrap();
