@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use jiff::SignedDuration;
 use tracewright::lower::Weights;
 use tracewright::models::Architecture;
@@ -50,6 +51,17 @@ pub enum Command {
     Tune(TuneArguments),
     /// Write random weights for a configuration
     Random(RandomArguments),
+    /// Print what a shell reads to complete commands and options
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write manual pages: one for the program, one for each command
+    Man {
+        /// The directory to write
+        #[arg(short, long, value_name = "DIR")]
+        out: PathBuf,
+    },
 }
 
 #[derive(Args, Clone)]

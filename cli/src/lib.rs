@@ -40,6 +40,7 @@ mod export;
 mod generate;
 #[cfg(feature = "iree")]
 mod load;
+mod manual;
 #[cfg(feature = "iree")]
 mod measure;
 mod plan;
@@ -156,6 +157,8 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Tune(_) => Err(Error::WithoutIree { command: "tune" }),
         Command::Plan(arguments) => plan::run(&arguments, read),
         Command::Random(arguments) => random::run(arguments, read, interrupt),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { out } => manual::pages(&out),
     }
 }
 

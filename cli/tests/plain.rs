@@ -4,6 +4,7 @@
 mod checkpoints;
 mod configs;
 mod dump;
+mod manual;
 mod odd_files;
 mod pages;
 mod plan;
