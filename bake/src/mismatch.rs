@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use errors::Listed;
 use ops::{ElementType, TensorType};
-use trace::{AxisName, NodeKind, Provenance, Trace};
+use trace::{AxisName, NodeKind, Provenance, Trace, key_pattern};
 
 /// One thing that keeps a checkpoint from being what a model asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,10 +134,7 @@ fn begin(prefix: &str) -> String {
 impl Problem {
     /// The same of all layers: numbers in keys become `*`.
     fn of_all_layers(&self) -> Self {
-        let pattern = |key: &String| {
-            let part = |part| if str::parse::<usize>(part).is_ok() { "*" } else { part };
-            key.split('.').map(part).collect::<Vec<_>>().join(".")
-        };
+        let pattern = |key: &String| key_pattern(key);
         let mut problem = self.clone();
         match &mut problem {
             Self::Beginning { .. } => {}

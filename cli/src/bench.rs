@@ -119,6 +119,11 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
 /// Tokens that the suite decodes in a round.
 const SUITE_TOKENS: usize = 16;
 
+/// Each that was asked for; by default what is usual.
+fn each<T: Copy>(asked: &[T]) -> Vec<Option<T>> {
+    if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
+}
+
 /// The formats that were asked for: by default weights as they are.
 fn formats(asked: &[Quant]) -> &[Quant] {
     if asked.is_empty() { &[Quant(None)] } else { asked }
@@ -156,26 +161,18 @@ impl<'a> Bench<'a> {
         for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
             check_output(folder, out)?;
         }
-        let elements: Vec<_> = match variants.dtype.is_empty() {
-            true => vec![None],
-            false => variants.dtype.iter().copied().map(Some).collect(),
-        };
         // What was measured is read once for all plans.
         let tuned = |source| build::tuned(Some(source), &Target::host(), &self.compiler, &self.cache);
         let targets = variants.tuning.iter().map(tuned).collect::<Result<Vec<_>, _>>()?;
-        let chunks = match variants.chunk.is_empty() {
-            true => vec![None],
-            false => variants.chunk.iter().copied().map(Some).collect(),
-        };
         let mut plans = Vec::new();
-        for (&kernels, &quant, &element, &context, &batch, target, &chunk, &rules, &kv) in iproduct!(
+        for (&kernels, &quant, element, &context, &batch, target, chunk, &rules, &kv) in iproduct!(
             &variants.kernels,
             formats(&variants.quant),
-            &elements,
+            each(&variants.dtype),
             &variants.context,
             &variants.batch,
             &targets,
-            &chunks,
+            each(&variants.chunk),
             &variants.simplify,
             &variants.kv
         ) {

@@ -119,7 +119,7 @@ pub(crate) struct Code {
     /// Those of them that are places.
     places: RefCell<BTreeMap<usize, usize>>,
     /// What follows from its operands alone is written once, too: by its right-hand side, in the bodies around this place.
-    known: RefCell<Vec<BTreeMap<String, usize>>>,
+    written: RefCell<Vec<BTreeMap<String, usize>>>,
     /// Memory of the call's own, which is taken before all else: in a loop each round would take more.
     scratch: RefCell<Vec<String>>,
     next: Cell<usize>,
@@ -165,7 +165,7 @@ impl Code {
             text: RefCell::default(),
             constants: RefCell::default(),
             places: RefCell::default(),
-            known: RefCell::new(vec![BTreeMap::new()]),
+            written: RefCell::new(vec![BTreeMap::new()]),
             scratch: RefCell::default(),
             next: Cell::default(),
         }
@@ -182,7 +182,7 @@ impl Code {
     }
 
     fn line(&self, line: impl Display) {
-        let deeper = "  ".repeat(self.known.borrow().len() - 1);
+        let deeper = "  ".repeat(self.written.borrow().len() - 1);
         // Writing to a string cannot fail.
         let _ = writeln!(self.text.borrow_mut(), "{INDENT}{deeper}{line}");
     }
@@ -201,12 +201,12 @@ impl Code {
     /// What follows from the operands in it alone.
     fn value(&self, ty: Type, right: impl Display) -> Value<'_> {
         let right = right.to_string();
-        let known = self.known.borrow().iter().find_map(|body| body.get(&right).copied());
-        if let Some(name) = known {
+        let before = self.written.borrow().iter().find_map(|body| body.get(&right).copied());
+        if let Some(name) = before {
             return Value { code: self, name: (name, None), ty };
         }
         let value = self.read(ty, &right);
-        if let Some(body) = self.known.borrow_mut().last_mut() {
+        if let Some(body) = self.written.borrow_mut().last_mut() {
             body.insert(right, value.name.0);
         }
         value
@@ -218,9 +218,9 @@ impl Code {
     }
 
     fn indented(&self, body: impl FnOnce()) {
-        self.known.borrow_mut().push(BTreeMap::new());
+        self.written.borrow_mut().push(BTreeMap::new());
         body();
-        self.known.borrow_mut().pop();
+        self.written.borrow_mut().pop();
     }
 
     /// A place or a count.

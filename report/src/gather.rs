@@ -6,11 +6,11 @@ use tracewright::lower::{self, Module};
 use tracewright::ops::{Attribute as _, Op, TensorType};
 use tracewright::simplify::{self, CostOperand};
 use tracewright::targets::Machine;
-use tracewright::trace::{Function, Node, NodeId, NodeKind, Parameter, Provenance, Role, Trace};
+use tracewright::trace::{Function, Node, NodeId, NodeKind, Parameter, Provenance, Role, Trace, key_pattern};
 use tracewright::{Footprint, Plan, PlanError, StagedTrace};
 
 use crate::model::*;
-use crate::words::{class, label, pattern};
+use crate::words::{class, label};
 
 /// Lines of Rust that are shown before and after the one a node comes from.
 const AROUND: u32 = 3;
@@ -261,7 +261,7 @@ fn parameters(
             if let NodeKind::Parameter(parameter) = &node.kind
                 && node.axes.len() == parameter.ty.rank()
             {
-                axes.insert(pattern(&parameter.key), &node.axes);
+                axes.insert(key_pattern(&parameter.key), &node.axes);
             }
         }
     }
@@ -272,10 +272,11 @@ fn parameters(
     let mut groups: BTreeMap<(String, TensorType, Option<String>), ParameterGroup> = BTreeMap::new();
     for parameter in expanded.parameters()? {
         let recipe = recipe(&parameter);
-        let key = pattern(&parameter.key);
+        let key = key_pattern(&parameter.key);
         let group = groups.entry((key.clone(), parameter.ty.clone(), recipe.clone())).or_insert_with(|| {
             let axes = axes.get(&key).copied().filter(|axes| axes.len() == parameter.ty.rank());
-            let sources: BTreeSet<String> = parameter.sources().iter().map(|(key, _)| pattern(key)).collect();
+            let sources: BTreeSet<String> =
+                parameter.sources().iter().map(|(key, _)| key_pattern(key)).collect();
             ParameterGroup {
                 ty: named(&parameter.ty, axes.unwrap_or_default()),
                 stored: stored.get(parameter.key.as_str()).cloned().unwrap_or_default(),
@@ -300,7 +301,7 @@ fn recipe(parameter: &Parameter) -> Option<String> {
     let mut text = String::new();
     parameter.recipe.as_ref()?.print(&mut text);
     for (key, _) in parameter.sources() {
-        text = text.replace(&format!("\"{key}\""), &format!("\"{}\"", pattern(key)));
+        text = text.replace(&format!("\"{key}\""), &format!("\"{}\"", key_pattern(key)));
     }
     Some(text)
 }

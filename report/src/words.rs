@@ -68,15 +68,6 @@ pub(crate) fn class(op: &Op) -> NodeClass {
     }
 }
 
-/// The element of a list: `model.layers.*.mlp` for `model.layers.3.mlp`.
-pub(crate) fn pattern(key: &str) -> String {
-    let segment = |segment: &str| match segment.parse::<usize>() {
-        Ok(_) => "*".to_owned(),
-        Err(_) => segment.to_owned(),
-    };
-    key.split('.').map(segment).collect::<Vec<_>>().join(".")
-}
-
 /// `model.layers.0–4, 6` for the keys of elements, in order; keys without a number as they are.
 pub fn spans(keys: &[String]) -> String {
     let mut found: Vec<(&str, Option<[usize; 2]>)> = Vec::new();
@@ -120,6 +111,5 @@ mod tests {
         assert_eq!(spans(&keys(&[0, 1, 2, 4, 6, 7])), "model.layers.0–2, 4, 6–7");
         assert_eq!(spans(&keys(&[3])), "model.layers.3");
         assert_eq!(spans(&["towers.left".into(), "towers.right".into()]), "towers.left, towers.right");
-        assert_eq!(pattern("model.layers.12.mlp.3"), "model.layers.*.mlp.*");
     }
 }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use tracewright::ops::ops::{Convert, Reshape};
-use tracewright::ops::{Attribute as _, ElementType, InferError, Op, Reader, TensorType, Value};
+use tracewright::ops::{Attribute as _, Bound, ElementType, InferError, Op, Reader, TensorType, Value};
 use tracewright::trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Provenance, Trace};
 
 use crate::arbitrary::{Dice, limited_graph, same};
@@ -27,6 +27,28 @@ pub struct Calls {
 }
 
 impl Calls {
+    /// Adds a call of one operation.
+    pub fn call(&mut self, op: impl Into<Op>, arguments: Vec<Value>) {
+        let op = op.into();
+        let text = format!("{op:?} of {}", arguments[0].ty);
+        self.graph(text, arguments, op.bound(), |b, ids| b.op(op.clone(), ids));
+    }
+
+    /// Adds a call of several operations.
+    pub fn graph(
+        &mut self,
+        text: String,
+        arguments: Vec<Value>,
+        bound: Bound,
+        build: impl Fn(&mut Builder<'_>, &[NodeId]) -> Result<NodeId, InferError>,
+    ) {
+        let name = format!("call{}", self.calls.len());
+        let types: Vec<TensorType> = arguments.iter().map(|value| value.ty.clone()).collect();
+        entry(&mut self.trace, &name, &types, |b, ids| Ok(vec![build(b, ids)?]));
+        let expected = evaluate(&self.trace, &name, &arguments, &self.weights);
+        self.calls.push(CheckedCall { name, text, arguments, expected, leeway: vec![Leeway::Within(bound)] });
+    }
+
     /// Some of the calls, and their entry points.
     pub fn only(self, range: Range<usize>) -> Self {
         let calls: Vec<CheckedCall> = self.calls.into_iter().skip(range.start).take(range.len()).collect();

@@ -12,6 +12,7 @@ pub mod golden;
 pub mod in_iree;
 pub mod leeway;
 pub mod level;
+pub mod long;
 pub mod parity;
 pub mod portable;
 pub mod precision;

@@ -11,8 +11,7 @@ use runtime::CompileOptions;
 use support::{Built, compile};
 use targets::Target;
 use trace::{NodeKind, Trace};
-use tracewright_tests::calls::{Calls, CheckedCall, entry, examples_of, op, random, ty};
-use tracewright_tests::leeway::Leeway;
+use tracewright_tests::calls::{Calls, entry, examples_of, op, random, ty};
 use tracewright_tests::level;
 
 /// The examples, and caches that are empty, end on a step and just behind one, and are full.
@@ -36,19 +35,9 @@ fn calls() -> Calls {
                 tensor(&[1, 2, keys, 32], seed + 2),
                 Value::new(TensorType::new(ElementType::I32, []), [start as f64]),
             ];
-            let (name, op) = (format!("call{}", all.calls.len()), Op::from(op));
-            let types: Vec<TensorType> = arguments.iter().map(|value| value.ty.clone()).collect();
-            entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![b.op(op.clone(), ids)?]));
-            let result = op.infer(&types.iter().collect::<Vec<_>>()).unwrap();
-            let expected = vec![op.eval(&arguments.iter().collect::<Vec<_>>(), &result)];
             let text = format!("{op:?} of {queries} from {start}");
-            all.calls.push(CheckedCall {
-                name,
-                text,
-                arguments,
-                expected,
-                leeway: vec![Leeway::Within(op.bound())],
-            });
+            let op = Op::from(op);
+            all.graph(text, arguments, op.bound(), |b, ids| b.op(op.clone(), ids));
         }
     }
     all
@@ -73,18 +62,8 @@ fn appends() -> Calls {
             let tensor = |length: usize, seed| random(TensorType::new(element, [1, 3, length, 20]), seed);
             let number = |n: usize| Value::new(TensorType::new(ElementType::I32, []), [n as f64]);
             let arguments = vec![tensor(300, 7), tensor(tokens, 8), number(start), number(count)];
-            let name = format!("call{}", all.calls.len());
-            let types: Vec<TensorType> = arguments.iter().map(|value| value.ty.clone()).collect();
-            entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![b.op(op.clone(), ids)?]));
-            let expected = vec![op.eval(&arguments.iter().collect::<Vec<_>>(), &types[0])];
             let text = format!("{op:?} of {count} of {tokens} tokens from {start}");
-            all.calls.push(CheckedCall {
-                name,
-                text,
-                arguments,
-                expected,
-                leeway: vec![Leeway::Within(op.bound())],
-            });
+            all.graph(text, arguments, op.bound(), |b, ids| b.op(op.clone(), ids));
         }
     }
     all

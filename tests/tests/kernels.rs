@@ -16,9 +16,8 @@ use runtime::{CompileOptions, ParameterData, Parameters};
 use support::{Built, compile, compiler, one_round_less, parameter};
 use targets::{Target, host_features};
 use trace::{Builder, NodeId, NodeKind, functions};
-use tracewright_tests::calls::{Calls, CheckedCall, entry, evaluate, examples_of, random, wire};
+use tracewright_tests::calls::{Calls, CheckedCall, examples_of, random, wire};
 use tracewright_tests::emulator::Emulator;
-use tracewright_tests::leeway::Leeway;
 use tracewright_tests::tiles::emulated;
 
 /// Formats whose products have instructions of their own on some processors.
@@ -67,27 +66,6 @@ fn packed(format: WeightFormat, outputs: usize, inputs: usize, seed: u64) -> Val
     op.eval(&[&weight], &ty)
 }
 
-fn call(all: &mut Calls, op: impl Into<Op>, arguments: Vec<Value>) {
-    let op = op.into();
-    let text = format!("{op:?} of {}", arguments[0].ty);
-    graph(all, text, arguments, op.bound(), |b, ids| b.op(op.clone(), ids));
-}
-
-/// A call of several operations.
-fn graph(
-    all: &mut Calls,
-    text: String,
-    arguments: Vec<Value>,
-    bound: Bound,
-    build: impl Fn(&mut Builder<'_>, &[NodeId]) -> Result<NodeId, InferError>,
-) {
-    let name = format!("call{}", all.calls.len());
-    let types: Vec<TensorType> = arguments.iter().map(|value| value.ty.clone()).collect();
-    entry(&mut all.trace, &name, &types, |b, ids| Ok(vec![build(b, ids)?]));
-    let expected = evaluate(&all.trace, &name, &arguments, &all.weights);
-    all.calls.push(CheckedCall { name, text, arguments, expected, leeway: vec![Leeway::Within(bound)] });
-}
-
 /// Rows, inputs, outputs: one of each, whole lines and panels, and what does not divide.
 const EXTENTS: [[usize; 3]; 9] = [
     [1, 1, 1],
@@ -124,10 +102,10 @@ fn uses_of(extents: &[[usize; 3]], format: WeightFormat, spoil: &dyn Fn(&mut Val
         let x = random(ty, seed);
         let result = if case % 2 == 0 { ElementType::F32 } else { element };
         let op = PackedLinear { format, outputs, element: result };
-        call(&mut all, op, vec![x, packed(format, outputs, inputs, seed + 1)]);
+        all.call(op, vec![x, packed(format, outputs, inputs, seed + 1)]);
         let indices = random(TensorType::new(ElementType::I32, [rows]), seed + 2);
         let op = PackedRows { format, outputs, inputs, element };
-        call(&mut all, op, vec![packed(format, outputs, inputs, seed + 3), indices]);
+        all.call(op, vec![packed(format, outputs, inputs, seed + 3), indices]);
     }
     for (case, [places, chosen, inputs, outputs]) in [[1, 2, 67, 32], [3, 2, 64, 16]].into_iter().enumerate()
     {
@@ -137,9 +115,9 @@ fn uses_of(extents: &[[usize; 3]], format: WeightFormat, spoil: &dyn Fn(&mut Val
         let op = PackedExperts { format, experts, outputs, element: ElementType::F32 };
         let stack = || packed(format, experts * outputs, inputs, seed);
         let indices = random(TensorType::new(ElementType::I32, [places, chosen]), seed + 1);
-        call(&mut all, op.clone(), vec![tensor(&[places, inputs], seed + 2), stack(), indices.clone()]);
-        call(&mut all, op.clone(), vec![tensor(&[places, chosen, inputs], seed + 3), stack(), indices]);
-        call(&mut all, op, vec![tensor(&[11, experts, inputs], seed + 4), stack()]);
+        all.call(op.clone(), vec![tensor(&[places, inputs], seed + 2), stack(), indices.clone()]);
+        all.call(op.clone(), vec![tensor(&[places, chosen, inputs], seed + 3), stack(), indices]);
+        all.call(op, vec![tensor(&[11, experts, inputs], seed + 4), stack()]);
     }
     for call in &mut all.calls {
         let weight = usize::from(!call.text.starts_with("PackedRows"));
@@ -240,7 +218,7 @@ fn every_kernel_on_an_arm_processor() {
         if formats == WeightFormat::ALL {
             let mut attended = Calls::default();
             let cases = attention(1, false).into_iter().chain(attention(2, true));
-            cases.step_by(4).for_each(|(op, arguments)| call(&mut attended, op, arguments));
+            cases.step_by(4).for_each(|(op, arguments)| attended.call(op, arguments));
             all.extend([examples(&target), attended]);
         }
         for calls in all {
@@ -268,7 +246,7 @@ fn tiled(format: WeightFormat) -> Calls {
     all.weights.extend(weights.iter().map(|(key, weight)| ((*key).to_owned(), weight.clone())));
     let x = random(TensorType::new(ElementType::Bf16, [33, 64]), 4);
     let op = PackedLinear { format, outputs: 64, element: ElementType::Bf16 };
-    graph(&mut all, format!("a chain of {op:?}"), vec![x], Bound::UlpsOfLargest(16.0), |b, ids| {
+    all.graph(format!("a chain of {op:?}"), vec![x], Bound::UlpsOfLargest(16.0), |b, ids| {
         weights.iter().try_fold(ids[0], |x, (key, weight)| {
             let weight = parameter(b, key, weight.ty.clone());
             b.op(op.clone(), &[x, weight])
@@ -318,7 +296,7 @@ fn what_is_not_finite_stays_so() {
                 let mut x = random(TensorType::new(element, [3, 70]), row as u64);
                 x.data[70 * row + 11] = special;
                 let op = PackedLinear { format, outputs: 20, element: ElementType::F32 };
-                call(&mut all, op, vec![x, packed(format, 20, 70, row as u64)]);
+                all.call(op, vec![x, packed(format, 20, 70, row as u64)]);
             }
             let built = built(&all, &target, &as_it_is);
             let loaded = built.load(&all.weights);
@@ -376,7 +354,7 @@ fn nothing_is_read_behind_a_weight() {
         let mut all = Calls::default();
         all.weights.insert("weight".into(), weight.clone());
         let op = PackedLinear { format, outputs, element };
-        graph(&mut all, format!("{op:?}"), vec![x], Bound::UlpsOfLargest(16.0), |b, ids| {
+        all.graph(format!("{op:?}"), vec![x], Bound::UlpsOfLargest(16.0), |b, ids| {
             let weight = parameter(b, "weight", weight.ty.clone());
             b.op(op.clone(), &[ids[0], weight])
         });
@@ -441,7 +419,7 @@ fn without_features_there_is_no_kernel() {
         let op = PackedRows { format: WeightFormat::F32, outputs: 16, inputs: 4, element: ElementType::F32 };
         let mut all = Calls::default();
         let indices = Value::new(TensorType::new(ElementType::I32, [1]), [3.0]);
-        call(&mut all, op, vec![packed(WeightFormat::F32, 16, 4, 1), indices]);
+        all.call(op, vec![packed(WeightFormat::F32, 16, 4, 1), indices]);
         let error = lower::lower(&all.trace, &target).unwrap_err();
         assert!(error.to_string().contains("no kernel computes `packed_rows`"), "{error}");
     }
@@ -502,11 +480,11 @@ fn attention(seed: u64, ring: bool) -> Vec<(Op, Vec<Value>)> {
 fn attention_on_every_level() {
     let mut all = Calls::default();
     for (op, arguments) in attention(1, false).into_iter().chain(attention(2, true)) {
-        call(&mut all, op, arguments);
+        all.call(op, arguments);
     }
     let all_keys = Sdpa { mask: vec![], scale: None, softcap: None, offset: false };
     let tensor = |shape: &[usize], seed| random(TensorType::new(ElementType::F32, shape), seed);
-    call(&mut all, all_keys, vec![tensor(&[3, 20, 24], 1), tensor(&[3, 50, 24], 2), tensor(&[3, 50, 30], 3)]);
+    all.call(all_keys, vec![tensor(&[3, 20, 24], 1), tensor(&[3, 50, 24], 2), tensor(&[3, 50, 30], 3)]);
     for target in widths() {
         let found = violations(&all, &target, &as_it_is);
         assert!(found.is_empty(), "{target}: {}", found.join("\n"));
@@ -532,7 +510,7 @@ fn attention_reads_integers() {
             [k, v].map(|of| integers(&of.ty, 1000 + 10 * case as u64 + of.ty.shape[3] as u64));
         let dequantize = Dequantize { element: q.ty.element };
         let arguments = vec![q.clone(), k, k_scales, v, v_scales, offset.clone()];
-        graph(&mut all, text, arguments, op.bound(), |b, ids| {
+        all.graph(text, arguments, op.bound(), |b, ids| {
             let k = b.op(dequantize.clone(), &ids[1..3])?;
             let v = b.op(dequantize.clone(), &ids[3..5])?;
             b.op(op.clone(), &[ids[0], k, v, ids[5]])
@@ -650,7 +628,7 @@ fn products_with_surroundings(cases: &[([usize; 3], &[usize])], format: WeightFo
             let bound = Bound::UlpsOfLargest(units * element.ulp(1.0) / wide.ulp(1.0));
             let op = PackedLinear { format, outputs, element };
             let text = format!("{style:?}, {op:?} of {}, {what}", arguments[0].ty);
-            graph(&mut all, text, arguments, bound, |b, ids| {
+            all.graph(text, arguments, bound, |b, ids| {
                 let x = match style {
                     Some(style) => b.op(norm(style), &[ids[0], ids[2]])?,
                     None => ids[0],
@@ -720,7 +698,7 @@ fn ways_to_attention() -> Calls {
             let text = format!(
                 "attention of rotated queries in {element}, normed: {normed}, quantized: {quantized}"
             );
-            graph(&mut all, text, arguments, Bound::UlpsOfLargest(8.0), |b, ids| {
+            all.graph(text, arguments, Bound::UlpsOfLargest(8.0), |b, ids| {
                 let mut q = ids[0];
                 if normed {
                     q = b.op(Narrow { axis: 2, start: 7, length: heads * group * features }, &[q])?;
@@ -748,7 +726,7 @@ fn ways_to_attention() -> Calls {
             tensor(&[2, 3, half], seed + 64),
         ];
         let text = format!("attention of rotated queries in {element}, token by token");
-        graph(&mut all, text, arguments, Bound::UlpsOfLargest(8.0), |b, ids| {
+        all.graph(text, arguments, Bound::UlpsOfLargest(8.0), |b, ids| {
             let q = b.op(Narrow { axis: 2, start: 5, length: heads * group * features }, &[ids[0]])?;
             let q = b.op(Reshape { shape: vec![2, 3, heads, group, features] }, &[q])?;
             let q = b.op(rope(1), &[q, ids[4], ids[5]])?;
@@ -768,7 +746,7 @@ fn ways_to_attention() -> Calls {
                 tensor(&[features], seed + 74),
             ];
             let text = format!("three {element} tokens in a cache, ring: {ring}");
-            graph(&mut all, text, arguments, Bound::UlpsOfLargest(4.0), |b, ids| {
+            all.graph(text, arguments, Bound::UlpsOfLargest(4.0), |b, ids| {
                 let new = b.op(Narrow { axis: 2, start: 5, length: heads * features }, &[ids[1]])?;
                 let new = b.op(Reshape { shape: vec![2, 3, heads, features] }, &[new])?;
                 let new = b.op(norm(STYLES[case]), &[new, ids[6]])?;
@@ -796,7 +774,7 @@ fn ways_to_attention() -> Calls {
             ];
             let text =
                 format!("a {element} token in a cache, ring: {ring}, normed: {normed}, rotated: {rotated}");
-            graph(&mut all, text, arguments, Bound::UlpsOfLargest(4.0), |b, ids| {
+            all.graph(text, arguments, Bound::UlpsOfLargest(4.0), |b, ids| {
                 let mut new = b.op(Narrow { axis: 2, start: 5, length: heads * features }, &[ids[1]])?;
                 new = b.op(Reshape { shape: vec![1, 1, heads, features] }, &[new])?;
                 if normed {
@@ -816,14 +794,14 @@ fn ways_to_attention() -> Calls {
             tensor(&[features], seed + 9),
         ];
         let text = format!("rotated norms in {element}");
-        graph(&mut all, text, arguments, Bound::UlpsOfLargest(4.0), |b, ids| {
+        all.graph(text, arguments, Bound::UlpsOfLargest(4.0), |b, ids| {
             let x = b.op(norm(STYLES[case]), &[ids[0], ids[3]])?;
             b.op(rope(1), &[x, ids[1], ids[2]])
         });
         let arguments =
             vec![tensor(&[3, 37], seed + 10), tensor(&[37], seed + 11), tensor(&[3, 37], seed + 12)];
         let text = format!("a norm that is added in {element}");
-        graph(&mut all, text, arguments, Bound::UlpsOfLargest(4.0), |b, ids| {
+        all.graph(text, arguments, Bound::UlpsOfLargest(4.0), |b, ids| {
             let normed = b.op(norm(STYLES[case]), &[ids[0], ids[1]])?;
             b.binary(BinaryKind::Add, ids[2], normed)
         });

@@ -19,7 +19,7 @@ use tracewright::simplify::Rules;
 use tracewright::{EntryPoint, Lowered};
 use tracewright_tests::built::{Built, compiler, repository};
 use tracewright_tests::golden::{BOUND, max_error};
-use tracewright_tests::level;
+use tracewright_tests::{level, long};
 
 /// Tokens that one prefill takes.
 const CHUNK: usize = 128;
@@ -125,13 +125,10 @@ fn every_rotary_embedding_in_a_context_of_8192() {
     ropes(8192, |_| true);
 }
 
-/// All embeddings, where this variable is set.
-const LONG: &str = "TRACEWRIGHT_TEST_LONG";
-
 /// A position costs as much as there are before it: one embedding of those that are stretched.
 #[test]
 fn a_rotary_embedding_one_position_past_32768() {
-    let all = std::env::var_os(LONG).is_some();
+    let all = long::is_wanted();
     ropes(32769, |name| all || name.starts_with("yarn"));
 }
 

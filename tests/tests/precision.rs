@@ -11,20 +11,19 @@ use tracewright::ops::TensorType;
 use tracewright::runtime::{Buffer, VmValue};
 use tracewright::trace::{Argument, Role};
 use tracewright_tests::golden::{BuildOptions, Golden, build};
+use tracewright_tests::long;
 use tracewright_tests::precision::measure;
 
-/// What has operations of its own: compiled without kernels too. The others have theirs, in another order.
+/// What has operations of its own: compiled without kernels too. The others, which have theirs in another order, are so in
+/// the long form.
 const OF_ITS_OWN: [&str; 7] =
     ["bf16", "llama-tied", "gemma3-a", "gemma3-roundings", "gpt2", "lfm2", "mixtral"];
-
-/// With this variable set all are.
-const LONG: &str = "TRACEWRIGHT_TEST_LONG";
 
 /// With kernels and without.
 fn judge(fixture: &str, element: ElementType) {
     let golden = Golden::fixture(fixture).unwrap();
     assert_eq!(golden.storage, element);
-    let without = OF_ITS_OWN.contains(&fixture) || std::env::var_os(LONG).is_some();
+    let without = OF_ITS_OWN.contains(&fixture) || long::is_wanted();
     for (kernels, how) in [(true, "with kernels"), (false, "without")] {
         if !kernels && !without {
             continue;

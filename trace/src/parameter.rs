@@ -40,6 +40,12 @@ pub fn resolve_key(key: &str, prefix: &str, replacement: &str) -> String {
     }
 }
 
+/// The key of all elements of a list: `model.layers.*.mlp` for `model.layers.3.mlp`.
+pub fn key_pattern(key: &str) -> String {
+    let part = |part| if str::parse::<usize>(part).is_ok() { "*" } else { part };
+    key.split('.').map(part).collect::<Vec<_>>().join(".")
+}
+
 impl Parameter {
     /// A tensor of the checkpoint.
     pub fn new(key: impl Into<String>, ty: TensorType) -> Self {

@@ -279,6 +279,12 @@ fn a_prefix_is_replaced_at_a_dot_only() {
 }
 
 #[test]
+fn elements_of_a_list_share_a_pattern() {
+    assert_eq!(key_pattern("model.layers.12.mlp.3"), "model.layers.*.mlp.*");
+    assert_eq!(key_pattern("model.layers12.w2"), "model.layers12.w2");
+}
+
+#[test]
 fn with_entries_keeps_what_they_call() {
     let text =
         format!("{LAYER}{}{}", LAYER.replace("@layer", "@other"), &main_of(CALLS).to_string()[LAYER.len()..]);

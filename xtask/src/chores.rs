@@ -205,9 +205,9 @@ pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
 /// The shim and IREE's runtime, built with AddressSanitizer, under the tests that call them.
 pub fn sanitize(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
-    let mut cargo = cargo(root, &["test", "--package", "tracewright-runtime", "--tests"]);
-    // Only what is for a named machine is linked with it: not what runs while it is built.
-    cargo.args(["--target", &host()?]).arg("--target-dir").arg(root.join("target/sanitize"));
+    let built = root.join("target/sanitize");
+    let mut cargo =
+        cargo_for(&host()?, root, &["test", "--package", "tracewright-runtime", "--tests"], &built);
     for language in ["CFLAGS", "CXXFLAGS"] {
         cargo.env(language, "-fsanitize=address -fno-omit-frame-pointer");
     }
@@ -234,15 +234,21 @@ pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     let temporary = Scratch::new_in(&temporary)?;
     fs::create_dir_all(&corpus).with_path("create", &corpus)?;
     let host = host()?;
-    let mut cargo = cargo(root, &["build", "--package", "tracewright-fuzz"]);
-    // Only what is for a named machine is counted: not what runs while it is built.
-    cargo.args(["--target", &host]).arg("--target-dir").arg(&built);
+    let mut cargo = cargo_for(&host, root, &["build", "--package", "tracewright-fuzz"], &built);
     step("build", cargo.env("PATH", &tools.path).env("RUSTFLAGS", COUNTED))?;
     let mut fuzzer = Command::new(built.join(&host).join("debug/tracewright-fuzz"));
     fuzzer.env("TRACEWRIGHT_FUZZ_TARGET", &what.target).env("TMPDIR", temporary.path()).current_dir(&found);
     fuzzer.arg(format!("-runs={}", what.runs)).arg(format!("-max_total_time={}", what.seconds));
     fuzzer.args(["-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1", "-artifact_prefix=./"]);
     step("fuzz", fuzzer.arg("corpus").arg(root.join("fuzz/corpus").join(&what.target)))
+}
+
+/// The same for a named machine, in a folder of its own: only what is built for that gets the flags of RUSTFLAGS, not what
+/// runs while it is built.
+fn cargo_for(machine: &str, root: &Path, words: &[&str], built: &Path) -> Command {
+    let mut cargo = cargo(root, words);
+    cargo.args(["--target", machine]).arg("--target-dir").arg(built);
+    cargo
 }
 
 /// The machine that cargo builds for, in its words.

@@ -1,0 +1,9 @@
+//! Tests that have a long form.
+
+/// Asks for it in the environment of the tests.
+const VARIABLE: &str = "TRACEWRIGHT_TEST_LONG";
+
+/// Whether tests take their long form.
+pub fn is_wanted() -> bool {
+    std::env::var_os(VARIABLE).is_some()
+}
