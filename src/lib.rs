@@ -34,6 +34,7 @@ pub mod bench;
 pub mod bisect;
 #[cfg(feature = "iree")]
 pub mod build;
+pub mod codes;
 #[cfg(feature = "iree")]
 pub mod embed;
 #[cfg(feature = "iree")]

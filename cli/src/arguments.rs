@@ -51,6 +51,14 @@ pub enum Command {
     Tune(TuneArguments),
     /// Write random weights for a configuration
     Random(RandomArguments),
+    /// Say more of an error: what it means, an example, and what to do
+    Explain {
+        /// Its code, as TW0201; without one all are listed
+        code: Option<String>,
+        /// One JSON object on stdout instead of the text
+        #[arg(long)]
+        json: bool,
+    },
     /// Print what a shell reads to complete commands and options
     Completions {
         /// The shell

@@ -24,10 +24,12 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
     check_output(&source, &out)?;
     let (network, checkpoint) = open(read, &source, &model.network.allow_config_key)?;
     let plan = model.plan(network, model.context)?;
-    let lowered = plan.lower(&plan.trace()?.trace)?;
+    let traced = plan.trace()?;
+    let lowered = plan.lower(&traced.trace)?;
     let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
     let checkpoint = plan.named(checkpoint);
-    let baked = lowered.bake(&checkpoint, &out, options)?;
+    let baked = lowered.bake(&checkpoint, &out, options);
+    let baked = baked.map_err(|refused| refused.declared_in(&traced.trace))?;
     bar.finish_and_clear();
     report(&baked);
     say!("wrote `{}`: {} parameters, {} bytes", out.display(), lowered.module.parameters.len(), baked.bytes);

@@ -3,9 +3,11 @@
 use std::io;
 use std::process::ExitCode;
 
+use clap::Parser;
 use tracewright::PlanError;
 use tracewright::bake::BakeError;
-use tracewright::errors::{FileError, LISTED, WithCauses};
+use tracewright::codes::{Code, Coded, UnknownCode};
+use tracewright::errors::{FileError, LISTED, Place, WithCauses};
 use tracewright::files::limits;
 use tracewright::footprint::TooLarge;
 use tracewright::irpa;
@@ -27,7 +29,7 @@ use tracewright::{
     tune::TuneError,
 };
 
-use crate::Interrupt;
+use crate::{Interrupt, source};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -76,8 +78,13 @@ pub enum Error {
     #[error("cannot start a process for the chat template")]
     Program(#[source] io::Error),
     /// What another process of this program said, with its causes.
-    #[error("{0}")]
-    Said(String),
+    #[error("{what}")]
+    Said {
+        /// The code of its error.
+        code: Code,
+        /// Its message.
+        what: String,
+    },
     /// The chat template was stopped.
     #[error(
         "the chat template was stopped: it takes more than {} s, more than {} MiB or nests too deep, \
@@ -101,6 +108,8 @@ pub enum Error {
     TooLarge(#[from] TooLarge),
     #[error(transparent)]
     Explain(#[from] ExplainError),
+    #[error(transparent)]
+    Code(#[from] UnknownCode),
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
     /// An archive of the cache.
@@ -220,6 +229,72 @@ impl From<TuneError> for Error {
     }
 }
 
+impl Coded for Error {
+    fn code(&self) -> Code {
+        match self {
+            #[cfg(not(feature = "iree"))]
+            Self::WithoutIree { .. } => Code::TW0002,
+            Self::Usage { .. } => Code::TW0001,
+            Self::Interrupted => Code::TW0005,
+            #[cfg(feature = "iree")]
+            Self::Differs { .. } => Code::TW1001,
+            Self::WithoutHashes { .. } => Code::TW0304,
+            Self::Output(_) => Code::TW0003,
+            Self::Program(_) | Self::Thread(_) => Code::TW0004,
+            Self::Said { code, .. } => *code,
+            Self::Template => Code::TW0809,
+            Self::File(error) | Self::NoModel(error) => error.code(),
+            Self::Config(error) => error.code(),
+            Self::Plan(error) => error.code(),
+            Self::TooLarge(error) => error.code(),
+            Self::Explain(error) => error.code(),
+            Self::Code(error) => error.code(),
+            Self::Archive(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Cached(error) => error.code(),
+            Self::Own(error) => error.code(),
+            Self::Bake(error) => error.code(),
+            Self::Random(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Export(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Load(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Generate(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Embed(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Bench(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Tune(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Bisect(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Prompt(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Logits { .. } => Code::TW0006,
+        }
+    }
+
+    fn places(&self) -> Vec<Place> {
+        match self {
+            Self::Plan(error) => error.places(),
+            Self::Bake(error) => error.places(),
+            #[cfg(feature = "iree")]
+            Self::Load(error) => error.places(),
+            #[cfg(feature = "iree")]
+            Self::Export(error) => error.places(),
+            #[cfg(feature = "iree")]
+            Self::Bench(error) => error.places(),
+            #[cfg(feature = "iree")]
+            Self::Tune(error) => error.places(),
+            #[cfg(feature = "iree")]
+            Self::Bisect(error) => error.places(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 impl Error {
     /// What the library cannot know: which flag to give.
     fn help(&self) -> Vec<String> {
@@ -289,6 +364,29 @@ fn smaller(error: &TooLarge) -> Vec<String> {
     }
 }
 
+/// The beginning of what is said of an error, and behind it its code.
+const BEGINNING: &str = "error[";
+
+/// Reads what [`exit`] said in another process.
+#[cfg(feature = "iree")]
+pub fn said(text: &str) -> Option<Error> {
+    let (code, what) = text.strip_prefix(BEGINNING)?.split_once("]: ")?;
+    Some(Error::Said { code: code.parse().ok()?, what: what.trim_end().to_owned() })
+}
+
+/// The arguments of this process. Where they are wrong it ends here, as an error does.
+pub fn parsed<A: Parser>() -> A {
+    A::try_parse().unwrap_or_else(|error| {
+        if !error.use_stderr() {
+            error.exit();
+        }
+        let text = error.render().ansi().to_string();
+        let coded = format!("error[{}]:", Code::TW0001);
+        anstream::eprint!("{}", text.replacen("error:", &coded, 1));
+        std::process::exit(error.exit_code())
+    })
+}
+
 /// Says how a command ended.
 pub fn exit(result: Result<(), Error>, interrupt: &Interrupt) -> ExitCode {
     const INTERRUPTED: u8 = 130;
@@ -305,8 +403,9 @@ pub fn exit(result: Result<(), Error>, interrupt: &Interrupt) -> ExitCode {
             ExitCode::from(INTERRUPTED)
         }
         Err(error) => {
-            say!("error: {}", WithCauses(&error));
+            say!("{BEGINNING}{}]: {}", error.code(), WithCauses(&error));
             error.help().iter().for_each(|help| say!("  help: {help}"));
+            source::show(&error.places());
             match error {
                 Error::Usage { .. } => ExitCode::from(2),
                 _ => ExitCode::FAILURE,

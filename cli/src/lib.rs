@@ -34,6 +34,7 @@ mod dump;
 #[cfg(feature = "iree")]
 mod embed;
 mod error;
+mod explain;
 #[cfg(feature = "iree")]
 mod export;
 #[cfg(feature = "iree")]
@@ -48,6 +49,7 @@ mod progress;
 #[cfg(feature = "iree")]
 mod prompt;
 mod random;
+mod source;
 mod stats;
 #[cfg(feature = "iree")]
 mod tune;
@@ -67,7 +69,6 @@ use std::thread;
 use std::time::Duration;
 
 use arguments::{Arguments, Command};
-use clap::Parser as _;
 use error::Error;
 use tracewright::errors::escaped;
 use tracewright::irpa::Checkpoint;
@@ -89,7 +90,7 @@ pub fn main(read: ReadModel) -> ExitCode {
             usual(panic);
         }
     }));
-    let arguments = Arguments::parse();
+    let arguments: Arguments = error::parsed();
     if let Some(filter) = &arguments.log {
         let filter = tracing_subscriber::EnvFilter::new(filter);
         tracing_subscriber::fmt()
@@ -157,6 +158,7 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Tune(_) => Err(Error::WithoutIree { command: "tune" }),
         Command::Plan(arguments) => plan::run(&arguments, read),
         Command::Random(arguments) => random::run(arguments, read, interrupt),
+        Command::Explain { code, json } => explain::run(code.as_deref(), json),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { out } => manual::pages(&out),
     }
@@ -164,7 +166,7 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
 
 /// The command line `trace-dump` for the networks that `read` knows.
 pub fn trace_dump(read: ReadModel) -> ExitCode {
-    error::exit(dump::run(&dump::Arguments::parse(), read), &Interrupt::default())
+    error::exit(dump::run(&error::parsed(), read), &Interrupt::default())
 }
 
 /// Set by Ctrl-C: whatever takes long looks at it.
@@ -231,6 +233,7 @@ impl Interrupt {
 mod tests {
     use std::cell::Cell;
 
+    use clap::Parser as _;
     use tracewright::EntryPoint;
     use tracewright::bake::Ignorable;
     use tracewright::dsl::{TraceError, Traced};
@@ -275,6 +278,39 @@ mod tests {
         let arguments = Arguments::try_parse_from([&["tracewright"], words].concat()).unwrap();
         run(arguments.command, read, &Interrupt::default()).unwrap();
         TRACED.get()
+    }
+
+    /// The words of a command in an example, up to the next one.
+    fn words(line: &str) -> Vec<&str> {
+        let command = line.split([';', '&', '>', '|']).next().unwrap_or_default();
+        command.split_whitespace().map(|word| word.trim_matches('"')).collect()
+    }
+
+    #[test]
+    fn examples_of_explanations_are_commands() {
+        use tracewright::codes::Code;
+        let mut count = 0;
+        for &code in Code::ALL {
+            for line in code.explanation().lines().filter_map(|line| line.strip_prefix("    ")) {
+                let parsed = match words(line) {
+                    words if words.first() == Some(&"tracewright") => {
+                        Arguments::try_parse_from(words).map(drop)
+                    }
+                    words if words.first() == Some(&"trace-dump") => {
+                        dump::Arguments::try_parse_from(words).map(drop)
+                    }
+                    _ => continue,
+                };
+                count += 1;
+                let is_usage = code == Code::TW0001;
+                assert!(
+                    parsed.is_ok() != is_usage,
+                    "{code}: {line}: {:?}",
+                    parsed.map_err(|e| e.to_string())
+                );
+            }
+        }
+        assert!(count > 30, "{count} commands");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tracewright::files::limits;
 use tracewright::generate::{Chat, ChatTemplate};
 
 use crate::arguments::PromptArguments;
-use crate::error::Error;
+use crate::error::{self, Error};
 
 pub fn run(arguments: &PromptArguments) -> Result<(), Error> {
     limit();
@@ -37,9 +37,7 @@ pub fn rendered(model: &Path, chat: &str, system: Option<&str>) -> Result<String
     match (output.status.code(), String::from_utf8(output.stdout)) {
         (Some(0), Ok(text)) => Ok(text),
         // It has said why, as this process would.
-        (Some(1), _) if let Some(why) = said.strip_prefix("error: ") => {
-            Err(Error::Said(why.trim_end().to_owned()))
-        }
+        (Some(1), _) if let Some(error) = error::said(&said) => Err(error),
         _ => Err(Error::Template),
     }
 }

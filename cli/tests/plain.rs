@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod checkpoints;
+mod codes;
 mod configs;
 mod dump;
 mod manual;

@@ -7,7 +7,6 @@ use std::{fmt, path::PathBuf};
 
 /// What was wrong, where, what was expected and found, and what to do.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ArchiveError {
     /// The operating system refused.
     #[error(transparent)]

@@ -23,6 +23,8 @@ mod rope;
 mod sdpa;
 mod store;
 
+use trace::Provenance;
+
 pub use expand::{expand, expand_for};
 pub use module::{Module, Statement, location, lower, namespace, write};
 pub use products::{FusedProduct, products};
@@ -38,6 +40,8 @@ pub enum LowerError {
         function: String,
         /// The node.
         node: usize,
+        /// Where the node comes from.
+        provenance: Provenance,
         /// What the operation says.
         source: Box<ops::InferError>,
     },
@@ -48,6 +52,8 @@ pub enum LowerError {
         function: String,
         /// The node.
         node: usize,
+        /// Where the node comes from.
+        provenance: Provenance,
         /// The operation.
         op: &'static str,
     },
@@ -58,6 +64,8 @@ pub enum LowerError {
         function: String,
         /// The node.
         node: usize,
+        /// Where the node comes from.
+        provenance: Provenance,
         /// The operation.
         op: &'static str,
     },

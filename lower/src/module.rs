@@ -283,10 +283,11 @@ impl Writer<'_> {
                         None => match op.spell(&mut fresh, &values(&operands), node.ty()) {
                             Spelling::Primitive(rhs) => rhs,
                             unspelled => {
+                                let provenance = node.provenance.clone();
                                 let (function, node, op) = (function.name.clone(), id.index(), op.name());
                                 return Err(match unspelled {
-                                    Spelling::Kernel => LowerError::Kernel { function, node, op },
-                                    _ => LowerError::Composite { function, node, op },
+                                    Spelling::Kernel => LowerError::Kernel { function, node, provenance, op },
+                                    _ => LowerError::Composite { function, node, provenance, op },
                                 });
                             }
                         },

@@ -152,9 +152,14 @@ pub(crate) fn entry(
 ) -> Result<Function, LowerError> {
     let mut made = Function::new(function, "");
     let provenance = Provenance::new(path, file!(), line!());
-    let result = body(&mut Builder { function: &mut made, provenance });
-    let infer = |source| LowerError::Infer { function: function.into(), node: 0, source: Box::new(source) };
-    made.outputs = vec![Output::new("result", result.map_err(infer)?)];
+    let result = body(&mut Builder { function: &mut made, provenance: provenance.clone() });
+    let result = result.map_err(|source| LowerError::Infer {
+        function: function.into(),
+        node: 0,
+        provenance,
+        source: Box::new(source),
+    })?;
+    made.outputs = vec![Output::new("result", result)];
     Ok(made)
 }
 
