@@ -15,6 +15,8 @@ use tracewright::targets::Target;
 use tracewright::trace::KvFormat;
 use tracewright::{Plan, PlanError};
 
+use crate::sampling::SamplingArguments;
+
 /// Declare a language model in Rust, lower it to StableHLO, run it through IREE.
 #[derive(Parser)]
 #[command(name = "tracewright", version)]
@@ -87,30 +89,12 @@ pub struct GenerateArguments {
     /// At most this many new tokens
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128)]
     pub max_tokens: usize,
-    /// 0 takes the most likely token; more makes unlikely ones likelier
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub temp: f32,
-    /// Only the K most likely tokens; 0 is no limit
-    #[arg(long, default_value_t = 0)]
-    pub top_k: usize,
-    /// Only the most likely tokens with this probability together
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
-    pub top_p: f32,
-    /// Only tokens with this share of the most likely one's probability
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub min_p: f32,
-    /// The same seed draws the same tokens
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
     /// Do not stop at the model's end-of-text tokens
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["json_schema", "grammar"])]
     pub ignore_eos: bool,
     /// Stop in front of this text; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
-    /// Worker threads; 0 for as many as there are cores
-    #[arg(long, default_value_t = 0)]
-    pub threads: usize,
     /// One JSON object on stdout instead of the text
     #[arg(long)]
     pub json: bool,
@@ -120,6 +104,22 @@ pub struct GenerateArguments {
     /// With --save-logits: also `prompt_logits` [prompt, vocab]
     #[arg(long, requires = "save_logits")]
     pub all_positions: bool,
+    /// With --json: the N most likely tokens at each place, by the model's own logits, before anything of the sampling
+    #[arg(long, value_name = "N", requires = "json")]
+    pub logprobs: Option<usize>,
+    #[command(flatten)]
+    pub sampling: SamplingArguments,
+    #[command(flatten)]
+    pub run: RunArguments,
+}
+
+/// How a model is made ready to be called.
+#[derive(Args, Clone)]
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only text is generated"))]
+pub struct RunArguments {
+    /// Worker threads; 0 for as many as there are cores
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
     /// First compare all weights with the hashes that their archive carries
     #[arg(long)]
     pub verify: bool,
@@ -173,11 +173,15 @@ pub struct PromptArguments {
     /// A Hugging Face model directory, or what `export` wrote
     pub model: PathBuf,
     /// The message to answer
-    #[arg(long, value_name = "TEXT")]
-    pub chat: String,
+    #[arg(long, value_name = "TEXT", required_unless_present = "messages")]
+    pub chat: Option<String>,
     /// The system message of the chat
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "messages")]
     pub system: Option<String>,
+    /// A file with the whole chat, `-` for stdin: a JSON list of objects with `role` and `content`, as
+    /// transformers takes it
+    #[arg(long, value_name = "FILE", conflicts_with = "chat")]
+    pub messages: Option<PathBuf>,
 }
 
 #[derive(Args)]

@@ -78,6 +78,18 @@ pub enum Error {
     /// What another process of this program said, with its causes.
     #[error("{0}")]
     Said(String),
+    /// A file of messages that is none.
+    #[error("`{}` is not a JSON list of messages", .path.display())]
+    Messages {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// What is typed cannot be read.
+    #[cfg(feature = "iree")]
+    #[error("cannot read what is typed")]
+    Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template was stopped.
     #[error(
         "the chat template was stopped: it takes more than {} s, more than {} MiB or nests too deep, \
@@ -137,6 +149,15 @@ pub enum Error {
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
+    /// A schema or a grammar that an answer cannot follow.
+    #[cfg(feature = "iree")]
+    #[error("no answer can follow `{}`", .path.display())]
+    Followed {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: generate::GenerateError,
+    },
     #[cfg(feature = "iree")]
     #[error("cannot write `{}`", .path.display())]
     Logits {
@@ -258,8 +279,8 @@ impl Error {
                 "`--context N` makes it longer, up to the model's own"
             }
             #[cfg(feature = "iree")]
-            Self::Generate(generate::GenerateError::Setting { name: "temperature", .. }) => {
-                "`--temp` sets the temperature"
+            Self::Generate(generate::GenerateError::Setting { name, .. }) => {
+                return setting(name).map(|flag| format!("`{flag}` sets it")).into_iter().collect();
             }
             #[cfg(feature = "iree")]
             Self::Export(ExportError::Architecture { .. } | ExportError::Cpu { .. }) => {
@@ -279,6 +300,28 @@ impl Error {
         };
         vec![flag.to_owned()]
     }
+}
+
+/// The flag of a setting of the sampling.
+#[cfg(feature = "iree")]
+fn setting(name: &str) -> Option<&'static str> {
+    const FLAGS: [(&str, &str); 14] = [
+        ("temperature", "--temp"),
+        ("top_p", "--top-p"),
+        ("min_p", "--min-p"),
+        ("typical_p", "--typical"),
+        ("top_n_sigma", "--top-nsigma"),
+        ("penalties.repeat", "--repeat-penalty"),
+        ("penalties.frequency", "--frequency-penalty"),
+        ("penalties.presence", "--presence-penalty"),
+        ("dry.multiplier", "--dry-multiplier"),
+        ("dry.base", "--dry-base"),
+        ("xtc.probability", "--xtc-probability"),
+        ("xtc.threshold", "--xtc-threshold"),
+        ("mirostat.target", "--mirostat-ent"),
+        ("mirostat.rate", "--mirostat-lr"),
+    ];
+    FLAGS.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag)
 }
 
 /// Which flags make a network smaller.

@@ -48,6 +48,7 @@ mod progress;
 #[cfg(feature = "iree")]
 mod prompt;
 mod random;
+mod sampling;
 mod stats;
 #[cfg(feature = "iree")]
 mod tune;
@@ -169,14 +170,18 @@ pub fn trace_dump(read: ReadModel) -> ExitCode {
 
 /// Set by Ctrl-C: whatever takes long looks at it.
 #[derive(Clone, Default)]
-struct Interrupt(Arc<AtomicBool>);
+struct Interrupt {
+    asked: Arc<AtomicBool>,
+    /// Nothing is being done that could stop by itself.
+    idle: Arc<AtomicBool>,
+}
 
 impl Interrupt {
     /// The first Ctrl-C asks to stop; the second ends the process at once.
     fn listen(&self) {
-        let flag = self.0.clone();
+        let interrupt = self.clone();
         let handler = ctrlc::set_handler(move || {
-            if flag.swap(true, Ordering::SeqCst) {
+            if interrupt.asked.swap(true, Ordering::SeqCst) || interrupt.idle.load(Ordering::SeqCst) {
                 std::process::exit(130);
             }
         });
@@ -186,7 +191,7 @@ impl Interrupt {
     }
 
     fn is_set(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        self.asked.load(Ordering::SeqCst)
     }
 
     /// For whoever asks whether to go on.

@@ -11,6 +11,7 @@ mod generate;
 mod hostile;
 mod odd_files;
 mod prompts;
+mod sampling;
 mod support;
 mod tune;
 mod verify;
