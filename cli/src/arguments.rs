@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use jiff::SignedDuration;
 use tracewright::lower::Weights;
@@ -28,10 +28,39 @@ pub struct Arguments {
     pub log: Option<String>,
 }
 
+impl Arguments {
+    /// What was said, by flags or else by the environment.
+    pub fn read() -> Self {
+        let read = command().get_matches();
+        Self::from_arg_matches(&read).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// The command line, with a variable of the environment for each flag: `--top-p` is `TRACEWRIGHT_TOP_P`.
+pub fn command() -> clap::Command {
+    with_variables(Arguments::command())
+}
+
+fn with_variables(command: clap::Command) -> clap::Command {
+    let named = |argument: clap::Arg| match argument.get_long() {
+        Some(long) if argument.get_env().is_none() => {
+            let name = format!("{VARIABLES}{}", long.to_uppercase().replace('-', "_"));
+            argument.env(name)
+        }
+        _ => argument,
+    };
+    command.mut_args(named).mut_subcommands(with_variables)
+}
+
+/// What the variables of the environment begin with.
+pub const VARIABLES: &str = "TRACEWRIGHT_";
+
 #[derive(Subcommand)]
 pub enum Command {
     /// Generate text from a model or an export directory
     Generate(GenerateArguments),
+    /// Talk with a model
+    Chat(ChatArguments),
     /// Print the text that a chat becomes, by the model's chat template
     Prompt(PromptArguments),
     /// Make vectors of texts
@@ -113,6 +142,25 @@ pub struct GenerateArguments {
     pub run: RunArguments,
 }
 
+#[derive(Args, Clone)]
+pub struct ChatArguments {
+    /// A Hugging Face model directory, or what `export` wrote
+    pub model: PathBuf,
+    /// The system message of the chat
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// At most this many new tokens in an answer
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 1024)]
+    pub max_tokens: usize,
+    /// Stop an answer in front of this text; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    #[command(flatten)]
+    pub sampling: SamplingArguments,
+    #[command(flatten)]
+    pub run: RunArguments,
+}
+
 /// How a model is made ready to be called.
 #[derive(Args, Clone)]
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only text is generated"))]
@@ -178,8 +226,8 @@ pub struct PromptArguments {
     /// The system message of the chat
     #[arg(long, value_name = "TEXT", conflicts_with = "messages")]
     pub system: Option<String>,
-    /// A file with the whole chat, `-` for stdin: a JSON list of objects with `role` and `content`, as
-    /// transformers takes it
+    /// A file with the whole chat, `-` for stdin: a JSON list of objects with `role` and `content`, as `/save` of `chat`
+    /// writes it
     #[arg(long, value_name = "FILE", conflicts_with = "chat")]
     pub messages: Option<PathBuf>,
 }

@@ -29,6 +29,8 @@ mod bench;
 mod bisect;
 #[cfg(feature = "iree")]
 mod build;
+#[cfg(feature = "iree")]
+mod chat;
 mod diff;
 mod dump;
 #[cfg(feature = "iree")]
@@ -90,7 +92,7 @@ pub fn main(read: ReadModel) -> ExitCode {
             usual(panic);
         }
     }));
-    let arguments = Arguments::parse();
+    let arguments = Arguments::read();
     if let Some(filter) = &arguments.log {
         let filter = tracing_subscriber::EnvFilter::new(filter);
         tracing_subscriber::fmt()
@@ -130,6 +132,10 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Generate(arguments) => generate::run(arguments, read, interrupt),
         #[cfg(not(feature = "iree"))]
         Command::Generate(_) => Err(Error::WithoutIree { command: "generate" }),
+        #[cfg(feature = "iree")]
+        Command::Chat(arguments) => chat::run(&arguments, read, interrupt),
+        #[cfg(not(feature = "iree"))]
+        Command::Chat(_) => Err(Error::WithoutIree { command: "chat" }),
         #[cfg(feature = "iree")]
         Command::Prompt(arguments) => prompt::run(&arguments),
         #[cfg(not(feature = "iree"))]
@@ -192,6 +198,18 @@ impl Interrupt {
 
     fn is_set(&self) -> bool {
         self.asked.load(Ordering::SeqCst)
+    }
+
+    /// What was asked to stop has stopped, and something else goes on.
+    #[cfg(feature = "iree")]
+    fn clear(&self) {
+        self.asked.store(false, Ordering::SeqCst);
+    }
+
+    /// Says whether somebody is waited for.
+    #[cfg(feature = "iree")]
+    fn wait(&self, idle: bool) {
+        self.idle.store(idle, Ordering::SeqCst);
     }
 
     /// For whoever asks whether to go on.

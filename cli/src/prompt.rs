@@ -12,7 +12,7 @@ use tracewright::errors::WithPath as _;
 use tracewright::files::{limits, read_stream};
 use tracewright::generate::{Chat, ChatTemplate};
 
-use crate::arguments::PromptArguments;
+use crate::arguments::{PromptArguments, VARIABLES};
 use crate::error::Error;
 
 pub fn run(arguments: &PromptArguments) -> Result<(), Error> {
@@ -49,6 +49,11 @@ pub fn rendered(model: &Path, messages: &[Value]) -> Result<String, Error> {
     let program = std::env::current_exe().map_err(Error::Program)?;
     let mut command = Command::new(program);
     command.args(["prompt", "--messages=-", "--"]).arg(model);
+    // What the environment says to this process is not meant for that one.
+    let said = std::env::vars_os().map(|(name, _)| name);
+    said.filter(|name| name.to_string_lossy().starts_with(VARIABLES)).for_each(|name| {
+        command.env_remove(name);
+    });
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = command.spawn().map_err(Error::Program)?;
     if let Some(mut stdin) = process.stdin.take() {

@@ -3,6 +3,7 @@
 
 mod bench;
 mod bisect;
+mod chat;
 mod compilers;
 mod embed;
 mod exports;
