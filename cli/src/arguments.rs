@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use jiff::SignedDuration;
 use tracewright::lower::Weights;
@@ -14,6 +14,8 @@ use tracewright::simplify::Rules;
 use tracewright::targets::Target;
 use tracewright::trace::KvFormat;
 use tracewright::{Plan, PlanError};
+
+use crate::sampling::SamplingArguments;
 
 /// Declare a language model in Rust, lower it to StableHLO, run it through IREE.
 #[derive(Parser)]
@@ -26,10 +28,31 @@ pub struct Arguments {
     pub log: Option<String>,
 }
 
+/// The command line, with a variable of the environment for each flag: `--top-p` is `TRACEWRIGHT_TOP_P`.
+pub fn command() -> clap::Command {
+    with_variables(Arguments::command())
+}
+
+fn with_variables(command: clap::Command) -> clap::Command {
+    let named = |argument: clap::Arg| match argument.get_long() {
+        Some(long) if argument.get_env().is_none() => {
+            let name = format!("{VARIABLES}{}", long.to_uppercase().replace('-', "_"));
+            argument.env(name)
+        }
+        _ => argument,
+    };
+    command.mut_args(named).mut_subcommands(with_variables)
+}
+
+/// What the variables of the environment begin with.
+pub const VARIABLES: &str = "TRACEWRIGHT_";
+
 #[derive(Subcommand)]
 pub enum Command {
     /// Generate text from a model or an export directory
     Generate(GenerateArguments),
+    /// Talk with a model
+    Chat(ChatArguments),
     /// Print the text that a chat becomes, by the model's chat template
     Prompt(PromptArguments),
     /// Make vectors of texts
@@ -95,30 +118,12 @@ pub struct GenerateArguments {
     /// At most this many new tokens
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128)]
     pub max_tokens: usize,
-    /// 0 takes the most likely token; more makes unlikely ones likelier
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub temp: f32,
-    /// Only the K most likely tokens; 0 is no limit
-    #[arg(long, default_value_t = 0)]
-    pub top_k: usize,
-    /// Only the most likely tokens with this probability together
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
-    pub top_p: f32,
-    /// Only tokens with this share of the most likely one's probability
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
-    pub min_p: f32,
-    /// The same seed draws the same tokens
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
     /// Do not stop at the model's end-of-text tokens
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["json_schema", "grammar"])]
     pub ignore_eos: bool,
     /// Stop in front of this text; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
-    /// Worker threads; 0 for as many as there are cores
-    #[arg(long, default_value_t = 0)]
-    pub threads: usize,
     /// One JSON object on stdout instead of the text
     #[arg(long)]
     pub json: bool,
@@ -128,6 +133,41 @@ pub struct GenerateArguments {
     /// With --save-logits: also `prompt_logits` [prompt, vocab]
     #[arg(long, requires = "save_logits")]
     pub all_positions: bool,
+    /// With --json: the N most likely tokens at each place, by the model's own logits, before anything of the sampling
+    #[arg(long, value_name = "N", requires = "json")]
+    pub logprobs: Option<usize>,
+    #[command(flatten)]
+    pub sampling: SamplingArguments,
+    #[command(flatten)]
+    pub run: RunArguments,
+}
+
+#[derive(Args, Clone)]
+pub struct ChatArguments {
+    /// A Hugging Face model directory, or what `export` wrote
+    pub model: PathBuf,
+    /// The system message of the chat
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// At most this many new tokens in an answer
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 1024)]
+    pub max_tokens: usize,
+    /// Stop an answer in front of this text; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    #[command(flatten)]
+    pub sampling: SamplingArguments,
+    #[command(flatten)]
+    pub run: RunArguments,
+}
+
+/// How a model is made ready to be called.
+#[derive(Args, Clone)]
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only text is generated"))]
+pub struct RunArguments {
+    /// Worker threads; 0 for as many as there are cores
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
     /// First compare all weights with the hashes that their archive carries
     #[arg(long)]
     pub verify: bool,
@@ -181,11 +221,15 @@ pub struct PromptArguments {
     /// A Hugging Face model directory, or what `export` wrote
     pub model: PathBuf,
     /// The message to answer
-    #[arg(long, value_name = "TEXT")]
-    pub chat: String,
+    #[arg(long, value_name = "TEXT", required_unless_present = "messages")]
+    pub chat: Option<String>,
     /// The system message of the chat
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "messages")]
     pub system: Option<String>,
+    /// A file with the whole chat, `-` for stdin: a JSON list of objects with `role` and `content`, as `/save` of `chat`
+    /// writes it
+    #[arg(long, value_name = "FILE", conflicts_with = "chat")]
+    pub messages: Option<PathBuf>,
 }
 
 #[derive(Args)]

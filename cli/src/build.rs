@@ -47,7 +47,7 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let mut compiler = Compiler::find(arguments.iree_compile.as_deref(), &folders)?;
     compiler.timeout = Duration::from_secs(arguments.compile_timeout);
-    compiler.interrupt = Some(interrupt.0.clone());
+    compiler.interrupt = Some(interrupt.asked.clone());
     Ok(compiler)
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Command, FromArgMatches};
 use tracewright::PlanError;
 use tracewright::bake::BakeError;
 use tracewright::codes::{Code, Coded, UnknownCode};
@@ -85,6 +85,18 @@ pub enum Error {
         /// Its message.
         what: String,
     },
+    /// A file of messages that is none.
+    #[error("`{}` is not a JSON list of messages", .path.display())]
+    Messages {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// What is typed cannot be read.
+    #[cfg(feature = "iree")]
+    #[error("cannot read what is typed")]
+    Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template was stopped.
     #[error(
         "the chat template was stopped: it takes more than {} s, more than {} MiB or nests too deep, \
@@ -146,6 +158,15 @@ pub enum Error {
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Prompt(#[from] UnknownPrompt),
+    /// A schema or a grammar that an answer cannot follow.
+    #[cfg(feature = "iree")]
+    #[error("no answer can follow `{}`", .path.display())]
+    Followed {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: generate::GenerateError,
+    },
     #[cfg(feature = "iree")]
     #[error("cannot write `{}`", .path.display())]
     Logits {
@@ -242,6 +263,11 @@ impl Coded for Error {
             Self::Output(_) => Code::TW0003,
             Self::Program(_) | Self::Thread(_) => Code::TW0004,
             Self::Said { code, .. } => *code,
+            Self::Messages { .. } => Code::TW0810,
+            #[cfg(feature = "iree")]
+            Self::Typed(_) => Code::TW0006,
+            #[cfg(feature = "iree")]
+            Self::Followed { source, .. } => source.code(),
             Self::Template => Code::TW0809,
             Self::File(error) | Self::NoModel(error) => error.code(),
             Self::Config(error) => error.code(),
@@ -333,8 +359,8 @@ impl Error {
                 "`--context N` makes it longer, up to the model's own"
             }
             #[cfg(feature = "iree")]
-            Self::Generate(generate::GenerateError::Setting { name: "temperature", .. }) => {
-                "`--temp` sets the temperature"
+            Self::Generate(generate::GenerateError::Setting { name, .. }) => {
+                return setting(name).map(|flag| format!("`{flag}` sets it")).into_iter().collect();
             }
             #[cfg(feature = "iree")]
             Self::Export(ExportError::Architecture { .. } | ExportError::Cpu { .. }) => {
@@ -356,6 +382,28 @@ impl Error {
     }
 }
 
+/// The flag of a setting of the sampling.
+#[cfg(feature = "iree")]
+fn setting(name: &str) -> Option<&'static str> {
+    const FLAGS: [(&str, &str); 14] = [
+        ("temperature", "--temp"),
+        ("top_p", "--top-p"),
+        ("min_p", "--min-p"),
+        ("typical_p", "--typical"),
+        ("top_n_sigma", "--top-nsigma"),
+        ("penalties.repeat", "--repeat-penalty"),
+        ("penalties.frequency", "--frequency-penalty"),
+        ("penalties.presence", "--presence-penalty"),
+        ("dry.multiplier", "--dry-multiplier"),
+        ("dry.base", "--dry-base"),
+        ("xtc.probability", "--xtc-probability"),
+        ("xtc.threshold", "--xtc-threshold"),
+        ("mirostat.target", "--mirostat-ent"),
+        ("mirostat.rate", "--mirostat-lr"),
+    ];
+    FLAGS.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag)
+}
+
 /// Which flags make a network smaller.
 fn smaller(error: &TooLarge) -> Vec<String> {
     match error.state + error.activations > error.weights {
@@ -375,8 +423,9 @@ pub fn said(text: &str) -> Option<Error> {
 }
 
 /// The arguments of this process. Where they are wrong it ends here, as an error does.
-pub fn parsed<A: Parser>() -> A {
-    A::try_parse().unwrap_or_else(|error| {
+pub fn parsed<A: FromArgMatches>(command: Command) -> A {
+    let read = command.try_get_matches().and_then(|matches| A::from_arg_matches(&matches));
+    read.unwrap_or_else(|error| {
         if !error.use_stderr() {
             error.exit();
         }

@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use tracewright::files::{NewFile, limits, read_stream};
 use tracewright::footprint::peak_rss;
 use tracewright::generate::{
-    Finish, GenerateError, GenerateOptions, Generated, Pushed, Sampler, Sampling, Session, StopStrings,
-    Stream, Tokenizer, stop_tokens,
+    Finish, GenerateError, GenerateOptions, Generated, Logprob, Pushed, Session, StopStrings, Stream,
+    TokenLogprobs, Tokenizer, stop_tokens,
 };
 use tracewright::own::check_output;
 
 use crate::arguments::GenerateArguments;
 use crate::error::Error;
-use crate::load::{Loaded, Source};
+use crate::load::{Loaded, Source, Wanted};
 use crate::measure::milliseconds;
-use crate::prompt::rendered;
+use crate::prompt::{conversation, rendered};
 use crate::{Interrupt, ReadModel};
 
 pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
@@ -31,23 +31,26 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
         });
     }
     // What is wrong with the model is said before what is wrong with the prompt.
-    let source = Source::read(&arguments, read)?;
-    let (tokenizer, prompt) = {
+    let source = Source::read(&arguments.model, &arguments.run, read)?;
+    let (tokenizer, prompt, options) = {
         let arguments = arguments.clone();
         interrupt.or(move || -> Result<_, Error> {
             let tokenizer = Tokenizer::load(&arguments.model)?;
             let prompt = prompt(&arguments, tokenizer.as_ref())?;
-            Ok((tokenizer, prompt))
+            let options = options(&arguments, tokenizer.as_ref())?;
+            Ok((tokenizer, prompt, options))
         })??
     };
-    let options = options(&arguments)?;
     let logits = arguments.save_logits.as_deref().map(|path| begin(&arguments.model, path)).transpose()?;
-    let loaded = source.load(&arguments, &prompt, interrupt)?;
+    let GenerateArguments { max_tokens, all_positions, .. } = arguments;
+    let wanted = Wanted { prompt: &prompt, new_tokens: max_tokens, all_positions };
+    let loaded = source.load(&arguments.model, &arguments.run, &wanted, interrupt)?;
     interrupt.check()?;
 
     let before = loaded.runtime.transfers();
-    let mut answer = Answer::new(&arguments, tokenizer.as_ref());
-    let generated = answer.stream(&loaded, &prompt, &options, interrupt)?;
+    let mut answer = Answer::new(&arguments.stop, arguments.json, tokenizer.as_ref());
+    let mut session = Session::new(&loaded.network);
+    let generated = answer.stream(&mut session, &prompt, &options, interrupt)?;
     let after = loaded.runtime.transfers();
 
     if let (Some(file), Some(path)) = (logits, &arguments.save_logits) {
@@ -57,7 +60,7 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
         file.publish_as(&logits.map_err(|source| Error::Logits { path: path.clone(), source })?)?;
     }
     if arguments.json {
-        let json = json!({
+        let mut json = json!({
             "prompt_tokens": prompt,
             "tokens": generated.tokens,
             "text": if tokenizer.is_some() { answer.text.into() } else { Value::Null },
@@ -69,10 +72,16 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
             },
             "peak_rss_bytes": peak_rss(),
         });
+        if arguments.logprobs.is_some() {
+            json["logprobs"] = logprobs(&generated.logprobs, tokenizer.as_ref());
+        }
         writeln!(io::stdout(), "{json}").map_err(Error::Output)?;
     } else {
         writeln!(io::stdout()).map_err(Error::Output)?;
         summarize(&loaded, prompt.len(), &generated, answer.first_token);
+        if options.constraint.is_some() && generated.finish != Finish::Stop {
+            say!("the answer is not complete: `-n N` allows more than its {} tokens", generated.tokens.len());
+        }
     }
     interrupt.check()
 }
@@ -102,7 +111,7 @@ fn prompt(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Resul
     not_empty(match (tokens, chat, prompt, file) {
         (Some(tokens), ..) => tokens.clone(),
         (_, Some(message), ..) => {
-            tokenizer.encode_plain(&rendered(folder, message, arguments.system.as_deref())?)?
+            tokenizer.encode_plain(&rendered(folder, &conversation(arguments.system.as_deref(), message))?)?
         }
         (_, _, Some(text), _) => tokenizer.encode(text)?,
         (_, _, _, Some(path)) => tokenizer.encode(&read_stream(path, limits::PROMPT)?)?,
@@ -115,58 +124,53 @@ fn not_empty(prompt: Vec<u32>) -> Result<Vec<u32>, Error> {
 }
 
 /// How tokens are chosen, and when that ends.
-fn options(arguments: &GenerateArguments) -> Result<GenerateOptions, Error> {
-    let sampling = Sampling {
-        temperature: arguments.temp,
-        top_k: arguments.top_k,
-        top_p: arguments.top_p,
-        min_p: arguments.min_p,
-        seed: arguments.seed,
-    };
-    // A bad setting is known before anything slow begins.
-    Sampler::new(&sampling)?;
+fn options(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Result<GenerateOptions, Error> {
+    let GenerateArguments { model, sampling, .. } = arguments;
+    let stop_tokens = if arguments.ignore_eos { Vec::new() } else { stop_tokens(model)? };
     Ok(GenerateOptions {
         max_tokens: arguments.max_tokens,
-        sampling,
-        stop_tokens: if arguments.ignore_eos { Vec::new() } else { stop_tokens(&arguments.model)? },
+        sampling: sampling.sampling(tokenizer)?,
+        constraint: sampling.constraint(model, tokenizer, &stop_tokens)?,
+        stop_tokens,
         keep_logits: arguments.save_logits.is_some(),
+        logprobs: arguments.logprobs,
     })
 }
 
 /// The text of the answer, printed piece by piece unless all of it goes into JSON.
-struct Answer<'a> {
+pub struct Answer<'a> {
     /// Makes text of tokens; without a tokenizer their ids are the text.
     detokenizer: Option<Stream<'a>>,
     stops: StopStrings,
     stopped: bool,
     quiet: bool,
-    text: String,
+    pub text: String,
     /// From the prompt to the first new token.
-    first_token: Option<Duration>,
+    pub first_token: Option<Duration>,
 }
 
 impl<'a> Answer<'a> {
-    fn new(arguments: &GenerateArguments, tokenizer: Option<&'a Tokenizer>) -> Self {
+    /// An answer that ends in front of `stop`, and is not printed where it is quiet.
+    pub fn new(stop: &[String], quiet: bool, tokenizer: Option<&'a Tokenizer>) -> Self {
         Self {
             detokenizer: tokenizer.map(Tokenizer::stream),
-            stops: StopStrings::new(&arguments.stop),
+            stops: StopStrings::new(stop),
             stopped: false,
-            quiet: arguments.json,
+            quiet,
             text: String::new(),
             first_token: None,
         }
     }
 
     /// Generates until a limit, a stop or Ctrl-C.
-    fn stream(
+    pub fn stream(
         &mut self,
-        loaded: &Loaded,
+        session: &mut Session<'_>,
         prompt: &[u32],
         options: &GenerateOptions,
         interrupt: &Interrupt,
     ) -> Result<Generated, Error> {
         let mut pushed = Ok(());
-        let mut session = Session::new(&loaded.network);
         let start = Instant::now();
         let mut generated = session.generate(prompt, options, |token| {
             self.first_token.get_or_insert_with(|| start.elapsed());
@@ -231,6 +235,26 @@ fn logits_file(logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<Vec<u
         views.insert(*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?);
     }
     safetensors::serialize(views, None)
+}
+
+/// What was likely at each place, in the form of OpenAI's and llama.cpp's `logprobs`.
+fn logprobs(logprobs: &[TokenLogprobs], tokenizer: Option<&Tokenizer>) -> Value {
+    let pieces = tokenizer.map(Tokenizer::pieces).unwrap_or_default();
+    let one = |Logprob { token, logprob }: &Logprob| {
+        let piece = pieces.get(*token as usize);
+        json!({
+            "id": token,
+            "token": piece.map(|piece| String::from_utf8_lossy(piece)),
+            "bytes": piece,
+            "logprob": logprob,
+        })
+    };
+    let all = |TokenLogprobs { chosen, top }: &TokenLogprobs| {
+        let mut object = one(chosen);
+        object["top_logprobs"] = top.iter().map(one).collect();
+        object
+    };
+    json!({ "content": logprobs.iter().map(all).collect::<Vec<_>>() })
 }
 
 fn timings(loaded: &Loaded, generated: &Generated, first_token: Option<Duration>) -> Value {

@@ -29,6 +29,8 @@ mod bench;
 mod bisect;
 #[cfg(feature = "iree")]
 mod build;
+#[cfg(feature = "iree")]
+mod chat;
 mod diff;
 mod dump;
 #[cfg(feature = "iree")]
@@ -49,6 +51,7 @@ mod progress;
 #[cfg(feature = "iree")]
 mod prompt;
 mod random;
+mod sampling;
 mod source;
 mod stats;
 #[cfg(feature = "iree")]
@@ -69,6 +72,7 @@ use std::thread;
 use std::time::Duration;
 
 use arguments::{Arguments, Command};
+use clap::CommandFactory as _;
 use error::Error;
 use tracewright::errors::escaped;
 use tracewright::irpa::Checkpoint;
@@ -90,7 +94,7 @@ pub fn main(read: ReadModel) -> ExitCode {
             usual(panic);
         }
     }));
-    let arguments: Arguments = error::parsed();
+    let arguments: Arguments = error::parsed(arguments::command());
     if let Some(filter) = &arguments.log {
         let filter = tracing_subscriber::EnvFilter::new(filter);
         tracing_subscriber::fmt()
@@ -131,6 +135,10 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         #[cfg(not(feature = "iree"))]
         Command::Generate(_) => Err(Error::WithoutIree { command: "generate" }),
         #[cfg(feature = "iree")]
+        Command::Chat(arguments) => chat::run(&arguments, read, interrupt),
+        #[cfg(not(feature = "iree"))]
+        Command::Chat(_) => Err(Error::WithoutIree { command: "chat" }),
+        #[cfg(feature = "iree")]
         Command::Prompt(arguments) => prompt::run(&arguments),
         #[cfg(not(feature = "iree"))]
         Command::Prompt(_) => Err(Error::WithoutIree { command: "prompt" }),
@@ -166,19 +174,23 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
 
 /// The command line `trace-dump` for the networks that `read` knows.
 pub fn trace_dump(read: ReadModel) -> ExitCode {
-    error::exit(dump::run(&error::parsed(), read), &Interrupt::default())
+    error::exit(dump::run(&error::parsed(dump::Arguments::command()), read), &Interrupt::default())
 }
 
 /// Set by Ctrl-C: whatever takes long looks at it.
 #[derive(Clone, Default)]
-struct Interrupt(Arc<AtomicBool>);
+struct Interrupt {
+    asked: Arc<AtomicBool>,
+    /// Nothing is being done that could stop by itself.
+    idle: Arc<AtomicBool>,
+}
 
 impl Interrupt {
     /// The first Ctrl-C asks to stop; the second ends the process at once.
     fn listen(&self) {
-        let flag = self.0.clone();
+        let interrupt = self.clone();
         let handler = ctrlc::set_handler(move || {
-            if flag.swap(true, Ordering::SeqCst) {
+            if interrupt.asked.swap(true, Ordering::SeqCst) || interrupt.idle.load(Ordering::SeqCst) {
                 std::process::exit(130);
             }
         });
@@ -188,7 +200,19 @@ impl Interrupt {
     }
 
     fn is_set(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// What was asked to stop has stopped, and something else goes on.
+    #[cfg(feature = "iree")]
+    fn clear(&self) {
+        self.asked.store(false, Ordering::SeqCst);
+    }
+
+    /// Says whether somebody is waited for.
+    #[cfg(feature = "iree")]
+    fn wait(&self, idle: bool) {
+        self.idle.store(idle, Ordering::SeqCst);
     }
 
     /// For whoever asks whether to go on.

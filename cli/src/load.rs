@@ -1,6 +1,7 @@
 //! From a directory to a network that can be called: an export is loaded, a checkpoint is baked and compiled first.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tracewright::Plan;
@@ -12,7 +13,7 @@ use tracewright::load::{LoadOptions, load};
 use tracewright::models::Architecture;
 use tracewright::runtime::{Device, Runtime};
 
-use crate::arguments::{GenerateArguments, Kernels};
+use crate::arguments::{Kernels, RunArguments};
 use crate::error::Error;
 use crate::{Interrupt, ReadModel, build, open, verify};
 
@@ -32,9 +33,19 @@ pub struct Loaded {
     pub load: Duration,
 }
 
+/// What a network is loaded for.
+pub struct Wanted<'a> {
+    /// The tokens to begin with.
+    pub prompt: &'a [u32],
+    /// How many may follow.
+    pub new_tokens: usize,
+    /// Whether the logits after each token of the prompt are wanted.
+    pub all_positions: bool,
+}
+
 impl Source {
-    pub fn read(arguments: &GenerateArguments, read: ReadModel) -> Result<Self, Error> {
-        let (folder, model) = (&arguments.model, &arguments.model_arguments);
+    pub fn read(folder: &Path, arguments: &RunArguments, read: ReadModel) -> Result<Self, Error> {
+        let model = &arguments.model_arguments;
         fs::read_dir(folder).with_path("open the model directory", folder)?;
         if let Some(manifest) = Manifest::read(folder)? {
             check_as_exported(&manifest, arguments)?;
@@ -46,11 +57,11 @@ impl Source {
 
     pub fn load(
         self,
-        arguments: &GenerateArguments,
-        prompt: &[u32],
+        folder: &Path,
+        arguments: &RunArguments,
+        wanted: &Wanted<'_>,
         interrupt: &Interrupt,
     ) -> Result<Loaded, Error> {
-        let folder = &arguments.model;
         let network = match self {
             Self::Export(manifest) => {
                 let start = Instant::now();
@@ -66,10 +77,10 @@ impl Source {
         };
         let model = &arguments.model_arguments;
         let needed =
-            Plan::context_for(prompt.len().saturating_add(arguments.max_tokens), network.max_context());
+            Plan::context_for(wanted.prompt.len().saturating_add(wanted.new_tokens), network.max_context());
         let plan = model.plan(network, model.context.or(Some(needed)))?;
-        check_tokens(prompt, 0, plan.context, plan.model.vocabulary())?;
-        let entries = match arguments.all_positions {
+        check_tokens(wanted.prompt, 0, plan.context, plan.model.vocabulary())?;
+        let entries = match wanted.all_positions {
             true => plan.entry_points(),
             false => plan.steps(),
         };
@@ -100,7 +111,7 @@ impl Source {
 }
 
 /// An export is what it is: asking for something else is a mistake, not a wish.
-fn check_as_exported(manifest: &Manifest, asked: &GenerateArguments) -> Result<(), Error> {
+fn check_as_exported(manifest: &Manifest, asked: &RunArguments) -> Result<(), Error> {
     if asked.tuning.source.is_some() {
         let what = "`--tuning` is for what is compiled now; leave the option out, or export again with it";
         return Err(Error::Usage { what: what.into() });

@@ -4,18 +4,18 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use clap::{Command, CommandFactory as _};
+use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
 
-use crate::arguments::Arguments;
+use crate::arguments;
 use crate::error::Error;
 
 /// Prints what a shell reads to complete commands and options.
 pub fn completions(shell: Shell) -> Result<(), Error> {
-    let mut command = Arguments::command();
+    let mut command = arguments::command();
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, name, &mut script);
@@ -25,7 +25,7 @@ pub fn completions(shell: Shell) -> Result<(), Error> {
 /// Writes a page for the program and one for each of its commands, as `tracewright-bench-decode.1`.
 pub fn pages(folder: &Path) -> Result<(), Error> {
     fs::create_dir_all(folder).with_path("create", folder)?;
-    let mut command = Arguments::command();
+    let mut command = arguments::command();
     // Names its commands in full, as their pages do.
     command.build();
     let count = page(&command, folder)?;

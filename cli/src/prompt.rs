@@ -3,36 +3,64 @@
 //! A chat template is a program that came with the model. `generate` has it rendered by this command, in a process of
 //! its own whose memory and time the system limits: what allocates, recurses or squares ends there.
 
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use serde_json::json;
-use tracewright::files::limits;
+use serde_json::{Value, json};
+use tracewright::errors::WithPath as _;
+use tracewright::files::{limits, read_stream};
 use tracewright::generate::{Chat, ChatTemplate};
 
-use crate::arguments::PromptArguments;
+use crate::arguments::{PromptArguments, VARIABLES};
 use crate::error::{self, Error};
 
 pub fn run(arguments: &PromptArguments) -> Result<(), Error> {
     limit();
-    let PromptArguments { model, chat, system } = arguments;
-    let text = ChatTemplate::load(model)?.render(&conversation(system.as_deref(), chat))?;
+    let PromptArguments { model, chat, system, messages } = arguments;
+    let messages = match (messages, chat) {
+        (Some(path), _) => read_messages(path)?,
+        (None, Some(chat)) => conversation(system.as_deref(), chat),
+        (None, None) => Vec::new(),
+    };
+    let chat = Chat { messages, add_generation_prompt: true, ..Chat::default() };
+    let text = ChatTemplate::load(model)?.render(&chat)?;
     match text.len() as u64 > limits::PROMPT {
         true => Err(Error::Template),
         false => io::stdout().write_all(text.as_bytes()).map_err(Error::Output),
     }
 }
 
+/// The messages in a file, or in what stdin gives.
+fn read_messages(path: &Path) -> Result<Vec<Value>, Error> {
+    let text = match path.as_os_str() == "-" {
+        true => {
+            let mut text = String::new();
+            let read = io::stdin().lock().take(limits::PROMPT).read_to_string(&mut text);
+            read.map(|_| text).with_path("read", path)?
+        }
+        false => read_stream(path, limits::PROMPT)?,
+    };
+    serde_json::from_str(&text).map_err(|source| Error::Messages { path: path.to_owned(), source })
+}
+
 /// The text that a chat becomes, made by another process of this program.
-pub fn rendered(model: &Path, chat: &str, system: Option<&str>) -> Result<String, Error> {
+pub fn rendered(model: &Path, messages: &[Value]) -> Result<String, Error> {
     let program = std::env::current_exe().map_err(Error::Program)?;
     let mut command = Command::new(program);
-    // One argument each: a message may begin with a dash.
-    command.arg("prompt").arg(format!("--chat={chat}"));
-    command.args(system.map(|text| format!("--system={text}")));
-    command.arg("--").arg(model);
-    let output = command.stdin(Stdio::null()).output().map_err(Error::Program)?;
+    command.args(["prompt", "--messages=-", "--"]).arg(model);
+    // What the environment says to this process is not meant for that one.
+    let said = std::env::vars_os().map(|(name, _)| name);
+    said.filter(|name| name.to_string_lossy().starts_with(VARIABLES)).for_each(|name| {
+        command.env_remove(name);
+    });
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().map_err(Error::Program)?;
+    if let Some(mut stdin) = process.stdin.take() {
+        // One that ended early says why; a closed pipe does not.
+        let _ = stdin.write_all(Value::from(messages.to_vec()).to_string().as_bytes());
+    }
+    let output = process.wait_with_output().map_err(Error::Program)?;
     let said = String::from_utf8_lossy(&output.stderr);
     match (output.status.code(), String::from_utf8(output.stdout)) {
         (Some(0), Ok(text)) => Ok(text),
@@ -59,11 +87,8 @@ fn limit() {
     }
 }
 
-fn conversation(system: Option<&str>, message: &str) -> Chat {
+/// One message to answer.
+pub fn conversation(system: Option<&str>, message: &str) -> Vec<Value> {
     let messages = system.map(|text| ("system", text)).into_iter().chain([("user", message)]);
-    Chat {
-        messages: messages.map(|(role, text)| json!({ "role": role, "content": text })).collect(),
-        add_generation_prompt: true,
-        ..Chat::default()
-    }
+    messages.map(|(role, text)| json!({ "role": role, "content": text })).collect()
 }

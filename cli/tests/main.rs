@@ -3,6 +3,7 @@
 
 mod bench;
 mod bisect;
+mod chat;
 mod compilers;
 mod embed;
 mod exports;
@@ -11,6 +12,7 @@ mod generate;
 mod hostile;
 mod odd_files;
 mod prompts;
+mod sampling;
 mod support;
 mod tune;
 mod verify;

@@ -40,3 +40,43 @@ fn every_command_has_a_page() {
     fs::write(&file, "").unwrap();
     refused(&mut bare(&["man", "-o", text(&file)]), 1, &[text(&file)]);
 }
+
+/// Every flag of every command can be given by the environment, which help says, and a flag goes before its variable.
+#[test]
+fn every_flag_has_a_variable() {
+    let mut flags = 0;
+    for name in commands() {
+        let help = succeed(&mut bare(&[&name, "--help"])).out;
+        let lines = help.lines().map(str::trim_start);
+        let entries: Vec<&str> = lines.filter(|line| line.starts_with('-')).collect();
+        for entry in entries {
+            let Some((_, rest)) = entry.split_once("--") else { continue };
+            let long = rest.split([' ', ',', '[']).next().unwrap();
+            if ["help", "version"].contains(&long) {
+                continue;
+            }
+            let variable = format!("[env: TRACEWRIGHT_{}=", long.to_uppercase().replace('-', "_"));
+            let (_, after) = help.split_once(entry).unwrap();
+            let of_this = after.split("\n  ").take(12).collect::<Vec<_>>().join(" ");
+            assert!(entry.contains(&variable) || of_this.contains(&variable), "{name} --{long}: {help}");
+            flags += 1;
+        }
+    }
+    assert!(flags > 60, "{flags}");
+    let folder = folder();
+    let random = |command: &mut std::process::Command, out: &str| {
+        let out = folder.path().join(out);
+        let config = fixture("llama-untied").join("config.json");
+        succeed(command.args(["random", text(&config), "-o", text(&out), "--context", "40"]));
+        fs::read(out.join("model.safetensors")).unwrap()
+    };
+    let plain = random(&mut bare(&[]), "plain");
+    let one = random(bare(&[]).env("TRACEWRIGHT_SEED", "1"), "one");
+    assert_ne!(plain, one);
+    let config = fixture("llama-untied").join("config.json");
+    let out = folder.path().join("flag");
+    let mut command = bare(&["random", text(&config), "-o", text(&out), "--context", "40", "--seed", "0"]);
+    succeed(command.env("TRACEWRIGHT_SEED", "1"));
+    assert_eq!(fs::read(out.join("model.safetensors")).unwrap(), plain);
+    refused(bare(&["plan", text(&config)]).env("TRACEWRIGHT_CONTEXT", "many"), 2, &["many", "--context"]);
+}

@@ -24,6 +24,9 @@ pub const GROWTH: usize = 64;
 /// Bytes of a prompt, in a file or made by a template.
 pub const PROMPT: u64 = 64 << 20;
 
+/// Bytes of a schema or a grammar that answers follow.
+pub const GRAMMAR: u64 = 4 << 20;
+
 /// Bytes of a compiled module.
 pub const MODULE: u64 = 2 << 30;
 

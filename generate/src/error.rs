@@ -170,6 +170,52 @@ pub enum GenerateError {
     /// The program failed.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
+    /// A tokenizer from which the bytes of its tokens do not follow.
+    #[error(
+        "the tokenizer does not say which bytes its tokens stand for, which a schema or a grammar needs: its decoder has \
+         neither `ByteLevel` nor `ByteFallback`, or its tokens are no map"
+    )]
+    NoBytes {
+        /// The library's reason.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A schema that is not JSON.
+    #[error("the schema is not valid JSON")]
+    SchemaSyntax {
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// A schema that no text can be held to.
+    #[error("the schema cannot be followed: {why}")]
+    Schema {
+        /// The library's reason.
+        why: String,
+    },
+    /// A grammar that is none.
+    #[error("the grammar is not valid{}: {why}", place(.at))]
+    Grammar {
+        /// Line and column, from 1.
+        at: Option<(usize, usize)>,
+        /// The library's reason.
+        why: String,
+    },
+    /// A schema or a grammar that is too much work.
+    #[error("step {step}: the schema or the grammar cannot be followed any further: {why}")]
+    Constraint {
+        /// Which token was to be chosen, from 0.
+        step: u64,
+        /// The library's reason.
+        why: String,
+    },
+    /// No token continues the text as it must.
+    #[error(
+        "step {step}: no token that the model has continues the text as the schema or the grammar wants; \
+         loosen it, or spell what it wants with characters that the tokenizer knows"
+    )]
+    NothingAllowed {
+        /// Which token was to be chosen, from 0.
+        step: u64,
+    },
     /// No logit is above minus infinity.
     #[error(
         "step {step}: all {count} logits are -inf, expected at least one token to choose; the weights or the compiled program are broken"
@@ -180,6 +226,10 @@ pub enum GenerateError {
         /// The number of logits.
         count: usize,
     },
+}
+
+fn place(at: &Option<(usize, usize)>) -> String {
+    at.map_or(String::new(), |(line, column)| format!(" at line {line}, column {column}"))
 }
 
 fn for_what(role: &Role) -> String {

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use crate::{GenerateError, Sampler, Sampling};
+use crate::constraint::Guide;
+use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 
 /// How a text is continued.
 #[derive(Clone, Debug)]
@@ -16,18 +17,29 @@ pub struct GenerateOptions {
     pub stop_tokens: Vec<u32>,
     /// Whether the logits that chose each token are kept.
     pub keep_logits: bool,
+    /// Of how many tokens the probabilities are kept, the most likely ones at each place.
+    pub logprobs: Option<usize>,
+    /// What the text must follow. It ends where nothing can follow.
+    pub constraint: Option<Constraint>,
 }
 
 impl Default for GenerateOptions {
     fn default() -> Self {
-        Self { max_tokens: 128, sampling: Sampling::default(), stop_tokens: Vec::new(), keep_logits: false }
+        Self {
+            max_tokens: 128,
+            sampling: Sampling::default(),
+            stop_tokens: Vec::new(),
+            keep_logits: false,
+            logprobs: None,
+            constraint: None,
+        }
     }
 }
 
 /// Why a text ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// A stop token was chosen.
+    /// A stop token was chosen, or nothing can follow by what the text must follow.
     Stop,
     /// There are as many tokens as were asked for.
     Length,
@@ -46,6 +58,8 @@ pub struct Generated {
     pub finish: Finish,
     /// If kept: for each new token the logits over the vocabulary that chose it.
     pub logits: Vec<Vec<f32>>,
+    /// If kept: for each new token what was likely.
+    pub logprobs: Vec<TokenLogprobs>,
     /// Tokens of the prompt that were computed.
     pub prefill_tokens: usize,
     /// The time until the first token could be chosen.
@@ -96,6 +110,7 @@ pub(crate) enum Answer {
 pub(crate) struct Generation {
     options: GenerateOptions,
     sampler: Sampler,
+    guide: Option<Guide>,
     generated: Generated,
     /// Whether the prompt was answered.
     begun: bool,
@@ -114,18 +129,22 @@ impl Generation {
             tokens: Vec::new(),
             finish: Finish::Length,
             logits: Vec::new(),
+            logprobs: Vec::new(),
             prefill_tokens: prompt.len(),
             prefill: Duration::ZERO,
             decode_steps: 0,
             decode: Duration::ZERO,
         };
         let sampler = Sampler::new(&options.sampling)?;
-        Ok(Self { options: options.clone(), sampler, generated, begun: false })
+        let guide = options.constraint.as_ref().map(Constraint::begin);
+        Ok(Self { options: options.clone(), sampler, guide, generated, begun: false })
     }
 
     /// Without sampling, eight bytes tell the token and its logit: the argmax is part of the module.
     pub fn want(&self) -> Want {
-        match self.options.sampling.temperature == 0.0 && !self.options.keep_logits {
+        let GenerateOptions { sampling, keep_logits, logprobs, .. } = &self.options;
+        let reads_logits = *keep_logits || logprobs.is_some() || self.guide.is_some();
+        match sampling.takes_the_likeliest() && !reads_logits {
             true => Want::Token,
             false => Want::Logits,
         }
@@ -142,13 +161,14 @@ impl Generation {
         }
     }
 
-    /// Takes what the network answered after `seen` tokens, and returns the token to show it next; `None` at the end.
+    /// Takes what the network answered after the tokens of `seen`, and returns the token to show it next; `None` at the end.
     ///
     /// # Errors
     /// If no token can be chosen.
     pub fn next(
         &mut self,
         answer: Answer,
+        seen: &[u32],
         is_full: bool,
         on_token: impl FnOnce(u32) -> ControlFlow<()>,
     ) -> Result<Option<u32>, GenerateError> {
@@ -163,7 +183,13 @@ impl Generation {
             }
             Answer::Logits(mut rows) => {
                 let logits = rows.pop().unwrap_or_default();
-                let token = self.sampler.choose(&logits)?;
+                let Some(token) = self.choose(seen, &logits)? else {
+                    self.generated.finish = Finish::Stop;
+                    return Ok(None);
+                };
+                if let Some(count) = self.options.logprobs {
+                    self.generated.logprobs.push(TokenLogprobs::of(&logits, token, count));
+                }
                 if self.options.keep_logits {
                     self.generated.logits.push(logits);
                 }
@@ -172,11 +198,17 @@ impl Generation {
             Answer::Nothing => return Err(GenerateError::EmptyPrompt),
         };
         let finish = if self.options.stop_tokens.contains(&token) {
+            self.generated.logprobs.truncate(self.generated.tokens.len());
             Finish::Stop
         } else {
             self.generated.tokens.push(token);
+            if let Some(guide) = &mut self.guide {
+                guide.take(token)?;
+            }
             if on_token(token).is_break() {
                 Finish::Cancelled
+            } else if self.guide.as_ref().is_some_and(Guide::is_complete) {
+                Finish::Stop
             } else if self.generated.tokens.len() == self.options.max_tokens {
                 Finish::Length
             } else if is_full {
@@ -187,6 +219,13 @@ impl Generation {
         };
         self.generated.finish = finish;
         Ok(None)
+    }
+
+    /// The next token by these logits; `None` where the text is complete.
+    fn choose(&mut self, seen: &[u32], logits: &[f32]) -> Result<Option<u32>, GenerateError> {
+        let Some(guide) = &mut self.guide else { return self.sampler.choose(seen, logits).map(Some) };
+        let Some(allowed) = guide.allowed()? else { return Ok(None) };
+        self.sampler.choose_among(seen, logits, |token| allowed.has(token)).map(Some)
     }
 
     /// What was generated so far.

@@ -3,6 +3,7 @@
 //! Each module answers as Hugging Face transformers answers, token for token and byte for byte.
 
 mod batch;
+mod constraint;
 mod error;
 mod executor;
 mod generation;
@@ -15,11 +16,15 @@ mod template;
 mod text;
 
 pub use batch::Batch;
+pub use constraint::{Constrainer, Constraint};
 pub use error::GenerateError;
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
 pub use generation::{Finish, GenerateOptions, Generated};
 pub use network::{Network, check_tokens};
-pub use sample::{Sampler, Sampling};
+pub use sample::{
+    Breakers, Dry, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep,
+    TokenLogprobs, Xtc,
+};
 pub use session::Session;
 pub use stop::{Pushed, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate};

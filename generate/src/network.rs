@@ -157,6 +157,11 @@ impl<E: Executor> Network<E> {
         }
     }
 
+    /// What calls it.
+    pub fn executor(&self) -> &E {
+        &self.executor
+    }
+
     /// The longest sequence, prompt and answer together.
     pub fn context(&self) -> usize {
         self.context

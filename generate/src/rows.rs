@@ -186,7 +186,7 @@ impl<'a, E: Executor> Rows<'a, E> {
                 continue;
             }
             let is_full = self.tokens(row).len() == self.network.context();
-            match generation.next(answer, is_full, |token| on_token(row, token))? {
+            match generation.next(answer, self.tokens(row), is_full, |token| on_token(row, token))? {
                 Some(token) => self.push(row, &[token])?,
                 None => ended.extend(place.take().map(|generation| (row, generation.into_generated()))),
             }

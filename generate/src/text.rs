@@ -5,7 +5,8 @@ use std::panic::AssertUnwindSafe;
 use std::path::Path;
 
 use files::limits;
-use serde_json::Value;
+use llguidance::token_bytes_from_tokenizer_json;
+use serde_json::{Value, json};
 use tokenizers::{PostProcessor as _, TruncationDirection};
 
 use crate::GenerateError;
@@ -96,6 +97,50 @@ impl Tokenizer {
         self.inner.get_vocab_size(true)
     }
 
+    /// The bytes that each token adds to a text, by id. Those of a special token, which has no text, are its name behind a
+    /// byte that no text has; where there is no token, they are none.
+    ///
+    /// # Errors
+    /// If the tokenizer does not say.
+    pub(crate) fn bytes(&self) -> Result<Vec<Vec<u8>>, GenerateError> {
+        let mut decoder = serde_json::to_value(self.inner.get_decoder()).unwrap_or_default();
+        let parts = decoder["decoders"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        let byte_level = parts.iter().find(|part| part["type"] == "ByteLevel").cloned();
+        match byte_level {
+            Some(byte_level) => decoder = byte_level,
+            None if !parts.is_empty() => decoder["decoders"] = parts.into(),
+            None => {}
+        }
+        let added = self.inner.get_added_tokens_decoder().into_iter();
+        let added =
+            added.map(|(id, token)| json!({"id": id, "content": token.content, "special": token.special}));
+        let file = json!({
+            "decoder": decoder,
+            "added_tokens": added.collect::<Vec<_>>(),
+            "model": {"vocab": self.inner.get_vocab(false)},
+        });
+        let bytes = unpanicked(|| Ok(token_bytes_from_tokenizer_json(&file)?));
+        bytes.map_err(|source| GenerateError::NoBytes { source })
+    }
+
+    /// What each token stands for, by id: bytes; of a special token, or where the tokenizer does not say which bytes, its
+    /// name.
+    pub fn pieces(&self) -> Vec<Vec<u8>> {
+        let name = |token| self.inner.id_to_token(token).unwrap_or_default().into_bytes();
+        let Ok(mut pieces) = self.bytes() else { return (0..self.vocab_size() as u32).map(name).collect() };
+        for &token in &self.special {
+            if let Some(piece) = pieces.get_mut(token as usize) {
+                *piece = name(token);
+            }
+        }
+        pieces
+    }
+
+    /// Whether a token is a special one, which has no text.
+    pub fn is_special(&self, token: u32) -> bool {
+        self.special.contains(&token)
+    }
+
     /// Whether a token stands for one byte (`<0x0A>`): only a whole run of them says which characters they are.
     fn is_byte(&self, token: u32) -> bool {
         let text = self.inner.id_to_token(token);
@@ -123,7 +168,7 @@ pub struct Stream<'a> {
 impl Stream<'_> {
     /// Takes a token and gives the text that is now certain, which may be empty.
     pub fn push(&mut self, token: u32) -> Result<String, GenerateError> {
-        if self.tokenizer.special.contains(&token) {
+        if self.tokenizer.is_special(token) {
             return Ok(String::new());
         }
         self.tokens.push(token);
@@ -200,7 +245,6 @@ mod tests {
     use super::*;
     use errors::WithCauses;
     use proptest::prelude::*;
-    use serde_json::json;
     use std::fs;
     use std::sync::LazyLock;
 

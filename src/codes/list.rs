@@ -309,6 +309,12 @@ mod with_runtime {
                 Self::File(error) => error.code(),
                 Self::Json { .. } | Self::Key { .. } => TW0801,
                 Self::Tokenizer { .. } => TW0802,
+                Self::SchemaSyntax { .. }
+                | Self::Schema { .. }
+                | Self::Grammar { .. }
+                | Self::Constraint { .. }
+                | Self::NothingAllowed { .. } => TW0818,
+                Self::NoBytes { .. } => TW0819,
                 Self::Tokenize { .. } => TW0803,
                 Self::NoTemplate { .. } => TW0804,
                 Self::NoDefaultTemplate { .. } => TW0805,

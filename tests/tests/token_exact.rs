@@ -347,7 +347,8 @@ fn a_stop_token_and_a_callback_end_the_text_and_the_session_goes_on() {
 fn m21_the_same_seed_draws_the_same_tokens() {
     let (golden, _, _, subject) = full();
     let draw = |seed| {
-        let sampling = Sampling { temperature: 1.5, top_k: 50, top_p: 0.95, min_p: 0.01, seed };
+        let sampling =
+            Sampling { temperature: 1.5, top_k: 50, top_p: 0.95, min_p: 0.01, seed, ..Sampling::default() };
         let options = GenerateOptions { sampling, ..options(24) };
         let mut session = Session::new(&subject.network);
         session.generate(&golden.prompts[0].prompt_tokens, &options, go_on).unwrap().tokens

@@ -1,0 +1,314 @@
+//! `tracewright chat`: messages from a terminal or from stdin, and answers.
+//!
+//! The session keeps what the network has seen. Of each turn only the text is read that the chat template adds; where the
+//! template writes anew what came before, as those do that leave out old thoughts, the session goes back to where the
+//! tokens part.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustyline::DefaultEditor;
+use rustyline::error::ReadlineError;
+use serde_json::{Value, json};
+use tracewright::files::NewFile;
+use tracewright::generate::{
+    Finish, GenerateError, GenerateOptions, Generated, Session, Tokenizer, stop_tokens,
+};
+use tracewright::own::check_output;
+
+use crate::arguments::ChatArguments;
+use crate::error::Error;
+use crate::generate::Answer;
+use crate::load::{Loaded, Source, Wanted};
+use crate::measure::milliseconds;
+use crate::prompt::{conversation, rendered};
+use crate::{Interrupt, ReadModel};
+
+/// Tokens that a chat has room for, unless somebody says otherwise.
+const ROOM: usize = 4096;
+
+/// What is said with a slash, and what it does.
+const COMMANDS: [(&str, &str); 6] = [
+    ("/help", "list the commands"),
+    ("/reset", "begin a new chat, with the same system message"),
+    ("/system TEXT", "begin a new chat with this system message, or with none"),
+    ("/save FILE", "write the chat as JSON, which `tracewright prompt --messages FILE` reads"),
+    ("/exit", "end, as Ctrl-D does"),
+    ("//…", "a message that begins with a slash"),
+];
+
+pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
+    let model = &arguments.model;
+    let source = Source::read(model, &arguments.run, read)?;
+    let (tokenizer, options) = {
+        let arguments = arguments.clone();
+        interrupt.or(move || -> Result<_, Error> {
+            let model = &arguments.model;
+            let Some(tokenizer) = Tokenizer::load(model)? else {
+                let what = format!("a chat needs text, and `{}` has no tokenizer.json", model.display());
+                return Err(Error::Usage { what });
+            };
+            // A model without a template, or with one that fails, is known before anything slow begins.
+            rendered(model, &conversation(None, "Hello"))?;
+            let stop_tokens = stop_tokens(model)?;
+            let options = GenerateOptions {
+                max_tokens: arguments.max_tokens,
+                sampling: arguments.sampling.sampling(Some(&tokenizer))?,
+                constraint: arguments.sampling.constraint(model, Some(&tokenizer), &stop_tokens)?,
+                stop_tokens,
+                ..GenerateOptions::default()
+            };
+            Ok((Arc::new(tokenizer), options))
+        })??
+    };
+    let wanted = Wanted { prompt: &[], new_tokens: ROOM, all_positions: false };
+    let loaded = source.load(model, &arguments.run, &wanted, interrupt)?;
+    interrupt.check()?;
+
+    let mut input = Input::open()?;
+    if matches!(input, Input::Terminal(_)) {
+        say!("a context of {} tokens; /help lists the commands, Ctrl-D ends", loaded.network.context());
+    }
+    let mut chat = Chat {
+        arguments,
+        interrupt,
+        tokenizer,
+        options,
+        session: Session::new(&loaded.network),
+        loaded: &loaded,
+        system: arguments.system.clone(),
+        turns: Vec::new(),
+        shown: None,
+    };
+    loop {
+        interrupt.wait(true);
+        let line = input.read()?;
+        interrupt.wait(false);
+        let Some(line) = line else { return Ok(()) };
+        match (line.strip_prefix("//"), line.strip_prefix('/')) {
+            (Some(message), _) => chat.answer(&format!("/{message}"))?,
+            (None, Some(command)) => match chat.command(command) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(error) => say!("error: {}", tracewright::errors::WithCauses(&error)),
+            },
+            (None, None) if line.trim().is_empty() => {}
+            (None, None) => chat.answer(&line)?,
+        }
+    }
+}
+
+struct Chat<'a> {
+    arguments: &'a ChatArguments,
+    interrupt: &'a Interrupt,
+    tokenizer: Arc<Tokenizer>,
+    options: GenerateOptions,
+    loaded: &'a Loaded,
+    session: Session<'a>,
+    system: Option<String>,
+    /// The messages of both sides.
+    turns: Vec<Value>,
+    /// The text whose tokens are exactly those of the session, where that is known.
+    shown: Option<String>,
+}
+
+impl Chat<'_> {
+    /// Does what was said with a slash, and says whether the chat goes on.
+    fn command(&mut self, command: &str) -> Result<bool, Error> {
+        let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+        let rest = rest.trim();
+        match name {
+            "help" => COMMANDS.iter().for_each(|(name, what)| say!("{name:13} {what}")),
+            "reset" => {
+                self.turns.clear();
+                say!("a new chat");
+            }
+            "system" => {
+                self.system = (!rest.is_empty()).then(|| rest.to_owned());
+                self.turns.clear();
+                say!("a new chat with {} system message", if rest.is_empty() { "no" } else { "this" });
+            }
+            "save" if rest.is_empty() => say!("/save needs the name of a file"),
+            "save" => {
+                let path = Path::new(rest);
+                check_output(&self.arguments.model, path)?;
+                NewFile::write(path, format!("{:#}\n", Value::from(self.messages())).as_bytes())?;
+                say!("wrote {} messages to `{rest}`", self.messages().len());
+            }
+            "exit" | "quit" => return Ok(false),
+            _ => say!("there is no command `/{name}`; /help lists them, `//` begins a message with a slash"),
+        }
+        Ok(true)
+    }
+
+    /// The whole chat.
+    fn messages(&self) -> Vec<Value> {
+        let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
+        system.chain(self.turns.iter().cloned()).collect()
+    }
+
+    /// Answers a message. What is wrong with it alone is said, and the chat goes on without it.
+    fn answer(&mut self, message: &str) -> Result<(), Error> {
+        self.interrupt.clear();
+        self.turns.push(json!({ "role": "user", "content": message }));
+        match self.generate() {
+            Ok(()) => return Ok(()),
+            Err(Error::Interrupted) => self.interrupt.clear(),
+            Err(Error::Generate(GenerateError::TooLong { length, context })) => say!(
+                "the message is not answered: {length} tokens do not fit into the context of {context}; \
+                 /reset begins a new chat, `--context N` has room for a longer one"
+            ),
+            Err(
+                error @ (Error::Said { .. }
+                | Error::Template
+                | Error::Generate(GenerateError::Tokenize { .. })),
+            ) => {
+                say!("error: {}", tracewright::errors::WithCauses(&error));
+            }
+            Err(error) => return Err(error),
+        }
+        self.turns.pop();
+        Ok(())
+    }
+
+    fn generate(&mut self) -> Result<(), Error> {
+        let text = rendered(&self.arguments.model, &self.messages())?;
+        let prompt = self.new_tokens(&text)?;
+        let before = self.session.tokens().len();
+        let tokenizer = self.tokenizer.clone();
+        let mut answer = Answer::new(&self.arguments.stop, false, Some(&tokenizer));
+        let generated = answer.stream(&mut self.session, &prompt, &self.options, self.interrupt)?;
+        writeln!(io::stdout()).map_err(Error::Output)?;
+        self.interrupt.clear();
+        self.summarize(before, &generated);
+        let answered = answer.text;
+        // What the template will write of this answer, if all tokens of it were seen and have a text.
+        let seen = before + prompt.len() + generated.tokens.len();
+        let has_text = !generated.tokens.iter().any(|&token| tokenizer.is_special(token));
+        let known = seen == self.session.tokens().len() && has_text;
+        self.shown = known.then(|| text + &answered);
+        match answered.is_empty() && generated.finish == Finish::Cancelled {
+            true => drop(self.turns.pop()),
+            false => self.turns.push(json!({ "role": "assistant", "content": answered })),
+        }
+        Ok(())
+    }
+
+    /// Goes back to where the chat, of which this is the text, parts from what the session has seen, and gives the tokens
+    /// that follow.
+    fn new_tokens(&mut self, text: &str) -> Result<Vec<u32>, Error> {
+        let added = self.shown.take().and_then(|shown| text.strip_prefix(&shown).map(str::to_owned));
+        let goes_on = added.is_some();
+        let tokenizer = self.tokenizer.clone();
+        let encoded = added.unwrap_or_else(|| text.to_owned());
+        let mut tokens = self.interrupt.or(move || tokenizer.encode_plain(&encoded))??;
+        if goes_on && !tokens.is_empty() {
+            return Ok(tokens);
+        }
+        let same = tokens.iter().zip(self.session.tokens()).take_while(|(new, seen)| new == seen).count();
+        // The last one is shown in any case: its logits choose the next.
+        let same = same.min(tokens.len().saturating_sub(1));
+        self.session.truncate(same);
+        tokens.drain(..same);
+        Ok(tokens)
+    }
+
+    /// What an answer took, on stderr.
+    fn summarize(&self, before: usize, generated: &Generated) {
+        let new = generated.prefill_tokens;
+        say!(
+            "prompt {} tokens, {new} of them new, in {:.0} ms ({:.1}/s); {} new tokens at {:.1}/s",
+            before + new,
+            milliseconds(generated.prefill),
+            generated.prefill_rate(),
+            generated.tokens.len(),
+            generated.decode_rate(),
+        );
+        match generated.finish {
+            Finish::Context => say!(
+                "the context of {} tokens is full: /reset begins a new chat, `--context N` has room for a longer one",
+                self.loaded.network.context()
+            ),
+            Finish::Length => {
+                say!("the answer is cut: `-n N` allows more than {} tokens", generated.tokens.len())
+            }
+            Finish::Cancelled => say!("stopped; Ctrl-D ends the chat"),
+            Finish::Stop => {}
+        }
+    }
+}
+
+/// Where messages come from.
+enum Input {
+    /// Somebody types, with a history of what was typed.
+    Terminal(Box<DefaultEditor>),
+    /// Lines of stdin.
+    Lines(io::Stdin),
+}
+
+impl Input {
+    fn open() -> Result<Self, Error> {
+        match io::stdin().is_terminal() && io::stdout().is_terminal() {
+            true => Ok(Self::Terminal(Box::new(DefaultEditor::new().map_err(typed)?))),
+            false => Ok(Self::Lines(io::stdin())),
+        }
+    }
+
+    /// The next message; lines that end with `\` go on. `None` at the end.
+    fn read(&mut self) -> Result<Option<String>, Error> {
+        let mut message = String::new();
+        loop {
+            let line = match self.line(if message.is_empty() { "> " } else { ". " })? {
+                Typed::Line(line) => line,
+                Typed::Nothing => return Ok(Some(String::new())),
+                Typed::End if message.is_empty() => return Ok(None),
+                Typed::End => break,
+            };
+            match line.strip_suffix('\\') {
+                Some(part) => message.extend([part, "\n"]),
+                None => {
+                    message.push_str(&line);
+                    break;
+                }
+            }
+        }
+        if let Self::Terminal(editor) = self {
+            editor.add_history_entry(&message).map_err(typed)?;
+        }
+        Ok(Some(message))
+    }
+
+    fn line(&mut self, prompt: &str) -> Result<Typed, Error> {
+        match self {
+            Self::Terminal(editor) => match editor.readline(prompt) {
+                Ok(line) => Ok(Typed::Line(line)),
+                Err(ReadlineError::Interrupted) => {
+                    say!("Ctrl-D ends the chat");
+                    Ok(Typed::Nothing)
+                }
+                Err(ReadlineError::Eof) => Ok(Typed::End),
+                Err(error) => Err(typed(error)),
+            },
+            Self::Lines(stdin) => {
+                let mut line = String::new();
+                let count = stdin.lock().read_line(&mut line).map_err(|error| Error::Typed(error.into()))?;
+                let line = line.strip_suffix('\n').unwrap_or(&line);
+                let line = line.strip_suffix('\r').unwrap_or(line);
+                Ok(if count == 0 { Typed::End } else { Typed::Line(line.to_owned()) })
+            }
+        }
+    }
+}
+
+/// What one line was.
+enum Typed {
+    Line(String),
+    /// Taken back.
+    Nothing,
+    End,
+}
+
+fn typed(error: ReadlineError) -> Error {
+    Error::Typed(error.into())
+}

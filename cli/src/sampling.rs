@@ -1,0 +1,212 @@
+//! How tokens are chosen: the flags, which are llama.cpp's, and what they mean to the library.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// A step from logits to the tokens that one is drawn from, by llama.cpp's names.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Step {
+    Penalties,
+    Dry,
+    TopNSigma,
+    TopK,
+    TypP,
+    TopP,
+    MinP,
+    Xtc,
+    Temperature,
+}
+
+#[derive(Args, Clone)]
+#[command(next_help_heading = "Sampling")]
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only text is sampled"))]
+pub struct SamplingArguments {
+    /// 0 takes the most likely token; more makes unlikely ones likelier
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub temp: f32,
+    /// Only the K most likely tokens; 0 is no limit
+    #[arg(long, default_value_t = 0)]
+    pub top_k: usize,
+    /// Only the most likely tokens with this probability together
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
+    pub top_p: f32,
+    /// Only tokens with this share of the most likely one's probability
+    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    pub min_p: f32,
+    /// Only tokens about as surprising as the average one, with this probability together; 1 is no limit
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub typical: f32,
+    /// Only tokens whose logits are at most N standard deviations below the best; 0 or less is no limit
+    #[arg(long, value_name = "N", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub top_nsigma: f32,
+    /// How many of the last tokens the three penalties look at: 0 for none, -1 for all
+    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub repeat_last_n: i64,
+    /// Divide a positive logit of a token that was there, multiply another one; 1 changes nothing
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub repeat_penalty: f32,
+    /// Subtracted from the logit of a token for each time that it was there
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub frequency_penalty: f32,
+    /// Subtracted once from the logit of a token that was there
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub presence_penalty: f32,
+    /// Penalize what would go on repeating a sequence (DRY): X · BASE^(length - allowed length); 0 is off
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub dry_multiplier: f32,
+    /// See --dry-multiplier
+    #[arg(long, value_name = "BASE", default_value_t = 1.75, allow_negative_numbers = true)]
+    pub dry_base: f32,
+    /// Repetitions shorter than this cost nothing
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub dry_allowed_length: usize,
+    /// How many of the last tokens DRY looks at: 0 for none, -1 for all
+    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    pub dry_penalty_last_n: i64,
+    /// What no repetition reaches across, or `none`; may be repeated [default: newline : " *]
+    #[arg(long, value_name = "TEXT")]
+    pub dry_sequence_breaker: Vec<String>,
+    /// How often the likeliest tokens are left out (XTC); 0 is never
+    #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub xtc_probability: f32,
+    /// Of tokens at least this likely XTC keeps the least likely; above 0.5 is off
+    #[arg(long, value_name = "P", default_value_t = 0.1, allow_negative_numbers = true)]
+    pub xtc_threshold: f32,
+    /// Aim at a surprise instead: 1 for Mirostat, 2 for Mirostat 2.0; of the other steps only the temperature counts
+    #[arg(long, value_name = "0|1|2", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub mirostat: u8,
+    /// How fast Mirostat makes up for an error: eta
+    #[arg(long, value_name = "X", default_value_t = 0.1, allow_negative_numbers = true)]
+    pub mirostat_lr: f32,
+    /// The surprise that Mirostat aims at, in bits: tau
+    #[arg(long, value_name = "BITS", default_value_t = 5.0, allow_negative_numbers = true)]
+    pub mirostat_ent: f32,
+    /// The steps, in their order; one that is left out is not done [default:
+    /// penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]
+    #[arg(long, value_name = "STEPS", value_delimiter = ';', hide_possible_values = true)]
+    pub samplers: Option<Vec<Step>>,
+    /// The same seed draws the same tokens
+    #[arg(short, long, default_value_t = 0)]
+    pub seed: u64,
+    /// The answer is JSON that is valid by the JSON Schema in this file
+    #[arg(long, value_name = "FILE", conflicts_with = "grammar")]
+    pub json_schema: Option<PathBuf>,
+    /// The answer follows the grammar in this file, in Lark's notation as llguidance reads it
+    #[arg(long, value_name = "FILE")]
+    pub grammar: Option<PathBuf>,
+}
+
+#[cfg(feature = "iree")]
+mod wanted {
+    use std::path::Path;
+
+    use tracewright::files::{limits, read_stream};
+    use tracewright::generate::{
+        Breakers, Constrainer, Constraint, Dry, Mirostat, MirostatVersion, Penalties, Sampler, Sampling,
+        SamplingStep, Tokenizer, Xtc,
+    };
+
+    use super::{SamplingArguments, Step};
+    use crate::error::Error;
+
+    impl From<Step> for SamplingStep {
+        fn from(step: Step) -> Self {
+            match step {
+                Step::Penalties => Self::Penalties,
+                Step::Dry => Self::Dry,
+                Step::TopNSigma => Self::TopNSigma,
+                Step::TopK => Self::TopK,
+                Step::TypP => Self::TypicalP,
+                Step::TopP => Self::TopP,
+                Step::MinP => Self::MinP,
+                Step::Xtc => Self::Xtc,
+                Step::Temperature => Self::Temperature,
+            }
+        }
+    }
+
+    impl SamplingArguments {
+        /// What the flags ask for, checked before anything slow begins.
+        pub fn sampling(&self, tokenizer: Option<&Tokenizer>) -> Result<Sampling, Error> {
+            // -1 is all of them, as in llama.cpp.
+            let last_n = |n: i64| usize::try_from(n).ok();
+            let version = match self.mirostat {
+                1 => Some(MirostatVersion::One),
+                2 => Some(MirostatVersion::Two),
+                _ => None,
+            };
+            let (target, rate) = (self.mirostat_ent, self.mirostat_lr);
+            let mut sampling = Sampling {
+                temperature: self.temp,
+                top_k: self.top_k,
+                top_p: self.top_p,
+                min_p: self.min_p,
+                typical_p: self.typical,
+                top_n_sigma: self.top_nsigma,
+                penalties: Penalties {
+                    last_n: last_n(self.repeat_last_n),
+                    repeat: self.repeat_penalty,
+                    frequency: self.frequency_penalty,
+                    presence: self.presence_penalty,
+                },
+                dry: Dry {
+                    multiplier: self.dry_multiplier,
+                    base: self.dry_base,
+                    allowed_length: self.dry_allowed_length,
+                    last_n: last_n(self.dry_penalty_last_n),
+                    breakers: Breakers::default(),
+                },
+                xtc: Xtc { probability: self.xtc_probability, threshold: self.xtc_threshold },
+                mirostat: version.map(|version| Mirostat { version, target, rate }),
+                order: match &self.samplers {
+                    Some(steps) => steps.iter().copied().map(SamplingStep::from).collect(),
+                    None => SamplingStep::ORDER.to_vec(),
+                },
+                seed: self.seed,
+            };
+            Sampler::new(&sampling)?;
+            if sampling.dry.multiplier != 0.0 {
+                sampling.dry.breakers = self.breakers(tokenizer)?;
+            }
+            Ok(sampling)
+        }
+
+        fn breakers(&self, tokenizer: Option<&Tokenizer>) -> Result<Breakers, Error> {
+            let given = &self.dry_sequence_breaker;
+            match tokenizer {
+                Some(tokenizer) if given.is_empty() => Ok(Breakers::new(tokenizer, &Breakers::USUAL)?),
+                _ if given.iter().all(|text| text == "none") => Ok(Breakers::default()),
+                Some(tokenizer) => Ok(Breakers::new(tokenizer, given)?),
+                None => {
+                    let what = "`--dry-sequence-breaker` needs text, and the model has no tokenizer.json";
+                    Err(Error::Usage { what: what.into() })
+                }
+            }
+        }
+
+        /// What the answer must follow, if it must.
+        pub fn constraint(
+            &self,
+            model: &Path,
+            tokenizer: Option<&Tokenizer>,
+            stop_tokens: &[u32],
+        ) -> Result<Option<Constraint>, Error> {
+            type Make = fn(&Constrainer, &str) -> Result<Constraint, tracewright::generate::GenerateError>;
+            let (flag, path, make): (_, _, Make) = match (&self.json_schema, &self.grammar) {
+                (Some(path), _) => ("json-schema", path, Constrainer::json_schema),
+                (None, Some(path)) => ("grammar", path, Constrainer::grammar),
+                (None, None) => return Ok(None),
+            };
+            let Some(tokenizer) = tokenizer else {
+                let what = format!("`--{flag}` needs text, and `{}` has no tokenizer.json", model.display());
+                return Err(Error::Usage { what });
+            };
+            let text = read_stream(path, limits::GRAMMAR)?;
+            let constrainer = Constrainer::new(tokenizer, stop_tokens)?;
+            let made = make(&constrainer, &text);
+            made.map(Some).map_err(|source| Error::Followed { path: path.clone(), source })
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `tracewright chat`, typed to through a pipe.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+
+use serde_json::{Value, json};
+use tracewright::generate::Tokenizer;
+
+use crate::support::*;
+
+const SIZES: [&str; 6] = ["--dtype", "f32", "--context", "512", "--chunk", "64"];
+
+fn chat(model: &str, arguments: &[&str]) -> Command {
+    let mut command = tracewright(&["chat", model]);
+    command.args(SIZES).args(arguments).stdin(Stdio::piped());
+    command
+}
+
+fn type_to(child: &mut Child, lines: &str) {
+    child.stdin.as_mut().unwrap().write_all(lines.as_bytes()).unwrap();
+}
+
+/// A whole chat: everything is typed at once, and then Ctrl-D.
+#[track_caller]
+fn said(command: &mut Command, lines: &str) -> Ran {
+    let mut child = spawn(command);
+    type_to(&mut child, lines);
+    drop(child.stdin.take());
+    let output = child.wait_with_output().unwrap();
+    let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let ran = Ran { code: output.status.code(), out: words(&output.stdout), err: words(&output.stderr) };
+    assert!(!ran.err.contains("panicked"), "{}", ran.err);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    ran
+}
+
+/// What `generate` answers to these messages, with nothing remembered.
+fn afresh(model: &str, messages: &[Value]) -> String {
+    let folder = folder();
+    let file = folder.path().join("messages.json");
+    fs::write(&file, Value::from(messages.to_vec()).to_string()).unwrap();
+    let prompt = succeed(&mut bare(&["prompt", model, "--messages", text(&file)])).out;
+    let tokens = Tokenizer::load(&demo()).unwrap().unwrap().encode_plain(&prompt).unwrap();
+    let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();
+    let mut command = tracewright(&["generate", model, "--tokens", &tokens.join(","), "-n", "60", "--json"]);
+    let answer: Value = serde_json::from_str(&succeed(command.args(SIZES)).out).unwrap();
+    answer["text"].as_str().unwrap().to_owned()
+}
+
+/// Of each turn: the tokens of the chat, and how many of them were new.
+fn read(err: &str) -> Vec<(usize, usize)> {
+    let line = |line: &str| {
+        let (whole, rest) = line.strip_prefix("prompt ")?.split_once(" tokens, ")?;
+        Some((whole.parse().ok()?, rest.split_once(" of them new")?.0.parse().ok()?))
+    };
+    err.lines().filter_map(line).collect()
+}
+
+const FIRST: &str = "Tell me a story about a brave owl.";
+const SECOND: &str = "Tell me another one.";
+
+#[test]
+fn a_chat_remembers_and_reads_only_what_is_new() {
+    let (model, folder) = (demo(), folder());
+    let model = text(&model);
+    let file = folder.path().join("chat.json");
+    let lines = format!("{FIRST}\n{SECOND}\n/save {}\n", text(&file));
+    let ran = said(&mut chat(model, &["-n", "60", "--system", "Be short."]), &lines);
+    let messages: Vec<Value> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "user", "assistant"]);
+    for answer in [2, 4] {
+        assert_eq!(messages[answer]["content"], afresh(model, &messages[..answer]));
+    }
+    let answers = [2, 4].map(|answer| messages[answer]["content"].as_str().unwrap());
+    assert_eq!(ran.out, answers.map(|answer| format!("{answer}\n")).concat());
+    let read = read(&ran.err);
+    assert_eq!(read[0].0, read[0].1, "{}", ran.err);
+    assert!(read[1].1 < 20 && read[1].0 > read[0].0 + 30, "{}", ran.err);
+}
+
+/// A template that writes old answers anew: what the network saw of them is not what it would see now.
+#[test]
+fn a_template_that_rewrites_the_past_is_read_from_where_it_differs() {
+    let folder = folder();
+    for entry in fs::read_dir(demo()).unwrap().flatten() {
+        fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+    }
+    let template = "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n\
+                    {{ m.content if m.role == 'user' else 'A story.' }}<|eot_id|>{% endfor %}\
+                    {% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}";
+    let config = folder.path().join("tokenizer_config.json");
+    let mut keys: Value = serde_json::from_str(&fs::read_to_string(&config).unwrap()).unwrap();
+    keys["chat_template"] = template.into();
+    fs::write(&config, keys.to_string()).unwrap();
+    let model = text(folder.path());
+    let ran = said(&mut chat(model, &["-n", "60"]), &format!("{FIRST}\n{SECOND}\n"));
+    let user = |words: &str| json!({"role": "user", "content": words});
+    let old = json!({"role": "assistant", "content": "whatever it was"});
+    let first = afresh(model, &[user(FIRST)]);
+    let second = afresh(model, &[user(FIRST), old, user(SECOND)]);
+    assert_eq!(ran.out, format!("{first}\n{second}\n"));
+    let read = read(&ran.err);
+    // The first message is not read again; what the template makes of the answer is.
+    assert!(read[1].1 < read[1].0 && read[1].0 < read[0].0 + 40, "{}", ran.err);
+}
+
+#[test]
+fn commands_do_what_help_says() {
+    let (model, folder) = (demo(), folder());
+    let model = text(&model);
+    let file = folder.path().join("chat.json");
+    let lines = format!(
+        "/help\n\n/nothing\n{FIRST}\n/reset\n/system Be short.\n//odd \\\nand long\n/save {}\n/save\n\
+         /save {model}/config.json\n/exit\nnever answered\n",
+        text(&file)
+    );
+    let ran = said(&mut chat(model, &["-n", "5"]), &lines);
+    for words in ["/system TEXT", "no command `/nothing`", "a new chat", "wrote 3 messages", "needs the name"]
+    {
+        assert!(ran.err.contains(words), "`{words}` is not in\n{}", ran.err);
+    }
+    assert_eq!(ran.err.matches("error: ").count(), 1, "no file of the model is replaced\n{}", ran.err);
+    assert_eq!(ran.err.matches("the answer is cut: `-n N`").count(), 2, "{}", ran.err);
+    let messages: Vec<Value> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(messages[0], json!({"role": "system", "content": "Be short."}));
+    assert_eq!(messages[1], json!({"role": "user", "content": "/odd \nand long"}));
+    assert_eq!(messages[2]["content"], afresh_prefix(model, &messages[..2], &ran.out));
+}
+
+/// The last answer, if it is the begin of what `generate` answers.
+#[track_caller]
+fn afresh_prefix(model: &str, messages: &[Value], out: &str) -> String {
+    let whole = afresh(model, messages);
+    let last = out.trim_end_matches('\n').lines().last().unwrap();
+    assert!(whole.starts_with(last), "{last}: {whole}");
+    last.to_owned()
+}
+
+#[test]
+fn a_full_context_is_said_and_the_chat_goes_on() {
+    let model = demo();
+    let mut command =
+        tracewright(&["chat", text(&model), "--dtype", "f32", "--context", "128", "--chunk", "64"]);
+    let long = "a brave owl and a fox ".repeat(60);
+    let ran = said(command.stdin(Stdio::piped()), &format!("{long}\n{FIRST}\n"));
+    assert!(ran.err.contains("do not fit into the context of 128; /reset"), "{}", ran.err);
+    assert_eq!(read(&ran.err).len(), 1, "{}", ran.err);
+    assert!(ran.err.contains("the context of 128 tokens is full: /reset") && ran.out.len() > 50, "{ran:?}");
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_stops_an_answer_and_not_the_chat() {
+    let folder = folder();
+    let grammar = folder.path().join("grammar.lark");
+    // An answer that fills the context.
+    fs::write(&grammar, "start: /[a-z ]{2000}/").unwrap();
+    let mut child = spawn(&mut chat(text(&demo()), &["--grammar", text(&grammar)]));
+    type_to(&mut child, "Go on.\n");
+    let mut out = child.stdout.take().unwrap();
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 64];
+        while let Ok(count @ 1..) = out.read(&mut bytes) {
+            let _ = send.send(bytes[..count].to_vec());
+        }
+    });
+    let patience = std::time::Duration::from_secs(120);
+    receive.recv_timeout(patience).expect("an answer begins");
+    interrupt(&child);
+    type_to(&mut child, "Once more.\n/exit\n");
+    let ended = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(0), "{err}");
+    assert!(err.contains("stopped; Ctrl-D ends the chat"), "{err}");
+    assert_eq!(read(&err).len(), 2, "{err}");
+}
+
+#[test]
+fn what_cannot_chat_is_refused() {
+    let model = fixture("llama-untied");
+    refused(&mut chat(text(&model), &[]), 2, &["no tokenizer.json"]);
+    let folder = folder();
+    for entry in fs::read_dir(demo()).unwrap().flatten() {
+        fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+    }
+    let config = folder.path().join("tokenizer_config.json");
+    let mut keys: Value = serde_json::from_str(&fs::read_to_string(&config).unwrap()).unwrap();
+    keys.as_object_mut().unwrap().remove("chat_template");
+    fs::write(&config, keys.to_string()).unwrap();
+    refused(&mut chat(text(folder.path()), &[]), 1, &["has no chat template"]);
+    let bad = folder.path().join("messages.json");
+    fs::write(&bad, "{").unwrap();
+    refused(
+        &mut bare(&["prompt", text(&demo()), "--messages", text(&bad)]),
+        1,
+        &[text(&bad), "list of messages"],
+    );
+}

@@ -1,0 +1,244 @@
+//! Answers that follow a schema or a grammar, penalties, and what was likely.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tracewright::export::Manifest;
+use tracewright::generate::{
+    Constrainer, Finish, GenerateOptions, Network, Sampling, Session, Tokenizer, stop_tokens,
+};
+use tracewright::runtime::{Device, Runtime};
+
+use crate::support::*;
+
+/// The demo, continuing the begin of a story.
+fn story(arguments: &[&str]) -> Command {
+    let mut command =
+        tracewright(&["generate", text(&demo()), "--dtype", "f32", "--context", "512", "--chunk", "64"]);
+    command.args(["-p", "Once upon a time", "--json"]).args(arguments);
+    command
+}
+
+#[track_caller]
+fn object(command: &mut Command) -> Value {
+    serde_json::from_str(&succeed(command).out).unwrap()
+}
+
+fn written(folder: &TempDir, name: &str, words: &str) -> PathBuf {
+    let path = folder.path().join(name);
+    fs::write(&path, words).unwrap();
+    path
+}
+
+fn schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "animal": {"type": "string", "minLength": 1, "maxLength": 20},
+            "brave": {"type": "boolean"},
+            "age": {"type": "integer", "minimum": 1, "maximum": 99},
+            "colours": {"type": "array", "items": {"enum": ["red", "blue", "green"]}, "minItems": 1, "maxItems": 2},
+        },
+        "required": ["animal", "brave", "age", "colours"],
+        "additionalProperties": false,
+    })
+}
+
+/// An answer to a schema, from the directory `model`.
+fn animal(model: &str, file: &str, more: &[&str]) -> Value {
+    let mut command = tracewright(&["generate", model, "-p", "A fox.", "-n", "200", "--json"]);
+    let answer = object(command.args(["--json-schema", file]).args(more));
+    assert_eq!(answer["finish"], "stop", "{answer}");
+    let value: Value = serde_json::from_str(answer["text"].as_str().unwrap()).unwrap();
+    assert!(jsonschema::validator_for(&schema()).unwrap().is_valid(&value), "{value}");
+    value
+}
+
+#[test]
+fn an_answer_is_valid_by_its_schema_from_a_model_and_from_an_export() {
+    let folder = folder();
+    let mut compact = schema();
+    compact["x-guidance"] = json!({"whitespace_flexible": false});
+    let file = written(&folder, "schema.json", &compact.to_string());
+    let sizes = ["--dtype", "f32", "--context", "512", "--chunk", "64"];
+    let model = demo();
+    let greedy = animal(text(&model), text(&file), &sizes);
+    let warm = ["--temp", "1.5", "--seed", "7"];
+    let drawn = animal(text(&model), text(&file), &[&warm[..], &sizes].concat());
+    let out = folder.path().join("export");
+    succeed(tracewright(&["export", text(&model), "-o", text(&out)]).args(sizes));
+    assert_eq!(animal(text(&out), text(&file), &[]), greedy);
+    assert_eq!(animal(text(&out), text(&file), &warm), drawn);
+    always_valid(&out, &compact);
+}
+
+/// Whatever the shipped model says, cold or hot: its answers parse and are valid.
+fn always_valid(export: &Path, schema: &Value) {
+    let manifest = Manifest::read(export).unwrap().unwrap();
+    let runtime = Runtime::new(Device::LocalTask { workers: 0 }).unwrap();
+    let program = tracewright::export::open(export, &manifest, &runtime).unwrap();
+    let network = Network::new(&runtime, &program, &manifest.signatures(export).unwrap()).unwrap();
+    let tokenizer = Tokenizer::load(export).unwrap().unwrap();
+    let stop_tokens = stop_tokens(export).unwrap();
+    let constrainer = Constrainer::new(&tokenizer, &stop_tokens).unwrap();
+    let constraint = Some(constrainer.json_schema(&schema.to_string()).unwrap());
+    let judge = jsonschema::validator_for(schema).unwrap();
+    let mut said = BTreeSet::new();
+    for seed in 0..60 {
+        let prompt = tokenizer.encode(["Once", "The fox is", "{", "\n"][seed as usize % 4]).unwrap();
+        let temperature = [0.3, 1.0, 4.0][seed as usize % 3];
+        let options = GenerateOptions {
+            max_tokens: 300,
+            sampling: Sampling { temperature, seed, ..Sampling::default() },
+            stop_tokens: stop_tokens.clone(),
+            constraint: constraint.clone(),
+            ..GenerateOptions::default()
+        };
+        let go_on = |_| ControlFlow::Continue(());
+        let generated = Session::new(&network).generate(&prompt, &options, go_on).unwrap();
+        let answer = tokenizer.decode(&generated.tokens).unwrap();
+        assert_eq!(generated.finish, Finish::Stop, "{answer}");
+        let value: Value = serde_json::from_str(&answer).unwrap();
+        assert!(judge.is_valid(&value), "{seed}: {answer}");
+        said.insert(answer);
+    }
+    assert!(said.len() > 40, "{said:?}");
+}
+
+#[test]
+fn a_grammar_that_forces_one_text_gives_it() {
+    let folder = folder();
+    let file = written(
+        &folder,
+        "grammar.lark",
+        "start: \"The \" animal \" said: \" WORD\nanimal: \"fox\"\nWORD: \"é!\"\n",
+    );
+    let answer = object(&mut story(&["--grammar", text(&file)]));
+    assert_eq!((&answer["text"], &answer["finish"]), (&json!("The fox said: é!"), &json!("stop")));
+    // One that is longer than allowed is said to be cut.
+    let mut cut =
+        tracewright(&["generate", text(&demo()), "--dtype", "f32", "--context", "512", "--chunk", "64"]);
+    let ran = succeed(cut.args(["-p", "A fox.", "-n", "2", "--grammar", text(&file)]));
+    assert!(
+        ran.err.contains("the answer is not complete: `-n N` allows more than its 2 tokens"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn what_no_answer_can_follow_is_refused() {
+    let folder = folder();
+    let bad = written(&folder, "bad.json", "{\n  \"type\": }");
+    let bad = text(&bad);
+    refused(&mut story(&["--json-schema", bad]), 1, &[bad, "not valid JSON", "line 2 column 11"]);
+    let odd = written(&folder, "odd.json", "{\"type\": \"animal\"}");
+    refused(&mut story(&["--json-schema", text(&odd)]), 1, &[text(&odd), "cannot be followed", "animal"]);
+    let grammar = written(&folder, "grammar.lark", "start: \"a\"\nrest: )\n");
+    refused(&mut story(&["--grammar", text(&grammar)]), 1, &[text(&grammar), "line 2, column 7"]);
+    let missing = folder.path().join("missing.json");
+    refused(&mut story(&["--json-schema", text(&missing)]), 1, &[text(&missing)]);
+    let model = fixture("llama-untied");
+    let mut plain = tracewright(&["generate", text(&model), "--tokens", "5", "--grammar", text(&grammar)]);
+    refused(&mut plain, 2, &["--grammar", "no tokenizer.json"]);
+    for two in [["--json-schema", "--grammar"], ["--ignore-eos", "--grammar"]] {
+        let arguments: Vec<&str> = two
+            .iter()
+            .flat_map(|flag| if *flag == "--ignore-eos" { vec![*flag] } else { vec![*flag, bad] })
+            .collect();
+        refused(&mut story(&arguments), 2, &two);
+    }
+}
+
+#[test]
+fn settings_are_those_of_llama_cpp_and_checked() {
+    let tokens = |more: &[&str]| object(story(&["-n", "40", "--ignore-eos"]).args(more))["tokens"].clone();
+    let greedy = tokens(&[]);
+    let repeats = |tokens: &Value| {
+        let list = tokens.as_array().unwrap();
+        (1..list.len()).any(|i| list[..i].contains(&list[i]))
+    };
+    assert!(repeats(&greedy));
+    let never = ["--presence-penalty", "1000", "--repeat-last-n", "-1"];
+    assert!(!repeats(&tokens(&never)), "no token comes twice");
+    assert_eq!(tokens(&["--presence-penalty", "1000", "--repeat-last-n", "0"]), greedy);
+    assert_eq!(tokens(&["--presence-penalty", "1000", "--samplers", "top_k;temperature"]), greedy);
+    assert_eq!(
+        tokens(&["--dry-multiplier", "0", "--mirostat", "2"]),
+        greedy,
+        "of one token nothing is left out"
+    );
+    // With breakers nowhere, each token that ends a repetition of one is out.
+    let dry = ["--dry-multiplier", "1000", "--dry-allowed-length", "1", "--dry-sequence-breaker", "none"];
+    let dry = tokens(&dry);
+    let pairs: Vec<_> = dry.as_array().unwrap().windows(2).map(|pair| (&pair[0], &pair[1])).collect();
+    assert!((1..pairs.len()).all(|i| !pairs[..i].contains(&pairs[i])), "a pair comes twice: {dry}");
+    let warm = ["--temp", "1", "--seed", "3"];
+    for aimed in [["--mirostat", "1"], ["--mirostat", "2"]] {
+        let aimed = [&warm[..], &aimed, &["--mirostat-ent", "1.5"]].concat();
+        assert_eq!(tokens(&aimed), tokens(&aimed));
+        assert_ne!(tokens(&aimed), tokens(&warm));
+    }
+    for (flag, value, words) in [
+        ("--repeat-penalty", "0", "penalties.repeat"),
+        ("--typical", "1.5", "typical_p"),
+        ("--xtc-probability", "-1", "xtc.probability"),
+        ("--dry-multiplier", "-0.5", "dry.multiplier"),
+        ("--temp", "-1", "temperature"),
+    ] {
+        refused(&mut story(&[flag, value]), 1, &[words, flag, value, "expected"]);
+    }
+    refused(&mut story(&["--mirostat", "3"]), 2, &["--mirostat"]);
+    refused(&mut story(&["--samplers", "top_k;best"]), 2, &["best"]);
+}
+
+#[test]
+fn logprobs_are_those_of_the_saved_logits() {
+    let folder = folder();
+    let file = folder.path().join("logits.safetensors");
+    let answer = object(&mut story(&[
+        "-n",
+        "5",
+        "--ignore-eos",
+        "--logprobs",
+        "3",
+        "--temp",
+        "2",
+        "--seed",
+        "4",
+        "--save-logits",
+        text(&file),
+    ]));
+    let logits = floats(&tensors(&file), "logits");
+    let vocabulary = logits.len() / 5;
+    let content = answer["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(content.len(), 5);
+    for (row, (one, token)) in
+        logits.chunks(vocabulary).zip(content.iter().zip(answer["tokens"].as_array().unwrap()))
+    {
+        assert_eq!(&one["id"], token);
+        let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
+        let near = |one: &Value| {
+            let expected = f64::from(row[one["id"].as_u64().unwrap() as usize]) - sum.ln();
+            assert!((one["logprob"].as_f64().unwrap() - expected).abs() < 1e-5, "{one}: {expected}");
+        };
+        near(one);
+        let top = one["top_logprobs"].as_array().unwrap();
+        top.iter().for_each(near);
+        let mut order: Vec<usize> = (0..vocabulary).collect();
+        order.sort_by(|&a, &b| row[b].total_cmp(&row[a]));
+        let ids: Vec<_> = top.iter().map(|one| one["id"].as_u64().unwrap() as usize).collect();
+        assert_eq!(ids, order[..3]);
+        let bytes: Vec<u8> = serde_json::from_value(one["bytes"].clone()).unwrap();
+        assert_eq!(one["token"], String::from_utf8_lossy(&bytes).as_ref());
+    }
+    let said: String = content.iter().map(|one| one["token"].as_str().unwrap()).collect();
+    assert_eq!(answer["text"], said);
+    let mut plain = tracewright(&["generate", text(&demo()), "-p", "A", "--logprobs", "3"]);
+    refused(&mut plain, 2, &["--json"]);
+}

@@ -1,0 +1,190 @@
+//! Answers that follow a JSON schema or a grammar: of each step, which tokens may be chosen.
+//!
+//! What follows them is llguidance, which walks a tree of the tokenizer's tokens with an Earley parser. Where the text may
+//! end, so may the model, by one of its stop tokens; where nothing can follow, the text ends.
+
+use std::fmt;
+use std::sync::Arc;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+
+use crate::{GenerateError, Tokenizer};
+
+/// Makes constraints for the tokens of one model.
+pub struct Constrainer {
+    factory: ParserFactory,
+    /// The token that stands for the end where the model has none; no model chooses it.
+    end: Option<u32>,
+}
+
+impl Constrainer {
+    /// For a model with these stop tokens.
+    ///
+    /// # Errors
+    /// If the tokenizer does not say which bytes its tokens stand for.
+    pub fn new(tokenizer: &Tokenizer, stop_tokens: &[u32]) -> Result<Self, GenerateError> {
+        let mut words = tokenizer.bytes()?;
+        let end = stop_tokens.is_empty().then_some(words.len() as u32);
+        let ends = end.as_slice();
+        let ends = if ends.is_empty() { stop_tokens } else { ends };
+        let last = ends.iter().max().map_or(0, |&end| end as usize);
+        words.resize(words.len().max(last + 1), Vec::new());
+        let info = TokRxInfo::new(words.len() as u32, ends[0]);
+        let tokens = TokTrie::from(&info, &words).with_eos_tokens(ends);
+        let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(tokens));
+        let given_up = |why: Why| GenerateError::NoBytes { source: why };
+        let mut factory = ParserFactory::new_simple(&tokens).map_err(|why| given_up(why.into()))?;
+        factory.quiet().limits_mut().verbose_errors = false;
+        Ok(Self { factory, end })
+    }
+
+    /// A text that is JSON and valid by this schema (JSON Schema, draft 2020-12). Its properties come in the schema's order.
+    ///
+    /// # Errors
+    /// If the schema is not JSON, or asks for what cannot be followed.
+    pub fn json_schema(&self, schema: &str) -> Result<Constraint, GenerateError> {
+        let schema = serde_json::from_str(schema).map_err(|source| GenerateError::SchemaSyntax { source })?;
+        let refused = |why: String| GenerateError::Schema { why };
+        self.constraint(TopLevelGrammar::from_json_schema(schema)).map_err(refused)
+    }
+
+    /// A text that this grammar describes, in llguidance's variant of Lark's notation: a rule `start`, rules in lower case,
+    /// terminals in upper case.
+    ///
+    /// # Errors
+    /// If the grammar is none; the error says where.
+    pub fn grammar(&self, grammar: &str) -> Result<Constraint, GenerateError> {
+        if let Some((index, line)) = grammar.lines().enumerate().find(|(_, line)| line.contains("::=")) {
+            let column = line.chars().take_while(|&c| c != ':').count() + 1;
+            let why =
+                "`::=` is of another notation (GBNF, BNF); expected Lark's, as `start: \"yes\" | \"no\"`";
+            return Err(GenerateError::Grammar { at: Some((index + 1, column)), why: why.into() });
+        }
+        self.constraint(TopLevelGrammar::from_lark(grammar.to_owned())).map_err(|why| {
+            let (at, why) = located(&why);
+            GenerateError::Grammar { at, why: why.to_owned() }
+        })
+    }
+
+    fn constraint(&self, grammar: TopLevelGrammar) -> Result<Constraint, String> {
+        let mut matcher = Matcher::new(self.factory.create_parser(grammar));
+        match matcher.get_error() {
+            Some(why) => Err(brief(&why)),
+            None => {
+                // Whether it can begin: the first token says more than the grammar alone.
+                matcher.is_accepting().map_err(|why| brief(&why.to_string()))?;
+                Ok(Constraint { matcher, end: self.end })
+            }
+        }
+    }
+}
+
+type Why = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a text must follow, from its first token.
+#[derive(Clone)]
+pub struct Constraint {
+    matcher: Matcher,
+    end: Option<u32>,
+}
+
+impl fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Constraint").finish_non_exhaustive()
+    }
+}
+
+impl Constraint {
+    /// For one text.
+    pub(crate) fn begin(&self) -> Guide {
+        // A plain clone shares states of the lexer, and a lock.
+        Guide { matcher: self.matcher.deep_clone(), end: self.end, step: 0 }
+    }
+}
+
+/// Follows one text.
+#[derive(Clone)]
+pub(crate) struct Guide {
+    matcher: Matcher,
+    end: Option<u32>,
+    step: u64,
+}
+
+impl fmt::Debug for Guide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guide").field("step", &self.step).finish_non_exhaustive()
+    }
+}
+
+impl Guide {
+    /// Which tokens may come next; `None` where the text is complete.
+    ///
+    /// # Errors
+    /// If none may, or the library gives up.
+    pub fn allowed(&mut self) -> Result<Option<Allowed>, GenerateError> {
+        if self.is_complete() {
+            return Ok(None);
+        }
+        let step = self.step;
+        let mask = self.matcher.compute_mask().map_err(|why| match why.to_string() {
+            why if why.contains("NoExtension") => GenerateError::NothingAllowed { step },
+            why => GenerateError::Constraint { step, why: brief(&why) },
+        })?;
+        let only_the_end = self.end.is_some_and(|end| mask.is_allowed(end) && mask.num_set() == 1);
+        Ok((!only_the_end).then_some(Allowed { mask, end: self.end }))
+    }
+
+    /// Whether nothing can follow.
+    pub fn is_complete(&self) -> bool {
+        !self.matcher.is_error() && self.matcher.is_stopped()
+    }
+
+    /// Takes a token that was chosen.
+    ///
+    /// # Errors
+    /// If it was not allowed, or the library gives up.
+    pub fn take(&mut self, token: u32) -> Result<(), GenerateError> {
+        let step = self.step;
+        self.step += 1;
+        let refused = |why: String| GenerateError::Constraint { step, why: brief(&why) };
+        self.matcher.consume_token(token).map_err(|why| refused(why.to_string()))?;
+        match self.matcher.stop_reason() {
+            reason if reason.is_ok() => Ok(()),
+            reason => Err(refused(reason.to_string())),
+        }
+    }
+}
+
+/// The tokens that may come next.
+pub(crate) struct Allowed {
+    mask: SimpleVob,
+    end: Option<u32>,
+}
+
+impl Allowed {
+    pub fn has(&self, token: u32) -> bool {
+        (token as usize) < self.mask.len() && self.end != Some(token) && self.mask.is_allowed(token)
+    }
+}
+
+/// What the library says in words: behind them it shows its insides, or the lines of the grammar.
+fn brief(why: &str) -> String {
+    let is_shown = |line: &&str| {
+        let number =
+            line.trim_start().split_once(" | ").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
+        !number && !line.starts_with('<')
+    };
+    why.lines().take_while(is_shown).map(str::trim).collect::<Vec<_>>().join(" ").trim().to_owned()
+}
+
+/// Takes `at 3(14): ` off a message: line and column, from 1.
+fn located(why: &str) -> (Option<(usize, usize)>, &str) {
+    let parsed = || {
+        let (place, rest) = why.strip_prefix("at ").unwrap_or(why).split_once("): ")?;
+        let (line, column) = place.split_once('(')?;
+        Some(((line.parse().ok()?, column.parse().ok()?), rest))
+    };
+    parsed().map_or((None, why), |(at, rest)| (Some(at), rest))
+}

@@ -1,0 +1,62 @@
+//! What leaves out unlikely tokens. Each keeps at least one.
+
+use super::candidates::{Candidate, likely_first, log_softmax, softmax};
+
+/// `TopKLogitsWarper`: tokens that tie with the k-th stay, where llama.cpp keeps k.
+pub(super) fn keep_top_k(candidates: &mut Vec<Candidate>, k: usize) {
+    if k == 0 || k >= candidates.len() {
+        return;
+    }
+    let (_, kth, _) = candidates.select_nth_unstable_by(k - 1, likely_first);
+    let least = kth.logit;
+    candidates.retain(|candidate| candidate.logit >= least);
+}
+
+/// `TopPLogitsWarper`: from the least likely upwards, tokens go while their sum is at most 1 − p; one always stays.
+pub(super) fn keep_top_p(candidates: &mut Vec<Candidate>, p: f32) {
+    candidates.sort_unstable_by(likely_first);
+    let mut cumulative = 0.0;
+    let unlikely = softmax(candidates).into_iter().rev().take_while(|probability| {
+        cumulative += probability;
+        cumulative <= 1.0 - f64::from(p)
+    });
+    let keep = candidates.len() - unlikely.count();
+    candidates.truncate(keep.max(1));
+}
+
+/// `MinPLogitsWarper`: the probability is compared with the best one's.
+pub(super) fn keep_min_p(candidates: &mut Vec<Candidate>, p: f32) {
+    let probabilities = softmax(candidates);
+    let least = f64::from(p) * probabilities.iter().copied().fold(0.0, f64::max);
+    let mut probabilities = probabilities.into_iter();
+    candidates.retain(|_| probabilities.next().is_some_and(|probability| probability >= least));
+}
+
+/// `TypicalLogitsWarper` (Meister et al., "Locally Typical Sampling", 2022): the tokens whose surprise is nearest to the
+/// entropy, until they sum up to `mass`. The likeliest need not be among them.
+pub(super) fn keep_typical(candidates: &mut Vec<Candidate>, mass: f32) {
+    let logs = log_softmax(candidates);
+    let entropy: f64 = logs.iter().map(|&log| -log * libm::exp(log)).sum();
+    let unusual: Vec<f64> = logs.iter().map(|log| (-log - entropy).abs()).collect();
+    let mut order: Vec<usize> = (0..candidates.len()).collect();
+    order.sort_by(|&a, &b| unusual[a].total_cmp(&unusual[b]));
+    let mut cumulative = 0.0;
+    let last = order.iter().find(|&&index| {
+        cumulative += libm::exp(logs[index]);
+        cumulative >= f64::from(mass)
+    });
+    let most = last.or(order.last()).map_or(f64::INFINITY, |&index| unusual[index]);
+    let mut unusual = unusual.into_iter();
+    candidates.retain(|_| unusual.next().is_some_and(|unusual| unusual <= most));
+}
+
+/// Tokens whose logits are at most `n` standard deviations below the best one's (Tang et al., "Top-nσ", 2024).
+pub(super) fn keep_top_n_sigma(candidates: &mut Vec<Candidate>, n: f32) {
+    let count = candidates.len() as f64;
+    let mean = candidates.iter().map(|candidate| candidate.logit).sum::<f64>() / count;
+    let square = |candidate: &Candidate| (candidate.logit - mean).powi(2);
+    let deviation = (candidates.iter().map(square).sum::<f64>() / count).sqrt();
+    let best = candidates.iter().map(|candidate| candidate.logit).fold(f64::NEG_INFINITY, f64::max);
+    let least = best - f64::from(n) * deviation;
+    candidates.retain(|candidate| candidate.logit >= least);
+}

@@ -1,0 +1,363 @@
+//! The choice of the next token.
+//!
+//! Each setting has its own meaning in its own file, that of transformers' warper where there is one
+//! (`generation/logits_process.py`), else llama.cpp's. Their order is llama.cpp's ([`SamplingStep::ORDER`]): penalties, what
+//! leaves tokens out, and the temperature last, so that what is left out does not depend on it. transformers takes the
+//! temperature before; [`Sampling::order`] says so where that is wanted. Then comes one draw.
+
+mod candidates;
+mod cuts;
+mod dry;
+mod mirostat;
+mod penalties;
+#[cfg(test)]
+mod tests;
+mod xtc;
+
+pub use dry::{Breakers, Dry};
+pub use mirostat::{Mirostat, MirostatVersion};
+pub use penalties::Penalties;
+pub use xtc::Xtc;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::GenerateError;
+use candidates::{Candidate, likely_first, log_softmax, softmax};
+use mirostat::Surprise;
+
+/// How the next token is chosen. The default is greedy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampling {
+    /// 0 takes the most likely token of those that are left; otherwise the logits are divided by it.
+    pub temperature: f32,
+    /// Only the `k` most likely tokens; 0 is no limit.
+    pub top_k: usize,
+    /// Only the most likely tokens whose probabilities sum up to this; 1 is no limit.
+    pub top_p: f32,
+    /// Only tokens with at least this share of the most likely one's probability; 0 is no limit.
+    pub min_p: f32,
+    /// Only tokens about as surprising as a token is on average, which sum up to this; 1 is no limit.
+    pub typical_p: f32,
+    /// Only tokens whose logits are at most so many standard deviations below the best; 0 or less is no limit.
+    pub top_n_sigma: f32,
+    /// Penalties for what the text has already.
+    pub penalties: Penalties,
+    /// Penalties for what would go on repeating.
+    pub dry: Dry,
+    /// Leaves out the likeliest tokens.
+    pub xtc: Xtc,
+    /// Aims at a surprise. It takes the place of all other steps but the temperature, as in llama.cpp.
+    pub mirostat: Option<Mirostat>,
+    /// What is done in which order; a step that is not in the list is not done.
+    pub order: Vec<SamplingStep>,
+    /// The same seed draws the same tokens, on every machine.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            typical_p: 1.0,
+            top_n_sigma: 0.0,
+            penalties: Penalties::default(),
+            dry: Dry::default(),
+            xtc: Xtc::default(),
+            mirostat: None,
+            order: SamplingStep::ORDER.to_vec(),
+            seed: 0,
+        }
+    }
+}
+
+/// A step from logits to the tokens that one is drawn from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SamplingStep {
+    /// [`Sampling::penalties`]
+    Penalties,
+    /// [`Sampling::dry`]
+    Dry,
+    /// [`Sampling::top_n_sigma`]
+    TopNSigma,
+    /// [`Sampling::top_k`]
+    TopK,
+    /// [`Sampling::typical_p`]
+    TypicalP,
+    /// [`Sampling::top_p`]
+    TopP,
+    /// [`Sampling::min_p`]
+    MinP,
+    /// [`Sampling::xtc`]
+    Xtc,
+    /// [`Sampling::temperature`]
+    Temperature,
+}
+
+impl SamplingStep {
+    /// All steps, in llama.cpp's default order.
+    pub const ORDER: [Self; 9] = [
+        Self::Penalties,
+        Self::Dry,
+        Self::TopNSigma,
+        Self::TopK,
+        Self::TypicalP,
+        Self::TopP,
+        Self::MinP,
+        Self::Xtc,
+        Self::Temperature,
+    ];
+
+    /// Its name, which is llama.cpp's.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Penalties => "penalties",
+            Self::Dry => "dry",
+            Self::TopNSigma => "top_n_sigma",
+            Self::TopK => "top_k",
+            Self::TypicalP => "typ_p",
+            Self::TopP => "top_p",
+            Self::MinP => "min_p",
+            Self::Xtc => "xtc",
+            Self::Temperature => "temperature",
+        }
+    }
+}
+
+impl Sampling {
+    /// Whether the most likely token is chosen, whatever stands before it: then a program may choose it.
+    pub(crate) fn takes_the_likeliest(&self) -> bool {
+        if self.temperature != 0.0 {
+            return false;
+        }
+        let keeps_the_likeliest = |step: &SamplingStep| match step {
+            SamplingStep::Penalties => self.penalties.is_off(),
+            SamplingStep::Dry => self.dry.is_off(),
+            SamplingStep::TypicalP => self.typical_p >= 1.0,
+            SamplingStep::Xtc => self.xtc.is_off(),
+            _ => true,
+        };
+        let order = self.steps();
+        order.contains(&SamplingStep::Temperature) && order.iter().all(keeps_the_likeliest)
+    }
+
+    /// The steps that are done.
+    fn steps(&self) -> &[SamplingStep] {
+        match self.mirostat {
+            Some(_) => &[SamplingStep::Temperature],
+            None => &self.order,
+        }
+    }
+
+    /// Whether each setting is one.
+    fn check(&self) -> Result<(), GenerateError> {
+        let Self { penalties, dry, xtc, .. } = self;
+        let share = |x: f32| (0.0..=1.0).contains(&x);
+        let from_zero = |x: f32| x >= 0.0 && x.is_finite();
+        let above_zero = |x: f32| x > 0.0 && x.is_finite();
+        const SHARE: &str = "a number from 0 to 1";
+        const FROM_ZERO: &str = "a number from 0";
+        const ABOVE_ZERO: &str = "a number above 0";
+        const NUMBER: &str = "a finite number";
+        let mirostat = self.mirostat.iter();
+        let mut settings = vec![
+            ("temperature", self.temperature, from_zero(self.temperature), FROM_ZERO),
+            ("top_p", self.top_p, share(self.top_p), SHARE),
+            ("min_p", self.min_p, share(self.min_p), SHARE),
+            ("typical_p", self.typical_p, share(self.typical_p), SHARE),
+            ("top_n_sigma", self.top_n_sigma, self.top_n_sigma.is_finite(), NUMBER),
+            ("penalties.repeat", penalties.repeat, above_zero(penalties.repeat), ABOVE_ZERO),
+            ("penalties.frequency", penalties.frequency, penalties.frequency.is_finite(), NUMBER),
+            ("penalties.presence", penalties.presence, penalties.presence.is_finite(), NUMBER),
+            ("dry.multiplier", dry.multiplier, from_zero(dry.multiplier), FROM_ZERO),
+            ("dry.base", dry.base, from_zero(dry.base), FROM_ZERO),
+            ("xtc.probability", xtc.probability, share(xtc.probability), SHARE),
+            ("xtc.threshold", xtc.threshold, share(xtc.threshold), SHARE),
+        ];
+        for Mirostat { target, rate, .. } in mirostat {
+            settings.push(("mirostat.target", *target, from_zero(*target), FROM_ZERO));
+            settings.push(("mirostat.rate", *rate, from_zero(*rate), FROM_ZERO));
+        }
+        match settings.into_iter().find(|&(_, _, is_one, _)| !is_one) {
+            Some((name, found, _, expected)) => {
+                Err(GenerateError::Setting { name, found: found.to_string(), expected })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Chooses one token after the other.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    sampling: Sampling,
+    random: ChaCha8Rng,
+    surprise: Option<Surprise>,
+    step: u64,
+}
+
+impl Sampler {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// If one is out of its range.
+    pub fn new(sampling: &Sampling) -> Result<Self, GenerateError> {
+        sampling.check()?;
+        Ok(Sampler {
+            sampling: sampling.clone(),
+            random: ChaCha8Rng::seed_from_u64(sampling.seed),
+            surprise: sampling.mirostat.as_ref().map(Surprise::new),
+            step: 0,
+        })
+    }
+
+    /// Counts a token that the program chose.
+    pub(crate) fn pass(&mut self) {
+        self.step += 1;
+    }
+
+    /// The token chosen from one row of logits, behind the tokens of `seen`.
+    ///
+    /// # Errors
+    /// If a logit is no number, or none is above minus infinity.
+    pub fn choose(&mut self, seen: &[u32], logits: &[f32]) -> Result<u32, GenerateError> {
+        self.choose_among(seen, logits, |_| true)
+    }
+
+    /// As [`choose`](Self::choose), of the tokens that `allowed` says yes to: the others are gone before the first step.
+    ///
+    /// # Errors
+    /// If a logit is no number, none is above minus infinity, or none of those that are is allowed.
+    pub fn choose_among(
+        &mut self,
+        seen: &[u32],
+        logits: &[f32],
+        allowed: impl Fn(u32) -> bool,
+    ) -> Result<u32, GenerateError> {
+        let step = self.step;
+        self.step += 1;
+        if let Some(token) = logits.iter().position(|&logit| logit.is_nan() || logit == f32::INFINITY) {
+            return Err(GenerateError::Logit { step, token, found: logits[token] });
+        }
+        if logits.iter().all(|&logit| logit == f32::NEG_INFINITY) {
+            return Err(GenerateError::NoCandidate { step, count: logits.len() });
+        }
+        let tokens = (0..).zip(logits).filter(|&(_, &logit)| logit > f32::NEG_INFINITY);
+        let tokens = tokens.filter(|&(token, _)| allowed(token));
+        if self.sampling.takes_the_likeliest() {
+            // The lowest of equals, as `torch.argmax` gives it.
+            let best = tokens.reduce(|best, next| if next.1 > best.1 { next } else { best });
+            return best.map(|(token, _)| token).ok_or(GenerateError::NothingAllowed { step });
+        }
+        let candidate = |(token, &logit): (u32, &f32)| Candidate { token, logit: logit.into() };
+        let mut candidates: Vec<_> = tokens.map(candidate).collect();
+        if candidates.is_empty() {
+            return Err(GenerateError::NothingAllowed { step });
+        }
+        self.narrow(&mut candidates, seen, logits.len());
+        let (token, probability) = self.draw(candidates);
+        if let Some(surprise) = &mut self.surprise {
+            surprise.observe(probability);
+        }
+        Ok(token)
+    }
+
+    /// Does all steps before the draw.
+    fn narrow(&mut self, candidates: &mut Vec<Candidate>, seen: &[u32], vocabulary: usize) {
+        let Self { sampling, random, .. } = self;
+        for step in sampling.steps() {
+            match step {
+                SamplingStep::Penalties if !sampling.penalties.is_off() => {
+                    sampling.penalties.apply(candidates, seen);
+                }
+                SamplingStep::Dry if !sampling.dry.is_off() => sampling.dry.apply(candidates, seen),
+                SamplingStep::TopNSigma if sampling.top_n_sigma > 0.0 => {
+                    cuts::keep_top_n_sigma(candidates, sampling.top_n_sigma);
+                }
+                SamplingStep::TopK => cuts::keep_top_k(candidates, sampling.top_k),
+                SamplingStep::TypicalP if sampling.typical_p < 1.0 => {
+                    cuts::keep_typical(candidates, sampling.typical_p);
+                }
+                SamplingStep::TopP if sampling.top_p < 1.0 => cuts::keep_top_p(candidates, sampling.top_p),
+                SamplingStep::MinP if sampling.min_p > 0.0 => cuts::keep_min_p(candidates, sampling.min_p),
+                SamplingStep::Xtc if !sampling.xtc.is_off() => {
+                    sampling.xtc.cut(candidates, || fraction(random));
+                }
+                SamplingStep::Temperature => heat(candidates, sampling.temperature),
+                _ => {}
+            }
+        }
+        if let Some(surprise) = &self.surprise {
+            surprise.cut(candidates, vocabulary);
+        }
+    }
+
+    /// A token, and how likely it was.
+    fn draw(&mut self, mut candidates: Vec<Candidate>) -> (u32, f64) {
+        candidates.sort_unstable_by_key(|candidate| candidate.token);
+        let random = fraction(&mut self.random);
+        let mut cumulative = 0.0;
+        let probabilities = softmax(&candidates);
+        let chosen = probabilities.iter().position(|probability| {
+            cumulative += probability;
+            random < cumulative
+        });
+        // The sum may be a rounding error below 1: then the last token is the one.
+        let chosen = chosen.unwrap_or(candidates.len() - 1);
+        (candidates[chosen].token, probabilities[chosen])
+    }
+}
+
+/// 53 random bits: a number in [0, 1).
+fn fraction(random: &mut ChaCha8Rng) -> f64 {
+    (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Divides the logits by the temperature; at 0 the best one remains, the lowest of equals.
+fn heat(candidates: &mut Vec<Candidate>, temperature: f32) {
+    if temperature > 0.0 {
+        candidates.iter_mut().for_each(|candidate| candidate.logit /= f64::from(temperature));
+    } else if let Some(best) = candidates.iter().copied().min_by(likely_first) {
+        *candidates = vec![best];
+    }
+}
+
+/// A token and the logarithm of its probability.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Logprob {
+    /// The token.
+    pub token: u32,
+    /// The natural logarithm of its probability.
+    pub logprob: f64,
+}
+
+/// What was chosen, and what was most likely: by the model's own logits, before anything of [`Sampling`] or of a constraint,
+/// as OpenAI's `logprobs` and llama.cpp's `n_probs` have it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogprobs {
+    /// The token that was chosen.
+    pub chosen: Logprob,
+    /// The most likely tokens, the first most so.
+    pub top: Vec<Logprob>,
+}
+
+impl TokenLogprobs {
+    /// The `count` most likely tokens of one row of logits, and one that was chosen.
+    pub(crate) fn of(logits: &[f32], chosen: u32, count: usize) -> Self {
+        let candidate = |(token, &logit): (u32, &f32)| Candidate { token, logit: logit.into() };
+        let candidates: Vec<_> = (0..).zip(logits).map(candidate).collect();
+        let logprobs = log_softmax(&candidates);
+        let of = |token: u32| Logprob { token, logprob: logprobs[token as usize] };
+        let mut likely: Vec<&Candidate> = candidates.iter().collect();
+        let count = count.min(likely.len());
+        if count < likely.len() {
+            likely.select_nth_unstable_by(count, |a, b| likely_first(a, b));
+            likely.truncate(count);
+        }
+        likely.sort_unstable_by(|a, b| likely_first(a, b));
+        Self { chosen: of(chosen), top: likely.into_iter().map(|candidate| of(candidate.token)).collect() }
+    }
+}

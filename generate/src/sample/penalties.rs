@@ -1,0 +1,57 @@
+//! Penalties for tokens that the text has already.
+
+use super::candidates::Candidate;
+
+/// What a token's logit loses because the last tokens of the text, prompt included, have it.
+///
+/// The repetition penalty is that of transformers' `RepetitionPenaltyLogitsProcessor` (Keskar et al., "CTRL", 2019); the
+/// other two are OpenAI's. They apply in this order, as in llama.cpp.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Penalties {
+    /// How many of the last tokens count; `None` for all, which is what transformers does.
+    pub last_n: Option<usize>,
+    /// A positive logit is divided by it, another one multiplied with it; 1 changes nothing.
+    pub repeat: f32,
+    /// Subtracted for each time that the token is there.
+    pub frequency: f32,
+    /// Subtracted once if the token is there.
+    pub presence: f32,
+}
+
+impl Default for Penalties {
+    fn default() -> Self {
+        Self { last_n: Some(64), repeat: 1.0, frequency: 0.0, presence: 0.0 }
+    }
+}
+
+impl Penalties {
+    /// Whether every logit stays as it is.
+    pub(super) fn is_off(&self) -> bool {
+        let Self { last_n, repeat, frequency, presence } = *self;
+        last_n == Some(0) || (repeat, frequency, presence) == (1.0, 0.0, 0.0)
+    }
+
+    pub(super) fn apply(&self, candidates: &mut [Candidate], seen: &[u32]) {
+        let window = last(seen, self.last_n);
+        let most = window.iter().max().map_or(0, |&token| token as usize + 1);
+        let mut counts = vec![0_u32; most];
+        window.iter().for_each(|&token| counts[token as usize] += 1);
+        let [repeat, frequency, presence] = [self.repeat, self.frequency, self.presence].map(f64::from);
+        for candidate in candidates {
+            let count = counts.get(candidate.token as usize).copied().unwrap_or(0);
+            if count == 0 {
+                continue;
+            }
+            match candidate.logit > 0.0 {
+                true => candidate.logit /= repeat,
+                false => candidate.logit *= repeat,
+            }
+            candidate.logit -= f64::from(count) * frequency + presence;
+        }
+    }
+}
+
+/// The last `n` tokens, or all.
+pub(super) fn last(seen: &[u32], n: Option<usize>) -> &[u32] {
+    &seen[seen.len() - n.unwrap_or(seen.len()).min(seen.len())..]
+}
