@@ -8,6 +8,7 @@ mod embed;
 mod exports;
 mod faults;
 mod generate;
+mod gguf;
 mod hostile;
 mod odd_files;
 mod prompts;
