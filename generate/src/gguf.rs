@@ -45,7 +45,7 @@ struct Vocabulary<'a> {
     kinds: Vec<Kind>,
 }
 
-/// Texts of control tokens that end a turn, which files name by no key: what llama.cpp takes for the end of a generation.
+/// Texts of tokens that end a turn, which files name by no key: what llama.cpp takes for the end of a generation.
 const ENDS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -111,7 +111,8 @@ impl<'a> Vocabulary<'a> {
     /// The tokens that end a text.
     fn ends(&self) -> Vec<usize> {
         let named = ["eos", "eot", "eom"].into_iter().filter_map(|key| self.id(key));
-        let known = self.of_kind(Kind::Control).filter(|(_, text)| ENDS.contains(text)).map(|(id, _)| id);
+        let special = self.of_kind(Kind::Control).chain(self.of_kind(Kind::UserDefined));
+        let known = special.filter(|(_, text)| ENDS.contains(text)).map(|(id, _)| id);
         let mut ends: Vec<usize> = named.chain(known).collect();
         ends.sort_unstable();
         ends.dedup();

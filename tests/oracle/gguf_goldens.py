@@ -6,6 +6,7 @@ import json
 import random
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 import gguf
@@ -54,8 +55,8 @@ BASE = dict(arch="llama", vocab=40, width=24, hidden=36, layers=2, heads=3, kv=1
 NEOX = dict(base=5000.0, vocab=37)
 GEMMA = dict(vocab=37, width=16, hidden=20, heads=2, window=6, sandwich=True, tied=True, eps=1e-6, layers=4)
 # Rows that are whole blocks of 32, and of 256.
-BLOCKS = dict(vocab=64, width=64, hidden=96, heads=4, kv=2, head=16)
-LONG = dict(vocab=64, width=256, hidden=256, layers=1, heads=4, kv=2, head=64)
+BLOCKS = dict(vocab=64, width=64, hidden=64, heads=4, kv=2, head=16)
+LONG = dict(vocab=32, width=256, hidden=256, layers=1, heads=2, kv=1, head=128)
 NETWORKS = {
     "llama": {},
     "llama-tied": dict(tied=True, kv=3),
@@ -86,9 +87,11 @@ NETWORKS = {
 
 
 class Network:
-    """The tensors of a network, in the order and the layout of a GGUF file: random, so that nothing needs to be converted."""
+    """The tensors of a network, in the order and the layout of a GGUF file: random, so that nothing needs to be converted. As `plain`,
+    each weight is the F32 numbers that it means in its own format: llama.cpp rounds no activations for these."""
 
-    def __init__(self, name, writer, rng):
+    def __init__(self, name, writer, rng, plain=False):
+        self.plain = plain
         self.config, self.writer, self.rng = BASE | NETWORKS[name], writer, rng
         config = self.config
         self.architecture = config["arch"]
@@ -105,14 +108,13 @@ class Network:
     def weight(self, name, *shape, scale=None, bias=False):
         numbers = self.rng.standard_normal(shape) * (scale or 2 * shape[-1] ** -0.5)
         kind = self.kinds.get(name.split(".")[-1], self.config["kind"])
-        if kind == T.F32:
-            self.writer.add_tensor(f"{name}.weight", numbers.astype(np.float32))
-        elif kind == T.F16:
-            self.writer.add_tensor(f"{name}.weight", numbers.astype(np.float16))
-        elif kind == T.BF16:
-            self.writer.add_tensor(f"{name}.weight", gguf.quants.quantize(numbers.astype(np.float32), kind), raw_dtype=kind)
+        if kind in (T.F32, T.F16, T.BF16):
+            data = gguf.quants.quantize(numbers.astype(np.float32), kind)
         else:
-            self.writer.add_tensor(f"{name}.weight", unusual(quantized(numbers, kind), kind), raw_dtype=kind)
+            data = unusual(quantized(numbers, kind), kind)
+        if self.plain:
+            data, kind = gguf.quants.dequantize(data, kind), T.F32
+        self.writer.add_tensor(f"{name}.weight", data, raw_dtype=kind)
         if bias:
             self.bias(name, shape[0])
 
@@ -223,13 +225,21 @@ def logits(llm, tokens):
     return np.array(llm.scores[: len(tokens)], np.float32)
 
 
-def network(name, seed):
-    path = OUT / f"{name}.gguf"
+def written(path, name, seed, plain):
     writer = gguf.GGUFWriter(path, (BASE | NETWORKS[name])["arch"])
-    made = Network(name, writer, np.random.default_rng(seed))
+    made = Network(name, writer, np.random.default_rng(seed), plain)
     made.write()
     finish(writer)
-    llm, rng, vocab = model(path), random.Random(seed), made.config["vocab"]
+    return made
+
+
+def network(name, seed):
+    path = OUT / f"{name}.gguf"
+    made = written(path, name, seed, plain=False)
+    with tempfile.TemporaryDirectory() as folder:
+        written(Path(folder) / "plain.gguf", name, seed, plain=True)
+        llm = model(Path(folder) / "plain.gguf")
+    rng, vocab = random.Random(seed), made.config["vocab"]
     near = NEAR_TIE_IN_BYTES if made.config["kind"] not in (T.F32, T.F16, T.BF16) else NEAR_TIE
     lead = 0.0
     while lead < near:
@@ -246,7 +256,9 @@ def network(name, seed):
         "prompts": [{"prompt_tokens": prompt, "tokens": tokens, "min_gap": float(gaps.min()), "full": True}],
     }
     (OUT / f"{name}.json").write_text(json.dumps(golden, indent=1) + "\n")
-    save_file({"prompts.0.logits": rows}, OUT / f"{name}.safetensors")
+    own = logits(model(path), prompt + tokens[:-1])
+    rounded = {} if made.config["kind"] == T.F32 else {"prompts.0.rounded": own}
+    save_file({"prompts.0.logits": rows} | rounded, OUT / f"{name}.safetensors")
     print(f"{name}: {path.stat().st_size / 1e3:.0f} kB, smallest gap {gaps.min():.2e} of {np.abs(rows).max():.1f}, tokens {tokens}", flush=True)
 
 
