@@ -85,7 +85,7 @@ fn it_is_planned_and_shown_without_reading_a_weight() {
 #[test]
 fn a_file_without_a_tokenizer_takes_tokens_and_one_with_takes_text() {
     let model = gguf("llama");
-    refused(&mut bare(&["generate", text(&model), "-p", "Hi"]), 1, &["--tokens"]);
+    refused(&mut bare(&["generate", text(&model), "-p", "Hi"]), 2, &["--tokens"]);
     let prompt = succeed(&mut bare(&["prompt", text(&gguf("tokens-spm")), "--chat", "Hi"]));
     assert_eq!(prompt.out, "<s>[user] Hi</s>");
 }
@@ -135,7 +135,7 @@ fn what_is_not_one_that_is_known_is_said() {
     let cut = out.path().join("cut.gguf");
     fs::write(&cut, &fs::read(gguf("llama")).unwrap()[..900]).unwrap();
     baked(cut, &["is not a GGUF file that is read: it is cut off", "download it again"]);
-    refused(&mut bare(&["random", text(&gguf("llama")), "-o", text(out.path())]), 1, &["config.json"]);
+    refused(&mut bare(&["random", text(&gguf("llama")), "-o", text(out.path())]), 2, &["config.json"]);
     // A folder of them: which one?
     let folder = folder();
     fs::copy(gguf("llama"), folder.path().join("a.gguf")).unwrap();
