@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bake::Baked;
 use errors::{FileError, WithPath as _};
 use files::{FolderLock, NewFile, limits};
-use irpa::{Archive, Checkpoint, Verified, Watch};
+use irpa::{Archive, Checkpoint, Gguf, Verified, Watch};
 use lower::Module;
 use ops::{Attribute, Reader, TensorType};
 use runtime::{Compiled, Compiler, Runtime, VmModule};
@@ -64,7 +64,8 @@ pub struct Manifest {
     pub chunk: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
-    /// The format that weights of products were rounded to: q8 or q4; null if they are of type `dtype`.
+    /// The format that weights of products were rounded to: q8 or q4; `stored` if each has that of the checkpoint; null if
+    /// they are of type `dtype`.
     pub quant: Option<String>,
     /// How keys and values are remembered: `computed`, `q8`.
     pub kv: String,
@@ -192,6 +193,12 @@ pub enum ExportError {
     /// The compiler does not say what it is.
     #[error(transparent)]
     Compile(#[from] runtime::CompileError),
+    /// The model's configuration does not read.
+    #[error(transparent)]
+    Config(#[from] models::config::ConfigError),
+    /// The tokenizer of a GGUF file is not one.
+    #[error(transparent)]
+    Tokenizer(#[from] generate::GenerateError),
     /// It cannot be built; or the module does not load, or its archive does not fit.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -202,7 +209,7 @@ impl Manifest {
     fn new(
         plan: &Plan,
         build: &Build<'_, '_>,
-        model: &Path,
+        copied: &[&str],
         compiler: &Compiler,
     ) -> Result<Self, ExportError> {
         let Build { lowered, options, compiled, .. } = build;
@@ -232,7 +239,7 @@ impl Manifest {
             context: plan.context,
             chunk: plan.chunk,
             simplify: plan.rules.to_string(),
-            quant: plan.weights.quantize.map(|format| format.word().to_owned()),
+            quant: plan.weights.quantize.rounds().then(|| plan.weights.quantize.to_string()),
             kv: plan.kv.word().to_owned(),
             kernels: plan.weights.kernels,
             layout: if module.parameters.iter().any(Parameter::is_packed) { "kernels" } else { "plain" }
@@ -241,7 +248,7 @@ impl Manifest {
             module_blake3: blake3::hash(&compiled.vmfb).to_string(),
             archive_blake3: String::new(),
             entry_points: module.signatures.iter().map(entry).collect(),
-            copied: copied(model).map(str::to_owned).collect(),
+            copied: copied.iter().map(|name| (*name).to_owned()).collect(),
             parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),
         })
     }
@@ -334,7 +341,7 @@ pub struct Exported {
 }
 
 /// Lowers what `plan` says, compiles and bakes it, and writes the export directory `out`, with the tokenizer files of
-/// `model`. `checkpoint` names its tensors [as the model does](Plan::named).
+/// `model`, a directory or a GGUF file. `checkpoint` names its tensors [as the model does](Plan::named).
 ///
 /// Until the module is compiled, `out` stays as it was. If it fails after that, `out` is no export any more, and gone
 /// if it was new. Of an export that was there before nothing stays; other files do.
@@ -357,13 +364,21 @@ pub fn export(
     let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };
     let recorded = plan.trace()?.trace;
     let mut build = Build::new(plan.lower(&recorded)?, &recorded, checkpoint, tools)?;
-    let manifest = Manifest::new(&plan, &build, model, compiler)?;
+    let made = made_of(model)?;
+    let copied: Vec<&str> = match &made {
+        Some(made) => made.keys().copied().collect(),
+        None => copied(model).collect(),
+    };
+    let manifest = Manifest::new(&plan, &build, &copied, compiler)?;
     let start = Instant::now();
     let baked = into_folder(out, |out| {
         let (archive, baked) = build.bake(&out.join(names::ARCHIVE))?;
         let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), bytes);
-        for name in copied(model) {
-            put(name, &files::read(&model.join(name), limits::TOKENIZER)?)?;
+        for name in copied {
+            match made.as_ref().and_then(|made| made.get(name)) {
+                Some(text) => put(name, text.as_bytes())?,
+                None => put(name, &files::read(&model.join(name), limits::TOKENIZER)?)?,
+            }
         }
         put(names::TEXT, build.lowered.module.text.as_bytes())?;
         put(names::MODULE, &build.compiled.vmfb)?;
@@ -380,6 +395,20 @@ pub fn export(
 /// The files of a model that go along.
 fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
     names::COPIED.iter().copied().filter(|name| model.join(name).exists())
+}
+
+/// The same made of a GGUF file, if the model is one.
+fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, ExportError> {
+    if !Gguf::is_at(model) {
+        return Ok(None);
+    }
+    let mut made = BTreeMap::from([("config.json", models::GgufModel::config_json(model)?)]);
+    for name in names::COPIED {
+        if let Some(text) = generate::gguf_text(model, name)? {
+            made.insert(name, text);
+        }
+    }
+    Ok(Some(made))
 }
 
 /// Fills the export directory `out`, which no other run does meanwhile. After a failure it is no export any more, and

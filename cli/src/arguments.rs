@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use jiff::SignedDuration;
-use tracewright::lower::Weights;
+use tracewright::lower::{Quantization, Weights};
 use tracewright::models::Architecture;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
@@ -98,7 +98,7 @@ pub enum Command {
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true)))]
 pub struct GenerateArguments {
-    /// A Hugging Face model directory, or what `export` wrote
+    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
     pub model: PathBuf,
     /// The text to continue
     #[arg(short, long, group = "input", value_name = "TEXT")]
@@ -218,7 +218,7 @@ pub struct EmbedArguments {
 
 #[derive(Args)]
 pub struct PromptArguments {
-    /// A Hugging Face model directory, or what `export` wrote
+    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
     pub model: PathBuf,
     /// The message to answer
     #[arg(long, value_name = "TEXT", required_unless_present = "messages")]
@@ -234,7 +234,7 @@ pub struct PromptArguments {
 
 #[derive(Args)]
 pub struct ExportArguments {
-    /// A Hugging Face model directory
+    /// A Hugging Face model directory, or a GGUF file
     pub model: PathBuf,
     /// The directory to write
     #[arg(short, long, value_name = "DIR")]
@@ -256,8 +256,8 @@ pub struct ExportArguments {
 
 #[derive(Args)]
 pub struct BakeArguments {
-    /// A model directory (its parameters are checked and written as the module reads them), or a .safetensors file
-    /// (written as it is)
+    /// A model directory or a GGUF file (its parameters are checked and written as the module reads them), or a
+    /// .safetensors file (written as it is)
     pub checkpoint: PathBuf,
     /// The archive to write
     #[arg(short, long, value_name = "FILE.irpa")]
@@ -281,7 +281,7 @@ pub struct VerifyArguments {
 
 #[derive(Args)]
 pub struct BisectArguments {
-    /// A Hugging Face model directory
+    /// A Hugging Face model directory, or a GGUF file
     pub model: PathBuf,
     /// The token ids to read: 5,17,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
@@ -307,7 +307,7 @@ pub struct BisectArguments {
 
 #[derive(Args)]
 pub struct PlanArguments {
-    /// A Hugging Face model directory, or its config.json
+    /// A Hugging Face model directory, its config.json, or a GGUF file
     pub model: PathBuf,
     /// Sequences at once
     #[arg(long, value_name = "N", default_value = "1")]
@@ -321,7 +321,7 @@ pub struct PlanArguments {
 
 #[derive(Args)]
 pub struct TuneArguments {
-    /// A Hugging Face model directory, or its config.json
+    /// A Hugging Face model directory, its config.json, or a GGUF file
     pub model: PathBuf,
     /// Try no more after this time; another run goes on where this one stopped
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
@@ -391,7 +391,7 @@ impl BenchCommand {
 
 #[derive(Args)]
 pub struct DecodeBench {
-    /// A Hugging Face model directory, or a config.json, which gets random weights
+    /// A Hugging Face model directory, a GGUF file, or a config.json, which gets random weights
     pub model: PathBuf,
     /// Tokens before the first one that is measured; several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
@@ -410,7 +410,7 @@ pub struct DecodeBench {
 
 #[derive(Args)]
 pub struct PrefillBench {
-    /// A Hugging Face model directory, or a config.json, which gets random weights
+    /// A Hugging Face model directory, a GGUF file, or a config.json, which gets random weights
     pub model: PathBuf,
     /// Tokens of the prompt; several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128")]
@@ -423,7 +423,7 @@ pub struct PrefillBench {
 
 #[derive(Args)]
 pub struct ModelBench {
-    /// A Hugging Face model directory, or a config.json, which gets random weights
+    /// A Hugging Face model directory, a GGUF file, or a config.json, which gets random weights
     pub model: PathBuf,
     #[command(flatten)]
     pub variants: VariantArguments,
@@ -552,9 +552,9 @@ pub struct NetworkArguments {
     /// rounded [default: exact]
     #[arg(long, value_name = "off|exact|approximate")]
     pub simplify: Option<Rules>,
-    /// Store the weights of products in fewer bits, in groups of 32 with a scale [default: as they are]
-    #[arg(long, value_name = "q8|q4", value_parser = quantized)]
-    pub quant: Option<WeightFormat>,
+    /// Store the weights of products in fewer bits, in groups of 32 with a scale, or number by number [default: as they are]
+    #[arg(long, value_name = "none|q8|q4", value_parser = quant_or_none)]
+    pub quant: Option<Quant>,
     /// Multiply by kernels made for the processor, or by what the compiler makes of StableHLO [default: on]
     #[arg(long, value_name = "on|off")]
     pub kernels: Option<Kernels>,
@@ -568,10 +568,10 @@ pub struct NetworkArguments {
 }
 
 impl NetworkArguments {
-    /// How weights are stored, and who multiplies with them.
-    pub fn weights(&self) -> Weights {
+    /// How weights are stored, which a checkpoint stores like this, and who multiplies with them.
+    pub fn weights(&self, stored: Quantization) -> Weights {
         let kernels = self.kernels != Some(Kernels::Off) && self.layout != Some(Layout::Plain);
-        Weights { quantize: self.quant, kernels }
+        Weights { quantize: self.quant.map_or(stored, |Quant(format)| format.into()), kernels }
     }
 }
 
@@ -605,7 +605,8 @@ impl ModelArguments {
     /// The plan for a model and a context.
     pub fn plan(&self, model: Box<dyn Architecture>, context: Option<usize>) -> Result<Plan, PlanError> {
         let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
-        let (rules, weights) = (self.network.simplify.unwrap_or_default(), self.network.weights());
+        let rules = self.network.simplify.unwrap_or_default();
+        let weights = self.network.weights(plan.model.stored());
         Ok(Plan { rules, weights, kv: self.kv.unwrap_or_default(), ..plan })
     }
 }
@@ -700,8 +701,7 @@ fn kv_format(text: &str) -> Result<KvFormat, String> {
     }
 }
 
-/// The format of a variant's weights.
-#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "what is measured runs"))]
+/// A format of weights, or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Quant(pub Option<WeightFormat>);
 

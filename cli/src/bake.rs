@@ -1,7 +1,7 @@
 //! `tracewright bake`
 
 use tracewright::bake::{BakeOptions, Baked};
-use tracewright::irpa::{Checkpoint, ConvertOptions, convert_checkpoint};
+use tracewright::irpa::{Checkpoint, ConvertOptions, Gguf, convert_checkpoint};
 use tracewright::own::check_output;
 
 use crate::arguments::BakeArguments;
@@ -12,7 +12,7 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
     let BakeArguments { checkpoint: source, out, no_metadata, model } = arguments;
     let bar = progress::bytes("baking", 0);
     let mut watch = progress::watch(&bar, interrupt);
-    if !source.is_dir() {
+    if !source.is_dir() && !Gguf::is_at(&source) {
         let checkpoint = Checkpoint::open(&source)?;
         let options =
             ConvertOptions { float: model.network.dtype, metadata: !no_metadata, watch: Some(&mut watch) };
@@ -40,6 +40,9 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
 pub fn report(baked: &Baked) {
     if let Some((_, from, to)) = baked.converted.first() {
         say!("converted {} tensors from {from} to {to}", baked.converted.len());
+    }
+    for (what, count) in &baked.blocks {
+        say!("{count} tensors in {what}");
     }
     if !baked.ignored.is_empty() {
         say!("left out {}: {}", baked.ignored.len(), baked.ignored.join(", "));

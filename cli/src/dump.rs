@@ -182,7 +182,7 @@ impl Recorded {
         let shown = plan.weights.kernels && (wants.contains(&true) || asked.network.quant.is_some());
         if !shown {
             plan.target = Target::processor("generic");
-            plan.weights = Weights { kernels: false, ..plan.weights };
+            plan.weights = Weights { kernels: false, ..plan.weights.clone() };
         }
         let trace = plan.trace()?.trace;
         Ok(Self { name, plan, trace })

@@ -6,10 +6,8 @@
 //! ```no_run
 //! use std::process::ExitCode;
 //!
-//! use tracewright::models::ModelConfig;
-//!
 //! fn main() -> ExitCode {
-//!     tracewright_cli::main(|model, allowed_keys| Ok(Box::new(ModelConfig::read(model, allowed_keys)?)))
+//!     tracewright_cli::main(tracewright::models::read)
 //! }
 //! ```
 //!
@@ -79,7 +77,7 @@ use tracewright::irpa::Checkpoint;
 use tracewright::models::Architecture;
 use tracewright::models::config::ConfigError;
 
-/// Reads the configuration of a model: a Hugging Face directory, or its `config.json`. The keys given may be there
+/// Reads the configuration of a model: a Hugging Face directory, its `config.json`, or a GGUF file. The keys given may be there
 /// although nothing reads them.
 pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
 

@@ -28,7 +28,7 @@ use trace::Provenance;
 pub use expand::{expand, expand_for};
 pub use module::{Module, Statement, location, lower, namespace, write};
 pub use products::{FusedProduct, products};
-pub use store::{Unpacked, Weights, formats, store};
+pub use store::{Quantization, Unpacked, Weights, formats, store};
 
 /// Why a trace cannot be lowered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

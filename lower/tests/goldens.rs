@@ -10,7 +10,7 @@ use ops::{Attribute as _, InferError};
 use support::*;
 use targets::Target;
 use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, functions};
-use tracewright_lower::{Weights, store};
+use tracewright_lower::{Quantization, Weights, store};
 
 fn check_op(op: &str, operands: &[&str], expected: Expect) {
     expected.assert_eq(&body(&of_op(op, operands)));
@@ -1119,7 +1119,7 @@ fn s29_experts() {
           return %8 "y"
           return %10 "y"
         }
-    "#]].assert_eq(&store(&trace, Weights::default(), &target).unwrap().to_string());
+    "#]].assert_eq(&store(&trace, &Weights::default(), &target).unwrap().to_string());
 }
 
 /// A weight of a product is packed, one that is also something else is not; a tied one serves both its uses.
@@ -1145,7 +1145,7 @@ fn m9_s29_stored_weights() {
     let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
     let target = Target { features: Some(features), ..Target::processor("x86-64-v3") };
     let packed =
-        |quantize, kernels| store(&trace, Weights { quantize, kernels }, &target).unwrap().to_string();
+        |quantize, kernels| store(&trace, &Weights { quantize, kernels }, &target).unwrap().to_string();
     expect![[r#"
         entry @main {
           %0 = input 0 "x0" () : bf16[2,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
@@ -1173,14 +1173,14 @@ fn m9_s29_stored_weights() {
           return %16 "y"
           return %17 "y"
         }
-    "#]].assert_eq(&packed(Some(ops::WeightFormat::Q4), true));
-    let dense = packed(None, true);
+    "#]].assert_eq(&packed(Quantization::All(ops::WeightFormat::Q4), true));
+    let dense = packed(Quantization::Computed, true);
     assert_eq!(dense.matches("pack format=bf16").count(), 4);
-    assert_eq!(packed(None, false).matches("pack").count(), 0);
+    assert_eq!(packed(Quantization::Computed, false).matches("pack").count(), 0);
     // Where no kernel reads it: the same weights, and each in two parts.
     let [off, none] = [(false, target), (true, Target::processor("x86-64-v2"))].map(|(kernels, target)| {
-        let weights = Weights { quantize: Some(ops::WeightFormat::Q4), kernels };
-        store(&trace, weights, &target).unwrap().to_string()
+        let weights = Weights { quantize: Quantization::All(ops::WeightFormat::Q4), kernels };
+        store(&trace, &weights, &target).unwrap().to_string()
     });
     assert_eq!(off, none);
     for (text, count) in [

@@ -186,7 +186,7 @@ impl Single {
         let LoadOptions { tools, target, rules, weights, device, .. } = options;
         let BuildTools { compiler, cache, .. } = tools;
         let target = compiler.resolve(&target).map_err(LoadError::from)?;
-        let expanded = Expanded::new(trace, rules, target, weights).map_err(LoadError::from)?;
+        let expanded = Expanded::new(trace, rules, target, weights.clone()).map_err(LoadError::from)?;
         let lowered = expanded.lower(Vec::new()).map_err(LoadError::from)?;
         let options = lowered.compile_options(compiler).map_err(LoadError::from)?;
         let vmfb = compile(&lowered.module, compiler, &options, cache).map_err(LoadError::from)?.vmfb;
@@ -218,13 +218,9 @@ impl Single {
         };
         let (loaded, watched) = (on(device)?, on(watched(device))?);
         let kernels = if weights.kernels { "on" } else { "off" };
-        let quant = weights.quantize.map_or("none", |format| format.word());
+        let quant = weights.quantize.to_string();
         let mut variant: BTreeMap<&'static str, String> = sizes.into_iter().collect();
-        variant.extend([
-            ("dtype", element.to_string()),
-            ("kernels", kernels.into()),
-            ("quant", quant.into()),
-        ]);
+        variant.extend([("dtype", element.to_string()), ("kernels", kernels.into()), ("quant", quant)]);
         let stored: usize = lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
         let work = Workload {
             tokens: None,

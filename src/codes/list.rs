@@ -71,6 +71,7 @@ impl Coded for ConfigError {
             Self::Embeds { .. } => TW0105,
             Self::Generates { .. } => TW0106,
             Self::Quantized { .. } => TW0107,
+            Self::Archive(error) => error.code(),
         }
     }
 }
@@ -105,7 +106,9 @@ impl Coded for ArchiveError {
             Self::Archive { .. } => TW0301,
             Self::Content { .. } => TW0302,
             Self::Entry { .. } => TW0303,
-            Self::SourceLength { .. }
+            Self::Gguf { .. } => TW0210,
+            Self::Blocks { .. }
+            | Self::SourceLength { .. }
             | Self::Conversion { .. }
             | Self::ConversionLength { .. }
             | Self::Dtype { .. } => TW0209,
@@ -330,6 +333,7 @@ mod with_runtime {
                 Self::TooLong { .. } => TW0816,
                 Self::EntryPoint { .. } | Self::NoEntryPoint { .. } => TW0817,
                 Self::Evaluate(error) => error.code(),
+                Self::Gguf(error) => error.code(),
                 Self::Runtime(error) => error.code(),
             }
         }
@@ -395,6 +399,8 @@ mod with_runtime {
                 Self::Module { .. } | Self::Archive { .. } => TW0904,
                 Self::NoManifest { .. } => TW0905,
                 Self::Architecture { .. } | Self::Cpu { .. } => TW0906,
+                Self::Config(error) => error.code(),
+                Self::Tokenizer(error) => error.code(),
                 Self::Plan(error) => error.code(),
                 Self::Compile(error) => error.code(),
                 Self::Load(error) => error.code(),

@@ -60,7 +60,7 @@ enum Chore {
 #[derive(Args)]
 pub struct Fuzz {
     /// The reader.
-    #[arg(value_parser = ["config", "index", "safetensors", "irpa", "trace", "template", "tokenizer", "manifest", "model"])]
+    #[arg(value_parser = ["config", "gguf", "index", "safetensors", "irpa", "trace", "template", "tokenizer", "manifest", "model"])]
     target: String,
     /// Number of inputs.
     #[arg(long, default_value_t = 1_000_000)]
