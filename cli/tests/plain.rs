@@ -10,6 +10,7 @@ mod pages;
 mod plan;
 mod random;
 mod support;
+mod xla;
 
 use support::*;
 

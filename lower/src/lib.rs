@@ -21,12 +21,16 @@ mod rewrite;
 mod rms_norm;
 mod rope;
 mod sdpa;
+mod shard;
 mod store;
+mod xla;
 
 pub use expand::{expand, expand_for};
 pub use module::{Module, Statement, location, lower, namespace, write};
 pub use products::{FusedProduct, products};
+pub use shard::{EntryShards, ShardError, ShardNote, Sharding, Shards, divisible_axes};
 pub use store::{Unpacked, Weights, formats, store};
+pub use xla::xla;
 
 /// Why a trace cannot be lowered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -67,6 +71,9 @@ pub enum LowerError {
          remember what is computed instead"
     )]
     IntegersWithoutKernels,
+    /// A name that is no entry point's.
+    #[error("there is no entry point `{0}`")]
+    NoEntry(String),
     /// A parameter with two types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),
