@@ -9,6 +9,7 @@ mod odd_files;
 mod pages;
 mod plan;
 mod random;
+mod shards;
 mod support;
 mod xla;
 

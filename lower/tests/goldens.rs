@@ -1296,23 +1296,127 @@ fn check_shards(groups: usize, mesh: &str, rules: &[&str], expected: Expect) {
 #[test]
 fn shard_by_the_names_of_axes() {
     // All of the mesh, by the outermost axis of what a weight's rows are.
-    check_shards(3, "data=5,model=2", &["K=model", "S=data"], expect![[""]]);
+    check_shards(
+        3,
+        "data=5,model=2",
+        &["K=model", "S=data"],
+        expect![[r#"
+        mesh data=5,model=2
+        norm [{"model"}]
+        plain [{}]
+        q [{"model"}, {}]
+        takes [{"data"}, {}]
+        takes [{"model"}, {}, {}]
+        gives [{"model"}, {}, {"data"}, {}]
+        gives [{"model"}, {}, {}]
+    "#]],
+    );
     // More devices than heads of keys: queries are divided along the rest.
-    check_shards(4, "model=4", &["K=model"], expect![[""]]);
+    check_shards(
+        4,
+        "model=4",
+        &["K=model"],
+        expect![[r#"
+        mesh model.0=2,model.1=2
+        norm [{"model.0", "model.1"}]
+        plain [{}]
+        q [{"model.0", "model.1"}, {}]
+        takes [{}, {}]
+        takes [{"model.0"}, {}, {}]
+        gives [{"model.0"}, {"model.1"}, {}, {}]
+        gives [{"model.0"}, {}, {}]
+        K has 2 for the 4 devices along `model`: each part is held by 2 of them
+        G of 4 is divided by 2 instead, along the rest of `model`
+    "#]],
+    );
     // Unless that does not come out even.
-    check_shards(3, "model=4", &["K=model"], expect![[""]]);
+    check_shards(
+        3,
+        "model=4",
+        &["K=model"],
+        expect![[r#"
+        mesh model.0=2,model.1=2
+        norm [{"model.0"}]
+        plain [{}]
+        q [{"model.0"}, {}]
+        takes [{}, {}]
+        takes [{"model.0"}, {}, {}]
+        gives [{"model.0"}, {}, {}, {}]
+        gives [{"model.0"}, {}, {}]
+        K has 2 for the 4 devices along `model`: each part is held by 2 of them
+        G of 3 is not divisible by the 2 devices that are left along `model`: they compute the same
+    "#]],
+    );
     // A part of it is better than none.
-    check_shards(2, "model=8", &["K=model"], expect![[""]]);
+    check_shards(
+        2,
+        "model=8",
+        &["K=model"],
+        expect![[r#"
+        mesh model.0=2,model.1=2,model.2=2
+        norm [{"model.0", "model.1"}]
+        plain [{}]
+        q [{"model.0", "model.1"}, {}]
+        takes [{}, {}]
+        takes [{"model.0"}, {}, {}]
+        gives [{"model.0"}, {"model.1"}, {}, {}]
+        gives [{"model.0"}, {}, {}]
+        K has 2 for the 8 devices along `model`: each part is held by 4 of them
+        G of 2 is divided by 2 instead, along the rest of `model`
+    "#]],
+    );
 }
 
 #[test]
 fn shard_refuses_what_does_not_divide() {
-    check_shards(3, "model=3", &["N=model"], expect![[""]]);
-    check_shards(3, "model=2", &["F=model"], expect![[""]]);
-    check_shards(3, "model=2", &["K=data"], expect![[""]]);
-    check_shards(3, "model=2", &["K=model", "K,N=model"], expect![[""]]);
-    check_shards(3, "model=2", &["E=model"], expect![[""]]);
-    check_shards(3, "model=20", &["K,S=model"], expect![[""]]);
+    check_shards(
+        3,
+        "model=3",
+        &["N=model"],
+        expect![[r#"
+        `keys0`: the axis `N` of extent 5 is not divisible by the 3 devices along `model`
+    "#]],
+    );
+    check_shards(
+        3,
+        "model=2",
+        &["F=model"],
+        expect![[r#"
+        no weight, argument or result has the axis `F`; there are D, E, G, K, N, S
+    "#]],
+    );
+    check_shards(
+        3,
+        "model=2",
+        &["K=data"],
+        expect![[r#"
+        `K=data` divides along `data`, which is no axis of the mesh `model=2`
+    "#]],
+    );
+    check_shards(
+        3,
+        "model=2",
+        &["K=model", "K,N=model"],
+        expect![[r#"
+        the axis `K` is divided by two rules; expected one
+    "#]],
+    );
+    check_shards(
+        3,
+        "model=2",
+        &["E=model"],
+        expect![[r#"
+        `norm`: the axis `E` lies within others of `K=2*G=3*E=4`; divide the outermost, or none of them
+    "#]],
+    );
+    check_shards(
+        3,
+        "model=20",
+        &["K,S=model"],
+        expect![[r#"
+        along `model` of 20 devices one axis has 2 parts and another 5
+    "#]],
+    );
 }
 
 /// The same program for one device and for four.
@@ -1325,9 +1429,22 @@ fn xla_has_weights_behind_arguments_and_says_how_all_are_divided() {
         let frame = |line: &&str| !line.starts_with("    ") || line.starts_with("    return");
         text.lines().filter(frame).map(|line| format!("{line}\n")).collect::<String>()
     };
-    expect![[""]].assert_eq(&text(None));
+    expect![[r#"
+        module @decode {
+          func.func @main(%arg0: tensor<5x8xf32>, %arg1: tensor<2x5x4xf32> {tf.aliasing_output = 1 : i32}, %weight0: tensor<32x8xf32>) -> (tensor<2x4x5x4xf32>, tensor<2x5x4xf32>) {
+            return %15, %16 : tensor<2x4x5x4xf32>, tensor<2x5x4xf32>
+          }
+        }
+    "#]].assert_eq(&text(None));
     let shards = Shards::new(&trace, &"model=4".parse().unwrap(), &["K=model".parse().unwrap()]).unwrap();
-    expect![[""]].assert_eq(&text(Some(&shards)));
+    expect![[r#"
+        module @decode attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+          sdy.mesh @mesh = <["model.0"=2, "model.1"=2]>
+          func.func @main(%arg0: tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %arg1: tensor<2x5x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model.0"}, {}, {}]>, tf.aliasing_output = 1 : i32}, %weight0: tensor<32x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model.0", "model.1"}, {}]>}) -> (tensor<2x4x5x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model.0"}, {"model.1"}, {}, {}]>}, tensor<2x5x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model.0"}, {}, {}]>}) {
+            return %15, %16 : tensor<2x4x5x4xf32>, tensor<2x5x4xf32>
+          }
+        }
+    "#]].assert_eq(&text(Some(&shards)));
     let error = xla(&primitives, "prefill", None).unwrap_err().to_string();
     assert_eq!(error, "there is no entry point `prefill`");
 }

@@ -21,7 +21,7 @@ _PORT = 8476
 def main(words: list[str] | None = None) -> int:
     """Runs a command; returns its exit code."""
     arguments = _parser().parse_args(words)
-    manifest = None
+    _keep_stdout()
     try:
         manifest = Manifest.read(arguments.folder)
         group = _group(arguments)
@@ -189,6 +189,13 @@ def _collectives(arguments: argparse.Namespace, manifest: Manifest) -> int:
         report[entry.name] = [{"op": op, "type": ty, "count": count} for (op, ty), count in sorted(found.items())]
     print(json.dumps(report), flush=True)
     return 0
+
+
+def _keep_stdout() -> None:
+    """Keeps stdout for data: what libraries print there, as Gloo does, goes to stderr."""
+    data = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(data, "w", encoding="utf-8")
 
 
 def _ids(text: str) -> list[int]:

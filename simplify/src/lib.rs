@@ -118,7 +118,11 @@ fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Tra
     let results: Vec<Arc<[TensorType]>> =
         trace.functions.iter().map(|f| f.output_types().into_iter().cloned().collect()).collect();
     let approximate = options.rules == Rules::Approximate;
-    let saturate = |function| Saturated::new(function, &results, options.rules.rewrites(), approximate);
+    let rewrites = match options.recipes {
+        true => options.rules.rewrites(),
+        false => options.rules.rewrites_without_archive(),
+    };
+    let saturate = |function| Saturated::new(function, &results, rewrites, approximate);
     let saturated: Vec<Saturated<'_>> = trace.functions.iter().map(saturate).collect();
     // What two functions read must be stored once: a recipe that would store a tensor again is not used anywhere.
     // What the trace had before is not ours to undo.
