@@ -220,8 +220,8 @@ pub struct XlaArguments {
     /// For XLA: devices in a grid with named axes, as `model=4,data=2` [default: one device]
     #[arg(long, value_name = "AXIS=DEVICES,…")]
     pub mesh: Option<Mesh>,
-    /// For XLA: axes of the network that are divided along an axis of the mesh, as `K,F,V=model`, beside what the network
-    /// declares; may be repeated
+    /// For XLA: axes of the network that are divided along an axis of the mesh, as `K,F,V=model`, or along none, as
+    /// `V=none`, beside what the network declares; may be repeated
     #[arg(long, value_name = "AXES=MESH_AXIS")]
     pub shard: Vec<ShardRule>,
     /// For XLA: sequences at once [default: 1]

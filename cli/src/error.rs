@@ -258,7 +258,7 @@ impl Error {
             Self::NoModel(_) => "`trace-dump presets` lists the published sizes that have a name",
             Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes them",
             Self::Xla(XlaError::Shard(_)) => {
-                "`--shard AXES=MESH_AXIS` says which axes are divided along which of `--mesh`"
+                "`--shard AXES=MESH_AXIS` divides axes along one of `--mesh`, `--shard AXES=none` leaves them whole"
             }
             Self::Xla(XlaError::Quantized) => "leave out `--quant`",
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",

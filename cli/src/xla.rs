@@ -33,7 +33,7 @@ fn check(arguments: &ExportArguments) -> Result<(), Error> {
     let option = match () {
         () if arguments.target != Target::host() => "--target",
         () if arguments.tuning.source.is_some() => "--tuning",
-        () if kernels => "kernels",
+        () if kernels => "--kernels",
         () if arguments.xla.mesh.is_none() && !arguments.xla.shard.is_empty() => {
             let what = "`--shard` says what is divided among the devices of a mesh; name it with `--mesh`";
             return Err(Error::Usage { what: what.into() });

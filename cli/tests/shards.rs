@@ -82,7 +82,7 @@ fn without_shardings(line: &str) -> Option<String> {
 }
 
 /// 405B from its configuration alone: every weight is divided or listed, and each device holds its share. In release the
-/// whole way takes a part of a second, here a lowered one is checked.
+/// whole way takes less than 100 ms (docs/many-machines.md).
 #[test]
 fn the_largest_llama_divides_among_8_and_16_devices() {
     let plan = preset("llama-3.1-405b");
@@ -104,7 +104,6 @@ fn the_largest_llama_divides_among_8_and_16_devices() {
         let keys = parameters.iter().filter(|p| p.key.contains("k_proj") || p.key.contains("v_proj"));
         let twice = keys.map(|p| p.ty.bytes() / devices).sum::<usize>() * usize::from(shared);
         assert!((found - expected - twice as f64).abs() < 1.0, "{found} of {expected} and {twice}");
-        assert!((found / expected - 1.0).abs() < 0.01, "{found} of {expected}");
         let names: BTreeSet<&str> = shards.mesh.axes.iter().map(|axis| axis.name.as_str()).collect();
         let queries = &shards.weights["model.layers.7.self_attn.q_proj.weight"];
         let keys = &shards.weights["model.layers.7.self_attn.k_proj.weight"];

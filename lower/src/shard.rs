@@ -294,7 +294,7 @@ fn group_axes(function: &Function) -> Vec<&str> {
 impl<'a> Divider<'a> {
     fn new(trace: &'a Trace, mesh: &'a Mesh, rules: &'a [ShardRule]) -> Result<Self, ShardError> {
         let mut by_axis = BTreeMap::new();
-        for rule in rules {
+        for rule in rules.iter().filter(|rule| rule.over != ShardRule::NONE) {
             let Some(over) = mesh.axes.iter().position(|axis| axis.name == rule.over) else {
                 return Err(ShardError::NoMeshAxis { rule: rule.clone(), mesh: mesh.clone() });
             };

@@ -26,9 +26,10 @@ def main() -> None:
         name: [[op, ty, count] for (op, ty), count in sorted(program.module(name).collectives().items())]
         for name in manifest.entries
     }
-    donated = {name: program.module(name).text().count("may-alias") + program.module(name).text().count("must-alias")
-               for name in manifest.entries}
-    report = {"answers": answers, "collectives": counts, "aliases": donated, "bytes_read": program.bytes_read}
+    modules = {name: program.module(name) for name in manifest.entries}
+    aliases = {name: module.text().count("may-alias") + module.text().count("must-alias") for name, module in modules.items()}
+    given = {name: module.argument_bytes() for name, module in modules.items()}
+    report = {"answers": answers, "collectives": counts, "aliases": aliases, "argument_bytes": given}
     print(json.dumps(report))
 
 

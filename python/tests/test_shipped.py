@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 import shutil
@@ -19,6 +20,8 @@ import time
 import unittest
 from pathlib import Path
 from typing import Any
+
+from tracewright_xla.manifest import Manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACEWRIGHT = os.environ.get("TRACEWRIGHT")
@@ -35,10 +38,10 @@ class Exports:
 
     @classmethod
     @functools.cache
-    def of(cls, model: str, *options: str) -> Path:
+    def of(cls, model: str, *options: str, sizes: tuple[str, ...] = ("--context", "256", "--chunk", "64")) -> Path:
         out = Path(cls.folder.name) / str(len(list(Path(cls.folder.name).iterdir())))
-        sizes = ["--dtype", "f32", "--context", "256", "--chunk", "64"]
-        command = [TRACEWRIGHT, "export", str(ROOT / model), "-o", str(out), "--engine", "xla", *sizes, *options]
+        words = ["export", str(ROOT / model), "-o", str(out), "--engine", "xla", "--dtype", "f32", *sizes, *options]
+        command = [str(TRACEWRIGHT), *words]
         subprocess.run(command, check=True, capture_output=True, text=True)
         return out
 
@@ -164,26 +167,78 @@ class Shipped(unittest.TestCase):
                 for entry in report["collectives"]:
                     self.assertEqual(set(counted(report, entry)), {"all-reduce"})
 
+    def test_slots_of_keys_and_values_are_divided(self) -> None:
+        """For long contexts: each layer sums over slots three times, for the softmax's maximum and sum and for the values."""
+        report = self.equal("demo", 8, 1, "--mesh", "seq=2", "--shard", "N=seq")
+        for entry in report["collectives"]:
+            self.assertEqual(counted(report, entry), {"all-reduce": 3 * MODELS["demo"]})
+
+    def test_experts_are_divided(self) -> None:
+        """Each device computes its own of five experts; what recipes make of the checkpoint is read by slices too."""
+        model = "tests/fixtures/mixtral"
+        prompts = json.loads((ROOT / model / "golden.json").read_text())["prompts"][:4]
+        export = Exports.of(model, "--mesh", "expert=5", "--shard", "X=expert", sizes=("--context", "40", "--chunk", "8"))
+        report = answers(export, [[prompt["prompt_tokens"]] for prompt in prompts], 20)
+        self.assertEqual(report["answers"], [[prompt["tokens"]] for prompt in prompts])
+        for entry in report["collectives"]:
+            self.assertEqual(set(counted(report, entry)), {"all-reduce"})
+
     def test_a_lost_sharding_shows(self) -> None:
-        """A weight that is whole on each device, in the module and in the manifest: another number of collectives."""
+        """A weight, or what a layer remembers, that is whole on each device: it holds more, or they exchange it."""
         options = ["--mesh", "model=2", *TENSOR_PARALLEL]
-        planted = Path(Exports.folder.name) / "planted"
-        shutil.copytree(Exports.of("demo", *options), planted)
-        key = "model.layers.1.mlp.down_proj.weight"
-        manifest = json.loads((planted / "manifest.json").read_text())
-        entry = next(entry for entry in manifest["entry_points"] if entry["name"] == "decode")
-        at = entry["weights"].index(key)
-        next(weight for weight in manifest["weights"] if weight["key"] == key)["sharding"] = [[], []]
-        for entry in manifest["entry_points"]:
-            path = planted / entry["module"]
-            text, found = re.subn(rf'(%weight{at}: tensor<144x384xf32> .*?<@mesh, )\[{{}}, {{"model"}}\]', r"\1[{}, {}]", path.read_text())
-            self.assertEqual(found, 1)
-            path.write_text(text)
-        (planted / "manifest.json").write_text(json.dumps(manifest))
-        prompt = golden("demo")[0]
-        report = answers(planted, [[prompt["prompt_tokens"]]], 8)
-        self.assertEqual(report["answers"][0][0], prompt["tokens"][:8], "the numbers stay what they are")
-        self.assertNotEqual(counted(report, "decode"), {"all-reduce": 2 * MODELS["demo"] + 3})
+        prompt, export = golden("demo")[0], Exports.of("demo", *options)
+        manifest = json.loads((export / "manifest.json").read_text())
+        decode = next(entry for entry in manifest["entry_points"] if entry["name"] == "decode")
+        weight = f"%weight{decode['weights'].index('model.layers.1.mlp.down_proj.weight')}"
+        state = f"%arg{next(i for i, value in enumerate(decode['arguments']) if value['name'] == 'keys1')}"
+        as_it_is = answers(export, [[prompt["prompt_tokens"]]], 8)
+        for lost, name in [(weight, "model.layers.1.mlp.down_proj.weight"), (state, "keys1")]:
+            planted = Path(Exports.folder.name) / f"planted-{name}"
+            shutil.copytree(export, planted)
+            for entry in manifest["entry_points"]:
+                path = planted / entry["module"]
+                pattern = rf"({re.escape(lost)}: tensor<[^>]*> {{sdy\.sharding = #sdy\.sharding<@mesh, )\[[^]]*\]"
+                rank = 2 if lost == weight else 4
+                text, found = re.subn(pattern, rf"\1[{', '.join(['{}'] * rank)}]", path.read_text())
+                self.assertEqual(found, 1)
+                path.write_text(text)
+            spoiled = json.loads(json.dumps(manifest))
+            for value in spoiled["weights"] + [value for entry in spoiled["entry_points"] for value in entry["arguments"]]:
+                if name in (value.get("key"), value.get("name")):
+                    value["sharding"] = [[] for _ in value["sharding"]]
+            (planted / "manifest.json").write_text(json.dumps(spoiled))
+            command = [*PYTHON, "tests.answers", str(planted)]
+            asked = json.dumps({"prompts": [], "tokens": 0})
+            ran = subprocess.run(command, input=asked, capture_output=True, text=True, cwd=ROOT / "python", check=False)
+            if lost == state:
+                # What is given away cannot become a result of another size.
+                self.assertNotEqual(ran.returncode, 0)
+                self.assertIn("does not compile `", ran.stderr)
+                continue
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            report = json.loads(ran.stdout)
+            self.assertGreater(report["argument_bytes"]["decode"], as_it_is["argument_bytes"]["decode"])
+
+    def test_each_device_holds_what_the_export_says(self) -> None:
+        for options in (["--mesh", "model=2"], ["--mesh", "model=4"]):
+            export = Exports.of("demo", *options, *TENSOR_PARALLEL)
+            manifest = Manifest.read(export)
+            sizes, entry = dict(manifest.axes), manifest.entries["decode"]
+            divided = [(value.type, value.sharding) for value in entry.arguments]
+            divided += [(manifest.weights[key].type, manifest.weights[key].sharding) for key in entry.weights]
+            expected = sum(
+                ty.bytes // math.prod(sizes[axis] for axes in sharding for axis in axes) for ty, sharding in divided
+            )
+            asked = json.dumps({"prompts": [], "tokens": 0})
+            command = [*PYTHON, "tests.answers", str(export)]
+            ran = subprocess.run(command, input=asked, capture_output=True, text=True, cwd=ROOT / "python", check=True)
+            self.assertEqual(json.loads(ran.stdout)["argument_bytes"]["decode"], expected)
+            said = json.loads((export / "manifest.json").read_text())["device_bytes"]
+            held = sum(
+                ty.bytes // math.prod(sizes[axis] for axes in sharding for axis in axes)
+                for ty, sharding in divided[len(entry.arguments) :]
+            )
+            self.assertEqual(held, said)
 
 
 @unittest.skipIf(TRACEWRIGHT is None, "TRACEWRIGHT names no command line that exports; `cargo xtask xla` does")

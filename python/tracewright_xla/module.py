@@ -56,6 +56,10 @@ class Module:
         """What XLA made of it, as one device runs it."""
         return self._executable.hlo_modules()[0].to_string()
 
+    def argument_bytes(self) -> int:
+        """The bytes of all that a device is given: weights, state and the rest, its own parts of them."""
+        return int(self._executable.get_compiled_memory_stats().argument_size_in_bytes)
+
     def collectives(self) -> Counter[tuple[str, str]]:
         """How often a call has each collective with each type of result: `("all-reduce", "f32[1,1,144]")`."""
         return collectives(self.text())

@@ -19,13 +19,18 @@ pub struct MeshAxis {
     pub size: usize,
 }
 
-/// Axes of a network that are divided along an axis of the mesh: `K,F,V=model`.
+/// Axes of a network that are divided along an axis of the mesh, `K,F,V=model`; or along none, `V=none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardRule {
     /// The axes of the network.
     pub axes: Vec<String>,
-    /// The axis of the mesh.
+    /// The axis of the mesh, or [`ShardRule::NONE`].
     pub over: String,
+}
+
+impl ShardRule {
+    /// What stands for an axis of the mesh where axes stay whole.
+    pub const NONE: &str = "none";
 }
 
 /// A text that names no mesh, or nothing that is divided.
@@ -73,7 +78,8 @@ impl FromStr for Mesh {
         let axis = |part: &str| {
             let (name, size) = part.split_once('=')?;
             let size: usize = size.trim().parse().ok().filter(|&size| size > 0)?;
-            is_name(name.trim()).then(|| MeshAxis { name: name.trim().into(), size })
+            (is_name(name.trim()) && name.trim() != ShardRule::NONE)
+                .then(|| MeshAxis { name: name.trim().into(), size })
         };
         let mut mesh = Self::default();
         for part in text.split(',') {
