@@ -39,6 +39,7 @@ pub mod codes;
 pub mod embed;
 #[cfg(feature = "iree")]
 pub mod export;
+mod folder;
 pub mod footprint;
 #[cfg(feature = "iree")]
 pub mod load;
@@ -50,8 +51,10 @@ mod program;
 pub mod random;
 #[cfg(feature = "iree")]
 pub mod tune;
+pub mod xla;
 
 pub use array::{Array, ArrayError, Number};
+pub use folder::FolderError;
 pub use footprint::{Footprint, Memory};
 pub use pipeline::{Expanded, Lowered, StagedTrace, primitives};
 pub use plan::{Plan, PlanError};

@@ -11,7 +11,7 @@ use tracewright::lower::{Quantization, Weights};
 use tracewright::models::Architecture;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
-use tracewright::targets::Target;
+use tracewright::targets::{Mesh, ShardRule, Target};
 use tracewright::trace::KvFormat;
 use tracewright::{Plan, PlanError};
 
@@ -243,15 +243,42 @@ pub struct ExportArguments {
     /// `aarch64-linux-gnu:generic:+neon`
     #[arg(long, default_value = "host")]
     pub target: Target,
+    /// What runs it: IREE, or XLA on one device or many, by the Python package `tracewright_xla`
+    #[arg(long, value_enum, default_value = "iree")]
+    pub engine: Engine,
     /// One JSON object on stdout instead of a summary on stderr
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub xla: XlaArguments,
     #[command(flatten)]
     pub model_arguments: ModelArguments,
     #[command(flatten)]
     pub tuning: TuningArguments,
     #[command(flatten)]
     pub compile: CompileArguments,
+}
+
+/// What runs an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    Iree,
+    Xla,
+}
+
+/// What is said to XLA alone.
+#[derive(Args, Clone)]
+pub struct XlaArguments {
+    /// For XLA: devices in a grid with named axes, as `model=4,data=2` [default: one device]
+    #[arg(long, value_name = "AXIS=DEVICES,…")]
+    pub mesh: Option<Mesh>,
+    /// For XLA: axes of the network that are divided along an axis of the mesh, as `K,F,V=model`, or along none, as
+    /// `V=none`, beside what the network declares; may be repeated
+    #[arg(long, value_name = "AXES=MESH_AXIS")]
+    pub shard: Vec<ShardRule>,
+    /// For XLA: sequences at once [default: 1]
+    #[arg(long, value_name = "N")]
+    pub batch: Option<NonZeroUsize>,
 }
 
 #[derive(Args)]

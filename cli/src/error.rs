@@ -16,6 +16,7 @@ use tracewright::models::config::{ConfigError, KeyProblem};
 use tracewright::own::OwnFile;
 use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
+use tracewright::xla::XlaError;
 #[cfg(feature = "iree")]
 use tracewright::{
     bench::BenchError,
@@ -134,6 +135,8 @@ pub enum Error {
     Bake(#[from] BakeError),
     #[error(transparent)]
     Random(#[from] RandomError),
+    #[error(transparent)]
+    Xla(XlaError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Export(ExportError),
@@ -175,6 +178,18 @@ pub enum Error {
         /// Why not.
         source: safetensors::SafeTensorError,
     },
+}
+
+impl From<XlaError> for Error {
+    fn from(error: XlaError) -> Self {
+        match error {
+            XlaError::Plan(error) => Self::Plan(error),
+            XlaError::Bake(error) => Self::Bake(error),
+            XlaError::Archive(error) => Self::Archive(error),
+            XlaError::File(error) => Self::File(error),
+            error => Self::Xla(error),
+        }
+    }
 }
 
 impl From<LowerError> for Error {
@@ -279,6 +294,7 @@ impl Coded for Error {
             #[cfg(feature = "iree")]
             Self::Cached(error) => error.code(),
             Self::Own(error) => error.code(),
+            Self::Xla(error) => error.code(),
             Self::Bake(error) => error.code(),
             Self::Random(error) => error.code(),
             #[cfg(feature = "iree")]
@@ -343,6 +359,10 @@ impl Error {
             }
             Self::NoModel(_) => "`trace-dump presets` lists the published sizes that have a name",
             Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes them",
+            Self::Xla(XlaError::Shard(_)) => {
+                "`--shard AXES=MESH_AXIS` divides axes along one of `--mesh`, `--shard AXES=none` leaves them whole"
+            }
+            Self::Xla(XlaError::Quantized) => "leave out `--quant`",
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
             Self::Bench(BenchError::Depth { .. }) => "`--context N` sets the context",

@@ -55,6 +55,7 @@ mod stats;
 #[cfg(feature = "iree")]
 mod tune;
 mod verify;
+mod xla;
 
 use std::io::{ErrorKind, Write as _};
 use std::ops::ControlFlow;
@@ -69,7 +70,7 @@ use std::thread;
 #[cfg(feature = "iree")]
 use std::time::Duration;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Command, Engine};
 use clap::CommandFactory as _;
 use error::Error;
 use tracewright::errors::escaped;
@@ -144,6 +145,9 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Embed(arguments) => embed::run(&arguments, interrupt),
         #[cfg(not(feature = "iree"))]
         Command::Embed(_) => Err(Error::WithoutIree { command: "embed" }),
+        Command::Export(arguments) if arguments.engine == Engine::Xla => {
+            xla::run(&arguments, read, interrupt)
+        }
         #[cfg(feature = "iree")]
         Command::Export(arguments) => export::run(arguments, read, interrupt),
         #[cfg(not(feature = "iree"))]

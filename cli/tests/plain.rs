@@ -10,7 +10,9 @@ mod odd_files;
 mod pages;
 mod plan;
 mod random;
+mod shards;
 mod support;
+mod xla;
 
 use support::*;
 

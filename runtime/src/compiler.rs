@@ -126,6 +126,7 @@ fn check(target: &Target) -> Result<(), CompileError> {
         (Backend::Iree3_13, DeviceKind::Gpu) => {
             Err(unknown(target, "modules are compiled for processors only"))
         }
+        (Backend::Xla, _) => Err(unknown(target, "what is made for XLA is compiled where it runs")),
         (Backend::Interpreter, _) => Err(unknown(target, "the reference interpreter compiles nothing")),
     }
 }

@@ -7,19 +7,21 @@ use bake::{BakeError, Problem};
 use dsl::{BuildError, TraceError, TraceErrorKind};
 use errors::{FileError, Place};
 use irpa::ArchiveError;
-use lower::LowerError;
+use lower::{LowerError, ShardError};
 use models::UnknownPrompt;
 use models::config::ConfigError;
 use ops::{InferError, ParseError, UnknownElementType};
 use simplify::ExplainError;
 use simplify::rules::UnknownRules;
-use targets::TargetError;
+use targets::{MeshError, TargetError};
 use trace::{EvaluateError, ParameterConflict, VerifyError};
 
 use super::{Code, Coded, UnknownCode, place};
+use crate::folder::FolderError;
 use crate::footprint::TooLarge;
 use crate::own::OwnFile;
 use crate::random::RandomError;
+use crate::xla::XlaError;
 use crate::{ArrayError, PlanError};
 
 /// Errors of one kind.
@@ -47,6 +49,8 @@ all! {
     UnknownCode => TW0510,
     ParseError => TW0511,
     TargetError => TW0511,
+    MeshError => TW0511,
+    ShardError => TW0512,
 }
 
 impl Coded for RandomError {
@@ -56,6 +60,39 @@ impl Coded for RandomError {
             Self::Exists(_) => TW0009,
             Self::Stopped(_) => TW0005,
             Self::Write { .. } => TW0006,
+        }
+    }
+}
+
+impl Coded for FolderError {
+    fn code(&self) -> Code {
+        match self {
+            Self::File(error) => error.code(),
+            Self::Own(_) => TW0008,
+            Self::Locked(_) => TW0901,
+        }
+    }
+}
+
+impl Coded for XlaError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Quantized | Self::Gguf(_) => TW0907,
+            Self::Plan(error) => error.code(),
+            Self::Shard(error) => error.code(),
+            Self::Folder(error) => error.code(),
+            Self::File(error) => error.code(),
+            Self::Bake(error) => error.code(),
+            Self::Archive(error) => error.code(),
+            Self::Lost { .. } => TW0208,
+        }
+    }
+
+    fn places(&self) -> Vec<Place> {
+        match self {
+            Self::Plan(error) => error.places(),
+            Self::Bake(error) => error.places(),
+            _ => Vec::new(),
         }
     }
 }
@@ -209,6 +246,7 @@ impl Coded for LowerError {
             Self::Infer { .. } => TW0506,
             Self::Composite { .. } | Self::Kernel { .. } => TW0507,
             Self::IntegersWithoutKernels => TW0508,
+            Self::NoEntry(_) => TW0428,
             Self::Parameter(error) => error.code(),
         }
     }
@@ -392,8 +430,8 @@ mod with_runtime {
         fn code(&self) -> Code {
             match self {
                 Self::File(error) => error.code(),
-                Self::OwnFolder(_) => TW0008,
-                Self::Locked(_) => TW0901,
+                Self::Folder(error) => error.code(),
+                Self::Engine(_) => TW0908,
                 Self::Manifest { .. } => TW0902,
                 Self::Lost { .. } => TW0903,
                 Self::Module { .. } | Self::Archive { .. } => TW0904,
