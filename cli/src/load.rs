@@ -7,7 +7,7 @@ use tracewright::Plan;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, Manifest};
 use tracewright::generate::{Network, check_tokens};
-use tracewright::irpa::{Archive, Checkpoint};
+use tracewright::irpa::{Archive, Checkpoint, Gguf};
 use tracewright::load::{LoadOptions, load};
 use tracewright::models::Architecture;
 use tracewright::runtime::{Device, Runtime};
@@ -35,7 +35,7 @@ pub struct Loaded {
 impl Source {
     pub fn read(arguments: &GenerateArguments, read: ReadModel) -> Result<Self, Error> {
         let (folder, model) = (&arguments.model, &arguments.model_arguments);
-        if !folder.is_file() {
+        if !Gguf::is_at(folder) {
             fs::read_dir(folder).with_path("open the model directory", folder)?;
         }
         if let Some(manifest) = Manifest::read(folder)? {
