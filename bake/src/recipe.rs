@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use std::borrow::Cow;
 
-use irpa::{ArchiveError, Arranged, Checkpoint, CheckpointTensor, Numbers, Sink};
+use irpa::{ArchiveError, Arranged, Checkpoint, CheckpointTensor, Sink, TensorNumbers};
 use ops::format::{GROUP, Group, PANEL};
 use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, Reshape};
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
@@ -177,7 +177,7 @@ struct Made<'a> {
 
 enum From<'a> {
     /// The numbers of a tensor, and the type that they are rounded to.
-    Source(Numbers<'a>, Option<ElementType>),
+    Source(TensorNumbers<'a>, Option<ElementType>),
     Op(Cow<'a, Op>, Vec<Made<'a>>),
 }
 

@@ -8,7 +8,7 @@ use tracewright::Plan;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, Manifest};
 use tracewright::generate::{Network, check_tokens};
-use tracewright::irpa::{Archive, Checkpoint};
+use tracewright::irpa::{Archive, Checkpoint, Gguf};
 use tracewright::load::{LoadOptions, load};
 use tracewright::models::Architecture;
 use tracewright::runtime::{Device, Runtime};
@@ -46,7 +46,7 @@ pub struct Wanted<'a> {
 impl Source {
     pub fn read(folder: &Path, arguments: &RunArguments, read: ReadModel) -> Result<Self, Error> {
         let model = &arguments.model_arguments;
-        if !folder.is_file() {
+        if !Gguf::is_at(folder) {
             fs::read_dir(folder).with_path("open the model directory", folder)?;
         }
         if let Some(manifest) = Manifest::read(folder)? {

@@ -149,7 +149,7 @@ fn a_shard_that_is_not_there() {
 fn a_bin_directory_a_gguf_directory_an_empty_one() {
     let cases: &[(&str, &[&str])] = &[
         ("pytorch_model.bin", &["pickled PyTorch", "save_pretrained"]),
-        ("model-q4.gguf", &["GGUF", "original checkpoint"]),
+        ("model-q4.gguf", &["GGUF", "name the file itself"]),
         ("notes.txt", &["no checkpoint in", "model.safetensors"]),
     ];
     for (name, words) in cases {

@@ -66,13 +66,13 @@ pub enum Arranged {
 
 /// The numbers of a tensor as they are stored.
 #[derive(Clone, Copy, Debug)]
-pub struct Numbers<'a> {
+pub struct TensorNumbers<'a> {
     bytes: &'a [u8],
     stored: StoredNumbers,
     element: Option<ElementType>,
 }
 
-impl Numbers<'_> {
+impl TensorNumbers<'_> {
     /// The numbers from `start` on. Those of blocks are the f32 that ggml computes; those of an element type that this
     /// system does not know are 0.
     ///
@@ -244,10 +244,10 @@ impl Checkpoint {
     }
 
     /// The numbers of the tensor of this name as they are stored.
-    pub fn numbers(&self, name: &str) -> Result<Numbers<'_>, ArchiveError> {
+    pub fn numbers(&self, name: &str) -> Result<TensorNumbers<'_>, ArchiveError> {
         let tensor = self.require(name)?;
         let (bytes, stored) = (self.data(name)?, tensor.stored);
-        Ok(Numbers { bytes, stored, element: tensor.element() })
+        Ok(TensorNumbers { bytes, stored, element: tensor.element() })
     }
 
     fn require(&self, name: &str) -> Result<&CheckpointTensor, ArchiveError> {

@@ -34,7 +34,7 @@ mod write;
 
 pub use archive::{Archive, Entry, Storage, Verified};
 pub use checkpoint::{
-    Arranged, Checkpoint, CheckpointTensor, ConvertOptions, Converted, Numbers, convert_checkpoint,
+    Arranged, Checkpoint, CheckpointTensor, ConvertOptions, Converted, TensorNumbers, convert_checkpoint,
 };
 pub use convert::convert;
 pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, Foreign, GgufProblem, IndexProblem};

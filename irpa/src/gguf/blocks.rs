@@ -6,7 +6,7 @@ use std::fmt;
 use half::f16;
 use ops::format::{GROUP, Group};
 
-/// Numbers of a block of the formats whose name ends with K.
+/// TensorNumbers of a block of the formats whose name ends with K.
 const LONG: usize = 256;
 
 /// How the numbers of a block are stored.
@@ -64,7 +64,7 @@ impl BlockFormat {
         }
     }
 
-    /// Numbers of a block.
+    /// TensorNumbers of a block.
     pub fn numbers(self) -> usize {
         match self {
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => GROUP,

@@ -304,7 +304,7 @@ impl<'a> Metadata<'a> {
         );
         let pattern = said.unwrap_or(Pattern::Period(period));
         let sliding = |layer: usize| match &pattern {
-            Pattern::Period(period) => (layer + 1) % period != 0,
+            Pattern::Period(period) => !(layer + 1).is_multiple_of(*period),
             Pattern::Layers(sliding) => sliding.get(layer).copied().unwrap_or(false),
         };
         // Without the key a Gemma 2 has the usual window.
