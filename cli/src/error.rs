@@ -78,6 +78,15 @@ pub enum Error {
     /// What another process of this program said, with its causes.
     #[error("{0}")]
     Said(String),
+    /// Not everything is there that is needed.
+    #[cfg(feature = "iree")]
+    #[error("{missing} of {looked_at} things are not as they must be")]
+    Missing {
+        /// How many are not.
+        missing: usize,
+        /// How many were looked at.
+        looked_at: usize,
+    },
     /// A file of messages that is none.
     #[error("`{}` is not a JSON list of messages", .path.display())]
     Messages {
