@@ -2,14 +2,13 @@
 //! Python and no compiler present, here or through `iree-run-module`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bake::Baked;
-use errors::{FileError, WithPath as _};
-use files::{FolderLock, NewFile, limits};
-use irpa::{Archive, Checkpoint, Verified, Watch};
+use errors::FileError;
+use files::{NewFile, limits};
+use irpa::{Archive, Checkpoint, Gguf, Verified, Watch};
 use lower::Module;
 use ops::{Attribute, Reader, TensorType};
 use runtime::{Compiled, Compiler, Runtime, VmModule};
@@ -18,12 +17,13 @@ use targets::Tuning;
 use trace::{Argument, Parameter, Role, Signature};
 
 use crate::build::{Build, BuildTools, LoadError, map_parameters};
+use crate::folder::{self, FolderError};
 use crate::{Plan, PlanError};
 
 /// The file names in an export directory.
 pub mod names {
     /// What the directory is.
-    pub const MANIFEST: &str = "manifest.json";
+    pub const MANIFEST: &str = crate::folder::MANIFEST;
     /// The StableHLO text.
     pub const TEXT: &str = "model.mlir";
     /// The compiled module.
@@ -31,14 +31,7 @@ pub mod names {
     /// The weights.
     pub const ARCHIVE: &str = "model.irpa";
     /// What a tokenizer is read from; copied if it is there.
-    pub const COPIED: &[&str] = &[
-        "config.json",
-        "generation_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "chat_template.jinja",
-    ];
+    pub const COPIED: &[&str] = crate::folder::COPIED;
 }
 
 /// `manifest.json`.
@@ -64,7 +57,8 @@ pub struct Manifest {
     pub chunk: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
-    /// The format that weights of products were rounded to: q8 or q4; null if they are of type `dtype`.
+    /// The format that weights of products were rounded to: q8 or q4; `stored` if each has that of the checkpoint; null if
+    /// they are of type `dtype`.
     pub quant: Option<String>,
     /// How keys and values are remembered: `computed`, `q8`.
     pub kv: String,
@@ -119,12 +113,12 @@ pub enum ExportError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It would be written among the files of the model.
-    #[error("`{}` is the model's own folder; write elsewhere", .0.display())]
-    OwnFolder(PathBuf),
-    /// Another run writes it.
-    #[error("another export is being written into `{}`; wait for it, or write elsewhere", .0.display())]
-    Locked(PathBuf),
+    /// Nothing is written into that folder.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// It was made for another engine.
+    #[error("`{}` was exported for XLA; `python -m tracewright_xla run` runs it", .0.display())]
+    Engine(PathBuf),
     /// The manifest is not one.
     #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
     Manifest {
@@ -192,6 +186,12 @@ pub enum ExportError {
     /// The compiler does not say what it is.
     #[error(transparent)]
     Compile(#[from] runtime::CompileError),
+    /// The model's configuration does not read.
+    #[error(transparent)]
+    Config(#[from] models::config::ConfigError),
+    /// The tokenizer of a GGUF file is not one.
+    #[error(transparent)]
+    Tokenizer(#[from] generate::GenerateError),
     /// It cannot be built; or the module does not load, or its archive does not fit.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -202,7 +202,7 @@ impl Manifest {
     fn new(
         plan: &Plan,
         build: &Build<'_, '_>,
-        model: &Path,
+        copied: &[&str],
         compiler: &Compiler,
     ) -> Result<Self, ExportError> {
         let Build { lowered, options, compiled, .. } = build;
@@ -232,7 +232,7 @@ impl Manifest {
             context: plan.context,
             chunk: plan.chunk,
             simplify: plan.rules.to_string(),
-            quant: plan.weights.quantize.map(|format| format.word().to_owned()),
+            quant: plan.weights.quantize.rounds().then(|| plan.weights.quantize.to_string()),
             kv: plan.kv.word().to_owned(),
             kernels: plan.weights.kernels,
             layout: if module.parameters.iter().any(Parameter::is_packed) { "kernels" } else { "plain" }
@@ -241,7 +241,7 @@ impl Manifest {
             module_blake3: blake3::hash(&compiled.vmfb).to_string(),
             archive_blake3: String::new(),
             entry_points: module.signatures.iter().map(entry).collect(),
-            copied: copied(model).map(str::to_owned).collect(),
+            copied: copied.iter().map(|name| (*name).to_owned()).collect(),
             parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),
         })
     }
@@ -256,6 +256,9 @@ impl Manifest {
             return Ok(None);
         }
         let text = files::read_text(&path, limits::CONFIG)?;
+        if crate::xla::is_manifest(&text) {
+            return Err(ExportError::Engine(folder.to_owned()));
+        }
         let manifest: Result<Self, _> = serde_json::from_str(&text);
         let manifest = manifest.map_err(|e| ExportError::Manifest { path, reason: e.to_string() })?;
         // Only the names that an export may have: a manifest does not say where else something is.
@@ -334,7 +337,7 @@ pub struct Exported {
 }
 
 /// Lowers what `plan` says, compiles and bakes it, and writes the export directory `out`, with the tokenizer files of
-/// `model`. `checkpoint` names its tensors [as the model does](Plan::named).
+/// `model`, a directory or a GGUF file. `checkpoint` names its tensors [as the model does](Plan::named).
 ///
 /// Until the module is compiled, `out` stays as it was. If it fails after that, `out` is no export any more, and gone
 /// if it was new. Of an export that was there before nothing stays; other files do.
@@ -349,21 +352,26 @@ pub fn export(
     out: &Path,
     tools: BuildTools<'_>,
 ) -> Result<Exported, ExportError> {
-    // What the model's folder and the export both have would be replaced by itself, and then by nothing.
-    if out.is_dir() && is_one_folder(model, out) {
-        return Err(ExportError::OwnFolder(out.to_owned()));
-    }
+    folder::check(model, out)?;
     let compiler = tools.compiler;
     let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };
     let recorded = plan.trace()?.trace;
     let mut build = Build::new(plan.lower(&recorded)?, &recorded, checkpoint, tools)?;
-    let manifest = Manifest::new(&plan, &build, model, compiler)?;
+    let made = made_of(model)?;
+    let copied: Vec<&str> = match &made {
+        Some(made) => made.keys().copied().collect(),
+        None => folder::copied(model).collect(),
+    };
+    let manifest = Manifest::new(&plan, &build, &copied, compiler)?;
     let start = Instant::now();
-    let baked = into_folder(out, |out| {
+    let baked = folder::fill(out, |out| {
         let (archive, baked) = build.bake(&out.join(names::ARCHIVE))?;
         let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), bytes);
-        for name in copied(model) {
-            put(name, &files::read(&model.join(name), limits::TOKENIZER)?)?;
+        for name in copied {
+            match made.as_ref().and_then(|made| made.get(name)) {
+                Some(text) => put(name, text.as_bytes())?,
+                None => put(name, &files::read(&model.join(name), limits::TOKENIZER)?)?,
+            }
         }
         put(names::TEXT, build.lowered.module.text.as_bytes())?;
         put(names::MODULE, &build.compiled.vmfb)?;
@@ -371,39 +379,24 @@ pub fn export(
         // Last: a directory without a manifest is no export.
         let json = serde_json::to_string_pretty(&manifest).unwrap_or_default();
         put(names::MANIFEST, (json + "\n").as_bytes())?;
-        Ok(baked)
+        Ok::<_, ExportError>(baked)
     })?;
     let Build { lowered, compiled, .. } = build;
     Ok(Exported { module: lowered.module, compiled, baked, wrote: start.elapsed() })
 }
 
-/// The files of a model that go along.
-fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
-    names::COPIED.iter().copied().filter(|name| model.join(name).exists())
-}
-
-/// Fills the export directory `out`, which no other run does meanwhile. After a failure it is no export any more, and
-/// gone if it was new.
-fn into_folder<T>(out: &Path, fill: impl FnOnce(&Path) -> Result<T, ExportError>) -> Result<T, ExportError> {
-    let made = !out.exists();
-    fs::create_dir_all(out).with_path("create", out)?;
-    let lock = FolderLock::take(out)?.ok_or_else(|| ExportError::Locked(out.to_owned()))?;
-    // First the manifest: it would vouch for a mixture of old and new files.
-    let old = [names::MANIFEST].into_iter().chain(names::COPIED.iter().copied());
-    for path in old.map(|name| out.join(name)).filter(|path| path.symlink_metadata().is_ok()) {
-        fs::remove_file(&path).with_path("replace", &path)?;
+/// The files that go along made of a GGUF file, if the model is one.
+fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, ExportError> {
+    if !Gguf::is_at(model) {
+        return Ok(None);
     }
-    let filled = fill(out);
-    if filled.is_err() && made {
-        // The first error matters more than a failure here.
-        let _ = fs::remove_dir_all(out);
+    let mut made = BTreeMap::from([("config.json", models::GgufModel::config_json(model)?)]);
+    for name in names::COPIED {
+        if let Some(text) = generate::gguf_text(model, name)? {
+            made.insert(name, text);
+        }
     }
-    drop(lock);
-    filled
-}
-
-fn is_one_folder(one: &Path, other: &Path) -> bool {
-    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
+    Ok(Some(made))
 }
 
 /// Opens an export directory: checks the processor, the module's hash, and the archive against the module.

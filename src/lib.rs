@@ -34,10 +34,12 @@ pub mod bench;
 pub mod bisect;
 #[cfg(feature = "iree")]
 pub mod build;
+pub mod codes;
 #[cfg(feature = "iree")]
 pub mod embed;
 #[cfg(feature = "iree")]
 pub mod export;
+mod folder;
 pub mod footprint;
 #[cfg(feature = "iree")]
 pub mod load;
@@ -49,8 +51,10 @@ mod program;
 pub mod random;
 #[cfg(feature = "iree")]
 pub mod tune;
+pub mod xla;
 
 pub use array::{Array, ArrayError, Number};
+pub use folder::FolderError;
 pub use footprint::{Footprint, Memory};
 pub use pipeline::{Expanded, Lowered, StagedTrace, primitives};
 pub use plan::{Plan, PlanError};

@@ -11,14 +11,18 @@ use files::is_one_of;
 pub struct OwnFile(pub PathBuf);
 
 /// The end of the name of what a checkpoint is read from.
-const READ: &[&str] = &["json", "safetensors", "jinja"];
+const READ: &[&str] = &["json", "safetensors", "jinja", "gguf"];
 
-/// Whether a file may be written at `out` that is made from the model in `folder`: not if `out`, under whatever name, is
+/// Whether a file may be written at `out` that is made from the model in `folder`, or from the file that is given in its
+/// place: not if `out`, under whatever name, is
 /// a file that a checkpoint is read from, or any file of an export.
 ///
 /// # Errors
 /// If it may not.
 pub fn check_output(folder: &Path, out: &Path) -> Result<(), OwnFile> {
+    if folder.is_file() {
+        return if is_one_of(out, [folder].into_iter()) { Err(OwnFile(out.to_owned())) } else { Ok(()) };
+    }
     let is_export = folder.join("manifest.json").exists();
     let read = |path: &PathBuf| path.extension().is_some_and(|end| READ.iter().any(|read| end == *read));
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());

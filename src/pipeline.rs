@@ -50,8 +50,8 @@ impl StagedTrace {
         let options = Options::new(rules, &target);
         let recorded = trace.parameters()?;
         let simplified = simplify(trace, &options);
-        let formats = lower::formats(&simplified.0, weights, &target);
-        let (trace, primitives) = simplify(&lower::expand_for(&simplified.0, weights, &target)?, &options);
+        let formats = lower::formats(&simplified.0, &weights, &target);
+        let (trace, primitives) = simplify(&lower::expand_for(&simplified.0, &weights, &target)?, &options);
         let expanded = Expanded { trace, formats, target, recorded };
         Ok(Self { simplified, expanded: (expanded, primitives) })
     }

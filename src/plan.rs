@@ -29,7 +29,8 @@ pub struct Plan {
     pub target: Target,
     /// The rules that simplify the trace; exact ones unless changed.
     pub rules: Rules,
-    /// How weights are stored, and who multiplies with them; by kernels, as the network computes, unless changed.
+    /// How weights are stored, and who multiplies with them; by kernels, as the checkpoint holds them in groups and else as
+    /// the network computes, unless changed.
     pub weights: Weights,
 }
 
@@ -99,7 +100,8 @@ impl Plan {
             return Err(PlanError::Chunk { found: chunk, context });
         }
         let element = computed_in(element.or(model.element()))?;
-        let (target, rules, weights) = (Target::host(), Rules::default(), Weights::default());
+        let weights = Weights { quantize: model.stored(), ..Weights::default() };
+        let (target, rules) = (Target::host(), Rules::default());
         let kv = KvFormat::default();
         Ok(Self { model, element, context, chunk, batch: 1, kv, target, rules, weights })
     }
@@ -131,7 +133,7 @@ impl Plan {
 
     /// A checkpoint with its tensors as the model names them.
     pub fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-        checkpoint.renamed(self.model.prefixes()).apart(self.model.stacks())
+        self.model.named(checkpoint)
     }
 
     /// The trace of all entry points, as it is recorded.
@@ -156,7 +158,7 @@ impl Plan {
     /// # Errors
     /// If the trace is not one that lowers.
     pub fn expand(&self, trace: &Trace) -> Result<Expanded, PlanError> {
-        Ok(Expanded::new(trace, self.rules, self.target.clone(), self.weights)?)
+        Ok(Expanded::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
     /// All that a trace of this plan becomes on the way there.
@@ -164,7 +166,7 @@ impl Plan {
     /// # Errors
     /// If the trace is not one that lowers.
     pub fn stages(&self, trace: &Trace) -> Result<StagedTrace, PlanError> {
-        Ok(StagedTrace::new(trace, self.rules, self.target.clone(), self.weights)?)
+        Ok(StagedTrace::new(trace, self.rules, self.target.clone(), self.weights.clone())?)
     }
 
     /// A trace of this plan, simplified and lowered: the one of [`trace`](Self::trace), or some entry points of it.

@@ -8,11 +8,13 @@ mod mismatch;
 mod recipe;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 
-use irpa::{Checkpoint, NewEntry, Watch, WriteOptions};
-use ops::{ElementType, InferError, TensorType};
-use trace::{Parameter, Trace};
+use irpa::{BlockFormat, Checkpoint, CheckpointTensor, NewEntry, StoredNumbers, Watch, WriteOptions};
+use ops::ops::{Pack, Quantize};
+use ops::{ElementType, InferError, Op, TensorType, Value, WeightFormat};
+use trace::{Parameter, Recipe, Trace};
 
 use mismatch::{Moved, declarations, list};
 
@@ -57,8 +59,50 @@ pub struct Baked {
     pub bytes: u64,
     /// Keys whose elements were converted, with the types they had and got.
     pub converted: Vec<(String, ElementType, ElementType)>,
+    /// What became of tensors in blocks, and of how many.
+    pub blocks: BTreeMap<FromBlocks, usize>,
     /// Keys of the checkpoint that were left out.
     pub ignored: Vec<String>,
+}
+
+/// What became of a tensor that a checkpoint stores in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FromBlocks {
+    /// How it was stored.
+    pub from: BlockFormat,
+    /// How it is stored now; the element type, where it has no format of its own.
+    pub to: (Option<WeightFormat>, ElementType),
+}
+
+impl FromBlocks {
+    /// Whether each number is the one that it was.
+    pub fn is_exact(&self) -> bool {
+        match (self.from, self.to) {
+            (BlockFormat::Q8_0 | BlockFormat::Q5_0 | BlockFormat::Q4_0, (Some(WeightFormat::Q8), _)) => true,
+            (BlockFormat::Q4_0, (Some(WeightFormat::Q4), _)) => true,
+            (_, (Some(WeightFormat::Q8 | WeightFormat::Q4), _)) => false,
+            (_, (_, element)) => element == ElementType::F32,
+        }
+    }
+}
+
+impl fmt::Display for FromBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to {
+            (Some(format), _) => write!(f, "{} as {}", self.from, format.word())?,
+            (None, element) => write!(f, "{} as {element}", self.from)?,
+        }
+        match (self.is_exact(), self.to.0) {
+            (true, _) => f.write_str(", exactly"),
+            (false, Some(WeightFormat::Q8)) => {
+                f.write_str(", each number off by at most 0.5 % of its group's largest")
+            }
+            (false, Some(WeightFormat::Q4)) => {
+                f.write_str(", each number off by at most 13 % of its group's largest")
+            }
+            (false, _) => f.write_str(", rounded"),
+        }
+    }
 }
 
 /// Why a checkpoint was not baked.
@@ -158,6 +202,7 @@ pub fn check(
     let mut baked = Baked::default();
     let mut problems = Vec::new();
     let mut read: BTreeMap<&str, &TensorType> = BTreeMap::new();
+    let mut blocks: BTreeSet<(&str, FromBlocks)> = BTreeSet::new();
     for parameter in parameters {
         if let Some(recipe) = &parameter.recipe {
             let what = "a parameter and what is made must have one type";
@@ -169,7 +214,13 @@ pub fn check(
             made.map_err(wrong)?;
         }
         read.extend(parameter.sources());
+        for (key, ty) in parameter.sources() {
+            if let Some(from) = checkpoint.get(key).and_then(CheckpointTensor::blocks) {
+                blocks.insert((key, FromBlocks { from, to: (format(parameter), ty.element) }));
+            }
+        }
     }
+    blocks.into_iter().for_each(|(_, what)| *baked.blocks.entry(what).or_default() += 1);
     let mut unread: Vec<_> = checkpoint.tensors().filter(|t| !read.contains_key(t.name.as_str())).collect();
     let missing: Vec<&str> = read.keys().copied().filter(|key| checkpoint.get(key).is_none()).collect();
     let keys: Vec<&str> = unread.iter().map(|t| t.name.as_str()).collect();
@@ -194,13 +245,17 @@ pub fn check(
             let (key, file) = (key.to_owned(), file.clone());
             problems.push(Problem::Shape { key, file, expected, found, declared: None });
         }
-        match tensor.element() {
-            Some(element) if element == ty.element => {}
-            Some(element) if element.is_float() && ty.element.is_float() => {
+        match (tensor.stored, tensor.element()) {
+            (_, Some(element)) if element == ty.element => {}
+            (_, Some(element)) if element.is_float() && ty.element.is_float() => {
                 baked.converted.push((key.to_owned(), element, ty.element));
             }
-            _ => {
-                let found = format!("{:?}", tensor.dtype);
+            (StoredNumbers::Blocks(_), _) if ty.element.is_float() => {}
+            (stored, _) => {
+                let found = match stored {
+                    StoredNumbers::Each(dtype) => format!("{dtype:?}"),
+                    StoredNumbers::Blocks(blocks) => blocks.to_string(),
+                };
                 problems.push(Problem::Element { key: key.to_owned(), file, expected: ty.element, found });
             }
         }
@@ -228,10 +283,24 @@ pub fn check(
     }
 }
 
+/// The format that a parameter is stored in, if it has one of its own.
+fn format(parameter: &Parameter) -> Option<WeightFormat> {
+    match parameter.recipe.as_deref()? {
+        Recipe::Op(Op::Pack(Pack { format }) | Op::Quantize(Quantize { format, .. }), _) => Some(*format),
+        _ => None,
+    }
+}
+
+/// The value of a tensor of a checkpoint, converted to what a network declares; `None` if it is not there, or of another
+/// shape.
+pub fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
+    recipe::value(checkpoint, key, ty)
+}
+
 fn equal(checkpoint: &Checkpoint, key: &str, other: &str) -> bool {
     match (checkpoint.get(key), checkpoint.get(other)) {
         (Some(a), Some(b)) => {
-            let same_type = a.dtype == b.dtype && a.shape == b.shape;
+            let same_type = (a.stored, a.arranged, &a.shape) == (b.stored, b.arranged, &b.shape);
             same_type && checkpoint.data(key).ok() == checkpoint.data(other).ok()
         }
         _ => false,

@@ -2,10 +2,12 @@
 
 use rayon::prelude::*;
 
-use irpa::{ArchiveError, Checkpoint, Sink};
-use ops::format::PANEL;
-use ops::ops::{Pack, Quantize};
-use ops::{Op, TensorType, Value};
+use std::borrow::Cow;
+
+use irpa::{ArchiveError, Arranged, Checkpoint, CheckpointTensor, Numbers, Sink};
+use ops::format::{GROUP, Group, PANEL};
+use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, Reshape};
+use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
 
 /// Elements made at a time.
@@ -29,7 +31,47 @@ fn write_source(
     checkpoint: &Checkpoint,
     sink: &mut Sink<'_>,
 ) -> Result<(), ArchiveError> {
-    sink.write_converted(checkpoint.data(key)?, checkpoint.ty(key)?.element, ty.element)
+    match checkpoint.get(key) {
+        Some(tensor) if tensor.blocks().is_some() || tensor.arranged != Arranged::Same => {
+            write_made(&Made::source(key, ty, checkpoint, false)?, sink)
+        }
+        _ => sink.write_converted(checkpoint.data(key)?, checkpoint.ty(key)?.element, ty.element),
+    }
+}
+
+/// Writes what is made, a piece at a time.
+fn write_made(made: &Made<'_>, sink: &mut Sink<'_>) -> Result<(), ArchiveError> {
+    let element = made.ty.element;
+    let mut values = vec![0.0f32; PIECE];
+    let mut bytes = vec![0; element.bytes(PIECE)];
+    for start in (0..made.ty.count()).step_by(PIECE) {
+        let count = PIECE.min(made.ty.count() - start);
+        made.read(start, &mut values[..count]);
+        for (i, value) in values[..count].iter().enumerate() {
+            element.store(&mut bytes, i, element.encode((*value).into()));
+        }
+        sink.write(&bytes[..element.bytes(count)])?;
+    }
+    Ok(())
+}
+
+/// The value of a tensor of a checkpoint, converted to what a network declares; `None` if it is not there, or of another
+/// shape.
+pub(crate) fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
+    let tensor = checkpoint.get(key).filter(|tensor| tensor.shape == ty.shape)?;
+    match tensor.element() {
+        // Exact where an f32 has not all numbers of the type, too.
+        Some(_) if tensor.arranged == Arranged::Same => {
+            let value = Value::from_bytes(checkpoint.ty(key).ok()?, checkpoint.data(key).ok()?);
+            Some(if value.ty == *ty { value } else { Value::new(ty.clone(), value.data) })
+        }
+        _ => {
+            let made = Made::source(key, ty, checkpoint, false).ok()?;
+            let mut values = vec![0.0; ty.count()];
+            made.read(0, &mut values);
+            Some(Value::new(ty.clone(), values.into_iter().map(f64::from)))
+        }
+    }
 }
 
 fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -> Result<(), ArchiveError> {
@@ -42,33 +84,32 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
         Recipe::Op(Op::Reshape(_), operands) => write_recipe(&operands[0], checkpoint, sink),
         Recipe::Op(Op::Pack(Pack { format }), operands) => {
             let bytes = |rows, inputs| format.packed(rows, inputs).bytes();
-            let pack = |rows: &[f32], inputs, bytes: &mut [u8]| format.pack_panel(rows, inputs, bytes);
-            write_panels(&operands[0], bytes, pack, checkpoint, sink)
+            let pack = |panel: &Panel<'_, '_>, bytes: &mut [u8]| match format.element() {
+                Some(_) => format.pack_panel(&panel.numbers, panel.inputs, bytes),
+                None => {
+                    let known = |row, column| panel.group(*format, row, column);
+                    format.pack_groups(&panel.numbers, panel.inputs, bytes, known);
+                }
+            };
+            write_panels(&operands[0], *format, bytes, pack, checkpoint, sink)
         }
         Recipe::Op(Op::Quantize(Quantize { format, part }), operands) => {
             let row = |inputs| format.grouped(*part, 1, inputs).map_or(0, |ty| ty.bytes());
             let bytes = |rows, inputs| rows * row(inputs);
-            let quantize = |rows: &[f32], inputs, bytes: &mut [u8]| {
-                let bytes = bytes.chunks_exact_mut(row(inputs));
-                rows.chunks(inputs).zip(bytes).for_each(|(row, bytes)| format.group_row(*part, row, bytes));
-            };
-            write_panels(&operands[0], bytes, quantize, checkpoint, sink)
-        }
-        Recipe::Op(..) => {
-            let made = Made::new(recipe, checkpoint)?;
-            let element = made.ty.element;
-            let mut values = vec![0.0f32; PIECE];
-            let mut bytes = vec![0; element.bytes(PIECE)];
-            for start in (0..made.ty.count()).step_by(PIECE) {
-                let count = PIECE.min(made.ty.count() - start);
-                made.read(start, &mut values[..count]);
-                for (i, value) in values[..count].iter().enumerate() {
-                    element.store(&mut bytes, i, element.encode((*value).into()));
+            let quantize = |panel: &Panel<'_, '_>, bytes: &mut [u8]| {
+                let inputs = panel.inputs;
+                let rows = panel.numbers.chunks(inputs).zip(bytes.chunks_exact_mut(row(inputs)));
+                for (index, (numbers, bytes)) in rows.enumerate() {
+                    let groups = numbers.chunks(GROUP).enumerate().map(|(group, numbers)| {
+                        let known = panel.group(*format, index, group * GROUP);
+                        known.unwrap_or_else(|| format.quantize(numbers))
+                    });
+                    format.store_groups(*part, groups, bytes);
                 }
-                sink.write(&bytes[..element.bytes(count)])?;
-            }
-            Ok(())
+            };
+            write_panels(&operands[0], *format, bytes, quantize, checkpoint, sink)
         }
+        Recipe::Op(..) => write_made(&Made::new(recipe, checkpoint, false)?, sink),
     }
 }
 
@@ -79,12 +120,13 @@ const PANELS: usize = 64;
 /// many inputs are, `make` makes them.
 fn write_panels(
     matrix: &Recipe,
+    format: WeightFormat,
     bytes: impl Fn(usize, usize) -> usize + Sync,
-    make: impl Fn(&[f32], usize, &mut [u8]) + Sync,
+    make: impl Fn(&Panel<'_, '_>, &mut [u8]) + Sync,
     checkpoint: &Checkpoint,
     sink: &mut Sink<'_>,
 ) -> Result<(), ArchiveError> {
-    let made = Made::new(matrix, checkpoint)?;
+    let made = Made::new(matrix, checkpoint, format.element().is_none())?;
     let [outputs, inputs] = made.ty.shape[..] else { unreachable!("`check` has inferred it") };
     let panel = bytes(PANEL, inputs);
     let make_all = |first: usize, made_bytes: &mut Vec<u8>| {
@@ -93,7 +135,7 @@ fn write_panels(
             let row = first + index * PANEL;
             let mut numbers = vec![0.0; PANEL.min(outputs - row) * inputs];
             made.read(row * inputs, &mut numbers);
-            make(&numbers, inputs, bytes);
+            make(&Panel { made: &made, first: row, inputs, numbers }, bytes);
         });
     };
     // While some are written, the next are made.
@@ -108,54 +150,169 @@ fn write_panels(
     sink.write(&written)
 }
 
-/// A recipe with its types and the bytes it starts from.
+/// Rows of a matrix that are stored together.
+struct Panel<'p, 'a> {
+    made: &'p Made<'a>,
+    /// The first of them.
+    first: usize,
+    inputs: usize,
+    numbers: Vec<f32>,
+}
+
+impl Panel<'_, '_> {
+    /// What the checkpoint stores of the group that begins at a column of a row, if a format keeps that as it is.
+    fn group(&self, format: WeightFormat, row: usize, column: usize) -> Option<Group> {
+        let whole = column + GROUP <= self.inputs;
+        let group = whole.then(|| self.made.group((self.first + row) * self.inputs + column)).flatten()?;
+        let kept = format == WeightFormat::Q8 || group.integers.iter().all(|x| (-8..8).contains(x));
+        kept.then_some(group)
+    }
+}
+
+/// A recipe with its types and the numbers it starts from.
 struct Made<'a> {
     ty: TensorType,
     from: From<'a>,
 }
 
 enum From<'a> {
-    /// The bytes of a tensor and their type, which may be another than the declared one.
-    Source(&'a [u8], TensorType),
-    Op(&'a Op, Vec<Made<'a>>),
+    /// The numbers of a tensor, and the type that they are rounded to.
+    Source(Numbers<'a>, Option<ElementType>),
+    Op(Cow<'a, Op>, Vec<Made<'a>>),
 }
 
 impl<'a> Made<'a> {
-    fn new(recipe: &'a Recipe, checkpoint: &'a Checkpoint) -> Result<Self, ArchiveError> {
-        Ok(match recipe {
-            Recipe::Source(key, ty) => {
-                let from = From::Source(checkpoint.data(key)?, checkpoint.ty(key)?);
-                Self { ty: ty.clone(), from }
-            }
+    /// What a recipe makes. `grouped` says that it will be stored in groups: then what the checkpoint stores in blocks is
+    /// rounded to no type before.
+    fn new(recipe: &'a Recipe, checkpoint: &'a Checkpoint, grouped: bool) -> Result<Self, ArchiveError> {
+        match recipe {
+            Recipe::Source(key, ty) => Self::source(key, ty, checkpoint, grouped),
             Recipe::Op(op, operands) => {
-                let operands =
-                    operands.iter().map(|o| Self::new(o, checkpoint)).collect::<Result<Vec<_>, _>>()?;
-                let types: Vec<&TensorType> = operands.iter().map(|o| &o.ty).collect();
-                let Ok(ty) = op.infer(&types) else { unreachable!("`check` has inferred it") };
-                Self { ty, from: From::Op(op, operands) }
+                let operands = operands.iter().map(|o| Self::new(o, checkpoint, grouped));
+                let operands = operands.collect::<Result<Vec<_>, _>>()?;
+                Ok(Self::op(Cow::Borrowed(op), operands))
+            }
+        }
+    }
+
+    fn op(op: Cow<'a, Op>, mut operands: Vec<Self>) -> Self {
+        // What is turned and turned back is what it was.
+        let turned_back = match (&*op, &operands[..]) {
+            (Op::Permute(outer), [Self { from: From::Op(inner, _), .. }]) => match &**inner {
+                Op::Permute(inner) => {
+                    (0..inner.order.len()).all(|axis| inner.order[outer.order[axis]] == axis)
+                }
+                _ => false,
+            },
+            _ => false,
+        };
+        if turned_back
+            && let Some(Self { from: From::Op(_, mut inner), .. }) = operands.pop()
+            && let Some(same) = inner.pop()
+        {
+            return same;
+        }
+        let types: Vec<&TensorType> = operands.iter().map(|o| &o.ty).collect();
+        let Ok(ty) = op.infer(&types) else { unreachable!("`check` has inferred it") };
+        Self { ty, from: From::Op(op, operands) }
+    }
+
+    /// A tensor of the checkpoint, whatever the file did to it.
+    fn source(
+        key: &str,
+        ty: &TensorType,
+        checkpoint: &'a Checkpoint,
+        grouped: bool,
+    ) -> Result<Self, ArchiveError> {
+        let numbers = checkpoint.numbers(key)?;
+        let tensor = checkpoint.get(key);
+        let kept = grouped && tensor.is_some_and(|tensor| tensor.blocks().is_some());
+        let stored = tensor.and_then(CheckpointTensor::element);
+        let as_stored = |shape: Vec<usize>, element: ElementType| {
+            let rounded = (!kept && stored != Some(element)).then_some(element);
+            Self { ty: TensorType::new(element, shape), from: From::Source(numbers, rounded) }
+        };
+        let one = |op: Op, operand: Self| Self::op(Cow::Owned(op), vec![operand]);
+        let (shape, element) = (ty.shape.clone(), ty.element);
+        Ok(match tensor.map_or(Arranged::Same, |tensor| tensor.arranged) {
+            Arranged::Same => as_stored(shape, element),
+            Arranged::Transposed => {
+                let stored = as_stored(shape.into_iter().rev().collect(), element);
+                one(Permute { order: vec![1, 0] }.into(), stored)
+            }
+            Arranged::Interleaved { heads } => {
+                let (rows, row) = shape.split_first().map_or((1, &[][..]), |(rows, row)| (*rows, row));
+                let pairs = as_stored([&[heads, rows / heads / 2, 2], row].concat(), element);
+                let order = [0, 2, 1].into_iter().chain(3..3 + row.len()).collect();
+                one(Reshape { shape: shape.clone() }.into(), one(Permute { order }.into(), pairs))
+            }
+            // In f32: a narrow type has no numbers for what is added to 1.
+            Arranged::OneMore => {
+                let wide = as_stored(shape.clone(), ElementType::F32);
+                let value = Literal::splat(wide.ty.clone(), -1.0);
+                let one_less = Self::op(Cow::Owned(Constant { value }.into()), Vec::new());
+                let add = Binary { kind: BinaryKind::Add }.into();
+                let less = Self::op(Cow::Owned(add), vec![wide, one_less]);
+                if element == ElementType::F32 { less } else { one(Convert { to: element }.into(), less) }
             }
         })
+    }
+
+    /// The integers and the scale of the 32 numbers from `start` on, if the checkpoint stores these.
+    fn group(&self, start: usize) -> Option<Group> {
+        match &self.from {
+            From::Source(numbers, _) => numbers.group(start),
+            From::Op(op, operands) => match &**op {
+                Op::Reshape(_) => operands[0].group(start),
+                Op::Concatenate(concatenate) => {
+                    let row: usize = self.ty.shape[concatenate.axis..].iter().product();
+                    let (index, mut column) = (start / row, start % row);
+                    for piece in operands {
+                        let width: usize = piece.ty.shape[concatenate.axis..].iter().product();
+                        if column < width {
+                            return (column + GROUP <= width).then(|| piece.group(index * width + column))?;
+                        }
+                        column -= width;
+                    }
+                    None
+                }
+                Op::Permute(permute) => {
+                    let (operand, last) = (&operands[0], self.ty.rank().checked_sub(1)?);
+                    let run = permute.order[last] == last
+                        && start % self.ty.shape[last] + GROUP <= self.ty.shape[last];
+                    let (own, theirs) = (strides(&self.ty.shape), strides(&operand.ty.shape));
+                    let place =
+                        |axis: usize| start / own[axis] % self.ty.shape[axis] * theirs[permute.order[axis]];
+                    run.then(|| operand.group((0..=last).map(place).sum()))?
+                }
+                _ => None,
+            },
+        }
     }
 
     /// The elements from `start` on, in row-major order. Recipes are of floats, all of which an f32 can have.
     fn read(&self, start: usize, out: &mut [f32]) {
         match &self.from {
-            From::Source(bytes, stored) => {
-                stored.element.decode_all(bytes, start, out);
-                if stored.element != self.ty.element {
-                    out.iter_mut().for_each(|value| *value = self.ty.element.round((*value).into()) as f32);
+            From::Source(numbers, rounded) => {
+                numbers.read(start, out);
+                if let Some(element) = rounded {
+                    out.iter_mut().for_each(|value| *value = element.round((*value).into()) as f32);
                 }
             }
-            From::Op(Op::Reshape(_), operands) => operands[0].read(start, out),
-            From::Op(Op::Concatenate(concatenate), pieces) => {
-                self.read_pieces(concatenate.axis, pieces, start, out)
-            }
-            From::Op(Op::Permute(permute), operands) => {
+            From::Op(op, operands) => self.compute(op, operands, start, out),
+        }
+    }
+
+    fn compute(&self, op: &Op, operands: &[Made<'_>], start: usize, out: &mut [f32]) {
+        match op {
+            Op::Reshape(_) => operands[0].read(start, out),
+            Op::Concatenate(concatenate) => self.read_pieces(concatenate.axis, operands, start, out),
+            Op::Permute(permute) => {
                 let strides = strides(&operands[0].ty.shape);
                 let strides: Vec<usize> = permute.order.iter().map(|&axis| strides[axis]).collect();
                 self.read_strided(&strides, &operands[0], start, out);
             }
-            From::Op(Op::BroadcastInDim(broadcast), operands) => {
+            Op::BroadcastInDim(broadcast) => {
                 let mut moved = vec![0; self.ty.rank()];
                 let shape = &operands[0].ty.shape;
                 for ((&axis, stride), &extent) in broadcast.axes.iter().zip(strides(shape)).zip(shape) {
@@ -163,16 +320,16 @@ impl<'a> Made<'a> {
                 }
                 self.read_strided(&moved, &operands[0], start, out);
             }
-            From::Op(Op::Constant(constant), _) if constant.value.as_splat().is_some() => {
+            Op::Constant(constant) if constant.value.as_splat().is_some() => {
                 let bits = constant.value.as_splat().unwrap_or_default();
                 out.fill(self.ty.element.decode(bits) as f32);
             }
-            From::Op(Op::Constant(constant), _) => {
+            Op::Constant(constant) => {
                 let value = constant.value.to_value();
                 out.iter_mut().zip(&value.data[start..]).for_each(|(out, value)| *out = *value as f32);
             }
             // Elementwise: a piece of the result needs the same pieces of the operands.
-            From::Op(op, operands) => {
+            op => {
                 let piece = |operand: &Made<'_>| {
                     let mut data = vec![0.0; out.len()];
                     operand.read(start, &mut data);

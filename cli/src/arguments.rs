@@ -4,14 +4,14 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use jiff::SignedDuration;
-use tracewright::lower::Weights;
+use tracewright::lower::{Quantization, Weights};
 use tracewright::models::Architecture;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
-use tracewright::targets::Target;
+use tracewright::targets::{Mesh, ShardRule, Target};
 use tracewright::trace::KvFormat;
 use tracewright::{Plan, PlanError};
 
@@ -26,14 +26,6 @@ pub struct Arguments {
     /// What to log to stderr, as `debug` or `tracewright=trace`
     #[arg(long, global = true, env = "TRACEWRIGHT_LOG", value_name = "FILTER")]
     pub log: Option<String>,
-}
-
-impl Arguments {
-    /// What was said, by flags or else by the environment.
-    pub fn read() -> Self {
-        let read = command().get_matches();
-        Self::from_arg_matches(&read).unwrap_or_else(|error| error.exit())
-    }
 }
 
 /// The command line, with a variable of the environment for each flag: `--top-p` is `TRACEWRIGHT_TOP_P`.
@@ -84,6 +76,14 @@ pub enum Command {
     Random(RandomArguments),
     /// Look at all that is needed: compiler, processor, runtime, cache, memory; say what to do about what is missing
     Doctor(DoctorArguments),
+    /// Say more of an error: what it means, an example, and what to do
+    Explain {
+        /// Its code, as TW0201; without one all are listed
+        code: Option<String>,
+        /// One JSON object on stdout instead of the text
+        #[arg(long)]
+        json: bool,
+    },
     /// Print what a shell reads to complete commands and options
     Completions {
         /// The shell
@@ -100,7 +100,7 @@ pub enum Command {
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true)))]
 pub struct GenerateArguments {
-    /// A Hugging Face model directory, or what `export` wrote
+    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
     pub model: PathBuf,
     /// The text to continue
     #[arg(short, long, group = "input", value_name = "TEXT")]
@@ -232,7 +232,7 @@ pub struct EmbedArguments {
 
 #[derive(Args)]
 pub struct PromptArguments {
-    /// A Hugging Face model directory, or what `export` wrote
+    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
     pub model: PathBuf,
     /// The message to answer
     #[arg(long, value_name = "TEXT", required_unless_present = "messages")]
@@ -248,7 +248,7 @@ pub struct PromptArguments {
 
 #[derive(Args)]
 pub struct ExportArguments {
-    /// A Hugging Face model directory
+    /// A Hugging Face model directory, or a GGUF file
     pub model: PathBuf,
     /// The directory to write
     #[arg(short, long, value_name = "DIR")]
@@ -257,9 +257,14 @@ pub struct ExportArguments {
     /// `aarch64-linux-gnu:generic:+neon`
     #[arg(long, default_value = "host")]
     pub target: Target,
+    /// What runs it: IREE, or XLA on one device or many, by the Python package `tracewright_xla`
+    #[arg(long, value_enum, default_value = "iree")]
+    pub engine: Engine,
     /// One JSON object on stdout instead of a summary on stderr
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub xla: XlaArguments,
     #[command(flatten)]
     pub model_arguments: ModelArguments,
     #[command(flatten)]
@@ -268,10 +273,32 @@ pub struct ExportArguments {
     pub compile: CompileArguments,
 }
 
+/// What runs an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    Iree,
+    Xla,
+}
+
+/// What is said to XLA alone.
+#[derive(Args, Clone)]
+pub struct XlaArguments {
+    /// For XLA: devices in a grid with named axes, as `model=4,data=2` [default: one device]
+    #[arg(long, value_name = "AXIS=DEVICES,…")]
+    pub mesh: Option<Mesh>,
+    /// For XLA: axes of the network that are divided along an axis of the mesh, as `K,F,V=model`, or along none, as
+    /// `V=none`, beside what the network declares; may be repeated
+    #[arg(long, value_name = "AXES=MESH_AXIS")]
+    pub shard: Vec<ShardRule>,
+    /// For XLA: sequences at once [default: 1]
+    #[arg(long, value_name = "N")]
+    pub batch: Option<NonZeroUsize>,
+}
+
 #[derive(Args)]
 pub struct BakeArguments {
-    /// A model directory (its parameters are checked and written as the module reads them), or a .safetensors file
-    /// (written as it is)
+    /// A model directory or a GGUF file (its parameters are checked and written as the module reads them), or a
+    /// .safetensors file (written as it is)
     pub checkpoint: PathBuf,
     /// The archive to write
     #[arg(short, long, value_name = "FILE.irpa")]
@@ -295,7 +322,7 @@ pub struct VerifyArguments {
 
 #[derive(Args)]
 pub struct BisectArguments {
-    /// A Hugging Face model directory
+    /// A Hugging Face model directory, or a GGUF file
     pub model: PathBuf,
     /// The token ids to read: 5,17,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
@@ -321,7 +348,7 @@ pub struct BisectArguments {
 
 #[derive(Args)]
 pub struct PlanArguments {
-    /// A Hugging Face model directory, or its config.json
+    /// A Hugging Face model directory, its config.json, or a GGUF file
     pub model: PathBuf,
     /// Sequences at once
     #[arg(long, value_name = "N", default_value = "1")]
@@ -335,7 +362,7 @@ pub struct PlanArguments {
 
 #[derive(Args)]
 pub struct TuneArguments {
-    /// A Hugging Face model directory, or its config.json
+    /// A Hugging Face model directory, its config.json, or a GGUF file
     pub model: PathBuf,
     /// Try no more after this time; another run goes on where this one stopped
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
@@ -415,7 +442,7 @@ impl BenchCommand {
 
 #[derive(Args)]
 pub struct DecodeBench {
-    /// A Hugging Face model directory, or a config.json, which gets random weights
+    /// A Hugging Face model directory, a GGUF file, or a config.json, which gets random weights
     pub model: PathBuf,
     /// Tokens before the first one that is measured; several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
@@ -434,7 +461,7 @@ pub struct DecodeBench {
 
 #[derive(Args)]
 pub struct PrefillBench {
-    /// A Hugging Face model directory, or a config.json, which gets random weights
+    /// A Hugging Face model directory, a GGUF file, or a config.json, which gets random weights
     pub model: PathBuf,
     /// Tokens of the prompt; several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128")]
@@ -447,7 +474,7 @@ pub struct PrefillBench {
 
 #[derive(Args)]
 pub struct ModelBench {
-    /// A Hugging Face model directory, or a config.json, which gets random weights
+    /// A Hugging Face model directory, a GGUF file, or a config.json, which gets random weights
     pub model: PathBuf,
     #[command(flatten)]
     pub variants: VariantArguments,
@@ -576,9 +603,9 @@ pub struct NetworkArguments {
     /// rounded [default: exact]
     #[arg(long, value_name = "off|exact|approximate")]
     pub simplify: Option<Rules>,
-    /// Store the weights of products in fewer bits, in groups of 32 with a scale [default: as they are]
-    #[arg(long, value_name = "q8|q4", value_parser = quantized)]
-    pub quant: Option<WeightFormat>,
+    /// Store the weights of products in fewer bits, in groups of 32 with a scale, or number by number [default: as they are]
+    #[arg(long, value_name = "none|q8|q4", value_parser = quant_or_none)]
+    pub quant: Option<Quant>,
     /// Multiply by kernels made for the processor, or by what the compiler makes of StableHLO [default: on]
     #[arg(long, value_name = "on|off")]
     pub kernels: Option<Kernels>,
@@ -592,10 +619,10 @@ pub struct NetworkArguments {
 }
 
 impl NetworkArguments {
-    /// How weights are stored, and who multiplies with them.
-    pub fn weights(&self) -> Weights {
+    /// How weights are stored, which a checkpoint stores like this, and who multiplies with them.
+    pub fn weights(&self, stored: Quantization) -> Weights {
         let kernels = self.kernels != Some(Kernels::Off) && self.layout != Some(Layout::Plain);
-        Weights { quantize: self.quant, kernels }
+        Weights { quantize: self.quant.map_or(stored, |Quant(format)| format.into()), kernels }
     }
 }
 
@@ -629,7 +656,8 @@ impl ModelArguments {
     /// The plan for a model and a context.
     pub fn plan(&self, model: Box<dyn Architecture>, context: Option<usize>) -> Result<Plan, PlanError> {
         let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
-        let (rules, weights) = (self.network.simplify.unwrap_or_default(), self.network.weights());
+        let rules = self.network.simplify.unwrap_or_default();
+        let weights = self.network.weights(plan.model.stored());
         Ok(Plan { rules, weights, kv: self.kv.unwrap_or_default(), ..plan })
     }
 }
@@ -724,8 +752,7 @@ fn kv_format(text: &str) -> Result<KvFormat, String> {
     }
 }
 
-/// The format of a variant's weights.
-#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "what is measured runs"))]
+/// A format of weights, or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Quant(pub Option<WeightFormat>);
 

@@ -1,7 +1,7 @@
 //! `tracewright bake`
 
 use tracewright::bake::{BakeOptions, Baked};
-use tracewright::irpa::{Checkpoint, ConvertOptions, convert_checkpoint};
+use tracewright::irpa::{Checkpoint, ConvertOptions, Gguf, convert_checkpoint};
 use tracewright::own::check_output;
 
 use crate::arguments::BakeArguments;
@@ -12,7 +12,7 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
     let BakeArguments { checkpoint: source, out, no_metadata, model } = arguments;
     let bar = progress::bytes("baking", 0);
     let mut watch = progress::watch(&bar, interrupt);
-    if !source.is_dir() {
+    if !source.is_dir() && !Gguf::is_at(&source) {
         let checkpoint = Checkpoint::open(&source)?;
         let options =
             ConvertOptions { float: model.network.dtype, metadata: !no_metadata, watch: Some(&mut watch) };
@@ -24,10 +24,12 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
     check_output(&source, &out)?;
     let (network, checkpoint) = open(read, &source, &model.network.allow_config_key)?;
     let plan = model.plan(network, model.context)?;
-    let lowered = plan.lower(&plan.trace()?.trace)?;
+    let traced = plan.trace()?;
+    let lowered = plan.lower(&traced.trace)?;
     let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
     let checkpoint = plan.named(checkpoint);
-    let baked = lowered.bake(&checkpoint, &out, options)?;
+    let baked = lowered.bake(&checkpoint, &out, options);
+    let baked = baked.map_err(|refused| refused.declared_in(&traced.trace))?;
     bar.finish_and_clear();
     report(&baked);
     say!("wrote `{}`: {} parameters, {} bytes", out.display(), lowered.module.parameters.len(), baked.bytes);
@@ -38,6 +40,9 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
 pub fn report(baked: &Baked) {
     if let Some((_, from, to)) = baked.converted.first() {
         say!("converted {} tensors from {from} to {to}", baked.converted.len());
+    }
+    for (what, count) in &baked.blocks {
+        say!("{count} tensors in {what}");
     }
     if !baked.ignored.is_empty() {
         say!("left out {}: {}", baked.ignored.len(), baked.ignored.join(", "));

@@ -12,7 +12,7 @@ use tracewright::bench::{
 };
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
-use tracewright::irpa::Checkpoint;
+use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::load::LoadOptions;
 use tracewright::lower::Weights;
 use tracewright::own::check_output;
@@ -130,7 +130,7 @@ fn formats(asked: &[Quant]) -> &[Quant] {
 }
 
 fn weights(kernels: Kernels, Quant(quantize): Quant) -> Weights {
-    Weights { quantize, kernels: kernels == Kernels::On }
+    Weights { quantize: quantize.into(), kernels: kernels == Kernels::On }
 }
 
 /// What all benchmarks share.
@@ -187,7 +187,7 @@ impl<'a> Bench<'a> {
 
     /// The weights of a plan: those of a model directory, or random ones for a configuration.
     fn checkpoint(&self, model: &Path, plan: &Plan) -> Result<Checkpoint, Error> {
-        if model.is_dir() {
+        if model.is_dir() || Gguf::is_at(model) {
             return Ok(plan.named(Checkpoint::open(model)?));
         }
         let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
@@ -208,7 +208,7 @@ impl<'a> Bench<'a> {
             let checkpoint = self.checkpoint(model, &plan)?;
             let mut progress = progress::Steps::new(self.interrupt);
             let mut watch = |step| progress.watch(step);
-            let mut options = self.options(plan.weights);
+            let mut options = self.options(plan.weights.clone());
             options.tools.watch = Some(&mut watch);
             languages.push(Language::load(plan, &checkpoint, options)?);
         }

@@ -11,7 +11,7 @@ use tracewright::bisect::{
     EvaluatedForm, Finding, Form, TokenCall, Tolerance,
 };
 use tracewright::generate::check_tokens;
-use tracewright::lower::Weights;
+use tracewright::lower::{Quantization, Weights};
 use tracewright::ops::WeightFormat;
 use tracewright::runtime::{Device, Runtime};
 use tracewright::simplify::Rules;
@@ -41,8 +41,8 @@ pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) 
         Some(_) => (plan.entry_points(), vec![TokenCall::score(tokens)]),
         None => (plan.steps(), TokenCall::of(tokens, chunk)),
     };
-    let quantized = plan.weights.quantize;
-    if *against == Against::Dense && quantized.is_none() {
+    let quantized = plan.weights.quantize.rounds();
+    if *against == Against::Dense && !quantized {
         let what = "`--against dense` compares rounded weights with those of the checkpoint; round them with `--quant`";
         return Err(Error::Usage { what: what.into() });
     }
@@ -62,7 +62,7 @@ pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) 
         weights,
         target: target.clone(),
     };
-    let subject = compiled("iree", plan.rules, plan.weights);
+    let subject = compiled("iree", plan.rules, plan.weights.clone());
     let name = match against {
         Against::Evaluator => "evaluator",
         Against::Unsimplified => "unsimplified",
@@ -80,19 +80,23 @@ pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) 
         bisection.compare_calls(&trace, &calls, &mut watch)
     };
     // A byte more or less, where a norm rounds otherwise.
-    let rounded = quantized.map(|_| ACTIVATIONS);
+    let rounded = quantized.then_some(ACTIVATIONS);
     let compared = match against {
         Against::Evaluator => {
-            let stored = quantized.map(|_| (plan.weights, target.clone()));
+            let stored = quantized.then(|| (plan.weights.clone(), target.clone()));
             compare(&EvaluatedForm { values: &values, stored }, rounded)?
         }
-        Against::Unsimplified => compare(&compiled(name, Rules::Off, plan.weights), rounded)?,
+        Against::Unsimplified => compare(&compiled(name, Rules::Off, plan.weights.clone()), rounded)?,
         Against::NoKernels => {
-            compare(&compiled(name, plan.rules, Weights { kernels: false, ..plan.weights }), rounded)?
+            compare(&compiled(name, plan.rules, Weights { kernels: false, ..plan.weights.clone() }), rounded)?
         }
         Against::Dense => {
-            let dense = compiled(name, plan.rules, Weights { quantize: None, ..plan.weights });
-            compare(&dense, quantized.map(rounding))?
+            let dense = compiled(
+                name,
+                plan.rules,
+                Weights { quantize: Quantization::Computed, ..plan.weights.clone() },
+            );
+            compare(&dense, Some(rounding(&plan.weights.quantize)))?
         }
         Against::Activations(_) => {
             let known = activations.iter();
@@ -129,8 +133,8 @@ fn activations(path: &Path, tokens: &[u32]) -> Result<Activations, Error> {
 const ACTIVATIONS: f64 = 0.06;
 
 /// What products may differ by from those over weights that are not rounded.
-fn rounding(format: WeightFormat) -> f64 {
-    if format == WeightFormat::Q4 { 0.5 } else { 0.1 }
+fn rounding(formats: &Quantization) -> f64 {
+    if *formats == Quantization::All(WeightFormat::Q4) { 0.5 } else { 0.1 }
 }
 
 struct Report<'a> {

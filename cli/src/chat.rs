@@ -160,7 +160,9 @@ impl Chat<'_> {
                  /reset begins a new chat, `--context N` has room for a longer one"
             ),
             Err(
-                error @ (Error::Said(_) | Error::Template | Error::Generate(GenerateError::Tokenize { .. })),
+                error @ (Error::Said { .. }
+                | Error::Template
+                | Error::Generate(GenerateError::Tokenize { .. })),
             ) => {
                 say!("error: {}", tracewright::errors::WithCauses(&error));
             }

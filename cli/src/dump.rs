@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use report::{NetworkReport, Stage};
-use tracewright::files::{self, NewFile, limits};
+use tracewright::files::NewFile;
 use tracewright::lower::{self, Weights};
 use tracewright::models::Architecture;
 use tracewright::models::config::ConfigError;
@@ -23,6 +23,7 @@ use crate::ReadModel;
 use crate::arguments::{Kernels, Layout, ModelArguments};
 use crate::diff::diff;
 use crate::error::Error;
+use crate::source;
 use crate::stats::{Machine, stats};
 
 /// Shows what a model is recorded, simplified and lowered to. Reads `config.json` only: no weight, no compiler.
@@ -181,14 +182,14 @@ impl Recorded {
         let shown = plan.weights.kernels && (wants.contains(&true) || asked.network.quant.is_some());
         if !shown {
             plan.target = Target::processor("generic");
-            plan.weights = Weights { kernels: false, ..plan.weights };
+            plan.weights = Weights { kernels: false, ..plan.weights.clone() };
         }
         let trace = plan.trace()?.trace;
         Ok(Self { name, plan, trace })
     }
 
     fn report(&self) -> Result<NetworkReport, Error> {
-        Ok(NetworkReport::new(&self.name, &self.plan, &self.trace, &source)?)
+        Ok(NetworkReport::new(&self.name, &self.plan, &self.trace, &source::read)?)
     }
 }
 
@@ -250,12 +251,6 @@ fn dump(arguments: &Arguments, read: ReadModel, model: &Path) -> Result<String, 
         (Emit::Counts, None) => counts(plan, trace, arguments.stage),
         (emit, layer) => shown(recorded.report()?, emit, arguments.stage, layer),
     }
-}
-
-/// A file of Rust below the current folder, as far as it can be read.
-fn source(file: &str) -> Option<String> {
-    let path = Path::new(file);
-    if path.is_absolute() { None } else { files::read_text(path, limits::SOURCE).ok() }
 }
 
 /// A report in one of its forms.

@@ -12,6 +12,7 @@ use tracewright::files::{limits, read_stream};
 use tracewright::footprint::peak_rss;
 use tracewright::generate::Tokenizer;
 use tracewright::load::{LoadOptions, Loaded, load};
+use tracewright::lower::Quantization;
 use tracewright::models::{EmbeddingGemmaConfig, SentenceConfig};
 
 use crate::arguments::EmbedArguments;
@@ -37,7 +38,7 @@ pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Erro
         let (rules, ignorable) = (network.simplify.unwrap_or_default(), plan.config.ignorable());
         let LoadOptions { tools, target, .. } = &options;
         let target = build::tuned(arguments.tuning.source.as_ref(), target, tools.compiler, tools.cache)?;
-        let weights = network.weights();
+        let weights = network.weights(Quantization::Computed);
         Ok(load(&traced, &checkpoint, LoadOptions { target, rules, weights, ignorable, ..options })?)
     })?;
 

@@ -3,9 +3,11 @@
 use std::io;
 use std::process::ExitCode;
 
+use clap::{Command, FromArgMatches};
 use tracewright::PlanError;
 use tracewright::bake::BakeError;
-use tracewright::errors::{FileError, LISTED, WithCauses};
+use tracewright::codes::{Code, Coded, UnknownCode};
+use tracewright::errors::{FileError, LISTED, Place, WithCauses};
 use tracewright::files::limits;
 use tracewright::footprint::TooLarge;
 use tracewright::irpa;
@@ -14,6 +16,7 @@ use tracewright::models::config::{ConfigError, KeyProblem};
 use tracewright::own::OwnFile;
 use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
+use tracewright::xla::XlaError;
 #[cfg(feature = "iree")]
 use tracewright::{
     bench::BenchError,
@@ -27,7 +30,7 @@ use tracewright::{
     tune::TuneError,
 };
 
-use crate::Interrupt;
+use crate::{Interrupt, source};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -76,8 +79,13 @@ pub enum Error {
     #[error("cannot start a process for the chat template")]
     Program(#[source] io::Error),
     /// What another process of this program said, with its causes.
-    #[error("{0}")]
-    Said(String),
+    #[error("{what}")]
+    Said {
+        /// The code of its error.
+        code: Code,
+        /// Its message.
+        what: String,
+    },
     /// Not everything is there that is needed.
     #[cfg(feature = "iree")]
     #[error("{missing} of {looked_at} things are not as they must be")]
@@ -123,6 +131,8 @@ pub enum Error {
     #[error(transparent)]
     Explain(#[from] ExplainError),
     #[error(transparent)]
+    Code(#[from] UnknownCode),
+    #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),
     /// An archive of the cache.
     #[cfg(feature = "iree")]
@@ -134,6 +144,8 @@ pub enum Error {
     Bake(#[from] BakeError),
     #[error(transparent)]
     Random(#[from] RandomError),
+    #[error(transparent)]
+    Xla(XlaError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Export(ExportError),
@@ -175,6 +187,18 @@ pub enum Error {
         /// Why not.
         source: safetensors::SafeTensorError,
     },
+}
+
+impl From<XlaError> for Error {
+    fn from(error: XlaError) -> Self {
+        match error {
+            XlaError::Plan(error) => Self::Plan(error),
+            XlaError::Bake(error) => Self::Bake(error),
+            XlaError::Archive(error) => Self::Archive(error),
+            XlaError::File(error) => Self::File(error),
+            error => Self::Xla(error),
+        }
+    }
 }
 
 impl From<LowerError> for Error {
@@ -250,6 +274,80 @@ impl From<TuneError> for Error {
     }
 }
 
+impl Coded for Error {
+    fn code(&self) -> Code {
+        match self {
+            #[cfg(not(feature = "iree"))]
+            Self::WithoutIree { .. } => Code::TW0002,
+            Self::Usage { .. } => Code::TW0001,
+            Self::Interrupted => Code::TW0005,
+            #[cfg(feature = "iree")]
+            Self::Differs { .. } => Code::TW1001,
+            Self::WithoutHashes { .. } => Code::TW0304,
+            Self::Output(_) => Code::TW0003,
+            Self::Program(_) | Self::Thread(_) => Code::TW0004,
+            Self::Said { code, .. } => *code,
+            Self::Messages { .. } => Code::TW0810,
+            #[cfg(feature = "iree")]
+            Self::Missing { .. } => Code::TW1005,
+            #[cfg(feature = "iree")]
+            Self::Typed(_) => Code::TW0006,
+            #[cfg(feature = "iree")]
+            Self::Followed { source, .. } => source.code(),
+            Self::Template => Code::TW0809,
+            Self::File(error) | Self::NoModel(error) => error.code(),
+            Self::Config(error) => error.code(),
+            Self::Plan(error) => error.code(),
+            Self::TooLarge(error) => error.code(),
+            Self::Explain(error) => error.code(),
+            Self::Code(error) => error.code(),
+            Self::Archive(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Cached(error) => error.code(),
+            Self::Own(error) => error.code(),
+            Self::Xla(error) => error.code(),
+            Self::Bake(error) => error.code(),
+            Self::Random(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Export(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Load(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Generate(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Embed(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Bench(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Tune(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Bisect(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Prompt(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Logits { .. } => Code::TW0006,
+        }
+    }
+
+    fn places(&self) -> Vec<Place> {
+        match self {
+            Self::Plan(error) => error.places(),
+            Self::Bake(error) => error.places(),
+            #[cfg(feature = "iree")]
+            Self::Load(error) => error.places(),
+            #[cfg(feature = "iree")]
+            Self::Export(error) => error.places(),
+            #[cfg(feature = "iree")]
+            Self::Bench(error) => error.places(),
+            #[cfg(feature = "iree")]
+            Self::Tune(error) => error.places(),
+            #[cfg(feature = "iree")]
+            Self::Bisect(error) => error.places(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 impl Error {
     /// What the library cannot know: which flag to give.
     fn help(&self) -> Vec<String> {
@@ -272,6 +370,10 @@ impl Error {
             }
             Self::NoModel(_) => "`trace-dump presets` lists the published sizes that have a name",
             Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes them",
+            Self::Xla(XlaError::Shard(_)) => {
+                "`--shard AXES=MESH_AXIS` divides axes along one of `--mesh`, `--shard AXES=none` leaves them whole"
+            }
+            Self::Xla(XlaError::Quantized) => "leave out `--quant`",
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
             Self::Bench(BenchError::Depth { .. }) => "`--context N` sets the context",
@@ -341,6 +443,30 @@ fn smaller(error: &TooLarge) -> Vec<String> {
     }
 }
 
+/// The beginning of what is said of an error, and behind it its code.
+const BEGINNING: &str = "error[";
+
+/// Reads what [`exit`] said in another process.
+#[cfg(feature = "iree")]
+pub fn said(text: &str) -> Option<Error> {
+    let (code, what) = text.strip_prefix(BEGINNING)?.split_once("]: ")?;
+    Some(Error::Said { code: code.parse().ok()?, what: what.trim_end().to_owned() })
+}
+
+/// The arguments of this process. Where they are wrong it ends here, as an error does.
+pub fn parsed<A: FromArgMatches>(command: Command) -> A {
+    let read = command.try_get_matches().and_then(|matches| A::from_arg_matches(&matches));
+    read.unwrap_or_else(|error| {
+        if !error.use_stderr() {
+            error.exit();
+        }
+        let text = error.render().ansi().to_string();
+        let coded = format!("error[{}]:", Code::TW0001);
+        anstream::eprint!("{}", text.replacen("error:", &coded, 1));
+        std::process::exit(error.exit_code())
+    })
+}
+
 /// Says how a command ended.
 pub fn exit(result: Result<(), Error>, interrupt: &Interrupt) -> ExitCode {
     const INTERRUPTED: u8 = 130;
@@ -357,8 +483,9 @@ pub fn exit(result: Result<(), Error>, interrupt: &Interrupt) -> ExitCode {
             ExitCode::from(INTERRUPTED)
         }
         Err(error) => {
-            say!("error: {}", WithCauses(&error));
+            say!("{BEGINNING}{}]: {}", error.code(), WithCauses(&error));
             error.help().iter().for_each(|help| say!("  help: {help}"));
+            source::show(&error.places());
             match error {
                 Error::Usage { .. } => ExitCode::from(2),
                 _ => ExitCode::FAILURE,

@@ -11,7 +11,11 @@ use crate::measure::milliseconds;
 use crate::{Interrupt, ReadModel, build, open};
 
 pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
-    let ExportArguments { model: folder, out, target, model_arguments: model, tuning, compile, json } =
+    if arguments.xla.mesh.is_some() || !arguments.xla.shard.is_empty() || arguments.xla.batch.is_some() {
+        let what = "`--mesh`, `--shard` and `--batch` are for XLA; add `--engine xla`";
+        return Err(Error::Usage { what: what.into() });
+    }
+    let ExportArguments { model: folder, out, target, model_arguments: model, tuning, compile, json, .. } =
         arguments;
     let (network, checkpoint) = open(read, &folder, &model.network.allow_config_key)?;
     let plan = model.plan(network, model.context)?;

@@ -6,10 +6,8 @@
 //! ```no_run
 //! use std::process::ExitCode;
 //!
-//! use tracewright::models::ModelConfig;
-//!
 //! fn main() -> ExitCode {
-//!     tracewright_cli::main(|model, allowed_keys| Ok(Box::new(ModelConfig::read(model, allowed_keys)?)))
+//!     tracewright_cli::main(tracewright::models::read)
 //! }
 //! ```
 //!
@@ -38,6 +36,7 @@ mod dump;
 #[cfg(feature = "iree")]
 mod embed;
 mod error;
+mod explain;
 #[cfg(feature = "iree")]
 mod export;
 #[cfg(feature = "iree")]
@@ -53,10 +52,12 @@ mod progress;
 mod prompt;
 mod random;
 mod sampling;
+mod source;
 mod stats;
 #[cfg(feature = "iree")]
 mod tune;
 mod verify;
+mod xla;
 
 use std::io::{ErrorKind, Write as _};
 use std::ops::ControlFlow;
@@ -71,15 +72,15 @@ use std::thread;
 #[cfg(feature = "iree")]
 use std::time::Duration;
 
-use arguments::{Arguments, Command};
-use clap::Parser as _;
+use arguments::{Arguments, Command, Engine};
+use clap::CommandFactory as _;
 use error::Error;
 use tracewright::errors::escaped;
 use tracewright::irpa::Checkpoint;
 use tracewright::models::Architecture;
 use tracewright::models::config::ConfigError;
 
-/// Reads the configuration of a model: a Hugging Face directory, or its `config.json`. The keys given may be there
+/// Reads the configuration of a model: a Hugging Face directory, its `config.json`, or a GGUF file. The keys given may be there
 /// although nothing reads them.
 pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
 
@@ -94,7 +95,7 @@ pub fn main(read: ReadModel) -> ExitCode {
             usual(panic);
         }
     }));
-    let arguments = Arguments::read();
+    let arguments: Arguments = error::parsed(arguments::command());
     if let Some(filter) = &arguments.log {
         let filter = tracing_subscriber::EnvFilter::new(filter);
         tracing_subscriber::fmt()
@@ -146,6 +147,9 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Embed(arguments) => embed::run(&arguments, interrupt),
         #[cfg(not(feature = "iree"))]
         Command::Embed(_) => Err(Error::WithoutIree { command: "embed" }),
+        Command::Export(arguments) if arguments.engine == Engine::Xla => {
+            xla::run(&arguments, read, interrupt)
+        }
         #[cfg(feature = "iree")]
         Command::Export(arguments) => export::run(arguments, read, interrupt),
         #[cfg(not(feature = "iree"))]
@@ -170,6 +174,7 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Doctor(arguments) => doctor::run(&arguments, interrupt),
         #[cfg(not(feature = "iree"))]
         Command::Doctor(_) => Err(Error::WithoutIree { command: "doctor" }),
+        Command::Explain { code, json } => explain::run(code.as_deref(), json),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { out } => manual::pages(&out),
     }
@@ -177,7 +182,7 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
 
 /// The command line `trace-dump` for the networks that `read` knows.
 pub fn trace_dump(read: ReadModel) -> ExitCode {
-    error::exit(dump::run(&dump::Arguments::parse(), read), &Interrupt::default())
+    error::exit(dump::run(&error::parsed(dump::Arguments::command()), read), &Interrupt::default())
 }
 
 /// Set by Ctrl-C: whatever takes long looks at it.
@@ -260,6 +265,7 @@ impl Interrupt {
 mod tests {
     use std::cell::Cell;
 
+    use clap::Parser as _;
     use tracewright::EntryPoint;
     use tracewright::bake::Ignorable;
     use tracewright::dsl::{TraceError, Traced};
@@ -304,6 +310,39 @@ mod tests {
         let arguments = Arguments::try_parse_from([&["tracewright"], words].concat()).unwrap();
         run(arguments.command, read, &Interrupt::default()).unwrap();
         TRACED.get()
+    }
+
+    /// The words of a command in an example, up to the next one.
+    fn words(line: &str) -> Vec<&str> {
+        let command = line.split([';', '&', '>', '|']).next().unwrap_or_default();
+        command.split_whitespace().map(|word| word.trim_matches('"')).collect()
+    }
+
+    #[test]
+    fn examples_of_explanations_are_commands() {
+        use tracewright::codes::Code;
+        let mut count = 0;
+        for &code in Code::ALL {
+            for line in code.explanation().lines().filter_map(|line| line.strip_prefix("    ")) {
+                let parsed = match words(line) {
+                    words if words.first() == Some(&"tracewright") => {
+                        Arguments::try_parse_from(words).map(drop)
+                    }
+                    words if words.first() == Some(&"trace-dump") => {
+                        dump::Arguments::try_parse_from(words).map(drop)
+                    }
+                    _ => continue,
+                };
+                count += 1;
+                let is_usage = code == Code::TW0001;
+                assert!(
+                    parsed.is_ok() != is_usage,
+                    "{code}: {line}: {:?}",
+                    parsed.map_err(|e| e.to_string())
+                );
+            }
+        }
+        assert!(count > 30, "{count} commands");
     }
 
     #[test]

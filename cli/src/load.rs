@@ -13,7 +13,7 @@ use tracewright::load::{LoadOptions, load};
 use tracewright::models::Architecture;
 use tracewright::runtime::{Device, Runtime};
 
-use crate::arguments::{Kernels, RunArguments};
+use crate::arguments::{Kernels, Quant, RunArguments};
 use crate::error::Error;
 use crate::{Interrupt, ReadModel, build, open, verify};
 
@@ -21,7 +21,7 @@ use crate::{Interrupt, ReadModel, build, open, verify};
 pub enum Source {
     /// What `export` wrote.
     Export(Box<Manifest>),
-    /// A Hugging Face checkpoint.
+    /// A Hugging Face checkpoint or a GGUF file.
     Checkpoint(Box<dyn Architecture>),
 }
 
@@ -46,7 +46,9 @@ pub struct Wanted<'a> {
 impl Source {
     pub fn read(folder: &Path, arguments: &RunArguments, read: ReadModel) -> Result<Self, Error> {
         let model = &arguments.model_arguments;
-        fs::read_dir(folder).with_path("open the model directory", folder)?;
+        if !folder.is_file() {
+            fs::read_dir(folder).with_path("open the model directory", folder)?;
+        }
         if let Some(manifest) = Manifest::read(folder)? {
             check_as_exported(&manifest, arguments)?;
             return Ok(Self::Export(Box::new(manifest)));
@@ -92,7 +94,7 @@ impl Source {
             let options = LoadOptions {
                 target: build::tuned(tuning, &plan.target, options.tools.compiler, options.tools.cache)?,
                 rules: plan.rules,
-                weights: plan.weights,
+                weights: plan.weights.clone(),
                 ignorable,
                 ..options
             };
@@ -124,7 +126,11 @@ fn check_as_exported(manifest: &Manifest, asked: &RunArguments) -> Result<(), Er
         ("context", asked.context.map(|n| n.to_string()), manifest.context.to_string()),
         ("chunk", asked.chunk.map(|n| n.to_string()), manifest.chunk.to_string()),
         ("simplify", asked.network.simplify.map(|rules| rules.to_string()), manifest.simplify.clone()),
-        ("quant", asked.network.quant.map(|format| format.word().to_owned()), quant.to_owned()),
+        (
+            "quant",
+            asked.network.quant.map(|Quant(format)| format.map_or("no rounding", |f| f.word()).to_owned()),
+            quant.to_owned(),
+        ),
         ("kernels", asked.network.kernels.map(|kernels| kernels.to_string()), kernels.to_string()),
         ("layout", asked.network.layout.map(|layout| layout.to_string()), manifest.layout.clone()),
     ];

@@ -13,7 +13,7 @@ use tracewright::files::{limits, read_stream};
 use tracewright::generate::{Chat, ChatTemplate};
 
 use crate::arguments::{PromptArguments, VARIABLES};
-use crate::error::Error;
+use crate::error::{self, Error};
 
 pub fn run(arguments: &PromptArguments) -> Result<(), Error> {
     limit();
@@ -65,9 +65,7 @@ pub fn rendered(model: &Path, messages: &[Value]) -> Result<String, Error> {
     match (output.status.code(), String::from_utf8(output.stdout)) {
         (Some(0), Ok(text)) => Ok(text),
         // It has said why, as this process would.
-        (Some(1), _) if let Some(why) = said.strip_prefix("error: ") => {
-            Err(Error::Said(why.trim_end().to_owned()))
-        }
+        (Some(1), _) if let Some(error) = error::said(&said) => Err(error),
         _ => Err(Error::Template),
     }
 }

@@ -1,6 +1,7 @@
 //! `tracewright random`
 
 use tracewright::PlanError;
+use tracewright::irpa::Gguf;
 use tracewright::random::write_random;
 
 use crate::arguments::RandomArguments;
@@ -9,6 +10,11 @@ use crate::{Interrupt, ReadModel, progress};
 
 pub fn run(arguments: RandomArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     let RandomArguments { config, out, seed, model } = arguments;
+    if Gguf::is_at(&config) {
+        let what =
+            "random weights are made for a config.json, and a GGUF file has weights; name a config.json";
+        return Err(Error::Usage { what: what.into() });
+    }
     let plan = model.plan(read(&config, &model.network.allow_config_key)?, model.context)?;
     let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
     let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();

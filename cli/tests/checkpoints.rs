@@ -54,6 +54,10 @@ fn a_wrong_shape() {
     let words = [
         "`model.layers.0.mlp.up_proj.weight` in `",
         "model.safetensors` has shape [60, 90], expected [90, 60]",
+        // The line that declares it.
+        "note: in `model.layers.*.mlp.up_proj`",
+        "--> models/src/llama.rs:",
+        "^^^^^^",
     ];
     spoiled(other, &words);
 }

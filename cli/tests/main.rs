@@ -10,6 +10,7 @@ mod embed;
 mod exports;
 mod faults;
 mod generate;
+mod gguf;
 mod hostile;
 mod odd_files;
 mod prompts;

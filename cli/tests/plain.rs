@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod checkpoints;
+mod codes;
 mod configs;
 mod dump;
 mod manual;
@@ -9,7 +10,9 @@ mod odd_files;
 mod pages;
 mod plan;
 mod random;
+mod shards;
 mod support;
+mod xla;
 
 use support::*;
 

@@ -90,12 +90,14 @@ pub fn succeed(command: &mut Command) -> Ran {
     ran
 }
 
-/// Runs to a refusal with this exit code, whose message has all these words, and starts as messages do.
+/// Runs to a refusal with this exit code, whose message has all these words, and starts as messages do, with a code.
 #[track_caller]
 pub fn refused(command: &mut Command, code: i32, words: &[&str]) -> Ran {
     let ran = run(command);
     assert_eq!(ran.code, Some(code), "{command:?}\n{}\n{}", ran.out, ran.err);
-    assert!(ran.err.starts_with("error: "), "{}", ran.err);
+    let code = ran.err.strip_prefix("error[").and_then(|rest| rest.split_once("]: "));
+    let code = code.unwrap_or_else(|| panic!("no code: {}", ran.err)).0;
+    assert!(code.parse::<tracewright::codes::Code>().is_ok(), "{}", ran.err);
     for word in words {
         assert!(ran.err.contains(word), "`{word}` is not in\n{}", ran.err);
     }

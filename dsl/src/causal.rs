@@ -6,7 +6,7 @@ use trace::{KvFormat, KvState, Part, RingState, Role, Sizes, StateAxis, StateKin
 
 use crate::element::{Element, Float, I32};
 use crate::nn::{Slots, argmax};
-use crate::record::{EntryRecorder, Recording, Traced};
+use crate::record::{DeclaredShards, EntryRecorder, Recording, Traced};
 use crate::tracer::Raw;
 use crate::{Axis, BuildError, Cache, Dim, Kv, Position, Recurrent, Tensor, TraceArg, TraceError};
 
@@ -46,6 +46,8 @@ pub trait CausalLm: Sized {
     type Element: Float;
     /// The configuration.
     type Config;
+    /// What is divided among devices.
+    const SHARDS: DeclaredShards = &[];
 
     /// The network of a configuration.
     ///
@@ -78,7 +80,7 @@ pub trait CausalLm: Sized {
     fn trace(config: &Self::Config, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
         let place = Location::caller();
         let chunk = entry_points.iter().map(|entry| entry.chunk).max().unwrap_or(1);
-        let mut recording = Recording::new(Self::new(config)?);
+        let mut recording = Recording::new(Self::new(config)?).sharded(Self::SHARDS);
         for point in entry_points {
             recording = recording.entry_with(&point.name, |model, entry| {
                 let sizes = Sizes { batch: point.batch, chunk, context: point.context };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use ops::ops::{Gather, Linear as LinearOp, Reshape, RmsNorm as RmsNormOp, WeightStyle};
 use ops::{ElementType, InferError, Real, TensorType};
-use trace::Parameter;
+use trace::{AxisName, Parameter, joined_axis};
 
 use crate::element::{Element, F32, Float, I32};
 use crate::tensor::{Place, Raw, axes, extents, fail_extents, permuted};
@@ -33,9 +33,10 @@ impl Stored {
         Self { path: scope.path().clone(), home: scope.path().clone() }
     }
 
-    fn read(&self, t: &mut Tracer, name: &str, element: ElementType, dims: &[Dim], place: Place) -> Raw {
-        let parameter = Parameter::new(self.key(name), TensorType::new(element, extents(dims)));
-        t.parameter(&self.path, parameter, &axes(dims), place)
+    /// A weight, each of whose axes holds these of the network.
+    fn read(&self, t: &mut Tracer, name: &str, element: ElementType, held: &[&[Dim]], place: Place) -> Raw {
+        let parameter = Parameter::new(self.key(name), TensorType::new(element, held_extents(held)));
+        t.parameter(&self.path, parameter, &held_axes(held), place)
     }
 
     fn key(&self, name: &str) -> String {
@@ -43,16 +44,27 @@ impl Stored {
     }
 }
 
+/// The extents of axes that hold these.
+fn held_extents(held: &[&[Dim]]) -> Vec<usize> {
+    held.iter().map(|dims| merged(dims).extent).collect()
+}
+
+/// The names of axes that hold these.
+fn held_axes(held: &[&[Dim]]) -> Vec<AxisName> {
+    let named = |dims: &&[Dim]| -> Vec<_> { dims.iter().map(|d| (d.axis.0, d.extent)).collect() };
+    held.iter().map(|dims| joined_axis(&named(dims))).collect()
+}
+
 /// A weight that a recipe makes, or why there is no such recipe.
 fn made(
     t: &mut Tracer,
     path: &Rc<str>,
     parameter: Result<Parameter, InferError>,
-    dims: &[Dim],
+    held: &[&[Dim]],
     place: Place,
 ) -> Raw {
     match parameter {
-        Ok(parameter) => t.parameter(path, parameter, &axes(dims), place),
+        Ok(parameter) => t.parameter(path, parameter, &held_axes(held), place),
         Err(error) => t.fail(error, place),
     }
 }
@@ -135,17 +147,18 @@ impl<T: Float> Linear<T> {
         let x = permuted(t, x, ty, &axes(&with(&self.inputs)), place);
         let (input, output) = (merged(&self.inputs), merged(&self.outputs));
         let x = reshaped(t, path, x, &with(&self.inputs), &with(&[input]), place);
+        let held = [&self.outputs[..], &self.inputs];
         let weight = match self.transposed {
-            false => self.stored.read(t, "weight", T::TYPE, &[output, input], place),
+            false => self.stored.read(t, "weight", T::TYPE, &held, place),
             true => {
-                let ty = TensorType::new(T::TYPE, extents(&[output, input]));
+                let ty = TensorType::new(T::TYPE, held_extents(&held));
                 let weight = Parameter::transposed(self.stored.key("weight"), ty);
-                made(t, &self.stored.path, weight, &[output, input], place)
+                made(t, &self.stored.path, weight, &held, place)
             }
         };
         let mut operands = vec![x, weight];
         if self.bias {
-            operands.push(self.stored.read(t, "bias", T::TYPE, &[output], place));
+            operands.push(self.stored.read(t, "bias", T::TYPE, &held[..1], place));
         }
         let product = t.op(path, LinearOp {}, &operands, &axes(&with(&[output])), place);
         reshaped(t, path, product, &with(&[output]), &with(&self.outputs), place)
@@ -189,7 +202,8 @@ impl<T: Float> Call<Tensor<I32>> for Embedding<T> {
         let place = Location::caller();
         ids.apply(place, |t, raw, ty| {
             let row = self.dims.get(1..).unwrap_or_default();
-            let table = self.stored.read(t, "weight", T::TYPE, &self.dims, place);
+            let held: Vec<&[Dim]> = self.dims.chunks(1).collect();
+            let table = self.stored.read(t, "weight", T::TYPE, &held, place);
             let dims = [&ty.dims[..], row].concat();
             t.op(Some(&self.stored.path), Gather {}, &[table, raw], &axes(&dims), place)
         })
@@ -262,7 +276,7 @@ impl<T: Float> Call<Tensor<T>> for RmsNorm<T> {
             let rest = &order[..order.len().saturating_sub(self.dims.len())];
             let flat = [rest, &[one]].concat();
             let raw = reshaped(t, path, raw, &order, &flat, place);
-            let weight = self.stored.read(t, "weight", T::TYPE, &[one], place);
+            let weight = self.stored.read(t, "weight", T::TYPE, &[&self.dims], place);
             let op = RmsNormOp { epsilon: Real(self.epsilon), style: self.style };
             let normed = t.op(path, op, &[raw, weight], &axes(&flat), place);
             let normed = reshaped(t, path, normed, &flat, &order, place);
@@ -354,7 +368,8 @@ impl<T: Element> Call<()> for Weight<T> {
             false => Ok(Parameter::new(&*self.path, ty)),
             true => Parameter::stacked(&*self.path, ty),
         };
-        let raw = tracer::with(|t| made(t, &self.path, parameter, &self.dims, place));
+        let held: Vec<&[Dim]> = self.dims.chunks(1).collect();
+        let raw = tracer::with(|t| made(t, &self.path, parameter, &held, place));
         Tensor::new(raw.unwrap_or(Raw::POISON))
     }
 }

@@ -32,7 +32,7 @@ pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
 pub use macros::{TraceArg, model};
 pub use nn::{Attend, Cache, Kv, Mask, Position, Recurrent, Slots, attend, dot, softmax};
 pub use ops::ops::{MaskTerm, WeightStyle};
-pub use record::{EntryArgument, EntryFunction, EntryRecorder, Recording, Traced};
+pub use record::{DeclaredShards, EntryArgument, EntryFunction, EntryRecorder, Recording, Traced};
 pub use scope::{Block, Project, Scope};
 pub use tensor::Tensor;
 pub use tracer::trace;

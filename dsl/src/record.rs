@@ -36,7 +36,11 @@ use crate::{Axis, Dim, Tensor, TraceError, TraceErrorKind};
 pub struct Recording<M> {
     model: M,
     tracer: Tracer,
+    shards: DeclaredShards,
 }
+
+/// What a network declares to be divided among devices: axes of its own, and along which axis of a mesh.
+pub type DeclaredShards = &'static [(&'static [&'static str], &'static str)];
 
 /// A trace, and how it was recorded.
 #[derive(Clone, Debug)]
@@ -45,12 +49,20 @@ pub struct Traced {
     pub trace: Trace,
     /// How many bodies of repeated blocks ran: one for each kind, not for each layer.
     pub body_runs: usize,
+    /// What the network declares to be divided among devices.
+    pub shards: DeclaredShards,
 }
 
 impl<M> Recording<M> {
     /// A recording of no entry point yet.
     pub fn new(model: M) -> Self {
-        Self { model, tracer: Tracer::default() }
+        Self { model, tracer: Tracer::default(), shards: &[] }
+    }
+
+    /// The same of a network that declares what is divided among devices.
+    #[must_use]
+    pub fn sharded(self, shards: DeclaredShards) -> Self {
+        Self { shards, ..self }
     }
 
     /// Records `function`, a function of a block or a closure that calls some. Its arguments become those of the
@@ -93,7 +105,7 @@ impl<M> Recording<M> {
         place: Place,
         body: impl FnOnce(&M, &mut EntryRecorder),
     ) -> Result<Self, TraceError> {
-        let Self { model, tracer } = self;
+        let Self { model, tracer, shards } = self;
         let (tracer, ()) = tracer.run(|| {
             tracer::with(|t| {
                 if t.has_function(name) {
@@ -114,13 +126,13 @@ impl<M> Recording<M> {
                 }
             });
         })?;
-        Ok(Self { model, tracer })
+        Ok(Self { model, tracer, shards })
     }
 
     /// The trace of all entry points.
     pub fn finish(self) -> Traced {
         let (trace, body_runs) = self.tracer.recorded();
-        Traced { trace, body_runs }
+        Traced { trace, body_runs, shards: self.shards }
     }
 }
 

@@ -435,7 +435,7 @@ impl Tracer {
         &mut self,
         path: &Rc<str>,
         parameter: Parameter,
-        axes: &[Axis],
+        axes: &[AxisName],
         location: Place,
     ) -> Raw {
         let parameter = match self.element() {
@@ -452,10 +452,10 @@ impl Tracer {
             return Raw { node: id.index() as u32, function: open.number, trace: self.id };
         }
         let raw = self.append(Some(path), &[], location, |b, _| Ok(b.push(kind, vec![ty], &[])));
-        self.name_axes(raw, axes);
         if raw != Raw::POISON
             && let Some(open) = self.open.last_mut()
         {
+            open.function.node_mut(raw.id()).axes = axes.to_vec();
             open.parameters.insert(key, raw.id());
         }
         raw

@@ -35,6 +35,17 @@ impl<T> WithPath<T> for io::Result<T> {
     }
 }
 
+/// A place in the declaration of a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The field path in the model, where it is known: `model.layers.*.self_attn.q_proj`.
+    pub path: String,
+    /// The Rust file, relative to its crate's parent folder: `models/src/llama.rs`.
+    pub file: String,
+    /// 1-based line.
+    pub line: u32,
+}
+
 /// Shows an error and, on lines of their own, the causes behind it.
 pub struct WithCauses<'a>(pub &'a (dyn Error + 'static));
 

@@ -30,6 +30,18 @@ pub const GRAMMAR: u64 = 4 << 20;
 /// Bytes of a compiled module.
 pub const MODULE: u64 = 2 << 30;
 
+/// Keys of a GGUF file.
+pub const GGUF_KEYS: usize = 1 << 12;
+
+/// Tensors of a GGUF file.
+pub const GGUF_TENSORS: usize = 1 << 16;
+
+/// Tokens of a GGUF file.
+pub const GGUF_TOKENS: usize = 1 << 20;
+
+/// Bytes of such a token that is made of others.
+pub const GGUF_TOKEN: usize = 1 << 10;
+
 /// Bytes of a file of Rust whose lines are shown.
 pub const SOURCE: u64 = 16 << 20;
 

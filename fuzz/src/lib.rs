@@ -6,6 +6,7 @@
 mod archive;
 mod chat_template;
 mod config;
+mod gguf;
 mod index;
 mod manifest;
 mod model;
@@ -89,6 +90,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { room: 4 * ROOM, ..target("config", config::read) },
     FuzzTarget { prepare: index::prepare, ..target("index", index::read) },
     target("safetensors", safetensors::read),
+    target("gguf", gguf::read),
     target("irpa", archive::read),
     target("trace", trace_text::read),
     // A template is a program. What it may take the system sees to, when `tracewright prompt` renders it.

@@ -10,7 +10,12 @@ const TEXTS: &[&str] = &["", "a", "Hello, world! 123 \u{1f44d}\u{e9}\n\t x  y", 
 
 pub fn read(folder: &Path, bytes: &[u8]) {
     written(folder, "tokenizer.json", bytes);
-    let Some(tokenizer) = said(Tokenizer::load(folder)).flatten() else { return };
+    look(folder);
+}
+
+/// Makes tokens of texts, by the tokenizer of a model.
+pub fn look(model: &Path) {
+    let Some(tokenizer) = said(Tokenizer::load(model)).flatten() else { return };
     for text in TEXTS {
         let tokens = said(tokenizer.encode(text));
         said(tokenizer.encode_within(text, 3));

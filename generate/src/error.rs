@@ -1,11 +1,8 @@
 //! What can go wrong between text and tokens.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use errors::FileError;
-use files::limits;
-use serde_json::Value;
 use trace::Role;
 
 /// An error of the tokenizer, the chat template, the sampler or the network.
@@ -14,6 +11,9 @@ pub enum GenerateError {
     /// A file could not be read.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A GGUF file could not be read.
+    #[error(transparent)]
+    Gguf(#[from] irpa::ArchiveError),
     /// A file is not JSON.
     #[error("`{path}` is not valid JSON", path = path.display())]
     Json {
@@ -236,21 +236,5 @@ fn for_what(role: &Role) -> String {
     match role {
         Role::Tokens => "that takes an argument with the role `tokens`".into(),
         role => format!("that takes a single token and gives a result with the role `{role}`"),
-    }
-}
-
-/// Reads a JSON file; `None` when there is none.
-pub(crate) fn read_json(path: &Path) -> Result<Option<Value>, GenerateError> {
-    let Some(text) = read_text(path, limits::CONFIG)? else { return Ok(None) };
-    let value = serde_json::from_str(&text)
-        .map_err(|source| GenerateError::Json { path: path.to_path_buf(), source })?;
-    Ok(Some(value))
-}
-
-/// Reads a text file of at most so many bytes; `None` when there is none.
-pub(crate) fn read_text(path: &Path, limit: u64) -> Result<Option<String>, GenerateError> {
-    match files::read_text(path, limit) {
-        Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
-        read => Ok(Some(read?)),
     }
 }

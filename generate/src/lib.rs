@@ -7,6 +7,8 @@ mod constraint;
 mod error;
 mod executor;
 mod generation;
+mod gguf;
+mod model_file;
 mod network;
 mod rows;
 mod sample;
@@ -20,6 +22,7 @@ pub use constraint::{Constrainer, Constraint};
 pub use error::GenerateError;
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
 pub use generation::{Finish, GenerateOptions, Generated};
+pub use gguf::gguf_text;
 pub use network::{Network, check_tokens};
 pub use sample::{
     Breakers, Dry, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep,

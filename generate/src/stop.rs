@@ -5,15 +5,15 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::GenerateError;
-use crate::error::read_json;
+use crate::model_file::read_json;
 
 /// The tokens that end a text: `eos_token_id` of `generation_config.json`, or of `config.json` where the former is
-/// missing or does not say.
+/// missing or does not say; or those that a GGUF file names.
 pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     const KEY: &str = "eos_token_id";
     for name in ["generation_config.json", "config.json"] {
         let path = dir.join(name);
-        let Some(config) = read_json(&path)? else { continue };
+        let Some(config) = read_json(dir, name)? else { continue };
         let Some(found) = config.get(KEY).filter(|value| !value.is_null()) else { continue };
         let ids = match found {
             Value::Array(ids) => ids.as_slice(),

@@ -17,7 +17,7 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::{Map, Value as Json};
 
 use crate::GenerateError;
-use crate::error::{read_json, read_text};
+use crate::model_file::{read_json, read_text};
 
 mod jinja;
 mod python;
@@ -52,18 +52,19 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     /// Reads the template of a model's folder: `chat_template.jinja`, or else `chat_template` in
-    /// `tokenizer_config.json`. Of several, `tool_use` serves conversations with tools and `default` all others.
+    /// `tokenizer_config.json`; or that of a GGUF file. Of several, `tool_use` serves conversations with tools and `default` all others.
     pub fn load(dir: &Path) -> Result<Self, GenerateError> {
-        let config_path = dir.join("tokenizer_config.json");
-        let config = read_json(&config_path)?.unwrap_or_default();
-        let templates = match read_text(&dir.join("chat_template.jinja"), limits::TEMPLATE)? {
+        const CONFIG: &str = "tokenizer_config.json";
+        let config_path = dir.join(CONFIG);
+        let config = read_json(dir, CONFIG)?.unwrap_or_default();
+        let templates = match read_text(dir, "chat_template.jinja", limits::TEMPLATE)? {
             Some(source) => vec![(DEFAULT.to_string(), source)],
             None => named_templates(&config_path, config.get("chat_template"))?,
         };
         if templates.is_empty() {
             return Err(GenerateError::NoTemplate { dir: dir.to_path_buf() });
         }
-        let mut special_tokens = special_tokens(read_json(&dir.join("special_tokens_map.json"))?.as_ref());
+        let mut special_tokens = special_tokens(read_json(dir, "special_tokens_map.json")?.as_ref());
         special_tokens.extend(self::special_tokens(Some(&config)));
         Self::new(templates, special_tokens)
     }

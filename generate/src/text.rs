@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokenizers::{PostProcessor as _, TruncationDirection};
 
 use crate::GenerateError;
-use crate::error::read_text;
+use crate::model_file::read_text;
 
 /// A tokenizer as Hugging Face transformers applies it.
 #[derive(Debug, Clone)]
@@ -20,10 +20,11 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json` of a model's folder; `None` when there is none.
+    /// Reads `tokenizer.json` of a model's folder, or the tokenizer of a GGUF file; `None` when there is none.
     pub fn load(dir: &Path) -> Result<Option<Self>, GenerateError> {
-        let path = dir.join("tokenizer.json");
-        let Some(text) = read_text(&path, limits::TOKENIZER)? else { return Ok(None) };
+        const NAME: &str = "tokenizer.json";
+        let Some(text) = read_text(dir, NAME, limits::TOKENIZER)? else { return Ok(None) };
+        let path = if dir.is_file() { dir.to_path_buf() } else { dir.join(NAME) };
         let bad = |source| GenerateError::Tokenizer { path: path.clone(), source };
         let mut inner = unpanicked(|| text.parse::<tokenizers::Tokenizer>()).map_err(bad)?;
         // The file may ask for both, but transformers applies neither unless the call does.

@@ -1,10 +1,12 @@
-//! Checkpoints: safetensors files, alone or as the shards of an index.
+//! Checkpoints: safetensors files, alone or as the shards of an index, and GGUF files.
 
+use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
 use crate::progress::Watch;
 use crate::write::{NewEntry, WriteOptions, write};
 use crate::{ArchiveError, Foreign, IndexProblem};
 use errors::WithPath as _;
 use memmap2::Mmap;
+use ops::format::Group;
 use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::Metadata};
 use serde::Deserialize;
@@ -33,20 +35,79 @@ pub struct Checkpoint {
 pub struct CheckpointTensor {
     /// The key.
     pub name: String,
-    /// The stored element type, which may be one that this system does not know.
-    pub dtype: Dtype,
+    /// How its numbers are stored: of an element type, which may be one that this system does not know, or in blocks.
+    pub stored: StoredNumbers,
     /// The extents, outermost first.
     pub shape: Vec<usize>,
     /// The bytes of the file that hold the data.
     pub range: Range<usize>,
+    /// What to do with what is stored to get the tensor.
+    pub arranged: Arranged,
     file: usize,
 }
 
+/// How a file holds a tensor, if that is not the tensor itself: what conversion to GGUF does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arranged {
+    /// It is the tensor itself.
+    #[default]
+    Same,
+    /// Rows are those of so many heads. Of a head's rows the first half stand at even places and the second half at odd
+    /// ones: what is rotated together is side by side.
+    Interleaved {
+        /// Heads.
+        heads: usize,
+    },
+    /// The axes of a matrix are exchanged.
+    Transposed,
+    /// 1 is added to each number.
+    OneMore,
+}
+
+/// The numbers of a tensor as they are stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers<'a> {
+    bytes: &'a [u8],
+    stored: StoredNumbers,
+    element: Option<ElementType>,
+}
+
+impl Numbers<'_> {
+    /// The numbers from `start` on. Those of blocks are the f32 that ggml computes; those of an element type that this
+    /// system does not know are 0.
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub fn read(&self, start: usize, out: &mut [f32]) {
+        match (self.stored, self.element) {
+            (StoredNumbers::Blocks(format), _) => format.decode(self.bytes, start, out),
+            (StoredNumbers::Each(_), Some(element)) => element.decode_all(self.bytes, start, out),
+            (StoredNumbers::Each(_), None) => out.fill(0.0),
+        }
+    }
+
+    /// How they are stored.
+    pub fn stored(&self) -> StoredNumbers {
+        self.stored
+    }
+
+    /// The integers and the scale of the 32 numbers from `start` on, if that is what is stored of them.
+    pub fn group(&self, start: usize) -> Option<Group> {
+        match self.stored {
+            StoredNumbers::Blocks(format) => format.group(self.bytes, start),
+            StoredNumbers::Each(_) => None,
+        }
+    }
+}
+
 impl Checkpoint {
-    /// Opens a safetensors file, an index, or a directory with one of them under its usual name. All headers
-    /// are checked and no data is read.
+    /// Opens a safetensors file, a GGUF file, an index, or a directory with a safetensors file or an index under its usual
+    /// name. All headers are checked and no data is read. Tensors of a GGUF file have its own names.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
+        if Gguf::is_at(path) {
+            return Gguf::open(path).map(|file| Self::of_gguf(&file));
+        }
         let mut checkpoint = Self { path: path.into(), files: Vec::new(), tensors: BTreeMap::new() };
         let file = if path.is_dir() { find(path)? } else { path.into() };
         if file.extension() == Some(OsStr::new("json")) {
@@ -57,6 +118,33 @@ impl Checkpoint {
             }
         }
         Ok(checkpoint)
+    }
+
+    /// The tensors of a GGUF file, under its own names.
+    pub fn of_gguf(file: &Gguf) -> Self {
+        let tensor = |tensor: &crate::GgufTensor| {
+            let (name, shape, range) = (tensor.name.clone(), tensor.shape.clone(), tensor.range.clone());
+            let (stored, arranged) = (tensor.numbers, Arranged::Same);
+            (name.clone(), CheckpointTensor { name, stored, shape, range, arranged, file: 0 })
+        };
+        let files = vec![(file.path().to_owned(), file.map().clone())];
+        Self { path: file.path().into(), files, tensors: file.tensors().iter().map(tensor).collect() }
+    }
+
+    /// The same checkpoint with each tensor as `revise` says it is: under another name, in another shape of as many
+    /// numbers, arranged in another way; without those of which it says nothing. One whose new name is taken keeps its own.
+    #[must_use]
+    pub fn revised(mut self, revise: impl Fn(CheckpointTensor) -> Option<CheckpointTensor>) -> Self {
+        let mut tensors = BTreeMap::new();
+        for (name, tensor) in self.tensors {
+            let Some(revised) = revise(tensor.clone()) else { continue };
+            match tensors.contains_key(&revised.name) {
+                true => tensors.insert(name, tensor),
+                false => tensors.insert(revised.name.clone(), revised),
+            };
+        }
+        self.tensors = tensors;
+        self
     }
 
     /// This checkpoint and the one in a folder of its own directory, whose names begin with that of the folder and a dot.
@@ -139,18 +227,27 @@ impl Checkpoint {
     /// compute with.
     pub fn ty(&self, name: &str) -> Result<TensorType, ArchiveError> {
         let tensor = self.require(name)?;
-        let element = tensor.element().ok_or_else(|| ArchiveError::Dtype {
-            path: self.file(tensor).into(),
-            name: name.into(),
-            dtype: tensor.dtype,
-        })?;
-        Ok(TensorType::new(element, tensor.shape.clone()))
+        let (path, name) = (self.file(tensor).to_owned(), name.to_owned());
+        match (tensor.stored, tensor.element()) {
+            (StoredNumbers::Blocks(format), _) => {
+                Err(ArchiveError::Blocks { path, name, format: format.word() })
+            }
+            (StoredNumbers::Each(dtype), None) => Err(ArchiveError::Dtype { path, name, dtype }),
+            (_, Some(element)) => Ok(TensorType::new(element, tensor.shape.clone())),
+        }
     }
 
-    /// The data of the tensor of this name, dense and little-endian, not necessarily aligned.
+    /// The data of the tensor of this name as they are stored, little-endian, not necessarily aligned.
     pub fn data(&self, name: &str) -> Result<&[u8], ArchiveError> {
         let tensor = self.require(name)?;
         Ok(&self.files[tensor.file].1[tensor.range.clone()])
+    }
+
+    /// The numbers of the tensor of this name as they are stored.
+    pub fn numbers(&self, name: &str) -> Result<Numbers<'_>, ArchiveError> {
+        let tensor = self.require(name)?;
+        let (bytes, stored) = (self.data(name)?, tensor.stored);
+        Ok(Numbers { bytes, stored, element: tensor.element() })
     }
 
     fn require(&self, name: &str) -> Result<&CheckpointTensor, ArchiveError> {
@@ -169,9 +266,10 @@ impl Checkpoint {
         let file = self.files.len();
         let tensor = |(name, info): (String, &safetensors::tensor::TensorInfo)| CheckpointTensor {
             name,
-            dtype: info.dtype,
+            stored: StoredNumbers::Each(info.dtype),
             shape: info.shape.clone(),
             range: start + info.data_offsets.0..start + info.data_offsets.1,
+            arranged: Arranged::Same,
             file,
         };
         let tensors = metadata.tensors().into_iter().map(tensor).collect();
@@ -264,9 +362,18 @@ impl CheckpointTensor {
         Some((0..pieces).map(piece).collect())
     }
 
-    /// The element type, if this system has it.
+    /// The format of its blocks, if it is stored in blocks.
+    pub fn blocks(&self) -> Option<BlockFormat> {
+        match self.stored {
+            StoredNumbers::Blocks(format) => Some(format),
+            StoredNumbers::Each(_) => None,
+        }
+    }
+
+    /// The element type, if it is stored number by number and this system has the type.
     pub fn element(&self) -> Option<ElementType> {
-        match self.dtype {
+        let StoredNumbers::Each(dtype) = self.stored else { return None };
+        match dtype {
             Dtype::F32 => Some(ElementType::F32),
             Dtype::F16 => Some(ElementType::F16),
             Dtype::BF16 => Some(ElementType::Bf16),
@@ -330,9 +437,7 @@ fn by_extension(path: &Path) -> Option<Foreign> {
 
 /// Recognises other formats by name or by their first bytes.
 fn foreign(path: &Path, bytes: &[u8]) -> Option<Foreign> {
-    if bytes.starts_with(b"GGUF") {
-        Some(Foreign::Gguf)
-    } else if bytes.starts_with(b"PK\x03\x04") {
+    if bytes.starts_with(b"PK\x03\x04") {
         Some(Foreign::PyTorch)
     } else if bytes.starts_with(b"version https://git-lfs") {
         Some(Foreign::LfsPointer)

@@ -7,7 +7,6 @@ use std::{fmt, path::PathBuf};
 
 /// What was wrong, where, what was expected and found, and what to do.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ArchiveError {
     /// The operating system refused.
     #[error(transparent)]
@@ -96,6 +95,24 @@ pub enum ArchiveError {
         source_bytes: usize,
         /// Bytes of the destination.
         target_bytes: usize,
+    },
+    /// A GGUF file with everything that is wrong with it.
+    #[error("`{path}` is not a GGUF file that is read: {}", List(problems))]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// All problems; one that keeps the rest from being read is the last.
+        problems: Vec<GgufProblem>,
+    },
+    /// A tensor in blocks where its numbers are asked for one by one.
+    #[error("`{path}`: tensor `{name}` is stored in blocks, as {format}, and not number by number")]
+    Blocks {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// How it is stored.
+        format: &'static str,
     },
     /// A checkpoint's element type that this system does not compute with.
     #[error(
@@ -289,7 +306,7 @@ pub enum EntryProblem {
 pub enum Foreign {
     /// Pickled PyTorch weights.
     PyTorch,
-    /// A llama.cpp file.
+    /// llama.cpp files where one of them, or a safetensors file, should be named.
     Gguf,
     /// A placeholder that git left because git-lfs is not installed.
     LfsPointer,
@@ -302,15 +319,150 @@ impl fmt::Display for Foreign {
                 "a pickled PyTorch checkpoint, which is not read; expected safetensors: convert it with \
                  transformers, `AutoModelForCausalLM.from_pretrained(…).save_pretrained(…, safe_serialization=True)`"
             }
-            Self::Gguf => {
-                "a GGUF checkpoint, which is not read; expected safetensors: \
-                 use the original checkpoint that it was made from"
-            }
+            Self::Gguf => "GGUF, of which each file is a model of its own: name the file itself",
             Self::LfsPointer => {
                 "a git-lfs pointer, not the file itself; expected safetensors: run `git lfs pull` where it came from"
             }
         })
     }
+}
+
+/// One thing that is wrong with a GGUF file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GgufProblem {
+    /// It begins otherwise.
+    #[error("it does not begin with `GGUF`; download it again")]
+    Magic,
+    /// Another version.
+    #[error("its version is {found}, expected 2 or 3; convert the model again")]
+    Version {
+        /// The version.
+        found: u32,
+    },
+    /// Numbers whose first byte is the highest.
+    #[error(
+        "its numbers are big-endian, expected little-endian; convert it with `gguf-convert-endian` of the package `gguf`"
+    )]
+    BigEndian,
+    /// It ends too early.
+    #[error(
+        "it is cut off: {what} at byte {at} takes {needed} bytes, and the file has {size}; download it again"
+    )]
+    CutOff {
+        /// What stands at its end.
+        what: &'static str,
+        /// Where that begins.
+        at: u64,
+        /// How many bytes that takes.
+        needed: u64,
+        /// How many there are in the file.
+        size: u64,
+    },
+    /// Too many of something.
+    #[error("it has {found} {what}, at most {most} are read")]
+    Count {
+        /// What there are too many of.
+        what: &'static str,
+        /// How many.
+        found: u64,
+        /// How many there may be.
+        most: usize,
+    },
+    /// A text that is none.
+    #[error("{what} at byte {at} is not UTF-8")]
+    Text {
+        /// What it should be.
+        what: &'static str,
+        /// Where it begins.
+        at: u64,
+    },
+    /// A type of values that the format does not have, or arrays in an array.
+    #[error("`{key}` has values of the type {found}, expected 0 to 8 or 10 to 12, or one array of them")]
+    ValueType {
+        /// The key.
+        key: String,
+        /// The number of the type.
+        found: u32,
+    },
+    /// A key that is there twice.
+    #[error("the key `{key}` is there twice")]
+    KeyTwice {
+        /// The key.
+        key: String,
+    },
+    /// Tensors that are aligned in another way than the format allows.
+    #[error("`general.alignment` is {found}, expected a power of two from 8 to 1048576")]
+    Alignment {
+        /// What is said.
+        found: i128,
+    },
+    /// A part of a model.
+    #[error("it is one of {count} parts; join them with `llama-gguf-split --merge` of llama.cpp")]
+    Part {
+        /// How many there are.
+        count: i128,
+    },
+    /// A tensor that is there twice.
+    #[error("tensor `{name}` is there twice")]
+    TensorTwice {
+        /// The tensor.
+        name: String,
+    },
+    /// Too many axes.
+    #[error("tensor `{name}` has {found} axes, at most {most} are read")]
+    Rank {
+        /// The tensor.
+        name: String,
+        /// How many it has.
+        found: u32,
+        /// How many it may have.
+        most: u32,
+    },
+    /// Numbers that are stored in a way that is not read.
+    #[error(
+        "tensor `{name}` is stored as number {found} of ggml's types; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
+         Q5_1, Q8_0, Q4_K, Q5_K or Q6_K: use a file in one of these"
+    )]
+    TensorType {
+        /// The tensor.
+        name: String,
+        /// The number of its type.
+        found: u32,
+    },
+    /// A shape without numbers, with too many, or whose rows are no whole blocks.
+    #[error(
+        "tensor `{name}` has shape {shape:?}, expected extents from 1 on and rows of a multiple of {together}"
+    )]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// The extents, outermost first.
+        shape: Vec<u64>,
+        /// Numbers of a block.
+        together: u64,
+    },
+    /// Data at a place that is not aligned.
+    #[error("the data of tensor `{name}` begin at {offset}, expected a multiple of {alignment}")]
+    Offset {
+        /// The tensor.
+        name: String,
+        /// Where they begin, behind the table.
+        offset: u64,
+        /// What that should be a multiple of.
+        alignment: u64,
+    },
+    /// Data that the file does not have.
+    #[error("the data of tensor `{name}` end {}, and the file has {size} bytes; download it again",
+        match end { Some(end) => format!("at byte {end}"), None => "beyond any file".into() })]
+    Beyond {
+        /// The tensor.
+        name: String,
+        /// Where they end.
+        end: Option<u64>,
+        /// The size of the file.
+        size: u64,
+    },
 }
 
 /// An entry whose data are not those that were written.

@@ -3,7 +3,7 @@
 //! An [`Archive`] is a memory-mapped `.irpa` file that passed a verifier stricter than IREE's own reader,
 //! which is what makes it safe to hand to IREE. [`write()`] plans the layout first and then streams the data;
 //! the file appears under its name only when it is complete. A [`Checkpoint`] is what comes out of
-//! safetensors, and [`convert_checkpoint`] turns one into the other.
+//! safetensors or of a [`Gguf`] file, and [`convert_checkpoint`] turns the first into the other.
 //!
 //! ```
 //! use ops::{ElementType, TensorType};
@@ -28,13 +28,17 @@ mod archive;
 mod checkpoint;
 mod convert;
 mod error;
+mod gguf;
 mod progress;
 mod write;
 
 pub use archive::{Archive, Entry, Storage, Verified};
-pub use checkpoint::{Checkpoint, CheckpointTensor, ConvertOptions, Converted, convert_checkpoint};
+pub use checkpoint::{
+    Arranged, Checkpoint, CheckpointTensor, ConvertOptions, Converted, Numbers, convert_checkpoint,
+};
 pub use convert::convert;
-pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, Foreign, IndexProblem};
+pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, Foreign, GgufProblem, IndexProblem};
+pub use gguf::{BlockFormat, Gguf, GgufArray, GgufTensor, GgufValue, StoredNumbers};
 pub use progress::{Progress, Watch};
 pub use safetensors::Dtype;
 pub use write::{NewEntry, Sink, WriteOptions, write};

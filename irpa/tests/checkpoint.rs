@@ -196,7 +196,6 @@ fn other_formats_are_told_what_to_do() {
     let cases: &[(&str, &[u8], Foreign, &str)] = &[
         ("pytorch_model.bin", b"PK\x03\x04", Foreign::PyTorch, "safe_serialization=True"),
         ("consolidated.00.pth", b"", Foreign::PyTorch, "safe_serialization=True"),
-        ("model.Q4_K_M.gguf", b"GGUF", Foreign::Gguf, "original checkpoint"),
     ];
     for (name, bytes, format, advice) in cases {
         let folder = folder(&[(name, bytes), ("config.json", b"{}")]);
@@ -206,6 +205,10 @@ fn other_formats_are_told_what_to_do() {
             assert!(error.to_string().contains(advice), "{error}");
         }
     }
+    let files = folder(&[("model.Q4_K_M.gguf", b"GGUF"), ("README.md", b"")]);
+    let error = Checkpoint::open(files.path()).unwrap_err();
+    assert!(matches!(error, ArchiveError::Foreign { format: Foreign::Gguf, .. }), "{error}");
+    assert!(error.to_string().contains("name the file itself"), "{error}");
     let pointer =
         folder(&[("model.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:00")]);
     let error = Checkpoint::open(pointer.path()).unwrap_err();

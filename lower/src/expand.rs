@@ -21,7 +21,7 @@ pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
 ///
 /// # Errors
 /// See [`store`] and [`expand`].
-pub fn expand_for(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, LowerError> {
+pub fn expand_for(trace: &Trace, weights: &Weights, target: &Target) -> Result<Trace, LowerError> {
     let kernels = weights.kernels(target);
     // As primitives through iree-compile 3.13 padded chunks in rings of integers gave other numbers than the evaluator, for a
     // reason that is not known, and `bounded_sdpa` over long caches of them did not compile.

@@ -21,12 +21,18 @@ mod rewrite;
 mod rms_norm;
 mod rope;
 mod sdpa;
+mod shard;
 mod store;
+mod xla;
+
+use trace::Provenance;
 
 pub use expand::{expand, expand_for};
 pub use module::{Module, Statement, location, lower, namespace, write};
 pub use products::{FusedProduct, products};
-pub use store::{Unpacked, Weights, formats, store};
+pub use shard::{EntryShards, ShardError, ShardNote, Sharding, Shards, divisible_axes};
+pub use store::{Quantization, Unpacked, Weights, formats, store};
+pub use xla::xla;
 
 /// Why a trace cannot be lowered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -38,6 +44,8 @@ pub enum LowerError {
         function: String,
         /// The node.
         node: usize,
+        /// Where the node comes from.
+        provenance: Provenance,
         /// What the operation says.
         source: Box<ops::InferError>,
     },
@@ -48,6 +56,8 @@ pub enum LowerError {
         function: String,
         /// The node.
         node: usize,
+        /// Where the node comes from.
+        provenance: Provenance,
         /// The operation.
         op: &'static str,
     },
@@ -58,6 +68,8 @@ pub enum LowerError {
         function: String,
         /// The node.
         node: usize,
+        /// Where the node comes from.
+        provenance: Provenance,
         /// The operation.
         op: &'static str,
     },
@@ -67,6 +79,9 @@ pub enum LowerError {
          remember what is computed instead"
     )]
     IntegersWithoutKernels,
+    /// A name that is no entry point's.
+    #[error("there is no entry point `{0}`")]
+    NoEntry(String),
     /// A parameter with two types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),

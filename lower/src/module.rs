@@ -74,7 +74,7 @@ impl Module {
 /// If a composite is left, or one parameter has two types.
 pub fn lower(trace: &Trace, target: &Target) -> Result<Module, LowerError> {
     let legal = legalize(trace, &Legalization::needed(target.backend))?;
-    write_with(&legal, target.backend.dialect(), Kernels::of(target))
+    write_with(&legal, target.backend.dialect(), Kernels::of(target), &Frame::default())
 }
 
 /// Writes a trace of primitives as it is, in StableHLO alone. A function that is no entry point becomes a private one,
@@ -83,23 +83,58 @@ pub fn lower(trace: &Trace, target: &Target) -> Result<Module, LowerError> {
 /// # Errors
 /// If a composite or a packed weight is left, or one parameter has two types.
 pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
-    write_with(trace, dialect, Kernels::none())
+    write_with(trace, dialect, Kernels::none(), &Frame::default())
 }
 
-fn write_with(trace: &Trace, dialect: Dialect, kernels: Kernels) -> Result<Module, LowerError> {
+/// What a module says beside its functions, and of the arguments and results of its entry points.
+pub(crate) struct Frame {
+    /// The module's name.
+    pub name: String,
+    /// What follows it.
+    pub attributes: String,
+    /// Lines before all functions.
+    pub before: String,
+    /// Behind the type of each argument of an entry point that is no weight.
+    pub arguments: Vec<String>,
+    /// Behind the type of each weight, by its key.
+    pub weights: HashMap<String, String>,
+    /// Behind the type of each result of an entry point.
+    pub results: Vec<String>,
+}
+
+impl Default for Frame {
+    /// Nothing.
+    fn default() -> Self {
+        Self {
+            name: "tracewright".into(),
+            attributes: String::new(),
+            before: String::new(),
+            arguments: Vec::new(),
+            weights: HashMap::new(),
+            results: Vec::new(),
+        }
+    }
+}
+
+pub(crate) fn write_with(
+    trace: &Trace,
+    dialect: Dialect,
+    kernels: Kernels,
+    frame: &Frame,
+) -> Result<Module, LowerError> {
     let Reads { functions: reads, entries } = trace.reads()?;
     let weight = |Read { parameter, .. }| Weight { ty: parameter.ty.mlir(), key: parameter.key };
     let weights = reads.into_iter().map(|reads| reads.into_values().map(weight).collect()).collect();
     let parameters: Vec<Parameter> = entries.into_values().map(|read| read.parameter).collect();
     let mut writer =
-        Writer { trace, dialect, weights, constants: HashMap::new(), globals: Vec::new(), kernels };
+        Writer { trace, dialect, weights, constants: HashMap::new(), globals: Vec::new(), kernels, frame };
     let mut bodies = Vec::new();
     for (index, function) in trace.functions.iter().enumerate() {
         let entry = trace.entries.iter().any(|id| id.0 as usize == index);
         bodies.push(writer.function(function, index, entry)?);
     }
     let signatures = trace.entries.iter().map(|&id| trace.function(id).signature()).collect();
-    let mut text = String::from("module @tracewright {\n");
+    let mut text = format!("module @{}{} {{\n{}", frame.name, frame.attributes, frame.before);
     let named = if dialect == Dialect::IreeGlobals { &parameters[..] } else { &[] };
     for Parameter { key, ty, .. } in named {
         let _ = writeln!(
@@ -133,6 +168,7 @@ struct Writer<'a> {
     constants: HashMap<Literal, usize>,
     globals: Vec<Literal>,
     kernels: Kernels,
+    frame: &'a Frame,
 }
 
 /// A weight that a function reads, and its type as the module spells it.
@@ -223,11 +259,13 @@ impl Writer<'_> {
         let fusions = Fusions::of(function, &self.kernels);
         for (i, argument) in signature.arguments.iter().enumerate() {
             let ty = if loads && argument.is_host_scalar() { "i32".into() } else { argument.ty.mlir() };
-            arguments.push(format!("%arg{i}: {ty}"));
+            let said = self.frame.arguments.get(i).filter(|_| entry).map_or("", String::as_str);
+            arguments.push(format!("%arg{i}: {ty}{said}"));
         }
         if !loads {
             for (i, Weight { key, ty }) in self.weights[index].iter().enumerate() {
-                arguments.push(format!("%weight{i}: {ty}"));
+                let said = self.frame.weights.get(key).filter(|_| entry).map_or("", String::as_str);
+                arguments.push(format!("%weight{i}: {ty}{said}"));
                 weight_names.insert(key.clone(), format!("%weight{i}"));
             }
         }
@@ -283,10 +321,11 @@ impl Writer<'_> {
                         None => match op.spell(&mut fresh, &values(&operands), node.ty()) {
                             Spelling::Primitive(rhs) => rhs,
                             unspelled => {
+                                let provenance = node.provenance.clone();
                                 let (function, node, op) = (function.name.clone(), id.index(), op.name());
                                 return Err(match unspelled {
-                                    Spelling::Kernel => LowerError::Kernel { function, node, op },
-                                    _ => LowerError::Composite { function, node, op },
+                                    Spelling::Kernel => LowerError::Kernel { function, node, provenance, op },
+                                    _ => LowerError::Composite { function, node, provenance, op },
                                 });
                             }
                         },
@@ -316,13 +355,18 @@ impl Writer<'_> {
         }
         let results: Vec<String> = function.output_types().iter().map(|ty| ty.mlir()).collect();
         let returned: Vec<&str> = function.outputs.iter().map(|o| names[o.node.index()].as_str()).collect();
+        let declared = results.iter().enumerate().map(|(i, ty)| {
+            let said = self.frame.results.get(i).filter(|_| entry).map_or("", String::as_str);
+            format!("{ty}{said}")
+        });
+        let declared = declared.collect::<Vec<_>>().join(", ");
         let visibility = if entry { "" } else { "private " };
         Ok(Body {
             header: format!(
                 "  func.func {visibility}@{}({}) -> ({}) {{\n",
                 function.name,
                 arguments.join(", "),
-                results.join(", ")
+                declared
             ),
             statements,
             end: format!("    return {} : {}\n  }}\n", returned.join(", "), results.join(", ")),

@@ -36,6 +36,7 @@ fn rewrite_function(
                 operation(&mut builder, op, &operands).map_err(|source| LowerError::Infer {
                     function: function.name.clone(),
                     node: id.index(),
+                    provenance: node.provenance.clone(),
                     source: Box::new(source),
                 })?
             }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use kernels::Kernels;
 use ops::format::{GroupPart, PANEL};
@@ -9,21 +10,76 @@ use ops::ops::{
     BinaryKind, BroadcastInDim, Gather, GroupedLinear, GroupedRows, Linear, Pack, PackedLinear, PackedRows,
     Quantize,
 };
-use ops::{ElementType, InferError, Op, WeightFormat};
+use ops::{ElementType, InferError, Op, TensorType, WeightFormat};
 use targets::Target;
-use trace::{Builder, Function, NodeId, NodeKind, Parameter, Trace};
+use trace::{Builder, Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
 
 use crate::LowerError;
 use crate::derive::{made, step};
 use crate::experts::Experts;
 use crate::rewrite::rewrite;
 
+/// The format of the weights of products. All others (norms, biases, what is no product's, products of fewer outputs than a
+/// panel has rows) are stored as the network computes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Quantization {
+    /// As the network computes.
+    #[default]
+    Computed,
+    /// One for all.
+    All(WeightFormat),
+    /// By the patterns of their keys, as a checkpoint holds them; others as the network computes.
+    ByKey(Arc<BTreeMap<String, WeightFormat>>),
+}
+
+impl Quantization {
+    /// By the patterns of their keys; as the network computes if there are none.
+    pub fn by_key(formats: BTreeMap<String, WeightFormat>) -> Self {
+        if formats.is_empty() { Self::Computed } else { Self::ByKey(Arc::new(formats)) }
+    }
+
+    /// Whether some weights are rounded, or were when they came.
+    pub fn rounds(&self) -> bool {
+        *self != Self::Computed
+    }
+
+    /// The format of a parameter; `None` if it is stored as the network computes.
+    fn format(&self, parameter: &Parameter) -> Option<WeightFormat> {
+        match self {
+            Self::Computed => None,
+            Self::All(format) => Some(*format),
+            Self::ByKey(formats) => {
+                let of = |(key, _): (&str, &TensorType)| formats.get(&key_pattern(key)).copied();
+                let formats = parameter.sources().into_iter().map(of).collect::<Option<Vec<_>>>()?;
+                let widest =
+                    if formats.contains(&WeightFormat::Q8) { WeightFormat::Q8 } else { *formats.first()? };
+                Some(widest)
+            }
+        }
+    }
+}
+
+impl From<Option<WeightFormat>> for Quantization {
+    fn from(format: Option<WeightFormat>) -> Self {
+        format.map_or(Self::Computed, Self::All)
+    }
+}
+
+impl fmt::Display for Quantization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Computed => "none",
+            Self::All(format) => format.word(),
+            Self::ByKey(_) => "stored",
+        })
+    }
+}
+
 /// How weights are stored, and who multiplies with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weights {
-    /// The format of the weights of products; as the network computes if there is none. All others (norms, biases,
-    /// what is no product's, products of fewer outputs than a panel has rows) stay as the network computes.
-    pub quantize: Option<WeightFormat>,
+    /// The format of the weights of products.
+    pub quantize: Quantization,
     /// Whether kernels of ours compute products, where the target has them. Without them all is StableHLO, and every
     /// weight is stored in the order of the checkpoint.
     pub kernels: bool,
@@ -32,13 +88,13 @@ pub struct Weights {
 impl Default for Weights {
     /// Kernels, and weights as the network computes.
     fn default() -> Self {
-        Self { quantize: None, kernels: true }
+        Self { quantize: Quantization::Computed, kernels: true }
     }
 }
 
 impl Weights {
     /// The kernels that a module for a target may call.
-    pub(crate) fn kernels(self, target: &Target) -> Kernels {
+    pub(crate) fn kernels(&self, target: &Target) -> Kernels {
         if self.kernels { Kernels::of(target) } else { Kernels::none() }
     }
 }
@@ -79,13 +135,13 @@ impl fmt::Display for Unpacked {
 /// What decides how weights are stored.
 struct Storage<'t> {
     kernels: Kernels,
-    quantize: Option<WeightFormat>,
+    quantize: &'t Quantization,
     read_otherwise: BTreeSet<&'t str>,
 }
 
 impl<'t> Storage<'t> {
-    fn of(trace: &'t Trace, weights: Weights, target: &Target) -> Self {
-        let (kernels, quantize) = (weights.kernels(target), weights.quantize);
+    fn of(trace: &'t Trace, weights: &'t Weights, target: &Target) -> Self {
+        let (kernels, quantize) = (weights.kernels(target), &weights.quantize);
         Self { kernels, quantize, read_otherwise: used_otherwise(trace) }
     }
 
@@ -102,7 +158,8 @@ impl<'t> Storage<'t> {
         }
         // Fewer outputs than a panel has rows choose between few things, as a router does: they are small, and one that is
         // rounded to another choice moves everything behind it.
-        let format = self.quantize.filter(|_| outputs >= PANEL).unwrap_or(kept);
+        let wanted = self.quantize.format(parameter).filter(|_| outputs >= PANEL);
+        let format = wanted.unwrap_or(kept);
         let matrix = parameter.ty.rank() == 2 && outputs > 0 && inputs > 0;
         match self.kernels.serve(format, outputs, inputs) {
             true => Ok(Stored::Packed(format)),
@@ -117,7 +174,7 @@ impl<'t> Storage<'t> {
 /// computes with it.
 pub fn formats(
     trace: &Trace,
-    weights: Weights,
+    weights: &Weights,
     target: &Target,
 ) -> BTreeMap<String, Result<WeightFormat, Unpacked>> {
     let storage = Storage::of(trace, weights, target);
@@ -135,9 +192,9 @@ pub fn formats(
 ///
 /// # Errors
 /// If a node's operands do not fit its operation: the trace was not verified.
-pub fn store(trace: &Trace, weights: Weights, target: &Target) -> Result<Trace, LowerError> {
+pub fn store(trace: &Trace, weights: &Weights, target: &Target) -> Result<Trace, LowerError> {
     let storage = Storage::of(trace, weights, target);
-    if storage.kernels.is_empty() && weights.quantize.is_none() {
+    if storage.kernels.is_empty() && !weights.quantize.rounds() {
         return Ok(trace.clone());
     }
     let weight = |function: &Function, id: NodeId| match &function.node(id).kind {

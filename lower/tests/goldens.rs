@@ -8,9 +8,11 @@ use expect_test::{Expect, expect};
 use ops::ops::{BinaryKind, ReduceKind};
 use ops::{Attribute as _, InferError};
 use support::*;
-use targets::Target;
-use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, functions};
-use tracewright_lower::{Weights, store};
+use targets::{ShardRule, Target};
+use trace::{
+    Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, Trace, functions,
+};
+use tracewright_lower::{EntryShards, Quantization, Shards, Weights, expand, store, xla};
 
 fn check_op(op: &str, operands: &[&str], expected: Expect) {
     expected.assert_eq(&body(&of_op(op, operands)));
@@ -1119,7 +1121,7 @@ fn s29_experts() {
           return %8 "y"
           return %10 "y"
         }
-    "#]].assert_eq(&store(&trace, Weights::default(), &target).unwrap().to_string());
+    "#]].assert_eq(&store(&trace, &Weights::default(), &target).unwrap().to_string());
 }
 
 /// A weight of a product is packed, one that is also something else is not; a tied one serves both its uses.
@@ -1145,7 +1147,7 @@ fn m9_s29_stored_weights() {
     let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
     let target = Target { features: Some(features), ..Target::processor("x86-64-v3") };
     let packed =
-        |quantize, kernels| store(&trace, Weights { quantize, kernels }, &target).unwrap().to_string();
+        |quantize, kernels| store(&trace, &Weights { quantize, kernels }, &target).unwrap().to_string();
     expect![[r#"
         entry @main {
           %0 = input 0 "x0" () : bf16[2,5] from "model.layers.*.self_attn" at "models/src/toy.rs":7
@@ -1173,14 +1175,14 @@ fn m9_s29_stored_weights() {
           return %16 "y"
           return %17 "y"
         }
-    "#]].assert_eq(&packed(Some(ops::WeightFormat::Q4), true));
-    let dense = packed(None, true);
+    "#]].assert_eq(&packed(Quantization::All(ops::WeightFormat::Q4), true));
+    let dense = packed(Quantization::Computed, true);
     assert_eq!(dense.matches("pack format=bf16").count(), 4);
-    assert_eq!(packed(None, false).matches("pack").count(), 0);
+    assert_eq!(packed(Quantization::Computed, false).matches("pack").count(), 0);
     // Where no kernel reads it: the same weights, and each in two parts.
     let [off, none] = [(false, target), (true, Target::processor("x86-64-v2"))].map(|(kernels, target)| {
-        let weights = Weights { quantize: Some(ops::WeightFormat::Q4), kernels };
-        store(&trace, weights, &target).unwrap().to_string()
+        let weights = Weights { quantize: Quantization::All(ops::WeightFormat::Q4), kernels };
+        store(&trace, &weights, &target).unwrap().to_string()
     });
     assert_eq!(off, none);
     for (text, count) in [
@@ -1248,4 +1250,201 @@ fn products_are_counted_with_what_is_around_them() {
         tracewright_lower::products(&trace, &Target::processor("x86-64-v2")).unwrap()["main"].len(),
         0
     );
+}
+
+/// Two heads of keys with `groups` queries each, keys that are remembered, and a norm over them.
+fn attention(groups: usize) -> Trace {
+    let rows = 8 * groups;
+    let text = format!(
+        r#"entry @decode {{
+  %0 = input 0 "x" () : f32[5,8] {{S,D}} from "model" at "toy.rs":1
+  %1 = input 1 "keys0" role=state(kv.keys, layer 0) () : f32[2,5,4] {{K,N,E}} from "model" at "toy.rs":1
+  %2 = parameter "q" () : f32[{rows},8] {{K=2*G={groups}*E=4,D}} from "model" at "toy.rs":1
+  %3 = parameter "norm" () : f32[{rows}] {{K=2*G={groups}*E=4}} from "model" at "toy.rs":1
+  %4 = parameter "plain" () : f32[8] {{D}} from "model" at "toy.rs":1
+  %5 = dot_general left_batch=[] right_batch=[] left_contract=[1] right_contract=[1] element=f32 (%0, %2) : f32[5,{rows}] from "model" at "toy.rs":1
+  %6 = reshape shape=[5,2,{groups},4] (%5) : f32[5,2,{groups},4] {{S,K,G,E}} from "model" at "toy.rs":1
+  %7 = permute order=[1,2,0,3] (%6) : f32[2,{groups},5,4] {{K,G,S,E}} from "model" at "toy.rs":1
+  %8 = sdpa mask=[] scale=none softcap=none offset=false (%7, %1, %1) : f32[2,{groups},5,4] {{K,G,S,E}} from "model" at "toy.rs":1
+  %9 = binary kind=add (%1, %1) : f32[2,5,4] {{K,N,E}} from "model" at "toy.rs":1
+  return %8 "y"
+  return %9 "keys0" role=state(kv.keys, layer 0)
+}}
+"#
+    );
+    text.parse().unwrap()
+}
+
+/// How all tensors of `attention` are divided, or why they are not.
+fn check_shards(groups: usize, mesh: &str, rules: &[&str], expected: Expect) {
+    let rules: Vec<ShardRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+    let text = match Shards::new(&attention(groups), &mesh.parse().unwrap(), &rules) {
+        Err(error) => format!("{error}\n"),
+        Ok(shards) => {
+            let EntryShards { arguments, results } = &shards.entries["decode"];
+            let mut text = format!("mesh {}\n", shards.mesh);
+            shards.weights.iter().for_each(|(key, sharding)| text += &format!("{key} {sharding}\n"));
+            arguments.iter().for_each(|sharding| text += &format!("takes {sharding}\n"));
+            results.iter().for_each(|sharding| text += &format!("gives {sharding}\n"));
+            shards.notes.iter().for_each(|note| text += &format!("{note}\n"));
+            text
+        }
+    };
+    expected.assert_eq(&text);
+}
+
+#[test]
+fn shard_by_the_names_of_axes() {
+    // All of the mesh, by the outermost axis of what a weight's rows are.
+    check_shards(
+        3,
+        "data=5,model=2",
+        &["K=model", "S=data"],
+        expect![[r#"
+        mesh data=5,model=2
+        norm [{"model"}]
+        plain [{}]
+        q [{"model"}, {}]
+        takes [{"data"}, {}]
+        takes [{"model"}, {}, {}]
+        gives [{"model"}, {}, {"data"}, {}]
+        gives [{"model"}, {}, {}]
+    "#]],
+    );
+    // More devices than heads of keys: queries are divided along the rest.
+    check_shards(
+        4,
+        "model=4",
+        &["K=model"],
+        expect![[r#"
+        mesh model.0=2,model.1=2
+        norm [{"model.0", "model.1"}]
+        plain [{}]
+        q [{"model.0", "model.1"}, {}]
+        takes [{}, {}]
+        takes [{"model.0"}, {}, {}]
+        gives [{"model.0"}, {"model.1"}, {}, {}]
+        gives [{"model.0"}, {}, {}]
+        K has 2 for the 4 devices along `model`: each part is held by 2 of them
+        G of 4 is divided by 2 instead, along the rest of `model`
+    "#]],
+    );
+    // Unless that does not come out even.
+    check_shards(
+        3,
+        "model=4",
+        &["K=model"],
+        expect![[r#"
+        mesh model.0=2,model.1=2
+        norm [{"model.0"}]
+        plain [{}]
+        q [{"model.0"}, {}]
+        takes [{}, {}]
+        takes [{"model.0"}, {}, {}]
+        gives [{"model.0"}, {}, {}, {}]
+        gives [{"model.0"}, {}, {}]
+        K has 2 for the 4 devices along `model`: each part is held by 2 of them
+        G of 3 is not divisible by the 2 devices that are left along `model`: they compute the same
+    "#]],
+    );
+    // A part of it is better than none.
+    check_shards(
+        2,
+        "model=8",
+        &["K=model"],
+        expect![[r#"
+        mesh model.0=2,model.1=2,model.2=2
+        norm [{"model.0", "model.1"}]
+        plain [{}]
+        q [{"model.0", "model.1"}, {}]
+        takes [{}, {}]
+        takes [{"model.0"}, {}, {}]
+        gives [{"model.0"}, {"model.1"}, {}, {}]
+        gives [{"model.0"}, {}, {}]
+        K has 2 for the 8 devices along `model`: each part is held by 4 of them
+        G of 2 is divided by 2 instead, along the rest of `model`
+    "#]],
+    );
+}
+
+#[test]
+fn shard_refuses_what_does_not_divide() {
+    check_shards(
+        3,
+        "model=3",
+        &["N=model"],
+        expect![[r#"
+        `keys0`: the axis `N` of extent 5 is not divisible by the 3 devices along `model`
+    "#]],
+    );
+    check_shards(
+        3,
+        "model=2",
+        &["F=model"],
+        expect![[r#"
+        no weight, argument or result has the axis `F`; there are D, E, G, K, N, S
+    "#]],
+    );
+    check_shards(
+        3,
+        "model=2",
+        &["K=data"],
+        expect![[r#"
+        `K=data` divides along `data`, which is no axis of the mesh `model=2`
+    "#]],
+    );
+    check_shards(
+        3,
+        "model=2",
+        &["K=model", "K,N=model"],
+        expect![[r#"
+        the axis `K` is divided by two rules; expected one
+    "#]],
+    );
+    check_shards(
+        3,
+        "model=2",
+        &["E=model"],
+        expect![[r#"
+        `norm`: the axis `E` lies within others of `K=2*G=3*E=4`; divide the outermost, or none of them
+    "#]],
+    );
+    check_shards(
+        3,
+        "model=20",
+        &["K,S=model"],
+        expect![[r#"
+        along `model` of 20 devices one axis has 2 parts and another 5
+    "#]],
+    );
+}
+
+/// The same program for one device and for four.
+#[test]
+fn xla_has_weights_behind_arguments_and_says_how_all_are_divided() {
+    let trace = attention(4);
+    let primitives = expand(&trace).unwrap();
+    let text = |shards: Option<&Shards>| {
+        let text = xla(&primitives, "decode", shards).unwrap().text_without_locs;
+        let frame = |line: &&str| !line.starts_with("    ") || line.starts_with("    return");
+        text.lines().filter(frame).map(|line| format!("{line}\n")).collect::<String>()
+    };
+    expect![[r#"
+        module @decode {
+          func.func @main(%arg0: tensor<5x8xf32>, %arg1: tensor<2x5x4xf32> {tf.aliasing_output = 1 : i32}, %weight0: tensor<32x8xf32>) -> (tensor<2x4x5x4xf32>, tensor<2x5x4xf32>) {
+            return %15, %16 : tensor<2x4x5x4xf32>, tensor<2x5x4xf32>
+          }
+        }
+    "#]].assert_eq(&text(None));
+    let shards = Shards::new(&trace, &"model=4".parse().unwrap(), &["K=model".parse().unwrap()]).unwrap();
+    expect![[r#"
+        module @decode attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+          sdy.mesh @mesh = <["model.0"=2, "model.1"=2]>
+          func.func @main(%arg0: tensor<5x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}, %arg1: tensor<2x5x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model.0"}, {}, {}]>, tf.aliasing_output = 1 : i32}, %weight0: tensor<32x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model.0", "model.1"}, {}]>}) -> (tensor<2x4x5x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model.0"}, {"model.1"}, {}, {}]>}, tensor<2x5x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model.0"}, {}, {}]>}) {
+            return %15, %16 : tensor<2x4x5x4xf32>, tensor<2x5x4xf32>
+          }
+        }
+    "#]].assert_eq(&text(Some(&shards)));
+    let error = xla(&primitives, "prefill", None).unwrap_err().to_string();
+    assert_eq!(error, "there is no entry point `prefill`");
 }

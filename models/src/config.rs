@@ -15,6 +15,9 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The GGUF file cannot be read.
+    #[error(transparent)]
+    Archive(#[from] irpa::ArchiveError),
     /// The file is no JSON object.
     #[error("`{}` is not a JSON object: {reason}", .path.display())]
     Syntax {
@@ -168,9 +171,14 @@ impl Keys {
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let syntax = |reason: String| ConfigError::Syntax { path: path.to_owned(), reason };
         match serde_json::from_str(text).map_err(|e| syntax(e.to_string()))? {
-            Value::Object(map) => Ok(Self::new(path, "", map)),
+            Value::Object(map) => Ok(Self::of(path, map)),
             other => Err(syntax(format!("found {}", kind(&other)))),
         }
+    }
+
+    /// The keys of an object; messages name it by `path`.
+    pub(crate) fn of(path: &Path, map: Map<String, Value>) -> Self {
+        Self::new(path, "", map)
     }
 
     fn new(path: &Path, prefix: &str, map: Map<String, Value>) -> Self {

@@ -21,6 +21,7 @@ model! {
         }
         // Of the last positions only, in most layers.
         cache { L of [K, E] within window }
+        shard { K, F, V over model; B over data }
 
         model: Model,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,

@@ -18,6 +18,7 @@ model! {
             P = 3 * H,
         }
         cache { L of [H, E] }
+        shard { H, F over model; B over data }
 
         wte: Embedding[V, D],
         wpe: Embedding[N, D],

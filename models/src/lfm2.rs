@@ -22,6 +22,7 @@ model! {
             P = 3 * D, I = 1, M = D,
         }
         cache { L of [K, E] if attends, L of recurrent [C, D] if convolves }
+        shard { K, F, V over model; B over data }
 
         model: Model,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,

@@ -49,7 +49,7 @@ macro_rules! families {
             }
 
             /// What the keys of a configuration say.
-            fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
+            pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
                 let found = architecture(&keys)?;
                 let config = match found.as_str() {
                     $($($architecture)|+ | $($model_type)|+ => Self::$family($module::read(&keys)),)+
@@ -128,6 +128,7 @@ pub mod decoder;
 pub mod embedding_gemma;
 pub mod gemma2;
 pub mod gemma3;
+pub mod gguf;
 pub mod gpt2;
 pub mod lfm2;
 pub mod llama;
@@ -147,12 +148,15 @@ use std::path::Path;
 use bake::Ignorable;
 use config::{ConfigError, IGNORED, Keys};
 use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, TraceError, Traced};
+use irpa::{Checkpoint, Gguf};
+use lower::Quantization;
 use ops::ElementType;
 
 pub use decoder::LlamaConfig;
 pub use embedding_gemma::{EmbeddingGemma, EmbeddingGemmaConfig};
 pub use gemma2::Gemma2;
 pub use gemma3::{Gemma, Gemma3, GemmaConfig};
+pub use gguf::{GGUF_ARCHITECTURES, GgufModel};
 pub use gpt2::{Gpt2, Gpt2Config};
 pub use lfm2::{Lfm2, Lfm2Config};
 pub use llama::Llama;
@@ -179,6 +183,25 @@ families! {
     qwen2::Qwen2(LlamaConfig): "Qwen2ForCausalLM", or "qwen2";
     qwen3::Qwen3(LlamaConfig): "Qwen3ForCausalLM", or "qwen3";
     smollm3::SmolLm3(LlamaConfig): "SmolLM3ForCausalLM", or "smollm3";
+}
+
+/// Reads the model at `path`: a GGUF file, a directory with a `config.json`, or that file. `allowed` keys of a configuration
+/// may be there although nothing reads them.
+///
+/// # Errors
+/// See [`GgufModel::read`] and [`ModelConfig::read`].
+///
+/// ```no_run
+/// # use std::path::Path;
+/// let model = tracewright_models::read(Path::new("model.gguf"), &[])?;
+/// println!("{} token ids, {} positions", model.vocabulary(), model.max_context());
+/// # Ok::<(), tracewright_models::config::ConfigError>(())
+/// ```
+pub fn read(path: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, ConfigError> {
+    Ok(match Gguf::is_at(path) {
+        true => Box::new(GgufModel::read(path, allowed)?),
+        false => Box::new(ModelConfig::read(path, allowed)?),
+    })
 }
 
 /// A network of which the sizes are known: what its configuration says to whoever builds it.
@@ -215,6 +238,17 @@ pub trait Architecture {
     /// parameters do.
     fn stacks(&self) -> &'static [(&'static str, &'static [&'static str])] {
         &[]
+    }
+
+    /// A checkpoint with its tensors as the model names them.
+    fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
+        checkpoint.renamed(self.prefixes()).apart(self.stacks())
+    }
+
+    /// How the weights of products are best stored, where the checkpoint holds them in fewer bits than the network
+    /// computes with.
+    fn stored(&self) -> Quantization {
+        Quantization::Computed
     }
 }
 

@@ -46,6 +46,15 @@ crate::words! {
     }
 }
 
+/// Numbers that share a scale, zeros behind them if there are fewer than [`GROUP`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Group {
+    /// The numbers in units of the scale.
+    pub integers: [i8; GROUP],
+    /// The unit.
+    pub scale: f16,
+}
+
 impl WeightFormat {
     /// The one that keeps every number of an element type.
     pub fn dense(element: ElementType) -> Option<Self> {
@@ -122,9 +131,22 @@ impl WeightFormat {
     /// # Panics
     /// If there are no groups, or `part` of the row is not as long as `bytes`.
     pub fn group_row(self, part: GroupPart, row: &[f32], bytes: &mut [u8]) {
-        let groups = row.len().div_ceil(GROUP).max(1);
-        for (group, bytes) in row.chunks(GROUP).zip(bytes.chunks_exact_mut(bytes.len() / groups)) {
-            let (integers, scale) = self.quantize(group);
+        let groups = row.chunks(GROUP).map(|group| self.quantize(group));
+        self.store_groups(part, groups, bytes);
+    }
+
+    /// The same of groups that are integers and scales already.
+    ///
+    /// # Panics
+    /// If `bytes` does not hold as many groups.
+    pub fn store_groups(
+        self,
+        part: GroupPart,
+        groups: impl ExactSizeIterator<Item = Group>,
+        bytes: &mut [u8],
+    ) {
+        let count = groups.len().max(1);
+        for (Group { integers, scale }, bytes) in groups.zip(bytes.chunks_exact_mut(bytes.len() / count)) {
             match (part, self.in_a_byte()) {
                 (GroupPart::Scales, _) => bytes.copy_from_slice(&scale.to_le_bytes()),
                 (GroupPart::Integers, Some(2)) => {
@@ -169,16 +191,32 @@ impl WeightFormat {
             Self::Bf16 => pack_kept::<2, 2>(rows, inputs, packed, |number| {
                 if number.is_nan() { bf16::NAN } else { bf16::from_f32(number) }.to_le_bytes()
             }),
-            Self::Q8 | Self::Q4 => {
-                let zero = if self == Self::Q8 { 0x80 } else { 0x88 };
-                for (index, chunk) in packed.chunks_exact_mut(SCALES + self.numbers()).enumerate() {
-                    chunk[SCALES..].fill(zero);
-                    for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
-                        let columns = &numbers[index * COLUMNS..inputs.min((index + 1) * COLUMNS)];
-                        for (half, group) in columns.chunks(GROUP).enumerate() {
-                            self.pack_group(row, half, group, chunk);
-                        }
-                    }
+            Self::Q8 | Self::Q4 => self.pack_groups(rows, inputs, packed, |_, _| None),
+        }
+    }
+
+    /// The same of a format with scales, where `known` may have the integers and the scale of a group: it is given the
+    /// row and the column at which the group begins. Other groups are rounded.
+    ///
+    /// # Panics
+    /// If there are no groups, or `packed` is not as long as a panel of the packed type.
+    pub fn pack_groups(
+        self,
+        rows: &[f32],
+        inputs: usize,
+        packed: &mut [u8],
+        known: impl Fn(usize, usize) -> Option<Group>,
+    ) {
+        let zero = if self == Self::Q8 { 0x80 } else { 0x88 };
+        for (index, chunk) in packed.chunks_exact_mut(SCALES + self.numbers()).enumerate() {
+            chunk[..SCALES].fill(0);
+            chunk[SCALES..].fill(zero);
+            for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
+                let first = index * COLUMNS;
+                let columns = &numbers[first..inputs.min(first + COLUMNS)];
+                for (half, group) in columns.chunks(GROUP).enumerate() {
+                    let known = known(row, first + half * GROUP);
+                    self.store_group(row, half, &known.unwrap_or_else(|| self.quantize(group)), chunk);
                 }
             }
         }
@@ -192,8 +230,8 @@ impl WeightFormat {
         }
     }
 
-    fn pack_group(self, row: usize, half: usize, group: &[f32], chunk: &mut [u8]) {
-        let (integers, scale) = self.quantize(group);
+    fn store_group(self, row: usize, half: usize, group: &Group, chunk: &mut [u8]) {
+        let Group { integers, scale } = group;
         chunk[2 * (half * PANEL + row)..][..2].copy_from_slice(&scale.to_le_bytes());
         let (columns, _) = integers.as_chunks::<4>();
         let lines = chunk[SCALES..].chunks_exact_mut(4 * PANEL);
@@ -222,11 +260,11 @@ impl WeightFormat {
         }
     }
 
-    /// The numbers of a group, of at most 32, in units of its scale, zeros behind them; and the scale.
+    /// The numbers of a group, of at most 32, rounded to integers in units of its scale.
     ///
     /// The largest number is ±127 units, or −8 units of four bits, as in llama.cpp's Q8_0 and Q4_0: the side of the
     /// largest gets the integer that the other side lacks.
-    pub fn quantize(self, group: &[f32]) -> ([i8; GROUP], f16) {
+    pub fn quantize(self, group: &[f32]) -> Group {
         // Of one length and without branches, so that all of it is done in vectors.
         let mut numbers = [0.0; GROUP];
         numbers.iter_mut().zip(group).for_each(|(number, x)| *number = if x.is_nan() { 0.0 } else { *x });
@@ -247,7 +285,7 @@ impl WeightFormat {
             let rounded = if units - nearest == half { nearest + 2.0 * half } else { nearest };
             *integer = (rounded + INTEGERS).to_bits() as i8;
         }
-        (integers, f16::from_f32(scale))
+        Group { integers, scale: f16::from_f32(scale) }
     }
 
     /// The rows of a panel, as [`pack_panel`](Self::pack_panel) stored them: what they are multiplied as.
@@ -424,9 +462,9 @@ mod tests {
 
     #[test]
     fn the_largest_of_four_bits_is_minus_eight() {
-        let (integers, scale) = WeightFormat::Q4.quantize(&[0.5, -1.0, 4.0, 2.0]);
+        let Group { integers, scale } = WeightFormat::Q4.quantize(&[0.5, -1.0, 4.0, 2.0]);
         assert_eq!((scale.to_f32(), &integers[..4]), (-0.5, &[-1, 2, -8, -4][..]));
-        let (integers, scale) = WeightFormat::Q8.quantize(&[0.0; 4]);
+        let Group { integers, scale } = WeightFormat::Q8.quantize(&[0.0; 4]);
         assert_eq!((scale.to_f32(), integers), (0.0, [0; GROUP]));
     }
 
@@ -450,7 +488,7 @@ mod tests {
                 let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
                 let integer = |x: &f32| (x * inverse).round().clamp(least, most) as i8;
                 let expected: Vec<i8> = group.iter().map(integer).collect();
-                let (integers, found) = format.quantize(&group);
+                let Group { integers, scale: found } = format.quantize(&group);
                 assert_eq!(found.to_bits(), f16::from_f32(scale).to_bits(), "{format:?} {group:?}");
                 assert_eq!(integers[..group.len()], expected, "{format:?} {group:?}");
                 assert!(integers[group.len()..].iter().all(|&integer| integer == 0));

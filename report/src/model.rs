@@ -331,7 +331,7 @@ impl TypeFacts {
     /// `bf16 [B 1, S 5, D 14]`
     pub fn named(&self) -> String {
         let axis = |(i, extent): (usize, &usize)| match self.axes.get(i) {
-            Some(name) if name != "_" => format!("{name} {extent}"),
+            Some(name) if name != "_" && !name.contains('=') => format!("{name} {extent}"),
             _ => extent.to_string(),
         };
         let axes: Vec<String> = self.shape.iter().enumerate().map(axis).collect();

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use errors::{FileError, WithPath as _};
+use errors::{FileError, Place, WithPath as _};
 use ops::ElementType;
 use targets::{Backend, DeviceKind, Target};
 
@@ -63,9 +63,9 @@ pub enum CompileError {
     /// A signal ended it: a crash, or the system was out of memory.
     #[error("`iree-compile` was killed by signal {signal}; its log is `{}`: {diagnostics}", log.display())]
     Killed { signal: i32, log: PathBuf, diagnostics: String },
-    /// It refused the module.
+    /// It refused the module, at this place if it named one.
     #[error("`iree-compile` failed; its log is `{}`, the module beside it: {diagnostics}", log.display())]
-    Failed { log: PathBuf, diagnostics: String },
+    Failed { log: PathBuf, diagnostics: String, place: Option<Box<Place>> },
     /// It said that all is well, and wrote something else.
     #[error("`{}` wrote what is no module; its log is `{}`, the module's text beside it: {status}", path.display(), log.display())]
     NoModule { path: PathBuf, log: PathBuf, status: Status },
@@ -126,6 +126,7 @@ fn check(target: &Target) -> Result<(), CompileError> {
         (Backend::Iree3_13, DeviceKind::Gpu) => {
             Err(unknown(target, "modules are compiled for processors only"))
         }
+        (Backend::Xla, _) => Err(unknown(target, "what is made for XLA is compiled where it runs")),
         (Backend::Interpreter, _) => Err(unknown(target, "the reference interpreter compiles nothing")),
     }
 }
@@ -322,7 +323,11 @@ impl Compiler {
         if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
             return Err(CompileError::Killed { signal, log, diagnostics });
         }
-        if status.success() { Ok(said) } else { Err(CompileError::Failed { log, diagnostics }) }
+        if status.success() {
+            return Ok(said);
+        }
+        let place = place(&diagnostics, text).map(Box::new);
+        Err(CompileError::Failed { log, diagnostics, place })
     }
 
     fn spawn_error(&self, source: io::Error) -> CompileError {
@@ -358,6 +363,21 @@ fn unknown_target(log: &str) -> Option<&str> {
         "unable to find target",
     ];
     log.lines().find(|line| signs.iter().any(|sign| line.contains(sign))).map(str::trim)
+}
+
+/// Where the first error is that says so: the compiler names the file and the line that stand in the module's locations, whose
+/// names are the fields.
+fn place(diagnostics: &str, text: &str) -> Option<Place> {
+    let located = diagnostics.lines().find_map(|said| {
+        let (place, _) = said.split_once(": error: ")?;
+        let (place, _column) = place.rsplit_once(':')?;
+        let (file, line) = place.rsplit_once(':')?;
+        Some((file, line.parse().ok()?))
+    });
+    let (file, line): (&str, u32) = located?;
+    let (before, _) = text.split_once(&format!("\"(\"{file}\":{line}:"))?;
+    let (_, name) = before.rsplit_once("loc(\"")?;
+    Some(Place { path: name.replace('/', "."), file: file.into(), line })
 }
 
 /// The first lines that name an error, or else the first lines.

@@ -81,11 +81,28 @@ fn a_bad_module_is_refused_with_the_compiler_s_words() {
     let (_folder, cache) = cache();
     let text = DOUBLE.replace("-> tensor<4xf32>", "-> tensor<5xf32>");
     let error = compile(&compiler(), &module(&text), &CompileOptions::default(), &cache).unwrap_err();
-    let CompileError::Failed { log, diagnostics } = &error else { panic!("{error:?}") };
+    let CompileError::Failed { log, diagnostics, place } = &error else { panic!("{error:?}") };
     assert!(diagnostics.contains("error: type of return operand 0"), "{diagnostics}");
+    assert_eq!(*place, None, "the module's text is no place in a declaration");
     assert!(fs::read_to_string(log).unwrap().contains(diagnostics.lines().next().unwrap()));
     assert_eq!(fs::read_to_string(log.with_extension("mlir")).unwrap(), text);
     assert!(error.to_string().contains(log.to_str().unwrap()));
+}
+
+#[test]
+fn a_refused_operation_is_placed_where_it_was_declared() {
+    let (_folder, cache) = cache();
+    let text = r#"module {
+  func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> {
+    %0 = stablehlo.abs %a : tensor<4xf32> loc("model/norm"("net/src/lib.rs":7:0))
+    %1 = stablehlo.custom_call @nothing(%0) : (tensor<4xf32>) -> tensor<4xf32> loc("model/layers.*/mlp"("net/src/lib.rs":41:0))
+    return %1 : tensor<4xf32> loc("model"("net/src/lib.rs":42:0))
+  }
+}
+"#;
+    let error = compile(&compiler(), &module(text), &CompileOptions::default(), &cache).unwrap_err();
+    let CompileError::Failed { place: Some(place), .. } = &error else { panic!("{error:?}") };
+    assert_eq!((&*place.path, &*place.file, place.line), ("model.layers.*.mlp", "net/src/lib.rs", 41));
 }
 
 #[test]

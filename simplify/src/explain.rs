@@ -124,7 +124,7 @@ pub fn explain(
     let rules = options.rules.all();
     let (all, _, banned) = crate::saturate(trace, options);
     let saturated = &all[at];
-    let (made, classes) = saturated.extract(&options.machine, &banned);
+    let (made, classes) = saturated.extract(options, &banned);
     let count = made.len();
     if node >= count {
         return Err(ExplainError::Node { function: function.into(), node, count });

@@ -9,11 +9,11 @@ use ops::{Op, TensorType};
 use targets::Machine;
 use trace::{Function, Node, NodeId, NodeKind, Output};
 
-use crate::Term;
 use crate::cost::{Cost, CostOperand, cost};
 use crate::extract::{Candidate, Class, Extraction};
 use crate::facts::{Context, FOLDING, Graph, Origin};
 use crate::recipes::{recipes, stored};
+use crate::{Options, Term};
 
 /// Iterations of all rules. What a model needs is done after three or four.
 const ITERATIONS: usize = 12;
@@ -101,7 +101,7 @@ impl<'a> Saturated<'a> {
     }
 
     /// The cheapest function, without the recipes whose keys are `banned`, and the class of each of its nodes.
-    pub fn extract(&self, machine: &Machine, banned: &BTreeSet<String>) -> (Function, Vec<Id>) {
+    pub fn extract(&self, options: &Options, banned: &BTreeSet<String>) -> (Function, Vec<Id>) {
         let graph = self.graph();
         let roots: Vec<Id> = self
             .function
@@ -121,7 +121,7 @@ impl<'a> Saturated<'a> {
             }
         }
         let places: HashMap<Id, usize> = ids.iter().enumerate().map(|(place, &id)| (id, place)).collect();
-        let recipes = recipes(graph);
+        let recipes = if options.recipes { recipes(graph) } else { HashMap::new() };
         let classes: Vec<Class> = ids
             .iter()
             .map(|&id| {
@@ -136,7 +136,9 @@ impl<'a> Saturated<'a> {
                             splat: graph[o].data.splat().is_some(),
                         };
                         let reads: Vec<CostOperand<'_>> = operands.iter().map(read).collect();
-                        let cost = term.op().map(|op| cost(machine, op, &reads, graph[id].data.ty()).seconds);
+                        let cost = term
+                            .op()
+                            .map(|op| cost(&options.machine, op, &reads, graph[id].data.ty()).seconds);
                         Candidate {
                             kind: term.kind.clone(),
                             operands: operands.iter().map(|operand| places[operand]).collect(),

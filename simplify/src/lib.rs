@@ -35,18 +35,21 @@ pub struct Options {
     pub rules: Rules,
     /// The machine whose time is saved.
     pub machine: Machine,
+    /// Whether what depends on weights alone may become a recipe, computed when the archive is written. Without an archive
+    /// weights stay as they are recorded.
+    pub recipes: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { rules: Rules::default(), machine: Machine::CPU }
+        Self { rules: Rules::default(), machine: Machine::CPU, recipes: true }
     }
 }
 
 impl Options {
     /// These rules, for the time of this target.
     pub fn new(rules: Rules, target: &Target) -> Self {
-        Self { rules, machine: target.machine }
+        Self { rules, machine: target.machine, recipes: target.backend.has_archive() }
     }
 
     /// The input as it is.
@@ -115,14 +118,18 @@ fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Tra
     let results: Vec<Arc<[TensorType]>> =
         trace.functions.iter().map(|f| f.output_types().into_iter().cloned().collect()).collect();
     let approximate = options.rules == Rules::Approximate;
-    let saturate = |function| Saturated::new(function, &results, options.rules.rewrites(), approximate);
+    let rewrites = match options.recipes {
+        true => options.rules.rewrites(),
+        false => options.rules.rewrites_without_archive(),
+    };
+    let saturate = |function| Saturated::new(function, &results, rewrites, approximate);
     let saturated: Vec<Saturated<'_>> = trace.functions.iter().map(saturate).collect();
     // What two functions read must be stored once: a recipe that would store a tensor again is not used anywhere.
     // What the trace had before is not ours to undo.
     let recorded: BTreeSet<&str> = derived(trace).map(|parameter| parameter.key.as_str()).collect();
     let mut banned: BTreeSet<String> = BTreeSet::new();
     loop {
-        let functions = saturated.iter().map(|s| s.extract(&options.machine, &banned).0).collect();
+        let functions = saturated.iter().map(|s| s.extract(options, &banned).0).collect();
         let simplified = Trace { functions, entries: trace.entries.clone() };
         let worst = worst_recipe(&simplified, &recorded);
         let Some(key) = worst.filter(|key| !banned.contains(key)) else {

@@ -38,14 +38,15 @@ impl Language {
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
         let compiler = options.tools.compiler;
         let (target, ignorable) = (plan.target.clone(), plan.model.ignorable());
-        let options = LoadOptions { target, rules: plan.rules, weights: plan.weights, ignorable, ..options };
+        let options =
+            LoadOptions { target, rules: plan.rules, weights: plan.weights.clone(), ignorable, ..options };
         let again = LoadOptions {
             target: options.target.clone(),
             ignorable: options.ignorable.clone(),
             device: watched(options.device),
             memory: options.memory,
             rules: plan.rules,
-            weights: plan.weights,
+            weights: plan.weights.clone(),
             ..LoadOptions::new(compiler, options.tools.cache)
         };
         let loaded = load(&traced, checkpoint, options)?;
@@ -192,11 +193,11 @@ pub(super) fn watched(device: Device) -> Device {
 /// What tells plans apart.
 pub(super) fn plan_variant(plan: &Plan) -> BTreeMap<&'static str, String> {
     let kernels = if plan.weights.kernels { "on" } else { "off" };
-    let quant = plan.weights.quantize.map_or("none", |format| format.word());
+    let quant = plan.weights.quantize.to_string();
     let tuning = if plan.target.tuning == Tuning::default() { "off" } else { "on" };
     BTreeMap::from([
         ("dtype", plan.element.to_string()),
-        ("quant", quant.to_owned()),
+        ("quant", quant),
         ("kv", plan.kv.word().to_owned()),
         ("kernels", kernels.to_owned()),
         ("tuning", tuning.to_owned()),

@@ -152,9 +152,14 @@ pub(crate) fn entry(
 ) -> Result<Function, LowerError> {
     let mut made = Function::new(function, "");
     let provenance = Provenance::new(path, file!(), line!());
-    let result = body(&mut Builder { function: &mut made, provenance });
-    let infer = |source| LowerError::Infer { function: function.into(), node: 0, source: Box::new(source) };
-    made.outputs = vec![Output::new("result", result.map_err(infer)?)];
+    let result = body(&mut Builder { function: &mut made, provenance: provenance.clone() });
+    let result = result.map_err(|source| LowerError::Infer {
+        function: function.into(),
+        node: 0,
+        provenance,
+        source: Box::new(source),
+    })?;
+    made.outputs = vec![Output::new("result", result)];
     Ok(made)
 }
 
@@ -181,7 +186,7 @@ impl Single {
         let LoadOptions { tools, target, rules, weights, device, .. } = options;
         let BuildTools { compiler, cache, .. } = tools;
         let target = compiler.resolve(&target).map_err(LoadError::from)?;
-        let expanded = Expanded::new(trace, rules, target, weights).map_err(LoadError::from)?;
+        let expanded = Expanded::new(trace, rules, target, weights.clone()).map_err(LoadError::from)?;
         let lowered = expanded.lower(Vec::new()).map_err(LoadError::from)?;
         let options = lowered.compile_options(compiler).map_err(LoadError::from)?;
         let vmfb = compile(&lowered.module, compiler, &options, cache).map_err(LoadError::from)?.vmfb;
@@ -213,13 +218,9 @@ impl Single {
         };
         let (loaded, watched) = (on(device)?, on(watched(device))?);
         let kernels = if weights.kernels { "on" } else { "off" };
-        let quant = weights.quantize.map_or("none", |format| format.word());
+        let quant = weights.quantize.to_string();
         let mut variant: BTreeMap<&'static str, String> = sizes.into_iter().collect();
-        variant.extend([
-            ("dtype", element.to_string()),
-            ("kernels", kernels.into()),
-            ("quant", quant.into()),
-        ]);
+        variant.extend([("dtype", element.to_string()), ("kernels", kernels.into()), ("quant", quant)]);
         let stored: usize = lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
         let work = Workload {
             tokens: None,

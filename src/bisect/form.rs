@@ -53,15 +53,7 @@ impl<'a> CheckpointValues<'a> {
 
     /// The value of a tensor, converted to what the network declares.
     pub fn get(&self, key: &str) -> Option<Value> {
-        let (stored, declared) = (self.checkpoint.ty(key).ok()?, self.types.get(key)?);
-        if stored.shape != declared.shape {
-            return None;
-        }
-        let value = Value::from_bytes(stored, self.checkpoint.data(key).ok()?);
-        Some(match value.ty == *declared {
-            true => value,
-            false => Value::new(declared.clone(), value.data),
-        })
+        bake::value(self.checkpoint, key, self.types.get(key)?)
     }
 }
 
@@ -87,7 +79,7 @@ impl Form for EvaluatedForm<'_> {
         let trace = match &self.stored {
             None => trace,
             Some((weights, target)) => {
-                expanded = Expanded::new(trace, Rules::Off, target.clone(), *weights)?.trace;
+                expanded = Expanded::new(trace, Rules::Off, target.clone(), weights.clone())?.trace;
                 &expanded
             }
         };
@@ -126,7 +118,7 @@ impl CompiledForm<'_> {
     /// If the trace is not one that lowers.
     pub fn lower(&self, trace: &Trace) -> Result<Lowered, BisectError> {
         let all = vec![Ignorable::Prefix("")];
-        Ok(Lowered::new(trace, self.rules, self.target.clone(), self.weights, all)?)
+        Ok(Lowered::new(trace, self.rules, self.target.clone(), self.weights.clone(), all)?)
     }
 
     /// The results of what `trace` was lowered to.

@@ -1,12 +1,14 @@
 //! The machine and the compiler that a program is made for: one description, which every stage asks.
 
 mod host;
+mod mesh;
 mod parse;
 mod tuning;
 
 use std::fmt;
 
 pub use host::host_features;
+pub use mesh::{Mesh, MeshAxis, MeshError, ShardRule};
 pub use parse::TargetError;
 pub use tuning::{Tiling, Tuning};
 
@@ -38,6 +40,8 @@ pub enum Backend {
     Iree3_13,
     /// The reference interpreter of StableHLO: what it takes is what the specification says.
     Interpreter,
+    /// XLA, through PJRT: programs for one device or for many.
+    Xla,
 }
 
 /// How a module speaks of what StableHLO has no words for.
@@ -85,8 +89,13 @@ impl Backend {
     pub fn dialect(self) -> Dialect {
         match self {
             Self::Iree3_13 => Dialect::IreeGlobals,
-            Self::Interpreter => Dialect::Arguments,
+            Self::Interpreter | Self::Xla => Dialect::Arguments,
         }
+    }
+
+    /// Whether weights are read from an archive that is written for the program, and not from the checkpoint.
+    pub fn has_archive(self) -> bool {
+        self != Self::Xla
     }
 }
 
@@ -114,6 +123,11 @@ impl Target {
     /// The reference interpreter, here.
     pub fn interpreter() -> Self {
         Self { backend: Backend::Interpreter, ..Self::host() }
+    }
+
+    /// XLA, on whatever devices it finds.
+    pub fn xla() -> Self {
+        Self { backend: Backend::Xla, machine: Machine::GPU, ..Self::processor("generic") }
     }
 
     /// Whether the code depends on the processor of the machine that compiles.

@@ -1,7 +1,7 @@
 //! Targets as the command line names them, and what they answer.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-use tracewright_targets::{Backend, Dialect, Machine, Target, TargetError};
+use tracewright_targets::{Backend, Dialect, Machine, Mesh, ShardRule, Target, TargetError};
 
 fn parse(text: &str) -> Result<Target, TargetError> {
     text.parse()
@@ -66,4 +66,34 @@ fn a_module_for_the_interpreter_has_no_globals() {
     assert_eq!(Target::interpreter().backend, Backend::Interpreter);
     assert_eq!(Backend::Interpreter.dialect(), Dialect::Arguments);
     assert_eq!(Target::host().machine, Machine::CPU);
+}
+
+#[test]
+fn a_mesh_has_named_axes() {
+    let mesh: Mesh = "model=4, data=2".parse().unwrap();
+    assert_eq!((mesh.devices(), mesh.to_string().as_str()), (8, "model=4,data=2"));
+    let rule: ShardRule = "K, F,V=model".parse().unwrap();
+    assert_eq!((rule.axes.len(), rule.to_string().as_str()), (3, "K,F,V=model"));
+}
+
+#[test]
+fn what_is_no_mesh_is_refused() {
+    for (text, words) in [
+        ("", "`` is no axis of a mesh; expected NAME=DEVICES"),
+        ("model", "`model` is no axis of a mesh"),
+        ("model=0", "`model=0` is no axis of a mesh"),
+        ("model=-2", "is no axis of a mesh"),
+        ("model=2,", "`` is no axis of a mesh"),
+        ("mo\"del=2", "is no axis of a mesh"),
+        ("model=2,model=3", "the mesh has the axis `model` twice"),
+        ("a=1048576,b=2", "more than 1048576 devices"),
+        ("a=18446744073709551615,b=2", "more than 1048576 devices"),
+    ] {
+        let error = text.parse::<Mesh>().unwrap_err().to_string();
+        assert!(error.contains(words), "`{text}`: {error}");
+    }
+    for text in ["", "K", "K=", "=model", "K,=model", "K=model=data"] {
+        let error = text.parse::<ShardRule>().unwrap_err().to_string();
+        assert!(error.contains("expected AXES=MESH_AXIS"), "`{text}`: {error}");
+    }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tracewright::lower;
-use tracewright::ops::{Attribute as _, ParseError, Reader, TensorType, Value};
+use tracewright::ops::{Attribute as _, Op, ParseError, Reader, TensorType, Value};
 use tracewright::simplify::{Options, simplify};
 use tracewright::trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Trace};
 
@@ -28,6 +28,17 @@ impl GraphCase {
     /// The program's only function.
     pub fn function(&self) -> &Function {
         &self.trace.functions[0]
+    }
+
+    /// Its operations, without the constants.
+    pub fn operations(&self) -> Vec<Op> {
+        let function = self.function();
+        let operation = |id| match &function.node(id).kind {
+            NodeKind::Op(Op::Constant(_)) => None,
+            NodeKind::Op(op) => Some(op.clone()),
+            _ => None,
+        };
+        function.ids().filter_map(operation).collect()
     }
 
     /// What the evaluator gives.

@@ -12,7 +12,7 @@ use tracewright::errors::WithPath as _;
 use tracewright::generate::{GenerateOptions, Network, Session};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
-use tracewright::models::ModelConfig;
+use tracewright::models;
 use tracewright::ops::ElementType;
 use tracewright::runtime::Device;
 use tracewright::simplify::Rules;
@@ -303,11 +303,17 @@ pub fn build(
     entries: &[&str],
     edit: impl FnOnce(Trace) -> Result<Trace>,
 ) -> Result<Subject> {
-    let config = Box::new(ModelConfig::read(model, &[])?);
-    let plan = Plan::new(config, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
-    let target = compiler()?.resolve(&level::target())?;
     let plan =
-        Plan { batch: sizes.batch, rules: sizes.rules, weights: sizes.weights, kv: sizes.kv, target, ..plan };
+        Plan::new(models::read(model, &[])?, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
+    let target = compiler()?.resolve(&level::target())?;
+    let plan = Plan {
+        batch: sizes.batch,
+        rules: sizes.rules,
+        weights: sizes.weights.clone(),
+        kv: sizes.kv,
+        target,
+        ..plan
+    };
     let trace = edit(plan.trace()?.trace.with_entries(entries))?;
     let lowered = plan.lower(&trace)?;
 

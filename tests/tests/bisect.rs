@@ -58,13 +58,14 @@ impl Subject {
             runtime: Runtime::new(Device::LocalSync).unwrap(),
             checkpoint: &checkpoint,
             rules: self.rules,
-            weights: self.weights,
+            weights: self.weights.clone(),
             target: target.clone(),
         };
-        let stored = self.weights.quantize.map(|_| (self.weights, target));
+        let stored = self.weights.quantize.rounds().then(|| (self.weights.clone(), target));
         let reference = EvaluatedForm { values: &values, stored };
         let subject = Edited { compiled, form };
-        let tolerance = Tolerance { element: plan.element, products: self.weights.quantize.map(|_| 0.06) };
+        let tolerance =
+            Tolerance { element: plan.element, products: self.weights.quantize.rounds().then_some(0.06) };
         let bisection = Bisection { subject: &subject, reference: &reference, values: &values, tolerance };
         bisection
             .compare_calls(&trace, &TokenCall::of(&TOKENS, CHUNK), &mut |_| ControlFlow::Continue(()))

@@ -4,7 +4,7 @@
 
 mod support;
 
-use lower::Weights;
+use lower::{Quantization, Weights};
 use ops::ops::{BoundedSdpa, MaskTerm, Sdpa, SlicedAppend};
 use ops::{ElementType, Op, TensorType, Value};
 use runtime::CompileOptions;
@@ -105,8 +105,8 @@ fn lowered(queries: usize, keys: usize, offset: &str, mask: Vec<MaskTerm>, targe
     types.push(ty(offset));
     let mut trace = Trace::default();
     entry(&mut trace, "main", &types, |b, ids| Ok(vec![b.op(attend.clone(), ids)?]));
-    let weights = Weights { quantize: None, kernels: false };
-    let lowered = lower::expand_for(&trace, weights, target).unwrap();
+    let weights = Weights { quantize: Quantization::Computed, kernels: false };
+    let lowered = lower::expand_for(&trace, &weights, target).unwrap();
     let function = &lowered.functions[0];
     let ops = function.ids().filter_map(|id| match &function.node(id).kind {
         NodeKind::Op(op) => Some(op.name().to_owned()),

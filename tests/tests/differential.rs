@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use ops::ops::{Binary, BinaryKind, Rope, RopeLayout};
 use ops::{Op, TensorType, Value};
-use trace::Trace;
 use tracewright_tests::arbitrary::same;
 use tracewright_tests::calls::{GRAPHS, found, graphs, portable};
 use tracewright_tests::case::GraphCase;
@@ -75,15 +74,9 @@ fn replaced(case: &GraphCase, replace: fn(&Op) -> Option<Op>) -> GraphCase {
     GraphCase { trace: trace.unwrap(), ..case.clone() }
 }
 
-/// The operations of a program, without the constants.
-fn operations(trace: &Trace) -> Vec<&'static str> {
-    let function = &trace.functions[0];
-    let names = function.ids().filter_map(|id| match &function.node(id).kind {
-        trace::NodeKind::Op(Op::Constant(_)) => None,
-        trace::NodeKind::Op(op) => Some(op.name()),
-        _ => None,
-    });
-    names.collect()
+/// The names of its operations.
+fn operations(case: &GraphCase) -> Vec<&'static str> {
+    case.operations().iter().map(Op::name).collect()
 }
 
 #[test]
@@ -97,7 +90,7 @@ fn a_fault_in_a_converter_is_found_and_shrunk_to_its_operation() {
     let way = |case: &GraphCase| lowered(&replaced(&case.simplified(), swapped));
     let case = first_fault(GRAPHS_IN_PRIMITIVES, &way).unwrap_err();
     println!("{case}");
-    assert_eq!(operations(&case.trace), ["rope"]);
+    assert_eq!(operations(&case), ["rope"]);
     assert_eq!(case.to_string(), case.to_string().parse::<GraphCase>().unwrap().to_string());
 }
 
@@ -110,7 +103,7 @@ fn a_fault_in_a_rule_is_found_and_shrunk_to_its_operation() {
     let way = |case: &GraphCase| replaced(&case.simplified(), swapped);
     let case = first_fault(GRAPHS_IN_PRIMITIVES, &way).unwrap_err();
     println!("{case}");
-    assert_eq!(operations(&case.trace), ["binary"]);
+    assert_eq!(operations(&case), ["binary"]);
 }
 
 /// Every case that failed once, in `tests/found`.

@@ -8,7 +8,7 @@ use tracewright::build::compile;
 use tracewright::footprint::{Doing, StoredAs};
 use tracewright::irpa::Checkpoint;
 use tracewright::load::{LoadError, LoadOptions, load};
-use tracewright::lower::{Unpacked, Weights};
+use tracewright::lower::{Quantization, Unpacked, Weights};
 use tracewright::models::ModelConfig;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::runtime::{CompileOptions, Device};
@@ -34,8 +34,8 @@ fn expanded(plan: &Plan, entries: &[&str]) -> Expanded {
     plan.expand(&plan.trace().unwrap().trace.with_entries(entries)).unwrap()
 }
 
-const WITHOUT_KERNELS: Weights = Weights { quantize: None, kernels: false };
-const Q4: Weights = Weights { quantize: Some(WeightFormat::Q4), kernels: true };
+const WITHOUT_KERNELS: Weights = Weights { quantize: Quantization::Computed, kernels: false };
+const Q4: Weights = Weights { quantize: Quantization::All(WeightFormat::Q4), kernels: true };
 
 /// K4: the bytes of weights and of what layers remember are those of the archive and of the program's own arguments.
 #[test]
@@ -95,7 +95,7 @@ fn activations_are_no_more_than_planned() {
         ("llama-tied", Weights::default(), 3),
         ("gemma3-a", Q4, 1),
     ] {
-        let plan = plan(&model(name), ElementType::F32, batch, weights);
+        let plan = plan(&model(name), ElementType::F32, batch, weights.clone());
         let planned = Footprint::of(&expanded(&plan, &["prefill", "decode"])).unwrap();
         for (entry, planned) in &planned.activations {
             let found = execution(&plan, entry)["transient-memory-size"].as_u64().unwrap() as usize;
@@ -119,7 +119,7 @@ fn what_layers_remember_is_updated_where_it_is() {
         ("llama-tied", Weights::default(), 3),
         ("gemma3-a", Weights::default(), 1),
     ] {
-        let plan = plan(&model(name), ElementType::Bf16, batch, weights);
+        let plan = plan(&model(name), ElementType::Bf16, batch, weights.clone());
         let plan = Plan { chunk: 64, context: 128, ..plan };
         for entry in plan.entry_points() {
             let copies = execution(&plan, &entry.name)["copy-count"].as_u64();

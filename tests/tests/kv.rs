@@ -6,7 +6,7 @@ use std::io::Write as _;
 
 use tracewright::generate::{Evaluator, Network, Session};
 use tracewright::irpa::Checkpoint;
-use tracewright::lower::Weights;
+use tracewright::lower::{Quantization, Weights};
 use tracewright::models::ModelConfig;
 use tracewright::ops::{ElementType, TensorType, Value};
 use tracewright::trace::{KvFormat, Trace};
@@ -115,7 +115,7 @@ fn the_evaluator_says_the_same() {
 #[test]
 fn without_kernels_it_is_refused() {
     let golden = Golden::shipped("demo").unwrap();
-    let weights = Weights { quantize: None, kernels: false };
+    let weights = Weights { quantize: Quantization::Computed, kernels: false };
     let refused = build(&golden.model, &BuildOptions { weights, ..sizes(&golden) }, ALL, Ok).err().unwrap();
     assert!(refused.to_string().contains("which kernels read"), "{refused}");
 }

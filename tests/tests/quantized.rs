@@ -4,7 +4,7 @@
 
 mod support;
 
-use lower::Weights as Stored;
+use lower::{Quantization, Weights as Stored};
 use ops::format::GroupPart;
 use ops::ops::{GroupedLinear, GroupedRows, Pack, PackedLinear, PackedRows, Quantize};
 use ops::{ElementType, Op, TensorType, Value, WeightFormat};
@@ -142,7 +142,7 @@ fn stored(target: &Target, weights: Stored) -> Vec<(String, String)> {
         let w = b.push(NodeKind::Parameter(parameter), types, &[]);
         Ok(vec![b.op(op("linear"), &[x[0], w])?, b.op(op("gather"), &[w, x[1]])?])
     });
-    let stored = lower::expand_for(&trace, weights, target).unwrap();
+    let stored = lower::expand_for(&trace, &weights, target).unwrap();
     let parameters = stored.parameters().unwrap();
     let module = lower::lower(&stored, target).unwrap();
     assert_eq!(module.text.contains("flow.dispatch"), parameters.iter().any(|p| p.is_packed()));
@@ -151,12 +151,12 @@ fn stored(target: &Target, weights: Stored) -> Vec<(String, String)> {
 
 #[test]
 fn what_no_kernel_serves_is_stored_plainly() {
-    let q4 = Stored { quantize: Some(WeightFormat::Q4), kernels: true };
+    let q4 = Stored { quantize: Quantization::All(WeightFormat::Q4), kernels: true };
     let plain = [("w", "i8[70,2,16]"), ("w.scales", "f16[70,2]")].map(|(k, t)| (k.to_owned(), t.to_owned()));
     let v3 = compiler().resolve(&Target::processor("x86-64-v3")).unwrap();
-    assert_eq!(stored(&v3, q4), [("w".to_owned(), "i8[5,1,576]".to_owned())]);
-    assert_eq!(stored(&v3, Stored { kernels: false, ..q4 }), plain);
+    assert_eq!(stored(&v3, q4.clone()), [("w".to_owned(), "i8[5,1,576]".to_owned())]);
+    assert_eq!(stored(&v3, Stored { kernels: false, ..q4.clone() }), plain);
     for target in ["riscv64-linux-gnu:generic-rv64:+v", "x86-64-v2"] {
-        assert_eq!(stored(&compiler().resolve(&target.parse().unwrap()).unwrap(), q4), plain);
+        assert_eq!(stored(&compiler().resolve(&target.parse().unwrap()).unwrap(), q4.clone()), plain);
     }
 }

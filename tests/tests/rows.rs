@@ -69,6 +69,7 @@ const ROWS: &[(&str, &str)] = &[
     ("k15", "real fusion and simplification, proven equal"),
     ("k16", "Linux first, nothing that ties it to one system"),
     ("k17", "batches of several prompts"),
+    ("k18", "a GGUF file is a model: configuration, tokenizer, weights"),
 ];
 
 #[test]

@@ -412,8 +412,11 @@ fn a_report_is_red_for_each_difference() {
 fn quantized_weights_mean_the_same_with_kernels_and_without() {
     const STEPS: usize = 32;
     let golden = Golden::shipped("demo").unwrap();
-    let network = |quantize, kernels| {
-        let sizes = BuildOptions { weights: Weights { quantize, kernels }, ..BuildOptions::of(&golden) };
+    let network = |quantize: Option<WeightFormat>, kernels| {
+        let sizes = BuildOptions {
+            weights: Weights { quantize: quantize.into(), kernels },
+            ..BuildOptions::of(&golden)
+        };
         build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap().network
     };
     let dense = network(None, true);

@@ -17,7 +17,7 @@ mod state;
 mod trace;
 mod verify;
 
-pub use axis::AxisName;
+pub use axis::{AxisName, axis_factors, joined_axis};
 pub use evaluate::{EvaluateError, Evaluation, evaluate};
 pub use function::{Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Provenance};
 pub use parameter::{Parameter, Recipe, key_pattern, resolve_key};

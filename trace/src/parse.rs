@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ops::{Attribute as _, Op, ParseError, Reader, TensorType};
 
+use crate::axis;
 use crate::{
     Function, FunctionId, Node, NodeId, NodeKind, Output, Parameter, Provenance, Recipe, Role, Trace,
 };
@@ -136,7 +137,7 @@ impl Parser<'_> {
                 if !axes.is_empty() {
                     self.reader.expect(",")?;
                 }
-                axes.push(self.reader.word()?.to_owned().into());
+                axes.push(axis::parse(&mut self.reader)?);
             }
         }
         self.reader.expect("from")?;

@@ -202,6 +202,24 @@ pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
     step("compare", &mut compare)
 }
 
+/// The Python package that runs exports for XLA, judged by what transformers answered.
+pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
+    let package = root.join("python");
+    let size = "jax: about 200 MB, a minute";
+    let python = python::install(&root.join(".tracewright/xla"), &package.join("requirements.txt"), size)?;
+    let what = ["--package", "tracewright-cli", "--bin", "tracewright"];
+    step("build", cargo(root, &["build"]).args(what))?;
+    let mut tests = python.command();
+    tests.args(["-m", "unittest", "discover", "-s", "tests", "-t", ".", "--verbose"]);
+    tests.args(name.iter().flat_map(|name| ["-k", name])).current_dir(&package);
+    step("tests", tests.env("TRACEWRIGHT", built(root).join("tracewright")))
+}
+
+/// The folder of the programs that cargo builds for tests.
+fn built(root: &Path) -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from).join("debug")
+}
+
 /// The shim and IREE's runtime, built with AddressSanitizer, under the tests that call them.
 pub fn sanitize(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;

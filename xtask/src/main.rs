@@ -1,4 +1,4 @@
-//! Set-up and chores: `cargo xtask setup | demo | test | parity | differential | sanitize | fuzz`.
+//! Set-up and chores: `cargo xtask setup | demo | test | parity | differential | xla | sanitize | fuzz`.
 //!
 //! Needs Rust, Python 3 with pip, a C and a C++ compiler; everything else goes into `.tracewright/`, once.
 
@@ -50,6 +50,12 @@ enum Chore {
         #[arg(long, default_value_t = 1000)]
         graphs: u32,
     },
+    /// Run the shipped models through XLA, on one device, on several and in several processes (installs jax: 200 MB).
+    Xla {
+        /// Only the tests of this name, as unittest takes it.
+        #[arg(short = 'k', value_name = "NAME")]
+        name: Option<String>,
+    },
     /// Run the tests of the runtime with AddressSanitizer in all that is C: faults of memory, and what is never let go of.
     Sanitize,
     /// Have a reader of what somebody else wrote read what libFuzzer makes of its corpus, and keep what breaks it.
@@ -60,7 +66,7 @@ enum Chore {
 #[derive(Args)]
 pub struct Fuzz {
     /// The reader.
-    #[arg(value_parser = ["config", "index", "safetensors", "irpa", "trace", "template", "tokenizer", "manifest", "model"])]
+    #[arg(value_parser = ["config", "gguf", "index", "safetensors", "irpa", "trace", "template", "tokenizer", "manifest", "model"])]
     target: String,
     /// Number of inputs.
     #[arg(long, default_value_t = 1_000_000)]
@@ -110,6 +116,7 @@ fn main() -> ExitCode {
             None => chores::parity(&cli.root, parity),
         },
         Chore::Differential { graphs } => chores::differential(&cli.root, *graphs),
+        Chore::Xla { name } => chores::xla(&cli.root, name.as_deref()),
         Chore::Sanitize => chores::sanitize(&cli.root),
         Chore::Fuzz(fuzz) => chores::fuzz(&cli.root, fuzz),
     };

@@ -2,8 +2,6 @@
 
 use std::process::ExitCode;
 
-use tracewright::models::ModelConfig;
-
 fn main() -> ExitCode {
-    tracewright_cli::trace_dump(|model, allowed_keys| Ok(Box::new(ModelConfig::read(model, allowed_keys)?)))
+    tracewright_cli::trace_dump(tracewright::models::read)
 }

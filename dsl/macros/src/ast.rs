@@ -23,6 +23,7 @@ pub struct Block {
     pub role: Option<Path>,
     pub dims: Vec<Dims>,
     pub caches: Vec<Cache>,
+    pub shards: Vec<Shard>,
     pub fields: Vec<Field>,
     pub functions: Vec<Function>,
 }
@@ -57,6 +58,18 @@ pub enum Extent {
 pub struct Cache {
     pub keyword: Ident,
     pub states: Vec<LayerState>,
+}
+
+/// `shard { K, F, V over model; B over data }`.
+pub struct Shard {
+    pub keyword: Ident,
+    pub rules: Vec<ShardRule>,
+}
+
+/// Axes that are divided along an axis of a mesh.
+pub struct ShardRule {
+    pub axes: Vec<Ident>,
+    pub over: Ident,
 }
 
 /// What each layer remembers, or some of them.

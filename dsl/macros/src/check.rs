@@ -60,6 +60,11 @@ fn headers(model: &Model, errors: &mut Errors) {
     if let [_, again @ ..] = &root.caches[..] {
         again.iter().for_each(|section| errors.at(&section.keyword, "`cache` is written twice"));
     }
+    if let [_, again @ ..] = &root.shards[..] {
+        again.iter().for_each(|section| errors.at(&section.keyword, "`shard` is written twice"));
+    }
+    let divided = || root.shards.iter().flat_map(|section| &section.rules).flat_map(|rule| &rule.axes);
+    unique("axis of `shard`", divided(), errors);
     for cache in root.caches.iter().take(1) {
         for (function, what) in [
             ("forward", "`fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D]`"),
@@ -91,6 +96,7 @@ fn headers(model: &Model, errors: &mut Errors) {
         }
         block.dims.iter().for_each(|section| errors.at(&section.keyword, of_root("`dims` is a section")));
         block.caches.iter().for_each(|section| errors.at(&section.keyword, of_root("`cache` is a section")));
+        block.shards.iter().for_each(|section| errors.at(&section.keyword, of_root("`shard` is a section")));
     }
     if root.functions.is_empty() {
         errors.at(name, format!("the root block `{name}` has no function, such as `fn forward`"));

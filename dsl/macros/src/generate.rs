@@ -151,6 +151,7 @@ impl Generator<'_> {
             quote!(#dsl::Dim { axis: #dsl::Axis(#axis), extent: #local })
         });
         let causal = root.caches.iter().map(|cache| self.causal(cache));
+        let shards = self.shards();
         let function = self.extents();
         quote! {
             #[allow(dead_code, non_snake_case, clippy::all)]
@@ -176,11 +177,21 @@ impl Generator<'_> {
                 pub fn record(
                     config: &#config,
                 ) -> ::core::result::Result<#dsl::Recording<Self>, #dsl::TraceError> {
-                    ::core::result::Result::Ok(#dsl::Recording::new(Self::new(config)?))
+                    ::core::result::Result::Ok(#dsl::Recording::new(Self::new(config)?).sharded(#shards))
                 }
             }
             #(#causal)*
         }
+    }
+
+    /// What `shard` says: axes, and the axis of the mesh.
+    fn shards(&self) -> TokenStream {
+        let rules = self.model.root().shards.iter().flat_map(|section| &section.rules).map(|rule| {
+            let axes = rule.axes.iter().map(Ident::to_string);
+            let over = rule.over.to_string();
+            quote!((&[#(#axes),*], #over))
+        });
+        quote!(&[#(#rules),*])
     }
 
     fn causal(&self, cache: &Cache) -> TokenStream {
@@ -218,10 +229,12 @@ impl Generator<'_> {
         let (forward, logits) = (self.named(root, "forward"), self.named(root, "logits"));
         let forward = quote_spanned!(forward.span()=> <#name #arguments>::#forward(self, tokens, at, cache));
         let logits = quote_spanned!(logits.span()=> <#name #arguments>::#logits(self, features));
+        let shards = self.shards();
         quote! {
             impl #generics #dsl::CausalLm for #name #arguments #bounds {
                 type Element = #element;
                 type Config = #config;
+                const SHARDS: #dsl::DeclaredShards = #shards;
 
                 fn new(config: &#config) -> ::core::result::Result<Self, #dsl::BuildError> {
                     <#name #arguments>::new(config)

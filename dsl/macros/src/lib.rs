@@ -94,6 +94,10 @@ use proc_macro::TokenStream;
 /// and remembers no more than it must. `cache { L of [H, E] if attends, L of recurrent [C, D] if convolves }`: only
 /// layers for which the method says so have keys and values, others carry a state of their own.
 ///
+/// **`shard`** says which axes are divided among many devices, and along which axis of their mesh:
+/// `shard { K, F, V over model; B over data }`. Every weight, state, argument and result that has one of these axes is. A mesh
+/// without an axis leaves what is over it whole.
+///
 /// **Parameters.** A block that is made around others takes them as type parameters behind the element type, and says
 /// by a trait what it asks of them; whoever can stand there says so behind its name. An inner block has the root's
 /// parameters, unless it has some of its own.

@@ -63,8 +63,9 @@ fn block(input: ParseStream, errors: &mut Errors) -> Result<Block> {
     };
     let content;
     braced!(content in input);
-    let (dims, caches, fields, functions) = Default::default();
-    let mut block = Block { attrs, vis, name, generics, config, role, dims, caches, fields, functions };
+    let (dims, caches, shards, fields, functions) = Default::default();
+    let mut block =
+        Block { attrs, vis, name, generics, config, role, dims, caches, shards, fields, functions };
     while !content.is_empty() {
         if let Err(error) = item(&content, &mut block) {
             errors.push(error);
@@ -104,9 +105,12 @@ fn section(input: ParseStream, block: &mut Block) -> Result<()> {
     } else if keyword == "cache" {
         let states = content.parse_terminated(layer_state, Token![,])?.into_iter().collect();
         block.caches.push(Cache { keyword, states });
+    } else if keyword == "shard" {
+        let rules = content.parse_terminated(shard_rule, Token![;])?.into_iter().collect();
+        block.shards.push(Shard { keyword, rules });
     } else {
         let message = format!(
-            "unknown section `{keyword}`; a block has `dims {{ … }}`, `cache {{ … }}`, fields and functions"
+            "unknown section `{keyword}`; a block has `dims {{ … }}`, `cache {{ … }}`, `shard {{ … }}`, fields and functions"
         );
         return Err(Error::new(keyword.span(), message));
     }
@@ -143,6 +147,20 @@ fn layer_state(input: ParseStream) -> Result<LayerState> {
         None => None,
     };
     Ok(LayerState { layers, recurrent, axes, window, condition })
+}
+
+fn shard_rule(input: ParseStream) -> Result<ShardRule> {
+    let mut axes = vec![input.parse()?];
+    while input.parse::<Option<Token![,]>>()?.is_some() {
+        axes.push(input.parse()?);
+    }
+    let over: Ident = input.parse()?;
+    if over != "over" {
+        let message =
+            "expected `over` and an axis of the mesh, as in `shard { K, F over model; B over data }`";
+        return Err(Error::new(over.span(), message));
+    }
+    Ok(ShardRule { axes, over: input.parse()? })
 }
 
 fn dim(input: ParseStream) -> Result<Dim> {

@@ -67,6 +67,7 @@ fn mend(model: &mut Model, element: &Ident) {
         }
     }
     model.blocks[0].caches.truncate(1);
+    model.blocks[0].shards.clear();
 }
 
 /// Whether a field has a type, of finite size.

@@ -133,9 +133,19 @@ impl Rules {
     /// [`all`](Self::all) of them as egg takes them: read once, since that takes as long as a small function's
     /// simplification.
     pub(crate) fn rewrites(self) -> &'static [Rewrite<Term, Context>] {
-        static EXACT: LazyLock<Vec<Rewrite<Term, Context>>> = LazyLock::new(|| rewrites(Rules::Exact));
-        static APPROXIMATE: LazyLock<Vec<Rewrite<Term, Context>>> =
-            LazyLock::new(|| rewrites(Rules::Approximate));
+        static EXACT: Rewrites = LazyLock::new(|| rewrites(Rules::Exact.all()));
+        static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(Rules::Approximate.all()));
+        match self {
+            Self::Off => &[],
+            Self::Exact => &EXACT,
+            Self::Approximate => &APPROXIMATE,
+        }
+    }
+
+    /// The same without what moves work to where an archive is written: where none is, it would be done in every call.
+    pub(crate) fn rewrites_without_archive(self) -> &'static [Rewrite<Term, Context>] {
+        static EXACT: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Exact)));
+        static APPROXIMATE: Rewrites = LazyLock::new(|| rewrites(without_archive(Rules::Approximate)));
         match self {
             Self::Off => &[],
             Self::Exact => &EXACT,
@@ -144,8 +154,16 @@ impl Rules {
     }
 }
 
-fn rewrites(rules: Rules) -> Vec<Rewrite<Term, Context>> {
-    rules.all().iter().map(Rule::rewrite).collect()
+type Rewrites = LazyLock<Vec<Rewrite<Term, Context>>>;
+
+fn rewrites(rules: Vec<Rule>) -> Vec<Rewrite<Term, Context>> {
+    rules.iter().map(Rule::rewrite).collect()
+}
+
+fn without_archive(rules: Rules) -> Vec<Rule> {
+    let mut rules = rules.all();
+    rules.retain(|rule| parameters::RULES.iter().all(|moved| moved.name != rule.name));
+    rules
 }
 
 /// A condition on the class that a variable stands for.

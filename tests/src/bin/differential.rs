@@ -2,6 +2,7 @@
 //! evaluator, by IREE, by the StableHLO reference interpreter and by XLA.
 //!
 //! `differential GRAPHS FOLDER PYTHON tests/oracle/answers.py`; what fails is shrunk, and its trace written to FOLDER.
+//! Before, each of them must notice a planted fault.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -10,12 +11,14 @@ use safetensors::tensor::{Dtype, TensorView};
 use safetensors::{SafeTensors, serialize_to_file};
 use tracewright::errors::{WithCauses, WithPath as _};
 use tracewright::lower;
-use tracewright::ops::{ElementType, TensorType, Value};
+use tracewright::ops::ops::{Binary, BinaryKind};
+use tracewright::ops::{ElementType, Op, TensorType, Value};
 use tracewright::targets::Target;
 use tracewright_tests::built::Result;
 use tracewright_tests::calls::{Calls, GRAPHS, examples, found, graphs};
 use tracewright_tests::case::GraphCase;
 use tracewright_tests::in_iree::try_built;
+use tracewright_tests::rewrite::rewrite;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,8 +29,10 @@ fn main() -> ExitCode {
     let [count, folder, python @ ..] = &arguments[..] else { return usage() };
     let (Ok(count), [program, script]) = (count.parse::<usize>(), python) else { return usage() };
     let folder = PathBuf::from(folder);
-    let python = |form| Judge::Python { program, script, form, folder: folder.join(form) };
-    match compare(count, &folder, &[Judge::Iree, python("interpreter"), python("xla")]) {
+    let python = |form| Judge::of(Way::Python { program, script, form, folder: folder.join(form) });
+    let judges = [Judge::of(Way::Iree), python("interpreter"), python("xla")];
+    let blind = judges.iter().map(|judge| Ok(usize::from(!sees_a_fault(judge)?))).sum::<Result<usize>>();
+    match blind.and_then(|blind| Ok(blind + compare(count, &folder, &judges)?)) {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
@@ -35,6 +40,42 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether this judge notices a fault that is planted into what it computes, and its operation is what is left of the
+/// graph.
+fn sees_a_fault(judge: &Judge<'_>) -> Result<bool> {
+    let judge = Judge { way: judge.way.clone(), planted: true };
+    let calls = graphs(0);
+    let mut found = Vec::new();
+    for (number, _) in judge.wrong(&[&calls])?.into_iter().flatten() {
+        let case = calls.case(number);
+        if judge.fails(&case)?.is_some() {
+            let least = case.shrunk(&mut |case| judge.fails(case).is_ok_and(|why| why.is_some()));
+            found = least.operations();
+            break;
+        }
+    }
+    let sees = found == [Op::from(SPOILT)];
+    let verdict = if sees { "pass" } else { "FAIL" };
+    println!("{verdict} {}: a planted fault, shrunk to {found:?}", judge.name());
+    Ok(sees)
+}
+
+/// What is planted: the other of two.
+const SPOILT: Binary = Binary { kind: BinaryKind::Maximum };
+
+/// The calls with a fault in what is computed, not in what is expected.
+fn spoilt(calls: &Calls) -> Calls {
+    let minimum = Op::from(Binary { kind: BinaryKind::Minimum });
+    let trace = rewrite(&calls.trace, |b, op, operands| {
+        let is_spoilt = *op == Op::from(SPOILT);
+        is_spoilt.then(|| b.op(minimum.clone(), operands)).transpose()
+    });
+    let mut calls = calls.part(0..calls.calls.len());
+    // Both have the same types.
+    calls.trace = trace.unwrap_or_default();
+    calls
 }
 
 /// How many calls are wrong.
@@ -80,7 +121,14 @@ fn compare(count: usize, folder: &Path, judges: &[Judge<'_>]) -> Result<usize> {
 }
 
 /// Somebody else's idea of what a program computes.
-enum Judge<'a> {
+struct Judge<'a> {
+    way: Way<'a>,
+    /// Whether the program that it is given has a fault.
+    planted: bool,
+}
+
+#[derive(Clone)]
+enum Way<'a> {
     Iree,
     Python { program: &'a str, script: &'a str, form: &'static str, folder: PathBuf },
 }
@@ -88,11 +136,15 @@ enum Judge<'a> {
 /// The numbers of the calls that are wrong, and in what.
 type Wrong = Vec<(usize, String)>;
 
-impl Judge<'_> {
+impl<'a> Judge<'a> {
+    fn of(way: Way<'a>) -> Self {
+        Self { way, planted: false }
+    }
+
     fn name(&self) -> &'static str {
-        match self {
-            Self::Iree => "iree",
-            Self::Python { form, .. } => form,
+        match &self.way {
+            Way::Iree => "iree",
+            Way::Python { form, .. } => form,
         }
     }
 
@@ -127,9 +179,12 @@ impl Judge<'_> {
 
     /// What each of several programs gives, call by call, or why it gives nothing.
     fn answers(&self, programs: &[&Calls]) -> Result<Vec<std::result::Result<Vec<Vec<Value>>, String>>> {
-        match self {
-            Self::Iree => Ok(programs.iter().map(|calls| in_iree(calls)).collect()),
-            Self::Python { program, script, form, folder } => {
+        let spoilt: Vec<Calls> =
+            programs.iter().filter(|_| self.planted).map(|calls| spoilt(calls)).collect();
+        let programs = if self.planted { &spoilt.iter().collect::<Vec<_>>() } else { programs };
+        match &self.way {
+            Way::Iree => Ok(programs.iter().map(|calls| in_iree(calls)).collect()),
+            Way::Python { program, script, form, folder } => {
                 let _ = std::fs::remove_dir_all(folder);
                 std::fs::create_dir_all(folder).with_path("create", folder)?;
                 for (i, calls) in programs.iter().enumerate() {

@@ -178,7 +178,7 @@ fn case(folder: &Path, summary: &mut Summary) -> Result<(String, bool)> {
         let mut lines = vec![head];
         let mut passes = true;
         for (kernels, how) in [(true, "with kernels"), (false, "without")] {
-            let weights = Weights { kernels, ..sizes.weights };
+            let weights = Weights { kernels, ..sizes.weights.clone() };
             let sizes = BuildOptions { element: golden.storage, weights, ..BuildOptions::of(&golden) };
             let found =
                 precision::measure(&golden, &golden::build(folder, &sizes, &["decode", "score"], Ok)?)?;

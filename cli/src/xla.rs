@@ -1,0 +1,72 @@
+//! `tracewright export --engine xla`
+
+use std::io::Write as _;
+
+use tracewright::Plan;
+use tracewright::footprint::readable;
+use tracewright::targets::{Mesh, ShardRule, Target};
+use tracewright::xla::{self, XlaManifest};
+
+use crate::arguments::{ExportArguments, Kernels, Layout};
+use crate::error::Error;
+use crate::{Interrupt, ReadModel, open, progress};
+
+pub fn run(arguments: &ExportArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
+    check(arguments)?;
+    let ExportArguments { model: folder, out, model_arguments: model, xla: asked, .. } = arguments;
+    let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
+    let plan = model.plan(network, model.context)?;
+    let plan = xla::planned(Plan { batch: asked.batch.map_or(1, usize::from), ..plan })?;
+    let checkpoint = plan.named(checkpoint);
+    let bar = progress::bytes("making weights", 0);
+    let mut watch = progress::watch(&bar, interrupt);
+    let mesh: Option<(&Mesh, &[ShardRule])> = asked.mesh.as_ref().map(|mesh| (mesh, &asked.shard[..]));
+    let manifest = xla::export(&plan, folder, &checkpoint, mesh, out, Some(&mut watch))?;
+    bar.finish_and_clear();
+    report(arguments, &manifest)
+}
+
+/// What is said for IREE alone.
+fn check(arguments: &ExportArguments) -> Result<(), Error> {
+    let network = &arguments.model_arguments.network;
+    let kernels = network.kernels == Some(Kernels::On) || network.layout == Some(Layout::Kernels);
+    let option = match () {
+        () if arguments.target != Target::host() => "--target",
+        () if arguments.tuning.source.is_some() => "--tuning",
+        () if kernels => "--kernels",
+        () if arguments.xla.mesh.is_none() && !arguments.xla.shard.is_empty() => {
+            let what = "`--shard` says what is divided among the devices of a mesh; name it with `--mesh`";
+            return Err(Error::Usage { what: what.into() });
+        }
+        () => return Ok(()),
+    };
+    let what = format!(
+        "`{option}` is for IREE; XLA compiles for the devices that it finds, without kernels of ours"
+    );
+    Err(Error::Usage { what })
+}
+
+fn report(arguments: &ExportArguments, manifest: &XlaManifest) -> Result<(), Error> {
+    if arguments.json {
+        let json = serde_json::json!({
+            "out": arguments.out,
+            "mesh": manifest.mesh,
+            "device_bytes": manifest.device_bytes,
+            "replicated": manifest.replicated,
+            "notes": manifest.notes,
+        });
+        return writeln!(std::io::stdout(), "{json}").map_err(Error::Output);
+    }
+    let entries: Vec<&str> = manifest.entry_points.iter().map(|entry| entry.name.as_str()).collect();
+    let (weights, bytes) = (manifest.weights.len(), readable(manifest.device_bytes as u64));
+    say!(
+        "wrote `{}`: {}; {weights} weights, {bytes} on each device",
+        arguments.out.display(),
+        entries.join(", ")
+    );
+    if !manifest.mesh.is_empty() {
+        say!("mesh {}: {} weights are whole on each device", manifest.mesh, manifest.replicated.len());
+    }
+    manifest.notes.iter().for_each(|note| say!("{note}"));
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! A `.gguf` file is a model: every command that takes one takes it. What comes out is judged in `tests/tests/gguf.rs`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::support::*;
+
+fn gguf(name: &str) -> PathBuf {
+    fixture("gguf").join(format!("{name}.gguf"))
+}
+
+/// The file's own expected continuation.
+fn golden(name: &str) -> (String, Value) {
+    let golden = fs::read(fixture("gguf").join(format!("{name}.json"))).unwrap();
+    let golden: Value = serde_json::from_slice(&golden).unwrap();
+    let prompt = golden["prompts"][0]["prompt_tokens"].as_array().unwrap();
+    let prompt: Vec<String> = prompt.iter().map(ToString::to_string).collect();
+    (prompt.join(","), golden["prompts"][0]["tokens"].clone())
+}
+
+#[test]
+fn k18_a_gguf_file_generates_and_is_exported_and_baked() {
+    let (model, out) = (gguf("llama"), folder());
+    let (prompt, expected) = golden("llama");
+    let tokens = |model: &std::path::Path| {
+        let steps = expected.as_array().unwrap().len().to_string();
+        let mut command =
+            tracewright(&["generate", text(model), "--tokens", &prompt, "-n", &steps, "--json"]);
+        let ran = succeed(command.args(["--context", "40"]));
+        serde_json::from_str::<Value>(&ran.out).unwrap()["tokens"].clone()
+    };
+    assert_eq!(tokens(&model), expected);
+    let export = out.path().join("export");
+    succeed(tracewright(&["export", text(&model), "-o", text(&export)]).args(["--context", "40"]));
+    assert_eq!(tokens(&export), expected);
+    succeed(&mut bare(&["verify", text(&export)]));
+    // The configuration went along, under the names of Hugging Face.
+    let config: Value = serde_json::from_slice(&fs::read(export.join("config.json")).unwrap()).unwrap();
+    assert_eq!(config["architectures"][0], "LlamaForCausalLM");
+    let archive = out.path().join("model.irpa");
+    succeed(&mut bare(&["bake", text(&gguf("q4_0")), "-o", text(&archive)]));
+    succeed(&mut bare(&["verify", text(&archive)]));
+}
+
+#[test]
+fn what_becomes_of_blocks_is_said() {
+    let out = folder();
+    let archive = out.path().join("model.irpa");
+    let said = |model: &str, more: &[&str]| {
+        let mut command = bare(&["bake", text(&gguf(model)), "-o", text(&archive), "--context", "40"]);
+        succeed(command.args(more)).err
+    };
+    let q8 = said("q8_0", &[]);
+    assert!(q8.contains("tensors in Q8_0 as q8, exactly\n"), "{q8}");
+    let long = said("q4_k", &[]);
+    for words in
+        ["Q8_0 as q8, exactly\n", "Q6_K as q8, each number off by at most 0.5 % of its group's largest\n"]
+    {
+        assert!(long.contains(words), "{long}");
+    }
+    let dense = said("q4_k", &["--quant", "none"]);
+    assert!(dense.contains("Q4_K as f32, exactly\n"), "{dense}");
+    let four = said("q8_0", &["--quant", "q4"]);
+    assert!(four.contains("Q8_0 as q4, each number off by at most 13 % of its group's largest\n"), "{four}");
+}
+
+#[test]
+fn it_is_planned_and_shown_without_reading_a_weight() {
+    let plan = succeed(&mut bare(&["plan", text(&gguf("q4_0")), "--context", "40", "--json"]));
+    let plan: Value = serde_json::from_str(&plan.out).unwrap();
+    let stored = plan["weights"].to_string();
+    assert!(stored.contains("q4") && stored.contains("q8"), "{stored}");
+    let shown = succeed(&mut trace_dump(&[text(&gguf("gemma3")), "--entry", "decode"]));
+    assert!(shown.out.contains("entry @decode"), "{}", shown.out);
+    let page = succeed(&mut trace_dump(&[text(&gguf("llama")), "--emit", "json"]));
+    assert!(
+        page.out.contains("\"label\":\"llama\"") || page.out.contains("\"label\": \"llama\""),
+        "{}",
+        &page.out[..200]
+    );
+}
+
+#[test]
+fn a_file_without_a_tokenizer_takes_tokens_and_one_with_takes_text() {
+    let model = gguf("llama");
+    refused(&mut bare(&["generate", text(&model), "-p", "Hi"]), 2, &["--tokens"]);
+    let prompt = succeed(&mut bare(&["prompt", text(&gguf("tokens-spm")), "--chat", "Hi"]));
+    assert_eq!(prompt.out, "<s>[user] Hi</s>");
+}
+
+#[test]
+fn no_output_replaces_it() {
+    let copy = folder();
+    let model = copy.path().join("model.gguf");
+    fs::copy(gguf("llama"), &model).unwrap();
+    let before = fs::read(&model).unwrap();
+    for command in [
+        &["bake", text(&model), "-o", text(&model)][..],
+        &["generate", text(&model), "--tokens", "1", "--save-logits", text(&model)],
+    ] {
+        refused(&mut bare(command), 1, &["is a file of the model itself"]);
+    }
+    assert_eq!(fs::read(&model).unwrap(), before);
+}
+
+#[test]
+fn what_is_not_one_that_is_known_is_said() {
+    let out = folder();
+    let changed = |from: &str, to: &str| {
+        assert_eq!(from.len(), to.len());
+        let mut bytes = fs::read(gguf("llama")).unwrap();
+        let at: Vec<usize> =
+            (0..bytes.len() - from.len()).filter(|&at| bytes[at..].starts_with(from.as_bytes())).collect();
+        at.into_iter().for_each(|at| bytes[at..at + to.len()].copy_from_slice(to.as_bytes()));
+        let path = out.path().join("changed.gguf");
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let archive = out.path().join("model.irpa");
+    let baked = |path: PathBuf, words: &[&str]| {
+        refused(&mut bare(&["bake", text(&path), "-o", text(&archive)]), 1, words);
+        assert!(!archive.exists());
+    };
+    baked(changed("llama", "mamba"), &["architecture `mamba` is not known", "\"gemma3\"", "\"smollm3\""]);
+    baked(
+        changed("block_count", "block_kount"),
+        &["changed.gguf`: 1 problem(s)", "`llama.block_count` is missing, expected a positive integer"],
+    );
+    baked(
+        changed("attn_norm", "attn_korm"),
+        &["missing `model.layers.*.input_layernorm.weight`", "extra `blk.*.attn_korm.weight`"],
+    );
+    let cut = out.path().join("cut.gguf");
+    fs::write(&cut, &fs::read(gguf("llama")).unwrap()[..900]).unwrap();
+    baked(cut, &["is not a GGUF file that is read: it is cut off", "download it again"]);
+    refused(&mut bare(&["random", text(&gguf("llama")), "-o", text(out.path())]), 2, &["config.json"]);
+    // A folder of them: which one?
+    let folder = folder();
+    fs::copy(gguf("llama"), folder.path().join("a.gguf")).unwrap();
+    refused(&mut bare(&["bake", text(folder.path()), "-o", text(&archive)]), 1, &["name the file itself"]);
+    refused(&mut bare(&["verify", text(&gguf("llama"))]), 1, &["no hash"]);
+}

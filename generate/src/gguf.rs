@@ -1,0 +1,353 @@
+//! The tokenizer of a GGUF file, as the files of a Hugging Face model say it.
+//!
+//! The keys are those of `docs/gguf.md` in ggml; what a `tokenizer.ggml.pre` stands for and which token begins a text is
+//! what llama.cpp knows of it (`src/llama-vocab.cpp`), whose tokens judge these.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use files::limits;
+use irpa::{Gguf, GgufArray, GgufValue};
+use serde_json::{Map, Value, json};
+
+use crate::GenerateError;
+
+/// The content of a model's file of this name, which a GGUF file says in its own way; `None` if it does not.
+pub fn gguf_text(path: &Path, name: &str) -> Result<Option<String>, GenerateError> {
+    let file = Gguf::open(path)?;
+    let vocabulary = Vocabulary::read(&file)?;
+    let made = match name {
+        "tokenizer.json" => vocabulary.map(|vocabulary| vocabulary.tokenizer()).transpose()?,
+        "tokenizer_config.json" => vocabulary.map(|vocabulary| vocabulary.config()),
+        "generation_config.json" => vocabulary.map(|vocabulary| json!({ "eos_token_id": vocabulary.ends() })),
+        _ => None,
+    };
+    Ok(made.map(|json| json.to_string()))
+}
+
+/// What a token is (`tokenizer.ggml.token_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Normal,
+    Unknown,
+    Control,
+    UserDefined,
+    Unused,
+    Byte,
+}
+
+/// What a file says of tokens.
+struct Vocabulary<'a> {
+    file: &'a Gguf,
+    /// Whether tokens are pieces of bytes (`gpt2`), not of text (`llama`).
+    of_bytes: bool,
+    tokens: Vec<&'a str>,
+    kinds: Vec<Kind>,
+}
+
+/// Texts of tokens that end a turn, which files name by no key: what llama.cpp takes for the end of a generation.
+const ENDS: &[&str] = &[
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "<end_of_utterance>",
+];
+
+impl<'a> Vocabulary<'a> {
+    /// `None` if the file has no tokenizer.
+    fn read(file: &'a Gguf) -> Result<Option<Self>, GenerateError> {
+        const MODEL: &str = "tokenizer.ggml.model";
+        let of_bytes = match file.text(MODEL) {
+            None if file.get(MODEL).is_none() => return Ok(None),
+            Some("none" | "no_vocab") => return Ok(None),
+            Some("llama") => false,
+            Some("gpt2") => true,
+            found => return Err(wrong(file, MODEL, found.unwrap_or("no text"), "llama or gpt2")),
+        };
+        const TOKENS: &str = "tokenizer.ggml.tokens";
+        let expected = "a list of texts";
+        let texts = array(file, TOKENS)?.ok_or_else(|| wrong(file, TOKENS, "missing", expected))?;
+        let count = texts.len();
+        if count > limits::GGUF_TOKENS {
+            return Err(wrong(file, TOKENS, count, "at most 1048576 tokens"));
+        }
+        let texts = texts.texts().ok_or_else(|| wrong(file, TOKENS, "of another type", expected))?;
+        Ok(Some(Self { file, of_bytes, tokens: texts.collect(), kinds: kinds(file, count)? }))
+    }
+
+    fn of_kind(&self, wanted: Kind) -> impl Iterator<Item = (usize, &'a str)> {
+        let tokens = self.tokens.iter().copied().enumerate().zip(&self.kinds);
+        tokens.filter(move |(_, kind)| **kind == wanted).map(|(token, _)| token)
+    }
+
+    /// The token under a key of ids, if there is such a token. Pieces of text have usual ones.
+    fn id(&self, key: &str) -> Option<usize> {
+        let id = match (self.file.get(&format!("tokenizer.ggml.{key}_token_id")), key) {
+            (Some(GgufValue::Integer(id)), _) => usize::try_from(id).ok()?,
+            (Some(_), _) => return None,
+            (None, "unknown") if !self.of_bytes => 0,
+            (None, "bos") if !self.of_bytes => 1,
+            (None, "eos") if !self.of_bytes => 2,
+            (None, _) => return None,
+        };
+        (id < self.tokens.len()).then_some(id)
+    }
+
+    fn flag(&self, key: &str, default: bool) -> bool {
+        match self.file.get(&format!("tokenizer.ggml.{key}")) {
+            Some(GgufValue::Bool(flag)) => flag,
+            _ => default,
+        }
+    }
+
+    /// The tokens that end a text.
+    fn ends(&self) -> Vec<usize> {
+        let named = ["eos", "eot", "eom"].into_iter().filter_map(|key| self.id(key));
+        let special = self.of_kind(Kind::Control).chain(self.of_kind(Kind::UserDefined));
+        let known = special.filter(|(_, text)| ENDS.contains(text)).map(|(id, _)| id);
+        let mut ends: Vec<usize> = named.chain(known).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        ends
+    }
+
+    /// `tokenizer_config.json`: special tokens and chat templates.
+    fn config(&self) -> Value {
+        let names =
+            [("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")];
+        let special = names.into_iter().filter_map(|(name, key)| Some((name, self.tokens[self.id(key)?])));
+        let mut config: Map<String, Value> =
+            special.map(|(name, text)| (name.to_owned(), text.into())).collect();
+        let template = |key: &str| self.file.text(key).filter(|text| text.len() as u64 <= limits::TEMPLATE);
+        const DEFAULT: &str = "tokenizer.chat_template";
+        let named = self.file.keys().filter_map(|key| {
+            let name = key.strip_prefix(DEFAULT)?.strip_prefix('.')?;
+            Some(json!({ "name": name, "template": template(key)? }))
+        });
+        let mut named: Vec<Value> = named.collect();
+        match (template(DEFAULT), named.is_empty()) {
+            (Some(only), true) => drop(config.insert("chat_template".into(), only.into())),
+            (default, _) => {
+                named.extend(default.map(|text| json!({ "name": "default", "template": text })));
+                if !named.is_empty() {
+                    config.insert("chat_template".into(), named.into());
+                }
+            }
+        }
+        config.into()
+    }
+
+    /// `tokenizer.json`.
+    fn tokenizer(&self) -> Result<Value, GenerateError> {
+        let added = |special: bool| {
+            move |(id, content): (usize, &str)| {
+                json!({ "id": id, "content": content, "special": special, "single_word": false, "lstrip": false,
+                        "rstrip": false, "normalized": false })
+            }
+        };
+        let mut added_tokens: Vec<Value> = self.of_kind(Kind::Control).map(added(true)).collect();
+        added_tokens.extend(self.of_kind(Kind::Unknown).map(added(true)));
+        added_tokens
+            .extend(self.of_kind(Kind::UserDefined).filter(|(_, text)| !text.is_empty()).map(added(false)));
+        let (parts, add_bos) = if self.of_bytes { self.byte_level()? } else { self.pieces()? };
+        let Parts { normalizer, pre_tokenizer, decoder, model } = parts;
+        Ok(json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": added_tokens,
+            "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder, "model": model,
+            "post_processor": self.around(add_bos),
+        }))
+    }
+
+    /// What stands around every text.
+    fn around(&self, add_bos: bool) -> Value {
+        let token = |add: bool, key| {
+            let id = self.id(key).filter(|_| add)?;
+            Some((id, self.tokens[id]))
+        };
+        let begin = token(self.flag("add_bos_token", add_bos), "bos");
+        let end = token(self.flag("add_eos_token", false), "eos");
+        if begin.is_none() && end.is_none() {
+            return Value::Null;
+        }
+        let special = |(_, text): (usize, &str)| json!({ "SpecialToken": { "id": text, "type_id": 0 } });
+        let text = |id: &str| json!({ "Sequence": { "id": id, "type_id": 0 } });
+        let single = begin.map(special).into_iter().chain([text("A")]).chain(end.map(special));
+        let ids = begin.into_iter().chain(end);
+        let tokens: Map<String, Value> = ids
+            .map(|(id, text)| (text.to_owned(), json!({ "id": text, "ids": [id], "tokens": [text] })))
+            .collect();
+        json!({
+            "type": "TemplateProcessing", "single": single.collect::<Vec<_>>(), "pair": [text("A"), text("B")],
+            "special_tokens": tokens,
+        })
+    }
+
+    fn ids(&self) -> Map<String, Value> {
+        self.tokens.iter().enumerate().map(|(id, text)| ((*text).to_owned(), id.into())).collect()
+    }
+
+    /// Pieces of text that are joined where the result has the highest score, and bytes for what no piece has: the
+    /// algorithm of SentencePiece, as merges in the order of the scores.
+    fn pieces(&self) -> Result<(Parts, bool), GenerateError> {
+        const SCORES: &str = "tokenizer.ggml.scores";
+        let missing = |found: &str| wrong(self.file, SCORES, found, "a number for each token");
+        let scores = array(self.file, SCORES)?.ok_or_else(|| missing("missing"))?;
+        let scores: Vec<f64> = scores.floats().ok_or_else(|| missing("of another type"))?.collect();
+        if scores.len() != self.tokens.len() {
+            return Err(missing("of another length"));
+        }
+        let joins = |kind: Kind| matches!(kind, Kind::Normal | Kind::UserDefined | Kind::Unused);
+        let ids: HashMap<&str, usize> =
+            self.tokens.iter().enumerate().map(|(id, text)| (*text, id)).collect();
+        let mut merges = Vec::new();
+        for (id, text) in self.tokens.iter().enumerate().filter(|(id, _)| joins(self.kinds[*id])) {
+            if text.len() > limits::GGUF_TOKEN {
+                let found = format!("token {id} of {} bytes", text.len());
+                return Err(wrong(self.file, "tokenizer.ggml.tokens", found, "at most 1024 bytes"));
+            }
+            for (at, _) in text.char_indices().skip(1) {
+                let (left, right) = text.split_at(at);
+                if let (Some(&before), Some(&after)) = (ids.get(left), ids.get(right)) {
+                    merges.push((scores[id], before, after, left, right));
+                }
+            }
+        }
+        merges.sort_by(|a, b| b.0.total_cmp(&a.0).then((a.1, a.2).cmp(&(b.1, b.2))));
+        let merges: Vec<Value> = merges.into_iter().map(|(.., left, right)| json!([left, right])).collect();
+        let unknown = self.id("unknown").or_else(|| self.of_kind(Kind::Unknown).next().map(|(id, _)| id));
+        let (space, mark) = (json!({ "String": " " }), json!({ "String": "▁" }));
+        let replace = json!({ "type": "Replace", "pattern": space, "content": "▁" });
+        let mut decoders = vec![
+            json!({ "type": "Replace", "pattern": mark, "content": " " }),
+            json!({ "type": "ByteFallback" }),
+            json!({ "type": "Fuse" }),
+        ];
+        let normalizer = match self.flag("add_space_prefix", true) {
+            true => {
+                decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
+                let prepend = json!({ "type": "Prepend", "prepend": "▁" });
+                json!({ "type": "Sequence", "normalizers": [prepend, replace] })
+            }
+            false => replace,
+        };
+        let model = json!({
+            "type": "BPE", "vocab": self.ids(), "merges": merges, "fuse_unk": true,
+            "unk_token": unknown.map(|id| self.tokens[id]),
+            "byte_fallback": self.kinds.contains(&Kind::Byte),
+        });
+        let decoder = json!({ "type": "Sequence", "decoders": decoders });
+        Ok((Parts { normalizer, pre_tokenizer: Value::Null, decoder, model }, true))
+    }
+
+    /// Bytes that are joined in the order of a list, within the words of a pattern: the algorithm of GPT-2.
+    fn byte_level(&self) -> Result<(Parts, bool), GenerateError> {
+        const MERGES: &str = "tokenizer.ggml.merges";
+        const PRE: &str = "tokenizer.ggml.pre";
+        let missing = |found: &str| wrong(self.file, MERGES, found, "a list of texts");
+        let merges = array(self.file, MERGES)?.ok_or_else(|| missing("missing"))?;
+        let pair = |text: &str| {
+            // A piece may begin with a space where it is none of bytes.
+            let at = text.char_indices().skip(1).find(|(_, letter)| *letter == ' ');
+            at.map(|(at, _)| json!([&text[..at], &text[at + 1..]]))
+                .ok_or_else(|| missing("without two parts"))
+        };
+        let merges = merges.texts().ok_or_else(|| missing("of another type"))?.map(pair);
+        let merges = merges.collect::<Result<Vec<_>, _>>()?;
+        let pre = self.file.text(PRE).unwrap_or("default");
+        let words = Words::of(pre)
+            .ok_or_else(|| wrong(self.file, PRE, pre, "one of those that are listed in docs/gguf.md"))?;
+        let split = |pattern: &&str| json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
+        let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
+        let splits: Vec<Value> = words.patterns.iter().map(split).chain([bytes.clone()]).collect();
+        let model = json!({
+            "type": "BPE", "vocab": self.ids(), "merges": merges, "ignore_merges": words.whole_first,
+        });
+        let pre_tokenizer = json!({ "type": "Sequence", "pretokenizers": splits });
+        Ok((Parts { normalizer: Value::Null, pre_tokenizer, decoder: bytes, model }, words.add_bos))
+    }
+}
+
+/// The parts of a tokenizer.
+struct Parts {
+    normalizer: Value,
+    pre_tokenizer: Value,
+    decoder: Value,
+    model: Value,
+}
+
+/// How a text becomes words.
+struct Words {
+    /// Each cuts what those before it left: what matches is a word, and what stands between.
+    patterns: &'static [&'static str],
+    /// Whether a word that is a token is that token, whatever merges say.
+    whole_first: bool,
+    /// Whether a text begins with a token of its own, where the file does not say.
+    add_bos: bool,
+}
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+impl Words {
+    /// Those of a `tokenizer.ggml.pre`, if it is one that models of our families have.
+    fn of(pre: &str) -> Option<Self> {
+        let (patterns, whole_first, add_bos): (&[&str], bool, bool) = match pre {
+            "gpt-2" | "gpt2" | "phi-2" | "olmo" => (&[GPT2], false, false),
+            "llama-bpe" | "llama3" | "llama-v3" | "lfm2" => (&[LLAMA3], true, true),
+            "dbrx" | "smaug-bpe" => (&[LLAMA3], false, false),
+            "qwen2" | "deepseek-r1-qwen" => (&[QWEN2], false, false),
+            "tekken" => (&[TEKKEN], true, true),
+            "gpt-4o" => (&[GPT4O], false, false),
+            "smollm" => (&[r"\p{N}", GPT2], false, false),
+            "default" => (&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"], false, false),
+            _ => return None,
+        };
+        Some(Self { patterns, whole_first, add_bos })
+    }
+}
+
+fn kinds(file: &Gguf, count: usize) -> Result<Vec<Kind>, GenerateError> {
+    const TYPES: &str = "tokenizer.ggml.token_type";
+    let expected = "a number from 1 to 6 for each token";
+    let bad = |found: &str| wrong(file, TYPES, found, expected);
+    let Some(types) = array(file, TYPES)? else { return Ok(vec![Kind::Normal; count]) };
+    let kind = |number| {
+        Ok(match number {
+            1 => Kind::Normal,
+            2 => Kind::Unknown,
+            3 => Kind::Control,
+            4 => Kind::UserDefined,
+            5 => Kind::Unused,
+            6 => Kind::Byte,
+            other => return Err(wrong(file, TYPES, other, expected)),
+        })
+    };
+    if types.len() != count {
+        return Err(bad("of another length"));
+    }
+    types.integers().ok_or_else(|| bad("of another type"))?.map(kind).collect()
+}
+
+/// The array under a key, if there is one.
+fn array<'a>(file: &'a Gguf, key: &'static str) -> Result<Option<GgufArray<'a>>, GenerateError> {
+    match file.get(key) {
+        None => Ok(None),
+        Some(GgufValue::Array(array)) => Ok(Some(array)),
+        Some(_) => Err(wrong(file, key, "a single value", "a list")),
+    }
+}
+
+fn wrong(file: &Gguf, key: &'static str, found: impl ToString, expected: &'static str) -> GenerateError {
+    GenerateError::Key { path: file.path().into(), key, found: found.to_string(), expected }
+}

@@ -1,0 +1,530 @@
+//! GGUF files: metadata, a table of tensors, and their data.
+//!
+//! The format is the one that `docs/gguf.md` of ggml describes, in its versions 2 and 3, with little-endian numbers. All
+//! counts and places are checked before they are used; what is wrong with tensors and keys is listed at once.
+
+mod blocks;
+
+pub use blocks::BlockFormat;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use files::limits;
+use memmap2::Mmap;
+use safetensors::Dtype;
+
+use crate::ArchiveError;
+use crate::error::GgufProblem;
+
+const MAGIC: &[u8; 4] = b"GGUF";
+
+/// Where tensors are aligned to if the file does not say.
+const ALIGNMENT: u64 = 32;
+
+/// Axes of a tensor at most (`GGML_MAX_DIMS`).
+const RANK: u32 = 4;
+
+/// A memory-mapped GGUF file.
+#[derive(Clone, Debug)]
+pub struct Gguf {
+    path: PathBuf,
+    map: Arc<Mmap>,
+    keys: BTreeMap<String, Stored>,
+    tensors: Vec<GgufTensor>,
+}
+
+/// One tensor of a GGUF file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GgufTensor {
+    /// The name.
+    pub name: String,
+    /// How its numbers are stored.
+    pub numbers: StoredNumbers,
+    /// The extents, outermost first: the file has them innermost first.
+    pub shape: Vec<usize>,
+    /// The bytes of the file that hold the data.
+    pub range: Range<usize>,
+}
+
+/// How the numbers of a tensor are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredNumbers {
+    /// One by one.
+    Each(Dtype),
+    /// In blocks that share scales.
+    Blocks(BlockFormat),
+}
+
+/// A value of the metadata.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum GgufValue<'a> {
+    /// Of any integer type.
+    Integer(i128),
+    /// Of either float type.
+    Float(f64),
+    /// A truth value.
+    Bool(bool),
+    /// A text.
+    Text(&'a str),
+    /// An array.
+    Array(GgufArray<'a>),
+}
+
+/// An array of the metadata, all elements of one type.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GgufArray<'a> {
+    kind: Kind,
+    count: usize,
+    bytes: &'a [u8],
+}
+
+/// A value whose place is known.
+#[derive(Clone, Debug)]
+enum Stored {
+    One(Kind, Range<usize>),
+    Array(Kind, usize, Range<usize>),
+}
+
+/// The type of a value (`gguf_metadata_value_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    U8,
+    I8,
+    U16,
+    I16,
+    U32,
+    I32,
+    F32,
+    Bool,
+    Text,
+    U64,
+    I64,
+    F64,
+}
+
+/// The number that stands for an array.
+const ARRAY: u32 = 9;
+
+impl Kind {
+    fn of(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::U8,
+            1 => Self::I8,
+            2 => Self::U16,
+            3 => Self::I16,
+            4 => Self::U32,
+            5 => Self::I32,
+            6 => Self::F32,
+            7 => Self::Bool,
+            8 => Self::Text,
+            10 => Self::U64,
+            11 => Self::I64,
+            12 => Self::F64,
+            _ => return None,
+        })
+    }
+
+    /// Bytes of a value, but of a text.
+    fn bytes(self) -> Option<usize> {
+        Some(match self {
+            Self::U8 | Self::I8 | Self::Bool => 1,
+            Self::U16 | Self::I16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 => 8,
+            Self::Text => return None,
+        })
+    }
+
+    /// The value with these bytes, of a text without its length.
+    fn value(self, bytes: &[u8]) -> GgufValue<'_> {
+        let mut word = [0; 8];
+        bytes.iter().zip(&mut word).for_each(|(byte, place)| *place = *byte);
+        let [a, b, c, d, ..] = word;
+        match self {
+            Self::U8 | Self::U16 | Self::U32 | Self::U64 => {
+                GgufValue::Integer(u64::from_le_bytes(word).into())
+            }
+            Self::I8 => GgufValue::Integer((a as i8).into()),
+            Self::I16 => GgufValue::Integer(i16::from_le_bytes([a, b]).into()),
+            Self::I32 => GgufValue::Integer(i32::from_le_bytes([a, b, c, d]).into()),
+            Self::I64 => GgufValue::Integer(i64::from_le_bytes(word).into()),
+            Self::F32 => GgufValue::Float(f32::from_le_bytes([a, b, c, d]).into()),
+            Self::F64 => GgufValue::Float(f64::from_le_bytes(word)),
+            Self::Bool => GgufValue::Bool(a != 0),
+            // The parser has seen that it is UTF-8.
+            Self::Text => GgufValue::Text(str::from_utf8(bytes).unwrap_or_default()),
+        }
+    }
+}
+
+impl Gguf {
+    /// Whether what stands at `path` is a GGUF file, by its name or by how it begins.
+    pub fn is_at(path: &Path) -> bool {
+        let begins = || {
+            let mut magic = [0; 4];
+            let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+            read.is_ok() && magic == *MAGIC
+        };
+        path.is_file() && (path.extension().is_some_and(|end| end == "gguf") || begins())
+    }
+
+    /// Maps a file and reads all but the data of its tensors.
+    ///
+    /// # Errors
+    /// If it cannot be read, where it is cut off, or everything that is wrong with its keys and tensors.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
+        let path = path.as_ref();
+        let map = crate::map(path)?;
+        let refuse = |problems| ArchiveError::Gguf { path: path.into(), problems };
+        let mut reader = Reader { bytes: &map, at: 0, problems: Vec::new() };
+        let read = reader.read();
+        let Reader { mut problems, .. } = reader;
+        match read {
+            Ok((keys, tensors)) if problems.is_empty() => Ok(Self { path: path.into(), map, keys, tensors }),
+            Ok(_) => Err(refuse(problems)),
+            Err(problem) => {
+                problems.push(problem);
+                Err(refuse(problems))
+            }
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<GgufValue<'_>> {
+        Some(match self.keys.get(key)? {
+            Stored::One(kind, range) => kind.value(&self.map[range.clone()]),
+            Stored::Array(kind, count, range) => {
+                GgufValue::Array(GgufArray { kind: *kind, count: *count, bytes: &self.map[range.clone()] })
+            }
+        })
+    }
+
+    /// The text under a key, if it is one.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        match self.get(key)? {
+            GgufValue::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// All keys, sorted.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.keys.keys().map(String::as_str)
+    }
+
+    /// All tensors, in the order of the file.
+    pub fn tensors(&self) -> &[GgufTensor] {
+        &self.tensors
+    }
+
+    /// The tensor of a name.
+    pub fn tensor(&self, name: &str) -> Option<&GgufTensor> {
+        self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// The bytes of a tensor.
+    pub fn data(&self, tensor: &GgufTensor) -> &[u8] {
+        &self.map[tensor.range.clone()]
+    }
+
+    pub(crate) fn map(&self) -> &Arc<Mmap> {
+        &self.map
+    }
+}
+
+impl<'a> GgufArray<'a> {
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The elements.
+    pub fn iter(self) -> impl Iterator<Item = GgufValue<'a>> {
+        let mut rest = self.bytes;
+        (0..self.count).map(move |_| {
+            let length = self.kind.bytes().unwrap_or_else(|| {
+                let (length, after) = rest.split_first_chunk().unwrap_or((&[0; 8], &[]));
+                rest = after;
+                u64::from_le_bytes(*length) as usize
+            });
+            let (value, after) = rest.split_at_checked(length).unwrap_or_default();
+            rest = after;
+            self.kind.value(value)
+        })
+    }
+
+    /// The elements, if they are texts.
+    pub fn texts(self) -> Option<impl Iterator<Item = &'a str>> {
+        let text = |value| match value {
+            GgufValue::Text(text) => text,
+            _ => "",
+        };
+        (self.kind == Kind::Text).then(|| self.iter().map(text))
+    }
+
+    /// The elements, if they are integers.
+    pub fn integers(self) -> Option<impl Iterator<Item = i128>> {
+        let integer = |value| match value {
+            GgufValue::Integer(integer) => integer,
+            _ => 0,
+        };
+        let others = [Kind::F32, Kind::F64, Kind::Bool, Kind::Text];
+        (!others.contains(&self.kind)).then(|| self.iter().map(integer))
+    }
+
+    /// The elements, if they are floats.
+    pub fn floats(self) -> Option<impl Iterator<Item = f64>> {
+        let float = |value| match value {
+            GgufValue::Float(float) => float,
+            _ => f64::NAN,
+        };
+        [Kind::F32, Kind::F64].contains(&self.kind).then(|| self.iter().map(float))
+    }
+}
+
+/// What is read of a file, from its beginning.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    /// What does not keep the rest from being read.
+    problems: Vec<GgufProblem>,
+}
+
+type Table = (BTreeMap<String, Stored>, Vec<GgufTensor>);
+
+impl<'a> Reader<'a> {
+    fn read(&mut self) -> Result<Table, GgufProblem> {
+        if self.take(4, "the magic")? != MAGIC {
+            return Err(GgufProblem::Magic);
+        }
+        match self.u32("the version")? {
+            2 | 3 => {}
+            found if [2, 3].contains(&found.swap_bytes()) => return Err(GgufProblem::BigEndian),
+            found => return Err(GgufProblem::Version { found }),
+        }
+        let tensors = self.count("tensors", limits::GGUF_TENSORS)?;
+        let keys = self.count("keys", limits::GGUF_KEYS)?;
+        let keys = self.keys(keys)?;
+        let alignment = self.alignment(&keys);
+        self.whole(&keys);
+        let mut infos = Vec::with_capacity(tensors.min(self.bytes.len() / 32));
+        for _ in 0..tensors {
+            infos.push(self.info()?);
+        }
+        let start = (self.at as u64).next_multiple_of(alignment);
+        Ok((keys, self.tensors(infos, start, alignment)))
+    }
+
+    fn take(&mut self, count: usize, what: &'static str) -> Result<&'a [u8], GgufProblem> {
+        let (at, size) = (self.at as u64, self.bytes.len() as u64);
+        let taken = self.bytes.get(self.at..).and_then(|rest| rest.get(..count));
+        let taken = taken.ok_or(GgufProblem::CutOff { what, at, needed: count as u64, size })?;
+        self.at += count;
+        Ok(taken)
+    }
+
+    fn u32(&mut self, what: &'static str) -> Result<u32, GgufProblem> {
+        Ok(u32::from_le_bytes(self.take(4, what)?.try_into().unwrap_or_default()))
+    }
+
+    fn u64(&mut self, what: &'static str) -> Result<u64, GgufProblem> {
+        Ok(u64::from_le_bytes(self.take(8, what)?.try_into().unwrap_or_default()))
+    }
+
+    fn count(&mut self, what: &'static str, most: usize) -> Result<usize, GgufProblem> {
+        let found = self.u64(what)?;
+        if found > most as u64 { Err(GgufProblem::Count { what, found, most }) } else { Ok(found as usize) }
+    }
+
+    /// The place of a text, of which what stands before it says how long it is.
+    fn text(&mut self, what: &'static str) -> Result<Range<usize>, GgufProblem> {
+        let length = usize::try_from(self.u64(what)?).unwrap_or(usize::MAX);
+        let start = self.at;
+        match str::from_utf8(self.take(length, what)?) {
+            Ok(_) => Ok(start..self.at),
+            Err(_) => Err(GgufProblem::Text { what, at: start as u64 }),
+        }
+    }
+
+    fn name(&mut self, what: &'static str) -> Result<String, GgufProblem> {
+        let place = self.text(what)?;
+        Ok(str::from_utf8(&self.bytes[place]).unwrap_or_default().to_owned())
+    }
+
+    fn keys(&mut self, count: usize) -> Result<BTreeMap<String, Stored>, GgufProblem> {
+        let mut keys = BTreeMap::new();
+        for _ in 0..count {
+            let key = self.name("a key")?;
+            let value = self.stored(&key)?;
+            if keys.insert(key.clone(), value).is_some() {
+                self.problems.push(GgufProblem::KeyTwice { key });
+            }
+        }
+        Ok(keys)
+    }
+
+    fn stored(&mut self, key: &str) -> Result<Stored, GgufProblem> {
+        let unknown = |found| GgufProblem::ValueType { key: key.to_owned(), found };
+        let number = self.u32("the type of a value")?;
+        if number != ARRAY {
+            let kind = Kind::of(number).ok_or_else(|| unknown(number))?;
+            return Ok(Stored::One(kind, self.value(kind)?));
+        }
+        let number = self.u32("the type of an array")?;
+        let kind = Kind::of(number).ok_or_else(|| unknown(number))?;
+        let count = usize::try_from(self.u64("the length of an array")?).unwrap_or(usize::MAX);
+        let start = self.at;
+        match kind.bytes() {
+            Some(bytes) => drop(self.take(count.saturating_mul(bytes), "an array")?),
+            None => {
+                for _ in 0..count {
+                    self.text("a text of an array")?;
+                }
+            }
+        }
+        Ok(Stored::Array(kind, count, start..self.at))
+    }
+
+    fn value(&mut self, kind: Kind) -> Result<Range<usize>, GgufProblem> {
+        let Some(bytes) = kind.bytes() else { return self.text("a text") };
+        let start = self.at;
+        self.take(bytes, "a value")?;
+        Ok(start..self.at)
+    }
+
+    fn integer(&self, keys: &BTreeMap<String, Stored>, key: &str) -> Option<i128> {
+        match keys.get(key)? {
+            Stored::One(kind, range) => match kind.value(&self.bytes[range.clone()]) {
+                GgufValue::Integer(integer) => Some(integer),
+                _ => Some(-1),
+            },
+            Stored::Array(..) => Some(-1),
+        }
+    }
+
+    fn alignment(&mut self, keys: &BTreeMap<String, Stored>) -> u64 {
+        let Some(found) = self.integer(keys, "general.alignment") else { return ALIGNMENT };
+        match u64::try_from(found) {
+            // The specification asks for a multiple of 8; of what is larger than a page nobody aligns a tensor to.
+            Ok(found) if found.is_power_of_two() && (8..=1 << 20).contains(&found) => found,
+            _ => {
+                self.problems.push(GgufProblem::Alignment { found });
+                ALIGNMENT
+            }
+        }
+    }
+
+    /// Whether this is all of a model.
+    fn whole(&mut self, keys: &BTreeMap<String, Stored>) {
+        if let Some(count) = self.integer(keys, "split.count").filter(|&count| count > 1) {
+            self.problems.push(GgufProblem::Part { count });
+        }
+    }
+
+    fn info(&mut self) -> Result<Info, GgufProblem> {
+        let name = self.name("the name of a tensor")?;
+        let rank = self.u32("the rank of a tensor")?;
+        if rank > RANK {
+            return Err(GgufProblem::Rank { name, found: rank, most: RANK });
+        }
+        let mut shape = Vec::with_capacity(rank as usize);
+        for _ in 0..rank {
+            shape.push(self.u64("the shape of a tensor")?);
+        }
+        shape.reverse();
+        let (ty, offset) = (self.u32("the type of a tensor")?, self.u64("the place of a tensor")?);
+        Ok(Info { name, shape, ty, offset })
+    }
+
+    /// The tensors that are as they should be.
+    fn tensors(&mut self, infos: Vec<Info>, start: u64, alignment: u64) -> Vec<GgufTensor> {
+        let size = self.bytes.len() as u64;
+        let mut names = std::collections::BTreeSet::new();
+        let mut tensors = Vec::with_capacity(infos.len());
+        for info in infos {
+            if !names.insert(info.name.clone()) {
+                self.problems.push(GgufProblem::TensorTwice { name: info.name });
+                continue;
+            }
+            match info.tensor(start, alignment, size) {
+                Ok(tensor) => tensors.push(tensor),
+                Err(problem) => self.problems.push(problem),
+            }
+        }
+        tensors
+    }
+}
+
+/// What the table says of a tensor.
+struct Info {
+    name: String,
+    shape: Vec<u64>,
+    ty: u32,
+    offset: u64,
+}
+
+impl Info {
+    fn tensor(self, start: u64, alignment: u64, size: u64) -> Result<GgufTensor, GgufProblem> {
+        let Self { name, shape, ty, offset } = self;
+        let Some(numbers) = StoredNumbers::of(ty) else {
+            return Err(GgufProblem::TensorType { name, found: ty });
+        };
+        let (together, bytes) = numbers.block();
+        let count = shape.iter().try_fold(1u64, |count, &extent| count.checked_mul(extent));
+        let row = shape.last().copied().unwrap_or(1);
+        let Some(count) = count.filter(|&count| count > 0 && row % together == 0) else {
+            return Err(GgufProblem::Shape { name, shape, together });
+        };
+        let place = || {
+            let length = (count / together).checked_mul(bytes)?;
+            let first = start.checked_add(offset)?;
+            Some((first, first.checked_add(length)?))
+        };
+        if offset % alignment != 0 {
+            return Err(GgufProblem::Offset { name, offset, alignment });
+        }
+        match place() {
+            Some((first, end)) if end <= size => {
+                let shape = shape.into_iter().map(|extent| extent as usize).collect();
+                Ok(GgufTensor { name, numbers, shape, range: first as usize..end as usize })
+            }
+            place => Err(GgufProblem::Beyond { name, end: place.map(|(_, end)| end), size }),
+        }
+    }
+}
+
+impl StoredNumbers {
+    /// The one with this number in ggml's list of types.
+    fn of(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::Each(Dtype::F32),
+            1 => Self::Each(Dtype::F16),
+            30 => Self::Each(Dtype::BF16),
+            _ => Self::Blocks(BlockFormat::of(number)?),
+        })
+    }
+
+    /// How many numbers are stored together, in how many bytes.
+    fn block(self) -> (u64, u64) {
+        match self {
+            Self::Each(Dtype::F32) => (1, 4),
+            Self::Each(_) => (1, 2),
+            Self::Blocks(format) => (format.numbers() as u64, format.bytes() as u64),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Blocks of numbers that share scales, as `ggml-common.h` lays them out. What they mean is checked against the package
+//! `gguf`, bit for bit.
+
+use std::fmt;
+
+use half::f16;
+use ops::format::{GROUP, Group};
+
+/// Numbers of a block of the formats whose name ends with K.
+const LONG: usize = 256;
+
+/// How the numbers of a block are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum BlockFormat {
+    /// 32 integers of four bits, 8 added to each, and a scale.
+    Q4_0,
+    /// 32 integers of four bits from 0 on, a scale, and the least number.
+    Q4_1,
+    /// 32 integers of five bits, 16 added to each, and a scale.
+    Q5_0,
+    /// 32 integers of five bits from 0 on, a scale, and the least number.
+    Q5_1,
+    /// 32 integers of eight bits and a scale.
+    Q8_0,
+    /// 8 times 32 integers of four bits from 0 on, with scales and least numbers of six bits in units of the block's.
+    Q4K,
+    /// The same with integers of five bits.
+    Q5K,
+    /// 16 times 16 integers of six bits, 32 added to each, with scales of eight bits in units of the block's.
+    Q6K,
+}
+
+impl BlockFormat {
+    /// All of them.
+    pub const ALL: [Self; 8] =
+        [Self::Q4_0, Self::Q4_1, Self::Q5_0, Self::Q5_1, Self::Q8_0, Self::Q4K, Self::Q5K, Self::Q6K];
+
+    /// The one with this number in ggml's list of types.
+    pub(super) fn of(number: u32) -> Option<Self> {
+        Some(match number {
+            2 => Self::Q4_0,
+            3 => Self::Q4_1,
+            6 => Self::Q5_0,
+            7 => Self::Q5_1,
+            8 => Self::Q8_0,
+            12 => Self::Q4K,
+            13 => Self::Q5K,
+            14 => Self::Q6K,
+            _ => return None,
+        })
+    }
+
+    /// Its name in ggml.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Q8_0 => "Q8_0",
+            Self::Q4K => "Q4_K",
+            Self::Q5K => "Q5_K",
+            Self::Q6K => "Q6_K",
+        }
+    }
+
+    /// Numbers of a block.
+    pub fn numbers(self) -> usize {
+        match self {
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => GROUP,
+            Self::Q4K | Self::Q5K | Self::Q6K => LONG,
+        }
+    }
+
+    /// Bytes of a block.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Q4_0 => 2 + 16,
+            Self::Q4_1 => 2 + 2 + 16,
+            Self::Q5_0 => 2 + 4 + 16,
+            Self::Q5_1 => 2 + 2 + 4 + 16,
+            Self::Q8_0 => 2 + 32,
+            Self::Q4K => 2 + 2 + 12 + 128,
+            Self::Q5K => 2 + 2 + 12 + 32 + 128,
+            Self::Q6K => 128 + 64 + 16 + 2,
+        }
+    }
+
+    /// The numbers from `start` on, all in f32 as ggml computes them.
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub fn decode(self, bytes: &[u8], start: usize, out: &mut [f32]) {
+        let (together, mut done) = (self.numbers(), 0);
+        let mut block = [0.0; LONG];
+        while done < out.len() {
+            let (index, first) = ((start + done) / together, (start + done) % together);
+            self.block(&bytes[index * self.bytes()..][..self.bytes()], &mut block);
+            let count = (together - first).min(out.len() - done);
+            out[done..done + count].copy_from_slice(&block[first..first + count]);
+            done += count;
+        }
+    }
+
+    /// The integers and the scale of the 32 numbers from `start` on, if that is what is stored of them.
+    pub fn group(self, bytes: &[u8], start: usize) -> Option<Group> {
+        if !matches!(self, Self::Q4_0 | Self::Q5_0 | Self::Q8_0) || !start.is_multiple_of(GROUP) {
+            return None;
+        }
+        let block = bytes.get(start / GROUP * self.bytes()..)?.get(..self.bytes())?;
+        let mut integers = [0; GROUP];
+        match self {
+            Self::Q4_0 => integers = nibbles(&block[2..]).map(|nibble| nibble as i8 - 8),
+            Self::Q5_0 => {
+                let high = bits(&block[2..]);
+                integers = nibbles(&block[6..]).map(|nibble| nibble as i8);
+                integers.iter_mut().zip(high).for_each(|(low, bit)| *low += 16 * bit as i8 - 16);
+            }
+            _ => integers.iter_mut().zip(&block[2..]).for_each(|(integer, byte)| *integer = *byte as i8),
+        }
+        Some(Group { integers, scale: half(block) })
+    }
+
+    fn block(self, block: &[u8], out: &mut [f32; LONG]) {
+        match self {
+            Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => {
+                let Some(Group { integers, scale }) = self.group(block, 0) else { return };
+                out.iter_mut()
+                    .zip(integers)
+                    .for_each(|(x, integer)| *x = f32::from(integer) * scale.to_f32());
+            }
+            Self::Q4_1 | Self::Q5_1 => {
+                let (scale, least) = (half(block).to_f32(), half(&block[2..]).to_f32());
+                let high = if self == Self::Q5_1 { bits(&block[4..]) } else { [0; GROUP] };
+                let low = nibbles(&block[self.bytes() - 16..]);
+                let integers = low.iter().zip(high).map(|(low, bit)| low + 16 * bit);
+                out.iter_mut().zip(integers).for_each(|(x, q)| *x = f32::from(q) * scale + least);
+            }
+            Self::Q4K | Self::Q5K => self.with_least(block, out),
+            Self::Q6K => six_bits(block, out),
+        }
+    }
+
+    /// Q4_K and Q5_K: pairs of groups in the low and in the high halves of 32 bytes.
+    fn with_least(self, block: &[u8], out: &mut [f32; LONG]) {
+        let (scale, least) = (half(block).to_f32(), half(&block[2..]).to_f32());
+        let (packed, rest) = block[4..].split_at(12);
+        let (high, low) = rest.split_at(rest.len() - LONG / 2);
+        for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
+            // Six bits of each: of the last four groups the upper two are where the first four have none.
+            let (group_scale, group_least) = match index {
+                0..4 => (packed[index] & 63, packed[index + 4] & 63),
+                _ => (
+                    packed[index + 4] & 15 | packed[index - 4] >> 6 << 4,
+                    packed[index + 4] >> 4 | packed[index] >> 6 << 4,
+                ),
+            };
+            let (scale, least) = (scale * f32::from(group_scale), least * f32::from(group_least));
+            for (place, x) in group.iter_mut().enumerate() {
+                let nibble = low[index / 2 * GROUP + place] >> (index % 2 * 4) & 15;
+                let bit = high.get(place).map_or(0, |byte| byte >> index & 1);
+                *x = scale * f32::from(nibble + 16 * bit) - least;
+            }
+        }
+    }
+}
+
+/// Q6_K: each half has 64 bytes of low nibbles and 32 bytes of upper bits for four runs of 32 numbers.
+fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
+    let (low, rest) = block.split_at(LONG / 2);
+    let (high, rest) = rest.split_at(LONG / 4);
+    let (scales, scale) = rest.split_at(LONG / 16);
+    let scale = half(scale).to_f32();
+    for (place, x) in out.iter_mut().enumerate() {
+        let (side, run, at) = (place / 128, place % 128 / 32, place % 32);
+        let nibble = low[side * 64 + run % 2 * 32 + at] >> (run / 2 * 4) & 15;
+        let upper = high[side * 32 + at] >> (run * 2) & 3;
+        let integer = (nibble | upper << 4) as i8 - 32;
+        *x = scale * f32::from(scales[place / 16] as i8) * f32::from(integer);
+    }
+}
+
+fn half(bytes: &[u8]) -> f16 {
+    f16::from_le_bytes([bytes[0], bytes[1]])
+}
+
+/// The low halves of 16 bytes, then the high ones.
+fn nibbles(bytes: &[u8]) -> [u8; GROUP] {
+    std::array::from_fn(|place| bytes[place % 16] >> (place / 16 * 4) & 15)
+}
+
+/// The bits of four bytes.
+fn bits(bytes: &[u8]) -> [u8; GROUP] {
+    std::array::from_fn(|place| bytes[place / 8] >> (place % 8) & 1)
+}
+
+impl fmt::Display for BlockFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}

@@ -1,0 +1,227 @@
+//! GGUF files: what is read of them, and what is said about those that cannot be. What blocks mean is judged in
+//! `tests/tests/gguf.rs`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use tracewright_irpa::{
+    ArchiveError, Arranged, BlockFormat, Checkpoint, Gguf, GgufProblem, GgufValue, StoredNumbers,
+};
+
+/// A file that is put together piece by piece.
+#[derive(Clone, Default)]
+struct File {
+    keys: Vec<Vec<u8>>,
+    tensors: Vec<Vec<u8>>,
+    data: Vec<u8>,
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
+}
+
+impl File {
+    fn key(mut self, name: &str, kind: u32, value: &[u8]) -> Self {
+        self.keys.push([&text(name)[..], &kind.to_le_bytes(), value].concat());
+        self
+    }
+
+    /// A tensor with its extents innermost first.
+    fn tensor(mut self, name: &str, extents: &[u64], kind: u32, offset: u64) -> Self {
+        let extents: Vec<u8> = (extents.len() as u32)
+            .to_le_bytes()
+            .into_iter()
+            .chain(extents.iter().flat_map(|e| e.to_le_bytes()))
+            .collect();
+        let place = [&kind.to_le_bytes()[..], &offset.to_le_bytes()].concat();
+        self.tensors.push([text(name), extents, place].concat());
+        self
+    }
+
+    fn data(mut self, bytes: usize) -> Self {
+        self.data = (0..bytes).map(|byte| byte as u8).collect();
+        self
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let counts = [self.tensors.len() as u64, self.keys.len() as u64];
+        let mut bytes = [&b"GGUF"[..], &3u32.to_le_bytes()].concat();
+        bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
+        bytes.extend(self.keys.concat());
+        bytes.extend(self.tensors.concat());
+        bytes.resize(bytes.len().next_multiple_of(32), 0);
+        bytes.extend(&self.data);
+        bytes
+    }
+}
+
+fn written(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, bytes).expect("a file");
+    (folder, path)
+}
+
+/// What is wrong with a file of these bytes.
+fn problems(bytes: &[u8]) -> Vec<GgufProblem> {
+    let (_folder, path) = written(bytes);
+    match Gguf::open(&path) {
+        Err(ArchiveError::Gguf { problems, .. }) => problems,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A matrix [2, 3] of F32 and a row of a Q8_0 block, with keys of every type.
+fn whole() -> File {
+    let array = [&8u32.to_le_bytes()[..], &2u64.to_le_bytes(), &text("a"), &text("▁b")].concat();
+    let numbers = [&6u32.to_le_bytes()[..], &2u64.to_le_bytes(), &1f32.to_le_bytes(), &(-2f32).to_le_bytes()];
+    File::default()
+        .key("general.architecture", 8, &text("llama"))
+        .key("u8", 0, &[200])
+        .key("i8", 1, &[200])
+        .key("u16", 2, &[1, 2])
+        .key("i16", 3, &[0xff, 0xff])
+        .key("u32", 4, &[1, 0, 0, 0x80])
+        .key("i32", 5, &[1, 0, 0, 0x80])
+        .key("f32", 6, &1.5f32.to_le_bytes())
+        .key("bool", 7, &[1])
+        .key("u64", 10, &u64::MAX.to_le_bytes())
+        .key("i64", 11, &i64::MIN.to_le_bytes())
+        .key("f64", 12, &0.1f64.to_le_bytes())
+        .key("texts", 9, &array)
+        .key("numbers", 9, &numbers.concat())
+        .tensor("matrix", &[3, 2], 0, 0)
+        .tensor("row", &[32], 8, 32)
+        .data(32 + 34)
+}
+
+#[test]
+fn keys_and_tensors_are_read() {
+    let (_folder, path) = written(&whole().bytes());
+    assert!(Gguf::is_at(&path));
+    let file = Gguf::open(&path).unwrap();
+    for (key, value) in [
+        ("general.architecture", GgufValue::Text("llama")),
+        ("u8", GgufValue::Integer(200)),
+        ("i8", GgufValue::Integer(-56)),
+        ("u16", GgufValue::Integer(513)),
+        ("i16", GgufValue::Integer(-1)),
+        ("u32", GgufValue::Integer(0x8000_0001)),
+        ("i32", GgufValue::Integer(-0x7fff_ffff)),
+        ("f32", GgufValue::Float(1.5)),
+        ("bool", GgufValue::Bool(true)),
+        ("u64", GgufValue::Integer(u64::MAX.into())),
+        ("i64", GgufValue::Integer(i64::MIN.into())),
+        ("f64", GgufValue::Float(0.1)),
+    ] {
+        assert_eq!(file.get(key), Some(value), "{key}");
+    }
+    let array = |key| match file.get(key) {
+        Some(GgufValue::Array(array)) => array,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(array("texts").texts().unwrap().collect::<Vec<_>>(), ["a", "▁b"]);
+    assert_eq!(array("numbers").floats().unwrap().collect::<Vec<_>>(), [1.0, -2.0]);
+    assert!(array("texts").floats().is_none() && array("numbers").integers().is_none());
+    assert_eq!(file.keys().count(), 14);
+    let [matrix, row] = file.tensors() else { panic!("two tensors") };
+    assert_eq!((matrix.shape.as_slice(), file.data(matrix).len()), (&[2, 3][..], 24));
+    assert_eq!((row.numbers, file.data(row).len()), (StoredNumbers::Blocks(BlockFormat::Q8_0), 34));
+    assert_eq!(file.data(row)[0], 32);
+}
+
+#[test]
+fn a_checkpoint_has_the_tensors_under_new_names() {
+    let (_folder, path) = written(&whole().bytes());
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    assert_eq!(checkpoint.ty("matrix").unwrap().to_string(), "f32[2,3]");
+    let refused = checkpoint.ty("row").unwrap_err();
+    assert!(refused.to_string().contains("in blocks, as Q8_0"), "{refused}");
+    let mut row = [0.0; 3];
+    checkpoint.numbers("row").unwrap().read(29, &mut row);
+    let scale = half::f16::from_le_bytes([32, 33]).to_f32();
+    assert_eq!(row, [63.0, 64.0, 65.0].map(|integer| integer * scale));
+    let revised = checkpoint.revised(|mut tensor| {
+        if tensor.name == "row" {
+            return None;
+        }
+        tensor.name = "other".into();
+        tensor.shape.reverse();
+        tensor.arranged = Arranged::Transposed;
+        Some(tensor)
+    });
+    assert_eq!(revised.tensors().map(|tensor| tensor.name.as_str()).collect::<Vec<_>>(), ["other"]);
+    assert_eq!(revised.get("other").unwrap().shape, [3, 2]);
+}
+
+#[test]
+fn a_file_that_is_cut_off_anywhere_is_an_error() {
+    let bytes = whole().bytes();
+    for end in 0..bytes.len() {
+        let problems = problems(&bytes[..end]);
+        let cut = |problem: &GgufProblem| {
+            matches!(problem, GgufProblem::CutOff { .. } | GgufProblem::Beyond { .. })
+        };
+        assert!(problems.iter().any(cut), "{end}: {problems:?}");
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_said_at_once() {
+    let file = whole()
+        .key("general.alignment", 4, &5u32.to_le_bytes())
+        .key("split.count", 2, &[3, 0])
+        .key("u8", 0, &[1])
+        .tensor("matrix", &[3, 2], 0, 0)
+        .tensor("unknown", &[32], 99, 0)
+        .tensor("odd", &[33], 8, 0)
+        .tensor("empty", &[0, 2], 0, 0)
+        .tensor("huge", &[1 << 40, 1 << 40], 0, 0)
+        .tensor("crooked", &[1], 0, 7)
+        .tensor("far", &[1], 0, 1 << 40)
+        .tensor("farther", &[1], 0, u64::MAX / 32 * 32);
+    let said: Vec<String> = problems(&file.bytes()).iter().map(ToString::to_string).collect();
+    for expected in [
+        "the key `u8` is there twice",
+        "`general.alignment` is 5, expected a power of two from 8 to 1048576",
+        "it is one of 3 parts; join them with `llama-gguf-split --merge` of llama.cpp",
+        "tensor `matrix` is there twice",
+        "tensor `unknown` is stored as number 99 of ggml's types; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, \
+         Q8_0, Q4_K, Q5_K or Q6_K: use a file in one of these",
+        "tensor `odd` has shape [33], expected extents from 1 on and rows of a multiple of 32",
+        "tensor `empty` has shape [2, 0], expected extents from 1 on and rows of a multiple of 1",
+        "tensor `huge` has shape [1099511627776, 1099511627776], expected extents from 1 on and rows of a multiple of 1",
+        "the data of tensor `crooked` begin at 7, expected a multiple of 32",
+    ] {
+        assert!(said.iter().any(|said| said == expected), "`{expected}` is not in {said:#?}");
+    }
+    for (tensor, end) in [("far", "at byte 109951162"), ("farther", "beyond any file")] {
+        let about = format!("the data of tensor `{tensor}` end {end}");
+        assert!(said.iter().any(|said| said.starts_with(&about)), "`{about}` is not in {said:#?}");
+    }
+    assert_eq!(said.len(), 11, "{said:#?}");
+}
+
+#[test]
+fn what_keeps_the_rest_from_being_read_is_named() {
+    let with = |at: usize, new: &[u8]| {
+        let mut bytes = whole().bytes();
+        bytes[at..at + new.len()].copy_from_slice(new);
+        problems(&bytes).last().map(ToString::to_string).unwrap_or_default()
+    };
+    assert_eq!(with(0, b"GGML"), "it does not begin with `GGUF`; download it again");
+    assert_eq!(with(4, &[1]), "its version is 1, expected 2 or 3; convert the model again");
+    assert!(with(4, &[0, 0, 0, 3]).starts_with("its numbers are big-endian, expected little-endian"));
+    assert_eq!(with(8, &[2, 0, 0, 0, 1]), "it has 4294967298 tensors, at most 65536 are read");
+    assert_eq!(with(16, &[14, 0, 0, 0, 1]), "it has 4294967310 keys, at most 4096 are read");
+    assert_eq!(with(32, &[0xff]), "a key at byte 32 is not UTF-8");
+    let nested = File::default().key("nested", 9, &[&9u32.to_le_bytes()[..], &[0; 8]].concat());
+    assert_eq!(
+        problems(&nested.bytes())[0].to_string(),
+        "`nested` has values of the type 9, expected 0 to 8 or 10 to 12, or one array of them"
+    );
+    let long = File::default().key("long", 9, &[&4u32.to_le_bytes()[..], &u64::MAX.to_le_bytes()].concat());
+    assert!(matches!(problems(&long.bytes())[0], GgufProblem::CutOff { what: "an array", .. }));
+    let deep = File::default().tensor("deep", &[1; 5], 0, 0);
+    assert_eq!(problems(&deep.bytes())[0].to_string(), "tensor `deep` has 5 axes, at most 4 are read");
+}

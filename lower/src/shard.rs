@@ -1,0 +1,443 @@
+//! Which part of each tensor each device of a mesh holds: it follows from the names of the tensors' axes.
+//!
+//! Only what a program takes and gives is said, weights and state among it; what is between follows from that in XLA's
+//! partitioner, which is also what puts the collectives in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use ops::{Op, TensorType};
+use targets::{Mesh, MeshAxis, ShardRule};
+use trace::{AxisName, Function, NodeKind, Parameter, ParameterConflict, Trace, axis_factors};
+
+/// How the tensors of a program are divided among the devices of a mesh.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shards {
+    /// The mesh, whose axes are cut where some tensor is divided along a part of one: `model=16` is `model.0=8,model.1=2`
+    /// if there are 8 key-value heads. The devices have the same numbers as in the mesh that was asked for.
+    pub mesh: Mesh,
+    /// Of each weight, by its key.
+    pub weights: BTreeMap<String, Sharding>,
+    /// Of each entry point, by its name.
+    pub entries: BTreeMap<String, EntryShards>,
+    /// What is not divided along all of the mesh's axis that a rule names.
+    pub notes: BTreeSet<ShardNote>,
+}
+
+/// How what an entry point takes and gives is divided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryShards {
+    /// Of each argument.
+    pub arguments: Vec<Sharding>,
+    /// Of each result.
+    pub results: Vec<Sharding>,
+}
+
+/// How a tensor is divided: of each axis the axes of the mesh, the one that varies slowest first; all devices along the
+/// others hold the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sharding(pub Vec<Vec<MeshAxis>>);
+
+/// An axis that is divided along a part of the mesh's axis only.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ShardNote {
+    /// The axis is shorter than the mesh: several devices hold the same part.
+    Short {
+        /// The axis.
+        axis: String,
+        /// Its extent.
+        extent: usize,
+        /// The axis of the mesh.
+        over: MeshAxis,
+    },
+    /// Query heads of one key-value head, along what that leaves of the mesh.
+    Groups {
+        /// The axis.
+        axis: String,
+        /// Its extent.
+        extent: usize,
+        /// The axis of the mesh.
+        over: MeshAxis,
+        /// In how many parts it is divided.
+        parts: usize,
+        /// Along how many devices it could be.
+        rest: usize,
+    },
+}
+
+/// Why tensors cannot be divided as the rules say.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShardError {
+    /// A rule over an axis that the mesh lacks.
+    #[error("`{rule}` divides along `{}`, which is no axis of the mesh `{mesh}`", .rule.over)]
+    NoMeshAxis {
+        /// The rule.
+        rule: ShardRule,
+        /// The mesh.
+        mesh: Mesh,
+    },
+    /// An axis of the mesh along which nothing is divided.
+    #[error("nothing is divided along `{axis}` of the mesh `{mesh}`: all of its devices would do the same")]
+    Idle {
+        /// The axis of the mesh.
+        axis: String,
+        /// The mesh.
+        mesh: Mesh,
+    },
+    /// Two rules for one axis.
+    #[error("the axis `{0}` is divided by two rules; expected one")]
+    Twice(String),
+    /// An axis that no tensor has.
+    #[error("no weight, argument or result has the axis `{axis}`; there are {}", .known.join(", "))]
+    NoAxis {
+        /// The axis.
+        axis: String,
+        /// Those that there are.
+        known: Vec<String>,
+    },
+    /// An extent that does not come out even.
+    #[error(
+        "`{tensor}`: the axis `{axis}` of extent {extent} is not divisible by the {} devices along `{}`",
+        .over.size, .over.name
+    )]
+    Uneven {
+        /// The tensor.
+        tensor: String,
+        /// The axis.
+        axis: String,
+        /// Its extent.
+        extent: usize,
+        /// The axis of the mesh.
+        over: MeshAxis,
+    },
+    /// An axis that lies within another one, which is whole.
+    #[error(
+        "`{tensor}`: the axis `{axis}` lies within others of `{within}`; divide the outermost, or none of them"
+    )]
+    Within {
+        /// The tensor.
+        tensor: String,
+        /// The axis.
+        axis: String,
+        /// The axis that holds it.
+        within: String,
+    },
+    /// Two axes that need the mesh cut at places that do not fit each other.
+    #[error("along `{}` of {} devices one axis has {first} parts and another {second}", .over.name, .over.size)]
+    Cuts {
+        /// The axis of the mesh.
+        over: MeshAxis,
+        /// The parts of one.
+        first: usize,
+        /// The parts of the other.
+        second: usize,
+    },
+    /// One weight under names of axes that divide it in two ways.
+    #[error("`{0}` is declared with axes that divide it in two ways")]
+    TwoWays(String),
+    /// A parameter with two types.
+    #[error(transparent)]
+    Parameter(#[from] ParameterConflict),
+}
+
+/// A part of a mesh's axis: the devices from one divisor of its size to a greater one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Span {
+    over: usize,
+    from: usize,
+    to: usize,
+}
+
+/// The rules by axis, and what they were found to need.
+struct Divider<'a> {
+    mesh: &'a Mesh,
+    rules: BTreeMap<&'a str, usize>,
+    groups: BTreeSet<&'a str>,
+    /// Of each axis of the mesh: where it is cut.
+    cuts: Vec<BTreeSet<usize>>,
+    notes: BTreeSet<ShardNote>,
+}
+
+impl Shards {
+    /// Divides what a recorded trace takes and gives among the devices of a mesh. Simplification leaves all of that as it
+    /// is where there is no archive.
+    ///
+    /// # Errors
+    /// A rule that names what is not there, or an extent that does not divide.
+    pub fn new(recorded: &Trace, mesh: &Mesh, rules: &[ShardRule]) -> Result<Self, ShardError> {
+        let mut divider = Divider::new(recorded, mesh, rules)?;
+        let declared = declared_axes(recorded);
+        let mut weights: BTreeMap<String, Vec<Vec<Span>>> = BTreeMap::new();
+        for (key, read) in recorded.reads()?.entries {
+            let mut ways = read.origins.iter().filter_map(|origin| declared.get(origin.as_str()));
+            let mut way = |axes: &Vec<&[AxisName]>| -> Result<Vec<Vec<Vec<Span>>>, ShardError> {
+                axes.iter().map(|axes| divider.place(&key, axes, &read.parameter.ty)).collect()
+            };
+            let ways = ways.try_fold(Vec::new(), |mut all, axes| {
+                all.extend(way(axes)?);
+                Ok::<_, ShardError>(all)
+            })?;
+            if ways.windows(2).any(|pair| pair[0] != pair[1]) {
+                return Err(ShardError::TwoWays(key));
+            }
+            let whole = || vec![Vec::new(); read.parameter.ty.rank()];
+            weights.insert(key, ways.into_iter().next().unwrap_or_else(whole));
+        }
+        let mut entries = Vec::new();
+        for &id in &recorded.entries {
+            let signature = recorded.function(id).signature();
+            let mut place = |list: &[trace::Argument]| -> Result<Vec<Vec<Vec<Span>>>, ShardError> {
+                list.iter().map(|a| divider.place(&a.name, &a.axes, &a.ty)).collect()
+            };
+            entries.push((signature.name, place(&signature.arguments)?, place(&signature.results)?));
+        }
+        let pieces = divider.pieces()?;
+        let sharding = |axes: Vec<Vec<Span>>| divider.sharding(&pieces, &axes);
+        let all = |list: Vec<Vec<Vec<Span>>>| list.into_iter().map(sharding).collect();
+        let entry = |(name, arguments, results)| {
+            (name, EntryShards { arguments: all(arguments), results: all(results) })
+        };
+        Ok(Self {
+            weights: weights.into_iter().map(|(key, axes)| (key, sharding(axes))).collect(),
+            entries: entries.into_iter().map(entry).collect(),
+            mesh: Mesh { axes: pieces.iter().flatten().map(|(axis, _)| axis.clone()).collect() },
+            notes: divider.notes,
+        })
+    }
+
+    /// The bytes of these weights that each device holds.
+    pub fn device_bytes(&self, parameters: &[Parameter]) -> usize {
+        let bytes = |p: &Parameter| p.ty.bytes() / self.weights.get(&p.key).map_or(1, Sharding::parts);
+        parameters.iter().map(bytes).sum()
+    }
+
+    /// Those of these weights that every device holds whole.
+    pub fn replicated<'a>(&self, parameters: &'a [Parameter]) -> Vec<&'a Parameter> {
+        let whole = |p: &&Parameter| self.weights.get(&p.key).is_none_or(|sharding| sharding.parts() == 1);
+        parameters.iter().filter(whole).collect()
+    }
+}
+
+impl Sharding {
+    /// In how many parts the tensor is divided.
+    pub fn parts(&self) -> usize {
+        self.0.iter().flatten().map(|axis| axis.size).product()
+    }
+}
+
+/// `[{"model"}, {}]`, as Shardy spells it.
+impl fmt::Display for Sharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let axis = |axes: &Vec<MeshAxis>| {
+            let names: Vec<String> = axes.iter().map(|axis| format!("\"{}\"", axis.name)).collect();
+            format!("{{{}}}", names.join(", "))
+        };
+        write!(f, "[{}]", self.0.iter().map(axis).collect::<Vec<_>>().join(", "))
+    }
+}
+
+impl fmt::Display for ShardNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short { axis, extent, over } => {
+                let same = over.size / extent;
+                write!(
+                    f,
+                    "{axis} has {extent} for the {} devices along `{}`: each part is held by {same} of them",
+                    over.size, over.name
+                )
+            }
+            Self::Groups { axis, extent, over, parts: 1, rest } => write!(
+                f,
+                "{axis} of {extent} is not divisible by the {rest} devices that are left along `{}`: they compute the same",
+                over.name
+            ),
+            Self::Groups { axis, extent, over, parts, .. } => {
+                write!(
+                    f,
+                    "{axis} of {extent} is divided by {parts} instead, along the rest of `{}`",
+                    over.name
+                )
+            }
+        }
+    }
+}
+
+/// The axes of each weight where functions declare it, by its key there.
+fn declared_axes(trace: &Trace) -> BTreeMap<&str, Vec<&[AxisName]>> {
+    let mut declared: BTreeMap<&str, Vec<&[AxisName]>> = BTreeMap::new();
+    for function in &trace.functions {
+        for node in function.ids().map(|id| function.node(id)) {
+            if let NodeKind::Parameter(parameter) = &node.kind {
+                declared.entry(&parameter.key).or_default().push(&node.axes);
+            }
+        }
+    }
+    declared
+}
+
+/// The axes that queries have beside those of their keys: of heads that share keys.
+fn group_axes(function: &Function) -> Vec<&str> {
+    let mut groups = Vec::new();
+    for id in function.ids() {
+        if let NodeKind::Op(Op::Sdpa(_)) = &function.node(id).kind {
+            let operands = function.operands(id);
+            let [queries, keys] = [operands[0], operands[1]].map(|operand| &function.node(operand).axes[..]);
+            // The last two are positions and features.
+            let heads = &queries[..queries.len().saturating_sub(2)];
+            groups.extend(heads.iter().filter(|axis| !keys.contains(axis)).map(|axis| &**axis));
+        }
+    }
+    groups
+}
+
+impl<'a> Divider<'a> {
+    fn new(trace: &'a Trace, mesh: &'a Mesh, rules: &'a [ShardRule]) -> Result<Self, ShardError> {
+        let mut by_axis = BTreeMap::new();
+        for rule in rules.iter().filter(|rule| rule.over != ShardRule::NONE) {
+            let Some(over) = mesh.axes.iter().position(|axis| axis.name == rule.over) else {
+                return Err(ShardError::NoMeshAxis { rule: rule.clone(), mesh: mesh.clone() });
+            };
+            for axis in &rule.axes {
+                if by_axis.insert(&**axis, over).is_some() {
+                    return Err(ShardError::Twice(axis.clone()));
+                }
+            }
+        }
+        if let Some(idle) = (0..mesh.axes.len()).find(|at| !by_axis.values().any(|over| over == at)) {
+            return Err(ShardError::Idle { axis: mesh.axes[idle].name.clone(), mesh: mesh.clone() });
+        }
+        let known = divisible_axes(trace);
+        if let Some(axis) = by_axis.keys().find(|axis| !known.contains(**axis)) {
+            let known = known.into_iter().map(str::to_owned).collect();
+            return Err(ShardError::NoAxis { axis: (*axis).into(), known });
+        }
+        let groups = trace.functions.iter().flat_map(group_axes).filter(|axis| !by_axis.contains_key(axis));
+        let (groups, cuts) = (groups.collect(), vec![BTreeSet::new(); mesh.axes.len()]);
+        Ok(Self { mesh, rules: by_axis, groups, cuts, notes: BTreeSet::new() })
+    }
+
+    /// Where a tensor with these axes is divided. Of two axes that would go along one of the mesh the first does.
+    fn place(
+        &mut self,
+        tensor: &str,
+        axes: &[AxisName],
+        ty: &TensorType,
+    ) -> Result<Vec<Vec<Span>>, ShardError> {
+        let mut taken: Vec<Option<usize>> = vec![None; self.mesh.axes.len()];
+        let mut placed = vec![Vec::new(); ty.rank()];
+        for ((name, &held), spans) in axes.iter().zip(&ty.shape).zip(&mut placed) {
+            let mut whole_outside = false;
+            for (axis, extent) in axis_factors(name, held) {
+                let span = match self.rules.get(axis).copied() {
+                    Some(over) if taken[over].is_none() => {
+                        let parts = self.parts(tensor, axis, extent, over)?;
+                        taken[over] = Some(parts);
+                        Some(Span { over, from: 1, to: parts })
+                    }
+                    None if self.groups.contains(axis) => self.rest(axis, extent, &taken),
+                    _ => None,
+                };
+                let Some(span) = span.filter(|span| span.from < span.to) else {
+                    whole_outside |= extent > 1;
+                    continue;
+                };
+                if whole_outside {
+                    let (tensor, axis) = (tensor.into(), axis.into());
+                    return Err(ShardError::Within { tensor, axis, within: name.to_string() });
+                }
+                whole_outside = span.to / span.from < extent;
+                self.cuts[span.over].extend([span.from, span.to]);
+                spans.push(span);
+            }
+        }
+        Ok(placed)
+    }
+
+    /// In how many parts an axis is divided along one of the mesh.
+    fn parts(&mut self, tensor: &str, axis: &str, extent: usize, over: usize) -> Result<usize, ShardError> {
+        let over = &self.mesh.axes[over];
+        if extent.is_multiple_of(over.size) {
+            return Ok(over.size);
+        }
+        let (axis, over) = (axis.to_owned(), over.clone());
+        if over.size.is_multiple_of(extent) {
+            self.notes.insert(ShardNote::Short { axis, extent, over: over.clone() });
+            return Ok(extent);
+        }
+        Err(ShardError::Uneven { tensor: tensor.into(), axis, extent, over })
+    }
+
+    /// Where heads that share keys are divided: along what these leave of the mesh.
+    fn rest(&mut self, axis: &str, extent: usize, taken: &[Option<usize>]) -> Option<Span> {
+        let left = |(at, over): (usize, &MeshAxis)| {
+            let from = taken[at].filter(|&parts| parts < over.size)?;
+            Some((at, over.clone(), from))
+        };
+        let (at, over, from) = self.mesh.axes.iter().enumerate().find_map(left)?;
+        let rest = over.size / from;
+        let parts = match () {
+            () if extent.is_multiple_of(rest) => rest,
+            () if rest.is_multiple_of(extent) => extent,
+            () => 1,
+        };
+        self.notes.insert(ShardNote::Groups { axis: axis.into(), extent, over, parts, rest });
+        Some(Span { over: at, from, to: from * parts })
+    }
+
+    /// The axes of the mesh cut where tensors need it; each piece with the divisor of the axis where it begins.
+    fn pieces(&self) -> Result<Vec<Vec<(MeshAxis, usize)>>, ShardError> {
+        let of_axis = |(over, cuts): (&MeshAxis, &BTreeSet<usize>)| {
+            let mut cuts: BTreeSet<usize> = cuts.clone();
+            cuts.extend([1, over.size]);
+            let cuts: Vec<usize> = cuts.into_iter().collect();
+            let mut pieces = Vec::new();
+            for pair in cuts.windows(2) {
+                let (first, second) = (pair[0], pair[1]);
+                if !second.is_multiple_of(first) {
+                    return Err(ShardError::Cuts { over: over.clone(), first, second });
+                }
+                let name = format!("{}.{}", over.name, pieces.len());
+                pieces.push((MeshAxis { name, size: second / first }, first));
+            }
+            if pieces.len() < 2 {
+                pieces = vec![(over.clone(), 1)];
+            }
+            Ok(pieces)
+        };
+        self.mesh.axes.iter().zip(&self.cuts).map(of_axis).collect()
+    }
+
+    /// The pieces that spans consist of.
+    fn sharding(&self, pieces: &[Vec<(MeshAxis, usize)>], axes: &[Vec<Span>]) -> Sharding {
+        let pieces = |span: &Span| {
+            let (from, to) = (span.from, span.to);
+            pieces[span.over]
+                .iter()
+                .filter(move |(_, at)| (from..to).contains(at))
+                .map(|(axis, _)| axis.clone())
+        };
+        Sharding(axes.iter().map(|spans| spans.iter().flat_map(pieces).collect()).collect())
+    }
+}
+
+/// The axes of all weights, arguments and results: what a rule can name.
+pub fn divisible_axes(trace: &Trace) -> BTreeSet<&str> {
+    let mut known = BTreeSet::new();
+    for (index, function) in trace.functions.iter().enumerate() {
+        let entry = trace.entries.iter().any(|id| id.0 as usize == index);
+        let results: Vec<_> = function.outputs.iter().map(|output| output.node).collect();
+        for id in function.ids() {
+            let node = function.node(id);
+            let taken = matches!(node.kind, NodeKind::Parameter(_))
+                || entry && (matches!(node.kind, NodeKind::Input { .. }) || results.contains(&id));
+            if taken && node.types.len() == 1 {
+                let factors = node.axes.iter().zip(&node.ty().shape);
+                known.extend(
+                    factors.flat_map(|(name, &extent)| axis_factors(name, extent)).map(|(axis, _)| axis),
+                );
+            }
+        }
+    }
+    known
+}

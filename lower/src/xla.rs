@@ -1,0 +1,74 @@
+//! The module of one entry point for XLA: StableHLO, whose arguments are those of the entry point and then its weights;
+//! with a mesh, all of them and the results with how they are divided, in Shardy's words.
+
+use std::collections::HashMap;
+
+use kernels::Kernels;
+use targets::{Backend, Dialect};
+use trace::{Argument, Role, Signature, Trace};
+
+use crate::legalize::{Legalization, legalize};
+use crate::module::{Frame, Module, write_with};
+use crate::{EntryShards, LowerError, Shards};
+
+/// The name that XLA starts.
+const MAIN: &str = "main";
+/// The name of the mesh in the text.
+const MESH: &str = "mesh";
+
+/// Writes an entry point of a trace of primitives as a module for XLA. State is donated: a result lies where the argument of
+/// its role was.
+///
+/// # Errors
+/// If there is no such entry point or a composite is left, or one parameter has two types.
+pub fn xla(trace: &Trace, entry: &str, shards: Option<&Shards>) -> Result<Module, LowerError> {
+    let mut alone = legalize(trace, &Legalization::needed(Backend::Xla))?.with_entries(&[entry]);
+    let Some(&id) = alone.entries.first() else { return Err(LowerError::NoEntry(entry.to_owned())) };
+    alone.functions[id.0 as usize].name = MAIN.to_owned();
+    let signature = alone.function(id).signature();
+    let mut frame = Frame { name: entry.to_owned(), ..Frame::default() };
+    let mut of_entry = None;
+    if let Some(shards) = shards {
+        let axes = shards.mesh.axes.iter().map(|axis| format!("\"{}\"={}", axis.name, axis.size));
+        let mesh = axes.collect::<Vec<_>>().join(", ");
+        frame.attributes = format!(
+            " attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : i32}}",
+            shards.mesh.devices()
+        );
+        frame.before = format!("  sdy.mesh @{MESH} = <[{mesh}]>\n");
+        let weights = shards.weights.iter().map(|(key, sharding)| (key.clone(), spelled(sharding)));
+        frame.weights = weights.map(|(key, text)| (key, braced(&[text]))).collect::<HashMap<_, _>>();
+        of_entry = shards.entries.get(entry);
+    }
+    frame.arguments = arguments(&signature, of_entry);
+    if let Some(EntryShards { results, .. }) = of_entry {
+        frame.results = results.iter().map(|sharding| braced(&[spelled(sharding)])).collect();
+    }
+    let mut module = write_with(&alone, Dialect::Arguments, Kernels::none(), &frame)?;
+    module.signatures.iter_mut().for_each(|signature| signature.name = entry.to_owned());
+    Ok(module)
+}
+
+/// What is said of each argument: how it is divided, and which result may lie in its place.
+fn arguments(signature: &Signature, shards: Option<&EntryShards>) -> Vec<String> {
+    let of_argument = |(at, argument): (usize, &Argument)| {
+        let mut said: Vec<String> = Vec::new();
+        said.extend(shards.and_then(|shards| shards.arguments.get(at)).map(spelled));
+        if let Role::State { .. } = argument.role
+            && let Some(result) = signature.results.iter().position(|result| result.role == argument.role)
+        {
+            said.push(format!("tf.aliasing_output = {result} : i32"));
+        }
+        braced(&said)
+    };
+    signature.arguments.iter().enumerate().map(of_argument).collect()
+}
+
+fn spelled(sharding: &crate::Sharding) -> String {
+    format!("sdy.sharding = #sdy.sharding<@{MESH}, {sharding}>")
+}
+
+/// ` {a, b}`, or nothing.
+fn braced(said: &[String]) -> String {
+    if said.is_empty() { String::new() } else { format!(" {{{}}}", said.join(", ")) }
+}

@@ -1,0 +1,108 @@
+//! GGUF files as models: what their metadata say becomes the keys of a `config.json`, their tensors get the names of the
+//! networks, and what conversion to GGUF did to weights is undone when they are read.
+//!
+//! The metadata and names are those of `docs/gguf.md` in ggml and of `gguf-py/gguf/constants.py` in llama.cpp.
+
+mod metadata;
+mod names;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use bake::Ignorable;
+use dsl::{EntryPoint, TraceError, Traced};
+use irpa::{BlockFormat, Checkpoint, Gguf};
+use lower::Quantization;
+use ops::{ElementType, WeightFormat};
+use trace::key_pattern;
+
+use crate::config::{ConfigError, Keys};
+use crate::{Architecture, ModelConfig};
+
+use metadata::Metadata;
+use names::Renaming;
+
+pub use metadata::GGUF_ARCHITECTURES;
+
+/// A network of which a GGUF file has the configuration and the weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GgufModel {
+    /// What the metadata say.
+    pub config: ModelConfig,
+    renaming: Renaming,
+    stored: Quantization,
+}
+
+impl GgufModel {
+    /// Reads the metadata and the table of tensors of a GGUF file, and the factors of its rotary embedding. `allowed` keys
+    /// of the configuration may be there although nothing reads them.
+    ///
+    /// # Errors
+    /// If it is no GGUF file, of an architecture that is not known, or everything that is missing or unusable.
+    pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
+        let file = Gguf::open(path)?;
+        let metadata = Metadata::new(&file)?;
+        let renaming = Renaming::new(&metadata);
+        let keys = Keys::of(path, metadata.config()?);
+        let config = ModelConfig::of(keys, allowed)?;
+        let stored = stored(&renaming.apply(Checkpoint::of_gguf(&file)));
+        Ok(Self { config, renaming, stored })
+    }
+
+    /// The `config.json` that says the same as the metadata of a GGUF file.
+    ///
+    /// # Errors
+    /// See [`read`](Self::read).
+    pub fn config_json(path: &Path) -> Result<String, ConfigError> {
+        let file = Gguf::open(path)?;
+        let config = Metadata::new(&file)?.config()?;
+        Ok(serde_json::Value::Object(config).to_string())
+    }
+}
+
+/// How products read weights that a checkpoint stores in blocks, by the pattern of their keys: as they are, where a format
+/// of ours is the same; in eight bits, where none is, since nothing else of that size loses less. All layers share one
+/// format.
+fn stored(checkpoint: &Checkpoint) -> Quantization {
+    let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
+    for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {
+        blocks.entry(key_pattern(&tensor.name)).or_default().push(tensor.blocks());
+    }
+    let format = |formats: &[Option<BlockFormat>]| match formats {
+        _ if formats.contains(&None) => None,
+        _ if formats.iter().all(|format| *format == Some(BlockFormat::Q4_0)) => Some(WeightFormat::Q4),
+        _ => Some(WeightFormat::Q8),
+    };
+    let formats = blocks.into_iter().filter_map(|(key, formats)| Some((key, format(&formats)?)));
+    Quantization::by_key(formats.collect())
+}
+
+impl Architecture for GgufModel {
+    fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
+        self.config.trace(element, entry_points)
+    }
+
+    fn max_context(&self) -> usize {
+        self.config.max_context()
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.config.vocabulary()
+    }
+
+    fn element(&self) -> Option<ElementType> {
+        self.config.element()
+    }
+
+    fn ignorable(&self) -> Vec<Ignorable> {
+        self.config.ignorable()
+    }
+
+    fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
+        self.renaming.apply(checkpoint)
+    }
+
+    fn stored(&self) -> Quantization {
+        self.stored.clone()
+    }
+}

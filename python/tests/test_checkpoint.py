@@ -1,0 +1,101 @@
+"""Slices of weights: the right elements, from no other bytes; and checkpoints that are not what was exported."""
+
+import json
+import tempfile
+import unittest
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from tracewright_xla.checkpoint import Checkpoint
+from tracewright_xla.errors import CheckpointError
+from tracewright_xla.manifest import Manifest, TensorType, Weight
+
+SHAPE = (3, 4, 5)
+
+
+class Slices(unittest.TestCase):
+    def setUp(self) -> None:
+        held = tempfile.TemporaryDirectory()
+        self.addCleanup(held.cleanup)
+        self.folder = Path(held.name)
+        self.values = np.arange(60, dtype=np.float32).reshape(SHAPE)
+        before, content = b"\xff" * 7, self.values.tobytes()
+        header = {
+            "before": {"dtype": "U8", "shape": [7], "data_offsets": [0, 7]},
+            "w": {"dtype": "F32", "shape": list(SHAPE), "data_offsets": [7, 7 + len(content)]},
+            "__metadata__": {"format": "pt"},
+        }
+        text = json.dumps(header).encode()
+        (self.folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + before + content)
+        self.weight = Weight(
+            key="w",
+            type=TensorType(np.dtype(np.float32), SHAPE),
+            sharding=((), (), ()),
+            file="model.safetensors",
+            made=False,
+            stored=np.dtype(np.float32),
+            offset=8 + len(text) + 7,
+        )
+        self.manifest = Manifest(
+            self.folder, "0", 8, 1, 10, "", (), self.folder, {}, {"w": self.weight}
+        )
+
+    def test_each_part_is_that_of_numpy_and_no_other_byte_is_read(self) -> None:
+        whole = slice(None)
+        for index in [
+            (whole, whole, whole),
+            (slice(1, 3), whole, whole),
+            (whole, slice(2, 4), whole),
+            (whole, whole, slice(1, 3)),
+            (slice(2, 3), slice(0, 2), slice(4, 5)),
+            (slice(0, 2), whole, slice(0, 5)),
+            (slice(1, 1), whole, whole),
+        ]:
+            with self.subTest(index=index), Checkpoint(self.manifest) as files:
+                part = files.read(self.weight, index)
+                np.testing.assert_array_equal(part, self.values[index])
+                self.assertEqual(files.bytes_read, part.size * 4)
+
+    def test_elements_become_those_that_the_program_computes_with(self) -> None:
+        narrow = replace(self.weight, type=TensorType(np.dtype(ml_dtypes.bfloat16), SHAPE))
+        with Checkpoint(self.manifest) as files:
+            part = files.read(narrow, (slice(0, 1), slice(None), slice(None)))
+        np.testing.assert_array_equal(part, self.values[:1].astype(ml_dtypes.bfloat16))
+
+    def test_what_fits_is_accepted(self) -> None:
+        Checkpoint(self.manifest).check([self.weight])
+
+    def test_a_missing_file_is_named_with_how_many_weights_it_has(self) -> None:
+        gone = replace(self.weight, file="model-00002-of-00002.safetensors")
+        with self.assertRaisesRegex(CheckpointError, r"model-00002-of-00002\.safetensors` is missing, which has 1"):
+            Checkpoint(self.manifest).check([self.weight, gone])
+
+    def test_other_offsets_are_another_checkpoint(self) -> None:
+        moved = replace(self.weight, offset=self.weight.offset + 4)
+        with self.assertRaisesRegex(CheckpointError, "no tensor for `w` at bytes"):
+            Checkpoint(self.manifest).check([moved])
+
+    def test_a_file_that_is_cut_off_is_not_whole(self) -> None:
+        path = self.folder / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-1])
+        with self.assertRaisesRegex(CheckpointError, "it is not whole"):
+            Checkpoint(self.manifest).check([self.weight])
+
+    def test_what_is_no_safetensors_file_is_refused(self) -> None:
+        for content in [b"", b"short", b"\xff" * 64, (4).to_bytes(8, "little") + b"oops"]:
+            (self.folder / "model.safetensors").write_bytes(content)
+            with self.subTest(content=content), self.assertRaisesRegex(CheckpointError, "no safetensors file"):
+                Checkpoint(self.manifest).check([self.weight])
+
+    def test_a_checkpoint_that_moved_is_found_where_one_says(self) -> None:
+        elsewhere = self.folder / "elsewhere"
+        elsewhere.mkdir()
+        (self.folder / "model.safetensors").rename(elsewhere / "model.safetensors")
+        Checkpoint(self.manifest, elsewhere).check([self.weight])
+
+
+if __name__ == "__main__":
+    unittest.main()

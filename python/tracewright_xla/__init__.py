@@ -1,0 +1,26 @@
+"""Runs what `tracewright export --engine xla` wrote, through XLA on one device or on many.
+
+The export decides everything: which modules there are, what each argument is, how each tensor is divided among the devices
+of a mesh, where in the checkpoint each weight lies. This package maps, shards and steps.
+
+>>> from tracewright_xla import Program
+>>> program = Program.load("export")                                   # doctest: +SKIP
+>>> [row.tokens for row in program.generate([[5, 17, 3]], tokens=8)]   # doctest: +SKIP
+"""
+
+from .errors import CheckpointError, ManifestError, MeshError, ProcessError, PromptError, TracewrightError
+from .manifest import Manifest
+from .program import Program
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckpointError",
+    "Manifest",
+    "ManifestError",
+    "MeshError",
+    "ProcessError",
+    "Program",
+    "PromptError",
+    "TracewrightError",
+]

@@ -1,0 +1,219 @@
+"""`python -m tracewright_xla run DIR -p "…"`: data on stdout, talk on stderr; exit codes 0, 1, 2 (usage), 130."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+from .errors import CheckpointError, MeshError, ProcessError, PromptError, TracewrightError
+from .manifest import Manifest
+from .processes import Group, agree, first_host, from_environment, join, versions
+from .text import Text, ends
+
+_PORT = 8476
+
+
+def main(words: list[str] | None = None) -> int:
+    """Runs a command; returns its exit code."""
+    arguments = _parser().parse_args(words)
+    _keep_stdout()
+    try:
+        manifest = Manifest.read(arguments.folder)
+        group = _group(arguments)
+        _devices(arguments, manifest, group)
+        return _collectives(arguments, manifest) if arguments.command == "collectives" else _run(arguments, manifest, group)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _leave(130)
+    except TracewrightError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _leave(1)
+    except BrokenPipeError:
+        return _leave(0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tracewright_xla", description="Run what `tracewright export --engine xla` wrote."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="continue text or tokens")
+    collectives = commands.add_parser("collectives", help="count what devices exchange in a call of each entry point")
+    for command in (run, collectives):
+        command.add_argument("folder", type=Path, help="the export directory")
+        command.add_argument("--devices", type=int, metavar="N", help="devices that the processor of this process pretends "
+                             "to have [default: its part of the mesh]")
+        command.add_argument("--platform", help="what runs it: cpu, cuda, tpu [default: the best that jax finds]")
+    prompt = run.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("-p", "--prompt", action="append", help="the text to continue; may be repeated for more rows")
+    prompt.add_argument("--tokens", action="append", metavar="IDS", help="the token ids to continue: 5,17,3; may be repeated")
+    run.add_argument("-n", "--max-tokens", type=int, default=128, metavar="N", help="new tokens at most [default: 128]")
+    run.add_argument("--temp", type=float, default=0.0, help="0 takes the most likely token [default: 0]")
+    run.add_argument("--seed", type=int, default=0, help="the same seed draws the same tokens [default: 0]")
+    run.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's end-of-text tokens")
+    run.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="where the checkpoint lies [default: where it lay]")
+    run.add_argument("--json", action="store_true", help="one JSON object instead of the text")
+    run.add_argument("--processes", type=int, metavar="N", help="how many processes there are [default: as SLURM says]")
+    run.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 is reached")
+    run.add_argument("--process-id", type=int, metavar="I", help="which of them this is [default: as SLURM or Kubernetes says]")
+    return parser
+
+
+def _group(arguments: argparse.Namespace) -> Group | None:
+    """The processes that were asked for; none if this is the only one."""
+    if arguments.command != "run":
+        return None
+    processes, process = from_environment(os.environ)
+    # A variable alone starts no group: whoever runs one process in a job of many says nothing.
+    if arguments.processes is None and arguments.coordinator is None:
+        return None
+    processes = arguments.processes if arguments.processes is not None else processes
+    process = arguments.process_id if arguments.process_id is not None else process
+    host = first_host(os.environ)
+    coordinator = arguments.coordinator or (f"{host}:{_PORT}" if host else None)
+    missing = [
+        flag
+        for flag, value in (("--processes N", processes), ("--process-id I", process), ("--coordinator HOST:PORT", coordinator))
+        if value is None
+    ]
+    if missing:
+        raise ProcessError(f"{', '.join(missing)} must be said too: neither SLURM nor Kubernetes does")
+    group = Group(processes, coordinator, process)
+    group.check()
+    return group
+
+
+def _devices(arguments: argparse.Namespace, manifest: Manifest, group: Group | None) -> None:
+    """Sets what jax finds, before it looks; and joins the group."""
+    if arguments.temp < 0 if arguments.command == "run" else False:
+        raise PromptError(f"the temperature is {arguments.temp}, expected 0 or more; `--temp` sets it")
+    processes = group.processes if group else 1
+    if manifest.devices % processes != 0:
+        raise MeshError(
+            f"the mesh `{manifest.mesh}` has {manifest.devices} devices, which {processes} processes cannot share equally"
+        )
+    import jax
+
+    if arguments.platform is not None:
+        jax.config.update("jax_platforms", arguments.platform)
+    # A processor is as many devices as it is told to be; what accelerators there are, they know themselves.
+    pretended = manifest.devices // processes if arguments.devices is None else arguments.devices
+    if pretended < 1:
+        raise MeshError(f"{pretended} devices are none; expected at least one")
+    if group is not None:
+        join(group, pretended)
+    else:
+        jax.config.update("jax_num_cpu_devices", pretended)
+
+
+def _run(arguments: argparse.Namespace, manifest: Manifest, group: Group | None) -> int:
+    import jax
+
+    from .checkpoint import Checkpoint
+    from .mesh import device_mesh
+    from .program import Program
+
+    first = group is None or group.process == 0
+    text = Text(manifest.folder) if arguments.prompt else None
+    prompts = [text.tokens(prompt) for prompt in arguments.prompt] if text else [_ids(ids) for ids in arguments.tokens]
+    if group is not None:
+        problem = None
+        try:
+            device_mesh(manifest)
+            with Checkpoint(manifest, arguments.checkpoint) as files:
+                files.check(list(manifest.weights.values()))
+        except (MeshError, CheckpointError) as error:
+            problem = str(error)
+        asked = json.dumps([prompts, arguments.max_tokens, arguments.temp, arguments.seed, arguments.ignore_eos])
+        agree(group, versions() | {"program": manifest.digest(), "prompt": asked}, problem)
+    begun = time.monotonic()
+    program = Program.load(manifest, arguments.checkpoint)
+    loaded = time.monotonic()
+    stop = frozenset() if arguments.ignore_eos else ends(manifest.folder)
+    rows = []
+    shown = ""
+    try:
+        for rows in program.steps(prompts, arguments.max_tokens, arguments.temp, arguments.seed, stop):
+            if first and text and len(prompts) == 1 and not arguments.json:
+                shown = _show(text, [token for token in rows[0].tokens if token not in stop], shown)
+    except jax.errors.JaxRuntimeError as error:
+        if group is None:
+            raise TracewrightError(f"XLA stopped: {error}") from error
+        line = str(error).strip().split("\n")[0]
+        raise ProcessError(f"process {group.process} lost another one of the {group.processes}: {line}") from error
+    ran = time.monotonic()
+    if not first:
+        return 0
+    answers = [[token for token in row.tokens if token not in stop] for row in rows[: len(prompts)]]
+    if arguments.json:
+        report = {
+            "tokens": answers,
+            "text": [text.text(answer) for answer in answers] if text else None,
+            "load_s": round(loaded - begun, 3),
+            "run_s": round(ran - loaded, 3),
+            "bytes_read": program.bytes_read,
+            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+        print(json.dumps(report), flush=True)
+    elif text and len(prompts) == 1:
+        print(flush=True)
+    else:
+        for answer in answers:
+            print(text.text(answer) if text else " ".join(map(str, answer)), flush=True)
+    return 0
+
+
+def _show(text: Text, tokens: list[int], shown: str) -> str:
+    """Writes what the text has gained; a character whose last bytes are still to come waits."""
+    now = text.text(tokens)
+    if not now.endswith("\ufffd") and now.startswith(shown):
+        print(now[len(shown) :], end="", flush=True)
+        return now
+    return shown
+
+
+def _collectives(arguments: argparse.Namespace, manifest: Manifest) -> int:
+    """Compiles each entry point, and reads no weight."""
+    from .mesh import device_mesh
+    from .module import Module
+
+    mesh = device_mesh(manifest)
+    report = {}
+    for entry in manifest.entries.values():
+        found = Module(entry, manifest.text(entry), mesh).collectives()
+        report[entry.name] = [{"op": op, "type": ty, "count": count} for (op, ty), count in sorted(found.items())]
+    print(json.dumps(report), flush=True)
+    return 0
+
+
+def _keep_stdout() -> None:
+    """Keeps stdout for data: what libraries print there, as Gloo does, goes to stderr."""
+    data = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = os.fdopen(data, "w", encoding="utf-8")
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise PromptError(f"`{text}` is no list of tokens; expected 5,17,3") from None
+
+
+def _leave(code: int) -> int:
+    """The exit code. Of a group nobody waits for the others: they end by themselves."""
+    jax = sys.modules.get("jax")
+    if jax is not None and jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Weights from the files of a checkpoint, slice by slice: a process reads the bytes of its own parts and no others."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+from .errors import CheckpointError
+from .manifest import Manifest, Weight
+
+Index = tuple[slice, ...]
+"""A part of a tensor: of each axis the elements from one on up to another."""
+
+_LONGEST_HEADER = 100 << 20
+"""Bytes of a safetensors header at most: the limit of the format's own library."""
+
+
+class Checkpoint:
+    """The files that weights are read from.
+
+    Nothing is mapped: what is read is counted, and no page that belongs to another process's part is touched.
+    """
+
+    def __init__(self, manifest: Manifest, folder: Path | None = None) -> None:
+        """The files of an export; those of the checkpoint in `folder` if it has moved since."""
+        self._made = manifest.folder
+        self._folder = folder or manifest.checkpoint
+        self._files: dict[Path, int] = {}
+        self.bytes_read = 0
+        """How many bytes of weights have been read."""
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
+
+    def path(self, weight: Weight) -> Path:
+        """The file that has a weight."""
+        return (self._made if weight.made else self._folder) / weight.file
+
+    def check(self, weights: list[Weight]) -> None:
+        """Compares the headers of all files with what was exported, before a weight is read.
+
+        Raises `CheckpointError` with everything that is missing or differs.
+        """
+        by_file: dict[Path, list[Weight]] = {}
+        for weight in weights:
+            by_file.setdefault(self.path(weight), []).append(weight)
+        problems: list[str] = []
+        for path, held in by_file.items():
+            try:
+                size = os.stat(path).st_size
+            except OSError:
+                problems.append(f"`{path}` is missing, which has {len(held)} weights")
+                continue
+            ranges = [(0, size)] if held[0].made else _ranges(path, size)
+            starts = [start for start, _ in ranges]
+            for weight in held:
+                at = bisect.bisect_right(starts, weight.offset) - 1
+                if at < 0 or weight.end > ranges[at][1]:
+                    problems.append(
+                        f"`{path}` has no tensor for `{weight.key}` at bytes {weight.offset} to {weight.end}"
+                    )
+        if problems:
+            listed = "\n  ".join(problems[:8]) + ("\n  …" if len(problems) > 8 else "")
+            raise CheckpointError(
+                f"the checkpoint is not the one that was exported: {len(problems)} problem(s)\n  {listed}\n"
+                "`--checkpoint FOLDER` says where it lies now; if it has changed, export the model again"
+            )
+
+    def read(self, weight: Weight, index: Index) -> np.ndarray:
+        """The elements of a part of a weight, as the program computes with them.
+
+        Raises `CheckpointError` if the file cannot be read or ends before.
+        """
+        bounds = [part.indices(extent)[:2] for part, extent in zip(index, weight.type.shape, strict=True)]
+        shape = tuple(stop - start for start, stop in bounds)
+        out = np.empty(shape, weight.stored)
+        flat = memoryview(out.reshape(-1).view(np.uint8))
+        done = 0
+        for start, length in _runs(weight, bounds):
+            self._fill(self.path(weight), flat[done : done + length], start)
+            done += length
+        self.bytes_read += done
+        return out if weight.stored == weight.type.element else out.astype(weight.type.element)
+
+    def _fill(self, path: Path, out: memoryview, at: int) -> None:
+        try:
+            if path not in self._files:
+                self._files[path] = os.open(path, os.O_RDONLY)
+            while len(out) > 0:
+                count = os.preadv(self._files[path], [out], at)
+                if count == 0:
+                    raise CheckpointError(f"`{path}` ends before byte {at}; the checkpoint was changed meanwhile")
+                out, at = out[count:], at + count
+        except OSError as error:
+            raise CheckpointError(f"`{path}` cannot be read: {error}") from error
+
+
+def _runs(weight: Weight, bounds: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Where the bytes of a part lie: first byte and length of each run, in row-major order."""
+    shape = weight.type.shape
+    strides = [weight.stored.itemsize] * len(shape)
+    for axis in reversed(range(len(shape) - 1)):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    divided = [axis for axis, (start, stop) in enumerate(bounds) if (start, stop) != (0, shape[axis])]
+    if not divided:
+        return [(weight.offset, weight.end - weight.offset)]
+    last = divided[-1]
+    first, length = bounds[last][0] * strides[last], (bounds[last][1] - bounds[last][0]) * strides[last]
+    outer = itertools.product(*(range(start, stop) for start, stop in bounds[:last]))
+    offsets = (sum(i * stride for i, stride in zip(at, strides)) for at in outer)
+    return [(weight.offset + offset + first, length) for offset in offsets] if length else []
+
+
+def _ranges(path: Path, size: int) -> list[tuple[int, int]]:
+    """The bytes of each tensor of a safetensors file, ascending; raises `CheckpointError` if it is none."""
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= min(_LONGEST_HEADER, size - 8):
+                raise ValueError(f"its header would have {length} bytes")
+            header = json.loads(file.read(length))
+        offsets = [info["data_offsets"] for name, info in header.items() if name != "__metadata__"]
+        ranges = sorted((8 + length + start, 8 + length + end) for start, end in offsets)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"`{path}` is no safetensors file: {error}") from error
+    if ranges and ranges[-1][1] > size:
+        raise CheckpointError(f"`{path}` has {size} bytes and needs {ranges[-1][1]}: it is not whole")
+    return ranges

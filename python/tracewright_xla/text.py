@@ -1,0 +1,50 @@
+"""Text and tokens, by the tokenizer that the export carries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .errors import PromptError
+
+
+class Text:
+    """The tokenizer of a model, and the tokens with which its answers end."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads `tokenizer.json` of an export; raises `PromptError` if it has none, or it cannot be read."""
+        path = folder / "tokenizer.json"
+        if not path.exists():
+            raise PromptError(f"`{folder}` has no `tokenizer.json`; name the prompt's tokens with `--tokens 5,17,3`")
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise PromptError("text needs the package `tokenizers`; install it, or use `--tokens 5,17,3`") from error
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # The library raises nothing narrower.
+            raise PromptError(f"`{path}` is no tokenizer: {error}") from error
+
+    def tokens(self, text: str) -> list[int]:
+        """The tokens of a text, with those that the model wants in front."""
+        return list(self._tokenizer.encode(text).ids)
+
+    def text(self, tokens: list[int]) -> str:
+        """The text of tokens, without special ones."""
+        return str(self._tokenizer.decode(tokens))
+
+
+def ends(folder: Path) -> frozenset[int]:
+    """The tokens that end an answer, as `generation_config.json` or else `config.json` says."""
+    for name in ("generation_config.json", "config.json"):
+        try:
+            content: Any = json.loads((folder / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise PromptError(f"`{folder / name}` cannot be read: {error}") from error
+        found = content.get("eos_token_id") if isinstance(content, dict) else None
+        if found is not None:
+            return frozenset(found if isinstance(found, list) else [found])
+    return frozenset()

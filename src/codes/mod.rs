@@ -1,0 +1,138 @@
+//! Short names of errors, under which `tracewright explain` says more than fits into a message.
+
+mod list;
+
+use std::error::Error;
+use std::fmt;
+use std::str::FromStr;
+
+use errors::Place;
+use trace::Provenance;
+
+/// An error that has a code.
+///
+/// An implementation is a `match` over all variants, so that none is without; what only passes on another error has its code.
+pub trait Coded: Error {
+    /// Its code.
+    fn code(&self) -> Code;
+
+    /// The places in the declaration of a network that it is about, the most telling one first.
+    fn places(&self) -> Vec<Place> {
+        Vec::new()
+    }
+}
+
+/// Where a node comes from, as errors name it.
+fn place(provenance: &Provenance) -> Place {
+    let Provenance { path, file, line } = provenance;
+    Place { path: path.to_string(), file: file.to_string(), line: *line }
+}
+
+macro_rules! codes {
+    ($($name:ident)*) => {
+        /// What kind of error it is. The hundreds say where it comes from: 0 the command line and the system, 1 the
+        /// configuration, 2 the checkpoint, 3 archives, 4 the declaration of a network, 5 plans and lowering, 6 the compiler, 7 the
+        /// runtime, 8 generation, 9 exports, 10 the instruments.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(missing_docs, reason = "the explanation says what each is")]
+        pub enum Code {
+            $($name),*
+        }
+
+        impl Code {
+            /// All of them, in order.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// `TW0201`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name)),*
+                }
+            }
+
+            /// What it means, an example, and what to do; in Markdown, with a title.
+            pub fn explanation(self) -> &'static str {
+                match self {
+                    $(Self::$name => include_str!(concat!(stringify!($name), ".md"))),*
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    TW0001 TW0002 TW0003 TW0004 TW0005 TW0006 TW0007 TW0008 TW0009
+    TW0101 TW0102 TW0103 TW0104 TW0105 TW0106 TW0107 TW0108
+    TW0201 TW0202 TW0203 TW0204 TW0205 TW0206 TW0207 TW0208 TW0209 TW0210
+    TW0301 TW0302 TW0303 TW0304
+    TW0401 TW0402 TW0403 TW0404 TW0405 TW0406 TW0407 TW0408 TW0409 TW0410 TW0411 TW0412 TW0413 TW0414 TW0415 TW0416
+    TW0417 TW0418 TW0419 TW0420 TW0421 TW0422 TW0423 TW0424 TW0425 TW0426 TW0427 TW0428
+    TW0501 TW0502 TW0503 TW0504 TW0505 TW0506 TW0507 TW0508 TW0509 TW0510 TW0511 TW0512
+    TW0601 TW0602 TW0603 TW0604 TW0605 TW0606 TW0607
+    TW0701 TW0702 TW0703 TW0704 TW0705 TW0706 TW0707 TW0708 TW0709
+    TW0801 TW0802 TW0803 TW0804 TW0805 TW0806 TW0807 TW0808 TW0809 TW0810 TW0811 TW0812 TW0813 TW0814 TW0815 TW0816
+    TW0817 TW0818 TW0819
+    TW0901 TW0902 TW0903 TW0904 TW0905 TW0906 TW0907 TW0908
+    TW1001 TW1002 TW1003 TW1004 TW1005
+}
+
+impl Code {
+    /// In a few words.
+    pub fn title(self) -> &'static str {
+        let first = self.explanation().lines().next().unwrap_or_default();
+        first.split_once(": ").map_or(first, |(_, title)| title)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names no code.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no error `{0}`; `tracewright explain` without one lists all")]
+pub struct UnknownCode(pub String);
+
+impl FromStr for Code {
+    type Err = UnknownCode;
+
+    /// Reads `TW0201`, `tw0201`, `0201` and `201`.
+    fn from_str(text: &str) -> Result<Self, UnknownCode> {
+        let digits = text.strip_prefix("TW").or(text.strip_prefix("tw")).unwrap_or(text);
+        let name = format!("TW{digits:0>4}");
+        Self::ALL.iter().copied().find(|code| code.name() == name).ok_or_else(|| UnknownCode(text.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_explained() {
+        for code in Code::ALL {
+            let text = code.explanation();
+            assert!(text.starts_with(&format!("# {code}: ")), "{code}: {text}");
+            for part in ["\n\n**Example**", "\n\n**What to do**"] {
+                assert!(text.contains(part), "{code} has no{part}");
+            }
+            assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{code}");
+        }
+        let mut titles: Vec<_> = Code::ALL.iter().map(|code| code.title()).collect();
+        titles.sort_unstable();
+        titles.dedup();
+        assert_eq!(titles.len(), Code::ALL.len(), "two have one title");
+    }
+
+    #[test]
+    fn a_code_is_read_in_short() {
+        for text in ["TW0201", "tw0201", "0201", "201"] {
+            assert_eq!(text.parse(), Ok(Code::TW0201));
+        }
+        for text in ["", "TW", "TW9999", "x"] {
+            assert_eq!(text.parse::<Code>(), Err(UnknownCode(text.into())));
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! An export for XLA: a module for each entry point, and a manifest that says what each argument is, how it is divided
+//! among devices and where in the checkpoint each weight lies. `python/tracewright_xla` runs it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bake::{BakeError, BakeOptions};
+use dsl::Traced;
+use errors::{FileError, WithPath as _};
+use files::{NewFile, limits};
+use irpa::{Archive, ArchiveError, Checkpoint, Gguf, Storage, Watch};
+use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards, Weights};
+use serde::{Deserialize, Serialize};
+use targets::{Mesh, ShardRule, Target};
+use trace::{Argument, Parameter, Trace};
+
+use crate::folder::{self, FolderError, MANIFEST};
+use crate::{Plan, PlanError};
+
+/// Weights that a recipe makes, if there are any.
+const MADE: &str = "made.irpa";
+/// What the manifest names as its engine.
+const ENGINE: &str = "xla";
+
+/// The form of the manifest: a reader refuses any other.
+pub const FORMAT: u32 = 1;
+
+/// A program for XLA: text, and how what it takes and gives is divided.
+pub struct XlaProgram {
+    /// A module for each entry point.
+    pub modules: Vec<Module>,
+    /// All weights that some entry point takes, sorted by key.
+    pub parameters: Vec<Parameter>,
+    /// How tensors are divided; whole if there is no mesh.
+    pub shards: Option<Shards>,
+}
+
+/// `manifest.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct XlaManifest {
+    /// `xla`.
+    pub engine: String,
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The version of this program.
+    pub tracewright: String,
+    /// Type of weights and activations.
+    pub dtype: String,
+    /// The longest sequence.
+    pub context: usize,
+    /// Tokens of each sequence that one prefill takes.
+    pub chunk: usize,
+    /// Sequences at once.
+    pub batch: usize,
+    /// Token ids.
+    pub vocabulary: usize,
+    /// The rules that simplified the trace: off, exact or approximate.
+    pub simplify: String,
+    /// The mesh as it was asked for: `model=4,data=2`; empty for one device.
+    pub mesh: String,
+    /// The axes of the mesh in the modules, which may be parts of those asked for.
+    pub axes: Vec<ManifestAxis>,
+    /// What is not divided along all of the mesh that a rule names.
+    pub notes: Vec<String>,
+    /// Bytes of weights on each device.
+    pub device_bytes: usize,
+    /// Weights that each device holds whole.
+    pub replicated: Vec<String>,
+    /// The folder of the checkpoint.
+    pub checkpoint: PathBuf,
+    /// What can be called.
+    pub entry_points: Vec<XlaEntry>,
+    /// The weights, sorted by key.
+    pub weights: Vec<XlaWeight>,
+    /// The files of the model that went along.
+    pub copied: Vec<String>,
+}
+
+/// An axis of the mesh.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestAxis {
+    /// Its name.
+    pub name: String,
+    /// Devices along it.
+    pub size: usize,
+}
+
+/// A module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct XlaEntry {
+    /// Its name.
+    pub name: String,
+    /// The file of its text.
+    pub module: String,
+    /// The arguments before the weights, in order.
+    pub arguments: Vec<DividedValue>,
+    /// The keys of the weights that follow, in order.
+    pub weights: Vec<String>,
+    /// The results, in order.
+    pub results: Vec<DividedValue>,
+}
+
+/// A named value, and how it is divided.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DividedValue {
+    /// Its name.
+    pub name: String,
+    /// What it is: `tokens`, `start(context 512)`, `state(kv.keys, layer 3)`.
+    pub role: String,
+    /// Its type: `bf16[1,8,512,64]`.
+    #[serde(rename = "type")]
+    pub ty: String,
+    /// The names of its axes.
+    pub axes: Vec<String>,
+    /// Of each axis the mesh's axes along which it is divided.
+    pub sharding: Vec<Vec<String>>,
+}
+
+/// A weight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct XlaWeight {
+    /// Its key.
+    pub key: String,
+    /// Its type in the module.
+    #[serde(rename = "type")]
+    pub ty: String,
+    /// Of each axis the mesh's axes along which it is divided.
+    pub sharding: Vec<Vec<String>>,
+    /// The file in the checkpoint's folder; in the export's if `made`.
+    pub file: String,
+    /// Whether the export has it, made of tensors of the checkpoint by a recipe.
+    pub made: bool,
+    /// The type of its elements there.
+    pub stored: String,
+    /// Where its first byte is.
+    pub offset: usize,
+}
+
+/// Why nothing is exported for XLA.
+#[derive(Debug, thiserror::Error)]
+pub enum XlaError {
+    /// Weights in a form that only kernels read.
+    #[error("weights in groups of bits are for IREE; XLA multiplies with them as the network computes")]
+    Quantized,
+    /// A model whose weights are in blocks.
+    #[error("`{}` is a GGUF file, and XLA reads safetensors; name a model directory", .0.display())]
+    Gguf(PathBuf),
+    /// The plan cannot be carried out.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// Tensors cannot be divided as the rules say.
+    #[error(transparent)]
+    Shard(#[from] ShardError),
+    /// Nothing is written into that folder.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The checkpoint does not fit.
+    #[error(transparent)]
+    Bake(#[from] BakeError),
+    /// A checkpoint or an archive is damaged.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// A weight that was made and is not where it was written.
+    #[error("`{key}` was not written to `{}`", .path.display())]
+    Lost {
+        /// The key.
+        key: String,
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Whether a manifest is one of these.
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "who reads manifests runs IREE"))]
+pub(crate) fn is_manifest(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Engine {
+        engine: String,
+    }
+    serde_json::from_str::<Engine>(text).is_ok_and(|manifest| manifest.engine == ENGINE)
+}
+
+/// A plan for XLA: without kernels, and with weights as the checkpoint has them.
+///
+/// # Errors
+/// If the plan asks for weights in fewer bits.
+pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
+    if plan.weights.quantize.rounds() {
+        return Err(XlaError::Quantized);
+    }
+    Ok(Plan { target: Target::xla(), weights: Weights { kernels: false, ..Weights::default() }, ..plan })
+}
+
+/// What is divided along the axes of a mesh: as the network declares it, unless `asked` says it otherwise.
+pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<ShardRule> {
+    let known = lower::divisible_axes(&recorded.trace);
+    let is_asked = |axis: &str| asked.iter().any(|rule| rule.axes.iter().any(|asked| asked == axis));
+    let declared =
+        recorded.shards.iter().filter(|(_, over)| mesh.axis(over).is_some()).map(|(axes, over)| {
+            let axes = axes.iter().filter(|axis| known.contains(**axis) && !is_asked(axis));
+            ShardRule { axes: axes.map(|axis| (*axis).to_owned()).collect(), over: (*over).to_owned() }
+        });
+    declared.filter(|rule| !rule.axes.is_empty()).chain(asked.iter().cloned()).collect()
+}
+
+impl XlaProgram {
+    /// The program of a trace of `plan`, which is one for XLA ([`planned`]), divided among the devices of a mesh if there is
+    /// one. No weight is read.
+    ///
+    /// # Errors
+    /// If the trace is not one that lowers, or does not divide as the rules say.
+    pub fn new(
+        plan: &Plan,
+        recorded: &Trace,
+        mesh: Option<&Mesh>,
+        rules: &[ShardRule],
+    ) -> Result<Self, XlaError> {
+        let shards = mesh.map(|mesh| Shards::new(recorded, mesh, rules)).transpose()?;
+        let expanded = plan.expand(recorded)?.trace;
+        let parameters = expanded.parameters().map_err(PlanError::from)?;
+        let entries = expanded.entries.iter().map(|&id| &expanded.function(id).name);
+        let module = |entry: &String| lower::xla(&expanded, entry, shards.as_ref()).map_err(PlanError::from);
+        let modules = entries.map(module).collect::<Result<_, _>>()?;
+        Ok(Self { modules, parameters, shards })
+    }
+
+    fn manifest(&self, plan: &Plan, mesh: Option<&Mesh>, model: &Path) -> XlaManifest {
+        let shards = self.shards.as_ref();
+        let entry = |module: &Module| {
+            let signature = &module.signatures[0];
+            let shards = shards.and_then(|shards| shards.entries.get(&signature.name));
+            let (arguments, results) = match shards {
+                Some(EntryShards { arguments, results }) => (&arguments[..], &results[..]),
+                None => (&[][..], &[][..]),
+            };
+            XlaEntry {
+                name: signature.name.clone(),
+                module: format!("{}.mlir", signature.name),
+                arguments: values(&signature.arguments, arguments),
+                weights: module.parameters.iter().map(|p| p.key.clone()).collect(),
+                results: values(&signature.results, results),
+            }
+        };
+        let bytes = |parameters: &[Parameter]| parameters.iter().map(|p| p.ty.bytes()).sum::<usize>();
+        let replicated = shards.map_or(Vec::new(), |shards| shards.replicated(&self.parameters));
+        XlaManifest {
+            engine: ENGINE.into(),
+            format: FORMAT,
+            tracewright: env!("CARGO_PKG_VERSION").into(),
+            dtype: plan.element.to_string(),
+            context: plan.context,
+            chunk: plan.chunk,
+            batch: plan.batch,
+            vocabulary: plan.model.vocabulary(),
+            simplify: plan.rules.to_string(),
+            mesh: mesh.map(Mesh::to_string).unwrap_or_default(),
+            axes: shards.map_or(Vec::new(), |shards| {
+                let axis =
+                    |axis: &targets::MeshAxis| ManifestAxis { name: axis.name.clone(), size: axis.size };
+                shards.mesh.axes.iter().map(axis).collect()
+            }),
+            notes: shards
+                .map_or(Vec::new(), |shards| shards.notes.iter().map(ShardNote::to_string).collect()),
+            device_bytes: shards
+                .map_or_else(|| bytes(&self.parameters), |shards| shards.device_bytes(&self.parameters)),
+            replicated: replicated.into_iter().map(|parameter| parameter.key.clone()).collect(),
+            checkpoint: model.canonicalize().unwrap_or_else(|_| model.to_owned()),
+            entry_points: self.modules.iter().map(entry).collect(),
+            weights: Vec::new(),
+            copied: folder::copied(model).map(str::to_owned).collect(),
+        }
+    }
+}
+
+/// The mesh's axes along which each axis is divided; none if nothing is.
+fn names(sharding: Option<&Sharding>, rank: usize) -> Vec<Vec<String>> {
+    let of_axis = |axes: &Vec<targets::MeshAxis>| axes.iter().map(|axis| axis.name.clone()).collect();
+    sharding.map_or(vec![Vec::new(); rank], |sharding| sharding.0.iter().map(of_axis).collect())
+}
+
+fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<DividedValue> {
+    let value = |(at, argument): (usize, &Argument)| DividedValue {
+        name: argument.name.clone(),
+        role: argument.role.to_string(),
+        ty: argument.ty.to_string(),
+        axes: argument.axes.iter().map(|axis| axis.to_string()).collect(),
+        sharding: names(shardings.get(at), argument.ty.rank()),
+    };
+    arguments.iter().enumerate().map(value).collect()
+}
+
+/// Writes the export directory `out` of a plan for XLA ([`planned`]), with the tokenizer files of `model`. What is divided among
+/// the devices of a mesh follows [`shard_rules`]. The weights stay
+/// in the checkpoint, whose tensors are named [as the model does](Plan::named); what recipes make of them is written.
+///
+/// # Errors
+/// Everything in which the checkpoint differs from what the model reads, before anything is written; a mesh that does not
+/// fit; or a failure to write, after which `out` is no export, and gone if it was new.
+pub fn export(
+    plan: &Plan,
+    model: &Path,
+    checkpoint: &Checkpoint,
+    mesh: Option<(&Mesh, &[ShardRule])>,
+    out: &Path,
+    watch: Option<Watch<'_>>,
+) -> Result<XlaManifest, XlaError> {
+    folder::check(model, out)?;
+    if Gguf::is_at(model) {
+        return Err(XlaError::Gguf(model.to_owned()));
+    }
+    let traced = plan.trace()?;
+    let rules = mesh.map_or(Vec::new(), |(mesh, asked)| shard_rules(&traced, mesh, asked));
+    let (mesh, recorded) = (mesh.map(|(mesh, _)| mesh), traced.trace);
+    let program = XlaProgram::new(plan, &recorded, mesh, &rules)?;
+    let parameters = &program.parameters;
+    let mut ignorable = plan.model.ignorable();
+    ignorable.extend(bake::unread(&recorded.parameters().map_err(PlanError::from)?, parameters));
+    bake::check(checkpoint, parameters, &ignorable).map_err(|refused| refused.declared_in(&recorded))?;
+    let mut manifest = program.manifest(plan, mesh, model);
+    let (made, plain): (Vec<&Parameter>, Vec<_>) = parameters.iter().partition(|p| p.recipe.is_some());
+    folder::fill(out, |out| {
+        let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), bytes);
+        let mut weights = Vec::new();
+        if !made.is_empty() {
+            let made: Vec<Parameter> = made.into_iter().cloned().collect();
+            ignorable.extend(bake::unread(parameters, &made));
+            let path = out.join(MADE);
+            let options = BakeOptions { watch, ..BakeOptions::default() };
+            bake::bake(checkpoint, &made, &ignorable, &path, options)?;
+            let archive = Archive::open(&path)?;
+            for parameter in &made {
+                weights.push(made_weight(&archive, parameter, program.shards.as_ref())?);
+            }
+        }
+        for parameter in plain {
+            weights.extend(stored_weight(checkpoint, parameter, program.shards.as_ref()));
+        }
+        weights.sort_by(|a, b| a.key.cmp(&b.key));
+        manifest.weights = weights;
+        for name in folder::copied(model) {
+            put(name, &files::read(&model.join(name), limits::TOKENIZER)?)?;
+        }
+        for (entry, module) in manifest.entry_points.iter().zip(&program.modules) {
+            put(&entry.module, module.text.as_bytes())?;
+        }
+        remove_others(out, &manifest)?;
+        // Last: a directory without a manifest is no export.
+        let json = serde_json::to_string_pretty(&manifest).unwrap_or_default();
+        put(MANIFEST, (json + "\n").as_bytes())?;
+        Ok(manifest)
+    })
+}
+
+/// Removes modules of an export that was there before.
+fn remove_others(out: &Path, manifest: &XlaManifest) -> Result<(), FileError> {
+    let written: BTreeSet<PathBuf> =
+        manifest.entry_points.iter().map(|entry| out.join(&entry.module)).collect();
+    let files = fs::read_dir(out).with_path("read", out)?.flatten().map(|entry| entry.path());
+    let module =
+        |path: &PathBuf| path.extension().is_some_and(|end| end == "mlir") && !written.contains(path);
+    for path in files.filter(module) {
+        fs::remove_file(&path).with_path("remove", &path)?;
+    }
+    Ok(())
+}
+
+/// Where the checkpoint has a weight.
+fn stored_weight(
+    checkpoint: &Checkpoint,
+    parameter: &Parameter,
+    shards: Option<&Shards>,
+) -> Option<XlaWeight> {
+    let tensor = checkpoint.get(&parameter.key)?;
+    let file = checkpoint.file(tensor);
+    // A checkpoint is a file beside others, or in a folder of its own below.
+    let file =
+        file.strip_prefix(checkpoint.path()).unwrap_or_else(|_| file.file_name().map_or(file, Path::new));
+    Some(XlaWeight {
+        key: parameter.key.clone(),
+        ty: parameter.ty.to_string(),
+        sharding: sharding(parameter, shards),
+        file: file.to_string_lossy().into_owned(),
+        made: false,
+        stored: tensor.element()?.to_string(),
+        offset: tensor.range.start,
+    })
+}
+
+/// Where the export has a weight.
+fn made_weight(
+    archive: &Archive,
+    parameter: &Parameter,
+    shards: Option<&Shards>,
+) -> Result<XlaWeight, XlaError> {
+    let lost = || XlaError::Lost { key: parameter.key.clone(), path: archive.path().to_owned() };
+    let offset = match archive.get(&parameter.key).map(|entry| &entry.storage) {
+        Some(Storage::Data(range)) => range.start,
+        _ => return Err(lost()),
+    };
+    Ok(XlaWeight {
+        key: parameter.key.clone(),
+        ty: parameter.ty.to_string(),
+        sharding: sharding(parameter, shards),
+        file: MADE.into(),
+        made: true,
+        stored: parameter.ty.element.to_string(),
+        offset,
+    })
+}
+
+fn sharding(parameter: &Parameter, shards: Option<&Shards>) -> Vec<Vec<String>> {
+    names(shards.and_then(|shards| shards.weights.get(&parameter.key)), parameter.ty.rank())
+}

@@ -1,0 +1,126 @@
+//! Many devices as a mesh with named axes, and which axes of a network are divided among them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Devices in a grid: their numbers count along the last axis first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mesh {
+    /// The axes, the one that varies slowest first.
+    pub axes: Vec<MeshAxis>,
+}
+
+/// An axis of a mesh.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MeshAxis {
+    /// Its name.
+    pub name: String,
+    /// Devices along it.
+    pub size: usize,
+}
+
+/// Axes of a network that are divided along an axis of the mesh, `K,F,V=model`; or along none, `V=none`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardRule {
+    /// The axes of the network.
+    pub axes: Vec<String>,
+    /// The axis of the mesh, or [`ShardRule::NONE`].
+    pub over: String,
+}
+
+impl ShardRule {
+    /// What stands for an axis of the mesh where axes stay whole.
+    pub const NONE: &str = "none";
+}
+
+/// A text that names no mesh, or nothing that is divided.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MeshError {
+    /// A part that is no axis of a mesh.
+    #[error("`{0}` is no axis of a mesh; expected NAME=DEVICES with at least one device, as `model=4`")]
+    Axis(String),
+    /// An axis of the mesh that is there twice.
+    #[error("the mesh has the axis `{0}` twice")]
+    Twice(String),
+    /// More devices than can be counted.
+    #[error("the mesh `{0}` has more than {most} devices", most = Mesh::MOST)]
+    Large(String),
+    /// A part that is no rule.
+    #[error("`{0}` does not say what is divided; expected AXES=MESH_AXIS, as `K,F,V=model`")]
+    Rule(String),
+}
+
+impl Mesh {
+    /// More devices than any machine has.
+    pub const MOST: usize = 1 << 20;
+
+    /// How many devices there are.
+    pub fn devices(&self) -> usize {
+        self.axes.iter().map(|axis| axis.size).product()
+    }
+
+    /// The axis of this name.
+    pub fn axis(&self, name: &str) -> Option<&MeshAxis> {
+        self.axes.iter().find(|axis| axis.name == name)
+    }
+}
+
+/// A name as it can stand in a module's text.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// `model=4,data=2`
+impl FromStr for Mesh {
+    type Err = MeshError;
+
+    fn from_str(text: &str) -> Result<Self, MeshError> {
+        let axis = |part: &str| {
+            let (name, size) = part.split_once('=')?;
+            let size: usize = size.trim().parse().ok().filter(|&size| size > 0)?;
+            (is_name(name.trim()) && name.trim() != ShardRule::NONE)
+                .then(|| MeshAxis { name: name.trim().into(), size })
+        };
+        let mut mesh = Self::default();
+        for part in text.split(',') {
+            let axis = axis(part).ok_or_else(|| MeshError::Axis(part.trim().into()))?;
+            if mesh.axis(&axis.name).is_some() {
+                return Err(MeshError::Twice(axis.name));
+            }
+            mesh.axes.push(axis);
+        }
+        let devices = mesh.axes.iter().try_fold(1usize, |devices, axis| devices.checked_mul(axis.size));
+        match devices.filter(|&devices| devices <= Self::MOST) {
+            Some(_) => Ok(mesh),
+            None => Err(MeshError::Large(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Mesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let axes: Vec<String> = self.axes.iter().map(|axis| format!("{}={}", axis.name, axis.size)).collect();
+        f.write_str(&axes.join(","))
+    }
+}
+
+/// `K,F,V=model`
+impl FromStr for ShardRule {
+    type Err = MeshError;
+
+    fn from_str(text: &str) -> Result<Self, MeshError> {
+        let wrong = || MeshError::Rule(text.into());
+        let (axes, over) = text.split_once('=').ok_or_else(wrong)?;
+        let axes: Vec<String> = axes.split(',').map(|axis| axis.trim().to_owned()).collect();
+        match axes.iter().all(|axis| is_name(axis)) && is_name(over.trim()) {
+            true => Ok(Self { axes, over: over.trim().into() }),
+            false => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for ShardRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.axes.join(","), self.over)
+    }
+}

@@ -1,0 +1,257 @@
+//! GGUF files, judged by the package `gguf` (what blocks mean) and by llama.cpp (logits, tokens): `tests/oracle/gguf_goldens.py`
+//! writes both.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use irpa::{Archive, Checkpoint};
+use ops::ops::Pack;
+use ops::{Op, WeightFormat};
+use safetensors::SafeTensors;
+use serde_json::Value as Json;
+use trace::{Parameter, Recipe};
+use tracewright::bake::{BakeOptions, FromBlocks};
+use tracewright::generate::{Chat, ChatTemplate, Tokenizer, stop_tokens};
+use tracewright::lower::Weights;
+use tracewright::models;
+use tracewright::targets::Target;
+use tracewright::{Plan, bake};
+use tracewright_tests::built::repository;
+use tracewright_tests::golden::{ALL, BuildOptions, Golden, build, check_within};
+
+fn fixture(name: &str) -> PathBuf {
+    repository().join("tests/fixtures/gguf").join(name)
+}
+
+fn model(name: &str) -> PathBuf {
+    fixture(&format!("{name}.gguf"))
+}
+
+#[test]
+fn blocks_are_the_numbers_that_the_package_gguf_says() {
+    let checkpoint = Checkpoint::open(model("blocks")).unwrap();
+    let bytes = fs::read(fixture("blocks.safetensors")).unwrap();
+    let expected = SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(checkpoint.tensors().len(), 2 * 8 + 3);
+    for tensor in checkpoint.tensors() {
+        let expected = expected.tensor(&tensor.name).unwrap();
+        assert_eq!(tensor.shape, expected.shape(), "{}", tensor.name);
+        let words = expected.data().as_chunks::<4>().0;
+        let expected: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        let numbers = checkpoint.numbers(&tensor.name).unwrap();
+        let mut found = vec![f32::NAN; expected.len()];
+        numbers.read(0, &mut found);
+        let found: Vec<u32> = found.iter().map(|x| x.to_bits()).collect();
+        assert_eq!(found, expected, "{}", tensor.name);
+        // And any piece of them.
+        for (start, count) in [(1, 3), (expected.len() - 5, 5), (expected.len() / 2 - 1, 2)] {
+            let mut piece = vec![f32::NAN; count];
+            numbers.read(start, &mut piece);
+            let piece: Vec<u32> = piece.iter().map(|x| x.to_bits()).collect();
+            assert_eq!(piece, expected[start..start + count], "{} from {start}", tensor.name);
+        }
+    }
+}
+
+fn golden(name: &str) -> Golden {
+    Golden::open(&model(name), &fixture(&format!("{name}.json"))).unwrap()
+}
+
+/// Logits within `bound` of llama.cpp's at all positions, and its tokens. Weights are the numbers that the file means, and so
+/// they were for llama.cpp.
+fn judge(name: &str, bound: f64) {
+    let golden = golden(name);
+    let subject = build(&golden.model, &BuildOptions::of(&golden), ALL, Ok).unwrap();
+    let report = check_within(&golden, &subject, bound).unwrap();
+    let _ = writeln!(std::io::stderr(), "{name}: {report}");
+    assert!(report.passes(), "{name}: {report}");
+}
+
+/// With weights stored as their blocks are best, and activations rounded to bytes, we are no farther from what the numbers mean
+/// than twice as far as llama.cpp is, which rounds activations too.
+fn judge_stored(name: &str) {
+    let golden = golden(name);
+    let weights = Weights { quantize: models::read(&golden.model, &[]).unwrap().stored(), kernels: true };
+    assert!(weights.quantize.rounds(), "{name}");
+    let sizes = BuildOptions { weights, ..BuildOptions::of(&golden) };
+    let subject = build(&golden.model, &sizes, &["prefill", "decode", "score"], Ok).unwrap();
+    let bytes = fs::read(fixture(&format!("{name}.safetensors"))).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let rounded = tensors.tensor("prompts.0.rounded").unwrap();
+    let words = rounded.data().as_chunks::<4>().0;
+    let rounded: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+    let reference = golden.reference(0).unwrap();
+    let rows = rounded.chunks(golden.vocab_size).enumerate();
+    let theirs = rows.map(|(position, row)| reference.error(position, row)).fold(0.0, f64::max);
+    let report = check_within(&golden, &subject, 2.0 * theirs).unwrap();
+    let _ = writeln!(std::io::stderr(), "{name}, rounded: {report}; llama.cpp {theirs:.1e}");
+    assert!(report.passes() && theirs > SUMS, "{name}: {report}; llama.cpp {theirs:.1e}");
+}
+
+/// A test in each line, of the file that it names.
+macro_rules! judged {
+    ($($test:ident: $judge:ident($name:literal $(, $bound:expr)?),)+) => {
+        $(
+            #[test]
+            fn $test() {
+                $judge($name $(, $bound)?);
+            }
+        )+
+    };
+}
+
+/// What sums in another order differ by, and exponentials that are rounded otherwise.
+const SUMS: f64 = 2e-5;
+
+/// llama.cpp takes GELU from a table of f16.
+const TABLE: f64 = 4e-3;
+
+judged! {
+    llama: judge("llama", SUMS),
+    llama_with_a_tied_head: judge("llama-tied", SUMS),
+    llama_in_f16: judge("llama-f16", SUMS),
+    llama_in_bf16: judge("llama-bf16", SUMS),
+    llama_with_factors_of_frequencies: judge("llama-rope3", SUMS),
+    llama_with_linear_scaling: judge("llama-linear", SUMS),
+    llama_with_yarn: judge("llama-yarn", SUMS),
+    llama_with_biases: judge("llama-bias", SUMS),
+    mixtral: judge("mixtral", SUMS),
+    smollm3: judge("smollm3", SUMS),
+    qwen2: judge("qwen2", SUMS),
+    qwen3: judge("qwen3", SUMS),
+    olmo2: judge("olmo2", SUMS),
+    phi3: judge("phi3", SUMS),
+    phi3_with_longrope: judge("phi3-longrope", SUMS),
+    gemma2: judge("gemma2", TABLE),
+    gemma3: judge("gemma3", TABLE),
+    gpt2: judge("gpt2", TABLE),
+    lfm2: judge("lfm2", SUMS),
+    numbers_of_q8_0: judge("q8_0", SUMS),
+    numbers_of_q4_0: judge("q4_0", SUMS),
+    numbers_of_q4_k_and_others: judge("q4_k", SUMS),
+    numbers_of_q5_k_and_others: judge("q5_k", SUMS),
+    blocks_of_q8_0: judge_stored("q8_0"),
+    blocks_of_q4_0: judge_stored("q4_0"),
+    blocks_of_q4_k_and_others: judge_stored("q4_k"),
+    blocks_of_q5_k_and_others: judge_stored("q5_k"),
+}
+
+/// What the archive of a file has of each packed weight, what the weight is, and what was said of the blocks.
+struct Stored {
+    weights: BTreeMap<String, (WeightFormat, Vec<f32>, Vec<f32>)>,
+    blocks: BTreeMap<FromBlocks, usize>,
+}
+
+fn stored(name: &str) -> Stored {
+    let plan = Plan::new(models::read(&model(name), &[]).unwrap(), None, Some(32), Some(8)).unwrap();
+    let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
+    let plan = Plan { target: Target { features: Some(features), ..Target::processor("x86-64-v3") }, ..plan };
+    let lowered = plan.lower(&plan.trace().unwrap().trace).unwrap();
+    let checkpoint = plan.named(Checkpoint::open(model(name)).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.irpa");
+    let baked = lowered.bake(&checkpoint, &path, BakeOptions::default()).unwrap();
+    let archive = Archive::open(&path).unwrap();
+    let mut weights = BTreeMap::new();
+    for parameter in &lowered.module.parameters {
+        let Some(Recipe::Op(Op::Pack(Pack { format }), operands)) = parameter.recipe.as_deref() else {
+            continue;
+        };
+        let types: BTreeMap<_, _> = parameter.sources().into_iter().collect();
+        let value = |key: &str| bake::value(&checkpoint, key, types[key]);
+        let matrix = Parameter::derived("made", operands[0].clone()).unwrap().value(&value).unwrap();
+        let [outputs, inputs] = matrix.ty.shape[..] else { panic!("a matrix") };
+        let expected: Vec<f32> = matrix.data.iter().map(|x| *x as f32).collect();
+        let mut found = vec![f32::NAN; outputs * inputs];
+        let panel = format.packed(16, inputs).bytes();
+        let panels = archive.data(&parameter.key).unwrap().chunks_exact(panel);
+        for (rows, packed) in found.chunks_mut(16 * inputs).zip(panels) {
+            format.unpack_panel(packed, inputs, rows);
+        }
+        weights.insert(parameter.key.clone(), (*format, expected, found));
+    }
+    Stored { weights, blocks: baked.blocks }
+}
+
+/// Blocks whose largest integer is none that rounding would make the largest: rounded again they would be other numbers.
+#[test]
+fn blocks_of_a_format_that_we_have_are_stored_as_they_are() {
+    for (name, formats) in
+        [("q8_0", &[WeightFormat::Q8][..]), ("q4_0", &[WeightFormat::Q4, WeightFormat::Q8])]
+    {
+        let Stored { weights, blocks } = stored(name);
+        let used: Vec<WeightFormat> = weights.values().map(|(format, ..)| *format).collect();
+        assert!(formats.iter().all(|format| used.contains(format)), "{name}: {used:?}");
+        for (key, (format, expected, found)) in weights {
+            if formats.contains(&format) {
+                assert_eq!(found, expected, "{name}: {key}");
+            }
+        }
+        assert!(blocks.keys().all(FromBlocks::is_exact), "{name}: {blocks:?}");
+        assert!(blocks.values().sum::<usize>() > 10, "{name}: {blocks:?}");
+    }
+}
+
+#[test]
+fn other_blocks_become_eight_bits_and_that_is_said() {
+    let Stored { weights, blocks } = stored("q4_k");
+    for (key, (format, expected, found)) in &weights {
+        assert_eq!(*format, WeightFormat::Q8, "{key}");
+        for (expected, found) in expected.chunks(32).zip(found.chunks(32)) {
+            let largest = expected.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            let apart = expected.iter().zip(found).fold(0.0f32, |m, (a, b)| m.max((a - b).abs()));
+            assert!(apart <= 0.005 * largest, "{key}: {apart} of {largest}");
+        }
+    }
+    let said: Vec<String> = blocks.iter().map(|(what, count)| format!("{count} of {what}")).collect();
+    let off = "each number off by at most 0.5 % of its group's largest";
+    let expected = [
+        "1 of Q5_0 as q8, exactly".to_owned(),
+        "1 of Q8_0 as q8, exactly".into(),
+        format!("3 of Q4_K as q8, {off}"),
+        format!("1 of Q5_K as q8, {off}"),
+        format!("3 of Q6_K as q8, {off}"),
+    ];
+    assert_eq!(said, expected);
+}
+
+#[test]
+fn tokens_are_those_of_llama_cpp() {
+    let golden: Json = serde_json::from_slice(&fs::read(fixture("tokens.json")).unwrap()).unwrap();
+    let texts: Vec<&str> =
+        golden["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    let mut wrong = Vec::new();
+    for (name, tokens) in golden["tokens"].as_object().unwrap() {
+        let tokenizer = Tokenizer::load(&model(name)).unwrap().unwrap();
+        for (text, tokens) in texts.iter().zip(tokens.as_array().unwrap()) {
+            let expected: Vec<u32> =
+                tokens.as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect();
+            let found = tokenizer.encode(text).unwrap();
+            if found != expected {
+                wrong.push(format!("{name}: {text:?}\n  found    {found:?}\n  expected {expected:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_a_file_says_of_chats_and_ends_is_heeded() {
+    let path = model("tokens-spm");
+    let messages = vec![serde_json::json!({"role": "user", "content": "Hi"})];
+    let chat = Chat { messages, ..Chat::default() };
+    assert_eq!(ChatTemplate::load(&path).unwrap().render(&chat).unwrap(), "<s>[user] Hi</s>");
+    let tokenizer = Tokenizer::load(&path).unwrap().unwrap();
+    let last = tokenizer.encode("a").unwrap().last().copied();
+    assert_eq!(last, Some(2), "the end is added where the file says so");
+    // The end of a text, and the token that ends a turn, of whichever kind.
+    let ends = stop_tokens(&path).unwrap();
+    let turn = tokenizer.encode_plain("<|im_start|>").unwrap();
+    assert_eq!((ends.len(), ends[0], turn.len()), (2, 2, 1));
+    assert_eq!(stop_tokens(&model("tokens-qwen2")).unwrap().len(), 2);
+    let text = "Hello, world! naïve 你好 👍";
+    assert_eq!(tokenizer.decode(&tokenizer.encode(text).unwrap()).unwrap(), text);
+}
