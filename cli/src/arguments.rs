@@ -74,6 +74,8 @@ pub enum Command {
     Tune(TuneArguments),
     /// Write random weights for a configuration
     Random(RandomArguments),
+    /// Look at all that is needed: compiler, processor, runtime, cache, memory; say what to do about what is missing
+    Doctor(DoctorArguments),
     /// Say more of an error: what it means, an example, and what to do
     Explain {
         /// Its code, as TW0201; without one all are listed
@@ -113,10 +115,16 @@ pub struct GenerateArguments {
     #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',')]
     pub tokens: Option<Vec<u32>>,
     /// The system message of the chat
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
     /// At most this many new tokens
-    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 128)]
+    #[arg(
+        short = 'n',
+        long = "max-tokens",
+        visible_alias = "n-predict",
+        value_name = "N",
+        default_value_t = 128
+    )]
     pub max_tokens: usize,
     /// Do not stop at the model's end-of-text tokens
     #[arg(long, conflicts_with_all = ["json_schema", "grammar"])]
@@ -147,10 +155,16 @@ pub struct ChatArguments {
     /// A Hugging Face model directory, or what `export` wrote
     pub model: PathBuf,
     /// The system message of the chat
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
     /// At most this many new tokens in an answer
-    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 1024)]
+    #[arg(
+        short = 'n',
+        long = "max-tokens",
+        visible_alias = "n-predict",
+        value_name = "N",
+        default_value_t = 1024
+    )]
     pub max_tokens: usize,
     /// Stop an answer in front of this text; may be repeated
     #[arg(long, value_name = "TEXT")]
@@ -166,7 +180,7 @@ pub struct ChatArguments {
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only text is generated"))]
 pub struct RunArguments {
     /// Worker threads; 0 for as many as there are cores
-    #[arg(long, default_value_t = 0)]
+    #[arg(short, long, default_value_t = 0)]
     pub threads: usize,
     /// First compare all weights with the hashes that their archive carries
     #[arg(long)]
@@ -361,6 +375,16 @@ pub struct TuneArguments {
     pub json: bool,
     #[command(flatten)]
     pub model_arguments: ModelArguments,
+    #[command(flatten)]
+    pub compile: CompileArguments,
+}
+
+#[derive(Args)]
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "what is looked at runs"))]
+pub struct DoctorArguments {
+    /// One JSON object on stdout instead of a line for each thing
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub compile: CompileArguments,
 }
@@ -616,8 +640,8 @@ pub struct TuningArguments {
 pub struct ModelArguments {
     #[command(flatten)]
     pub network: NetworkArguments,
-    /// The longest sequence, prompt and answer together [default: what the prompt needs; 2048 in an export]
-    #[arg(long, value_name = "N")]
+    /// The longest sequence, prompt and answer together [default: what the prompt needs; 2048 in an export; 4096 in a chat]
+    #[arg(short, long, visible_alias = "ctx-size", value_name = "N")]
     pub context: Option<usize>,
     /// Tokens that one prefill takes [default: 128]
     #[arg(long, value_name = "N")]

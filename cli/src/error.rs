@@ -86,6 +86,15 @@ pub enum Error {
         /// Its message.
         what: String,
     },
+    /// Not everything is there that is needed.
+    #[cfg(feature = "iree")]
+    #[error("{missing} of {looked_at} things are not as they must be")]
+    Missing {
+        /// How many are not.
+        missing: usize,
+        /// How many were looked at.
+        looked_at: usize,
+    },
     /// A file of messages that is none.
     #[error("`{}` is not a JSON list of messages", .path.display())]
     Messages {
@@ -279,6 +288,8 @@ impl Coded for Error {
             Self::Program(_) | Self::Thread(_) => Code::TW0004,
             Self::Said { code, .. } => *code,
             Self::Messages { .. } => Code::TW0810,
+            #[cfg(feature = "iree")]
+            Self::Missing { .. } => Code::TW1005,
             #[cfg(feature = "iree")]
             Self::Typed(_) => Code::TW0006,
             #[cfg(feature = "iree")]

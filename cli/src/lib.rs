@@ -30,6 +30,8 @@ mod build;
 #[cfg(feature = "iree")]
 mod chat;
 mod diff;
+#[cfg(feature = "iree")]
+mod doctor;
 mod dump;
 #[cfg(feature = "iree")]
 mod embed;
@@ -168,6 +170,10 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Tune(_) => Err(Error::WithoutIree { command: "tune" }),
         Command::Plan(arguments) => plan::run(&arguments, read),
         Command::Random(arguments) => random::run(arguments, read, interrupt),
+        #[cfg(feature = "iree")]
+        Command::Doctor(arguments) => doctor::run(&arguments, interrupt),
+        #[cfg(not(feature = "iree"))]
+        Command::Doctor(_) => Err(Error::WithoutIree { command: "doctor" }),
         Command::Explain { code, json } => explain::run(code.as_deref(), json),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { out } => manual::pages(&out),

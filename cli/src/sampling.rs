@@ -24,7 +24,7 @@ pub enum Step {
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only text is sampled"))]
 pub struct SamplingArguments {
     /// 0 takes the most likely token; more makes unlikely ones likelier
-    #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, visible_alias = "temperature", default_value_t = 0.0, allow_negative_numbers = true)]
     pub temp: f32,
     /// Only the K most likely tokens; 0 is no limit
     #[arg(long, default_value_t = 0)]
@@ -36,10 +36,22 @@ pub struct SamplingArguments {
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub min_p: f32,
     /// Only tokens about as surprising as the average one, with this probability together; 1 is no limit
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        visible_alias = "typical-p",
+        value_name = "P",
+        default_value_t = 1.0,
+        allow_negative_numbers = true
+    )]
     pub typical: f32,
     /// Only tokens whose logits are at most N standard deviations below the best; 0 or less is no limit
-    #[arg(long, value_name = "N", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        visible_alias = "top-n-sigma",
+        value_name = "N",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     pub top_nsigma: f32,
     /// How many of the last tokens the three penalties look at: 0 for none, -1 for all
     #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]

@@ -5,6 +5,7 @@ mod bench;
 mod bisect;
 mod chat;
 mod compilers;
+mod doctor;
 mod embed;
 mod exports;
 mod faults;

@@ -80,3 +80,18 @@ fn every_flag_has_a_variable() {
     assert_eq!(fs::read(out.join("model.safetensors")).unwrap(), plain);
     refused(bare(&["plan", text(&config)]).env("TRACEWRIGHT_CONTEXT", "many"), 2, &["many", "--context"]);
 }
+
+#[test]
+fn flags_have_the_forms_that_other_programs_have() {
+    let config = fixture("llama-untied").join("config.json");
+    let plan = |flag: &str| succeed(&mut bare(&["plan", text(&config), flag, "40", "--json"])).out;
+    for flag in ["-c", "--ctx-size", "--context"] {
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&plan(flag)).unwrap()["context"], 40, "{flag}");
+    }
+    let help = succeed(&mut bare(&["generate", "--help"])).out;
+    for words in
+        ["-t, --threads", "-s, --seed", "-n, --max-tokens", "--n-predict", "--system-prompt", "--temperature"]
+    {
+        assert!(help.contains(words), "`{words}` is not in\n{help}");
+    }
+}

@@ -83,7 +83,7 @@ impl Breakers {
     }
 
     /// How many tokens stand behind the last breaker.
-    fn free(&self, seen: &[u32]) -> usize {
+    pub(super) fn free(&self, seen: &[u32]) -> usize {
         for (at, token) in seen.iter().enumerate().rev() {
             let Some(tails) = self.sequences.get(token) else { continue };
             let rest = &seen[at + 1..];
@@ -147,7 +147,7 @@ fn repeated(seen: &[u32], free: usize, least: usize) -> BTreeMap<u32, usize> {
 
 /// Of each place how long what begins there equals what the list begins with: the Z-function (Gusfield, "Algorithms on
 /// Strings, Trees, and Sequences", 1997, § 1.4), in linear time.
-fn common_with_begin(list: &[u32]) -> Vec<usize> {
+pub(super) fn common_with_begin(list: &[u32]) -> Vec<usize> {
     let mut lengths = vec![0; list.len()];
     // What is known to equal the begin: the last place before `right`, from `left`.
     let (mut left, mut right) = (0, 0);

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
+use crate::Tokenizer;
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -136,6 +137,13 @@ fn frequencies_follow_the_probabilities() {
 }
 
 proptest! {
+    #[test]
+    fn what_equals_the_begin_is_found_as_by_looking(list in prop::collection::vec(0u32..3, 0..30)) {
+        let same = |at: usize| list.iter().zip(&list[at..]).take_while(|(a, b)| a == b).count();
+        let expected: Vec<usize> = (0..list.len()).map(|at| if at == 0 { 0 } else { same(at) }).collect();
+        prop_assert_eq!(dry::common_with_begin(&list), expected);
+    }
+
     #[test]
     fn a_choice_is_always_possible(
         logits in prop::collection::vec(-50f32..50.0, 1..40),
@@ -338,6 +346,24 @@ fn dry_as_computed_by_hand() {
     // A loop of one token, longer than an f32 has room for.
     let scores = penalized(of(&[]), &[0; 400]);
     assert!(scores[0] < -1e37 && scores[0] > -f64::from(f32::MAX), "{scores:?}");
+}
+
+/// With the demo's tokenizer, to which `fox:` is two tokens.
+#[test]
+fn a_breaker_is_found_however_it_is_cut_into_tokens() {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo");
+    let tokenizer = Tokenizer::load(&demo).unwrap().unwrap();
+    let encode = |text: &str| tokenizer.encode_plain(text).unwrap();
+    assert_eq!(encode(" fox:").len(), 2);
+    let free =
+        |breakers: &[&str], text: &str| Breakers::new(&tokenizer, breakers).unwrap().free(&encode(text));
+    let (text, rest) = ("The owl said\n\"No\" to the fox: they went home", " they went home");
+    assert_eq!(free(&["fox:"], text), encode(rest).len());
+    assert_eq!(free(&[":"], text), encode(rest).len());
+    assert_eq!(free(&["\n", ":"], text), encode(rest).len());
+    assert_eq!(free(&["fox;", "", "owls"], text), encode(text).len());
+    // Its last token is the breaker.
+    assert_eq!(free(&["home"], text), 0);
 }
 
 #[test]
