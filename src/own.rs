@@ -21,7 +21,7 @@ const READ: &[&str] = &["json", "safetensors", "jinja", "gguf"];
 /// If it may not.
 pub fn check_output(folder: &Path, out: &Path) -> Result<(), OwnFile> {
     if folder.is_file() {
-        return if is_one_of(out, [folder].into_iter()) { Err(OwnFile(out.to_owned())) } else { Ok(()) };
+        return if is_one_of(out, [folder]) { Err(OwnFile(out.to_owned())) } else { Ok(()) };
     }
     let is_export = folder.join("manifest.json").exists();
     let read = |path: &PathBuf| path.extension().is_some_and(|end| READ.iter().any(|read| end == *read));

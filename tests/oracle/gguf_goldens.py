@@ -356,8 +356,10 @@ def tokens():
     stories = [line for line in TEXTS if line.isascii()] + [(HERE / name).read_text() for name in ("README.md",)]
     found = {}
     spelling = spelled()
-    bytes_of = lambda text: ["".join(spelling[byte] for byte in word.encode()) for word in re.findall(r" ?\w+|\s+|[^\w\s]+", text)]
-    merges = merged(stories, 300, bytes_of)
+    # Whole lines, not words: what a pattern does not keep together is joined where it does, so that patterns can be told apart.
+    bytes_of = lambda text: ["".join(spelling[byte] for byte in line.encode()) for line in text.splitlines(keepends=True)]
+    merges = [(a, b) for a, b in zip("1234", "2345")][:1] + [("12", "3"), ("123", "4"), ("1234", "5"), (spelling[39], "s"), (spelling[39], "S")]
+    merges += [pair for pair in merged([text for text in TEXTS if "<s>" not in text], 450, bytes_of) if pair not in merges]
     for pre in PRE:
         writer = gguf.GGUFWriter(OUT / f"tokens-{pre}.gguf", "llama")
         vocabulary = [*spelling.values(), *dict.fromkeys(a + b for a, b in merges)]
