@@ -81,8 +81,8 @@ fn without_shardings(line: &str) -> Option<String> {
     Some(line + "\n")
 }
 
-/// 405B from its configuration alone: every weight is divided or listed, and each device holds its share. In release the
-/// whole way takes less than 100 ms (docs/many-machines.md).
+/// 405B from its configuration alone: every weight is divided or listed, and each device holds its share. How long that took is
+/// printed.
 #[test]
 fn the_largest_llama_divides_among_8_and_16_devices() {
     let plan = preset("llama-3.1-405b");
