@@ -18,7 +18,7 @@ fn a_machine_that_has_everything_is_well() {
         ("memory", "GB"),
     ] {
         let good = |line: &&str| line.starts_with(&format!("ok  {what}")) && line.contains(words);
-        assert!(lines.iter().any(|line| good(line)), "{what}: {}", ran.out);
+        assert!(lines.iter().any(good), "{what}: {}", ran.out);
     }
     let object: Value = serde_json::from_str(&succeed(&mut tracewright(&["doctor", "--json"])).out).unwrap();
     assert_eq!((&object["good"], object["findings"].as_array().unwrap().len()), (&true.into(), 5));
