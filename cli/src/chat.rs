@@ -18,7 +18,7 @@ use tracewright::generate::{
 use tracewright::own::check_output;
 
 use crate::arguments::ChatArguments;
-use crate::error::Error;
+use crate::error::{self, Error};
 use crate::generate::Answer;
 use crate::load::{Loaded, Source, Wanted};
 use crate::measure::milliseconds;
@@ -91,7 +91,7 @@ pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) ->
             (None, Some(command)) => match chat.command(command) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
-                Err(error) => say!("error: {}", tracewright::errors::WithCauses(&error)),
+                Err(error) => error::tell(&error),
             },
             (None, None) if line.trim().is_empty() => {}
             (None, None) => chat.answer(&line)?,
@@ -164,7 +164,7 @@ impl Chat<'_> {
                 | Error::Template
                 | Error::Generate(GenerateError::Tokenize { .. })),
             ) => {
-                say!("error: {}", tracewright::errors::WithCauses(&error));
+                error::tell(&error);
             }
             Err(error) => return Err(error),
         }

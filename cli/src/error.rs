@@ -467,6 +467,13 @@ pub fn parsed<A: FromArgMatches>(command: Command) -> A {
     })
 }
 
+/// Says an error: its code, its message with its causes, which flag helps, the lines of Rust that it is about.
+pub fn tell(error: &Error) {
+    say!("{BEGINNING}{}]: {}", error.code(), WithCauses(error));
+    error.help().iter().for_each(|help| say!("  help: {help}"));
+    source::show(&error.places());
+}
+
 /// Says how a command ended.
 pub fn exit(result: Result<(), Error>, interrupt: &Interrupt) -> ExitCode {
     const INTERRUPTED: u8 = 130;
@@ -483,9 +490,7 @@ pub fn exit(result: Result<(), Error>, interrupt: &Interrupt) -> ExitCode {
             ExitCode::from(INTERRUPTED)
         }
         Err(error) => {
-            say!("{BEGINNING}{}]: {}", error.code(), WithCauses(&error));
-            error.help().iter().for_each(|help| say!("  help: {help}"));
-            source::show(&error.places());
+            tell(&error);
             match error {
                 Error::Usage { .. } => ExitCode::from(2),
                 _ => ExitCode::FAILURE,
