@@ -122,7 +122,12 @@ fn commands_do_what_help_says() {
     {
         assert!(ran.err.contains(words), "`{words}` is not in\n{}", ran.err);
     }
-    assert_eq!(ran.err.matches("error[TW0008]: ").count(), 1, "no file of the model is replaced\n{}", ran.err);
+    assert_eq!(
+        ran.err.matches("error[TW0008]: ").count(),
+        1,
+        "no file of the model is replaced\n{}",
+        ran.err
+    );
     assert_eq!(ran.err.matches("the answer is cut: `-n N`").count(), 2, "{}", ran.err);
     let messages: Vec<Value> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(messages[0], json!({"role": "system", "content": "Be short."}));

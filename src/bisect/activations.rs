@@ -9,7 +9,7 @@ use trace::{Function, NodeId, NodeKind, Trace};
 
 use super::difference::share;
 use super::region::Region;
-use super::{BisectError, Bisected, ComparedNode, Difference, Finding, Form, Place, TokenCall, place};
+use super::{BisectError, Bisected, ComparedNode, Difference, Finding, Form, NamedNode, TokenCall, place};
 
 /// What modules of another program got and gave, by their paths.
 ///
@@ -225,7 +225,7 @@ impl Known<'_> {
         Finding {
             node: ComparedNode {
                 // Its numbers are those that the module gets, in that shape.
-                place: Place { ty: function.node(*seen).ty().to_string(), ..place(function, named) },
+                place: NamedNode { ty: function.node(*seen).ty().to_string(), ..place(function, named) },
                 difference: Some(difference.clone()),
             },
             operands: between.into_iter().map(node).collect(),

@@ -73,7 +73,7 @@ pub struct Bisection<'a> {
 
 /// A node, as reports name it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct NamedNode {
     /// Its field path: `model.layers.0.self_attn`.
     pub path: String,
     /// The Rust file.
@@ -91,7 +91,7 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedNode {
     /// Which one.
-    pub place: Place,
+    pub place: NamedNode,
     /// How they differ; nothing of what both forms were given.
     pub difference: Option<Difference>,
 }
@@ -377,7 +377,7 @@ const GUESS: f64 = 4.0;
 /// Characters of an operation's attributes that are shown.
 const SHOWN: usize = 120;
 
-fn place(function: &Function, id: NodeId) -> Place {
+fn place(function: &Function, id: NodeId) -> NamedNode {
     let node = function.node(id);
     let mut op = String::new();
     match &node.kind {
@@ -392,5 +392,5 @@ fn place(function: &Function, id: NodeId) -> Place {
         op.push('…');
     }
     let Provenance { path, file, line } = &node.provenance;
-    Place { path: path.to_string(), file: file.to_string(), line: *line, op, ty: node.ty().to_string() }
+    NamedNode { path: path.to_string(), file: file.to_string(), line: *line, op, ty: node.ty().to_string() }
 }
