@@ -14,6 +14,7 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=native");
     println!("cargo:rerun-if-env-changed=DOCS_RS");
+    println!("cargo:rustc-check-cfg=cfg(has_cuda)");
     // Documentation is made where nothing can be compiled but Rust; neither it nor a lint links anything.
     let wrapper = env::var("RUSTC_WORKSPACE_WRAPPER").unwrap_or_default();
     let lints = Path::new(&wrapper).file_stem().is_some_and(|name| name == "clippy-driver");
@@ -40,6 +41,21 @@ fn build() -> Result<(), String> {
     configure.arg("-S").arg(package.join("native")).arg("-B").arg(&out);
     configure.arg(format!("-DIREE_SOURCE={}", source.display()));
     configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"]);
+    let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
+    configure.arg(format!("-DTW_VULKAN={}", if has("VULKAN") { "ON" } else { "OFF" }));
+    // NVIDIA has no driver for other systems.
+    let system = variable("CARGO_CFG_TARGET_OS")?;
+    let cuda = has("CUDA") && ["linux", "windows"].contains(&system.as_str());
+    configure.arg(format!("-DTW_CUDA={}", if cuda { "ON" } else { "OFF" }));
+    if cuda {
+        let headers = cuda_headers(&package)?;
+        // What IREE calls a toolkit: a folder with `include`. The library for device code, which only its compiler reads,
+        // must be a file that exists.
+        configure.env("IREE_CUDA_DEPS_DIR", &headers);
+        configure.arg(format!("-DCUDAToolkit_ROOT={}", headers.display()));
+        configure.arg(format!("-DIREE_CUDA_LIBDEVICE_PATH={}", headers.join("include/cuda.h").display()));
+        println!("cargo:rustc-cfg=has_cuda");
+    }
     if let Some(ninja) = find(&tools, "ninja").filter(|_| !cfg!(windows)) {
         configure.args(["-G", "Ninja"]).arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
     }
@@ -97,6 +113,19 @@ fn iree_source(out: &Path) -> Result<PathBuf, String> {
     };
     let folder = folders.find(is_carrier).ok_or("`cargo metadata` does not list the package `eerie-sys`")?;
     Ok(folder.join("iree"))
+}
+
+/// The folder whose `include` has `cuda.h`: the one that the set-up unpacks, or that of a toolkit.
+fn cuda_headers(package: &Path) -> Result<PathBuf, String> {
+    println!("cargo:rerun-if-env-changed=CUDA_PATH");
+    let own = package.join("../.tracewright/cuda/lib/python3/site-packages/nvidia/cu13");
+    let toolkit = env::var_os("CUDA_PATH").map(PathBuf::from);
+    let folders = [Some(own), toolkit, Some("/usr/local/cuda".into())];
+    folders.into_iter().flatten().find(|folder| folder.join("include/cuda.h").is_file()).ok_or_else(|| {
+        "the feature `cuda` needs `cuda.h`; run `cargo xtask setup`, which unpacks it into the project's own folder, or name \
+         the folder of NVIDIA's toolkit in CUDA_PATH"
+            .into()
+    })
 }
 
 fn check_version(cmake: &Path) -> Result<(), String> {

@@ -11,9 +11,9 @@ use files::{NewFile, limits};
 use irpa::{Archive, Checkpoint, Gguf, Verified, Watch};
 use lower::Module;
 use ops::{Attribute, Reader, TensorType};
-use runtime::{Compiled, Compiler, Runtime, VmModule};
+use runtime::{CompileOptions, Compiled, Compiler, Runtime, VmModule};
 use serde::{Deserialize, Serialize};
-use targets::Tuning;
+use targets::{DeviceKind, Tuning};
 use trace::{Argument, Parameter, Role, Signature};
 
 use crate::build::{Build, BuildTools, LoadError, map_parameters};
@@ -41,13 +41,18 @@ pub struct Manifest {
     pub tracewright: String,
     /// The version of the compiler that made the module; a runtime of the same version loads it.
     pub iree_compiler: String,
-    /// The architecture of the processor: `x86_64`, `aarch64`.
+    /// The kind of device that runs it: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
+    #[serde(default = "cpu")]
+    pub device: String,
+    /// The architecture of the processor: `x86_64`, `aarch64`. Of other devices that of the machine that compiled; they run
+    /// with any.
     pub architecture: String,
     /// LLVM's name of the platform, if one was asked for.
     pub target_triple: Option<String>,
-    /// LLVM's name of the processor.
+    /// LLVM's name of the processor; of other devices the compiler's, `sm_80`.
     pub target_cpu: String,
-    /// Features that the processor must have.
+    /// Features that the processor must have; of other devices the types that programs may compute with and the widths
+    /// that they may store, as `fp16`, `b8`.
     pub cpu_features: Vec<String>,
     /// Type of weights and activations.
     pub dtype: String,
@@ -159,6 +164,15 @@ pub enum ExportError {
         /// The folder.
         path: PathBuf,
     },
+    /// The module is for a kind of device that nobody knows here.
+    #[error(
+        "the module was exported for the device `{found}`, expected cpu, vulkan, cuda, hip or metal; use the version that \
+         exported it, or export again"
+    )]
+    Device {
+        /// What it is for.
+        found: String,
+    },
     /// The module is for another kind of processor.
     #[error(
         "the module was compiled for {expected} and this machine is {found}; export again for this machine"
@@ -197,6 +211,10 @@ pub enum ExportError {
     Load(#[from] LoadError),
 }
 
+fn cpu() -> String {
+    DeviceKind::Cpu.name().into()
+}
+
 impl Manifest {
     /// The manifest of what was built; its archive is not written yet.
     fn new(
@@ -224,10 +242,11 @@ impl Manifest {
         Ok(Self {
             tracewright: env!("CARGO_PKG_VERSION").into(),
             iree_compiler: compiler.version()?,
+            device: options.target.device.name().into(),
             architecture: options.target.architecture().into(),
             target_triple: options.target.triple.clone(),
             target_cpu: options.target.processor.clone(),
-            cpu_features: compiler.cpu_features(&options.target)?,
+            cpu_features: compiler.features(&options.target)?,
             dtype: plan.element.to_string(),
             context: plan.context,
             chunk: plan.chunk,
@@ -307,11 +326,22 @@ impl Manifest {
         self.entry_points.iter().map(signature).collect()
     }
 
-    /// Whether the module runs on this machine's processor.
+    /// The kind of device that runs it.
+    ///
+    /// # Errors
+    /// If there is no such kind.
+    pub fn device(&self) -> Result<DeviceKind, ExportError> {
+        DeviceKind::of_name(&self.device).ok_or_else(|| ExportError::Device { found: self.device.clone() })
+    }
+
+    /// Whether the module runs on this machine's processor, or on another device than that.
     ///
     /// # Errors
     /// The features it needs and this processor lacks.
     pub fn check_cpu(&self) -> Result<(), ExportError> {
+        if self.device()? != DeviceKind::Cpu {
+            return Ok(());
+        }
         let found = std::env::consts::ARCH;
         if self.architecture != found {
             return Err(ExportError::Architecture { expected: self.architecture.clone(), found });
@@ -328,6 +358,8 @@ impl Manifest {
 pub struct Exported {
     /// The module.
     pub module: Module,
+    /// How it was compiled.
+    pub options: CompileOptions,
     /// What the compiler made of it.
     pub compiled: Compiled,
     /// What was done to the checkpoint.
@@ -381,8 +413,8 @@ pub fn export(
         put(names::MANIFEST, (json + "\n").as_bytes())?;
         Ok::<_, ExportError>(baked)
     })?;
-    let Build { lowered, compiled, .. } = build;
-    Ok(Exported { module: lowered.module, compiled, baked, wrote: start.elapsed() })
+    let Build { lowered, options, compiled, .. } = build;
+    Ok(Exported { module: lowered.module, options, compiled, baked, wrote: start.elapsed() })
 }
 
 /// The files that go along made of a GGUF file, if the model is one.
@@ -399,17 +431,23 @@ fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, Expor
     Ok(Some(made))
 }
 
-/// Opens an export directory: checks the processor, the module's hash, and the archive against the module.
+/// Opens an export directory: checks the processor, the module's hash, and the archive against the module. The archive is
+/// that of the module, for whoever wants to know more of it.
 ///
 /// # Errors
 /// What does not fit.
-pub fn open(folder: &Path, manifest: &Manifest, runtime: &Runtime) -> Result<VmModule, ExportError> {
+pub fn open(
+    folder: &Path,
+    manifest: &Manifest,
+    runtime: &Runtime,
+) -> Result<(VmModule, Archive), ExportError> {
     manifest.check_cpu()?;
     let vmfb = module(folder, manifest)?;
     let archive = archive(folder, manifest)?;
     let expected = manifest.parameters.iter().map(|(key, ty)| (key.as_str(), ty.clone()));
     let parameters = map_parameters(&archive, expected)?;
-    Ok(VmModule::load(runtime, vmfb, &[parameters]).map_err(LoadError::from)?)
+    let program = VmModule::load(runtime, vmfb, &[parameters]).map_err(LoadError::from)?;
+    Ok((program, archive))
 }
 
 /// Compares everything in an export directory that has a hash with it: the module, the archive's table, each tensor.

@@ -46,6 +46,7 @@ pub mod load;
 pub mod own;
 mod pipeline;
 mod plan;
+pub mod profile;
 #[cfg(feature = "iree")]
 mod program;
 pub mod random;

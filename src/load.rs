@@ -9,7 +9,7 @@ use irpa::{Archive, Checkpoint};
 use lower::{LowerError, Module, Weights};
 use runtime::{CompileOptions, Compiler, Device, Runtime};
 use simplify::Rules;
-use targets::Target;
+use targets::{DeviceKind, Target};
 
 use crate::build::{Build, BuildTools};
 use crate::footprint::{Footprint, Memory};
@@ -84,6 +84,8 @@ pub struct Loaded {
 pub fn load(traced: &Traced, checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Loaded, LoadError> {
     let LoadOptions { tools, target, rules, weights, device, memory, ignorable } = options;
     let target = tools.compiler.resolve(&target)?;
+    // What another device holds is not held here.
+    let memory = memory.filter(|_| target.device == DeviceKind::Cpu);
     let expanded = Expanded::new(&traced.trace, rules, target, weights)?;
     // Before the text is written: the tables of a context that cannot fit would not fit either.
     let footprint = Footprint::of(&expanded).map_err(LowerError::from)?;

@@ -11,7 +11,7 @@ use tracewright::lower::{Quantization, Weights};
 use tracewright::models::Architecture;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
-use tracewright::targets::{Mesh, ShardRule, Target};
+use tracewright::targets::{DeviceName, Mesh, ShardRule, Target};
 use tracewright::trace::KvFormat;
 use tracewright::{Plan, PlanError};
 
@@ -76,6 +76,12 @@ pub enum Command {
     Random(RandomArguments),
     /// Look at all that is needed: compiler, processor, runtime, cache, memory; say what to do about what is missing
     Doctor(DoctorArguments),
+    /// List the devices that models can run on, and say what others lack
+    Devices {
+        /// One JSON object on stdout instead of a line for each device
+        #[arg(long)]
+        json: bool,
+    },
     /// Say more of an error: what it means, an example, and what to do
     Explain {
         /// Its code, as TW0201; without one all are listed
@@ -144,6 +150,9 @@ pub struct GenerateArguments {
     /// With --json: the N most likely tokens at each place, by the model's own logits, before anything of the sampling
     #[arg(long, value_name = "N", requires = "json")]
     pub logprobs: Option<usize>,
+    /// Say on stderr which commands of IREE's own programs do the same
+    #[arg(long)]
+    pub print_commands: bool,
     #[command(flatten)]
     pub sampling: SamplingArguments,
     #[command(flatten)]
@@ -169,6 +178,9 @@ pub struct ChatArguments {
     /// Stop an answer in front of this text; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
+    /// Keep what is typed at a terminal to this chat
+    #[arg(long)]
+    pub no_history: bool,
     #[command(flatten)]
     pub sampling: SamplingArguments,
     #[command(flatten)]
@@ -182,6 +194,8 @@ pub struct RunArguments {
     /// Worker threads; 0 for as many as there are cores
     #[arg(short, long, default_value_t = 0)]
     pub threads: usize,
+    #[command(flatten)]
+    pub device: DeviceArguments,
     /// First compare all weights with the hashes that their archive carries
     #[arg(long)]
     pub verify: bool,
@@ -191,6 +205,19 @@ pub struct RunArguments {
     pub tuning: TuningArguments,
     #[command(flatten)]
     pub compile: CompileArguments,
+}
+
+/// Where a model runs.
+#[derive(Args, Clone)]
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "nothing runs"))]
+pub struct DeviceArguments {
+    /// Where it runs: cpu, or another device, with its number if it is not the first, as `vulkan:1`; `devices` lists them
+    /// [default: cpu; of an export what it was made for]
+    #[arg(long, value_name = "cpu|vulkan|cuda[:N]")]
+    pub device: Option<DeviceName>,
+    /// With --device: what is compiled for, as `vulkan:rdna3` or `cuda:sm_86` [default: what the device says of itself]
+    #[arg(long, value_name = "DEVICE:PROCESSOR[:FEATURES]", requires = "device")]
+    pub target: Option<Target>,
 }
 
 #[derive(Args, Clone)]
@@ -219,6 +246,8 @@ pub struct EmbedArguments {
     /// Worker threads; 0 for as many as there are cores
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+    #[command(flatten)]
+    pub device: DeviceArguments,
     /// One JSON object on stdout instead of a line of numbers for each text
     #[arg(long)]
     pub json: bool,
@@ -253,8 +282,9 @@ pub struct ExportArguments {
     /// The directory to write
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
-    /// What to compile for: `host`, a processor LLVM knows, or PLATFORM:PROCESSOR[:FEATURES], as
-    /// `aarch64-linux-gnu:generic:+neon`
+    /// What to compile for: `host`, a processor LLVM knows, PLATFORM:PROCESSOR[:FEATURES], as
+    /// `aarch64-linux-gnu:generic:+neon`, or another device, DEVICE[:PROCESSOR[:FEATURES]], as `vulkan`, `cuda:sm_86`,
+    /// `hip:gfx942`, `metal`
     #[arg(long, default_value = "host")]
     pub target: Target,
     /// What runs it: IREE, or XLA on one device or many, by the Python package `tracewright_xla`
@@ -263,6 +293,9 @@ pub struct ExportArguments {
     /// One JSON object on stdout instead of a summary on stderr
     #[arg(long)]
     pub json: bool,
+    /// Say on stderr which commands of IREE's own programs do the same
+    #[arg(long)]
+    pub print_commands: bool,
     #[command(flatten)]
     pub xla: XlaArguments,
     #[command(flatten)]
@@ -306,6 +339,9 @@ pub struct BakeArguments {
     /// Write neither types nor hashes, as IREE's own tool does
     #[arg(long)]
     pub no_metadata: bool,
+    /// Say on stderr which commands of IREE's own programs do the same
+    #[arg(long)]
+    pub print_commands: bool,
     #[command(flatten)]
     pub model: ModelArguments,
 }
@@ -451,8 +487,10 @@ pub struct DecodeBench {
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub tokens: usize,
     /// Measure each variant once more while another thread keeps one core busy
-    #[arg(long)]
+    #[arg(long, conflicts_with = "trace")]
     pub neighbour: bool,
+    #[command(flatten)]
+    pub profile: ProfileArguments,
     #[command(flatten)]
     pub variants: VariantArguments,
     #[command(flatten)]
@@ -466,6 +504,8 @@ pub struct PrefillBench {
     /// Tokens of the prompt; several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128")]
     pub tokens: Vec<usize>,
+    #[command(flatten)]
+    pub profile: ProfileArguments,
     #[command(flatten)]
     pub variants: VariantArguments,
     #[command(flatten)]
@@ -534,6 +574,14 @@ pub struct AttentionBench {
     pub kernels: Vec<Kernels>,
     #[command(flatten)]
     pub bench: BenchArguments,
+}
+
+/// What becomes of the time of each dispatch.
+#[derive(Args)]
+pub struct ProfileArguments {
+    /// Write the time of each dispatch of one variant, for Perfetto, chrome://tracing and `trace-dump --profile`
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
 }
 
 /// What is measured of a model: each combination of these.
@@ -744,7 +792,7 @@ fn quantized(text: &str) -> Result<WeightFormat, String> {
 }
 
 /// How keys and values are remembered.
-fn kv_format(text: &str) -> Result<KvFormat, String> {
+pub fn kv_format(text: &str) -> Result<KvFormat, String> {
     match text {
         "computed" => Ok(KvFormat::Computed),
         "q8" => Ok(KvFormat::Q8),
@@ -757,7 +805,7 @@ fn kv_format(text: &str) -> Result<KvFormat, String> {
 pub struct Quant(pub Option<WeightFormat>);
 
 /// A format of fewer bits, or none.
-fn quant_or_none(text: &str) -> Result<Quant, String> {
+pub fn quant_or_none(text: &str) -> Result<Quant, String> {
     match text {
         "none" => Ok(Quant(None)),
         _ => quantized(text).map(|format| Quant(Some(format))).map_err(|_| "expected none, q8 or q4".into()),

@@ -1,15 +1,17 @@
 //! `tracewright bake`
 
+use std::path::Path;
+
 use tracewright::bake::{BakeOptions, Baked};
 use tracewright::irpa::{Checkpoint, ConvertOptions, Gguf, convert_checkpoint};
 use tracewright::own::check_output;
 
 use crate::arguments::BakeArguments;
 use crate::error::Error;
-use crate::{Interrupt, ReadModel, open, progress};
+use crate::{Interrupt, ReadModel, commands, open, progress};
 
 pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
-    let BakeArguments { checkpoint: source, out, no_metadata, model } = arguments;
+    let BakeArguments { checkpoint: source, out, no_metadata, print_commands, model } = arguments;
     let bar = progress::bytes("baking", 0);
     let mut watch = progress::watch(&bar, interrupt);
     if !source.is_dir() && !Gguf::is_at(&source) {
@@ -19,6 +21,11 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
         let converted = convert_checkpoint(&checkpoint, &out, options)?;
         bar.finish_and_clear();
         say!("wrote `{}`, {} tensors converted", out.display(), converted.len());
+        match converted.is_empty() {
+            _ if !print_commands => {}
+            true => say!("{}", converts(&source, &out)),
+            false => say!("no program of IREE converts element types"),
+        }
         return Ok(());
     }
     check_output(&source, &out)?;
@@ -32,8 +39,23 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
     let baked = baked.map_err(|refused| refused.declared_in(&traced.trace))?;
     bar.finish_and_clear();
     report(&baked);
+    if print_commands {
+        say!(
+            "no program of IREE makes what the module reads of a model: `tracewright bake` converts and packs its weights"
+        );
+    }
     say!("wrote `{}`: {} parameters, {} bytes", out.display(), lowered.module.parameters.len(), baked.bytes);
     Ok(())
+}
+
+/// What writes the tensors of a checkpoint as they are into an archive.
+fn converts(checkpoint: &Path, archive: &Path) -> String {
+    let words = [
+        "iree-convert-parameters".to_owned(),
+        format!("--parameters={}", checkpoint.display()),
+        format!("--output={}", archive.display()),
+    ];
+    commands::line(words.iter().map(String::as_str))
 }
 
 /// Says what became of the checkpoint beyond a copy.

@@ -23,10 +23,10 @@ use tracewright::{Plan, PlanError};
 
 use crate::arguments::{
     AttentionBench, BenchArguments, BenchCommand, DecodeBench, Kernels, MatmulBench, ModelBench,
-    PrefillBench, Quant, VariantArguments,
+    PrefillBench, ProfileArguments, Quant, VariantArguments,
 };
 use crate::error::Error;
-use crate::{Interrupt, ReadModel, build, progress};
+use crate::{Interrupt, ReadModel, build, dump, progress};
 
 /// How many of the functions that took longest the table names.
 const NAMED: usize = 5;
@@ -34,7 +34,8 @@ const NAMED: usize = 5;
 pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     let bench = Bench::new(command.bench(), read, interrupt)?;
     match command {
-        BenchCommand::Decode(DecodeBench { model, variants, depth, tokens, neighbour, .. }) => {
+        BenchCommand::Decode(DecodeBench { model, variants, depth, tokens, neighbour, profile, .. }) => {
+            let trace = bench.trace(profile, model)?;
             let languages = bench.languages(model, variants)?;
             let mut cases = Vec::new();
             for language in &languages {
@@ -45,9 +46,10 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
                     }
                 }
             }
-            bench.report(cases)
+            bench.profiled(cases, model, &languages, trace)
         }
-        BenchCommand::Prefill(PrefillBench { model, variants, tokens, .. }) => {
+        BenchCommand::Prefill(PrefillBench { model, variants, tokens, profile, .. }) => {
+            let trace = bench.trace(profile, model)?;
             let languages = bench.languages(model, variants)?;
             let mut cases = Vec::new();
             for language in &languages {
@@ -55,7 +57,7 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
                     cases.push(language.prefill(tokens)?);
                 }
             }
-            bench.report(cases)
+            bench.profiled(cases, model, &languages, trace)
         }
         BenchCommand::Matmul(MatmulBench { m, n, k, dtype, quant, kernels, .. }) => {
             let mut products = Vec::new();
@@ -63,7 +65,7 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
                 let product = Product { m, n: *n, k: *k, element };
                 products.push(product.load(bench.arguments.seed, bench.options(weights(kernels, quant)))?);
             }
-            bench.report(products.iter().map(|product| product.case()).collect())
+            bench.report(products.iter().map(|product| product.case()).collect()).map(drop)
         }
         BenchCommand::Attention(AttentionBench {
             queries,
@@ -84,19 +86,21 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
                 let weights = weights(kernels, Quant(None));
                 loaded.push(attention.load(bench.arguments.seed, bench.options(weights))?);
             }
-            bench.report(loaded.iter().map(|attention| attention.case()).collect())
+            bench.report(loaded.iter().map(|attention| attention.case()).collect()).map(drop)
         }
         BenchCommand::Trace(ModelBench { model, variants, .. }) => {
             let stages = bench.stages(model, variants)?;
-            bench.report(stages.iter().flat_map(Stages::trace).collect())
+            bench.report(stages.iter().flat_map(Stages::trace).collect()).map(drop)
         }
         BenchCommand::Compile(ModelBench { model, variants, .. }) => {
             let stages = bench.stages(model, variants)?;
-            bench.report(stages.iter().map(|stages| stages.compile(&bench.compiler)).collect())
+            bench.report(stages.iter().map(|stages| stages.compile(&bench.compiler)).collect()).map(drop)
         }
         BenchCommand::Bake(ModelBench { model, variants, .. }) => {
             let baked = bench.checkpoints(model, variants)?;
-            bench.report(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)).collect())
+            bench
+                .report(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)).collect())
+                .map(drop)
         }
         BenchCommand::Suite(ModelBench { model, variants, .. }) => {
             let languages = bench.languages(model, variants)?;
@@ -111,7 +115,7 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
             cases.extend(baked.iter().flat_map(|(stages, _)| stages.trace()));
             cases.extend(baked.iter().map(|(stages, _)| stages.compile(&bench.compiler)));
             cases.extend(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)));
-            bench.report(cases)
+            bench.report(cases).map(drop)
         }
     }
 }
@@ -131,6 +135,11 @@ fn formats(asked: &[Quant]) -> &[Quant] {
 
 fn weights(kernels: Kernels, Quant(quantize): Quant) -> Weights {
     Weights { quantize: quantize.into(), kernels: kernels == Kernels::On }
+}
+
+/// The folder of a model.
+fn folder_of(model: &Path) -> &Path {
+    if model.is_dir() { model } else { model.parent().unwrap_or(model) }
 }
 
 /// What all benchmarks share.
@@ -157,9 +166,8 @@ impl<'a> Bench<'a> {
 
     /// One plan for each combination of variants.
     fn plans(&self, model: &Path, variants: &VariantArguments) -> Result<Vec<Plan>, Error> {
-        let folder = if model.is_dir() { model } else { model.parent().unwrap_or(model) };
         for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
-            check_output(folder, out)?;
+            check_output(folder_of(model), out)?;
         }
         // What was measured is read once for all plans.
         let tuned = |source| build::tuned(Some(source), &Target::host(), &self.compiler, &self.cache);
@@ -233,8 +241,35 @@ impl<'a> Bench<'a> {
         Ok(all)
     }
 
+    /// The file for a profile, if there is to be one. Begun before anything is measured.
+    fn trace(&self, profile: &ProfileArguments, model: &Path) -> Result<Option<NewFile>, Error> {
+        let Some(path) = &profile.trace else { return Ok(None) };
+        check_output(folder_of(model), path)?;
+        Ok(Some(NewFile::begin(path)?))
+    }
+
+    /// Measures, says what came of it, and writes the profile of the only case into `trace`.
+    fn profiled(
+        &self,
+        cases: Vec<Case<'_>>,
+        model: &Path,
+        languages: &[Language],
+        trace: Option<NewFile>,
+    ) -> Result<(), Error> {
+        let Some(trace) = trace else { return self.report(cases).map(drop) };
+        let ([language], [case]) = (languages, &cases[..]) else {
+            let what = "`--trace` is of one variant; name one value of each option that takes several";
+            return Err(Error::Usage { what: what.into() });
+        };
+        language.can_profile(case)?;
+        let report = self.report(cases)?;
+        let Some(measured) = report.cases.first() else { return Ok(()) };
+        let profile = language.profile(&dump::name_of(model), measured)?;
+        Ok(trace.publish_as(profile.text().as_bytes())?)
+    }
+
     /// Measures, and says what came of it.
-    fn report(&self, cases: Vec<Case<'_>>) -> Result<(), Error> {
+    fn report(&self, cases: Vec<Case<'_>>) -> Result<BenchReport, Error> {
         let BenchArguments { rounds, json, plot, .. } = self.arguments;
         let rounds = rounds.get();
         // Before anything is measured: a file that cannot be written is known at once.
@@ -257,7 +292,8 @@ impl<'a> Bench<'a> {
         if let Some(file) = plot {
             file.publish_as(plot::svg(&report).as_bytes())?;
         }
-        std::io::stdout().lock().write_all(table(&report).as_bytes()).map_err(Error::Output)
+        std::io::stdout().lock().write_all(table(&report).as_bytes()).map_err(Error::Output)?;
+        Ok(report)
     }
 }
 

@@ -75,7 +75,7 @@ pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) 
         interrupt.go_on()
     };
     let mut compare = |reference: &dyn Form, products| {
-        let tolerance = Tolerance { element: plan.element, products };
+        let tolerance = Tolerance::new(plan.element, products);
         let bisection = Bisection { subject: &subject, reference, values: &values, tolerance };
         bisection.compare_calls(&trace, &calls, &mut watch)
     };

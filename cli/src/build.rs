@@ -27,16 +27,15 @@ pub fn with_tools<T>(
     build(BuildTools { watch: Some(watch), ..BuildTools::new(&compiler, &cache) })
 }
 
-/// Loads a network as `load` does with these options, on so many threads.
+/// Loads a network as `load` does with these options, for a target and on a device.
 pub fn load(
     arguments: &CompileArguments,
-    threads: usize,
+    (device, target): (Device, Target),
     interrupt: &Interrupt,
     load: impl FnOnce(LoadOptions<'_>) -> Result<Loaded, Error>,
 ) -> Result<Loaded, Error> {
-    let loaded = with_tools(arguments, interrupt, |tools| {
-        load(LoadOptions { device: Device::LocalTask { workers: threads }, ..tools.into() })
-    })?;
+    let loaded =
+        with_tools(arguments, interrupt, |tools| load(LoadOptions { device, target, ..tools.into() }))?;
     loaded.baked.iter().for_each(crate::bake::report);
     Ok(loaded)
 }

@@ -4,12 +4,14 @@
 //! template writes anew what came before, as those do that leave out old thoughts, the session goes back to where the
 //! tokens part.
 
+use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustyline::DefaultEditor;
+use etcetera::BaseStrategy as _;
 use rustyline::error::ReadlineError;
+use rustyline::{Config, DefaultEditor};
 use serde_json::{Value, json};
 use tracewright::files::NewFile;
 use tracewright::generate::{
@@ -62,12 +64,12 @@ pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) ->
             Ok((Arc::new(tokenizer), options))
         })??
     };
-    let wanted = Wanted { prompt: &[], new_tokens: ROOM, all_positions: false };
+    let wanted = Wanted { prompt: &[], new_tokens: ROOM, all_positions: false, commands: false };
     let loaded = source.load(model, &arguments.run, &wanted, interrupt)?;
     interrupt.check()?;
 
-    let mut input = Input::open()?;
-    if matches!(input, Input::Terminal(_)) {
+    let mut input = Input::open(arguments.no_history)?;
+    if matches!(input, Input::Terminal(..)) {
         say!("a context of {} tokens; /help lists the commands, Ctrl-D ends", loaded.network.context());
     }
     let mut chat = Chat {
@@ -241,18 +243,25 @@ impl Chat<'_> {
 
 /// Where messages come from.
 enum Input {
-    /// Somebody types, with a history of what was typed.
-    Terminal(Box<DefaultEditor>),
+    /// Somebody types, with a history of what was typed, and the file that keeps it, if one does.
+    Terminal(Box<DefaultEditor>, Option<PathBuf>),
     /// Lines of stdin.
     Lines(io::Stdin),
 }
 
 impl Input {
-    fn open() -> Result<Self, Error> {
-        match io::stdin().is_terminal() && io::stdout().is_terminal() {
-            true => Ok(Self::Terminal(Box::new(DefaultEditor::new().map_err(typed)?))),
-            false => Ok(Self::Lines(io::stdin())),
+    fn open(no_history: bool) -> Result<Self, Error> {
+        if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+            return Ok(Self::Lines(io::stdin()));
         }
+        let remembers = Config::builder().max_history_size(REMEMBERED).map_err(typed)?.build();
+        let mut editor = DefaultEditor::with_config(remembers).map_err(typed)?;
+        let file = if no_history { None } else { history_file() };
+        if let Some(path) = &file {
+            // One that is not there, or is none, is no history.
+            let _ = editor.load_history(path);
+        }
+        Ok(Self::Terminal(Box::new(editor), file))
     }
 
     /// The next message; lines that end with `\` go on. `None` at the end.
@@ -273,15 +282,21 @@ impl Input {
                 }
             }
         }
-        if let Self::Terminal(editor) = self {
-            editor.add_history_entry(&message).map_err(typed)?;
+        if let Self::Terminal(editor, file) = self
+            && editor.add_history_entry(&message).map_err(typed)?
+            && let Some(path) = file
+            && let Err(error) = keep(editor, path)
+        {
+            // Nobody chats to fill a history.
+            say!("`{}` does not keep what is typed: {error}", path.display());
+            *file = None;
         }
         Ok(Some(message))
     }
 
     fn line(&mut self, prompt: &str) -> Result<Typed, Error> {
         match self {
-            Self::Terminal(editor) => match editor.readline(prompt) {
+            Self::Terminal(editor, _) => match editor.readline(prompt) {
                 Ok(line) => Ok(Typed::Line(line)),
                 Err(ReadlineError::Interrupted) => {
                     say!("Ctrl-D ends the chat");
@@ -299,6 +314,25 @@ impl Input {
             }
         }
     }
+}
+
+/// Messages that the file of the history holds at most.
+const REMEMBERED: usize = 1000;
+
+/// Where what is typed is kept: beside what other programs remember from one run to the next, or where the system has no such
+/// folder, with their data. `None` without a home folder.
+fn history_file() -> Option<PathBuf> {
+    let strategy = etcetera::choose_base_strategy().ok()?;
+    let folder = strategy.state_dir().unwrap_or_else(|| strategy.data_dir());
+    Some(folder.join("tracewright").join("chat-history"))
+}
+
+/// Adds the last message to the file, which only its owner reads. Chats that run side by side do not lose each other's.
+fn keep(editor: &mut DefaultEditor, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    Ok(editor.append_history(path)?)
 }
 
 /// What one line was.

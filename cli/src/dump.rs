@@ -12,17 +12,19 @@ use tracewright::lower::{self, Weights};
 use tracewright::models::Architecture;
 use tracewright::models::config::ConfigError;
 use tracewright::models::presets::{PRESETS, Preset};
-use tracewright::ops::Op;
 use tracewright::own::check_output;
+use tracewright::profile::Profile;
 use tracewright::simplify;
 use tracewright::targets::Target;
 use tracewright::trace::{Counts, NodeKind, Trace};
 use tracewright::{Plan, PlanError, StagedTrace};
 
 use crate::ReadModel;
-use crate::arguments::{Kernels, Layout, ModelArguments};
+use crate::arguments::{Kernels, Layout, ModelArguments, NetworkArguments, kv_format, quant_or_none};
 use crate::diff::diff;
 use crate::error::Error;
+use crate::lint::{Lint, LintTarget};
+use crate::ops::ops;
 use crate::source;
 use crate::stats::{Machine, stats};
 
@@ -59,6 +61,10 @@ pub struct Arguments {
     /// `--stage expanded`
     #[arg(long, value_name = "FUNCTION:NODE", value_parser = function_and_node)]
     explain: Option<(String, usize)>,
+    /// Show on the page, or in the JSON, how long a call really took: what `tracewright bench decode --trace` wrote. Sizes that are
+    /// not named here are those of the profile
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// Leave out source locations in the module text
     #[arg(long)]
     no_locs: bool,
@@ -66,9 +72,9 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List the operations
+    /// List the operations: what each is to who lowers it, and what it computes
     Ops {
-        /// As JSON
+        /// As JSON, with attributes, element types, what it becomes in StableHLO, examples, and where all that is written
         #[arg(long)]
         json: bool,
     },
@@ -92,6 +98,20 @@ enum Command {
         #[arg(long, value_name = "cpu|gpu|BYTES:FLOPS", default_value = "cpu")]
         machine: Machine,
         /// One JSON object instead of a table
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        model_arguments: ModelArguments,
+    },
+    /// Say what a target would refuse of a network, or do slowly, and which faults of its compiler are worked around. Ends with 1 if
+    /// something is refused
+    Lint {
+        /// A model, as for `trace-dump` itself
+        model: PathBuf,
+        /// A target as for `export`, or `xla`; may be repeated [default: host]
+        #[arg(long, value_name = "TARGET")]
+        target: Vec<LintTarget>,
+        /// One JSON object instead of lines
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -138,6 +158,7 @@ fn function_and_node(text: &str) -> Result<(String, usize), String> {
 }
 
 pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
+    let mut refusing = Vec::new();
     let text = match (&arguments.command, &arguments.model) {
         (Some(Command::Ops { json }), _) => ops(*json),
         (Some(Command::Presets { json }), _) => presets(*json),
@@ -150,6 +171,13 @@ pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
             recorded.plan.target.machine = machine.0;
             stats(&recorded.report()?, *json)
         }
+        (Some(Command::Lint { model, target, json, model_arguments }), _) => {
+            let (network, name) = network(model, &model_arguments.network.allow_config_key, read)?;
+            let plan = model_arguments.plan(network, model_arguments.context)?;
+            let lint = Lint::new(&name, &plan, &plan.trace()?.trace, target);
+            refusing = lint.refusing();
+            if *json { format!("{}\n", lint.json()) } else { lint.text() }
+        }
         (None, Some(model)) => dump(arguments, read, model)?,
         (None, None) => String::new(),
     };
@@ -159,9 +187,29 @@ pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
                 let folder = if model.is_dir() { Some(model.as_path()) } else { model.parent() };
                 folder.map_or(Ok(()), |folder| check_output(folder, out))?;
             }
-            Ok(NewFile::write(out, text.as_bytes())?)
+            NewFile::write(out, text.as_bytes())?;
         }
-        None => std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output),
+        None => std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output)?,
+    }
+    if refusing.is_empty() { Ok(()) } else { Err(Error::Refused { targets: refusing }) }
+}
+
+/// The options, and those of the profile where there are none. What does not read as one is left to the comparison.
+fn as_profiled(asked: &ModelArguments, profile: &Profile) -> ModelArguments {
+    let said = |name: &str| profile.variant.get(name).map_or("", String::as_str);
+    let ModelArguments { network, context, chunk, kv } = asked.clone();
+    let kernels = Kernels::from_str(said("kernels"), false).ok();
+    ModelArguments {
+        network: NetworkArguments {
+            dtype: network.dtype.or_else(|| said("dtype").parse().ok()),
+            simplify: network.simplify.or_else(|| said("simplify").parse().ok()),
+            quant: network.quant.or_else(|| quant_or_none(said("quant")).ok()),
+            kernels: network.kernels.or_else(|| kernels.filter(|_| network.layout.is_none())),
+            ..network
+        },
+        context: context.or_else(|| said("context").parse().ok()),
+        chunk: chunk.or_else(|| said("chunk").parse().ok()),
+        kv: kv.or_else(|| kv_format(said("kv")).ok()),
     }
 }
 
@@ -208,15 +256,25 @@ fn network(
         ConfigError::File(missing) if missing.source.kind() == ErrorKind::NotFound => Error::NoModel(missing),
         error => error.into(),
     })?;
-    // `demo` for `demo`, `demo/config.json` and `.` in it.
+    Ok((network, name_of(model)))
+}
+
+/// What a model is called: `demo` for `demo`, `demo/config.json` and `.` in it.
+pub fn name_of(model: &Path) -> String {
     let whole = model.canonicalize().unwrap_or_else(|_| model.to_owned());
     let named = if whole.ends_with("config.json") { whole.parent().unwrap_or(&whole) } else { &whole };
-    let name = named.file_stem().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
-    Ok((network, name))
+    named.file_stem().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
 }
 
 fn dump(arguments: &Arguments, read: ReadModel, model: &Path) -> Result<String, Error> {
-    let mut recorded = Recorded::new(model, &arguments.model_arguments, read)?;
+    let profile = arguments.profile.as_deref().map(Profile::read).transpose()?;
+    let of_profile = profile.as_ref().map(|profile| as_profiled(&arguments.model_arguments, profile));
+    let asked = of_profile.as_ref().unwrap_or(&arguments.model_arguments);
+    if profile.is_some() && !matches!(arguments.emit, Emit::Html | Emit::Json) {
+        let what = "`--profile` is shown on a page; add `--emit html` or `--emit json`";
+        return Err(Error::Usage { what: what.into() });
+    }
+    let mut recorded = Recorded::new(model, asked, read)?;
     let Recorded { plan, trace, .. } = &mut recorded;
     if !arguments.entry.is_empty() {
         *trace = trace.with_entries(&arguments.entry.iter().map(String::as_str).collect::<Vec<_>>());
@@ -249,7 +307,14 @@ fn dump(arguments: &Arguments, read: ReadModel, model: &Path) -> Result<String, 
             Ok(if arguments.no_locs { module.text_without_locs } else { module.text })
         }
         (Emit::Counts, None) => counts(plan, trace, arguments.stage),
-        (emit, layer) => shown(recorded.report()?, emit, arguments.stage, layer),
+        (emit, layer) => {
+            profile.iter().try_for_each(|profile| profile.check(&recorded.plan, &recorded.trace))?;
+            let mut report = recorded.report()?;
+            if let Some(profile) = profile {
+                report.add_profile(profile);
+            }
+            shown(report, emit, arguments.stage, layer)
+        }
     }
 }
 
@@ -385,23 +450,6 @@ impl Table {
         }
         for (rule, count) in &report.fired {
             let _ = writeln!(self.text, "  {rule:<28} {count}");
-        }
-    }
-}
-
-fn ops(json: bool) -> String {
-    let examples = Op::examples();
-    match json {
-        false => examples.iter().map(|(name, _)| format!("{name}\n")).collect(),
-        true => {
-            let list = examples.iter().map(|(name, examples)| {
-                let good = examples.iter().filter(|e| e.result.is_ok());
-                let uses: Vec<_> = good
-                    .map(|e| serde_json::json!({ "op": e.op, "operands": e.operands, "result": e.result.ok() }))
-                    .collect();
-                serde_json::json!({ "name": name, "examples": uses })
-            });
-            format!("{:#}\n", serde_json::Value::Array(list.collect()))
         }
     }
 }

@@ -33,8 +33,9 @@ pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Erro
     let plan = EmbeddingPlan::new(config, network.dtype, length, batch.get())?;
     check_texts(&texts.tokens, plan.length, plan.config.vocab_size)?;
     texts.tell_cut();
+    let place = arguments.device.choose(arguments.threads)?;
     let (traced, checkpoint) = (plan.trace()?, plan.checkpoint(folder)?);
-    let loaded = build::load(&arguments.compile, arguments.threads, interrupt, |options| {
+    let loaded = build::load(&arguments.compile, place, interrupt, |options| {
         let (rules, ignorable) = (network.simplify.unwrap_or_default(), plan.config.ignorable());
         let LoadOptions { tools, target, .. } = &options;
         let target = build::tuned(arguments.tuning.source.as_ref(), target, tools.compiler, tools.cache)?;

@@ -12,8 +12,10 @@ use tracewright::files::limits;
 use tracewright::footprint::TooLarge;
 use tracewright::irpa;
 use tracewright::lower::LowerError;
+use tracewright::models::OtherSizes;
 use tracewright::models::config::{ConfigError, KeyProblem};
 use tracewright::own::OwnFile;
+use tracewright::profile::ProfileError;
 use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
 use tracewright::xla::XlaError;
@@ -65,6 +67,12 @@ pub enum Error {
     Differs {
         /// The field path.
         path: String,
+    },
+    /// Some target has no program for a network.
+    #[error("{} refuses the network", .targets.join(", "))]
+    Refused {
+        /// Those that do not.
+        targets: Vec<String>,
     },
     /// What should be verified does not say what it should be.
     #[error("`{}` carries no hashes: there is nothing to compare it with", .path.display())]
@@ -125,6 +133,8 @@ pub enum Error {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
+    Sizes(#[from] OtherSizes),
+    #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
@@ -142,6 +152,8 @@ pub enum Error {
     Own(#[from] OwnFile),
     #[error(transparent)]
     Bake(#[from] BakeError),
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
     #[error(transparent)]
     Random(#[from] RandomError),
     #[error(transparent)]
@@ -283,6 +295,7 @@ impl Coded for Error {
             Self::Interrupted => Code::TW0005,
             #[cfg(feature = "iree")]
             Self::Differs { .. } => Code::TW1001,
+            Self::Refused { .. } => Code::TW1009,
             Self::WithoutHashes { .. } => Code::TW0304,
             Self::Output(_) => Code::TW0003,
             Self::Program(_) | Self::Thread(_) => Code::TW0004,
@@ -297,6 +310,7 @@ impl Coded for Error {
             Self::Template => Code::TW0809,
             Self::File(error) | Self::NoModel(error) => error.code(),
             Self::Config(error) => error.code(),
+            Self::Sizes(error) => error.code(),
             Self::Plan(error) => error.code(),
             Self::TooLarge(error) => error.code(),
             Self::Explain(error) => error.code(),
@@ -305,6 +319,7 @@ impl Coded for Error {
             #[cfg(feature = "iree")]
             Self::Cached(error) => error.code(),
             Self::Own(error) => error.code(),
+            Self::Profile(error) => error.code(),
             Self::Xla(error) => error.code(),
             Self::Bake(error) => error.code(),
             Self::Random(error) => error.code(),
@@ -374,6 +389,13 @@ impl Error {
                 "`--shard AXES=MESH_AXIS` divides axes along one of `--mesh`, `--shard AXES=none` leaves them whole"
             }
             Self::Xla(XlaError::Quantized) => "leave out `--quant`",
+            Self::Profile(ProfileError::Variant { .. }) => {
+                "without options of its own `trace-dump` takes those of the profile"
+            }
+            #[cfg(feature = "iree")]
+            Self::Bench(BenchError::Chunks { .. }) => "`--tokens N` and `--chunk N` set them",
+            #[cfg(feature = "iree")]
+            Self::Bench(BenchError::NotWatched) => "leave out `--batch`",
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
             Self::Bench(BenchError::Depth { .. }) => "`--context N` sets the context",

@@ -3,27 +3,43 @@
 use std::io::Write as _;
 
 use tracewright::Plan;
-use tracewright::export::export;
+use tracewright::export::{export, names};
 
 use crate::arguments::ExportArguments;
 use crate::error::Error;
 use crate::measure::milliseconds;
-use crate::{Interrupt, ReadModel, build, open};
+use crate::{Interrupt, ReadModel, build, commands, open};
 
 pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     if arguments.xla.mesh.is_some() || !arguments.xla.shard.is_empty() || arguments.xla.batch.is_some() {
         let what = "`--mesh`, `--shard` and `--batch` are for XLA; add `--engine xla`";
         return Err(Error::Usage { what: what.into() });
     }
-    let ExportArguments { model: folder, out, target, model_arguments: model, tuning, compile, json, .. } =
-        arguments;
+    let ExportArguments {
+        model: folder,
+        out,
+        target,
+        model_arguments: model,
+        tuning,
+        compile,
+        json,
+        print_commands,
+        ..
+    } = arguments;
     let (network, checkpoint) = open(read, &folder, &model.network.allow_config_key)?;
     let plan = model.plan(network, model.context)?;
     let checkpoint = plan.named(checkpoint);
-    let exported = build::with_tools(&compile, interrupt, |tools| {
+    let (exported, compiler) = build::with_tools(&compile, interrupt, |tools| {
         let target = build::tuned(tuning.source.as_ref(), &target, tools.compiler, tools.cache)?;
-        Ok(export(Plan { target, ..plan }, &folder, &checkpoint, &out, tools)?)
+        let compiler = tools.compiler.clone();
+        Ok((export(Plan { target, ..plan }, &folder, &checkpoint, &out, tools)?, compiler))
     })?;
+    if print_commands {
+        let [text, vmfb, archive] = [names::TEXT, names::MODULE, names::ARCHIVE].map(|name| out.join(name));
+        say!("{}", commands::compile(&compiler, &exported.options, &text, &vmfb));
+        let calls = exported.module.signatures.iter();
+        calls.for_each(|entry| say!("{}", commands::call(&vmfb, &archive, entry, &[])));
+    }
     crate::bake::report(&exported.baked);
     let (compiled, bytes) = (&exported.compiled, exported.baked.bytes);
     if json {

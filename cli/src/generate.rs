@@ -43,7 +43,8 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
     };
     let logits = arguments.save_logits.as_deref().map(|path| begin(&arguments.model, path)).transpose()?;
     let GenerateArguments { max_tokens, all_positions, .. } = arguments;
-    let wanted = Wanted { prompt: &prompt, new_tokens: max_tokens, all_positions };
+    let commands = arguments.print_commands;
+    let wanted = Wanted { prompt: &prompt, new_tokens: max_tokens, all_positions, commands };
     let loaded = source.load(&arguments.model, &arguments.run, &wanted, interrupt)?;
     interrupt.check()?;
 

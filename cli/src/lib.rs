@@ -25,10 +25,16 @@ mod bake;
 mod bench;
 #[cfg(feature = "iree")]
 mod bisect;
+#[cfg(test)]
+#[path = "../tests/blocks.rs"]
+mod blocks;
 #[cfg(feature = "iree")]
 mod build;
 #[cfg(feature = "iree")]
 mod chat;
+mod commands;
+#[cfg(feature = "iree")]
+mod device;
 mod diff;
 #[cfg(feature = "iree")]
 mod doctor;
@@ -41,11 +47,13 @@ mod explain;
 mod export;
 #[cfg(feature = "iree")]
 mod generate;
+mod lint;
 #[cfg(feature = "iree")]
 mod load;
 mod manual;
 #[cfg(feature = "iree")]
 mod measure;
+mod ops;
 mod plan;
 mod progress;
 #[cfg(feature = "iree")]
@@ -77,8 +85,8 @@ use clap::CommandFactory as _;
 use error::Error;
 use tracewright::errors::escaped;
 use tracewright::irpa::Checkpoint;
-use tracewright::models::Architecture;
 use tracewright::models::config::ConfigError;
+use tracewright::models::{Architecture, check_sizes};
 
 /// Reads the configuration of a model: a Hugging Face directory, its `config.json`, or a GGUF file. The keys given may be there
 /// although nothing reads them.
@@ -114,7 +122,7 @@ fn say(text: &str) {
 }
 
 /// The model in a folder and its checkpoint. What is wrong with the configuration is said first; but weights in another
-/// format rarely have one.
+/// format rarely have one. Sizes of other weights are refused before a network of them is recorded.
 fn open(
     read: ReadModel,
     folder: &Path,
@@ -125,7 +133,11 @@ fn open(
             Checkpoint::open(folder)?;
             Err(missing.into())
         }
-        model => Ok((model?, Checkpoint::open(folder)?)),
+        model => {
+            let (model, checkpoint) = (model?, Checkpoint::open(folder)?);
+            check_sizes(&model.sizes(), &model.named(checkpoint.clone()))?;
+            Ok((model, checkpoint))
+        }
     }
 }
 
@@ -174,6 +186,10 @@ fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), E
         Command::Doctor(arguments) => doctor::run(&arguments, interrupt),
         #[cfg(not(feature = "iree"))]
         Command::Doctor(_) => Err(Error::WithoutIree { command: "doctor" }),
+        #[cfg(feature = "iree")]
+        Command::Devices { json } => device::run(json),
+        #[cfg(not(feature = "iree"))]
+        Command::Devices { .. } => Err(Error::WithoutIree { command: "devices" }),
         Command::Explain { code, json } => explain::run(code.as_deref(), json),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { out } => manual::pages(&out),
@@ -268,8 +284,9 @@ mod tests {
     use clap::Parser as _;
     use tracewright::EntryPoint;
     use tracewright::bake::Ignorable;
+    use tracewright::codes::{Code, Coded as _};
     use tracewright::dsl::{TraceError, Traced};
-    use tracewright::models::ModelConfig;
+    use tracewright::models::{ClaimedSize, ModelConfig};
     use tracewright::ops::ElementType;
 
     use super::*;
@@ -298,6 +315,10 @@ mod tests {
         fn ignorable(&self) -> Vec<Ignorable> {
             self.0.ignorable()
         }
+
+        fn sizes(&self) -> Vec<ClaimedSize> {
+            self.0.sizes()
+        }
     }
 
     fn read(model: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, ConfigError> {
@@ -312,6 +333,46 @@ mod tests {
         TRACED.get()
     }
 
+    /// What a few words of a `config.json` turn into a network that takes long to record, beside a small checkpoint.
+    #[test]
+    fn sizes_that_the_weights_do_not_have_are_refused_before_recording() {
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/llama-untied");
+        let folder = tempfile::tempdir().unwrap();
+        let weights = "model.safetensors";
+        std::fs::copy(fixture.join(weights), folder.path().join(weights)).unwrap();
+        let config = std::fs::read_to_string(fixture.join("config.json")).unwrap();
+        let model = folder.path().to_str().unwrap();
+        let commands: &[&[&str]] = &[
+            &["bake", model, "-o", "never.irpa"],
+            &["plan", model],
+            #[cfg(feature = "iree")]
+            &["export", model, "-o", "never"],
+            #[cfg(feature = "iree")]
+            &["generate", model, "--tokens", "5,17"],
+        ];
+        for (key, value) in [
+            ("num_hidden_layers", "4096"),
+            ("vocab_size", "16777216"),
+            ("hidden_size", "16777208"),
+            ("intermediate_size", "16777216"),
+            ("head_dim", "4096"),
+        ] {
+            let mut config: serde_json::Map<String, serde_json::Value> =
+                serde_json::from_str(&config).unwrap();
+            config.insert(key.into(), serde_json::from_str(value).unwrap());
+            let config = serde_json::Value::from(config).to_string();
+            std::fs::write(folder.path().join("config.json"), config).unwrap();
+            for words in commands {
+                TRACED.set(0);
+                let arguments = Arguments::try_parse_from([&["tracewright"], *words].concat()).unwrap();
+                let error = run(arguments.command, read, &Interrupt::default()).unwrap_err();
+                assert_eq!((error.code(), TRACED.get()), (Code::TW0211, 0), "{words:?} {key}: {error}");
+                let said = error.to_string();
+                assert!(said.contains(key) && said.contains("the checkpoint has"), "{said}");
+            }
+        }
+    }
+
     /// The words of a command in an example, up to the next one.
     fn words(line: &str) -> Vec<&str> {
         let command = line.split([';', '&', '>', '|']).next().unwrap_or_default();
@@ -320,7 +381,6 @@ mod tests {
 
     #[test]
     fn examples_of_explanations_are_commands() {
-        use tracewright::codes::Code;
         let mut count = 0;
         for &code in Code::ALL {
             for line in code.explanation().lines().filter_map(|line| line.strip_prefix("    ")) {
@@ -343,6 +403,51 @@ mod tests {
             }
         }
         assert!(count > 30, "{count} commands");
+    }
+
+    /// Each command that a document tells to type is one, whatever it takes to run it; `cargo xtask` reads its own.
+    #[test]
+    fn commands_of_documents_are_commands() {
+        const OTHERS: [&str; 8] =
+            ["cd", "cp", "mkdir", "export", "pip", "python", "python3", "iree-run-module"];
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut count = 0;
+        for block in
+            blocks::blocks(&root).iter().filter(|block| ["sh", blocks::FIGURE].contains(&&*block.kind))
+        {
+            for command in block.commands() {
+                let words = blocks::words(command.split(['>', '|', '&']).next().unwrap());
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                let parsed = match &words[..] {
+                    ["tracewright" | "target/release/tracewright", rest @ ..] => {
+                        Arguments::try_parse_from([&["tracewright"], rest].concat()).map(drop)
+                    }
+                    ["trace-dump", rest @ ..] => {
+                        dump::Arguments::try_parse_from([&["trace-dump"], rest].concat()).map(drop)
+                    }
+                    ["cargo", "run", .., "tracewright" | "trace-dump", "--"] => {
+                        panic!("{command} does nothing")
+                    }
+                    ["cargo", "run", rest @ ..] if rest.contains(&"--bin") => {
+                        let at = rest.iter().position(|word| *word == "--bin").unwrap();
+                        let inner: Vec<&str> =
+                            rest[at + 1..].iter().copied().filter(|word| *word != "--").collect();
+                        match inner[0] {
+                            "tracewright" => Arguments::try_parse_from(inner).map(drop),
+                            "trace-dump" => dump::Arguments::try_parse_from(inner).map(drop),
+                            _ => continue, // The book's own programs.
+                        }
+                    }
+                    ["cargo", ..] => continue,
+                    [program, ..] if OTHERS.contains(program) => continue,
+                    _ => panic!("{}:{}: whose command is `{command}`?", block.document, block.line),
+                };
+                count += 1;
+                let said = parsed.map_err(|error| error.to_string());
+                assert_eq!(said, Ok(()), "{}:{}: {command}", block.document, block.line);
+            }
+        }
+        assert!(count > 60, "{count} commands");
     }
 
     #[test]

@@ -7,15 +7,18 @@ use std::time::{Duration, Instant};
 use tracewright::Plan;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, Manifest};
+use tracewright::files::NewFile;
 use tracewright::generate::{Network, check_tokens};
-use tracewright::irpa::{Archive, Checkpoint, Gguf};
+use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::load::{LoadOptions, load};
 use tracewright::models::Architecture;
 use tracewright::runtime::{Device, Runtime};
+use tracewright::targets::DeviceName;
+use tracewright::trace::Signature;
 
 use crate::arguments::{Kernels, Quant, RunArguments};
 use crate::error::Error;
-use crate::{Interrupt, ReadModel, build, open, verify};
+use crate::{Interrupt, ReadModel, build, commands, open, verify};
 
 /// What a model directory holds.
 pub enum Source {
@@ -41,6 +44,8 @@ pub struct Wanted<'a> {
     pub new_tokens: usize,
     /// Whether the logits after each token of the prompt are wanted.
     pub all_positions: bool,
+    /// Whether the equal commands of IREE's own programs are.
+    pub commands: bool,
 }
 
 impl Source {
@@ -67,12 +72,28 @@ impl Source {
         let network = match self {
             Self::Export(manifest) => {
                 let start = Instant::now();
-                let runtime = Runtime::new(Device::LocalTask { workers: arguments.threads })?;
-                let program = export::open(folder, &manifest, &runtime)?;
-                if arguments.verify {
-                    verify::content(&Archive::open(folder.join(export::names::ARCHIVE))?, interrupt)?;
+                let made_for = manifest.device()?;
+                let name = arguments.device.device.unwrap_or(DeviceName { kind: made_for, ordinal: 0 });
+                if name.kind != made_for {
+                    let what = format!(
+                        "`--device` is {name}, but the model was exported for {made_for}; leave the option out, or export again with \
+                         `--target {}`",
+                        name.kind
+                    );
+                    return Err(Error::Usage { what });
                 }
-                let network = Network::new(&runtime, &program, &manifest.signatures(folder)?)?;
+                let runtime = Runtime::new(Device::of(name, arguments.threads))?;
+                let (program, archive) = export::open(folder, &manifest, &runtime)?;
+                if arguments.verify {
+                    verify::content(&archive, interrupt)?;
+                }
+                let signatures = manifest.signatures(folder)?;
+                if wanted.commands {
+                    let [vmfb, archive] =
+                        [export::names::MODULE, export::names::ARCHIVE].map(|name| folder.join(name));
+                    print_calls(&vmfb, &archive, &signatures, wanted.prompt);
+                }
+                let network = Network::new(&runtime, &program, &signatures)?;
                 return Ok(Loaded { network, runtime, compile: Duration::ZERO, load: start.elapsed() });
             }
             Self::Checkpoint(network) => network,
@@ -80,7 +101,8 @@ impl Source {
         let model = &arguments.model_arguments;
         let needed =
             Plan::context_for(wanted.prompt.len().saturating_add(wanted.new_tokens), network.max_context());
-        let plan = model.plan(network, model.context.or(Some(needed)))?;
+        let (device, target) = arguments.device.choose(arguments.threads)?;
+        let plan = Plan { target, ..model.plan(network, model.context.or(Some(needed)))? };
         check_tokens(wanted.prompt, 0, plan.context, plan.model.vocabulary())?;
         let entries = match wanted.all_positions {
             true => plan.entry_points(),
@@ -90,7 +112,9 @@ impl Source {
         let checkpoint = plan.named(Checkpoint::open(folder)?);
         let ignorable = plan.model.ignorable();
         let tuning = arguments.tuning.source.as_ref();
-        let loaded = build::load(&arguments.compile, arguments.threads, interrupt, |options| {
+        let mut compiler = None;
+        let loaded = build::load(&arguments.compile, (device, plan.target.clone()), interrupt, |options| {
+            compiler = Some(options.tools.compiler.clone());
             let options = LoadOptions {
                 target: build::tuned(tuning, &plan.target, options.tools.compiler, options.tools.cache)?,
                 rules: plan.rules,
@@ -103,6 +127,16 @@ impl Source {
         if arguments.verify {
             verify::content(&loaded.archive, interrupt).map_err(Error::Cached)?;
         }
+        if let Some(compiler) = compiler.filter(|_| wanted.commands) {
+            let folder = build::cache_folder(&arguments.compile)?.join("commands");
+            fs::create_dir_all(&folder).with_path("create", &folder)?;
+            let module = &loaded.module;
+            let named = folder.join(&blake3::hash(module.text.as_bytes()).to_hex()[..16]);
+            let [text, vmfb] = ["mlir", "vmfb"].map(|extension| named.with_extension(extension));
+            NewFile::write(&text, module.text.as_bytes())?;
+            say!("{}", commands::compile(&compiler, &loaded.options, &text, &vmfb));
+            print_calls(&vmfb, loaded.archive.path(), &module.signatures, wanted.prompt);
+        }
         Ok(Loaded {
             network: loaded.program.network()?,
             runtime: loaded.runtime,
@@ -112,8 +146,17 @@ impl Source {
     }
 }
 
+/// Says what calls each entry point once, with the tokens of the prompt.
+fn print_calls(vmfb: &Path, archive: &Path, entries: &[Signature], prompt: &[u32]) {
+    entries.iter().for_each(|entry| say!("{}", commands::call(vmfb, archive, entry, prompt)));
+}
+
 /// An export is what it is: asking for something else is a mistake, not a wish.
 fn check_as_exported(manifest: &Manifest, asked: &RunArguments) -> Result<(), Error> {
+    if asked.device.target.is_some() {
+        let what = "`--target` is for what is compiled now; leave the option out, or export again with it";
+        return Err(Error::Usage { what: what.into() });
+    }
     if asked.tuning.source.is_some() {
         let what = "`--tuning` is for what is compiled now; leave the option out, or export again with it";
         return Err(Error::Usage { what: what.into() });

@@ -5,6 +5,8 @@ use std::io::Write as _;
 
 use serde_json::{Value, json};
 use tracewright::footprint::{Footprint, Memory, readable};
+use tracewright::irpa::Checkpoint;
+use tracewright::models::check_sizes;
 use tracewright::{Plan, PlanError};
 
 use crate::ReadModel;
@@ -16,7 +18,12 @@ const NAMED: usize = 3;
 
 pub fn run(arguments: &PlanArguments, read: ReadModel) -> Result<(), Error> {
     let model = &arguments.model_arguments;
-    let plan = model.plan(read(&arguments.model, &model.network.allow_config_key)?, model.context)?;
+    let network = read(&arguments.model, &model.network.allow_config_key)?;
+    // A plan needs no weights; where they are, it is a plan for them.
+    if let Ok(checkpoint) = Checkpoint::open(&arguments.model) {
+        check_sizes(&network.sizes(), &network.named(checkpoint))?;
+    }
+    let plan = model.plan(network, model.context)?;
     let plan = Plan { batch: arguments.batch.get(), ..plan };
     let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
     let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;

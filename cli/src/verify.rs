@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tracewright::irpa::{Archive, ArchiveError, Damage, Gguf, Verified};
+use tracewright::irpa::{Archive, ArchiveError, Damage, Gguf, Verified, Watch};
 
 use crate::arguments::VerifyArguments;
 use crate::error::Error;
@@ -41,18 +41,20 @@ pub fn run(arguments: &VerifyArguments, interrupt: &Interrupt) -> Result<(), Err
 
 /// Compares an archive's data with the hashes that it carries.
 pub fn content(archive: &Archive, interrupt: &Interrupt) -> Result<Verified, ArchiveError> {
-    let bar = progress::bytes("verifying", 0);
-    let verified = archive.verify_content(Some(&mut progress::watch(&bar, interrupt)));
-    bar.finish_and_clear();
-    verified
+    shown(interrupt, |watch| archive.verify_content(Some(watch)))
 }
 
 #[cfg(feature = "iree")]
 fn export(arguments: &VerifyArguments, interrupt: &Interrupt) -> Result<Verified, Error> {
+    Ok(shown(interrupt, |watch| tracewright::export::verify(&arguments.path, Some(watch)))?)
+}
+
+/// What `verify` does, with a bar as long as it does.
+fn shown<T>(interrupt: &Interrupt, verify: impl FnOnce(Watch<'_>) -> T) -> T {
     let bar = progress::bytes("verifying", 0);
-    let verified = tracewright::export::verify(&arguments.path, Some(&mut progress::watch(&bar, interrupt)));
+    let verified = verify(&mut progress::watch(&bar, interrupt));
     bar.finish_and_clear();
-    Ok(verified?)
+    verified
 }
 
 #[cfg(not(feature = "iree"))]

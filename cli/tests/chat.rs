@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
+#[cfg(unix)]
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
@@ -204,4 +206,77 @@ fn what_cannot_chat_is_refused() {
         1,
         &[text(&bad), "list of messages"],
     );
+}
+
+/// What is typed at a terminal is there the next time, in a file that only its owner reads; what comes from elsewhere is not kept.
+#[test]
+#[cfg(unix)]
+fn a_terminal_remembers_for_its_owner_alone() {
+    use std::fs::File;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+    let (model, home) = (demo(), folder());
+    let file = home.path().join("tracewright/chat-history");
+    let command = |more: &[&str]| {
+        let mut command = chat(text(&model), &[&["-n", "5"], more].concat());
+        command.env("XDG_STATE_HOME", home.path()).env("HOME", home.path()).env("TERM", "xterm");
+        command
+    };
+    // What a chat at a terminal says on stderr, to which each of these is typed when it asks for it.
+    let type_at = |more: &[&str], typed: &[&[u8]]| {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&ours).unwrap();
+        unlockpt(&ours).unwrap();
+        let name = ptsname(&ours, Vec::new()).unwrap();
+        let theirs = || {
+            let path = Path::new(std::ffi::OsStr::from_bytes(name.as_bytes()));
+            File::options().read(true).write(true).open(path).unwrap()
+        };
+        let mut command = command(more);
+        let mut child = command.stdin(theirs()).stdout(theirs()).stderr(Stdio::piped()).spawn().unwrap();
+        // So that nobody but the chat holds the terminal.
+        drop(command);
+        let mut ours = File::from(ours);
+        let mut shown = ours.try_clone().unwrap();
+        let (send, receive) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 1024];
+            // When the other side is closed, Linux gives an error.
+            while let Ok(count @ 1..) = shown.read(&mut bytes) {
+                let _ = send.send(bytes[..count].to_vec());
+            }
+        });
+        for keys in typed {
+            let mut seen = Vec::new();
+            while !seen.windows(2).any(|two| two == b"> ") {
+                let patience = std::time::Duration::from_secs(120);
+                match receive.recv_timeout(patience) {
+                    Ok(more) => seen.extend(more),
+                    Err(_) => {
+                        let _ = child.kill();
+                        panic!("no prompt: {:?}", String::from_utf8_lossy(&seen));
+                    }
+                }
+            }
+            ours.write_all(keys).unwrap();
+        }
+        let ended = child.wait_with_output().unwrap();
+        let err = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(0), "{err}");
+        err
+    };
+    let kept = || fs::read_to_string(&file).unwrap();
+    assert_eq!(read(&type_at(&[], &[b"Tell me a story.\r", b"/exit\r"])).len(), 1);
+    assert_eq!(kept().lines().skip(1).collect::<Vec<_>>(), ["Tell me a story.", "/exit"]);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    // Up twice is the message of the chat before.
+    assert_eq!(read(&type_at(&[], &[b"\x1b[A\x1b[A\r", b"/exit\r"])).len(), 1);
+    assert_eq!(kept().lines().filter(|line| *line == "Tell me a story.").count(), 2, "{}", kept());
+    let before = kept();
+    type_at(&["--no-history"], &[b"A secret.\r", b"/exit\r"]);
+    said(&mut command(&[]), "Another secret.\n/exit\n");
+    assert_eq!(kept(), before);
 }

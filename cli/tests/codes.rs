@@ -74,4 +74,13 @@ fn an_error_says_its_code() {
         (!said.starts_with(&format!("error[{code}]: "))).then(|| format!("{code}: {arguments:?}: {said}"))
     };
     assert_eq!(cases.iter().filter_map(other).collect::<Vec<_>>(), [""; 0]);
+    // All of what is said, but for where this machine has the files.
+    let said = |(arguments, _): &(&[&str], &str)| {
+        let said = run(bare(arguments).current_dir(root())).err;
+        said.replace(text(folder.path()), "FOLDER")
+            .replace(text(&root().canonicalize().unwrap()), "CHECKOUT")
+            .replace(text(root()), "CHECKOUT")
+    };
+    let all: Vec<String> = cases.iter().map(said).collect();
+    expect_test::expect_file![root().join("cli/tests/goldens/errors.txt")].assert_eq(&all.join("\n"));
 }

@@ -128,6 +128,31 @@ fn sizes_that_no_network_has() {
     }
 }
 
+/// Many layers beside the weights of few: said at once, and nothing is written.
+#[test]
+fn layers_that_the_checkpoint_does_not_have() {
+    let model = copied("llama-untied");
+    edit_config(model.path(), |c| drop(c.insert("num_hidden_layers".into(), json!(4096))));
+    let (path, out) = (text(model.path()), model.path().join("out"));
+    let before = listing(model.path());
+    for command in [
+        &["bake", path, "-o", text(&out)][..],
+        #[cfg(feature = "iree")]
+        &["export", path, "-o", text(&out)],
+        #[cfg(feature = "iree")]
+        &["generate", path, "--tokens", "5,17"],
+        &["plan", path],
+    ] {
+        let start = std::time::Instant::now();
+        let words =
+            ["error[TW0211]: ", "`num_hidden_layers` is 4096, the checkpoint has 2 (`model.layers.0` to "];
+        refused(&mut tracewright(command), 1, &words);
+        // Under a second where nobody else computes; recording them all took nine.
+        assert!(start.elapsed().as_secs() < 5, "{command:?}: {:?}", start.elapsed());
+    }
+    assert_eq!(listing(model.path()), before);
+}
+
 #[test]
 fn a_thousand_problems_are_listed_as_fifty() {
     let many = |c: &mut Map<String, Value>| {

@@ -110,7 +110,8 @@ fn m8_m9_every_linear_layer_is_one_op() {
 #[test]
 fn s29_s30_the_operations_are_listed() {
     let plain = succeed(&mut trace_dump(&["ops"])).out;
-    let names: Vec<&str> = plain.lines().collect();
+    let names: Vec<&str> = plain.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert_eq!(names, tracewright::ops::Op::NAMES);
     let json = succeed(&mut trace_dump(&["ops", "--json"])).out;
     let list: Vec<serde_json::Value> = serde_json::from_str(&json).unwrap();
     let listed: Vec<&str> = list.iter().map(|op| op["name"].as_str().unwrap()).collect();
@@ -122,7 +123,42 @@ fn s29_s30_the_operations_are_listed() {
         let examples = op["examples"].as_array().unwrap();
         assert!(!examples.is_empty(), "{op} has no example");
         assert!(examples.iter().all(|e| e["op"].is_string() && e["result"].is_string()), "{op}");
+        // Whatever is said of one is there.
+        let said = |key: &str| op[key].as_str().unwrap();
+        assert!(said("summary").ends_with('.') && said("doc").starts_with(&said("summary")[..20]), "{op}");
+        let source = fs::read_to_string(root().join(said("file"))).unwrap();
+        let name = said("rust").rsplit("::").next().unwrap();
+        assert!(source.contains(&format!("{name} = \"{}\"", said("name"))), "{op}");
+        let fields = op["attributes"].as_array().unwrap();
+        assert!(fields.iter().all(|field| !field["doc"].as_str().unwrap().is_empty()), "{op}");
+        assert!(!op["elements"].as_array().unwrap().is_empty(), "{op}");
+        let words = |key: &str| {
+            op[key].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect::<Vec<_>>()
+        };
+        match said("kind") {
+            "primitive" => {
+                assert!(words("stablehlo").iter().all(|word| word.starts_with("stablehlo.")), "{op}")
+            }
+            "composite" => assert!(words("becomes").iter().all(|word| is_primitive(&list, word)), "{op}"),
+            "kernel" | "archive" => {}
+            kind => panic!("{kind}"),
+        }
     }
+    let of = |name: &str, key: &str| {
+        let op = list.iter().find(|op| op["name"] == name).unwrap();
+        op[key].clone()
+    };
+    assert_eq!(of("permute", "stablehlo"), serde_json::json!(["stablehlo.transpose"]));
+    assert!(of("linear", "becomes").as_array().unwrap().contains(&"dot_general".into()));
+    assert_eq!(
+        [of("packed_linear", "kind"), of("pack", "kind"), of("rope", "kind")],
+        ["kernel", "archive", "composite"]
+    );
+    assert_eq!(of("select", "operands"), serde_json::json!([3]));
+}
+
+fn is_primitive(list: &[serde_json::Value], name: &str) -> bool {
+    list.iter().any(|op| op["name"] == name && op["kind"] == "primitive")
 }
 
 /// A reader that has seen enough, as `head`, is no failure.

@@ -208,6 +208,69 @@ fn s26_iree_run_module_runs_an_export_without_us() {
     }
 }
 
+/// The lines of stderr that are commands.
+fn commands(err: &str) -> Vec<&str> {
+    err.lines().filter(|line| line.split(' ').next().is_some_and(|word| word.contains("iree-"))).collect()
+}
+
+/// Runs a line as a shell does, where IREE's programs are found.
+#[track_caller]
+fn in_shell(line: &str, folder: &Path) -> Ran {
+    let tools = in_packages("iree/_runtime_libs/iree-run-module");
+    let mut shell = Command::new("/bin/sh");
+    succeed(shell.args(["-c", line]).env("PATH", tools.parent().unwrap()).current_dir(folder))
+}
+
+/// What is printed compiles the module that is written to the same bytes, and gives the same token.
+#[test]
+fn printed_commands_do_the_same() {
+    let folder = folder();
+    let out = folder.path().join("an export");
+    let sizes = ["--context", "64", "--chunk", "16", "--print-commands"];
+    // With a cache of its own: a module that was compiled before has the lines of then.
+    let mut export = tracewright(&["export", text(&demo()), "-o", text(&out)]);
+    let said = succeed(export.args(sizes).env("TRACEWRIGHT_CACHE", folder.path())).err;
+    let [compile, calls @ ..] = &commands(&said)[..] else { panic!("{said}") };
+    assert_eq!(calls.len(), 3, "{said}");
+    let vmfb = out.join("model.vmfb");
+    let before = fs::read(&vmfb).unwrap();
+    fs::remove_file(&vmfb).unwrap();
+    in_shell(compile, folder.path());
+    assert!(fs::read(&vmfb).unwrap() == before, "other bytes");
+
+    // A prompt of one token, and one that a chunk takes, from a checkpoint and from the export.
+    for model in [demo(), out] {
+        for (tokens, entry) in [("7", "decode"), ("7,12,3", "prefill")] {
+            let mut command =
+                tracewright(&["generate", text(&model), "--tokens", tokens, "-n", "1", "--ignore-eos"]);
+            let ran =
+                succeed(command.args(["--json", "--context", "64", "--chunk", "16", "--print-commands"]));
+            let ours: Value = serde_json::from_str(&ran.out).unwrap();
+            let lines = commands(&ran.err);
+            lines
+                .iter()
+                .filter(|line| line.contains("iree-compile"))
+                .for_each(|line| drop(in_shell(line, folder.path())));
+            let call = lines.iter().find(|line| line.contains(&format!("--function={entry}"))).unwrap();
+            let theirs = in_shell(call, folder.path()).out;
+            assert!(theirs.contains(&format!("1xi32={}", ours["tokens"][0])), "{theirs} {ours}");
+        }
+    }
+}
+
+/// A checkpoint that is written as it is: IREE's own tool gives the same bytes.
+#[test]
+fn the_printed_command_bakes_the_same() {
+    let folder = folder();
+    let [ours, theirs] = ["ours.irpa", "theirs.irpa"].map(|name| folder.path().join(name));
+    let model = fixture("llama-untied").join("model.safetensors");
+    let mut command = bare(&["bake", text(&model), "-o", text(&ours), "--no-metadata", "--print-commands"]);
+    let said = succeed(&mut command).err;
+    let [line] = commands(&said)[..] else { panic!("{said}") };
+    in_shell(&line.replace("ours.irpa", "theirs.irpa"), folder.path());
+    assert!(fs::read(ours).unwrap() == fs::read(theirs).unwrap(), "other bytes");
+}
+
 #[test]
 fn s26_iree_dump_parameters_reads_an_export() {
     let mut command = Command::new(in_packages("iree/_runtime_libs/iree-dump-parameters"));

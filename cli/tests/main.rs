@@ -3,9 +3,13 @@
 
 mod bench;
 mod bisect;
+mod blocks;
 mod chat;
 mod compilers;
+mod devices;
 mod doctor;
+#[cfg(unix)]
+mod documents;
 mod embed;
 mod exports;
 mod faults;
@@ -13,6 +17,7 @@ mod generate;
 mod gguf;
 mod hostile;
 mod odd_files;
+mod profile;
 mod prompts;
 mod sampling;
 mod support;

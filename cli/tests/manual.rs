@@ -41,6 +41,24 @@ fn every_command_has_a_page() {
     refused(&mut bare(&["man", "-o", text(&file)]), 1, &[text(&file)]);
 }
 
+#[test]
+fn the_help_of_every_command() {
+    let mut all = succeed(&mut bare(&["--help"])).out;
+    for name in commands() {
+        all.push_str(&format!(
+            "\n$ tracewright {name} --help\n{}",
+            succeed(&mut bare(&[&name, "--help"])).out
+        ));
+    }
+    for name in ["decode", "prefill", "matmul", "attention"] {
+        all.push_str(&format!(
+            "\n$ tracewright bench {name} --help\n{}",
+            succeed(&mut bare(&["bench", name, "--help"])).out
+        ));
+    }
+    expect_test::expect_file![root().join("cli/tests/goldens/help.txt")].assert_eq(&all);
+}
+
 /// Every flag of every command can be given by the environment, which help says, and a flag goes before its variable.
 #[test]
 fn every_flag_has_a_variable() {

@@ -135,8 +135,31 @@ fn networks_are_compared_line_by_line() {
     refused(&mut trace_dump(&["diff", text(&a)]), 2, &["required"]);
 }
 
+fn golden(name: &str) -> std::path::PathBuf {
+    root().join("cli/tests/goldens").join(name)
+}
+
 #[test]
 fn the_help_says_what_there_is() {
     let help = succeed(&mut trace_dump(&["--help"])).out;
-    expect_file![root().join("cli/tests/goldens/trace-dump-help.txt")].assert_eq(&help);
+    expect_file![golden("trace-dump-help.txt")].assert_eq(&help);
+    let of = |command: &str| succeed(&mut trace_dump(&[command, "--help"])).out;
+    let all = ["diff", "lint", "ops", "presets", "stats"].map(of).join("\n");
+    expect_file![golden("trace-dump-commands-help.txt")].assert_eq(&all);
+}
+
+/// The forms that are for people and for other programs, of one layer; the JSON and DOT of a report have goldens of their own.
+#[test]
+fn forms_of_a_layer() {
+    let model = fixture("gemma3-a");
+    let dump = |more: &[&str]| succeed(&mut trace_dump(&[&[text(&model)], SMALL, more].concat())).out;
+    expect_file![golden("layer.txt")].assert_eq(&dump(&["--layer", "0"]));
+    expect_file![golden("layer-simplified.txt")].assert_eq(&dump(&["--layer", "0", "--stage", "simplified"]));
+    expect_file![golden("counts.txt")].assert_eq(&dump(&["--emit", "counts", "--stage", "expanded"]));
+    let linted = succeed(
+        trace_dump(&["lint", text(&model), "--target", "x86_64-linux-gnu:generic:+sse2"]).args(SMALL),
+    )
+    .out;
+    expect_file![golden("lint.txt")].assert_eq(&linted);
+    expect_file![golden("ops.txt")].assert_eq(&succeed(&mut trace_dump(&["ops"])).out);
 }

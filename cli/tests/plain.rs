@@ -5,6 +5,7 @@ mod checkpoints;
 mod codes;
 mod configs;
 mod dump;
+mod lint;
 mod manual;
 mod odd_files;
 mod pages;

@@ -81,7 +81,7 @@ fn an_answer_is_valid_by_its_schema_from_a_model_and_from_an_export() {
 fn always_valid(export: &Path, schema: &Value) {
     let manifest = Manifest::read(export).unwrap().unwrap();
     let runtime = Runtime::new(Device::LocalTask { workers: 0 }).unwrap();
-    let program = tracewright::export::open(export, &manifest, &runtime).unwrap();
+    let (program, _) = tracewright::export::open(export, &manifest, &runtime).unwrap();
     let network = Network::new(&runtime, &program, &manifest.signatures(export).unwrap()).unwrap();
     let tokenizer = Tokenizer::load(export).unwrap().unwrap();
     let stop_tokens = stop_tokens(export).unwrap();

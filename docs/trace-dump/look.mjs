@@ -3,7 +3,9 @@
 //
 //   npm install puppeteer-core axe-core
 //   cargo run --bin trace-dump -- gemma-3-1b --emit html -o page.html
-//   node docs/trace-dump/look.mjs page.html [the browser, /usr/bin/chromium]
+//   cargo run --release --all-features --bin tracewright -- bench decode demo --trace decode.json
+//   cargo run --bin trace-dump -- demo --emit html --profile decode.json -o profile.html
+//   node docs/trace-dump/look.mjs page.html profile.html [the browser, /usr/bin/chromium]
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, resolve } from "node:path";
@@ -12,7 +14,7 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 const require = createRequire(resolve("package.json"));
 const puppeteer = require("puppeteer-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
-const [, script, file, executablePath = "/usr/bin/chromium"] = process.argv;
+const [, script, published, profiled, executablePath = "/usr/bin/chromium"] = process.argv;
 const folder = dirname(fileURLToPath(pathToFileURL(resolve(script))));
 const layer = "function=layer_5";
 
@@ -23,7 +25,7 @@ page.on("pageerror", (error) => problems.push(error.message));
 page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
 page.on("request", (request) => request.url().startsWith("file:") || problems.push(`asks for ${request.url()}`));
 
-async function look(name, hash, { dark = false, width = 1440, height = 900, box = null, keep = false } = {}) {
+async function look(name, hash, { dark = false, width = 1440, height = 900, box = null, keep = false, file = published } = {}) {
   await page.setViewport({ width, height });
   await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: dark ? "dark" : "light" }]);
   await page.goto("about:blank");
@@ -48,6 +50,21 @@ for (const dark of [false, true]) {
     await look(`${tab} narrow`, `tab=${tab}`, { dark, width: 420 });
   }
 }
+
+// What a call of the shipped model took.
+await look("profile", "function=layer_3", { file: profiled, box: "up_proj", keep: true });
+await look("profile-dark", "tab=profile", { file: profiled, dark: true, keep: true });
+for (const dark of [false, true]) {
+  for (const hash of ["tab=profile", "", "function=layer_3&stage=simplified"]) {
+    await look(`${hash} ${dark ? "dark" : "light"}`, hash, { file: profiled, dark });
+    await look(`${hash} narrow`, hash, { file: profiled, dark, width: 420 });
+  }
+}
+// By keyboard from the profile to the field that took most, and its node is the measured one.
+await look("keys of a profile", "tab=profile", { file: profiled });
+await page.focus(".times button");
+await page.keyboard.press("Enter");
+if (!(await page.evaluate(() => document.querySelector(".graph.timed .of-field.heated")))) problems.push("no field is opened from the profile");
 
 // From the top of the page into a layer and out of it, without a mouse.
 await look("keys", "");

@@ -27,6 +27,9 @@ pub const PROMPT: u64 = 64 << 20;
 /// Bytes of a schema or a grammar that answers follow.
 pub const GRAMMAR: u64 = 4 << 20;
 
+/// Bytes of what was measured of one product.
+pub const TUNING_RECORD: u64 = 4 << 20;
+
 /// Bytes of a compiled module.
 pub const MODULE: u64 = 2 << 30;
 
@@ -44,6 +47,9 @@ pub const GGUF_TOKEN: usize = 1 << 10;
 
 /// Bytes of a file of Rust whose lines are shown.
 pub const SOURCE: u64 = 16 << 20;
+
+/// Bytes of a profile.
+pub const PROFILE: u64 = 64 << 20;
 
 /// Layers of a network.
 pub const LAYERS: usize = 4096;

@@ -6,13 +6,14 @@
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fmt;
+use std::io;
 use std::path::Path;
 
 use files::limits;
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, ValueKind};
-use minijinja::{Environment, ErrorKind, Value, escape_formatter};
+use minijinja::value::{Rest, Serde, ValueKind};
+use minijinja::{Environment, ErrorKind, State, Value, escape_formatter, filters};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::{Map, Value as Json};
 
@@ -22,8 +23,16 @@ use crate::model_file::{read_json, read_text};
 mod jinja;
 mod python;
 
+use jinja::{Room, Translated};
+
 /// Steps after which a template is taken for endless; real ones need some thousand.
-const FUEL: u64 = 10_000_000;
+const FUEL: u64 = 2_000_000;
+
+/// Operators that one tag may have: the engine goes as deep as there are, and real ones have some dozen.
+const OPERATORS: usize = 1000;
+
+/// Bytes that are written in all, those included that are caught under a name and written again.
+const WRITTEN: u64 = 4 * limits::PROMPT;
 
 /// Names under which a message's reasoning is passed; the first is the standard one.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
@@ -44,6 +53,13 @@ pub struct Chat {
 }
 
 /// A model's chat template with its special tokens.
+///
+/// A template is a program that came with the model. What doubles, recurses, repeats or does not end is stopped by limits:
+/// on steps, on operators in a tag, on texts and lists wherever they get a name, on what is written. They end all
+/// that is known to take more, but are no proof: the engine has no limit on memory of its own, so that a list that contains
+/// itself and is compared or joined with `~`, or one filter on a long list (`sort`, `list`), may still take more of the
+/// stack, of time or of memory. Whoever renders templates of strangers does it in a process of its own, under limits of the system, as
+/// `tracewright prompt` does.
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -82,21 +98,82 @@ impl ChatTemplate {
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(syntax_error)?);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_unknown_method_callback(|state, value, method, args| match method {
-            jinja::SLICE => jinja::slice(value, args),
-            jinja::PERCENT => jinja::percent(state, value, args),
+        let mut translated = Vec::new();
+        for (name, source) in templates {
+            let template = jinja::translate(&source.replace("\r\n", "\n").replace('\r', "\n"));
+            if template.operators > OPERATORS {
+                let what =
+                    format!("a tag has {} operators, at most {OPERATORS} are read", template.operators);
+                return Err(syntax_error(minijinja::Error::new(ErrorKind::SyntaxError, what)));
+            }
+            translated.push((name, template));
+        }
+        let most = |of: fn(&Translated) -> usize| translated.iter().map(|(_, of_one)| of(of_one)).max();
+        // One tag joins a text with itself as often as it has operators.
+        let operators = 1 + most(|template| template.operators).unwrap_or(0) as u64;
+        let room = Room { bytes: (limits::TEMPLATE_MEMORY / operators).min(limits::PROMPT) as usize };
+        // Each step may write what stands between two tags.
+        let between = 1 + most(|template| template.between).unwrap_or(0) as u64;
+        environment.set_fuel(Some((limits::TEMPLATE_MEMORY / between).min(FUEL)));
+        environment.set_unknown_method_callback(move |state, value, method, args| match (method, args) {
+            (jinja::SLICE, _) => jinja::slice(value, args),
+            (jinja::PERCENT, _) => jinja::percent(state, value, args),
             _ => {
-                if method == "format" {
-                    jinja::check_format(value.as_str().unwrap_or_default(), args)?;
+                let text = value.as_str().unwrap_or_default();
+                match (method, args) {
+                    ("format", _) => jinja::check_format(text, args)?,
+                    ("join", [list, ..]) => room.check_join(list, text.len())?,
+                    ("replace", [from, to, ..]) => {
+                        room.check_replace(text, from.as_str().unwrap_or("?"), to.as_str().unwrap_or("?"))?;
+                    }
+                    _ => {}
                 }
                 unknown_method_callback(state, value, method, args)
             }
         });
-        environment.set_formatter(|out, state, value| match value.kind() {
-            ValueKind::Number | ValueKind::Seq | ValueKind::Map => Ok(out.write_str(&python::repr(value)?)?),
-            _ => escape_formatter(out, state, value),
+        environment.set_formatter(|out, state, value| {
+            let text = match value.kind() {
+                ValueKind::Number | ValueKind::Seq | ValueKind::Map => Some(python::repr(value)?),
+                _ => None,
+            };
+            let bytes = text.as_deref().or(value.as_str()).map_or(0, str::len) as u64;
+            let before = state.get_temp(WRITES).and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
+            if before + bytes > WRITTEN {
+                let what = format!("more than {WRITTEN} bytes are written");
+                return Err(minijinja::Error::new(ErrorKind::InvalidOperation, what));
+            }
+            state.set_temp(WRITES, Value::from(before + bytes));
+            match text {
+                Some(text) => Ok(out.write_str(&text)?),
+                None => escape_formatter(out, state, value),
+            }
         });
-        environment.set_fuel(Some(FUEL));
+        environment.add_filter(jinja::BOUNDED, move |value: Value| room.bounded(value));
+        environment.add_filter("__join__", filters::join);
+        environment.add_filter("join", move |state: &mut State, arguments: Rest<Value>| {
+            if let [list, rest @ ..] = &arguments[..] {
+                room.check_join(list, rest.first().and_then(Value::as_str).map_or(0, str::len))?;
+            }
+            state.apply_filter("__join__", &arguments)
+        });
+        environment.add_filter("__replace__", filters::replace);
+        environment.add_filter("replace", move |state: &mut State, arguments: Rest<Value>| {
+            if let [text, from, to, ..] = &arguments[..] {
+                let [text, from, to] = [text, from, to].map(|text| text.as_str().unwrap_or("?"));
+                room.check_replace(text, from, to)?;
+            }
+            state.apply_filter("__replace__", &arguments)
+        });
+        environment.add_filter("__slice_list__", filters::slice);
+        environment.add_filter("slice", |state: &mut State, arguments: Rest<Value>| {
+            jinja::check_count(&arguments)?;
+            state.apply_filter("__slice_list__", &arguments)
+        });
+        environment.add_filter("__batch__", filters::batch);
+        environment.add_filter("batch", |state: &mut State, arguments: Rest<Value>| {
+            jinja::check_count(&arguments)?;
+            state.apply_filter("__batch__", &arguments)
+        });
         environment.add_filter("tojson", python::tojson);
         environment.add_filter("format", jinja::format);
         environment.add_filter("center", jinja::center);
@@ -104,9 +181,8 @@ impl ChatTemplate {
         environment.add_filter("truncate", jinja::truncate);
         environment.add_filter("wordcount", jinja::wordcount);
         environment.add_function("raise_exception", raise_exception);
-        for (name, source) in templates {
-            let source = jinja::translate(&source.replace("\r\n", "\n").replace('\r', "\n"));
-            environment.add_template_owned(name, source).map_err(syntax_error)?;
+        for (name, template) in translated {
+            environment.add_template_owned(name, template.source).map_err(syntax_error)?;
         }
         Ok(ChatTemplate { environment, special_tokens })
     }
@@ -136,7 +212,13 @@ impl ChatTemplate {
             ("add_generation_prompt", Value::from(chat.add_generation_prompt)),
             ("strftime_now", Value::from_function(strftime_now)),
         ]);
-        template.render(Value::from_pairs(seen)).map_err(|source| match raised(&source) {
+        let mut text = Bounded(Vec::new());
+        let rendered = template.render_captured_to(Value::from_pairs(seen), &mut text).map(drop);
+        let text = rendered.and_then(|()| {
+            let text = String::from_utf8(text.0);
+            text.map_err(|_| minijinja::Error::new(ErrorKind::InvalidOperation, "the text is no UTF-8"))
+        });
+        text.map_err(|source| match raised(&source) {
             Some(message) => GenerateError::TemplateRaised { message: message.to_string() },
             None => GenerateError::TemplateRender { source: Box::new(source) },
         })
@@ -144,6 +226,27 @@ impl ChatTemplate {
 }
 
 const DEFAULT: &str = "default";
+
+/// Under which a rendering remembers how much it has written.
+const WRITES: &str = "written";
+
+/// A text of at most as many bytes as a prompt may have.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match (self.0.len() + bytes.len()) as u64 > limits::PROMPT {
+            true => {
+                Err(io::Error::new(io::ErrorKind::FileTooLarge, "the text is longer than a prompt may be"))
+            }
+            false => self.0.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 fn syntax_error(source: minijinja::Error) -> GenerateError {
     GenerateError::TemplateSyntax { source: Box::new(source) }
@@ -237,6 +340,7 @@ mod tests {
     use super::*;
     use serde_json::json;
     use std::fs;
+    use std::time::Instant;
 
     fn render(source: &str, variables: Json) -> Result<String, GenerateError> {
         let Json::Object(variables) = variables else { panic!("variables are an object") };
@@ -323,25 +427,90 @@ mod tests {
         assert!(matches!(render(source, json!({})), Err(GenerateError::TemplateRender { .. })));
     }
 
+    /// Templates that take all there is, in as much stack as any thread has, and as soon as a user would wait.
     #[test]
     fn a_template_that_repeats_nests_or_squares_ends() {
-        let squares =
-            "{% set n = namespace(x=[1]) %}{% for i in range(64) %}{% set n.x = [n.x, n.x] %}{% endfor %}";
+        let loops = |start: &str, step: &str, end: &str| {
+            let head = format!("{{% set n = namespace(x={start}) %}}{{% for i in range(64) %}}");
+            format!("{head}{{% set n.x = {step} %}}{{% endfor %}}{{{{ {end} }}}}")
+        };
+        let nested = |open: &str, close: &str, inside: &str| open.repeat(60) + inside + &close.repeat(60);
+        let long = "a".repeat(100_000);
         for source in [
-            "{{ 'a'|center(10000000000) }}",
-            "{{ 'a\nb'|indent(10000000000) }}",
-            "{{ messages|tojson(indent=10000000000) }}",
-            "{{ '%10000000000s' % 1 }}",
-            "{{ '%*d' % (10000000000, 1) }}",
-            "{{ '{:>10000000000}'.format(1) }}",
-            "{% set n = namespace() %}{% set n.x = n %}{{ n }}",
-            "{% set n = namespace() %}{% set n.x = [n] %}{{ n.x|tojson }}",
-            &format!("{squares}{{{{ n.x }}}}"),
-            &format!("{squares}{{{{ n.x|tojson }}}}"),
+            "{{ 'a'|center(10000000000) }}".to_owned(),
+            "{{ 'a\nb'|indent(10000000000) }}".to_owned(),
+            "{{ messages|tojson(indent=10000000000) }}".to_owned(),
+            "{{ '%10000000000d' % 1 }}".to_owned(),
+            "{{ '%10000000000s' % 1 }}".to_owned(),
+            "{{ '%*d' % (10000000000, 1) }}".to_owned(),
+            "{{ '{:>10000000000}'.format(1) }}".to_owned(),
+            "{{ strftime_now('%1000000000d') }}".to_owned(),
+            "{{ [1]|slice(10000000000) }}".to_owned(),
+            "{{ [1]|batch(10000000000, 0) }}".to_owned(),
+            "{{ ('a' * 99999999) ~ 'a' }}".to_owned(),
+            // What doubles.
+            loops("'aaaaaaaa'", "n.x ~ n.x", "n.x|length"),
+            loops("'aaaaaaaa'", "n.x + n.x", "n.x|length"),
+            loops("'aaaaaaaa'", "n.x|replace('a', n.x)", "n.x|length"),
+            loops("'aaaaaaaa'", "n.x.replace('a', n.x)", "n.x|length"),
+            loops("[1]", "n.x + n.x", "n.x"),
+            loops("[1]", "[n.x, n.x]", "n.x"),
+            loops("[1]", "[n.x, n.x]", "n.x|tojson"),
+            loops("[1]", "[n.x, n.x]", "n.x|string|length"),
+            loops("{}", "{'a': n.x, 'b': n.x}", "n.x ~ ''"),
+            loops("[]", "n.x + ['a' * 99999999]", "n.x|join|length"),
+            loops("[]", "n.x + ['a' * 9999999]", "n.x|join|length"),
+            loops("['a', 'a']", "['a' * 9999999, n.x|join('a' * 9999999)]", "n.x|length"),
+            loops("['a', 'a']", "['a', ('a' * 9999999).join(n.x)]", "n.x|length"),
+            "{% set x %}{% for i in range(99999) %}{{ 'a' * 99999 }}{% endfor %}{% endset %}".to_owned(),
+            "{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m('aaaaaaaa') }}".to_owned(),
+            nested("{% for x in [x ~ x, x ~ x] %}", "{% endfor %}", "{{ x|length }}"),
+            format!(
+                "{{% set x = 'aaaaaaaa' %}}{}",
+                nested("{% with x = x ~ x %}", "{% endwith %}", "{{ x }}")
+            ),
+            // What contains itself.
+            "{% set n = namespace() %}{% set n.x = n %}{{ n }}".to_owned(),
+            "{% set n = namespace() %}{% set n.x = [n] %}{{ n.x|tojson }}".to_owned(),
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(),
+            // What does not end, and writes.
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}".to_owned(),
+            format!(
+                "{{% for i in range(99999) %}}{{% for j in range(99999) %}}{long}{{% endfor %}}{{% endfor %}}"
+            ),
+            format!("{{% set x %}}{{% for i in range(99999) %}}{long}{{% endfor %}}{{% endset %}}"),
+            // What nests.
+            format!("{{{{ 1{} }}}}", "+1".repeat(20_000)),
+            format!("{{{{ 1{} }}}}", "+1".repeat(200_000)),
+            format!("{{{{ {}1 }}}}", "not ".repeat(20_000)),
+            format!("{{{{ x{} }}}}", "|upper".repeat(20_000)),
+            format!("{{{{ x{} }}}}", ".x".repeat(20_000)),
+            format!("{{{{ {}1 }}}}", "'%s' % ".repeat(20_000)),
+            format!("{{{{ {}1{} }}}}", "(".repeat(200_000), ")".repeat(200_000)),
+            "{% if 1 %}".repeat(100_000),
         ] {
-            let ended = render(source, json!({}));
-            assert!(matches!(ended, Err(GenerateError::TemplateRender { .. })), "{source}");
+            let start = Instant::now();
+            let ended = render(&source, json!({}));
+            let refused = matches!(
+                ended,
+                Err(GenerateError::TemplateRender { .. } | GenerateError::TemplateSyntax { .. })
+            );
+            assert!(refused, "{source:.200}: {:.100?}", ended);
+            // On a machine with nothing else to do, two.
+            assert!(start.elapsed().as_secs() < 10, "{source:.200}: {:?}", start.elapsed());
         }
+    }
+
+    /// A thousand long messages are no attack.
+    #[test]
+    fn a_long_conversation_is_rendered() {
+        let source = "{% set ns = namespace(seen=[], text='') %}{% for message in messages %}\
+                      {% set content = message.role ~ ': ' ~ message.content %}{% set ns.seen = ns.seen + [content] %}\
+                      {{ '<' + content + '>' }}{% endfor %}{{ ns.seen|length }}";
+        let message = json!({"role": "user", "content": "word ".repeat(200)});
+        let chat = Chat { messages: vec![message; 1000], ..Chat::default() };
+        let text = ChatTemplate::from_source(source, Map::new()).unwrap().render(&chat).unwrap();
+        assert!(text.len() > 1_000_000 && text.ends_with(">1000"), "{}", text.len());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use ops::ops::{BoundedSdpa, MaskTerm, Sdpa};
 use ops::{ElementType, Operand, Statements, TensorType};
-use targets::{Dialect, Target};
+use targets::{DeviceKind, Dialect, Target};
 
 /// Keys are read in steps of so many: a multiple of every vector.
 const STEP: usize = 64;
@@ -15,12 +15,12 @@ const LEAST: usize = 512;
 
 /// The same with that promise: for a single query, whose product is small beside the reading of the caches. In a function
 /// with chunks of queries iree-compile 3.13 leaves a dispatch in front of the choice (`streamable op expected to be in an
-/// execution region`).
+/// execution region`), and in any for other devices than the processor.
 pub(crate) fn of(op: &Sdpa, operands: &[&TensorType], target: &Target) -> Option<BoundedSdpa> {
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
     let [q, k, ..] = operands else { return None };
     let (queries, keys) = (q.shape[q.rank() - 2], k.shape[k.rank() - 2]);
-    let iree = target.backend.dialect() == Dialect::IreeGlobals;
+    let iree = target.backend.dialect() == Dialect::IreeGlobals && target.device == DeviceKind::Cpu;
     let some = operands.iter().all(|operand| operand.count() > 0);
     let fits = op.offset && bounded.unbounded() == *op && op_infers(&bounded, operands);
     (iree && some && fits && queries == 1 && keys > LEAST).then_some(bounded)

@@ -25,6 +25,8 @@ mod shard;
 mod store;
 mod xla;
 
+use ops::ElementType;
+use targets::{Lack, Target};
 use trace::Provenance;
 
 pub use expand::{expand, expand_for};
@@ -79,10 +81,44 @@ pub enum LowerError {
          remember what is computed instead"
     )]
     IntegersWithoutKernels,
+    /// A type of numbers that programs for a device have no tensors of.
+    #[error("`{function}` %{node} is of type {element}, {}", lacking(target, *lack))]
+    Element {
+        /// The function.
+        function: String,
+        /// The node.
+        node: usize,
+        /// Where the node comes from.
+        provenance: Provenance,
+        /// The type.
+        element: ElementType,
+        /// What it is lowered for.
+        target: Box<Target>,
+        /// What stands against it.
+        lack: Lack,
+    },
     /// A name that is no entry point's.
     #[error("there is no entry point `{0}`")]
     NoEntry(String),
     /// A parameter with two types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),
+}
+
+fn lacking(target: &Target, lack: Lack) -> String {
+    match lack {
+        Lack::Device => format!(
+            "which the target {target} does not say to have; compute or store in another type, or name a target that has it"
+        ),
+        Lack::Arithmetic => format!(
+            "and operations on that give other numbers on {} devices with IREE 3.13; store weights in another format",
+            target.device
+        ),
+        Lack::Compiler => {
+            format!(
+                "which IREE 3.13 does not compile for {} devices; compute or store in another type",
+                target.device
+            )
+        }
+    }
 }

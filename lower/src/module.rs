@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use kernels::Kernels;
-use ops::{Literal, Operand, Spelling, Statements, TensorType};
-use targets::{Dialect, Target, Tuning};
+use ops::{ElementType, Literal, Operand, Spelling, Statements, TensorType};
+use targets::{Dialect, Lack, Target, Tuning};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
 
 use crate::fusion::{Fusion, Fusions};
@@ -73,8 +73,36 @@ impl Module {
 /// # Errors
 /// If a composite is left, or one parameter has two types.
 pub fn lower(trace: &Trace, target: &Target) -> Result<Module, LowerError> {
-    let legal = legalize(trace, &Legalization::needed(target.backend))?;
+    let legal = legalize(trace, &Legalization::needed(target))?;
+    check_elements(&legal, target)?;
     write_with(&legal, target.backend.dialect(), Kernels::of(target), &Frame::default())
+}
+
+/// Refuses what the target has no tensors of.
+fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
+    for function in &trace.functions {
+        for id in function.ids() {
+            let node = function.node(id);
+            let computes = matches!(&node.kind, NodeKind::Op(ops::Op::Binary(_)));
+            let against = |element: ElementType| -> Option<Lack> {
+                let name = element.name();
+                target.lacks(name).or_else(|| computes.then(|| target.miscounts(name)).flatten())
+            };
+            if let Some((element, lack)) =
+                node.types.iter().find_map(|ty| Some((ty.element, against(ty.element)?)))
+            {
+                return Err(LowerError::Element {
+                    function: function.name.clone(),
+                    node: id.index(),
+                    provenance: node.provenance.clone(),
+                    element,
+                    target: Box::new(target.clone()),
+                    lack,
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Writes a trace of primitives as it is, in StableHLO alone. A function that is no entry point becomes a private one,

@@ -59,7 +59,7 @@ pub fn products(
     trace: &Trace,
     target: &Target,
 ) -> Result<BTreeMap<String, BTreeMap<FusedProduct, usize>>, LowerError> {
-    let trace = legalize(trace, &Legalization::needed(target.backend))?;
+    let trace = legalize(trace, &Legalization::needed(target))?;
     let kernels = Kernels::of(target);
     // A function calls only earlier ones.
     let mut found: Vec<BTreeMap<FusedProduct, usize>> = Vec::with_capacity(trace.functions.len());

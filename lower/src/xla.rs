@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use kernels::Kernels;
-use targets::{Backend, Dialect};
+use targets::{Dialect, Target};
 use trace::{Argument, Role, Signature, Trace};
 
 use crate::legalize::{Legalization, legalize};
@@ -22,7 +22,7 @@ const MESH: &str = "mesh";
 /// # Errors
 /// If there is no such entry point or a composite is left, or one parameter has two types.
 pub fn xla(trace: &Trace, entry: &str, shards: Option<&Shards>) -> Result<Module, LowerError> {
-    let mut alone = legalize(trace, &Legalization::needed(Backend::Xla))?.with_entries(&[entry]);
+    let mut alone = legalize(trace, &Legalization::needed(&Target::xla()))?.with_entries(&[entry]);
     let Some(&id) = alone.entries.first() else { return Err(LowerError::NoEntry(entry.to_owned())) };
     alone.functions[id.0 as usize].name = MAIN.to_owned();
     let signature = alone.function(id).signature();

@@ -5,6 +5,7 @@ use dsl::nn::{Attend, Cache, Kv, Position};
 use dsl::{Block, Call as _, Float, Tensor, WeightStyle, model};
 use ops::ElementType;
 
+use crate::claims::ClaimedSize;
 use crate::config::Keys;
 use crate::rope::{RopeDefaults, RopeParameters};
 
@@ -173,6 +174,40 @@ impl LlamaConfig {
             _ => rotary.clone(),
         };
         at.windowed(self.window(layer))
+    }
+
+    /// What a checkpoint's header shows of these sizes.
+    pub fn sizes(&self) -> Vec<ClaimedSize> {
+        let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);
+        let mut sizes = vec![
+            ClaimedSize::numbers("num_hidden_layers", self.num_hidden_layers, "model.layers."),
+            ClaimedSize::extent("vocab_size", self.vocab_size, &[("model.embed_tokens.weight", 0)]),
+            ClaimedSize::extent("hidden_size", self.hidden_size, &[("model.embed_tokens.weight", 1)]),
+            ClaimedSize::extent(
+                "intermediate_size",
+                self.intermediate_size,
+                &[
+                    ("model.layers.*.mlp.down_proj.weight", 1),
+                    ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
+                ],
+            ),
+            ClaimedSize::extent(
+                "num_attention_heads × head_dim",
+                self.num_attention_heads.saturating_mul(head_dim),
+                &[("model.layers.*.self_attn.o_proj.weight", 1)],
+            ),
+            // The rows of one tensor are those of queries, keys and values, in a Phi-3.
+            ClaimedSize::extent(
+                "num_key_value_heads × head_dim",
+                self.num_key_value_heads.saturating_mul(head_dim),
+                &[("model.layers.*.self_attn.k_proj.weight", 0)],
+            ),
+        ];
+        if self.num_local_experts > 0 {
+            let router = &[("model.layers.*.block_sparse_moe.gate.weight", 0)];
+            sizes.push(ClaimedSize::extent("num_local_experts", self.num_local_experts, router));
+        }
+        sizes
     }
 
     /// How keys of a checkpoint begin, and how the parameters of the model do: they begin the same way.

@@ -16,6 +16,7 @@ use lower::Quantization;
 use ops::{ElementType, WeightFormat};
 use trace::key_pattern;
 
+use crate::claims::ClaimedSize;
 use crate::config::{ConfigError, Keys};
 use crate::{Architecture, ModelConfig};
 
@@ -104,5 +105,10 @@ impl Architecture for GgufModel {
 
     fn stored(&self) -> Quantization {
         self.stored.clone()
+    }
+
+    fn sizes(&self) -> Vec<ClaimedSize> {
+        let named = |claim: ClaimedSize| ClaimedSize { key: self.renaming.key(&claim.key), ..claim };
+        self.config.sizes().into_iter().map(named).collect()
     }
 }

@@ -6,6 +6,7 @@ use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_wi
 use dsl::{Float, model};
 use ops::ElementType;
 
+use crate::claims::ClaimedSize;
 use crate::config::Keys;
 
 model! {
@@ -183,6 +184,18 @@ impl Gpt2Config {
         let root = if self.scale_attn_weights { (features as f64).sqrt() } else { 1.0 };
         let depth = if self.scale_attn_by_inverse_layer_idx { layer + 1 } else { 1 };
         1.0 / (root * depth as f64)
+    }
+
+    /// What a checkpoint's header shows of these sizes.
+    pub fn sizes(&self) -> Vec<ClaimedSize> {
+        let inner = &[("h.*.mlp.c_fc.weight", 1)];
+        vec![
+            ClaimedSize::numbers("n_layer", self.num_hidden_layers, "h."),
+            ClaimedSize::extent("vocab_size", self.vocab_size, &[("wte.weight", 0)]),
+            ClaimedSize::extent("n_embd", self.hidden_size, &[("wte.weight", 1)]),
+            ClaimedSize::extent("n_positions", self.max_position_embeddings, &[("wpe.weight", 0)]),
+            ClaimedSize::extent("n_inner", self.intermediate_size, inner),
+        ]
     }
 
     /// How keys of a checkpoint begin, and how the parameters of the model do: the first published files have the

@@ -6,6 +6,7 @@ use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
 use dsl::{F32, Float, model};
 use ops::ElementType;
 
+use crate::claims::ClaimedSize;
 use crate::config::Keys;
 use crate::rope::{RopeDefaults, RopeParameters};
 
@@ -225,6 +226,27 @@ impl Lfm2Config {
     /// Whether a layer convolves.
     pub fn convolves(&self, layer: usize) -> bool {
         !self.attends(layer)
+    }
+
+    /// What a checkpoint's header shows of these sizes.
+    pub fn sizes(&self) -> Vec<ClaimedSize> {
+        let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);
+        let inner = &[("model.layers.*.feed_forward.w2.weight", 1)];
+        let [queries, keys] =
+            [self.num_attention_heads, self.num_key_value_heads].map(|heads| heads.saturating_mul(head_dim));
+        let out = &[("model.layers.*.self_attn.out_proj.weight", 1)];
+        vec![
+            ClaimedSize::numbers("num_hidden_layers", self.num_hidden_layers, "model.layers."),
+            ClaimedSize::extent("vocab_size", self.vocab_size, &[("model.embed_tokens.weight", 0)]),
+            ClaimedSize::extent("hidden_size", self.hidden_size, &[("model.embed_tokens.weight", 1)]),
+            ClaimedSize::extent("intermediate_size", self.intermediate_size, inner),
+            ClaimedSize::extent("num_attention_heads × head_dim", queries, out),
+            ClaimedSize::extent(
+                "num_key_value_heads × head_dim",
+                keys,
+                &[("model.layers.*.self_attn.k_proj.weight", 0)],
+            ),
+        ]
     }
 
     /// How keys of a checkpoint begin, and how the parameters of the model do: they begin the same way.

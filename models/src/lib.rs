@@ -119,10 +119,17 @@ macro_rules! families {
                     $(Self::$family(config) => config.vocab_size,)+
                 }
             }
+
+            fn sizes(&self) -> Vec<ClaimedSize> {
+                match self {
+                    $(Self::$family(config) => config.sizes(),)+
+                }
+            }
         }
     };
 }
 
+mod claims;
 pub mod config;
 pub mod decoder;
 pub mod embedding_gemma;
@@ -152,6 +159,7 @@ use irpa::{Checkpoint, Gguf};
 use lower::Quantization;
 use ops::ElementType;
 
+pub use claims::{ClaimedSize, OtherSize, OtherSizes, Shown, check_sizes};
 pub use decoder::LlamaConfig;
 pub use embedding_gemma::{EmbeddingGemma, EmbeddingGemmaConfig};
 pub use gemma2::Gemma2;
@@ -249,6 +257,11 @@ pub trait Architecture {
     /// computes with.
     fn stored(&self) -> Quantization {
         Quantization::Computed
+    }
+
+    /// Sizes of the network that the header of a checkpoint shows, for [`check_sizes`].
+    fn sizes(&self) -> Vec<ClaimedSize> {
+        Vec::new()
     }
 }
 

@@ -4,16 +4,20 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use dsl::EntryPoint;
 use expect_test::{Expect, expect};
+use irpa::{Checkpoint, Gguf};
 use lower::{Weights, expand, expand_for, lower};
 use ops::ElementType;
 use serde_json::{Value, json};
 use support::*;
 use targets::Target;
 use tracewright_models::presets::{PRESETS, Preset};
-use tracewright_models::{ARCHITECTURES, Architecture as _, ModelConfig, RopeScaling};
+use tracewright_models::{
+    ARCHITECTURES, Architecture as _, ModelConfig, OtherSizes, RopeScaling, check_sizes,
+};
 
 /// Pattern, shape and how often, as `parameters.txt` lists them.
 type Listed = BTreeMap<(String, Vec<usize>), usize>;
@@ -476,4 +480,36 @@ fn m19_what_a_family_cannot_use_is_named() {
         `config.json`: 1 problem(s)
           `rope_interleaved` is true, expected false"#]],
     );
+}
+
+/// Each size that a family claims is shown by its checkpoints, and another one is found: with names as published, with
+/// those of other towers, of GGUF files.
+#[test]
+fn what_is_claimed_is_what_checkpoints_show() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures");
+    let folders = [fixtures.clone(), fixtures.join("gguf")];
+    let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let paths = files.map(|file| file.unwrap().path());
+    let is_model = |path: &PathBuf| Gguf::is_at(path) || path.join("model.safetensors").exists();
+    let mut models = 0;
+    for path in paths.filter(is_model) {
+        // Some make vectors of texts, some are a tokenizer alone.
+        let Ok(model) = tracewright_models::read(&path, &[]) else { continue };
+        let checkpoint = model.named(Checkpoint::open(&path).unwrap());
+        let claims = model.sizes();
+        check_sizes(&claims, &checkpoint).unwrap();
+        let mut shown = 0;
+        for i in 0..claims.len() {
+            let mut other = claims.clone();
+            other[i].value += 1;
+            let Err(OtherSizes { problems, .. }) = check_sizes(&other, &checkpoint) else { continue };
+            let [problem] = &problems[..] else { panic!("{path:?}: {problems:?}") };
+            assert_eq!((&problem.key, problem.found), (&claims[i].key, claims[i].value), "{path:?}");
+            shown += 1;
+        }
+        // A Phi-3 has the rows of queries, keys and values in one tensor.
+        assert!(shown >= 5 && shown >= claims.len() - 1, "{path:?}: {shown} of {claims:?}");
+        models += 1;
+    }
+    assert!(models > 40, "{models}");
 }

@@ -13,7 +13,7 @@ mod types;
 mod value;
 
 pub use format::WeightFormat;
-pub use list::Op;
+pub use list::{Documented, Op};
 pub use literal::{Literal, RopePart, RopeTable};
 pub use operation::{Attributes, Bound, Example, InferError, Operand, Operation, Spelling, Statements};
 pub use text::{Attribute, ParseError, Reader, Real, print_string};

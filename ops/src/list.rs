@@ -6,6 +6,23 @@ use crate::{
     TensorType, Value,
 };
 
+/// What an operation says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Documented {
+    /// The name in the text form.
+    pub name: &'static str,
+    /// The name in Rust.
+    pub rust: &'static str,
+    /// The module that declares it.
+    pub module: &'static str,
+    /// Its documentation, line by line.
+    pub doc: &'static [&'static str],
+    /// Its attributes, and the lines of their documentation.
+    pub fields: &'static [(&'static str, &'static [&'static str])],
+    /// Good and bad uses.
+    pub examples: &'static [Example],
+}
+
 macro_rules! operations {
     ($($name:ident),* $(,)?) => {
         /// One operation with its attributes. The list is closed, so that every stage is total.
@@ -44,6 +61,18 @@ macro_rules! operations {
             /// How far IREE's result may be from [`Op::eval`]'s.
             pub fn bound(&self) -> Bound {
                 match self { $(Self::$name(op) => op.bound()),* }
+            }
+
+            /// What every operation says of itself, in the order of the list.
+            pub fn documented() -> Vec<Documented> {
+                vec![$(Documented {
+                    name: $name::NAME,
+                    rust: stringify!($name),
+                    module: $name::MODULE,
+                    doc: $name::DOC,
+                    fields: $name::FIELDS,
+                    examples: $name::EXAMPLES,
+                }),*]
             }
 
             /// The examples of every operation, with its name.

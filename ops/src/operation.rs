@@ -37,6 +37,12 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
 pub trait Attributes: Sized {
     /// The name in the text form.
     const NAME: &'static str;
+    /// Its documentation, line by line.
+    const DOC: &'static [&'static str];
+    /// The names of its attributes, and the lines of their documentation.
+    const FIELDS: &'static [(&'static str, &'static [&'static str])];
+    /// The module that declares it.
+    const MODULE: &'static str;
     /// Appends ` key=value` for each attribute.
     fn print_attributes(&self, out: &mut String);
     /// Reads what `print_attributes` wrote.
@@ -46,12 +52,16 @@ pub trait Attributes: Sized {
 /// Declares an operation's struct: documentation, name in the text form, attributes.
 #[macro_export]
 macro_rules! operation {
-    ($(#[$meta:meta])* $name:ident = $text:literal { $($(#[$doc:meta])* $field:ident : $ty:ty),* $(,)? }) => {
-        $(#[$meta])*
+    ($(#[doc = $line:literal])* $name:ident = $text:literal { $($(#[doc = $doc:literal])* $field:ident : $ty:ty),* $(,)? }) => {
+        $(#[doc = $line])*
         #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub struct $name { $($(#[$doc])* pub $field: $ty),* }
+        pub struct $name { $($(#[doc = $doc])* pub $field: $ty),* }
         impl $crate::Attributes for $name {
             const NAME: &'static str = $text;
+            const DOC: &'static [&'static str] = &[$($line),*];
+            const FIELDS: &'static [(&'static str, &'static [&'static str])] =
+                &[$((stringify!($field), &[$($doc),*])),*];
+            const MODULE: &'static str = module_path!();
             fn print_attributes(&self, out: &mut String) {
                 let _ = &out;
                 $(

@@ -67,6 +67,7 @@ impl NetworkReport {
             rotary: rotary(traced),
             sources: sources(traced, read),
             graphs,
+            profile: None,
         })
     }
 }
@@ -209,6 +210,7 @@ fn node(function: &Function, id: NodeId, machine: &Machine, known: &[FunctionGra
         text,
         types,
         cost,
+        measured: None,
         path: path.to_string(),
         file: provenance.file.to_string(),
         line: provenance.line,

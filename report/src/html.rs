@@ -29,7 +29,9 @@ impl NetworkReport {
             pictures.push_str(&element(graph, &drawing, ""));
             pictures.push_str("</template>\n");
         }
-        let opened = self.shown_first(Stage::Traced).map(|graph| graph.function.as_str());
+        let measured = self.profile.as_ref().map(|profile| profile.entry.as_str());
+        let opened =
+            measured.or_else(|| self.shown_first(Stage::Traced).map(|graph| graph.function.as_str()));
         // No word of the data ends the element that it is in.
         let data = self.data(first.or(opened)).to_string().replace('<', "\\u003c");
         let parts = [
@@ -79,12 +81,16 @@ impl NetworkReport {
             value["layers"] = spans(&rotary.layers).into();
             value
         });
-        json!({
+        let mut data = json!({
             "label": self.label, "network": self.network, "rules": self.rules, "memory": self.memory,
             "parameters": parameters.collect::<Vec<_>>(), "masks": masks.collect::<Vec<_>>(),
             "rotary": rotary.collect::<Vec<_>>(), "sources": self.sources, "functions": listed, "first": first,
             "strings": strings.list,
-        })
+        });
+        if let Some(profile) = &self.profile {
+            data["profile"] = json!(profile);
+        }
+        data
     }
 }
 
@@ -111,6 +117,7 @@ fn graph_data(graph: &FunctionGraph, functions: &BTreeMap<&str, usize>, strings:
             node.cost.flops,
             (node.cost.seconds * 1e9).round(),
             calls,
+            node.measured.map(|seconds| (seconds * 1e9).round()),
         ])
     });
     let nodes: Vec<Value> = nodes.collect();

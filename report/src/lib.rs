@@ -24,15 +24,16 @@ mod drawing;
 mod gather;
 mod html;
 mod model;
+mod profile;
 mod sketch;
 mod svg;
 mod words;
 
 pub use gather::ReadSource;
 pub use model::{
-    AttributeFacts, CostFacts, EdgeFacts, FunctionGraph, MaskFacts, MemoryFacts, NetworkFacts, NetworkReport,
-    NodeClass, NodeFacts, OutputFacts, ParameterGroup, ResultFacts, RotaryFacts, RuleFacts, Stage,
-    StatementFacts, StoredFacts, TypeFacts,
+    AttributeFacts, CostFacts, EdgeFacts, FunctionGraph, FunctionTime, MaskFacts, MemoryFacts, NetworkFacts,
+    NetworkReport, NodeClass, NodeFacts, OutputFacts, ParameterGroup, PathTime, ProfileFacts, ResultFacts,
+    RotaryFacts, RuleFacts, Stage, StatementFacts, StoredFacts, TypeFacts,
 };
 
 pub use words::spans;

@@ -1,6 +1,6 @@
 //! What a report has: everything that any form of it shows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -28,6 +28,60 @@ pub struct NetworkReport {
     pub rotary: Vec<RotaryFacts>,
     /// The lines of Rust that nodes come from, with those around them, by file and number.
     pub sources: BTreeMap<String, BTreeMap<u32, String>>,
+    /// What a call took, where it was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<ProfileFacts>,
+}
+
+/// What a call of an entry point took.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProfileFacts {
+    /// What was measured: the model's name.
+    pub model: String,
+    /// `decode` or `prefill`.
+    pub case: String,
+    /// The entry point.
+    pub entry: String,
+    /// How it was built and measured, as words.
+    pub variant: BTreeMap<String, String>,
+    /// Seconds of a call.
+    pub seconds: f64,
+    /// Seconds of what it dispatches, measured in calls of their own.
+    pub dispatched: f64,
+    /// Of these, what no recorded node is known to take.
+    pub elsewhere: f64,
+    /// Seconds by field path, layers together, the longest first.
+    pub paths: Vec<PathTime>,
+    /// Seconds by function that was dispatched, the longest first.
+    pub functions: Vec<FunctionTime>,
+}
+
+/// What the operations of a field took.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct PathTime {
+    /// The field path, with `*` for the layer.
+    pub path: String,
+    /// How many dispatches compute a part of it in a call.
+    pub calls: f64,
+    /// Seconds of all layers.
+    pub seconds: f64,
+}
+
+/// What a function took that a device executed.
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionTime {
+    /// Its name in the module.
+    pub function: String,
+    /// How often, in a call.
+    pub calls: f64,
+    /// Seconds of all of these.
+    pub seconds: f64,
+    /// Bytes that they read and write, where they are known.
+    pub bytes: Option<f64>,
+    /// Operations, where they are known.
+    pub flops: Option<f64>,
+    /// The field paths.
+    pub paths: BTreeSet<String>,
 }
 
 /// How far a trace is carried.
@@ -157,6 +211,9 @@ pub struct NodeFacts {
     pub types: Vec<TypeFacts>,
     /// What it costs; of a call, what it calls.
     pub cost: CostFacts,
+    /// Seconds that it took, where that was measured: in one call of the function, the mean of those that there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<f64>,
     /// The field path.
     pub path: String,
     /// The Rust file.

@@ -8,10 +8,11 @@ use expect_test::{expect, expect_file};
 use serde_json::Value;
 use tracewright::models::ModelConfig;
 use tracewright::models::presets::Preset;
+use tracewright::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 use tracewright::targets::Target;
 use tracewright::trace::Trace;
 use tracewright::{Plan, lower};
-use tracewright_report::{NetworkReport, NodeClass, Stage};
+use tracewright_report::{FunctionGraph, NetworkReport, NodeClass, NodeFacts, Stage};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -283,6 +284,79 @@ fn a_layer_for_graphviz() {
     let report = report("llama-untied");
     let layer = report.stage(Stage::Traced).rfind(|graph| !graph.entry).unwrap();
     expect_file![golden("layer.dot")].assert_eq(&report.dot(layer));
+}
+
+/// By hand: what two places of a layer took together, what the head took, and what nobody recorded.
+#[test]
+fn measured_times_are_shared_among_the_nodes_of_a_place() {
+    let (plan, trace) = fixture("llama-untied");
+    let mut report = NetworkReport::new("llama-untied", &plan, &trace, &source).unwrap();
+    let find = |report: &NetworkReport, path: &str, label: &str| {
+        let of = |graph: &FunctionGraph| {
+            graph.nodes.iter().find(|node| node.path == path && node.label == label).cloned()
+        };
+        let layer = report.graph(Stage::Traced, "decode").unwrap().nodes.iter();
+        let called = layer.clone().find(|node| node.class == NodeClass::Call).unwrap().label.clone();
+        [called.as_str(), "decode"]
+            .into_iter()
+            .find_map(|name| of(report.graph(Stage::Traced, name)?))
+            .unwrap()
+    };
+    let place = |path: &str, label: &str, share: f64| {
+        let NodeFacts { path, file, line, .. } = find(&report, path, label);
+        ProfiledPlace { path, file, line, operation: None, share }
+    };
+    let [up, down] = ["up_proj", "down_proj"].map(|name| format!("model.layers.*.mlp.{name}"));
+    let dispatch = |layer: Option<&str>, seconds: f64, places: Vec<ProfiledPlace>| ProfiledDispatch {
+        function: format!("dispatch_{}", places.len()),
+        layer: layer.map(str::to_owned),
+        calls: 1.0,
+        seconds,
+        bytes: Some(1e6),
+        flops: None,
+        places,
+    };
+    let both = || vec![place(&up, "linear", 0.75), place(&down, "linear", 0.25)];
+    let profile = Profile {
+        seconds: 0.02,
+        dispatches: vec![
+            dispatch(Some("model.layers.0"), 0.004, both()),
+            dispatch(Some("model.layers.1"), 0.008, both()),
+            dispatch(None, 0.003, vec![place("lm_head", "linear", 1.0)]),
+            dispatch(None, 0.001, Vec::new()),
+        ],
+        ..Profile::new("llama-untied", &plan, &trace, "decode")
+    };
+    profile.check(&plan, &trace).unwrap();
+    let text = profile.text();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("profile.json");
+    std::fs::write(&file, &text).unwrap();
+    assert_eq!(Profile::read(&file).unwrap(), profile);
+    let file: Value = serde_json::from_str(&text).unwrap();
+    let names: Vec<&str> =
+        file["traceEvents"].as_array().unwrap().iter().map(|event| event["name"].as_str().unwrap()).collect();
+    assert_eq!(
+        names[2..],
+        ["model.layers.0.mlp.up_proj + 1", "model.layers.1.mlp.up_proj + 1", "lm_head", "dispatch_0"]
+    );
+
+    report.add_profile(profile);
+    let took =
+        |path: &str, label: &str| find(&report, path, label).measured.map(|seconds| (seconds * 1e9).round());
+    // The mean of two layers: 0.75 · (4 + 8) / 2 ms.
+    assert_eq!(took(&up, "linear"), Some(4_500_000.0));
+    assert_eq!(took(&down, "linear"), Some(1_500_000.0));
+    assert_eq!(took("lm_head", "linear"), Some(3_000_000.0));
+    assert_eq!(took("model.layers.*.mlp.gate_proj", "linear"), None);
+    let facts = report.profile.as_ref().unwrap();
+    let paths: Vec<(&str, f64)> =
+        facts.paths.iter().map(|one| (one.path.as_str(), (one.seconds * 1e6).round())).collect();
+    assert_eq!(paths, [(up.as_str(), 9000.0), ("lm_head", 3000.0), (down.as_str(), 3000.0)]);
+    assert!((facts.dispatched - 0.016).abs() < 1e-12 && (facts.elsewhere - 0.001).abs() < 1e-12, "{facts:?}");
+    assert_eq!((facts.functions[0].calls, facts.functions[0].bytes), (2.0, Some(2e6)));
+    let shown = data(&report.html(None));
+    assert_eq!(shown["profile"]["entry"], "decode");
 }
 
 /// A page may be looked at wherever it is sent: a network of 26 layers and one of 126.

@@ -9,8 +9,14 @@
 #include "iree/base/threading/call_once.h"
 #include "iree/hal/api.h"
 #include "iree/hal/device_group.h"
+#if defined(TW_HAS_CUDA)
+#include "iree/hal/drivers/cuda/api.h"
+#endif
 #include "iree/hal/drivers/local_sync/sync_device.h"
 #include "iree/hal/drivers/local_task/task_device.h"
+#if defined(TW_HAS_VULKAN)
+#include "iree/hal/drivers/vulkan/api.h"
+#endif
 #include "iree/hal/local/loaders/embedded_elf_loader.h"
 #include "iree/hal/utils/statistics_sink.h"
 #include "iree/io/parameter_index_provider.h"
@@ -27,6 +33,8 @@
 
 struct tw_runtime_t {
   iree_vm_instance_t* instance;
+  // Of a device that is not the processor.
+  iree_hal_driver_t* driver;
   iree_hal_device_t* device;
   iree_hal_device_group_t* group;
   // Of a watched device: what it executed.
@@ -160,7 +168,77 @@ static void tw_instance_create(void) {
   tw_instance_code = iree_status_consume_code(status);
 }
 
-static iree_status_t tw_runtime_initialize(size_t workers, tw_runtime_t* runtime) {
+static iree_status_t tw_local_create(size_t workers, const iree_hal_device_create_params_t* create,
+                                     iree_hal_device_t** out) {
+  iree_hal_executable_loader_t* loader = NULL;
+  iree_hal_allocator_t* heap = NULL;
+  iree_status_t status = iree_hal_embedded_elf_loader_create(NULL, tw_host(), &loader);
+  if (iree_status_is_ok(status)) {
+    status = iree_hal_allocator_create_heap(IREE_SV("local"), tw_host(), tw_host(), &heap);
+  }
+  if (iree_status_is_ok(status)) status = tw_device_create(workers, create, loader, heap, out);
+  iree_hal_allocator_release(heap);
+  iree_hal_executable_loader_release(loader);
+  return status;
+}
+
+// A driver loads the system's library for its devices here.
+static iree_status_t tw_driver_create(uint32_t driver, iree_hal_driver_t** out) {
+  switch (driver) {
+#if defined(TW_HAS_VULKAN)
+    case TW_VULKAN: {
+      iree_hal_vulkan_driver_options_t options;
+      iree_hal_vulkan_driver_options_initialize(&options);
+      options.requested_features |= IREE_HAL_VULKAN_FEATURE_ENABLE_BUFFER_DEVICE_ADDRESSES;
+      options.device_options.flags |= IREE_HAL_VULKAN_DEVICE_FLAG_DEDICATED_COMPUTE_QUEUE;
+      return iree_hal_vulkan_driver_create(IREE_SV("vulkan"), &options, NULL, tw_host(), out);
+    }
+#endif
+#if defined(TW_HAS_CUDA)
+    case TW_CUDA: {
+      iree_hal_cuda_driver_options_t options;
+      iree_hal_cuda_driver_options_initialize(&options);
+      iree_hal_cuda_device_params_t params;
+      iree_hal_cuda_device_params_initialize(&params);
+      return iree_hal_cuda_driver_create(IREE_SV("cuda"), &options, &params, tw_host(), out);
+    }
+#endif
+    default:
+      return iree_make_status(IREE_STATUS_UNIMPLEMENTED, "the driver was not built in");
+  }
+}
+
+tw_status_t* tw_driver_devices(uint32_t driver,
+                               void (*device)(void* to, const char* name, size_t name_length, const char* path,
+                                              size_t path_length, const char* about, size_t about_length),
+                               void* to) {
+  iree_hal_driver_t* created = NULL;
+  IREE_RETURN_IF_ERROR(tw_driver_create(driver, &created));
+  iree_host_size_t count = 0;
+  iree_hal_device_info_t* infos = NULL;
+  iree_status_t status = iree_hal_driver_query_available_devices(created, tw_host(), &count, &infos);
+  for (iree_host_size_t i = 0; iree_status_is_ok(status) && i < count; ++i) {
+    iree_string_builder_t about;
+    iree_string_builder_initialize(tw_host(), &about);
+    status = iree_hal_driver_dump_device_info(created, infos[i].device_id, &about);
+    if (iree_status_is_ok(status)) {
+      device(to, infos[i].name.data, infos[i].name.size, infos[i].path.data, infos[i].path.size,
+             iree_string_builder_buffer(&about), iree_string_builder_size(&about));
+    }
+    iree_string_builder_deinitialize(&about);
+  }
+  iree_allocator_free(tw_host(), infos);
+  iree_hal_driver_release(created);
+  return status;
+}
+
+// What a runtime runs on: the processor with so many workers, or a driver's device.
+typedef struct tw_wanted_t {
+  uint32_t driver;
+  size_t number;
+} tw_wanted_t;
+
+static iree_status_t tw_runtime_initialize(tw_wanted_t wanted, tw_runtime_t* runtime) {
   iree_call_once(&tw_instance_once, tw_instance_create);
   if (tw_instance_code != IREE_STATUS_OK) {
     return iree_make_status(tw_instance_code, "the VM's types could not be registered");
@@ -169,19 +247,19 @@ static iree_status_t tw_runtime_initialize(size_t workers, tw_runtime_t* runtime
   iree_vm_instance_retain(tw_instance);
 
   iree_hal_device_create_params_t create = iree_hal_device_create_params_default();
-  iree_hal_executable_loader_t* loader = NULL;
-  iree_hal_allocator_t* heap = NULL;
   iree_status_t status = iree_async_proactor_pool_create(
       1, NULL, iree_async_proactor_pool_options_default(), tw_host(), &create.proactor_pool);
-  if (iree_status_is_ok(status)) status = iree_hal_embedded_elf_loader_create(NULL, tw_host(), &loader);
   if (iree_status_is_ok(status)) {
-    status = iree_hal_allocator_create_heap(IREE_SV("local"), tw_host(), tw_host(), &heap);
+    if (wanted.driver == 0) {
+      status = tw_local_create(wanted.number, &create, &runtime->device);
+    } else {
+      status = tw_driver_create(wanted.driver, &runtime->driver);
+      if (iree_status_is_ok(status)) {
+        status = iree_hal_driver_create_device_by_ordinal(runtime->driver, wanted.number, 0, NULL, &create,
+                                                          tw_host(), &runtime->device);
+      }
+    }
   }
-  if (iree_status_is_ok(status)) {
-    status = tw_device_create(workers, &create, loader, heap, &runtime->device);
-  }
-  iree_hal_allocator_release(heap);
-  iree_hal_executable_loader_release(loader);
   iree_async_proactor_pool_release(create.proactor_pool);
   if (!iree_status_is_ok(status)) return status;
 
@@ -208,10 +286,10 @@ static iree_status_t tw_runtime_watch(tw_runtime_t* runtime) {
   return status;
 }
 
-tw_status_t* tw_runtime_create(size_t workers, bool watched, tw_runtime_t** out) {
+static iree_status_t tw_runtime_open(tw_wanted_t wanted, bool watched, tw_runtime_t** out) {
   tw_runtime_t* runtime = NULL;
   IREE_RETURN_IF_ERROR(iree_allocator_malloc(tw_host(), sizeof(*runtime), (void**)&runtime));
-  iree_status_t status = tw_runtime_initialize(workers, runtime);
+  iree_status_t status = tw_runtime_initialize(wanted, runtime);
   if (iree_status_is_ok(status) && watched) status = tw_runtime_watch(runtime);
   if (iree_status_is_ok(status)) {
     *out = runtime;
@@ -219,6 +297,14 @@ tw_status_t* tw_runtime_create(size_t workers, bool watched, tw_runtime_t** out)
     tw_runtime_release(runtime);
   }
   return status;
+}
+
+tw_status_t* tw_runtime_create(size_t workers, bool watched, tw_runtime_t** out) {
+  return tw_runtime_open((tw_wanted_t){0, workers}, watched, out);
+}
+
+tw_status_t* tw_driver_open(uint32_t driver, size_t ordinal, tw_runtime_t** out) {
+  return tw_runtime_open((tw_wanted_t){driver, ordinal}, false, out);
 }
 
 typedef struct tw_rows_t {
@@ -262,6 +348,7 @@ void tw_runtime_release(tw_runtime_t* runtime) {
   iree_hal_profile_statistics_sink_release(runtime->executed);
   iree_hal_device_group_release(runtime->group);
   iree_hal_device_release(runtime->device);
+  iree_hal_driver_release(runtime->driver);
   iree_vm_instance_release(runtime->instance);
   iree_allocator_free(tw_host(), runtime);
 }
@@ -299,27 +386,57 @@ uint32_t tw_buffer_element(const tw_buffer_t* buffer) {
   }
 }
 
-static iree_hal_buffer_params_t tw_buffer_params(void) {
+static iree_hal_buffer_params_t tw_buffer_params(const tw_runtime_t* runtime) {
   iree_hal_buffer_params_t params = {0};
-  params.type = IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL | IREE_HAL_MEMORY_TYPE_HOST_VISIBLE;
+  params.type = IREE_HAL_MEMORY_TYPE_DEVICE_LOCAL;
+  // Of what a graphics processor has of its own, the host may see none, or little.
+  if (!runtime->driver) params.type |= IREE_HAL_MEMORY_TYPE_HOST_VISIBLE;
   params.usage = IREE_HAL_BUFFER_USAGE_DEFAULT;
   return params;
 }
 
 static iree_status_t tw_buffer_allocate(tw_runtime_t* runtime, iree_device_size_t size,
                                         iree_hal_buffer_t** out) {
-  return iree_hal_allocator_allocate_buffer(iree_hal_device_allocator(runtime->device), tw_buffer_params(),
-                                            size, out);
+  return iree_hal_allocator_allocate_buffer(iree_hal_device_allocator(runtime->device),
+                                            tw_buffer_params(runtime), size, out);
 }
 
 static void tw_zeros_release(void* data, iree_hal_buffer_t* buffer) {
   iree_allocator_free_aligned(tw_host(), data);
 }
 
+// Zeros that the device writes.
+static iree_status_t tw_buffer_filled(tw_runtime_t* runtime, iree_device_size_t size, iree_hal_buffer_t** out) {
+  iree_hal_buffer_t* buffer = NULL;
+  iree_hal_semaphore_t* done = NULL;
+  IREE_RETURN_IF_ERROR(tw_buffer_allocate(runtime, size, &buffer));
+  iree_status_t status = iree_hal_semaphore_create(runtime->device, IREE_HAL_QUEUE_AFFINITY_ANY, 0,
+                                                   IREE_HAL_SEMAPHORE_FLAG_DEFAULT, &done);
+  if (iree_status_is_ok(status)) {
+    const uint8_t zero = 0;
+    uint64_t filled = 1;
+    iree_hal_semaphore_list_t signal = {1, &done, &filled};
+    status = iree_hal_device_queue_fill(runtime->device, IREE_HAL_QUEUE_AFFINITY_ANY,
+                                        iree_hal_semaphore_list_empty(), signal, buffer, 0, size, &zero,
+                                        sizeof(zero), IREE_HAL_FILL_FLAG_NONE);
+    if (iree_status_is_ok(status)) {
+      status = iree_hal_semaphore_wait(done, filled, iree_infinite_timeout(), IREE_ASYNC_WAIT_FLAG_NONE);
+    }
+  }
+  iree_hal_semaphore_release(done);
+  if (iree_status_is_ok(status)) {
+    *out = buffer;
+  } else {
+    iree_hal_buffer_release(buffer);
+  }
+  return status;
+}
+
 // Memory that the system promises to be zero: it gives each page when it is written first, so that a long
 // context costs what is used of it. IREE's own allocations would be written whole.
 static iree_status_t tw_buffer_zeros(tw_runtime_t* runtime, iree_device_size_t size, iree_hal_buffer_t** out) {
   if (size == 0) return tw_buffer_allocate(runtime, size, out);
+  if (runtime->driver) return tw_buffer_filled(runtime, size, out);
   void* data = NULL;
   IREE_RETURN_IF_ERROR(
       iree_allocator_malloc_aligned(tw_host(), size, IREE_HAL_HEAP_BUFFER_ALIGNMENT, 0, &data));
@@ -329,7 +446,7 @@ static iree_status_t tw_buffer_zeros(tw_runtime_t* runtime, iree_device_size_t s
   external.handle.host_allocation.ptr = data;
   iree_hal_buffer_release_callback_t callback = {tw_zeros_release, data};
   iree_status_t status = iree_hal_allocator_import_buffer(iree_hal_device_allocator(runtime->device),
-                                                          tw_buffer_params(), &external, callback, out);
+                                                          tw_buffer_params(runtime), &external, callback, out);
   if (!iree_status_is_ok(status)) iree_allocator_free_aligned(tw_host(), data);
   return status;
 }

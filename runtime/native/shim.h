@@ -28,6 +28,18 @@ void tw_status_take(tw_status_t* status, uint32_t* code, char* text, size_t capa
 // names, as far as it fits; returns the length of the whole.
 size_t tw_cpu_features(char* text, size_t capacity);
 
+// Drivers of devices other than the processor; those that were built in.
+typedef enum { TW_VULKAN = 1, TW_CUDA } tw_driver_t;
+
+// Calls |device| for each device of a driver, in the order of their numbers, with its name and path, and what the driver says
+// about it, in lines. Fails where the driver was not built in, or the system has none.
+tw_status_t* tw_driver_devices(uint32_t driver,
+                               void (*device)(void* to, const char* name, size_t name_length, const char* path,
+                                              size_t path_length, const char* about, size_t about_length),
+                               void* to);
+// A device of a driver, by its number.
+tw_status_t* tw_driver_open(uint32_t driver, size_t ordinal, tw_runtime_t** out);
+
 // The local-task device has |workers| threads, none of them pinned; zero workers is local-sync.
 // A |watched| one keeps account of what it executes, from its beginning to its end: IREE's profiles begin and end
 // where nothing is in flight, and what a call frees may be, even when the call has returned.

@@ -98,18 +98,6 @@ fn searched(places: &[PathBuf]) -> String {
     if places.is_empty() { "was looked for anywhere".into() } else { format!("in {}", places.join(", ")) }
 }
 
-/// What the compiler is told of a target.
-fn flags(target: &Target) -> Vec<String> {
-    let mut flags = vec![
-        "--iree-hal-target-device=local".into(),
-        "--iree-hal-local-target-device-backends=llvm-cpu".into(),
-        format!("--iree-llvmcpu-target-cpu={}", target.processor),
-    ];
-    flags.extend(target.triple.iter().map(|t| format!("--iree-llvmcpu-target-triple={t}")));
-    flags.extend(target.changes.iter().map(|f| format!("--iree-llvmcpu-target-cpu-features={f}")));
-    flags
-}
-
 fn unknown(target: &Target, reason: impl Into<String>) -> CompileError {
     CompileError::UnknownTarget { target: target.to_string(), reason: reason.into() }
 }
@@ -121,13 +109,10 @@ fn check(target: &Target) -> Result<(), CompileError> {
         let reason = format!("`host` is this machine's {here} processor; name one of {there}, or `generic`");
         return Err(unknown(target, reason));
     }
-    match (target.backend, target.device) {
-        (Backend::Iree3_13, DeviceKind::Cpu) => Ok(()),
-        (Backend::Iree3_13, DeviceKind::Gpu) => {
-            Err(unknown(target, "modules are compiled for processors only"))
-        }
-        (Backend::Xla, _) => Err(unknown(target, "what is made for XLA is compiled where it runs")),
-        (Backend::Interpreter, _) => Err(unknown(target, "the reference interpreter compiles nothing")),
+    match target.backend {
+        Backend::Iree3_13 => Ok(()),
+        Backend::Xla => Err(unknown(target, "what is made for XLA is compiled where it runs")),
+        Backend::Interpreter => Err(unknown(target, "the reference interpreter compiles nothing")),
     }
 }
 
@@ -177,7 +162,7 @@ impl CompileOptions {
 
     /// All flags, in the order in which the compiler gets them.
     pub fn all_flags(&self) -> Vec<String> {
-        let mut flags = flags(&self.target);
+        let mut flags = self.target.compiler_flags();
         flags.push(format!("--iree-opt-data-tiling={}", self.tiled));
         flags.extend(self.flags.iter().cloned());
         flags
@@ -260,13 +245,14 @@ impl Compiler {
     pub fn resolve(&self, target: &Target) -> Result<Target, CompileError> {
         let features = match &target.features {
             Some(features) => features.clone(),
-            None => self.cpu_features(target)?,
+            None => self.features(target)?,
         };
         Ok(Target { features: Some(features), ..target.clone() })
     }
 
-    /// The CPU features, in LLVM's names, that code for this target may use, as the compiler says.
-    pub fn cpu_features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
+    /// What code for this target may use, as the compiler says: a processor's features in LLVM's names; of other devices
+    /// the types that they compute with and the widths that they store, as `fp16`, `b8`.
+    pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];
         let options = CompileOptions { target: target.clone(), tiled: false, flags };
@@ -275,6 +261,9 @@ impl Compiler {
         let log = folder.path().join("module.log");
         self.run(module, &options, &output, &log)?;
         let text = fs::read_to_string(&output).with_path("read", &output)?;
+        if target.device != DeviceKind::Cpu {
+            return Ok(device_features(&text));
+        }
         let list = text.split_once("cpu_features = \"").and_then(|(_, rest)| rest.split('"').next());
         // What the processor's model has comes first, then what the system or the caller takes from it.
         let mut features = BTreeSet::new();
@@ -336,6 +325,16 @@ impl Compiler {
             _ => CompileError::Spawn { path: self.path.clone(), source },
         }
     }
+}
+
+/// What the compiler takes for granted of a graphics processor, from `compute = fp32|fp16, storage = b32|b16, subgroup = …`.
+fn device_features(text: &str) -> Vec<String> {
+    let list = |name: &str| {
+        let list = text.split_once(name).and_then(|(_, rest)| rest.split(',').next());
+        list.unwrap_or_default().split('|').map(|word| word.trim().to_owned())
+    };
+    let words: BTreeSet<String> = list("compute = ").chain(list("storage = ")).collect();
+    words.into_iter().filter(|word| !word.is_empty()).collect()
 }
 
 /// The compiler of the Python environment whose programs are in `folder`.

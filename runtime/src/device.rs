@@ -4,8 +4,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::thread;
 
+use targets::{DeviceKind, DeviceName};
+
 use crate::error::RuntimeError;
-use crate::ffi;
+use crate::{driver, ffi};
 
 /// The kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,18 @@ pub enum Device {
         /// How many threads; 0 for as many as this process may use at once.
         workers: usize,
     },
+    /// Another device than the processor.
+    Driver(DeviceName),
+}
+
+impl Device {
+    /// The device of this name; on the processor a pool of so many threads, 0 for as many as this process may use at once.
+    pub fn of(name: DeviceName, workers: usize) -> Self {
+        match name.kind {
+            DeviceKind::Cpu => Self::LocalTask { workers },
+            _ => Self::Driver(name),
+        }
+    }
 }
 
 /// Bytes copied between host and device, by our own calls.
@@ -57,9 +71,23 @@ impl Runtime {
             }
             Device::LocalTask { workers } | Device::Watched { workers } => workers,
             Device::LocalSync => 0,
+            Device::Driver(name) => return Self::open(name),
         };
         let raw = ffi::Runtime::new(workers, watched).map_err(RuntimeError::Device)?;
-        Ok(Self(Rc::new(Inner { raw, watched, transfers: Cell::default() })))
+        Ok(Self::of(raw, watched))
+    }
+
+    fn open(name: DeviceName) -> Result<Self, RuntimeError> {
+        let DeviceName { kind, ordinal } = name;
+        match ffi::Runtime::open(driver::code(kind)?, ordinal) {
+            Ok(raw) => Ok(Self::of(raw, false)),
+            // That there is none of this number says more than what IREE made of the number.
+            Err(status) => Err(driver::device(name).err().unwrap_or(driver::does_not_start(kind, status))),
+        }
+    }
+
+    fn of(raw: ffi::Runtime, watched: bool) -> Self {
+        Self(Rc::new(Inner { raw, watched, transfers: Cell::default() }))
     }
 
     /// What was copied so far.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use ops::TensorType;
+use targets::{DeviceKind, DeviceName};
 
 /// IREE's status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,6 +94,32 @@ pub enum RuntimeError {
     /// The device could not be made.
     #[error("cannot make the device: {0}")]
     Device(Status),
+    /// The driver was not built in.
+    #[error(
+        "this program was built without the driver for {0} devices; build it with the cargo feature `{0}`"
+    )]
+    DriverNotBuilt(DeviceKind),
+    /// Programs for such devices are made here, and run elsewhere.
+    #[error(
+        "programs for {0} devices are compiled and exported, not run by this program; IREE's `iree-run-module` runs them"
+    )]
+    NotRun(DeviceKind),
+    /// The system has no library for such devices, or the driver fails.
+    #[error("the {kind} driver does not start ({needs}): {status}", needs = needs(*kind))]
+    Driver {
+        /// The kind of device.
+        kind: DeviceKind,
+        /// What IREE says.
+        status: Status,
+    },
+    /// There is no such device.
+    #[error("there is no device `{wanted}`: the {kind} driver finds {}", list(found), kind = wanted.kind)]
+    NoDevice {
+        /// The device asked for.
+        wanted: DeviceName,
+        /// The names of those that there are, in order.
+        found: Vec<String>,
+    },
     /// The device does not tell what it executed.
     #[error("there is no account of what the device executed: {0}")]
     Watch(Status),
@@ -206,6 +233,18 @@ pub enum RuntimeError {
         /// Which result.
         index: usize,
     },
+}
+
+/// What a driver needs of the system.
+fn needs(kind: DeviceKind) -> &'static str {
+    match kind {
+        DeviceKind::Vulkan => {
+            "it needs the Vulkan loader and a driver for Vulkan 1.3, as Debian's packages libvulkan1 and \
+             mesa-vulkan-drivers have them"
+        }
+        DeviceKind::Cuda => "it needs NVIDIA's driver, which brings libcuda",
+        DeviceKind::Cpu | DeviceKind::Hip | DeviceKind::Metal => "it needs the maker's driver",
+    }
 }
 
 fn list(names: &[String]) -> String {

@@ -71,6 +71,10 @@ owner!(
 /// Told of each function that was executed: where to keep it, its name, how often, how many nanoseconds.
 type TakeRow = extern "C" fn(*mut c_void, *const c_char, usize, u64, u64);
 
+/// Told of each device of a driver: where to keep it, its name, its path, what the driver says about it.
+type TakeDevice =
+    extern "C" fn(*mut c_void, *const c_char, usize, *const c_char, usize, *const c_char, usize);
+
 unsafe extern "C" {
     fn tw_status_take(
         status: *mut RawStatus,
@@ -80,6 +84,9 @@ unsafe extern "C" {
         length: *mut usize,
     );
     fn tw_cpu_features(text: *mut c_char, capacity: usize) -> usize;
+
+    fn tw_driver_devices(driver: u32, device: TakeDevice, to: *mut c_void) -> *mut RawStatus;
+    fn tw_driver_open(driver: u32, ordinal: usize, out: *mut *mut RawRuntime) -> *mut RawStatus;
 
     fn tw_runtime_create(workers: usize, watched: bool, out: *mut *mut RawRuntime) -> *mut RawStatus;
     fn tw_runtime_note(runtime: *mut RawRuntime) -> *mut RawStatus;
@@ -212,7 +219,48 @@ pub(crate) fn cpu_features() -> Vec<(String, bool)> {
     words.map(|(sign, name)| (name.to_owned(), sign == "+")).collect()
 }
 
+/// A device's name, its path, and what its driver says about it.
+type RawDevice = (String, String, String);
+
+/// The devices of a driver, by the shim's number of it.
+pub(crate) fn devices(driver: u32) -> Result<Vec<RawDevice>, Status> {
+    let mut devices: Vec<RawDevice> = Vec::new();
+    // SAFETY: `take_device` gets the list that is given with it.
+    check(unsafe { tw_driver_devices(driver, take_device, (&raw mut devices).cast()) })?;
+    Ok(devices)
+}
+
+/// Keeps a device of `devices`.
+extern "C" fn take_device(
+    to: *mut c_void,
+    name: *const c_char,
+    name_length: usize,
+    path: *const c_char,
+    path_length: usize,
+    about: *const c_char,
+    about_length: usize,
+) {
+    let text = |data: *const c_char, length: usize| match data.is_null() {
+        true => String::new(),
+        // SAFETY: the shim vouches for its texts for the time of this call.
+        false => unsafe {
+            String::from_utf8_lossy(slice::from_raw_parts(data.cast::<u8>(), length)).into_owned()
+        },
+    };
+    let device = (text(name, name_length), text(path, path_length), text(about, about_length));
+    // SAFETY: `to` is the list that `devices` lent for the time of its call, and nothing else looks at it then.
+    unsafe { &mut *to.cast::<Vec<RawDevice>>() }.push(device);
+}
+
 impl Runtime {
+    /// A device of a driver, by the shim's number of the driver.
+    pub(crate) fn open(driver: u32, ordinal: usize) -> Result<Self, Status> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is an out parameter.
+        let status = unsafe { tw_driver_open(driver, ordinal, &mut raw) };
+        Self::take(status, raw)
+    }
+
     /// A local-task device with unpinned workers, or with none the local-sync device; watched or not.
     pub(crate) fn new(workers: usize, watched: bool) -> Result<Self, Status> {
         let mut raw = ptr::null_mut();

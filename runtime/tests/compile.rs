@@ -131,17 +131,17 @@ fn s21_cross_compiles_for_aarch64_with_neon() {
 
 #[test]
 fn features_of_a_target_and_of_this_machine() {
-    let features = compiler().cpu_features(&target(Some("aarch64-linux-gnu"), "cortex-a76", None).target);
+    let features = compiler().features(&target(Some("aarch64-linux-gnu"), "cortex-a76", None).target);
     let features = features.unwrap();
     assert!(features.contains(&"neon".into()) && features.contains(&"dotprod".into()), "{features:?}");
 
     // A processor whose system, or whose user, keeps a part of it from programs.
     let target = target(Some("x86_64-linux-gnu"), "sapphirerapids", Some("-amx-tile,+avx512f"));
-    let features = compiler().cpu_features(&target.target).unwrap();
+    let features = compiler().features(&target.target).unwrap();
     assert!(features.contains(&"avx512f".into()) && !features.contains(&"amx-tile".into()), "{features:?}");
 
     let here = host_cpu_features();
-    let compiled = compiler().cpu_features(&Target::host()).unwrap();
+    let compiled = compiler().features(&Target::host()).unwrap();
     assert_eq!(missing_cpu_features(&compiled), [""; 0], "the compiler's idea of this machine");
     assert!(here.is_sorted() && !here.is_empty());
     // What code for this machine may use, and we can ask about, this machine has.

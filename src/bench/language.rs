@@ -1,29 +1,30 @@
 //! Language models: how fast they read a prompt and write an answer.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use generate::{Batch, GenerateOptions, Generated, Network, Session};
 use irpa::Checkpoint;
 use runtime::{Device, Runtime};
-use targets::Tuning;
+use trace::Trace;
 
 use super::paths::{Paths, paths};
-use super::{BenchError, Case, Label, Run, Watched, Workload, flops};
+use super::{BenchError, Case, Label, Measured, Run, Watched, Workload, flops};
 use crate::footprint::Footprint;
 use crate::load::{LoadOptions, load};
 use crate::plan::PlanError;
+use crate::profile::{Profile, variant};
 use crate::{Expanded, Plan};
 
 /// A language model that is loaded to be measured.
 pub struct Language {
     network: Network,
-    /// The same on a device of its own, which is watched.
-    watched: (Network, Runtime),
-    paths: Paths,
+    /// The same on a device of its own, which is watched, if it can be.
+    watched: Option<(Network, Runtime)>,
+    pub(super) paths: Paths,
     footprint: Footprint,
-    expanded: Expanded,
-    plan: Plan,
+    pub(super) recorded: Trace,
+    pub(super) expanded: Expanded,
+    pub(super) plan: Plan,
     flags: Vec<String>,
 }
 
@@ -40,23 +41,31 @@ impl Language {
         let (target, ignorable) = (plan.target.clone(), plan.model.ignorable());
         let options =
             LoadOptions { target, rules: plan.rules, weights: plan.weights.clone(), ignorable, ..options };
-        let again = LoadOptions {
+        let again = watched(options.device).map(|device| LoadOptions {
             target: options.target.clone(),
             ignorable: options.ignorable.clone(),
-            device: watched(options.device),
+            device,
             memory: options.memory,
             rules: plan.rules,
             weights: plan.weights.clone(),
             ..LoadOptions::new(compiler, options.tools.cache)
-        };
+        });
         let loaded = load(&traced, checkpoint, options)?;
-        let again = load(&traced, checkpoint, again)?;
-        let paths = paths(&loaded.module, compiler, &loaded.options)?;
+        let watched = again.map(|again| -> Result<_, BenchError> {
+            let again = load(&traced, checkpoint, again)?;
+            Ok((again.program.network()?, again.runtime))
+        });
+        let watched = watched.transpose()?;
+        let paths = match &watched {
+            Some(_) => paths(&loaded.module, compiler, &loaded.options)?,
+            None => Paths::default(),
+        };
         Ok(Self {
             network: loaded.program.network()?,
-            watched: (again.program.network()?, again.runtime),
+            watched,
             paths,
             footprint,
+            recorded: traced.trace,
             expanded,
             plan,
             flags: loaded.options.all_flags(),
@@ -112,6 +121,37 @@ impl Language {
         Ok(self.case("prefill", sizes, work, |network| reading(network, prompt.clone()), Some(1)))
     }
 
+    /// Whether a case of this model can be profiled.
+    ///
+    /// # Errors
+    /// If nobody watches it, or a prompt is read by calls of several entry points, whose times are not told apart.
+    pub fn can_profile(&self, case: &Case<'_>) -> Result<(), BenchError> {
+        match case.watched {
+            Some(_) => self.profiled_calls(&case.label).map(drop),
+            None => Err(BenchError::NotWatched),
+        }
+    }
+
+    /// The profile of a case of this model, which is called `model`, as it was measured: of one call of the entry point.
+    ///
+    /// # Errors
+    /// See [`can_profile`](Self::can_profile).
+    pub fn profile(&self, model: &str, measured: &Measured) -> Result<Profile, BenchError> {
+        let (entry, calls) = self.profiled_calls(&measured.label)?;
+        self.profiled(model, entry, calls as f64, measured).ok_or(BenchError::NotWatched)
+    }
+
+    /// The entry point that a unit calls, and how often.
+    fn profiled_calls(&self, label: &Label) -> Result<(&'static str, usize), BenchError> {
+        let tokens = label.variant.get("tokens").and_then(|tokens| tokens.parse::<usize>().ok());
+        let chunk = self.network.chunk();
+        match tokens {
+            None => Ok(("decode", 1)),
+            Some(tokens) if tokens % chunk == 0 => Ok(("prefill", tokens / chunk)),
+            Some(tokens) => Err(BenchError::Chunks { tokens, chunk }),
+        }
+    }
+
     fn case<'a>(
         &'a self,
         case: &str,
@@ -120,14 +160,20 @@ impl Language {
         run: impl Fn(&'a Network) -> Run<'a>,
         units: Option<usize>,
     ) -> Case<'a> {
-        let mut variant = plan_variant(&self.plan);
+        let mut variant = variant(&self.plan);
         variant.extend(sizes);
-        let (network, runtime) = &self.watched;
+        let watched = self.watched.as_ref().zip(units);
+        let watched = watched.map(|((network, runtime), units)| Watched {
+            runtime,
+            run: run(network),
+            units,
+            paths: &self.paths,
+        });
         Case {
             label: Label { case: case.into(), variant, flags: self.flags.clone() },
             work,
             run: run(&self.network),
-            watched: units.map(|units| Watched { runtime, run: run(network), units, paths: &self.paths }),
+            watched,
         }
     }
 
@@ -182,28 +228,11 @@ fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
     })
 }
 
-/// The same device, watched.
-pub(super) fn watched(device: Device) -> Device {
+/// The same device, watched, if it can be.
+pub(super) fn watched(device: Device) -> Option<Device> {
     match device {
-        Device::LocalTask { workers } | Device::Watched { workers } => Device::Watched { workers },
-        Device::LocalSync => Device::Watched { workers: 1 },
+        Device::LocalTask { workers } | Device::Watched { workers } => Some(Device::Watched { workers }),
+        Device::LocalSync => Some(Device::Watched { workers: 1 }),
+        Device::Driver(_) => None,
     }
-}
-
-/// What tells plans apart.
-pub(super) fn plan_variant(plan: &Plan) -> BTreeMap<&'static str, String> {
-    let kernels = if plan.weights.kernels { "on" } else { "off" };
-    let quant = plan.weights.quantize.to_string();
-    let tuning = if plan.target.tuning == Tuning::default() { "off" } else { "on" };
-    BTreeMap::from([
-        ("dtype", plan.element.to_string()),
-        ("quant", quant),
-        ("kv", plan.kv.word().to_owned()),
-        ("kernels", kernels.to_owned()),
-        ("tuning", tuning.to_owned()),
-        ("simplify", plan.rules.to_string()),
-        ("context", plan.context.to_string()),
-        ("batch", plan.batch.to_string()),
-        ("chunk", plan.chunk.to_string()),
-    ])
 }

@@ -8,6 +8,7 @@ mod bandwidth;
 mod language;
 mod neighbour;
 mod paths;
+mod profiled;
 mod single;
 mod spread;
 mod stages;
@@ -184,6 +185,20 @@ pub enum BenchError {
         /// The longest sequence.
         context: usize,
     },
+    /// A profile of a prompt that ends in the middle of a chunk.
+    #[error(
+        "a profile is of calls of one entry point, and a prompt of `tokens` {tokens} with a `chunk` of {chunk} is read by \
+         two; choose a multiple"
+    )]
+    Chunks {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens that one call takes.
+        chunk: usize,
+    },
+    /// A profile of what was not watched.
+    #[error("a batch is not watched: there is no time of each dispatch; measure one sequence")]
+    NotWatched,
     /// The watcher asked to stop.
     #[error("stopped on request")]
     Stopped,
@@ -278,7 +293,7 @@ fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
             dispatches.push(Dispatch {
                 calls: (after.calls - calls) as f64 / units as f64,
                 seconds: (after.time - time).as_secs_f64() / units as f64,
-                paths: paths.get(&after.name).into_iter().flatten().cloned().collect(),
+                paths: paths.of(&after.name),
                 name: after.name,
             });
         }

@@ -1,4 +1,4 @@
-//! Where the network says what a dispatch computes.
+//! Where the network says what a dispatch computes, and in which order an entry point dispatches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,33 @@ use runtime::{CompileOptions, Compiler};
 use crate::build::compile;
 use crate::load::LoadError;
 
-/// Of each function that a compiled module dispatches, by its name: the field paths of the operations that it computes.
-pub(super) type Paths = BTreeMap<String, BTreeSet<String>>;
+/// What a compiled module says of its dispatches.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    /// Of each function that it dispatches, by its name: where the operations come from that it computes.
+    pub places: BTreeMap<String, BTreeSet<Declared>>,
+    /// Of each entry point: what it dispatches, in order.
+    pub order: BTreeMap<String, Vec<Dispatched>>,
+}
+
+/// A place in a declaration: field path, Rust file, line.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Declared {
+    pub path: String,
+    pub file: String,
+    pub line: u32,
+}
+
+/// One dispatch of an entry point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Dispatched {
+    /// The function.
+    pub name: String,
+    /// The path of the call that it was inlined from: `model.layers.3`.
+    pub within: Option<String>,
+    /// Of a kernel: where what calls it comes from. What the compiler made says itself.
+    places: BTreeSet<Declared>,
+}
 
 /// What makes iree-compile say where operations came from, when it has decided which are fused.
 const FLAGS: [&str; 6] = [
@@ -34,6 +59,23 @@ pub(super) fn paths(
     Ok(parse(&compile(module, compiler, &options, folder.path())?.log))
 }
 
+impl Paths {
+    /// The field paths of what a function computes.
+    pub fn of(&self, function: &str) -> Vec<String> {
+        let paths: BTreeSet<&String> =
+            self.places.get(function).into_iter().flatten().map(|at| &at.path).collect();
+        paths.into_iter().cloned().collect()
+    }
+
+    /// Where the operations come from that a dispatch computes.
+    pub fn at(&self, dispatched: &Dispatched) -> BTreeSet<Declared> {
+        match dispatched.places.is_empty() {
+            true => self.places.get(&dispatched.name).cloned().unwrap_or_default(),
+            false => dispatched.places.clone(),
+        }
+    }
+}
+
 /// The paths in a module that was printed with its locations.
 fn parse(text: &str) -> Paths {
     let aliases: BTreeMap<&str, &str> = text
@@ -41,47 +83,137 @@ fn parse(text: &str) -> Paths {
         .filter(|line| line.starts_with("#loc"))
         .filter_map(|line| line.split_once(" = loc("))
         .collect();
-    let mut paths = Paths::new();
-    // The function whose body the lines are.
-    let mut inside: Option<&str> = None;
+    let mut paths = Paths::default();
+    // The function, and the entry point, whose body the lines are.
+    let (mut inside, mut entry) = (None, None);
     for line in text.lines() {
-        let name = |before| line.split_once(before).and_then(|(_, rest)| rest.split([' ', '(']).next());
+        let name = |before| line.split_once(before).and_then(|(_, rest)| rest.split([' ', '(', '[']).next());
         if let Some(exported) = name("flow.executable.export public @") {
             inside = Some(exported);
         } else if line.starts_with("  util.func ") {
             inside = None;
+            entry = name("util.func public @").map(|name| name.trim_end_matches("$async"));
+        }
+        let dispatched = name("flow.dispatch @").and_then(|called| called.split_once("::@"));
+        let mut found: Vec<(Declared, Option<String>)> = Vec::new();
+        for location in line.split("loc(").skip(1) {
+            Location::read(location).0.visit(&aliases, None, &mut |at, within| {
+                found.push((at, within.map(str::to_owned)));
+            });
         }
         // A kernel's own text is nobody's operation: what calls it is.
-        let called = name("flow.dispatch @kernels::@");
-        if let Some(name) = called.or(inside) {
-            let found = paths.entry(name.to_owned()).or_default();
-            line.split("loc(").skip(1).for_each(|location| resolve(location, &aliases, found));
+        let kernel = dispatched.filter(|(executable, _)| *executable == "kernels").map(|(_, called)| called);
+        if let (Some((_, called)), Some(entry)) = (dispatched, entry) {
+            let within = found.iter().find_map(|(_, within)| within.clone());
+            let own = if kernel.is_some() { &found[..] } else { &[] };
+            let places = own.iter().map(|(at, _)| at.clone()).collect();
+            let one = Dispatched { name: called.to_owned(), within, places };
+            paths.order.entry(entry.to_owned()).or_default().push(one);
+        }
+        if let Some(name) = kernel.or(inside) {
+            paths.places.entry(name.to_owned()).or_default().extend(found.into_iter().map(|(at, _)| at));
         }
     }
     paths
 }
 
-/// Adds the names in a location: `#loc7`, `"path"(#loc3)`, `callsite(#loc1 at #loc2)`, `fused[#loc4, #loc5]`. That of a file
-/// is none.
-fn resolve(location: &str, aliases: &BTreeMap<&str, &str>, found: &mut BTreeSet<String>) {
-    if let Some(quoted) = location.strip_prefix('"') {
-        // A slash stands for the dot between levels.
-        if let Some((path, rest)) = quoted.split_once('"')
-            && rest.starts_with('(')
-            && !path.is_empty()
+/// A location as MLIR prints it, behind `loc(`.
+enum Location<'a> {
+    /// `#loc7`
+    Alias(&'a str),
+    /// `"models/src/llama.rs":7:0`
+    File(&'a str, u32),
+    /// `"path"(#loc3)`
+    Name(&'a str, Box<Self>),
+    /// `callsite(#loc1 at #loc2)`: where an inlined operation stands, and where its function is called.
+    CallSite(Box<[Self; 2]>),
+    /// `fused[#loc4, #loc5]`
+    Fused(Vec<Self>),
+    /// Anything else.
+    Unknown,
+}
+
+impl<'a> Location<'a> {
+    /// The location that a text begins with, and what follows it.
+    fn read(text: &'a str) -> (Self, &'a str) {
+        if let Some(number) = text.strip_prefix("#loc") {
+            let rest = number.trim_start_matches(|c: char| c.is_ascii_digit());
+            return (Self::Alias(&text[..text.len() - rest.len()]), rest);
+        }
+        if let Some((quoted, rest)) = text.strip_prefix('"').and_then(|quoted| quoted.split_once('"')) {
+            if let Some(child) = rest.strip_prefix('(') {
+                let (child, rest) = Self::read(child);
+                return (Self::Name(quoted, Box::new(child)), rest.strip_prefix(')').unwrap_or(rest));
+            }
+            let place = rest.strip_prefix(':').unwrap_or(rest);
+            let end = place.find(|c: char| !c.is_ascii_digit()).unwrap_or(place.len());
+            let line = place[..end].parse().unwrap_or_default();
+            let rest = place[end..].trim_start_matches(|c: char| c == ':' || c.is_ascii_digit());
+            return (Self::File(quoted, line), rest);
+        }
+        if let Some(callee) = text.strip_prefix("callsite(") {
+            let (callee, rest) = Self::read(callee);
+            let (caller, rest) = Self::read(rest.strip_prefix(" at ").unwrap_or(rest));
+            return (Self::CallSite(Box::new([callee, caller])), rest.strip_prefix(')').unwrap_or(rest));
+        }
+        if text.starts_with("fused")
+            && let Some((_, mut rest)) = text.split_once('[')
         {
-            found.insert(path.replace('/', "."));
+            let mut parts = Vec::new();
+            loop {
+                let (part, after) = Self::read(rest);
+                parts.push(part);
+                match after.strip_prefix(", ") {
+                    Some(next) => rest = next,
+                    None => return (Self::Fused(parts), after.strip_prefix(']').unwrap_or(after)),
+                }
+            }
         }
-        return;
+        (Self::Unknown, text.trim_start_matches(|c: char| c.is_alphanumeric()))
     }
-    let names = location.split(['(', ')', '[', ']', ',', ' ']).filter(|word| word.starts_with("#loc"));
-    // Where an inlined operation stands, and not where its function is called.
-    let count = if location.starts_with("callsite") { 1 } else { usize::MAX };
-    for alias in names.take(count) {
-        if let Some(location) = aliases.get(alias) {
-            resolve(location, aliases, found);
+
+    /// Tells of each named place in it, and the name of the call that the place was inlined from.
+    fn visit(
+        &self,
+        aliases: &BTreeMap<&str, &str>,
+        within: Option<&str>,
+        tell: &mut dyn FnMut(Declared, Option<&str>),
+    ) {
+        match self {
+            Self::Alias(name) => {
+                if let Some(location) = aliases.get(name) {
+                    Location::read(location).0.visit(aliases, within, tell);
+                }
+            }
+            // The name of an operation that nothing of the network says is empty.
+            Self::Name("", _) | Self::File(..) | Self::Unknown => {}
+            Self::Name(path, child) => {
+                let (file, line) = child.file(aliases).unwrap_or_default();
+                tell(Declared { path: field(path), file, line }, within);
+            }
+            Self::CallSite(sites) => {
+                let [callee, caller] = &**sites;
+                let mut name = None;
+                caller.visit(aliases, None, &mut |at, _| _ = name.get_or_insert(at.path));
+                callee.visit(aliases, name.as_deref().or(within), tell);
+            }
+            Self::Fused(parts) => parts.iter().for_each(|part| part.visit(aliases, within, tell)),
         }
     }
+
+    /// The file and the line of a location that is one.
+    fn file(&self, aliases: &BTreeMap<&str, &str>) -> Option<(String, u32)> {
+        match self {
+            Self::File(file, line) => Some(((*file).to_owned(), *line)),
+            Self::Alias(name) => Location::read(aliases.get(name)?).0.file(aliases),
+            _ => None,
+        }
+    }
+}
+
+/// The field path that a location's name stands for: a slash stands for the dot between levels.
+fn field(name: &str) -> String {
+    name.replace('/', ".")
 }
 
 #[cfg(test)]
@@ -94,24 +226,35 @@ mod tests {
 #loc1 = loc("models/src/llama.rs":7:0)
 #loc2 = loc("model/layers.*/mlp"(#loc1))
 #loc3 = loc("model/norm"(#loc1))
-#loc4 = loc(callsite(#loc2 at #loc3))
-#loc5 = loc(fused[#loc4, #loc3])
+#loc4 = loc("model/layers.3"("models/src/decoder.rs":12:0))
+#loc5 = loc(callsite(#loc2 at #loc4))
+#loc6 = loc(fused[#loc5, #loc3])
+#loc7 = loc(fused<"tag">[#loc3, "-":1:2])
   flow.executable private @decode_dispatch_0 {
     flow.executable.export public @decode_dispatch_0_mul workgroups() -> (index) {
-    } loc(#loc5)
+    } loc(#loc6)
   }
   flow.executable private @decode_dispatch_1 {
     flow.executable.export public @decode_dispatch_1 workgroups() -> (index) {
       %0 = arith.addf %a, %b : f32 loc(callsite(#loc2 at #loc3))
   }
-  util.func public @decode(%arg0: i32) {
-    %0 = flow.dispatch @kernels::@norm(%1) : (tensor<4xf32>) -> tensor<4xf32> loc(#loc3)
-    %1 = flow.dispatch @decode_dispatch_1::@decode_dispatch_1(%0) : () -> () loc(#loc3)
+  util.func public @decode$async(%arg0: i32) {
+    %0 = flow.dispatch @kernels::@norm(%1) : (tensor<4xf32>) -> tensor<4xf32> loc(#loc7)
+    %1 = flow.dispatch @decode_dispatch_1::@decode_dispatch_1(%0) : () -> () loc(#loc6)
+    %2 = flow.dispatch @kernels::@norm(%1) : () -> () loc(callsite(callsite(#loc2 at #loc4) at "-":3:1))
 "#;
         let found = parse(text);
-        let paths = |name: &str| found[name].iter().map(String::as_str).collect::<Vec<_>>();
-        assert_eq!(paths("decode_dispatch_0_mul"), ["model.layers.*.mlp", "model.norm"]);
-        assert_eq!(paths("decode_dispatch_1"), ["model.layers.*.mlp"]);
-        assert_eq!(paths("norm"), ["model.norm"]);
+        assert_eq!(found.of("decode_dispatch_0_mul"), ["model.layers.*.mlp", "model.norm"]);
+        assert_eq!(found.of("decode_dispatch_1"), ["model.layers.*.mlp"]);
+        assert_eq!(found.of("norm"), ["model.layers.*.mlp", "model.norm"]);
+        let at = |path: &str| Declared { path: path.into(), file: "models/src/llama.rs".into(), line: 7 };
+        let norm: Vec<_> = found.places["norm"].iter().cloned().collect();
+        assert_eq!(norm, [at("model.layers.*.mlp"), at("model.norm")]);
+        let order: Vec<_> =
+            found.order["decode"].iter().map(|one| (one.name.as_str(), one.within.as_deref())).collect();
+        let places: Vec<usize> = found.order["decode"].iter().map(|one| found.at(one).len()).collect();
+        assert_eq!(places, [1, 1, 1]);
+        let within = Some("model.layers.3");
+        assert_eq!(order, [("norm", None), ("decode_dispatch_1", within), ("norm", within)]);
     }
 }

@@ -65,8 +65,7 @@ pub struct AttentionSizes {
 pub struct Single {
     loaded: (Runtime, VmFunction),
     /// The same on a device of its own, which is watched.
-    watched: (Runtime, VmFunction),
-    paths: Paths,
+    watched: Option<((Runtime, VmFunction), Paths)>,
     /// The bytes of each tensor, or a number of the host.
     arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
     label: Label,
@@ -216,7 +215,11 @@ impl Single {
             let function = program.function(ENTRY)?;
             Ok((runtime, function))
         };
-        let (loaded, watched) = (on(device)?, on(watched(device))?);
+        let loaded = on(device)?;
+        let watched = match watched(device) {
+            Some(device) => Some((on(device)?, paths(&lowered.module, compiler, &options)?)),
+            None => None,
+        };
         let kernels = if weights.kernels { "on" } else { "off" };
         let quant = weights.quantize.to_string();
         let mut variant: BTreeMap<&'static str, String> = sizes.into_iter().collect();
@@ -230,7 +233,6 @@ impl Single {
         Ok(Self {
             loaded,
             watched,
-            paths: paths(&lowered.module, compiler, &options)?,
             arguments,
             label: Label { case: case.into(), variant, flags: options.all_flags() },
             work,
@@ -239,11 +241,11 @@ impl Single {
 
     /// A unit is one call; what goes in is uploaded before.
     pub fn case(&self) -> Case<'_> {
-        let (runtime, _) = &self.watched;
-        let run = self.calls(&self.watched);
-        let watched = Watched { runtime, run, units: CALLS, paths: &self.paths };
-        let run = self.calls(&self.loaded);
-        Case { label: self.label.clone(), work: self.work, run, watched: Some(watched) }
+        let watched = self.watched.as_ref().map(|(called, paths)| {
+            let (runtime, _) = called;
+            Watched { runtime, run: self.calls(called), units: CALLS, paths }
+        });
+        Case { label: self.label.clone(), work: self.work, run: self.calls(&self.loaded), watched }
     }
 
     fn calls<'a>(&'a self, (runtime, function): &'a (Runtime, VmFunction)) -> Run<'a> {

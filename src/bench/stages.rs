@@ -8,10 +8,10 @@ use errors::WithPath as _;
 use irpa::Checkpoint;
 use runtime::Compiler;
 
-use super::language::plan_variant;
 use super::{BenchError, Case, Label, Workload};
 use crate::build::compile;
 use crate::load::LoadError;
+use crate::profile::variant;
 use crate::{Expanded, Lowered, Plan, plan::PlanError};
 
 /// A plan whose stages are measured.
@@ -81,7 +81,7 @@ impl Stages {
         work: Workload,
         mut stage: impl FnMut() -> Result<(), BenchError> + 'a,
     ) -> Case<'a> {
-        let label = Label { case: case.into(), variant: plan_variant(&self.plan), flags: Vec::new() };
+        let label = Label { case: case.into(), variant: variant(&self.plan), flags: Vec::new() };
         let run = move || {
             let start = Instant::now();
             stage()?;

@@ -10,6 +10,9 @@ use trace::{Node, NodeKind};
 const LAYER: f64 = 64.0;
 const NARROW_LAYER: f64 = 16.0;
 
+/// By how much one sample of numbers that were not rounded may be surpassed.
+const SAMPLE: f64 = 4.0;
+
 /// How two values of one node differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
@@ -76,9 +79,22 @@ pub struct Tolerance {
     pub element: ElementType,
     /// What products may differ by whose weights are rounded to other formats, in units of the largest result.
     pub products: Option<f64>,
+    /// How much of what was calibrated may be used: 1, or less to see how near sound networks come
+    /// (docs/reliability.md).
+    pub calibrated: f64,
 }
 
 impl Tolerance {
+    /// What may differ in a network that computes with this type.
+    pub fn new(element: ElementType, products: Option<f64>) -> Self {
+        Self { element, products, calibrated: 1.0 }
+    }
+
+    /// By how much one sample of numbers that were not rounded may be surpassed.
+    pub(super) fn sample(self) -> f64 {
+        SAMPLE * self.calibrated
+    }
+
     /// What a node may differ by, given equal operands.
     pub(super) fn bound(self, node: &Node) -> Bound {
         let element = node.ty().element;
@@ -96,7 +112,7 @@ impl Tolerance {
     pub(super) fn layer(self, element: ElementType) -> Bound {
         let ulps = if is_narrow(self.element) { NARROW_LAYER } else { LAYER };
         let products = self.products.map_or(0.0, |products| 4.0 * products);
-        share((ulps * self.element.ulp(1.0)).max(products), element)
+        share((self.calibrated * ulps * self.element.ulp(1.0)).max(products), element)
     }
 }
 

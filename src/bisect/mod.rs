@@ -300,7 +300,7 @@ impl Seen<'_> {
     }
 
     /// How far differences of a node's operands move its numbers; and how far a compiler may that does not round narrow
-    /// operands, which is a guess from one sample.
+    /// operands, of which one sample is known.
     fn inherited(&self, bisection: &Bisection<'_>, id: NodeId) -> Result<Vec<f64>, BisectError> {
         let function = self.region.function();
         let node = function.node(id);
@@ -315,7 +315,7 @@ impl Seen<'_> {
         let narrow: Vec<Value> = reference.iter().map(unrounded).collect();
         let expected = self.evaluated(bisection, id, reference.clone())?;
         let mut moved = vec![0.0; expected.data.len()];
-        for (operands, factor) in [(subject, 1.0), (narrow, GUESS)] {
+        for (operands, factor) in [(subject, 1.0), (narrow, bisection.tolerance.sample())] {
             if operands != reference {
                 let found = self.evaluated(bisection, id, operands)?;
                 let pairs = found.data.iter().zip(&expected.data);
@@ -370,9 +370,6 @@ impl Seen<'_> {
         }
     }
 }
-
-/// By how much one sample of numbers that were not rounded may be surpassed.
-const GUESS: f64 = 4.0;
 
 /// Characters of an operation's attributes that are shown.
 const SHOWN: usize = 120;

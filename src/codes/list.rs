@@ -8,8 +8,8 @@ use dsl::{BuildError, TraceError, TraceErrorKind};
 use errors::{FileError, Place};
 use irpa::ArchiveError;
 use lower::{LowerError, ShardError};
-use models::UnknownPrompt;
 use models::config::ConfigError;
+use models::{OtherSizes, UnknownPrompt};
 use ops::{InferError, ParseError, UnknownElementType};
 use simplify::ExplainError;
 use simplify::rules::UnknownRules;
@@ -20,6 +20,7 @@ use super::{Code, Coded, UnknownCode, place};
 use crate::folder::FolderError;
 use crate::footprint::TooLarge;
 use crate::own::OwnFile;
+use crate::profile::ProfileError;
 use crate::random::RandomError;
 use crate::xla::XlaError;
 use crate::{ArrayError, PlanError};
@@ -39,6 +40,7 @@ all! {
     FileError => TW0006,
     OwnFile => TW0008,
     UnknownPrompt => TW0108,
+    OtherSizes => TW0211,
     ParameterConflict => TW0426,
     EvaluateError => TW0428,
     ArrayError => TW0428,
@@ -60,6 +62,16 @@ impl Coded for RandomError {
             Self::Exists(_) => TW0009,
             Self::Stopped(_) => TW0005,
             Self::Write { .. } => TW0006,
+        }
+    }
+}
+
+impl Coded for ProfileError {
+    fn code(&self) -> Code {
+        match self {
+            Self::File(error) => error.code(),
+            Self::Syntax { .. } => TW1006,
+            Self::Variant { .. } | Self::Entry { .. } | Self::Network { .. } => TW1007,
         }
     }
 }
@@ -246,6 +258,7 @@ impl Coded for LowerError {
             Self::Infer { .. } => TW0506,
             Self::Composite { .. } | Self::Kernel { .. } => TW0507,
             Self::IntegersWithoutKernels => TW0508,
+            Self::Element { .. } => TW0513,
             Self::NoEntry(_) => TW0428,
             Self::Parameter(error) => error.code(),
         }
@@ -255,7 +268,8 @@ impl Coded for LowerError {
         match self {
             Self::Infer { provenance, .. }
             | Self::Composite { provenance, .. }
-            | Self::Kernel { provenance, .. } => vec![place(provenance)],
+            | Self::Kernel { provenance, .. }
+            | Self::Element { provenance, .. } => vec![place(provenance)],
             _ => Vec::new(),
         }
     }
@@ -340,6 +354,9 @@ mod with_runtime {
                 | Self::ResultType { .. } => TW0707,
                 Self::Call { .. } => TW0708,
                 Self::Watch(_) => TW0709,
+                Self::DriverNotBuilt(_) | Self::NotRun(_) => TW0710,
+                Self::Driver { .. } => TW0711,
+                Self::NoDevice { .. } => TW0712,
             }
         }
     }
@@ -436,7 +453,7 @@ mod with_runtime {
                 Self::Lost { .. } => TW0903,
                 Self::Module { .. } | Self::Archive { .. } => TW0904,
                 Self::NoManifest { .. } => TW0905,
-                Self::Architecture { .. } | Self::Cpu { .. } => TW0906,
+                Self::Architecture { .. } | Self::Cpu { .. } | Self::Device { .. } => TW0906,
                 Self::Config(error) => error.code(),
                 Self::Tokenizer(error) => error.code(),
                 Self::Plan(error) => error.code(),
@@ -465,6 +482,7 @@ mod with_runtime {
                 Self::Archive(error) => error.code(),
                 Self::File(error) => error.code(),
                 Self::Depth { .. } => TW1002,
+                Self::Chunks { .. } | Self::NotWatched => TW1008,
                 Self::Stopped => TW0005,
             }
         }

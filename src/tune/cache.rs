@@ -124,7 +124,16 @@ impl TuningCache {
             if path.extension().is_none_or(|extension| extension != EXTENSION) {
                 continue; // What another run is writing.
             }
-            match record(&fs::read(&path).with_path("read", &path)?) {
+            let bytes = match files::read(&path, limits::TUNING_RECORD) {
+                // No record is so large, and none is a folder or a pipe.
+                Err(FileError { source, .. })
+                    if matches!(source.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput) =>
+                {
+                    Vec::new()
+                }
+                bytes => bytes?,
+            };
+            match record(&bytes) {
                 Some(record) => drop(known.records.insert(record.product.clone(), record)),
                 None => known.damaged.push(path),
             }
@@ -226,6 +235,14 @@ mod tests {
             flipped[at] ^= 1;
             check(&flipped);
         }
+        // Larger than any record is, and without an end.
+        fs::File::create(&path).unwrap().set_len(limits::TUNING_RECORD + 1).unwrap();
+        assert_eq!(cache.read().unwrap().damaged, std::slice::from_ref(&path));
+        fs::write(&path, &bytes).unwrap();
+        let endless = path.with_file_name("endless").with_extension(EXTENSION);
+        fs::create_dir(&endless).unwrap();
+        assert_eq!(cache.read().unwrap().damaged, std::slice::from_ref(&endless));
+        fs::remove_dir(&endless).unwrap();
         // Whoever measures again replaces it.
         cache.write(&tried("spoiled", 2)).unwrap();
         assert_eq!(cache.read().unwrap().records.len(), 2);

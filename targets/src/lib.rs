@@ -1,5 +1,6 @@
 //! The machine and the compiler that a program is made for: one description, which every stage asks.
 
+mod device;
 mod host;
 mod mesh;
 mod parse;
@@ -7,6 +8,7 @@ mod tuning;
 
 use std::fmt;
 
+pub use device::{DeviceKind, DeviceName, DeviceNameError, Lack};
 pub use host::host_features;
 pub use mesh::{Mesh, MeshAxis, MeshError, ShardRule};
 pub use parse::TargetError;
@@ -19,11 +21,13 @@ pub struct Target {
     pub backend: Backend,
     /// LLVM's name of the platform, as `aarch64-linux-gnu`; this one if there is none.
     pub triple: Option<String>,
-    /// LLVM's name of the processor; `host` is this machine's.
+    /// LLVM's name of the processor; `host` is this machine's. Of other devices the compiler's name, as `sm_80`.
     pub processor: String,
-    /// What is changed in the processor's features, in LLVM's names, as `+sve,-sve2`.
+    /// What is changed in the processor's features, in LLVM's names, as `+sve,-sve2`; of other devices, all that they have
+    /// beside what the compiler takes for granted, in its words.
     pub changes: Option<String>,
-    /// The features that code may use, in LLVM's names, sorted; `None` if only the compiler knows them.
+    /// The features that code may use, in LLVM's names, sorted; of other devices the types that they compute with and the
+    /// widths that they store, as `fp16`, `b8`. `None` if only the compiler knows them.
     pub features: Option<Vec<String>>,
     /// What kind of device runs the program.
     pub device: DeviceKind,
@@ -53,15 +57,6 @@ pub enum Dialect {
     /// Weights are arguments after those of the function, constants stand where they are used, every argument is a
     /// tensor.
     Arguments,
-}
-
-/// A kind of device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceKind {
-    /// The processor's cores.
-    Cpu,
-    /// A graphics processor.
-    Gpu,
 }
 
 /// What bounds the speed of a machine: a roofline.
@@ -132,7 +127,7 @@ impl Target {
 
     /// Whether the code depends on the processor of the machine that compiles.
     pub fn is_host(&self) -> bool {
-        self.processor == "host"
+        self.device == DeviceKind::Cpu && self.processor == "host"
     }
 
     /// The architecture in Rust's name, which differs from LLVM's for one.
@@ -158,7 +153,7 @@ impl Target {
     /// Where a processor has no instructions for bf16, IREE 3.13 has no kernel for the packed form either: a product of
     /// 128 rows was 60 times slower than unpacked (a row of 2048 × 8192 on AVX-512 without `avx512bf16`).
     pub fn repacks(&self, bf16: bool) -> bool {
-        !bf16 || self.has_bf16() == Some(true)
+        self.device == DeviceKind::Cpu && (!bf16 || self.has_bf16() == Some(true))
     }
 
     /// Whether the processor multiplies bf16; `None` if its features are not known yet.
@@ -178,7 +173,11 @@ impl Default for Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` on {}", self.processor, self.triple.as_deref().unwrap_or("this platform"))?;
+        let platform = self.triple.as_deref().unwrap_or(match self.device {
+            DeviceKind::Cpu => "this platform",
+            other => other.name(),
+        });
+        write!(f, "`{}` on {platform}", self.processor)?;
         match &self.changes {
             Some(changes) => write!(f, " with `{changes}`"),
             None => Ok(()),

@@ -2,11 +2,11 @@
 
 use std::str::FromStr;
 
-use crate::Target;
+use crate::{DeviceKind, Target};
 
 /// What a target's name looks like.
-const FORMS: &str = "`host`, a processor that LLVM knows, or PLATFORM:PROCESSOR[:FEATURES], as \
-                     `aarch64-linux-gnu:generic:+neon`";
+const FORMS: &str = "`host`, a processor that LLVM knows, PLATFORM:PROCESSOR[:FEATURES], as \
+                     `aarch64-linux-gnu:generic:+neon`, or DEVICE[:PROCESSOR[:FEATURES]], as `cuda:sm_80`";
 
 /// A text that names no target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum TargetError {
     },
 }
 
-/// `host`, `PROCESSOR`, or `PLATFORM:PROCESSOR[:FEATURES]`.
+/// `host`, `PROCESSOR`, `PLATFORM:PROCESSOR[:FEATURES]`, or the same with a [kind of device](DeviceKind) as the platform.
 impl FromStr for Target {
     type Err = TargetError;
 
@@ -48,9 +48,16 @@ impl FromStr for Target {
             (None, ..) => return Err(TargetError::Empty),
             (Some(name), None, _) if name.trim().is_empty() => return Err(TargetError::Empty),
             (Some("host"), None, _) => return Ok(Self::host()),
-            (Some(processor), None, _) => return Ok(Self::processor(processor)),
+            (Some(name), None, _) => {
+                return Ok(DeviceKind::of_name(name).map_or_else(|| Self::processor(name), Self::of_device));
+            }
             (platform, Some(processor), features) => (platform.unwrap_or_default(), processor, features),
         };
+        if let Some(device) = DeviceKind::of_name(platform).filter(|&device| device != DeviceKind::Cpu) {
+            let changes = features.map(|features| named("features", features)).transpose()?;
+            let processor = named("processor", processor)?;
+            return Ok(Self { processor, changes, ..Self::of_device(device) });
+        }
         let triple = Some(named("platform", platform)?);
         let target = Self { triple, ..Self::processor(named("processor", processor)?) };
         let Some(features) = features else { return Ok(target) };

@@ -13,9 +13,10 @@ use tracewright::generate::{GenerateOptions, Network, Session};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
 use tracewright::models;
-use tracewright::ops::ElementType;
-use tracewright::runtime::Device;
+use tracewright::ops::{ElementType, TensorType};
+use tracewright::runtime::{Buffer, Device, VmValue};
 use tracewright::simplify::Rules;
+use tracewright::targets::Target;
 use tracewright::trace::{KvFormat, Trace};
 
 use crate::built::{Built, Result, compiler, repository};
@@ -45,6 +46,9 @@ pub struct Golden {
     /// The directory of the model.
     #[serde(skip)]
     pub model: PathBuf,
+    /// Keys that its configuration may have although nothing reads them.
+    #[serde(skip)]
+    pub allowed_keys: Vec<String>,
     #[serde(skip)]
     tensors: Vec<u8>,
     /// Of transformers' own run in the type of the checkpoint.
@@ -249,6 +253,42 @@ pub struct Subject {
     pub built: Built,
 }
 
+impl Subject {
+    /// Bytes that one more step of generating takes to the device and back.
+    pub fn moved_per_step(&self, prompt: &[u32], keep_logits: bool) -> Result<(f64, f64)> {
+        let moved = |steps: usize| -> Result<(u64, u64)> {
+            let before = self.runtime.transfers();
+            let generated = greedy(&self.network, prompt, steps, keep_logits)?;
+            assert_eq!(generated.tokens.len(), steps, "the text ended early");
+            let after = self.runtime.transfers();
+            Ok((after.host_to_device - before.host_to_device, after.device_to_host - before.device_to_host))
+        };
+        let (short, long) = (moved(4)?, moved(20)?);
+        Ok(((long.0 - short.0) as f64 / 16.0, (long.1 - short.1) as f64 / 16.0))
+    }
+
+    /// Asserts that the state which goes into a step comes out in the same memory.
+    pub fn assert_state_stays(&self, tokens: &[u32]) -> Result<()> {
+        let signature = self.module.signatures.iter().find(|s| s.name == "decode");
+        let state = &signature.ok_or("there is no `decode`")?.arguments[3..];
+        let mut state: Vec<Buffer> = state
+            .iter()
+            .map(|a| Buffer::zeros(&self.runtime, &a.ty))
+            .collect::<std::result::Result<_, _>>()?;
+        let places = |state: &[Buffer]| state.iter().map(Buffer::address).collect::<Vec<_>>();
+        let (decode, before) = (self.program.function("decode")?, places(&state));
+        for (start, token) in tokens.iter().enumerate() {
+            let ty = TensorType::new(ElementType::I32, [1, 1]);
+            let token = Buffer::from_bytes(&self.runtime, &ty, &token.to_le_bytes())?;
+            let mut arguments: Vec<VmValue> = vec![token.into(), (start as i32).into(), 1.into()];
+            arguments.extend(state.drain(..).map(VmValue::Buffer));
+            state = decode.call(arguments)?.into_iter().skip(2).filter_map(VmValue::buffer).collect();
+            assert_eq!(places(&state), before, "step {start}");
+        }
+        Ok(())
+    }
+}
+
 impl Deref for Subject {
     type Target = Built;
 
@@ -276,8 +316,12 @@ pub struct BuildOptions {
     pub weights: Weights,
     /// How keys and values are remembered.
     pub kv: KvFormat,
+    /// What it is compiled for.
+    pub target: Target,
     /// Where it runs.
     pub device: Device,
+    /// Keys that the configuration may have although nothing reads them.
+    pub allowed_keys: Vec<String>,
 }
 
 impl BuildOptions {
@@ -291,7 +335,9 @@ impl BuildOptions {
             rules: Rules::default(),
             weights: Weights::default(),
             kv: KvFormat::default(),
+            target: level::target(),
             device: Device::LocalSync,
+            allowed_keys: golden.allowed_keys.clone(),
         }
     }
 }
@@ -303,9 +349,9 @@ pub fn build(
     entries: &[&str],
     edit: impl FnOnce(Trace) -> Result<Trace>,
 ) -> Result<Subject> {
-    let plan =
-        Plan::new(models::read(model, &[])?, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
-    let target = compiler()?.resolve(&level::target())?;
+    let network = models::read(model, &sizes.allowed_keys)?;
+    let plan = Plan::new(network, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
+    let target = compiler()?.resolve(&sizes.target)?;
     let plan = Plan {
         batch: sizes.batch,
         rules: sizes.rules,

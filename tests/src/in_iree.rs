@@ -11,6 +11,7 @@ use tracewright::runtime::{
     self, Buffer, CompileError, CompileOptions, Compiler, Device, ModuleCache, ParameterData, Parameters,
     Runtime, VmModule, VmValue,
 };
+use tracewright::targets::{DeviceKind, Target};
 use tracewright::trace::{Argument, Trace};
 
 use crate::calls::{Calls, CheckedCall, WeightValues};
@@ -51,17 +52,26 @@ pub fn built(trace: &Trace) -> Built {
 
 /// Verifies, expands, lowers and compiles a trace that the compiler may refuse.
 pub fn try_built(trace: &Trace) -> Result<Built, CompileError> {
-    let module = module(trace);
-    let vmfb = try_compile(&module, &CompileOptions::new(level::target(), true))?;
+    try_built_for(trace, &level::target())
+}
+
+/// The same for a target, whose features are known.
+pub fn try_built_for(trace: &Trace, target: &Target) -> Result<Built, CompileError> {
+    let module = module_for(trace, target);
+    let vmfb = try_compile(&module, &CompileOptions::new(target.clone(), target.device == DeviceKind::Cpu))?;
     Ok(Built { module, vmfb })
 }
 
 /// Verifies, expands and lowers a trace.
 pub fn module(trace: &Trace) -> lower::Module {
+    module_for(trace, &level::target())
+}
+
+fn module_for(trace: &Trace, target: &Target) -> lower::Module {
     trace.verify().unwrap_or_else(|error| panic!("{error}"));
     let expanded = lower::expand(trace).unwrap_or_else(|error| panic!("{error}"));
     expanded.verify().unwrap_or_else(|error| panic!("{error}"));
-    lower::lower(&expanded, &level::target()).unwrap_or_else(|error| panic!("{error}"))
+    lower::lower(&expanded, target).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A loaded module.
@@ -79,7 +89,12 @@ impl Built {
 
     /// Loads it with weights as an archive holds them.
     pub fn load_with(&self, parameters: Parameters) -> LoadedCalls<'_> {
-        let runtime = Runtime::new(Device::LocalSync).unwrap();
+        self.load_on(Device::LocalSync, parameters)
+    }
+
+    /// The same on a device.
+    pub fn load_on(&self, device: Device, parameters: Parameters) -> LoadedCalls<'_> {
+        let runtime = Runtime::new(device).unwrap();
         LoadedCalls { module: &self.module, program: self.program_with(&runtime, parameters), runtime }
     }
 
@@ -94,7 +109,7 @@ impl Built {
 }
 
 /// Weights as a module is given them.
-fn parameters(weights: &WeightValues) -> Parameters {
+pub fn parameters(weights: &WeightValues) -> Parameters {
     let mut bytes = Vec::new();
     let mut entries = BTreeMap::new();
     for (key, value) in weights {

@@ -18,3 +18,20 @@ pub mod portable;
 pub mod precision;
 pub mod rewrite;
 pub mod tiles;
+
+/// The Rust in the documents is a test; that in the README is one of the root package.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../docs/gguf.md")]
+    struct Gguf;
+    #[doc = include_str!("../../docs/book/src/what.md")]
+    struct What;
+    #[doc = include_str!("../../docs/book/src/entries.md")]
+    struct Entries;
+    #[doc = include_str!("../../docs/book/src/formats.md")]
+    struct Formats;
+    #[doc = include_str!("../../docs/book/src/targets.md")]
+    struct Targets;
+    #[doc = include_str!("../../docs/book/src/archives.md")]
+    struct Archives;
+}

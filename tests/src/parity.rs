@@ -264,7 +264,7 @@ fn part(golden: &Golden, tokens: &[u32], element: ElementType, file: &Path) -> R
     if known.tokens().as_deref() != Some(tokens) {
         return Err(format!("`{}` is not about the tokens {tokens:?}", file.display()).into());
     }
-    let config = Box::new(ModelConfig::read(&golden.model, &[])?);
+    let config = Box::new(ModelConfig::read(&golden.model, &golden.allowed_keys)?);
     let plan = Plan::new(config, Some(element), Some(golden.context), Some(tokens.len()))?;
     let trace = plan.trace()?.trace;
     let checkpoint = plan.named(Checkpoint::open(&golden.model)?);

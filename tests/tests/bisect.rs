@@ -34,11 +34,14 @@ struct Subject {
     element: Option<ElementType>,
     weights: Weights,
     rules: Rules,
+    /// How much of what may differ by calibration is used.
+    calibrated: f64,
 }
 
 impl Subject {
     fn new(model: &'static str) -> Self {
-        Self { model, element: None, weights: Weights::default(), rules: Rules::default() }
+        let (weights, rules) = (Weights::default(), Rules::default());
+        Self { model, element: None, weights, rules, calibrated: 1.0 }
     }
 
     /// What is found where IREE's form is `form` of how it should be.
@@ -64,8 +67,10 @@ impl Subject {
         let stored = self.weights.quantize.rounds().then(|| (self.weights.clone(), target));
         let reference = EvaluatedForm { values: &values, stored };
         let subject = Edited { compiled, form };
-        let tolerance =
-            Tolerance { element: plan.element, products: self.weights.quantize.rounds().then_some(0.06) };
+        let tolerance = Tolerance {
+            calibrated: self.calibrated,
+            ..Tolerance::new(plan.element, self.weights.quantize.rounds().then_some(0.06))
+        };
         let bisection = Bisection { subject: &subject, reference: &reference, values: &values, tolerance };
         bisection
             .compare_calls(&trace, &TokenCall::of(&TOKENS, CHUNK), &mut |_| ControlFlow::Continue(()))
@@ -121,6 +126,45 @@ fn nothing_is_found_in_a_sound_model() {
         for bisected in found {
             assert_eq!(bisected.finding, None, "{model}");
             assert!(bisected.compared > 20, "{model}");
+        }
+    }
+}
+
+/// A small network of each family, whose numbers in a narrow type are within half of what may differ: what is beyond all of it is
+/// a fault. With `TRACEWRIGHT_TEST_LONG=1` all of them, and how much of it each needs; else the three that need most.
+#[test]
+fn sound_models_in_narrow_types_stay_within_half_of_the_bounds() {
+    const NEAREST: [(&str, ElementType); 3] =
+        [("mistral", ElementType::Bf16), ("qwen3", ElementType::Bf16), ("smollm3", ElementType::Bf16)];
+    const FAMILIES: [&str; 12] = [
+        "llama-untied",
+        "gemma3-b",
+        "gemma2",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "smollm3",
+        "olmo2",
+        "phi3",
+        "gpt2",
+        "mixtral",
+        "lfm2",
+    ];
+    let long = std::env::var_os("TRACEWRIGHT_TEST_LONG").is_some();
+    let types = [ElementType::Bf16, ElementType::F16];
+    let all = FAMILIES.iter().flat_map(|model| types.map(|element| (*model, element)));
+    let models: Vec<_> = if long { all.collect() } else { NEAREST.to_vec() };
+    for (model, element) in models {
+        let found = |calibrated| {
+            let subject = Subject { element: Some(element), calibrated, ..Subject::new(model) };
+            let found = subject.compare(|form, trace, arguments| form.run(trace, arguments));
+            found.into_iter().find_map(|bisected| bisected.finding)
+        };
+        assert_eq!(found(0.5), None, "{model} in {element}");
+        if long {
+            let halves = (2..9).map(|halves| 0.5f64.powi(halves));
+            let enough = halves.take_while(|share| found(*share).is_none()).last().unwrap_or(0.5);
+            println!("{model} in {element}: {enough} of the bounds is enough");
         }
     }
 }

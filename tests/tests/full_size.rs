@@ -14,6 +14,7 @@ use tracewright::ops::ElementType;
 use tracewright::random::write_random;
 use tracewright::runtime::Device;
 use tracewright::simplify::Rules;
+use tracewright::targets::Target;
 use tracewright::trace::{KvFormat, Parameter};
 use tracewright::{Footprint, Plan};
 use tracewright_tests::built::repository;
@@ -76,7 +77,9 @@ fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Sub
         rules: Rules::default(),
         weights,
         kv: KvFormat::default(),
+        target: Target::host(),
         device: Device::LocalSync,
+        allowed_keys: Vec::new(),
     };
     let plan = Box::new(ModelConfig::read(config, &[]).unwrap());
     let vocabulary = plan.vocabulary() as u32;

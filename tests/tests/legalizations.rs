@@ -8,7 +8,7 @@ use lower::legalize::{FaultExample, LEGALIZATIONS, Legalization, legalize};
 use ops::{Bound, Op, Value};
 use runtime::{CompileError, CompileOptions};
 use support::{Built, try_compile};
-use targets::{Backend, Target};
+use targets::{Backend, DeviceKind, Target};
 use trace::{NodeKind, Role};
 use tracewright_tests::arbitrary::{Dice, graph, same, tame_value};
 use tracewright_tests::calls::{Calls, CheckedCall, WeightValues, entry, evaluate, op, operand};
@@ -46,16 +46,32 @@ fn program<'a>(examples: impl IntoIterator<Item = &'a FaultExample>) -> Calls {
     all
 }
 
-/// What goes wrong in IREE with these legalizations.
+/// What goes wrong in IREE with these legalizations, on a processor.
 fn fault(program: &Calls, legalizations: &[&Legalization]) -> Option<String> {
+    let target = processor();
+    compiled(program, legalizations, &target).map_or_else(Some, |(module, vmfb)| {
+        Built { module, vmfb }.load(&WeightValues::new()).violations(program).pop()
+    })
+}
+
+/// What almost every machine contains: some faults are those of processors without bf16.
+fn processor() -> Target {
+    Target::processor(if cfg!(target_arch = "x86_64") { "x86-64-v2" } else { "generic" })
+}
+
+/// The program compiled with these legalizations; or why it is not.
+fn compiled(
+    program: &Calls,
+    legalizations: &[&Legalization],
+    target: &Target,
+) -> Result<(lower::Module, Vec<u8>), String> {
     let legal = legalize(&program.trace, legalizations).unwrap();
     let module = lower::write(&legal, Backend::Iree3_13.dialect()).unwrap();
-    // What almost every machine contains: some faults are those of processors without bf16.
-    let least = if cfg!(target_arch = "x86_64") { "x86-64-v2" } else { "generic" };
-    match try_compile(&module, &CompileOptions::new(Target::processor(least), true)) {
-        Ok(vmfb) => Built { module, vmfb }.load(&WeightValues::new()).violations(program).pop(),
+    let tiled = target.device == DeviceKind::Cpu;
+    match try_compile(&module, &CompileOptions::new(target.clone(), tiled)) {
+        Ok(vmfb) => Ok((module, vmfb)),
         Err(CompileError::Failed { diagnostics, .. } | CompileError::Killed { diagnostics, .. }) => {
-            Some(diagnostics)
+            Err(diagnostics)
         }
         Err(error) => panic!("{error}"),
     }
@@ -63,8 +79,9 @@ fn fault(program: &Calls, legalizations: &[&Legalization]) -> Option<String> {
 
 #[test]
 fn each_is_needed_and_is_enough() {
-    let all = Legalization::needed(Backend::Iree3_13);
-    assert_eq!(all.len(), LEGALIZATIONS.len());
+    let all = Legalization::needed(&processor());
+    let elsewhere = LEGALIZATIONS.iter().filter(|this| !this.devices.contains(&DeviceKind::Cpu));
+    assert_eq!(all.len() + elsewhere.count(), LEGALIZATIONS.len());
     for this in &all {
         assert!(!this.examples.is_empty(), "{}", this.name);
         let others: Vec<&Legalization> = all.iter().copied().filter(|l| l.name != this.name).collect();
@@ -77,10 +94,32 @@ fn each_is_needed_and_is_enough() {
     assert_eq!(fault(&program(all.iter().flat_map(|this| this.examples)), &all), None);
 }
 
+/// What goes wrong on other devices does not compile for them.
+#[test]
+fn each_of_another_device_is_needed_and_is_enough() {
+    for this in LEGALIZATIONS.iter().filter(|this| !this.devices.contains(&DeviceKind::Cpu)) {
+        assert!(!this.examples.is_empty(), "{}", this.name);
+        for kind in this.devices {
+            let target = Target::of_device(*kind);
+            let all = Legalization::needed(&target);
+            let others: Vec<&Legalization> = all.iter().copied().filter(|l| l.name != this.name).collect();
+            for example in this.examples {
+                let program = program([example]);
+                let fault =
+                    |legalizations: &[&Legalization]| compiled(&program, legalizations, &target).err();
+                let without = fault(&others);
+                println!("{} on {kind}: {example:?}: {without:?}", this.name);
+                assert!(without.is_some(), "`{}` is not needed on {kind}: {example:?}", this.name);
+                assert_eq!(fault(&all), None, "{} on {kind}", this.name);
+            }
+        }
+    }
+}
+
 /// To the evaluator, random graphs are the same before and after.
 #[test]
 fn nothing_changes_to_the_evaluator() {
-    let all = Legalization::needed(Backend::Iree3_13);
+    let all = Legalization::needed(&processor());
     let mut changed = 0;
     for seed in 0..2_000 {
         let mut dice = Dice::new(seed);

@@ -1,4 +1,4 @@
-//! The README's chapter "Your own architecture": its commands print what it shows, its code is the examples, and its
+//! The book's chapter "Declare your own network": its commands print what it shows, its code is the examples, and its
 //! networks compute what NumPy and transformers do.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -40,9 +40,7 @@ struct Block {
 }
 
 fn blocks() -> Vec<Block> {
-    let readme = read("README.md");
-    let chapter =
-        readme.split("\n## ").find(|chapter| chapter.starts_with("Your own architecture\n")).unwrap();
+    let chapter = read("docs/book/src/own-architecture.md");
     let parts: Vec<&str> = chapter.split("```").collect();
     let pairs = parts.chunks_exact(2).map(|pair| {
         let sentence = pair[0].trim_end().rsplit("\n\n").next().unwrap();

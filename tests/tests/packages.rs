@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-use cargo_metadata::MetadataCommand;
+use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 use tracewright_tests::built::repository;
 
 /// What a command prints, line by line.
@@ -69,6 +69,68 @@ fn every_package_has_what_its_build_reads() {
         packages += 1;
     }
     assert!(packages > 10, "{packages} packages");
+}
+
+/// What a registry asks of a package, and what its page says: all that is published has it, and needs only what is.
+#[test]
+fn every_package_says_what_it_is() {
+    let manifest = repository().join("Cargo.toml");
+    let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec().unwrap();
+    let packages = metadata.workspace_packages();
+    let is_published = |package: &Package| !package.publish.as_ref().is_some_and(Vec::is_empty);
+    let published: BTreeSet<&str> =
+        packages.iter().filter(|package| is_published(package)).map(|package| &**package.name).collect();
+    assert!(published.contains("tracewright") && published.contains("tracewright-cli"), "{published:?}");
+    for package in packages.iter().filter(|package| is_published(package)) {
+        let name = &package.name;
+        assert!(
+            package.description.as_ref().is_some_and(|said| said.len() > 10),
+            "`{name}` has no description"
+        );
+        assert_eq!(package.license.as_deref(), Some("Apache-2.0 OR MIT"), "`{name}`");
+        assert!(package.rust_version.is_some(), "`{name}` says no version of Rust");
+        assert_eq!(package.version, packages[0].version, "`{name}` has another version");
+        for needed in package.dependencies.iter().filter(|needed| needed.path.is_some()) {
+            let dependency = &needed.name;
+            // What is needed by tests alone is left out when a package is published.
+            if needed.kind == DependencyKind::Development && needed.req.comparators.is_empty() {
+                continue;
+            }
+            assert!(
+                published.contains(&**dependency),
+                "`{name}` needs `{dependency}`, which is not published"
+            );
+            assert!(needed.req.matches(&package.version), "`{name}` needs `{dependency}` {}", needed.req);
+            assert!(!needed.req.comparators.is_empty(), "`{name}` needs `{dependency}` of no version");
+        }
+    }
+}
+
+/// The programs of a release are built as README says, and tried before they are packed.
+#[test]
+fn the_release_is_built_as_the_readme_says() {
+    let read = |path: &str| fs::read_to_string(repository().join(path)).unwrap();
+    let (workflow, readme) = (read(".github/workflows/release.yml"), read("README.md"));
+    for command in [
+        "cargo xtask setup",
+        "export PATH=\"$PWD/.tracewright/venv/bin:$PATH\"",
+        "cargo build --release --features iree",
+    ] {
+        let says = |text: &str| text.lines().any(|line| line.trim().starts_with(command));
+        assert!(says(&workflow) && says(&readme), "`{command}`");
+    }
+    // What it packs and tries is there.
+    let copies = workflow.lines().filter_map(|line| line.trim().strip_prefix("cp "));
+    let words = copies.flat_map(str::split_whitespace).map(|word| word.trim_matches('"'));
+    let files: Vec<&str> = words.filter(|word| !word.contains("target/") && !word.contains('$')).collect();
+    assert!(files.len() >= 7, "{files:?}");
+    files.iter().for_each(|file| assert!(repository().join(file).is_file(), "`{file}` is packed"));
+    for program in ["tracewright", "trace-dump"] {
+        assert!(workflow.contains(&format!("target/release/{program} ")), "`{program}` is tried");
+    }
+    for platform in ["x86_64-unknown-linux", "aarch64-unknown-linux", "aarch64-apple-darwin"] {
+        assert!(workflow.contains(&format!("target: {platform}")), "{platform}");
+    }
 }
 
 /// The test itself: what is read and not listed is found, also where only a macro names it.

@@ -117,3 +117,22 @@ fn a_damaged_weight_is_named_in_its_layer() {
     });
     assert!(layer == "model.layers.1" && op.starts_with("linear"), "{layer}: {op}");
 }
+
+#[test]
+fn a_key_that_nobody_reads_may_be_allowed() {
+    let model = copied("llama-tied");
+    let path = model.path().join("config.json");
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    config["odd_key"] = json!(7);
+    fs::write(&path, config.to_string()).unwrap();
+    let fixture = repository().join("tests/fixtures/llama-tied");
+    let golden = |keys: &[&str]| {
+        let mut golden = Golden::within(&fixture, model.path()).unwrap();
+        golden.allowed_keys = keys.iter().map(|key| key.to_string()).collect();
+        golden
+    };
+    let nothing_parts = |_: &[u32], _| panic!("nothing parts");
+    let refused = compare(&golden(&["even_key"]), &nothing_parts, &|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("`odd_key` is not a known key"), "{refused}");
+    assert!(compare(&golden(&["odd_key"]), &nothing_parts, &|_| ()).unwrap().passes);
+}

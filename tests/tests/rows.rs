@@ -59,6 +59,7 @@ const ROWS: &[(&str, &str)] = &[
     ("m20", "`generate` with a model directory and a raw prompt"),
     ("m21", "sampling beyond greedy"),
     ("m24", "`generate` with a chat template"),
+    ("m25", "a graphics processor: programs for each kind compile, and run where a driver is"),
     ("k4", "bytes of weights, state and activations are known before anything runs"),
     ("k8", "a product of any size is measured alone"),
     ("k9", "a suite writes one report: case, variant, times, rates, flags"),

@@ -11,10 +11,11 @@ use tracewright::build::LoadError;
 use tracewright::generate::{Finish, GenerateError, GenerateOptions, Network, Sampling, Session, Tokenizer};
 use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
-use tracewright::ops::ElementType::{Bf16, F16, F32, I32};
-use tracewright::ops::{TensorType, WeightFormat};
-use tracewright::runtime::{Buffer, Device, VmValue};
+use tracewright::ops::ElementType::{Bf16, F16, F32};
+use tracewright::ops::WeightFormat;
+use tracewright::runtime::Device;
 use tracewright::simplify::Rules;
+use tracewright::targets::Target;
 use tracewright::trace::{KvFormat, Parameter};
 use tracewright_tests::golden::{
     ALL, BOUND, BuildOptions, Golden, Subject, build, check, greedy, max_error, mean,
@@ -235,7 +236,9 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
             rules: Rules::default(),
             weights: Weights::default(),
             kv: KvFormat::default(),
+            target: Target::host(),
             device: Device::LocalSync,
+            allowed_keys: Vec::new(),
         },
         ALL,
         Ok,
@@ -249,35 +252,12 @@ fn s2_a_checkpoint_of_another_type_is_converted_and_reported() {
 #[test]
 fn m13_m15_kv_stays_on_the_device_and_argmax_costs_eight_bytes() {
     let (golden, _, tokens, subject) = full();
-    let moved = |steps: usize, keep_logits: bool| {
-        let before = subject.runtime.transfers();
-        let generated = greedy(&subject.network, &tokens[..8], steps, keep_logits).unwrap();
-        assert_eq!(generated.tokens.len(), steps);
-        let after = subject.runtime.transfers();
-        (after.host_to_device - before.host_to_device, after.device_to_host - before.device_to_host)
-    };
-    let per_step = |keep_logits| {
-        let (short, long) = (moved(4, keep_logits), moved(20, keep_logits));
-        ((long.0 - short.0) as f64 / 16.0, (long.1 - short.1) as f64 / 16.0)
-    };
+    let per_step = |keep_logits| subject.moved_per_step(&tokens[..8], keep_logits).unwrap();
     assert_eq!(per_step(false), (4.0, 8.0), "a token goes up, a token and its logit come down");
     let (up, down) = per_step(true);
     assert_eq!(down, 4.0 * golden.vocab_size as f64);
     assert!(up + down <= (4 * golden.vocab_size + 1024) as f64);
-
-    // The state that goes in comes out in the same memory.
-    let signature = subject.module.signatures.iter().find(|s| s.name == "decode").unwrap();
-    let zeros = |a: &tracewright::trace::Argument| Buffer::zeros(&subject.runtime, &a.ty).unwrap();
-    let mut state: Vec<Buffer> = signature.arguments[3..].iter().map(zeros).collect();
-    let places = |state: &[Buffer]| state.iter().map(Buffer::address).collect::<Vec<_>>();
-    let (decode, before) = (subject.program.function("decode").unwrap(), places(&state));
-    for (start, token) in tokens.iter().enumerate() {
-        let token = Buffer::from_bytes(&subject.runtime, &TensorType::new(I32, [1, 1]), &token.to_le_bytes());
-        let mut arguments: Vec<VmValue> = vec![token.unwrap().into(), (start as i32).into(), 1.into()];
-        arguments.extend(state.drain(..).map(VmValue::Buffer));
-        state = decode.call(arguments).unwrap().into_iter().skip(2).filter_map(VmValue::buffer).collect();
-        assert_eq!(places(&state), before, "step {start}");
-    }
+    subject.assert_state_stays(&tokens).unwrap();
 }
 
 #[test]

@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use errors::WithPath as _;
+use errors::{WithCauses, WithPath as _};
 use files::Scratch;
 
 use crate::error::Error;
-use crate::python;
 use crate::step::{human, start_error, step};
-use crate::{Fuzz, Parity};
+use crate::{Fuzz, Parity, python, vulkan};
 
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
@@ -50,11 +49,38 @@ pub fn setup(root: &Path) -> Result<Tools, Error> {
     compiler("a C++ compiler", "CXX", "c++")?;
     let requirements = root.join("xtask/requirements.txt");
     let venv = python::install(&root.join(".tracewright/venv"), &requirements, "about 150 MB, a minute")?;
+    cuda_headers(root)?;
     let iree = venv.packages().join("iree/compiler/_mlir_libs");
     let cmake = venv.packages().join("cmake/data/bin");
     let path = path([iree.clone(), cmake].into_iter().chain(venv.bin()));
     eprintln!("set-up is ready in {}: {}", human(start.elapsed()), root.join(".tracewright/venv").display());
     Ok(Tools { iree_compile: iree.join("iree-compile"), path })
+}
+
+/// The same, and a driver for Vulkan.
+pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
+    setup(root)?;
+    let variables = vulkan::install(root)?;
+    match variables.is_empty() {
+        true => eprintln!("the system has a loader for Vulkan"),
+        false => {
+            eprintln!("a driver for Vulkan is ready; programs find it by");
+            variables.iter().for_each(|(name, value)| eprintln!("    export {name}={}", value.display()));
+        }
+    }
+    Ok(())
+}
+
+/// What the driver for CUDA is built with, where NVIDIA has one.
+fn cuda_headers(root: &Path) -> Result<(), Error> {
+    let platform = match (env::consts::OS, env::consts::ARCH) {
+        ("linux", "x86_64") => "manylinux2014_x86_64",
+        ("linux", "aarch64") => "manylinux2014_aarch64",
+        ("windows", "x86_64") => "win_amd64",
+        _ => return Ok(()),
+    };
+    let (folder, pins) = (root.join(".tracewright/cuda"), root.join("xtask/cuda.txt"));
+    python::install_for(Some(platform), &folder, &pins, "2.7 MB").map(drop)
 }
 
 /// Streams a story.
@@ -86,10 +112,15 @@ pub fn test(root: &Path) -> Result<(), Error> {
     let start = Instant::now();
     let tools = setup(root)?;
     emulated(root)?;
+    let mut left_out = vec![];
+    let driver = vulkan::install(root).unwrap_or_else(|error| {
+        left_out.push(format!("Vulkan: {}", WithCauses(&error)));
+        Vec::new()
+    });
     let all = ["--workspace", "--all-features"];
     let cargo = |words: &[&str]| {
         let mut command = cargo(root, words);
-        command.env("PATH", &tools.path);
+        command.env("PATH", &tools.path).envs(driver.iter().cloned());
         command
     };
     step("format", &mut cargo(&["fmt", "--all", "--check"]))?;
@@ -107,8 +138,20 @@ pub fn test(root: &Path) -> Result<(), Error> {
     }
     let light = ["--package", "tracewright", "--package", "tracewright-cli"];
     step("tests without IREE", cargo(&["test"]).args(light))?;
+    left_out.push("Vulkan beyond a prompt of each shipped model: `cargo xtask test --vulkan`".into());
+    left_out.push("XLA: `cargo xtask xla`".into());
+    left_out.iter().for_each(|what| eprintln!("left out: {what}"));
     eprintln!("everything passed in {}", human(start.elapsed()));
     Ok(())
+}
+
+/// All that runs on a Vulkan device, which must be there.
+pub fn test_vulkan(root: &Path) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let driver = vulkan::install(root)?;
+    let mut tests = cargo(root, &["test", "--workspace", "--all-features", "--test", "devices"]);
+    tests.args(["--", "--include-ignored"]).env("PATH", &tools.path).envs(driver);
+    step("tests on Vulkan", tests.env("TRACEWRIGHT_TEST_VULKAN", "needed"))
 }
 
 /// IREE's runtime for AArch64, where QEMU can run it: so that kernels of that architecture are not only compiled.
@@ -154,7 +197,7 @@ pub fn parity_of(root: &Path, model: &Path, what: &Parity) -> Result<(), Error> 
     let tools = setup(root)?;
     // What is compared runs in the checkout.
     let model = std::path::absolute(model).with_path("find", model)?;
-    step("read", compares(root, &tools).arg("read").arg(&model))?;
+    step("read", compares(root, &tools).arg("read").arg(&model).args(&what.allow_config_key))?;
     let torch = transformers(root)?;
     let out = empty(root.join(".tracewright/parity-model"))?;
     let mut reference = torch.command();
@@ -162,7 +205,8 @@ pub fn parity_of(root: &Path, model: &Path, what: &Parity) -> Result<(), Error> 
     reference.args(what.prompt.iter().map(|text| format!("--prompt={text}")));
     step("reference", &mut reference)?;
     let mut compare = compares(root, &tools);
-    compare.arg("model").args([&model, &out]).args(what.json.then_some("--json")).arg("--");
+    compare.arg("model").args([&model, &out]).args(what.json.then_some("--json"));
+    compare.args(&what.allow_config_key).arg("--");
     // Where numbers part, it asks torch for those of all modules.
     let torch = torch.command();
     compare.arg(torch.get_program()).arg(root.join("tests/oracle/activations.py")).arg(&model);

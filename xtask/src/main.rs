@@ -2,10 +2,14 @@
 //!
 //! Needs Rust, Python 3 with pip, a C and a C++ compiler; everything else goes into `.tracewright/`, once.
 
+#[cfg(test)]
+#[path = "../../cli/tests/blocks.rs"]
+mod blocks;
 mod chores;
 mod error;
 mod python;
 mod step;
+mod vulkan;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,7 +31,12 @@ struct Cli {
 #[derive(Subcommand)]
 enum Chore {
     /// Install the pinned tools (IREE, cmake, ninja) into `.tracewright/venv`, once.
-    Setup,
+    Setup {
+        /// Also a driver for Vulkan that needs no graphics processor, where the system has none (Debian's packages, without
+        /// root).
+        #[arg(long)]
+        vulkan: bool,
+    },
     /// Stream a story from the shipped model.
     Demo {
         /// Arguments of `tracewright generate demo`, instead of a prompt of ours.
@@ -39,6 +48,9 @@ enum Chore {
         /// Only what needs cargo alone: no set-up, no IREE.
         #[arg(long)]
         fast: bool,
+        /// Instead, all that runs on a Vulkan device: every family and every operation. Fails where there is no driver.
+        #[arg(long, conflicts_with = "fast")]
+        vulkan: bool,
     },
     /// Compare a checkpoint, or fresh random configurations, with Hugging Face transformers and sentence-transformers (installs
     /// torch: 3 GB).
@@ -99,6 +111,9 @@ pub struct Parity {
     /// A text to go on from, instead of ours; several with several of these.
     #[arg(long, value_name = "TEXT", requires = "model")]
     prompt: Vec<String>,
+    /// Proceed although its config.json has this unknown key; may be repeated.
+    #[arg(long, value_name = "KEY", requires = "model")]
+    allow_config_key: Vec<String>,
     /// One JSON object on stdout.
     #[arg(long, requires = "model")]
     json: bool,
@@ -107,10 +122,12 @@ pub struct Parity {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.chore {
-        Chore::Setup => chores::setup(&cli.root).map(drop),
+        Chore::Setup { vulkan: false } => chores::setup(&cli.root).map(drop),
+        Chore::Setup { vulkan: true } => chores::setup_vulkan(&cli.root),
         Chore::Demo { args } => chores::demo(&cli.root, args),
-        Chore::Test { fast: true } => chores::test_fast(&cli.root),
-        Chore::Test { fast: false } => chores::test(&cli.root),
+        Chore::Test { fast: true, .. } => chores::test_fast(&cli.root),
+        Chore::Test { vulkan: true, .. } => chores::test_vulkan(&cli.root),
+        Chore::Test { .. } => chores::test(&cli.root),
         Chore::Parity(parity) => match &parity.model {
             Some(model) => chores::parity_of(&cli.root, model, parity),
             None => chores::parity(&cli.root, parity),
@@ -133,4 +150,27 @@ fn main() -> ExitCode {
 fn checkout() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use super::*;
+
+    /// Each chore that a document tells to type is one.
+    #[test]
+    fn chores_of_documents_are_chores() {
+        let mut count = 0;
+        for block in
+            blocks::blocks(&checkout()).iter().filter(|block| ["sh", blocks::FIGURE].contains(&&*block.kind))
+        {
+            let commands = block.commands().into_iter();
+            for command in commands.filter(|command| command.starts_with("cargo xtask")) {
+                let parsed = Cli::try_parse_from(blocks::words(&command).into_iter().skip(1));
+                count += 1;
+                assert!(parsed.is_ok(), "{}:{}: {command}", block.document, block.line);
+            }
+        }
+        assert!(count > 5, "{count} chores");
+    }
 }

@@ -164,7 +164,7 @@ fn asks(statement: &str) -> Result<bool, Error> {
 
 /// Runs a quiet child: a spinner on a terminal, plain lines elsewhere, its output in `log`. The child has the lock
 /// (an empty file) as its stdin, so that it holds the lock for as long as it writes, even when we are killed.
-fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(), Error> {
+pub fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(), Error> {
     let output = File::create(log).with_path("create", log)?;
     let errors = output.try_clone().with_path("open", log)?;
     let spinner = ProgressBar::new_spinner().with_message(what.to_string());
@@ -195,7 +195,7 @@ fn run(command: &mut Command, what: &str, log: &Path, lock: &File) -> Result<(),
 }
 
 /// Held while packages are installed; the system lets go of it when its holders end, however they end.
-fn lock(dir: &Path) -> Result<File, Error> {
+pub fn lock(dir: &Path) -> Result<File, Error> {
     let path = dir.with_extension("lock");
     let parent = path.parent().unwrap_or(dir);
     fs::create_dir_all(parent).with_path("create", parent)?;

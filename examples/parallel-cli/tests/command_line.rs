@@ -40,8 +40,8 @@ fn it_is_run_and_exported_and_says_what_the_chapter_shows() {
 
     succeed(&["random", config, "-o", model, "--seed", "1"]);
     let tokens = succeed(&[&["generate", model][..], &prompt, &compile].concat());
-    let readme = fs::read_to_string(checkout().join("README.md")).unwrap();
-    assert!(readme.contains(&format!("```text\n{}\n```", tokens.trim())), "{tokens}");
+    let chapter = fs::read_to_string(checkout().join("docs/book/src/own-architecture.md")).unwrap();
+    assert!(chapter.contains(&format!("```text\n{}\n```", tokens.trim())), "{tokens}");
 
     succeed(&[&["export", model, "-o", out, "--context", "64"][..], &compile].concat());
     assert_eq!(succeed(&[&["generate", out][..], &prompt].concat()), tokens, "without compiler and cache");

@@ -1,6 +1,6 @@
 use ops::ops::{BroadcastInDim, Permute};
 use ops::{InferError, Op};
-use targets::Backend;
+use targets::{Backend, DeviceKind};
 use trace::{Builder, Function, NodeId};
 
 use super::{FaultExample, Legalization};
@@ -8,6 +8,7 @@ use super::{FaultExample, Legalization};
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "broadcast that moves axes",
     backends: &[Backend::Iree3_13],
+    devices: &DeviceKind::ALL,
     fault: "a `broadcast_in_dim` that moves axes becomes a transposition by the order that undoes it",
     examples: &[FaultExample {
         operations: &[("broadcast_in_dim shape=[2,2,2] axes=[1,2,0]", &[0])],

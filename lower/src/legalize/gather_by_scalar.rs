@@ -1,6 +1,6 @@
 use ops::ops::{Gather, Reshape};
 use ops::{InferError, Op};
-use targets::Backend;
+use targets::{Backend, DeviceKind};
 use trace::{Builder, Function, NodeId};
 
 use super::{FaultExample, Legalization};
@@ -8,6 +8,7 @@ use super::{FaultExample, Legalization};
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "gather by a scalar",
     backends: &[Backend::Iree3_13],
+    devices: &DeviceKind::ALL,
     fault: "an index of rank 0 is not clamped: it reads whatever memory it points to",
     examples: &[FaultExample { operations: &[("gather", &[0, 1])], operands: &["i32[3] 7,8,9", "i32[] 3"] }],
     operation: "gather",

@@ -1,6 +1,6 @@
 use ops::ops::{Constant, Convert, Select};
 use ops::{ElementType, InferError, Literal, Op};
-use targets::Backend;
+use targets::{Backend, DeviceKind};
 use trace::{Builder, Function, NodeId};
 
 use super::{FaultExample, Legalization};
@@ -8,6 +8,7 @@ use super::{FaultExample, Legalization};
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "i1 to number",
     backends: &[Backend::Iree3_13],
+    devices: &DeviceKind::ALL,
     fault: "a product of what was converted from i1 does not compile with data tiling: the truth values themselves are \
             to be packed",
     examples: &[FaultExample {

@@ -1,6 +1,6 @@
 use ops::ops::{BinaryKind, Compare, Convert, Direction, ReducePrecision, Select, UnaryKind};
 use ops::{ElementType, InferError, Op};
-use targets::Backend;
+use targets::{Backend, DeviceKind};
 use trace::{Builder, Function, NodeId};
 
 use super::{FaultExample, Legalization};
@@ -8,6 +8,7 @@ use super::{FaultExample, Legalization};
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "integer to bf16",
     backends: &[Backend::Iree3_13],
+    devices: &DeviceKind::ALL,
     fault: "a conversion of integers to bf16 does not link on processors that have no instruction for it",
     examples: &[
         FaultExample { operations: &[("convert to=bf16", &[0])], operands: &["i32[2] 2147483647,-257"] },

@@ -1,6 +1,6 @@
 use ops::ops::Iota;
 use ops::{ElementType, InferError, Op};
-use targets::Backend;
+use targets::{Backend, DeviceKind};
 use trace::{Builder, Function, NodeId};
 
 use super::{FaultExample, Legalization, integer_to_bf16};
@@ -8,6 +8,7 @@ use super::{FaultExample, Legalization, integer_to_bf16};
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "iota of bf16",
     backends: &[Backend::Iree3_13],
+    devices: &DeviceKind::ALL,
     fault: "an iota of bf16 becomes a conversion of integers, which does not link on processors that have none",
     examples: &[FaultExample { operations: &[("iota ty=bf16[300] axis=0", &[])], operands: &[] }],
     operation: "iota",

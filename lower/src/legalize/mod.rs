@@ -6,6 +6,7 @@ mod gather_by_scalar;
 mod i1_to_number;
 mod integer_to_bf16;
 mod iota_bf16;
+mod iota_in_reduction;
 mod number_to_i1;
 mod power;
 mod product_of_no_terms;
@@ -16,8 +17,8 @@ mod update_in_place;
 use std::borrow::Cow;
 
 use ops::{InferError, Op};
-use targets::Backend;
-use trace::{Builder, Function, NodeId, NodeKind, Trace};
+use targets::{Backend, DeviceKind, Target};
+use trace::{Builder, Function, NodeId, NodeKind, Provenance, Trace};
 
 use crate::LowerError;
 use crate::rewrite::rewrite;
@@ -25,6 +26,7 @@ use crate::rewrite::rewrite;
 /// All legalizations.
 pub const LEGALIZATIONS: &[Legalization] = &[
     iota_bf16::LEGALIZATION,
+    iota_in_reduction::LEGALIZATION,
     i1_to_number::LEGALIZATION,
     integer_to_bf16::LEGALIZATION,
     number_to_i1::LEGALIZATION,
@@ -44,6 +46,8 @@ pub struct Legalization {
     pub name: &'static str,
     /// Who has the fault.
     pub backends: &'static [Backend],
+    /// On which kinds of devices, the one first whose examples are compiled for.
+    pub devices: &'static [DeviceKind],
     /// What goes wrong.
     pub fault: &'static str,
     /// Programs that do not compile or give other numbers without the legalization.
@@ -67,10 +71,31 @@ pub struct FaultExample {
 }
 
 impl Legalization {
-    /// Those that a backend needs.
-    pub fn needed(backend: Backend) -> Vec<&'static Self> {
-        LEGALIZATIONS.iter().filter(|legalization| legalization.backends.contains(&backend)).collect()
+    /// Those that a target needs.
+    pub fn needed(target: &Target) -> Vec<&'static Self> {
+        let needs =
+            |this: &&Self| this.backends.contains(&target.backend) && this.devices.contains(&target.device);
+        LEGALIZATIONS.iter().filter(needs).collect()
     }
+}
+
+/// The faults of a target's compiler that a trace of primitives shows, each with the places where it does.
+pub fn shown<'a>(trace: &'a Trace, target: &Target) -> Vec<(&'static Legalization, Vec<&'a Provenance>)> {
+    let places = |legalization: &'static Legalization| {
+        let here = |function: &Function, id: &NodeId| match &function.node(*id).kind {
+            NodeKind::Op(op) => {
+                legalization.operation == op.name()
+                    && (legalization.shows)(function, op, &function.operands(*id))
+            }
+            _ => false,
+        };
+        let of = |function| {
+            let ids = Function::ids(function).filter(move |id| here(function, id));
+            ids.map(move |id| &function.node(id).provenance)
+        };
+        (legalization, trace.functions.iter().flat_map(of).collect::<Vec<_>>())
+    };
+    Legalization::needed(target).into_iter().map(places).filter(|(_, places)| !places.is_empty()).collect()
 }
 
 /// The same program without what shows the faults that `legalizations` are for.

@@ -1,6 +1,6 @@
 use ops::ops::{Compare, Convert, Direction};
 use ops::{ElementType, InferError, Op};
-use targets::Backend;
+use targets::{Backend, DeviceKind};
 use trace::{Builder, Function, NodeId};
 
 use super::{FaultExample, Legalization};
@@ -8,6 +8,7 @@ use super::{FaultExample, Legalization};
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "number to i1",
     backends: &[Backend::Iree3_13],
+    devices: &DeviceKind::ALL,
     fault: "the conversion of a number of the host to i1 does not compile",
     examples: &[FaultExample { operations: &[("convert to=i1", &[0])], operands: &["i32[] 4"] }],
     operation: "convert",

@@ -1,6 +1,6 @@
 use ops::ops::{Binary, BinaryKind, Compare, Direction, Select, UnaryKind};
 use ops::{ElementType, InferError, Op};
-use targets::Backend;
+use targets::{Backend, DeviceKind};
 use trace::{Builder, Function, NodeId};
 
 use super::{FaultExample, Legalization};
@@ -8,6 +8,7 @@ use super::{FaultExample, Legalization};
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "power",
     backends: &[Backend::Iree3_13],
+    devices: &DeviceKind::ALL,
     fault: "aᵇ is computed as exp(b · log a), which is NaN for a negative base and where an infinity meets a zero",
     examples: &[
         FaultExample {

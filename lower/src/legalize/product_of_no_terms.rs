@@ -1,6 +1,6 @@
 use ops::ops::{Constant, DotGeneral};
 use ops::{InferError, Literal, Op};
-use targets::Backend;
+use targets::{Backend, DeviceKind};
 use trace::{Builder, Function, NodeId};
 
 use super::{FaultExample, Legalization};
@@ -8,6 +8,7 @@ use super::{FaultExample, Legalization};
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "product of no terms",
     backends: &[Backend::Iree3_13, Backend::Interpreter],
+    devices: &DeviceKind::ALL,
     fault: "a product that sums nothing has the compiler, and the interpreter, divide by zero and end (docs/upstream/no_terms.mlir)",
     examples: &[FaultExample {
         operations: &[(

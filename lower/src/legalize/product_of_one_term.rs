@@ -1,6 +1,6 @@
 use ops::ops::{DotGeneral, OptimizationBarrier};
 use ops::{InferError, Op};
-use targets::Backend;
+use targets::{Backend, DeviceKind};
 use trace::{Builder, Function, NodeId};
 
 use super::{FaultExample, Legalization};
@@ -8,6 +8,7 @@ use super::{FaultExample, Legalization};
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "product of one term",
     backends: &[Backend::Iree3_13],
+    devices: &DeviceKind::ALL,
     fault: "a product that sums one term each, in a type wider than its operands', does not compile where another \
             product shares a reshaped operand: it becomes a multiplication that is ill-typed (docs/upstream/one_term.mlir)",
     examples: &[

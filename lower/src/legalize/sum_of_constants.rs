@@ -1,6 +1,6 @@
 use ops::ops::{OptimizationBarrier, Reduce, ReduceKind};
 use ops::{InferError, Op};
-use targets::Backend;
+use targets::{Backend, DeviceKind};
 use trace::{Builder, Function, NodeId, NodeKind};
 
 use super::{FaultExample, Legalization};
@@ -8,6 +8,7 @@ use super::{FaultExample, Legalization};
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "sum of constants",
     backends: &[Backend::Iree3_13],
+    devices: &DeviceKind::ALL,
     fault: "where an operation makes equal numbers of constants, one of them is taken for their sum",
     examples: &[FaultExample {
         operations: &[

@@ -1,6 +1,6 @@
 use ops::ops::{BroadcastInDim, Constant, OptimizationBarrier, Select};
 use ops::{ElementType, InferError, Literal, Op, TensorType};
-use targets::Backend;
+use targets::{Backend, DeviceKind};
 use trace::{Builder, Function, NodeId, NodeKind};
 
 use super::{FaultExample, Legalization};
@@ -8,6 +8,7 @@ use super::{FaultExample, Legalization};
 pub(super) const LEGALIZATION: Legalization = Legalization {
     name: "update in place",
     backends: &[Backend::Iree3_13],
+    devices: &DeviceKind::ALL,
     fault: "an update is written over what is still needed: over what stands before an `optimization_barrier`, be it a \
             weight, and over a gathered value that is read and returned",
     examples: &[

@@ -75,6 +75,21 @@ const EXPERTS: &[(&str, &[&str])] = &[
     ("ffn_up_exps.weight", &["experts.*.w3.weight"]),
 ];
 
+/// What sizes are called in a `config.json`, and in metadata behind the name of the architecture.
+const SIZES: &[(&str, &str)] = &[
+    ("num_hidden_layers", "block_count"),
+    ("n_layer", "block_count"),
+    ("hidden_size", "embedding_length"),
+    ("n_embd", "embedding_length"),
+    ("n_positions", "context_length"),
+    ("intermediate_size", "feed_forward_length"),
+    ("n_inner", "feed_forward_length"),
+    ("num_attention_heads", "attention.head_count"),
+    ("num_key_value_heads", "attention.head_count_kv"),
+    ("head_dim", "attention.key_length"),
+    ("num_local_experts", "expert_count"),
+];
+
 /// What belongs to the configuration.
 const CONFIGURATION: &[&str] =
     &["rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"];
@@ -87,6 +102,15 @@ impl Renaming {
             architecture: metadata.architecture().to_owned(),
             heads: [queries, heads[1].unwrap_or(queries)],
         }
+    }
+
+    /// What metadata call a size that a `config.json` calls so.
+    pub(super) fn key(&self, key: &str) -> String {
+        let own = |key: &str| {
+            let found = SIZES.iter().find(|(theirs, _)| *theirs == key);
+            found.map_or_else(|| key.to_owned(), |(_, own)| format!("{}.{own}", self.architecture))
+        };
+        key.split(" × ").map(own).collect::<Vec<_>>().join(" × ")
     }
 
     /// A file's tensors as those of the network. What has no name in a network keeps its own.

@@ -22,9 +22,9 @@ const CLASSES = ["product", "attention", "reduction", "elementwise", "movement",
 const functions = new Map(data.functions.map((f) => [f.name, f]));
 for (const f of data.functions) {
   for (const stage of Object.values(f.stages)) {
-    stage.nodes = stage.nodes.map(([label, text, kind, types, path, file, line, operands, bytes, read, flops, ns, callee], id) => ({
+    stage.nodes = stage.nodes.map(([label, text, kind, types, path, file, line, operands, bytes, read, flops, ns, callee, measured], id) => ({
       id, label: say(label), text: say(text), kind: say(kind), types: types.map(say), path: say(path), file: say(file), line, operands,
-      bytes, read, flops, ns, callee: callee === null ? null : data.functions[callee].name, users: [],
+      bytes, read, flops, ns, callee: callee === null ? null : data.functions[callee].name, measured, users: [],
     }));
     for (const node of stage.nodes) for (const operand of new Set(node.operands)) stage.nodes[operand].users.push(node.id);
     stage.statements = stage.statements.map(([text, path, file, line]) => ({ text: say(text), path: say(path), file: say(file), line }));
@@ -53,11 +53,22 @@ const short = (path, prefix) => (prefix && path.startsWith(prefix) ? path.slice(
 
 // What is looked at.
 
-const at = { tab: "graph", name: data.first, entry: entryOf(data.first), layer: null, stage: "traced", node: null, field: null, zoom: 1 };
+const at = { tab: "graph", name: data.first, entry: entryOf(data.first), layer: null, stage: "traced", node: null, field: null, zoom: 1, timed: "profile" in data };
 if (!functions.get(at.name).entry) at.layer = functions.get(at.name).layers[0] ?? null;
 const here = () => functions.get(at.name);
 const graph = () => here().stages[at.stage];
 const real = (path) => (at.layer && here().prefix && path.startsWith(here().prefix) ? at.layer + path.slice(here().prefix.length) : path);
+
+// What was measured, of one entry point.
+
+const profile = data.profile ?? null;
+const canTime = () => profile !== null && at.entry === profile.entry;
+/** Whether measured times are shown, and not those of the roofline. */
+const isTimed = () => at.timed && canTime();
+/** Nanoseconds that a node took, or all that it calls. */
+const took = (node, stage) => (node.callee ? functionTook(node.callee, stage) : node.measured ?? 0);
+const functionTook = (name, stage) => functions.get(name).stages[stage].nodes.reduce((sum, node) => sum + took(node, stage), 0);
+const ofCall = (ns) => percent(ns / (profile.dispatched * 1e9)) || "0 %";
 
 function go(change) {
   const moved = change.name !== undefined && change.name !== at.name;
@@ -83,7 +94,7 @@ function times(name, stage, prefix, into) {
   for (const node of f.stages[stage].nodes) {
     const path = prefix && f.prefix ? node.path.replace(f.prefix, prefix) : node.path;
     if (node.callee) times(node.callee, stage, node.path, into);
-    else into.set(path, (into.get(path) ?? 0) + node.ns);
+    else into.set(path, (into.get(path) ?? 0) + (isTimed() ? node.measured ?? 0 : node.ns));
     if (node.callee) into.set(node.path, into.get(node.path) ?? 0);
   }
   return into;
@@ -144,9 +155,10 @@ function modelTree() {
 
 let treeOf = null;
 function drawTree() {
-  const of = `${at.entry} ${at.stage}`;
+  const of = `${at.entry} ${at.stage} ${isTimed()}`;
   if (treeOf !== of) {
     treeOf = of;
+    byId("model-heading").textContent = isTimed() ? "Model, share of measured time" : "Model, share of time";
     byId("tree").replaceChildren(modelTree());
     byId("tree").querySelector("li").tabIndex = 0;
   }
@@ -231,8 +243,26 @@ function picture(name, stage) {
     moves[event.key]();
   });
   boxes[0]?.setAttribute("tabindex", "0");
+  if (isTimed()) heat(svg, boxes, functions.get(name).stages[stage].nodes, stage);
   svg.find = find;
   return svg;
+}
+
+/** Colours boxes by what their nodes took, and writes it beside them. */
+function heat(svg, boxes, nodes, stage) {
+  svg.classList.add("timed");
+  const times = boxes.map((box) => box.dataset.nodes.split(" ").filter(Boolean).reduce((sum, id) => sum + took(nodes[id], stage), 0));
+  const most = Math.max(...times);
+  boxes.forEach((box, i) => {
+    if (times[i] <= 0) return;
+    box.classList.add("heated");
+    box.style.setProperty("--share", `${(70 * times[i] / most).toFixed(1)}%`);
+    const card = box.querySelector(".card");
+    const [x, y, width] = ["x", "y", "width"].map((key) => Number(card.getAttribute(key)));
+    const label = make("svg:text", { class: "took", x: x + width - 2, y: y - 4, "text-anchor": "end" });
+    label.textContent = `${time(times[i])} · ${ofCall(times[i])}`;
+    box.append(label);
+  });
 }
 
 let drawn = null;
@@ -315,6 +345,7 @@ function about(id) {
     make("dl", {},
       fact(node.types.length > 1 ? "types" : "type", node.types.map((type) => make("div", { class: "mono" }, type))),
       fact("result", bytes(node.bytes)),
+      canTime() && (node.callee || took(node, at.stage)) ? fact("measured", `${time(Math.round(took(node, at.stage)))}  ${ofCall(took(node, at.stage))}`) : null,
       node.ns ? [fact("moves", bytes(node.read)), fact("computes", flops(node.flops)), fact("roofline", `${time(node.ns)}  ${percent(node.ns / whole)}`)] : null,
       fact("field", make("code", {}, real(node.path) || "—")),
     ),
@@ -351,8 +382,9 @@ function aboutFunction() {
   return [
     make("h2", {}, at.layer ?? f.name),
     make("p", { class: "quiet" }, f.entry ? "An entry point, called from outside." : `The function ${f.name} computes ${f.span}.`),
-    make("dl", {}, fact("nodes", number(size)), fact("moves", bytes(cost.bytes)), fact("computes", flops(cost.flops)), fact("roofline", time(cost.seconds * 1e9))),
-    make("p", { class: "quiet" }, `Times are those of a roofline of ${bytes(data.network.bandwidth)} and ${flops(data.network.flops)} in a second.`),
+    make("dl", {}, fact("nodes", number(size)), fact("moves", bytes(cost.bytes)), fact("computes", flops(cost.flops)), fact("roofline", time(cost.seconds * 1e9)),
+      canTime() ? fact("measured", `${time(Math.round(functionTook(f.name, at.stage)))}  ${ofCall(functionTook(f.name, at.stage))}`) : []),
+    make("p", { class: "quiet" }, `${profile ? "What is not measured is" : "Times are"} by a roofline of ${bytes(data.network.bandwidth)} and ${flops(data.network.flops)} in a second.`),
     make("h3", { class: "keys" }, "Keys"),
     make("dl", { class: "keys" }, ...[["arrows", "along operands"], ["Enter", "into a layer"], ["Esc", "out of it"], ["/", "search"]].flatMap(([key, does]) => [make("dt", {}, key), make("dd", {}, does)])),
   ];
@@ -376,7 +408,9 @@ const views = {
     panel.classList.add("drawn");
     drawn = picture(at.name, at.stage);
     zoomed(drawn);
-    panel.replaceChildren(make("ul", { class: "legend" }, CLASSES.map((kind) => make("li", {}, make("span", { class: "swatch", style: `background: var(--${kind})` }), kind))), drawn);
+    const kinds = CLASSES.map((kind) => make("li", {}, make("span", { class: "swatch", style: `background: var(--${kind})` }), kind));
+    const scale = make("li", {}, "measured time: none ", make("span", { class: "scale" }), " the most in this picture; without a colour: computed with another operation");
+    panel.replaceChildren(make("ul", { class: "legend" }, isTimed() ? scale : kinds), drawn);
     const first = at.node !== null ? drawn.find(at.node) : drawn.querySelector(".box.call") ?? drawn.querySelector(".box");
     if (first) centred(first, at.node !== null);
   }],
@@ -497,6 +531,34 @@ const views = {
   }],
 };
 
+if (profile) {
+  views.profile = ["Profile", (panel) => {
+    const most = Math.max(...profile.paths.map((path) => path.seconds));
+    const open = (path) => {
+      const inside = data.functions.find((f) => f.prefix && path.startsWith(f.prefix) && entryOf(f.name, profile.entry) === profile.entry);
+      const field = inside ? path.slice(inside.prefix.length + 1) : path;
+      go({ tab: "graph", name: inside?.name ?? profile.entry, layer: inside?.layers[0] ?? null, entry: profile.entry, field: field || null, node: null, timed: true });
+    };
+    const row = ({ path, seconds, calls }) => make("li", {}, make("button", { type: "button", onclick: () => open(path) },
+      make("code", {}, path || profile.entry), make("span", { class: "track" }, make("span", { class: "meter", style: `width: ${100 * seconds / most}%` })),
+      make("span", { class: "amount" }, time(Math.round(seconds * 1e9))), make("span", { class: "amount" }, ofCall(seconds * 1e9)), make("span", { class: "amount quiet" }, `${number(calls)} ×`)));
+    const rate = (amount, seconds) => (amount ? (amount / seconds / 1e9).toPrecision(3) : "");
+    const rows = profile.functions.map((one) => [
+      [make("code", {}, one.function), make("div", { class: "quiet" }, [...one.paths].join(", "))], number(one.calls), time(Math.round(one.seconds * 1e9)), ofCall(one.seconds * 1e9),
+      rate(one.bytes, one.seconds), rate(one.flops, one.seconds),
+    ]);
+    const said = Object.entries(profile.variant).map(([name, value]) => `${name} ${value}`).join(", ");
+    panel.replaceChildren(
+      make("p", {}, `A call of ${profile.entry} took ${time(Math.round(profile.seconds * 1e9))}, the median of calls that nobody watched. In watched ones what it dispatches took ${time(Math.round(profile.dispatched * 1e9))}${profile.elsewhere > 0 ? `, ${time(Math.round(profile.elsewhere * 1e9))} of it for nothing that is recorded` : ""}.`),
+      make("p", { class: "quiet" }, `${profile.model}: ${said}.`),
+      make("h3", {}, "By field path, layers together"),
+      make("ul", { class: "times" }, profile.paths.map(row)),
+      make("h3", {}, "By what was dispatched"),
+      table("dispatches", [["function and field paths"], ["times", 1], ["took", 1], ["share", 1], ["GB/s", 1], ["GFLOP/s", 1]], rows),
+      make("p", { class: "quiet" }, "Where one dispatch computes several fields, each has the share that the cost model gives it. Rates count what all operations read and write: what is fused moves less."));
+  }];
+}
+
 const WORDS = {
   causal: () => "j ≤ i", window: (n) => `i − ${n} < j`, chunk: (n) => `⌊i / ${n}⌋ = ⌊j / ${n}⌋`,
   padding: () => "j ≥ padding", prefix: () => "j ≤ i or j < prefix", additive: () => "and an added tensor", ring: () => "in a ring",
@@ -596,9 +658,13 @@ function drawBar() {
   const stages = make("span", { class: "choice", role: "group", "aria-label": "Stage" }, Object.entries(STAGES).map(([stage, name]) =>
     make("button", { type: "button", "aria-pressed": String(stage === at.stage), onclick: () => go({ stage }) }, name)));
   const zoom = (factor) => () => { at.zoom = Math.min(3, Math.max(0.1, at.zoom * factor)); zoomed(drawn); };
-  const parts = ["weights", "memory"].includes(at.tab) ? [] : [make("label", { for: "entry" }, "Entry"), select];
+  const parts = ["weights", "memory", "profile"].includes(at.tab) ? [] : [make("label", { for: "entry" }, "Entry"), select];
   if (layer && ["graph", "changes", "stablehlo"].includes(at.tab)) parts.push(make("label", { for: "layer" }, "Part"), layer);
   if (at.tab === "graph") parts.push(stages);
+  if (at.tab === "graph" && canTime()) {
+    parts.push(make("span", { class: "choice", role: "group", "aria-label": "Colours" }, [[false, "Kind"], [true, "Measured time"]].map(([timed, name]) =>
+      make("button", { type: "button", "aria-pressed": String(timed === at.timed), onclick: () => go({ timed }) }, name))));
+  }
   parts.push(make("span", { class: "grow" }));
   if (at.tab === "graph") {
     parts.push(make("span", { class: "choice", role: "group", "aria-label": "Size" },

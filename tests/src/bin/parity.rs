@@ -1,9 +1,9 @@
 //! `parity DIR`: whether we answer as transformers and sentence-transformers did, for each case that
 //! `tests/oracle/parity.py` put into DIR.
 //!
-//! `parity read MODEL_DIR`: whether a checkpoint is one that we can read. `parity model MODEL_DIR DIR [--json] -- COMMAND …`:
-//! how it compares with what `tests/oracle/checkpoint.py` put into DIR; the command, with tokens, a type and a file behind it,
-//! writes what modules got and gave.
+//! `parity read MODEL_DIR [KEY …]`: whether a checkpoint is one that we can read, whose configuration may have these keys.
+//! `parity model MODEL_DIR DIR [--json] [KEY …] -- COMMAND …`: how it compares with what `tests/oracle/checkpoint.py` put into
+//! DIR; the command, with tokens, a type and a file behind it, writes what modules got and gave.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,17 +43,21 @@ struct Summary {
 }
 
 const USAGE: &str = "usage: parity DIR, where `tests/oracle/parity.py --out DIR` wrote its cases
-       parity read MODEL_DIR
-       parity model MODEL_DIR DIR [--json] -- COMMAND …, where `tests/oracle/checkpoint.py --out DIR` wrote its answers";
+       parity read MODEL_DIR [KEY …]
+       parity model MODEL_DIR DIR [--json] [KEY …] -- COMMAND …, where `tests/oracle/checkpoint.py --out DIR` wrote its answers";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match &words[..] {
         [folder] => run(Path::new(folder)),
-        ["read", folder] => read(Path::new(folder)),
-        ["model", model, folder, "--", command @ ..] => model_beside(model, folder, false, command),
-        ["model", model, folder, "--json", "--", command @ ..] => model_beside(model, folder, true, command),
+        ["read", folder, keys @ ..] => read(Path::new(folder), keys),
+        ["model", model, folder, "--json", rest @ ..] if rest.contains(&"--") => {
+            model_beside(model, folder, true, rest)
+        }
+        ["model", model, folder, rest @ ..] if rest.contains(&"--") => {
+            model_beside(model, folder, false, rest)
+        }
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
@@ -70,17 +74,20 @@ fn main() -> ExitCode {
 }
 
 /// Before anything large is installed or run.
-fn read(model: &Path) -> Result<bool> {
-    let plan = Plan::new(Box::new(ModelConfig::read(model, &[])?), None, None, None)?;
+fn read(model: &Path, keys: &[&str]) -> Result<bool> {
+    let plan = Plan::new(Box::new(ModelConfig::read(model, &owned(keys))?), None, None, None)?;
     let checkpoint = plan.named(Checkpoint::open(model)?);
     let trace = plan.trace()?.trace;
     plan.lower(&trace)?.check(&checkpoint, &trace)?;
     Ok(true)
 }
 
-/// How a checkpoint compares with the answers in a folder.
-fn model_beside(model: &str, folder: &str, json: bool, command: &[&str]) -> Result<bool> {
-    let golden = Golden::within(Path::new(folder), Path::new(model))?;
+/// How a checkpoint compares with the answers in a folder; keys of its configuration are in front of `--`, the command behind.
+fn model_beside(model: &str, folder: &str, json: bool, rest: &[&str]) -> Result<bool> {
+    let keys = rest.iter().position(|word| *word == "--").unwrap_or(rest.len());
+    let (keys, command) = (&rest[..keys], rest.get(keys + 1..).unwrap_or_default());
+    let mut golden = Golden::within(Path::new(folder), Path::new(model))?;
+    golden.allowed_keys = owned(keys);
     let dump = |tokens: &[u32], element: ElementType| -> Result<PathBuf> {
         let out = Path::new(folder).join("activations.safetensors");
         let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();
@@ -96,6 +103,10 @@ fn model_beside(model: &str, folder: &str, json: bool, command: &[&str]) -> Resu
         false => println!("{report}"),
     }
     Ok(report.passes)
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
 }
 
 /// What torch calls a type.

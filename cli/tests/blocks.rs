@@ -1,0 +1,108 @@
+//! The code blocks of the documents: of README, SECURITY, the Python package's, docs and the book.
+#![allow(dead_code, reason = "each program that tests them uses its part")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A block between fences.
+#[derive(Debug)]
+pub struct CodeBlock {
+    /// The document, from the root of the checkout.
+    pub document: String,
+    /// The line of its fence.
+    pub line: usize,
+    /// What stands behind the fence: `sh`, `rust`, `text`; or that it is a line that begins with blanks, whose figures stand
+    /// beside it.
+    pub kind: String,
+    pub text: String,
+    /// What a comment in the line before says that it takes to run it: `<!-- needs: torch -->`.
+    pub needs: Option<String>,
+}
+
+impl CodeBlock {
+    /// Its commands: without comments, and as one line where they go over several.
+    pub fn commands(&self) -> Vec<String> {
+        let joined = self.text.replace("\\\n", " ");
+        let without =
+            |line: &str| line.split_once(" #").map_or(line, |(command, _)| command).trim().to_owned();
+        let is_command = |line: &String| !line.is_empty() && !line.starts_with('#');
+        let lines = joined.lines().map(without);
+        let commands = lines.flat_map(|line| line.split("; ").map(str::to_owned).collect::<Vec<_>>());
+        commands.filter(is_command).collect()
+    }
+}
+
+/// The words of a command as a shell has them, quotes being no part of them.
+pub fn words(command: &str) -> Vec<String> {
+    let (mut words, mut quoted) = (vec![String::new()], false);
+    for c in command.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ' ' if !quoted => words.push(String::new()),
+            c => words.last_mut().unwrap().push(c),
+        }
+    }
+    words.into_iter().filter(|word| !word.is_empty()).collect()
+}
+
+/// All of them.
+pub fn blocks(root: &Path) -> Vec<CodeBlock> {
+    let in_folder = |folder: &str| -> Vec<PathBuf> {
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(root.join(folder)).unwrap().map(|file| file.unwrap().path()).collect();
+        files.sort();
+        files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+    };
+    let single = ["README.md", "SECURITY.md", "python/README.md"].map(|path| root.join(path));
+    let all = single.into_iter().chain(in_folder("docs")).chain(in_folder("docs/book/src"));
+    all.flat_map(|path| {
+        let document = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        of(&document, &fs::read_to_string(&path).unwrap())
+    })
+    .collect()
+}
+
+/// Those of a document with this text.
+fn of(document: &str, text: &str) -> Vec<CodeBlock> {
+    let mut blocks = Vec::new();
+    let mut lines = text.lines().enumerate();
+    let mut before = "";
+    while let Some((at, line)) = lines.next() {
+        if let Some(kind) = line.strip_prefix("```") {
+            let needs = before.strip_prefix("<!-- needs: ").and_then(|rest| rest.strip_suffix(" -->"));
+            let inside = lines.by_ref().map(|(_, line)| line).take_while(|line| !line.starts_with("```"));
+            let text = inside.fold(String::new(), |text, line| text + line + "\n");
+            blocks.push(CodeBlock {
+                document: document.to_owned(),
+                line: at + 1,
+                kind: kind.to_owned(),
+                text,
+                needs: needs.map(str::to_owned),
+            });
+        }
+        let is_command = |line: &str| COMMANDS.iter().any(|command| line.starts_with(command));
+        if let Some(command) = line.strip_prefix("    ").filter(|line| is_command(line) && !is_form(line)) {
+            blocks.push(CodeBlock {
+                document: document.to_owned(),
+                line: at + 1,
+                kind: FIGURE.to_owned(),
+                text: command.to_owned() + "\n",
+                needs: Some("the time that the figures took".to_owned()),
+            });
+        }
+        before = line;
+    }
+    blocks
+}
+
+/// The kind of a command that figures come from.
+pub const FIGURE: &str = "figure";
+
+/// How such commands begin.
+const COMMANDS: [&str; 4] = ["tracewright ", "target/release/tracewright ", "trace-dump ", "cargo xtask "];
+
+/// Whether a line says which forms a command has.
+fn is_form(line: &str) -> bool {
+    line.contains(['[', '|', '…'])
+}

@@ -1,0 +1,57 @@
+//! `--device`, `--target` and `devices`: what is not there is named, and what was made for one device does not run on another.
+
+use serde_json::Value;
+
+use crate::support::*;
+
+#[test]
+fn devices_says_what_is_there_and_why_others_are_not() {
+    let found: Value = serde_json::from_str(&succeed(&mut tracewright(&["devices", "--json"])).out).unwrap();
+    assert_eq!(found["devices"][0]["device"], "cpu");
+    let missing = found["missing"].as_array().unwrap();
+    let why = |kind: &str| missing.iter().find(|one| one["kind"] == kind).and_then(|one| one["why"].as_str());
+    assert!(why("hip").unwrap().contains("compiled and exported, not run by this program"), "{found}");
+    // Either there is one, or it says what is missing.
+    let has = found["devices"].as_array().unwrap().iter().any(|one| one["device"] == "vulkan");
+    assert!(has || why("vulkan").unwrap().contains("libvulkan1"), "{found}");
+    let said = succeed(&mut tracewright(&["devices"])).out;
+    assert!(said.starts_with("cpu ") && said.contains("\nhip        missing: programs for hip"), "{said}");
+}
+
+#[test]
+fn a_device_that_cannot_be_used_is_named() {
+    let demo = demo();
+    let generate = ["generate", demo.to_str().unwrap(), "-p", "Once", "-n", "1"];
+    for (arguments, code, words) in [
+        (&["--device", "gpu"][..], 2, "`gpu` names no device; expected cpu, or vulkan"),
+        (&["--device", "cpu:1"], 2, "`cpu:1` names no device"),
+        (&["--device", "hip"], 1, "error[TW0710]: programs for hip devices are compiled and exported"),
+        (
+            &["--device", "vulkan", "--target", "cuda:sm_80"],
+            2,
+            "`--target` names `sm_80` on cuda and `--device` is vulkan",
+        ),
+        (&["--device", "cpu", "--target", "x86-64-v3"], 2, "which graphics processor it is"),
+        (&["--target", "vulkan"], 2, "--device"),
+    ] {
+        let ran = run(&mut tracewright(&[&generate[..], arguments].concat()));
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {}", ran.err);
+        assert!(ran.err.contains(words), "{arguments:?}: {}", ran.err);
+    }
+}
+
+#[test]
+fn an_export_runs_on_the_kind_of_device_that_it_was_made_for() {
+    let (folder, demo) = (folder(), demo());
+    let out = folder.path().join("out");
+    let out = out.to_str().unwrap();
+    let sizes = ["--target", "cuda", "--context", "64", "--chunk", "8"];
+    succeed(&mut tracewright(&[&["export", demo.to_str().unwrap(), "-o", out][..], &sizes].concat()));
+    let manifest = std::fs::read(folder.path().join("out/manifest.json")).unwrap();
+    let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+    assert_eq!((&manifest["device"], &manifest["target_cpu"]), (&"cuda".into(), &"sm_80".into()));
+    assert!(manifest["cpu_features"].as_array().unwrap().contains(&"b16".into()), "{manifest}");
+    let ran = run(&mut tracewright(&["generate", out, "-p", "Once", "-n", "1", "--device", "cpu"]));
+    assert_eq!(ran.code, Some(2), "{}", ran.err);
+    assert!(ran.err.contains("`--device` is cpu, but the model was exported for cuda"), "{}", ran.err);
+}

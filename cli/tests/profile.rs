@@ -1,0 +1,185 @@
+//! What a call took, from the benchmark to the page.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::support::*;
+
+const SIZES: [&str; 6] = ["--context", "64", "--chunk", "8", "--dtype", "f32"];
+
+fn json_of(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// The profile of the shipped model, measured in this folder, and what the benchmark itself reports.
+#[track_caller]
+fn measured(folder: &Path, case: &[&str]) -> (Value, Value) {
+    let [trace, report] = ["trace.json", "report.json"].map(|name| folder.join(name));
+    let mut command = tracewright(&["bench", case[0], text(&demo())]);
+    command.args(&case[1..]).args(["--rounds", "2", "--trace", text(&trace), "--json", text(&report)]);
+    succeed(&mut command);
+    (json_of(&trace), json_of(&report))
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn sum(values: impl Iterator<Item = f64>) -> f64 {
+    values.sum()
+}
+
+#[track_caller]
+fn near(a: f64, b: f64) {
+    assert!((a / b - 1.0).abs() < 1e-6, "{a} and {b}");
+}
+
+/// The events are those of the Trace Event Format's JSON Object Format: complete events with numbers, one behind the other on one track, in
+/// which the layers follow each other; and they are all that the benchmark measured.
+#[test]
+fn a_trace_has_every_dispatch_of_a_step_in_order() {
+    let folder = folder();
+    let (trace, report) = measured(folder.path(), &[&["decode", "--tokens", "4"], &SIZES[..]].concat());
+    let events = trace["traceEvents"].as_array().unwrap();
+    let (said, complete): (Vec<_>, Vec<_>) = events.iter().partition(|event| event["ph"] == "M");
+    assert_eq!(said.iter().map(|event| &event["name"]).collect::<Vec<_>>(), ["process_name", "thread_name"]);
+    let mut end = 0.0;
+    for event in &complete {
+        assert_eq!([&event["ph"], &event["pid"], &event["tid"]], [&json!("X"), &json!(1), &json!(1)]);
+        assert!((number(&event["ts"]) - end).abs() < 1e-3 && number(&event["dur"]) >= 0.0, "{event}");
+        assert!(
+            !event["name"].as_str().unwrap().is_empty() && event["args"]["function"].is_string(),
+            "{event}"
+        );
+        end = number(&event["ts"]) + number(&event["dur"]);
+    }
+    let dispatches = report["cases"][0]["dispatches"].as_array().unwrap();
+    near(end / 1e6, sum(dispatches.iter().map(|one| number(&one["seconds"]))));
+    near(
+        sum(complete.iter().map(|event| number(&event["args"]["calls"]))),
+        sum(dispatches.iter().map(|one| number(&one["calls"]))),
+    );
+    // Field path and operation; layers in their order, the head behind them.
+    let names: Vec<&str> = complete.iter().map(|event| event["name"].as_str().unwrap()).collect();
+    let place = |name: &str| {
+        names
+            .iter()
+            .position(|known| known.starts_with(name))
+            .unwrap_or_else(|| panic!("no `{name}` in {names:#?}"))
+    };
+    assert!(place("model.layers.0.mlp") < place("model.layers.1.mlp"), "{names:#?}");
+    assert!(place("model.layers.1.mlp") < place("lm_head linear"), "{names:#?}");
+    assert!(names.iter().any(|name| name.contains(".self_attn sdpa")), "{names:#?}");
+    assert!(!names.iter().any(|name| name.contains('*')), "{names:#?}");
+    // Of the head all is known: it reads its weight once.
+    let head = &complete[place("lm_head linear")]["args"];
+    let plan = succeed(bare(&["plan", text(&demo()), "--json"]).args(SIZES)).out;
+    assert!(number(&head["bytes"]) > 512.0 && number(&head["gflop"]) > 0.0, "{head} {plan}");
+    assert_eq!(trace["tracewright"]["seconds"], report["cases"][0]["seconds"]["median"]);
+}
+
+/// Seconds of a call of a function by its nodes, with all that it calls.
+fn took(graphs: &BTreeMap<&str, &Value>, id: &str) -> f64 {
+    let one = |node: &Value| match node["subgraphIds"].as_array().unwrap().first() {
+        Some(callee) => took(graphs, callee.as_str().unwrap()),
+        None => node["measured"].as_f64().unwrap_or(0.0),
+    };
+    sum(graphs[id]["nodes"].as_array().unwrap().iter().map(one))
+}
+
+/// Nothing of what was measured is lost on the way to the nodes, at any stage; the sizes are those of the profile.
+#[test]
+fn the_page_shows_what_was_measured() {
+    let folder = folder();
+    measured(folder.path(), &[&["decode", "--tokens", "4", "--quant", "q8"], &SIZES[..]].concat());
+    let profile = folder.path().join("trace.json");
+    let dump = |more: &[&str]| trace_dump(&[&[text(&demo()), "--profile", text(&profile)], more].concat());
+    let report: Value = serde_json::from_str(&succeed(&mut dump(&["--emit", "json"])).out).unwrap();
+    let facts = &report["profile"];
+    let (dispatched, elsewhere) = (number(&facts["dispatched"]), number(&facts["elsewhere"]));
+    let graphs: BTreeMap<&str, &Value> = report["graphs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|graph| (graph["id"].as_str().unwrap(), graph))
+        .collect();
+    for stage in ["traced", "simplified"] {
+        let placed = took(&graphs, &format!("{stage}/decode"));
+        assert!(
+            placed > 0.8 * dispatched && placed < 1.000_001 * dispatched,
+            "{stage}: {placed} of {dispatched}"
+        );
+        near(took(&graphs, "traced/decode"), dispatched - elsewhere);
+    }
+    near(sum(facts["functions"].as_array().unwrap().iter().map(|one| number(&one["seconds"]))), dispatched);
+    let paths: Vec<f64> =
+        facts["paths"].as_array().unwrap().iter().map(|one| number(&one["seconds"])).collect();
+    assert!(paths.is_sorted_by(|a, b| a >= b) && paths.len() > 5, "{paths:?}");
+    assert_eq!([&report["network"]["context"], &report["network"]["chunk"]], [64, 8]);
+    let page = succeed(&mut dump(&["--emit", "html"])).out;
+    assert!(page.contains("\"profile\":{\"model\":\"demo\"") && page.contains("\"first\":\"decode\""));
+    let without = succeed(trace_dump(&[text(&demo()), "--emit", "html"]).args(SIZES)).out;
+    assert!(!without.contains("\"profile\":"));
+
+    refused(
+        &mut dump(&["--emit", "json", "--context", "128"]),
+        1,
+        &["TW1007", "`context` is 64 in it, and 128 here", "help: "],
+    );
+    refused(
+        &mut dump(&["--emit", "html", "--entry", "prefill"]),
+        1,
+        &["TW1007", "of `decode`", "there are `prefill`"],
+    );
+    refused(&mut dump(&["--emit", "dot"]), 2, &["--emit html"]);
+    let other = copied("llama-untied");
+    let mut other = trace_dump(&[text(other.path()), "--emit", "html", "--profile", text(&profile)]);
+    refused(&mut other, 1, &["TW1007", "another network, `demo`"]);
+    let spoiled = |edit: &dyn Fn(&mut Value)| {
+        let mut file = json_of(&profile);
+        edit(&mut file);
+        let path = folder.path().join("spoiled.json");
+        fs::write(&path, file.to_string()).unwrap();
+        trace_dump(&[text(&demo()), "--emit", "html", "--profile", text(&path)])
+    };
+    let entry = |file: &mut Value| file["tracewright"]["schema"] = 2.into();
+    refused(&mut spoiled(&entry), 1, &["TW1006", "`schema` is 2, expected 1"]);
+    refused(&mut spoiled(&|file| *file = json!([])), 1, &["TW1006", "no key `tracewright`"]);
+    let negative = |file: &mut Value| file["tracewright"]["dispatches"][0]["seconds"] = (-1).into();
+    refused(&mut spoiled(&negative), 1, &["TW1006", "a time or a share of -1"]);
+    let hash = |file: &mut Value| file["tracewright"]["recorded"] = "0".into();
+    refused(&mut spoiled(&hash), 1, &["TW1007", "declaration that has changed"]);
+}
+
+#[test]
+fn a_prompt_of_whole_chunks_has_a_profile() {
+    let folder = folder();
+    let (trace, report) = measured(folder.path(), &[&["prefill", "--tokens", "16"], &SIZES[..]].concat());
+    let own = &trace["tracewright"];
+    assert_eq!([&own["case"], &own["entry"]], ["prefill", "prefill"]);
+    // Two calls of eight tokens.
+    near(2.0 * number(&own["seconds"]), number(&report["cases"][0]["seconds"]["median"]));
+    let dispatched = sum(own["dispatches"].as_array().unwrap().iter().map(|one| number(&one["seconds"])));
+    let all = report["cases"][0]["dispatches"].as_array().unwrap();
+    near(2.0 * dispatched, sum(all.iter().map(|one| number(&one["seconds"]))));
+}
+
+#[test]
+fn what_has_no_profile_is_refused_before_anything_is_measured() {
+    let (folder, demo) = (folder(), demo());
+    let file = folder.path().join("trace.json");
+    let bench = |case: &[&str]| {
+        let mut command = tracewright(&["bench", case[0], text(&demo)]);
+        command.args(&case[1..]).args(SIZES).args(["--trace", text(&file)]);
+        command
+    };
+    refused(&mut bench(&["decode", "--kernels", "on,off"]), 2, &["one variant"]);
+    refused(&mut bench(&["decode", "--batch", "2"]), 1, &["TW1008", "a batch is not watched", "--batch"]);
+    refused(&mut bench(&["prefill", "--tokens", "20"]), 1, &["TW1008", "`tokens` 20", "`chunk` of 8"]);
+    assert!(listing(folder.path()).is_empty(), "something is left");
+    let own = ["bench", "decode", text(&demo), "--trace"];
+    refused(tracewright(&own).arg(demo.join("config.json")), 1, &["TW0008"]);
+}

@@ -1,0 +1,36 @@
+use ops::ops::OptimizationBarrier;
+use ops::{ElementType, InferError, Op};
+use targets::{Backend, DeviceKind};
+use trace::{Builder, Function, NodeId};
+
+use super::{FaultExample, Legalization};
+
+pub(super) const LEGALIZATION: Legalization = Legalization {
+    name: "iota in a reduction",
+    backends: &[Backend::Iree3_13],
+    devices: &[DeviceKind::Metal, DeviceKind::Vulkan],
+    fault: "a reduction that counts its operand's places keeps them in memory of the workgroup as numbers of no width, which \
+            SPIR-V does not have (docs/upstream/iota_in_reduction.mlir)",
+    examples: &[FaultExample {
+        operations: &[
+            ("iota ty=i32[1024] axis=0", &[]),
+            ("binary kind=add", &[1, 0]),
+            ("reduce kind=minimum axes=[0]", &[2]),
+        ],
+        operands: &["i32[1024]"],
+    }],
+    operation: "reduce",
+    shows,
+    rewrite,
+};
+
+/// Of integers, as those of the places of which the largest is found: what it reduces is counted as it is read.
+fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
+    matches!(op, Op::Reduce(_)) && function.node(operands[0]).ty().element == ElementType::I32
+}
+
+/// The reduction reads its operand from memory.
+fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
+    let alone = b.op(OptimizationBarrier {}, &[operands[0]])?;
+    b.op(op.clone(), &[alone])
+}

@@ -1,0 +1,305 @@
+//! How long a call took, dispatch by dispatch, and which nodes of a network these compute.
+//!
+//! `tracewright bench decode --trace FILE` writes a [`Profile`] as a list of trace events, which Chrome and
+//! [Perfetto](https://ui.perfetto.dev) draw, and beside them as itself; [`Profile::read`] reads it again. docs/benchmarks.md
+//! has the fields.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use errors::FileError;
+use files::limits;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use targets::Tuning;
+use trace::Trace;
+
+use crate::Plan;
+
+/// The version of the fields.
+const SCHEMA: u64 = 1;
+
+/// The key of a file of trace events under which the profile itself stands.
+const KEY: &str = "tracewright";
+
+/// What a call of an entry point took.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Profile {
+    /// The version of these fields.
+    pub schema: u64,
+    /// The version of the program that measured.
+    pub version: String,
+    /// The model's name.
+    pub model: String,
+    /// What was measured: `decode`, `prefill`.
+    pub case: String,
+    /// The entry point that was called.
+    pub entry: String,
+    /// How the network was built and measured, as words: the keys are those of a benchmark.
+    pub variant: BTreeMap<String, String>,
+    /// The hash of what was recorded for the entry point.
+    pub recorded: String,
+    /// Seconds of a call, the median of calls that nobody watched.
+    pub seconds: f64,
+    /// What the device executed in a call, in the order of the program.
+    pub dispatches: Vec<ProfiledDispatch>,
+}
+
+/// One dispatch of a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProfiledDispatch {
+    /// The function that the device executed, by its name in the module.
+    pub function: String,
+    /// The layer that it belongs to, as the prefix of its keys: `model.layers.3`.
+    pub layer: Option<String>,
+    /// How often it is executed in a call. Dispatches of one function share its executions alike.
+    pub calls: f64,
+    /// Seconds of all these.
+    pub seconds: f64,
+    /// Bytes that its operations read and write, by the cost model; unknown where another dispatch computes a part of them.
+    pub bytes: Option<f64>,
+    /// Their multiplications and additions, as far as they are known.
+    pub flops: Option<f64>,
+    /// Where its operations come from.
+    pub places: Vec<ProfiledPlace>,
+}
+
+/// Where operations of a dispatch come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProfiledPlace {
+    /// The field path, with `*` for the layer: `model.layers.*.mlp`.
+    pub path: String,
+    /// The Rust file.
+    pub file: String,
+    /// The line in it.
+    pub line: u32,
+    /// The operation there that costs most, as it is recorded; none where nothing is recorded there.
+    pub operation: Option<String>,
+    /// Its share of the dispatch: by the cost model, since what is fused is not measured apart.
+    pub share: f64,
+}
+
+/// Why a profile is not that of a network.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// It cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// It is none.
+    #[error("`{}` is no profile: {reason}; `tracewright bench decode MODEL --trace FILE` writes one", .path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The network was built in another way.
+    #[error("the profile is of another form of the network: {}", .differences.join("; "))]
+    Variant {
+        /// In what they differ, with both values.
+        differences: Vec<String>,
+    },
+    /// There is no such entry point.
+    #[error("the profile is of `{entry}`, which is not here; there are {}", .found.join(", "))]
+    Entry {
+        /// The entry point that was measured.
+        entry: String,
+        /// Those that there are.
+        found: Vec<String>,
+    },
+    /// It is another network.
+    #[error(
+        "the profile is of another network, `{model}`, or of a declaration that has changed since: what is recorded of \
+         `{entry}` has blake3 {found}, expected {expected}"
+    )]
+    Network {
+        /// What was measured.
+        model: String,
+        /// The entry point.
+        entry: String,
+        /// What the profile was measured of.
+        expected: String,
+        /// What is here.
+        found: String,
+    },
+}
+
+impl Profile {
+    /// A profile that nothing is known of yet.
+    pub fn new(model: &str, plan: &Plan, trace: &Trace, entry: &str) -> Self {
+        Self {
+            schema: SCHEMA,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            model: model.to_owned(),
+            case: entry.to_owned(),
+            entry: entry.to_owned(),
+            variant: variant(plan).into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            recorded: recorded(trace, entry),
+            seconds: 0.0,
+            dispatches: Vec::new(),
+        }
+    }
+
+    /// Reads what [`text`](Self::text) wrote.
+    ///
+    /// # Errors
+    /// If it cannot be read or is no profile.
+    pub fn read(path: &Path) -> Result<Self, ProfileError> {
+        let text = files::read_text(path, limits::PROFILE)?;
+        let wrong = |reason: String| ProfileError::Syntax { path: path.to_owned(), reason };
+        let mut file: Value = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        let own = file.get_mut(KEY).map(Value::take);
+        let own = own.ok_or_else(|| wrong(format!("it has no key `{KEY}`")))?;
+        match own["schema"].as_u64() {
+            Some(SCHEMA) => {}
+            found => {
+                let found = found.map_or_else(|| "none".to_owned(), |found| found.to_string());
+                return Err(wrong(format!("its `schema` is {found}, expected {SCHEMA}")));
+            }
+        }
+        let profile: Self = serde_json::from_value(own).map_err(|error| wrong(error.to_string()))?;
+        let dispatched = || profile.dispatches.iter();
+        let times = dispatched().map(|one| one.seconds).chain([profile.seconds]);
+        let shares = dispatched().flat_map(|one| &one.places).map(|place| place.share);
+        match times.chain(shares).find(|number| !number.is_finite() || *number < 0.0) {
+            Some(number) => Err(wrong(format!("it has a time or a share of {number}"))),
+            None => Ok(profile),
+        }
+    }
+
+    /// The file: trace events, one track with the dispatches of a call one after the other, and the profile itself.
+    ///
+    /// The format is the JSON Object Format of Google's "Trace Event Format"; times are in microseconds.
+    pub fn text(&self) -> String {
+        let named = |what: &str, name: String| json!({ "name": what, "ph": "M", "pid": 1, "tid": 1, "args": { "name": name } });
+        let mut events = vec![
+            named("process_name", format!("tracewright {} {}", self.case, self.model)),
+            named("thread_name", format!("a call of {}", self.entry)),
+        ];
+        let mut begin = 0.0;
+        for one in &self.dispatches {
+            let duration = one.seconds * 1e6;
+            events.push(json!({
+                "name": one.name(), "cat": "dispatch", "ph": "X", "pid": 1, "tid": 1, "ts": begin, "dur": duration,
+                "args": one.arguments(),
+            }));
+            begin += duration;
+        }
+        let file = json!({ "displayTimeUnit": "ms", "traceEvents": events, KEY: self });
+        format!("{file}\n")
+    }
+
+    /// Seconds of all dispatches.
+    pub fn dispatched(&self) -> f64 {
+        self.dispatches.iter().map(|one| one.seconds).sum()
+    }
+
+    /// That the profile is of this plan and what it recorded.
+    ///
+    /// # Errors
+    /// In what they differ.
+    pub fn check(&self, plan: &Plan, trace: &Trace) -> Result<(), ProfileError> {
+        let entries = || trace.entries.iter().map(|&id| &trace.function(id).name);
+        if !entries().any(|name| *name == self.entry) {
+            let found = entries().map(|name| format!("`{name}`")).collect();
+            return Err(ProfileError::Entry { entry: self.entry.clone(), found });
+        }
+        let here = variant(plan);
+        let differs = |name: &&str| {
+            let (there, here) = (self.variant.get(*name)?, here.get(*name)?);
+            (there != here).then(|| format!("`{name}` is {there} in it, and {here} here"))
+        };
+        let differences: Vec<String> = COMPARED.iter().filter_map(differs).collect();
+        if !differences.is_empty() {
+            return Err(ProfileError::Variant { differences });
+        }
+        let (expected, found) = (self.recorded.clone(), recorded(trace, &self.entry));
+        match expected == found {
+            true => Ok(()),
+            false => {
+                let (model, entry) = (self.model.clone(), self.entry.clone());
+                Err(ProfileError::Network { model, entry, expected, found })
+            }
+        }
+    }
+}
+
+impl ProfiledDispatch {
+    /// Field path and operation of the place that takes most of it; its function where nobody knows.
+    fn name(&self) -> String {
+        let most = self.places.iter().max_by(|a, b| a.share.total_cmp(&b.share));
+        most.map_or_else(
+            || self.function.clone(),
+            |place| {
+                let path = place.path_in(self.layer.as_deref());
+                let more = self.places.len() - 1;
+                let operation = place.operation.iter().map(|operation| format!(" {operation}"));
+                let rest = if more > 0 { format!(" + {more}") } else { String::new() };
+                let path = if path.is_empty() { self.function.clone() } else { path };
+                [path].into_iter().chain(operation).chain([rest]).collect()
+            },
+        )
+    }
+
+    /// What is shown of it beside its name and its time.
+    fn arguments(&self) -> Value {
+        let mut arguments = json!({ "function": self.function, "calls": self.calls });
+        let rate = |amount: f64| if self.seconds > 0.0 { Some(amount / self.seconds / 1e9) } else { None };
+        if let Some(bytes) = self.bytes {
+            arguments["bytes"] = bytes.into();
+            arguments["gb_per_s"] = rate(bytes).into();
+        }
+        if let Some(flops) = self.flops {
+            arguments["gflop"] = (flops / 1e9).into();
+            arguments["gflop_per_s"] = rate(flops).into();
+        }
+        let places = self.places.iter().map(|place| {
+            let ProfiledPlace { file, line, operation, share, .. } = place;
+            json!({
+                "path": place.path_in(self.layer.as_deref()), "operation": operation,
+                "rust": format!("{file}:{line}"), "share": share,
+            })
+        });
+        arguments["places"] = places.collect();
+        arguments
+    }
+}
+
+impl ProfiledPlace {
+    /// The field path in a layer: `model.layers.3.mlp`.
+    pub fn path_in(&self, layer: Option<&str>) -> String {
+        let Some(layer) = layer else { return self.path.clone() };
+        let stem = layer.rsplit_once('.').map_or(layer, |(stem, _)| stem);
+        match self.path.strip_prefix(stem).and_then(|rest| rest.strip_prefix(".*")) {
+            Some(inside) => format!("{layer}{inside}"),
+            None => self.path.clone(),
+        }
+    }
+}
+
+/// What must be equal, so that nodes of the one are nodes of the other.
+const COMPARED: [&str; 7] = ["dtype", "quant", "kv", "kernels", "simplify", "context", "batch"];
+
+/// What tells plans apart.
+pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
+    let kernels = if plan.weights.kernels { "on" } else { "off" };
+    let quant = plan.weights.quantize.to_string();
+    let tuning = if plan.target.tuning == Tuning::default() { "off" } else { "on" };
+    BTreeMap::from([
+        ("dtype", plan.element.to_string()),
+        ("quant", quant),
+        ("kv", plan.kv.word().to_owned()),
+        ("kernels", kernels.to_owned()),
+        ("tuning", tuning.to_owned()),
+        ("simplify", plan.rules.to_string()),
+        ("context", plan.context.to_string()),
+        ("batch", plan.batch.to_string()),
+        ("chunk", plan.chunk.to_string()),
+    ])
+}
+
+/// The hash of what is recorded for an entry point, whatever other entry points there are.
+fn recorded(trace: &Trace, entry: &str) -> String {
+    let alone = trace.with_entries(&[entry]).inlined();
+    blake3::hash(alone.to_string().as_bytes()).to_hex()[..32].to_owned()
+}

@@ -1,0 +1,14 @@
+//! NVIDIA's graphics processors, through PTX, which their driver compiles for the one that is there.
+
+use super::{Description, flags_of};
+use crate::Machine;
+
+pub(super) const CUDA: Description = Description {
+    name: "cuda",
+    // Ampere: later ones run its code too. iree-compile 3.13 refuses sm_90.
+    processor: "sm_80",
+    machine: Machine::GPU,
+    flags: |target| flags_of("cuda", "cuda", target),
+    lacks: |_, _| None,
+    miscounts: |_| None,
+};
