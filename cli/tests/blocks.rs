@@ -18,6 +18,8 @@ pub struct CodeBlock {
     pub text: String,
     /// What a comment in the line before says that it takes to run it: `<!-- needs: torch -->`.
     pub needs: Option<String>,
+    /// The file that the paragraph before it says has this text: "`src/main.rs` has …".
+    pub path: Option<String>,
 }
 
 impl CodeBlock {
@@ -55,7 +57,7 @@ pub fn blocks(root: &Path) -> Vec<CodeBlock> {
         files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
     };
     let single = ["README.md", "SECURITY.md", "python/README.md"].map(|path| root.join(path));
-    let all = single.into_iter().chain(in_folder("docs")).chain(in_folder("docs/book/src"));
+    let all = single.into_iter().chain(in_folder("docs"));
     all.flat_map(|path| {
         let document = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
         of(&document, &fs::read_to_string(&path).unwrap())
@@ -67,7 +69,7 @@ pub fn blocks(root: &Path) -> Vec<CodeBlock> {
 fn of(document: &str, text: &str) -> Vec<CodeBlock> {
     let mut blocks = Vec::new();
     let mut lines = text.lines().enumerate();
-    let mut before = "";
+    let (mut before, mut path) = ("", None);
     while let Some((at, line)) = lines.next() {
         if let Some(kind) = line.strip_prefix("```") {
             let needs = before.strip_prefix("<!-- needs: ").and_then(|rest| rest.strip_suffix(" -->"));
@@ -79,7 +81,16 @@ fn of(document: &str, text: &str) -> Vec<CodeBlock> {
                 kind: kind.to_owned(),
                 text,
                 needs: needs.map(str::to_owned),
+                path: path.take(),
             });
+            before = "";
+            continue;
+        }
+        if before.is_empty() && !line.is_empty() {
+            path = line
+                .strip_prefix('`')
+                .and_then(|rest| rest.split_once("` has "))
+                .map(|(path, _)| path.to_owned());
         }
         let is_command = |line: &str| COMMANDS.iter().any(|command| line.starts_with(command));
         if let Some(command) = line.strip_prefix("    ").filter(|line| is_command(line) && !is_form(line)) {
@@ -89,6 +100,7 @@ fn of(document: &str, text: &str) -> Vec<CodeBlock> {
                 kind: FIGURE.to_owned(),
                 text: command.to_owned() + "\n",
                 needs: Some("the time that the figures took".to_owned()),
+                path: None,
             });
         }
         before = line;

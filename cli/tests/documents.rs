@@ -98,3 +98,39 @@ fn every_block_is_looked_at() {
         );
     }
 }
+
+/// What a text links to outside of its blocks of code, without addresses of the network.
+fn links(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    let links = prose
+        .flat_map(|text| text.split("](").skip(1))
+        .filter_map(|rest| rest.split_once(')').map(|(link, _)| link));
+    links.filter(|link| !link.contains("://") && !link.contains(' ')).collect()
+}
+
+/// Links lead to files that are there, and those of the book's chapters to what is in the book.
+#[test]
+fn links_lead_somewhere() {
+    let docs = root().join("docs");
+    let chapters = fs::read_dir(&docs).unwrap().map(|file| file.unwrap().path());
+    let mut documents: Vec<_> = chapters.filter(|path| path.extension().is_some_and(|e| e == "md")).collect();
+    documents.extend(["README.md", "ARCHITECTURE.md", "SECURITY.md"].map(|name| root().join(name)));
+    let mut count = 0;
+    for document in documents {
+        let text = fs::read_to_string(&document).unwrap();
+        for link in links(&text) {
+            let file = link.split('#').next().unwrap();
+            let place = document.parent().unwrap().join(file);
+            assert!(file.is_empty() || place.exists(), "{}: `{link}` leads nowhere", document.display());
+            let leaves = document.starts_with(&docs) && !place.canonicalize().unwrap().starts_with(&docs);
+            assert!(!leaves, "{}: `{link}` is not in the book", document.display());
+            count += 1;
+        }
+    }
+    assert!(count > 50, "{count} links");
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    for chapter in fs::read_dir(&docs).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()) {
+        let is_chapter = chapter.ends_with(".md") && chapter != "SUMMARY.md";
+        assert!(!is_chapter || links(&summary).contains(&&*chapter), "`{chapter}` is not in SUMMARY.md");
+    }
+}

@@ -40,7 +40,7 @@ fn near(a: f64, b: f64) {
 /// The events are those of the Trace Event Format's JSON Object Format: complete events with numbers, one behind the other on one track, in
 /// which the layers follow each other; and they are all that the benchmark measured.
 #[test]
-fn a_trace_has_every_dispatch_of_a_step_in_order() {
+fn k5_a_trace_has_every_dispatch_of_a_step_in_order() {
     let folder = folder();
     let (trace, report) = measured(folder.path(), &[&["decode", "--tokens", "4"], &SIZES[..]].concat());
     let events = trace["traceEvents"].as_array().unwrap();

@@ -32,7 +32,7 @@ def main():
         lines.append(f"\n{path.stem} {total}")
         layers = {}
         for name, shape in found.items():
-            layers.setdefault((re.sub(r"\.layers\.\d+\.", ".layers.*.", name), shape), []).append(name)
+            layers.setdefault((re.sub(r"\.\d+\.", ".*.", name), shape), []).append(name)
         lines += [f"  {pattern} {'x'.join(map(str, shape))} {len(names)}" for (pattern, shape), names in layers.items()]
         print(f"{path.stem}: {total:,}")
     (CONFIGS / "parameters.txt").write_text("\n".join(lines) + "\n")

@@ -24,14 +24,14 @@ pub mod tiles;
 mod documents {
     #[doc = include_str!("../../docs/gguf.md")]
     struct Gguf;
-    #[doc = include_str!("../../docs/book/src/what.md")]
+    #[doc = include_str!("../../docs/what.md")]
     struct What;
-    #[doc = include_str!("../../docs/book/src/entries.md")]
+    #[doc = include_str!("../../docs/entries.md")]
     struct Entries;
-    #[doc = include_str!("../../docs/book/src/formats.md")]
+    #[doc = include_str!("../../docs/formats.md")]
     struct Formats;
-    #[doc = include_str!("../../docs/book/src/targets.md")]
+    #[doc = include_str!("../../docs/targets.md")]
     struct Targets;
-    #[doc = include_str!("../../docs/book/src/archives.md")]
+    #[doc = include_str!("../../docs/archives.md")]
     struct Archives;
 }

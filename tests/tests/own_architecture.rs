@@ -1,12 +1,11 @@
-//! The book's chapter "Declare your own network": its commands print what it shows, its code is the examples, and its
-//! networks compute what NumPy and transformers do.
+//! The book's chapter "Declare your own network": its code is the examples, and its networks compute what NumPy and
+//! transformers do. That its commands print what it shows: `newcomer.rs`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use parallel::{Config, Parallel};
 use safetensors::tensor::TensorView;
@@ -22,6 +21,10 @@ use tracewright::{CausalLm, EntryPoint, F32};
 use tracewright_tests::built::repository;
 use tracewright_tests::golden::{BOUND, Golden, max_error};
 
+use blocks::{CodeBlock, blocks};
+
+#[path = "../../cli/tests/blocks.rs"]
+mod blocks;
 #[path = "../../examples/parallel/src/main.rs"]
 #[allow(dead_code, reason = "it is no program here")]
 mod parallel;
@@ -31,29 +34,14 @@ fn read(path: &str) -> String {
 }
 
 /// What is fenced in the chapter.
-struct Block {
-    /// What stands behind the fence.
-    kind: String,
-    text: String,
-    /// The file that the sentence before it says has this text.
-    path: Option<String>,
-}
-
-fn blocks() -> Vec<Block> {
-    let chapter = read("docs/book/src/own-architecture.md");
-    let parts: Vec<&str> = chapter.split("```").collect();
-    let pairs = parts.chunks_exact(2).map(|pair| {
-        let sentence = pair[0].trim_end().rsplit("\n\n").next().unwrap();
-        let path = sentence.strip_prefix('`').and_then(|rest| rest.split_once("` has "));
-        let (kind, text) = pair[1].split_once('\n').unwrap();
-        Block { kind: kind.into(), text: text.into(), path: path.map(|(path, _)| path.into()) }
-    });
-    pairs.collect()
+fn chapter() -> Vec<CodeBlock> {
+    let is_here = |block: &CodeBlock| block.document == "docs/own-architecture.md";
+    blocks(&repository()).into_iter().filter(is_here).collect()
 }
 
 /// What the chapter's programs print, in their order.
 fn shown() -> Vec<String> {
-    blocks().into_iter().filter(|block| block.kind == "text").map(|block| block.text).collect()
+    chapter().into_iter().filter(|block| block.kind == "text").map(|block| block.text).collect()
 }
 
 fn tokens_of(shown: &str) -> Vec<u32> {
@@ -83,7 +71,7 @@ fn loaded(traced: &Traced, model: &Path, cache: &Path) -> Result<Loaded, LoadErr
 fn the_chapter_is_the_examples() {
     let main = read("examples/parallel/src/main.rs");
     let files: Vec<(String, String)> =
-        blocks().into_iter().filter_map(|block| Some((block.path?, block.text))).collect();
+        chapter().into_iter().filter_map(|block| Some((block.path?, block.text))).collect();
     let example = |package: &str, path: &str| (path.into(), read(&format!("examples/{package}/{path}")));
     let examples = [
         example("parallel", "model/config.json"),
@@ -92,8 +80,8 @@ fn the_chapter_is_the_examples() {
         example("programs", "src/bin/regression.rs"),
     ];
     assert_eq!(files, examples);
-    let rust = |block: &Block| block.kind.starts_with("rust") && block.path.is_none();
-    let command_line: Vec<Block> = blocks().into_iter().filter(rust).collect();
+    let rust = |block: &CodeBlock| block.kind.starts_with("rust") && block.path.is_none();
+    let command_line: Vec<CodeBlock> = chapter().into_iter().filter(rust).collect();
     assert_eq!(command_line.len(), 1, "a block of code that is no file");
     assert!(read("examples/parallel-cli/src/main.rs").ends_with(&command_line[0].text));
 
@@ -105,46 +93,6 @@ fn the_chapter_is_the_examples() {
     assert!(declaration.lines().count() < 60, "{} lines declare it", declaration.lines().count());
     assert!(main.lines().count() <= 200);
     assert!(read("examples/parallel/reference.py").lines().count() <= 60);
-}
-
-#[test]
-fn its_commands_print_what_it_shows() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    // The user types nothing of this: cargo reads it above the package that the chapter makes. What is built is kept
-    // from run to run, of the versions that are there; programs that run for a second need not be fast.
-    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("chapter");
-    let config = format!("build.target-dir = {built:?}\nnet.offline = true\nprofile.release.opt-level = 0\n");
-    fs::create_dir(folder.join(".cargo")).unwrap();
-    fs::write(folder.join(".cargo/config.toml"), config).unwrap();
-
-    // One shell, so that each block finds what the ones before it exported, and the folder they went to.
-    let (mut script, mut commands, mut expected) = (String::from("set -e\n"), 0, Vec::new());
-    for Block { kind, text, path } in blocks() {
-        match (&*kind, path) {
-            ("sh", _) => {
-                commands += 1;
-                script += &format!("{{\n{text}}} > \"$TMPDIR/{commands}\"\n");
-                if commands == 1 {
-                    // The pinned versions: what others have published since, the suite does not judge.
-                    script += "cp \"$CHECKOUT/Cargo.lock\" .\n";
-                }
-            }
-            ("text", _) => expected.push((commands, text)),
-            (_, Some(path)) => script += &format!("cat > {path} << 'END OF FILE'\n{text}END OF FILE\n"),
-            ("rust,ignore", None) => {} // examples/parallel-cli has the rest of it
-            (kind, None) => panic!("a block of `{kind}` that is neither run nor written nor printed"),
-        }
-    }
-    assert_eq!(expected.len(), 3, "each network prints something");
-    let mut shell = Command::new("sh");
-    let output =
-        shell.args(["-c", &script]).current_dir(repository()).env("TMPDIR", folder).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    for (command, text) in expected {
-        let printed = fs::read_to_string(folder.join(command.to_string())).unwrap();
-        assert_eq!(printed.trim(), text.trim(), "the chapter's commands {command}");
-    }
 }
 
 #[test]

@@ -61,6 +61,8 @@ const ROWS: &[(&str, &str)] = &[
     ("m24", "`generate` with a chat template"),
     ("m25", "a graphics processor: programs for each kind compile, and run where a driver is"),
     ("k4", "bytes of weights, state and activations are known before anything runs"),
+    ("k5", "measured time of each dispatch of a step"),
+    ("k7", "a module is written from a declaration, for a block or a whole model"),
     ("k8", "a product of any size is measured alone"),
     ("k9", "a suite writes one report: case, variant, times, rates, flags"),
     ("k10", "an end-to-end decoder that runs with no download"),

@@ -154,6 +154,14 @@ pub fn test_vulkan(root: &Path) -> Result<(), Error> {
     step("tests on Vulkan", tests.env("TRACEWRIGHT_TEST_VULKAN", "needed"))
 }
 
+/// The way of somebody new, in a clone.
+pub fn newcomer(root: &Path) -> Result<(), Error> {
+    let tools = setup(root)?;
+    let mut test = cargo(root, &["test", "--workspace", "--all-features", "--test", "newcomer"]);
+    test.args(["--", "--ignored", "--nocapture"]).env("PATH", &tools.path);
+    step("somebody new", &mut test)
+}
+
 /// IREE's runtime for AArch64, where QEMU can run it: so that kernels of that architecture are not only compiled.
 fn emulated(root: &Path) -> Result<(), Error> {
     let emulator = ["qemu-aarch64", "qemu-aarch64-static"].into_iter().any(|name| {

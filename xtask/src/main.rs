@@ -1,4 +1,4 @@
-//! Set-up and chores: `cargo xtask setup | demo | test | parity | differential | xla | sanitize | fuzz`.
+//! Set-up and chores: `cargo xtask setup | demo | test | newcomer | parity | differential | xla | sanitize | fuzz`.
 //!
 //! Needs Rust, Python 3 with pip, a C and a C++ compiler; everything else goes into `.tracewright/`, once.
 
@@ -52,6 +52,9 @@ enum Chore {
         #[arg(long, conflicts_with = "fast")]
         vulkan: bool,
     },
+    /// Go the way of somebody new in a fresh clone, and say how many minutes each step takes: the demo, a page, a wrong shape, a
+    /// network of one's own.
+    Newcomer,
     /// Compare a checkpoint, or fresh random configurations, with Hugging Face transformers and sentence-transformers (installs
     /// torch: 3 GB).
     Parity(Parity),
@@ -128,6 +131,7 @@ fn main() -> ExitCode {
         Chore::Test { fast: true, .. } => chores::test_fast(&cli.root),
         Chore::Test { vulkan: true, .. } => chores::test_vulkan(&cli.root),
         Chore::Test { .. } => chores::test(&cli.root),
+        Chore::Newcomer => chores::newcomer(&cli.root),
         Chore::Parity(parity) => match &parity.model {
             Some(model) => chores::parity_of(&cli.root, model, parity),
             None => chores::parity(&cli.root, parity),
