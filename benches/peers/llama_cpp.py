@@ -96,12 +96,18 @@ def pair(arguments, programs, name, case):
     """Tokens a second of ours and, right behind it, of llama.cpp; before both, the bytes that the machine reads in a second."""
     work, threads, (what, tokens, words) = arguments.work, arguments.threads, case
     read = float(run(work / "read", threads)) * 1e9
-    vocabulary = json.loads(arguments.config.read_text())["vocab_size"]
-    prompt = ",".join(str(i * 7919 % vocabulary) for i in range(tokens))
-    key, new = ("prefill_tokens_per_s", 1) if what.startswith("prefill") else ("decode_tokens_per_s", arguments.decode + 1)
-    said = run(arguments.tracewright, "generate", export(arguments, name), "--tokens", prompt, "-n", new, "--ignore-eos", "--json", "--threads", threads)
+    if what.startswith("prefill"):
+        # Both have read their weights once before: llama-bench warms up, and so does `bench`.
+        words_of_ours = ["--tokens", tokens, "--context", context(arguments), "--rounds", 1, "--threads", threads, *FORMATS[name][0]]
+        run(arguments.tracewright, "bench", "prefill", work / "model", *words_of_ours, "--cache", work / "cache", "--json", work / "ours.json")
+        ours = tokens / json.loads((work / "ours.json").read_text())["cases"][0]["seconds"]["median"]
+    else:
+        vocabulary = json.loads(arguments.config.read_text())["vocab_size"]
+        prompt = ",".join(str(i * 7919 % vocabulary) for i in range(tokens))
+        said = run(arguments.tracewright, "generate", export(arguments, name), "--tokens", prompt, "-n", arguments.decode + 1, "--ignore-eos", "--json", "--threads", threads)
+        ours = json.loads(said)["timings"]["decode_tokens_per_s"]
     theirs = run(programs / "llama-bench", "-m", work / f"{FORMATS[name][1]}.gguf", "-t", threads, "-r", 1, "-o", "json", *words)
-    return json.loads(said)["timings"][key], json.loads(theirs)[0]["avg_ts"], read
+    return ours, json.loads(theirs)[0]["avg_ts"], read
 
 
 def main():

@@ -375,6 +375,8 @@ pub struct BisectArguments {
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
+    pub device: DeviceArguments,
+    #[command(flatten)]
     pub model_arguments: ModelArguments,
     #[command(flatten)]
     pub tuning: TuningArguments,
@@ -614,6 +616,8 @@ pub struct VariantArguments {
     /// Tokens that one prefill takes; several with commas [default: 128]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub chunk: Vec<usize>,
+    #[command(flatten)]
+    pub device: DeviceArguments,
     /// Proceed although config.json has this unknown key; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,

@@ -18,7 +18,7 @@ use tracewright::lower::Weights;
 use tracewright::own::check_output;
 use tracewright::random::random_checkpoint;
 use tracewright::runtime::{Compiler, Device};
-use tracewright::targets::Target;
+use tracewright::targets::DeviceName;
 use tracewright::{Plan, PlanError};
 
 use crate::arguments::{
@@ -63,7 +63,12 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
             let mut products = Vec::new();
             for (&kernels, &quant, &element, &m) in iproduct!(kernels, formats(quant), dtype, m) {
                 let product = Product { m, n: *n, k: *k, element };
-                products.push(product.load(bench.arguments.seed, bench.options(weights(kernels, quant)))?);
+                products.push(
+                    product.load(
+                        bench.arguments.seed,
+                        bench.options(weights(kernels, quant), DeviceName::CPU),
+                    )?,
+                );
             }
             bench.report(products.iter().map(|product| product.case()).collect()).map(drop)
         }
@@ -84,7 +89,7 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
                 let depth = depth.unwrap_or(context.saturating_sub(queries));
                 let attention = AttentionSizes { queries, heads, groups, features, context, depth, element };
                 let weights = weights(kernels, Quant(None));
-                loaded.push(attention.load(bench.arguments.seed, bench.options(weights))?);
+                loaded.push(attention.load(bench.arguments.seed, bench.options(weights, DeviceName::CPU))?);
             }
             bench.report(loaded.iter().map(|attention| attention.case()).collect()).map(drop)
         }
@@ -159,8 +164,8 @@ impl<'a> Bench<'a> {
         Ok(Self { arguments, read, interrupt, compiler, cache })
     }
 
-    fn options(&self, weights: Weights) -> LoadOptions<'_> {
-        let device = Device::LocalTask { workers: self.arguments.threads };
+    fn options(&self, weights: Weights, device: DeviceName) -> LoadOptions<'_> {
+        let device = Device::of(device, self.arguments.threads);
         LoadOptions { device, weights, ..LoadOptions::new(&self.compiler, &self.cache) }
     }
 
@@ -170,7 +175,8 @@ impl<'a> Bench<'a> {
             check_output(folder_of(model), out)?;
         }
         // What was measured is read once for all plans.
-        let tuned = |source| build::tuned(Some(source), &Target::host(), &self.compiler, &self.cache);
+        let (_, target) = variants.device.choose(self.arguments.threads)?;
+        let tuned = |source| build::tuned(Some(source), &target, &self.compiler, &self.cache);
         let targets = variants.tuning.iter().map(tuned).collect::<Result<Vec<_>, _>>()?;
         let mut plans = Vec::new();
         for (&kernels, &quant, element, &context, &batch, target, chunk, &rules, &kv) in iproduct!(
@@ -216,7 +222,8 @@ impl<'a> Bench<'a> {
             let checkpoint = self.checkpoint(model, &plan)?;
             let mut progress = progress::Steps::new(self.interrupt);
             let mut watch = |step| progress.watch(step);
-            let mut options = self.options(plan.weights.clone());
+            let device = variants.device.device.unwrap_or(DeviceName::CPU);
+            let mut options = self.options(plan.weights.clone(), device);
             options.tools.watch = Some(&mut watch);
             languages.push(Language::load(plan, &checkpoint, options)?);
         }

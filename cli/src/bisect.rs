@@ -50,9 +50,14 @@ pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) 
     let values = CheckpointValues::new(&trace, &checkpoint).map_err(tracewright::PlanError::from)?;
     let compiler = build::compiler(&arguments.compile, interrupt)?;
     let cache = build::cache_folder(&arguments.compile)?;
-    let target = compiler.resolve(&plan.target)?;
+    let (device, target) = arguments.device.choose(1)?;
+    let target = compiler.resolve(&target)?;
     let target = build::tuned(arguments.tuning.source.as_ref(), &target, &compiler, &cache)?;
-    let runtime = Runtime::new(Device::LocalSync)?;
+    // Sums are those of one thread.
+    let runtime = Runtime::new(match device {
+        Device::LocalTask { .. } => Device::LocalSync,
+        device => device,
+    })?;
     let compiled = |name: &str, rules, weights| CompiledForm {
         name: name.into(),
         tools: (&compiler, &cache),

@@ -55,3 +55,30 @@ fn an_export_runs_on_the_kind_of_device_that_it_was_made_for() {
     assert_eq!(ran.code, Some(2), "{}", ran.err);
     assert!(ran.err.contains("`--device` is cpu, but the model was exported for cuda"), "{}", ran.err);
 }
+
+/// Measurements and comparisons are of the device that is named.
+#[test]
+fn bench_and_bisect_take_a_device() {
+    let model = fixture("llama-tied");
+    let folder = folder();
+    let json = folder.path().join("report.json");
+    let sizes = ["--context", "64", "--chunk", "8", "--device"];
+    let bench = ["bench", "decode", text(&model), "--tokens", "2", "--rounds", "1", "--json", text(&json)];
+    let bisect = ["bisect", text(&model), "--tokens", "5,17,3,4"];
+    for command in [&bench[..], &bisect[..]] {
+        let ran = run(&mut tracewright(&[command, &sizes, &["hip"]].concat()));
+        assert_eq!(ran.code, Some(1), "{}", ran.err);
+        assert!(ran.err.contains("error[TW0710]: programs for hip devices are compiled"), "{}", ran.err);
+    }
+    assert!(!json.exists());
+    let found: Value = serde_json::from_str(&succeed(&mut tracewright(&["devices", "--json"])).out).unwrap();
+    if !found["devices"].as_array().unwrap().iter().any(|one| one["device"] == "vulkan") {
+        return;
+    }
+    succeed(&mut tracewright(&[&bench[..], &sizes, &["vulkan"]].concat()));
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!(report["cases"][0]["variant"]["device"], "vulkan");
+    assert!(report["cases"][0]["flags"].to_string().contains("vulkan"), "{report}");
+    let said = succeed(&mut tracewright(&[&bisect[..], &sizes, &["vulkan"]].concat())).out;
+    assert!(said.contains("nothing"), "{said}");
+}

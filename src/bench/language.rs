@@ -161,6 +161,7 @@ impl Language {
         units: Option<usize>,
     ) -> Case<'a> {
         let mut variant = variant(&self.plan);
+        variant.insert("device", self.plan.target.device.to_string());
         variant.extend(sizes);
         let watched = self.watched.as_ref().zip(units);
         let watched = watched.map(|((network, runtime), units)| Watched {
