@@ -10,9 +10,9 @@ use ops::TensorType;
 use runtime::{Buffer, CompileOptions, Device, DeviceInfo, RuntimeError, devices};
 use targets::{DeviceKind, Target};
 use tracewright::Plan;
-use tracewright::lower::{LowerError, Quantization, Weights};
+use tracewright::lower::{LowerError, Quantization, Weights, expand, lower};
 use tracewright_tests::built::{compiler, repository};
-use tracewright_tests::calls::examples;
+use tracewright_tests::calls::{CheckedCall, examples};
 use tracewright_tests::golden::{ALL, BuildOptions, Golden, Subject, build, check, check_within, greedy};
 use tracewright_tests::in_iree::{parameters, try_built_for, try_compile};
 
@@ -127,7 +127,7 @@ fn state_stays_on_the_device() {
 fn every_family_is_token_exact_on_vulkan() {
     let device = vulkan().unwrap();
     let fixtures = repository().join("tests/fixtures");
-    let mut names: Vec<String> = std::fs::read_dir(fixtures)
+    let mut names: Vec<String> = std::fs::read_dir(&fixtures)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.join("golden.json").exists() && path.join("config.json").exists())
@@ -136,10 +136,12 @@ fn every_family_is_token_exact_on_vulkan() {
     names.sort();
     let mut families = 0;
     for name in names {
-        let golden = Golden::fixture(&name).unwrap();
-        if tracewright::models::read(&golden.model, &[]).is_err() || name.starts_with("long-") {
+        // What gives vectors of texts has goldens of its own kind.
+        let model = tracewright::models::read(&fixtures.join(&name), &[]);
+        if model.is_err() || name.starts_with("long-") || name.starts_with("embeddinggemma") {
             continue;
         }
+        let golden = Golden::fixture(&name).unwrap();
         let (golden, subject) = on(&device, golden, F32, &[0, 3]);
         let report = check(&golden, &subject).unwrap();
         show(format_args!("{name} on {}: {report}", device.name));
@@ -165,22 +167,15 @@ fn quantized_weights_mean_on_vulkan_what_they_mean_on_the_processor() {
     assert_eq!(answer(&there), answer(&here));
 }
 
-/// In f16 tokens are those of the processor in f16, and logits as far from transformers' in f32 as theirs are.
+/// In f16 logits are as near to transformers' in f32 as rounding lets them be, and tokens the same but where two are as near.
 #[test]
 #[ignore = "minutes on a software driver: `cargo xtask test --vulkan`"]
-fn the_shipped_models_in_f16_answer_as_the_processor_does() {
+fn the_shipped_models_in_f16_answer_as_rounding_lets_them() {
     let device = vulkan().unwrap();
     assert_eq!(device.target().lacks("f16"), None, "{}", device.name);
     for name in ["demo", "demo-gemma3"] {
         let (golden, subject) = on(&device, Golden::shipped(name).unwrap(), F16, &[0, 1, 2]);
-        let sizes = BuildOptions { element: F16, ..BuildOptions::of(&golden) };
-        let here = build(&golden.model, &sizes, ALL, Ok).unwrap();
-        for prompt in &golden.prompts {
-            let answer = |subject: &Subject| {
-                greedy(&subject.network, &prompt.prompt_tokens, prompt.tokens.len(), false).unwrap().tokens
-            };
-            assert_eq!(answer(&subject), answer(&here), "{name}");
-        }
+        // Rows are compared up to the first token that differs, the row that it was chosen from included.
         let report = check_within(&golden, &subject, 2e-2).unwrap();
         show(format_args!("{name} in f16 on {}: {report}", device.name));
         assert!(report.worst.0 <= report.bound, "{name}: {report}");
@@ -193,22 +188,15 @@ fn the_shipped_models_in_f16_answer_as_the_processor_does() {
 fn every_example_of_every_operation_on_vulkan() {
     let device = vulkan().unwrap();
     let target = compiler().unwrap().resolve(&device.target()).unwrap();
-    let lacked = ElementType::ALL.map(|element| element.to_string()).into_iter();
-    let lacked: Vec<String> = lacked.filter(|element| target.lacks(element).is_some()).collect();
     let mut all = examples();
     let before = all.calls.len();
-    let entries: Vec<String> = all
-        .trace
-        .functions
-        .iter()
-        .filter(|function| {
-            function
-                .ids()
-                .all(|id| function.node(id).types.iter().all(|ty| !lacked.contains(&ty.element.to_string())))
-        })
-        .map(|function| function.name.clone())
-        .collect();
-    all.calls.retain(|call| entries.contains(&call.name));
+    let is_refused = |call: &CheckedCall| {
+        let alone = expand(&all.trace.with_entries(&[&call.name])).unwrap();
+        matches!(lower(&alone, &target), Err(LowerError::Element { .. }))
+    };
+    let refused: Vec<String> =
+        all.calls.iter().filter(|call| is_refused(call)).map(|call| call.name.clone()).collect();
+    all.calls.retain(|call| !refused.contains(&call.name));
     assert!(all.calls.len() * 2 > before, "{} of {before}", all.calls.len());
     let mut wrong = Vec::new();
     // In parts, so that one that does not compile keeps none of the others from it.
