@@ -19,7 +19,7 @@ pub fn run(arguments: &PlanArguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
     let plan = planned(plan)?;
     let share = DeviceShare::of(&plan, mesh.map(|(mesh, _)| mesh), mesh.map_or(&[], |(_, rules)| rules))?;
-    let shown = Shown {
+    let shown = ShownShare {
         plan: &plan,
         mesh: mesh.map(|(mesh, _)| mesh),
         machine: arguments.machine.as_ref(),
@@ -30,7 +30,7 @@ pub fn run(arguments: &PlanArguments, plan: Plan) -> Result<(), Error> {
     Ok(arguments.machine.as_ref().map_or(Ok(()), |machine| share.check(machine))?)
 }
 
-struct Shown<'a> {
+struct ShownShare<'a> {
     plan: &'a Plan,
     mesh: Option<&'a Mesh>,
     machine: Option<&'a NamedMachine>,
@@ -51,7 +51,7 @@ fn kinds(collectives: &[Collective]) -> BTreeMap<Kind, (usize, f64)> {
     kinds
 }
 
-impl Shown<'_> {
+impl ShownShare<'_> {
     fn json(&self) -> Value {
         let Self { plan, share, .. } = self;
         let call = |call: &CallShare| {
