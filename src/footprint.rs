@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 
-use lower::Unpacked;
+use lower::{Sharding, Unpacked};
 use ops::{ElementType, Literal, Op, WeightFormat};
 use sysinfo::{MemoryRefreshKind, Pid, Process, ProcessRefreshKind, ProcessesToUpdate, RefreshKind, System};
 use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Recipe, Role, Trace};
@@ -94,6 +94,8 @@ pub enum Doing {
     Running,
     /// Its compilation.
     Compiling,
+    /// One device of those among which the network is divided.
+    Device,
 }
 
 /// What `iree-compile` 3.13 holds beside the module, for each operation of it, and for each byte of its constants.
@@ -233,7 +235,7 @@ impl Expanded {
 }
 
 /// The keys, in the functions that declare them, of weights of which only rows are looked up.
-fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
+pub(crate) fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
     let (mut looked_up, mut read) = (BTreeSet::new(), BTreeSet::new());
     for function in &trace.functions {
         for id in function.ids() {
@@ -295,33 +297,29 @@ struct Computed {
 impl Computed {
     fn of(function: &Function, callees: &[Self]) -> Self {
         let live = function.live();
-        let mut readers = vec![0; function.len()];
         let ids = || function.ids().filter(|id| live[id.index()]);
-        let read = ids().flat_map(|id| function.operands(id)).chain(function.outputs.iter().map(|o| o.node));
-        read.for_each(|id| readers[id.index()] += 1);
+        let readers = readers(function, &live);
         // Of each node: the one in whose memory it is.
         let mut home: Vec<NodeId> = function.ids().collect();
         let (mut own, mut inside) = (0, 0);
         for id in ids() {
             let node = function.node(id);
-            let operands = function.operands(id);
-            let shared = match &node.kind {
+            let room = match &node.kind {
                 NodeKind::Input { .. } | NodeKind::Parameter(_) => continue,
-                // What attention reads as it is stored.
-                NodeKind::Op(Op::Constant(_) | Op::Iota(_) | Op::Dequantize(_)) => continue,
-                NodeKind::Op(op) if is_view(op) => operands.first().copied(),
-                NodeKind::Op(op) => operands.into_iter().find(|&operand| {
-                    updates(op) && readers[operand.index()] == 1 && function.node(operand).ty() == node.ty()
-                }),
+                NodeKind::Op(op) => Room::of(function, id, op, &readers),
                 NodeKind::Call { function: callee, .. } => {
                     inside = inside.max(callees[callee.0 as usize].bytes);
                     continue;
                 }
-                NodeKind::Result { index } => argument_of(function, operands[0], *index, callees),
+                NodeKind::Result { index } => {
+                    argument_of(function, function.operands(id)[0], *index, callees)
+                        .map_or(Room::Own, Room::Of)
+                }
             };
-            match shared {
-                Some(other) => home[id.index()] = home[other.index()],
-                None => own += node.ty().bytes(),
+            match room {
+                Room::None => {}
+                Room::Of(other) => home[id.index()] = home[other.index()],
+                Room::Own => own += node.ty().bytes(),
             }
         }
         let argument = |id: NodeId| match function.node(home[id.index()]).kind {
@@ -331,6 +329,76 @@ impl Computed {
         let in_place = function.outputs.iter().map(|output| argument(output.node)).collect();
         Self { bytes: own + inside, in_place }
     }
+}
+
+/// How many nodes and results read each node, of those that a result needs.
+fn readers(function: &Function, live: &[bool]) -> Vec<usize> {
+    let mut readers = vec![0; function.len()];
+    let ids = function.ids().filter(|id| live[id.index()]);
+    let read = ids.flat_map(|id| function.operands(id)).chain(function.outputs.iter().map(|o| o.node));
+    read.for_each(|id| readers[id.index()] += 1);
+    readers
+}
+
+/// Where the result of an operation is.
+enum Room {
+    /// In no memory that a call needs beside its arguments.
+    None,
+    /// In that of another node.
+    Of(NodeId),
+    /// In memory of its own.
+    Own,
+}
+
+impl Room {
+    fn of(function: &Function, id: NodeId, op: &Op, readers: &[usize]) -> Self {
+        let operands = function.operands(id);
+        let shared = match op {
+            // What attention reads as it is stored.
+            Op::Constant(_) | Op::Iota(_) | Op::Dequantize(_) => return Self::None,
+            op if is_view(op) => operands.first().copied(),
+            op => operands.into_iter().find(|&operand| {
+                updates(op)
+                    && readers[operand.index()] == 1
+                    && function.node(operand).ty() == function.node(id).ty()
+            }),
+        };
+        shared.map_or(Self::Own, Self::Of)
+    }
+}
+
+/// Bytes of what a function without calls computes and holds at once, at most, in the order of its nodes: on one of the devices
+/// among which each node is divided like this.
+pub(crate) fn peak(function: &Function, shardings: &[Sharding]) -> usize {
+    let live = function.live();
+    let readers = readers(function, &live);
+    let mut home: Vec<NodeId> = function.ids().collect();
+    let mut bytes = vec![0; function.len()];
+    let mut last: Vec<NodeId> = function.ids().collect();
+    for id in function.ids().filter(|id| live[id.index()]) {
+        if let NodeKind::Op(op) = &function.node(id).kind {
+            match Room::of(function, id, op, &readers) {
+                Room::None => {}
+                Room::Of(other) => home[id.index()] = home[other.index()],
+                Room::Own => bytes[id.index()] = shardings[id.index()].local(function.node(id).ty()).bytes(),
+            }
+        }
+        for operand in function.operands(id) {
+            last[home[operand.index()].index()] = id;
+        }
+        last[home[id.index()].index()] = id;
+    }
+    let end = NodeId::new(function.len());
+    function.outputs.iter().for_each(|output| last[home[output.node.index()].index()] = end);
+    let mut freed = vec![0; function.len() + 1];
+    function.ids().for_each(|id| freed[last[id.index()].index()] += bytes[id.index()]);
+    let (mut held, mut most) = (0, 0);
+    for id in function.ids() {
+        held += bytes[id.index()];
+        most = most.max(held);
+        held -= freed[id.index()];
+    }
+    most
 }
 
 /// The argument of a call in whose memory one of its results is.
@@ -390,6 +458,7 @@ impl fmt::Display for Doing {
         f.write_str(match self {
             Self::Running => "the network",
             Self::Compiling => "its compilation",
+            Self::Device => "each device",
         })
     }
 }

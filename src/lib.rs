@@ -50,6 +50,7 @@ pub mod profile;
 #[cfg(feature = "iree")]
 mod program;
 pub mod random;
+pub mod share;
 #[cfg(feature = "iree")]
 pub mod tune;
 pub mod xla;

@@ -11,10 +11,11 @@ use tracewright::lower::{Quantization, Weights};
 use tracewright::models::Architecture;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
-use tracewright::targets::{DeviceName, Mesh, ShardRule, Target};
+use tracewright::targets::{DeviceName, Mesh, NamedMachine, ShardRule, Target};
 use tracewright::trace::KvFormat;
 use tracewright::{Plan, PlanError};
 
+use crate::error::Error;
 use crate::sampling::SamplingArguments;
 
 /// Declare a language model in Rust, lower it to StableHLO, run it through IREE.
@@ -313,9 +314,9 @@ pub enum Engine {
     Xla,
 }
 
-/// What is said to XLA alone.
+/// Devices, and what is divided among them.
 #[derive(Args, Clone)]
-pub struct XlaArguments {
+pub struct MeshArguments {
     /// For XLA: devices in a grid with named axes, as `model=4,data=2` [default: one device]
     #[arg(long, value_name = "AXIS=DEVICES,…")]
     pub mesh: Option<Mesh>,
@@ -323,6 +324,13 @@ pub struct XlaArguments {
     /// `V=none`, beside what the network declares; may be repeated
     #[arg(long, value_name = "AXES=MESH_AXIS")]
     pub shard: Vec<ShardRule>,
+}
+
+/// What is said to XLA alone.
+#[derive(Args, Clone)]
+pub struct XlaArguments {
+    #[command(flatten)]
+    pub mesh: MeshArguments,
     /// For XLA: sequences at once [default: 1]
     #[arg(long, value_name = "N")]
     pub batch: Option<NonZeroUsize>,
@@ -386,8 +394,15 @@ pub struct BisectArguments {
 
 #[derive(Args)]
 pub struct PlanArguments {
-    /// A Hugging Face model directory, its config.json, or a GGUF file
+    /// A Hugging Face model directory, its config.json, a GGUF file, or a published size by name (`trace-dump presets` lists
+    /// them)
     pub model: PathBuf,
+    #[command(flatten)]
+    pub mesh: MeshArguments,
+    /// For XLA: what each device is, for how long a call takes at least: a name, or its bytes, its operations and its bytes
+    /// over links in a second, as 3e12:200e12:300e9
+    #[arg(long, value_name = NamedMachine::FORMS)]
+    pub machine: Option<NamedMachine>,
     /// Sequences at once
     #[arg(long, value_name = "N", default_value = "1")]
     pub batch: NonZeroUsize,
@@ -711,6 +726,25 @@ impl ModelArguments {
         let rules = self.network.simplify.unwrap_or_default();
         let weights = self.network.weights(plan.model.stored());
         Ok(Plan { rules, weights, kv: self.kv.unwrap_or_default(), ..plan })
+    }
+}
+
+impl MeshArguments {
+    /// Whether something is said of devices.
+    pub fn is_said(&self) -> bool {
+        self.mesh.is_some() || !self.shard.is_empty()
+    }
+
+    /// The mesh, and what is divided otherwise than the network declares.
+    pub fn rules(&self) -> Result<Option<(&Mesh, &[ShardRule])>, Error> {
+        match &self.mesh {
+            Some(mesh) => Ok(Some((mesh, &self.shard))),
+            None if self.shard.is_empty() => Ok(None),
+            None => Err(Error::Usage {
+                what: "`--shard` says what is divided among the devices of a mesh; name it with `--mesh`"
+                    .into(),
+            }),
+        }
     }
 }
 

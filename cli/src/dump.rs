@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -10,23 +10,22 @@ use report::{NetworkReport, Stage};
 use tracewright::files::NewFile;
 use tracewright::lower::{self, Weights};
 use tracewright::models::Architecture;
-use tracewright::models::config::ConfigError;
 use tracewright::models::presets::{PRESETS, Preset};
 use tracewright::own::check_output;
 use tracewright::profile::Profile;
 use tracewright::simplify;
-use tracewright::targets::Target;
+use tracewright::targets::{NamedMachine, Target};
 use tracewright::trace::{Counts, NodeKind, Trace};
 use tracewright::{Plan, PlanError, StagedTrace};
 
-use crate::ReadModel;
 use crate::arguments::{Kernels, Layout, ModelArguments, NetworkArguments, kv_format, quant_or_none};
 use crate::diff::diff;
 use crate::error::Error;
 use crate::lint::{Lint, LintTarget};
 use crate::ops::ops;
 use crate::source;
-use crate::stats::{Machine, stats};
+use crate::stats::stats;
+use crate::{ReadModel, network, preset};
 
 /// Shows what a model is recorded, simplified and lowered to. Reads `config.json` only: no weight, no compiler.
 #[derive(Parser)]
@@ -94,9 +93,9 @@ enum Command {
     Stats {
         /// A model, as for `trace-dump` itself
         model: PathBuf,
-        /// The machine whose roofline gives times: one of two, or its bytes and operations in a second, as 100e9:2e12
-        #[arg(long, value_name = "cpu|gpu|BYTES:FLOPS", default_value = "cpu")]
-        machine: Machine,
+        /// The machine whose roofline gives times: a name, or its bytes and operations in a second, as 100e9:2e12
+        #[arg(long, value_name = NamedMachine::FORMS, default_value = "cpu")]
+        machine: NamedMachine,
         /// One JSON object instead of a table
         #[arg(long)]
         json: bool,
@@ -168,11 +167,11 @@ pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
         }
         (Some(Command::Stats { model, machine, json, model_arguments }), _) => {
             let mut recorded = Recorded::new(model, model_arguments, read)?;
-            recorded.plan.target.machine = machine.0;
+            recorded.plan.target.machine = machine.machine;
             stats(&recorded.report()?, *json)
         }
         (Some(Command::Lint { model, target, json, model_arguments }), _) => {
-            let (network, name) = network(model, &model_arguments.network.allow_config_key, read)?;
+            let (network, name) = named(model, &model_arguments.network.allow_config_key, read)?;
             let plan = model_arguments.plan(network, model_arguments.context)?;
             let lint = Lint::new(&name, &plan, &plan.trace()?.trace, target);
             refusing = lint.refusing();
@@ -222,7 +221,7 @@ struct Recorded {
 
 impl Recorded {
     fn new(model: &Path, asked: &ModelArguments, read: ReadModel) -> Result<Self, Error> {
-        let (network, name) = network(model, &asked.network.allow_config_key, read)?;
+        let (network, name) = named(model, &asked.network.allow_config_key, read)?;
         let mut plan = asked.plan(network, asked.context)?;
         // Kernels differ between machines: they are shown to who asks for them. To others all machines show the same.
         let wants =
@@ -241,22 +240,17 @@ impl Recorded {
     }
 }
 
-/// The network that is meant, and its name. A folder or a file of a preset's name comes before it.
-fn network(
+/// The network that is meant, and what it is called.
+fn named(
     model: &Path,
     allowed_keys: &[String],
     read: ReadModel,
 ) -> Result<(Box<dyn Architecture>, String), Error> {
-    if !model.exists()
-        && let Some(preset) = model.to_str().and_then(Preset::named)
-    {
-        return Ok((Box::new(preset.read()?), preset.name.to_owned()));
-    }
-    let network = read(model, allowed_keys).map_err(|error| match error {
-        ConfigError::File(missing) if missing.source.kind() == ErrorKind::NotFound => Error::NoModel(missing),
-        error => error.into(),
-    })?;
-    Ok((network, name_of(model)))
+    let name = match preset(model) {
+        Some(preset) => preset.name.to_owned(),
+        None => name_of(model),
+    };
+    Ok((network(read, model, allowed_keys)?, name))
 }
 
 /// What a model is called: `demo` for `demo`, `demo/config.json` and `.` in it.

@@ -9,7 +9,7 @@ use tracewright::bake::BakeError;
 use tracewright::codes::{Code, Coded, UnknownCode};
 use tracewright::errors::{FileError, LISTED, Place, WithCauses};
 use tracewright::files::limits;
-use tracewright::footprint::TooLarge;
+use tracewright::footprint::{Doing, TooLarge};
 use tracewright::irpa;
 use tracewright::lower::LowerError;
 use tracewright::models::OtherSizes;
@@ -461,6 +461,9 @@ fn setting(name: &str) -> Option<&'static str> {
 fn smaller(error: &TooLarge) -> Vec<String> {
     match error.state + error.activations > error.weights {
         true => vec!["`--context N` sets a shorter context, `--chunk N` a smaller chunk".to_owned()],
+        false if error.what == Doing::Device => {
+            vec!["`--mesh` with more devices gives each a smaller part".to_owned()]
+        }
         false => vec!["`--quant q8` or `--quant q4` stores weights in fewer bits".to_owned()],
     }
 }

@@ -11,7 +11,7 @@ use crate::measure::milliseconds;
 use crate::{Interrupt, ReadModel, build, commands, open};
 
 pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
-    if arguments.xla.mesh.is_some() || !arguments.xla.shard.is_empty() || arguments.xla.batch.is_some() {
+    if arguments.xla.mesh.is_said() || arguments.xla.batch.is_some() {
         let what = "`--mesh`, `--shard` and `--batch` are for XLA; add `--engine xla`";
         return Err(Error::Usage { what: what.into() });
     }

@@ -60,6 +60,7 @@ mod progress;
 mod prompt;
 mod random;
 mod sampling;
+mod share;
 mod source;
 mod stats;
 #[cfg(feature = "iree")]
@@ -86,6 +87,7 @@ use error::Error;
 use tracewright::errors::escaped;
 use tracewright::irpa::Checkpoint;
 use tracewright::models::config::ConfigError;
+use tracewright::models::presets::Preset;
 use tracewright::models::{Architecture, check_sizes};
 
 /// Reads the configuration of a model: a Hugging Face directory, its `config.json`, or a GGUF file. The keys given may be there
@@ -139,6 +141,22 @@ fn open(
             Ok((model, checkpoint))
         }
     }
+}
+
+/// The network that is meant, of which no weight is needed. A folder or a file of a preset's name comes before it.
+fn network(read: ReadModel, model: &Path, allowed_keys: &[String]) -> Result<Box<dyn Architecture>, Error> {
+    if let Some(preset) = preset(model) {
+        return Ok(Box::new(preset.read()?));
+    }
+    read(model, allowed_keys).map_err(|error| match error {
+        ConfigError::File(missing) if missing.source.kind() == ErrorKind::NotFound => Error::NoModel(missing),
+        error => error.into(),
+    })
+}
+
+/// The published size that is meant, if that is what is named.
+fn preset(model: &Path) -> Option<&'static Preset> {
+    if model.exists() { None } else { model.to_str().and_then(Preset::named) }
 }
 
 fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {

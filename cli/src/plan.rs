@@ -9,22 +9,25 @@ use tracewright::irpa::Checkpoint;
 use tracewright::models::check_sizes;
 use tracewright::{Plan, PlanError};
 
-use crate::ReadModel;
 use crate::arguments::PlanArguments;
 use crate::error::Error;
+use crate::{ReadModel, network, share};
 
 /// How many keys are named of weights that are not packed.
 const NAMED: usize = 3;
 
 pub fn run(arguments: &PlanArguments, read: ReadModel) -> Result<(), Error> {
     let model = &arguments.model_arguments;
-    let network = read(&arguments.model, &model.network.allow_config_key)?;
+    let network = network(read, &arguments.model, &model.network.allow_config_key)?;
     // A plan needs no weights; where they are, it is a plan for them.
     if let Ok(checkpoint) = Checkpoint::open(&arguments.model) {
         check_sizes(&network.sizes(), &network.named(checkpoint))?;
     }
     let plan = model.plan(network, model.context)?;
     let plan = Plan { batch: arguments.batch.get(), ..plan };
+    if arguments.mesh.is_said() || arguments.machine.is_some() {
+        return share::run(arguments, plan);
+    }
     let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
     let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
     let memory = Memory::of_machine();

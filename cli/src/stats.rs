@@ -2,39 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::str::FromStr;
 
 use report::{FunctionGraph, NetworkReport, NodeClass, Stage};
 use serde_json::{Value, json};
 use tracewright::footprint::readable;
-use tracewright::targets;
-
-/// The machine whose roofline gives times.
-#[derive(Clone, Copy, Debug)]
-pub struct Machine(pub targets::Machine);
-
-impl FromStr for Machine {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let rates = || {
-            let (bandwidth, flops) = text.split_once(':')?;
-            let rate = |text: &str| text.parse::<f64>().ok().filter(|rate| *rate > 0.0 && rate.is_finite());
-            Some(targets::Machine {
-                bandwidth: rate(bandwidth)?,
-                flops: rate(flops)?,
-                ..targets::Machine::CPU
-            })
-        };
-        match text {
-            "cpu" => Ok(Self(targets::Machine::CPU)),
-            "gpu" => Ok(Self(targets::Machine::GPU)),
-            _ => rates().map(Self).ok_or_else(|| {
-                "expected cpu, gpu, or bytes and operations in a second, as 100e9:2e12".into()
-            }),
-        }
-    }
-}
 
 /// What a call of an entry point needs.
 struct Call<'a> {

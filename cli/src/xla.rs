@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use tracewright::Plan;
 use tracewright::footprint::readable;
-use tracewright::targets::{Mesh, ShardRule, Target};
+use tracewright::targets::Target;
 use tracewright::xla::{self, XlaManifest};
 
 use crate::arguments::{ExportArguments, Kernels, Layout};
@@ -20,8 +20,7 @@ pub fn run(arguments: &ExportArguments, read: ReadModel, interrupt: &Interrupt) 
     let checkpoint = plan.named(checkpoint);
     let bar = progress::bytes("making weights", 0);
     let mut watch = progress::watch(&bar, interrupt);
-    let mesh: Option<(&Mesh, &[ShardRule])> = asked.mesh.as_ref().map(|mesh| (mesh, &asked.shard[..]));
-    let manifest = xla::export(&plan, folder, &checkpoint, mesh, out, Some(&mut watch))?;
+    let manifest = xla::export(&plan, folder, &checkpoint, asked.mesh.rules()?, out, Some(&mut watch))?;
     bar.finish_and_clear();
     report(arguments, &manifest)
 }
@@ -34,11 +33,7 @@ fn check(arguments: &ExportArguments) -> Result<(), Error> {
         () if arguments.target != Target::host() => "--target",
         () if arguments.tuning.source.is_some() => "--tuning",
         () if kernels => "--kernels",
-        () if arguments.xla.mesh.is_none() && !arguments.xla.shard.is_empty() => {
-            let what = "`--shard` says what is divided among the devices of a mesh; name it with `--mesh`";
-            return Err(Error::Usage { what: what.into() });
-        }
-        () => return Ok(()),
+        () => return arguments.xla.mesh.rules().map(drop),
     };
     let what = format!(
         "`{option}` is for IREE; XLA compiles for the devices that it finds, without kernels of ours"

@@ -116,7 +116,11 @@ fn stats_are_those_of_the_matrices() {
         serde_json::from_str(&dump(&["--json", "--machine", "15e12:100e12"])).unwrap();
     let faster = faster["calls"].as_array().unwrap().iter().find(|call| call["entry"] == "decode").unwrap();
     assert!(faster["seconds"].as_f64().unwrap() < number("seconds") / 10.0);
-    refused(&mut trace_dump(&["stats", "gpt2", "--machine", "abacus"]), 2, &["expected cpu, gpu, or bytes"]);
+    refused(
+        &mut trace_dump(&["stats", "gpt2", "--machine", "abacus"]),
+        2,
+        &["expected cpu, gpu, h100, mi300x, tpu-v5e, or bytes"],
+    );
 }
 
 #[test]

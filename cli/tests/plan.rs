@@ -51,3 +51,63 @@ fn what_cannot_fit_is_refused() {
         assert!(!cache.exists());
     }
 }
+
+/// A published size among devices of a published kind, from its name alone.
+#[test]
+fn a_plan_for_many_devices_says_what_each_holds_and_exchanges() {
+    let asked = ["plan", "llama-3.1-405b", "--mesh", "model=16", "--machine", "h100"];
+    let ran = succeed(bare(&asked).args(["--json"]));
+    let plan: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&plan["devices"], &plan["fits"]), (&16.into(), &true.into()));
+    assert_eq!(plan["replicated"].as_array().unwrap().len(), 2 * 126 + 1);
+    assert_eq!(plan["notes"].as_array().unwrap().len(), 2);
+    let calls = plan["calls"].as_array().unwrap();
+    let decode = calls.iter().find(|call| call["entry"] == "decode").unwrap();
+    let counts = decode["collectives"].as_array().unwrap().iter().map(|one| one["count"].as_u64().unwrap());
+    assert_eq!(counts.sum::<u64>(), 2 * 126 + 3);
+    let seconds = |name: &str| decode["seconds"][name].as_f64().unwrap();
+    assert!((seconds("total") - seconds("read") - seconds("exchange")).abs() < 1e-12);
+
+    let table = succeed(&mut bare(&asked)).out;
+    for word in [
+        "each of 16 devices",
+        "253 weights",
+        "NVIDIA",
+        "252  all-reduce of f32[1,16384] among 16",
+        "total ms",
+    ] {
+        assert!(table.contains(word), "`{word}` is not in\n{table}");
+    }
+    let words = ["each device needs 101.", "there are 80.00 GB", "--mesh"];
+    let ran =
+        refused(&mut bare(&["plan", "llama-3.1-405b", "--mesh", "model=8", "--machine", "h100"]), 1, &words);
+    assert!(ran.out.contains("each of 8 devices"), "{}", ran.out);
+}
+
+#[test]
+fn one_device_of_a_named_kind_exchanges_nothing() {
+    let ran = succeed(bare(&["plan", text(&demo()), "--machine", "1e9:1e12", "--json"]).args(SMALL));
+    let plan: Value = serde_json::from_str(&ran.out).unwrap();
+    for call in plan["calls"].as_array().unwrap() {
+        assert!(call["collectives"].as_array().unwrap().is_empty());
+        let read = call["read_bytes"].as_f64().unwrap() / 1e9;
+        assert!((call["seconds"]["read"].as_f64().unwrap() - read).abs() < 1e-12);
+    }
+    assert!(plan["fits"].is_null() && plan["mesh"].is_null());
+}
+
+#[test]
+fn a_plan_for_no_devices_is_refused() {
+    let demo = demo();
+    let plan = ["plan", text(&demo)];
+    for (more, code, words) in [
+        (&["--shard", "K=model"][..], 2, "name it with `--mesh`"),
+        (&["--machine", "abacus"], 2, "expected cpu, gpu, h100, mi300x, tpu-v5e, or bytes"),
+        (&["--machine", "1e9:2e9:3e9:4e9"], 2, "names no machine"),
+        (&["--mesh", "model=5"], 1, "not divisible by the 5 devices"),
+        (&["--mesh", "model=2", "--quant", "q8"], 1, "weights in groups of bits are for IREE"),
+    ] {
+        refused(bare(&plan).args(more), code, &[words]);
+    }
+    refused(&mut bare(&["plan", "llama-3.1-504b"]), 1, &["trace-dump presets"]);
+}

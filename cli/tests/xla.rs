@@ -114,7 +114,7 @@ fn a_checkpoint_that_does_not_fit_is_refused_before_anything_is_written() {
     assert!(!out.exists());
 }
 
-/// One prompt through XLA on two devices, where `cargo xtask xla` has installed jax; elsewhere it is said that this was left out.
+/// One prompt through XLA on two devices, where `cargo xtask test` or `xla` has installed jax; elsewhere it is said that this was left out.
 #[test]
 fn two_devices_go_on_as_transformers_does() {
     let lib = root().join(".tracewright/xla/lib");

@@ -9,6 +9,7 @@ mod bounded_sdpa;
 mod dequantize;
 mod derive;
 mod erf;
+mod exchange;
 mod expand;
 mod experts;
 mod fusion;
@@ -29,6 +30,7 @@ use ops::ElementType;
 use targets::{Lack, Target};
 use trace::Provenance;
 
+pub use exchange::{Collective, CollectiveKind, Exchange};
 pub use expand::{expand, expand_for};
 pub use module::{Module, Statement, location, lower, namespace, write};
 pub use products::{FusedProduct, products};

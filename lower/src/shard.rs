@@ -205,6 +205,12 @@ impl Shards {
         })
     }
 
+    /// Everything on one device.
+    pub fn whole() -> Self {
+        let (weights, entries) = (BTreeMap::new(), BTreeMap::new());
+        Self { mesh: Mesh::default(), weights, entries, notes: BTreeSet::new() }
+    }
+
     /// The bytes of these weights that each device holds.
     pub fn device_bytes(&self, parameters: &[Parameter]) -> usize {
         let bytes = |p: &Parameter| p.ty.bytes() / self.weights.get(&p.key).map_or(1, Sharding::parts);
@@ -222,6 +228,14 @@ impl Sharding {
     /// In how many parts the tensor is divided.
     pub fn parts(&self) -> usize {
         self.0.iter().flatten().map(|axis| axis.size).product()
+    }
+
+    /// The part of a tensor of this type that each device has.
+    pub fn local(&self, ty: &TensorType) -> TensorType {
+        let parts = |axes: &Vec<MeshAxis>| axes.iter().map(|axis| axis.size).product::<usize>();
+        let mut ty = ty.clone();
+        ty.shape.iter_mut().zip(&self.0).for_each(|(extent, axes)| *extent /= parts(axes));
+        ty
     }
 }
 

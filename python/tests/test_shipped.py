@@ -18,10 +18,11 @@ import sys
 import tempfile
 import time
 import unittest
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tracewright_xla.manifest import Manifest
+from tracewright_xla.manifest import Manifest, TensorType
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACEWRIGHT = os.environ.get("TRACEWRIGHT")
@@ -68,6 +69,23 @@ def counted(report: dict[str, Any], entry: str) -> dict[str, int]:
     for op, _, count in report["collectives"][entry]:
         counts[op] = counts.get(op, 0) + count
     return counts
+
+
+def exchanged(report: dict[str, Any], entry: str) -> Counter[tuple[str, int]]:
+    """How often a call has each collective with a result of so many bytes. Several in one count each."""
+    found: Counter[tuple[str, int]] = Counter()
+    for op, types, count in report["collectives"][entry]:
+        for ty in re.findall(r"\w+\[[\d,]*\]", types):
+            # HLO's word for i32 is s32.
+            found[op, TensorType.parse(re.sub("^s", "i", ty)).bytes] += count
+    return found
+
+
+def planned(model: str, *options: str) -> dict[str, Any]:
+    """What `tracewright plan` says of the same program, without XLA."""
+    sizes = ["--dtype", "f32", "--context", "256", "--chunk", "64"]
+    command = [str(TRACEWRIGHT), "plan", str(ROOT / model), "--json", "--machine", "cpu", *sizes, *options]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def run(export: Path, *words: str) -> list[str]:
@@ -133,10 +151,23 @@ class Shipped(unittest.TestCase):
                     # Every weight that is divided has the features of the network as one of two axes.
                     self.assertFalse(len(extents) == 2 and extents & {144, 132}, (entry, ty))
 
+    def assert_planned(self, report: dict[str, Any], model: str, *options: str) -> None:
+        """What devices hold and exchange is what `tracewright plan` says, by their kind, number and bytes."""
+        plan = planned(model, *options)
+        for call in plan["calls"]:
+            said: Counter[tuple[str, int]] = Counter()
+            for one in call["collectives"]:
+                said[one["op"], TensorType.parse(one["type"]).bytes] += one["count"]
+            self.assertEqual(said, exchanged(report, call["entry"]), (model, call["entry"]))
+            held = plan["weight_bytes"] + sum(plan["state_bytes"].values())
+            tokens = 4 * (call["tokens"] + 2 * plan["batch"])
+            self.assertEqual(report["argument_bytes"][call["entry"]], held + tokens, (model, call["entry"]))
+
     def test_one_device(self) -> None:
         for model, layers in MODELS.items():
             with self.subTest(model=model):
                 report = self.equal(model, 64, 1)
+                self.assert_planned(report, model)
                 for entry in report["collectives"]:
                     self.assertEqual(counted(report, entry), {})
                     self.assertEqual(report["aliases"][entry], 2 * layers, "keys and values of each layer in place")
@@ -145,6 +176,7 @@ class Shipped(unittest.TestCase):
         for model, layers in MODELS.items():
             with self.subTest(model=model):
                 report = self.equal(model, 8, 1, "--mesh", "model=2", *TENSOR_PARALLEL)
+                self.assert_planned(report, model, "--mesh", "model=2", *TENSOR_PARALLEL)
                 # Two for each layer, the embedding, and two for the token that the parts of the logits favour.
                 self.assertEqual(counted(report, "decode"), {"all-reduce": 2 * layers + 3})
                 for entry in report["collectives"]:
@@ -163,6 +195,7 @@ class Shipped(unittest.TestCase):
         for model, layers in MODELS.items():
             with self.subTest(model=model):
                 report = self.equal(model, 8, 1, "--mesh", "model=4", *TENSOR_PARALLEL)
+                self.assert_planned(report, model, "--mesh", "model=4", *TENSOR_PARALLEL)
                 self.assertEqual(counted(report, "decode"), {"all-reduce": 2 * layers + 3})
                 for entry in report["collectives"]:
                     self.assertEqual(set(counted(report, entry)), {"all-reduce"})
@@ -170,6 +203,7 @@ class Shipped(unittest.TestCase):
     def test_slots_of_keys_and_values_are_divided(self) -> None:
         """For long contexts: each layer sums over slots three times, for the softmax's maximum and sum and for the values."""
         report = self.equal("demo", 8, 1, "--mesh", "seq=2", "--shard", "N=seq")
+        self.assert_planned(report, "demo", "--mesh", "seq=2", "--shard", "N=seq")
         for entry in report["collectives"]:
             self.assertEqual(counted(report, entry), {"all-reduce": 3 * MODELS["demo"]})
 

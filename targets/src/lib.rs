@@ -2,6 +2,7 @@
 
 mod device;
 mod host;
+mod machine;
 mod mesh;
 mod parse;
 mod tuning;
@@ -10,6 +11,7 @@ use std::fmt;
 
 pub use device::{DeviceKind, DeviceName, DeviceNameError, Lack};
 pub use host::host_features;
+pub use machine::{Machine, MachineError, NamedMachine};
 pub use mesh::{Mesh, MeshAxis, MeshError, ShardRule};
 pub use parse::TargetError;
 pub use tuning::{Tiling, Tuning};
@@ -57,26 +59,6 @@ pub enum Dialect {
     /// Weights are arguments after those of the function, constants stand where they are used, every argument is a
     /// tensor.
     Arguments,
-}
-
-/// What bounds the speed of a machine: a roofline.
-///
-/// Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance Model" (2009).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Machine {
-    /// Bytes that it reads or writes in a second.
-    pub bandwidth: f64,
-    /// Multiplications and additions in a second.
-    pub flops: f64,
-    /// Seconds that starting one dispatch takes.
-    pub dispatch: f64,
-}
-
-impl Machine {
-    /// Two cores of a server.
-    pub const CPU: Self = Self { bandwidth: 15e9, flops: 100e9, dispatch: 5e-6 };
-    /// One accelerator of a server.
-    pub const GPU: Self = Self { bandwidth: 3e12, flops: 200e12, dispatch: 5e-6 };
 }
 
 impl Backend {

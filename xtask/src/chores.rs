@@ -117,6 +117,7 @@ pub fn test(root: &Path) -> Result<(), Error> {
         left_out.push(format!("Vulkan: {}", WithCauses(&error)));
         Vec::new()
     });
+    let jax = jax(root);
     let all = ["--workspace", "--all-features"];
     let cargo = |words: &[&str]| {
         let mut command = cargo(root, words);
@@ -139,7 +140,10 @@ pub fn test(root: &Path) -> Result<(), Error> {
     let light = ["--package", "tracewright", "--package", "tracewright-cli"];
     step("tests without IREE", cargo(&["test"]).args(light))?;
     left_out.push("Vulkan beyond a prompt of each shipped model: `cargo xtask test --vulkan`".into());
-    left_out.push("XLA: `cargo xtask xla`".into());
+    left_out.push(match jax {
+        Ok(_) => "XLA beyond a prompt of each shipped model on two devices: `cargo xtask xla`".into(),
+        Err(error) => format!("XLA: {}", WithCauses(&error)),
+    });
     left_out.iter().for_each(|what| eprintln!("left out: {what}"));
     eprintln!("everything passed in {}", human(start.elapsed()));
     Ok(())
@@ -256,15 +260,19 @@ pub fn differential(root: &Path, graphs: u32) -> Result<(), Error> {
 
 /// The Python package that runs exports for XLA, judged by what transformers answered.
 pub fn xla(root: &Path, name: Option<&str>) -> Result<(), Error> {
-    let package = root.join("python");
-    let size = "jax: about 200 MB, a minute";
-    let python = python::install(&root.join(".tracewright/xla"), &package.join("requirements.txt"), size)?;
+    let python = jax(root)?;
     let what = ["--package", "tracewright-cli", "--bin", "tracewright"];
     step("build", cargo(root, &["build"]).args(what))?;
     let mut tests = python.command();
     tests.args(["-m", "unittest", "discover", "-s", "tests", "-t", ".", "--verbose"]);
-    tests.args(name.iter().flat_map(|name| ["-k", name])).current_dir(&package);
+    tests.args(name.iter().flat_map(|name| ["-k", name])).current_dir(root.join("python"));
     step("tests", tests.env("TRACEWRIGHT", built(root).join("tracewright")))
+}
+
+/// The pinned jax. Tests that find it run a prompt of each shipped model on two devices.
+fn jax(root: &Path) -> Result<python::Python, Error> {
+    let requirements = root.join("python/requirements.txt");
+    python::install(&root.join(".tracewright/xla"), &requirements, "jax: about 200 MB, a minute")
 }
 
 /// The folder of the programs that cargo builds for tests.

@@ -1,0 +1,348 @@
+//! What the devices of a mesh exchange in a call. How arguments and weights are divided is followed through the operations, from
+//! the first to the last, as XLA's partitioner does: an axis that is divided and summed over makes an all-reduce of the result.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use ops::{Op, TensorType};
+use targets::MeshAxis;
+use trace::{Function, NodeId, NodeKind};
+
+use crate::{EntryShards, Sharding, Shards};
+
+/// How each value of an entry point is divided, and what devices exchange for that.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Exchange {
+    /// Of each node: how what it computes is divided.
+    pub shardings: Vec<Sharding>,
+    /// Of each node: among how many devices its work is divided; the others do the same again.
+    pub parts: Vec<usize>,
+    /// What is exchanged, in the order of a call.
+    pub collectives: Vec<Collective>,
+}
+
+/// One exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collective {
+    /// Which.
+    pub kind: CollectiveKind,
+    /// What each device has afterwards.
+    pub ty: TensorType,
+    /// How many devices exchange with each other.
+    pub devices: usize,
+    /// The node whose value it is.
+    pub node: NodeId,
+}
+
+/// What devices do with each other's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CollectiveKind {
+    /// Each has a term of a sum, or of a maximum, and gets all of it.
+    AllReduce,
+    /// Each has a part, and gets all of them.
+    AllGather,
+}
+
+impl Collective {
+    /// The bytes that each device sends, and receives, in a ring: of an all-reduce 2(n−1)/n of the result, of an all-gather
+    /// (n−1)/n, which is the least there is.
+    ///
+    /// Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009).
+    pub fn sent_bytes(&self) -> f64 {
+        let turns = match self.kind {
+            CollectiveKind::AllReduce => 2.0,
+            CollectiveKind::AllGather => 1.0,
+        };
+        turns * (self.devices - 1) as f64 / self.devices as f64 * self.ty.bytes() as f64
+    }
+}
+
+/// As HLO names it.
+impl fmt::Display for CollectiveKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AllReduce => "all-reduce",
+            Self::AllGather => "all-gather",
+        })
+    }
+}
+
+impl Shards {
+    /// What devices exchange in a call of an entry point, which is in primitives and [inlined](trace::Trace::inlined).
+    pub fn exchange(&self, entry: &Function) -> Exchange {
+        let nothing = EntryShards { arguments: Vec::new(), results: Vec::new() };
+        let declared = self.entries.get(&entry.name).unwrap_or(&nothing);
+        let mut walk = Walk { entry, done: Exchange::default(), gathered: HashMap::new() };
+        let live = entry.live();
+        for id in entry.ids() {
+            let (sharding, parts) = match &entry.node(id).kind {
+                _ if !live[id.index()] => walk.whole(id),
+                NodeKind::Input { index, .. } => given(declared.arguments.get(*index), entry, id),
+                NodeKind::Parameter(parameter) => given(self.weights.get(&parameter.key), entry, id),
+                NodeKind::Op(op) => walk.operation(id, op),
+                NodeKind::Call { .. } | NodeKind::Result { .. } => walk.whole(id),
+            };
+            walk.done.shardings.push(sharding);
+            walk.done.parts.push(parts);
+        }
+        for (output, wanted) in entry.outputs.iter().zip(&declared.results) {
+            for axis in 0..wanted.0.len() {
+                walk.gather_beyond(output.node, axis, wanted.0[axis].len());
+            }
+        }
+        walk.done
+    }
+}
+
+/// What is divided as it is declared.
+fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding, usize) {
+    let whole = || Sharding(vec![Vec::new(); entry.node(id).ty().rank()]);
+    let sharding = declared.cloned().unwrap_or_else(whole);
+    let parts = sharding.parts();
+    (sharding, parts)
+}
+
+struct Walk<'a> {
+    entry: &'a Function,
+    done: Exchange,
+    /// Values of which more was gathered than their own node has, for whoever reads them next.
+    gathered: HashMap<NodeId, Sharding>,
+}
+
+/// The axes of an operation's operands and result, as indices of loops around it.
+struct Loops {
+    /// Of each operand the loop of each axis; none where the operation reads along it in another way.
+    operands: Vec<Vec<Option<usize>>>,
+    /// Of each axis of the result the loop.
+    result: Vec<Option<usize>>,
+    /// How many loops there are; over those that are none of the result's it sums.
+    count: usize,
+}
+
+impl Walk<'_> {
+    fn whole(&self, id: NodeId) -> (Sharding, usize) {
+        let rank = self.entry.node(id).types.first().map_or(0, TensorType::rank);
+        (Sharding(vec![Vec::new(); rank]), 1)
+    }
+
+    fn operation(&mut self, id: NodeId, op: &Op) -> (Sharding, usize) {
+        let operands = self.entry.operands(id);
+        let ty = self.entry.node(id).ty();
+        if let Op::Reshape(_) = op {
+            return self.reshaped(operands[0], ty);
+        }
+        let types: Vec<&TensorType> = operands.iter().map(|&operand| self.entry.node(operand).ty()).collect();
+        let loops = Loops::of(op, &types, ty);
+        let mut divided: Vec<Vec<MeshAxis>> = vec![Vec::new(); loops.count];
+        // What indices a device has decides before where the rows of a table lie: they come to who picks them.
+        let mut order: Vec<(&NodeId, &Vec<Option<usize>>)> = operands.iter().zip(&loops.operands).collect();
+        if let Op::Gather(_) = op {
+            order.reverse();
+        }
+        for (&operand, axes) in order {
+            for (axis, at) in axes.iter().enumerate() {
+                let found = self.sharding(operand).0[axis].clone();
+                let Some(at) = *at else {
+                    self.gather_beyond(operand, axis, 0);
+                    continue;
+                };
+                let common = found.iter().zip(&divided[at]).take_while(|(a, b)| a == b).count();
+                if common == found.len() {
+                    continue;
+                }
+                // Along an axis of the mesh one loop is divided, and what is divided in another way is made whole.
+                let free = |axis: &MeshAxis| divided.iter().all(|taken| !taken.contains(axis));
+                let fits = common == divided[at].len();
+                let more =
+                    if fits { found[common..].iter().take_while(|axis| free(axis)).count() } else { 0 };
+                self.gather_beyond(operand, axis, common + more);
+                divided[at].extend_from_slice(&found[common..common + more]);
+            }
+        }
+        let of_result = |at: &Option<usize>| at.map_or(Vec::new(), |at| divided[at].clone());
+        let sharding = Sharding(loops.result.iter().map(of_result).collect());
+        let summed = (0..loops.count).filter(|at| !loops.result.contains(&Some(*at)));
+        let devices: usize = summed.flat_map(|at| &divided[at]).map(|axis| axis.size).product();
+        if devices > 1 {
+            let (kind, ty) = (CollectiveKind::AllReduce, sharding.local(ty));
+            self.done.collectives.push(Collective { kind, ty, devices, node: id });
+        }
+        (sharding, divided.iter().flatten().map(|axis| axis.size).product())
+    }
+
+    /// How a value is divided for who reads it next.
+    fn sharding(&self, id: NodeId) -> &Sharding {
+        self.gathered.get(&id).unwrap_or(&self.done.shardings[id.index()])
+    }
+
+    /// Makes a value whole along an axis, but for the first of the mesh's axes along which it is divided.
+    fn gather_beyond(&mut self, id: NodeId, axis: usize, keep: usize) {
+        let mut sharding = self.sharding(id).clone();
+        let Some(lost) = sharding.0[axis].get(keep..).filter(|lost| !lost.is_empty()) else { return };
+        let devices = lost.iter().map(|axis| axis.size).product();
+        sharding.0[axis].truncate(keep);
+        let ty = sharding.local(self.entry.node(id).ty());
+        self.gathered.insert(id, sharding);
+        self.done.collectives.push(Collective { kind: CollectiveKind::AllGather, ty, devices, node: id });
+    }
+
+    /// The same elements in row-major order: of axes that become one, or of one that becomes several, the first are divided.
+    fn reshaped(&mut self, operand: NodeId, ty: &TensorType) -> (Sharding, usize) {
+        let from = self.entry.node(operand).ty();
+        let mut sharding = vec![Vec::new(); ty.rank()];
+        for (before, after) in groups(&from.shape, &ty.shape) {
+            let mut along: Vec<MeshAxis> = Vec::new();
+            let mut filled = true;
+            for axis in before {
+                let divided = self.sharding(operand).0[axis].clone();
+                if !filled {
+                    self.gather_beyond(operand, axis, 0);
+                    continue;
+                }
+                let parts: usize = divided.iter().map(|axis| axis.size).product();
+                along.extend(divided);
+                filled = parts == from.shape[axis];
+            }
+            let mut places = after.map(|axis| (axis, ty.shape[axis])).collect::<Vec<_>>().into_iter();
+            let mut place = places.next();
+            for over in along {
+                while place.is_some_and(|(_, left)| left == 1) {
+                    place = places.next();
+                }
+                match &mut place {
+                    Some((axis, left)) if left.is_multiple_of(over.size) => {
+                        *left /= over.size;
+                        sharding[*axis].push(over);
+                    }
+                    _ => {
+                        // Parts that end within a row of the new shape.
+                        let (kind, node) = (CollectiveKind::AllGather, operand);
+                        let ty = Sharding(sharding.clone()).local(ty);
+                        self.done.collectives.push(Collective { kind, ty, devices: over.size, node });
+                        place = None;
+                    }
+                }
+            }
+        }
+        let sharding = Sharding(sharding);
+        let parts = sharding.parts();
+        (sharding, parts)
+    }
+}
+
+/// The axes before and after a reshape, in groups of as many elements; each as small as can be.
+fn groups(from: &[usize], to: &[usize]) -> Vec<(std::ops::Range<usize>, std::ops::Range<usize>)> {
+    let (mut first, mut second) = (0, 0);
+    let mut found = Vec::new();
+    while first < from.len() && second < to.len() {
+        let (begun, started) = (first, second);
+        let (mut before, mut after) = (from[first], to[second]);
+        (first, second) = (first + 1, second + 1);
+        while before != after {
+            if before < after && first < from.len() {
+                before *= from[first];
+                first += 1;
+            } else if second < to.len() {
+                after *= to[second];
+                second += 1;
+            } else {
+                return found;
+            }
+        }
+        found.push((begun..first, started..second));
+    }
+    found
+}
+
+impl Loops {
+    fn of(op: &Op, operands: &[&TensorType], ty: &TensorType) -> Self {
+        let rank = ty.rank();
+        let same = |rank: usize| (0..rank).map(Some).collect::<Vec<_>>();
+        let all = || operands.iter().map(|operand| same(operand.rank())).collect::<Vec<_>>();
+        // All axes but one, along which other elements are read.
+        let but = |axis: usize, whole: bool| -> Vec<Vec<Option<usize>>> {
+            let keeps = |at: Option<usize>| at.filter(|&at| at != axis || whole);
+            all().into_iter().map(|axes| axes.into_iter().map(keeps).collect()).collect()
+        };
+        let of_result = |operands| Self { operands, result: same(rank), count: rank };
+        match op {
+            Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Compare(_)
+            | Op::Select(_)
+            | Op::Convert(_)
+            | Op::ReducePrecision(_)
+            | Op::OptimizationBarrier(_)
+            | Op::Constant(_)
+            | Op::Iota(_) => of_result(all()),
+            Op::Narrow(narrow) => of_result(but(narrow.axis, operands[0].shape == ty.shape)),
+            Op::DynamicSlice(slice) => of_result(but(slice.axis, operands[0].shape == ty.shape)),
+            Op::DynamicUpdateSlice(slice) => {
+                let mut axes = but(slice.axis, false);
+                // One row falls on one device, which writes it; several may fall on two.
+                if operands[1].shape[slice.axis] == 1 {
+                    axes[0] = same(rank);
+                }
+                of_result(axes)
+            }
+            Op::Concatenate(concatenate) => of_result(but(concatenate.axis, operands.len() == 1)),
+            Op::Permute(permute) => {
+                let mut axes = vec![None; rank];
+                permute.order.iter().enumerate().for_each(|(at, &axis)| axes[axis] = Some(at));
+                of_result(vec![axes])
+            }
+            Op::BroadcastInDim(broadcast) => {
+                let stretched = broadcast.axes.iter().zip(&operands[0].shape);
+                let axes =
+                    stretched.map(|(&axis, &extent)| (extent == ty.shape[axis]).then_some(axis)).collect();
+                of_result(vec![axes])
+            }
+            Op::Reduce(reduce) => {
+                let count = operands[0].rank();
+                let kept = (0..count).filter(|axis| !reduce.axes.contains(axis)).map(Some).collect();
+                Self { operands: all(), result: kept, count }
+            }
+            Op::DotGeneral(dot) => {
+                let mut count = rank;
+                let [mut left, mut right] = [0, 1].map(|at| vec![None; operands[at].rank()]);
+                for (at, (&l, &r)) in dot.left_batch.iter().zip(&dot.right_batch).enumerate() {
+                    (left[l], right[r]) = (Some(at), Some(at));
+                }
+                for (&l, &r) in dot.left_contract.iter().zip(&dot.right_contract) {
+                    (left[l], right[r]) = (Some(count), Some(count));
+                    count += 1;
+                }
+                let free = left.iter_mut().chain(&mut right).filter(|axis| axis.is_none());
+                free.zip(dot.left_batch.len()..).for_each(|(axis, at)| *axis = Some(at));
+                Self { operands: vec![left, right], result: same(rank), count }
+            }
+            Op::Gather(_) => {
+                // Who holds no row of an index adds nothing.
+                let lead = operands[1].rank();
+                let table = std::iter::once(Some(rank)).chain((lead..rank).map(Some)).collect();
+                let count = rank + 1;
+                Self { operands: vec![table, same(lead)], result: same(rank), count }
+            }
+            // Reshapes are followed elsewhere; composites and what kernels read are in no program for XLA.
+            Op::Reshape(_)
+            | Op::Append(_)
+            | Op::BoundedSdpa(_)
+            | Op::Dequantize(_)
+            | Op::Erf(_)
+            | Op::GroupedLinear(_)
+            | Op::GroupedRows(_)
+            | Op::Linear(_)
+            | Op::RmsNorm(_)
+            | Op::Rope(_)
+            | Op::Sdpa(_)
+            | Op::SlicedAppend(_)
+            | Op::Pack(_)
+            | Op::Quantize(_)
+            | Op::PackedExperts(_)
+            | Op::PackedLinear(_)
+            | Op::PackedRows(_) => {
+                of_result(operands.iter().map(|operand| vec![None; operand.rank()]).collect())
+            }
+        }
+    }
+}

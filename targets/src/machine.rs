@@ -1,0 +1,141 @@
+//! What bounds the speed of a machine, and the machines that have a name.
+
+use std::borrow::Cow;
+use std::str::FromStr;
+
+/// What bounds the speed of a machine: a roofline.
+///
+/// Williams, Waterman, Patterson, "Roofline: An Insightful Visual Performance Model" (2009).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Machine {
+    /// Bytes that it reads or writes in a second.
+    pub bandwidth: f64,
+    /// Multiplications and additions in a second.
+    pub flops: f64,
+    /// Seconds that starting one dispatch takes.
+    pub dispatch: f64,
+}
+
+impl Machine {
+    /// Two cores of a server.
+    pub const CPU: Self = Self { bandwidth: 15e9, flops: 100e9, dispatch: 5e-6 };
+    /// One accelerator of a server.
+    pub const GPU: Self = Self { bandwidth: 3e12, flops: 200e12, dispatch: 5e-6 };
+}
+
+/// A machine of a name, alone or linked with others like it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedMachine {
+    /// Its name on the command line; its rates, if it has no other.
+    pub name: Cow<'static, str>,
+    /// What bounds its speed.
+    pub machine: Machine,
+    /// Bytes that it sends to others in a second, while it receives as many: one direction of all its links together.
+    pub link: f64,
+    /// Bytes of its memory, if they are known.
+    pub memory: Option<u64>,
+    /// Where the numbers are from.
+    pub source: &'static str,
+}
+
+/// Bytes in a second over Ethernet of 10 Gbit/s.
+const ETHERNET: f64 = 1.25e9;
+
+impl NamedMachine {
+    /// What can be said of a machine on the command line.
+    pub const FORMS: &str = "cpu|gpu|h100|mi300x|tpu-v5e|BYTES:FLOPS[:LINK]";
+
+    /// The machines that have a name. Operations are those of bf16, without sparsity.
+    pub const ALL: &[Self] = &[
+        Self {
+            name: Cow::Borrowed("cpu"),
+            machine: Machine::CPU,
+            link: ETHERNET,
+            memory: None,
+            source: "two cores of a server and Ethernet of 10 Gbit/s, about",
+        },
+        Self {
+            name: Cow::Borrowed("gpu"),
+            machine: Machine::GPU,
+            link: 300e9,
+            memory: None,
+            source: "an accelerator of a server, about",
+        },
+        Self {
+            name: Cow::Borrowed("h100"),
+            machine: Machine { bandwidth: 3.35e12, flops: 989.4e12, ..Machine::GPU },
+            link: 450e9,
+            memory: Some(80_000_000_000),
+            source: "NVIDIA, \"H100 Tensor Core GPU\" data sheet, SXM: half of 1,979 TFLOPS, which are with sparsity, \
+                     and half of 900 GB/s of NVLink, which are both directions",
+        },
+        Self {
+            name: Cow::Borrowed("mi300x"),
+            machine: Machine { bandwidth: 5.3e12, flops: 1307.4e12, ..Machine::GPU },
+            link: 448e9,
+            memory: Some(192_000_000_000),
+            source: "AMD, \"Instinct MI300X Accelerator\" data sheet: 7 links of Infinity Fabric, half of 128 GB/s each",
+        },
+        Self {
+            name: Cow::Borrowed("tpu-v5e"),
+            machine: Machine { bandwidth: 819e9, flops: 197e12, ..Machine::GPU },
+            link: 200e9,
+            memory: Some(16_000_000_000),
+            source: "Google Cloud, \"TPU v5e\", key chip specifications: half of 400 GB/s between chips, which are both \
+                     directions",
+        },
+    ];
+}
+
+/// A text that names no machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{}` names no machine; expected {}, or bytes and operations in a second, as 100e9:2e12, and bytes over its links, as \
+     100e9:2e12:10e9",
+    .0, names()
+)]
+pub struct MachineError(pub String);
+
+fn names() -> String {
+    NamedMachine::ALL.iter().map(|machine| &*machine.name).collect::<Vec<_>>().join(", ")
+}
+
+/// A name, or `BYTES:FLOPS[:LINK]` in a second.
+impl FromStr for NamedMachine {
+    type Err = MachineError;
+
+    fn from_str(text: &str) -> Result<Self, MachineError> {
+        if let Some(named) = Self::ALL.iter().find(|machine| machine.name == text) {
+            return Ok(named.clone());
+        }
+        let rate = |text: &str| text.parse::<f64>().ok().filter(|rate| *rate > 0.0 && rate.is_finite());
+        let rates: Option<Vec<f64>> = text.split(':').map(rate).collect();
+        let (bandwidth, flops, link) = match rates.as_deref() {
+            Some(&[bandwidth, flops]) => (bandwidth, flops, ETHERNET),
+            Some(&[bandwidth, flops, link]) => (bandwidth, flops, link),
+            _ => return Err(MachineError(text.into())),
+        };
+        let machine = Machine { bandwidth, flops, ..Machine::CPU };
+        Ok(Self { name: text.to_owned().into(), machine, link, memory: None, source: "as asked for" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_forms_are_the_names_and_rates() {
+        let forms: Vec<&str> = NamedMachine::FORMS.split('|').collect();
+        let names: Vec<&str> = NamedMachine::ALL.iter().map(|machine| &*machine.name).collect();
+        assert_eq!(forms[..forms.len() - 1], names);
+        for name in names {
+            assert_eq!(name.parse::<NamedMachine>().map(|machine| machine.name), Ok(name.to_owned().into()));
+        }
+        assert_eq!("1e9:2e12:3e10".parse::<NamedMachine>().map(|machine| machine.link), Ok(3e10));
+        assert_eq!("1e9:2e12".parse::<NamedMachine>().map(|machine| machine.link), Ok(ETHERNET));
+        for wrong in ["", "abacus", "1e9", "1e9:0", "1e9:inf", "1:2:3:4", "-1:2"] {
+            assert_eq!(wrong.parse::<NamedMachine>(), Err(MachineError(wrong.into())));
+        }
+    }
+}
