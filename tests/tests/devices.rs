@@ -35,11 +35,9 @@ fn vulkan() -> Option<DeviceInfo> {
     }
 }
 
-/// A golden with fewer prompts, built for a device.
-fn on(device: &DeviceInfo, mut golden: Golden, element: ElementType, prompts: &[usize]) -> (Golden, Subject) {
-    let all = std::mem::take(&mut golden.prompts);
-    golden.prompts =
-        all.into_iter().enumerate().filter(|(i, _)| prompts.contains(i)).map(|(_, p)| p).collect();
+/// A golden with its first prompts alone, built for a device.
+fn on(device: &DeviceInfo, mut golden: Golden, element: ElementType, prompts: usize) -> (Golden, Subject) {
+    golden.prompts.truncate(prompts);
     let target = device.target();
     let sizes =
         BuildOptions { element, target, device: Device::Driver(device.device), ..BuildOptions::of(&golden) };
@@ -103,7 +101,7 @@ fn numbers_that_a_device_lacks_are_refused() {
 fn m25_the_shipped_models_are_token_exact_on_vulkan() {
     let Some(device) = vulkan() else { return };
     for name in ["demo", "demo-gemma3"] {
-        let (golden, subject) = on(&device, Golden::shipped(name).unwrap(), F32, &[0]);
+        let (golden, subject) = on(&device, Golden::shipped(name).unwrap(), F32, 1);
         let report = check(&golden, &subject).unwrap();
         show(format_args!("{name} on {}: {report}", device.name));
         assert!(report.passes(), "{name}: {report}");
@@ -113,7 +111,7 @@ fn m25_the_shipped_models_are_token_exact_on_vulkan() {
 #[test]
 fn state_stays_on_the_device() {
     let Some(device) = vulkan() else { return };
-    let (golden, subject) = on(&device, Golden::fixture("llama-tied").unwrap(), F32, &[0]);
+    let (golden, subject) = on(&device, Golden::fixture("llama-tied").unwrap(), F32, 1);
     let tokens = &golden.prompts[0].prompt_tokens;
     let moved = subject.moved_per_step(&tokens[..4], false).unwrap();
     assert_eq!(moved, (4.0, 8.0), "a token goes up, a token and its logit come down");
@@ -142,7 +140,7 @@ fn every_family_is_token_exact_on_vulkan() {
             continue;
         }
         let golden = Golden::fixture(&name).unwrap();
-        let (golden, subject) = on(&device, golden, F32, &[0, 3]);
+        let (golden, subject) = on(&device, golden, F32, 2);
         let report = check(&golden, &subject).unwrap();
         show(format_args!("{name} on {}: {report}", device.name));
         assert!(report.passes(), "{name}: {report}");
@@ -174,9 +172,9 @@ fn the_shipped_models_in_f16_answer_as_rounding_lets_them() {
     let device = vulkan().unwrap();
     assert_eq!(device.target().lacks("f16"), None, "{}", device.name);
     for name in ["demo", "demo-gemma3"] {
-        let (golden, subject) = on(&device, Golden::shipped(name).unwrap(), F16, &[0, 1, 2]);
+        let (golden, subject) = on(&device, Golden::shipped(name).unwrap(), F16, 3);
         // Rows are compared up to the first token that differs, the row that it was chosen from included.
-        let report = check_within(&golden, &subject, 2e-2).unwrap();
+        let report = check_within(&golden, &subject, 5e-3).unwrap();
         show(format_args!("{name} in f16 on {}: {report}", device.name));
         assert!(report.worst.0 <= report.bound, "{name}: {report}");
     }
