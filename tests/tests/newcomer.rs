@@ -61,6 +61,11 @@ fn spoil(file: &Path, right: &str, wrong: &str) -> usize {
     1 + text.lines().position(|line| line.contains(right)).unwrap()
 }
 
+/// Says something at once, which output of tests is not.
+fn show(what: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{what}");
+}
+
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -119,7 +124,7 @@ impl Newcomer {
         let output = shell.envs(envs.iter().copied()).output().unwrap();
         let minutes = |since: Instant| since.elapsed().as_secs_f64() / 60.0;
         let (took, so_far) = (minutes(start), minutes(self.start));
-        writeln!(std::io::stderr(), "{what}: {took:.1} min, {so_far:.1} since the clone").unwrap();
+        show(format_args!("{what}: {took:.1} min, {so_far:.1} since the clone"));
         output
     }
 }
