@@ -12,6 +12,18 @@ use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Recipe, Ro
 use crate::pipeline::Expanded;
 
 /// What a program will hold in memory, in bytes.
+///
+/// ```
+/// use tracewright::models::presets::Preset;
+/// use tracewright::ops::ElementType;
+/// use tracewright::{Footprint, Plan};
+///
+/// let model = Preset::named("llama-3.2-1b").ok_or("it has this name")?.read()?;
+/// let plan = Plan::new(Box::new(model), Some(ElementType::Bf16), Some(512), None)?;
+/// let footprint = Footprint::of(&plan.expand(&plan.trace()?.trace)?)?;
+/// assert_eq!(footprint.weight_bytes(), 2 * 1_235_814_400);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
     /// The weights, by how the archive stores them. They are mapped, and every byte of them is looked at.

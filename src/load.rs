@@ -18,6 +18,24 @@ use crate::{Expanded, Program};
 pub use crate::build::LoadError;
 
 /// How [`load`] builds.
+///
+/// ```no_run
+/// use std::path::Path;
+///
+/// use tracewright::irpa::Checkpoint;
+/// use tracewright::load::{LoadOptions, load};
+/// use tracewright::models::ModelConfig;
+/// use tracewright::runtime::{Compiler, Device};
+/// use tracewright::Plan;
+///
+/// let folder = Path::new("demo");
+/// let plan = Plan::new(Box::new(ModelConfig::read(folder, &[])?), None, None, None)?;
+/// let compiler = Compiler::new("iree-compile"); // the one on PATH
+/// let options = LoadOptions { device: Device::LocalSync, ..LoadOptions::new(&compiler, Path::new("cache")) };
+/// let loaded = load(&plan.trace()?, &plan.named(Checkpoint::open(folder)?), options)?;
+/// println!("context {}", loaded.program.network()?.context());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct LoadOptions<'a> {
     /// What builds, and who watches.
     pub tools: BuildTools<'a>,

@@ -12,6 +12,20 @@ use trace::{KvFormat, ParameterConflict, Trace};
 use crate::{Expanded, Lowered, StagedTrace};
 
 /// A model and the sizes it is built for.
+///
+/// ```
+/// use std::path::Path;
+///
+/// use tracewright::Plan;
+/// use tracewright::models::ModelConfig;
+///
+/// // No weight is read for this.
+/// let model = ModelConfig::read(Path::new("demo"), &[])?;
+/// let plan = Plan::new(Box::new(model), None, Some(64), Some(8))?;
+/// let lowered = plan.lower(&plan.trace()?.trace)?;
+/// assert!(lowered.module.text.contains("@decode"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Plan {
     /// The model.
     pub model: Box<dyn Architecture>,

@@ -14,6 +14,21 @@ use crate::xla::{XlaError, shard_rules};
 use crate::{Plan, PlanError};
 
 /// What each device of a mesh has to hold and to do.
+///
+/// ```
+/// use tracewright::Plan;
+/// use tracewright::models::presets::Preset;
+/// use tracewright::ops::ElementType;
+/// use tracewright::share::DeviceShare;
+/// use tracewright::xla::planned;
+///
+/// let model = Preset::named("llama-3.1-405b").ok_or("it has this name")?.read()?;
+/// let plan = planned(Plan::new(Box::new(model), Some(ElementType::Bf16), Some(512), None)?)?;
+/// let share = DeviceShare::of(&plan, Some(&"model=8".parse()?), &[])?;
+/// println!("{} bytes of weights on each of {} devices", share.weights, share.devices);
+/// assert_eq!(share.devices, 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceShare {
     /// How many devices there are.

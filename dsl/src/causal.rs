@@ -101,6 +101,14 @@ pub enum Wanted {
 }
 
 /// A function of the module that a runtime calls: fixed batch, chunk and context.
+///
+/// ```
+/// use tracewright_dsl::EntryPoint;
+///
+/// // One sequence of at most 2048 tokens, 128 at once.
+/// let names: Vec<String> = EntryPoint::all(1, 128, 2048).into_iter().map(|entry| entry.name).collect();
+/// assert_eq!(names, ["prefill", "prefill_short", "decode", "score"]);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryPoint {
     /// Its name.

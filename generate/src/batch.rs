@@ -11,6 +11,18 @@ use crate::{GenerateError, Network};
 ///
 /// Each has a row, which stands where it stands: a text may join while others run, and another takes its row when it
 /// has ended. Each gets the tokens that it would get alone.
+///
+/// ```no_run
+/// use std::ops::ControlFlow;
+///
+/// use tracewright_generate::{Batch, GenerateError, GenerateOptions, Network};
+///
+/// fn all(network: &Network, prompts: &[&[u32]]) -> Result<Vec<Vec<u32>>, GenerateError> {
+///     let options = GenerateOptions::default();
+///     let answers = Batch::new(network).generate(prompts, &options, |_, _| ControlFlow::Continue(()))?;
+///     Ok(answers.into_iter().map(|answer| answer.tokens).collect())
+/// }
+/// ```
 pub struct Batch<'a, E: Executor = Iree> {
     rows: Rows<'a, E>,
     running: Vec<Option<Generation>>,

@@ -7,6 +7,14 @@ use crate::constraint::Guide;
 use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 
 /// How a text is continued.
+///
+/// ```
+/// use tracewright_generate::{GenerateOptions, Sampling};
+///
+/// let sampling = Sampling { temperature: 0.7, top_p: 0.9, seed: 1, ..Sampling::default() };
+/// let options = GenerateOptions { max_tokens: 64, sampling, ..GenerateOptions::default() };
+/// assert_eq!(options.logprobs, None);
+/// ```
 #[derive(Clone, Debug)]
 pub struct GenerateOptions {
     /// At most this many new tokens.

@@ -8,6 +8,25 @@ use crate::rows::Rows;
 use crate::{GenerateError, Network};
 
 /// A sequence of tokens that a network has seen, and what its layers remember of them: one row.
+///
+/// ```no_run
+/// use std::ops::ControlFlow;
+///
+/// use tracewright_generate::{GenerateError, GenerateOptions, Network, Session};
+///
+/// fn two_turns(network: &Network) -> Result<(), GenerateError> {
+///     let mut session = Session::new(network);
+///     let show = |token| {
+///         print!("{token} ");
+///         ControlFlow::Continue(())
+///     };
+///     session.generate(&[5, 17, 3], &GenerateOptions::default(), show)?;
+///     // What was read before is not read again.
+///     let answer = session.generate(&[8, 1], &GenerateOptions::default(), show)?;
+///     println!("{:.1} tokens/s", answer.decode_rate());
+///     Ok(())
+/// }
+/// ```
 pub struct Session<'a, E: Executor = Iree> {
     rows: Rows<'a, E>,
 }

@@ -60,6 +60,17 @@ pub struct Chat {
 /// itself and is compared or joined with `~`, or one filter on a long list (`sort`, `list`), may still take more of the
 /// stack, of time or of memory. Whoever renders templates of strangers does it in a process of its own, under limits of the system, as
 /// `tracewright prompt` does.
+///
+/// ```
+/// use serde_json::{Map, json};
+/// use tracewright_generate::{Chat, ChatTemplate, GenerateError};
+///
+/// let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+/// let template = ChatTemplate::from_source(template, Map::new())?;
+/// let chat = Chat { messages: vec![json!({ "role": "user", "content": "Hello" })], ..Chat::default() };
+/// assert_eq!(template.render(&chat)?, "<user>Hello");
+/// # Ok::<(), GenerateError>(())
+/// ```
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,

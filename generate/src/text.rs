@@ -13,6 +13,18 @@ use crate::GenerateError;
 use crate::model_file::read_text;
 
 /// A tokenizer as Hugging Face transformers applies it.
+///
+/// ```no_run
+/// use std::path::Path;
+///
+/// use tracewright_generate::{GenerateError, Tokenizer};
+///
+/// if let Some(tokenizer) = Tokenizer::load(Path::new("Llama-3.2-1B"))? {
+///     let tokens = tokenizer.encode("Once upon a time")?;
+///     println!("{tokens:?} is `{}`", tokenizer.decode(&tokens)?);
+/// }
+/// # Ok::<(), GenerateError>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,

@@ -23,6 +23,16 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// A memory-mapped checkpoint: tensors by name, from one file or from several.
+///
+/// ```no_run
+/// use tracewright_irpa::{ArchiveError, Checkpoint};
+///
+/// let checkpoint = Checkpoint::open("Llama-3.2-1B")?; // a folder with safetensors, or a GGUF file
+/// for tensor in checkpoint.tensors() {
+///     println!("{} {:?}", tensor.name, checkpoint.ty(&tensor.name)?);
+/// }
+/// # Ok::<(), ArchiveError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     path: PathBuf,

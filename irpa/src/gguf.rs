@@ -30,6 +30,14 @@ const ALIGNMENT: u64 = 32;
 const RANK: u32 = 4;
 
 /// A memory-mapped GGUF file.
+///
+/// ```no_run
+/// use tracewright_irpa::{ArchiveError, Gguf};
+///
+/// let file = Gguf::open("model.gguf")?;
+/// println!("{:?}: {} tensors", file.text("general.architecture"), file.tensors().len());
+/// # Ok::<(), ArchiveError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Gguf {
     path: PathBuf,

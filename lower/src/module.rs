@@ -16,6 +16,23 @@ use crate::{LowerError, append, bounded_sdpa};
 const INLINE_BYTES: usize = 1024;
 
 /// A program in StableHLO.
+///
+/// ```
+/// use targets::Target;
+/// use trace::Trace;
+/// use tracewright_lower::lower;
+///
+/// let trace: Trace = r#"entry @main {
+///   %0 = input 0 "x" () : f32[2] from "" at "f.rs":1
+///   %1 = binary kind=add (%0, %0) : f32[2] from "" at "f.rs":2
+///   return %1 "y"
+/// }
+/// "#.parse()?;
+/// let module = lower(&trace, &Target::host())?;
+/// assert!(module.text.contains("stablehlo.add"));
+/// assert_eq!(module.histogram()["add"], 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
     /// The text that iree-compile takes.

@@ -76,6 +76,15 @@ impl fmt::Display for Quantization {
 }
 
 /// How weights are stored, and who multiplies with them.
+///
+/// ```
+/// use ops::WeightFormat;
+/// use tracewright_lower::Weights;
+///
+/// // 4.5 bits for each weight of a product, and StableHLO alone.
+/// let weights = Weights { quantize: Some(WeightFormat::Q4).into(), kernels: false };
+/// assert!(weights.quantize.rounds() && !Weights::default().quantize.rounds());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weights {
     /// The format of the weights of products.

@@ -9,6 +9,15 @@ use crate::ModelConfig;
 use crate::config::{ConfigError, Keys};
 
 /// A published configuration.
+///
+/// ```
+/// use tracewright_models::Architecture as _;
+/// use tracewright_models::presets::Preset;
+///
+/// let preset = Preset::named("llama-3.1-405b").ok_or("it has this name")?;
+/// assert_eq!(preset.read()?.max_context(), 131_072);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
     /// Its name here.

@@ -4,6 +4,14 @@ use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 /// The type of one element, spelled as StableHLO spells it.
+///
+/// ```
+/// use tracewright_ops::ElementType;
+///
+/// assert_eq!("bf16".parse(), Ok(ElementType::Bf16));
+/// // Three numbers of 4 bits take two bytes.
+/// assert_eq!(ElementType::I4.bytes(3), 2);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ElementType {
     /// IEEE 754 binary32.
@@ -84,6 +92,14 @@ impl FromStr for ElementType {
 }
 
 /// The type of a tensor: element type and static shape. Printed as `bf16[2,3]`.
+///
+/// ```
+/// use tracewright_ops::{ElementType, TensorType};
+///
+/// let ty = TensorType::new(ElementType::Bf16, [2, 3]);
+/// assert_eq!((ty.to_string(), ty.mlir()), ("bf16[2,3]".into(), "tensor<2x3xbf16>".into()));
+/// assert_eq!((ty.rank(), ty.count(), ty.bytes()), (2, 6, 12));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorType {
     /// The type of every element.

@@ -6,6 +6,15 @@ use crate::{ElementType, TensorType};
 
 /// A tensor in the reference evaluator: row-major, every element exactly representable in `ty.element`,
 /// every NaN canonical.
+///
+/// ```
+/// use tracewright_ops::{ElementType, TensorType, Value};
+///
+/// // What the type does not have is rounded to what it has.
+/// let value = Value::new(TensorType::new(ElementType::Bf16, [2]), [1.0, 0.1]);
+/// assert_eq!(value.at(&[1]), 0.10009765625);
+/// assert_eq!(value.to_bytes(), [0x80, 0x3f, 0xcd, 0x3d]);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
     /// Element type and shape.

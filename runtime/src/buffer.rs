@@ -12,6 +12,16 @@ use crate::ffi;
 ///
 /// There is no `Clone`: a call may update its arguments in place, so it takes them, and returns what
 /// became of them.
+///
+/// ```
+/// use ops::{ElementType, TensorType};
+/// use tracewright_runtime::{Buffer, Device, Runtime, RuntimeError};
+///
+/// let runtime = Runtime::new(Device::LocalSync)?;
+/// let zeros = Buffer::zeros(&runtime, &TensorType::new(ElementType::F32, [2]))?;
+/// assert_eq!(zeros.read()?, [0; 8]);
+/// # Ok::<(), RuntimeError>(())
+/// ```
 pub struct Buffer {
     // Before the runtime: a buffer goes back to a device that is still there.
     raw: ffi::Buffer,

@@ -23,6 +23,14 @@ pub const WHEEL: &str = "iree-base-compiler==3.13.0";
 const IN_WHEEL: &str = "iree/compiler/_mlir_libs";
 
 /// The compiler runs as a child process: on a bad target it ends its process.
+///
+/// ```no_run
+/// use tracewright_runtime::{CompileError, Compiler};
+///
+/// let compiler = Compiler::find(None, &["venv/bin".into()])?;
+/// println!("{}", compiler.version()?);
+/// # Ok::<(), CompileError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Compiler {
     /// The executable file.

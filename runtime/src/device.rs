@@ -52,6 +52,14 @@ pub struct Transfers {
 ///
 /// It stays on the thread that made it, and so does everything made on it: IREE's contexts are not
 /// made for two threads. The threads that do the work are the device's own.
+///
+/// ```
+/// use tracewright_runtime::{Device, Runtime, RuntimeError};
+///
+/// let two_threads = Runtime::new(Device::LocalTask { workers: 2 })?;
+/// assert_eq!(two_threads.transfers().host_to_device, 0);
+/// # Ok::<(), RuntimeError>(())
+/// ```
 #[derive(Clone)]
 pub struct Runtime(Rc<Inner>);
 

@@ -29,6 +29,24 @@ pub use term::Term;
 use function::{Saturated, function_cost};
 
 /// How [`simplify`] works.
+///
+/// ```
+/// use targets::Target;
+/// use trace::Trace;
+/// use tracewright_simplify::{Options, Rules, simplify};
+///
+/// let twice = r#"entry @main {
+///   %0 = input 0 "x" () : f32[2,3] from "" at "f.rs":1
+///   %1 = permute order=[1,0] (%0) : f32[3,2] from "" at "f.rs":2
+///   %2 = permute order=[1,0] (%1) : f32[2,3] from "" at "f.rs":3
+///   return %2 "y"
+/// }
+/// "#;
+/// let trace: Trace = twice.parse()?;
+/// let (simple, _) = simplify(&trace, &Options::new(Rules::Exact, &Target::host()));
+/// assert_eq!(simple.functions[0].len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// The rules.

@@ -17,6 +17,17 @@ pub use parse::TargetError;
 pub use tuning::{Tiling, Tuning};
 
 /// What a program is made for.
+///
+/// ```
+/// use tracewright_targets::Target;
+///
+/// assert!(Target::host().is_host());
+/// let phone: Target = "aarch64-linux-gnu:generic:+neon".parse()?;
+/// assert_eq!(phone.architecture(), "aarch64");
+/// let graphics: Target = "vulkan:rdna3".parse()?;
+/// assert_eq!((graphics.device.name(), graphics.processor.as_str()), ("vulkan", "rdna3"));
+/// # Ok::<(), tracewright_targets::TargetError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     /// Who takes the module.

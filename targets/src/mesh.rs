@@ -4,6 +4,14 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Devices in a grid: their numbers count along the last axis first.
+///
+/// ```
+/// use tracewright_targets::Mesh;
+///
+/// let mesh: Mesh = "data=2,model=4".parse()?;
+/// assert_eq!((mesh.devices(), mesh.axes[1].name.as_str()), (8, "model"));
+/// # Ok::<(), tracewright_targets::MeshError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mesh {
     /// The axes, the one that varies slowest first.

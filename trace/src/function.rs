@@ -255,6 +255,21 @@ impl Function {
 }
 
 /// Appends nodes that all come from one place.
+///
+/// ```
+/// use ops::ops::{Unary, UnaryKind};
+/// use ops::{ElementType, TensorType};
+/// use tracewright_trace::{Builder, Function, NodeKind, Output, Provenance, Trace};
+///
+/// let mut main = Function::new("main", "");
+/// let ty = TensorType::new(ElementType::F32, [2]);
+/// let mut b = Builder { function: &mut main, provenance: Provenance::new("", file!(), line!()) };
+/// let x = b.push(NodeKind::input(0, "x"), vec![ty], &[]);
+/// let y = b.op(Unary { kind: UnaryKind::Negate }, &[x])?;
+/// main.outputs.push(Output::new("y", y));
+/// assert_eq!(main.signature().results[0].ty.to_string(), "f32[2]");
+/// # Ok::<(), ops::InferError>(())
+/// ```
 #[derive(Debug)]
 pub struct Builder<'a> {
     /// The function that grows.

@@ -8,6 +8,18 @@ use ops::{InferError, Op, ParseError, Reader, TensorType, Value, print_string};
 
 /// A weight: its key and its type. In the body of a repeated block the key starts with the function's prefix,
 /// `model.layers.*`, which each call replaces.
+///
+/// ```
+/// use ops::{ElementType, TensorType};
+/// use tracewright_trace::Parameter;
+///
+/// // GPT-2 stores this matrix with inputs first.
+/// let ty = TensorType::new(ElementType::F32, [2304, 768]);
+/// let weight = Parameter::transposed("h.0.attn.c_attn.weight", ty)?;
+/// let (key, stored) = weight.sources()[0];
+/// assert_eq!((key, stored.to_string()), ("h.0.attn.c_attn.weight", "f32[768,2304]".into()));
+/// # Ok::<(), ops::InferError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Parameter {
     /// The archive key; unless there is a recipe also the checkpoint key.

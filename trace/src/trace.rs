@@ -9,6 +9,25 @@ use ops::TensorType;
 use crate::{Function, FunctionId, NodeKind, Parameter};
 
 /// A program: functions, callees before callers, and which of them are entry points.
+///
+/// ```
+/// use tracewright_trace::Trace;
+///
+/// let text = r#"entry @main {
+///   %0 = input 0 "x" () : f32[2] {D} from "" at "f.rs":1
+///   %1 = parameter "scale" () : f32[2] {D} from "scale" at "f.rs":2
+///   %2 = binary kind=multiply (%0, %1) : f32[2] {D} from "" at "f.rs":3
+///   return %2 "y"
+/// }
+/// "#;
+/// let trace: Trace = text.parse()?;
+/// trace.verify()?;
+/// assert_eq!(trace.parameters()?[0].key, "scale");
+/// assert_eq!(trace.entry("main").map(|main| main.len()), Some(3));
+/// // The text reads back.
+/// assert_eq!(trace.to_string(), text);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trace {
     /// Every function; a function calls only earlier ones.

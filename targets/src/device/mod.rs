@@ -103,6 +103,14 @@ impl fmt::Display for DeviceKind {
 }
 
 /// One device of a machine, as the command line names it: `cuda`, or `cuda:1` for the second one.
+///
+/// ```
+/// use tracewright_targets::{DeviceKind, DeviceName};
+///
+/// let second: DeviceName = "cuda:1".parse()?;
+/// assert_eq!((second.kind, second.ordinal), (DeviceKind::Cuda, 1));
+/// # Ok::<(), tracewright_targets::DeviceNameError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceName {
     /// Its kind.
