@@ -18,7 +18,6 @@ use tracewright::lower::Weights;
 use tracewright::own::check_output;
 use tracewright::random::random_checkpoint;
 use tracewright::runtime::{Compiler, Device};
-use tracewright::targets::DeviceName;
 use tracewright::{Plan, PlanError};
 
 use crate::arguments::{
@@ -63,12 +62,7 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
             let mut products = Vec::new();
             for (&kernels, &quant, &element, &m) in iproduct!(kernels, formats(quant), dtype, m) {
                 let product = Product { m, n: *n, k: *k, element };
-                products.push(
-                    product.load(
-                        bench.arguments.seed,
-                        bench.options(weights(kernels, quant), DeviceName::CPU),
-                    )?,
-                );
+                products.push(product.load(bench.arguments.seed, bench.options(weights(kernels, quant)))?);
             }
             bench.report(products.iter().map(|product| product.case()).collect()).map(drop)
         }
@@ -89,7 +83,7 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
                 let depth = depth.unwrap_or(context.saturating_sub(queries));
                 let attention = AttentionSizes { queries, heads, groups, features, context, depth, element };
                 let weights = weights(kernels, Quant(None));
-                loaded.push(attention.load(bench.arguments.seed, bench.options(weights, DeviceName::CPU))?);
+                loaded.push(attention.load(bench.arguments.seed, bench.options(weights))?);
             }
             bench.report(loaded.iter().map(|attention| attention.case()).collect()).map(drop)
         }
@@ -164,8 +158,8 @@ impl<'a> Bench<'a> {
         Ok(Self { arguments, read, interrupt, compiler, cache })
     }
 
-    fn options(&self, weights: Weights, device: DeviceName) -> LoadOptions<'_> {
-        let device = Device::of(device, self.arguments.threads);
+    fn options(&self, weights: Weights) -> LoadOptions<'_> {
+        let device = Device::LocalTask { workers: self.arguments.threads };
         LoadOptions { device, weights, ..LoadOptions::new(&self.compiler, &self.cache) }
     }
 
@@ -222,8 +216,8 @@ impl<'a> Bench<'a> {
             let checkpoint = self.checkpoint(model, &plan)?;
             let mut progress = progress::Steps::new(self.interrupt);
             let mut watch = |step| progress.watch(step);
-            let device = variants.device.device.unwrap_or(DeviceName::CPU);
-            let mut options = self.options(plan.weights.clone(), device);
+            let mut options = self.options(plan.weights.clone());
+            options.device = Device::of(variants.device.name(), self.arguments.threads);
             options.tools.watch = Some(&mut watch);
             languages.push(Language::load(plan, &checkpoint, options)?);
         }

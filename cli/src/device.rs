@@ -12,9 +12,14 @@ use crate::arguments::DeviceArguments;
 use crate::error::Error;
 
 impl DeviceArguments {
+    /// The device that is named, or the processor.
+    pub fn name(&self) -> DeviceName {
+        self.device.unwrap_or(DeviceName::CPU)
+    }
+
     /// Where a network runs, and what is compiled for it.
     pub fn choose(&self, threads: usize) -> Result<(Device, Target), Error> {
-        let name = self.device.unwrap_or(DeviceName::CPU);
+        let name = self.name();
         let target = match (&self.target, name.kind) {
             (None, DeviceKind::Cpu) => Target::host(),
             (Some(target), kind) if target.device != kind || kind == DeviceKind::Cpu => {

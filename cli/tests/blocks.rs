@@ -65,6 +65,14 @@ pub fn blocks(root: &Path) -> Vec<CodeBlock> {
     .collect()
 }
 
+/// The chapter "Declare your own network", which tests follow command for command.
+pub const CHAPTER: &str = "docs/own-architecture.md";
+
+/// Its blocks.
+pub fn chapter(root: &Path) -> Vec<CodeBlock> {
+    of(CHAPTER, &fs::read_to_string(root.join(CHAPTER)).unwrap())
+}
+
 /// Those of a document with this text.
 fn of(document: &str, text: &str) -> Vec<CodeBlock> {
     let mut blocks = Vec::new();

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::blocks::{CodeBlock, FIGURE, blocks};
+use crate::blocks::{CHAPTER, CodeBlock, FIGURE, blocks};
 use crate::support::*;
 
 /// `cargo run --bin NAME -- …` runs the program that is built already.
@@ -65,9 +65,8 @@ fn run_block(block: &CodeBlock, folder: &Path) {
 fn what_the_documents_say_to_type_runs() {
     let all = blocks(root());
     // Another test follows that one command for command.
-    let is_run = |block: &&CodeBlock| {
-        block.kind == "sh" && block.needs.is_none() && !block.document.ends_with("own-architecture.md")
-    };
+    let is_run =
+        |block: &&CodeBlock| block.kind == "sh" && block.needs.is_none() && block.document != CHAPTER;
     let runs: Vec<&CodeBlock> = all.iter().filter(is_run).collect();
     let commands: usize = runs.iter().map(|block| block.commands().len()).sum();
     assert!(runs.len() > 12 && commands > 30, "{} blocks, {commands} commands", runs.len());
@@ -81,8 +80,7 @@ fn what_the_documents_say_to_type_runs() {
 #[test]
 fn every_block_is_looked_at() {
     for CodeBlock { document, line, kind, .. } in blocks(root()) {
-        let is_file_of_example =
-            document.ends_with("own-architecture.md") && ["rust,ignore", "json"].contains(&&*kind);
+        let is_file_of_example = document == CHAPTER && ["rust,ignore", "json"].contains(&&*kind);
         let is_known = ["sh", "text", "rust", "rust,no_run", FIGURE].contains(&&*kind);
         assert!(is_known || is_file_of_example, "{document}:{line}: `{kind}` is neither run nor compiled");
     }
@@ -112,12 +110,12 @@ fn links(text: &str) -> Vec<&str> {
 #[test]
 fn links_lead_somewhere() {
     let docs = root().join("docs");
-    let chapters = fs::read_dir(&docs).unwrap().map(|file| file.unwrap().path());
-    let mut documents: Vec<_> = chapters.filter(|path| path.extension().is_some_and(|e| e == "md")).collect();
-    documents.extend(["README.md", "ARCHITECTURE.md", "SECURITY.md"].map(|name| root().join(name)));
+    let files = fs::read_dir(&docs).unwrap().map(|file| file.unwrap().path());
+    let chapters: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == "md")).collect();
+    let others = ["README.md", "ARCHITECTURE.md", "SECURITY.md"].map(|name| root().join(name));
     let mut count = 0;
-    for document in documents {
-        let text = fs::read_to_string(&document).unwrap();
+    for document in chapters.iter().chain(&others) {
+        let text = fs::read_to_string(document).unwrap();
         for link in links(&text) {
             let file = link.split('#').next().unwrap();
             let place = document.parent().unwrap().join(file);
@@ -129,8 +127,10 @@ fn links_lead_somewhere() {
     }
     assert!(count > 50, "{count} links");
     let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
-    for chapter in fs::read_dir(&docs).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()) {
-        let is_chapter = chapter.ends_with(".md") && chapter != "SUMMARY.md";
-        assert!(!is_chapter || links(&summary).contains(&&*chapter), "`{chapter}` is not in SUMMARY.md");
+    for chapter in chapters.iter().map(|path| path.file_name().unwrap().to_str().unwrap()) {
+        assert!(
+            chapter == "SUMMARY.md" || links(&summary).contains(&chapter),
+            "`{chapter}` is not in SUMMARY.md"
+        );
     }
 }

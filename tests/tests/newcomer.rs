@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
-use blocks::{CodeBlock, blocks};
+use blocks::{CodeBlock, chapter};
 use tracewright_tests::built::repository;
 
 #[path = "../../cli/tests/blocks.rs"]
@@ -26,8 +26,7 @@ impl Chapter {
     /// Of the chapter in a checkout, with commands of ours after its first block.
     fn of(checkout: &Path, ours: &str) -> Self {
         let (mut script, mut commands, mut shown) = (String::from("set -e\n"), 0, Vec::new());
-        let is_here = |block: &CodeBlock| block.document == "docs/own-architecture.md";
-        for CodeBlock { kind, text, path, .. } in blocks(checkout).into_iter().filter(is_here) {
+        for CodeBlock { kind, text, path, .. } in chapter(checkout) {
             match (&*kind, path) {
                 ("sh", _) => {
                     commands += 1;

@@ -21,7 +21,7 @@ use tracewright::{CausalLm, EntryPoint, F32};
 use tracewright_tests::built::repository;
 use tracewright_tests::golden::{BOUND, Golden, max_error};
 
-use blocks::{CodeBlock, blocks};
+use blocks::{CodeBlock, chapter};
 
 #[path = "../../cli/tests/blocks.rs"]
 mod blocks;
@@ -33,15 +33,9 @@ fn read(path: &str) -> String {
     fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("`{path}`: {error}"))
 }
 
-/// What is fenced in the chapter.
-fn chapter() -> Vec<CodeBlock> {
-    let is_here = |block: &CodeBlock| block.document == "docs/own-architecture.md";
-    blocks(&repository()).into_iter().filter(is_here).collect()
-}
-
 /// What the chapter's programs print, in their order.
 fn shown() -> Vec<String> {
-    chapter().into_iter().filter(|block| block.kind == "text").map(|block| block.text).collect()
+    chapter(&repository()).into_iter().filter(|block| block.kind == "text").map(|block| block.text).collect()
 }
 
 fn tokens_of(shown: &str) -> Vec<u32> {
@@ -71,7 +65,7 @@ fn loaded(traced: &Traced, model: &Path, cache: &Path) -> Result<Loaded, LoadErr
 fn the_chapter_is_the_examples() {
     let main = read("examples/parallel/src/main.rs");
     let files: Vec<(String, String)> =
-        chapter().into_iter().filter_map(|block| Some((block.path?, block.text))).collect();
+        chapter(&repository()).into_iter().filter_map(|block| Some((block.path?, block.text))).collect();
     let example = |package: &str, path: &str| (path.into(), read(&format!("examples/{package}/{path}")));
     let examples = [
         example("parallel", "model/config.json"),
@@ -81,7 +75,7 @@ fn the_chapter_is_the_examples() {
     ];
     assert_eq!(files, examples);
     let rust = |block: &CodeBlock| block.kind.starts_with("rust") && block.path.is_none();
-    let command_line: Vec<CodeBlock> = chapter().into_iter().filter(rust).collect();
+    let command_line: Vec<CodeBlock> = chapter(&repository()).into_iter().filter(rust).collect();
     assert_eq!(command_line.len(), 1, "a block of code that is no file");
     assert!(read("examples/parallel-cli/src/main.rs").ends_with(&command_line[0].text));
 
