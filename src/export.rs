@@ -256,7 +256,7 @@ impl Manifest {
             kernels: plan.weights.kernels,
             layout: if module.parameters.iter().any(Parameter::is_packed) { "kernels" } else { "plain" }
                 .into(),
-            tuning: module.tuned.clone(),
+            tuning: Tuning { kernels: module.tuned.clone(), ..plan.target.tuning.clone() },
             module_blake3: blake3::hash(&compiled.vmfb).to_string(),
             archive_blake3: String::new(),
             entry_points: module.signatures.iter().map(entry).collect(),

@@ -6,7 +6,7 @@ use lower::{LowerError, Weights};
 use models::Architecture;
 use ops::ElementType;
 use simplify::{Options, Rules};
-use targets::Target;
+use targets::{Target, Tuning};
 use trace::{KvFormat, ParameterConflict, Trace};
 
 use crate::{Expanded, Lowered, StagedTrace};
@@ -133,7 +133,20 @@ impl Plan {
 
     /// Those that choose tokens.
     pub fn steps(&self) -> Vec<EntryPoint> {
-        self.remembering(EntryPoint::steps(self.batch, self.chunk, self.context))
+        self.steps_of(self.chunk, self.context)
+    }
+
+    /// The same with another chunk and another context.
+    pub(crate) fn steps_of(&self, chunk: usize, context: usize) -> Vec<EntryPoint> {
+        self.remembering(EntryPoint::steps(self.batch, chunk, context))
+    }
+
+    /// The same plan, made as a tuning says, but with the chunk that was asked for, if one was.
+    pub fn tuned(self, tuning: Tuning, chunk: Option<usize>) -> Self {
+        let measured = tuning.chunk.filter(|_| chunk.is_none());
+        let chunk = measured.map_or(self.chunk, |chunk| chunk.get().min(self.context));
+        let tuning = Tuning { chunk: measured, ..tuning };
+        Self { chunk, target: Target { tuning, ..self.target }, ..self }
     }
 
     fn remembering(&self, entries: Vec<EntryPoint>) -> Vec<EntryPoint> {

@@ -7,18 +7,17 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use itertools::iproduct;
+use tracewright::Plan;
 use tracewright::bench::{
     AttentionSizes, Bandwidth, BenchReport, Case, Language, Measured, Product, Stages, measure,
 };
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
-use tracewright::irpa::{Checkpoint, Gguf};
+use tracewright::irpa::Checkpoint;
 use tracewright::load::LoadOptions;
 use tracewright::lower::Weights;
 use tracewright::own::check_output;
-use tracewright::random::random_checkpoint;
 use tracewright::runtime::{Compiler, Device};
-use tracewright::{Plan, PlanError};
 
 use crate::arguments::{
     AttentionBench, BenchArguments, BenchCommand, DecodeBench, Kernels, MatmulBench, ModelBench,
@@ -168,18 +167,15 @@ impl<'a> Bench<'a> {
         for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
             check_output(folder_of(model), out)?;
         }
-        // What was measured is read once for all plans.
         let (_, target) = variants.device.choose(self.arguments.threads)?;
-        let tuned = |source| build::tuned(Some(source), &target, &self.compiler, &self.cache);
-        let targets = variants.tuning.iter().map(tuned).collect::<Result<Vec<_>, _>>()?;
         let mut plans = Vec::new();
-        for (&kernels, &quant, element, &context, &batch, target, chunk, &rules, &kv) in iproduct!(
+        for (&kernels, &quant, element, &context, &batch, tuning, chunk, &rules, &kv) in iproduct!(
             &variants.kernels,
             formats(&variants.quant),
             each(&variants.dtype),
             &variants.context,
             &variants.batch,
-            &targets,
+            &variants.tuning,
             each(&variants.chunk),
             &variants.simplify,
             &variants.kv
@@ -188,26 +184,16 @@ impl<'a> Bench<'a> {
             let context = context.min(network.max_context());
             let plan = Plan::new(network, element, Some(context), chunk)?;
             let (weights, batch, target) = (weights(kernels, quant), batch.get(), target.clone());
-            plans.push(Plan { weights, rules, kv, batch, target, ..plan });
+            let plan = Plan { weights, rules, kv, batch, target, ..plan };
+            let tools = (&self.compiler, &*self.cache);
+            let tuning = build::tuning(Some(tuning), &plan.target, Some(&plan), tools)?;
+            plans.push(plan.tuned(tuning, chunk));
         }
         Ok(plans)
     }
 
-    /// The weights of a plan: those of a model directory, or random ones for a configuration.
     fn checkpoint(&self, model: &Path, plan: &Plan) -> Result<Checkpoint, Error> {
-        if model.is_dir() || Gguf::is_at(model) {
-            return Ok(plan.named(Checkpoint::open(model)?));
-        }
-        let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
-        let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();
-        let bar = progress::bytes("random weights", total as u64);
-        let watch = |bytes| {
-            bar.inc(bytes as u64);
-            self.interrupt.go_on()
-        };
-        let folder = random_checkpoint(model, &parameters, self.arguments.seed, &self.cache, &watch)?;
-        bar.finish_and_clear();
-        Ok(plan.named(Checkpoint::open(folder)?))
+        build::checkpoint(model, plan, self.arguments.seed, &self.cache, self.interrupt)
     }
 
     fn languages(&self, model: &Path, variants: &VariantArguments) -> Result<Vec<Language>, Error> {

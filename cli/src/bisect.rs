@@ -15,6 +15,7 @@ use tracewright::lower::{Quantization, Weights};
 use tracewright::ops::WeightFormat;
 use tracewright::runtime::{Device, Runtime};
 use tracewright::simplify::Rules;
+use tracewright::targets::{Target, Tuning};
 
 use crate::arguments::{Against, BisectArguments};
 use crate::error::Error;
@@ -52,7 +53,9 @@ pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) 
     let cache = build::cache_folder(&arguments.compile)?;
     let (device, target) = arguments.device.choose(1)?;
     let target = compiler.resolve(&target)?;
-    let target = build::tuned(arguments.tuning.source.as_ref(), &target, &compiler, &cache)?;
+    let source = arguments.tuning.source.as_ref();
+    let tuning = build::tuning(source, &target, Some(&plan), (&compiler, &cache))?;
+    let target = Target { tuning: Tuning { chunk: None, ..tuning }, ..target };
     // Sums are those of one thread.
     let runtime = Runtime::new(match device {
         Device::LocalTask { .. } => Device::LocalSync,

@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use etcetera::BaseStrategy;
 use tracewright::build::BuildTools;
+use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::load::{LoadOptions, Loaded};
+use tracewright::random::random_checkpoint;
 use tracewright::runtime::{Compiler, Device};
-use tracewright::targets::Target;
+use tracewright::targets::{Target, Tuning};
 use tracewright::tune::{self, Known, TuningCache};
+use tracewright::{Plan, PlanError};
 
 use crate::arguments::{CompileArguments, TuningSource};
 use crate::error::Error;
@@ -50,27 +53,49 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
     Ok(compiler)
 }
 
-/// A target, with what says how its kernels cut their work: by default what `tune` found for its features and this
-/// compiler.
-pub fn tuned(
+/// How programs for a target are made: by default as `tune` found it to be fastest with its features and this compiler, and
+/// for the network of a plan, if it is one.
+pub fn tuning(
     source: Option<&TuningSource>,
     target: &Target,
-    compiler: &Compiler,
-    cache: &Path,
-) -> Result<Target, Error> {
-    let tuning = match source.unwrap_or(&TuningSource::Measured) {
-        TuningSource::Usual => return Ok(target.clone()),
+    plan: Option<&Plan>,
+    (compiler, cache): (&Compiler, &Path),
+) -> Result<Tuning, Error> {
+    Ok(match source.unwrap_or(&TuningSource::Measured) {
+        TuningSource::Usual => Tuning::default(),
         // The compiler takes a while to say who it is.
-        TuningSource::Measured if !TuningCache::exists(cache) => return Ok(target.clone()),
+        TuningSource::Measured if !TuningCache::exists(cache) => Tuning::default(),
         TuningSource::Measured => {
             let target = compiler.resolve(target)?;
             let known = TuningCache::new(cache, &target, &compiler.version()?).read()?;
             report_damage(&known);
-            known.tuning()
+            known.tuning(&plan.map(tune::network_name).transpose()?.unwrap_or_default())
         }
         TuningSource::File(path) => tune::read(path)?,
+    })
+}
+
+/// The weights of a plan: those of a model directory, or random ones for a configuration.
+pub fn checkpoint(
+    model: &Path,
+    plan: &Plan,
+    seed: u64,
+    cache: &Path,
+    interrupt: &Interrupt,
+) -> Result<Checkpoint, Error> {
+    if model.is_dir() || Gguf::is_at(model) {
+        return Ok(plan.named(Checkpoint::open(model)?));
+    }
+    let parameters = plan.trace()?.trace.parameters().map_err(PlanError::from)?;
+    let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();
+    let bar = progress::bytes("random weights", total as u64);
+    let watch = |bytes| {
+        bar.inc(bytes as u64);
+        interrupt.go_on()
     };
-    Ok(Target { tuning, ..target.clone() })
+    let folder = random_checkpoint(model, &parameters, seed, cache, &watch)?;
+    bar.finish_and_clear();
+    Ok(plan.named(Checkpoint::open(folder)?))
 }
 
 /// Says which files of a tuning are not used.

@@ -14,6 +14,7 @@ use tracewright::generate::Tokenizer;
 use tracewright::load::{LoadOptions, Loaded, load};
 use tracewright::lower::Quantization;
 use tracewright::models::{EmbeddingGemmaConfig, SentenceConfig};
+use tracewright::targets::Target;
 
 use crate::arguments::EmbedArguments;
 use crate::error::Error;
@@ -38,7 +39,9 @@ pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Erro
     let loaded = build::load(&arguments.compile, place, interrupt, |options| {
         let (rules, ignorable) = (network.simplify.unwrap_or_default(), plan.config.ignorable());
         let LoadOptions { tools, target, .. } = &options;
-        let target = build::tuned(arguments.tuning.source.as_ref(), target, tools.compiler, tools.cache)?;
+        let source = arguments.tuning.source.as_ref();
+        let tuning = build::tuning(source, target, None, (tools.compiler, tools.cache))?;
+        let target = Target { tuning, ..target.clone() };
         let weights = network.weights(Quantization::Computed);
         Ok(load(&traced, &checkpoint, LoadOptions { target, rules, weights, ignorable, ..options })?)
     })?;

@@ -30,9 +30,10 @@ pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -
     let plan = model.plan(network, model.context)?;
     let checkpoint = plan.named(checkpoint);
     let (exported, compiler) = build::with_tools(&compile, interrupt, |tools| {
-        let target = build::tuned(tuning.source.as_ref(), &target, tools.compiler, tools.cache)?;
-        let compiler = tools.compiler.clone();
-        Ok((export(Plan { target, ..plan }, &folder, &checkpoint, &out, tools)?, compiler))
+        let plan = Plan { target, ..plan };
+        let (asked, compiler) = (tuning.source.as_ref(), tools.compiler.clone());
+        let tuning = build::tuning(asked, &plan.target, Some(&plan), (tools.compiler, tools.cache))?;
+        Ok((export(plan.tuned(tuning, model.chunk), &folder, &checkpoint, &out, tools)?, compiler))
     })?;
     if print_commands {
         let [text, vmfb, archive] = [names::TEXT, names::MODULE, names::ARCHIVE].map(|name| out.join(name));

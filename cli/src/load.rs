@@ -104,21 +104,26 @@ impl Source {
         let (device, target) = arguments.device.choose(arguments.threads)?;
         let plan = Plan { target, ..model.plan(network, model.context.or(Some(needed)))? };
         check_tokens(wanted.prompt, 0, plan.context, plan.model.vocabulary())?;
-        let entries = match wanted.all_positions {
+        let entries = |plan: &Plan| match wanted.all_positions {
             true => plan.entry_points(),
             false => plan.steps(),
         };
-        let traced = plan.record(&entries)?;
+        let traced = plan.record(&entries(&plan))?;
         let checkpoint = plan.named(Checkpoint::open(folder)?);
         let ignorable = plan.model.ignorable();
         let tuning = arguments.tuning.source.as_ref();
         let mut compiler = None;
         let loaded = build::load(&arguments.compile, (device, plan.target.clone()), interrupt, |options| {
             compiler = Some(options.tools.compiler.clone());
+            let tools = (options.tools.compiler, options.tools.cache);
+            let tuning = build::tuning(tuning, &plan.target, Some(&plan), tools)?;
+            let chunk = plan.chunk;
+            let plan = plan.tuned(tuning, model.chunk);
+            let traced = if plan.chunk == chunk { traced } else { plan.record(&entries(&plan))? };
             let options = LoadOptions {
-                target: build::tuned(tuning, &plan.target, options.tools.compiler, options.tools.cache)?,
+                target: plan.target,
                 rules: plan.rules,
-                weights: plan.weights.clone(),
+                weights: plan.weights,
                 ignorable,
                 ..options
             };

@@ -1,12 +1,17 @@
 //! `tracewright tune`
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::io::Write as _;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use tracewright::Plan;
+use tracewright::errors::WithPath as _;
+use tracewright::load::LoadOptions;
 use tracewright::runtime::{Device, Runtime};
-use tracewright::tune::{FASTER, Tried, Tuned, TuningCache, Verdict, Workbench, tune};
+use tracewright::tune::{
+    FASTER, Record, Trial, Tuned, TunedNetwork, TuningCache, Verdict, Weighted, Workbench, tune,
+};
 
 use crate::arguments::TuneArguments;
 use crate::error::Error;
@@ -24,83 +29,98 @@ pub fn run(arguments: &TuneArguments, read: ReadModel, interrupt: &Interrupt) ->
     let cache = TuningCache::new(&folder, &plan.target, &compiler.version()?);
     let known = cache.read()?;
     build::report_damage(&known);
-    let mut products = Tuned::all(&plan, &known)?;
-    if products.is_empty() {
-        say!("no kernel computes a product of this model here: there is nothing to tune");
+    let mut works = Tuned::all(&plan, &known)?;
+    if works.is_empty() {
+        say!("no kernel multiplies for this model here, or attends: there is nothing of them to tune");
     }
+    let mut network = TunedNetwork::new(&plan, &known)?;
     let result = match arguments.show {
         true => Ok(()),
         false => {
+            std::fs::create_dir_all(&folder).with_path("create", &folder)?;
+            let checkpoint = build::checkpoint(&arguments.model, &plan, SEED, &folder, interrupt)?;
+            let options = || LoadOptions::new(&compiler, &folder);
+            let weights = Weighted { checkpoint: &checkpoint, options: &options };
             let runtime = Runtime::new(Device::LocalTask { workers: 0 })?;
             let bench =
                 Workbench { compiler: &compiler, runtime: &runtime, target: &plan.target, seed: SEED };
-            tune(&mut products, &cache, &bench, arguments.budget, &mut |product, tried| {
-                match tried {
-                    None => say!("{:.1} %  {}", 100.0 * product.share, product.tilings.product),
-                    Some(tried) => say!("    {}", outcome(tried)),
-                }
-                interrupt.go_on()
-            })
+            let network = Some((&mut network, &weights));
+            tune(
+                &mut works,
+                network,
+                &cache,
+                &bench,
+                arguments.budget,
+                &mut |Trial { name, share, tried }| {
+                    match tried {
+                        None => say!("{:5.1} %  {name}", 100.0 * share),
+                        Some((way, verdict)) => say!("         {}", outcome(way, verdict)),
+                    }
+                    interrupt.go_on()
+                },
+            )
         }
     };
     let text = match arguments.json {
-        true => format!("{}\n", json(&products, &cache)),
-        false => table(&products),
+        true => format!("{}\n", json(&works, &network, &cache)),
+        false => table(&works, &network),
     };
     std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output)?;
     Ok(result?)
 }
 
-fn outcome(Tried { tiling, verdict }: &Tried) -> String {
+fn outcome(way: &dyn Display, verdict: &Verdict) -> String {
     match verdict {
         Verdict::Ratio { median, shortest, .. } => {
-            format!("{tiling}: {median:.3} of the usual time, the shortest {shortest:.3}")
+            format!("{way}: {median:.3} of the usual time, the shortest {shortest:.3}")
         }
-        Verdict::Wrong(how) => format!("{tiling}: rejected, it is wrong: {how}"),
-        Verdict::Refused(why) => format!("{tiling}: rejected by the compiler: {why}"),
+        Verdict::Wrong(how) => format!("{way}: rejected, it is wrong: {how}"),
+        Verdict::Refused(why) => format!("{way}: rejected by the compiler: {why}"),
     }
 }
 
-fn json(products: &[Tuned], cache: &TuningCache) -> Value {
-    let product = |Tuned { share, record, .. }: &Tuned| {
+fn json(works: &[Tuned], network: &TunedNetwork<'_>, cache: &TuningCache) -> Value {
+    fn known<Way: Clone + PartialEq + Serialize>(record: &Record<Way>, left: usize) -> Value {
         let best = record.best();
         json!({
-            "product": record.product,
-            "share": share,
+            "name": record.name,
             "usual": record.usual,
-            "fastest": best.map(|(tiling, _)| tiling),
+            "fastest": best.map(|(way, _)| way),
             "ratio": best.map(|(_, ratio)| ratio),
             "tried": record.tried,
+            "left": left,
         })
-    };
-    let all = products.iter().map(|tuned| {
-        let mut json = product(tuned);
-        json["left"] = tuned.left().len().into();
+    }
+    let kernels = works.iter().map(|work| {
+        let mut json = known(&work.record, work.left().len());
+        json["share"] = work.share.into();
         json
     });
-    json!({ "folder": cache.folder(), "products": all.collect::<Vec<_>>() })
+    json!({
+        "folder": cache.folder(),
+        "kernels": kernels.collect::<Vec<_>>(),
+        "network": known(&network.record, network.left().len()),
+    })
 }
 
-fn table(products: &[Tuned]) -> String {
-    let mut text = String::new();
-    for tuned in products {
-        let Tuned { share, record, .. } = tuned;
+fn table(works: &[Tuned], network: &TunedNetwork<'_>) -> String {
+    fn known<Way: Clone + PartialEq + Display>(record: &Record<Way>, left: usize) -> String {
         let fastest = match record.best() {
-            Some((tiling, ratio)) => format!("{ratio:.3} of the usual time: {tiling}"),
+            Some((way, ratio)) => format!("{ratio:.3} of the usual time: {way}"),
             None => format!("as usual: {}", record.usual),
         };
-        let (tried, left) = (record.tried.len(), tuned.left().len());
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "{:>5.1} %  {}\n         {fastest}; {tried} tried, {left} not",
-            100.0 * share,
-            record.product
-        );
+        format!("{}\n         {fastest}; {} tried, {left} not", record.name, record.tried.len())
     }
+    let mut text = String::new();
+    for work in works {
+        let share = 100.0 * work.share;
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{share:>5.1} %  {}", known(&work.record, work.left().len()));
+    }
+    let _ = writeln!(text, "{:>5}    {}", "all", known(&network.record, network.left().len()));
     let _ = writeln!(
         text,
-        "faster is what takes at most {FASTER} of the usual time; shares are of the time of products, the mean of entry points"
+        "faster is what takes at most {FASTER} of the usual time; shares are of the time of these kernels, the mean of entry points"
     );
     text
 }

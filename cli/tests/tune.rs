@@ -17,7 +17,7 @@ fn command(words: &[&str], model: &Path, cache: &Path) -> Command {
 
 fn report(ran: &Ran) -> Vec<Value> {
     let report: Value = serde_json::from_str(&ran.out).unwrap();
-    report["products"].as_array().unwrap().clone()
+    report["kernels"].as_array().unwrap().clone()
 }
 
 fn tried(products: &[Value]) -> usize {
@@ -36,9 +36,9 @@ fn other_tiling(products: &[Value]) -> Value {
         let mut tiling = product["usual"].clone();
         tiling["parts"] = (tiling["parts"].as_u64().unwrap() + 1).into();
         tiling["panels"] = (3 - tiling["panels"].as_u64().unwrap().min(2)).into();
-        (product["product"].as_str().unwrap().to_owned(), tiling)
+        (product["name"].as_str().unwrap().to_owned(), tiling)
     };
-    json!({ "products": products.iter().map(other).collect::<serde_json::Map<_, _>>() })
+    json!({ "kernels": products.iter().map(other).collect::<serde_json::Map<_, _>>() })
 }
 
 /// One run goes on where another was stopped or killed; what was measured is used, and gives the same tokens.
@@ -81,7 +81,7 @@ fn tuning_goes_on_and_is_used() {
     }
     assert_eq!(report(&succeed(&mut tune(&["--show"]))), second);
     let table = succeed(&mut command(&["tune", "--show"], &model, cache.path())).out;
-    assert!(second.iter().all(|product| table.contains(product["product"].as_str().unwrap())), "{table}");
+    assert!(second.iter().all(|product| table.contains(product["name"].as_str().unwrap())), "{table}");
 
     let [on, off] = ["on", "off"]
         .map(|tuning| tokens(command(&["generate"], &model, cache.path()).args(["--tuning", tuning])));
@@ -103,14 +103,15 @@ fn tuning_goes_on_and_is_used() {
 fn an_export_follows_the_tuning_that_it_records() {
     let (model, folder) = (fixture("llama-untied"), folder());
     let shown = command(&["tune", "--show", "--json"], &model, folder.path()).output().unwrap();
-    let products = serde_json::from_slice::<Value>(&shown.stdout).unwrap()["products"].take();
+    let products = serde_json::from_slice::<Value>(&shown.stdout).unwrap()["kernels"].take();
     let products = products.as_array().unwrap();
     if products.is_empty() {
         return; // A processor without kernels.
     }
     let mut tuning = other_tiling(products);
     let [all, recorded] = ["all.json", "recorded.json"].map(|name| folder.path().join(name));
-    tuning["products"]["product_of_another_network"] = products[0]["usual"].clone();
+    tuning["kernels"]["product_of_another_network"] = products[0]["usual"].clone();
+    tuning["flags"] = json!(["loop-unrolling", "slp-vectorization"]);
     fs::write(&all, tuning.to_string()).unwrap();
     let export = |name: &str, tuning: &str| {
         let out = folder.path().join(name);
@@ -122,9 +123,9 @@ fn an_export_follows_the_tuning_that_it_records() {
         serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap()
     };
     let (usual, tuned) = (export("usual", "off"), export("tuned", text(&all)));
-    assert_eq!(manifest(&usual)["tuning"], json!({ "products": {} }));
+    assert_eq!(manifest(&usual)["tuning"], json!({ "kernels": {} }));
     // What the network has none of is not recorded.
-    tuning["products"].as_object_mut().unwrap().remove("product_of_another_network");
+    tuning["kernels"].as_object_mut().unwrap().remove("product_of_another_network");
     assert_eq!(manifest(&tuned)["tuning"], tuning);
     fs::write(&recorded, manifest(&tuned)["tuning"].to_string()).unwrap();
     let again = export("again", text(&recorded));
@@ -146,8 +147,8 @@ fn what_is_no_tuning_is_refused() {
     refused(generate().args(["--tuning", text(&file)]), 1, &["tuning.json", "read"]);
     let tiling = json!({ "parts": 0, "rows": 1, "panels": 1, "ahead": 0 });
     for (wrong, word) in [
-        (json!({ "products": { "product": tiling } }), "nonzero"),
-        (json!({ "products": {}, "chunk": 7 }), "chunk"),
+        (json!({ "kernels": { "product": tiling } }), "nonzero"),
+        (json!({ "kernels": {}, "flags": ["-o/tmp/x"] }), "loop-vectorization"),
         (json!([]), "Tuning"),
     ] {
         fs::write(&file, wrong.to_string()).unwrap();

@@ -4,16 +4,24 @@
 //! for softmax" (2018), and Dao et al., "FlashAttention" (2022).
 
 use ops::ops::{MaskTerm, Sdpa};
+use targets::Tiling;
 
 use crate::before::{Before, Start};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::math::{exp, tanh};
+use crate::tilings::{Tilings, count};
 use crate::work::{Tokens, Work};
 
 /// Keys of one round.
 const KEYS: usize = 16;
+
+/// Parts at most: so many leave none of a machine's workers idle.
+const PARTS: usize = 64;
+
+/// Sums of sixteen features at most that are carried at once.
+const CARRIED: usize = 32;
 
 /// What there is of each key, or of sixteen features.
 const LANES: Type = Type::lanes(KEYS, Element::F32);
@@ -112,13 +120,8 @@ impl Attention {
         self.group * self.queries
     }
 
-    /// Its name and its code; the operands are q, k, v and the offset, and what [`Work`] adds to them.
-    pub(crate) fn kernel(&self) -> (String, impl FnOnce() -> Kernel) {
-        let rows = self.rows();
-        // As many as leave the sums of their values in registers, and a part for each of two workers.
-        let most = (16 / self.values.div_ceil(KEYS)).clamp(1, 4);
-        let tile = if self.batch == 1 { most.min(rows.div_ceil(2)) } else { most.min(rows) };
-        let tiles = rows.div_ceil(tile);
+    /// What it computes, in its name.
+    fn name(&self) -> String {
         let mask = format!(
             "{}{}{}{}",
             if self.causal { "causal" } else { "all" },
@@ -132,24 +135,44 @@ impl Attention {
         );
         let Self { element, batch, group, queries, keys, features, values, .. } = self;
         let (scale, cap) = (self.scale.to_bits(), self.softcap.map(|cap| format!("_{:x}", cap.to_bits())));
-        let name = format!(
-            "attention_{element}{}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}{}{}",
+        format!(
+            "attention_{element}{}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}",
             if self.quantized { "_q8" } else { "" },
             cap.unwrap_or_default(),
-            format_args!(
-                "{}{}",
-                self.tokens.map(Tokens::name).unwrap_or_default(),
-                if self.by_token { "_by_token" } else { "" }
-            ),
-            self.before.name(),
-        );
-        let workgroups = (batch * tiles).min(64);
+        )
+    }
+
+    /// The ways to cut it: a tuning knows it whatever goes before and wherever tokens lie.
+    pub(crate) fn tilings(&self) -> Tilings {
+        // As many rows as leave the sums of their values in registers, and a part for each of two workers.
+        let most = (16 / self.values.div_ceil(KEYS)).clamp(1, 4);
+        let rows = if self.batch == 1 { most.min(self.rows().div_ceil(2)) } else { most };
+        let usual = Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 };
+        Tilings::new(self.name(), self.fitted(usual), |tiling| self.fitted(tiling))
+    }
+
+    /// A tiling, cut to what fits.
+    fn fitted(&self, tiling: Tiling) -> Tiling {
+        let most = (CARRIED / self.values.div_ceil(KEYS)).max(1);
+        let rows = tiling.rows.get().min(most).min(self.rows());
+        let parts = tiling.parts.get().min(self.batch * self.rows().div_ceil(rows));
+        Tiling { parts: count(parts), rows: count(rows), panels: count(1), ahead: 0 }
+    }
+
+    /// Its name and its code, cut in some way; the operands are q, k, v and the offset, and what [`Work`] adds to them.
+    pub(crate) fn kernel(&self, tiling: Tiling) -> (String, impl FnOnce() -> Kernel) {
+        let tiling = self.fitted(tiling);
+        let (rows, tile, workgroups) = (self.rows(), tiling.rows.get(), tiling.parts.get());
+        let tiles = rows.div_ceil(tile);
+        let tokens = self.tokens.map(Tokens::name).unwrap_or_default();
+        let by_token = if self.by_token { "_by_token" } else { "" };
+        let name = format!("{}{tokens}{by_token}{}", self.name(), self.before.name());
         let bindings = self.scales() + 2 * usize::from(self.quantized) + 1;
         let kernel = move || {
             kernel::new(bindings, workgroups, |code| {
                 let result = code.binding(bindings - 1, self.element, self.batch * rows * self.values);
                 let tile = Tile::new(code, self, tile);
-                code.repeat(kernel::share(code, batch * tiles, workgroups), 1, |part| {
+                code.repeat(kernel::share(code, self.batch * tiles, workgroups), 1, |part| {
                     let tiles = code.index(tiles);
                     let (head, first) = (part.divide(tiles), part.remainder(tiles) * tile.rows);
                     self.tile(code, head, first, &tile, result);

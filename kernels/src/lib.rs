@@ -17,6 +17,7 @@ mod product;
 mod quantized;
 mod rope;
 mod rows;
+mod tilings;
 mod work;
 
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ use std::fmt::Write as _;
 
 use ops::ops::Rope;
 use ops::{ElementType, Op, Operand, Statements, TensorType, WeightFormat};
-use targets::{Target, Tiling, Tuning};
+use targets::{Target, Tiling};
 
 use append::Appending;
 use attention::Attention;
@@ -35,15 +36,15 @@ use norm::Norm;
 use product::{Apart, Product, Stack};
 use rope::Rotation;
 
-pub use product::Tilings;
+pub use tilings::Tilings;
 pub use work::{Spread, Tail, TailOp, TailStep, Tokens, Work};
 
 /// The kernels of a module: which there could be, and which are called.
 pub struct Kernels {
     isa: Option<Isa>,
-    tuning: Tuning,
+    tuning: BTreeMap<String, Tiling>,
     /// What of the tuning was used.
-    tuned: Tuning,
+    tuned: BTreeMap<String, Tiling>,
     called: BTreeMap<String, Kernel>,
     /// The tails of those that are called: kernels have the place of theirs in their names.
     tails: Vec<Tail>,
@@ -52,12 +53,12 @@ pub struct Kernels {
 impl Kernels {
     /// Those for a target, if its features are known and there are any.
     pub fn of(target: &Target) -> Self {
-        Self { isa: Isa::of(target), tuning: target.tuning.clone(), ..Self::none() }
+        Self { isa: Isa::of(target), tuning: target.tuning.kernels.clone(), ..Self::none() }
     }
 
     /// None at all.
     pub fn none() -> Self {
-        let (tuning, tuned) = (Tuning::default(), Tuning::default());
+        let (tuning, tuned) = (BTreeMap::new(), BTreeMap::new());
         Self { isa: None, tuning, tuned, called: BTreeMap::new(), tails: Vec::new() }
     }
 
@@ -115,7 +116,7 @@ impl Kernels {
                     prepared = statements.statement(call);
                     operands[0] = (&prepared, ty.mlir());
                 }
-                let kernel = product.kernel(element, self.tiling(&product));
+                let kernel = product.kernel(element, self.tiling(product.tilings()));
                 let name = self.ending(product.name(), &work.tail);
                 self.dispatch(name, kernel, &operands, &result)
             }
@@ -134,7 +135,7 @@ impl Kernels {
             }
             Op::Sdpa(op) => {
                 let attention = Attention::of(op, work)?;
-                let (name, kernel) = attention.kernel();
+                let (name, kernel) = attention.kernel(self.tiling(attention.tilings()));
                 self.dispatch(name, kernel, &operands, &result)
             }
             Op::Rope(op) => {
@@ -151,24 +152,25 @@ impl Kernels {
         })
     }
 
-    /// How a product is cut.
-    fn tiling(&mut self, product: &Product<'_>) -> Tiling {
-        let key = product.key();
-        match self.tuning.products.get(&key) {
-            Some(&tiling) => *self.tuned.products.entry(key).or_insert(tiling),
-            None => product.usual(),
+    /// How a work is cut that may be cut in these ways.
+    fn tiling(&mut self, Tilings { work, usual, .. }: Tilings) -> Tiling {
+        match self.tuning.get(&work) {
+            Some(&tiling) => *self.tuned.entry(work).or_insert(tiling),
+            None => usual,
         }
     }
 
     /// What of the target's tuning the calls so far have used.
-    pub fn tuned(&self) -> &Tuning {
+    pub fn tuned(&self) -> &BTreeMap<String, Tiling> {
         &self.tuned
     }
 
-    /// How the product that a work is may be cut: what is worth trying. `None` if it is none, or has a matrix for each row.
+    /// How the product or the attention that a work is may be cut: what is worth trying. `None` if it is none.
     pub fn tilings(&self, work: &Work<'_>) -> Option<Tilings> {
+        let isa = self.isa.filter(|_| self.can_do(work))?;
         match work.op {
-            Op::PackedLinear(_) if self.can_do(work) => Some(product(self.isa?, work)?.tilings()),
+            Op::PackedLinear(_) | Op::PackedExperts(_) => Some(product(isa, work)?.tilings()),
+            Op::Sdpa(op) => Some(Attention::of(op, work)?.tilings()),
             _ => None,
         }
     }

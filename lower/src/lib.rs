@@ -17,13 +17,13 @@ mod grouped;
 pub mod legalize;
 mod linear;
 mod module;
-mod products;
 mod rewrite;
 mod rms_norm;
 mod rope;
 mod sdpa;
 mod shard;
 mod store;
+mod tunable;
 mod xla;
 
 use ops::ElementType;
@@ -33,9 +33,9 @@ use trace::Provenance;
 pub use exchange::{Collective, CollectiveKind, Exchange};
 pub use expand::{expand, expand_for};
 pub use module::{Module, Statement, location, lower, namespace, write};
-pub use products::{FusedProduct, products};
 pub use shard::{EntryShards, ShardError, ShardNote, Sharding, Shards, divisible_axes};
 pub use store::{Quantization, Unpacked, Weights, formats, store};
+pub use tunable::{FusedAttention, FusedExperts, FusedProduct, Tunable, tunable};
 pub use xla::xla;
 
 /// Why a trace cannot be lowered.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use kernels::Kernels;
 use ops::{ElementType, Literal, Operand, Spelling, Statements, TensorType};
-use targets::{Dialect, Lack, Target, Tuning};
+use targets::{Dialect, Lack, Target, Tiling};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
 
 use crate::fusion::{Fusion, Fusions};
@@ -43,8 +43,8 @@ pub struct Module {
     pub signatures: Vec<Signature>,
     /// The parameters, sorted by key. They are read in the scope `model`.
     pub parameters: Vec<Parameter>,
-    /// What of the target's tuning the text follows.
-    pub tuned: Tuning,
+    /// How kernels cut their work where the target's tuning says it: those that the text has.
+    pub tuned: BTreeMap<String, Tiling>,
 }
 
 /// A statement of a module, and where it came from.

@@ -145,10 +145,12 @@ impl Default for CompileOptions {
 
 impl CompileOptions {
     /// With the flags that measured best: the level does not overflow the workers' stacks, and without the other one
-    /// untiled weights are transposed, and so copied, at load.
+    /// untiled weights are transposed, and so copied, at load. Then come those of the target's tuning.
     pub fn new(target: Target, tiled: bool) -> Self {
         let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
-        Self { target, tiled, flags: flags.map(String::from).into() }
+        let tuned = target.tuning.flags.iter().map(|flag| flag.flag());
+        let flags = flags.into_iter().chain(tuned).map(String::from).collect();
+        Self { target, tiled, flags }
     }
 
     /// What to try instead after a failure: untiled products, where tiling them is what failed.

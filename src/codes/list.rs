@@ -527,6 +527,7 @@ mod with_runtime {
                 Self::Compile(error) => error.code(),
                 Self::Runtime(error) => error.code(),
                 Self::File(error) => error.code(),
+                Self::Bench(error) => error.code(),
                 Self::NoTuning { .. } => TW1003,
                 Self::Wrong { .. } => TW1004,
                 Self::Stopped => TW0005,

@@ -1,8 +1,9 @@
-//! What was measured, on disk: a file for each product, in a folder for each machine.
+//! What was measured, on disk: a file for each work of a kernel and for each network, in a folder for each machine.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::iter::once;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -12,10 +13,11 @@ use serde::{Deserialize, Serialize};
 use targets::{Target, Tiling, Tuning};
 
 use super::TuneError;
+use super::network::Making;
 use super::trial::Verdict;
 
 /// Changes when the meaning of a record does.
-const FORM: &str = "tracewright tuning 1";
+const FORM: &str = "tracewright tuning 2";
 
 /// The folder of all machines' records.
 const FOLDER: &str = "tuning";
@@ -31,55 +33,88 @@ pub struct TuningCache {
     folder: PathBuf,
 }
 
-/// What was measured of a product.
+/// What was measured of a kernel's work, which is cut in some [`Tiling`], or of a network, which is made in some
+/// [`Making`](super::Making).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Record {
-    /// The name by which kernels know it.
-    pub product: String,
+pub struct Record<Way = Tiling> {
+    /// The name by which kernels know the work, or that of the network.
+    pub name: String,
     /// What all others are compared with.
-    pub usual: Tiling,
+    pub usual: Way,
     /// What was tried.
-    pub tried: Vec<Tried>,
+    pub tried: Vec<Tried<Way>>,
 }
 
-/// A way to cut a product, and what came of it.
+/// A way to do it, and what came of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tried {
+pub struct Tried<Way = Tiling> {
     /// The way.
-    pub tiling: Tiling,
+    pub way: Way,
     /// What came of it.
     pub verdict: Verdict,
+}
+
+/// A record in a file.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Kernel(Record<Tiling>),
+    Network(Record<Making>),
 }
 
 /// What a cache holds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Known {
-    /// By the product's name.
-    pub records: BTreeMap<String, Record>,
+    /// Of kernels, by the name of their work.
+    pub kernels: BTreeMap<String, Record<Tiling>>,
+    /// Of networks, by name.
+    pub networks: BTreeMap<String, Record<Making>>,
     /// Files that hold no record: they were cut off, or changed. They are not used.
     pub damaged: Vec<PathBuf>,
 }
 
-impl Record {
-    /// Of a product of which nothing was tried.
-    pub fn new(product: &str, usual: Tiling) -> Self {
-        Self { product: product.into(), usual, tried: Vec::new() }
+impl<Way: Clone + PartialEq> Record<Way> {
+    /// Of something of which nothing was tried.
+    pub fn new(name: &str, usual: Way) -> Self {
+        Self { name: name.into(), usual, tried: Vec::new() }
     }
 
-    /// The fastest right one, and its share of the usual time; nothing if none is faster than what is usual.
-    pub fn best(&self) -> Option<(Tiling, f64)> {
-        let faster = self.tried.iter().filter_map(|tried| Some((tried.tiling, tried.verdict.faster()?)));
+    /// What is known of it in a cache; a record that was compared with another usual way says nothing.
+    pub(super) fn known(records: &BTreeMap<String, Self>, name: &str, usual: Way) -> Self {
+        let found = records.get(name).filter(|record| record.usual == usual);
+        found.cloned().unwrap_or_else(|| Self::new(name, usual))
+    }
+
+    /// The fastest right way, and its share of the usual time; nothing if none is faster than what is usual.
+    pub fn best(&self) -> Option<(&Way, f64)> {
+        let faster = self.tried.iter().filter_map(|tried| Some((&tried.way, tried.verdict.faster()?)));
         faster.min_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// The fastest right way, be it the usual one.
+    pub fn fastest(&self) -> &Way {
+        self.best().map_or(&self.usual, |(best, _)| best)
+    }
+
+    /// All that were tried, and the usual one.
+    pub(super) fn seen(&self) -> impl Iterator<Item = &Way> {
+        once(&self.usual).chain(self.tried.iter().map(|tried| &tried.way))
     }
 }
 
 impl Known {
-    /// What kernels should do.
-    pub fn tuning(&self) -> Tuning {
-        let best = |record: &Record| Some((record.product.clone(), record.best()?.0));
-        Tuning { products: self.records.values().filter_map(best).collect() }
+    /// How a network of this name should be made.
+    pub fn tuning(&self, network: &str) -> Tuning {
+        let best = |record: &Record| Some((record.name.clone(), *record.best()?.0));
+        let kernels = self.kernels.values().filter_map(best).collect();
+        match self.networks.get(network).and_then(Record::best) {
+            Some((Making { chunk, flags }, _)) => {
+                Tuning { kernels, chunk: Some(*chunk), flags: flags.clone() }
+            }
+            None => Tuning { kernels, ..Tuning::default() },
+        }
     }
 }
 
@@ -134,7 +169,8 @@ impl TuningCache {
                 bytes => bytes?,
             };
             match record(&bytes) {
-                Some(record) => drop(known.records.insert(record.product.clone(), record)),
+                Some(Written::Kernel(record)) => drop(known.kernels.insert(record.name.clone(), record)),
+                Some(Written::Network(record)) => drop(known.networks.insert(record.name.clone(), record)),
                 None => known.damaged.push(path),
             }
         }
@@ -142,20 +178,20 @@ impl TuningCache {
         Ok(known)
     }
 
-    /// Keeps a record, in place of the one of its product.
+    /// Keeps a record, in place of the one of its name.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn write(&self, record: &Record) -> Result<(), FileError> {
+    pub fn write<Way: Serialize>(&self, record: &Record<Way>) -> Result<(), FileError> {
         fs::create_dir_all(&self.folder).with_path("create", &self.folder)?;
-        let path = self.folder.join(&record.product).with_extension(EXTENSION);
+        let path = self.folder.join(&record.name).with_extension(EXTENSION);
         let json = serde_json::to_string(record).unwrap_or_default();
         NewFile::write(&path, format!("{}\n{json}\n", blake3::hash(json.as_bytes())).as_bytes())
     }
 }
 
 /// The record in a file, if it is as it was written.
-fn record(bytes: &[u8]) -> Option<Record> {
+fn record(bytes: &[u8]) -> Option<Written> {
     let (hash, json) = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split_once('\n')?;
     let written = blake3::hash(json.as_bytes()).to_hex().as_str() == hash;
     written.then(|| serde_json::from_str(json).ok())?
@@ -190,7 +226,7 @@ mod tests {
     /// A record of so many trials, of which the last one was the fastest.
     fn tried(product: &str, count: usize) -> Record {
         let verdict = |i: usize| ratio(0.9 / i as f64, 0.9, 0.1);
-        let tried = (1..=count).map(|i| Tried { tiling: tiling(i), verdict: verdict(i) });
+        let tried = (1..=count).map(|i| Tried { way: tiling(i), verdict: verdict(i) });
         Record { tried: tried.collect(), ..Record::new(product, tiling(0)) }
     }
 
@@ -208,7 +244,8 @@ mod tests {
         own.write(&tried("product", 3)).unwrap();
         assert!(TuningCache::exists(folder.path()));
         let again = cache(&["avx2", "fma"], "3.13").read().unwrap();
-        assert_eq!(again.tuning().products, BTreeMap::from([("product".to_owned(), tiling(3))]));
+        let tuning = again.tuning("network");
+        assert_eq!(tuning.kernels, BTreeMap::from([("product".to_owned(), tiling(3))]));
         for other in [cache(&["avx2"], "3.13"), cache(&["avx2fma"], "3.13"), cache(&["avx2", "fma"], "3.14")]
         {
             assert_eq!(other.read().unwrap(), Known::default());
@@ -227,7 +264,7 @@ mod tests {
             fs::write(&path, spoiled).unwrap();
             let known = cache.read().unwrap();
             assert_eq!(known.damaged, std::slice::from_ref(&path));
-            assert_eq!(known.records.keys().collect::<Vec<_>>(), ["whole"]);
+            assert_eq!(known.kernels.keys().collect::<Vec<_>>(), ["whole"]);
         };
         (0..bytes.len()).for_each(|length| check(&bytes[..length]));
         for at in 0..bytes.len() {
@@ -245,7 +282,7 @@ mod tests {
         fs::remove_dir(&endless).unwrap();
         // Whoever measures again replaces it.
         cache.write(&tried("spoiled", 2)).unwrap();
-        assert_eq!(cache.read().unwrap().records.len(), 2);
+        assert_eq!(cache.read().unwrap().kernels.len(), 2);
     }
 
     #[test]
@@ -266,14 +303,14 @@ mod tests {
             while writers.iter().any(|writer| !writer.is_finished()) {
                 let known = cache.read().unwrap();
                 assert_eq!(known.damaged, Vec::<PathBuf>::new());
-                for (product, record) in &known.records {
+                for (product, record) in &known.kernels {
                     assert_eq!(*record, tried(product, record.tried.len()));
                 }
             }
         });
         // What is there in the end is what somebody wrote last, and nothing else.
         let known = cache.read().unwrap();
-        assert_eq!(known.records.len(), 5);
+        assert_eq!(known.kernels.len(), 5);
         assert_eq!(fs::read_dir(cache.folder()).unwrap().count(), 5);
     }
 
@@ -288,11 +325,11 @@ mod tests {
             ratio(0.5, 1.1, 0.5),
         ];
         let tried = verdicts.into_iter().enumerate();
-        let tried = tried.map(|(i, verdict)| Tried { tiling: tiling(i + 1), verdict }).collect();
+        let tried = tried.map(|(i, verdict)| Tried { way: tiling(i + 1), verdict }).collect();
         let mut record = Record { tried, ..Record::new("product", tiling(0)) };
         assert_eq!(record.best(), None);
         let verdict = ratio(0.97, 0.99, 0.96);
-        record.tried.push(Tried { tiling: tiling(9), verdict });
-        assert_eq!(record.best(), Some((tiling(9), 0.97)));
+        record.tried.push(Tried { way: tiling(9), verdict });
+        assert_eq!(record.best(), Some((&tiling(9), 0.97)));
     }
 }

@@ -1,7 +1,11 @@
-//! The tuner: how the kernels of a network are fastest on a machine, found by trying.
+//! The tuner: how a network and its kernels are fastest on a machine, found by trying.
 
+mod attention;
 mod cache;
+mod experts;
+mod network;
 mod product;
+mod sample;
 mod search;
 mod trial;
 
@@ -13,9 +17,11 @@ use runtime::{CompileError, RuntimeError};
 use trace::EvaluateError;
 
 use crate::PlanError;
+use crate::bench::BenchError;
 
 pub use cache::{Known, Record, Tried, TuningCache, read};
-pub use search::{Tuned, WatchTrials, tune};
+pub use network::{Making, NetworkTrials, TunedNetwork, Weighted, network_name};
+pub use search::{Trial, Tuned, WatchTrials, tune};
 pub use trial::{FASTER, Trials, Verdict, Workbench};
 
 /// Why tuning ended.
@@ -24,7 +30,7 @@ pub enum TuneError {
     /// The plan cannot be carried out.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A product does not lower.
+    /// A work does not lower.
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// The evaluator does not take it.
@@ -49,14 +55,17 @@ pub enum TuneError {
     },
     /// What is computed unless tuned is wrong: a fault of ours.
     #[error(
-        "`{product}` gives other numbers than the evaluator: {how}; this is a fault of its kernel, please report it"
+        "`{work}` gives other numbers than the evaluator: {how}; this is a fault of its kernel, please report it"
     )]
     Wrong {
-        /// The product.
-        product: String,
+        /// The work.
+        work: String,
         /// Where.
         how: String,
     },
+    /// A network cannot be measured.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     /// The watcher asked to stop.
     #[error("stopped on request")]
     Stopped,

@@ -1,61 +1,78 @@
 //! What is tried, in which order, and when that ends.
 
 use std::collections::BTreeMap;
-use std::iter::once;
+use std::fmt;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use kernels::Tilings;
-use lower::{FusedProduct, products};
-use ops::Op;
+use lower::{FusedAttention, FusedExperts, FusedProduct, Tunable, tunable};
+use ops::{Op, Operation as _, TensorType};
 use simplify::CostOperand;
-use targets::{Target, Tiling};
+use targets::{Target, Tiling, Tuning};
 
 use super::TuneError;
 use super::cache::{Known, Record, Tried, TuningCache};
-use super::trial::{Trials, Workbench};
+use super::network::{TunedNetwork, Weighted};
+use super::trial::{Trials, Verdict, Workbench};
 use crate::Plan;
 
-/// A product of a network, and what is known of it.
+/// The part of a budget that kernels get, where a network is tuned behind them.
+const KERNELS: f64 = 0.75;
+
+/// A kernel's work in a network, and what is known of it.
 pub struct Tuned {
-    /// The product.
-    pub product: FusedProduct,
+    /// The work.
+    pub work: Tunable,
     /// The ways to cut it.
     pub tilings: Tilings,
-    /// Its part of the time of all products of an entry point, estimated: the mean of those that choose tokens.
+    /// Its part of the time of all such works of an entry point, estimated: the mean of those that choose tokens.
     pub share: f64,
     /// What was tried.
     pub record: Record,
 }
 
-/// Is told of every way that was tried, and may ask to stop; before the first it is told what is known.
-pub type WatchTrials<'a> = &'a mut dyn FnMut(&Tuned, Option<&Tried>) -> ControlFlow<()>;
+/// What is being tried.
+pub struct Trial<'a> {
+    /// The kernel's work, or the network.
+    pub name: &'a str,
+    /// The part of the time that it takes, estimated.
+    pub share: f64,
+    /// The way, and what came of it; nothing before the first.
+    pub tried: Option<(&'a dyn fmt::Display, &'a Verdict)>,
+}
+
+/// Is told of every way that was tried, and may ask to stop; before the first it is told what is tried.
+pub type WatchTrials<'a> = &'a mut dyn FnMut(Trial<'_>) -> ControlFlow<()>;
 
 impl Tuned {
-    /// The products that kernels of the plan's target compute, with what is known of them: those first on which most time
-    /// is spent.
+    /// The works that kernels of the plan's target do, with what is known of them: those first on which most time is spent.
     ///
     /// # Errors
     /// If the plan cannot be carried out.
     pub fn all(plan: &Plan, known: &Known) -> Result<Vec<Self>, TuneError> {
         let target = &plan.target;
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
-        let entries = products(&expanded.trace, target)?;
-        let mut shares: BTreeMap<FusedProduct, f64> = BTreeMap::new();
+        let entries = tunable(&expanded.trace, target)?;
+        let mut shares: BTreeMap<Tunable, f64> = BTreeMap::new();
         for counts in entries.values() {
-            let seconds =
-                |(product, count): (&FusedProduct, &usize)| *count as f64 * seconds(product, target);
+            let seconds = |(work, count): (&Tunable, &usize)| *count as f64 * seconds(work, target);
             let all: f64 = counts.iter().map(seconds).sum();
             for one in counts {
                 *shares.entry(one.0.clone()).or_default() += seconds(one) / all / entries.len() as f64;
             }
         }
-        let mut tuned = Vec::new();
-        for (product, share) in shares {
-            let Some(tilings) = product.tilings(target) else { continue };
-            let found = known.records.get(&tilings.product).filter(|record| record.usual == tilings.usual);
-            let record = found.cloned().unwrap_or_else(|| Record::new(&tilings.product, tilings.usual));
-            tuned.push(Self { product, tilings, share, record });
+        let mut tuned: Vec<Self> = Vec::new();
+        for (work, share) in shares {
+            let Some(tilings) = work.tilings(target) else { continue };
+            // What differs in nothing that kernels depend on is one work.
+            match tuned.iter_mut().find(|other| other.tilings.work == tilings.work) {
+                Some(other) => other.share += share,
+                None => {
+                    let record = Record::known(&known.kernels, &tilings.work, tilings.usual);
+                    tuned.push(Self { work, tilings, share, record });
+                }
+            }
         }
         tuned.sort_by(|a, b| b.share.total_cmp(&a.share));
         Ok(tuned)
@@ -64,16 +81,15 @@ impl Tuned {
     /// What is worth trying: what differs from the best so far in one thing that was not tried yet, be it beside others.
     pub fn left(&self) -> Vec<Tiling> {
         let Self { tilings, record, .. } = self;
-        let best = record.best().map_or(record.usual, |(best, _)| best);
-        let seen: Vec<Tiling> = once(record.usual).chain(record.tried.iter().map(|t| t.tiling)).collect();
+        let best = record.fastest();
         // Which sums fit into registers, rows and panels say together.
         let sums = |tiling: &Tiling| (tiling.rows, tiling.panels);
         let new = |other: &Tiling| match other {
-            _ if sums(other) != sums(&best) => seen.iter().all(|known| sums(known) != sums(other)),
-            _ if other.ahead != best.ahead => seen.iter().all(|known| known.ahead != other.ahead),
-            _ => seen.iter().all(|known| known.parts != other.parts),
+            _ if sums(other) != sums(best) => record.seen().all(|known| sums(known) != sums(other)),
+            _ if other.ahead != best.ahead => record.seen().all(|known| known.ahead != other.ahead),
+            _ => record.seen().all(|known| known.parts != other.parts),
         };
-        tilings.beside(best).filter(new).collect()
+        tilings.beside(*best).filter(new).collect()
     }
 
     /// Tries what is left, and keeps what comes of it.
@@ -87,46 +103,98 @@ impl Tuned {
         if self.left().is_empty() || is_over() {
             return Ok(());
         }
-        go_on(watch(self, None))?;
-        let trials = Trials::new(&self.product, &self.tilings.product, self.tilings.usual, bench)?;
+        let (name, share) = (&self.tilings.work.clone(), self.share);
+        go_on(watch(Trial { name, share, tried: None }))?;
+        let trials = Trials::new(&self.work, name, self.tilings.usual, bench)?;
         while !is_over()
-            && let Some(&tiling) = self.left().first()
+            && let Some(&way) = self.left().first()
         {
-            let verdict = trials.of(&trials.module(tiling)?)?;
-            let tried = Tried { tiling, verdict };
-            self.record.tried.push(tried.clone());
+            let verdict = trials.of(&trials.module(way)?)?;
+            self.record.tried.push(Tried { way, verdict: verdict.clone() });
             cache.write(&self.record)?;
-            go_on(watch(self, Some(&tried)))?;
+            go_on(watch(Trial { name, share, tried: Some((&way, &verdict)) }))?;
         }
         Ok(())
     }
 }
 
-/// Tries what is left of all products, the first one first, until the budget is spent.
+impl<'a> TunedNetwork<'a> {
+    /// Tries what is left, and keeps what comes of it.
+    fn search<'w>(
+        &mut self,
+        cache: &TuningCache,
+        weights: &Weighted<'w>,
+        kernels: &Tuning,
+        is_over: &dyn Fn() -> bool,
+        watch: WatchTrials<'_>,
+    ) -> Result<(), TuneError>
+    where
+        'a: 'w,
+    {
+        if self.left().is_empty() || is_over() {
+            return Ok(());
+        }
+        let (name, share) = (&self.record.name.clone(), 1.0);
+        go_on(watch(Trial { name, share, tried: None }))?;
+        let trials = self.trials(weights, kernels)?;
+        while !is_over()
+            && let Some(way) = self.left().first().cloned()
+        {
+            let verdict = trials.of(&way)?;
+            self.record.tried.push(Tried { way: way.clone(), verdict: verdict.clone() });
+            cache.write(&self.record)?;
+            go_on(watch(Trial { name, share, tried: Some((&way, &verdict)) }))?;
+        }
+        Ok(())
+    }
+}
+
+/// Tries what is left of all works, the first one first, then of the network that they belong to, if it has weights, until
+/// the budget is spent: three quarters of it by kernels.
 ///
 /// # Errors
 /// The first failure, or on request. What was tried before is kept.
-pub fn tune(
-    products: &mut [Tuned],
+pub fn tune<'a: 'w, 'w>(
+    works: &mut [Tuned],
+    network: Option<(&mut TunedNetwork<'a>, &Weighted<'w>)>,
     cache: &TuningCache,
     bench: &Workbench<'_>,
     budget: Duration,
     watch: WatchTrials<'_>,
 ) -> Result<(), TuneError> {
     let start = Instant::now();
-    let is_over = || start.elapsed() >= budget;
-    products.iter_mut().try_for_each(|product| product.search(cache, bench, &is_over, watch))
+    let kernels = if network.is_some() { budget.mul_f64(KERNELS) } else { budget };
+    works.iter_mut().try_for_each(|work| work.search(cache, bench, &|| start.elapsed() >= kernels, watch))?;
+    let Some((network, weights)) = network else { return Ok(()) };
+    let best = |work: &Tuned| Some((work.record.name.clone(), *work.record.best()?.0));
+    let tuning = Tuning { kernels: works.iter().filter_map(best).collect(), ..Tuning::default() };
+    network.search(cache, weights, &tuning, &|| start.elapsed() >= budget, watch)
 }
 
 fn go_on(answer: ControlFlow<()>) -> Result<(), TuneError> {
     if answer.is_break() { Err(TuneError::Stopped) } else { Ok(()) }
 }
 
-/// What a product costs, as the cost model estimates.
-fn seconds(product: &FusedProduct, target: &Target) -> f64 {
-    let FusedProduct { op, x, .. } = product;
-    let weight = op.format.packed(op.outputs, x.shape[1]);
-    let result = ops::TensorType::new(op.element, [x.shape[0], op.outputs]);
-    let operands = [x, &weight].map(|ty| CostOperand { ty, splat: false });
-    simplify::cost(&target.machine, &Op::from(op.clone()), &operands, &result).seconds
+/// What a work costs, as the cost model estimates.
+fn seconds(work: &Tunable, target: &Target) -> f64 {
+    let cost = |op: Op, operands: &[&TensorType], result: &TensorType| {
+        let operands: Vec<_> = operands.iter().map(|ty| CostOperand { ty, splat: false }).collect();
+        simplify::cost(&target.machine, &op, &operands, result).seconds
+    };
+    match work {
+        Tunable::Product(FusedProduct { op, x, .. }) => {
+            let weight = op.format.packed(op.outputs, x.shape[1]);
+            let result = TensorType::new(op.element, [x.shape[0], op.outputs]);
+            cost(op.clone().into(), &[x, &weight], &result)
+        }
+        Tunable::Experts(FusedExperts { op, x, indices }) => {
+            let weight = op.format.packed(op.experts * op.outputs, x.shape[x.rank() - 1]);
+            let operands: Vec<&TensorType> = [x, &weight].into_iter().chain(indices).collect();
+            op.infer(&operands).map_or(0.0, |result| cost(op.clone().into(), &operands, &result))
+        }
+        Tunable::Attention(FusedAttention { op, types, .. }) => {
+            let operands: Vec<&TensorType> = types.iter().collect();
+            cost(op.clone().into(), &operands, &types[0])
+        }
+    }
 }

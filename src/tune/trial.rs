@@ -1,11 +1,11 @@
-//! Ways to cut a product, tried against the usual one: first whether the numbers are right, then how long it takes.
+//! Ways to cut a kernel's work, tried against the usual one: first whether the numbers are right, then how long it takes.
 
 use std::cell::Cell;
 use std::iter::zip;
 use std::time::Instant;
 
 use errors::WithPath as _;
-use lower::{FusedProduct, Module};
+use lower::{Module, Tunable};
 use ops::{ElementType, TensorType, Value};
 use runtime::{
     Buffer, CompileError, Compiler, ModuleCache, ModuleText, Runtime, RuntimeError, VmFunction, VmModule,
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use targets::{Target, Tiling};
 
 use super::TuneError;
-use super::product::{ALL, ONE, Sampled};
+use super::sample::{ALL, ONE, Sample, sample};
 use crate::bench::Distribution;
 
 /// A way is faster if it takes at most this share of the time of the usual one, by the median of pairs and by the shortest
@@ -30,7 +30,7 @@ const PAIRS: usize = 9;
 /// Seconds that one sample takes at least.
 const SAMPLE: f64 = 4e-3;
 
-/// What came of a way to cut a product.
+/// What came of a way to do something.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -73,11 +73,11 @@ pub struct Workbench<'a> {
     pub seed: u64,
 }
 
-/// A product, and the usual way to cut it.
+/// A work, and the usual way to cut it.
 pub struct Trials<'a> {
     bench: &'a Workbench<'a>,
     name: String,
-    sampled: Sampled,
+    sample: Box<dyn Sample>,
     usual: Loaded,
     /// What the evaluator gives for a sample of the result.
     expected: Value,
@@ -100,29 +100,29 @@ impl<'a> Trials<'a> {
     /// # Errors
     /// If it does not compile, or is wrong itself.
     pub fn new(
-        product: &FusedProduct,
+        work: &Tunable,
         name: &str,
         usual: Tiling,
         bench: &'a Workbench<'a>,
     ) -> Result<Self, TuneError> {
-        let sampled = Sampled::new(product, bench.seed);
-        let module = sampled.lowered(bench.target, name, usual)?;
-        let usual = bench.load(&module, &sampled)?;
-        let (expected, uploads) = (sampled.expected()?, uploads(&sampled.arguments));
+        let sample = sample(work, bench.seed);
+        let module = sample.lowered(bench.target, name, usual)?;
+        let usual = bench.load(&module, &*sample)?;
+        let (expected, uploads) = (sample.expected()?, uploads(&sample.arguments(0)));
         let tried = Cell::new(0);
-        let trials = Self { bench, name: name.into(), sampled, usual, expected, uploads, tried };
+        let trials = Self { bench, name: name.into(), sample, usual, expected, uploads, tried };
         match trials.differs_from_the_evaluator(&trials.usual)? {
-            Some(how) => Err(TuneError::Wrong { product: name.into(), how }),
+            Some(how) => Err(TuneError::Wrong { work: name.into(), how }),
             None => Ok(trials),
         }
     }
 
-    /// The program in which the product is cut in one way.
+    /// The program in which the work is cut in one way.
     ///
     /// # Errors
-    /// If the product does not lower.
+    /// If it does not lower.
     pub fn module(&self, tiling: Tiling) -> Result<Module, TuneError> {
-        self.sampled.lowered(self.bench.target, &self.name, tiling)
+        self.sample.lowered(self.bench.target, &self.name, tiling)
     }
 
     /// Tries a program: whether it gives the evaluator's numbers, and everywhere those of the usual way; then how long it
@@ -131,7 +131,7 @@ impl<'a> Trials<'a> {
     /// # Errors
     /// If the machine fails, or on request.
     pub fn of(&self, module: &Module) -> Result<Verdict, TuneError> {
-        let loaded = match self.bench.load(module, &self.sampled) {
+        let loaded = match self.bench.load(module, &*self.sample) {
             Err(TuneError::Compile(error)) if is_refusal(&error) => {
                 return Ok(Verdict::Refused(error.to_string()));
             }
@@ -141,63 +141,75 @@ impl<'a> Trials<'a> {
         if let Some(how) = self.differs_from_the_evaluator(&loaded)?.or(elsewhere) {
             return Ok(Verdict::Wrong(how));
         }
-        match self.pairs(&loaded, SCREENED)? {
-            Verdict::Ratio { median, shortest, .. } if median.min(shortest) < 1.0 => {}
-            slower => return Ok(slower),
-        }
-        let first = self.pairs(&loaded, PAIRS)?;
-        if first.faster().is_none() {
-            return Ok(first);
-        }
-        // Of many that are tried some look faster by chance: it has to be so again.
-        let again = self.pairs(&loaded, PAIRS)?;
-        Ok(if again.faster() > first.faster() || again.faster().is_none() { again } else { first })
+        // Once before: it pays for page faults, and says how often a sample calls.
+        self.bench.seconds(&loaded.all, &self.uploads, 1)?;
+        let once = self.bench.seconds(&self.usual.all, &self.uploads, 1)?;
+        let calls = (SAMPLE / once).ceil().clamp(1.0, 1e3) as usize;
+        let seconds = |loaded: &Loaded| self.bench.seconds(&loaded.all, &self.uploads, calls);
+        in_turn(&mut || seconds(&self.usual), &mut || seconds(&loaded))
     }
 
     fn differs_from_the_evaluator(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
-        let found = self.sampled.sample(&self.bench.call(&loaded.one, &self.uploads)?);
-        Ok(self.sampled.bound_of_sample().first_violation(&self.expected, &found).map(said))
+        let found = self.sample.sample(&self.bench.call(&loaded.one, &self.uploads)?);
+        Ok(self.sample.bound_of_sample().first_violation(&self.expected, &found).map(said))
     }
 
     /// For all numbers of the result. Nobody has computed it before: what another program left in memory cannot pass for
     /// what this one does not write.
     fn differs_from_the_usual(&self, loaded: &Loaded) -> Result<Option<String>, TuneError> {
         self.tried.set(self.tried.get() + 1);
-        let others = uploads(&self.sampled.others(self.tried.get()));
+        let others = uploads(&self.sample.arguments(self.tried.get()));
         let found = self.bench.call(&loaded.one, &others)?;
         let expected = self.bench.call(&self.usual.one, &others)?;
-        Ok(self.sampled.bound().first_violation(&expected, &found).map(said))
-    }
-
-    /// The times as shares of those of the usual way, one after the other.
-    fn pairs(&self, other: &Loaded, count: usize) -> Result<Verdict, TuneError> {
-        let (bench, uploads) = (self.bench, &self.uploads);
-        // Once before: it pays for page faults, and says how often a sample calls.
-        bench.seconds(&other.all, uploads, 1)?;
-        let calls = (SAMPLE / bench.seconds(&self.usual.all, uploads, 1)?).ceil().clamp(1.0, 1e3) as usize;
-        let mut times = [Vec::new(), Vec::new()];
-        for pair in 0..count {
-            let time = |loaded: &Loaded| bench.seconds(&loaded.all, uploads, calls);
-            // Each is first in turn.
-            for which in [pair % 2, 1 - pair % 2] {
-                times[which].push(time([&self.usual, other][which])?);
-            }
-        }
-        let [usual, other] = &times;
-        let ratios: Vec<f64> = zip(other, usual).map(|(other, usual)| other / usual).collect();
-        let Distribution { median, upper_quartile, .. } = Distribution::of(&ratios);
-        let [usual, other] = [usual, other].map(|times| Distribution::of(times).min);
-        Ok(Verdict::Ratio { median, upper_quartile, shortest: other / usual })
+        Ok(self.sample.bound().first_violation(&expected, &found).map(said))
     }
 }
 
+/// Measures a way, and the usual one, each as often as it takes to tell them apart.
+pub(super) fn in_turn(
+    usual: &mut dyn FnMut() -> Result<f64, TuneError>,
+    other: &mut dyn FnMut() -> Result<f64, TuneError>,
+) -> Result<Verdict, TuneError> {
+    match pairs(usual, other, SCREENED)? {
+        Verdict::Ratio { median, shortest, .. } if median.min(shortest) < 1.0 => {}
+        slower => return Ok(slower),
+    }
+    let first = pairs(usual, other, PAIRS)?;
+    if first.faster().is_none() {
+        return Ok(first);
+    }
+    // Of many that are tried some look faster by chance: it has to be so again.
+    let again = pairs(usual, other, PAIRS)?;
+    Ok(if again.faster() > first.faster() || again.faster().is_none() { again } else { first })
+}
+
+/// The times as shares of those of the usual way, one after the other.
+fn pairs(
+    usual: &mut dyn FnMut() -> Result<f64, TuneError>,
+    other: &mut dyn FnMut() -> Result<f64, TuneError>,
+    count: usize,
+) -> Result<Verdict, TuneError> {
+    let mut times = [Vec::new(), Vec::new()];
+    for pair in 0..count {
+        // Each is first in turn.
+        for which in [pair % 2, 1 - pair % 2] {
+            times[which].push(if which == 0 { usual()? } else { other()? });
+        }
+    }
+    let [usual, other] = &times;
+    let ratios: Vec<f64> = zip(other, usual).map(|(other, usual)| other / usual).collect();
+    let Distribution { median, upper_quartile, .. } = Distribution::of(&ratios);
+    let [usual, other] = [usual, other].map(|times| Distribution::of(times).min);
+    Ok(Verdict::Ratio { median, upper_quartile, shortest: other / usual })
+}
+
 impl Workbench<'_> {
-    fn load(&self, module: &Module, sampled: &Sampled) -> Result<Loaded, TuneError> {
+    fn load(&self, module: &Module, sample: &dyn Sample) -> Result<Loaded, TuneError> {
         let folder = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
         let options = self.compiler.options(self.target, ElementType::F32, true)?;
         let text = ModuleText { text: &module.text, text_without_locs: &module.text_without_locs };
         let compiled = runtime::compile(self.compiler, &text, &options, &ModuleCache::new(folder.path()))?;
-        let program = VmModule::load(self.runtime, compiled.vmfb, &[sampled.parameters()])?;
+        let program = VmModule::load(self.runtime, compiled.vmfb, &[sample.parameters()])?;
         Ok(Loaded { one: program.function(ONE)?, all: program.function(ALL)? })
     }
 
@@ -227,7 +239,7 @@ impl Workbench<'_> {
     }
 }
 
-fn is_refusal(error: &CompileError) -> bool {
+pub(super) fn is_refusal(error: &CompileError) -> bool {
     use CompileError::{Failed, Killed, TimedOut};
     matches!(error, Failed { .. } | Killed { .. } | TimedOut { .. })
 }
@@ -236,6 +248,6 @@ fn uploads(values: &[Value]) -> Uploads {
     values.iter().map(|value| (value.ty.clone(), value.to_bytes())).collect()
 }
 
-fn said((index, expected, found): (usize, f64, f64)) -> String {
+pub(super) fn said((index, expected, found): (usize, f64, f64)) -> String {
     format!("number {index} is {found}, expected {expected}")
 }

@@ -14,7 +14,7 @@ pub use host::host_features;
 pub use machine::{Machine, MachineError, NamedMachine};
 pub use mesh::{Mesh, MeshAxis, MeshError, ShardRule};
 pub use parse::TargetError;
-pub use tuning::{Tiling, Tuning};
+pub use tuning::{CompilerFlag, Tiling, Tuning};
 
 /// What a program is made for.
 ///

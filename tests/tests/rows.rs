@@ -60,6 +60,7 @@ const ROWS: &[(&str, &str)] = &[
     ("m21", "sampling beyond greedy"),
     ("m24", "`generate` with a chat template"),
     ("m25", "a graphics processor: programs for each kind compile, and run where a driver is"),
+    ("k3", "a tuner over ways to cut kernels, chunks and flags of the compiler, which keeps what it found"),
     ("k4", "bytes of weights, state and activations are known before anything runs"),
     ("k5", "measured time of each dispatch of a step"),
     ("k7", "a module is written from a declaration, for a block or a whole model"),

@@ -4,9 +4,6 @@
 mod dense;
 mod scaled;
 mod tiled;
-mod tilings;
-
-use std::num::NonZeroUsize;
 
 use ops::format::PANEL;
 use ops::{ElementType, TensorType, WeightFormat};
@@ -17,9 +14,8 @@ use crate::isa::{Isa, tiles};
 use crate::kernel::{self, Kernel};
 use crate::norm::Norm;
 use crate::quantized::{self, Form, Row};
+use crate::tilings::{Tilings, count};
 use crate::work::{End, Tail};
-
-pub use tilings::Tilings;
 
 /// A product: `rows` rows of `inputs` numbers times a weight of `outputs` rows.
 #[derive(Clone)]
@@ -226,6 +222,11 @@ impl Product<'_> {
         format!("{}{}", self.name(), if self.tail.halves { "_halves" } else { "" })
     }
 
+    /// The ways to cut it.
+    pub(crate) fn tilings(&self) -> Tilings {
+        Tilings::new(self.key(), self.usual(), |tiling| self.fitted(tiling))
+    }
+
     /// How it is cut unless something else was measured to be faster.
     pub(crate) fn usual(&self) -> Tiling {
         let &Self { format, rows, inputs, norm, .. } = self;
@@ -397,11 +398,6 @@ impl Product<'_> {
         let all = self.outputs.is_multiple_of(PANEL);
         (!all).then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))
     }
-}
-
-/// At least one.
-fn count(n: usize) -> NonZeroUsize {
-    NonZeroUsize::new(n).unwrap_or(NonZeroUsize::MIN)
 }
 
 /// The sums of several chains of sums for each row: `chains` after each other belong to one.

@@ -1,0 +1,226 @@
+//! All of a network: how many tokens a prefill takes, and what the compiler is told.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+
+use generate::{GenerateOptions, Network, Session};
+use irpa::Checkpoint;
+use ops::{Bound, ElementType, TensorType, Value};
+use runtime::Device;
+use serde::{Deserialize, Serialize};
+use targets::{CompilerFlag, Target, Tuning};
+
+use super::TuneError;
+use super::cache::{Known, Record};
+use super::trial::{Verdict, in_turn, is_refusal, said};
+use crate::bench::BenchError;
+use crate::load::{LoadError, LoadOptions, load};
+use crate::{Plan, PlanError};
+
+/// Tokens that a prefill might take.
+const CHUNKS: [usize; 5] = [32, 64, 128, 256, 512];
+
+/// Tokens of the prompt: no multiple of any chunk, as prompts are.
+const PROMPT: usize = 500;
+
+/// Tokens that follow it.
+const STEPS: usize = 16;
+
+/// Steps whose logits are compared, after the prompt's.
+const COMPARED: usize = 3;
+
+/// How a network is made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Making {
+    /// Tokens that one prefill takes.
+    pub chunk: NonZeroUsize,
+    /// What the compiler is told besides.
+    pub flags: Vec<CompilerFlag>,
+}
+
+impl fmt::Display for Making {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "chunk {}", self.chunk)?;
+        self.flags.iter().try_for_each(|flag| write!(f, ", {}", flag.flag()))
+    }
+}
+
+/// The name of a plan's network among what was measured: of what a step computes and how its weights are stored, however long
+/// sequences are and however many tokens a prefill takes.
+///
+/// # Errors
+/// What is wrong with the configuration.
+pub fn network_name(plan: &Plan) -> Result<String, PlanError> {
+    /// A context that every network can have.
+    const SHORTEST: usize = 1;
+    let trace = plan.record(&plan.steps_of(1, SHORTEST))?.trace.with_entries(&["decode"]);
+    let mut hasher = blake3::Hasher::new();
+    for part in [trace.to_string(), format!("{:?} {}", plan.weights, plan.rules)] {
+        hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+    }
+    Ok(format!("network_{}", &hasher.finalize().to_hex()[..32]))
+}
+
+/// The weights of a network that is tuned, and how it is loaded.
+#[derive(Clone, Copy)]
+pub struct Weighted<'a> {
+    /// The weights.
+    pub checkpoint: &'a Checkpoint,
+    /// The compiler, the cache and the memory. What the plan says is the plan's.
+    pub options: &'a dyn Fn() -> LoadOptions<'a>,
+}
+
+/// A network, and what is known of ways to make it.
+pub struct TunedNetwork<'a> {
+    plan: &'a Plan,
+    context: usize,
+    /// What was tried.
+    pub record: Record<Making>,
+}
+
+impl<'a> TunedNetwork<'a> {
+    /// That of a plan.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration.
+    pub fn new(plan: &'a Plan, known: &Known) -> Result<Self, PlanError> {
+        let chunk = NonZeroUsize::new(plan.chunk).unwrap_or(NonZeroUsize::MIN);
+        let usual = Making { chunk, flags: Vec::new() };
+        let record = Record::known(&known.networks, &network_name(plan)?, usual);
+        Ok(Self { plan, context: plan.context.min(2 * PROMPT), record })
+    }
+
+    /// What is worth trying: another chunk than the best so far has, or one flag more, that was not tried yet.
+    pub fn left(&self) -> Vec<Making> {
+        let best = self.record.fastest();
+        let chunks = CHUNKS.into_iter().filter(|&chunk| chunk <= self.context).filter_map(NonZeroUsize::new);
+        let chunks = chunks.filter(|chunk| self.record.seen().all(|seen| seen.chunk != *chunk));
+        let chunks = chunks.map(|chunk| Making { chunk, ..best.clone() });
+        let flags = CompilerFlag::ALL.into_iter();
+        let flags = flags.filter(|flag| self.record.seen().all(|seen| !seen.flags.contains(flag)));
+        let flags = flags.map(|flag| Making { flags: [&best.flags[..], &[flag]].concat(), ..best.clone() });
+        chunks.chain(flags).collect()
+    }
+
+    /// Loads the usual network, and what it answers.
+    ///
+    /// # Errors
+    /// The first stage that fails.
+    pub fn trials<'t>(&self, weights: &Weighted<'t>, kernels: &Tuning) -> Result<NetworkTrials<'t>, TuneError>
+    where
+        'a: 't,
+    {
+        let Self { plan, context, .. } = *self;
+        let &Weighted { checkpoint, options } = weights;
+        let kernels = kernels.clone();
+        let mut trials = NetworkTrials { plan, context, checkpoint, kernels, options, usual: None };
+        let usual = trials.load(&self.record.usual)?;
+        let answers = trials.answers(&usual)?;
+        trials.usual = Some((usual, answers));
+        Ok(trials)
+    }
+}
+
+/// A network as it is usually made, and what it answers.
+pub struct NetworkTrials<'a> {
+    plan: &'a Plan,
+    context: usize,
+    checkpoint: &'a Checkpoint,
+    kernels: Tuning,
+    options: &'a dyn Fn() -> LoadOptions<'a>,
+    usual: Option<(Network, Vec<Value>)>,
+}
+
+impl NetworkTrials<'_> {
+    /// The network, made in some way.
+    fn load(&self, making: &Making) -> Result<Network, TuneError> {
+        let Self { plan, context, .. } = self;
+        let traced = plan.record(&plan.steps_of(making.chunk.get(), *context))?;
+        let flags = making.flags.clone();
+        let tuning = Tuning { kernels: self.kernels.kernels.clone(), chunk: None, flags };
+        let options = LoadOptions {
+            target: Target { tuning, ..plan.target.clone() },
+            rules: plan.rules,
+            weights: plan.weights.clone(),
+            ignorable: plan.model.ignorable(),
+            device: Device::LocalTask { workers: 0 },
+            ..(self.options)()
+        };
+        let loaded = load(&traced, self.checkpoint, options).map_err(BenchError::from)?;
+        Ok(loaded.program.network().map_err(BenchError::from)?)
+    }
+
+    /// Tries a way: whether it gives the logits of the usual one, then how long it takes.
+    ///
+    /// # Errors
+    /// If the machine fails, or on request.
+    pub fn of(&self, making: &Making) -> Result<Verdict, TuneError> {
+        match self.load(making) {
+            Err(TuneError::Bench(BenchError::Load(LoadError::Compile(error)))) if is_refusal(&error) => {
+                Ok(Verdict::Refused(error.to_string()))
+            }
+            network => self.of_network(&network?),
+        }
+    }
+
+    /// Tries a network that is loaded.
+    ///
+    /// # Errors
+    /// If the machine fails, or on request.
+    pub fn of_network(&self, network: &Network) -> Result<Verdict, TuneError> {
+        let Some((usual, expected)) = &self.usual else { unreachable!("`trials` loads it") };
+        let bound = self.bound();
+        for (expected, found) in expected.iter().zip(self.answers(network)?) {
+            if let Some(violation) = bound.first_violation(expected, &found) {
+                return Ok(Verdict::Wrong(said(violation)));
+            }
+        }
+        in_turn(&mut || self.seconds(usual), &mut || self.seconds(network))
+    }
+
+    /// What logits may differ by where sums have another order: 3e-5 of the largest in f32, as beside transformers; in narrow
+    /// types, and where activations are rounded to bytes, what a few roundings more make of them.
+    fn bound(&self) -> Bound {
+        let share = match (self.plan.weights.quantize.rounds(), self.plan.element) {
+            (false, ElementType::F32) => 3e-5,
+            (false, ElementType::F16) => 2e-2,
+            _ => 8e-2,
+        };
+        Bound::UlpsOfLargest(share / ElementType::F32.ulp(1.0))
+    }
+
+    /// Tokens that are spread over the vocabulary.
+    fn prompt(&self) -> Vec<u32> {
+        let length = PROMPT.min(self.context.saturating_sub(STEPS + 1)).max(1);
+        (0..length).map(|i| (i * 7919 % self.plan.model.vocabulary()) as u32).collect()
+    }
+
+    /// The logits after the prompt, and after some tokens more.
+    fn answers(&self, network: &Network) -> Result<Vec<Value>, TuneError> {
+        let mut session = Session::new(network);
+        let prompt = self.prompt();
+        let mut answers = Vec::new();
+        let (first, rest) = prompt.split_at(prompt.len().saturating_sub(COMPARED).max(1));
+        for tokens in [first].into_iter().chain(rest.chunks(1)) {
+            let logits = session.feed(tokens).map_err(BenchError::from)?;
+            let ty = TensorType::new(ElementType::F32, [logits.len()]);
+            answers.push(Value::new(ty, logits.into_iter().map(f64::from)));
+        }
+        Ok(answers)
+    }
+
+    /// The geometric mean of the time up to the first token, and of that of each further one: so that neither outweighs the
+    /// other.
+    fn seconds(&self, network: &Network) -> Result<f64, TuneError> {
+        let prompt = self.prompt();
+        let room = self.context - prompt.len();
+        let options = GenerateOptions { max_tokens: STEPS.min(room), ..GenerateOptions::default() };
+        let generated = Session::new(network).generate(&prompt, &options, |_| ControlFlow::Continue(()));
+        let generated = generated.map_err(BenchError::from)?;
+        let step = generated.decode.as_secs_f64() / generated.decode_steps.max(1) as f64;
+        let prefill = generated.prefill.as_secs_f64();
+        Ok(if generated.decode_steps == 0 { prefill } else { (prefill * step).sqrt() })
+    }
+}
