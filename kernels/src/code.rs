@@ -562,7 +562,7 @@ impl<'k> Value<'k> {
 
     /// |x|
     pub(crate) fn abs(self) -> Self {
-        self.unary("math.absf")
+        self.unary(if self.ty.is_float() { "math.absf" } else { "math.absi" })
     }
 
     /// √x

@@ -40,6 +40,11 @@ impl Isa {
         }
     }
 
+    /// Whether sixteen sums take two registers of a sixteen, so that few stay there.
+    pub(crate) fn has_short_vectors(self) -> bool {
+        matches!(self, Self::X86(x86) if x86.has_short_vectors())
+    }
+
     /// A name for what the code depends on.
     pub(crate) fn name(self) -> String {
         match self {
@@ -58,22 +63,25 @@ impl Isa {
 
     /// Whether [`add_bytes`](Self::add_bytes) takes all bytes with a sign.
     pub(crate) fn is_signed(self) -> bool {
-        matches!(self, Self::Arm(arm) if arm.is_signed())
+        match self {
+            Self::X86(x86) => x86.is_signed(),
+            Self::Arm(arm) => arm.is_signed(),
+        }
     }
 
-    /// sums[i] + Σⱼ bytes[4 i + j] · x[4 i + j] for 16 sums: x has a sign, bytes only where all do.
+    /// sums[i] + Σⱼ bytes[4 i + j] · x[4 i + j] for 16 sums and each pair of bytes and x, eight at most: x has a sign and is not
+    /// −128, bytes have one only where all do.
     ///
-    /// `small` bytes are from 0 to 127: without instructions for it, sums of two products have 16 bits.
+    /// `small` bytes are from 0 to 15: without instructions for it, sums of products have 16 bits.
     pub(crate) fn add_bytes<'k>(
         self,
         sums: Value<'k>,
-        bytes: Value<'k>,
-        x: Value<'k>,
+        products: &[[Value<'k>; 2]],
         small: bool,
     ) -> Value<'k> {
         match self {
-            Self::X86(x86) => x86.add_bytes(sums, bytes, x, small),
-            Self::Arm(arm) => arm.add_bytes(sums, bytes, x),
+            Self::X86(x86) => x86.add_bytes(sums, products, small),
+            Self::Arm(arm) => products.iter().fold(sums, |sums, &[bytes, x]| arm.add_bytes(sums, bytes, x)),
         }
     }
 

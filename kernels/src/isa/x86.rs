@@ -41,6 +41,10 @@ impl X86 {
         if self.avx512 { 8 } else { 3 }
     }
 
+    pub(super) fn has_short_vectors(self) -> bool {
+        !self.avx512
+    }
+
     pub(super) fn name(self) -> String {
         let width = if self.avx512 { "avx512" } else { "avx2" };
         let vnni = self.vnni.map(|bits| format!("_vnni{bits}")).unwrap_or_default();
@@ -61,40 +65,39 @@ impl X86 {
         self.tiles
     }
 
+    pub(super) fn is_signed(self) -> bool {
+        self.vnni.is_none()
+    }
+
     pub(super) fn add_bytes<'k>(
         self,
         sums: Value<'k>,
-        bytes: Value<'k>,
-        x: Value<'k>,
+        products: &[[Value<'k>; 2]],
         small: bool,
     ) -> Value<'k> {
         let code = sums.code();
-        if self.vnni == Some(512) {
-            return code.instruction("llvm.x86.avx512.vpdpbusd.512", &[sums, bytes, x], I32);
+        let instruction = |name: &'static str, ty| {
+            move |sums, [bytes, x]: [Value<'k>; 2]| code.instruction(name, &[sums, bytes, x], ty)
+        };
+        match self.vnni {
+            Some(512) => {
+                let add = instruction("llvm.x86.avx512.vpdpbusd.512", I32);
+                products.iter().copied().fold(sums, add)
+            }
+            Some(_) => {
+                let add = instruction("llvm.x86.avx512.vpdpbusd.256", Type::lanes(8, Element::I32));
+                products.iter().fold(sums, |sums, &[bytes, x]| {
+                    in_parts(2, [sums, bytes, x], &|[sums, bytes, x]| add(sums, [bytes, x]))
+                })
+            }
+            None => {
+                let [lower, upper] = [0, 1].map(|half| {
+                    let products = products.iter().map(|pair| pair.map(|value| value.half(half)));
+                    in_words(sums.half(half), products, small)
+                });
+                lower.followed_by(upper)
+            }
         }
-        in_parts(2, [sums, bytes, x], &|operands| {
-            let [sums, bytes, x] = operands;
-            if self.vnni == Some(256) {
-                return code.instruction("llvm.x86.avx512.vpdpbusd.256", &operands, sums.ty());
-            }
-            let words = Type::lanes(16, Element::I16);
-            let pair = |bytes: Value<'k>, x: Value<'k>| {
-                let sums = code.instruction("llvm.x86.avx2.pmadd.ub.sw", &[bytes, x], words);
-                let ones = code.constant(words, 1.0);
-                code.instruction("llvm.x86.avx2.pmadd.wd", &[sums, ones], Type::lanes(8, Element::I32))
-            };
-            match small {
-                true => sums + pair(bytes, x),
-                false => {
-                    let seven = code.constant(bytes.ty(), 127.0);
-                    let top = bytes.shift_right(7).and(code.constant(bytes.ty(), 1.0));
-                    // 128 times the uppermost bit: 64 of it twice, so that it is a small byte.
-                    let upper = top.shift_left(6);
-                    let upper = pair(upper, x);
-                    sums + pair(bytes.and(seven), x) + upper + upper
-                }
-            }
-        })
     }
 
     pub(super) fn add_bf16_pairs<'k>(
@@ -108,4 +111,20 @@ impl X86 {
         let instruction = "llvm.x86.avx512bf16.dpbf16ps.512";
         self.bf16.then(|| sums.code().instruction(instruction, &operands, FLOATS))
     }
+}
+
+/// The same for eight sums, by products of bytes without a sign with such as have one, two of which add up to a word.
+fn in_words<'k>(sums: Value<'k>, products: impl Iterator<Item = [Value<'k>; 2]>, small: bool) -> Value<'k> {
+    let (code, words) = (sums.code(), Type::lanes(16, Element::I16));
+    let multiply = |bytes, x| code.instruction("llvm.x86.avx2.pmadd.ub.sw", &[bytes, x], words);
+    let ones = code.constant(words, 1.0);
+    let pairs = |words| code.instruction("llvm.x86.avx2.pmadd.wd", &[words, ones], sums.ty());
+    if small {
+        // Eight times two products of 15 and 127 have 15 bits.
+        let words = products.map(|[bytes, x]| multiply(bytes, x)).reduce(|a, b| a + b);
+        return words.map_or(sums, |words| sums + pairs(words));
+    }
+    // The sign of a byte goes to what it is multiplied with: twice 128 times 127 has 15 bits.
+    let signed = |bytes: Value<'k>, x| code.instruction("llvm.x86.avx2.psign.b", &[x, bytes], bytes.ty());
+    products.fold(sums, |sums, [bytes, x]| sums + pairs(multiply(bytes.abs(), signed(bytes, x))))
 }

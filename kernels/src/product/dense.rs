@@ -68,11 +68,7 @@ impl Product<'_> {
     ) -> Vec<Value<'k>> {
         let chains = (LINES / rows.count).max(1);
         let group = rows.count * chains;
-        // Columns of a line: as many of sixteen rows as 64 bytes hold.
-        let columns = match self.format {
-            WeightFormat::F32 => 1,
-            _ => 2,
-        };
+        let columns = self.line_columns();
         let add = |first: Value<'k>, count: usize, sums: &[Value<'k>]| {
             let mut sums = sums.to_vec();
             for line in 0..count {
@@ -114,15 +110,20 @@ impl Product<'_> {
             }
             Numbers::Each(numbers) => numbers,
         };
-        let weights = match self.format {
+        let weights = self.widened(bytes);
+        weights.into_iter().zip(numbers).fold(sum, |sum, (weights, &x)| weights.multiply_add(x, sum))
+    }
+
+    /// The columns of a line in f32.
+    pub(super) fn widened<'k>(&self, bytes: Value<'k>) -> Vec<Value<'k>> {
+        match self.format {
             WeightFormat::Bf16 => isa::bf16_pairs(bytes.bits(Type::lanes(PANEL, Element::I32))).to_vec(),
             WeightFormat::F16 => {
                 let halves = bytes.bits(Type::lanes(2 * PANEL, Element::F16));
                 [0, 1].map(|i| halves.slice(i * PANEL..(i + 1) * PANEL).convert(Element::F32)).to_vec()
             }
             _ => vec![bytes.bits(SUMS)],
-        };
-        weights.into_iter().zip(numbers).fold(sum, |sum, (weights, &x)| weights.multiply_add(x, sum))
+        }
     }
 
     /// Adds the products of the last column, where lines have two and the number of columns is odd.

@@ -1,6 +1,7 @@
 //! y = x · weightᵀ over packed weights: of one row at the speed at which the weights come from memory, of several rows
 //! on one reading of them.
 
+mod blocked;
 mod dense;
 mod scaled;
 mod tiled;
@@ -238,23 +239,21 @@ impl Product<'_> {
         let parts = 1 << parts.clamp(1, PARTS).ilog2();
         // Two panels at a time, so that a number of x that was loaded is multiplied twice: where there are rows enough
         // to be bound by arithmetic.
-        let panels = if rows >= 8 && format.element().is_some() && !self.tail.halves { 2 } else { 1 };
-        self.fitted(Tiling {
-            parts: count(parts),
-            rows: count(self.isa.rows()),
-            panels: count(panels),
-            ahead: AHEAD,
-        })
+        let two = rows >= 8 && format.element().is_some() && !self.tail.halves && !self.is_blocked();
+        let panels = if two { 2 } else { 1 };
+        let rows = if self.is_blocked() { blocked::TILE } else { self.isa.rows() };
+        self.fitted(Tiling { parts: count(parts), rows: count(rows), panels: count(panels), ahead: AHEAD })
     }
 
     /// A tiling, cut to what fits.
     fn fitted(&self, tiling: Tiling) -> Tiling {
         let (matrices, rows) = self.matrices();
         let columns = self.columns().div_ceil(PANEL);
-        let halves = if self.tail.halves { 2 } else { 1 };
+        let halves = self.halves();
         let tile =
             if self.is_tiled() { tiles::ROWS } else { tiling.rows.get().min(CARRIED / halves).min(rows) };
-        let most = tiling.panels.get().min(CARRIED / halves / tile.max(1));
+        let most =
+            if self.is_blocked() { 1 } else { tiling.panels.get().min(CARRIED / halves / tile.max(1)) };
         let panels = (1..=most).rev().find(|&panels| columns.is_multiple_of(panels)).unwrap_or(1);
         Tiling {
             parts: count(tiling.parts.get().min(columns / panels * matrices)),
@@ -263,6 +262,11 @@ impl Product<'_> {
             // A panel that is read again stays near.
             ahead: if tile < rows { 0 } else { tiling.ahead },
         }
+    }
+
+    /// How many parts of the result meet.
+    fn halves(&self) -> usize {
+        if self.tail.halves { 2 } else { 1 }
     }
 
     /// The bytes of one matrix.
@@ -304,9 +308,9 @@ impl Product<'_> {
         let (parts, together) = (tiling.parts.get(), tiling.panels.get());
         let tile = if tiles.is_some() { self.isa.rows().min(rows) } else { tiling.rows.get() };
         let units = self.columns().div_ceil(PANEL) / together;
+        let blocks = self.is_blocked().then(|| blocked::Scratch::new(code));
         // Where the panels are that are read at once: of halves those of both.
-        let halves = if self.tail.halves { 2 } else { 1 };
-        let places = (0..halves).flat_map(|half| (0..together).map(move |i| half * (panels / 2) + i));
+        let places = (0..self.halves()).flat_map(|half| (0..together).map(move |i| half * (panels / 2) + i));
         let places: Vec<usize> = places.collect();
         code.repeat(kernel::share(code, units * matrices, parts), 1, |at| {
             let (matrix, unit) = match matrices {
@@ -332,9 +336,14 @@ impl Product<'_> {
                 self.tile(code, x, &read, &end, panel, rows);
             };
             let plain = || code.runs(rows, tile, some);
-            match tiles {
-                Some(granted) => code.either(granted, || self.tiles(code, x, &read, &end, panel), plain),
-                None => plain(),
+            match (tiles, blocks, x) {
+                (Some(granted), ..) => {
+                    code.either(granted, || self.tiles(code, x, &read, &end, panel), plain);
+                }
+                (None, Some(scratch), X::Dense(x)) => {
+                    self.blocks(code, x, &read, (panel, tile), &end, scratch);
+                }
+                _ => plain(),
             }
         });
     }

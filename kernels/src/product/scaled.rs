@@ -91,8 +91,8 @@ impl Product<'_> {
     fn group<'k>(&self, code: &'k Code, columns: &[Value<'k>], row: Row<'k>, group: Value<'k>) -> Value<'k> {
         let small = self.format == WeightFormat::Q4;
         let first = group * GROUP;
-        columns.iter().enumerate().fold(self.surplus(code, row, group), |sums, (i, &bytes)| {
-            self.isa.add_bytes(sums, bytes, row.four(first + 4 * i), small)
-        })
+        let four = |(i, &bytes): (usize, &Value<'k>)| [bytes, row.four(first + 4 * i)];
+        let products: Vec<[Value<'k>; 2]> = columns.iter().enumerate().map(four).collect();
+        self.isa.add_bytes(self.surplus(code, row, group), &products, small)
     }
 }

@@ -1,0 +1,134 @@
+//! Many rows times dense weights where few sums stay in registers: of the weight a block at a time is widened into memory
+//! that stays nearest, and multiplied with all rows before the next one.
+//!
+//! The order of loops is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+
+use ops::WeightFormat;
+use ops::format::PANEL;
+
+use super::{Dense, Panel, Product, SUMS};
+use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::work::End;
+
+/// Columns of a block.
+const COLUMNS: usize = 128;
+
+/// Rows whose sums are kept beside it, of one panel: of two, of half as many.
+const ROWS: usize = 256;
+
+/// Columns whose products one round of the innermost loop adds.
+const ROUND: usize = 4;
+
+/// Rows whose sums stay in registers.
+pub(super) const TILE: usize = 6;
+
+/// Memory for a block and for sums.
+#[derive(Clone, Copy)]
+pub(super) struct Scratch<'k> {
+    block: Buffer<'k>,
+    sums: Buffer<'k>,
+}
+
+impl Scratch<'_> {
+    pub(super) fn new(code: &Code) -> Scratch<'_> {
+        let floats = |count: usize| code.scratch(Element::F32, count * PANEL);
+        Scratch { block: floats(COLUMNS), sums: floats(ROWS) }
+    }
+}
+
+impl Product<'_> {
+    /// Whether it is multiplied in blocks: where vectors are short, and rows so many that widening costs little.
+    pub(super) fn is_blocked(&self) -> bool {
+        let whole = self.inputs.is_multiple_of(self.line_columns());
+        self.format.element().is_some()
+            && self.isa.has_short_vectors()
+            && self.stack.is_none()
+            && self.rows >= 2 * TILE
+            && whole
+    }
+
+    /// The results of a panel's outputs for all rows, or of two panels whose results meet.
+    pub(super) fn blocks<'k>(
+        &self,
+        code: &'k Code,
+        x: Dense<'k>,
+        weights: &[Panel<'k>],
+        (panel, tile): (Value<'k>, usize),
+        end: &End<'k>,
+        scratch: Scratch<'k>,
+    ) {
+        let panels = weights.len();
+        code.runs(self.rows, ROWS / panels, |first, rows| {
+            let all = code.index(0)..code.index(rows * panels);
+            code.repeat(all, 1, |at| scratch.sums.store(at * PANEL, code.constant(SUMS, 0.0)));
+            for (i, &weights) in weights.iter().enumerate() {
+                code.runs(self.inputs, COLUMNS, |from, count| {
+                    self.widen(code, weights, (from, count), scratch.block);
+                    code.runs(rows, tile, |row, tile| {
+                        let place = |of_tile: usize| ((row + of_tile) * panels + i) * PANEL;
+                        let places: Vec<Value<'k>> = (0..tile).map(place).collect();
+                        let sums = places.iter().map(|&at| scratch.sums.load(at, SUMS)).collect::<Vec<_>>();
+                        let sums = multiplied(code, x, (first + row, from, count), scratch.block, &sums);
+                        places.iter().zip(sums).for_each(|(&at, sum)| scratch.sums.store(at, sum));
+                    });
+                });
+            }
+            code.repeat(code.index(0)..code.index(rows), 1, |row| {
+                // Of halves that of the first, then that of the second.
+                let sums = (0..panels).map(|i| scratch.sums.load((row * panels + i) * PANEL, SUMS));
+                let (sums, mask) = (sums.collect::<Vec<_>>(), self.mask(code, panel));
+                end.write(code, &sums, (first + row, panel * PANEL), mask);
+            });
+        });
+    }
+
+    /// Some columns of a panel in f32.
+    fn widen<'k>(
+        &self,
+        code: &'k Code,
+        weights: Panel<'k>,
+        (from, count): (Value<'k>, usize),
+        block: Buffer<'k>,
+    ) {
+        let of_line = self.line_columns();
+        code.repeat(code.index(0)..code.index(count), of_line, |column| {
+            let line = (from + column).divide(code.index(of_line));
+            for (i, numbers) in self.widened(weights.line(line * 64)).into_iter().enumerate() {
+                block.store((column + i) * PANEL, numbers);
+            }
+        });
+    }
+
+    /// Columns of a line: as many of sixteen rows as 64 bytes hold.
+    pub(super) fn line_columns(&self) -> usize {
+        match self.format {
+            WeightFormat::F32 => 1,
+            _ => 2,
+        }
+    }
+}
+
+/// The sums of some rows and the products of a block's columns.
+fn multiplied<'k>(
+    code: &'k Code,
+    x: Dense<'k>,
+    (row, from, count): (Value<'k>, Value<'k>, usize),
+    block: Buffer<'k>,
+    sums: &[Value<'k>],
+) -> Vec<Value<'k>> {
+    let add = |column: Value<'k>, count: usize, sums: &[Value<'k>]| {
+        let mut sums = sums.to_vec();
+        for column in (0..count).map(|i| column + i) {
+            let weights = block.load(column * PANEL, SUMS);
+            for (i, sum) in sums.iter_mut().enumerate() {
+                let x = x.buffer.load(x.at(row + i, from + column), Type::Scalar(x.element));
+                *sum = weights.multiply_add(x.convert(Element::F32).broadcast(PANEL), *sum);
+            }
+        }
+        sums
+    };
+    let whole = count / ROUND * ROUND;
+    let sums =
+        code.fold(code.index(0)..code.index(whole), ROUND, sums, |column, sums| add(column, ROUND, sums));
+    add(code.index(whole), count - whole, &sums)
+}
