@@ -1236,20 +1236,17 @@ fn products_are_counted_with_what_is_around_them() {
     let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
     let target = Target { features: Some(features), ..Target::processor("x86-64-v3") };
     let mut text = String::new();
-    for (entry, products) in tracewright_lower::products(&trace, &target).unwrap() {
-        for (product, count) in products {
-            let tilings = product.tilings(&target).unwrap();
-            text += &format!("{entry}: {count} × {}: {}\n", tilings.product, tilings.usual);
+    for (entry, works) in tracewright_lower::tunable(&trace, &target).unwrap() {
+        for (work, count) in works {
+            let tilings = work.tilings(&target).unwrap();
+            text += &format!("{entry}: {count} × {}: {}\n", tilings.work, tilings.usual);
         }
     }
     expect![[r#"
         main: 1 × product_bf16_1x32x40_bf16_f32_avx2: parts 1, rows 1, panels 1, ahead 4096
         main: 2 × product_bf16_1x64x64_bf16_bf16_normed_scale_3ee4f8b588e368f1_avx2_halves: parts 1, rows 1, panels 1, ahead 4096
     "#]].assert_eq(&text);
-    assert_eq!(
-        tracewright_lower::products(&trace, &Target::processor("x86-64-v2")).unwrap()["main"].len(),
-        0
-    );
+    assert_eq!(tracewright_lower::tunable(&trace, &Target::processor("x86-64-v2")).unwrap()["main"].len(), 0);
 }
 
 /// Two heads of keys with `groups` queries each, keys that are remembered, and a norm over them.

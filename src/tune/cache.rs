@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use targets::{Target, Tiling, Tuning};
 
 use super::TuneError;
-use super::network::Making;
+use super::making::Making;
 use super::trial::Verdict;
 
 /// Changes when the meaning of a record does.

@@ -3,6 +3,7 @@
 mod attention;
 mod cache;
 mod experts;
+mod making;
 mod network;
 mod product;
 mod sample;
@@ -20,7 +21,8 @@ use crate::PlanError;
 use crate::bench::BenchError;
 
 pub use cache::{Known, Record, Tried, TuningCache, read};
-pub use network::{Making, NetworkTrials, TunedNetwork, Weighted, network_name};
+pub use making::Making;
+pub use network::{NetworkTrials, TunedNetwork, Weighted, network_name};
 pub use search::{Trial, Tuned, WatchTrials, tune};
 pub use trial::{FASTER, Trials, Verdict, Workbench};
 

@@ -1,6 +1,5 @@
 //! All of a network: how many tokens a prefill takes, and what the compiler is told.
 
-use std::fmt;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 
@@ -8,11 +7,11 @@ use generate::{GenerateOptions, Network, Session};
 use irpa::Checkpoint;
 use ops::{Bound, ElementType, TensorType, Value};
 use runtime::Device;
-use serde::{Deserialize, Serialize};
 use targets::{CompilerFlag, Target, Tuning};
 
 use super::TuneError;
 use super::cache::{Known, Record};
+use super::making::Making;
 use super::trial::{Verdict, in_turn, is_refusal, said};
 use crate::bench::BenchError;
 use crate::load::{LoadError, LoadOptions, load};
@@ -29,23 +28,6 @@ const STEPS: usize = 16;
 
 /// Steps whose logits are compared, after the prompt's.
 const COMPARED: usize = 3;
-
-/// How a network is made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Making {
-    /// Tokens that one prefill takes.
-    pub chunk: NonZeroUsize,
-    /// What the compiler is told besides.
-    pub flags: Vec<CompilerFlag>,
-}
-
-impl fmt::Display for Making {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "chunk {}", self.chunk)?;
-        self.flags.iter().try_for_each(|flag| write!(f, ", {}", flag.flag()))
-    }
-}
 
 /// The name of a plan's network among what was measured: of what a step computes and how its weights are stored, however long
 /// sequences are and however many tokens a prefill takes.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lower::{LowerError, Module, Tunable};
+use lower::{LowerError, Module};
 use ops::format::PANEL;
 use ops::{Bound, TensorType, Value, WeightFormat};
 use rand_chacha::ChaCha8Rng;
@@ -13,9 +13,6 @@ use targets::{Target, Tiling, Tuning};
 use trace::{FunctionId, Trace};
 
 use super::TuneError;
-use super::attention::AttentionSample;
-use super::experts::ExpertsSample;
-use super::product::ProductSample;
 
 /// Bytes of what all works read together, so that each comes from memory when it is its turn again.
 pub(super) const SPREAD: usize = 128 << 20;
@@ -61,15 +58,6 @@ pub(super) trait Sample {
         let kernels = BTreeMap::from([(name.to_owned(), tiling)]);
         let target = Target { tuning: Tuning { kernels, ..Tuning::default() }, ..target.clone() };
         Ok(lower::lower(&self.traced(self.copies())?, &target)?)
-    }
-}
-
-/// A work with random numbers.
-pub(super) fn sample(work: &Tunable, seed: u64) -> Box<dyn Sample> {
-    match work {
-        Tunable::Product(product) => Box::new(ProductSample::new(product, seed)),
-        Tunable::Experts(experts) => Box::new(ExpertsSample::new(experts, seed)),
-        Tunable::Attention(attention) => Box::new(AttentionSample::new(attention, seed)),
     }
 }
 

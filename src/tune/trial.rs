@@ -15,7 +15,10 @@ use serde::{Deserialize, Serialize};
 use targets::{Target, Tiling};
 
 use super::TuneError;
-use super::sample::{ALL, ONE, Sample, sample};
+use super::attention::AttentionSample;
+use super::experts::ExpertsSample;
+use super::product::ProductSample;
+use super::sample::{ALL, ONE, Sample};
 use crate::bench::Distribution;
 
 /// A way is faster if it takes at most this share of the time of the usual one, by the median of pairs and by the shortest
@@ -236,6 +239,15 @@ impl Workbench<'_> {
             seconds += start.elapsed().as_secs_f64();
         }
         Ok(seconds / calls as f64)
+    }
+}
+
+/// A work with random numbers.
+fn sample(work: &Tunable, seed: u64) -> Box<dyn Sample> {
+    match work {
+        Tunable::Product(product) => Box::new(ProductSample::new(product, seed)),
+        Tunable::Experts(experts) => Box::new(ExpertsSample::new(experts, seed)),
+        Tunable::Attention(attention) => Box::new(AttentionSample::new(attention, seed)),
     }
 }
 

@@ -66,8 +66,8 @@ fn packed(format: WeightFormat, outputs: usize, inputs: usize, seed: u64) -> Val
     op.eval(&[&weight], &ty)
 }
 
-/// Rows, inputs, outputs: one of each, whole lines and panels, and what does not divide.
-const EXTENTS: [[usize; 3]; 9] = [
+/// Rows, inputs, outputs: one of each, whole lines and panels, what does not divide, and more than a block of each.
+const EXTENTS: [[usize; 3]; 11] = [
     [1, 1, 1],
     [1, 256, 64],
     [1, 67, 5],
@@ -77,6 +77,8 @@ const EXTENTS: [[usize; 3]; 9] = [
     [8, 64, 16],
     [9, 31, 33],
     [20, 96, 33],
+    [14, 290, 40],
+    [263, 6, 16],
 ];
 
 /// The types of activations that a format is multiplied with.
@@ -306,6 +308,27 @@ fn what_is_not_finite_stays_so() {
                     assert_eq!(x.is_finite(), i / 20 != row, "{target} {format:?}: row {} is {x}", i / 20);
                 }
             }
+        }
+    }
+}
+
+/// Our own quantizing makes no byte of −128, but a GGUF file may have one: every product of it fits.
+#[test]
+fn the_smallest_byte_is_multiplied() {
+    let mut calls = Calls::default();
+    for (seed, [rows, inputs]) in [[1, 64], [14, 67]].into_iter().enumerate() {
+        let packed = packed(WeightFormat::Q8, 32, inputs, seed as u64);
+        let mut bytes = packed.to_bytes();
+        // Stored with 128 added, behind the scales of each chunk.
+        bytes.chunks_mut(1088).for_each(|chunk| chunk[64..].iter_mut().step_by(3).for_each(|byte| *byte = 0));
+        let op = PackedLinear { format: WeightFormat::Q8, outputs: 32, element: ElementType::F32 };
+        let x = random(TensorType::new(ElementType::F32, [rows, inputs]), 7);
+        calls.call(op, vec![x, Value::from_bytes(packed.ty, &bytes)]);
+    }
+    for (target, formats) in levels() {
+        if formats.contains(&WeightFormat::Q8) {
+            let found = violations(&calls, &target, &as_it_is);
+            assert!(found.is_empty(), "{target}: {}", found.join("\n"));
         }
     }
 }
@@ -646,7 +669,7 @@ fn products_swallow_what_is_around_them() {
     for target in widths() {
         for &format in WeightFormat::ALL {
             let every = [0, 1, 2, 3, 4, 5];
-            let extents = [[1, 64, 64], [1, 67, 37], [2, 33, 64], [9, 96, 96]];
+            let extents = [[1, 64, 64], [1, 67, 37], [2, 33, 64], [9, 96, 96], [15, 132, 64]];
             let calls = products_with_surroundings(&extents.map(|extents| (extents, &every[..])), format);
             let built = built(&calls, &target, &as_it_is);
             // Nothing is left but norms of several rows, and what quantizes those.
