@@ -280,6 +280,7 @@ impl From<TuneError> for Error {
             TuneError::Plan(error) => error.into(),
             TuneError::Compile(error) => error.into(),
             TuneError::File(error) => error.into(),
+            TuneError::Bench(error) => (*error).into(),
             TuneError::Stopped => Self::Interrupted,
             error => Self::Tune(error),
         }

@@ -67,8 +67,14 @@ pub enum TuneError {
     },
     /// A network cannot be measured.
     #[error(transparent)]
-    Bench(#[from] BenchError),
+    Bench(Box<BenchError>),
     /// The watcher asked to stop.
     #[error("stopped on request")]
     Stopped,
+}
+
+impl From<BenchError> for TuneError {
+    fn from(error: BenchError) -> Self {
+        Self::Bench(error.into())
+    }
 }

@@ -140,9 +140,12 @@ impl NetworkTrials<'_> {
     /// If the machine fails, or on request.
     pub fn of(&self, making: &Making) -> Result<Verdict, TuneError> {
         match self.load(making) {
-            Err(TuneError::Bench(BenchError::Load(LoadError::Compile(error)))) if is_refusal(&error) => {
-                Ok(Verdict::Refused(error.to_string()))
-            }
+            Err(TuneError::Bench(error)) => match *error {
+                BenchError::Load(LoadError::Compile(error)) if is_refusal(&error) => {
+                    Ok(Verdict::Refused(error.to_string()))
+                }
+                error => Err(error.into()),
+            },
             network => self.of_network(&network?),
         }
     }
