@@ -23,6 +23,7 @@ use crate::arguments::{
     AttentionBench, BenchArguments, BenchCommand, DecodeBench, Kernels, MatmulBench, ModelBench,
     PrefillBench, ProfileArguments, Quant, VariantArguments,
 };
+use crate::build::Tunings;
 use crate::error::Error;
 use crate::{Interrupt, ReadModel, build, dump, progress};
 
@@ -167,15 +168,19 @@ impl<'a> Bench<'a> {
         for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
             check_output(folder_of(model), out)?;
         }
+        // What was measured is read once for all plans.
         let (_, target) = variants.device.choose(self.arguments.threads)?;
+        let tools = (&self.compiler, &*self.cache);
+        let tunings = variants.tuning.iter().map(|source| Tunings::read(Some(source), &target, tools));
+        let tunings = tunings.collect::<Result<Vec<_>, _>>()?;
         let mut plans = Vec::new();
-        for (&kernels, &quant, element, &context, &batch, tuning, chunk, &rules, &kv) in iproduct!(
+        for (&kernels, &quant, element, &context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
             &variants.kernels,
             formats(&variants.quant),
             each(&variants.dtype),
             &variants.context,
             &variants.batch,
-            &variants.tuning,
+            &tunings,
             each(&variants.chunk),
             &variants.simplify,
             &variants.kv
@@ -185,8 +190,7 @@ impl<'a> Bench<'a> {
             let plan = Plan::new(network, element, Some(context), chunk)?;
             let (weights, batch, target) = (weights(kernels, quant), batch.get(), target.clone());
             let plan = Plan { weights, rules, kv, batch, target, ..plan };
-            let tools = (&self.compiler, &*self.cache);
-            let tuning = build::tuning(Some(tuning), &plan.target, Some(&plan), tools)?;
+            let tuning = tunings.of(Some(&plan))?;
             plans.push(plan.tuned(tuning, chunk));
         }
         Ok(plans)

@@ -18,6 +18,7 @@ use tracewright::simplify::Rules;
 use tracewright::targets::{Target, Tuning};
 
 use crate::arguments::{Against, BisectArguments};
+use crate::build::Tunings;
 use crate::error::Error;
 use crate::{Interrupt, ReadModel, build, open};
 
@@ -54,7 +55,7 @@ pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) 
     let (device, target) = arguments.device.choose(1)?;
     let target = compiler.resolve(&target)?;
     let source = arguments.tuning.source.as_ref();
-    let tuning = build::tuning(source, &target, Some(&plan), (&compiler, &cache))?;
+    let tuning = Tunings::read(source, &target, (&compiler, &cache))?.of(Some(&plan))?;
     let target = Target { tuning: Tuning { chunk: None, ..tuning }, ..target };
     // Sums are those of one thread.
     let runtime = Runtime::new(match device {

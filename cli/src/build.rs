@@ -53,26 +53,42 @@ pub fn compiler(arguments: &CompileArguments, interrupt: &Interrupt) -> Result<C
     Ok(compiler)
 }
 
-/// How programs for a target are made: by default as `tune` found it to be fastest with its features and this compiler, and
-/// for the network of a plan, if it is one.
-pub fn tuning(
-    source: Option<&TuningSource>,
-    target: &Target,
-    plan: Option<&Plan>,
-    (compiler, cache): (&Compiler, &Path),
-) -> Result<Tuning, Error> {
-    Ok(match source.unwrap_or(&TuningSource::Measured) {
-        TuningSource::Usual => Tuning::default(),
-        // The compiler takes a while to say who it is.
-        TuningSource::Measured if !TuningCache::exists(cache) => Tuning::default(),
-        TuningSource::Measured => {
-            let target = compiler.resolve(target)?;
-            let known = TuningCache::new(cache, &target, &compiler.version()?).read()?;
-            report_damage(&known);
-            known.tuning(&plan.map(tune::network_name).transpose()?.unwrap_or_default())
-        }
-        TuningSource::File(path) => tune::read(path)?,
-    })
+/// How programs for a target are made.
+pub enum Tunings {
+    /// All in this way.
+    All(Tuning),
+    /// As `tune` found it to be fastest.
+    Measured(Known),
+}
+
+impl Tunings {
+    /// Those of a source, by default what `tune` found with the target's features and this compiler.
+    pub fn read(
+        source: Option<&TuningSource>,
+        target: &Target,
+        (compiler, cache): (&Compiler, &Path),
+    ) -> Result<Self, Error> {
+        Ok(match source.unwrap_or(&TuningSource::Measured) {
+            TuningSource::Usual => Self::All(Tuning::default()),
+            // The compiler takes a while to say who it is.
+            TuningSource::Measured if !TuningCache::exists(cache) => Self::All(Tuning::default()),
+            TuningSource::Measured => {
+                let target = compiler.resolve(target)?;
+                let known = TuningCache::new(cache, &target, &compiler.version()?).read()?;
+                report_damage(&known);
+                Self::Measured(known)
+            }
+            TuningSource::File(path) => Self::All(tune::read(path)?),
+        })
+    }
+
+    /// That of a plan's network, or of one that is no language model.
+    pub fn of(&self, plan: Option<&Plan>) -> Result<Tuning, Error> {
+        Ok(match self {
+            Self::All(tuning) => tuning.clone(),
+            Self::Measured(known) => known.tuning(plan.map(tune::network_name).transpose()?.as_deref()),
+        })
+    }
 }
 
 /// The weights of a plan: those of a model directory, or random ones for a configuration.

@@ -17,6 +17,7 @@ use tracewright::models::{EmbeddingGemmaConfig, SentenceConfig};
 use tracewright::targets::Target;
 
 use crate::arguments::EmbedArguments;
+use crate::build::Tunings;
 use crate::error::Error;
 use crate::measure::milliseconds;
 use crate::{Interrupt, build};
@@ -40,7 +41,7 @@ pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Erro
         let (rules, ignorable) = (network.simplify.unwrap_or_default(), plan.config.ignorable());
         let LoadOptions { tools, target, .. } = &options;
         let source = arguments.tuning.source.as_ref();
-        let tuning = build::tuning(source, target, None, (tools.compiler, tools.cache))?;
+        let tuning = Tunings::read(source, target, (tools.compiler, tools.cache))?.of(None)?;
         let target = Target { tuning, ..target.clone() };
         let weights = network.weights(Quantization::Computed);
         Ok(load(&traced, &checkpoint, LoadOptions { target, rules, weights, ignorable, ..options })?)

@@ -6,6 +6,7 @@ use tracewright::Plan;
 use tracewright::export::{export, names};
 
 use crate::arguments::ExportArguments;
+use crate::build::Tunings;
 use crate::error::Error;
 use crate::measure::milliseconds;
 use crate::{Interrupt, ReadModel, build, commands, open};
@@ -32,7 +33,7 @@ pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -
     let (exported, compiler) = build::with_tools(&compile, interrupt, |tools| {
         let plan = Plan { target, ..plan };
         let (asked, compiler) = (tuning.source.as_ref(), tools.compiler.clone());
-        let tuning = build::tuning(asked, &plan.target, Some(&plan), (tools.compiler, tools.cache))?;
+        let tuning = Tunings::read(asked, &plan.target, (tools.compiler, tools.cache))?.of(Some(&plan))?;
         Ok((export(plan.tuned(tuning, model.chunk), &folder, &checkpoint, &out, tools)?, compiler))
     })?;
     if print_commands {

@@ -17,6 +17,7 @@ use tracewright::targets::DeviceName;
 use tracewright::trace::Signature;
 
 use crate::arguments::{Kernels, Quant, RunArguments};
+use crate::build::Tunings;
 use crate::error::Error;
 use crate::{Interrupt, ReadModel, build, commands, open, verify};
 
@@ -116,7 +117,7 @@ impl Source {
         let loaded = build::load(&arguments.compile, (device, plan.target.clone()), interrupt, |options| {
             compiler = Some(options.tools.compiler.clone());
             let tools = (options.tools.compiler, options.tools.cache);
-            let tuning = build::tuning(tuning, &plan.target, Some(&plan), tools)?;
+            let tuning = Tunings::read(tuning, &plan.target, tools)?.of(Some(&plan))?;
             let chunk = plan.chunk;
             let plan = plan.tuned(tuning, model.chunk);
             let traced = if plan.chunk == chunk { traced } else { plan.record(&entries(&plan))? };

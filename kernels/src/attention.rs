@@ -120,8 +120,8 @@ impl Attention {
         self.group * self.queries
     }
 
-    /// What it computes, in its name.
-    fn name(&self) -> String {
+    /// What it computes: by this tunings know it, whatever goes before and wherever tokens lie.
+    pub(crate) fn name(&self) -> String {
         let mask = format!(
             "{}{}{}{}",
             if self.causal { "causal" } else { "all" },
@@ -142,13 +142,17 @@ impl Attention {
         )
     }
 
-    /// The ways to cut it: a tuning knows it whatever goes before and wherever tokens lie.
+    /// The ways to cut it.
     pub(crate) fn tilings(&self) -> Tilings {
+        Tilings::new(self.name(), self.usual(), |tiling| self.fitted(tiling))
+    }
+
+    /// How it is cut unless something else was measured to be faster.
+    pub(crate) fn usual(&self) -> Tiling {
         // As many rows as leave the sums of their values in registers, and a part for each of two workers.
         let most = (16 / self.values.div_ceil(KEYS)).clamp(1, 4);
         let rows = if self.batch == 1 { most.min(self.rows().div_ceil(2)) } else { most };
-        let usual = Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 };
-        Tilings::new(self.name(), self.fitted(usual), |tiling| self.fitted(tiling))
+        self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })
     }
 
     /// A tiling, cut to what fits.

@@ -116,7 +116,7 @@ impl Kernels {
                     prepared = statements.statement(call);
                     operands[0] = (&prepared, ty.mlir());
                 }
-                let kernel = product.kernel(element, self.tiling(product.tilings()));
+                let kernel = product.kernel(element, self.tiling(product.key(), product.usual()));
                 let name = self.ending(product.name(), &work.tail);
                 self.dispatch(name, kernel, &operands, &result)
             }
@@ -135,7 +135,7 @@ impl Kernels {
             }
             Op::Sdpa(op) => {
                 let attention = Attention::of(op, work)?;
-                let (name, kernel) = attention.kernel(self.tiling(attention.tilings()));
+                let (name, kernel) = attention.kernel(self.tiling(attention.name(), attention.usual()));
                 self.dispatch(name, kernel, &operands, &result)
             }
             Op::Rope(op) => {
@@ -152,8 +152,8 @@ impl Kernels {
         })
     }
 
-    /// How a work is cut that may be cut in these ways.
-    fn tiling(&mut self, Tilings { work, usual, .. }: Tilings) -> Tiling {
+    /// How the work that a tuning knows by this name is cut.
+    fn tiling(&mut self, work: String, usual: Tiling) -> Tiling {
         match self.tuning.get(&work) {
             Some(&tiling) => *self.tuned.entry(work).or_insert(tiling),
             None => usual,

@@ -1,16 +1,15 @@
 //! Attention by itself.
 
 use lower::{FusedAttention, LowerError};
-use ops::ops::{BinaryKind, Dequantize, Sdpa};
-use ops::{Bound, ElementType, InferError, Op, TensorType, Value};
+use ops::ops::{Dequantize, MaskTerm, Sdpa};
+use ops::{ElementType, Op, TensorType, Value};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use runtime::Parameters;
-use trace::{Builder, Evaluation, NodeId, NodeKind, Parameter, Trace};
+use trace::{Evaluation, NodeId, Trace};
 
 use super::TuneError;
-use super::sample::{ALL, Aligned, ONE, Sample, copies, entries, number, numbers, some};
-use crate::bench::entry;
+use super::sample::{Aligned, ONE, Sample, chained, copies, number, numbers, parameter, some};
 
 /// Attention over random keys and values, all of which are seen.
 pub(super) struct AttentionSample {
@@ -52,7 +51,7 @@ impl AttentionSample {
     fn offset(&self) -> usize {
         let FusedAttention { op, types, .. } = &self.attention;
         let [queries, keys] = [0, 1].map(|i| types[i].shape[types[i].rank() - 2]);
-        let turns = if op.mask.contains(&ops::ops::MaskTerm::Ring) { 3 } else { 1 };
+        let turns = if op.mask.contains(&MaskTerm::Ring) { 3 } else { 1 };
         if op.offset { (turns * keys).saturating_sub(queries) } else { 0 }
     }
 
@@ -101,14 +100,6 @@ impl Sample for AttentionSample {
             _ => Value::new(ty.clone(), std::iter::repeat_n(offset, ty.count())),
         };
         types(&self.attention).into_iter().enumerate().map(argument).collect()
-    }
-
-    fn bound(&self) -> Bound {
-        Bound::UlpsOfLargest(16.0)
-    }
-
-    fn bound_of_sample(&self) -> Bound {
-        self.bound()
     }
 
     fn sample(&self, result: &Value) -> Value {
@@ -188,29 +179,15 @@ fn types(FusedAttention { op, types, .. }: &FusedAttention) -> Vec<TensorType> {
 
 /// Programs: over one cache, and over each of several.
 fn traced(attention: &FusedAttention, caches: usize) -> Result<Trace, LowerError> {
-    let chain = |caches: usize| {
-        move |b: &mut Builder<'_>| -> Result<NodeId, InferError> {
-            let mut inputs = Vec::new();
-            for (index, ty) in types(attention).into_iter().enumerate() {
-                inputs.push(b.push(NodeKind::input(index, format!("x{index}")), vec![ty], &[]));
-            }
-            // Each is added to what came before: so none runs beside another.
-            (0..caches).try_fold(inputs[1], |sum, copy| {
-                let mut read = Vec::new();
-                for (key, ty) in stored(attention, copy) {
-                    read.push(b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[]));
-                }
-                if attention.quantized {
-                    let element = attention.types[1].element;
-                    let dequantize = Op::from(Dequantize { element });
-                    read = vec![b.op(dequantize.clone(), &read[..2])?, b.op(dequantize, &read[2..])?];
-                }
-                let operands: Vec<NodeId> =
-                    [inputs[0]].into_iter().chain(read).chain(inputs.get(2).copied()).collect();
-                let y = b.op(attention.op.clone(), &operands)?;
-                b.binary(BinaryKind::Add, sum, y)
-            })
+    chained("attention", &types(attention), caches, |b, inputs, copy| {
+        let mut read: Vec<NodeId> =
+            stored(attention, copy).into_iter().map(|(key, ty)| parameter(b, key, ty)).collect();
+        if attention.quantized {
+            let dequantize = Op::from(Dequantize { element: attention.types[1].element });
+            read = vec![b.op(dequantize.clone(), &read[..2])?, b.op(dequantize, &read[2..])?];
         }
-    };
-    Ok(entries(vec![entry(ONE, "attention", chain(1))?, entry(ALL, "attention", chain(caches))?]))
+        let operands: Vec<NodeId> =
+            [inputs[0]].into_iter().chain(read).chain(inputs.get(2).copied()).collect();
+        b.op(attention.op.clone(), &operands)
+    })
 }

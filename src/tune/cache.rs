@@ -105,11 +105,11 @@ impl<Way: Clone + PartialEq> Record<Way> {
 }
 
 impl Known {
-    /// How a network of this name should be made.
-    pub fn tuning(&self, network: &str) -> Tuning {
+    /// How the network of a name should be made, or one without.
+    pub fn tuning(&self, network: Option<&str>) -> Tuning {
         let best = |record: &Record| Some((record.name.clone(), *record.best()?.0));
         let kernels = self.kernels.values().filter_map(best).collect();
-        match self.networks.get(network).and_then(Record::best) {
+        match network.and_then(|name| self.networks.get(name)?.best()) {
             Some((Making { chunk, flags }, _)) => {
                 Tuning { kernels, chunk: Some(*chunk), flags: flags.clone() }
             }
@@ -244,7 +244,7 @@ mod tests {
         own.write(&tried("product", 3)).unwrap();
         assert!(TuningCache::exists(folder.path()));
         let again = cache(&["avx2", "fma"], "3.13").read().unwrap();
-        let tuning = again.tuning("network");
+        let tuning = again.tuning(Some("network"));
         assert_eq!(tuning.kernels, BTreeMap::from([("product".to_owned(), tiling(3))]));
         for other in [cache(&["avx2"], "3.13"), cache(&["avx2fma"], "3.13"), cache(&["avx2", "fma"], "3.14")]
         {

@@ -2,17 +2,16 @@
 
 use lower::{FusedExperts, LowerError};
 use ops::format::PANEL;
-use ops::ops::{BinaryKind, PackedExperts};
-use ops::{Bound, ElementType, InferError, TensorType, Value};
+use ops::ops::PackedExperts;
+use ops::{ElementType, TensorType, Value};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use runtime::Parameters;
-use trace::{Builder, Evaluation, NodeId, NodeKind, Parameter, Trace};
+use trace::{Evaluation, NodeId, Trace};
 
 use super::TuneError;
 use super::product::pick;
-use super::sample::{ALL, Aligned, ONE, Sample, copies, entries, numbers, panels, some};
-use crate::bench::entry;
+use super::sample::{Aligned, ONE, Sample, chained, copies, key, numbers, panels, parameter, some};
 
 /// A product with random matrices.
 pub(super) struct ExpertsSample {
@@ -82,14 +81,6 @@ impl Sample for ExpertsSample {
         types(&self.experts).into_iter().map(argument).collect()
     }
 
-    fn bound(&self) -> Bound {
-        Bound::UlpsOfLargest(16.0)
-    }
-
-    fn bound_of_sample(&self) -> Bound {
-        self.bound()
-    }
-
     /// Some rows and panels.
     fn sample(&self, result: &Value) -> Value {
         let outputs = self.experts.op.outputs;
@@ -136,10 +127,6 @@ fn places(FusedExperts { x, indices, .. }: &FusedExperts) -> &[usize] {
     indices.as_ref().map_or(&x.shape[..x.rank() - 1], |indices| &indices.shape)
 }
 
-fn key(index: usize) -> String {
-    format!("weight{index}")
-}
-
 /// The types of x, of what is added, and of the indices.
 fn types(experts: &FusedExperts) -> Vec<TensorType> {
     let FusedExperts { op, x, indices } = experts;
@@ -151,23 +138,10 @@ fn types(experts: &FusedExperts) -> Vec<TensorType> {
 /// Programs: with one stack of matrices, and with each of several.
 fn traced(experts: &FusedExperts, stacks: usize) -> Result<Trace, LowerError> {
     let FusedExperts { op, x, .. } = experts;
-    let chain = |stacks: usize| {
-        move |b: &mut Builder<'_>| -> Result<NodeId, InferError> {
-            let mut inputs = Vec::new();
-            for (index, ty) in types(experts).into_iter().enumerate() {
-                inputs.push(b.push(NodeKind::input(index, format!("x{index}")), vec![ty], &[]));
-            }
-            let ty = op.format.packed(op.experts * op.outputs, x.shape[x.rank() - 1]);
-            // Each is added to what came before: so none runs beside another.
-            (0..stacks).try_fold(inputs[1], |sum, index| {
-                let parameter = NodeKind::Parameter(Parameter::new(key(index), ty.clone()));
-                let weight = b.push(parameter, vec![ty.clone()], &[]);
-                let operands: Vec<NodeId> =
-                    [inputs[0], weight].into_iter().chain(inputs.get(2).copied()).collect();
-                let y = b.op(op.clone(), &operands)?;
-                b.binary(BinaryKind::Add, sum, y)
-            })
-        }
-    };
-    Ok(entries(vec![entry(ONE, "experts", chain(1))?, entry(ALL, "experts", chain(stacks))?]))
+    chained("experts", &types(experts), stacks, |b, inputs, index| {
+        let ty = op.format.packed(op.experts * op.outputs, x.shape[x.rank() - 1]);
+        let weight = parameter(b, key(index), ty);
+        let operands: Vec<NodeId> = [inputs[0], weight].into_iter().chain(inputs.get(2).copied()).collect();
+        b.op(op.clone(), &operands)
+    })
 }

@@ -97,25 +97,30 @@ impl<'a> TunedNetwork<'a> {
         let Self { plan, context, .. } = *self;
         let &Weighted { checkpoint, options } = weights;
         let kernels = kernels.clone();
-        let mut trials = NetworkTrials { plan, context, checkpoint, kernels, options, usual: None };
-        let usual = trials.load(&self.record.usual)?;
-        let answers = trials.answers(&usual)?;
-        trials.usual = Some((usual, answers));
-        Ok(trials)
+        let maker = Maker { plan, context, checkpoint, kernels, options };
+        let usual = maker.load(&self.record.usual)?;
+        let expected = maker.answers(&usual)?;
+        Ok(NetworkTrials { maker, usual, expected })
     }
 }
 
 /// A network as it is usually made, and what it answers.
 pub struct NetworkTrials<'a> {
+    maker: Maker<'a>,
+    usual: Network,
+    expected: Vec<Value>,
+}
+
+/// Who makes a network, and asks it.
+struct Maker<'a> {
     plan: &'a Plan,
     context: usize,
     checkpoint: &'a Checkpoint,
     kernels: Tuning,
     options: &'a dyn Fn() -> LoadOptions<'a>,
-    usual: Option<(Network, Vec<Value>)>,
 }
 
-impl NetworkTrials<'_> {
+impl Maker<'_> {
     /// The network, made in some way.
     fn load(&self, making: &Making) -> Result<Network, TuneError> {
         let Self { plan, context, .. } = self;
@@ -132,37 +137,6 @@ impl NetworkTrials<'_> {
         };
         let loaded = load(&traced, self.checkpoint, options).map_err(BenchError::from)?;
         Ok(loaded.program.network().map_err(BenchError::from)?)
-    }
-
-    /// Tries a way: whether it gives the logits of the usual one, then how long it takes.
-    ///
-    /// # Errors
-    /// If the machine fails, or on request.
-    pub fn of(&self, making: &Making) -> Result<Verdict, TuneError> {
-        match self.load(making) {
-            Err(TuneError::Bench(error)) => match *error {
-                BenchError::Load(LoadError::Compile(error)) if is_refusal(&error) => {
-                    Ok(Verdict::Refused(error.to_string()))
-                }
-                error => Err(error.into()),
-            },
-            network => self.of_network(&network?),
-        }
-    }
-
-    /// Tries a network that is loaded.
-    ///
-    /// # Errors
-    /// If the machine fails, or on request.
-    pub fn of_network(&self, network: &Network) -> Result<Verdict, TuneError> {
-        let Some((usual, expected)) = &self.usual else { unreachable!("`trials` loads it") };
-        let bound = self.bound();
-        for (expected, found) in expected.iter().zip(self.answers(network)?) {
-            if let Some(violation) = bound.first_violation(expected, &found) {
-                return Ok(Verdict::Wrong(said(violation)));
-            }
-        }
-        in_turn(&mut || self.seconds(usual), &mut || self.seconds(network))
     }
 
     /// What logits may differ by where sums have another order: 3e-5 of the largest in f32, as beside transformers; in narrow
@@ -207,5 +181,38 @@ impl NetworkTrials<'_> {
         let step = generated.decode.as_secs_f64() / generated.decode_steps.max(1) as f64;
         let prefill = generated.prefill.as_secs_f64();
         Ok(if generated.decode_steps == 0 { prefill } else { (prefill * step).sqrt() })
+    }
+}
+
+impl NetworkTrials<'_> {
+    /// Tries a way: whether it gives the logits of the usual one, then how long it takes.
+    ///
+    /// # Errors
+    /// If the machine fails, or on request.
+    pub fn of(&self, making: &Making) -> Result<Verdict, TuneError> {
+        match self.maker.load(making) {
+            Err(TuneError::Bench(error)) => match *error {
+                BenchError::Load(LoadError::Compile(error)) if is_refusal(&error) => {
+                    Ok(Verdict::Refused(error.to_string()))
+                }
+                error => Err(error.into()),
+            },
+            network => self.of_network(&network?),
+        }
+    }
+
+    /// Tries a network that is loaded.
+    ///
+    /// # Errors
+    /// If the machine fails, or on request.
+    pub fn of_network(&self, network: &Network) -> Result<Verdict, TuneError> {
+        let Self { maker, usual, expected } = self;
+        let bound = maker.bound();
+        for (expected, found) in expected.iter().zip(maker.answers(network)?) {
+            if let Some(violation) = bound.first_violation(expected, &found) {
+                return Ok(Verdict::Wrong(said(violation)));
+            }
+        }
+        in_turn(&mut || maker.seconds(usual), &mut || maker.seconds(network))
     }
 }

@@ -2,16 +2,15 @@
 
 use lower::{FusedProduct, LowerError};
 use ops::format::PANEL;
-use ops::ops::{BinaryKind, PackedLinear};
-use ops::{Bound, InferError, TensorType, Value};
+use ops::ops::PackedLinear;
+use ops::{Bound, TensorType, Value};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use runtime::Parameters;
-use trace::{Builder, Evaluation, NodeId, NodeKind, Parameter, Trace, functions};
+use trace::{Evaluation, Trace, functions};
 
 use super::TuneError;
-use super::sample::{ALL, Aligned, ONE, Sample, copies, entries, numbers, panels, some};
-use crate::bench::entry;
+use super::sample::{Aligned, ONE, Sample, chained, copies, key, numbers, panels, parameter, some};
 
 /// A product with random weights.
 pub(super) struct ProductSample {
@@ -76,10 +75,6 @@ impl Sample for ProductSample {
         types(&self.product).into_iter().zip(centres).map(|(ty, at)| numbers(ty, at, &mut random)).collect()
     }
 
-    fn bound(&self) -> Bound {
-        Bound::UlpsOfLargest(16.0)
-    }
-
     fn bound_of_sample(&self) -> Bound {
         let FusedProduct { op, norm, .. } = &self.product;
         match norm.is_some() && op.format.element().is_none() {
@@ -132,10 +127,6 @@ fn columns(product: &FusedProduct) -> usize {
     if product.halves { product.op.outputs / 2 } else { product.op.outputs }
 }
 
-fn key(index: usize) -> String {
-    format!("weight{index}")
-}
-
 /// The types of x, of what is added, and of the norm's weight.
 fn types(product: &FusedProduct) -> Vec<TensorType> {
     let FusedProduct { op, x, norm, .. } = product;
@@ -146,26 +137,14 @@ fn types(product: &FusedProduct) -> Vec<TensorType> {
 
 /// Programs of a product: with one weight, and with each of several.
 fn traced(product: &FusedProduct, weights: usize) -> Result<Trace, LowerError> {
-    let chain = |weights: usize| {
-        move |b: &mut Builder<'_>| -> Result<NodeId, InferError> {
-            let mut inputs = Vec::new();
-            for (index, ty) in types(product).into_iter().enumerate() {
-                inputs.push(b.push(NodeKind::input(index, format!("x{index}")), vec![ty], &[]));
-            }
-            let ty = product.op.format.packed(product.op.outputs, product.x.shape[1]);
-            // Each is added to what came before, as a residual is: so none runs beside another.
-            (0..weights).try_fold(inputs[1], |sum, index| {
-                let parameter = NodeKind::Parameter(Parameter::new(key(index), ty.clone()));
-                let weight = b.push(parameter, vec![ty.clone()], &[]);
-                let x = match &product.norm {
-                    Some(norm) => b.op(norm.clone(), &[inputs[0], inputs[2]])?,
-                    None => inputs[0],
-                };
-                let y = b.op(product.op.clone(), &[x, weight])?;
-                let y = if product.halves { functions::gated(b, y, functions::silu)? } else { y };
-                b.binary(BinaryKind::Add, sum, y)
-            })
-        }
-    };
-    Ok(entries(vec![entry(ONE, "product", chain(1))?, entry(ALL, "product", chain(weights))?]))
+    chained("product", &types(product), weights, |b, inputs, index| {
+        let ty = product.op.format.packed(product.op.outputs, product.x.shape[1]);
+        let weight = parameter(b, key(index), ty);
+        let x = match &product.norm {
+            Some(norm) => b.op(norm.clone(), &[inputs[0], inputs[2]])?,
+            None => inputs[0],
+        };
+        let y = b.op(product.op.clone(), &[x, weight])?;
+        if product.halves { functions::gated(b, y, functions::silu) } else { Ok(y) }
+    })
 }

@@ -5,17 +5,19 @@ use std::sync::Arc;
 
 use lower::{LowerError, Module};
 use ops::format::PANEL;
-use ops::{Bound, TensorType, Value, WeightFormat};
+use ops::ops::BinaryKind;
+use ops::{Bound, InferError, TensorType, Value, WeightFormat};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 use runtime::{PARAMETER_ALIGNMENT, ParameterData, Parameters};
 use targets::{Target, Tiling, Tuning};
-use trace::{FunctionId, Trace};
+use trace::{Builder, FunctionId, NodeId, NodeKind, Parameter, Trace};
 
 use super::TuneError;
+use crate::bench::entry;
 
 /// Bytes of what all works read together, so that each comes from memory when it is its turn again.
-pub(super) const SPREAD: usize = 128 << 20;
+const SPREAD: usize = 128 << 20;
 
 /// Multiplications and additions that one call of all of them takes at most, unless a single one takes more.
 const WORK: usize = 1 << 31;
@@ -42,10 +44,14 @@ pub(super) trait Sample {
     fn arguments(&self, trial: u64) -> Vec<Value>;
 
     /// What two programs may differ by that sum in another order.
-    fn bound(&self) -> Bound;
+    fn bound(&self) -> Bound {
+        Bound::UlpsOfLargest(16.0)
+    }
 
     /// What a program and the evaluator may differ by.
-    fn bound_of_sample(&self) -> Bound;
+    fn bound_of_sample(&self) -> Bound {
+        self.bound()
+    }
 
     /// Some of the result.
     fn sample(&self, result: &Value) -> Value;
@@ -84,10 +90,39 @@ pub(super) fn panels(format: WeightFormat, inputs: usize, count: usize, random: 
     })
 }
 
-/// Functions of a work, done once and so often.
-pub(super) fn entries(functions: Vec<trace::Function>) -> Trace {
-    let entries = (0..functions.len()).map(|i| FunctionId(i as u32)).collect();
-    Trace { functions, entries }
+/// Programs of a work: done once, and so often, with inputs of these types. `one` says a single one of them, from the inputs
+/// and its number. Each is added to what came before, the second input first, as a residual is: so none runs beside another.
+pub(super) fn chained(
+    path: &str,
+    types: &[TensorType],
+    copies: usize,
+    one: impl Fn(&mut Builder<'_>, &[NodeId], usize) -> Result<NodeId, InferError>,
+) -> Result<Trace, LowerError> {
+    let chain = |copies: usize| {
+        let one = &one;
+        move |b: &mut Builder<'_>| {
+            let mut inputs = Vec::new();
+            for (index, ty) in types.iter().enumerate() {
+                inputs.push(b.push(NodeKind::input(index, format!("x{index}")), vec![ty.clone()], &[]));
+            }
+            (0..copies).try_fold(inputs[1], |sum, copy| {
+                let y = one(b, &inputs, copy)?;
+                b.binary(BinaryKind::Add, sum, y)
+            })
+        }
+    };
+    let functions = vec![entry(ONE, path, chain(1))?, entry(ALL, path, chain(copies))?];
+    Ok(Trace { functions, entries: vec![FunctionId(0), FunctionId(1)] })
+}
+
+/// A parameter of such a program.
+pub(super) fn parameter(b: &mut Builder<'_>, key: String, ty: TensorType) -> NodeId {
+    b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
+}
+
+/// The key of a weight.
+pub(super) fn key(index: usize) -> String {
+    format!("weight{index}")
 }
 
 /// Bytes at an aligned place.

@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use kernels::Tilings;
 use lower::{FusedAttention, FusedExperts, FusedProduct, Tunable, tunable};
 use ops::{Op, Operation as _, TensorType};
+use serde::Serialize;
 use simplify::CostOperand;
 use targets::{Target, Tiling, Tuning};
 
 use super::TuneError;
 use super::cache::{Known, Record, Tried, TuningCache};
+use super::making::Making;
 use super::network::{TunedNetwork, Weighted};
 use super::trial::{Trials, Verdict, Workbench};
 use crate::Plan;
@@ -91,62 +93,76 @@ impl Tuned {
         };
         tilings.beside(*best).filter(new).collect()
     }
+}
 
-    /// Tries what is left, and keeps what comes of it.
-    fn search(
-        &mut self,
-        cache: &TuningCache,
-        bench: &Workbench<'_>,
-        is_over: &dyn Fn() -> bool,
-        watch: WatchTrials<'_>,
-    ) -> Result<(), TuneError> {
-        if self.left().is_empty() || is_over() {
-            return Ok(());
-        }
-        let (name, share) = (&self.tilings.work.clone(), self.share);
-        go_on(watch(Trial { name, share, tried: None }))?;
-        let trials = Trials::new(&self.work, name, self.tilings.usual, bench)?;
-        while !is_over()
-            && let Some(&way) = self.left().first()
-        {
-            let verdict = trials.of(&trials.module(way)?)?;
-            self.record.tried.push(Tried { way, verdict: verdict.clone() });
-            cache.write(&self.record)?;
-            go_on(watch(Trial { name, share, tried: Some((&way, &verdict)) }))?;
-        }
-        Ok(())
+/// What is tuned: a work of kernels, or a network.
+trait Tunes {
+    /// In what it may be done.
+    type Way: Clone + PartialEq + fmt::Display + Serialize;
+
+    fn share(&self) -> f64;
+
+    fn left(&self) -> Vec<Self::Way>;
+
+    fn record(&mut self) -> &mut Record<Self::Way>;
+}
+
+impl Tunes for Tuned {
+    type Way = Tiling;
+
+    fn share(&self) -> f64 {
+        self.share
+    }
+
+    fn left(&self) -> Vec<Tiling> {
+        self.left()
+    }
+
+    fn record(&mut self) -> &mut Record {
+        &mut self.record
     }
 }
 
-impl<'a> TunedNetwork<'a> {
-    /// Tries what is left, and keeps what comes of it.
-    fn search<'w>(
-        &mut self,
-        cache: &TuningCache,
-        weights: &Weighted<'w>,
-        kernels: &Tuning,
-        is_over: &dyn Fn() -> bool,
-        watch: WatchTrials<'_>,
-    ) -> Result<(), TuneError>
-    where
-        'a: 'w,
-    {
-        if self.left().is_empty() || is_over() {
-            return Ok(());
-        }
-        let (name, share) = (&self.record.name.clone(), 1.0);
-        go_on(watch(Trial { name, share, tried: None }))?;
-        let trials = self.trials(weights, kernels)?;
-        while !is_over()
-            && let Some(way) = self.left().first().cloned()
-        {
-            let verdict = trials.of(&way)?;
-            self.record.tried.push(Tried { way: way.clone(), verdict: verdict.clone() });
-            cache.write(&self.record)?;
-            go_on(watch(Trial { name, share, tried: Some((&way, &verdict)) }))?;
-        }
-        Ok(())
+impl Tunes for TunedNetwork<'_> {
+    type Way = Making;
+
+    fn share(&self) -> f64 {
+        1.0
     }
+
+    fn left(&self) -> Vec<Making> {
+        self.left()
+    }
+
+    fn record(&mut self) -> &mut Record<Making> {
+        &mut self.record
+    }
+}
+
+/// Tries what is left, by what `begin` loads first, and keeps what comes of it.
+fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
+    tuned: &mut T,
+    begin: impl FnOnce(&T) -> Result<Try, TuneError>,
+    cache: &TuningCache,
+    is_over: &dyn Fn() -> bool,
+    watch: WatchTrials<'_>,
+) -> Result<(), TuneError> {
+    if tuned.left().is_empty() || is_over() {
+        return Ok(());
+    }
+    let (name, share) = (&tuned.record().name.clone(), tuned.share());
+    go_on(watch(Trial { name, share, tried: None }))?;
+    let verdict_of = begin(tuned)?;
+    while !is_over()
+        && let Some(way) = tuned.left().into_iter().next()
+    {
+        let verdict = verdict_of(&way)?;
+        let record = tuned.record();
+        record.tried.push(Tried { way: way.clone(), verdict: verdict.clone() });
+        cache.write(record)?;
+        go_on(watch(Trial { name, share, tried: Some((&way, &verdict)) }))?;
+    }
+    Ok(())
 }
 
 /// Tries what is left of all works, the first one first, then of the network that they belong to, if it has weights, until
@@ -164,11 +180,21 @@ pub fn tune<'a: 'w, 'w>(
 ) -> Result<(), TuneError> {
     let start = Instant::now();
     let kernels = if network.is_some() { budget.mul_f64(KERNELS) } else { budget };
-    works.iter_mut().try_for_each(|work| work.search(cache, bench, &|| start.elapsed() >= kernels, watch))?;
+    for work in works.iter_mut() {
+        let begin = |work: &Tuned| {
+            let trials = Trials::new(&work.work, &work.tilings.work, work.tilings.usual, bench)?;
+            Ok(move |way: &Tiling| trials.of(&trials.module(*way)?))
+        };
+        search(work, begin, cache, &|| start.elapsed() >= kernels, watch)?;
+    }
     let Some((network, weights)) = network else { return Ok(()) };
     let best = |work: &Tuned| Some((work.record.name.clone(), *work.record.best()?.0));
     let tuning = Tuning { kernels: works.iter().filter_map(best).collect(), ..Tuning::default() };
-    network.search(cache, weights, &tuning, &|| start.elapsed() >= budget, watch)
+    let begin = |network: &TunedNetwork<'a>| {
+        let trials = network.trials(weights, &tuning)?;
+        Ok(move |way: &Making| trials.of(way))
+    };
+    search(network, begin, cache, &|| start.elapsed() >= budget, watch)
 }
 
 fn go_on(answer: ControlFlow<()>) -> Result<(), TuneError> {

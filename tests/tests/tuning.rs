@@ -213,7 +213,7 @@ fn a_network_that_answers_otherwise_is_rejected() {
     let way = Making { chunk: NonZeroUsize::new(32).unwrap(), flags: vec![CompilerFlag::LoopUnrolling] };
     record.tried.push(Tried { way, verdict: ratio });
     cache.write(&record).unwrap();
-    let tuning = |plan: &Plan| known().tuning(&network_name(plan).unwrap());
+    let tuning = |plan: &Plan| known().tuning(Some(&network_name(plan).unwrap()));
     assert_eq!(tuning(&spoiled), Tuning::default());
     let found = tuning(&sound);
     assert_eq!(found.flags, [CompilerFlag::LoopUnrolling]);
