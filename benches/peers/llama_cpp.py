@@ -72,7 +72,9 @@ def prepare(arguments, programs):
         flags, theirs = FORMATS[name]
         if not (work / f"{theirs}.gguf").exists():
             quantize(programs, work, theirs)
-        if not (export(arguments, name) / "manifest.json").exists():
+        manifest = export(arguments, name) / "manifest.json"
+        # Another program may write another module.
+        if not manifest.exists() or manifest.stat().st_mtime < arguments.tracewright.stat().st_mtime:
             run(ours, "export", model, "-o", export(arguments, name), "--context", context(arguments), "--cache", work / "cache", *flags)
         plan = json.loads(run(ours, "plan", model, "--context", context(arguments), "--json", *flags))
         streamed[name] = plan["streamed_bytes"]

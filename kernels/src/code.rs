@@ -389,6 +389,11 @@ impl Code {
         ));
     }
 
+    /// What reads or writes memory after this stays after it, and what does before it, before.
+    pub(crate) fn in_order(&self) {
+        self.line("llvm.inline_asm has_side_effects \"\", \"~{memory}\" : () -> ()");
+    }
+
     /// What the system answers a call: of Linux, on x86-64.
     pub(crate) fn system_call<'k>(&'k self, number: usize, arguments: [Value<'k>; 2]) -> Value<'k> {
         let [first, second] = arguments;

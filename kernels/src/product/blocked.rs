@@ -6,7 +6,7 @@
 use ops::WeightFormat;
 use ops::format::PANEL;
 
-use super::{Dense, Panel, Product, SUMS};
+use super::{Dense, LINE, Panel, Product, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::work::End;
 
@@ -93,7 +93,8 @@ impl Product<'_> {
         let of_line = self.line_columns();
         code.repeat(code.index(0)..code.index(count), of_line, |column| {
             let line = (from + column).divide(code.index(of_line));
-            for (i, numbers) in self.widened(weights.line(line * 64)).into_iter().enumerate() {
+            ask(code, &[weights], line * LINE, 1);
+            for (i, numbers) in self.widened(weights.line(line * LINE)).into_iter().enumerate() {
                 block.store((column + i) * PANEL, numbers);
             }
         });

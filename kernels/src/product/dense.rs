@@ -3,7 +3,7 @@
 use ops::WeightFormat;
 use ops::format::PANEL;
 
-use super::{Dense, Panel, Product, Rows, SUMS, join};
+use super::{Dense, LINE, Panel, Product, Rows, SUMS, ask, join};
 use crate::code::{Code, Element, Type, Value};
 use crate::isa;
 use crate::kernel::{self, Kernel};
@@ -71,8 +71,9 @@ impl Product<'_> {
         let columns = self.line_columns();
         let add = |first: Value<'k>, count: usize, sums: &[Value<'k>]| {
             let mut sums = sums.to_vec();
+            ask(code, weights, first * LINE, count);
             for line in 0..count {
-                let bytes: Vec<Value<'k>> = weights.iter().map(|w| w.line((first + line) * 64)).collect();
+                let bytes: Vec<Value<'k>> = weights.iter().map(|w| w.line((first + line) * LINE)).collect();
                 for i in 0..rows.count {
                     let numbers = Numbers::of(x, x.at(rows.x(i), (first + line) * columns), columns);
                     for (panel, &bytes) in bytes.iter().enumerate() {
@@ -90,7 +91,7 @@ impl Product<'_> {
             .fold(code.index(0)..code.index(rounds), LINES, &zeros, |first, sums| add(first, LINES, sums));
         let mut sums = add(code.index(rounds), lines - rounds, &sums);
         if !self.inputs.is_multiple_of(columns) {
-            let last = lines * 64;
+            let last = lines * LINE;
             for (panel, &weights) in weights.iter().enumerate() {
                 for i in 0..rows.count {
                     let sum = &mut sums[panel * group + i * chains];
@@ -139,7 +140,7 @@ impl Product<'_> {
         let x = x.buffer.load(column, Type::Scalar(x.element)).convert(Element::F32).broadcast(PANEL);
         let weights = match self.format {
             WeightFormat::Bf16 => {
-                let pairs = weights.weight.load(at, Type::lanes(64, Element::I8));
+                let pairs = weights.weight.load(at, Type::lanes(LINE, Element::I8));
                 let [first, _] = isa::bf16_pairs(pairs.bits(Type::lanes(PANEL, Element::I32)));
                 first
             }

@@ -3,12 +3,12 @@
 use ops::WeightFormat;
 use ops::format::{COLUMNS, GROUP, PANEL, SCALES};
 
-use super::{Panel, Product, Rows, SUMS, join};
+use super::{LINE, Panel, Product, Rows, SUMS, ask, join};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::quantized::{Form, Row};
 
 /// The bytes of a line.
-const BYTES: Type = Type::lanes(64, Element::I8);
+const BYTES: Type = Type::lanes(LINE, Element::I8);
 
 impl Product<'_> {
     pub(super) fn scaled<'k>(
@@ -29,6 +29,7 @@ impl Product<'_> {
         let sums = code.fold(chunks, 1, &zeros, |at, sums| {
             let mut sums = sums.to_vec();
             let start = at * chunk;
+            ask(code, weights, start, chunk.div_ceil(LINE));
             for (panel, &weights) in weights.iter().enumerate() {
                 let scales = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
                 for half in 0..2 {
@@ -71,7 +72,7 @@ impl Product<'_> {
         match self.format {
             WeightFormat::Q4 => (0..4)
                 .flat_map(|line| {
-                    let bytes = weights.line(start + (4 * half + line) * 64);
+                    let bytes = weights.line(start + (4 * half + line) * LINE);
                     let low = code.constant(BYTES, 15.0);
                     let words = bytes.bits(Type::lanes(32, Element::I16));
                     [bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
@@ -79,7 +80,7 @@ impl Product<'_> {
                 .collect(),
             _ => (0..8)
                 .map(|line| {
-                    let bytes = weights.line(start + (8 * half + line) * 64);
+                    let bytes = weights.line(start + (8 * half + line) * LINE);
                     // 128 was added when they were stored; a byte wraps around.
                     if self.isa.is_signed() { bytes + code.constant(BYTES, -128.0) } else { bytes }
                 })
