@@ -250,13 +250,32 @@ fn a_killed_tuning_leaves_whole_records() {
 }
 
 /// `cargo test --workspace --all-features --test cli -- --ignored --nocapture a_thousand_kills`
-#[test]
-#[ignore = "takes an hour or more; some tens of each run always"]
-fn a_thousand_kills() {
-    killed_bakes(LONG);
-    killed_exports(LONG);
-    killed_publications(LONG);
-    killed_tunings(LONG);
+mod a_thousand_kills {
+    use super::*;
+
+    #[test]
+    #[ignore = "takes minutes; some tens always run"]
+    fn of_bakes() {
+        killed_bakes(LONG);
+    }
+
+    #[test]
+    #[ignore = "takes minutes; some tens always run"]
+    fn of_exports() {
+        killed_exports(LONG);
+    }
+
+    #[test]
+    #[ignore = "takes half an hour; some always run"]
+    fn of_publications() {
+        killed_publications(LONG);
+    }
+
+    #[test]
+    #[ignore = "takes minutes; some tens always run"]
+    fn of_tunings() {
+        killed_tunings(LONG);
+    }
 }
 
 /// Sizes in KiB at which files can grow no more: all small ones, then fewer.
