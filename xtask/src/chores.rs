@@ -18,22 +18,25 @@ use crate::{Fuzz, Parity, python, vulkan};
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
-/// The test files whose modules are compiled for the processor that `TRACEWRIGHT_TEST_TARGET` names, and what of them is
-/// left out there: models that take a minute each to compile without kernels, and whose operations smaller ones have.
+/// The test files whose modules are compiled for the processor that `TRACEWRIGHT_TEST_TARGET` names.
 const COMPILING: [&str; 5] = ["lowered_iree", "composites", "batch", "token_exact", "embedding"];
-const SLOW_TO_COMPILE: [&str; 2] = ["the_shipped", "quantized_weights"];
 
-/// A processor that this machine contains and that differs in what modules are compiled to: without instructions for
-/// bf16, weights are read as they are mapped; without those of AVX2, products are not fused with sums.
-fn lower_level() -> Option<&'static str> {
+/// What is left out of them for a processor that has no kernels: models that take a minute each to compile there, and whose
+/// operations smaller ones have.
+const SLOW_WITHOUT_KERNELS: &[&str] = &["the_shipped", "quantized_weights"];
+
+/// A processor that this machine contains and that differs in what modules are compiled to, and the tests that it leaves
+/// out: without instructions for bf16, weights are read as they are mapped; without those of AVX2, products are not fused
+/// with sums.
+fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
     #[cfg(target_arch = "x86_64")]
     return match () {
-        () if is_x86_feature_detected!("avx512f") => Some("x86-64-v3"),
-        () if is_x86_feature_detected!("avx2") => Some("x86-64-v2"),
+        () if is_x86_feature_detected!("avx512f") => Some(("x86-64-v3", &[])),
+        () if is_x86_feature_detected!("avx2") => Some(("x86-64-v2", SLOW_WITHOUT_KERNELS)),
         () => None,
     };
     #[cfg(target_arch = "aarch64")]
-    return std::arch::is_aarch64_feature_detected!("bf16").then_some("generic");
+    return std::arch::is_aarch64_feature_detected!("bf16").then_some(("generic", &[]));
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     None
 }
@@ -131,11 +134,11 @@ pub fn test(root: &Path) -> Result<(), Error> {
     step("documentation", cargo(&["doc", "--no-deps"]).args(all).env("RUSTDOCFLAGS", "-D warnings"))?;
     step("tests", cargo(&["test"]).args(all))?;
     match lower_level() {
-        Some(level) => {
+        Some((level, skipped)) => {
             let files = COMPILING.iter().flat_map(|file| ["--test", file]);
-            let left_out = SLOW_TO_COMPILE.iter().flat_map(|test| ["--skip", test]);
+            let skipped = skipped.iter().flat_map(|test| ["--skip", test]);
             let mut again = cargo(&["test"]);
-            again.args(all).args(files).arg("--").args(left_out).env("TRACEWRIGHT_TEST_TARGET", level);
+            again.args(all).args(files).arg("--").args(skipped).env("TRACEWRIGHT_TEST_TARGET", level);
             step(&format!("tests on {level}"), &mut again)?;
         }
         None => eprintln!("no tests on a lesser processor: this one is the least that tests know"),

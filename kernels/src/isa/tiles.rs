@@ -6,7 +6,7 @@ use crate::code::{Code, Element, Type, Value};
 /// Rows of a tile.
 pub(crate) const ROWS: usize = 16;
 
-/// Bytes of a tile's row, if it has all.
+/// Bytes of a tile's row, if it has all, and of what products read of a panel at once.
 pub(crate) const LINE: usize = 64;
 
 /// Tile registers.

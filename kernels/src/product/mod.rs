@@ -11,6 +11,7 @@ use ops::{ElementType, TensorType, WeightFormat};
 use targets::Tiling;
 
 use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::isa::tiles::LINE;
 use crate::isa::{Isa, tiles};
 use crate::kernel::{self, Kernel};
 use crate::norm::Norm;
@@ -91,9 +92,6 @@ const PART_NORMALIZES: usize = 100;
 /// What a worker's stack holds of a row that it prepares for itself, in bytes.
 const SCRATCH: usize = 30 << 10;
 
-/// The bytes of a panel that are read at once: some columns of sixteen outputs.
-const LINE: usize = 64;
-
 /// How far ahead memory is asked for its lines, in bytes: a processor's own prefetcher stops where a page ends.
 const AHEAD: usize = 4096;
 
@@ -142,6 +140,7 @@ struct Panel<'k> {
 }
 
 impl<'k> Panel<'k> {
+    /// Some columns of its sixteen outputs.
     fn line(self, at: Value<'k>) -> Value<'k> {
         self.weight.load(self.at + at, Type::lanes(LINE, Element::I8))
     }

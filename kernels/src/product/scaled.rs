@@ -29,7 +29,7 @@ impl Product<'_> {
         let sums = code.fold(chunks, 1, &zeros, |at, sums| {
             let mut sums = sums.to_vec();
             let start = at * chunk;
-            ask(code, weights, start, chunk.div_ceil(LINE));
+            ask(code, weights, start, chunk / LINE);
             for (panel, &weights) in weights.iter().enumerate() {
                 let scales = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
                 for half in 0..2 {

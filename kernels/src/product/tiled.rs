@@ -179,7 +179,7 @@ impl Product<'_> {
         code.repeat(code.index(0)..code.index(self.inputs.div_ceil(COLUMNS)), 1, |at| {
             for (panel, weight) in weights.iter().enumerate() {
                 let start = at * chunk;
-                ask(code, &[*weight], start, chunk.div_ceil(LINE));
+                ask(code, &[*weight], start, chunk / LINE);
                 let scales = weight.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
                 let scales =
                     [0, 1].map(|half| scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32));
