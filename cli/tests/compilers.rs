@@ -128,9 +128,9 @@ fn ctrl_c_while_compiling_ends_the_compiler_too() {
     let (cache, bin) = (folder(), folder());
     let pid = bin.path().join("pid");
     let compiler = pretender(bin.path(), &format!("sleep 600 & echo $! > '{}'; wait", pid.display()));
-    let child = spawn(generate(cache.path()).args(["--iree-compile", text(&compiler)]));
+    let mut child = spawn(generate(cache.path()).args(["--iree-compile", text(&compiler)]));
     let started = || fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n'));
-    wait_until("the compiler", started);
+    wait_while_runs(&mut child, "the compiler", started);
     interrupt(&child);
     interrupted(child);
     assert_no_module(cache.path());
@@ -175,7 +175,7 @@ fn a_killed_run_takes_its_compiler_along_and_its_leftovers_are_swept() {
     let compiler = pretender(bin.path(), &then);
     let mut child = spawn(generate(cache.path()).args(["--iree-compile", text(&compiler)]));
     let started = || fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n'));
-    wait_until("the compiler", started);
+    wait_while_runs(&mut child, "the compiler", started);
     child.kill().unwrap();
     child.wait().unwrap();
     let orphan = fs::read_to_string(&pid).unwrap();

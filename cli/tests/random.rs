@@ -73,8 +73,10 @@ fn a_full_disk_or_ctrl_c_leaves_nothing() {
             config.insert(key.into(), json!(value));
         }
     });
-    let child = spawn(&mut random(model.path(), &target, &[]));
-    wait_until("a part of the weights", || listing(&target).iter().any(|(_, size)| *size > 0));
+    let mut child = spawn(&mut random(model.path(), &target, &[]));
+    wait_while_runs(&mut child, "a part of the weights", || {
+        listing(&target).iter().any(|(_, size)| *size > 0)
+    });
     interrupt(&child);
     interrupted(child);
     assert!(!target.exists());

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -189,6 +190,23 @@ pub fn spawn(command: &mut Command) -> std::process::Child {
 pub fn interrupt(child: &std::process::Child) {
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
+}
+
+/// Waits until a program that was started has come so far; one that ended before is shown with what it said.
+#[track_caller]
+pub fn wait_while_runs(child: &mut std::process::Child, what: &str, mut is_true: impl FnMut() -> bool) {
+    let mut end = None;
+    wait_until(what, || {
+        is_true() || {
+            end = child.try_wait().unwrap();
+            end.is_some()
+        }
+    });
+    if let Some(status) = end {
+        let mut err = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+        panic!("{what} never came: {status}\n{err}");
+    }
 }
 
 /// Waits until something is true, at most a minute.

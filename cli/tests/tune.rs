@@ -64,7 +64,7 @@ fn tuning_goes_on_and_is_used() {
     let records = || listing(&cache.path().join("tuning"));
     let kept =
         || records().iter().filter(|(path, _)| path.extension().is_some_and(|e| e == "tuning")).count();
-    wait_until("a record", || kept() > 0);
+    wait_while_runs(&mut killed, "a record", || kept() > 0);
     killed.kill().unwrap();
     killed.wait().unwrap();
     let first = succeed(&mut tune(&["--show"]));

@@ -389,6 +389,15 @@ impl Code {
         ));
     }
 
+    /// The same in a register for vectors of x86-64. LLVM knows nothing of it, so that it neither puts the sum that this is together in
+    /// another order nor moves it: it would first multiply everything, and then keep the products in memory.
+    pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {
+        let ty = value.ty;
+        let assembly =
+            format_args!("llvm.inline_asm has_side_effects \"\", \"=x,0\" {value} : ({ty}) -> {ty}");
+        self.value(ty, assembly)
+    }
+
     /// What reads or writes memory after this stays after it, and what does before it, before.
     pub(crate) fn in_order(&self) {
         self.line("llvm.inline_asm has_side_effects \"\", \"~{memory}\" : () -> ()");

@@ -32,7 +32,7 @@ impl Isa {
         }
     }
 
-    /// How many rows of sixteen sums stay in registers, and another panel's beside them.
+    /// How many rows of sixteen sums stay in registers, and, but where vectors are short, another panel's beside them.
     pub(crate) fn rows(self) -> usize {
         match self {
             Self::X86(x86) => x86.rows(),
@@ -69,19 +69,19 @@ impl Isa {
         }
     }
 
-    /// sums[i] + Σⱼ bytes[4 i + j] · x[4 i + j] for 16 sums and each pair of bytes and x, eight at most: x has a sign and is not
-    /// −128, bytes have one only where all do.
+    /// sums[i] + Σⱼ bytes[4 i + j] · x[4 i + j] for 16 sums of each row: of each of eight columns at most its bytes, and x for
+    /// each row. x has a sign and is not −128, bytes have one only where all do.
     ///
     /// `small` bytes are from 0 to 15: without instructions for it, sums of products have 16 bits.
     pub(crate) fn add_bytes<'k>(
         self,
-        sums: Value<'k>,
-        products: &[[Value<'k>; 2]],
+        sums: Vec<Value<'k>>,
+        columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
         small: bool,
-    ) -> Value<'k> {
+    ) -> Vec<Value<'k>> {
         match self {
-            Self::X86(x86) => x86.add_bytes(sums, products, small),
-            Self::Arm(arm) => products.iter().fold(sums, |sums, &[bytes, x]| arm.add_bytes(sums, bytes, x)),
+            Self::X86(x86) => x86.add_bytes(sums, columns, small),
+            Self::Arm(arm) => by_column(sums, columns, |sum, bytes, x| arm.add_bytes(sum, bytes, x)),
         }
     }
 
@@ -101,15 +101,30 @@ impl Isa {
             Self::Arm(arm) => arm.add_bf16_pairs(sums, weights, pairs),
         };
         added.unwrap_or_else(|| {
-            let parts = bf16_pairs(weights).into_iter().zip(bf16_pairs(pairs));
-            parts.fold(sums, |sums, (weights, x)| weights.multiply_add(x, sums))
+            let part = |which| [weights, pairs].map(|pairs| bf16_of_pairs(pairs, which));
+            [part(0), part(1)].into_iter().fold(sums, |sums, [weights, x]| weights.multiply_add(x, sums))
         })
     }
 }
 
-/// The first and the second of sixteen pairs of bf16 in f32: a bf16 is the upper half of one.
-pub(crate) fn bf16_pairs<'k>(pairs: Value<'k>) -> [Value<'k>; 2] {
-    [pairs.shift_left(16), pairs.and(pairs.code().constant(I32, -65536.0))].map(|half| half.bits(FLOATS))
+/// The first (0) or the second (1) of sixteen pairs of bf16 in f32: a bf16 is the upper half of one.
+pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
+    let half = match which {
+        0 => pairs.shift_left(16),
+        _ => pairs.and(pairs.code().constant(I32, -65536.0)),
+    };
+    half.bits(FLOATS)
+}
+
+/// Each row's sums and what a column adds to them: all rows need the column before the next one is looked at, as registers
+/// are few.
+fn by_column<'k>(
+    sums: Vec<Value<'k>>,
+    columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
+    add: impl Fn(Value<'k>, Value<'k>, Value<'k>) -> Value<'k>,
+) -> Vec<Value<'k>> {
+    columns
+        .fold(sums, |sums, (bytes, x)| sums.into_iter().zip(x).map(|(sum, x)| add(sum, bytes, x)).collect())
 }
 
 /// What instructions for shorter vectors make of long ones: of each of 2ⁿ equal parts of the operands, side by side.

@@ -1,5 +1,5 @@
 use super::tiles::TileProducts;
-use super::{FLOATS, I32, in_parts};
+use super::{FLOATS, I32, by_column, in_parts};
 use crate::code::{Element, Type, Value};
 
 /// The instructions of an x86-64 processor. All have AVX2, FMA and F16C.
@@ -38,7 +38,7 @@ impl X86 {
     }
 
     pub(super) fn rows(self) -> usize {
-        if self.avx512 { 8 } else { 3 }
+        if self.avx512 { 8 } else { 4 }
     }
 
     pub(super) fn has_short_vectors(self) -> bool {
@@ -71,32 +71,21 @@ impl X86 {
 
     pub(super) fn add_bytes<'k>(
         self,
-        sums: Value<'k>,
-        products: &[[Value<'k>; 2]],
+        sums: Vec<Value<'k>>,
+        columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
         small: bool,
-    ) -> Value<'k> {
-        let code = sums.code();
-        let instruction = |name: &'static str, ty| {
-            move |sums, [bytes, x]: [Value<'k>; 2]| code.instruction(name, &[sums, bytes, x], ty)
-        };
+    ) -> Vec<Value<'k>> {
         match self.vnni {
-            Some(512) => {
-                let add = instruction("llvm.x86.avx512.vpdpbusd.512", I32);
-                products.iter().copied().fold(sums, add)
-            }
-            Some(_) => {
-                let add = instruction("llvm.x86.avx512.vpdpbusd.256", Type::lanes(8, Element::I32));
-                products.iter().fold(sums, |sums, &[bytes, x]| {
-                    in_parts(2, [sums, bytes, x], &|[sums, bytes, x]| add(sums, [bytes, x]))
+            Some(512) => by_column(sums, columns, |sum, bytes, x| {
+                sum.code().instruction("llvm.x86.avx512.vpdpbusd.512", &[sum, bytes, x], I32)
+            }),
+            Some(_) => by_column(sums, columns, |sum, bytes, x| {
+                in_parts(2, [sum, bytes, x], &|operands| {
+                    let ty = Type::lanes(8, Element::I32);
+                    sum.code().instruction("llvm.x86.avx512.vpdpbusd.256", &operands, ty)
                 })
-            }
-            None => {
-                let [lower, upper] = [0, 1].map(|half| {
-                    let products = products.iter().map(|pair| pair.map(|value| value.half(half)));
-                    in_words(sums.half(half), products, small)
-                });
-                lower.followed_by(upper)
-            }
+            }),
+            None => by_words(sums, columns, small),
         }
     }
 
@@ -113,18 +102,34 @@ impl X86 {
     }
 }
 
-/// The same for eight sums, by products of bytes without a sign with such as have one, two of which add up to a word.
-fn in_words<'k>(sums: Value<'k>, products: impl Iterator<Item = [Value<'k>; 2]>, small: bool) -> Value<'k> {
-    let (code, words) = (sums.code(), Type::lanes(16, Element::I16));
-    let multiply = |bytes, x| code.instruction("llvm.x86.avx2.pmadd.ub.sw", &[bytes, x], words);
-    let ones = code.constant(words, 1.0);
-    let pairs = |words| code.instruction("llvm.x86.avx2.pmadd.wd", &[words, ones], sums.ty());
+/// The same by products of bytes without a sign with such as have one, two of which add up to a word.
+fn by_words<'k>(
+    sums: Vec<Value<'k>>,
+    columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
+    small: bool,
+) -> Vec<Value<'k>> {
+    let in_halves = |name, operands: [Value<'k>; 2], half| {
+        in_parts(2, operands, &|operands| operands[0].code().instruction(name, &operands, half))
+    };
+    let multiply =
+        |bytes, x| in_halves("llvm.x86.avx2.pmadd.ub.sw", [bytes, x], Type::lanes(16, Element::I16));
+    let pairs = |words: Value<'k>| {
+        let ones = words.code().constant(words.ty(), 1.0);
+        in_halves("llvm.x86.avx2.pmadd.wd", [words, ones], Type::lanes(8, Element::I32))
+    };
     if small {
         // Eight times two products of 15 and 127 have 15 bits.
-        let words = products.map(|[bytes, x]| multiply(bytes, x)).reduce(|a, b| a + b);
-        return words.map_or(sums, |words| sums + pairs(words));
+        let zeros = sums.iter().map(|sum| sum.code().constant(Type::lanes(32, Element::I16), 0.0));
+        let words =
+            by_column(zeros.collect(), columns, |words, bytes, x| settled(words + multiply(bytes, x)));
+        return sums.into_iter().zip(words).map(|(sum, words)| sum + pairs(words)).collect();
     }
     // The sign of a byte goes to what it is multiplied with: twice 128 times 127 has 15 bits.
-    let signed = |bytes: Value<'k>, x| code.instruction("llvm.x86.avx2.psign.b", &[x, bytes], bytes.ty());
-    products.fold(sums, |sums, [bytes, x]| sums + pairs(multiply(bytes.abs(), signed(bytes, x))))
+    let signed = |bytes, x| in_halves("llvm.x86.avx2.psign.b", [x, bytes], Type::lanes(32, Element::I8));
+    by_column(sums, columns, |sum, bytes, x| settled(sum + pairs(multiply(bytes.abs(), signed(bytes, x)))))
+}
+
+/// Sums that are not looked into.
+fn settled<'k>(sums: Value<'k>) -> Value<'k> {
+    in_parts(2, [sums], &|[half]| half.code().opaque(half))
 }

@@ -94,8 +94,9 @@ impl Product<'_> {
         code.repeat(code.index(0)..code.index(count), of_line, |column| {
             let line = (from + column).divide(code.index(of_line));
             ask(code, &[weights], line * LINE, 1);
-            for (i, numbers) in self.widened(weights.line(line * LINE)).into_iter().enumerate() {
-                block.store((column + i) * PANEL, numbers);
+            let bytes = weights.line(line * LINE);
+            for i in 0..of_line {
+                block.store((column + i) * PANEL, self.widened(bytes, i));
             }
         });
     }

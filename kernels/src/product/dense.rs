@@ -11,6 +11,9 @@ use crate::kernel::{self, Kernel};
 /// Lines that one round of the loop reads: so many sums of one row do not wait for each other.
 const LINES: usize = 4;
 
+/// Lines that are multiplied with some rows before others.
+const BLOCK: usize = 64;
+
 /// All rows of x `[rows, inputs]` in f32, so that numbers that many products need are not widened for each.
 pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl FnOnce() -> Kernel) {
     let workgroups = rows.min(8);
@@ -28,25 +31,6 @@ pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl 
     (format!("widen_{x}_{rows}x{inputs}"), body)
 }
 
-/// What a line's columns are multiplied with.
-enum Numbers<'k> {
-    /// Two of bf16, by an instruction that takes both.
-    Pair(Value<'k>),
-    /// Each in all lanes, as f32.
-    Each(Vec<Value<'k>>),
-}
-
-impl<'k> Numbers<'k> {
-    fn of(x: Dense<'k>, column: Value<'k>, columns: usize) -> Self {
-        if x.element == Element::Bf16 {
-            let pair = x.buffer.load(column, Type::lanes(2, Element::Bf16));
-            return Self::Pair(pair.bits(Type::Scalar(Element::I32)));
-        }
-        let number = |i: usize| x.buffer.load(column + i, Type::Scalar(x.element)).convert(Element::F32);
-        Self::Each((0..columns).map(|i| number(i).broadcast(PANEL)).collect())
-    }
-}
-
 impl Product<'_> {
     /// Whether its activations are widened by a kernel of their own: several rows of numbers that instructions multiply
     /// no faster than f32.
@@ -59,6 +43,7 @@ impl Product<'_> {
         narrow && self.rows > 1 && !self.is_tiled()
     }
 
+    /// The sums of the panels' outputs for some rows.
     pub(super) fn dense<'k>(
         &self,
         code: &'k Code,
@@ -67,63 +52,116 @@ impl Product<'_> {
         rows: Rows<'k>,
     ) -> Vec<Value<'k>> {
         let chains = (LINES / rows.count).max(1);
-        let group = rows.count * chains;
-        let columns = self.line_columns();
-        let add = |first: Value<'k>, count: usize, sums: &[Value<'k>]| {
-            let mut sums = sums.to_vec();
-            ask(code, weights, first * LINE, count);
-            for line in 0..count {
-                let bytes: Vec<Value<'k>> = weights.iter().map(|w| w.line((first + line) * LINE)).collect();
-                for i in 0..rows.count {
-                    let numbers = Numbers::of(x, x.at(rows.x(i), (first + line) * columns), columns);
-                    for (panel, &bytes) in bytes.iter().enumerate() {
-                        let sum = &mut sums[panel * group + i * chains + line % chains];
-                        *sum = self.line(*sum, bytes, &numbers);
-                    }
-                }
-            }
-            sums
-        };
-        let lines = self.inputs / columns;
+        let lines = self.inputs / self.line_columns();
         let rounds = lines / LINES * LINES;
-        let zeros = vec![code.constant(SUMS, 0.0); weights.len() * group];
-        let sums = code
-            .fold(code.index(0)..code.index(rounds), LINES, &zeros, |first, sums| add(first, LINES, sums));
-        let mut sums = add(code.index(rounds), lines - rounds, &sums);
-        if !self.inputs.is_multiple_of(columns) {
+        let mut sums = vec![code.constant(SUMS, 0.0); weights.len() * rows.count * chains];
+        if rows.count > self.isa.rows() {
+            sums = self.in_runs(code, x, weights, rows, rounds);
+        } else {
+            let all = code.index(0)..code.index(rounds);
+            sums = code.fold(all, LINES, &sums, |line, sums| {
+                self.lines(code, (x, rows), weights, (line, LINES), sums)
+            });
+        }
+        let mut sums = self.lines(code, (x, rows), weights, (code.index(rounds), lines - rounds), &sums);
+        if !self.inputs.is_multiple_of(self.line_columns()) {
             let last = lines * LINE;
-            for (panel, &weights) in weights.iter().enumerate() {
-                for i in 0..rows.count {
-                    let sum = &mut sums[panel * group + i * chains];
-                    let column = x.at(rows.x(i), code.index(self.inputs - 1));
-                    *sum = self.half_line(*sum, weights, last, x, column);
-                }
+            for (i, sum) in sums.iter_mut().enumerate().step_by(chains) {
+                let (panel, row) = (i / chains / rows.count, i / chains % rows.count);
+                let column = x.at(rows.x(row), code.index(self.inputs - 1));
+                *sum = self.half_line(*sum, weights[panel], last, x, column);
             }
         }
         join(&sums, chains)
     }
 
-    /// Adds the products of a line's columns.
-    fn line<'k>(&self, sum: Value<'k>, bytes: Value<'k>, numbers: &Numbers<'k>) -> Value<'k> {
-        let numbers = match numbers {
-            Numbers::Pair(pair) => {
-                return self.isa.add_bf16_pairs(sum, bytes.bits(Type::lanes(PANEL, Element::I32)), *pair);
+    /// The sums of more rows than registers have room for: of a block of lines at a time those of so many rows after each
+    /// other, while it is near. The others are in memory meanwhile.
+    fn in_runs<'k>(
+        &self,
+        code: &'k Code,
+        x: Dense<'k>,
+        weights: &[Panel<'k>],
+        rows: Rows<'k>,
+        lines: usize,
+    ) -> Vec<Value<'k>> {
+        let sums = weights.len() * rows.count;
+        let kept = code.scratch(Element::F32, sums * PANEL);
+        code.repeat(code.index(0)..code.index(sums), 1, |i| kept.store(i * PANEL, code.constant(SUMS, 0.0)));
+        code.repeat(code.index(0)..code.index(lines), BLOCK, |first| {
+            let end = (first + BLOCK).min(code.index(lines));
+            for (panel, weights) in weights.iter().enumerate() {
+                code.runs(rows.count, self.isa.rows(), |row, count| {
+                    let places = (0..count).map(|i| (row + (panel * rows.count + i)) * PANEL);
+                    let places: Vec<Value<'k>> = places.collect();
+                    let sums: Vec<Value<'k>> = places.iter().map(|&at| kept.load(at, SUMS)).collect();
+                    let run = Rows { first: rows.first + row * rows.apart, count, ..rows };
+                    let sums = code.fold(first..end, LINES, &sums, |line, sums| {
+                        self.lines(code, (x, run), &[*weights], (line, LINES), sums)
+                    });
+                    places.iter().zip(sums).for_each(|(&at, sum)| kept.store(at, sum));
+                });
             }
-            Numbers::Each(numbers) => numbers,
-        };
-        let weights = self.widened(bytes);
-        weights.into_iter().zip(numbers).fold(sum, |sum, (weights, &x)| weights.multiply_add(x, sum))
+        });
+        (0..sums).map(|i| kept.load(code.index(i * PANEL), SUMS)).collect()
     }
 
-    /// The columns of a line in f32.
-    pub(super) fn widened<'k>(&self, bytes: Value<'k>) -> Vec<Value<'k>> {
+    /// Adds the products of some lines' columns, in as many chains of sums for each row as there are.
+    fn lines<'k>(
+        &self,
+        code: &'k Code,
+        (x, rows): (Dense<'k>, Rows<'k>),
+        weights: &[Panel<'k>],
+        (first, count): (Value<'k>, usize),
+        sums: &[Value<'k>],
+    ) -> Vec<Value<'k>> {
+        let mut sums = sums.to_vec();
+        let of_panel = sums.len() / weights.len();
+        let chains = of_panel / rows.count;
+        // Two columns of bf16 are multiplied at once where x is bf16, too.
+        let (columns, in_pairs) = (self.line_columns(), x.element == Element::Bf16);
+        ask(code, weights, first * LINE, count);
+        for line in 0..count {
+            let bytes: Vec<Value<'k>> = weights.iter().map(|w| w.line((first + line) * LINE)).collect();
+            // All rows need a column before the next one is widened, as registers are few.
+            for step in 0..if in_pairs { 1 } else { columns } {
+                let weights = bytes.iter().map(|&bytes| match in_pairs {
+                    true => bytes.bits(Type::lanes(PANEL, Element::I32)),
+                    false => self.widened(bytes, step),
+                });
+                let weights: Vec<Value<'k>> = weights.collect();
+                for row in 0..rows.count {
+                    let at = x.at(rows.x(row), (first + line) * columns + step);
+                    let x = match in_pairs {
+                        true => {
+                            x.buffer.load(at, Type::lanes(2, Element::Bf16)).bits(Type::Scalar(Element::I32))
+                        }
+                        false => {
+                            x.buffer.load(at, Type::Scalar(x.element)).convert(Element::F32).broadcast(PANEL)
+                        }
+                    };
+                    for (panel, &weights) in weights.iter().enumerate() {
+                        let sum = &mut sums[panel * of_panel + row * chains + line % chains];
+                        *sum = match in_pairs {
+                            true => self.isa.add_bf16_pairs(*sum, weights, x),
+                            false => weights.multiply_add(x, *sum),
+                        };
+                    }
+                }
+            }
+        }
+        sums
+    }
+
+    /// A column of a line in f32.
+    pub(super) fn widened<'k>(&self, bytes: Value<'k>, column: usize) -> Value<'k> {
         match self.format {
-            WeightFormat::Bf16 => isa::bf16_pairs(bytes.bits(Type::lanes(PANEL, Element::I32))).to_vec(),
+            WeightFormat::Bf16 => isa::bf16_of_pairs(bytes.bits(Type::lanes(PANEL, Element::I32)), column),
             WeightFormat::F16 => {
                 let halves = bytes.bits(Type::lanes(2 * PANEL, Element::F16));
-                [0, 1].map(|i| halves.slice(i * PANEL..(i + 1) * PANEL).convert(Element::F32)).to_vec()
+                halves.slice(column * PANEL..(column + 1) * PANEL).convert(Element::F32)
             }
-            _ => vec![bytes.bits(SUMS)],
+            _ => bytes.bits(SUMS),
         }
     }
 
@@ -141,8 +179,7 @@ impl Product<'_> {
         let weights = match self.format {
             WeightFormat::Bf16 => {
                 let pairs = weights.weight.load(at, Type::lanes(LINE, Element::I8));
-                let [first, _] = isa::bf16_pairs(pairs.bits(Type::lanes(PANEL, Element::I32)));
-                first
+                isa::bf16_of_pairs(pairs.bits(Type::lanes(PANEL, Element::I32)), 0)
             }
             _ => {
                 let half = weights.weight.load(at, Type::lanes(2 * PANEL, Element::I8));

@@ -95,6 +95,9 @@ const SCRATCH: usize = 30 << 10;
 /// How far ahead memory is asked for its lines, in bytes: a processor's own prefetcher stops where a page ends.
 const AHEAD: usize = 4096;
 
+/// Rows that are multiplied on one reading of the weights.
+const ROWS: usize = 8;
+
 /// Parts at most: so many leave none of a machine's workers idle.
 const PARTS: usize = 64;
 
@@ -247,9 +250,10 @@ impl Product<'_> {
         let parts = 1 << parts.clamp(1, PARTS).ilog2();
         // Two panels at a time, so that a number of x that was loaded is multiplied twice: where there are rows enough
         // to be bound by arithmetic.
-        let two = rows >= 8 && format.element().is_some() && !self.tail.halves && !self.is_blocked();
+        let dense = format.element().is_some() && !self.isa.has_short_vectors();
+        let two = rows >= 8 && dense && !self.tail.halves;
         let panels = if two { 2 } else { 1 };
-        let rows = if self.is_blocked() { blocked::TILE } else { self.isa.rows() };
+        let rows = if self.is_blocked() { blocked::TILE } else { ROWS };
         self.fitted(Tiling { parts: count(parts), rows: count(rows), panels: count(panels), ahead: AHEAD })
     }
 

@@ -22,6 +22,7 @@ impl Product<'_> {
         let rows: Vec<Row<'k>> =
             (0..rows.count).map(|i| Row { buffer: x, at: rows.x(i) * form.bytes(), form }).collect();
         let chains = (2 / rows.len()).max(1);
+        let in_registers = self.isa.rows();
         let chunk = self.format.packed(PANEL, 1).bytes();
         let group = rows.len() * chains;
         let zeros = vec![code.constant(SUMS, 0.0); weights.len() * group];
@@ -31,22 +32,45 @@ impl Product<'_> {
             let start = at * chunk;
             ask(code, weights, start, chunk / LINE);
             for (panel, &weights) in weights.iter().enumerate() {
-                let scales = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
-                for half in 0..2 {
-                    let place = at * 2 + half;
-                    let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
-                    let columns = self.columns_of(code, weights, start + SCALES, half);
-                    for (i, row) in rows.iter().enumerate() {
-                        let integers = self.group(code, &columns, *row, place);
-                        let scale = scales * row.scale(place).broadcast(PANEL);
-                        let sum = &mut sums[panel * group + i * chains + half % chains];
-                        *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
+                for (run, rows) in rows.chunks(in_registers).enumerate() {
+                    // Columns that were read for other rows are read again, from what is nearest: LLVM would keep what it
+                    // made of them in memory.
+                    if run > 0 {
+                        code.in_order();
+                    }
+                    let scales = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
+                    for half in 0..2 {
+                        let place = at * 2 + half;
+                        let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
+                        let integers = self.integers(code, rows, weights, (start, at, half));
+                        for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
+                            let scale = scales * row.scale(place).broadcast(PANEL);
+                            let i = (run * in_registers + i) * chains + half % chains;
+                            let sum = &mut sums[panel * group + i];
+                            *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
+                        }
                     }
                 }
             }
             sums
         });
         join(&sums, chains)
+    }
+
+    /// The sums of a group's products for some rows: of the first or the second of a chunk.
+    fn integers<'k>(
+        &self,
+        code: &'k Code,
+        rows: &[Row<'k>],
+        weights: Panel<'k>,
+        (start, chunk, half): (Value<'k>, Value<'k>, usize),
+    ) -> Vec<Value<'k>> {
+        let group = chunk * 2 + half;
+        let surplus = rows.iter().map(|&row| self.surplus(code, row, group)).collect();
+        let columns = self.columns_of(code, weights, start + SCALES, half).enumerate();
+        let columns = columns
+            .map(|(i, bytes)| (bytes, rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect()));
+        self.isa.add_bytes(surplus, columns, self.format == WeightFormat::Q4)
     }
 
     /// What is wrong in the sums of a group's products, since something was added to the weights so that the processor can
@@ -61,39 +85,28 @@ impl Product<'_> {
         sum.broadcast(PANEL)
     }
 
-    /// A group's columns four by four, as bytes.
+    /// A group's columns four by four, as bytes: a line is read when its first columns are asked for.
     pub(super) fn columns_of<'k>(
         &self,
         code: &'k Code,
         weights: Panel<'k>,
         start: Value<'k>,
         half: usize,
-    ) -> Vec<Value<'k>> {
-        match self.format {
-            WeightFormat::Q4 => (0..4)
-                .flat_map(|line| {
-                    let bytes = weights.line(start + (4 * half + line) * LINE);
-                    let low = code.constant(BYTES, 15.0);
+    ) -> impl Iterator<Item = Value<'k>> {
+        let (format, is_signed) = (self.format, self.isa.is_signed());
+        let lines = if format == WeightFormat::Q4 { 4 } else { 8 };
+        (0..lines).flat_map(move |line| {
+            let bytes = weights.line(start + (lines * half + line) * LINE);
+            let low = code.constant(BYTES, 15.0);
+            match format {
+                WeightFormat::Q4 => {
                     let words = bytes.bits(Type::lanes(32, Element::I16));
-                    [bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
-                })
-                .collect(),
-            _ => (0..8)
-                .map(|line| {
-                    let bytes = weights.line(start + (8 * half + line) * LINE);
-                    // 128 was added when they were stored; a byte wraps around.
-                    if self.isa.is_signed() { bytes + code.constant(BYTES, -128.0) } else { bytes }
-                })
-                .collect(),
-        }
-    }
-
-    /// The sums of a group's products for sixteen outputs.
-    fn group<'k>(&self, code: &'k Code, columns: &[Value<'k>], row: Row<'k>, group: Value<'k>) -> Value<'k> {
-        let small = self.format == WeightFormat::Q4;
-        let first = group * GROUP;
-        let four = |(i, &bytes): (usize, &Value<'k>)| [bytes, row.four(first + 4 * i)];
-        let products: Vec<[Value<'k>; 2]> = columns.iter().enumerate().map(four).collect();
-        self.isa.add_bytes(self.surplus(code, row, group), &products, small)
+                    vec![bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
+                }
+                // 128 was added when they were stored; a byte wraps around.
+                _ if is_signed => vec![bytes + code.constant(BYTES, -128.0)],
+                _ => vec![bytes],
+            }
+        })
     }
 }

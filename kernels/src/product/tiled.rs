@@ -185,9 +185,7 @@ impl Product<'_> {
                     [0, 1].map(|half| scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32));
                 for half in 0..2 {
                     let place = half * GROUP * PANEL;
-                    for (i, columns) in
-                        self.columns_of(code, *weight, start + SCALES, half).into_iter().enumerate()
-                    {
+                    for (i, columns) in self.columns_of(code, *weight, start + SCALES, half).enumerate() {
                         bytes.store(code.index(place + i * LINE), columns);
                     }
                     tiles.load(WEIGHT_TILE + half, bytes.address(code.index(place)), LINE);
