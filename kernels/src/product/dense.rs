@@ -54,15 +54,12 @@ impl Product<'_> {
         let chains = (LINES / rows.count).max(1);
         let lines = self.inputs / self.line_columns();
         let rounds = lines / LINES * LINES;
-        let mut sums = vec![code.constant(SUMS, 0.0); weights.len() * rows.count * chains];
-        if rows.count > self.isa.rows() {
-            sums = self.in_runs(code, x, weights, rows, rounds);
-        } else {
-            let all = code.index(0)..code.index(rounds);
-            sums = code.fold(all, LINES, &sums, |line, sums| {
-                self.lines(code, (x, rows), weights, (line, LINES), sums)
+        let sums =
+            self.in_runs(code, weights, (rows, chains), (rounds, BLOCK), |weights, rows, lines, sums| {
+                code.fold(lines, LINES, sums, |line, sums| {
+                    self.lines(code, (x, rows), weights, (line, LINES), sums)
+                })
             });
-        }
         let mut sums = self.lines(code, (x, rows), weights, (code.index(rounds), lines - rounds), &sums);
         if !self.inputs.is_multiple_of(self.line_columns()) {
             let last = lines * LINE;
@@ -73,37 +70,6 @@ impl Product<'_> {
             }
         }
         join(&sums, chains)
-    }
-
-    /// The sums of more rows than registers have room for: of a block of lines at a time those of so many rows after each
-    /// other, while it is near. The others are in memory meanwhile.
-    fn in_runs<'k>(
-        &self,
-        code: &'k Code,
-        x: Dense<'k>,
-        weights: &[Panel<'k>],
-        rows: Rows<'k>,
-        lines: usize,
-    ) -> Vec<Value<'k>> {
-        let sums = weights.len() * rows.count;
-        let kept = code.scratch(Element::F32, sums * PANEL);
-        code.repeat(code.index(0)..code.index(sums), 1, |i| kept.store(i * PANEL, code.constant(SUMS, 0.0)));
-        code.repeat(code.index(0)..code.index(lines), BLOCK, |first| {
-            let end = (first + BLOCK).min(code.index(lines));
-            for (panel, weights) in weights.iter().enumerate() {
-                code.runs(rows.count, self.isa.rows(), |row, count| {
-                    let places = (0..count).map(|i| (row + (panel * rows.count + i)) * PANEL);
-                    let places: Vec<Value<'k>> = places.collect();
-                    let sums: Vec<Value<'k>> = places.iter().map(|&at| kept.load(at, SUMS)).collect();
-                    let run = Rows { first: rows.first + row * rows.apart, count, ..rows };
-                    let sums = code.fold(first..end, LINES, &sums, |line, sums| {
-                        self.lines(code, (x, run), &[*weights], (line, LINES), sums)
-                    });
-                    places.iter().zip(sums).for_each(|(&at, sum)| kept.store(at, sum));
-                });
-            }
-        });
-        (0..sums).map(|i| kept.load(code.index(i * PANEL), SUMS)).collect()
     }
 
     /// Adds the products of some lines' columns, in as many chains of sums for each row as there are.

@@ -6,6 +6,8 @@ mod dense;
 mod scaled;
 mod tiled;
 
+use std::ops::Range;
+
 use ops::format::PANEL;
 use ops::{ElementType, TensorType, WeightFormat};
 use targets::Tiling;
@@ -95,7 +97,7 @@ const SCRATCH: usize = 30 << 10;
 /// How far ahead memory is asked for its lines, in bytes: a processor's own prefetcher stops where a page ends.
 const AHEAD: usize = 4096;
 
-/// Rows that are multiplied on one reading of the weights.
+/// As many rows are multiplied on one reading of the weights; of more, arithmetic takes longer than another reading does.
 const ROWS: usize = 8;
 
 /// Parts at most: so many leave none of a machine's workers idle.
@@ -253,7 +255,11 @@ impl Product<'_> {
         let dense = format.element().is_some() && !self.isa.has_short_vectors();
         let two = rows >= 8 && dense && !self.tail.halves;
         let panels = if two { 2 } else { 1 };
-        let rows = if self.is_blocked() { blocked::TILE } else { ROWS };
+        let rows = match () {
+            () if self.is_blocked() => blocked::TILE,
+            () if rows <= ROWS => ROWS,
+            () => self.isa.rows(),
+        };
         self.fitted(Tiling { parts: count(parts), rows: count(rows), panels: count(panels), ahead: AHEAD })
     }
 
@@ -412,6 +418,42 @@ impl Product<'_> {
                 end.write(code, &sums, (rows.result(row), (panel + i) * PANEL), mask);
             }
         }
+    }
+
+    /// The sums of the panels' outputs for some rows, in so many chains for each, of `units` units of the weights; `add` adds
+    /// those of some of them.
+    ///
+    /// Where registers have no room for all rows, as many as they have room for are multiplied with a block of units after
+    /// each other, while it is near; the sums of the others are in memory meanwhile.
+    fn in_runs<'k>(
+        &self,
+        code: &'k Code,
+        weights: &[Panel<'k>],
+        (rows, chains): (Rows<'k>, usize),
+        (units, block): (usize, usize),
+        add: impl Fn(&[Panel<'k>], Rows<'k>, Range<Value<'k>>, &[Value<'k>]) -> Vec<Value<'k>>,
+    ) -> Vec<Value<'k>> {
+        let (start, end, zero) = (code.index(0), code.index(units), code.constant(SUMS, 0.0));
+        let sums = weights.len() * rows.count * chains;
+        if rows.count <= self.isa.rows() {
+            return add(weights, rows, start..end, &vec![zero; sums]);
+        }
+        let kept = code.scratch(Element::F32, sums * PANEL);
+        code.repeat(start..code.index(sums), 1, |i| kept.store(i * PANEL, zero));
+        code.repeat(start..end, block, |first| {
+            let end = (first + block).min(end);
+            for (panel, weights) in weights.iter().enumerate() {
+                code.runs(rows.count, self.isa.rows(), |row, count| {
+                    let places = (0..count).map(|i| (row + (panel * rows.count + i)) * PANEL);
+                    let places: Vec<Value<'k>> = places.collect();
+                    let sums: Vec<Value<'k>> = places.iter().map(|&at| kept.load(at, SUMS)).collect();
+                    let run = Rows { first: rows.first + row * rows.apart, count, ..rows };
+                    let sums = add(&[*weights], run, first..end, &sums);
+                    places.iter().zip(sums).for_each(|(&at, sum)| kept.store(at, sum));
+                });
+            }
+        });
+        (0..sums).map(|i| kept.load(code.index(i * PANEL), SUMS)).collect()
     }
 
     /// Which of a panel's outputs there are: the last panel may have fewer.

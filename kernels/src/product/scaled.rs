@@ -3,14 +3,18 @@
 use ops::WeightFormat;
 use ops::format::{COLUMNS, GROUP, PANEL, SCALES};
 
-use super::{LINE, Panel, Product, Rows, SUMS, ask, join};
+use super::{LINE, Panel, Product, Rows, ask, join};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::quantized::{Form, Row};
 
 /// The bytes of a line.
 const BYTES: Type = Type::lanes(LINE, Element::I8);
 
+/// Chunks that are multiplied with some rows before others.
+const BLOCK: usize = 8;
+
 impl Product<'_> {
+    /// The sums of the panels' outputs for some rows.
     pub(super) fn scaled<'k>(
         &self,
         code: &'k Code,
@@ -18,59 +22,52 @@ impl Product<'_> {
         weights: &[Panel<'k>],
         rows: Rows<'k>,
     ) -> Vec<Value<'k>> {
-        let form = Form { inputs: self.inputs };
-        let rows: Vec<Row<'k>> =
-            (0..rows.count).map(|i| Row { buffer: x, at: rows.x(i) * form.bytes(), form }).collect();
-        let chains = (2 / rows.len()).max(1);
-        let in_registers = self.isa.rows();
-        let chunk = self.format.packed(PANEL, 1).bytes();
-        let group = rows.len() * chains;
-        let zeros = vec![code.constant(SUMS, 0.0); weights.len() * group];
-        let chunks = code.index(0)..code.index(self.inputs.div_ceil(COLUMNS));
-        let sums = code.fold(chunks, 1, &zeros, |at, sums| {
-            let mut sums = sums.to_vec();
-            let start = at * chunk;
-            ask(code, weights, start, chunk / LINE);
-            for (panel, &weights) in weights.iter().enumerate() {
-                for (run, rows) in rows.chunks(in_registers).enumerate() {
-                    // Columns that were read for other rows are read again, from what is nearest: LLVM would keep what it
-                    // made of them in memory.
-                    if run > 0 {
-                        code.in_order();
-                    }
-                    let scales = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
-                    for half in 0..2 {
-                        let place = at * 2 + half;
-                        let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
-                        let integers = self.integers(code, rows, weights, (start, at, half));
-                        for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
-                            let scale = scales * row.scale(place).broadcast(PANEL);
-                            let i = (run * in_registers + i) * chains + half % chains;
-                            let sum = &mut sums[panel * group + i];
-                            *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
-                        }
-                    }
-                }
-            }
-            sums
-        });
+        let chains = (2 / rows.count).max(1);
+        let chunks = self.inputs.div_ceil(COLUMNS);
+        let sums =
+            self.in_runs(code, weights, (rows, chains), (chunks, BLOCK), |weights, rows, chunks, sums| {
+                let form = Form { inputs: self.inputs };
+                let rows = (0..rows.count).map(|i| Row { buffer: x, at: rows.x(i) * form.bytes(), form });
+                let rows: Vec<Row<'k>> = rows.collect();
+                code.fold(chunks, 1, sums, |chunk, sums| self.chunk(code, &rows, weights, chunk, sums))
+            });
         join(&sums, chains)
     }
 
-    /// The sums of a group's products for some rows: of the first or the second of a chunk.
-    fn integers<'k>(
+    /// Adds the products of a chunk, in as many chains of sums for each row as there are.
+    fn chunk<'k>(
         &self,
         code: &'k Code,
         rows: &[Row<'k>],
-        weights: Panel<'k>,
-        (start, chunk, half): (Value<'k>, Value<'k>, usize),
+        weights: &[Panel<'k>],
+        chunk: Value<'k>,
+        sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
-        let group = chunk * 2 + half;
-        let surplus = rows.iter().map(|&row| self.surplus(code, row, group)).collect();
-        let columns = self.columns_of(code, weights, start + SCALES, half).enumerate();
-        let columns = columns
-            .map(|(i, bytes)| (bytes, rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect()));
-        self.isa.add_bytes(surplus, columns, self.format == WeightFormat::Q4)
+        let mut sums = sums.to_vec();
+        let of_panel = sums.len() / weights.len();
+        let chains = of_panel / rows.len();
+        let bytes = self.format.packed(PANEL, 1).bytes();
+        let start = chunk * bytes;
+        ask(code, weights, start, bytes / LINE);
+        for (panel, &weights) in weights.iter().enumerate() {
+            let scales = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
+            for half in 0..2 {
+                let group = chunk * 2 + half;
+                let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
+                let columns = self.columns_of(code, weights, start + SCALES, half).enumerate();
+                let columns = columns.map(|(i, bytes)| {
+                    (bytes, rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect())
+                });
+                let surplus = rows.iter().map(|&row| self.surplus(code, row, group)).collect();
+                let integers = self.isa.add_bytes(surplus, columns, self.format == WeightFormat::Q4);
+                for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
+                    let scale = scales * row.scale(group).broadcast(PANEL);
+                    let sum = &mut sums[panel * of_panel + i * chains + half % chains];
+                    *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
+                }
+            }
+        }
+        sums
     }
 
     /// What is wrong in the sums of a group's products, since something was added to the weights so that the processor can
