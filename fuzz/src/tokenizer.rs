@@ -1,6 +1,8 @@
 //! `tokenizer.json`, and texts that it makes tokens of.
 
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::thread;
 
 use tracewright::generate::Tokenizer;
 
@@ -13,8 +15,14 @@ pub fn read(folder: &Path, bytes: &[u8]) {
     look(folder);
 }
 
-/// Makes tokens of texts, by the tokenizer of a model.
+/// Makes tokens of texts, by the tokenizer of a model: in a thread of its own, since `tokenizers` keeps what it made of words
+/// in a table of the thread, with a place for each tokenizer that there ever was.
 pub fn look(model: &Path) {
+    let made = thread::scope(|scope| scope.spawn(|| make(model)).join());
+    made.unwrap_or_else(|panic| resume_unwind(panic));
+}
+
+fn make(model: &Path) {
     let Some(tokenizer) = said(Tokenizer::load(model)).flatten() else { return };
     for text in TEXTS {
         let tokens = said(tokenizer.encode(text));
