@@ -389,8 +389,8 @@ impl Code {
         ));
     }
 
-    /// The same in a register for vectors of x86-64. LLVM knows nothing of it, so that it neither puts the sum that this is together in
-    /// another order nor moves it: it would first multiply everything, and then keep the products in memory.
+    /// The same value, in a vector register of x86-64, of which LLVM knows nothing: it neither adds in another order what led to
+    /// it nor moves that. Left alone, it multiplies everything first, and keeps what it multiplies in memory.
     pub(crate) fn opaque<'k>(&'k self, value: Value<'k>) -> Value<'k> {
         let ty = value.ty;
         let assembly =

@@ -251,9 +251,9 @@ impl Product<'_> {
         // Of a few parts, an odd one is one worker's while the others wait.
         let parts = 1 << parts.clamp(1, PARTS).ilog2();
         // Two panels at a time, so that a number of x that was loaded is multiplied twice: where there are rows enough
-        // to be bound by arithmetic.
-        let dense = format.element().is_some() && !self.isa.has_short_vectors();
-        let two = rows >= 8 && dense && !self.tail.halves;
+        // to be bound by arithmetic, and registers for both.
+        let dense = format.element().is_some();
+        let two = rows >= 8 && dense && !self.tail.halves && !self.isa.has_short_vectors();
         let panels = if two { 2 } else { 1 };
         let rows = match () {
             () if self.is_blocked() => blocked::TILE,

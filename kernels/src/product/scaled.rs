@@ -94,9 +94,9 @@ impl Product<'_> {
         let lines = if format == WeightFormat::Q4 { 4 } else { 8 };
         (0..lines).flat_map(move |line| {
             let bytes = weights.line(start + (lines * half + line) * LINE);
-            let low = code.constant(BYTES, 15.0);
             match format {
                 WeightFormat::Q4 => {
+                    let low = code.constant(BYTES, 15.0);
                     let words = bytes.bits(Type::lanes(32, Element::I16));
                     vec![bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
                 }
