@@ -10,10 +10,14 @@ const MINIMUM_CMAKE: (u32, u32) = (3, 26);
 /// The version of `eerie-sys` in Cargo.toml, which a build script cannot ask for.
 const CARRIER: &str = "=0.5.0";
 
+/// Names a folder where this script built before, `target/…/build/tracewright-runtime-…/out/native`, which is then linked.
+const BUILT: &str = "TRACEWRIGHT_NATIVE";
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=native");
     println!("cargo:rerun-if-env-changed=DOCS_RS");
+    println!("cargo:rerun-if-env-changed={BUILT}");
     println!("cargo:rustc-check-cfg=cfg(has_cuda)");
     // Documentation is made where nothing can be compiled but Rust; neither it nor a lint links anything.
     let wrapper = env::var("RUSTC_WORKSPACE_WRAPPER").unwrap_or_default();
@@ -29,32 +33,101 @@ fn main() {
 
 fn build() -> Result<(), String> {
     let package = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
-    let out = PathBuf::from(variable("OUT_DIR")?);
-    let source = iree_source(&out)?;
-    let out = out.join("native");
+    let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
+    // NVIDIA has no driver for other systems.
+    let system = variable("CARGO_CFG_TARGET_OS")?;
+    let cuda = has("CUDA") && ["linux", "windows"].contains(&system.as_str());
+    if cuda {
+        println!("cargo:rustc-cfg=has_cuda");
+    }
+    let drivers = [("vulkan", has("VULKAN")), ("cuda", cuda)];
+    let drivers: Vec<&str> = drivers.into_iter().filter_map(|(name, has)| has.then_some(name)).collect();
+    let sources = sources(&package.join("native"))?;
+    let folder = match env::var_os(BUILT).map(PathBuf::from) {
+        Some(folder) => {
+            reusable(&folder, &sources, &drivers)?;
+            folder
+        }
+        None => {
+            let folder = PathBuf::from(variable("OUT_DIR")?).join("native");
+            compile(&package, &folder, &drivers)?;
+            write(&folder.join(SOURCES), &sources)?;
+            write(&folder.join(DRIVERS), &drivers.join(" "))?;
+            folder
+        }
+    };
+    for (inner, library) in
+        [("", "tracewright_native"), ("iree/build_tools/third_party/flatcc", "flatcc_parsing")]
+    {
+        // Generators with several configurations build into a folder per configuration.
+        println!("cargo:rustc-link-search=native={}", folder.join(inner).display());
+        println!("cargo:rustc-link-search=native={}", folder.join(inner).join("Release").display());
+        println!("cargo:rustc-link-lib=static={library}");
+    }
+    Ok(())
+}
+
+/// The file that says what was built: our part of the sources, word for word, and the package that has IREE's.
+const SOURCES: &str = "tracewright-sources.txt";
+
+/// The file that says with which drivers.
+const DRIVERS: &str = "tracewright-drivers.txt";
+
+fn sources(native: &Path) -> Result<String, String> {
+    let read = |name: &str| {
+        let path = native.join(name);
+        fs::read_to_string(&path).map_err(|e| format!("cannot read `{}`: {e}", path.display()))
+    };
+    ["CMakeLists.txt", "shim.h", "shim.c"]
+        .iter()
+        .try_fold(CARRIER.to_owned(), |all, name| Ok(all + &read(name)?))
+}
+
+/// Whether what is in a folder is what would be built.
+fn reusable(folder: &Path, sources: &str, drivers: &[&str]) -> Result<(), String> {
+    let read = |name: &str| {
+        let path = folder.join(name);
+        let advice =
+            format!("{BUILT} names a folder that this package's build script filled: `…/out/native`");
+        fs::read_to_string(&path).map_err(|e| format!("cannot read `{}`: {e}; {advice}", path.display()))
+    };
+    if read(SOURCES)? != *sources {
+        return Err(format!("what {BUILT} names, `{}`, was built from other sources", folder.display()));
+    }
+    let there = read(DRIVERS)?;
+    match drivers.iter().find(|driver| !there.split(' ').any(|name| name == **driver)) {
+        Some(driver) => {
+            Err(format!("what {BUILT} names, `{}`, has no driver for {driver}", folder.display()))
+        }
+        None => Ok(()),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|e| format!("cannot write `{}`: {e}", path.display()))
+}
+
+fn compile(package: &Path, out: &Path, drivers: &[&str]) -> Result<(), String> {
+    let source = iree_source(&PathBuf::from(variable("OUT_DIR")?))?;
     let tools = package.join("..").join(".tracewright").join("venv");
     let tools = tools.join(if cfg!(windows) { "Scripts" } else { "bin" });
     let cmake = find(&tools, "cmake").unwrap_or_else(|| "cmake".into());
     check_version(&cmake)?;
 
     let mut configure = Command::new(&cmake);
-    configure.arg("-S").arg(package.join("native")).arg("-B").arg(&out);
+    configure.arg("-S").arg(package.join("native")).arg("-B").arg(out);
     configure.arg(format!("-DIREE_SOURCE={}", source.display()));
     configure.args(["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_POSITION_INDEPENDENT_CODE=ON"]);
-    let has = |feature: &str| env::var_os(format!("CARGO_FEATURE_{feature}")).is_some();
-    configure.arg(format!("-DTW_VULKAN={}", if has("VULKAN") { "ON" } else { "OFF" }));
-    // NVIDIA has no driver for other systems.
-    let system = variable("CARGO_CFG_TARGET_OS")?;
-    let cuda = has("CUDA") && ["linux", "windows"].contains(&system.as_str());
-    configure.arg(format!("-DTW_CUDA={}", if cuda { "ON" } else { "OFF" }));
-    if cuda {
-        let headers = cuda_headers(&package)?;
+    let has = |driver: &str| drivers.contains(&driver);
+    configure.arg(format!("-DTW_VULKAN={}", if has("vulkan") { "ON" } else { "OFF" }));
+    configure.arg(format!("-DTW_CUDA={}", if has("cuda") { "ON" } else { "OFF" }));
+    if has("cuda") {
+        let headers = cuda_headers(package)?;
         // What IREE calls a toolkit: a folder with `include`. The library for device code, which only its compiler reads,
         // must be a file that exists.
         configure.env("IREE_CUDA_DEPS_DIR", &headers);
         configure.arg(format!("-DCUDAToolkit_ROOT={}", headers.display()));
         configure.arg(format!("-DIREE_CUDA_LIBDEVICE_PATH={}", headers.join("include/cuda.h").display()));
-        println!("cargo:rustc-cfg=has_cuda");
     }
     if let Some(ninja) = find(&tools, "ninja").filter(|_| !cfg!(windows)) {
         configure.args(["-G", "Ninja"]).arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()));
@@ -62,24 +135,8 @@ fn build() -> Result<(), String> {
     // What an earlier build left may be of another folder or another generator.
     run(&mut configure).or_else(|_| run(configure.arg("--fresh")))?;
     let jobs = variable("NUM_JOBS")?;
-    run(Command::new(&cmake).arg("--build").arg(&out).args([
-        "--config",
-        "Release",
-        "--target",
-        "tracewright_native",
-        "--parallel",
-        &jobs,
-    ]))?;
-
-    for (folder, library) in
-        [("", "tracewright_native"), ("iree/build_tools/third_party/flatcc", "flatcc_parsing")]
-    {
-        // Generators with several configurations build into a folder per configuration.
-        println!("cargo:rustc-link-search=native={}", out.join(folder).display());
-        println!("cargo:rustc-link-search=native={}", out.join(folder).join("Release").display());
-        println!("cargo:rustc-link-lib=static={library}");
-    }
-    Ok(())
+    let target = ["--config", "Release", "--target", "tracewright_native", "--parallel", &jobs];
+    run(Command::new(&cmake).arg("--build").arg(out).args(target)).map(drop)
 }
 
 /// Where cargo keeps the source tree that the `eerie-sys` package carries. A package of nothing else asks for it: what

@@ -39,10 +39,9 @@ pub(crate) struct Row<'k> {
 }
 
 impl<'k> Row<'k> {
-    /// Four bytes from a column on, the same for sixteen rows of a weight.
+    /// Four bytes from a column on, as the 32 bits that they are.
     pub(crate) fn four(self, column: Value<'k>) -> Value<'k> {
-        let four = self.buffer.load(self.at + column, Type::lanes(4, Element::I8));
-        four.bits(Type::Scalar(Element::I32)).broadcast(16).bits(Type::lanes(64, Element::I8))
+        self.buffer.load(self.at + column, Type::lanes(4, Element::I8)).bits(Type::Scalar(Element::I32))
     }
 
     /// The scale of a group.

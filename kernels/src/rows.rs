@@ -5,6 +5,7 @@ use ops::format::{GROUP, PANEL, SCALES};
 use ops::ops::PackedRows;
 
 use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 use crate::lane;
 
@@ -77,19 +78,19 @@ impl<'k> Line<'k> {
             let base = group.divide(two) * chunk;
             let scale =
                 self.number(base + (half * PANEL + self.lane) * 2, Element::F16).convert(Element::F32);
-            let lines = base + SCALES + self.lane * 4;
-            for column in 0..count {
-                let (line, shift) = match format {
-                    WeightFormat::Q4 => (column / 8, column / 4 % 2 * 4),
-                    _ => (column / 4, 0),
-                };
-                let lines = lines + half * (if format == WeightFormat::Q4 { 4 } else { 8 } * 4 * PANEL);
-                let byte = self.number(lines + (line * 4 * PANEL + column % 4), Element::I8).widen();
-                let (mask, bias) = if format == WeightFormat::Q4 { (15.0, 8.0) } else { (255.0, 128.0) };
-                let integer = byte.shift_right(shift).and(code.constant(byte.ty(), mask));
-                let integer = integer - code.constant(byte.ty(), bias);
-                put(group * GROUP + column, integer.convert(Element::F32) * scale);
-            }
+            // In a line, each of the sixteen rows has four bytes: four columns, or twice as many.
+            let of_line = if format == WeightFormat::Q4 { 8 } else { 4 };
+            let lines = base + SCALES + self.lane * 4 + half * (GROUP / of_line * LINE);
+            code.runs(count, of_line, |first, count| {
+                for column in 0..count {
+                    let at = lines + first * (LINE / of_line) + column % 4;
+                    let byte = self.number(at, Element::I8).widen();
+                    let (mask, bias) = if format == WeightFormat::Q4 { (15.0, 8.0) } else { (255.0, 128.0) };
+                    let integer = byte.shift_right(column / 4 * 4).and(code.constant(byte.ty(), mask));
+                    let integer = integer - code.constant(byte.ty(), bias);
+                    put(group * GROUP + first + column, integer.convert(Element::F32) * scale);
+                }
+            });
         };
         code.repeat(code.index(0)..code.index(inputs / GROUP), 1, |at| group(at, GROUP));
         if !inputs.is_multiple_of(GROUP) {

@@ -54,11 +54,16 @@ pub fn compile(
     let folder = Scratch::new_in(&cache.dir)?;
     let output = folder.path().join("module.vmfb");
     let log = folder.path().join("module.log");
-    let attempt = |options: &CompileOptions| compiler.run(module.text, options, &output, &log);
-    let said = attempt(options).or_else(|error| match options.instead_after(&error) {
-        Some(other) => attempt(&other),
-        None => Err(error),
-    });
+    let mut tried = options.clone();
+    let said = loop {
+        match compiler.run(module.text, &tried, &output, &log) {
+            Err(error) => match tried.instead_after(&error) {
+                Some(other) => tried = other,
+                None => break Err(error),
+            },
+            said => break said,
+        }
+    };
     let compiled = said.and_then(|said| {
         let vmfb = fs::read(&output).with_path("read", &output)?;
         // Before it is kept: a compiler that is broken today may not be so tomorrow.

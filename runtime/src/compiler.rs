@@ -132,6 +132,9 @@ pub struct CompileOptions {
     /// Whether weights are packed for the processor's instructions when the module is loaded. Memory holds the packed
     /// copy then; else they are read where they are mapped.
     pub tiled: bool,
+    /// Whether the compiler checks its own work after each pass. It reads the module as carefully without that, writes the same
+    /// bytes, and takes two thirds of the time; what fails is compiled again with it, for the message.
+    pub verified: bool,
     /// The other flags for `iree-compile`.
     pub flags: Vec<String>,
 }
@@ -150,19 +153,28 @@ impl CompileOptions {
         let flags = ["--iree-opt-level=O1", "--iree-opt-aggressively-propagate-transposes"];
         let tuned = target.tuning.flags.iter().map(|flag| flag.flag());
         let flags = flags.into_iter().chain(tuned).map(String::from).collect();
-        Self { target, tiled, flags }
+        Self { target, tiled, verified: false, flags }
     }
 
-    /// What to try instead after a failure: untiled products, where tiling them is what failed.
+    /// What to try instead after a failure: untiled products, where tiling them is what failed; else all checks, which may
+    /// say better what it was, unless it was killed.
     ///
     /// iree-compile 3.13 packs a small operand of a tiled product as one vector, which it then refuses: on AVX2 the
     /// queries of 8 tokens in a Llama with 8 heads of 64 features, `vector<8x2x4x64xf32>`.
     pub(crate) fn instead_after(&self, error: &CompileError) -> Option<Self> {
-        let refused = match error {
-            CompileError::Failed { diagnostics, .. } => diagnostics.contains("large vector sizes"),
-            _ => false,
-        };
-        (self.tiled && refused).then(|| Self { tiled: false, ..self.clone() })
+        const KILLED: i32 = 9;
+        match error {
+            CompileError::Failed { diagnostics, .. }
+                if self.tiled && diagnostics.contains("large vector sizes") =>
+            {
+                Some(Self { tiled: false, ..self.clone() })
+            }
+            CompileError::Killed { signal: KILLED, .. } => None,
+            CompileError::Failed { .. } | CompileError::Killed { .. } if !self.verified => {
+                Some(Self { verified: true, ..self.clone() })
+            }
+            _ => None,
+        }
     }
 
     /// Whether a module comes out, and not one of the forms on the way there.
@@ -174,6 +186,7 @@ impl CompileOptions {
     pub fn all_flags(&self) -> Vec<String> {
         let mut flags = self.target.compiler_flags();
         flags.push(format!("--iree-opt-data-tiling={}", self.tiled));
+        flags.push(format!("--verify={}", self.verified));
         flags.extend(self.flags.iter().cloned());
         flags
     }
@@ -265,7 +278,7 @@ impl Compiler {
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
         let folder = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];
-        let options = CompileOptions { target: target.clone(), tiled: false, flags };
+        let options = CompileOptions { target: target.clone(), tiled: false, verified: false, flags };
         let module = "func.func @f() { return }";
         let output = folder.path().join("resolved.mlir");
         let log = folder.path().join("module.log");

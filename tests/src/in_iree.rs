@@ -58,7 +58,9 @@ pub fn try_built(trace: &Trace) -> Result<Built, CompileError> {
 /// The same for a target, whose features are known.
 pub fn try_built_for(trace: &Trace, target: &Target) -> Result<Built, CompileError> {
     let module = module_for(trace, target);
-    let vmfb = try_compile(&module, &CompileOptions::new(target.clone(), target.device == DeviceKind::Cpu))?;
+    let options = CompileOptions::new(target.clone(), target.device == DeviceKind::Cpu);
+    // What whole models are spared, each operation is put to: that the compiler finds nothing wrong on its way.
+    let vmfb = try_compile(&module, &CompileOptions { verified: true, ..options })?;
     Ok(Built { module, vmfb })
 }
 

@@ -141,10 +141,14 @@ fn uses_of(extents: &[[usize; 3]], format: WeightFormat, spoil: &dyn Fn(&mut Val
 }
 
 fn built(calls: &Calls, target: &Target, edit: &dyn Fn(String) -> String) -> Built {
-    let mut module = lower::lower(&calls.trace, target).unwrap();
+    built_with(calls, &CompileOptions::new(target.clone(), false), edit)
+}
+
+fn built_with(calls: &Calls, options: &CompileOptions, edit: &dyn Fn(String) -> String) -> Built {
+    let mut module = lower::lower(&calls.trace, &options.target).unwrap();
     module.text = edit(module.text);
     module.text_without_locs = edit(module.text_without_locs);
-    let vmfb = compile(&module, &CompileOptions::new(target.clone(), false));
+    let vmfb = compile(&module, options);
     Built { module, vmfb }
 }
 
@@ -186,7 +190,10 @@ fn examples(target: &Target) -> Calls {
 fn every_product_and_lookup_on_every_level() {
     for (target, formats) in levels() {
         if formats.contains(&WeightFormat::F32) {
-            let found = violations(&examples(&target), &target, &as_it_is);
+            // The compiler finds nothing wrong on its way either.
+            let options = CompileOptions { verified: true, ..CompileOptions::new(target.clone(), false) };
+            let calls = examples(&target);
+            let found = built_with(&calls, &options, &as_it_is).load(&calls.weights).violations(&calls);
             assert!(found.is_empty(), "{target}: {}", found.join("\n"));
         }
         for format in formats {

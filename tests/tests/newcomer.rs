@@ -69,6 +69,16 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Where IREE's runtime was built for this test: not once more for the package of the chapter.
+fn native() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let built = program.parent().and_then(Path::parent).unwrap().join("build");
+    let folders = fs::read_dir(built).unwrap().map(|entry| entry.unwrap().path().join("out/native"));
+    let built_at = |folder: &PathBuf| fs::metadata(folder.join("tracewright-drivers.txt"))?.modified();
+    let last = folders.filter_map(|folder| Some((built_at(&folder).ok()?, folder))).max();
+    last.unwrap().1
+}
+
 #[test]
 fn the_chapter_s_commands_print_what_it_shows_and_a_wrong_shape_is_shown() {
     let folder = tempfile::tempdir().unwrap();
@@ -84,6 +94,7 @@ fn the_chapter_s_commands_print_what_it_shows_and_a_wrong_shape_is_shown() {
     let chapter = Chapter::of(&repository(), "cp \"$CHECKOUT/Cargo.lock\" .; pwd > \"$TMPDIR/package\"\n");
     let mut shell = Command::new("sh");
     shell.args(["-c", &chapter.script]).current_dir(repository()).env("TMPDIR", folder);
+    shell.env("TRACEWRIGHT_NATIVE", native());
     let output = shell.output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     chapter.check(folder);
@@ -96,7 +107,9 @@ fn the_chapter_s_commands_print_what_it_shows_and_a_wrong_shape_is_shown() {
     );
     // Without what the chapter's last command added, all that it needs is built.
     let run = "cargo remove --quiet tracewright-cli && cargo run --release --bin parallel";
-    let output = Command::new("sh").args(["-c", run]).current_dir(&package).output().unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", run]).current_dir(&package).env("TRACEWRIGHT_NATIVE", native());
+    let output = shell.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     for part in [&format!("src/main.rs:{line}"), "`blocks.*.mlp`", "no axis `F`"] {
         assert!(said(&output).contains(part), "`{part}` is not in\n{}", said(&output));

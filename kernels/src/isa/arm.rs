@@ -1,4 +1,4 @@
-use super::in_parts;
+use super::{cut, joined};
 use crate::code::{Element, Type, Value};
 
 /// The instructions of an AArch64 processor, all of which have vectors of 128 bits.
@@ -12,8 +12,8 @@ pub(crate) struct Arm {
     bf16: bool,
 }
 
-/// Vectors of 128 bits in sixteen floats.
-const QUARTERS: usize = 4;
+/// Vectors of 128 bits in sixteen floats, or in 64 bytes.
+pub(super) const PARTS: usize = 4;
 
 const SUMS: Type = Type::lanes(4, Element::I32);
 const WORDS: Type = Type::lanes(8, Element::I16);
@@ -39,11 +39,10 @@ impl Arm {
 
     pub(super) fn add_bytes<'k>(self, sums: Value<'k>, bytes: Value<'k>, x: Value<'k>) -> Value<'k> {
         let code = sums.code();
-        in_parts(QUARTERS, [sums, bytes, x], &|operands| match self {
-            Self { i8mm: true, .. } => code.instruction("llvm.aarch64.neon.usdot", &operands, SUMS),
-            Self { dotprod: true, .. } => code.instruction("llvm.aarch64.neon.sdot", &operands, SUMS),
+        match self {
+            Self { i8mm: true, .. } => code.instruction("llvm.aarch64.neon.usdot", &[sums, bytes, x], SUMS),
+            Self { dotprod: true, .. } => code.instruction("llvm.aarch64.neon.sdot", &[sums, bytes, x], SUMS),
             _ => {
-                let [sums, bytes, x] = operands;
                 // No byte of x is −128, so that the sum of two products has 16 bits.
                 let products = [0, 1].map(|half| {
                     let operands = [bytes.half(half), x.half(half)];
@@ -52,7 +51,7 @@ impl Arm {
                 let pairs = code.instruction("llvm.aarch64.neon.addp", &products, WORDS);
                 sums + code.instruction("llvm.aarch64.neon.saddlp", &[pairs], SUMS)
             }
-        })
+        }
     }
 
     pub(super) fn add_bf16_pairs<'k>(
@@ -64,9 +63,12 @@ impl Arm {
         let code = sums.code();
         let ty = Type::lanes(32, Element::Bf16);
         self.bf16.then(|| {
-            in_parts(QUARTERS, [sums, weights.bits(ty), pairs.bits(ty)], &|operands| {
-                code.instruction("llvm.aarch64.neon.bfdot", &operands, operands[0].ty())
-            })
+            let [sums, weights, pairs] =
+                [sums, weights.bits(ty), pairs.bits(ty)].map(|value| cut(value, PARTS));
+            let added = sums.iter().zip(weights.iter().zip(&pairs)).map(|(&sums, (&weights, &pairs))| {
+                code.instruction("llvm.aarch64.neon.bfdot", &[sums, weights, pairs], sums.ty())
+            });
+            joined(&added.collect::<Vec<_>>())
         })
     }
 }

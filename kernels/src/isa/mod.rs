@@ -69,8 +69,8 @@ impl Isa {
         }
     }
 
-    /// sums[i] + Σⱼ bytes[4 i + j] · x[4 i + j] for 16 sums of each row: of each of eight columns at most its bytes, and x for
-    /// each row. x has a sign and is not −128, bytes have one only where all do.
+    /// sums[i] + Σⱼ bytes[4 i + j] · x[j] for 16 sums of each row: of each of eight columns at most its 64 bytes, and for each row
+    /// four of x, as the 32 bits that they are. x has a sign and is not −128, bytes have one only where all do.
     ///
     /// `small` bytes are from 0 to 15: without instructions for it, sums of products have 16 bits.
     pub(crate) fn add_bytes<'k>(
@@ -79,10 +79,21 @@ impl Isa {
         columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
         small: bool,
     ) -> Vec<Value<'k>> {
-        match self {
+        let parts = match self {
+            Self::X86(x86) => x86.parts(),
+            Self::Arm(_) => arm::PARTS,
+        };
+        let sums = sums.iter().flat_map(|sums| cut(*sums, parts)).collect();
+        let columns = columns.map(|(bytes, x)| {
+            let (bytes, lanes) = (cut(bytes, parts), 16 / parts);
+            let repeated = x.iter().map(|x| x.broadcast(lanes).bits(Type::lanes(4 * lanes, Element::I8)));
+            repeated.flat_map(|x| bytes.iter().map(move |&bytes| (bytes, x))).collect()
+        });
+        let sums = match self {
             Self::X86(x86) => x86.add_bytes(sums, columns, small),
             Self::Arm(arm) => by_column(sums, columns, |sum, bytes, x| arm.add_bytes(sum, bytes, x)),
-        }
+        };
+        sums.chunks(parts).map(joined).collect()
     }
 
     /// Whether [`add_bf16_pairs`](Self::add_bf16_pairs) takes less time than two products of f32.
@@ -116,27 +127,35 @@ pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     half.bits(FLOATS)
 }
 
-/// Each row's sums and what a column adds to them: all rows need the column before the next one is looked at, as registers
-/// are few.
+/// What a column adds to sums: for each part of each row's some of its bytes, and what they are multiplied with.
+type Column<'k> = Vec<(Value<'k>, Value<'k>)>;
+
+/// Sums and what columns add to them: all rows need a column before the next one is looked at, as registers are few.
 fn by_column<'k>(
     sums: Vec<Value<'k>>,
-    columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
+    columns: impl Iterator<Item = Column<'k>>,
     add: impl Fn(Value<'k>, Value<'k>, Value<'k>) -> Value<'k>,
 ) -> Vec<Value<'k>> {
-    columns
-        .fold(sums, |sums, (bytes, x)| sums.into_iter().zip(x).map(|(sum, x)| add(sum, bytes, x)).collect())
+    columns.fold(sums, |sums, column| {
+        sums.into_iter().zip(column).map(|(sum, (bytes, x))| add(sum, bytes, x)).collect()
+    })
 }
 
-/// What instructions for shorter vectors make of long ones: of each of 2ⁿ equal parts of the operands, side by side.
-fn in_parts<'k, const N: usize>(
-    parts: usize,
-    operands: [Value<'k>; N],
-    instruction: &dyn Fn([Value<'k>; N]) -> Value<'k>,
-) -> Value<'k> {
-    if parts == 1 {
-        return instruction(operands);
+/// As many equal parts of a vector, for instructions for shorter ones: 2ⁿ.
+fn cut(vector: Value<'_>, parts: usize) -> Vec<Value<'_>> {
+    match parts {
+        1 => vec![vector],
+        _ => [0, 1].into_iter().flat_map(|half| cut(vector.half(half), parts / 2)).collect(),
     }
-    let [lower, upper] =
-        [0, 1].map(|half| in_parts(parts / 2, operands.map(|value| value.half(half)), instruction));
-    lower.followed_by(upper)
+}
+
+/// Such parts side by side.
+fn joined<'k>(parts: &[Value<'k>]) -> Value<'k> {
+    match parts {
+        [whole] => *whole,
+        _ => {
+            let (lower, upper) = parts.split_at(parts.len() / 2);
+            joined(lower).followed_by(joined(upper))
+        }
+    }
 }

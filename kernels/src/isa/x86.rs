@@ -1,5 +1,5 @@
 use super::tiles::TileProducts;
-use super::{FLOATS, I32, by_column, in_parts};
+use super::{Column, FLOATS, by_column};
 use crate::code::{Element, Type, Value};
 
 /// The instructions of an x86-64 processor. All have AVX2, FMA and F16C.
@@ -69,24 +69,23 @@ impl X86 {
         self.vnni.is_none()
     }
 
+    /// The vectors that bytes are multiplied in, of 64.
+    pub(super) fn parts(self) -> usize {
+        if self.vnni == Some(512) { 1 } else { 2 }
+    }
+
+    /// Those of such parts.
     pub(super) fn add_bytes<'k>(
         self,
         sums: Vec<Value<'k>>,
-        columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
+        columns: impl Iterator<Item = Column<'k>>,
         small: bool,
     ) -> Vec<Value<'k>> {
-        match self.vnni {
-            Some(512) => by_column(sums, columns, |sum, bytes, x| {
-                sum.code().instruction("llvm.x86.avx512.vpdpbusd.512", &[sum, bytes, x], I32)
-            }),
-            Some(_) => by_column(sums, columns, |sum, bytes, x| {
-                in_parts(2, [sum, bytes, x], &|operands| {
-                    let ty = Type::lanes(8, Element::I32);
-                    sum.code().instruction("llvm.x86.avx512.vpdpbusd.256", &operands, ty)
-                })
-            }),
-            None => by_words(sums, columns, small),
-        }
+        let Some(bits) = self.vnni else { return by_words(sums, columns, small) };
+        let instruction = format!("llvm.x86.avx512.vpdpbusd.{bits}");
+        by_column(sums, columns, |sum, bytes, x| {
+            sum.code().instruction(&instruction, &[sum, bytes, x], sum.ty())
+        })
     }
 
     pub(super) fn add_bf16_pairs<'k>(
@@ -105,31 +104,31 @@ impl X86 {
 /// The same by products of bytes without a sign with such as have one, two of which add up to a word.
 fn by_words<'k>(
     sums: Vec<Value<'k>>,
-    columns: impl Iterator<Item = (Value<'k>, Vec<Value<'k>>)>,
+    columns: impl Iterator<Item = Column<'k>>,
     small: bool,
 ) -> Vec<Value<'k>> {
-    let in_halves = |name, operands: [Value<'k>; 2], half| {
-        in_parts(2, operands, &|operands| operands[0].code().instruction(name, &operands, half))
+    let call = |name: &str, operands: [Value<'k>; 2], element, lanes| {
+        operands[0].code().instruction(
+            &format!("llvm.x86.avx2.{name}"),
+            &operands,
+            Type::lanes(lanes, element),
+        )
     };
-    let multiply =
-        |bytes, x| in_halves("llvm.x86.avx2.pmadd.ub.sw", [bytes, x], Type::lanes(16, Element::I16));
+    let multiply = |bytes, x| call("pmadd.ub.sw", [bytes, x], Element::I16, 16);
     let pairs = |words: Value<'k>| {
         let ones = words.code().constant(words.ty(), 1.0);
-        in_halves("llvm.x86.avx2.pmadd.wd", [words, ones], Type::lanes(8, Element::I32))
+        call("pmadd.wd", [words, ones], Element::I32, 8)
     };
+    // Sums are not looked into.
+    let settled = |sum: Value<'k>| sum.code().opaque(sum);
     if small {
         // Eight times two products of 15 and 127 have 15 bits.
-        let zeros = sums.iter().map(|sum| sum.code().constant(Type::lanes(32, Element::I16), 0.0));
+        let zeros = sums.iter().map(|sum| sum.code().constant(Type::lanes(16, Element::I16), 0.0));
         let words =
             by_column(zeros.collect(), columns, |words, bytes, x| settled(words + multiply(bytes, x)));
         return sums.into_iter().zip(words).map(|(sum, words)| sum + pairs(words)).collect();
     }
     // The sign of a byte goes to what it is multiplied with: twice 128 times 127 has 15 bits.
-    let signed = |bytes, x| in_halves("llvm.x86.avx2.psign.b", [x, bytes], Type::lanes(32, Element::I8));
+    let signed = |bytes, x| call("psign.b", [x, bytes], Element::I8, 32);
     by_column(sums, columns, |sum, bytes, x| settled(sum + pairs(multiply(bytes.abs(), signed(bytes, x)))))
-}
-
-/// Sums that are not looked into.
-fn settled<'k>(sums: Value<'k>) -> Value<'k> {
-    in_parts(2, [sums], &|[half]| half.code().opaque(half))
 }
