@@ -32,6 +32,10 @@
 //! its buffers, and a [`Buffer`] cannot be cloned; what a call returns belongs to the caller alone.
 //!
 //! **A compiled module is native code.** Loading one is as trusting as running an executable file.
+//!
+//! IREE's runtime is built with this crate, which takes a minute or two. Where many packages are built, `TRACEWRIGHT_NATIVE` names the
+//! folder in which the build script of one of them did it, `target/…/build/tracewright-runtime-…/out/native`: it is linked as it
+//! is, and refused if it was built from other sources or lacks a driver.
 
 mod buffer;
 mod cache;

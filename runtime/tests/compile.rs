@@ -250,6 +250,25 @@ fn an_interrupted_compilation_ends_and_leaves_nothing() {
     assert_eq!(fs::read_dir(&cache.dir).unwrap().count(), 0);
 }
 
+/// What a compiler that does not look at its own work dies of, it may have a word for where it does.
+#[cfg(unix)]
+#[test]
+fn what_fails_is_compiled_again_with_all_checks() {
+    let says = "echo '-:3:1: error: an operand of a third type'; exit 1";
+    let script = format!("case \"$*\" in *--verify=true*) {says};; esac; kill -SEGV $$");
+    let (_folder, compiler) = stand_in(&script);
+    let error = attempt(&compiler, &CompileOptions::default()).unwrap_err();
+    let CompileError::Failed { diagnostics, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(diagnostics, "-:3:1: error: an operand of a third type");
+    // Where it does not either, and where it did already, the crash is the error.
+    for (script, verified) in [("kill -SEGV $$", false), ("kill -SEGV $$", true)] {
+        let (_folder, compiler) = stand_in(script);
+        let error =
+            attempt(&compiler, &CompileOptions { verified, ..CompileOptions::default() }).unwrap_err();
+        assert!(matches!(error, CompileError::Killed { signal: 11, .. }), "{error:?}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn a_killed_or_odd_compiler_is_reported() {

@@ -57,10 +57,13 @@ pub fn try_built(trace: &Trace) -> Result<Built, CompileError> {
 
 /// The same for a target, whose features are known.
 pub fn try_built_for(trace: &Trace, target: &Target) -> Result<Built, CompileError> {
-    let module = module_for(trace, target);
-    let options = CompileOptions::new(target.clone(), target.device == DeviceKind::Cpu);
-    // What whole models are spared, each operation is put to: that the compiler finds nothing wrong on its way.
-    let vmfb = try_compile(&module, &CompileOptions { verified: true, ..options })?;
+    try_built_with(trace, &CompileOptions::new(target.clone(), target.device == DeviceKind::Cpu))
+}
+
+/// The same with options of one's own.
+pub fn try_built_with(trace: &Trace, options: &CompileOptions) -> Result<Built, CompileError> {
+    let module = module_for(trace, &options.target);
+    let vmfb = try_compile(&module, options)?;
     Ok(Built { module, vmfb })
 }
 

@@ -13,7 +13,7 @@ use files::Scratch;
 
 use crate::error::Error;
 use crate::step::{human, start_error, step};
-use crate::{Fuzz, Parity, python, vulkan};
+use crate::{Fuzz, Parity, programs, python, vulkan};
 
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
@@ -57,7 +57,7 @@ pub fn setup(root: &Path) -> Result<Tools, Error> {
     cuda_headers(root)?;
     let iree = venv.packages().join("iree/compiler/_mlir_libs");
     let cmake = venv.packages().join("cmake/data/bin");
-    let path = path([iree.clone(), cmake].into_iter().chain(venv.bin()));
+    let path = added("PATH", [iree.clone(), cmake].into_iter().chain(venv.bin()));
     eprintln!("set-up is ready in {}: {}", human(start.elapsed()), root.join(".tracewright/venv").display());
     Ok(Tools { iree_compile: iree.join("iree-compile"), path })
 }
@@ -132,17 +132,27 @@ pub fn test(root: &Path) -> Result<(), Error> {
     step("format", &mut cargo(&["fmt", "--all", "--check"]))?;
     step("lint", cargo(&["clippy"]).args(all).args(["--all-targets", "--", "-D", "warnings"]))?;
     step("documentation", cargo(&["doc", "--no-deps"]).args(all).env("RUSTDOCFLAGS", "-D warnings"))?;
-    step("tests", cargo(&["test"]).args(all))?;
+    let mut programs = programs::build("tests' programs", cargo(&["test"]).args(all))?;
     match lower_level() {
         Some((level, skipped)) => {
-            let files = COMPILING.iter().flat_map(|file| ["--test", file]);
-            let skipped = skipped.iter().flat_map(|test| ["--skip", test]);
-            let mut again = cargo(&["test"]);
-            again.args(all).args(files).arg("--").args(skipped).env("TRACEWRIGHT_TEST_TARGET", level);
-            step(&format!("tests on {level}"), &mut again)?;
+            let compiling = programs.iter().filter(|program| COMPILING.contains(&&*program.name));
+            let lower = compiling.map(|program| program.with(("TRACEWRIGHT_TEST_TARGET", level), skipped));
+            let lower: Vec<_> = lower.collect();
+            programs.extend(lower);
         }
         None => eprintln!("no tests on a lesser processor: this one is the least that tests know"),
     }
+    // What is written for rustc is linked with its libraries.
+    let variable = if env::consts::OS == "macos" { "DYLD_FALLBACK_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
+    let given = driver.iter().find(|(name, _)| *name == variable).map(|(_, folders)| folders.clone());
+    let libraries = [Some(printed_by_rustc("target-libdir")?.into()), given];
+    let libraries = added(variable, libraries.into_iter().flatten());
+    programs::run("tests", programs, &|program: &Path| {
+        let mut command = Command::new(program);
+        command.envs(driver.iter().cloned()).env("PATH", &tools.path).env(variable, &libraries);
+        command
+    })?;
+    step("examples in documentation", cargo(&["test", "--doc"]).args(all))?;
     let light = ["--package", "tracewright", "--package", "tracewright-cli"];
     step("tests without IREE", cargo(&["test"]).args(light))?;
     left_out.push("Vulkan beyond a prompt of each shipped model: `cargo xtask test --vulkan`".into());
@@ -290,8 +300,12 @@ fn built(root: &Path) -> PathBuf {
 pub fn sanitize(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let built = root.join("target/sanitize");
-    let mut cargo =
-        cargo_for(&host()?, root, &["test", "--package", "tracewright-runtime", "--tests"], &built);
+    let mut cargo = cargo_for(
+        &printed_by_rustc("host-tuple")?,
+        root,
+        &["test", "--package", "tracewright-runtime", "--tests"],
+        &built,
+    );
     for language in ["CFLAGS", "CXXFLAGS"] {
         cargo.env(language, "-fsanitize=address -fno-omit-frame-pointer");
     }
@@ -317,10 +331,11 @@ pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     let temporary = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
     let temporary = Scratch::new_in(&temporary)?;
     fs::create_dir_all(&corpus).with_path("create", &corpus)?;
-    let host = host()?;
-    let mut cargo = cargo_for(&host, root, &["build", "--package", "tracewright-fuzz"], &built);
+    let host = printed_by_rustc("host-tuple")?;
+    let mut cargo =
+        cargo_for(&host, root, &["build", "--package", "tracewright-fuzz", "--profile", "fuzz"], &built);
     step("build", cargo.env("PATH", &tools.path).env("RUSTFLAGS", COUNTED))?;
-    let mut fuzzer = Command::new(built.join(&host).join("debug/tracewright-fuzz"));
+    let mut fuzzer = Command::new(built.join(&host).join("fuzz/tracewright-fuzz"));
     fuzzer.env("TRACEWRIGHT_FUZZ_TARGET", &what.target).env("TMPDIR", temporary.path()).current_dir(&found);
     fuzzer.arg(format!("-runs={}", what.runs)).arg(format!("-max_total_time={}", what.seconds));
     fuzzer.args(["-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1", "-artifact_prefix=./"]);
@@ -335,11 +350,10 @@ fn cargo_for(machine: &str, root: &Path, words: &[&str], built: &Path) -> Comman
     cargo
 }
 
-/// The machine that cargo builds for, in its words.
-fn host() -> Result<String, Error> {
+/// What rustc says of itself: the machine that cargo builds for is its `host-tuple`.
+fn printed_by_rustc(what: &str) -> Result<String, Error> {
     let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
-    let output =
-        rustc.args(["--print", "host-tuple"]).output().map_err(|source| start_error(&rustc, source))?;
+    let output = rustc.args(["--print", what]).output().map_err(|source| start_error(&rustc, source))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
@@ -365,9 +379,9 @@ fn compiler(what: &'static str, variable: &str, default: &str) -> Result<(), Err
     }
 }
 
-/// PATH with `first` in front.
-fn path(first: impl Iterator<Item = PathBuf>) -> OsString {
-    let old = env::var_os("PATH").unwrap_or_default();
+/// A variable that lists folders, with `first` in front.
+fn added(variable: &str, first: impl Iterator<Item = PathBuf>) -> OsString {
+    let old = env::var_os(variable).unwrap_or_default();
     env::join_paths(first.chain(env::split_paths(&old))).unwrap_or(old)
 }
 

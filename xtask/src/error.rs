@@ -15,6 +15,9 @@ pub enum Error {
     /// A step ended with another status than 0.
     #[error("step `{step}` failed ({status}): its messages are above; once mended, run this again")]
     Failed { step: String, status: ExitStatus },
+    /// Programs of tests ended with another status than 0.
+    #[error("step `{step}` failed: {}; what each said is above; once mended, run this again", failed.join(", "))]
+    Tests { step: String, failed: Vec<String> },
     /// A quiet step ended with another status than 0.
     #[error("{what} failed ({status}); the last lines of `{log}`:\n{tail}", log = log.display())]
     Quiet { what: String, status: ExitStatus, log: PathBuf, tail: String },

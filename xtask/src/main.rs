@@ -7,6 +7,7 @@
 mod blocks;
 mod chores;
 mod error;
+mod programs;
 mod python;
 mod step;
 mod vulkan;

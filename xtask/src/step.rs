@@ -6,17 +6,34 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
+/// What runs, and since when.
+pub struct Step<'a> {
+    name: &'a str,
+    begun: Instant,
+}
+
+impl<'a> Step<'a> {
+    /// Says on stderr what will run.
+    pub fn begin(name: &'a str, command: &Command) -> Self {
+        eprintln!("==> {name}: {}", line(command));
+        Self { name, begun: Instant::now() }
+    }
+
+    /// Says how long it took, if it went well.
+    pub fn end(self, status: ExitStatus) -> Result<(), Error> {
+        check(status)?;
+        if !status.success() {
+            return Err(Error::Failed { step: self.name.to_owned(), status });
+        }
+        eprintln!("<== {}: {}", self.name, human(self.begun.elapsed()));
+        Ok(())
+    }
+}
+
 /// Runs `command` in the foreground and says on stderr what runs and how long it took.
 pub fn step(name: &str, command: &mut Command) -> Result<(), Error> {
-    eprintln!("==> {name}: {}", line(command));
-    let start = Instant::now();
-    let status = command.status().map_err(|source| start_error(command, source))?;
-    check(status)?;
-    if !status.success() {
-        return Err(Error::Failed { step: name.to_string(), status });
-    }
-    eprintln!("<== {name}: {}", human(start.elapsed()));
-    Ok(())
+    let step = Step::begin(name, command);
+    step.end(command.status().map_err(|source| start_error(command, source))?)
 }
 
 /// A child that was interrupted interrupts us.

@@ -1,0 +1,199 @@
+//! The programs of tests that cargo builds, two at once. cargo runs one after the other, and where one has a single long test, half
+//! of the machine waits. (cargo-nextest would do it, too; to build that takes longer than it saves.)
+
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+use std::time::Instant;
+use std::{iter, thread};
+
+use serde_json::Value as Json;
+
+use crate::error::Error;
+use crate::step::{Step, check, human, start_error};
+
+/// How many run at the same time; the processors are divided among them.
+const AT_ONCE: usize = 2;
+
+/// A program of tests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TestProgram {
+    /// What it is called: as `--test` wants it, or the package.
+    pub name: String,
+    /// Where it is.
+    path: PathBuf,
+    /// The folder of its package.
+    folder: PathBuf,
+    /// What it is told.
+    arguments: Vec<String>,
+    envs: Vec<(&'static str, String)>,
+}
+
+impl TestProgram {
+    /// The program that a line of cargo's messages is about.
+    fn named(line: &str) -> Option<Self> {
+        let message: Json = serde_json::from_str(line).ok()?;
+        let text = |pointer: &str| message.pointer(pointer)?.as_str();
+        let is_test = message.pointer("/profile/test").is_some_and(|test| *test == true);
+        let path = text("/executable").filter(|_| is_test)?.into();
+        let folder = Path::new(text("/manifest_path")?).parent()?.to_owned();
+        let name = text("/target/name")?.to_owned();
+        Some(Self { name, path, folder, arguments: Vec::new(), envs: Vec::new() })
+    }
+
+    /// The same, with a variable set and some tests left out.
+    pub fn with(&self, (variable, value): (&'static str, &str), skipped: &[&str]) -> Self {
+        Self {
+            name: format!("{} on {value}", self.name),
+            arguments: skipped.iter().flat_map(|test| ["--skip", test]).map(str::to_owned).collect(),
+            envs: vec![(variable, value.to_owned())],
+            ..self.clone()
+        }
+    }
+
+    /// What runs it as cargo does.
+    fn command(&self, start: &dyn Fn(&Path) -> Command) -> Command {
+        let mut command = start(&self.path);
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command.args(&self.arguments).envs(self.envs.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// How many tests it has; none where it does not say.
+    fn tests(&self, start: &dyn Fn(&Path) -> Command) -> usize {
+        let listed = self.command(start).args(["--list", "--format=terse"]).output();
+        listed.map_or(0, |output| output.stdout.split(|&byte| byte == b'\n').count())
+    }
+
+    /// Whether all its tests passed.
+    fn run(&self, start: &dyn Fn(&Path) -> Command, threads: usize) -> Result<bool, Error> {
+        let mut command = self.command(start);
+        let begun = Instant::now();
+        let output = command.arg(format!("--test-threads={threads}")).output();
+        let Output { status, stdout, stderr } = output.map_err(|source| start_error(&command, source))?;
+        check(status)?;
+        let said = String::from_utf8_lossy(&stdout);
+        if !status.success() {
+            eprintln!("{said}{}", String::from_utf8_lossy(&stderr));
+        }
+        let result = said.lines().rev().find_map(|line| line.strip_prefix("test result: "));
+        let took = human(begun.elapsed());
+        eprintln!("    {} ({took}): {}", self.name, result.unwrap_or("it did not come to an end"));
+        Ok(status.success())
+    }
+}
+
+/// Builds what `cargo`, a `cargo test` of some packages, would run.
+pub fn build(name: &str, cargo: &mut Command) -> Result<Vec<TestProgram>, Error> {
+    cargo.args(["--no-run", "--message-format=json-render-diagnostics"]);
+    let step = Step::begin(name, cargo);
+    let output = cargo.stderr(Stdio::inherit()).output().map_err(|source| start_error(cargo, source))?;
+    step.end(output.status)?;
+    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(TestProgram::named).collect())
+}
+
+/// Runs all programs, those with the most tests first; says how each ended, and of one that failed all that it said.
+/// `start` is what starts a program.
+pub fn run(
+    name: &str,
+    mut programs: Vec<TestProgram>,
+    start: &(dyn Fn(&Path) -> Command + Sync),
+) -> Result<(), Error> {
+    eprintln!("==> {name}: {} programs, {AT_ONCE} at once", programs.len());
+    let begun = Instant::now();
+    programs.sort_by_cached_key(|program| program.tests(start));
+    let threads = thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(AT_ONCE));
+    let left = Mutex::new(programs);
+    let next = || left.lock().ok()?.pop();
+    let worker = || {
+        let mut failed = Vec::new();
+        for program in iter::from_fn(next) {
+            if !program.run(start, threads)? {
+                failed.push(program.name);
+            }
+        }
+        Ok(failed)
+    };
+    let failed: Result<Vec<_>, Error> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    let failed = failed?.concat();
+    if !failed.is_empty() {
+        return Err(Error::Tests { step: name.to_owned(), failed });
+    }
+    eprintln!("<== {name}: {}", human(begun.elapsed()));
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use super::*;
+
+    /// What stands in for programs of tests: a script that says what it was asked.
+    fn script(name: &str, text: &str) -> TestProgram {
+        TestProgram {
+            name: name.into(),
+            path: text.into(),
+            folder: std::env::temp_dir(),
+            arguments: Vec::new(),
+            envs: Vec::new(),
+        }
+    }
+
+    fn shell(script: &Path) -> Command {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script).arg("sh");
+        command
+    }
+
+    #[test]
+    fn messages_name_programs() {
+        let line = r#"{"reason":"compiler-artifact","manifest_path":"/a/cli/Cargo.toml","target":{"name":"plain"},"profile":{"test":true},"executable":"/t/plain-1"}"#;
+        let program = TestProgram::named(line).unwrap();
+        assert_eq!((&*program.name, program.folder.to_str()), ("plain", Some("/a/cli")));
+        let lower = program.with(("LEVEL", "low"), &["slow"]);
+        assert_eq!(
+            (&*lower.name, lower.arguments),
+            ("plain on low", ["--skip", "slow"].map(str::to_owned).to_vec())
+        );
+        assert_eq!(lower.envs, [("LEVEL", "low".to_owned())]);
+        for other in [
+            line.replace("\"test\":true", "\"test\":false"),
+            line.replace("\"/t/plain-1\"", "null"),
+            "".into(),
+        ] {
+            assert_eq!(TestProgram::named(&other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn each_runs_once_and_those_that_fail_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_of = |name: &str, end: &str| {
+            let log = folder.path().join("log");
+            let list = "case \"$*\" in *--list*) echo one: test; exit;; esac";
+            script(name, &format!("{list}; echo {name} $* >> '{}'; {end}", log.display()))
+        };
+        let all = vec![
+            run_of("a", "exit 0"),
+            run_of("b", "exit 101"),
+            run_of("c", "exit 0"),
+            run_of("d", "kill -9 $$"),
+        ];
+        let error = run("tests", all, &shell).unwrap_err();
+        let Error::Tests { mut failed, .. } = error else { panic!("{error}") };
+        failed.sort();
+        assert_eq!(failed, ["b", "d"]);
+        let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+        let mut names: Vec<&str> = log.lines().filter_map(|line| line.split(' ').next()).collect();
+        names.sort();
+        assert_eq!(names, ["a", "b", "c", "d"]);
+        assert!(log.lines().all(|line| line.contains(" --test-threads=")), "{log}");
+        assert!(run("tests", vec![run_of("e", "exit 0")], &shell).is_ok());
+        assert!(matches!(run("tests", vec![run_of("f", "exit 130")], &shell), Err(Error::Interrupted)));
+    }
+}
