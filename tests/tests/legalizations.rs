@@ -68,7 +68,9 @@ fn compiled(
     let legal = legalize(&program.trace, legalizations).unwrap();
     let module = lower::write(&legal, Backend::Iree3_13.dialect()).unwrap();
     let tiled = target.device == DeviceKind::Cpu;
-    match try_compile(&module, &CompileOptions::new(target.clone(), tiled)) {
+    // What the compiler's own checks find is a fault, too, although what it makes of it without them may run.
+    let options = CompileOptions { verified: true, ..CompileOptions::new(target.clone(), tiled) };
+    match try_compile(&module, &options) {
         Ok(vmfb) => Ok((module, vmfb)),
         Err(CompileError::Failed { diagnostics, .. } | CompileError::Killed { diagnostics, .. }) => {
             Err(diagnostics)
