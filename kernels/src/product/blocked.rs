@@ -10,7 +10,7 @@ use super::{Dense, LINE, Panel, Product, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::work::End;
 
-/// Columns of a block.
+/// Columns of a block at most.
 const COLUMNS: usize = 128;
 
 /// Rows whose sums are kept beside it, of one panel: of two, of half as many.
@@ -47,6 +47,12 @@ impl Product<'_> {
             && whole
     }
 
+    /// Columns of a block: the same number each time, if there is one, as what is left over is code of its own.
+    fn block_columns(&self) -> usize {
+        let fits = |columns: &usize| columns.is_multiple_of(ROUND) && self.inputs.is_multiple_of(*columns);
+        (COLUMNS / 2..=COLUMNS).rev().find(fits).unwrap_or(COLUMNS)
+    }
+
     /// The results of a panel's outputs for all rows, or of two panels whose results meet.
     pub(super) fn blocks<'k>(
         &self,
@@ -62,7 +68,7 @@ impl Product<'_> {
             let all = code.index(0)..code.index(rows * panels);
             code.repeat(all, 1, |at| scratch.sums.store(at * PANEL, code.constant(SUMS, 0.0)));
             for (i, &weights) in weights.iter().enumerate() {
-                code.runs(self.inputs, COLUMNS, |from, count| {
+                code.runs(self.inputs, self.block_columns(), |from, count| {
                     self.widen(code, weights, (from, count), scratch.block);
                     code.runs(rows, tile, |row, tile| {
                         let place = |of_tile: usize| ((row + of_tile) * panels + i) * PANEL;
