@@ -185,6 +185,7 @@ impl ChatTemplate {
             jinja::check_count(&arguments)?;
             state.apply_filter("__batch__", &arguments)
         });
+        environment.add_test("divisibleby", jinja::is_divisible);
         environment.add_filter("tojson", python::tojson);
         environment.add_filter("format", jinja::format);
         environment.add_filter("center", jinja::center);
@@ -363,6 +364,19 @@ mod tests {
     #[track_caller]
     fn check(source: &str, variables: Json, expected: &str) {
         assert_eq!(render(source, variables).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_divides_is_not_zero() {
+        check(
+            "{{ 6 is divisibleby 3 }} {{ 7 is divisibleby(2) }} {{ 5 is divisibleby -1 }}",
+            json!({}),
+            "True False True",
+        );
+        for by in ["0", "0.0", "x"] {
+            let error = render(&format!("{{{{ 5 is divisibleby {by} }}}}"), json!({"x": 0})).unwrap_err();
+            assert!(errors::WithCauses(&error).to_string().contains("division by zero"), "{error:?}");
+        }
     }
 
     #[test]

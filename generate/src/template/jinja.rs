@@ -2,6 +2,7 @@
 
 use files::limits;
 use minijinja::formatting::{self, FormatStyle};
+use minijinja::tests::is_divisibleby;
 use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
@@ -424,6 +425,15 @@ pub fn check_count(arguments: &[Value]) -> Result<(), Error> {
     match arguments.get(1).is_some_and(is_large) {
         true => Err(too_large("a list becomes too long")),
         false => Ok(()),
+    }
+}
+
+/// The test `divisibleby`: minijinja 3.0.5 panics where it divides by 0, and where the smallest integer is divided by −1.
+pub fn is_divisible(value: &Value, by: &Value) -> Result<bool, Error> {
+    match i128::try_from(by.clone()) {
+        Ok(0) => Err(Error::new(ErrorKind::InvalidOperation, "division by zero")),
+        Ok(-1) => Ok(is_divisibleby(value, &Value::from(1))),
+        _ => Ok(is_divisibleby(value, by)),
     }
 }
 
