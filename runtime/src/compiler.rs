@@ -132,8 +132,9 @@ pub struct CompileOptions {
     /// Whether weights are packed for the processor's instructions when the module is loaded. Memory holds the packed
     /// copy then; else they are read where they are mapped.
     pub tiled: bool,
-    /// Whether the compiler checks its own work after each pass. It reads the module as carefully without that, writes the same
-    /// bytes, and takes two thirds of the time; what fails is compiled again with it, for the message.
+    /// Whether the compiler checks its own work after each pass. It reads the module as carefully without that, takes two thirds of
+    /// the time, and writes the same bytes of what the checks pass. What fails is compiled again with them, for the message; what they
+    /// alone would refuse is not seen, so that tests of single operations, kernels and legalizations ask for them.
     pub verified: bool,
     /// The other flags for `iree-compile`.
     pub flags: Vec<String>,

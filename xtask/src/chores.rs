@@ -320,8 +320,8 @@ const COUNTED: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// A reader of what somebody else wrote, built as for tests, where an overflow is an error; and libFuzzer. What it found
-/// before is where it begins.
+/// A reader of what somebody else wrote, optimized, with an overflow an error as in tests; and libFuzzer. What it found before
+/// is where it begins.
 pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     let tools = setup(root)?;
     let found = root.join(".tracewright/fuzz").join(&what.target);
