@@ -1,6 +1,6 @@
 //! How a block's function runs, and how that of a repeated block is recorded once.
 
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use trace::{AxisName, Function, NodeKind, Role};
 
 use crate::argument::TraceArg;
 use crate::scope::Scope;
-use crate::tracer::{self, Body, Place, Raw, TraceKey};
+use crate::tracer::{self, Body, Place, Raw, TraceKey, Tracer};
 use crate::{Axis, Dim, TraceErrorKind};
 
 /// Runs a block's function: in place, or, if the block is an element of a `[Block; L]`, recorded once for each
@@ -26,89 +26,126 @@ pub fn block<A: TraceArg, R: TraceArg>(
     let mut tensors = Vec::new();
     let mut data = Vec::new();
     arguments.flatten(&mut tensors, &mut data);
-    // The axes of an entry point's own arguments are known once the block has looked at them.
-    let in_place = !scope.element
-        || tensors.contains(&Raw::ARGUMENT)
-        || !tracer::with(|t| t.admits(&tensors, place)).unwrap_or(false);
-    if in_place {
-        tracer::with(|t| t.push_path(scope.path().clone()));
+    let element = Element { scope, block: name, arguments: TypeId::of::<A>(), tensors, data, place };
+    if element.runs_in_place() {
+        enter(scope);
         let returned = body(arguments);
-        tracer::with(|t| t.pop_path());
+        leave();
         return returned;
     }
-
-    let found =
-        tracer::with(|t| (t.relative(&scope.pattern()), t.types(&tensors), t.are_activations(&tensors)));
-    let Some((pattern, types, activations)) = found else { return body(arguments) };
-    let key = TraceKey {
-        block: name,
-        pattern: pattern.clone(),
-        arguments: TypeId::of::<A>(),
-        types,
-        activations,
-        data,
-    };
-    let known = tracer::with(|t| t.body(&key)).flatten();
-    let recorded = match known {
-        Some(recorded) => {
-            // Only what is an argument may differ between elements: checked where it costs nothing that matters.
-            if cfg!(debug_assertions) {
-                let same = tracer::with(|t| t.function(recorded.function).name.clone());
-                let (again, _) =
-                    record(scope, same.unwrap_or_default(), &pattern, &key, &arguments, &body, place);
-                tracer::with(|t| {
-                    if again.is_some_and(|again| again != *t.function(recorded.function)) {
-                        let kind =
-                            TraceErrorKind::Unequal { block: name.into(), prefix: scope.path().to_string() };
-                        t.fail(kind, place);
-                    }
-                });
-            }
-            recorded
-        }
-        None => {
-            tracer::with(|t| t.count_body_run());
-            let stem: String = name.split("::").next().unwrap_or(name).to_lowercase();
-            let function_name = tracer::with(|t| t.unique_name(&stem)).unwrap_or(stem);
-            let (function, returned) = record(scope, function_name, &pattern, &key, &arguments, &body, place);
-            let Some(function) = function else {
-                return returned.rebuild(&mut std::iter::repeat(Raw::POISON));
-            };
-            let kept = tracer::with(|t| {
-                let recorded =
-                    Body { function: t.add_function(function, false), returned: Rc::new(returned.clone()) };
-                t.keep_body(key, recorded.clone());
-                recorded
-            });
-            match kept {
-                Some(kept) => kept,
-                None => return returned,
-            }
-        }
-    };
-
-    let results = tracer::with(|t| {
-        let callee = t.function(recorded.function);
-        let types: Vec<TensorType> = callee.output_types().into_iter().cloned().collect();
-        let axes: Vec<Vec<Axis>> = callee
-            .outputs
-            .iter()
-            .map(|output| callee.node(output.node).axes.iter().map(Axis::named).collect())
-            .collect();
-        let kind = NodeKind::Call { function: recorded.function, prefix: t.relative(scope.path()) };
-        t.push_path(scope.path().clone());
-        let call = t.node(kind, types.clone(), &tensors, &[], place);
-        let result = |(index, (ty, axes)): (usize, (TensorType, Vec<Axis>))| {
-            t.node(NodeKind::Result { index }, vec![ty], &[call], &axes, place)
-        };
-        let results: Vec<Raw> = types.into_iter().zip(axes).enumerate().map(result).collect();
-        t.pop_path();
-        results
+    let (returned, results) = element.call(&|inputs| {
+        let returned = body(arguments.rebuild(&mut inputs.into_iter()));
+        let mut outputs = Vec::new();
+        returned.flatten(&mut outputs, &mut Vec::new());
+        (outputs, Rc::new(returned))
     });
-    let mut results = results.unwrap_or_default().into_iter();
-    match recorded.returned.downcast_ref::<R>() {
-        Some(returned) => returned.rebuild(&mut results),
+    match returned.downcast_ref::<R>() {
+        Some(returned) => returned.rebuild(&mut results.into_iter()),
         None => unreachable!("a block's function returns one type"),
+    }
+}
+
+/// The nodes from here on are of this block.
+fn enter(scope: &Scope) {
+    tracer::with(|t| t.push_path(scope.path().clone()));
+}
+
+fn leave() {
+    tracer::with(Tracer::pop_path);
+}
+
+/// A block, mostly an element of a `[Block; L]`, whose function is called. What it takes and returns is known by its tensors alone, so
+/// that this is compiled once, not for every function of every block in every element type.
+struct Element<'a> {
+    scope: &'a Scope,
+    block: &'static str,
+    arguments: TypeId,
+    tensors: Vec<Raw>,
+    data: Vec<u8>,
+    place: Place,
+}
+
+/// Runs a function on tensors; returns those of what it returns, and that.
+type Run<'a> = &'a dyn Fn(Vec<Raw>) -> (Vec<Raw>, Rc<dyn Any>);
+
+impl Element<'_> {
+    fn runs_in_place(&self) -> bool {
+        // The axes of an entry point's own arguments are known once the block has looked at them.
+        !self.scope.element
+            || self.tensors.contains(&Raw::ARGUMENT)
+            || !tracer::with(|t| t.admits(&self.tensors, self.place)).unwrap_or(false)
+    }
+
+    /// Calls the element's function, which is recorded if it is the first of its kind. Returns what it returned when
+    /// it was recorded, and the call's results, which are to take the place of its tensors: none after an error.
+    fn call(self, run: Run<'_>) -> (Rc<dyn Any>, Vec<Raw>) {
+        let Self { scope, tensors, place, .. } = self;
+        let found =
+            tracer::with(|t| (t.relative(&scope.pattern()), t.types(&tensors), t.are_activations(&tensors)));
+        let (pattern, types, activations) = found.unwrap_or_default();
+        let key = TraceKey {
+            block: self.block,
+            pattern,
+            arguments: self.arguments,
+            types,
+            activations,
+            data: self.data,
+        };
+        let known = tracer::with(|t| t.body(&key)).flatten();
+        let recorded = match known {
+            Some(recorded) => {
+                // Only what is an argument may differ between elements: checked where it costs nothing that matters.
+                if cfg!(debug_assertions) {
+                    let same = tracer::with(|t| t.function(recorded.function).name.clone());
+                    let (again, _) = record(scope, same.unwrap_or_default(), &key, run, place);
+                    tracer::with(|t| {
+                        if again.is_some_and(|again| again != *t.function(recorded.function)) {
+                            let (block, prefix) = (self.block.into(), scope.path().to_string());
+                            t.fail(TraceErrorKind::Unequal { block, prefix }, place);
+                        }
+                    });
+                }
+                recorded
+            }
+            None => {
+                let stem = self.block.split("::").next().unwrap_or(self.block).to_lowercase();
+                let function_name = tracer::with(|t| {
+                    t.count_body_run();
+                    t.unique_name(&stem)
+                });
+                let (function, returned) = record(scope, function_name.unwrap_or(stem), &key, run, place);
+                let kept = function.and_then(|function| {
+                    tracer::with(|t| {
+                        let function = t.add_function(function, false);
+                        let recorded = Body { function, returned: returned.clone() };
+                        t.keep_body(key, recorded.clone());
+                        recorded
+                    })
+                });
+                let Some(kept) = kept else { return (returned, Vec::new()) };
+                kept
+            }
+        };
+
+        let results = tracer::with(|t| {
+            let callee = t.function(recorded.function);
+            let types: Vec<TensorType> = callee.output_types().into_iter().cloned().collect();
+            let axes: Vec<Vec<Axis>> = callee
+                .outputs
+                .iter()
+                .map(|output| callee.node(output.node).axes.iter().map(Axis::named).collect())
+                .collect();
+            let kind = NodeKind::Call { function: recorded.function, prefix: t.relative(scope.path()) };
+            t.push_path(scope.path().clone());
+            let call = t.node(kind, types.clone(), &tensors, &[], place);
+            let result = |(index, (ty, axes)): (usize, (TensorType, Vec<Axis>))| {
+                t.node(NodeKind::Result { index }, vec![ty], &[call], &axes, place)
+            };
+            let results: Vec<Raw> = types.into_iter().zip(axes).enumerate().map(result).collect();
+            t.pop_path();
+            results
+        });
+        (recorded.returned, results.unwrap_or_default())
     }
 }
 
@@ -118,18 +155,16 @@ pub(crate) fn numbered(results: Vec<Raw>) -> Vec<(String, Role, Raw)> {
     results.into_iter().enumerate().map(named).collect()
 }
 
-/// Runs `body` in a function of its own. The function is `None` after an error.
-fn record<A: TraceArg, R: TraceArg>(
+/// Runs a body in a function of its own. The function is `None` after an error.
+fn record(
     scope: &Scope,
     name: String,
-    pattern: &str,
     key: &TraceKey,
-    arguments: &A,
-    body: &impl Fn(A) -> R,
+    run: Run<'_>,
     place: Place,
-) -> (Option<Function>, R) {
+) -> (Option<Function>, Rc<dyn Any>) {
     let inputs = tracer::with(|t| {
-        t.open_function(name, pattern, Some((scope.path().clone(), pattern.into())));
+        t.open_function(name, &key.pattern, Some((scope.path().clone(), key.pattern.as_str().into())));
         t.push_path(scope.path().clone());
         let input = |(index, ((ty, axes), is_activation)): (usize, (&(TensorType, Vec<AxisName>), &bool))| {
             let dims = axes.iter().zip(&ty.shape);
@@ -142,9 +177,7 @@ fn record<A: TraceArg, R: TraceArg>(
         };
         key.types.iter().zip(&key.activations).enumerate().map(input).collect::<Vec<Raw>>()
     });
-    let returned = body(arguments.rebuild(&mut inputs.unwrap_or_default().into_iter()));
-    let mut outputs = Vec::new();
-    returned.flatten(&mut outputs, &mut Vec::new());
+    let (outputs, returned) = run(inputs.unwrap_or_default());
     let function = tracer::with(|t| {
         t.pop_path();
         t.close_function(numbered(outputs), place)

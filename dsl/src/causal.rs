@@ -39,6 +39,13 @@ impl LayerState {
     }
 }
 
+/// What layers remember, in the order of the layers.
+#[doc(hidden)]
+pub fn by_layer(mut state: Vec<(usize, LayerState)>) -> Vec<(usize, LayerState)> {
+    state.sort_by_key(|(layer, _)| *layer);
+    state
+}
+
 /// A network that predicts the next token. [`model!`](crate::model) implements it for a root block that declares a
 /// `cache` and the functions `forward` and `logits`.
 pub trait CausalLm: Sized {
@@ -160,16 +167,40 @@ fn record<M: CausalLm>(
     sizes: Sizes,
     place: &'static Location<'static>,
 ) {
+    let (tokens, at) = steps(entry, point);
+    let (mut cache, kept) = taken(entry, model.state(), point, sizes);
+    let features = model.forward(tokens, at, &mut cache);
+    match point.wanted {
+        Wanted::Next => {
+            let logits = model.logits(features.at(TOKENS, at.count - 1));
+            let vocabulary = logits.dims(place).last().map_or(Axis("V"), |d| d.axis);
+            entry.output("logits", Role::Logits, logits);
+            entry.output("token", Role::Token, argmax(logits, vocabulary));
+        }
+        Wanted::All => entry.output("logits", Role::Logits, model.logits(features)),
+    }
+    returned(entry, &cache, &kept);
+}
+
+/// The tokens, and at which positions they are.
+fn steps(entry: &mut EntryRecorder, point: &EntryPoint) -> (Tensor<I32>, Position) {
     let tokens = entry.input("tokens", Role::Tokens, &[BATCH.of(point.batch), TOKENS.of(point.chunk)]);
     let rows = if point.batch == 1 { vec![] } else { vec![BATCH.of(point.batch)] };
     let start = entry.input("start", Role::Start { context: point.context }, &rows);
     let count = entry.input("count", Role::Count, &rows);
-    let at = Position { start, count };
+    (tokens, Position { start, count })
+}
 
-    // One tensor for each part of each layer's state; after the call, its new value is under the same name and role.
+/// One tensor for each part of each layer's state; after the call, its new value is under the same name and role.
+fn taken<T: Float>(
+    entry: &mut EntryRecorder,
+    state: Vec<(usize, LayerState)>,
+    point: &EntryPoint,
+    sizes: Sizes,
+) -> (Cache<T>, Vec<(usize, StateKind)>) {
     let mut cache = Cache { layers: Vec::new(), recurrent: Vec::new(), context: point.context };
-    let mut kept: Vec<(usize, StateKind)> = Vec::new();
-    for (layer, state) in model.state() {
+    let mut kept = Vec::new();
+    for (layer, state) in state {
         let (kind, own) = state.kind(point.kv, sizes);
         let own = own.iter().map(|d| (d.axis.0.into(), d.extent)).collect();
         let mut parts = Parts { entry, layer, kind, own, sizes };
@@ -181,19 +212,13 @@ fn record<M: CausalLm>(
         }
         kept.push((layer, kind));
     }
+    (cache, kept)
+}
 
-    let features = model.forward(tokens, at, &mut cache);
-    match point.wanted {
-        Wanted::Next => {
-            let logits = model.logits(features.at(TOKENS, at.count - 1));
-            let vocabulary = logits.dims(place).last().map_or(Axis("V"), |d| d.axis);
-            entry.output("logits", Role::Logits, logits);
-            entry.output("token", Role::Token, argmax(logits, vocabulary));
-        }
-        Wanted::All => entry.output("logits", Role::Logits, model.logits(features)),
-    }
+/// What the layers remember now.
+fn returned<T: Float>(entry: &mut EntryRecorder, cache: &Cache<T>, kept: &[(usize, StateKind)]) {
     let (mut layers, mut recurrent) = (cache.layers.iter(), cache.recurrent.iter());
-    for (layer, kind) in kept {
+    for &(layer, kind) in kept {
         let parts: Vec<Raw> = match kind {
             StateKind::Kv(_) | StateKind::Ring(_) => layers.next().map_or(vec![], |kv| flat(&(kv.k, kv.v))),
             StateKind::Recurrent(_) => recurrent.next().map_or(vec![], flat),

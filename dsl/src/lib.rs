@@ -41,6 +41,7 @@ pub use tracer::trace;
 #[doc(hidden)]
 pub mod __private {
     pub use crate::block::block;
+    pub use crate::causal::by_layer;
     pub use crate::check::{DeclaredAxes, SignatureCheck};
     pub use crate::dims::{Dims, divide};
     pub use crate::tracer::Raw;

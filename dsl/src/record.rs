@@ -107,24 +107,9 @@ impl<M> Recording<M> {
     ) -> Result<Self, TraceError> {
         let Self { model, tracer, shards } = self;
         let (tracer, ()) = tracer.run(|| {
-            tracer::with(|t| {
-                if t.has_function(name) {
-                    t.fail(TraceErrorKind::EntryTwice { name: name.into() }, place);
-                }
-                t.set_sizes(sizes);
-                t.open_function(name.to_owned(), "", None);
-            });
-            let mut entry = EntryRecorder { place, results: Vec::new() };
+            let mut entry = EntryRecorder::open(name, sizes, place);
             body(&model, &mut entry);
-            tracer::with(|t| {
-                if let Some(unused) = t.set_sizes(&[]).first().filter(|_| !t.failed()) {
-                    let kind = TraceErrorKind::UnusedSize { name: name.into(), axis: unused.axis };
-                    t.fail(kind, place);
-                }
-                if let Some(function) = t.close_function(entry.results, place) {
-                    t.add_function(function, true);
-                }
-            });
+            entry.close(name);
         })?;
         Ok(Self { model, tracer, shards })
     }
@@ -143,6 +128,29 @@ pub struct EntryRecorder {
 }
 
 impl EntryRecorder {
+    fn open(name: &str, sizes: &[Dim], place: Place) -> Self {
+        tracer::with(|t| {
+            if t.has_function(name) {
+                t.fail(TraceErrorKind::EntryTwice { name: name.into() }, place);
+            }
+            t.set_sizes(sizes);
+            t.open_function(name.to_owned(), "", None);
+        });
+        Self { place, results: Vec::new() }
+    }
+
+    fn close(self, name: &str) {
+        tracer::with(|t| {
+            if let Some(unused) = t.set_sizes(&[]).first().filter(|_| !t.failed()) {
+                let kind = TraceErrorKind::UnusedSize { name: name.into(), axis: unused.axis };
+                t.fail(kind, self.place);
+            }
+            if let Some(function) = t.close_function(self.results, self.place) {
+                t.add_function(function, true);
+            }
+        });
+    }
+
     /// The next argument.
     pub fn input<T: Element>(&mut self, name: impl Into<String>, role: Role, dims: &[Dim]) -> Tensor<T> {
         let place = self.place;

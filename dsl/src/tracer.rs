@@ -100,11 +100,35 @@ pub(crate) struct Body {
 
 /// Runs `f` with the open tracer; `None` if there is none.
 pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> Option<R> {
-    OPEN.with_borrow_mut(|open| open.as_mut().map(f))
+    let (mut f, mut result) = (Some(f), None);
+    with_dyn(&mut |tracer| result = f.take().map(|f| f(tracer)));
+    result
+}
+
+/// [`with`], compiled once for all that is run.
+fn with_dyn(f: &mut dyn FnMut(&mut Tracer)) {
+    OPEN.with_borrow_mut(|open| open.iter_mut().for_each(f));
 }
 
 /// Closes the trace when `trace` is left, also by a panic.
 struct Guard;
+
+impl Guard {
+    fn close(self) -> Result<Tracer, TraceError> {
+        match OPEN.take() {
+            None => Err(TraceErrorKind::Closed.nowhere()),
+            Some(Tracer { error: Some(error), .. }) => Err(error),
+            Some(tracer) => Ok(tracer),
+        }
+    }
+}
+
+impl TraceErrorKind {
+    /// An error of what no line of a network says.
+    fn nowhere(self) -> TraceError {
+        TraceError { kind: Box::new(self), provenance: Provenance::new("", "", 0) }
+    }
+}
 
 impl Drop for Guard {
     fn drop(&mut self) {
@@ -156,20 +180,17 @@ impl Tracer {
     /// # Errors
     /// The first error of any tensor operation, with its place.
     pub(crate) fn run<R>(self, record: impl FnOnce() -> R) -> Result<(Self, R), TraceError> {
-        let here = || Provenance::new("", "", 0);
+        let open = self.open()?;
+        let recorded = record();
+        Ok((open.close()?, recorded))
+    }
+
+    fn open(self) -> Result<Guard, TraceError> {
         if OPEN.with_borrow(|open| open.is_some()) {
-            return Err(TraceError { kind: Box::new(TraceErrorKind::Nested), provenance: here() });
+            return Err(TraceErrorKind::Nested.nowhere());
         }
         OPEN.set(Some(self));
-        let guard = Guard;
-        let recorded = record();
-        let tracer = OPEN.take();
-        drop(guard);
-        match tracer {
-            None => Err(TraceError { kind: Box::new(TraceErrorKind::Closed), provenance: here() }),
-            Some(Self { error: Some(error), .. }) => Err(error),
-            Some(tracer) => Ok((tracer, recorded)),
-        }
+        Ok(Guard)
     }
 
     /// What was recorded, and how many bodies of repeated blocks ran.

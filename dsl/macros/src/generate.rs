@@ -243,8 +243,7 @@ impl Generator<'_> {
                 fn state(&self) -> ::std::vec::Vec<(usize, #dsl::LayerState)> {
                     let mut state = ::std::vec::Vec::new();
                     #(#states)*
-                    state.sort_by_key(|(layer, _)| *layer);
-                    state
+                    #dsl::__private::by_layer(state)
                 }
 
                 fn forward(
