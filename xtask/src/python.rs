@@ -1,5 +1,6 @@
 //! Python packages, pinned, in a folder of our own: installed once, by pip, without root.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -122,29 +123,49 @@ fn pip(
     lock: &File,
 ) -> Result<(), Error> {
     let log = dir.with_extension("log");
-    let mut pip = if platform.is_none() && asks("import venv, ensurepip")? {
-        run(
-            Command::new("python3").args(["-m", "venv"]).arg(dir),
-            "making a virtual environment",
-            &log,
-            lock,
-        )?;
-        Command::new(dir.join("bin/python3"))
+    let environment = |flags: &[&str]| {
+        let mut venv = Command::new("python3");
+        venv.args(["-m", "venv"]).args(flags).arg(dir);
+        run(&mut venv, "making a virtual environment", &log, lock)
+    };
+    let own = dir.join("bin/python3");
+    let (mut pip, folder) = if platform.is_none() && asks(INSTALLS_FOR_OTHERS)? {
+        environment(&["--without-pip"])?;
+        let mut pip = pip_of("python3");
+        pip.arg("--python").arg(own);
+        (pip, None)
+    } else if platform.is_none() && asks("import venv, ensurepip")? {
+        environment(&[])?;
+        (pip_of(own), None)
     } else if asks("import pip")? {
-        Command::new("python3") // into a plain folder; pip allows that on systems that manage their own Python too
+        // Into a plain folder; pip allows that on systems that manage their own Python, too.
+        (pip_of("python3"), Some(dir.join("lib/python3/site-packages")))
     } else {
         let tried =
             "`python3 -c 'import venv, ensurepip'` and `python3 -c 'import pip'` both failed".to_string();
         return Err(Error::Missing { what: "pip for Python 3", tried, how: HOW_PYTHON });
     };
-    pip.args(["-m", "pip", "--disable-pip-version-check", "install", "--requirement"]).arg(requirements);
-    if pip.get_program() == "python3" {
-        pip.arg("--target").arg(dir.join("lib/python3/site-packages"));
+    // Python compiles what it imports, which is little of it, when it does.
+    pip.args(["install", "--no-compile", "--requirement"]).arg(requirements);
+    if let Some(folder) = folder {
+        pip.arg("--target").arg(folder);
     }
     if let Some(platform) = platform {
         pip.args(["--platform", platform, "--only-binary=:all:", "--no-deps"]);
     }
     run(&mut pip, &format!("installing {} ({size})", requirements.display()), &log, lock)
+}
+
+/// What succeeds where pip can install for another Python than its own (22.3 and newer): an environment needs none then, and
+/// to copy one into it takes seconds.
+const INSTALLS_FOR_OTHERS: &str =
+    "import venv, pip; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)";
+
+/// The pip of a Python.
+fn pip_of(python: impl AsRef<OsStr>) -> Command {
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", "--disable-pip-version-check"]);
+    pip
 }
 
 /// Whether `python3` can run a statement.
