@@ -19,7 +19,7 @@ macro_rules! detect {
 
 #[cfg(target_arch = "x86_64")]
 fn detected() -> Vec<(&'static str, bool)> {
-    detect![is_x86_feature_detected:
+    let mut features = detect![is_x86_feature_detected:
         "adx", "aes", "avx", "avx2", "avx512bf16", "avx512bitalg", "avx512bw", "avx512cd", "avx512dq",
         "avx512f", "avx512fp16", "avx512ifma", "avx512vbmi", "avx512vbmi2", "avx512vl", "avx512vnni",
         "avx512vp2intersect", "avx512vpopcntdq", "avxifma", "avxneconvert", "avxvnni", "avxvnniint16",
@@ -27,7 +27,26 @@ fn detected() -> Vec<(&'static str, bool)> {
         "lzcnt", "movbe", "pclmul" = "pclmulqdq", "popcnt", "rdrnd" = "rdrand", "rdseed", "sha", "sha512",
         "sm3", "sm4", "sse", "sse2", "sse3", "sse4.1", "sse4.2", "sse4a", "ssse3", "tbm", "vaes",
         "vpclmulqdq", "xsave", "xsavec", "xsaveopt", "xsaves",
-    ]
+    ];
+    features.extend(tiles());
+    features
+}
+
+/// Products of tiles, which stable Rust cannot ask about. The processor must have them (CPUID leaf 7), and the system must
+/// save their registers: then what it saves (leaf 13, `EBX`) reaches to where they end (its subleaf 18). Intel, "64 and
+/// IA-32 Architectures Software Developer's Manual", volume 2, `CPUID`.
+#[cfg(target_arch = "x86_64")]
+fn tiles() -> [(&'static str, bool); 3] {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    const FEATURES: u32 = 7;
+    const SAVED: u32 = 13;
+    const TILE_DATA: u32 = 18;
+    let is_saved = __cpuid(0).eax >= SAVED && {
+        let (all, data) = (__cpuid_count(SAVED, 0).ebx, __cpuid_count(SAVED, TILE_DATA));
+        data.eax > 0 && all >= data.ebx + data.eax
+    };
+    let features = if is_saved { __cpuid_count(FEATURES, 0).edx } else { 0 };
+    [("amx-bf16", 22), ("amx-int8", 25), ("amx-tile", 24)].map(|(name, bit)| (name, features >> bit & 1 == 1))
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -42,4 +61,20 @@ fn detected() -> Vec<(&'static str, bool)> {
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn detected() -> Vec<(&'static str, bool)> {
     Vec::new()
+}
+
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// Linux lists what its programs may use.
+    #[test]
+    fn tiles_are_what_linux_lists() {
+        let listed = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+        let flags = listed.lines().find(|line| line.starts_with("flags")).unwrap();
+        let of_linux = |name: &str| flags.split_whitespace().any(|flag| flag == name.replace('-', "_"));
+        for (name, has) in tiles() {
+            assert_eq!(has, of_linux(name), "{name}");
+        }
+    }
 }
