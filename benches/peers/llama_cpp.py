@@ -11,6 +11,7 @@ shared machine changes its speed within seconds, and prints medians as a table. 
 
 import argparse
 import json
+import platform
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,21 @@ SOURCE = "llama-cpp-python==0.3.36"
 # Ours, theirs.
 FORMATS = {"bf16": ([], "BF16"), "q8": (["--quant", "q8"], "Q8_0"), "q4": (["--quant", "q4"], "Q4_0")}
 
+# ggml's options, and Linux's names of what they need.
+X86_OPTIONS = {
+    "SSE42": ["sse4_2"],
+    "AVX": ["avx"],
+    "AVX_VNNI": ["avx_vnni"],
+    "AVX2": ["avx2"],
+    "BMI2": ["bmi2"],
+    "FMA": ["fma"],
+    "F16C": ["f16c"],
+    "AVX512": ["avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"],
+    "AVX512_VBMI": ["avx512vbmi"],
+    "AVX512_VNNI": ["avx512_vnni"],
+    "AVX512_BF16": ["avx512_bf16"],
+}
+
 
 def run(*words):
     """What a program prints; it ends this one where it fails."""
@@ -31,6 +47,14 @@ def run(*words):
     if done.returncode:
         sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def for_this_processor():
+    """What ggml is told of this processor: all that it uses of it, but for AMX, which its own switches leave in where GGML_NATIVE is on."""
+    if platform.machine() != "x86_64":
+        return ["GGML_NATIVE=ON"]
+    flags = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")).split()
+    return ["GGML_NATIVE=OFF", *(f"GGML_{option}={'ON' if set(needed) <= set(flags) else 'OFF'}" for option, needed in X86_OPTIONS.items())]
 
 
 def build(work):
@@ -42,7 +66,7 @@ def build(work):
             archive.extractall(work, filter="data")
         source = next(work.glob("llama_cpp_python-*/vendor/llama.cpp"))
         tools = Path(sys.executable).parent
-        options = ["GGML_NATIVE=ON", "GGML_AMX_TILE=OFF", "GGML_AMX_INT8=OFF", "GGML_AMX_BF16=OFF", "LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_SERVER=OFF", "LLAMA_CURL=OFF"]
+        options = [*for_this_processor(), "LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_SERVER=OFF", "LLAMA_CURL=OFF"]
         ninja = f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"
         run(tools / "cmake", "-S", source, "-B", work / "llama.cpp", "-G", "Ninja", ninja, "-DCMAKE_BUILD_TYPE=Release", *(f"-D{option}" for option in options))
         run(tools / "ninja", "-C", work / "llama.cpp", "llama-bench", "llama-quantize")

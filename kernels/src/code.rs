@@ -524,6 +524,11 @@ impl<'k> Buffer<'k> {
     pub(crate) fn prefetch(&self, at: Value<'k>) {
         self.code.line(format_args!("memref.prefetch {self}[{at}], read, locality<3>, data : {}", self.ty()));
     }
+
+    /// The same, as far as the second cache.
+    pub(crate) fn prefetch_to_second(&self, at: Value<'k>) {
+        self.code.line(format_args!("memref.prefetch {self}[{at}], read, locality<2>, data : {}", self.ty()));
+    }
 }
 
 impl<'k> Value<'k> {
@@ -584,9 +589,11 @@ impl<'k> Value<'k> {
         self.unary("math.sqrt")
     }
 
-    /// The nearest whole number, of two the even one.
+    /// The nearest whole number, of two the even one: by LLVM's own word for it, which is one instruction. `math.roundeven` becomes
+    /// thirty-five, since `iree-compile` spells it in bits.
     pub(crate) fn round(self) -> Self {
-        self.unary("math.roundeven")
+        let call = format_args!("llvm.call_intrinsic \"llvm.roundeven\"({self}) : ({}) -> {}", self.ty, self.ty);
+        self.code.value(self.ty, call)
     }
 
     /// The larger one.

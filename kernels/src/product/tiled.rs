@@ -151,7 +151,7 @@ impl Product<'_> {
                         // Lines of the tiles that come next are asked for while these are multiplied.
                         let lines = ROWS.div_ceil(sums.rows.div_ceil(2 * ROWS));
                         let ahead = at + NEAR * tile + row.divide(code.index(2 * ROWS)) * (lines * LINE);
-                        (0..lines).for_each(|line| weight.weight.prefetch(ahead + line * LINE));
+                        (0..lines).for_each(|line| weight.weight.prefetch_to_second(ahead + line * LINE));
                         tiles.load(WEIGHT_TILE + panel, weight.weight.address(at), LINE);
                         (0..pair)
                             .for_each(|i| tiles.add_bf16([2 * i + panel, X_TILE + i, WEIGHT_TILE + panel]));
