@@ -259,11 +259,15 @@ impl Code {
         buffer
     }
 
-    /// Memory of the call's own. A worker's stack is small: all of a kernel's together at most 32 KiB.
+    /// Memory of the call's own, which begins with a line. The compiler allows all of a kernel's together 32 KiB.
     pub(crate) fn scratch(&self, element: Element, length: usize) -> Buffer<'_> {
         let name = self.fresh();
         let buffer = Buffer { code: self, name, length, element };
-        self.scratch.borrow_mut().push(format!("%{name} = memref.alloca() : {}", buffer.ty()));
+        // In the form that all operations have: its own has no place for the alignment.
+        self.scratch.borrow_mut().push(format!(
+            "%{name} = \"memref.alloca\"() <{{alignment = 64 : i64, operandSegmentSizes = array<i32: 0, 0>}}> : () -> {}",
+            buffer.ty()
+        ));
         buffer
     }
 

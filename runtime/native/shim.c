@@ -143,6 +143,9 @@ static iree_status_t tw_device_create(size_t workers, const iree_hal_device_crea
       iree_min(workers, (size_t)IREE_TASK_TOPOLOGY_MAX_GROUP_COUNT), &topology);
   iree_task_executor_options_t options;
   iree_task_executor_options_initialize(&options);
+  // As IREE's own programs have it (--task_worker_stack_size). Left alone it is 32 KiB, as much as the compiler lets one
+  // kernel's memory take, and what is called around it finds no room.
+  options.worker_stack_size = 128 * 1024;
   iree_task_executor_t* executor = NULL;
   iree_status_t status = iree_task_executor_create(options, &topology, tw_host(), &executor);
   iree_task_topology_deinitialize(&topology);

@@ -1,6 +1,6 @@
 //! Tiles on processors without them: a module's tile instructions are replaced by plain code that does what Intel's
 //! manual says of each ("64 and IA-32 Architectures Software Developer's Manual", volume 2: `LDTILECFG`, `TILELOADD`,
-//! `TILESTORED`, `TILEZERO`, `TILERELEASE`, `TDPBF16PS`, `TDPBSUD`), and the system's consent by consent.
+//! `TILESTORED`, `TILEZERO`, `TILERELEASE`, `TDPBF16PS`, `TDPBSSD`), and the system's consent by consent.
 
 use std::fmt::Write as _;
 
@@ -43,7 +43,7 @@ fn instruction(before: &str, assembly: &str, n: usize) -> String {
         "tileloadd" => format!("{}{}", zero(tiles[0]..tiles[0] + 1), moved(tiles[0], &operands, true)),
         "tilestored" => moved(tiles[0], &operands, false),
         "tdpbf16ps" => product(&tiles, PAIRS),
-        "tdpbsud" => product(&tiles, &bytes()),
+        "tdpbssd" => product(&tiles, &bytes()),
         _ => unreachable!("an instruction without emulation: {instruction}"),
     };
     body.replace('#', &format!("_{n}"))
@@ -133,19 +133,18 @@ const PAIRS: &str = "%sixteen# = arith.constant 16 : i32\n%upper# = arith.consta
     %s0# = arith.bitcast %s# : i32 to f32\n%s1# = math.fma %x0#, %y0#, %s0# : f32\n\
     %s2# = math.fma %x1#, %y1#, %s1# : f32\n%sum# = arith.bitcast %s2# : f32 to i32\n";
 
-/// Four products of bytes, the first of which have a sign. By shifts: behind `vector.bitcast`, iree-compile 3.13 widens
+/// Four products of bytes with a sign. By shifts: behind `vector.bitcast`, iree-compile 3.13 widens
 /// bytes without their sign (`docs/upstream/bitcast_sign.mlir`).
 fn bytes() -> String {
-    let mut text = "%top# = arith.constant 24 : i32\n%low# = arith.constant 255 : i32\n".to_owned();
+    let mut text = "%top# = arith.constant 24 : i32\n".to_owned();
     for byte in 0..4 {
         let _ = write!(
             text,
-            "%up{byte}# = arith.constant {} : i32\n%down{byte}# = arith.constant {} : i32\n\
+            "%up{byte}# = arith.constant {} : i32\n\
              %xu{byte}# = arith.shli %x#, %up{byte}# : i32\n%xs{byte}# = arith.shrsi %xu{byte}#, %top# : i32\n\
-             %yd{byte}# = arith.shrui %y#, %down{byte}# : i32\n%ys{byte}# = arith.andi %yd{byte}#, %low# : i32\n\
+             %yu{byte}# = arith.shli %y#, %up{byte}# : i32\n%ys{byte}# = arith.shrsi %yu{byte}#, %top# : i32\n\
              %p{byte}# = arith.muli %xs{byte}#, %ys{byte}# : i32\n%{}# = arith.addi %{}#, %p{byte}# : i32\n",
             24 - 8 * byte,
-            8 * byte,
             ["s1", "s2", "s3", "sum"][byte],
             ["s", "s1", "s2", "s3"][byte],
         );

@@ -300,7 +300,7 @@ fn products_by_tiles() {
         }
         let [right, wrong] = match format {
             WeightFormat::Bf16 => ["tmm3, tmm5, tmm7", "tmm3, tmm4, tmm7"],
-            _ => ["tilezero", "tilerelease"],
+            _ => ["tmm1, tmm5, tmm7", "tmm1, tmm4, tmm7"],
         };
         let found = violations(&calls, &target, &|text| emulated(&text.replace(right, wrong)));
         assert!(!found.is_empty(), "{target}: {wrong} in place of {right} is not found");

@@ -82,9 +82,9 @@ impl<'k> Tiles<'k> {
         self.multiply("tdpbf16ps", registers);
     }
 
-    /// sums[r][i] + Σⱼ x[r][j] · weights[j / 4][4 i + j % 4]: x has a sign, weights have none.
+    /// sums[r][i] + Σⱼ x[r][j] · weights[j / 4][4 i + j % 4]: all with a sign.
     pub(crate) fn add_bytes(self, registers: [usize; 3]) {
-        self.multiply("tdpbsud", registers);
+        self.multiply("tdpbssd", registers);
     }
 
     fn multiply(self, instruction: &str, registers: [usize; 3]) {

@@ -72,14 +72,18 @@ impl Product<'_> {
 
     /// What is wrong in the sums of a group's products, since something was added to the weights so that the processor can
     /// multiply bytes.
-    pub(super) fn surplus<'k>(&self, code: &'k Code, row: Row<'k>, group: Value<'k>) -> Value<'k> {
-        let added = match self.format {
+    fn surplus<'k>(&self, code: &'k Code, row: Row<'k>, group: Value<'k>) -> Value<'k> {
+        let sum = row.sum(group) * code.constant(Type::Scalar(Element::I32), self.added());
+        sum.broadcast(PANEL)
+    }
+
+    /// What makes numbers of the bytes that [`columns_of`](Self::columns_of) gives.
+    pub(super) fn added(&self) -> f64 {
+        match self.format {
             WeightFormat::Q4 => -8.0,
             _ if self.isa.is_signed() => 0.0,
             _ => -128.0,
-        };
-        let sum = row.sum(group) * code.constant(Type::Scalar(Element::I32), added);
-        sum.broadcast(PANEL)
+        }
     }
 
     /// A group's columns four by four, as bytes: a line is read when its first columns are asked for.

@@ -4,7 +4,7 @@
 use ops::WeightFormat;
 use ops::format::{COLUMNS, GROUP, PANEL, SCALES};
 
-use super::{Panel, Product, SUMS, X, ask};
+use super::{Dense, Panel, Product, SUMS, X, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::isa::tiles::{LINE, ROWS, Tiles};
 use crate::kernel::{self, Kernel};
@@ -19,6 +19,9 @@ const NEAR: usize = 16;
 
 /// Rows whose sums a worker holds.
 const HELD: usize = 128;
+
+/// Chunks of a panel whose bytes are ready at a time.
+const BLOCK: usize = 8;
 
 /// Rows from which tiles are filled well enough.
 const FEWEST: usize = 16;
@@ -90,20 +93,26 @@ impl Product<'_> {
         let held = HELD.min(self.rows.next_multiple_of(ROWS));
         let buffer = code.scratch(Element::F32, weights.len() * held * PANEL);
         let mut extents = [(ROWS, LINE); 8];
-        if let X::Quantized(_) = x {
-            // Numbers that share a scale, and their weights.
-            extents[X_TILE..WEIGHT_TILE].fill((ROWS, GROUP));
-            extents[WEIGHT_TILE..].fill((GROUP / 4, LINE));
-        }
+        let ready = match x {
+            X::Dense(_) => None,
+            X::Quantized(_) => {
+                // Numbers that share a scale, and their weights.
+                extents[X_TILE..WEIGHT_TILE].fill((ROWS, GROUP));
+                extents[WEIGHT_TILE..].fill((GROUP / 4, LINE));
+                Some(Ready::new(code))
+            }
+        };
         let some = |first: Value<'k>, rows: usize| {
             let sums = Sums { buffer, rows: rows.next_multiple_of(ROWS) };
             code.repeat(code.index(0)..code.index(weights.len() * sums.rows * PANEL), PANEL, |at| {
                 buffer.store(at, code.constant(SUMS, 0.0));
             });
             let tiles = Tiles::configure(code, extents);
-            match x {
-                X::Dense(x) => self.dense_tiles(tiles, x.buffer, weights, (first, sums)),
-                X::Quantized(x) => self.scaled_tiles(code, tiles, x, weights, (first, sums)),
+            match (x, ready) {
+                (X::Quantized(x), Some(ready)) => self.scaled_tiles(tiles, (x, ready), weights, (first, sums)),
+                (X::Dense(Dense { buffer, .. }) | X::Quantized(buffer), _) => {
+                    self.dense_tiles(tiles, buffer, weights, (first, sums));
+                }
             }
             tiles.release();
             // Of halves those of the first, then those of the second.
@@ -163,57 +172,98 @@ impl Product<'_> {
         code.runs(columns, NEAR, some);
     }
 
-    /// Of bytes: the products of a group are whole numbers, which get their scales before the next group is added.
+    /// Of bytes: the products of a group are whole numbers, which get their scales before the next group is added. A panel's
+    /// bytes are brought into the form of tiles once for all rows.
     fn scaled_tiles<'k>(
         &self,
-        code: &'k Code,
         tiles: Tiles<'k>,
-        x: Buffer<'k>,
+        (x, ready): (Buffer<'k>, Ready<'k>),
         weights: &[Panel<'k>],
         (first, sums): (Value<'k>, Sums<'k>),
     ) {
+        let code = first.code();
         let form = Form { inputs: self.inputs };
         let chunk = self.format.packed(PANEL, 1).bytes();
-        let products = code.scratch(Element::I32, 2 * ROWS * PANEL);
-        let bytes = code.scratch(Element::I8, 2 * GROUP * PANEL);
-        code.repeat(code.index(0)..code.index(self.inputs.div_ceil(COLUMNS)), 1, |at| {
+        code.runs(self.inputs.div_ceil(COLUMNS), BLOCK, |from, chunks| {
             for (panel, weight) in weights.iter().enumerate() {
-                let start = at * chunk;
-                ask(code, &[*weight], start, chunk / LINE);
-                let scales = weight.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
-                let scales =
-                    [0, 1].map(|half| scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32));
-                for half in 0..2 {
-                    let place = half * GROUP * PANEL;
-                    for (i, columns) in self.columns_of(code, *weight, start + SCALES, half).enumerate() {
-                        bytes.store(code.index(place + i * LINE), columns);
-                    }
-                    tiles.load(WEIGHT_TILE + half, bytes.address(code.index(place)), LINE);
-                }
+                code.repeat(code.index(0)..code.index(chunks), 1, |at| {
+                    let start = (from + at) * chunk;
+                    ask(code, &[*weight], start, chunk / LINE);
+                    self.make_ready(code, *weight, start, ready, at * 2);
+                });
                 code.repeat(code.index(0)..code.index(sums.rows), ROWS, |row| {
-                    for half in 0..2 {
-                        let from = (first + row) * form.bytes() + at * COLUMNS + half * GROUP;
-                        tiles.zero(half);
-                        tiles.load(X_TILE + half, x.address(from), form.bytes());
-                        tiles.add_bytes([half, X_TILE + half, WEIGHT_TILE + half]);
-                        tiles.store(half, products.address(code.index(half * ROWS * PANEL)));
-                    }
-                    code.repeat(code.index(0)..code.index(ROWS), 1, |i| {
-                        let own = Row { buffer: x, at: (first + row + i) * form.bytes(), form };
-                        let place = sums.at(panel, row + i);
-                        let mut sum = sums.buffer.load(place, SUMS);
-                        for (half, scales) in scales.into_iter().enumerate() {
-                            let group = at * 2 + half;
-                            let surplus = self.surplus(code, own, group);
-                            let products =
-                                products.load((i + half * ROWS) * PANEL, Type::lanes(PANEL, Element::I32));
-                            let scale = scales * own.scale(group).broadcast(PANEL);
-                            sum = (products + surplus).convert(Element::F32).multiply_add(scale, sum);
+                    let start = sums.at(panel, row);
+                    let places: Vec<Value<'k>> = (0..ROWS).map(|i| start + i * PANEL).collect();
+                    let start = (first + row) * form.bytes();
+                    let own = |i: usize| Row { buffer: x, at: start + i * form.bytes(), form };
+                    let before: Vec<Value<'k>> =
+                        places.iter().map(|&place| sums.buffer.load(place, SUMS)).collect();
+                    let groups = code.index(0)..code.index(2 * chunks);
+                    let after = code.fold(groups, 2, &before, |near, before| {
+                        let group = from * 2 + near;
+                        let mut sums = before.to_vec();
+                        for half in 0..2 {
+                            tiles.zero(half);
+                            let numbers = x.address(own(0).at + (group + half) * GROUP);
+                            tiles.load(X_TILE + half, numbers, form.bytes());
+                            let weights = ready.bytes.address((near + half) * (GROUP * PANEL));
+                            tiles.load(WEIGHT_TILE + half, weights, LINE);
+                            tiles.add_bytes([half, X_TILE + half, WEIGHT_TILE + half]);
+                            tiles.store(half, ready.products.address(code.index(half * ROWS * PANEL)));
                         }
-                        sums.buffer.store(place, sum);
+                        for half in 0..2 {
+                            let scales = ready.scales.load((near + half) * PANEL, SUMS);
+                            for (i, sum) in sums.iter_mut().enumerate() {
+                                let at = code.index((i + half * ROWS) * PANEL);
+                                let products = ready.products.load(at, Type::lanes(PANEL, Element::I32));
+                                let scale = own(i).scale(group + half).broadcast(PANEL);
+                                *sum = (products.convert(Element::F32) * scale).multiply_add(scales, *sum);
+                            }
+                        }
+                        sums
                     });
+                    places.iter().zip(after).for_each(|(&place, sum)| sums.buffer.store(place, sum));
                 });
             }
         });
+    }
+
+    /// The two groups of a panel's chunk, which begins at a byte, as tiles and scales: from a group on.
+    fn make_ready<'k>(
+        &self,
+        code: &'k Code,
+        weight: Panel<'k>,
+        start: Value<'k>,
+        ready: Ready<'k>,
+        group: Value<'k>,
+    ) {
+        let scales = weight.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
+        for half in 0..2 {
+            let group = group + half;
+            let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
+            ready.scales.store(group * PANEL, scales);
+            for (i, columns) in self.columns_of(code, weight, start + SCALES, half).enumerate() {
+                let signed = columns + code.constant(columns.ty(), self.added());
+                ready.bytes.store(group * (GROUP * PANEL) + i * LINE, signed);
+            }
+        }
+    }
+}
+
+/// Some groups of a panel: the tiles of each, with their sign, and the scales. And room for what two of them are multiplied to.
+#[derive(Clone, Copy)]
+struct Ready<'k> {
+    bytes: Buffer<'k>,
+    scales: Buffer<'k>,
+    products: Buffer<'k>,
+}
+
+impl<'k> Ready<'k> {
+    fn new(code: &'k Code) -> Self {
+        Self {
+            bytes: code.scratch(Element::I8, 2 * BLOCK * GROUP * PANEL),
+            scales: code.scratch(Element::F32, 2 * BLOCK * PANEL),
+            products: code.scratch(Element::I32, 2 * ROWS * PANEL),
+        }
     }
 }
