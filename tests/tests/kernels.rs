@@ -12,12 +12,13 @@ use ops::ops::{
     PackedRows, Permute, Reshape, RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind, WeightStyle,
 };
 use ops::{Bound, ElementType, InferError, Op, Real, TensorType, Value, WeightFormat};
-use runtime::{CompileOptions, ParameterData, Parameters};
+use runtime::{CompileOptions, Device, ParameterData, Parameters};
 use support::{Built, compile, compiler, one_round_less, parameter};
 use targets::{Target, host_features};
 use trace::{Builder, NodeId, NodeKind, functions};
 use tracewright_tests::calls::{Calls, CheckedCall, examples_of, random, wire};
 use tracewright_tests::emulator::Emulator;
+use tracewright_tests::in_iree;
 use tracewright_tests::tiles::emulated;
 
 /// Processors that differ in which code kernels are, what this machine has of them and itself first; and the formats
@@ -304,6 +305,22 @@ fn products_by_tiles() {
         };
         let found = violations(&calls, &target, &|text| emulated(&text.replace(right, wrong)));
         assert!(!found.is_empty(), "{target}: {wrong} in place of {right} is not found");
+    }
+}
+
+/// A worker's stack has room for what a kernel keeps there, as much as any does, beside what calls it: a row that is
+/// normalized and quantized where it is used, and more rows by tiles than are held at once, whose halves meet.
+#[test]
+fn workers_have_room_for_what_kernels_keep() {
+    let Some((target, _)) = levels().into_iter().next() else { return };
+    for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4] {
+        let cases: [([usize; 3], &[usize]); 3] =
+            [([1, 5824, 32], &[1]), ([1, 9408, 32], &[0, 1, 2]), ([150, 96, 64], &[3])];
+        let calls = products_with_surroundings(&cases, format);
+        let built = built(&calls, &target, &as_it_is);
+        let found = built.load_on(Device::LocalTask { workers: 2 }, in_iree::parameters(&calls.weights));
+        let found = found.violations(&calls);
+        assert!(found.is_empty(), "{target}: {}", found.join("\n"));
     }
 }
 
