@@ -626,6 +626,11 @@ impl<'k> Value<'k> {
         self.binary("", "arith.andi", other)
     }
 
+    /// Bits that one or the other has.
+    pub(crate) fn or(self, other: Self) -> Self {
+        self.binary("", "arith.ori", other)
+    }
+
     /// Bits towards the upper end; zeros come in.
     pub(crate) fn shift_left(self, bits: usize) -> Self {
         self.binary("", "arith.shli", self.code.constant(self.ty, bits as f64))

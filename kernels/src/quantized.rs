@@ -16,7 +16,7 @@ pub(crate) struct Form {
 
 impl Form {
     /// Its bytes, before the scales.
-    fn values(self) -> usize {
+    pub(crate) fn values(self) -> usize {
         self.inputs.next_multiple_of(COLUMNS)
     }
 
@@ -27,6 +27,36 @@ impl Form {
     /// All of it.
     pub(crate) fn bytes(self) -> usize {
         self.values() + 8 * self.groups()
+    }
+
+    /// Gives the integers of each group of the row that starts at a place of x, sixteen and sixteen, and their scale: the
+    /// largest number of a group is ±127.
+    pub(crate) fn quantize<'k>(
+        self,
+        code: &'k Code,
+        x: Buffer<'k>,
+        from: Value<'k>,
+        write: impl Fn(Value<'k>, [Value<'k>; 2], Value<'k>),
+    ) {
+        let group = |group: Value<'k>, count: usize| {
+            let halves = [0, 16]
+                .map(|half: usize| x.load_floats(from + group * GROUP + half, count.saturating_sub(half)));
+            let largest = halves[0].abs().max(halves[1].abs()).largest();
+            let (full, zero) = (code.constant(largest.ty(), 127.0), code.constant(largest.ty(), 0.0));
+            let inverse = full.divide(largest).or_else(largest.greater(zero), zero).broadcast(16);
+            let integers = halves.map(|half| (half * inverse).round().convert(Element::I32));
+            write(group, integers, largest.divide(full));
+        };
+        let whole = self.inputs / GROUP;
+        code.repeat(code.index(0)..code.index(whole), 1, |at| group(at, GROUP));
+        if !self.inputs.is_multiple_of(GROUP) {
+            group(code.index(whole), self.inputs % GROUP);
+        }
+        // An odd number of groups has one without numbers after it.
+        for empty in self.inputs.div_ceil(GROUP)..self.groups() {
+            let zeros = code.constant(Type::lanes(16, Element::I32), 0.0);
+            write(code.index(empty), [zeros; 2], code.constant(Type::Scalar(Element::F32), 0.0));
+        }
     }
 }
 
@@ -62,35 +92,17 @@ impl<'k> Row<'k> {
         self.buffer.store(self.at + (group * 4 + part), word.bits(Type::lanes(4, Element::I8)));
     }
 
-    /// Writes the row that starts at a place of x: the largest number of a group is ±127.
+    /// Writes the row that starts at a place of x.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
-        let inputs = self.form.inputs;
-        let group = |group: Value<'k>, count: usize| {
-            let halves = [0, 16]
-                .map(|half: usize| x.load_floats(from + group * GROUP + half, count.saturating_sub(half)));
-            let largest = halves[0].abs().max(halves[1].abs()).largest();
-            let (full, zero) = (code.constant(largest.ty(), 127.0), code.constant(largest.ty(), 0.0));
-            let inverse = full.divide(largest).or_else(largest.greater(zero), zero).broadcast(16);
-            let integers = halves.map(|half| (half * inverse).round().convert(Element::I32));
+        let scales = self.form.values();
+        let sums = scales + 4 * self.form.groups();
+        self.form.quantize(code, x, from, |group, integers, scale| {
             for (half, integers) in integers.into_iter().enumerate() {
                 self.buffer.store(self.at + (group * GROUP + 16 * half), integers.convert(Element::I8));
             }
-            self.put(self.form.values(), group, largest.divide(full));
-            self.put(self.form.values() + 4 * self.form.groups(), group, (integers[0] + integers[1]).sum());
-        };
-        let whole = inputs / GROUP;
-        code.repeat(code.index(0)..code.index(whole), 1, |at| group(at, GROUP));
-        if !inputs.is_multiple_of(GROUP) {
-            group(code.index(whole), inputs % GROUP);
-        }
-        // An odd number of groups has one without numbers after it.
-        for empty in inputs.div_ceil(GROUP)..self.form.groups() {
-            let empty = code.index(empty);
-            self.buffer.store(self.at + empty * GROUP, code.constant(Type::lanes(GROUP, Element::I8), 0.0));
-            let zero = code.constant(Type::Scalar(Element::I32), 0.0);
-            self.put(self.form.values(), empty, zero);
-            self.put(self.form.values() + 4 * self.form.groups(), empty, zero);
-        }
+            self.put(scales, group, scale);
+            self.put(sums, group, (integers[0] + integers[1]).sum());
+        });
     }
 }
 

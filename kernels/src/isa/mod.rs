@@ -127,6 +127,13 @@ pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     half.bits(FLOATS)
 }
 
+/// Sixteen pairs of bf16 of two times sixteen f32: the nearest, of two the one farther from zero. That they are finite is known.
+pub(crate) fn bf16_pairs<'k>(first: Value<'k>, second: Value<'k>) -> Value<'k> {
+    let code = first.code();
+    let [first, second] = [first, second].map(|numbers| numbers.bits(I32) + code.constant(I32, 32768.0));
+    first.shift_right(16).or(second.and(code.constant(I32, -65536.0)))
+}
+
 /// What a column adds to sums: for each part of each row's some of its bytes, and what they are multiplied with.
 type Column<'k> = Vec<(Value<'k>, Value<'k>)>;
 

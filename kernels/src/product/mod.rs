@@ -166,7 +166,11 @@ impl Product<'_> {
     /// What is done to the activations by a kernel of their own: to several rows, which all parts of the work need.
     pub(crate) fn apart(&self) -> Option<Apart> {
         let &Self { rows, inputs, x, .. } = self;
-        Some(if self.quantizes_apart() {
+        Some(if self.makes_tiles_of_numbers() {
+            let (name, kernel) = tiled::rounding(x, [rows, self.stored()], inputs);
+            let ty = TensorType::new(ElementType::I8, [self.stored(), tiled::row_bytes(inputs)]);
+            Apart { name, ty, kernel: Box::new(kernel) }
+        } else if self.quantizes_apart() {
             let (name, kernel) = quantized::kernel(x, [rows, self.stored()], inputs);
             let ty = TensorType::new(ElementType::I8, [self.stored(), Form { inputs }.bytes()]);
             Apart { name, ty, kernel: Box::new(kernel) }
@@ -252,7 +256,7 @@ impl Product<'_> {
         let parts = 1 << parts.clamp(1, PARTS).ilog2();
         // Two panels at a time, so that a number of x that was loaded is multiplied twice: where there are rows enough
         // to be bound by arithmetic, and registers for both.
-        let dense = format.element().is_some();
+        let dense = format.element().is_some() || self.makes_tiles_of_numbers();
         let two = rows >= 8 && dense && !self.tail.halves && !self.isa.has_short_vectors();
         let panels = if two { 2 } else { 1 };
         let rows = match () {
@@ -311,7 +315,11 @@ impl Product<'_> {
         let weight = code.binding(1, Element::I8, bytes * stored);
         let choices = self.is_chosen().then(|| code.binding(2, Element::I32, self.results()));
         let x = match self.quantizes_apart() {
-            true => X::Quantized(code.binding(0, Element::I8, self.stored() * form.bytes())),
+            true => {
+                let bytes =
+                    if self.makes_tiles_of_numbers() { tiled::row_bytes(self.inputs) } else { form.bytes() };
+                X::Quantized(code.binding(0, Element::I8, self.stored() * bytes))
+            }
             false => {
                 let element = if self.widens_apart() { Element::F32 } else { self.x };
                 let x = code.binding(0, element, self.stored() * self.inputs);

@@ -4,9 +4,10 @@
 use ops::WeightFormat;
 use ops::format::{COLUMNS, GROUP, PANEL, SCALES};
 
-use super::{Dense, Panel, Product, SUMS, X, ask};
+use super::{Panel, Product, SUMS, X, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::isa::tiles::{LINE, ROWS, Tiles};
+use crate::isa::bf16_pairs;
+use crate::isa::tiles::{LINE, ROWS, Tiles, granted};
 use crate::kernel::{self, Kernel};
 use crate::quantized::{Form, Row};
 use crate::work::End;
@@ -14,14 +15,24 @@ use crate::work::End;
 /// Columns of bf16 in a tile.
 const TILE: usize = LINE / 2;
 
-/// Tiles of a panel that are multiplied with all rows before the next: so many of two panels are in the nearest cache.
-const NEAR: usize = 16;
+/// Tiles of a panel that are multiplied with all rows before the next: so many of two panels, and those of all rows, are in the
+/// nearest cache.
+const NEAR: usize = 4;
+
+/// How many tiles ahead memory is asked for a panel's.
+const AHEAD: usize = 16;
+
+/// The same in bytes, of a panel whose weights have groups.
+const AHEAD_IN_BYTES: usize = 4096;
 
 /// Rows whose sums a worker holds.
 const HELD: usize = 128;
 
 /// Chunks of a panel whose bytes are ready at a time.
 const BLOCK: usize = 8;
+
+/// Groups whose products wait for their scales.
+const SLOTS: usize = 4;
 
 /// Rows from which tiles are filled well enough.
 const FEWEST: usize = 16;
@@ -69,16 +80,63 @@ pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Ke
     (format!("tiles_{rows}x{inputs}"), body)
 }
 
+/// The bytes of a row of [`rounding`].
+pub(super) fn row_bytes(inputs: usize) -> usize {
+    2 * Form { inputs }.values()
+}
+
+/// All rows of x `[rows, inputs]`, of which each group is rounded to bytes and a scale: the numbers that these say, cut into
+/// tiles, or where the system grants no tiles the bytes.
+pub(super) fn rounding(
+    x: Element,
+    [rows, stored]: [usize; 2],
+    inputs: usize,
+) -> (String, impl FnOnce() -> Kernel) {
+    let workgroups = rows.min(8);
+    let body = move || {
+        kernel::new(2, workgroups, |code| {
+            let form = Form { inputs };
+            let x = code.binding(0, x, rows * inputs);
+            let tiles = code.binding(1, Element::Bf16, stored * form.values());
+            let bytes = code.binding(1, Element::I8, stored * row_bytes(inputs));
+            let each = |write: &dyn Fn(Value<'_>)| {
+                code.repeat(kernel::share(code, rows, workgroups), 1, write);
+            };
+            let numbers = |row: Value<'_>| {
+                form.quantize(code, x, row * inputs, |group, integers, scale| {
+                    let start = place(form.values(), row, group * GROUP);
+                    for (half, integers) in integers.into_iter().enumerate() {
+                        let numbers = integers.convert(Element::F32) * scale.broadcast(PANEL);
+                        tiles.store(start + half * PANEL, numbers.convert(Element::Bf16));
+                    }
+                });
+            };
+            let rows_of_bytes = |row: Value<'_>| {
+                Row { buffer: bytes, at: row * form.bytes(), form }.fill(code, x, row * inputs);
+            };
+            code.either(granted(code), || each(&numbers), || each(&rows_of_bytes));
+        })
+    };
+    (format!("round_{x}_{rows}x{inputs}"), body)
+}
+
 impl Product<'_> {
     /// Whether tiles compute it.
     pub(super) fn is_tiled(&self) -> bool {
         let tiles = self.isa.tiles();
         let multiplied = match self.format {
             WeightFormat::Bf16 => tiles.bf16 && self.inputs.is_multiple_of(TILE),
-            WeightFormat::Q8 | WeightFormat::Q4 => tiles.bytes,
+            WeightFormat::Q8 | WeightFormat::Q4 => tiles.bytes || self.x == Element::Bf16 && tiles.bf16,
             WeightFormat::F32 | WeightFormat::F16 => false,
         };
         multiplied && self.stack.is_none() && self.rows >= FEWEST
+    }
+
+    /// Whether its weights have groups with scales and are multiplied as numbers in bf16, as what they are multiplied with is.
+    /// Products of bytes are exact, but have to leave the tiles with each group to get its scale, which takes twice as long.
+    pub(super) fn makes_tiles_of_numbers(&self) -> bool {
+        let groups = self.format.element().is_none();
+        groups && self.x == Element::Bf16 && self.isa.tiles().bf16 && self.is_tiled()
     }
 
     /// The panels' outputs for all rows.
@@ -94,13 +152,16 @@ impl Product<'_> {
         let buffer = code.scratch(Element::F32, weights.len() * held * PANEL);
         let mut extents = [(ROWS, LINE); 8];
         let ready = match x {
-            X::Dense(_) => None,
+            X::Quantized(_) if self.makes_tiles_of_numbers() => {
+                Some(Ready::Numbers(code.scratch(Element::Bf16, weights.len() * NEAR * ROWS * TILE)))
+            }
             X::Quantized(_) => {
                 // Numbers that share a scale, and their weights.
                 extents[X_TILE..WEIGHT_TILE].fill((ROWS, GROUP));
                 extents[WEIGHT_TILE..].fill((GROUP / 4, LINE));
-                Some(Ready::new(code))
+                Some(Ready::Bytes(Bytes::new(code)))
             }
+            X::Dense(_) => None,
         };
         let some = |first: Value<'k>, rows: usize| {
             let sums = Sums { buffer, rows: rows.next_multiple_of(ROWS) };
@@ -109,10 +170,15 @@ impl Product<'_> {
             });
             let tiles = Tiles::configure(code, extents);
             match (x, ready) {
-                (X::Quantized(x), Some(ready)) => self.scaled_tiles(tiles, (x, ready), weights, (first, sums)),
-                (X::Dense(Dense { buffer, .. }) | X::Quantized(buffer), _) => {
-                    self.dense_tiles(tiles, buffer, weights, (first, sums));
+                (X::Dense(x), _) => self.dense_tiles(tiles, (x.buffer, None), weights, (first, sums)),
+                (X::Quantized(x), Some(Ready::Bytes(ready))) => {
+                    self.scaled_tiles(tiles, (x, ready), weights, (first, sums));
                 }
+                (X::Quantized(_), Some(Ready::Numbers(ready))) => {
+                    let x = code.binding(0, Element::Bf16, self.stored() * row_bytes(self.inputs) / 2);
+                    self.dense_tiles(tiles, (x, Some(ready)), weights, (first, sums));
+                }
+                (X::Quantized(_), None) => unreachable!("groups are brought into the form of tiles"),
             }
             tiles.release();
             // Of halves those of the first, then those of the second.
@@ -130,18 +196,24 @@ impl Product<'_> {
         code.runs(self.rows, held, some);
     }
 
-    /// Of numbers: two panels and two tiles of rows at a time, so that each tile that is loaded is multiplied twice.
+    /// Of numbers: two panels and two tiles of rows at a time, so that each tile that is loaded is multiplied twice. Weights
+    /// in groups become numbers first, once for all rows.
     fn dense_tiles<'k>(
         &self,
         tiles: Tiles<'k>,
-        x: Buffer<'k>,
+        (x, ready): (Buffer<'k>, Option<Buffer<'k>>),
         weights: &[Panel<'k>],
         (first, sums): (Value<'k>, Sums<'k>),
     ) {
         let code = first.code();
-        let columns = self.inputs / TILE;
+        let columns = if ready.is_some() { row_bytes(self.inputs) / LINE } else { self.inputs / TILE };
         let tile = ROWS * LINE;
         let some = |near: Value<'k>, count: usize| {
+            if let Some(ready) = ready {
+                for (panel, weight) in weights.iter().enumerate() {
+                    self.make_numbers(code, *weight, (near, count), (ready, panel * NEAR));
+                }
+            }
             code.runs(sums.rows, 2 * ROWS, |row, rows| {
                 let pair = rows / ROWS;
                 let held: Vec<(usize, Value<'k>)> = (0..pair)
@@ -149,19 +221,27 @@ impl Product<'_> {
                     .map(|(i, panel)| (2 * i + panel, sums.buffer.address(sums.at(panel, row + i * ROWS))))
                     .collect();
                 held.iter().for_each(|&(register, sums)| tiles.load(register, sums, LINE));
-                code.repeat(near..near + count, 1, |column| {
+                code.repeat(code.index(0)..code.index(count), 1, |column| {
                     let start = (first + row).divide(code.index(ROWS));
                     for i in 0..pair {
-                        let at = ((start + i) * columns + column) * (ROWS * TILE);
+                        let at = ((start + i) * columns + (near + column)) * (ROWS * TILE);
                         tiles.load(X_TILE + i, x.address(at), LINE);
                     }
                     for (panel, weight) in weights.iter().enumerate() {
-                        let at = weight.at + column * tile;
-                        // Lines of the tiles that come next are asked for while these are multiplied.
-                        let lines = ROWS.div_ceil(sums.rows.div_ceil(2 * ROWS));
-                        let ahead = at + NEAR * tile + row.divide(code.index(2 * ROWS)) * (lines * LINE);
-                        (0..lines).for_each(|line| weight.weight.prefetch_to_second(ahead + line * LINE));
-                        tiles.load(WEIGHT_TILE + panel, weight.weight.address(at), LINE);
+                        let address = match ready {
+                            Some(ready) => ready.address((column + panel * NEAR) * (ROWS * TILE)),
+                            None => {
+                                let at = weight.at + (near + column) * tile;
+                                // Lines of the tiles that come next are asked for while these are multiplied.
+                                let lines = ROWS.div_ceil(sums.rows.div_ceil(2 * ROWS));
+                                let ahead =
+                                    at + AHEAD * tile + row.divide(code.index(2 * ROWS)) * (lines * LINE);
+                                (0..lines)
+                                    .for_each(|line| weight.weight.prefetch_to_second(ahead + line * LINE));
+                                weight.weight.address(at)
+                            }
+                        };
+                        tiles.load(WEIGHT_TILE + panel, address, LINE);
                         (0..pair)
                             .for_each(|i| tiles.add_bf16([2 * i + panel, X_TILE + i, WEIGHT_TILE + panel]));
                     }
@@ -172,12 +252,47 @@ impl Product<'_> {
         code.runs(columns, NEAR, some);
     }
 
+    /// Some of a panel's groups, each as a tile of the numbers that it says: into a buffer, from a tile on.
+    fn make_numbers<'k>(
+        &self,
+        code: &'k Code,
+        weight: Panel<'k>,
+        (near, count): (Value<'k>, usize),
+        (ready, tile): (Buffer<'k>, usize),
+    ) {
+        let chunk = self.format.packed(PANEL, 1).bytes();
+        code.repeat(code.index(0)..code.index(count), 2, |group| {
+            let start = (near + group).divide(code.index(2)) * chunk;
+            (0..chunk / LINE).for_each(|line| {
+                weight.weight.prefetch_to_second(weight.at + start + (line * LINE + AHEAD_IN_BYTES));
+            });
+            let scales = weight.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
+            for half in 0..2 {
+                let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
+                let least = scales * code.constant(SUMS, self.added());
+                let to = (group + (half + tile)) * (ROWS * TILE);
+                for (i, columns) in self.columns_of(code, weight, start + SCALES, half).enumerate() {
+                    let words = columns.bits(Type::lanes(PANEL, Element::I32));
+                    let numbers = [0, 1, 2, 3].map(|byte| {
+                        let byte = words.shift_right(8 * byte).and(code.constant(words.ty(), 255.0));
+                        byte.convert(Element::F32).multiply_add(scales, least)
+                    });
+                    for (pair, numbers) in numbers.chunks(2).enumerate() {
+                        let pairs = bf16_pairs(numbers[0], numbers[1]).bits(Type::lanes(TILE, Element::Bf16));
+                        ready.store(to + (2 * i + pair) * TILE, pairs);
+                    }
+                }
+            }
+        });
+    }
+
     /// Of bytes: the products of a group are whole numbers, which get their scales before the next group is added. A panel's
-    /// bytes are brought into the form of tiles once for all rows.
+    /// bytes are brought into the form of tiles once for all rows; and while some groups' products get their scales, those of
+    /// the next are made: what a tile writes can be read only some time later.
     fn scaled_tiles<'k>(
         &self,
         tiles: Tiles<'k>,
-        (x, ready): (Buffer<'k>, Ready<'k>),
+        (x, ready): (Buffer<'k>, Bytes<'k>),
         weights: &[Panel<'k>],
         (first, sums): (Value<'k>, Sums<'k>),
     ) {
@@ -185,42 +300,50 @@ impl Product<'_> {
         let form = Form { inputs: self.inputs };
         let chunk = self.format.packed(PANEL, 1).bytes();
         code.runs(self.inputs.div_ceil(COLUMNS), BLOCK, |from, chunks| {
+            let groups = 2 * chunks;
+            let together = if groups.is_multiple_of(SLOTS) { SLOTS } else { 2 };
+            let multiply = |row: Value<'k>, near: Value<'k>, slot: usize| {
+                let [x_tile, weight_tile] = [X_TILE, WEIGHT_TILE].map(|register| register + slot % 2);
+                tiles.zero(slot);
+                let numbers = (first + row) * form.bytes() + (from * 2 + near) * GROUP;
+                tiles.load(x_tile, x.address(numbers), form.bytes());
+                tiles.load(weight_tile, ready.bytes.address(near * (GROUP * PANEL)), LINE);
+                tiles.add_bytes([slot, x_tile, weight_tile]);
+                tiles.store(slot, ready.products.address(code.index(slot * ROWS * PANEL)));
+            };
             for (panel, weight) in weights.iter().enumerate() {
                 code.repeat(code.index(0)..code.index(chunks), 1, |at| {
                     let start = (from + at) * chunk;
                     ask(code, &[*weight], start, chunk / LINE);
                     self.make_ready(code, *weight, start, ready, at * 2);
                 });
+                (0..together).for_each(|slot| multiply(code.index(0), code.index(slot), slot));
                 code.repeat(code.index(0)..code.index(sums.rows), ROWS, |row| {
                     let start = sums.at(panel, row);
                     let places: Vec<Value<'k>> = (0..ROWS).map(|i| start + i * PANEL).collect();
-                    let start = (first + row) * form.bytes();
-                    let own = |i: usize| Row { buffer: x, at: start + i * form.bytes(), form };
                     let before: Vec<Value<'k>> =
                         places.iter().map(|&place| sums.buffer.load(place, SUMS)).collect();
-                    let groups = code.index(0)..code.index(2 * chunks);
-                    let after = code.fold(groups, 2, &before, |near, before| {
-                        let group = from * 2 + near;
-                        let mut sums = before.to_vec();
-                        for half in 0..2 {
-                            tiles.zero(half);
-                            let numbers = x.address(own(0).at + (group + half) * GROUP);
-                            tiles.load(X_TILE + half, numbers, form.bytes());
-                            let weights = ready.bytes.address((near + half) * (GROUP * PANEL));
-                            tiles.load(WEIGHT_TILE + half, weights, LINE);
-                            tiles.add_bytes([half, X_TILE + half, WEIGHT_TILE + half]);
-                            tiles.store(half, ready.products.address(code.index(half * ROWS * PANEL)));
-                        }
-                        for half in 0..2 {
-                            let scales = ready.scales.load((near + half) * PANEL, SUMS);
-                            for (i, sum) in sums.iter_mut().enumerate() {
-                                let at = code.index((i + half * ROWS) * PANEL);
+                    let start = (first + row) * form.bytes();
+                    let own = |i: usize| Row { buffer: x, at: start + i * form.bytes(), form };
+                    // Behind the last group of these rows come the first of the next ones.
+                    let next = (row + ROWS).min(code.index(sums.rows - ROWS));
+                    let range = code.index(0)..code.index(groups);
+                    let after = code.fold(range, together, &before, |near, before| {
+                        let further = near + together;
+                        let ends = further.equals(code.index(groups));
+                        let (row, further) = (next.or_else(ends, row), code.index(0).or_else(ends, further));
+                        (0..together).fold(before.to_vec(), |sums, slot| {
+                            let scales = ready.scales.load((near + slot) * PANEL, SUMS);
+                            let add = |(i, sum): (usize, Value<'k>)| {
+                                let at = code.index((i + slot * ROWS) * PANEL);
                                 let products = ready.products.load(at, Type::lanes(PANEL, Element::I32));
-                                let scale = own(i).scale(group + half).broadcast(PANEL);
-                                *sum = (products.convert(Element::F32) * scale).multiply_add(scales, *sum);
-                            }
-                        }
-                        sums
+                                let scale = own(i).scale(from * 2 + near + slot).broadcast(PANEL);
+                                (products.convert(Element::F32) * scale).multiply_add(scales, sum)
+                            };
+                            let sums = sums.into_iter().enumerate().map(add).collect();
+                            multiply(row, further + slot, slot);
+                            sums
+                        })
                     });
                     places.iter().zip(after).for_each(|(&place, sum)| sums.buffer.store(place, sum));
                 });
@@ -234,7 +357,7 @@ impl Product<'_> {
         code: &'k Code,
         weight: Panel<'k>,
         start: Value<'k>,
-        ready: Ready<'k>,
+        ready: Bytes<'k>,
         group: Value<'k>,
     ) {
         let scales = weight.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
@@ -250,20 +373,28 @@ impl Product<'_> {
     }
 }
 
-/// Some groups of a panel: the tiles of each, with their sign, and the scales. And room for what two of them are multiplied to.
+/// What is made of weights in groups before they are multiplied.
 #[derive(Clone, Copy)]
-struct Ready<'k> {
+enum Ready<'k> {
+    /// Tiles of the numbers that they say.
+    Numbers(Buffer<'k>),
+    Bytes(Bytes<'k>),
+}
+
+/// Some groups of a panel: the tiles of each, with their sign, and the scales. What some of them are multiplied to.
+#[derive(Clone, Copy)]
+struct Bytes<'k> {
     bytes: Buffer<'k>,
     scales: Buffer<'k>,
     products: Buffer<'k>,
 }
 
-impl<'k> Ready<'k> {
+impl<'k> Bytes<'k> {
     fn new(code: &'k Code) -> Self {
         Self {
             bytes: code.scratch(Element::I8, 2 * BLOCK * GROUP * PANEL),
             scales: code.scratch(Element::F32, 2 * BLOCK * PANEL),
-            products: code.scratch(Element::I32, 2 * ROWS * PANEL),
+            products: code.scratch(Element::I32, SLOTS * ROWS * PANEL),
         }
     }
 }
