@@ -83,7 +83,7 @@ impl Kernels {
         let (plain, ends) = (work.norm.is_none() && work.rope.is_none(), work.tail.steps.is_empty());
         steps
             && match work.op {
-                Op::Sdpa(op) => ends && Attention::of(op, work).is_some(),
+                Op::Sdpa(op) => ends && Attention::of(isa, op, work).is_some(),
                 Op::Append(op) => ends && Appending::of(op, work).is_some(),
                 _ if work.tokens.is_some() => false,
                 Op::PackedLinear(_) => work.rope.is_none() && product(isa, work).is_some(),
@@ -134,7 +134,7 @@ impl Kernels {
                 self.dispatch(name, kernel, &operands, &result)
             }
             Op::Sdpa(op) => {
-                let attention = Attention::of(op, work)?;
+                let attention = Attention::of(isa, op, work)?;
                 let (name, kernel) = attention.kernel(self.tiling(attention.name(), attention.usual()));
                 self.dispatch(name, kernel, &operands, &result)
             }
@@ -170,7 +170,7 @@ impl Kernels {
         let isa = self.isa.filter(|_| self.can_do(work))?;
         match work.op {
             Op::PackedLinear(_) | Op::PackedExperts(_) => Some(product(isa, work)?.tilings()),
-            Op::Sdpa(op) => Some(Attention::of(op, work)?.tilings()),
+            Op::Sdpa(op) => Some(Attention::of(isa, op, work)?.tilings()),
             _ => None,
         }
     }

@@ -277,22 +277,32 @@ fn tiled(format: WeightFormat) -> Calls {
     all
 }
 
-#[test]
-fn products_by_tiles() {
+/// A processor with tiles, and whether this one runs its code: by tiles, if it has them and the system grants them, else as
+/// where they are refused.
+fn tiled_target() -> (Target, bool) {
     let changes = "+amx-tile,+amx-bf16,+amx-int8,+avx512vnni,+avx512bf16";
     let target = Target { changes: Some(changes.into()), ..Target::processor("x86-64-v4") };
     let target = compiler().resolve(&target).unwrap();
-    let lacks = |name: &str| target.features.iter().flatten().any(|feature| feature == name);
-    let runs = host_features().into_iter().all(|(name, has)| has || !lacks(name));
+    let needs = |name: &str| {
+        !name.starts_with("amx") && target.features.iter().flatten().any(|feature| feature == name)
+    };
+    let runs = host_features().into_iter().all(|(name, has)| has || !needs(name));
+    if !runs {
+        eprintln!("this processor is none of {target}: kernels are compiled, and not run");
+    }
+    (target, runs)
+}
+
+#[test]
+fn products_by_tiles() {
+    let (target, runs) = tiled_target();
     for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4] {
         let calls = tiled(format);
         if !runs {
-            eprintln!("this processor is none of {target}: kernels are compiled, and not run");
             built(&calls, &target, &as_it_is);
             continue;
         }
-        // By tiles, if the processor has them and the system grants them, else as where they are refused; and as the
-        // manual says that tiles do it.
+        // As they are here, and as the manual says that tiles do it.
         let ways: [(&str, &dyn Fn(String) -> String); 2] =
             [("here", &as_it_is), ("emulated", &|text| emulated(&text))];
         for (way, edit) in ways {
@@ -488,23 +498,31 @@ fn without_features_there_is_no_kernel() {
 
 /// Attention: a cache of keys, its queries and the position of the first.
 fn attention(seed: u64, ring: bool) -> Vec<(Op, Vec<Value>)> {
+    let cases = [
+        [1, 1, 1, 1, 1, 1],
+        [1, 4, 1, 64, 64, 64],
+        [2, 3, 1, 37, 20, 33],
+        [3, 1, 5, 48, 16, 16],
+        [2, 2, 16, 32, 32, 48],
+        [1, 8, 3, 31, 80, 128],
+        [1, 4, 2, 19, 256, 256],
+    ];
+    attention_of(&cases, &[ElementType::F32, ElementType::Bf16, ElementType::F16], seed, ring)
+}
+
+/// The same of given batches, groups, queries, keys, features and values.
+fn attention_of(
+    cases: &[[usize; 6]],
+    elements: &[ElementType],
+    seed: u64,
+    ring: bool,
+) -> Vec<(Op, Vec<Value>)> {
     let mut all = Vec::new();
-    for (case, (batch, group, queries, keys, features, values)) in [
-        (1, 1, 1, 1, 1, 1),
-        (1, 4, 1, 64, 64, 64),
-        (2, 3, 1, 37, 20, 33),
-        (3, 1, 5, 48, 16, 16),
-        (2, 2, 16, 32, 32, 48),
-        (1, 8, 3, 31, 80, 128),
-        (1, 4, 2, 19, 256, 256),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (case, &[batch, group, queries, keys, features, values]) in cases.iter().enumerate() {
         let last = keys - queries;
         for (position, start) in [0, last / 2, last].into_iter().enumerate() {
             let seed = seed + 100 * case as u64 + 10 * position as u64;
-            let element = [ElementType::F32, ElementType::Bf16, ElementType::F16][(case + position) % 3];
+            let element = elements[(case + position) % elements.len()];
             let width = 1 + keys / 3;
             let (mask, start) = match (ring, position) {
                 // A ring that has turned several times, and one that is not full.
@@ -535,6 +553,46 @@ fn attention(seed: u64, ring: bool) -> Vec<(Op, Vec<Value>)> {
         }
     }
     all
+}
+
+/// Tiles of keys that end before the last, of queries of two heads, of rows that do not fill them; wide heads, and as many
+/// rows as a worker holds.
+#[test]
+fn attention_by_tiles() {
+    let small = [[1, 1, 17, 32, 32, 16], [2, 4, 5, 41, 64, 64], [2, 1, 20, 64, 96, 48]];
+    let large = [[1, 4, 40, 77, 64, 64], [1, 2, 40, 130, 128, 128], [1, 4, 24, 90, 256, 256]];
+    let calls = |cases: &[[usize; 6]]| {
+        let mut calls = Calls::default();
+        for (op, arguments) in [false, true]
+            .into_iter()
+            .flat_map(|ring| attention_of(cases, &[ElementType::Bf16], u64::from(ring), ring))
+        {
+            calls.call(op, arguments);
+        }
+        calls
+    };
+    let (target, runs) = tiled_target();
+    let (small, large) = (calls(&small), calls(&large));
+    for calls in [&small, &large] {
+        let built = built(calls, &target, &as_it_is);
+        let lines = built.module.text.lines();
+        let tiled = lines.filter(|line| line.contains("flow.dispatch") && line.contains("_tiles(")).count();
+        assert_eq!(tiled, calls.calls.len(), "not all by tiles");
+        if runs {
+            let found = built.load(&calls.weights).violations(calls);
+            assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+        }
+    }
+    if !runs {
+        return;
+    }
+    // The emulator's own tiles leave no room for more.
+    let found = violations(&small, &target, &|text| emulated(&text));
+    assert!(found.is_empty(), "{target}, emulated: {}", found.join("\n"));
+    for (right, wrong) in [("tmm1, tmm4, tmm2", "tmm1, tmm3, tmm2"), ("tmm0, tmm5, tmm6", "tmm0, tmm6, tmm5")] {
+        let found = violations(&small, &target, &|text| emulated(&text.replace(right, wrong)));
+        assert!(!found.is_empty(), "{target}: {wrong} in place of {right} is not found");
+    }
 }
 
 #[test]

@@ -134,6 +134,21 @@ pub(crate) fn bf16_pairs<'k>(first: Value<'k>, second: Value<'k>) -> Value<'k> {
     first.shift_right(16).or(second.and(code.constant(I32, -65536.0)))
 }
 
+/// Sixteen vectors of sixteen lanes whose lanes are what were those vectors: in four steps, each of which changes two halves.
+pub(crate) fn transposed<'k>(vectors: Vec<Value<'k>>) -> Vec<Value<'k>> {
+    const SIDE: usize = 16;
+    let lanes = |own: &dyn Fn(usize) -> usize| (0..SIDE).map(own).collect::<Vec<_>>();
+    [8, 4, 2, 1].into_iter().fold(vectors, |vectors, width| {
+        let first = lanes(&|lane| if lane & width == 0 { lane } else { SIDE + lane - width });
+        let second = lanes(&|lane| if lane & width == 0 { lane + width } else { SIDE + lane });
+        let changed = |i: usize| match i & width {
+            0 => vectors[i].pick(vectors[i + width], &first),
+            _ => vectors[i - width].pick(vectors[i], &second),
+        };
+        (0..SIDE).map(changed).collect()
+    })
+}
+
 /// What a column adds to sums: for each part of each row's some of its bytes, and what they are multiplied with.
 type Column<'k> = Vec<(Value<'k>, Value<'k>)>;
 

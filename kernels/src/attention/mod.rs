@@ -3,11 +3,17 @@
 //! Sixteen keys at a time; the softmax is carried along, as in Milakov and Gimelshein, "Online normalizer calculation
 //! for softmax" (2018), and Dao et al., "FlashAttention" (2022).
 
+mod tiles;
+
+use std::ops::Range;
+
 use ops::ops::{MaskTerm, Sdpa};
 use targets::Tiling;
 
 use crate::before::{Before, Start};
 use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::isa::Isa;
+use crate::isa::tiles::granted;
 use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::math::{exp, tanh};
@@ -56,11 +62,13 @@ pub(crate) struct Attention {
     by_token: bool,
     /// What queries go through first.
     before: Before,
+    /// Whether the processor multiplies tiles of bf16.
+    has_tiles: bool,
 }
 
 impl Attention {
     /// What a work means whose operation is `op`; `None` if the kernel does not serve it.
-    pub(crate) fn of(op: &Sdpa, work: &Work<'_>) -> Option<Self> {
+    pub(crate) fn of(isa: Isa, op: &Sdpa, work: &Work<'_>) -> Option<Self> {
         let operands = &work.types[..];
         let (offset, terms) = op.operands(operands);
         let [q, k, v] = [operands[0], operands[1], operands[2]];
@@ -92,6 +100,7 @@ impl Attention {
             tokens: work.tokens,
             by_token: work.by_token,
             before: Before::of(work)?,
+            has_tiles: isa.tiles().bf16,
         };
         // Rows are rotated in the order of tokens, and only those of one token are in that of heads too.
         let ordered = !attention.before.rotates() || attention.tokens.is_some() || attention.queries == 1;
@@ -136,9 +145,10 @@ impl Attention {
         let Self { element, batch, group, queries, keys, features, values, .. } = self;
         let (scale, cap) = (self.scale.to_bits(), self.softcap.map(|cap| format!("_{:x}", cap.to_bits())));
         format!(
-            "attention_{element}{}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}",
+            "attention_{element}{}_{batch}x{group}x{queries}x{keys}x{features}x{values}_{mask}_{scale:x}{}{}",
             if self.quantized { "_q8" } else { "" },
             cap.unwrap_or_default(),
+            if self.is_tiled() { "_tiles" } else { "" },
         )
     }
 
@@ -149,25 +159,37 @@ impl Attention {
 
     /// How it is cut unless something else was measured to be faster.
     pub(crate) fn usual(&self) -> Tiling {
-        // As many rows as leave the sums of their values in registers, and a part for each of two workers.
-        let most = (16 / self.values.div_ceil(KEYS)).clamp(1, 4);
+        // A part for each of two workers.
+        let most = self.plain_rows();
         let rows = if self.batch == 1 { most.min(self.rows().div_ceil(2)) } else { most };
         self.fitted(Tiling { parts: count(PARTS), rows: count(rows), panels: count(1), ahead: 0 })
     }
 
+    /// As many rows as leave the sums of their values in registers.
+    fn plain_rows(&self) -> usize {
+        (16 / self.values.div_ceil(KEYS)).clamp(1, 4)
+    }
+
     /// A tiling, cut to what fits.
     fn fitted(&self, tiling: Tiling) -> Tiling {
-        let most = (CARRIED / self.values.div_ceil(KEYS)).max(1);
+        let carried = (CARRIED / self.values.div_ceil(KEYS)).max(1);
+        let most = if self.is_tiled() { self.plain_rows() } else { carried };
         let rows = tiling.rows.get().min(most).min(self.rows());
-        let parts = tiling.parts.get().min(self.batch * self.rows().div_ceil(rows));
+        let parts = tiling.parts.get().min(self.batch * self.units(rows).0);
         Tiling { parts: count(parts), rows: count(rows), panels: count(1), ahead: 0 }
+    }
+
+    /// Into how many units the rows of a key head are cut, where so many are a tile, and the rows of one.
+    fn units(&self, tile: usize) -> (usize, usize) {
+        let rows = if self.is_tiled() { self.tiled_rows() } else { tile };
+        (self.rows().div_ceil(rows), rows)
     }
 
     /// Its name and its code, cut in some way; the operands are q, k, v and the offset, and what [`Work`] adds to them.
     pub(crate) fn kernel(&self, tiling: Tiling) -> (String, impl FnOnce() -> Kernel) {
         let tiling = self.fitted(tiling);
         let (rows, tile, workgroups) = (self.rows(), tiling.rows.get(), tiling.parts.get());
-        let tiles = rows.div_ceil(tile);
+        let (units, of_unit) = self.units(tile);
         let tokens = self.tokens.map(Tokens::name).unwrap_or_default();
         let by_token = if self.by_token { "_by_token" } else { "" };
         let name = format!("{}{tokens}{by_token}{}", self.name(), self.before.name());
@@ -176,10 +198,23 @@ impl Attention {
             kernel::new(bindings, workgroups, |code| {
                 let result = code.binding(bindings - 1, self.element, self.batch * rows * self.values);
                 let tile = Tile::new(code, self, tile);
-                code.repeat(kernel::share(code, self.batch * tiles, workgroups), 1, |part| {
-                    let tiles = code.index(tiles);
-                    let (head, first) = (part.divide(tiles), part.remainder(tiles) * tile.rows);
-                    self.tile(code, head, first, &tile, result);
+                let tiled = self.is_tiled().then(|| (granted(code), tiles::Held::new(code, self)));
+                code.repeat(kernel::share(code, self.batch * units, workgroups), 1, |part| {
+                    let units = code.index(units);
+                    let (head, first) = (part.divide(units), part.remainder(units) * of_unit);
+                    let plain = || {
+                        code.repeat(code.index(0)..code.index(of_unit), tile.rows, |row| {
+                            self.tile(code, head, first + row, &tile, result);
+                        });
+                    };
+                    match tiled {
+                        None => self.tile(code, head, first, &tile, result),
+                        Some((granted, held)) => code.either(
+                            granted,
+                            || self.tiles(code, head, first, (held, &tile.start), (tile.read, result)),
+                            plain,
+                        ),
+                    }
                 });
             })
         };
@@ -196,20 +231,12 @@ impl Attention {
         result: Buffer<'k>,
     ) {
         let stored = if self.quantized { Element::I8 } else { self.element };
-        let k = code.binding(1, stored, self.batch * self.keys * self.features);
-        let v = code.binding(2, stored, self.batch * self.keys * self.values);
+        let [k, v] = self.cache(code, stored);
         let scales = self.quantized.then(|| {
             [0, 1].map(|part| code.binding(self.scales() + part, Element::F32, self.batch * self.keys))
         });
         let integer = Type::Scalar(Element::I32);
-        let offset = match (self.offset, self.of_offset) {
-            (false, _) => code.constant(integer, 0.0),
-            (true, 0) => code.binding(3, Element::I32, 1).load(code.index(0), integer),
-            (true, n) => {
-                let offsets = code.binding(3, Element::I32, self.batch / n);
-                offsets.load(head.divide(code.index(n)), integer)
-            }
-        };
+        let offset = self.offset(code, head);
         let rows = || code.index(0)..code.index(tile.rows);
         code.repeat(rows(), 1, |i| {
             let row = self.row(code, head, first + i);
@@ -219,10 +246,10 @@ impl Attention {
             tile.totals.store(i * KEYS, code.constant(LANES, 0.0));
         });
         let end = offset + code.constant(integer, self.queries as f64);
-        let (from, to) = self.range(code, offset, end);
+        let seen = self.seen(code, offset, (first, tile.rows), KEYS);
         let chunks = self.values.div_ceil(KEYS);
         let zeros = vec![code.constant(LANES, 0.0); tile.rows * chunks];
-        let sums = code.fold(from..to, KEYS, &zeros, |key, sums| {
+        let sums = code.fold(seen, KEYS, &zeros, |key, sums| {
             let keys = Keys { first: key, base: head * self.keys };
             let slots = code.count(PLACES) + key.number().broadcast(KEYS);
             let positions = self.positions(code, slots, end);
@@ -277,18 +304,50 @@ impl Attention {
         Row { by_head, by_token, from, place }
     }
 
-    /// The keys that some query may see, in whole rounds.
-    fn range<'k>(&self, code: &'k Code, offset: Value<'k>, end: Value<'k>) -> (Value<'k>, Value<'k>) {
+    /// The keys and the values.
+    fn cache<'k>(&self, code: &'k Code, stored: Element) -> [Buffer<'k>; 2] {
+        [(1, self.features), (2, self.values)]
+            .map(|(binding, numbers)| code.binding(binding, stored, self.batch * self.keys * numbers))
+    }
+
+    /// The position of a head's first query.
+    fn offset<'k>(&self, code: &'k Code, head: Value<'k>) -> Value<'k> {
+        let integer = Type::Scalar(Element::I32);
+        match (self.offset, self.of_offset) {
+            (false, _) => code.constant(integer, 0.0),
+            (true, 0) => code.binding(3, Element::I32, 1).load(code.index(0), integer),
+            (true, n) => {
+                let offsets = code.binding(3, Element::I32, self.batch / n);
+                offsets.load(head.divide(code.index(n)), integer)
+            }
+        }
+    }
+
+    /// The keys that some of `count` rows from the first on may see, from where a round of keys begins.
+    fn seen<'k>(
+        &self,
+        code: &'k Code,
+        offset: Value<'k>,
+        (first, count): (Value<'k>, usize),
+        round: usize,
+    ) -> Range<Value<'k>> {
+        let place = first.remainder(code.index(self.queries));
+        let further = place + (count - 1);
+        let last = further.min(code.index(self.queries - 1));
+        // Behind the last query comes the first one of another head.
+        let place = code.index(0).or_else(further.greater(last), place);
         let integer = Type::Scalar(Element::I32);
         let all = code.constant(integer, self.keys as f64);
+        let [one, zero] = [1.0, 0.0].map(|number| code.constant(integer, number));
+        let end = offset + last.number() + one;
         let to = if self.causal && !self.ring { end.min(all) } else { all };
-        let zero = code.constant(integer, 0.0);
         let from = match self.window {
-            Some(width) if !self.ring => (offset - code.constant(integer, width as f64 - 1.0)).max(zero),
+            Some(width) if !self.ring => {
+                (offset + place.number() - code.constant(integer, width as f64 - 1.0)).max(zero)
+            }
             _ => zero,
         };
-        let keys = code.index(KEYS);
-        (from.place().divide(keys) * KEYS, to.place())
+        from.place().divide(code.index(round)) * round..to.place()
     }
 
     /// Sixteen values times each row's `weights`, added to the sums of the rows.
@@ -350,6 +409,11 @@ impl Attention {
         });
         let products = sums(&products);
         let products = scales.map_or(products, |scales| products * scales);
+        self.scaled(code, products)
+    }
+
+    /// Products as scores.
+    fn scaled<'k>(&self, code: &'k Code, products: Value<'k>) -> Value<'k> {
         let scores = products * code.constant(LANES, self.scale);
         match self.softcap {
             Some(cap) => {

@@ -1,0 +1,275 @@
+//! Attention of many rows by tiles of bf16: thirty-two keys at a time, sixteen queries in the lanes.
+//!
+//! Keys are tiles as they are stored, and queries are turned once. So the scores of a key are a vector with a lane for each
+//! query, of which the softmax needs no sum over lanes; its weights, rounded to bf16, are turned back, and values are brought
+//! into pairs.
+
+use ops::ops::Sdpa;
+
+use super::{Attention, KEYS, LANES, PLACES};
+use crate::before::Start;
+use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::isa::tiles::{LINE, ROWS, Tiles};
+use crate::isa::{bf16_pairs, transposed};
+use crate::math::exp;
+
+/// Features, or keys, of a tile of bf16.
+const TILE: usize = LINE / 2;
+
+/// Sixteen pairs of bf16, as the 32 bits that they are.
+const PAIRS: Type = Type::lanes(ROWS, Element::I32);
+
+/// Tiles of queries at most that share what is made of keys and values, and the bytes that the compiler allows a kernel to
+/// hold, less what aligning them takes.
+const TOGETHER: usize = 4;
+const ROOM: usize = (32 << 10) - 1024;
+
+/// Registers.
+const SUMS: usize = 0;
+const QUERIES: usize = 2;
+const KEY_TILE: usize = 3;
+const WEIGHTS: usize = 5;
+const VALUES: usize = 6;
+
+/// Memory of the rows that a worker has at a time: tiles of sixteen of them.
+#[derive(Clone, Copy)]
+pub(super) struct Held<'k> {
+    /// `[tiles, 16 features of pairs, features / 32, 16 queries]`, two features each.
+    queries: Buffer<'k>,
+    /// For each query its position, the largest score so far and the sum of the weights so far; what is kept of it.
+    positions: Buffer<'k>,
+    largest: Buffer<'k>,
+    totals: Buffer<'k>,
+    kept: Buffer<'k>,
+    /// The scores of thirty-two keys for sixteen queries, and where those keys are.
+    scores: Buffer<'k>,
+    keys: Buffer<'k>,
+    /// The weights of thirty-two keys: `[tiles, 16 queries, 32]`.
+    weights: Buffer<'k>,
+    /// Sixteen values of thirty-two keys, two keys together: `[16, 16, 2]`.
+    values: Buffer<'k>,
+    /// The sums: `[tiles, values / 16, 16 queries, 16]`.
+    sums: Buffer<'k>,
+}
+
+impl<'k> Held<'k> {
+    pub(super) fn new(code: &'k Code, of: &Attention) -> Self {
+        let rows = of.tiled_rows();
+        let lanes = |element| code.scratch(element, rows);
+        Self {
+            queries: code.scratch(Element::Bf16, rows * of.features),
+            positions: lanes(Element::I32),
+            largest: lanes(Element::F32),
+            totals: lanes(Element::F32),
+            kept: code.scratch(Element::F32, ROWS),
+            scores: code.scratch(Element::F32, TILE * ROWS),
+            keys: code.scratch(Element::I32, TILE),
+            weights: code.scratch(Element::Bf16, rows * TILE),
+            values: code.scratch(Element::Bf16, TILE * ROWS),
+            sums: code.scratch(Element::F32, rows * of.values),
+        }
+    }
+}
+
+impl Attention {
+    /// Whether tiles compute it.
+    pub(super) fn is_tiled(&self) -> bool {
+        self.has_tiles
+            && self.element == Element::Bf16
+            && !self.quantized
+            && self.rows() >= ROWS
+            && self.keys >= TILE
+            && self.features.is_multiple_of(TILE)
+            && self.values.is_multiple_of(ROWS)
+            && self.most_tiles() > 0
+    }
+
+    /// The tiles of queries that a worker has room for.
+    fn most_tiles(&self) -> usize {
+        let shared = (TILE * ROWS + ROWS + TILE) * 4 + TILE * ROWS * 2;
+        // Where the system grants no tiles, and between norm and rotation.
+        let plain = self.plain_rows() * (2 * self.features + 4 * 4 * KEYS + 4) + 4 * self.features;
+        let of_tile = ROWS * (2 * self.features + 4 * self.values + 2 * TILE + 3 * 4);
+        ROOM.saturating_sub(shared + plain) / of_tile
+    }
+
+    /// The rows that a worker has at a time.
+    pub(super) fn tiled_rows(&self) -> usize {
+        ROWS * self.most_tiles().min(TOGETHER).min(self.rows().div_ceil(ROWS))
+    }
+
+    /// The results of as many rows of a key head.
+    pub(super) fn tiles<'k>(
+        &self,
+        code: &'k Code,
+        head: Value<'k>,
+        first: Value<'k>,
+        (held, start): (Held<'k>, &Start<'k>),
+        (read, result): (Buffer<'k>, Buffer<'k>),
+    ) {
+        let rows = self.tiled_rows();
+        let [k, v] = self.cache(code, Element::Bf16);
+        let offset = self.offset(code, head);
+        code.repeat(code.index(0)..code.index(rows), 1, |i| {
+            let row = self.row(code, head, first + i);
+            start.row(code, row.by_token, (read, row.from), (held.queries, i * self.features));
+            held.positions.store(i, offset + row.place.number());
+        });
+        code.repeat(code.index(0)..code.index(rows), ROWS, |tile| {
+            held.largest.store(tile, code.constant(LANES, Sdpa::HIDDEN));
+            held.totals.store(tile, code.constant(LANES, 0.0));
+            self.turn(code, held.queries, tile * self.features);
+        });
+        code.repeat(code.index(0)..code.index(rows * self.values), KEYS, |at| {
+            held.sums.store(at, code.constant(LANES, 0.0));
+        });
+        let tiles = Tiles::configure(code, [(ROWS, LINE); 8]);
+        let seen = self.seen(code, offset, (first, rows), TILE);
+        let end = offset + code.constant(offset.ty(), self.queries as f64);
+        code.repeat(seen, TILE, |key| {
+            // The last keys may be some that were seen before.
+            let from = key.min(code.index(self.keys - TILE));
+            self.place_keys(code, held.keys, (key, from), end);
+            let base = head * self.keys + from;
+            code.repeat(code.index(0)..code.index(rows), ROWS, |tile| {
+                self.multiply_keys(tiles, held, tile, k.address(base * self.features));
+                self.weigh_keys(code, held, tile);
+            });
+            code.repeat(code.index(0)..code.index(self.values), ROWS, |value| {
+                self.pair_values(code, held.values, (v, base * self.values + value));
+                tiles.load(VALUES, held.values.address(code.index(0)), LINE);
+                code.repeat(code.index(0)..code.index(rows), ROWS, |tile| {
+                    let sums = held.sums.address(tile * self.values + value * ROWS);
+                    tiles.load(SUMS, sums, LINE);
+                    tiles.load(WEIGHTS, held.weights.address(tile * TILE), LINE);
+                    tiles.add_bf16([SUMS, WEIGHTS, VALUES]);
+                    tiles.store(SUMS, sums);
+                });
+            });
+        });
+        tiles.release();
+        code.repeat(code.index(0)..code.index(rows), 1, |i| {
+            let row = self.row(code, head, first + i);
+            let at = if self.by_token { row.by_token } else { row.by_head };
+            let (tile, query) = (i.divide(code.index(ROWS)) * ROWS, i.remainder(code.index(ROWS)));
+            let total = held.totals.load(i, Type::Scalar(Element::F32)).broadcast(KEYS);
+            code.repeat(code.index(0)..code.index(self.values), ROWS, |value| {
+                let sums = held.sums.load(tile * self.values + (value + query) * ROWS, LANES);
+                result.store(at * self.values + value, sums.divide(total).convert(self.element));
+            });
+        });
+    }
+
+    /// Turns sixteen rows of queries, in their place: of each thirty-two features a tile whose lines are two of them.
+    fn turn<'k>(&self, code: &'k Code, queries: Buffer<'k>, at: Value<'k>) {
+        code.repeat(code.index(0)..code.index(self.features), TILE, |feature| {
+            let places: Vec<Value<'k>> = (0..ROWS).map(|i| at + feature + i * self.features).collect();
+            let ty = Type::lanes(TILE, Element::Bf16);
+            let rows = places.iter().map(|&place| queries.load(place, ty).bits(PAIRS)).collect();
+            let turned = transposed(rows);
+            places.iter().zip(turned).for_each(|(&place, line)| queries.store(place, line.bits(ty)));
+        });
+    }
+
+    /// The positions of thirty-two keys; of those that nobody sees, one behind all queries.
+    fn place_keys<'k>(
+        &self,
+        code: &'k Code,
+        to: Buffer<'k>,
+        (key, from): (Value<'k>, Value<'k>),
+        end: Value<'k>,
+    ) {
+        let behind = code.constant(PLACES, f64::from(i32::MAX));
+        for half in [0, KEYS] {
+            let slots = code.count(PLACES) + (from + half).number().broadcast(KEYS);
+            let positions = self.positions(code, slots, end);
+            let positions = behind.or_else(key.number().broadcast(KEYS).greater(slots), positions);
+            let empty = code.constant(PLACES, 0.0).greater(positions);
+            to.store(code.index(half), if self.ring { behind.or_else(empty, positions) } else { positions });
+        }
+    }
+
+    /// The products of sixteen queries and thirty-two keys.
+    fn multiply_keys<'k>(&self, tiles: Tiles<'k>, held: Held<'k>, tile: Value<'k>, keys: Value<'k>) {
+        let code = tile.code();
+        let stride = 2 * self.features;
+        let halves = [0, 1];
+        halves.iter().for_each(|half| tiles.zero(SUMS + half));
+        code.repeat(code.index(0)..code.index(self.features), TILE, |feature| {
+            tiles.load(QUERIES, held.queries.address(tile * self.features + feature), stride);
+            for half in halves {
+                tiles.load(KEY_TILE + half, keys + feature * 2 + half * ROWS * stride, stride);
+                tiles.add_bf16([SUMS + half, KEY_TILE + half, QUERIES]);
+            }
+        });
+        for half in halves {
+            tiles.store(SUMS + half, held.scores.address(code.index(half * ROWS * ROWS)));
+        }
+    }
+
+    /// The weights of thirty-two keys for sixteen queries, and what is kept of the sums before.
+    fn weigh_keys<'k>(&self, code: &'k Code, held: Held<'k>, tile: Value<'k>) {
+        const ROUND: usize = 4;
+        let one = code.constant(PLACES, 1.0);
+        let query = held.positions.load(tile, PLACES);
+        let before = held.largest.load(tile, LANES);
+        // One more than the last key that is seen: without an order, those that are seen at all.
+        let seen = if self.causal { query + one } else { code.constant(PLACES, f64::from(i32::MAX)) };
+        let keys = || code.index(0)..code.index(TILE);
+        let largest = code.fold(keys(), ROUND, &[before], |key, largest| {
+            let scores = (0..ROUND).map(|i| {
+                let at = (key + i) * ROWS;
+                let scores = self.scaled(code, held.scores.load(at, LANES));
+                let position = held.keys.load(key + i, Type::Scalar(Element::I32)).broadcast(KEYS);
+                let mut visible = seen.greater(position);
+                if let Some(width) = self.window {
+                    visible = visible.and(position.greater(query - code.constant(PLACES, width as f64)));
+                }
+                let scores = scores.or_else(visible, code.constant(LANES, Sdpa::HIDDEN));
+                held.scores.store(at, scores);
+                scores
+            });
+            vec![scores.fold(largest[0], |largest, scores| largest.max(scores))]
+        })[0];
+        let kept = exp(before - largest);
+        held.largest.store(tile, largest);
+        held.kept.store(code.index(0), kept);
+        // A key whose score is smaller is hidden.
+        let least = code.constant(LANES, Sdpa::HIDDEN / 2.0);
+        let total = held.totals.load(tile, LANES) * kept;
+        let total = code.fold(keys(), ROUND, &[total], |key, total| {
+            let weights = (0..ROUND).map(|i| {
+                let scores = held.scores.load((key + i) * ROWS, LANES);
+                code.constant(LANES, 0.0).or_else(least.greater(scores), exp(scores - largest))
+            });
+            let weights: Vec<Value<'k>> = weights.collect();
+            for (i, pair) in weights.chunks(2).enumerate() {
+                let pairs = bf16_pairs(pair[0], pair[1]).bits(LANES);
+                held.scores.store((key.divide(code.index(2)) + i) * ROWS, pairs);
+            }
+            vec![weights.iter().fold(total[0], |total, &weight| total + weight)]
+        })[0];
+        held.totals.store(tile, total);
+        let pairs = (0..ROWS).map(|i| held.scores.load(code.index(i * ROWS), LANES).bits(PAIRS)).collect();
+        for (query, weights) in transposed(pairs).into_iter().enumerate() {
+            let weights = weights.bits(Type::lanes(TILE, Element::Bf16));
+            held.weights.store((tile + query) * TILE, weights);
+        }
+        code.repeat(code.index(0)..code.index(ROWS), 1, |query| {
+            let kept = held.kept.load(query, Type::Scalar(Element::F32)).broadcast(KEYS);
+            code.repeat(code.index(0)..code.index(self.values), ROWS, |value| {
+                let at = tile * self.values + value * ROWS + query * ROWS;
+                held.sums.store(at, held.sums.load(at, LANES) * kept);
+            });
+        });
+    }
+
+    /// Sixteen values of each of thirty-two keys, two keys side by side.
+    fn pair_values<'k>(&self, code: &'k Code, to: Buffer<'k>, (v, at): (Buffer<'k>, Value<'k>)) {
+        let order: Vec<usize> = (0..ROWS).flat_map(|lane| [lane, ROWS + lane]).collect();
+        for pair in 0..ROWS {
+            let row = |which| v.load(at + (2 * pair + which) * self.values, Type::lanes(ROWS, Element::Bf16));
+            to.store(code.index(pair * TILE), row(0).pick(row(1), &order));
+        }
+    }
+}
