@@ -508,6 +508,11 @@ impl<'k> Buffer<'k> {
         }
     }
 
+    /// Writes a value's bits from a place on, as elements.
+    pub(crate) fn store_bits(&self, at: Value<'k>, value: Value<'k>) {
+        self.store(at, value.bits(Type::lanes(value.ty.bits() / self.element.bits(), self.element)));
+    }
+
     /// Writes the lanes that a mask selects.
     pub(crate) fn store_masked(&self, at: Value<'k>, mask: Value<'k>, value: Value<'k>) {
         self.code.line(format_args!(
@@ -596,7 +601,8 @@ impl<'k> Value<'k> {
     /// The nearest whole number, of two the even one: by LLVM's own word for it, which is one instruction. `math.roundeven` becomes
     /// thirty-five, since `iree-compile` spells it in bits.
     pub(crate) fn round(self) -> Self {
-        let call = format_args!("llvm.call_intrinsic \"llvm.roundeven\"({self}) : ({}) -> {}", self.ty, self.ty);
+        let call =
+            format_args!("llvm.call_intrinsic \"llvm.roundeven\"({self}) : ({}) -> {}", self.ty, self.ty);
         self.code.value(self.ty, call)
     }
 

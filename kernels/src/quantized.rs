@@ -41,7 +41,11 @@ impl Form {
         let group = |group: Value<'k>, count: usize| {
             let halves = [0, 16]
                 .map(|half: usize| x.load_floats(from + group * GROUP + half, count.saturating_sub(half)));
-            let largest = halves[0].abs().max(halves[1].abs()).largest();
+            // Of what has no sign the bits have the order of the numbers, and those that say it is none are the largest.
+            let integer = Type::lanes(16, Element::I32);
+            let sizes =
+                halves.map(|half| half.bits(integer).and(code.constant(integer, f64::from(i32::MAX))));
+            let largest = sizes[0].max(sizes[1]).largest().bits(Type::Scalar(Element::F32));
             let (full, zero) = (code.constant(largest.ty(), 127.0), code.constant(largest.ty(), 0.0));
             let inverse = full.divide(largest).or_else(largest.greater(zero), zero).broadcast(16);
             let integers = halves.map(|half| (half * inverse).round().convert(Element::I32));

@@ -36,6 +36,8 @@ fn instruction(before: &str, assembly: &str, n: usize) -> String {
         .collect();
     let name = instruction.split(' ').next().unwrap_or_default();
     let body = match name {
+        // What stays in order stays so.
+        "" => return format!("{before}llvm.inline_asm {assembly}"),
         "syscall" => return format!("{before}arith.constant 0 : i64"),
         "ldtilecfg" => format!("{}{}", configured(operands[0]), zero(0..8)),
         "tilerelease" => zero(0..8),

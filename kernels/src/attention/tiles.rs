@@ -123,7 +123,7 @@ impl Attention {
         code.repeat(code.index(0)..code.index(rows * self.values), KEYS, |at| {
             held.sums.store(at, code.constant(LANES, 0.0));
         });
-        let tiles = Tiles::configure(code, [(ROWS, LINE); 8]);
+        let tiles = Tiles::configure(code, [(ROWS, LINE); 8], held.scores);
         let seen = self.seen(code, offset, (first, rows), TILE);
         let end = offset + code.constant(offset.ty(), self.queries as f64);
         code.repeat(seen, TILE, |key| {
@@ -167,7 +167,7 @@ impl Attention {
             let ty = Type::lanes(TILE, Element::Bf16);
             let rows = places.iter().map(|&place| queries.load(place, ty).bits(PAIRS)).collect();
             let turned = transposed(rows);
-            places.iter().zip(turned).for_each(|(&place, line)| queries.store(place, line.bits(ty)));
+            places.iter().zip(turned).for_each(|(&place, line)| queries.store_bits(place, line));
         });
     }
 
@@ -229,7 +229,9 @@ impl Attention {
                 held.scores.store(at, scores);
                 scores
             });
-            vec![scores.fold(largest[0], |largest, scores| largest.max(scores))]
+            // What is no number is in the weights anyway.
+            let larger = |largest: Value<'k>, scores| largest.or_else(largest.greater(scores), scores);
+            vec![scores.fold(largest[0], larger)]
         })[0];
         let kept = exp(before - largest);
         held.largest.store(tile, largest);
@@ -244,16 +246,15 @@ impl Attention {
             });
             let weights: Vec<Value<'k>> = weights.collect();
             for (i, pair) in weights.chunks(2).enumerate() {
-                let pairs = bf16_pairs(pair[0], pair[1]).bits(LANES);
-                held.scores.store((key.divide(code.index(2)) + i) * ROWS, pairs);
+                let at = (key.divide(code.index(2)) + i) * ROWS;
+                held.scores.store_bits(at, bf16_pairs(pair[0], pair[1]));
             }
             vec![weights.iter().fold(total[0], |total, &weight| total + weight)]
         })[0];
         held.totals.store(tile, total);
         let pairs = (0..ROWS).map(|i| held.scores.load(code.index(i * ROWS), LANES).bits(PAIRS)).collect();
         for (query, weights) in transposed(pairs).into_iter().enumerate() {
-            let weights = weights.bits(Type::lanes(TILE, Element::Bf16));
-            held.weights.store((tile + query) * TILE, weights);
+            held.weights.store_bits((tile + query) * TILE, weights);
         }
         code.repeat(code.index(0)..code.index(ROWS), 1, |query| {
             let kept = held.kept.load(query, Type::Scalar(Element::F32)).broadcast(KEYS);

@@ -1,7 +1,7 @@
 //! Tiles: registers of 16 rows of 64 bytes, and products of them (Intel, "64 and IA-32 Architectures Software Developer's
 //! Manual", volume 1, chapter 18: AMX).
 
-use crate::code::{Code, Element, Type, Value};
+use crate::code::{Buffer, Code, Element, Type, Value};
 
 /// Rows of a tile.
 pub(crate) const ROWS: usize = 16;
@@ -42,8 +42,8 @@ pub(crate) fn granted(code: &Code) -> Value<'_> {
 }
 
 impl<'k> Tiles<'k> {
-    /// Gives the registers their extents. They are zero then.
-    pub(crate) fn configure(code: &'k Code, extents: Extents) -> Self {
+    /// Gives the registers their extents, by way of the first line of some memory. They are zero then.
+    pub(crate) fn configure(code: &'k Code, extents: Extents, memory: Buffer<'k>) -> Self {
         // Palette 1, no row to start from; the bytes of each register's rows, two each for 16 registers; the rows.
         let mut bytes = vec![0; 64];
         bytes[0] = 1;
@@ -51,8 +51,7 @@ impl<'k> Tiles<'k> {
             bytes[16 + 2 * register] = line;
             bytes[48 + register] = rows;
         }
-        let memory = code.scratch(Element::I8, bytes.len());
-        memory.store(code.index(0), code.numbers(Type::lanes(64, Element::I8), &bytes));
+        memory.store_bits(code.index(0), code.numbers(Type::lanes(64, Element::I8), &bytes));
         code.assembly("ldtilecfg [$0]", &[memory.address(code.index(0))]);
         Self { code, extents }
     }

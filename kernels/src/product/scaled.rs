@@ -86,6 +86,11 @@ impl Product<'_> {
         }
     }
 
+    /// The lines of a panel that a group takes.
+    pub(super) fn lines_of_group(&self) -> usize {
+        if self.format == WeightFormat::Q4 { 4 } else { 8 }
+    }
+
     /// A group's columns four by four, as bytes: a line is read when its first columns are asked for.
     pub(super) fn columns_of<'k>(
         &self,
@@ -93,21 +98,24 @@ impl Product<'_> {
         weights: Panel<'k>,
         start: Value<'k>,
         half: usize,
-    ) -> impl Iterator<Item = Value<'k>> {
-        let (format, is_signed) = (self.format, self.isa.is_signed());
-        let lines = if format == WeightFormat::Q4 { 4 } else { 8 };
+    ) -> impl Iterator<Item = Value<'k>> + use<'k, '_> {
+        let lines = self.lines_of_group();
         (0..lines).flat_map(move |line| {
-            let bytes = weights.line(start + (lines * half + line) * LINE);
-            match format {
-                WeightFormat::Q4 => {
-                    let low = code.constant(BYTES, 15.0);
-                    let words = bytes.bits(Type::lanes(32, Element::I16));
-                    vec![bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
-                }
-                // 128 was added when they were stored; a byte wraps around.
-                _ if is_signed => vec![bytes + code.constant(BYTES, -128.0)],
-                _ => vec![bytes],
-            }
+            self.columns_of_line(code, weights.line(start + (lines * half + line) * LINE))
         })
+    }
+
+    /// The columns of a line four by four, as bytes.
+    pub(super) fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
+        match self.format {
+            WeightFormat::Q4 => {
+                let low = code.constant(BYTES, 15.0);
+                let words = bytes.bits(Type::lanes(32, Element::I16));
+                vec![bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
+            }
+            // 128 was added when they were stored; a byte wraps around.
+            _ if self.isa.is_signed() => vec![bytes + code.constant(BYTES, -128.0)],
+            _ => vec![bytes],
+        }
     }
 }

@@ -126,17 +126,22 @@ impl Product<'_> {
         let tiles = self.isa.tiles();
         let multiplied = match self.format {
             WeightFormat::Bf16 => tiles.bf16 && self.inputs.is_multiple_of(TILE),
-            WeightFormat::Q8 | WeightFormat::Q4 => tiles.bytes || self.x == Element::Bf16 && tiles.bf16,
+            WeightFormat::Q8 | WeightFormat::Q4 => tiles.bytes || self.is_narrow() && tiles.bf16,
             WeightFormat::F32 | WeightFormat::F16 => false,
         };
         multiplied && self.stack.is_none() && self.rows >= FEWEST
     }
 
-    /// Whether its weights have groups with scales and are multiplied as numbers in bf16, as what they are multiplied with is.
-    /// Products of bytes are exact, but have to leave the tiles with each group to get its scale, which takes twice as long.
+    /// Whether its weights have groups with scales and are multiplied as numbers in bf16, as what they are multiplied with and
+    /// the results are. Products of bytes are exact, but have to leave the tiles with each group to get its scale, which takes
+    /// twice as long.
     pub(super) fn makes_tiles_of_numbers(&self) -> bool {
         let groups = self.format.element().is_none();
-        groups && self.x == Element::Bf16 && self.isa.tiles().bf16 && self.is_tiled()
+        groups && self.is_narrow() && self.isa.tiles().bf16 && self.is_tiled()
+    }
+
+    fn is_narrow(&self) -> bool {
+        [self.x, self.y] == [Element::Bf16; 2]
     }
 
     /// The panels' outputs for all rows.
@@ -153,7 +158,9 @@ impl Product<'_> {
         let mut extents = [(ROWS, LINE); 8];
         let ready = match x {
             X::Quantized(_) if self.makes_tiles_of_numbers() => {
-                Some(Ready::Numbers(code.scratch(Element::Bf16, weights.len() * NEAR * ROWS * TILE)))
+                let blocks = if self.makes_in_turn() { 2 } else { 1 };
+                let block = weights.len() * NEAR * ROWS * TILE;
+                Some(Ready::Numbers(code.scratch(Element::Bf16, blocks * block)))
             }
             X::Quantized(_) => {
                 // Numbers that share a scale, and their weights.
@@ -165,10 +172,10 @@ impl Product<'_> {
         };
         let some = |first: Value<'k>, rows: usize| {
             let sums = Sums { buffer, rows: rows.next_multiple_of(ROWS) };
+            let tiles = Tiles::configure(code, extents, buffer);
             code.repeat(code.index(0)..code.index(weights.len() * sums.rows * PANEL), PANEL, |at| {
                 buffer.store(at, code.constant(SUMS, 0.0));
             });
-            let tiles = Tiles::configure(code, extents);
             match (x, ready) {
                 (X::Dense(x), _) => self.dense_tiles(tiles, (x.buffer, None), weights, (first, sums)),
                 (X::Quantized(x), Some(Ready::Bytes(ready))) => {
@@ -207,83 +214,141 @@ impl Product<'_> {
     ) {
         let code = first.code();
         let columns = if ready.is_some() { row_bytes(self.inputs) / LINE } else { self.inputs / TILE };
-        let tile = ROWS * LINE;
-        let some = |near: Value<'k>, count: usize| {
-            if let Some(ready) = ready {
-                for (panel, weight) in weights.iter().enumerate() {
-                    self.make_numbers(code, *weight, (near, count), (ready, panel * NEAR));
+        let Some(ready) = ready else {
+            code.runs(columns, NEAR, |near, count| {
+                let weight = |row: Value<'k>, column: Value<'k>, panel: usize| {
+                    let Panel { weight, at, .. } = weights[panel];
+                    let at = at + (near + column) * (ROWS * LINE);
+                    // Lines of the tiles that come next are asked for while these are multiplied.
+                    let lines = ROWS.div_ceil(sums.rows.div_ceil(2 * ROWS));
+                    let share = row.divide(code.index(2 * ROWS)) * (lines * LINE);
+                    let ahead = at + AHEAD * ROWS * LINE + share;
+                    (0..lines).for_each(|line| weight.prefetch_to_second(ahead + line * LINE));
+                    weight.address(at)
+                };
+                let x = (x, columns, near);
+                self.near_tiles(tiles, x, (weights.len(), count), (first, sums), (&weight, &|_, _| ()));
+            });
+            return;
+        };
+        let block = weights.len() * NEAR;
+        let make = |near: Value<'k>, count: usize| {
+            code.repeat(code.index(0)..code.index(count), 1, |group| {
+                for (panel, &weight) in weights.iter().enumerate() {
+                    let lines = (code.index(0), self.lines_of_group());
+                    self.make_numbers(weight, near + group, lines, (ready, group + panel * NEAR));
                 }
-            }
-            code.runs(sums.rows, 2 * ROWS, |row, rows| {
-                let pair = rows / ROWS;
-                let held: Vec<(usize, Value<'k>)> = (0..pair)
-                    .flat_map(|i| (0..weights.len()).map(move |panel| (i, panel)))
-                    .map(|(i, panel)| (2 * i + panel, sums.buffer.address(sums.at(panel, row + i * ROWS))))
-                    .collect();
-                held.iter().for_each(|&(register, sums)| tiles.load(register, sums, LINE));
-                code.repeat(code.index(0)..code.index(count), 1, |column| {
-                    let start = (first + row).divide(code.index(ROWS));
-                    for i in 0..pair {
-                        let at = ((start + i) * columns + (near + column)) * (ROWS * TILE);
-                        tiles.load(X_TILE + i, x.address(at), LINE);
-                    }
-                    for (panel, weight) in weights.iter().enumerate() {
-                        let address = match ready {
-                            Some(ready) => ready.address((column + panel * NEAR) * (ROWS * TILE)),
-                            None => {
-                                let at = weight.at + (near + column) * tile;
-                                // Lines of the tiles that come next are asked for while these are multiplied.
-                                let lines = ROWS.div_ceil(sums.rows.div_ceil(2 * ROWS));
-                                let ahead =
-                                    at + AHEAD * tile + row.divide(code.index(2 * ROWS)) * (lines * LINE);
-                                (0..lines)
-                                    .for_each(|line| weight.weight.prefetch_to_second(ahead + line * LINE));
-                                weight.weight.address(at)
-                            }
-                        };
-                        tiles.load(WEIGHT_TILE + panel, address, LINE);
-                        (0..pair)
-                            .for_each(|i| tiles.add_bf16([2 * i + panel, X_TILE + i, WEIGHT_TILE + panel]));
-                    }
-                });
-                held.iter().for_each(|&(register, sums)| tiles.store(register, sums));
             });
         };
-        code.runs(columns, NEAR, some);
+        if !self.makes_in_turn() {
+            code.runs(columns, NEAR, |near, count| {
+                make(near, count);
+                let weight =
+                    |_, column: Value<'k>, panel| ready.address((column + panel * NEAR) * (ROWS * TILE));
+                let x = (x, columns, near);
+                self.near_tiles(tiles, x, (weights.len(), count), (first, sums), (&weight, &|_, _| ()));
+            });
+            return;
+        }
+        // Vectors make the next numbers while tiles multiply these: as many lines with each step.
+        let some = block * self.lines_of_group() / (HELD / (2 * ROWS) * NEAR);
+        make(code.index(0), NEAR);
+        code.repeat(code.index(0)..code.index(columns), NEAR, |near| {
+            let turn = near.divide(code.index(NEAR)).remainder(code.index(2)) * block;
+            let other = code.index(block) - turn;
+            let next = (near + NEAR).min(code.index(columns - NEAR));
+            let weight =
+                |_, column: Value<'k>, panel| ready.address((turn + column + panel * NEAR) * (ROWS * TILE));
+            let besides = |row: Value<'k>, column: Value<'k>| {
+                let line = (row.divide(code.index(2 * ROWS)) * NEAR + column) * some;
+                let lines = code.index(self.lines_of_group());
+                let (group, line) = (line.divide(lines), line.remainder(lines));
+                let (panel, near) = (group.divide(code.index(NEAR)), group.remainder(code.index(NEAR)));
+                // The second panel lies anywhere behind the first.
+                let at = weights.last().map_or(weights[0].at, |last| last.at);
+                let weight =
+                    Panel { at: at.or_else(panel.equals(code.index(1)), weights[0].at), ..weights[0] };
+                self.make_numbers(weight, next + near, (line, some), (ready, other + group));
+            };
+            let x = (x, columns, near);
+            self.near_tiles(tiles, x, (weights.len(), NEAR), (first, sums), (&weight, &besides));
+        });
     }
 
-    /// Some of a panel's groups, each as a tile of the numbers that it says: into a buffer, from a tile on.
+    /// Some columns of all rows, tile by tile, times tiles of so many panels that are at an address; and what else is done with
+    /// each step.
+    fn near_tiles<'k>(
+        &self,
+        tiles: Tiles<'k>,
+        (x, columns, near): (Buffer<'k>, usize, Value<'k>),
+        (panels, count): (usize, usize),
+        (first, sums): (Value<'k>, Sums<'k>),
+        (weight, besides): (&dyn Fn(Value<'k>, Value<'k>, usize) -> Value<'k>, &dyn Fn(Value<'k>, Value<'k>)),
+    ) {
+        let code = first.code();
+        code.runs(sums.rows, 2 * ROWS, |row, rows| {
+            let pair = rows / ROWS;
+            let held: Vec<(usize, Value<'k>)> = (0..pair)
+                .flat_map(|i| (0..panels).map(move |panel| (i, panel)))
+                .map(|(i, panel)| (2 * i + panel, sums.buffer.address(sums.at(panel, row + i * ROWS))))
+                .collect();
+            held.iter().for_each(|&(register, sums)| tiles.load(register, sums, LINE));
+            code.repeat(code.index(0)..code.index(count), 1, |column| {
+                let start = (first + row).divide(code.index(ROWS));
+                for i in 0..pair {
+                    let at = ((start + i) * columns + (near + column)) * (ROWS * TILE);
+                    tiles.load(X_TILE + i, x.address(at), LINE);
+                }
+                for panel in 0..panels {
+                    tiles.load(WEIGHT_TILE + panel, weight(row, column, panel), LINE);
+                    (0..pair).for_each(|i| tiles.add_bf16([2 * i + panel, X_TILE + i, WEIGHT_TILE + panel]));
+                }
+                besides(row, column);
+            });
+            held.iter().for_each(|&(register, sums)| tiles.store(register, sums));
+        });
+    }
+
+    /// Whether numbers are made of weights while others are multiplied: where all rows take whole steps, and blocks of columns
+    /// are whole.
+    fn makes_in_turn(&self) -> bool {
+        self.makes_tiles_of_numbers()
+            && self.rows.is_multiple_of(HELD)
+            && (row_bytes(self.inputs) / LINE).is_multiple_of(NEAR)
+    }
+
+    /// The numbers that some lines of a panel's group say: into the tile of the group.
     fn make_numbers<'k>(
         &self,
-        code: &'k Code,
         weight: Panel<'k>,
-        (near, count): (Value<'k>, usize),
-        (ready, tile): (Buffer<'k>, usize),
+        group: Value<'k>,
+        (line, count): (Value<'k>, usize),
+        (ready, tile): (Buffer<'k>, Value<'k>),
     ) {
-        let chunk = self.format.packed(PANEL, 1).bytes();
-        code.repeat(code.index(0)..code.index(count), 2, |group| {
-            let start = (near + group).divide(code.index(2)) * chunk;
-            (0..chunk / LINE).for_each(|line| {
-                weight.weight.prefetch_to_second(weight.at + start + (line * LINE + AHEAD_IN_BYTES));
-            });
-            let scales = weight.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
-            for half in 0..2 {
-                let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
-                let least = scales * code.constant(SUMS, self.added());
-                let to = (group + (half + tile)) * (ROWS * TILE);
-                for (i, columns) in self.columns_of(code, weight, start + SCALES, half).enumerate() {
-                    let words = columns.bits(Type::lanes(PANEL, Element::I32));
-                    let numbers = [0, 1, 2, 3].map(|byte| {
-                        let byte = words.shift_right(8 * byte).and(code.constant(words.ty(), 255.0));
-                        byte.convert(Element::F32).multiply_add(scales, least)
-                    });
-                    for (pair, numbers) in numbers.chunks(2).enumerate() {
-                        let pairs = bf16_pairs(numbers[0], numbers[1]).bits(Type::lanes(TILE, Element::Bf16));
-                        ready.store(to + (2 * i + pair) * TILE, pairs);
-                    }
+        let code = group.code();
+        let two = code.index(2);
+        let chunk = group.divide(two) * self.format.packed(PANEL, 1).bytes();
+        let half = group.remainder(two);
+        let scales = weight.at + chunk + half * (SCALES / 2);
+        let scales = weight.weight.load(scales, Type::lanes(SCALES / 2, Element::I8));
+        let scales = scales.bits(Type::lanes(PANEL, Element::F16)).convert(Element::F32);
+        let least = scales * code.constant(SUMS, self.added());
+        let columns = GROUP / self.lines_of_group();
+        for i in 0..count {
+            let from = chunk + (half * self.lines_of_group() + line + i) * LINE + SCALES;
+            weight.weight.prefetch_to_second(weight.at + from + AHEAD_IN_BYTES);
+            let to = tile * (ROWS * TILE) + (line + i) * (columns * PANEL);
+            for (four, bytes) in self.columns_of_line(code, weight.line(from)).into_iter().enumerate() {
+                let words = bytes.bits(Type::lanes(PANEL, Element::I32));
+                let numbers = [0, 1, 2, 3].map(|byte| {
+                    let byte = words.shift_right(8 * byte).and(code.constant(words.ty(), 255.0));
+                    byte.convert(Element::F32).multiply_add(scales, least)
+                });
+                for (pair, numbers) in numbers.chunks(2).enumerate() {
+                    ready.store_bits(to + (2 * four + pair) * TILE, bf16_pairs(numbers[0], numbers[1]));
                 }
             }
-        });
+        }
     }
 
     /// Of bytes: the products of a group are whole numbers, which get their scales before the next group is added. A panel's
