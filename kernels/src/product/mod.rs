@@ -258,7 +258,7 @@ impl Product<'_> {
         // to be bound by arithmetic, and registers for both.
         let dense = format.element().is_some() || self.makes_tiles_of_numbers();
         let two = rows >= 8 && dense && !self.tail.halves && !self.isa.has_short_vectors();
-        let panels = if two { 2 } else { 1 };
+        let panels = if two || rows == 1 { 2 } else { 1 };
         let rows = match () {
             () if self.is_blocked() => blocked::TILE,
             () if rows <= ROWS => ROWS,
