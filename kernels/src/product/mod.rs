@@ -254,11 +254,13 @@ impl Product<'_> {
         let parts = self.bytes() * matrices / PART.max(quantized + normalised);
         // Of a few parts, an odd one is one worker's while the others wait.
         let parts = 1 << parts.clamp(1, PARTS).ilog2();
-        // Two panels at a time, so that a number of x that was loaded is multiplied twice: where there are rows enough
-        // to be bound by arithmetic, and registers for both.
+        // Two panels at a time: so that a number of x that was loaded is multiplied twice, and a core gets more of memory from
+        // two streams; where registers have room for both.
         let dense = format.element().is_some() || self.makes_tiles_of_numbers();
-        let two = rows >= 8 && dense && !self.tail.halves && !self.isa.has_short_vectors();
-        let panels = if two || rows == 1 { 2 } else { 1 };
+        let fits = rows <= self.isa.rows() / if self.isa.has_short_vectors() { 2 } else { 1 };
+        let many = rows >= 8 && dense && !self.isa.has_short_vectors();
+        let two = fits || many;
+        let panels = if two && !(self.tail.halves && rows > 1) { 2 } else { 1 };
         let rows = match () {
             () if self.is_blocked() => blocked::TILE,
             () if rows <= ROWS => ROWS,
