@@ -1,4 +1,4 @@
-//! Activations as bytes: each group of 32 has a scale, and the sum of its bytes.
+//! Activations as bytes: each group of 32 has a scale, and what its bytes would add too much to a product.
 
 use ops::format::{COLUMNS, GROUP};
 
@@ -8,10 +8,13 @@ use crate::kernel::{self, Kernel};
 /// The longest row that is quantized where it is used: what a worker's stack takes.
 pub(crate) const LONGEST: usize = 16384;
 
-/// Where the parts of a row of `inputs` numbers are: its bytes, filled up with zeros to whole chunks of a weight; the scales as f32; the sums as i32.
+/// Where the parts of a row of `inputs` numbers are: its bytes, filled up with zeros to whole chunks of a weight; the scales as f32; the surplus as i32.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
+    /// What makes numbers of the bytes that it is multiplied with: as many times the sum of a group's bytes is the surplus, so
+    /// that it is where sums begin.
+    pub(crate) added: i32,
 }
 
 impl Form {
@@ -83,8 +86,8 @@ impl<'k> Row<'k> {
         self.word(self.form.values(), group).bits(Type::Scalar(Element::F32))
     }
 
-    /// The sum of a group's bytes.
-    pub(crate) fn sum(self, group: Value<'k>) -> Value<'k> {
+    /// Where the sums of a group's products begin.
+    pub(crate) fn surplus(self, group: Value<'k>) -> Value<'k> {
         self.word(self.form.values() + 4 * self.form.groups(), group).bits(Type::Scalar(Element::I32))
     }
 
@@ -99,13 +102,14 @@ impl<'k> Row<'k> {
     /// Writes the row that starts at a place of x.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
         let scales = self.form.values();
-        let sums = scales + 4 * self.form.groups();
+        let surplus = scales + 4 * self.form.groups();
+        let added = code.constant(Type::Scalar(Element::I32), f64::from(self.form.added));
         self.form.quantize(code, x, from, |group, integers, scale| {
             for (half, integers) in integers.into_iter().enumerate() {
                 self.buffer.store(self.at + (group * GROUP + 16 * half), integers.convert(Element::I8));
             }
             self.put(scales, group, scale);
-            self.put(sums, group, (integers[0] + integers[1]).sum());
+            self.put(surplus, group, (integers[0] + integers[1]).sum() * added);
         });
     }
 }
@@ -114,11 +118,11 @@ impl<'k> Row<'k> {
 pub(crate) fn kernel(
     element: Element,
     [rows, stored]: [usize; 2],
-    inputs: usize,
+    form: Form,
 ) -> (String, impl FnOnce() -> Kernel) {
-    let form = Form { inputs };
+    let Form { inputs, added } = form;
     let more = if stored == rows { String::new() } else { format!("_of_{stored}") };
-    let name = format!("quantize_{element}_{rows}{more}x{inputs}");
+    let name = format!("quantize_{element}_{rows}{more}x{inputs}_less{}", -added);
     let workgroups = rows.min(8);
     let body = move || {
         kernel::new(2, workgroups, |code| {

@@ -167,12 +167,12 @@ impl Product<'_> {
     pub(crate) fn apart(&self) -> Option<Apart> {
         let &Self { rows, inputs, x, .. } = self;
         Some(if self.makes_tiles_of_numbers() {
-            let (name, kernel) = tiled::rounding(x, [rows, self.stored()], inputs);
-            let ty = TensorType::new(ElementType::I8, [self.stored(), tiled::row_bytes(inputs)]);
+            let (name, kernel) = tiled::rounding(x, [rows, self.stored()], self.form());
+            let ty = TensorType::new(ElementType::I8, [self.stored(), tiled::row_bytes(self.form())]);
             Apart { name, ty, kernel: Box::new(kernel) }
         } else if self.quantizes_apart() {
-            let (name, kernel) = quantized::kernel(x, [rows, self.stored()], inputs);
-            let ty = TensorType::new(ElementType::I8, [self.stored(), Form { inputs }.bytes()]);
+            let (name, kernel) = quantized::kernel(x, [rows, self.stored()], self.form());
+            let ty = TensorType::new(ElementType::I8, [self.stored(), self.form().bytes()]);
             Apart { name, ty, kernel: Box::new(kernel) }
         } else if self.is_tiled() {
             let (name, kernel) = tiled::kernel(rows, inputs);
@@ -186,6 +186,11 @@ impl Product<'_> {
         })
     }
 
+    /// The form of activations that are multiplied as bytes.
+    fn form(&self) -> Form {
+        Form { inputs: self.inputs, added: self.added() }
+    }
+
     fn quantizes_apart(&self) -> bool {
         self.format.element().is_none() && self.rows > 1
     }
@@ -197,8 +202,7 @@ impl Product<'_> {
 
     /// Whether the kernel does all that is asked of it.
     pub(crate) fn serves(&self) -> bool {
-        let quantized =
-            if self.format.element().is_none() { Form { inputs: self.inputs }.bytes() } else { 0 };
+        let quantized = if self.format.element().is_none() { self.form().bytes() } else { 0 };
         let normalised = |norm: Norm| norm.features * norm.element.bits() / 8;
         let norm = self.norm.is_none_or(|norm| self.rows == 1 && normalised(norm) + quantized <= SCRATCH);
         // Halves that meet have whole panels each.
@@ -312,14 +316,13 @@ impl Product<'_> {
 
     fn write(&self, code: &Code, element: Element, tiling: Tiling) {
         let (bytes, panels) = (self.bytes(), self.outputs.div_ceil(PANEL));
-        let form = Form { inputs: self.inputs };
+        let form = self.form();
         let stored = self.stack.map_or(1, |stack| stack.matrices);
         let weight = code.binding(1, Element::I8, bytes * stored);
         let choices = self.is_chosen().then(|| code.binding(2, Element::I32, self.results()));
         let x = match self.quantizes_apart() {
             true => {
-                let bytes =
-                    if self.makes_tiles_of_numbers() { tiled::row_bytes(self.inputs) } else { form.bytes() };
+                let bytes = if self.makes_tiles_of_numbers() { tiled::row_bytes(form) } else { form.bytes() };
                 X::Quantized(code.binding(0, Element::I8, self.stored() * bytes))
             }
             false => {
@@ -398,7 +401,7 @@ impl Product<'_> {
         if self.format.element().is_some() {
             return X::Dense(Dense { buffer: x, element, inputs: self.inputs, tiled: self.is_tiled() });
         }
-        let form = Form { inputs: self.inputs };
+        let form = self.form();
         let row = Row { buffer: code.scratch(Element::I8, form.bytes()), at: start, form };
         row.fill(code, x, start);
         X::Quantized(row.buffer)

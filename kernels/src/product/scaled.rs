@@ -5,7 +5,7 @@ use ops::format::{COLUMNS, GROUP, PANEL, SCALES};
 
 use super::{LINE, Panel, Product, Rows, ask, join};
 use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::quantized::{Form, Row};
+use crate::quantized::Row;
 
 /// The bytes of a line.
 const BYTES: Type = Type::lanes(LINE, Element::I8);
@@ -26,7 +26,7 @@ impl Product<'_> {
         let chunks = self.inputs.div_ceil(COLUMNS);
         let sums =
             self.in_runs(code, weights, (rows, chains), (chunks, BLOCK), |weights, rows, chunks, sums| {
-                let form = Form { inputs: self.inputs };
+                let form = self.form();
                 let rows = (0..rows.count).map(|i| Row { buffer: x, at: rows.x(i) * form.bytes(), form });
                 let rows: Vec<Row<'k>> = rows.collect();
                 code.fold(chunks, 1, sums, |chunk, sums| self.chunk(code, &rows, weights, chunk, sums))
@@ -58,7 +58,7 @@ impl Product<'_> {
                 let columns = columns.map(|(i, bytes)| {
                     (bytes, rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect())
                 });
-                let surplus = rows.iter().map(|&row| self.surplus(code, row, group)).collect();
+                let surplus = rows.iter().map(|row| row.surplus(group).broadcast(PANEL)).collect();
                 let integers = self.isa.add_bytes(surplus, columns, self.format == WeightFormat::Q4);
                 for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
                     let scale = scales * row.scale(group).broadcast(PANEL);
@@ -70,19 +70,12 @@ impl Product<'_> {
         sums
     }
 
-    /// What is wrong in the sums of a group's products, since something was added to the weights so that the processor can
-    /// multiply bytes.
-    fn surplus<'k>(&self, code: &'k Code, row: Row<'k>, group: Value<'k>) -> Value<'k> {
-        let sum = row.sum(group) * code.constant(Type::Scalar(Element::I32), self.added());
-        sum.broadcast(PANEL)
-    }
-
     /// What makes numbers of the bytes that [`columns_of`](Self::columns_of) gives.
-    pub(super) fn added(&self) -> f64 {
+    pub(super) fn added(&self) -> i32 {
         match self.format {
-            WeightFormat::Q4 => -8.0,
-            _ if self.isa.is_signed() => 0.0,
-            _ => -128.0,
+            WeightFormat::Q4 => -8,
+            _ if self.isa.is_signed() => 0,
+            _ => -128,
         }
     }
 

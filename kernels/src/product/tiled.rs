@@ -81,8 +81,8 @@ pub(super) fn kernel(rows: usize, inputs: usize) -> (String, impl FnOnce() -> Ke
 }
 
 /// The bytes of a row of [`rounding`].
-pub(super) fn row_bytes(inputs: usize) -> usize {
-    2 * Form { inputs }.values()
+pub(super) fn row_bytes(form: Form) -> usize {
+    2 * form.values()
 }
 
 /// All rows of x `[rows, inputs]`, of which each group is rounded to bytes and a scale: the numbers that these say, cut into
@@ -90,15 +90,14 @@ pub(super) fn row_bytes(inputs: usize) -> usize {
 pub(super) fn rounding(
     x: Element,
     [rows, stored]: [usize; 2],
-    inputs: usize,
+    form: Form,
 ) -> (String, impl FnOnce() -> Kernel) {
-    let workgroups = rows.min(8);
+    let (Form { inputs, added }, workgroups) = (form, rows.min(8));
     let body = move || {
         kernel::new(2, workgroups, |code| {
-            let form = Form { inputs };
             let x = code.binding(0, x, rows * inputs);
             let tiles = code.binding(1, Element::Bf16, stored * form.values());
-            let bytes = code.binding(1, Element::I8, stored * row_bytes(inputs));
+            let bytes = code.binding(1, Element::I8, stored * row_bytes(form));
             let each = |write: &dyn Fn(Value<'_>)| {
                 code.repeat(kernel::share(code, rows, workgroups), 1, write);
             };
@@ -117,7 +116,7 @@ pub(super) fn rounding(
             code.either(granted(code), || each(&numbers), || each(&rows_of_bytes));
         })
     };
-    (format!("round_{x}_{rows}x{inputs}"), body)
+    (format!("round_{x}_{rows}x{inputs}_less{}", -added), body)
 }
 
 impl Product<'_> {
@@ -182,7 +181,7 @@ impl Product<'_> {
                     self.scaled_tiles(tiles, (x, ready), weights, (first, sums));
                 }
                 (X::Quantized(_), Some(Ready::Numbers(ready))) => {
-                    let x = code.binding(0, Element::Bf16, self.stored() * row_bytes(self.inputs) / 2);
+                    let x = code.binding(0, Element::Bf16, self.stored() * row_bytes(self.form()) / 2);
                     self.dense_tiles(tiles, (x, Some(ready)), weights, (first, sums));
                 }
                 (X::Quantized(_), None) => unreachable!("groups are brought into the form of tiles"),
@@ -213,7 +212,7 @@ impl Product<'_> {
         (first, sums): (Value<'k>, Sums<'k>),
     ) {
         let code = first.code();
-        let columns = if ready.is_some() { row_bytes(self.inputs) / LINE } else { self.inputs / TILE };
+        let columns = if ready.is_some() { row_bytes(self.form()) / LINE } else { self.inputs / TILE };
         let Some(ready) = ready else {
             code.runs(columns, NEAR, |near, count| {
                 let weight = |row: Value<'k>, column: Value<'k>, panel: usize| {
@@ -314,7 +313,7 @@ impl Product<'_> {
     fn makes_in_turn(&self) -> bool {
         self.makes_tiles_of_numbers()
             && self.rows.is_multiple_of(HELD)
-            && (row_bytes(self.inputs) / LINE).is_multiple_of(NEAR)
+            && (row_bytes(self.form()) / LINE).is_multiple_of(NEAR)
     }
 
     /// The numbers that some lines of a panel's group say: into the tile of the group.
@@ -332,7 +331,7 @@ impl Product<'_> {
         let scales = weight.at + chunk + half * (SCALES / 2);
         let scales = weight.weight.load(scales, Type::lanes(SCALES / 2, Element::I8));
         let scales = scales.bits(Type::lanes(PANEL, Element::F16)).convert(Element::F32);
-        let least = scales * code.constant(SUMS, self.added());
+        let least = scales * code.constant(SUMS, f64::from(self.added()));
         let columns = GROUP / self.lines_of_group();
         for i in 0..count {
             let from = chunk + (half * self.lines_of_group() + line + i) * LINE + SCALES;
@@ -362,7 +361,7 @@ impl Product<'_> {
         (first, sums): (Value<'k>, Sums<'k>),
     ) {
         let code = first.code();
-        let form = Form { inputs: self.inputs };
+        let form = self.form();
         let chunk = self.format.packed(PANEL, 1).bytes();
         code.runs(self.inputs.div_ceil(COLUMNS), BLOCK, |from, chunks| {
             let groups = 2 * chunks;
@@ -431,7 +430,7 @@ impl Product<'_> {
             let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
             ready.scales.store(group * PANEL, scales);
             for (i, columns) in self.columns_of(code, weight, start + SCALES, half).enumerate() {
-                let signed = columns + code.constant(columns.ty(), self.added());
+                let signed = columns + code.constant(columns.ty(), f64::from(self.added()));
                 ready.bytes.store(group * (GROUP * PANEL) + i * LINE, signed);
             }
         }
