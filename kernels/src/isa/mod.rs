@@ -127,7 +127,8 @@ pub(crate) fn bf16_of_pairs<'k>(pairs: Value<'k>, which: usize) -> Value<'k> {
     half.bits(FLOATS)
 }
 
-/// Sixteen pairs of bf16 of two times sixteen f32: the nearest, of two the one farther from zero. That they are finite is known.
+/// Sixteen pairs of bf16 of two times sixteen f32: the nearest, of two the one farther from zero. What is no number stays none,
+/// unless all of its bits are set.
 pub(crate) fn bf16_pairs<'k>(first: Value<'k>, second: Value<'k>) -> Value<'k> {
     let code = first.code();
     let [first, second] = [first, second].map(|numbers| numbers.bits(I32) + code.constant(I32, 32768.0));

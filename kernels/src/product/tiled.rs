@@ -225,12 +225,14 @@ impl Product<'_> {
                     (0..lines).for_each(|line| weight.prefetch_to_second(ahead + line * LINE));
                     weight.address(at)
                 };
-                let x = (x, columns, near);
-                self.near_tiles(tiles, x, (weights.len(), count), (first, sums), (&weight, &|_, _| ()));
+                let besides = |_, _| ();
+                let panels = weights.len();
+                let block = Block { x, columns, near, count, panels, weight: &weight, besides: &besides };
+                self.near_tiles(tiles, &block, (first, sums));
             });
             return;
         };
-        let block = weights.len() * NEAR;
+        let tiles_of_block = weights.len() * NEAR;
         let make = |near: Value<'k>, count: usize| {
             code.repeat(code.index(0)..code.index(count), 1, |group| {
                 for (panel, &weight) in weights.iter().enumerate() {
@@ -244,17 +246,19 @@ impl Product<'_> {
                 make(near, count);
                 let weight =
                     |_, column: Value<'k>, panel| ready.address((column + panel * NEAR) * (ROWS * TILE));
-                let x = (x, columns, near);
-                self.near_tiles(tiles, x, (weights.len(), count), (first, sums), (&weight, &|_, _| ()));
+                let besides = |_, _| ();
+                let panels = weights.len();
+                let block = Block { x, columns, near, count, panels, weight: &weight, besides: &besides };
+                self.near_tiles(tiles, &block, (first, sums));
             });
             return;
         }
         // Vectors make the next numbers while tiles multiply these: as many lines with each step.
-        let some = block * self.lines_of_group() / (HELD / (2 * ROWS) * NEAR);
+        let some = tiles_of_block * self.lines_of_group() / (HELD / (2 * ROWS) * NEAR);
         make(code.index(0), NEAR);
         code.repeat(code.index(0)..code.index(columns), NEAR, |near| {
-            let turn = near.divide(code.index(NEAR)).remainder(code.index(2)) * block;
-            let other = code.index(block) - turn;
+            let turn = near.divide(code.index(NEAR)).remainder(code.index(2)) * tiles_of_block;
+            let other = code.index(tiles_of_block) - turn;
             let next = (near + NEAR).min(code.index(columns - NEAR));
             let weight =
                 |_, column: Value<'k>, panel| ready.address((turn + column + panel * NEAR) * (ROWS * TILE));
@@ -269,40 +273,33 @@ impl Product<'_> {
                     Panel { at: at.or_else(panel.equals(code.index(1)), weights[0].at), ..weights[0] };
                 self.make_numbers(weight, next + near, (line, some), (ready, other + group));
             };
-            let x = (x, columns, near);
-            self.near_tiles(tiles, x, (weights.len(), NEAR), (first, sums), (&weight, &besides));
+            let panels = weights.len();
+            let block = Block { x, columns, near, count: NEAR, panels, weight: &weight, besides: &besides };
+            self.near_tiles(tiles, &block, (first, sums));
         });
     }
 
-    /// Some columns of all rows, tile by tile, times tiles of so many panels that are at an address; and what else is done with
-    /// each step.
-    fn near_tiles<'k>(
-        &self,
-        tiles: Tiles<'k>,
-        (x, columns, near): (Buffer<'k>, usize, Value<'k>),
-        (panels, count): (usize, usize),
-        (first, sums): (Value<'k>, Sums<'k>),
-        (weight, besides): (&dyn Fn(Value<'k>, Value<'k>, usize) -> Value<'k>, &dyn Fn(Value<'k>, Value<'k>)),
-    ) {
+    /// All rows of a block of columns, tile by tile.
+    fn near_tiles<'k>(&self, tiles: Tiles<'k>, block: &Block<'_, 'k>, (first, sums): (Value<'k>, Sums<'k>)) {
         let code = first.code();
         code.runs(sums.rows, 2 * ROWS, |row, rows| {
             let pair = rows / ROWS;
             let held: Vec<(usize, Value<'k>)> = (0..pair)
-                .flat_map(|i| (0..panels).map(move |panel| (i, panel)))
+                .flat_map(|i| (0..block.panels).map(move |panel| (i, panel)))
                 .map(|(i, panel)| (2 * i + panel, sums.buffer.address(sums.at(panel, row + i * ROWS))))
                 .collect();
             held.iter().for_each(|&(register, sums)| tiles.load(register, sums, LINE));
-            code.repeat(code.index(0)..code.index(count), 1, |column| {
+            code.repeat(code.index(0)..code.index(block.count), 1, |column| {
                 let start = (first + row).divide(code.index(ROWS));
                 for i in 0..pair {
-                    let at = ((start + i) * columns + (near + column)) * (ROWS * TILE);
-                    tiles.load(X_TILE + i, x.address(at), LINE);
+                    let at = ((start + i) * block.columns + (block.near + column)) * (ROWS * TILE);
+                    tiles.load(X_TILE + i, block.x.address(at), LINE);
                 }
-                for panel in 0..panels {
-                    tiles.load(WEIGHT_TILE + panel, weight(row, column, panel), LINE);
+                for panel in 0..block.panels {
+                    tiles.load(WEIGHT_TILE + panel, (block.weight)(row, column, panel), LINE);
                     (0..pair).for_each(|i| tiles.add_bf16([2 * i + panel, X_TILE + i, WEIGHT_TILE + panel]));
                 }
-                besides(row, column);
+                (block.besides)(row, column);
             });
             held.iter().for_each(|&(register, sums)| tiles.store(register, sums));
         });
@@ -435,6 +432,20 @@ impl Product<'_> {
             }
         }
     }
+}
+
+/// Some columns, in tiles, that are multiplied with all rows before others.
+struct Block<'b, 'k> {
+    /// The tiles of x, how many columns of them a row has, the first of these, and their number.
+    x: Buffer<'k>,
+    columns: usize,
+    near: Value<'k>,
+    count: usize,
+    /// Panels, and where a tile of one is: for a row, and a column of these.
+    panels: usize,
+    weight: &'b dyn Fn(Value<'k>, Value<'k>, usize) -> Value<'k>,
+    /// What else is done with such a step.
+    besides: &'b dyn Fn(Value<'k>, Value<'k>),
 }
 
 /// What is made of weights in groups before they are multiplied.
