@@ -19,7 +19,7 @@ use trace::{Builder, NodeId, NodeKind, functions};
 use tracewright_tests::calls::{Calls, CheckedCall, examples_of, random, wire};
 use tracewright_tests::emulator::Emulator;
 use tracewright_tests::in_iree;
-use tracewright_tests::tiles::emulated;
+use tracewright_tests::tiles::{emulated, refused};
 
 /// Processors that differ in which code kernels are, what this machine has of them and itself first; and the formats
 /// whose code is no other's before it.
@@ -319,9 +319,11 @@ fn products_by_tiles() {
             built(&calls, &target, &as_it_is);
             continue;
         }
-        // As they are here, and as the manual says that tiles do it.
+        // As they are here, where the system refuses them, and as the manual says that tiles do it.
         let found = violations(&calls, &target, &as_it_is);
         assert!(found.is_empty(), "{target}, here: {}", found.join("\n"));
+        let found = violations(&calls, &target, &|text| refused(&text));
+        assert!(found.is_empty(), "{target}, refused: {}", found.join("\n"));
         let found = violations_emulated(&calls, &target, &as_it_is);
         assert!(found.is_empty(), "{target}, emulated: {}", found.join("\n"));
         let [right, wrong] = match format {
@@ -596,6 +598,8 @@ fn attention_by_tiles() {
         if runs {
             let found = built.load(&calls.weights).violations(calls);
             assert!(found.is_empty(), "{target}: {}", found.join("\n"));
+            let found = violations(calls, &target, &|text| refused(&text));
+            assert!(found.is_empty(), "{target}, refused: {}", found.join("\n"));
         }
     }
     if !runs {

@@ -331,7 +331,7 @@ impl Attention {
         (first, count): (Value<'k>, usize),
         round: usize,
     ) -> Range<Value<'k>> {
-        let place = first.remainder(code.index(self.queries));
+        let place = first.min(code.index(self.rows() - 1)).remainder(code.index(self.queries));
         let further = place + (count - 1);
         let last = further.min(code.index(self.queries - 1));
         // Behind the last query comes the first one of another head.
