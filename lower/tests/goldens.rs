@@ -1244,7 +1244,7 @@ fn products_are_counted_with_what_is_around_them() {
     }
     expect![[r#"
         main: 1 × product_bf16_1x32x40_bf16_f32_avx2: parts 1, rows 1, panels 1, ahead 4096
-        main: 2 × product_bf16_1x64x64_bf16_bf16_normed_scale_3ee4f8b588e368f1_avx2_halves: parts 1, rows 1, panels 1, ahead 4096
+        main: 2 × product_bf16_1x64x64_bf16_bf16_normed_scale_3ee4f8b588e368f1_avx2_halves: parts 1, rows 1, panels 2, ahead 4096
     "#]].assert_eq(&text);
     assert_eq!(tracewright_lower::tunable(&trace, &Target::processor("x86-64-v2")).unwrap()["main"].len(), 0);
 }

@@ -63,14 +63,14 @@ fn detected() -> Vec<(&'static str, bool)> {
     Vec::new()
 }
 
-#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
 
     /// Linux lists what its programs may use.
     #[test]
     fn tiles_are_what_linux_lists() {
-        let listed = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+        let Ok(listed) = std::fs::read_to_string("/proc/cpuinfo") else { return };
         let flags = listed.lines().find(|line| line.starts_with("flags")).unwrap();
         let of_linux = |name: &str| flags.split_whitespace().any(|flag| flag == name.replace('-', "_"));
         for (name, has) in tiles() {

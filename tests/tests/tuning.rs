@@ -24,19 +24,20 @@ use tracewright::tune::{
 };
 use tracewright_tests::built::repository;
 
-/// Products of all kinds: of one row with a norm, of several; gate and up; a last panel that is not full.
+/// Products of all kinds: of one row with a norm, of several; gate and up; a last panel that is not full. Where groups become
+/// tiles their columns fill these: else what a loop leaves out at its end would be zeros.
 fn products() -> Vec<Tunable> {
     let norm = RmsNorm { epsilon: Real(1e-5), style: WeightStyle::Scale };
     [
-        (WeightFormat::F32, ElementType::F32, [1, 136], false),
-        (WeightFormat::Bf16, ElementType::Bf16, [19, 256], true),
-        (WeightFormat::Q8, ElementType::F32, [1, 256], true),
-        (WeightFormat::Q4, ElementType::Bf16, [19, 136], false),
+        (WeightFormat::F32, ElementType::F32, [1, 96, 136], false),
+        (WeightFormat::Bf16, ElementType::Bf16, [19, 96, 256], true),
+        (WeightFormat::Q8, ElementType::F32, [1, 96, 256], true),
+        (WeightFormat::Q4, ElementType::Bf16, [19, 128, 136], false),
     ]
-    .map(|(format, element, [rows, outputs], halves)| {
+    .map(|(format, element, [rows, inputs, outputs], halves)| {
         Tunable::Product(FusedProduct {
             op: PackedLinear { format, outputs, element },
-            x: TensorType::new(element, [rows, 96]),
+            x: TensorType::new(element, [rows, inputs]),
             norm: (rows == 1).then(|| norm.clone()),
             halves,
         })

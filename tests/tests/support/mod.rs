@@ -30,16 +30,19 @@ pub fn node(kind: NodeKind, ty: TensorType) -> Node {
     Node { kind, types: vec![ty], axes: Vec::new(), provenance: Provenance::new("here", "here.rs", 1) }
 }
 
-/// Every loop that carries sums ends a step before its end.
+/// Every loop that carries sums, or adds to those in tiles, ends a step before its end.
 pub fn one_round_less(text: String) -> String {
+    let lines: Vec<&str> = text.lines().collect();
     let mut edited = String::new();
-    for line in text.lines() {
-        match line.split_once(" to ").filter(|_| line.contains("iter_args")) {
+    for (number, line) in lines.iter().enumerate() {
+        let own =
+            lines[number + 1..].iter().take_while(|line| !line.contains("scf.for") && line.trim() != "}");
+        let sums = line.contains("iter_args") || own.into_iter().any(|line| line.contains("\"tdp"));
+        match line.split_once(" to ").filter(|_| line.contains("scf.for") && sums) {
             Some((before, rest)) => {
                 let mut words = rest.split(' ');
                 let (end, step) = (words.next().unwrap(), words.nth(1).unwrap());
-                let group = before.trim_start_matches([' ', '%']).split(':').next().unwrap();
-                let name = format!("%less{group}");
+                let name = format!("%less{number}");
                 edited += &format!("{name} = arith.subi {end}, {step} : index\n");
                 edited += &format!("{before} to {name}{}\n", &rest[end.len()..]);
             }
