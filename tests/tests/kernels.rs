@@ -586,6 +586,10 @@ fn attention_by_tiles() {
         {
             calls.call(op, arguments);
         }
+        // All keys, in no order.
+        let all_keys = Sdpa { mask: vec![], scale: None, softcap: None, offset: false };
+        let tensor = |shape: &[usize], seed| random(TensorType::new(ElementType::Bf16, shape), seed);
+        calls.call(all_keys, vec![tensor(&[3, 20, 32], 1), tensor(&[3, 50, 32], 2), tensor(&[3, 50, 48], 3)]);
         calls
     };
     let (target, runs) = tiled_target();

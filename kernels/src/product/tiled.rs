@@ -22,9 +22,6 @@ const NEAR: usize = 4;
 /// How many tiles ahead memory is asked for a panel's.
 const AHEAD: usize = 16;
 
-/// The same in bytes, of a panel whose weights have groups.
-const AHEAD_IN_BYTES: usize = 4096;
-
 /// Rows whose sums a worker holds.
 const HELD: usize = 128;
 
@@ -332,7 +329,7 @@ impl Product<'_> {
         let columns = GROUP / self.lines_of_group();
         for i in 0..count {
             let from = chunk + (half * self.lines_of_group() + line + i) * LINE + SCALES;
-            weight.weight.prefetch_to_second(weight.at + from + AHEAD_IN_BYTES);
+            weight.weight.prefetch_to_second(weight.at + from + super::AHEAD);
             let to = tile * (ROWS * TILE) + (line + i) * (columns * PANEL);
             for (four, bytes) in self.columns_of_line(code, weight.line(from)).into_iter().enumerate() {
                 let words = bytes.bits(Type::lanes(PANEL, Element::I32));
