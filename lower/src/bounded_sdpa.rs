@@ -97,8 +97,8 @@ impl Attention<'_> {
         format!("tensor<{}{}>", ty.shape.iter().enumerate().map(extent).collect::<String>(), element.name())
     }
 
-    /// The keys or the values, and their type.
-    fn part(&self, s: &mut dyn Statements, cache: &Operand<'_>) -> (String, String) {
+    /// The keys or the values, whichever it is called, and their type.
+    fn part(&self, s: &mut dyn Statements, name: &str, cache: &Operand<'_>) -> (String, String) {
         let (rank, element) = (cache.ty.rank(), cache.ty.element);
         let part = self.over_keys(cache.ty, element, rank - 2);
         let Some(used) = self.used else { return (cache.name.to_owned(), part) };
@@ -106,14 +106,16 @@ impl Attention<'_> {
             |(axis, n): (usize, &usize)| if axis == rank - 2 { used.to_owned() } else { n.to_string() };
         let extents = cache.ty.shape.iter().enumerate().map(extent).collect::<Vec<_>>().join(", ");
         let (starts, strides) = (vec!["0"; rank].join(", "), vec!["1"; rank].join(", "));
-        let slice = s.statement(format!(
-            "tensor.extract_slice {}[{starts}] [{extents}] [{strides}] : {} to {part}",
+        let first = format!("%{name}{}", &used[1..]);
+        // A dispatch of its own: else iree-compile 3.13 slices while it packs for the product, and runs out of stack. (An
+        // `optimization_barrier` is another way, and the host then waits for what is before it, twice in each layer.)
+        let region = format!(
+            "flow.dispatch.region -> ({part}{{{used}}}) {{\n        {first} = tensor.extract_slice \
+             {}[{starts}] [{extents}] [{strides}] : {} to {part}\n        flow.return {first} : {part}\n      }}",
             cache.name,
             cache.ty.mlir()
-        ));
-        // Without it iree-compile 3.13 slices while it packs for the product, and runs out of stack.
-        let slice = s.statement(format!("util.optimization_barrier {slice} : {part}"));
-        (s.statement(format!("flow.tensor.tie_shape {slice} : {part}{{{used}}}")), part)
+        );
+        (s.statement(region), part)
     }
 
     /// The right-hand side of its last statement: as `sdpa`'s converter says it, over other extents.
@@ -125,7 +127,7 @@ impl Attention<'_> {
         let [f32s, i32s, i1s, narrow] = [ElementType::F32, ElementType::I32, ElementType::I1, q.ty.element]
             .map(|element| self.over_keys(&scores, element, rank - 1));
         let shape_ty = format!("tensor<{rank}xi32>");
-        let ((k, k_ty), (v, v_ty)) = (self.part(s, k), self.part(s, v));
+        let ((k, k_ty), (v, v_ty)) = (self.part(s, "keys", k), self.part(s, "values", v));
 
         let extents: Vec<String> = (0..rank)
             .map(|axis| match self.used {

@@ -864,52 +864,54 @@ fn s29_bounded_sdpa() {
             %7 = arith.muli %6, %3 : index
             %8 = arith.cmpi ule, %7, %4 : index
             %9 = scf.if %8 -> (tensor<2x3x1x20xbf16>) {
-              %part8_0 = tensor.extract_slice %arg1[0, 0, 0] [2, %7, 16] [1, 1, 1] : tensor<2x700x16xbf16> to tensor<2x?x16xbf16>
-              %part8_1 = util.optimization_barrier %part8_0 : tensor<2x?x16xbf16>
-              %part8_2 = flow.tensor.tie_shape %part8_1 : tensor<2x?x16xbf16>{%7}
-              %part8_3 = tensor.extract_slice %arg2[0, 0, 0] [2, %7, 20] [1, 1, 1] : tensor<2x700x20xbf16> to tensor<2x?x20xbf16>
-              %part8_4 = util.optimization_barrier %part8_3 : tensor<2x?x20xbf16>
-              %part8_5 = flow.tensor.tie_shape %part8_4 : tensor<2x?x20xbf16>{%7}
-              %part8_6 = arith.constant 2 : i32
-              %part8_7 = arith.constant 3 : i32
-              %part8_8 = arith.constant 1 : i32
-              %part8_9 = arith.index_cast %7 : index to i32
-              %part8_10 = tensor.from_elements %part8_6, %part8_7, %part8_8, %part8_9 : tensor<4xi32>
-              %part8_11 = stablehlo.dot_general %arg0, %part8_2, batching_dims = [0] x [0], contracting_dims = [3] x [2] : (tensor<2x3x1x16xbf16>, tensor<2x?x16xbf16>) -> tensor<2x3x1x?xf32>
-              %part8_12 = stablehlo.constant dense<0x3E800000> : tensor<f32>
-              %part8_13 = stablehlo.dynamic_broadcast_in_dim %part8_12, %part8_10, dims = []  : (tensor<f32>, tensor<4xi32>) -> tensor<2x3x1x?xf32>
-              %part8_14 = stablehlo.multiply %part8_11, %part8_13 : tensor<2x3x1x?xf32>
-              %part8_15 = stablehlo.constant dense<0x40000000> : tensor<f32>
-              %part8_16 = stablehlo.dynamic_broadcast_in_dim %part8_15, %part8_10, dims = []  : (tensor<f32>, tensor<4xi32>) -> tensor<2x3x1x?xf32>
-              %part8_17 = stablehlo.divide %part8_14, %part8_16 : tensor<2x3x1x?xf32>
-              %part8_18 = stablehlo.tanh %part8_17 : tensor<2x3x1x?xf32>
-              %part8_19 = stablehlo.multiply %part8_18, %part8_16 : tensor<2x3x1x?xf32>
-              %part8_20 = stablehlo.dynamic_broadcast_in_dim %arg3, %part8_10, dims = []  : (tensor<i32>, tensor<4xi32>) -> tensor<2x3x1x?xi32>
-              %part8_21 = stablehlo.dynamic_iota %part8_10, dim = 2 : (tensor<4xi32>) -> tensor<2x3x1x?xi32>
-              %part8_22 = stablehlo.dynamic_iota %part8_10, dim = 3 : (tensor<4xi32>) -> tensor<2x3x1x?xi32>
-              %part8_23 = stablehlo.add %part8_21, %part8_20 : tensor<2x3x1x?xi32>
-              %part8_24 = stablehlo.constant dense<0xFF7FFFFF> : tensor<f32>
-              %part8_25 = stablehlo.dynamic_broadcast_in_dim %part8_24, %part8_10, dims = []  : (tensor<f32>, tensor<4xi32>) -> tensor<2x3x1x?xf32>
-              %part8_26 = stablehlo.compare LE, %part8_22, %part8_23, SIGNED : (tensor<2x3x1x?xi32>, tensor<2x3x1x?xi32>) -> tensor<2x3x1x?xi1>
-              %part8_27 = stablehlo.select %part8_26, %part8_19, %part8_25 : tensor<2x3x1x?xi1>, tensor<2x3x1x?xf32>
-              %part8_28 = stablehlo.constant dense<9> : tensor<i32>
-              %part8_29 = stablehlo.dynamic_broadcast_in_dim %part8_28, %part8_10, dims = []  : (tensor<i32>, tensor<4xi32>) -> tensor<2x3x1x?xi32>
-              %part8_30 = stablehlo.subtract %part8_23, %part8_29 : tensor<2x3x1x?xi32>
-              %part8_31 = stablehlo.compare LT, %part8_30, %part8_22, SIGNED : (tensor<2x3x1x?xi32>, tensor<2x3x1x?xi32>) -> tensor<2x3x1x?xi1>
-              %part8_32 = stablehlo.select %part8_31, %part8_27, %part8_25 : tensor<2x3x1x?xi1>, tensor<2x3x1x?xf32>
-              %part8_33 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-              %part8_34 = stablehlo.reduce(%part8_32 init: %part8_33) applies stablehlo.maximum across dimensions = [3] : (tensor<2x3x1x?xf32>, tensor<f32>) -> tensor<2x3x1xf32>
-              %part8_35 = stablehlo.dynamic_broadcast_in_dim %part8_34, %part8_10, dims = [0, 1, 2] {known_nonexpanding_dimensions = array<i64: 0, 1, 2>} : (tensor<2x3x1xf32>, tensor<4xi32>) -> tensor<2x3x1x?xf32>
-              %part8_36 = stablehlo.subtract %part8_32, %part8_35 : tensor<2x3x1x?xf32>
-              %part8_37 = stablehlo.exponential %part8_36 : tensor<2x3x1x?xf32>
-              %part8_38 = stablehlo.constant dense<0x00000000> : tensor<f32>
-              %part8_39 = stablehlo.reduce(%part8_37 init: %part8_38) applies stablehlo.add across dimensions = [3] : (tensor<2x3x1x?xf32>, tensor<f32>) -> tensor<2x3x1xf32>
-              %part8_40 = stablehlo.dynamic_broadcast_in_dim %part8_39, %part8_10, dims = [0, 1, 2] {known_nonexpanding_dimensions = array<i64: 0, 1, 2>} : (tensor<2x3x1xf32>, tensor<4xi32>) -> tensor<2x3x1x?xf32>
-              %part8_41 = stablehlo.divide %part8_37, %part8_40 : tensor<2x3x1x?xf32>
-              %part8_42 = stablehlo.convert %part8_41 : (tensor<2x3x1x?xf32>) -> tensor<2x3x1x?xbf16>
-              %part8_43 = stablehlo.dot_general %part8_42, %part8_5, batching_dims = [0] x [0], contracting_dims = [3] x [1] : (tensor<2x3x1x?xbf16>, tensor<2x?x20xbf16>) -> tensor<2x3x1x20xf32>
-              %part8_44 = stablehlo.convert %part8_43 : (tensor<2x3x1x20xf32>) -> tensor<2x3x1x20xbf16>
-              scf.yield %part8_44 : tensor<2x3x1x20xbf16>
+              %part8_0 = flow.dispatch.region -> (tensor<2x?x16xbf16>{%7}) {
+                %keys7 = tensor.extract_slice %arg1[0, 0, 0] [2, %7, 16] [1, 1, 1] : tensor<2x700x16xbf16> to tensor<2x?x16xbf16>
+                flow.return %keys7 : tensor<2x?x16xbf16>
+              }
+              %part8_1 = flow.dispatch.region -> (tensor<2x?x20xbf16>{%7}) {
+                %values7 = tensor.extract_slice %arg2[0, 0, 0] [2, %7, 20] [1, 1, 1] : tensor<2x700x20xbf16> to tensor<2x?x20xbf16>
+                flow.return %values7 : tensor<2x?x20xbf16>
+              }
+              %part8_2 = arith.constant 2 : i32
+              %part8_3 = arith.constant 3 : i32
+              %part8_4 = arith.constant 1 : i32
+              %part8_5 = arith.index_cast %7 : index to i32
+              %part8_6 = tensor.from_elements %part8_2, %part8_3, %part8_4, %part8_5 : tensor<4xi32>
+              %part8_7 = stablehlo.dot_general %arg0, %part8_0, batching_dims = [0] x [0], contracting_dims = [3] x [2] : (tensor<2x3x1x16xbf16>, tensor<2x?x16xbf16>) -> tensor<2x3x1x?xf32>
+              %part8_8 = stablehlo.constant dense<0x3E800000> : tensor<f32>
+              %part8_9 = stablehlo.dynamic_broadcast_in_dim %part8_8, %part8_6, dims = []  : (tensor<f32>, tensor<4xi32>) -> tensor<2x3x1x?xf32>
+              %part8_10 = stablehlo.multiply %part8_7, %part8_9 : tensor<2x3x1x?xf32>
+              %part8_11 = stablehlo.constant dense<0x40000000> : tensor<f32>
+              %part8_12 = stablehlo.dynamic_broadcast_in_dim %part8_11, %part8_6, dims = []  : (tensor<f32>, tensor<4xi32>) -> tensor<2x3x1x?xf32>
+              %part8_13 = stablehlo.divide %part8_10, %part8_12 : tensor<2x3x1x?xf32>
+              %part8_14 = stablehlo.tanh %part8_13 : tensor<2x3x1x?xf32>
+              %part8_15 = stablehlo.multiply %part8_14, %part8_12 : tensor<2x3x1x?xf32>
+              %part8_16 = stablehlo.dynamic_broadcast_in_dim %arg3, %part8_6, dims = []  : (tensor<i32>, tensor<4xi32>) -> tensor<2x3x1x?xi32>
+              %part8_17 = stablehlo.dynamic_iota %part8_6, dim = 2 : (tensor<4xi32>) -> tensor<2x3x1x?xi32>
+              %part8_18 = stablehlo.dynamic_iota %part8_6, dim = 3 : (tensor<4xi32>) -> tensor<2x3x1x?xi32>
+              %part8_19 = stablehlo.add %part8_17, %part8_16 : tensor<2x3x1x?xi32>
+              %part8_20 = stablehlo.constant dense<0xFF7FFFFF> : tensor<f32>
+              %part8_21 = stablehlo.dynamic_broadcast_in_dim %part8_20, %part8_6, dims = []  : (tensor<f32>, tensor<4xi32>) -> tensor<2x3x1x?xf32>
+              %part8_22 = stablehlo.compare LE, %part8_18, %part8_19, SIGNED : (tensor<2x3x1x?xi32>, tensor<2x3x1x?xi32>) -> tensor<2x3x1x?xi1>
+              %part8_23 = stablehlo.select %part8_22, %part8_15, %part8_21 : tensor<2x3x1x?xi1>, tensor<2x3x1x?xf32>
+              %part8_24 = stablehlo.constant dense<9> : tensor<i32>
+              %part8_25 = stablehlo.dynamic_broadcast_in_dim %part8_24, %part8_6, dims = []  : (tensor<i32>, tensor<4xi32>) -> tensor<2x3x1x?xi32>
+              %part8_26 = stablehlo.subtract %part8_19, %part8_25 : tensor<2x3x1x?xi32>
+              %part8_27 = stablehlo.compare LT, %part8_26, %part8_18, SIGNED : (tensor<2x3x1x?xi32>, tensor<2x3x1x?xi32>) -> tensor<2x3x1x?xi1>
+              %part8_28 = stablehlo.select %part8_27, %part8_23, %part8_21 : tensor<2x3x1x?xi1>, tensor<2x3x1x?xf32>
+              %part8_29 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+              %part8_30 = stablehlo.reduce(%part8_28 init: %part8_29) applies stablehlo.maximum across dimensions = [3] : (tensor<2x3x1x?xf32>, tensor<f32>) -> tensor<2x3x1xf32>
+              %part8_31 = stablehlo.dynamic_broadcast_in_dim %part8_30, %part8_6, dims = [0, 1, 2] {known_nonexpanding_dimensions = array<i64: 0, 1, 2>} : (tensor<2x3x1xf32>, tensor<4xi32>) -> tensor<2x3x1x?xf32>
+              %part8_32 = stablehlo.subtract %part8_28, %part8_31 : tensor<2x3x1x?xf32>
+              %part8_33 = stablehlo.exponential %part8_32 : tensor<2x3x1x?xf32>
+              %part8_34 = stablehlo.constant dense<0x00000000> : tensor<f32>
+              %part8_35 = stablehlo.reduce(%part8_33 init: %part8_34) applies stablehlo.add across dimensions = [3] : (tensor<2x3x1x?xf32>, tensor<f32>) -> tensor<2x3x1xf32>
+              %part8_36 = stablehlo.dynamic_broadcast_in_dim %part8_35, %part8_6, dims = [0, 1, 2] {known_nonexpanding_dimensions = array<i64: 0, 1, 2>} : (tensor<2x3x1xf32>, tensor<4xi32>) -> tensor<2x3x1x?xf32>
+              %part8_37 = stablehlo.divide %part8_33, %part8_36 : tensor<2x3x1x?xf32>
+              %part8_38 = stablehlo.convert %part8_37 : (tensor<2x3x1x?xf32>) -> tensor<2x3x1x?xbf16>
+              %part8_39 = stablehlo.dot_general %part8_38, %part8_1, batching_dims = [0] x [0], contracting_dims = [3] x [1] : (tensor<2x3x1x?xbf16>, tensor<2x?x20xbf16>) -> tensor<2x3x1x20xf32>
+              %part8_40 = stablehlo.convert %part8_39 : (tensor<2x3x1x20xf32>) -> tensor<2x3x1x20xbf16>
+              scf.yield %part8_40 : tensor<2x3x1x20xbf16>
             } else {
               %all8_0 = arith.constant 2 : i32
               %all8_1 = arith.constant 3 : i32
