@@ -25,6 +25,9 @@ SOURCE = "llama-cpp-python==0.3.36"
 # Ours, theirs.
 FORMATS = {"bf16": ([], "BF16"), "q8": (["--quant", "q8"], "Q8_0"), "q4": (["--quant", "q4"], "Q4_0")}
 
+# What a case is called in which another program is busy.
+BUSY = ", a busy neighbour"
+
 # ggml's options, and Linux's names of what they need.
 X86_OPTIONS = {
     "SSE42": ["sse4_2"],
@@ -115,13 +118,26 @@ def cases(arguments):
     for tokens in arguments.prompts:
         yield f"prefill {tokens}", tokens, ("-p", tokens, "-n", 0)
     for depth in arguments.depths:
-        yield f"decode at {depth}", max(depth, 1), ("-p", 0, "-n", arguments.decode, "-d", depth)
+        for beside in ("", BUSY) if arguments.neighbour else ("",):
+            yield f"decode at {depth}{beside}", max(depth, 1), ("-p", 0, "-n", arguments.decode, "-d", depth)
 
 
 def pair(arguments, programs, name, case):
     """Tokens a second of ours and, right behind it, of llama.cpp; before both, the bytes that the machine reads in a second."""
+    read = float(run(arguments.work / "read", arguments.threads)) * 1e9
+    if not case[0].endswith(BUSY):
+        return *speeds(arguments, programs, name, case), read
+    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        return *speeds(arguments, programs, name, case), read
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+
+
+def speeds(arguments, programs, name, case):
+    """Tokens a second of ours and, right behind it, of llama.cpp."""
     work, threads, (what, tokens, words) = arguments.work, arguments.threads, case
-    read = float(run(work / "read", threads)) * 1e9
     if what.startswith("prefill"):
         # Both have read their weights once before: llama-bench warms up, and so does `bench`.
         words_of_ours = ["--tokens", tokens, "--context", context(arguments), "--rounds", 1, "--threads", threads, *FORMATS[name][0]]
@@ -133,7 +149,7 @@ def pair(arguments, programs, name, case):
         said = run(arguments.tracewright, "generate", export(arguments, name), "--tokens", prompt, "-n", arguments.decode + 1, "--ignore-eos", "--json", "--threads", threads)
         ours = json.loads(said)["timings"]["decode_tokens_per_s"]
     theirs = run(programs / "llama-bench", "-m", work / f"{FORMATS[name][1]}.gguf", "-t", threads, "-r", 1, "-o", "json", *words)
-    return ours, json.loads(theirs)[0]["avg_ts"], read
+    return ours, json.loads(theirs)[0]["avg_ts"]
 
 
 def main():
@@ -145,6 +161,7 @@ def main():
     parser.add_argument("--prompts", nargs="*", type=int, default=[128, 448])
     parser.add_argument("--depths", nargs="*", type=int, default=[0], help="tokens that are read before others are decoded")
     parser.add_argument("--decode", type=int, default=48, help="tokens that are decoded")
+    parser.add_argument("--neighbour", action="store_true", help="decode once more beside a program that never stops on one core")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()

@@ -396,7 +396,7 @@ impl Error {
             #[cfg(feature = "iree")]
             Self::Bench(BenchError::Chunks { .. }) => "`--tokens N` and `--chunk N` set them",
             #[cfg(feature = "iree")]
-            Self::Bench(BenchError::NotWatched) => "leave out `--batch`",
+            Self::Bench(BenchError::NotWatched) => "leave out `--device`",
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
             Self::Bench(BenchError::Depth { .. }) => "`--context N` sets the context",

@@ -167,6 +167,23 @@ fn a_prompt_of_whole_chunks_has_a_profile() {
     near(2.0 * dispatched, sum(all.iter().map(|one| number(&one["seconds"]))));
 }
 
+/// What a batch executes to read its prompts is not counted: all that is left is of whole steps.
+#[test]
+fn a_batch_has_a_profile_of_its_steps() {
+    let folder = folder();
+    let case = ["decode", "--batch", "2", "--depth", "11", "--tokens", "4"];
+    let (trace, report) = measured(folder.path(), &[&case[..], &SIZES[..]].concat());
+    assert_eq!(trace["tracewright"]["variant"]["batch"], "2");
+    let dispatches = report["cases"][0]["dispatches"].as_array().unwrap();
+    assert!(dispatches.len() > 5, "{dispatches:#?}");
+    for one in dispatches {
+        assert_eq!(number(&one["calls"]).fract(), 0.0, "{one}");
+    }
+    let profile = folder.path().join("trace.json");
+    let mut page = trace_dump(&[text(&demo()), "--profile", text(&profile), "--emit", "html"]);
+    refused(&mut page, 1, &["TW1007", "`batch` is 2 in it, and 1 here"]);
+}
+
 #[test]
 fn what_has_no_profile_is_refused_before_anything_is_measured() {
     let (folder, demo) = (folder(), demo());
@@ -177,7 +194,6 @@ fn what_has_no_profile_is_refused_before_anything_is_measured() {
         command
     };
     refused(&mut bench(&["decode", "--kernels", "on,off"]), 2, &["one variant"]);
-    refused(&mut bench(&["decode", "--batch", "2"]), 1, &["TW1008", "a batch is not watched", "--batch"]);
     refused(&mut bench(&["prefill", "--tokens", "20"]), 1, &["TW1008", "`tokens` 20", "`chunk` of 8"]);
     assert!(listing(folder.path()).is_empty(), "something is left");
     let own = ["bench", "decode", text(&demo), "--trace"];

@@ -95,13 +95,17 @@ impl Language {
             bytes: Some(self.footprint.streamed as f64),
         };
         let prompt = self.prompt(depth + 1);
-        let run = |network| match batch {
+        let run = |network, tokens| match batch {
             1 => steps(network, prompt.clone(), tokens),
             _ => batched_steps(network, prompt.clone(), tokens),
         };
+        let mut case =
+            self.case("decode", [("depth", depth.to_string())], work, |network| run(network, tokens), tokens);
         // A batch reads its prompts in the same run.
-        let units = (batch == 1).then_some(tokens);
-        Ok(self.case("decode", [("depth", depth.to_string())], work, run, units))
+        if let (Some(watched), Some((network, _)), 2..) = (&mut case.watched, &self.watched, batch) {
+            watched.before = Some(run(network, 0));
+        }
+        Ok(case)
     }
 
     /// Reading a prompt of `tokens` tokens: a unit is the whole of it, up to the first new token.
@@ -118,7 +122,7 @@ impl Language {
         };
         let sizes = [("tokens", tokens.to_string())];
         let prompt = self.prompt(tokens);
-        Ok(self.case("prefill", sizes, work, |network| reading(network, prompt.clone()), Some(1)))
+        Ok(self.case("prefill", sizes, work, |network| reading(network, prompt.clone()), 1))
     }
 
     /// Whether a case of this model can be profiled.
@@ -158,15 +162,15 @@ impl Language {
         sizes: impl IntoIterator<Item = (&'static str, String)>,
         work: Workload,
         run: impl Fn(&'a Network) -> Run<'a>,
-        units: Option<usize>,
+        units: usize,
     ) -> Case<'a> {
         let mut variant = variant(&self.plan);
         variant.insert("device", self.plan.target.device.to_string());
         variant.extend(sizes);
-        let watched = self.watched.as_ref().zip(units);
-        let watched = watched.map(|((network, runtime), units)| Watched {
+        let watched = self.watched.as_ref().map(|(network, runtime)| Watched {
             runtime,
             run: run(network),
+            before: None,
             units,
             paths: &self.paths,
         });

@@ -18,7 +18,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use errors::FileError;
-use runtime::Runtime;
+use runtime::{Executed, Runtime};
 use serde::Serialize;
 use simplify::CostOperand;
 use targets::Target;
@@ -86,6 +86,8 @@ pub struct Watched<'a> {
     pub runtime: &'a Runtime,
     /// Does what the case's `run` does.
     pub run: Run<'a>,
+    /// Does what that does before its units, if that is anything.
+    pub before: Option<Run<'a>>,
     /// How many units that are.
     pub units: usize,
     /// The field paths of what its program dispatches.
@@ -197,7 +199,7 @@ pub enum BenchError {
         chunk: usize,
     },
     /// A profile of what was not watched.
-    #[error("a batch is not watched: there is no time of each dispatch; measure one sequence")]
+    #[error("only the processor is watched: elsewhere there is no time of each dispatch")]
     NotWatched,
     /// The watcher asked to stop.
     #[error("stopped on request")]
@@ -280,26 +282,42 @@ pub fn measure(
 
 /// What a watched device executes in a unit, what takes longest first.
 fn dispatches(watched: Watched<'_>) -> Result<Vec<Dispatch>, BenchError> {
-    let Watched { runtime, mut run, units, paths } = watched;
-    // Once before: it pays for page faults, and shows the network what stands before the first unit.
+    let Watched { runtime, mut run, before, units, paths } = watched;
+    // Each once before: it pays for page faults, and shows the network what stands before the first unit.
     run()?;
-    let before = runtime.executed()?;
-    run()?;
+    let before = match before {
+        Some(mut before) => {
+            before()?;
+            executed(runtime, &mut before)?
+        }
+        None => BTreeMap::new(),
+    };
     let mut dispatches = Vec::new();
-    for after in runtime.executed()? {
-        let before = before.iter().find(|before| before.name == after.name);
-        let (calls, time) = before.map_or((0, Duration::ZERO), |before| (before.calls, before.time));
-        if after.calls > calls {
+    for (name, (calls, time)) in executed(runtime, &mut run)? {
+        let (calls_before, time_before) = before.get(&name).copied().unwrap_or_default();
+        if calls > calls_before {
             dispatches.push(Dispatch {
-                calls: (after.calls - calls) as f64 / units as f64,
-                seconds: (after.time - time).as_secs_f64() / units as f64,
-                paths: paths.of(&after.name),
-                name: after.name,
+                calls: (calls - calls_before) as f64 / units as f64,
+                seconds: time.saturating_sub(time_before).as_secs_f64() / units as f64,
+                paths: paths.of(&name),
+                name,
             });
         }
     }
     dispatches.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     Ok(dispatches)
+}
+
+/// What a run executes, by name: how often, and how long.
+fn executed(runtime: &Runtime, run: &mut Run<'_>) -> Result<BTreeMap<String, (u64, Duration)>, BenchError> {
+    let before = runtime.executed()?;
+    run()?;
+    let more = |after: Executed| {
+        let before = before.iter().find(|before| before.name == after.name);
+        let (calls, time) = before.map_or((0, Duration::ZERO), |before| (before.calls, before.time));
+        (after.name, (after.calls - calls, after.time - time))
+    };
+    Ok(runtime.executed()?.into_iter().map(more).collect())
 }
 
 /// Multiplications and additions in a call of an entry point, as the cost model counts them.

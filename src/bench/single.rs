@@ -243,7 +243,7 @@ impl Single {
     pub fn case(&self) -> Case<'_> {
         let watched = self.watched.as_ref().map(|(called, paths)| {
             let (runtime, _) = called;
-            Watched { runtime, run: self.calls(called), units: CALLS, paths }
+            Watched { runtime, run: self.calls(called), before: None, units: CALLS, paths }
         });
         Case { label: self.label.clone(), work: self.work, run: self.calls(&self.loaded), watched }
     }
