@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tracewright beside llama.cpp: the same random weights, round by round in turn, two threads each.
+"""Tracewright beside llama.cpp, and torch: the same random weights, round by round in turn, two threads each.
 
     python3 -m venv SCRATCH/venv && SCRATCH/venv/bin/pip install -r benches/peers/requirements.txt
     SCRATCH/venv/bin/python benches/peers/llama_cpp.py config.json --work SCRATCH
@@ -7,6 +7,8 @@
 builds llama.cpp from the source in its Python package (without AMX, which traps on some virtual machines), makes random bf16
 weights for a `config.json`, exports them and writes them as GGUF in each format, measures in pairs that follow each other, because a
 shared machine changes its speed within seconds, and prints medians as a table. What was made before in SCRATCH is used again. Needs `cargo build --release --features iree` and iree-compile on PATH.
+
+With `--torch PYTHON`, of an environment with torch and transformers as `cargo xtask parity` installs one into .tracewright/oracle, torch runs the bf16 weights, too.
 """
 
 import argparse
@@ -123,20 +125,20 @@ def cases(arguments):
 
 
 def pair(arguments, programs, name, case):
-    """Tokens a second of ours and, right behind it, of llama.cpp; before both, the bytes that the machine reads in a second."""
-    read = float(run(arguments.work / "read", arguments.threads)) * 1e9
+    """Tokens a second of each program, one right behind the other; before, the bytes that the machine reads in a second."""
+    read = {"read": float(run(arguments.work / "read", arguments.threads)) * 1e9}
     if not case[0].endswith(BUSY):
-        return *speeds(arguments, programs, name, case), read
+        return read | speeds(arguments, programs, name, case)
     neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        return *speeds(arguments, programs, name, case), read
+        return read | speeds(arguments, programs, name, case)
     finally:
         neighbour.kill()
         neighbour.wait()
 
 
 def speeds(arguments, programs, name, case):
-    """Tokens a second of ours and, right behind it, of llama.cpp."""
+    """Tokens a second of each program, one right behind the other."""
     work, threads, (what, tokens, words) = arguments.work, arguments.threads, case
     if what.startswith("prefill"):
         # Both have read their weights once before: llama-bench warms up, and so does `bench`.
@@ -149,7 +151,12 @@ def speeds(arguments, programs, name, case):
         said = run(arguments.tracewright, "generate", export(arguments, name), "--tokens", prompt, "-n", arguments.decode + 1, "--ignore-eos", "--json", "--threads", threads)
         ours = json.loads(said)["timings"]["decode_tokens_per_s"]
     theirs = run(programs / "llama-bench", "-m", work / f"{FORMATS[name][1]}.gguf", "-t", threads, "-r", 1, "-o", "json", *words)
-    return ours, json.loads(theirs)[0]["avg_ts"]
+    found = {"ours": ours, "llama.cpp": json.loads(theirs)[0]["avg_ts"]}
+    if arguments.torch and name == "bf16":
+        decode = 0 if what.startswith("prefill") else arguments.decode
+        said = run(arguments.torch, HERE / "torch_speed.py", work / "model", "--tokens", tokens, "--decode", decode, "--threads", threads)
+        found["torch"] = json.loads(said)["tokens_per_s"]
+    return found
 
 
 def main():
@@ -162,6 +169,8 @@ def main():
     parser.add_argument("--depths", nargs="*", type=int, default=[0], help="tokens that are read before others are decoded")
     parser.add_argument("--decode", type=int, default=48, help="tokens that are decoded")
     parser.add_argument("--neighbour", action="store_true", help="decode once more beside a program that never stops on one core")
+    parser.add_argument("--torch", type=Path, metavar="PYTHON", help="measure torch in bf16, too, in this environment")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the speeds")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
@@ -177,15 +186,52 @@ def main():
         # A round may take minutes, and all of them longer than one may wait.
         saved = [[name, what, pairs] for (name, (what, *_)), pairs in found.items()]
         (arguments.work / "rounds.json").write_text(json.dumps(saved))
-    print("| format | what | ours, tokens/s | llama.cpp | median of the pairs' ratios | ratios | of the read bandwidth |\n|---|---|---|---|---|---|---|")
+    others = ["llama.cpp"] + ["torch"] * bool(arguments.torch)
+    columns = "".join(f" {other} | median of the pairs' ratios | ratios |" for other in others)
+    print(f"| format | what | ours, tokens/s |{columns} of the read bandwidth |\n|---|---|---|{'---|---|---|' * len(others)}---|")
     for (name, (what, *_)), pairs in found.items():
-        ours, theirs, read = (statistics.median(numbers) for numbers in zip(*pairs))
-        ratios = [ours / theirs for ours, theirs, _ in pairs]
-        share = statistics.median(ours * streamed[name] / read for ours, _, read in pairs)
+        share = statistics.median(pair["ours"] * streamed[name] / pair["read"] for pair in pairs)
         share = "" if what.startswith("prefill") else f"{share:.2f}"
-        print(f"| {name} | {what} | {ours:.1f} | {theirs:.1f} | **{statistics.median(ratios):.2f}** | {min(ratios):.2f}–{max(ratios):.2f} | {share} |")
-    read = [read / 1e9 for pairs in found.values() for _, _, read in pairs]
+        beside = "".join(comparison(pairs, other) for other in others)
+        print(f"| {name} | {what} | {median(pairs, 'ours'):.1f} |{beside} {share} |")
+    read = [pair["read"] / 1e9 for pairs in found.values() for pair in pairs]
     print(f"\nread bandwidth: median {statistics.median(read):.1f} GB/s ({min(read):.1f}–{max(read):.1f})")
+    if arguments.plot:
+        plot(arguments.plot, found, ["ours", *others])
+
+
+def median(pairs, program):
+    """The median of a program's speeds."""
+    return statistics.median(pair[program] for pair in pairs)
+
+
+def comparison(pairs, other):
+    """The cells of a program that ours is compared with; empty ones where it was not measured."""
+    if other not in pairs[0]:
+        return " | | |"
+    ratios = [pair["ours"] / pair[other] for pair in pairs]
+    return f" {median(pairs, other):.1f} | **{statistics.median(ratios):.2f}** | {min(ratios):.2f}–{max(ratios):.2f} |"
+
+
+def plot(path, found, programs):
+    """Draws a bar for each program and format, as high as its median, and a dot for each round; what is measured side by side."""
+    from matplotlib import pyplot
+
+    cases = list(dict.fromkeys(what for _, (what, *_) in found))
+    formats = list(dict.fromkeys(name for name, _ in found))
+    figure, all_axes = pyplot.subplots(1, len(cases), figsize=(4 * len(cases), 4), squeeze=False, layout="constrained")
+    for axes, what in zip(all_axes[0], cases):
+        for place, program in enumerate(programs):
+            measured = {formats.index(name): pairs for (name, case), pairs in found.items() if case[0] == what and program in pairs[0]}
+            at = [number + (place - (len(programs) - 1) / 2) * 0.8 / len(programs) for number in measured]
+            axes.bar(at, [median(pairs, program) for pairs in measured.values()], 0.8 / len(programs), label=program, color=f"C{place}", alpha=0.6)
+            for x, pairs in zip(at, measured.values()):
+                axes.plot([x] * len(pairs), [pair[program] for pair in pairs], ".", color=f"C{place}", markersize=4)
+        axes.set_xticks(range(len(formats)), formats)
+        axes.set_title(what)
+    all_axes[0][0].set_ylabel("tokens/s")
+    all_axes[0][-1].legend()
+    figure.savefig(path)
 
 
 if __name__ == "__main__":
