@@ -134,9 +134,10 @@ fn pip(
         let mut pip = pip_of("python3");
         pip.arg("--python").arg(own);
         (pip, None)
-    } else if platform.is_none() && asks("import venv, ensurepip")? {
+    } else if (platform.is_none() || !asks("import pip")?) && asks("import venv, ensurepip")? {
         environment(&[])?;
-        (pip_of(own), None)
+        // For another platform pip wants to be told where to.
+        (pip_of(own), platform.and_then(|_| find(dir)).map(|python| python.packages))
     } else if asks("import pip")? {
         // Into a plain folder; pip allows that on systems that manage their own Python, too.
         (pip_of("python3"), Some(dir.join("lib/python3/site-packages")))
