@@ -35,7 +35,7 @@ pub enum Leeway {
 }
 
 /// How often each choice is made anew.
-const DRAWS: u64 = 24;
+const DRAWS: u64 = 64;
 
 impl Leeway {
     /// Of each result of a function that calls no other, given in several forms: as recorded, in primitives.
