@@ -62,7 +62,7 @@ pub struct Manifest {
     pub chunk: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
-    /// The format that weights of products were rounded to: q8 or q4; `stored` if each has that of the checkpoint; null if
+    /// The format that weights of products were rounded to: q8, q4 or q4_k; `stored` if each has that of the checkpoint; null if
     /// they are of type `dtype`.
     pub quant: Option<String>,
     /// How keys and values are remembered: `computed`, `q8`.

@@ -80,7 +80,8 @@ impl FromBlocks {
         match (self.from, self.to) {
             (BlockFormat::Q8_0 | BlockFormat::Q5_0 | BlockFormat::Q4_0, (Some(WeightFormat::Q8), _)) => true,
             (BlockFormat::Q4_0, (Some(WeightFormat::Q4), _)) => true,
-            (_, (Some(WeightFormat::Q8 | WeightFormat::Q4), _)) => false,
+            (BlockFormat::Q4K, (Some(WeightFormat::Q4K), _)) => true,
+            (_, (Some(WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q4K), _)) => false,
             (_, (_, element)) => element == ElementType::F32,
         }
     }

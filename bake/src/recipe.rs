@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use std::borrow::Cow;
 
 use irpa::{ArchiveError, Arranged, Checkpoint, CheckpointTensor, Sink, TensorNumbers};
-use ops::format::{GROUP, Group, PANEL};
+use ops::format::{PANEL, Quantized};
 use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, Reshape};
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe};
@@ -87,7 +87,7 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
             let pack = |panel: &Panel<'_, '_>, bytes: &mut [u8]| match format.element() {
                 Some(_) => format.pack_panel(&panel.numbers, panel.inputs, bytes),
                 None => {
-                    let known = |row, column| panel.group(*format, row, column);
+                    let known = |row, column| panel.quantized(*format, row, column);
                     format.pack_groups(&panel.numbers, panel.inputs, bytes, known);
                 }
             };
@@ -100,11 +100,7 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
                 let inputs = panel.inputs;
                 let rows = panel.numbers.chunks(inputs).zip(bytes.chunks_exact_mut(row(inputs)));
                 for (index, (numbers, bytes)) in rows.enumerate() {
-                    let groups = numbers.chunks(GROUP).enumerate().map(|(group, numbers)| {
-                        let known = panel.group(*format, index, group * GROUP);
-                        known.unwrap_or_else(|| format.quantize(numbers))
-                    });
-                    format.store_groups(*part, groups, bytes);
+                    format.group_row(*part, numbers, bytes, |column| panel.quantized(*format, index, column));
                 }
             };
             write_panels(&operands[0], *format, bytes, quantize, checkpoint, sink)
@@ -160,12 +156,16 @@ struct Panel<'p, 'a> {
 }
 
 impl Panel<'_, '_> {
-    /// What the checkpoint stores of the group that begins at a column of a row, if a format keeps that as it is.
-    fn group(&self, format: WeightFormat, row: usize, column: usize) -> Option<Group> {
-        let whole = column + GROUP <= self.inputs;
-        let group = whole.then(|| self.made.group((self.first + row) * self.inputs + column)).flatten()?;
-        let kept = format == WeightFormat::Q8 || group.integers.iter().all(|x| (-8..8).contains(x));
-        kept.then_some(group)
+    /// What the checkpoint stores of the numbers from a column of a row on, if a format keeps that as it is.
+    fn quantized(&self, format: WeightFormat, row: usize, column: usize) -> Option<Quantized> {
+        let together = format.together().filter(|together| column + together <= self.inputs)?;
+        let stored = self.made.quantized((self.first + row) * self.inputs + column, together)?;
+        let kept = match (format, &stored) {
+            (WeightFormat::Q8, Quantized::Group(_)) | (WeightFormat::Q4K, Quantized::Block(_)) => true,
+            (WeightFormat::Q4, Quantized::Group(group)) => group.integers.iter().all(|x| (-8..8).contains(x)),
+            _ => false,
+        };
+        kept.then_some(stored)
     }
 }
 
@@ -258,19 +258,20 @@ impl<'a> Made<'a> {
         })
     }
 
-    /// The integers and the scale of the 32 numbers from `start` on, if the checkpoint stores these.
-    fn group(&self, start: usize) -> Option<Group> {
+    /// What the checkpoint stores of `count` numbers from `start` on, if it rounded these together.
+    fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match &self.from {
-            From::Source(numbers, _) => numbers.group(start),
+            From::Source(numbers, _) => numbers.quantized(start),
             From::Op(op, operands) => match &**op {
-                Op::Reshape(_) => operands[0].group(start),
+                Op::Reshape(_) => operands[0].quantized(start, count),
                 Op::Concatenate(concatenate) => {
                     let row: usize = self.ty.shape[concatenate.axis..].iter().product();
                     let (index, mut column) = (start / row, start % row);
                     for piece in operands {
                         let width: usize = piece.ty.shape[concatenate.axis..].iter().product();
                         if column < width {
-                            return (column + GROUP <= width).then(|| piece.group(index * width + column))?;
+                            let whole = column + count <= width;
+                            return whole.then(|| piece.quantized(index * width + column, count))?;
                         }
                         column -= width;
                     }
@@ -279,11 +280,11 @@ impl<'a> Made<'a> {
                 Op::Permute(permute) => {
                     let (operand, last) = (&operands[0], self.ty.rank().checked_sub(1)?);
                     let run = permute.order[last] == last
-                        && start % self.ty.shape[last] + GROUP <= self.ty.shape[last];
+                        && start % self.ty.shape[last] + count <= self.ty.shape[last];
                     let (own, theirs) = (strides(&self.ty.shape), strides(&operand.ty.shape));
                     let place =
                         |axis: usize| start / own[axis] % self.ty.shape[axis] * theirs[permute.order[axis]];
-                    run.then(|| operand.group((0..=last).map(place).sum()))?
+                    run.then(|| operand.quantized((0..=last).map(place).sum(), count))?
                 }
                 _ => None,
             },

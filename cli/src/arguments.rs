@@ -553,7 +553,7 @@ pub struct MatmulBench {
     /// Types to compute with: f32, f16, bf16; several with commas
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weight: none, q8, q4; several with commas
+    /// Formats of the weight: none, q8, q4, q4_k; several with commas
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = quant_or_none)]
     pub quant: Vec<Quant>,
     /// Who multiplies: on, off, or both with a comma
@@ -607,7 +607,7 @@ pub struct VariantArguments {
     /// Types of weights and activations: f32, f16, bf16; several with commas [default: the checkpoint's]
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weights of products: none, q8, q4; several with commas [default: none]
+    /// Formats of the weights of products: none, q8, q4, q4_k; several with commas [default: none]
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = quant_or_none)]
     pub quant: Vec<Quant>,
     /// Who multiplies: on, off, or both with a comma
@@ -671,7 +671,7 @@ pub struct NetworkArguments {
     #[arg(long, value_name = "off|exact|approximate")]
     pub simplify: Option<Rules>,
     /// Store the weights of products in fewer bits, in groups of 32 with a scale, or number by number [default: as they are]
-    #[arg(long, value_name = "none|q8|q4", value_parser = quant_or_none)]
+    #[arg(long, value_name = "none|q8|q4|q4_k", value_parser = quant_or_none)]
     pub quant: Option<Quant>,
     /// Multiply by kernels made for the processor, or by what the compiler makes of StableHLO [default: on]
     #[arg(long, value_name = "on|off")]
@@ -822,11 +822,8 @@ fn time(text: &str) -> Result<Duration, String> {
 
 /// A format of fewer bits.
 fn quantized(text: &str) -> Result<WeightFormat, String> {
-    match text {
-        "q8" => Ok(WeightFormat::Q8),
-        "q4" => Ok(WeightFormat::Q4),
-        _ => Err("expected q8 or q4".into()),
-    }
+    let mut formats = WeightFormat::ALL.iter().copied().filter(|format| format.element().is_none());
+    formats.find(|format| format.word() == text).ok_or_else(|| "expected q8, q4 or q4_k".into())
 }
 
 /// How keys and values are remembered.
@@ -846,7 +843,9 @@ pub struct Quant(pub Option<WeightFormat>);
 pub fn quant_or_none(text: &str) -> Result<Quant, String> {
     match text {
         "none" => Ok(Quant(None)),
-        _ => quantized(text).map(|format| Quant(Some(format))).map_err(|_| "expected none, q8 or q4".into()),
+        _ => quantized(text)
+            .map(|format| Quant(Some(format)))
+            .map_err(|_| "expected none, q8, q4 or q4_k".into()),
     }
 }
 

@@ -143,7 +143,8 @@ const ACTIVATIONS: f64 = 0.06;
 
 /// What products may differ by from those over weights that are not rounded.
 fn rounding(formats: &Quantization) -> f64 {
-    if *formats == Quantization::All(WeightFormat::Q4) { 0.5 } else { 0.1 }
+    let four_bits = [WeightFormat::Q4, WeightFormat::Q4K].map(Quantization::All);
+    if four_bits.contains(formats) { 0.5 } else { 0.1 }
 }
 
 struct Report<'a> {

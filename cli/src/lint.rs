@@ -10,7 +10,7 @@ use tracewright::errors::WithCauses;
 use tracewright::lower::legalize::shown;
 use tracewright::lower::{self, Unpacked, Weights};
 use tracewright::ops::format::GROUP;
-use tracewright::ops::{ElementType, Op, WeightFormat};
+use tracewright::ops::{ElementType, Op};
 use tracewright::targets::{Backend, Target};
 use tracewright::trace::{Function, NodeKind, Provenance, Trace, key_pattern};
 use tracewright::{Expanded, Footprint, Plan, StagedTrace};
@@ -312,8 +312,8 @@ fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
             // A norm's weights are never rounded, and nobody expects it.
             Err(Unpacked::NoMatrix) => {}
             Err(reason) if rounds => whole.entry(*reason).or_default().push(key_pattern(key)),
-            Ok(WeightFormat::Q8 | WeightFormat::Q4) => {
-                let rest = inputs.get(key).map_or(0, |inputs| inputs % GROUP);
+            Ok(format) if let Some(together) = format.together() => {
+                let rest = inputs.get(key).map_or(0, |inputs| inputs % together);
                 if rest > 0 {
                     padded.insert(format!("{} (rows of {})", key_pattern(key), inputs[key]), 1);
                 }

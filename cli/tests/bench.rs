@@ -174,7 +174,7 @@ fn what_cannot_be_measured_is_refused() {
     let usage: &[(&[&str], &str)] = &[
         (&["bench", "decode"], "<MODEL>"),
         (&["bench", "decode", demo, "--rounds", "0"], "--rounds"),
-        (&["bench", "decode", demo, "--quant", "q5"], "none, q8 or q4"),
+        (&["bench", "decode", demo, "--quant", "q5"], "none, q8, q4 or q4_k"),
         (&["bench", "decode", demo, "--dtype", "bf16,f99"], "f32, f16, bf16"),
         (&["bench", "matmul", "--n", "8"], "--k"),
         (&["bench", "speed", demo], "speed"),

@@ -40,6 +40,6 @@ fn look(checkpoint: &Checkpoint) {
         numbers.read(0, &mut first);
         let mut last = vec![0.0; count.min(NUMBERS)];
         numbers.read(count - last.len(), &mut last);
-        numbers.group(count.saturating_sub(32));
+        numbers.quantized(count.saturating_sub(32));
     }
 }

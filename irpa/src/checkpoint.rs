@@ -6,7 +6,7 @@ use crate::write::{NewEntry, WriteOptions, write};
 use crate::{ArchiveError, Foreign, IndexProblem};
 use errors::WithPath as _;
 use memmap2::Mmap;
-use ops::format::Group;
+use ops::format::Quantized;
 use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::Metadata};
 use serde::Deserialize;
@@ -101,10 +101,10 @@ impl TensorNumbers<'_> {
         self.stored
     }
 
-    /// The integers and the scale of the 32 numbers from `start` on, if that is what is stored of them.
-    pub fn group(&self, start: usize) -> Option<Group> {
+    /// The integers and the scales of the block that begins at `start`, where a format of ours has the same.
+    pub fn quantized(&self, start: usize) -> Option<Quantized> {
         match self.stored {
-            StoredNumbers::Blocks(format) => format.group(self.bytes, start),
+            StoredNumbers::Blocks(format) => format.quantized(self.bytes, start),
             StoredNumbers::Each(_) => None,
         }
     }

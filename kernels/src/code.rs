@@ -647,6 +647,11 @@ impl<'k> Value<'k> {
         self.binary("", "arith.shrui", self.code.constant(self.ty, bits as f64))
     }
 
+    /// The same by as many bits as each lane says.
+    pub(crate) fn shift_right_by(self, bits: Self) -> Self {
+        self.binary("", "arith.shrui", bits)
+    }
+
     /// self · factor + addend, rounded once.
     pub(crate) fn multiply_add(self, factor: Self, addend: Self) -> Self {
         assert!(self.ty == factor.ty && self.ty == addend.ty, "operands of different types");

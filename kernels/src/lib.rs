@@ -8,6 +8,7 @@ mod append;
 mod attention;
 mod before;
 mod code;
+mod counts;
 mod dequantize;
 mod isa;
 mod kernel;

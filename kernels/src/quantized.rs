@@ -1,6 +1,6 @@
-//! Activations as bytes: each group of 32 has a scale, and what its bytes would add too much to a product.
+//! Activations as bytes: each group of 32 has a scale, and what its bytes add up to.
 
-use ops::format::{COLUMNS, GROUP};
+use ops::format::GROUP;
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::kernel::{self, Kernel};
@@ -8,19 +8,37 @@ use crate::kernel::{self, Kernel};
 /// The longest row that is quantized where it is used: what a worker's stack takes.
 pub(crate) const LONGEST: usize = 16384;
 
-/// Where the parts of a row of `inputs` numbers are: its bytes, filled up with zeros to whole chunks of a weight; the scales as f32; the surplus as i32.
+/// What is kept of what a group's bytes add up to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sums {
+    /// So many times their sum, i32: where sums of products begin, when that is added to each byte that they are multiplied with.
+    Times(i32),
+    /// The sum of the numbers that they say, f32: by a minimum it is multiplied for all of a group.
+    Numbers,
+}
+
+/// Where the parts of a row of `inputs` numbers are: its bytes, filled up with zeros to whole chunks of a weight; the scales as f32; the sums.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) inputs: usize,
-    /// What makes numbers of the bytes that it is multiplied with: as many times the sum of a group's bytes is the surplus, so
-    /// that it is where sums begin.
-    pub(crate) added: i32,
+    /// The columns of a chunk.
+    pub(crate) chunk: usize,
+    pub(crate) sums: Sums,
+}
+
+impl Sums {
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Times(added) => format!("less{}", -added),
+            Self::Numbers => "sums".to_owned(),
+        }
+    }
 }
 
 impl Form {
     /// Its bytes, before the scales.
     pub(crate) fn values(self) -> usize {
-        self.inputs.next_multiple_of(COLUMNS)
+        self.inputs.next_multiple_of(self.chunk)
     }
 
     fn groups(self) -> usize {
@@ -59,7 +77,7 @@ impl Form {
         if !self.inputs.is_multiple_of(GROUP) {
             group(code.index(whole), self.inputs % GROUP);
         }
-        // An odd number of groups has one without numbers after it.
+        // In the last chunk there may be groups without numbers.
         for empty in self.inputs.div_ceil(GROUP)..self.groups() {
             let zeros = code.constant(Type::lanes(16, Element::I32), 0.0);
             write(code.index(empty), [zeros; 2], code.constant(Type::Scalar(Element::F32), 0.0));
@@ -86,9 +104,10 @@ impl<'k> Row<'k> {
         self.word(self.form.values(), group).bits(Type::Scalar(Element::F32))
     }
 
-    /// Where the sums of a group's products begin.
-    pub(crate) fn surplus(self, group: Value<'k>) -> Value<'k> {
-        self.word(self.form.values() + 4 * self.form.groups(), group).bits(Type::Scalar(Element::I32))
+    /// The sum of a group, in 32 bits.
+    pub(crate) fn sum(self, group: Value<'k>) -> Value<'k> {
+        let element = if self.form.sums == Sums::Numbers { Element::F32 } else { Element::I32 };
+        self.word(self.form.values() + 4 * self.form.groups(), group).bits(Type::Scalar(element))
     }
 
     fn word(self, part: usize, group: Value<'k>) -> Value<'k> {
@@ -102,14 +121,18 @@ impl<'k> Row<'k> {
     /// Writes the row that starts at a place of x.
     pub(crate) fn fill(self, code: &'k Code, x: Buffer<'k>, from: Value<'k>) {
         let scales = self.form.values();
-        let surplus = scales + 4 * self.form.groups();
-        let added = code.constant(Type::Scalar(Element::I32), f64::from(self.form.added));
+        let sums = scales + 4 * self.form.groups();
         self.form.quantize(code, x, from, |group, integers, scale| {
             for (half, integers) in integers.into_iter().enumerate() {
                 self.buffer.store(self.at + (group * GROUP + 16 * half), integers.convert(Element::I8));
             }
             self.put(scales, group, scale);
-            self.put(surplus, group, (integers[0] + integers[1]).sum() * added);
+            let sum = (integers[0] + integers[1]).sum();
+            let sum = match self.form.sums {
+                Sums::Times(added) => sum * code.constant(sum.ty(), f64::from(added)),
+                Sums::Numbers => sum.convert(Element::F32) * scale,
+            };
+            self.put(sums, group, sum);
         });
     }
 }
@@ -120,9 +143,9 @@ pub(crate) fn kernel(
     [rows, stored]: [usize; 2],
     form: Form,
 ) -> (String, impl FnOnce() -> Kernel) {
-    let Form { inputs, added } = form;
+    let Form { inputs, chunk, sums } = form;
     let more = if stored == rows { String::new() } else { format!("_of_{stored}") };
-    let name = format!("quantize_{element}_{rows}{more}x{inputs}_less{}", -added);
+    let name = format!("quantize_{element}_{rows}{more}x{inputs}_by{chunk}_{}", sums.name());
     let workgroups = rows.min(8);
     let body = move || {
         kernel::new(2, workgroups, |code| {

@@ -1,10 +1,11 @@
 //! Rows of a packed matrix: an embedding whose weights are also those of the head.
 
 use ops::WeightFormat;
-use ops::format::{GROUP, PANEL, SCALES};
+use ops::format::{GROUP, PANEL};
 use ops::ops::PackedRows;
 
 use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::counts::Counts;
 use crate::isa::tiles::LINE;
 use crate::kernel::{self, Kernel};
 use crate::lane;
@@ -35,6 +36,7 @@ pub(crate) fn kernel(op: &PackedRows, count: usize) -> (String, impl FnOnce() ->
                         line.dense(code, format, inputs, put)
                     }
                     WeightFormat::Q8 | WeightFormat::Q4 => line.scaled(code, format, inputs, put),
+                    WeightFormat::Q4K => line.in_steps(code, format, inputs, put),
                 }
             });
         })
@@ -78,23 +80,69 @@ impl<'k> Line<'k> {
             let base = group.divide(two) * chunk;
             let scale =
                 self.number(base + (half * PANEL + self.lane) * 2, Element::F16).convert(Element::F32);
-            // In a line, each of the sixteen rows has four bytes: four columns, or twice as many.
-            let of_line = if format == WeightFormat::Q4 { 8 } else { 4 };
-            let lines = base + SCALES + self.lane * 4 + half * (GROUP / of_line * LINE);
-            code.runs(count, of_line, |first, count| {
-                for column in 0..count {
-                    let at = lines + first * (LINE / of_line) + column % 4;
-                    let byte = self.number(at, Element::I8).widen();
-                    let (mask, bias) = if format == WeightFormat::Q4 { (15.0, 8.0) } else { (255.0, 128.0) };
-                    let integer = byte.shift_right(column / 4 * 4).and(code.constant(byte.ty(), mask));
-                    let integer = integer - code.constant(byte.ty(), bias);
-                    put(group * GROUP + first + column, integer.convert(Element::F32) * scale);
-                }
+            let bias = if format == WeightFormat::Q4 { 8.0 } else { 128.0 };
+            self.integers(code, format, (base, half), count, |column, integer| {
+                let integer = integer - code.constant(integer.ty(), bias);
+                put(group * GROUP + column, integer.convert(Element::F32) * scale);
             });
         };
         code.repeat(code.index(0)..code.index(inputs / GROUP), 1, |at| group(at, GROUP));
         if !inputs.is_multiple_of(GROUP) {
             group(code.index(groups - 1), inputs % GROUP);
         }
+    }
+
+    fn in_steps(
+        self,
+        code: &'k Code,
+        format: WeightFormat,
+        inputs: usize,
+        put: impl Fn(Value<'k>, Value<'k>),
+    ) {
+        let (columns, bytes) = (format.columns(), format.packed(PANEL, 1).bytes());
+        let chunk = |chunk: Value<'k>, count: usize| {
+            let base = chunk * bytes;
+            let steps = [0, 1].map(|which| {
+                self.number(base + (self.lane + which * PANEL) * 2, Element::F16).convert(Element::F32)
+            });
+            let words = [1, 2, 3].map(|line| self.number(base + (self.lane * 4 + line * LINE), Element::I32));
+            let counts = Counts::unpacked(words);
+            for group in 0..count.div_ceil(GROUP) {
+                let [scales, minima] = counts.of(group).map(|count| count.convert(Element::F32));
+                let (scale, minimum) = (scales * steps[0], minima * steps[1]);
+                let left = (count - group * GROUP).min(GROUP);
+                self.integers(code, format, (base, code.index(group)), left, |column, integer| {
+                    let number = integer.convert(Element::F32) * scale - minimum;
+                    put(chunk * columns + group * GROUP + column, number);
+                });
+            }
+        };
+        code.repeat(code.index(0)..code.index(inputs / columns), 1, |at| chunk(at, columns));
+        if !inputs.is_multiple_of(columns) {
+            chunk(code.index(inputs / columns), inputs % columns);
+        }
+    }
+
+    /// Its integers of a group of the chunk that begins at a byte, as they are stored, and the columns in the group.
+    fn integers(
+        self,
+        code: &'k Code,
+        format: WeightFormat,
+        (chunk, group): (Value<'k>, Value<'k>),
+        count: usize,
+        each: impl Fn(Value<'k>, Value<'k>),
+    ) {
+        // In a line, each of the sixteen rows has four bytes: four columns, or twice as many.
+        let of_line = 4 * format.in_a_byte().unwrap_or(1);
+        let mask = if of_line == 4 { 255.0 } else { 15.0 };
+        let lines = chunk + format.scales() + self.lane * 4 + group * (GROUP / of_line * LINE);
+        code.runs(count, of_line, |first, count| {
+            for column in 0..count {
+                let at = lines + first * (LINE / of_line) + column % 4;
+                let byte = self.number(at, Element::I8).widen();
+                let integer = byte.shift_right(column / 4 * 4).and(code.constant(byte.ty(), mask));
+                each(first + column, integer);
+            }
+        });
     }
 }

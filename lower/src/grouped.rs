@@ -1,6 +1,6 @@
 //! `grouped_linear` and `grouped_rows` in primitives: quantized weights where no kernel reads them.
 
-use ops::format::GROUP;
+use ops::format::{GROUP, GROUPS};
 use ops::ops::{
     BinaryKind, BroadcastInDim, Compare, Concatenate, Constant, Direction, DotGeneral, Gather, GroupedLinear,
     GroupedRows, Narrow, OptimizationBarrier, Reduce, ReduceKind, Reshape, Select, UnaryKind,
@@ -15,17 +15,46 @@ use crate::linear::product;
 /// on two cores with VNNI: 0.5 ms against 29 for one row, 8 against 28 for 16, 120 against 60 for 128.)
 const ROWS_OF_INTEGERS: usize = 32;
 
+/// What a weight's groups are multiplied by, and what is taken from each of their numbers where there are minima: f32
+/// `[…, groups]`.
+#[derive(Clone, Copy)]
+struct Scales {
+    scales: NodeId,
+    minima: Option<NodeId>,
+}
+
+impl Scales {
+    /// Those that parts say: the scales, or the steps `[…, groups / 8, 2]` and how many of them `[…, groups, 2]`.
+    fn of(b: &mut Builder<'_>, parts: &[NodeId]) -> Result<Self, InferError> {
+        let scales = b.convert(parts[0], ElementType::F32)?;
+        let Some(&counts) = parts.get(1) else { return Ok(Self { scales, minima: None }) };
+        let counts = b.convert(counts, ElementType::F32)?;
+        let shape = b.ty(counts).shape.clone();
+        let mut blocks = b.ty(scales).shape.clone();
+        let last = blocks.len() - 1;
+        blocks.insert(last, GROUPS);
+        let counts = b.op(Reshape { shape: blocks }, &[counts])?;
+        let both = scaled(b, counts, scales, (0..last).chain([last + 1]).collect())?;
+        let both = b.op(Reshape { shape: shape.clone() }, &[both])?;
+        let mut one = |start| {
+            let part = b.op(Narrow { axis: last, start, length: 1 }, &[both])?;
+            b.op(Reshape { shape: shape[..last].to_vec() }, &[part])
+        };
+        Ok(Self { scales: one(0)?, minima: Some(one(1)?) })
+    }
+}
+
 /// The activations are quantized once for all outputs; each product of integers is multiplied by both scales.
 pub(crate) fn linear(
     b: &mut Builder<'_>,
     op: &GroupedLinear,
     operands: &[NodeId],
 ) -> Result<NodeId, InferError> {
-    let (x, integers, scales) = (operands[0], operands[1], operands[2]);
+    let (x, integers) = (operands[0], operands[1]);
     let mut shape = b.ty(x).shape.clone();
     let inputs = shape.pop().unwrap_or_default();
     let rows = shape.iter().product();
-    let [outputs, groups] = b.ty(scales).shape[..] else { unreachable!("inferred") };
+    let [outputs, groups, _] = b.ty(integers).shape[..] else { unreachable!("inferred") };
     shape.push(outputs);
 
     let x = b.op(Reshape { shape: vec![rows, inputs] }, &[x])?;
@@ -33,12 +62,12 @@ pub(crate) fn linear(
     let x = filled_up(b, x, groups * GROUP)?;
     let x = b.op(Reshape { shape: vec![rows, groups, GROUP] }, &[x])?;
     let (x, x_scales) = in_bytes(b, x)?;
-    let scales = b.convert(scales, ElementType::F32)?;
+    let scales = Scales::of(b, &operands[2..])?;
 
     let sums = match rows <= ROWS_OF_INTEGERS {
-        true => of_integers(b, op.format, [x, x_scales], [integers, scales])?,
+        true => of_integers(b, op.format, [x, x_scales], (integers, scales))?,
         false => {
-            let x = numbers(b, vec![x], x_scales)?;
+            let x = numbers(b, vec![x], Scales { scales: x_scales, minima: None })?;
             let weight = unpacked(b, op.format, integers)?;
             let weight = numbers(b, weight, scales)?;
             product(b, x, weight)?
@@ -50,11 +79,11 @@ pub(crate) fn linear(
 
 /// The indexed rows' integers times their scales.
 pub(crate) fn rows(b: &mut Builder<'_>, op: &GroupedRows, operands: &[NodeId]) -> Result<NodeId, InferError> {
-    let (integers, scales, indices) = (operands[0], operands[1], operands[2]);
-    let integers = b.op(Gather {}, &[integers, indices])?;
-    let scales = b.op(Gather {}, &[scales, indices])?;
-    let scales = b.convert(scales, ElementType::F32)?;
-    let parts = unpacked(b, op.format, integers)?;
+    let [parts @ .., indices] = operands else { unreachable!("inferred") };
+    let mut part = |part: &NodeId| b.op(Gather {}, &[*part, *indices]);
+    let parts = parts.iter().map(&mut part).collect::<Result<Vec<_>, _>>()?;
+    let scales = Scales::of(b, &parts[1..])?;
+    let parts = unpacked(b, op.format, parts[0])?;
     let mut numbers = numbers(b, parts, scales)?;
     let axis = b.ty(numbers).rank() - 1;
     if b.ty(numbers).shape[axis] != op.inputs {
@@ -96,17 +125,25 @@ fn unpacked(b: &mut Builder<'_>, format: WeightFormat, bytes: NodeId) -> Result<
     let first = b.with_scalar(BinaryKind::Multiply, bytes, 16.0)?;
     let first = b.with_scalar(BinaryKind::Divide, first, 16.0)?;
     let second = b.binary(BinaryKind::Subtract, bytes, first)?;
-    Ok(vec![first, b.with_scalar(BinaryKind::Divide, second, 16.0)?])
+    let second = b.with_scalar(BinaryKind::Divide, second, 16.0)?;
+    if format != WeightFormat::Q4K {
+        return Ok(vec![first, second]);
+    }
+    // 8 was taken from each.
+    let mut whole = |integers| b.with_scalar(BinaryKind::Add, integers, 8.0);
+    Ok(vec![whole(first)?, whole(second)?])
 }
 
-/// x · weightᵀ, rows × outputs: the products of each group's integers, times both scales.
+/// x · weightᵀ, rows × outputs: the products of each group's integers, times both scales; less what each group of x adds up to,
+/// times the minima.
 fn of_integers(
     b: &mut Builder<'_>,
     format: WeightFormat,
     [x, x_scales]: [NodeId; 2],
-    [weight, scales]: [NodeId; 2],
+    (weight, Scales { scales, minima }): (NodeId, Scales),
 ) -> Result<NodeId, InferError> {
-    let product = DotGeneral {
+    let of_x = x;
+    let products = DotGeneral {
         left_batch: vec![1],
         right_batch: vec![1],
         left_contract: vec![2],
@@ -120,7 +157,7 @@ fn of_integers(
     for (part, weight) in parts.into_iter().enumerate() {
         let columns = Narrow { axis: 2, start: part * length, length };
         let x = if length == GROUP { x } else { b.op(columns, &[x])? };
-        let product = b.op(product.clone(), &[x, weight])?;
+        let product = b.op(products.clone(), &[x, weight])?;
         sums = Some(match sums {
             Some(others) => b.binary(BinaryKind::Add, others, product)?,
             None => product,
@@ -130,16 +167,29 @@ fn of_integers(
     let sums = b.convert(sums, ElementType::F32)?;
     let sums = scaled(b, sums, scales, vec![2, 0])?;
     let sums = scaled(b, sums, x_scales, vec![1, 0])?;
-    b.op(Reduce { kind: ReduceKind::Add, axes: vec![0] }, &[sums])
+    let sums = b.op(Reduce { kind: ReduceKind::Add, axes: vec![0] }, &[sums])?;
+    let Some(minima) = minima else { return Ok(sums) };
+    let of_groups = b.op(Reduce { kind: ReduceKind::Add, axes: vec![2] }, &[of_x])?;
+    let of_groups = b.binary(BinaryKind::Multiply, of_groups, x_scales)?;
+    let less = product(b, of_groups, minima)?;
+    b.binary(BinaryKind::Subtract, sums, less)
 }
 
 /// The numbers that the integers of each place in a byte and their scales stand for, all groups one after the other.
-fn numbers(b: &mut Builder<'_>, parts: Vec<NodeId>, scales: NodeId) -> Result<NodeId, InferError> {
+fn numbers(
+    b: &mut Builder<'_>,
+    parts: Vec<NodeId>,
+    Scales { scales, minima }: Scales,
+) -> Result<NodeId, InferError> {
     let mut shape = b.ty(scales).shape.clone();
     let axis = shape.len();
     let integers = if parts.len() == 1 { parts[0] } else { b.op(Concatenate { axis }, &parts)? };
     let numbers = b.convert(integers, ElementType::F32)?;
-    let numbers = scaled(b, numbers, scales, (0..axis).collect())?;
+    let mut numbers = scaled(b, numbers, scales, (0..axis).collect())?;
+    if let Some(minima) = minima {
+        let minima = spread(b, minima, numbers, (0..axis).collect())?;
+        numbers = b.binary(BinaryKind::Subtract, numbers, minima)?;
+    }
     let groups = shape.pop().unwrap_or_default();
     shape.push(groups * GROUP);
     let numbers = b.op(Reshape { shape }, &[numbers])?;
@@ -154,7 +204,12 @@ fn scaled(
     scales: NodeId,
     axes: Vec<usize>,
 ) -> Result<NodeId, InferError> {
-    let shape = b.ty(numbers).shape.clone();
-    let scales = b.op(BroadcastInDim { shape, axes }, &[scales])?;
+    let scales = spread(b, scales, numbers, axes)?;
     b.binary(BinaryKind::Multiply, numbers, scales)
+}
+
+/// What has these axes of the numbers, for each of them.
+fn spread(b: &mut Builder<'_>, of: NodeId, numbers: NodeId, axes: Vec<usize>) -> Result<NodeId, InferError> {
+    let shape = b.ty(numbers).shape.clone();
+    b.op(BroadcastInDim { shape, axes }, &[of])
 }

@@ -51,9 +51,10 @@ impl Quantization {
             Self::ByKey(formats) => {
                 let of = |(key, _): (&str, &TensorType)| formats.get(&key_pattern(key)).copied();
                 let formats = parameter.sources().into_iter().map(of).collect::<Option<Vec<_>>>()?;
-                let widest =
-                    if formats.contains(&WeightFormat::Q8) { WeightFormat::Q8 } else { *formats.first()? };
-                Some(widest)
+                let (first, others) = formats.split_first()?;
+                // Of several formats eight bits lose the least.
+                let one = others.iter().all(|other| other == first);
+                Some(if one { *first } else { WeightFormat::Q8 })
             }
         }
     }
@@ -113,7 +114,7 @@ impl Weights {
 enum Stored {
     /// In panels, for kernels.
     Packed(WeightFormat),
-    /// Integers and scales, each in the order of the checkpoint.
+    /// In parts, each in the order of the checkpoint.
     Grouped(WeightFormat),
 }
 
@@ -285,15 +286,18 @@ fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> R
     made(b, parameter.key.clone(), parameter, |matrix| step(Pack { format }, matrix))
 }
 
-/// A parameter's integers and scales. The integers keep its key.
+/// The parts of a parameter in groups. The integers keep its key.
 fn grouped(
     b: &mut Builder<'_>,
     format: WeightFormat,
     parameter: &Parameter,
-) -> Result<[NodeId; 2], InferError> {
+) -> Result<Vec<NodeId>, InferError> {
     let key = &parameter.key;
-    let mut part = |part, key| made(b, key, parameter, |matrix| step(Quantize { format, part }, matrix));
-    Ok([part(GroupPart::Integers, key.clone())?, part(GroupPart::Scales, format!("{key}.scales"))?])
+    let mut part = |&part: &GroupPart| {
+        let key = if part == GroupPart::Integers { key.clone() } else { format!("{key}.{}", part.word()) };
+        made(b, key, parameter, |matrix| step(Quantize { format, part }, matrix))
+    };
+    format.parts().iter().map(&mut part).collect()
 }
 
 /// A product and its bias, rounded once.
@@ -311,8 +315,8 @@ fn linear(
             b.op(PackedLinear { format, outputs, element }, &[x, packed])
         }
         Stored::Grouped(format) => {
-            let [integers, scales] = grouped(b, format, parameter)?;
-            b.op(GroupedLinear { format, element }, &[x, integers, scales])
+            let operands = [vec![x], grouped(b, format, parameter)?].concat();
+            b.op(GroupedLinear { format, element }, &operands)
         }
     };
     let Some(&bias) = operands.get(2) else { return product(b, narrow) };
@@ -340,8 +344,8 @@ fn rows(
             b.op(PackedRows { format, outputs, inputs, element }, &[packed, indices])
         }
         Stored::Grouped(format) => {
-            let [integers, scales] = grouped(b, format, parameter)?;
-            b.op(GroupedRows { format, inputs, element }, &[integers, scales, indices])
+            let operands = [grouped(b, format, parameter)?, vec![indices]].concat();
+            b.op(GroupedRows { format, inputs, element }, &operands)
         }
     }
 }

@@ -71,7 +71,11 @@ fn stored(checkpoint: &Checkpoint) -> Quantization {
     }
     let format = |formats: &[Option<BlockFormat>]| match formats {
         _ if formats.contains(&None) => None,
-        _ if formats.iter().all(|format| *format == Some(BlockFormat::Q4_0)) => Some(WeightFormat::Q4),
+        [Some(first), others @ ..] if others.iter().all(|other| *other == Some(*first)) => match first {
+            BlockFormat::Q4_0 => Some(WeightFormat::Q4),
+            BlockFormat::Q4K => Some(WeightFormat::Q4K),
+            _ => Some(WeightFormat::Q8),
+        },
         _ => Some(WeightFormat::Q8),
     };
     let formats = blocks.into_iter().filter_map(|(key, formats)| Some((key, format(&formats)?)));

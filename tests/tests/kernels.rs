@@ -47,8 +47,10 @@ fn levels() -> Vec<(Target, Vec<WeightFormat>)> {
     let code = |target: &Target, format: WeightFormat| -> Vec<&'static str> {
         let has = |name: &&str| target.features.iter().flatten().any(|feature| feature == name);
         let own: &[&str] = match format {
-            WeightFormat::Q8 | WeightFormat::Q4 if !has(&"avx512bw") => &["avxvnni"],
-            WeightFormat::Q8 | WeightFormat::Q4 => &["avx512bw", "avx512vnni", "amx-int8"],
+            WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q4K if !has(&"avx512bw") => &["avxvnni"],
+            WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Q4K => {
+                &["avx512bw", "avx512vnni", "amx-int8"]
+            }
             WeightFormat::Bf16 => &["avx512bw", "avx512bf16", "avx512fp16", "amx-bf16"],
             _ => &["avx512bw"],
         };
@@ -216,10 +218,10 @@ fn every_product_and_lookup_on_every_level() {
 /// products of bytes, and one that has all.
 const ARM: [(&str, &[WeightFormat]); 3] = [
     ("aarch64-linux-gnu:generic:+neon", WeightFormat::ALL),
-    ("aarch64-linux-gnu:generic:+neon,+dotprod", &[WeightFormat::Q8, WeightFormat::Q4]),
+    ("aarch64-linux-gnu:generic:+neon,+dotprod", &[WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K]),
     (
         "aarch64-linux-gnu:generic:+neon,+dotprod,+i8mm,+bf16",
-        &[WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4],
+        &[WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K],
     ),
 ];
 
@@ -313,7 +315,7 @@ fn tiled_target() -> (Target, bool) {
 #[test]
 fn products_by_tiles() {
     let (target, runs) = tiled_target();
-    for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4] {
+    for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K] {
         let calls = tiled(format);
         if !runs {
             built(&calls, &target, &as_it_is);
@@ -340,7 +342,7 @@ fn products_by_tiles() {
 #[test]
 fn workers_have_room_for_what_kernels_keep() {
     let Some((target, _)) = levels().into_iter().next() else { return };
-    for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4] {
+    for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K] {
         let cases: [([usize; 3], &[usize]); 3] =
             [([1, 5824, 32], &[1]), ([1, 9408, 32], &[0, 1, 2]), ([150, 96, 64], &[3])];
         let calls = products_with_surroundings(&cases, format);
@@ -412,7 +414,14 @@ fn planted_faults_are_found() {
     let nibbles = |chunk: &mut [u8]| chunk[64..].iter_mut().for_each(|byte| *byte = byte.rotate_left(4));
     let swapped = uses(WeightFormat::Q4, &|value| bytes(value, &|all| all.chunks_mut(576).for_each(nibbles)));
     red("the other nibble first", &swapped, &as_it_is);
-    for (format, chunk) in [(WeightFormat::Q4, 576), (WeightFormat::Q8, 1088)] {
+    let minima = |chunk: &mut [u8]| chunk[32..64].fill(0);
+    let without =
+        uses(WeightFormat::Q4K, &|value| bytes(value, &|all| all.chunks_mut(2304).for_each(minima)));
+    red("a minimum that is left out", &without, &as_it_is);
+    let counts = |chunk: &mut [u8]| chunk[64..256].iter_mut().for_each(|byte| *byte &= 63);
+    let low = uses(WeightFormat::Q4K, &|value| bytes(value, &|all| all.chunks_mut(2304).for_each(counts)));
+    red("the upper bits of the last groups' scales", &low, &as_it_is);
+    for (format, chunk) in [(WeightFormat::Q4, 576), (WeightFormat::Q8, 1088), (WeightFormat::Q4K, 2304)] {
         let scales = |chunk: &mut [u8]| chunk[..64].rotate_left(32);
         let next = uses(format, &|value| bytes(value, &|all| all.chunks_mut(chunk).for_each(scales)));
         red("the scale of the next group", &next, &as_it_is);

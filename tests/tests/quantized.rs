@@ -15,7 +15,7 @@ use trace::NodeKind;
 use tracewright_tests::calls::{Calls, CheckedCall, entry, examples_of, op, random, ty};
 use tracewright_tests::leeway::Leeway;
 
-const FORMATS: [WeightFormat; 2] = [WeightFormat::Q8, WeightFormat::Q4];
+const FORMATS: [WeightFormat; 3] = [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K];
 
 /// Rows, inputs, outputs: one of each, whole groups, what does not divide, and more rows than are multiplied as
 /// integers.
@@ -36,12 +36,13 @@ fn made(op: impl Into<Op>, weight: &Value) -> Value {
 }
 
 /// The parts of a weight in groups; `spoil` may change the bytes of the integers and the scales.
-fn parts(format: WeightFormat, weight: &Value, spoil: &dyn Fn(GroupPart, &mut Value)) -> [Value; 2] {
-    [GroupPart::Integers, GroupPart::Scales].map(|part| {
+fn parts(format: WeightFormat, weight: &Value, spoil: &dyn Fn(GroupPart, &mut Value)) -> Vec<Value> {
+    let part = |&part: &GroupPart| {
         let mut value = made(Quantize { format, part }, weight);
         spoil(part, &mut value);
         value
-    })
+    };
+    format.parts().iter().map(part).collect()
 }
 
 /// Products and lookups of weights in groups, and what they are of the same weights in panels.
@@ -67,20 +68,20 @@ fn uses(extents: &[[usize; 3]], format: WeightFormat, spoil: &dyn Fn(GroupPart, 
         let element = [ElementType::F32, ElementType::Bf16, ElementType::F16][case % 3];
         let weight = random(TensorType::new(ElementType::F32, [outputs, inputs]), seed);
         let panels = made(Pack { format }, &weight);
-        let [integers, scales] = parts(format, &weight, spoil);
+        let parts = parts(format, &weight, spoil);
         let x = random(TensorType::new(element, [rows, inputs]), seed + 1);
         let result = if case % 2 == 0 { ElementType::F32 } else { element };
         add(
             GroupedLinear { format, element: result }.into(),
             PackedLinear { format, outputs, element: result }.into(),
-            vec![x.clone(), integers.clone(), scales.clone()],
+            [vec![x.clone()], parts.clone()].concat(),
             [&x, &panels],
         );
         let indices = random(TensorType::new(ElementType::I32, [rows]), seed + 2);
         add(
             GroupedRows { format, inputs, element }.into(),
             PackedRows { format, outputs, inputs, element }.into(),
-            vec![integers, scales, indices.clone()],
+            [parts, vec![indices.clone()]].concat(),
             [&panels, &indices],
         );
     }
@@ -126,6 +127,7 @@ fn planted_faults_are_found() {
     red("the other number of a byte first", &uses(WeightFormat::Q4, &swapped));
     for format in FORMATS {
         let next = |part, value: &mut Value| {
+            // Of steps those of the minimum.
             if part == GroupPart::Scales {
                 value.data.rotate_left(1);
             }

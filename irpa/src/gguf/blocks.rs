@@ -4,10 +4,10 @@
 use std::fmt;
 
 use half::f16;
-use ops::format::{GROUP, Group};
+use ops::format::{BLOCK, Block, GROUP, Group, Quantized};
 
 /// TensorNumbers of a block of the formats whose name ends with K.
-const LONG: usize = 256;
+const LONG: usize = BLOCK;
 
 /// How the numbers of a block are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -102,12 +102,21 @@ impl BlockFormat {
         }
     }
 
-    /// The integers and the scale of the 32 numbers from `start` on, if that is what is stored of them.
-    pub fn group(self, bytes: &[u8], start: usize) -> Option<Group> {
-        if !matches!(self, Self::Q4_0 | Self::Q5_0 | Self::Q8_0) || !start.is_multiple_of(GROUP) {
+    /// The integers and the scales of the block that begins at `start`, where a format of ours has the same.
+    pub fn quantized(self, bytes: &[u8], start: usize) -> Option<Quantized> {
+        if !start.is_multiple_of(self.numbers()) {
             return None;
         }
-        let block = bytes.get(start / GROUP * self.bytes()..)?.get(..self.bytes())?;
+        let block = bytes.get(start / self.numbers() * self.bytes()..)?.get(..self.bytes())?;
+        match self {
+            Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => Some(Quantized::Group(self.with_scale(block))),
+            Self::Q4K => Some(Quantized::Block(with_minima(block))),
+            Self::Q4_1 | Self::Q5_1 | Self::Q5K | Self::Q6K => None,
+        }
+    }
+
+    /// Q4_0, Q5_0 and Q8_0.
+    fn with_scale(self, block: &[u8]) -> Group {
         let mut integers = [0; GROUP];
         match self {
             Self::Q4_0 => integers = nibbles(&block[2..]).map(|nibble| nibble as i8 - 8),
@@ -118,13 +127,13 @@ impl BlockFormat {
             }
             _ => integers.iter_mut().zip(&block[2..]).for_each(|(integer, byte)| *integer = *byte as i8),
         }
-        Some(Group { integers, scale: half(block) })
+        Group { integers, scale: half(block) }
     }
 
     fn block(self, block: &[u8], out: &mut [f32; LONG]) {
         match self {
             Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => {
-                let Some(Group { integers, scale }) = self.group(block, 0) else { return };
+                let Group { integers, scale } = self.with_scale(block);
                 out.iter_mut()
                     .zip(integers)
                     .for_each(|(x, integer)| *x = f32::from(integer) * scale.to_f32());
@@ -136,31 +145,34 @@ impl BlockFormat {
                 let integers = low.iter().zip(high).map(|(low, bit)| low + 16 * bit);
                 out.iter_mut().zip(integers).for_each(|(x, q)| *x = f32::from(q) * scale + least);
             }
-            Self::Q4K | Self::Q5K => self.with_least(block, out),
+            Self::Q4K => *out = with_minima(block).numbers(),
+            Self::Q5K => five_bits(block, out),
             Self::Q6K => six_bits(block, out),
         }
     }
+}
 
-    /// Q4_K and Q5_K: pairs of groups in the low and in the high halves of 32 bytes.
-    fn with_least(self, block: &[u8], out: &mut [f32; LONG]) {
-        let (scale, least) = (half(block).to_f32(), half(&block[2..]).to_f32());
-        let (packed, rest) = block[4..].split_at(12);
-        let (high, low) = rest.split_at(rest.len() - LONG / 2);
-        for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
-            // Six bits of each: of the last four groups the upper two are where the first four have none.
-            let (group_scale, group_least) = match index {
-                0..4 => (packed[index] & 63, packed[index + 4] & 63),
-                _ => (
-                    packed[index + 4] & 15 | packed[index - 4] >> 6 << 4,
-                    packed[index + 4] >> 4 | packed[index] >> 6 << 4,
-                ),
-            };
-            let (scale, least) = (scale * f32::from(group_scale), least * f32::from(group_least));
-            for (place, x) in group.iter_mut().enumerate() {
-                let nibble = low[index / 2 * GROUP + place] >> (index % 2 * 4) & 15;
-                let bit = high.get(place).map_or(0, |byte| byte >> index & 1);
-                *x = scale * f32::from(nibble + 16 * bit) - least;
-            }
+/// Q4_K, or Q5_K without the bits that its integers have more: pairs of groups in the low and in the high halves of 32 bytes.
+fn with_minima(block: &[u8]) -> Block {
+    let mut packed = [0; 12];
+    packed.copy_from_slice(&block[4..16]);
+    let low = &block[block.len() - LONG / 2..];
+    let integer = |group: usize, place: usize| low[group / 2 * GROUP + place] >> (group % 2 * 4) & 15;
+    Block {
+        steps: [half(block), half(&block[2..])],
+        counts: Block::unpacked_counts(packed),
+        integers: std::array::from_fn(|group| std::array::from_fn(|place| integer(group, place))),
+    }
+}
+
+/// Q5_K: the fifth bits of all groups at a place are one byte.
+fn five_bits(block: &[u8], out: &mut [f32; LONG]) {
+    let (four, high) = (with_minima(block), &block[16..16 + GROUP]);
+    for (index, group) in out.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
+        let [scale, minimum] = four.scale_and_minimum(index);
+        for (place, x) in group.iter_mut().enumerate() {
+            let integer = four.integers[index][place] + 16 * (high[place] >> index & 1);
+            *x = scale * f32::from(integer) - minimum;
         }
     }
 }

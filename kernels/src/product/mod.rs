@@ -188,7 +188,7 @@ impl Product<'_> {
 
     /// The form of activations that are multiplied as bytes.
     fn form(&self) -> Form {
-        Form { inputs: self.inputs, added: self.added() }
+        Form { inputs: self.inputs, chunk: self.format.columns(), sums: self.sums_of_x() }
     }
 
     fn quantizes_apart(&self) -> bool {

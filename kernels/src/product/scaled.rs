@@ -1,17 +1,18 @@
-//! Weights in groups with scales: q8 and q4, times activations in bytes.
+//! Weights in groups with scales: q8, q4 and q4_k, times activations in bytes.
 
 use ops::WeightFormat;
-use ops::format::{COLUMNS, GROUP, PANEL, SCALES};
+use ops::format::{GROUP, PANEL};
 
-use super::{LINE, Panel, Product, Rows, ask, join};
+use super::{LINE, Panel, Product, Rows, SUMS, ask, join};
 use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::quantized::Row;
+use crate::counts::Counts;
+use crate::quantized::{Row, Sums};
 
 /// The bytes of a line.
 const BYTES: Type = Type::lanes(LINE, Element::I8);
 
-/// Chunks that are multiplied with some rows before others.
-const BLOCK: usize = 8;
+/// Columns that are multiplied with some rows before others.
+const COLUMNS: usize = 512;
 
 impl Product<'_> {
     /// The sums of the panels' outputs for some rows.
@@ -23,14 +24,19 @@ impl Product<'_> {
         rows: Rows<'k>,
     ) -> Vec<Value<'k>> {
         let chains = (2 / rows.count).max(1);
-        let chunks = self.inputs.div_ceil(COLUMNS);
-        let sums =
-            self.in_runs(code, weights, (rows, chains), (chunks, BLOCK), |weights, rows, chunks, sums| {
+        let chunks = self.inputs.div_ceil(self.format.columns());
+        let sums = self.in_runs(
+            code,
+            weights,
+            (rows, chains),
+            (chunks, COLUMNS / self.format.columns()),
+            |weights, rows, chunks, sums| {
                 let form = self.form();
                 let rows = (0..rows.count).map(|i| Row { buffer: x, at: rows.x(i) * form.bytes(), form });
                 let rows: Vec<Row<'k>> = rows.collect();
                 code.fold(chunks, 1, sums, |chunk, sums| self.chunk(code, &rows, weights, chunk, sums))
-            });
+            },
+        );
         join(&sums, chains)
     }
 
@@ -48,22 +54,37 @@ impl Product<'_> {
         let chains = of_panel / rows.len();
         let bytes = self.format.packed(PANEL, 1).bytes();
         let start = chunk * bytes;
-        ask(code, weights, start, bytes / LINE);
-        for (panel, &weights) in weights.iter().enumerate() {
-            let scales = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
-            for half in 0..2 {
-                let group = chunk * 2 + half;
-                let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
-                let columns = self.columns_of(code, weights, start + SCALES, half).enumerate();
-                let columns = columns.map(|(i, bytes)| {
-                    (bytes, rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect())
-                });
-                let surplus = rows.iter().map(|row| row.surplus(group).broadcast(PANEL)).collect();
-                let integers = self.isa.add_bytes(surplus, columns, self.format == WeightFormat::Q4);
-                for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
-                    let scale = scales * row.scale(group).broadcast(PANEL);
-                    let sum = &mut sums[panel * of_panel + i * chains + half % chains];
-                    *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
+        let groups = self.format.columns() / GROUP;
+        let scales: Vec<Scales<'k>> =
+            weights.iter().map(|&weights| self.scales(code, weights, start)).collect();
+        for pair in 0..groups / 2 {
+            // The first asks for the scales, too.
+            let lines = 2 * self.lines_of_group();
+            let before = self.format.scales() / LINE;
+            let (first, lines) = if pair == 0 { (0, before + lines) } else { (before + pair * lines, lines) };
+            ask(code, weights, start + first * LINE, lines);
+            for (panel, (&weights, scales)) in weights.iter().zip(&scales).enumerate() {
+                for near in 2 * pair..2 * pair + 2 {
+                    let group = chunk * groups + near;
+                    let (scales, minima) = scales.of(near);
+                    let columns = self.columns_of(code, weights, start, near).enumerate();
+                    let columns = columns.map(|(i, bytes)| {
+                        (bytes, rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect())
+                    });
+                    let begin = |row: &Row<'k>| match minima {
+                        None => row.sum(group).broadcast(PANEL),
+                        Some(_) => code.constant(Type::lanes(PANEL, Element::I32), 0.0),
+                    };
+                    let begin = rows.iter().map(begin).collect();
+                    let integers = self.isa.add_bytes(begin, columns, self.format != WeightFormat::Q8);
+                    for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
+                        let scale = scales * row.scale(group).broadcast(PANEL);
+                        let sum = &mut sums[panel * of_panel + i * chains + near % chains];
+                        *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
+                        if let Some(minima) = minima {
+                            *sum = minima.multiply_add(row.sum(group).broadcast(PANEL), *sum);
+                        }
+                    }
                 }
             }
         }
@@ -74,34 +95,58 @@ impl Product<'_> {
     pub(super) fn added(&self) -> i32 {
         match self.format {
             WeightFormat::Q4 => -8,
+            WeightFormat::Q4K => 0,
             _ if self.isa.is_signed() => 0,
             _ => -128,
         }
     }
 
-    /// The lines of a panel that a group takes.
-    pub(super) fn lines_of_group(&self) -> usize {
-        if self.format == WeightFormat::Q4 { 4 } else { 8 }
+    /// What of the activations' groups is added up.
+    pub(super) fn sums_of_x(&self) -> Sums {
+        match self.format {
+            WeightFormat::Q4K => Sums::Numbers,
+            _ => Sums::Times(self.added()),
+        }
     }
 
-    /// A group's columns four by four, as bytes: a line is read when its first columns are asked for.
+    /// The scales of a chunk, which begins at a byte of a panel.
+    pub(super) fn scales<'k>(&self, code: &'k Code, weights: Panel<'k>, start: Value<'k>) -> Scales<'k> {
+        let halves = weights.line(start).bits(Type::lanes(2 * PANEL, Element::F16));
+        let both = [0, 1].map(|half| halves.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32));
+        match self.format {
+            WeightFormat::Q4K => {
+                let words = [1, 2, 3].map(|line| weights.line(start + line * LINE));
+                let words = words.map(|line| line.bits(Type::lanes(PANEL, Element::I32)));
+                let minus = code.constant(SUMS, 0.0);
+                Scales::InSteps { steps: [both[0], minus - both[1]], counts: Counts::unpacked(words) }
+            }
+            _ => Scales::Each(both),
+        }
+    }
+
+    /// The lines of a panel that a group takes.
+    pub(super) fn lines_of_group(&self) -> usize {
+        if self.format == WeightFormat::Q8 { 8 } else { 4 }
+    }
+
+    /// The columns of a group of a chunk four by four, as bytes: a line is read when its first columns are asked for.
     pub(super) fn columns_of<'k>(
         &self,
         code: &'k Code,
         weights: Panel<'k>,
         start: Value<'k>,
-        half: usize,
+        group: usize,
     ) -> impl Iterator<Item = Value<'k>> + use<'k, '_> {
-        let lines = self.lines_of_group();
+        let (lines, scales) = (self.lines_of_group(), self.format.scales());
         (0..lines).flat_map(move |line| {
-            self.columns_of_line(code, weights.line(start + (lines * half + line) * LINE))
+            self.columns_of_line(code, weights.line(start + (scales + (lines * group + line) * LINE)))
         })
     }
 
     /// The columns of a line four by four, as bytes.
     pub(super) fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         match self.format {
-            WeightFormat::Q4 => {
+            WeightFormat::Q4 | WeightFormat::Q4K => {
                 let low = code.constant(BYTES, 15.0);
                 let words = bytes.bits(Type::lanes(32, Element::I16));
                 vec![bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
@@ -110,5 +155,33 @@ impl Product<'_> {
             _ if self.isa.is_signed() => vec![bytes + code.constant(BYTES, -128.0)],
             _ => vec![bytes],
         }
+    }
+}
+
+/// The scales of a chunk's groups, for all rows of a panel.
+pub(super) enum Scales<'k> {
+    /// Of each group.
+    Each([Value<'k>; 2]),
+    /// The steps of scales and of minima, the latter less than zero, and how many of them each group's are.
+    InSteps { steps: [Value<'k>; 2], counts: Counts<'k> },
+}
+
+impl<'k> Scales<'k> {
+    /// The scales of a group, and what each of its numbers has more, if there are minima.
+    pub(super) fn of(&self, group: usize) -> (Value<'k>, Option<Value<'k>>) {
+        match self {
+            Self::Each(scales) => (scales[group], None),
+            Self::InSteps { steps, counts } => {
+                let [scales, minima] = counts.of(group).map(|count| count.convert(Element::F32));
+                (scales * steps[0], Some(minima * steps[1]))
+            }
+        }
+    }
+
+    /// The same of a group that is known when it runs, where there are minima.
+    pub(super) fn in_steps(&self, group: Value<'k>) -> (Value<'k>, Value<'k>) {
+        let Self::InSteps { steps, counts } = self else { unreachable!("a format with minima") };
+        let [scales, minima] = counts.at(group).map(|count| count.convert(Element::F32));
+        (scales * steps[0], minima * steps[1])
     }
 }

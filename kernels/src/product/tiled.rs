@@ -2,7 +2,7 @@
 //! its own where it has rows of numbers, and is read as it is where it has bytes.
 
 use ops::WeightFormat;
-use ops::format::{COLUMNS, GROUP, PANEL, SCALES};
+use ops::format::{GROUP, PANEL};
 
 use super::{Panel, Product, SUMS, X, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
@@ -89,7 +89,7 @@ pub(super) fn rounding(
     [rows, stored]: [usize; 2],
     form: Form,
 ) -> (String, impl FnOnce() -> Kernel) {
-    let (Form { inputs, added }, workgroups) = (form, rows.min(8));
+    let (Form { inputs, chunk, sums }, workgroups) = (form, rows.min(8));
     let body = move || {
         kernel::new(2, workgroups, |code| {
             let x = code.binding(0, x, rows * inputs);
@@ -113,7 +113,7 @@ pub(super) fn rounding(
             code.either(granted(code), || each(&numbers), || each(&rows_of_bytes));
         })
     };
-    (format!("round_{x}_{rows}x{inputs}_less{}", -added), body)
+    (format!("round_{x}_{rows}x{inputs}_by{chunk}_{}", sums.name()), body)
 }
 
 impl Product<'_> {
@@ -123,6 +123,8 @@ impl Product<'_> {
         let multiplied = match self.format {
             WeightFormat::Bf16 => tiles.bf16 && self.inputs.is_multiple_of(TILE),
             WeightFormat::Q8 | WeightFormat::Q4 => tiles.bytes || self.is_narrow() && tiles.bf16,
+            // What minima add is no product of bytes.
+            WeightFormat::Q4K => self.is_narrow() && tiles.bf16,
             WeightFormat::F32 | WeightFormat::F16 => false,
         };
         multiplied && self.stack.is_none() && self.rows >= FEWEST
@@ -319,16 +321,23 @@ impl Product<'_> {
         (ready, tile): (Buffer<'k>, Value<'k>),
     ) {
         let code = group.code();
-        let two = code.index(2);
-        let chunk = group.divide(two) * self.format.packed(PANEL, 1).bytes();
-        let half = group.remainder(two);
-        let scales = weight.at + chunk + half * (SCALES / 2);
-        let scales = weight.weight.load(scales, Type::lanes(SCALES / 2, Element::I8));
-        let scales = scales.bits(Type::lanes(PANEL, Element::F16)).convert(Element::F32);
-        let least = scales * code.constant(SUMS, f64::from(self.added()));
+        let groups = code.index(self.format.columns() / GROUP);
+        let chunk = group.divide(groups) * self.format.packed(PANEL, 1).bytes();
+        let group = group.remainder(groups);
+        let (scales, least) = match self.format {
+            WeightFormat::Q4K => self.scales(code, weight, chunk).in_steps(group),
+            _ => {
+                let halves = Type::lanes(PANEL, Element::F16);
+                let bytes = weight
+                    .weight
+                    .load(weight.at + chunk + group * (LINE / 2), Type::lanes(LINE / 2, Element::I8));
+                let scales = bytes.bits(halves).convert(Element::F32);
+                (scales, scales * code.constant(SUMS, f64::from(self.added())))
+            }
+        };
         let columns = GROUP / self.lines_of_group();
         for i in 0..count {
-            let from = chunk + (half * self.lines_of_group() + line + i) * LINE + SCALES;
+            let from = chunk + (group * self.lines_of_group() + line + i) * LINE + self.format.scales();
             weight.weight.prefetch_to_second(weight.at + from + super::AHEAD);
             let to = tile * (ROWS * TILE) + (line + i) * (columns * PANEL);
             for (four, bytes) in self.columns_of_line(code, weight.line(from)).into_iter().enumerate() {
@@ -357,7 +366,7 @@ impl Product<'_> {
         let code = first.code();
         let form = self.form();
         let chunk = self.format.packed(PANEL, 1).bytes();
-        code.runs(self.inputs.div_ceil(COLUMNS), BLOCK, |from, chunks| {
+        code.runs(self.inputs.div_ceil(self.format.columns()), BLOCK, |from, chunks| {
             let groups = 2 * chunks;
             let together = if groups.is_multiple_of(SLOTS) { SLOTS } else { 2 };
             let multiply = |row: Value<'k>, near: Value<'k>, slot: usize| {
@@ -423,7 +432,7 @@ impl Product<'_> {
             let group = group + half;
             let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
             ready.scales.store(group * PANEL, scales);
-            for (i, columns) in self.columns_of(code, weight, start + SCALES, half).enumerate() {
+            for (i, columns) in self.columns_of(code, weight, start, half).enumerate() {
                 let signed = columns + code.constant(columns.ty(), f64::from(self.added()));
                 ready.bytes.store(group * (GROUP * PANEL) + i * LINE, signed);
             }

@@ -1,11 +1,11 @@
 use super::linear::product;
 use super::prelude::*;
-use super::quantize::{grouped, ungrouped};
-use crate::format::{GroupPart, WeightFormat, in_bytes};
+use super::quantize::{check_parts, ungrouped};
+use crate::format::{WeightFormat, in_bytes};
 
 operation! {
-    /// `x · weightᵀ` over the last axis with a weight in groups: x `[…, inputs]`, its integers and its scales
-    /// → `[…, outputs]`. The activations are rounded to bytes, [`in_bytes`].
+    /// `x · weightᵀ` over the last axis with a weight in groups: x `[…, inputs]`, its parts
+    /// ([`parts`](WeightFormat::parts)) → `[…, outputs]`. The activations are rounded to bytes, [`in_bytes`].
     GroupedLinear = "grouped_linear" {
         /// How the weight is stored.
         format: WeightFormat,
@@ -34,11 +34,31 @@ impl Operation for GroupedLinear {
         good("grouped_linear format=q4 element=bf16", &["bf16[64]", "i8[30,2,16]", "f16[30,2]"], "bf16[30]"),
         good("grouped_linear format=q8 element=f32", &["f16[40,33]", "i8[7,2,32]", "f16[7,2]"], "f32[40,7]"),
         good("grouped_linear format=q4 element=f32", &["f32[40,33]", "i8[7,2,16]", "f16[7,2]"], "f32[40,7]"),
+        good(
+            "grouped_linear format=q4_k element=f32",
+            &["f32[3,300]", "i8[7,16,16]", "f16[7,2,2]", "i8[7,16,2]"],
+            "f32[3,7]",
+        ),
+        good(
+            "grouped_linear format=q4_k element=bf16",
+            &["bf16[40,33]", "i8[5,8,16]", "f16[5,1,2]", "i8[5,8,2]"],
+            "bf16[40,5]",
+        ),
         bad("grouped_linear format=q8 element=f32", &["f32[3,70]", "i8[5,3,32]"], "takes 3 operands"),
+        bad(
+            "grouped_linear format=q4_k element=f32",
+            &["f32[3,256]", "i8[7,8,16]", "f16[7,1,2]"],
+            "takes 4 operands",
+        ),
+        bad(
+            "grouped_linear format=q4_k element=f32",
+            &["f32[3,256]", "i8[7,8,16]", "f16[7,1,2]", "i8[7,8,3]"],
+            "the counts",
+        ),
         bad(
             "grouped_linear format=bf16 element=f32",
             &["f32[3,70]", "i8[5,3,32]", "f16[5,3]"],
-            "expected q8 or q4",
+            "expected q8, q4 or q4_k",
         ),
         bad("grouped_linear format=q4 element=f32", &["f32[3,70]", "i8[5,3,32]", "f16[5,3]"], "the integers"),
         bad("grouped_linear format=q8 element=f32", &["f32[3,70]", "i8[5,3,32]", "f16[5,2]"], "the scales"),
@@ -50,15 +70,14 @@ impl Operation for GroupedLinear {
     ];
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
-        let [x, integers, scales] = arity(Self::NAME, operands)?;
+        let (x, parts) = operands.split_first().ok_or(InferError::Arity {
+            op: Self::NAME,
+            expected: "at least 3".into(),
+            found: 0,
+        })?;
         element(Self::NAME, x, "float", ElementType::is_float)?;
         let inputs = axis(Self::NAME, x.rank().saturating_sub(1), x)?;
-        let outputs = axis(Self::NAME, 0, integers)?;
-        let part = |part| grouped(Self::NAME, self.format, part, outputs, inputs);
-        let expected = part(GroupPart::Integers)?;
-        agree(Self::NAME, "the integers must have x's last extent", integers, x, *integers == expected)?;
-        let expected = part(GroupPart::Scales)?;
-        agree(Self::NAME, "the scales must be those of the integers", scales, integers, *scales == expected)?;
+        let outputs = check_parts(Self::NAME, self.format, parts, inputs, 1)?;
         let known = [ElementType::F32, x.element].contains(&self.element);
         attribute(Self::NAME, "element", self.element, "f32, or that of x", known)?;
         let mut ty = x.with_element(self.element);
@@ -67,9 +86,9 @@ impl Operation for GroupedLinear {
     }
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
-        let [x, integers, scales] = operands else { unreachable!("inferred") };
+        let [x, parts @ ..] = operands else { unreachable!("inferred") };
         let inputs = x.ty.shape[x.ty.rank() - 1];
-        product(&rounded(x), &ungrouped(self.format, integers, scales, inputs), None, ty)
+        product(&rounded(x), &ungrouped(self.format, parts, inputs), None, ty)
     }
 
     fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {

@@ -1,9 +1,9 @@
 use super::prelude::*;
-use super::quantize::{grouped, ungrouped};
-use crate::format::{GroupPart, WeightFormat};
+use super::quantize::{check_parts, ungrouped};
+use crate::format::WeightFormat;
 
 operation! {
-    /// Rows of a matrix in groups: its integers, its scales, indices → `result[i…, :] = weight[indices[i…], :]`. An index
+    /// Rows of a matrix in groups: its parts ([`parts`](WeightFormat::parts)), indices → `result[i…, :] = weight[indices[i…], :]`. An index
     /// out of range is clamped.
     GroupedRows = "grouped_rows" {
         /// How the matrix is stored.
@@ -33,6 +33,11 @@ impl Operation for GroupedRows {
             &["i8[5,2,16]", "f16[5,2]", "i32[2,3] 3,4,0,-7,2,5"],
             "bf16[2,3,64]",
         ),
+        good(
+            "grouped_rows format=q4_k inputs=257 element=f32",
+            &["i8[5,16,16]", "f16[5,2,2]", "i8[5,16,2]", "i32[3]"],
+            "f32[3,257]",
+        ),
         bad("grouped_rows format=q8 inputs=70 element=f32", &["i8[5,3,32]", "f16[5,3]"], "takes 3 operands"),
         bad(
             "grouped_rows format=q8 inputs=99 element=f32",
@@ -53,29 +58,22 @@ impl Operation for GroupedRows {
     ];
 
     fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
-        let [integers, scales, indices] = arity(Self::NAME, operands)?;
+        let (indices, parts) = operands.split_last().ok_or(InferError::Arity {
+            op: Self::NAME,
+            expected: "at least 3".into(),
+            found: 0,
+        })?;
+        let outputs = check_parts(Self::NAME, self.format, parts, self.inputs, 1)?;
         element(Self::NAME, indices, "i32", |e| e == ElementType::I32)?;
-        let outputs = axis(Self::NAME, 0, integers)?;
-        let part = |part| grouped(Self::NAME, self.format, part, outputs, self.inputs);
-        let expected = part(GroupPart::Integers)?;
-        agree(
-            Self::NAME,
-            "the integers must have these columns",
-            integers,
-            &expected,
-            *integers == expected,
-        )?;
-        let expected = part(GroupPart::Scales)?;
-        agree(Self::NAME, "the scales must be those of the integers", scales, integers, *scales == expected)?;
         attribute(Self::NAME, "the rows of the matrix", outputs, "at least one", outputs > 0)?;
         attribute(Self::NAME, "element", self.element, "a float", self.element.is_float())?;
         Ok(TensorType::new(self.element, [&indices.shape[..], &[self.inputs]].concat()))
     }
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
-        let [integers, scales, indices] = operands else { unreachable!("inferred") };
-        let matrix = ungrouped(self.format, integers, scales, self.inputs);
-        let last = integers.ty.shape[0] - 1;
+        let [parts @ .., indices] = operands else { unreachable!("inferred") };
+        let matrix = ungrouped(self.format, parts, self.inputs);
+        let last = parts[0].ty.shape[0] - 1;
         let rows = indices.data.iter().map(|&i| (i.max(0.0) as usize).min(last));
         Value::new(
             ty.clone(),

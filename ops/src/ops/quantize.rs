@@ -1,5 +1,5 @@
 use super::prelude::*;
-use crate::format::{GroupPart, WeightFormat};
+use crate::format::{GROUPS, GroupPart, WeightFormat};
 
 operation! {
     /// A part of a matrix `[outputs, inputs]` in groups of 32: [`WeightFormat::grouped`] says how it is stored.
@@ -8,7 +8,7 @@ operation! {
     Quantize = "quantize" {
         /// How the numbers of a group are stored.
         format: WeightFormat,
-        /// Which of the two parts.
+        /// Which of its parts.
         part: GroupPart,
     }
 }
@@ -28,7 +28,15 @@ impl Operation for Quantize {
             &["f32[1,18] -8,3,0,0,0,0,0,0,0,0,0,0,0,0,0,0,-8,-2"],
             "i8[1,1,16] 120,-29,0,0,0,0,0,0,0,0,0,0,0,0,0,0",
         ),
-        bad("quantize format=f32 part=scales", &["f32[4,4]"], "format is f32, expected q8 or q4"),
+        good("quantize format=q4_k part=scales", &["f32[3,257]"], "f16[3,2,2]"),
+        good(
+            "quantize format=q4_k part=counts",
+            &["f32[1,4] 0,15,30,225"],
+            "i8[1,8,2] 63,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0",
+        ),
+        good("quantize format=q4_k part=integers", &["bf16[2,40]"], "i8[2,8,16]"),
+        bad("quantize format=f32 part=scales", &["f32[4,4]"], "format is f32, expected q8, q4 or q4_k"),
+        bad("quantize format=q4 part=counts", &["f32[4,4]"], "part is counts, expected a part of q4"),
         bad("quantize format=q4 part=scales", &["f32[4]"], "must be a matrix"),
         bad("quantize format=q4 part=scales", &["i8[4,4]"], "needs float elements"),
     ];
@@ -47,7 +55,7 @@ impl Operation for Quantize {
         if inputs > 0 && !bytes.is_empty() {
             let row = bytes.len() / ty.shape[0];
             for (row, bytes) in rows.chunks(inputs).zip(bytes.chunks_exact_mut(row)) {
-                self.format.group_row(self.part, row, bytes);
+                self.format.group_row(self.part, row, bytes, |_| None);
             }
         }
         Value::from_bytes(ty.clone(), &bytes)
@@ -59,28 +67,65 @@ impl Operation for Quantize {
 }
 
 /// The type of a part of a matrix in groups.
-pub(super) fn grouped(
+fn grouped(
     op: &'static str,
     format: WeightFormat,
     part: GroupPart,
     outputs: usize,
     inputs: usize,
 ) -> Result<TensorType, InferError> {
-    let (what, found, expected) = ("format", format.word().to_owned(), "q8 or q4".to_owned());
-    let refused = InferError::Attribute { op, what, found, expected };
+    let (what, found, expected) = match format.parts() {
+        [] => ("format", format.word(), "q8, q4 or q4_k".to_owned()),
+        _ => ("part", part.word(), format!("a part of {}", format.word())),
+    };
+    let refused = InferError::Attribute { op, what, found: found.to_owned(), expected };
     format.grouped(part, outputs, inputs).ok_or(refused)
 }
 
+/// Checks the parts of a matrix in groups of so many inputs, which `others` operands stand beside: gives its outputs.
+pub(super) fn check_parts(
+    op: &'static str,
+    format: WeightFormat,
+    parts: &[&TensorType],
+    inputs: usize,
+    others: usize,
+) -> Result<usize, InferError> {
+    let outputs = parts.first().map_or(0, |integers| integers.shape.first().copied().unwrap_or_default());
+    grouped(op, format, GroupPart::Integers, outputs, inputs)?;
+    if parts.len() != format.parts().len() {
+        let (expected, found) = (format.parts().len() + others, parts.len() + others);
+        return Err(InferError::Arity { op, expected: expected.to_string(), found });
+    }
+    for (&part, &ty) in format.parts().iter().zip(parts) {
+        let expected = grouped(op, format, part, outputs, inputs)?;
+        let what = match part {
+            GroupPart::Integers => "the integers must have these columns",
+            GroupPart::Scales => "the scales must be those of the integers",
+            GroupPart::Counts => "the counts must be those of the integers",
+        };
+        agree(op, what, ty, &expected, *ty == expected)?;
+    }
+    Ok(outputs)
+}
+
 /// The matrix `[outputs, inputs]` that its parts are multiplied as.
-pub(super) fn ungrouped(format: WeightFormat, integers: &Value, scales: &Value, inputs: usize) -> Value {
+pub(super) fn ungrouped(format: WeightFormat, parts: &[&Value], inputs: usize) -> Value {
+    let integers = parts[0];
     let [outputs, groups, bytes] = integers.ty.shape[..] else { unreachable!("inferred") };
     let mut rows = Vec::with_capacity(outputs * inputs);
     for row in 0..outputs {
         let group = |group: usize| {
             let at = row * groups + group;
             let bytes: Vec<i8> = integers.data[at * bytes..][..bytes].iter().map(|&x| x as i8).collect();
-            let scale = scales.data[at];
-            format.integers(&bytes).into_iter().map(move |integer| f64::from(integer) * scale)
+            let [scale, minimum] = match parts {
+                [_, scales, counts] => {
+                    let steps = at / GROUPS * 2;
+                    [0, 1].map(|which| scales.data[steps + which] * counts.data[2 * at + which])
+                }
+                _ => [parts[1].data[at], 0.0],
+            };
+            let number = move |integer| f64::from((f64::from(integer) * scale - minimum) as f32);
+            format.integers(&bytes).into_iter().map(number)
         };
         rows.extend((0..groups).flat_map(group).take(inputs));
     }

@@ -2,11 +2,15 @@
 //! a few, is a line of memory that a processor's vectors take as it is; for a compiler's in the order of the
 //! checkpoint, integers and scales apart.
 
+mod block;
+
 use std::cmp::Ordering;
 
 use half::{bf16, f16};
 
 use crate::{ElementType, TensorType};
+
+pub use block::{BLOCK, Block, GROUPS};
 
 /// Rows that are stored side by side: a panel.
 pub const PANEL: usize = 16;
@@ -14,14 +18,12 @@ pub const PANEL: usize = 16;
 /// Numbers of a row that share a scale, where there are scales.
 pub const GROUP: usize = 32;
 
-/// Columns of a panel that are stored together, where there are scales: two groups.
-pub const COLUMNS: usize = 2 * GROUP;
-
-/// Bytes of the scales of so many columns of a panel.
-pub const SCALES: usize = 2 * PANEL * 2;
+/// Bytes of a line of a panel: so many of each of its rows.
+const LINE: usize = PANEL * 4;
 
 crate::words! {
-    /// What is stored of a weight's numbers. A number of a group is its integer times the group's scale, an f16.
+    /// What is stored of a weight's numbers. A number of a group is its integer times the group's scale, an f16; with minima
+    /// see [`Block`].
     pub enum WeightFormat {
         /// Each as f32.
         F32 = "f32",
@@ -33,6 +35,9 @@ crate::words! {
         Q8 = "q8",
         /// Four bits, groups of 32, symmetric: 4.5 bits a number.
         Q4 = "q4",
+        /// Four bits, groups of 32 with a scale and a minimum of six bits each, in steps that eight groups share: 4.5 bits a
+        /// number.
+        Q4K = "q4_k",
     }
 }
 
@@ -41,8 +46,10 @@ crate::words! {
     pub enum GroupPart {
         /// The numbers, in units of their group's scale.
         Integers = "integers",
-        /// The scales.
+        /// The scales; where there are minima, the steps of both.
         Scales = "scales",
+        /// How many steps the scales and the minima are.
+        Counts = "counts",
     }
 }
 
@@ -53,6 +60,15 @@ pub struct Group {
     pub integers: [i8; GROUP],
     /// The unit.
     pub scale: f16,
+}
+
+/// Numbers of a row that were rounded together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Quantized {
+    /// With a scale.
+    Group(Group),
+    /// With scales and minima.
+    Block(Block),
 }
 
 impl WeightFormat {
@@ -72,7 +88,32 @@ impl WeightFormat {
             Self::F32 => Some(ElementType::F32),
             Self::F16 => Some(ElementType::F16),
             Self::Bf16 => Some(ElementType::Bf16),
-            Self::Q8 | Self::Q4 => None,
+            Self::Q8 | Self::Q4 | Self::Q4K => None,
+        }
+    }
+
+    /// How many numbers of a row are rounded together; `None` where none are.
+    pub fn together(self) -> Option<usize> {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => None,
+            Self::Q8 | Self::Q4 => Some(GROUP),
+            Self::Q4K => Some(BLOCK),
+        }
+    }
+
+    /// Columns of a panel that are stored together, where there are scales: a chunk.
+    pub fn columns(self) -> usize {
+        match self {
+            Self::Q4K => BLOCK,
+            _ => 2 * GROUP,
+        }
+    }
+
+    /// The bytes of a chunk's scales, which come first.
+    pub fn scales(self) -> usize {
+        match self {
+            Self::Q4K => 4 * LINE,
+            _ => LINE,
         }
     }
 
@@ -82,26 +123,23 @@ impl WeightFormat {
     /// `[outputs / 16, inputs / 2, 16, 2]`. With scales, bytes: `[outputs / 16, inputs / 64, bytes]`, first the scales
     /// of two groups, `[2, 16]`; then of 8-bit numbers 16 lines `[16, 4]` of four columns, 128 added to each; of 4-bit
     /// numbers 8 lines `[16, 4]`, in the low nibbles four columns and in the high ones the four after them, 8 added to
-    /// each.
+    /// each. With minima `[outputs / 16, inputs / 256, bytes]`: first the steps `[2, 16]`, then the counts
+    /// `[3, 16, 4]` ([`Block::packed_counts`]), then 32 such lines, nothing added.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self {
             Self::F32 => TensorType::new(ElementType::F32, [panels, inputs, PANEL, 1]),
             Self::F16 => TensorType::new(ElementType::F16, [panels, inputs, PANEL, 1]),
             Self::Bf16 => TensorType::new(ElementType::Bf16, [panels, inputs.div_ceil(2), PANEL, 2]),
-            Self::Q8 | Self::Q4 => {
-                let bytes = SCALES + self.numbers();
-                TensorType::new(ElementType::I8, [panels, inputs.div_ceil(COLUMNS), bytes])
+            Self::Q8 | Self::Q4 | Self::Q4K => {
+                TensorType::new(ElementType::I8, [panels, inputs.div_ceil(self.columns()), self.chunk()])
             }
         }
     }
 
-    /// Bytes of the numbers of `COLUMNS` columns of a panel.
-    fn numbers(self) -> usize {
-        match self {
-            Self::Q4 => COLUMNS * PANEL / 2,
-            _ => COLUMNS * PANEL,
-        }
+    /// The bytes of a chunk.
+    fn chunk(self) -> usize {
+        self.scales() + self.columns() * PANEL / self.in_a_byte().unwrap_or(1)
     }
 
     /// How many integers of a group are in one byte; `None` where there are no groups.
@@ -109,66 +147,88 @@ impl WeightFormat {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
             Self::Q8 => Some(1),
-            Self::Q4 => Some(2),
+            Self::Q4 | Self::Q4K => Some(2),
         }
     }
 
-    /// The type of a part of a matrix in groups, its rows one after the other; `None` where there are no groups.
+    /// The parts that a matrix in groups has; none where there are no groups.
+    pub fn parts(self) -> &'static [GroupPart] {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => &[],
+            Self::Q8 | Self::Q4 => &[GroupPart::Integers, GroupPart::Scales],
+            Self::Q4K => &[GroupPart::Integers, GroupPart::Scales, GroupPart::Counts],
+        }
+    }
+
+    /// The type of a part of a matrix in groups, its rows one after the other; `None` where there is no such part.
     ///
     /// Scales are f16 `[outputs, groups]`, integers i8 `[outputs, groups, 32]` or, of four bits, `[outputs, groups, 16]`.
     /// There a byte is 16 b + a, without what exceeds a byte: a belongs to a column, b to the sixteenth after it. The
-    /// last group is filled with zeros.
+    /// last group is filled with zeros. Where there are minima, blocks are whole, 8 is taken from each integer so that it has
+    /// a sign, scales are the steps of scales and of minima `[outputs, groups / 8, 2]`, and counts i8 `[outputs, groups, 2]`.
     pub fn grouped(self, part: GroupPart, outputs: usize, inputs: usize) -> Option<TensorType> {
-        let (groups, bytes) = (inputs.div_ceil(GROUP), GROUP / self.in_a_byte()?);
-        Some(match part {
-            GroupPart::Integers => TensorType::new(ElementType::I8, [outputs, groups, bytes]),
-            GroupPart::Scales => TensorType::new(ElementType::F16, [outputs, groups]),
+        let blocks = inputs.div_ceil(self.together()?);
+        let (groups, bytes) = (blocks * self.together()? / GROUP, GROUP / self.in_a_byte()?);
+        Some(match (part, self) {
+            (GroupPart::Integers, _) => TensorType::new(ElementType::I8, [outputs, groups, bytes]),
+            (GroupPart::Scales, Self::Q4K) => TensorType::new(ElementType::F16, [outputs, blocks, 2]),
+            (GroupPart::Scales, _) => TensorType::new(ElementType::F16, [outputs, groups]),
+            (GroupPart::Counts, Self::Q4K) => TensorType::new(ElementType::I8, [outputs, groups, 2]),
+            (GroupPart::Counts, _) => return None,
         })
     }
 
-    /// The bytes of a part of one row in groups.
+    /// The bytes of a part of one row in groups, where `known` may have what is stored of the numbers from a column on. Others
+    /// are rounded.
     ///
     /// # Panics
     /// If there are no groups, or `part` of the row is not as long as `bytes`.
-    pub fn group_row(self, part: GroupPart, row: &[f32], bytes: &mut [u8]) {
-        let groups = row.chunks(GROUP).map(|group| self.quantize(group));
-        self.store_groups(part, groups, bytes);
-    }
-
-    /// The same of groups that are integers and scales already.
-    ///
-    /// # Panics
-    /// If `bytes` does not hold as many groups.
-    pub fn store_groups(
+    pub fn group_row(
         self,
         part: GroupPart,
-        groups: impl ExactSizeIterator<Item = Group>,
+        row: &[f32],
         bytes: &mut [u8],
+        known: impl Fn(usize) -> Option<Quantized>,
     ) {
-        let count = groups.len().max(1);
-        for (Group { integers, scale }, bytes) in groups.zip(bytes.chunks_exact_mut(bytes.len() / count)) {
-            match (part, self.in_a_byte()) {
-                (GroupPart::Scales, _) => bytes.copy_from_slice(&scale.to_le_bytes()),
-                (GroupPart::Integers, Some(2)) => {
-                    let (first, second) = integers.split_at(GROUP / 2);
-                    for (byte, (a, b)) in bytes.iter_mut().zip(first.iter().zip(second)) {
-                        *byte = (b << 4).wrapping_add(*a) as u8;
+        let together = self.together().unwrap_or(row.len()).max(1);
+        let each = bytes.len() / row.len().div_ceil(together).max(1);
+        let runs = row.chunks(together).zip(bytes.chunks_exact_mut(each));
+        for (index, (numbers, bytes)) in runs.enumerate() {
+            match known(index * together).unwrap_or_else(|| self.quantize(numbers)) {
+                Quantized::Group(Group { integers, scale }) => match part {
+                    GroupPart::Scales => bytes.copy_from_slice(&scale.to_le_bytes()),
+                    _ => self.store_integers(&integers, bytes),
+                },
+                Quantized::Block(Block { steps, counts, integers }) => match part {
+                    GroupPart::Scales => bytes.copy_from_slice(steps.map(f16::to_le_bytes).as_flattened()),
+                    GroupPart::Counts => bytes.copy_from_slice(counts.as_flattened()),
+                    GroupPart::Integers => {
+                        for (integers, bytes) in integers.iter().zip(bytes.chunks_exact_mut(GROUP / 2)) {
+                            self.store_integers(&integers.map(|integer| integer as i8 - LEAST), bytes);
+                        }
                     }
-                }
-                (GroupPart::Integers, _) => {
-                    bytes.iter_mut().zip(integers).for_each(|(byte, integer)| *byte = integer as u8);
-                }
+                },
             }
+        }
+    }
+
+    fn store_integers(self, integers: &[i8; GROUP], bytes: &mut [u8]) {
+        let (first, second) = integers.split_at(bytes.len());
+        for (i, (byte, a)) in bytes.iter_mut().zip(first).enumerate() {
+            let b = second.get(i).copied().unwrap_or(0);
+            *byte = (b << 4).wrapping_add(*a) as u8;
         }
     }
 
     /// The integers of a group, as [`group_row`](Self::group_row) stored them.
     pub fn integers(self, bytes: &[i8]) -> Vec<i8> {
+        let least = if self == Self::Q4K { LEAST } else { 0 };
         match self.in_a_byte() {
             Some(2) => {
                 let a = |byte: i8| byte << 4 >> 4;
                 let b = |byte: i8| byte.wrapping_sub(a(byte)) >> 4;
-                bytes.iter().map(|&byte| a(byte)).chain(bytes.iter().map(|&byte| b(byte))).collect()
+                let both = bytes.iter().map(|&byte| a(byte)).chain(bytes.iter().map(|&byte| b(byte)));
+                both.map(|integer| integer + least).collect()
             }
             _ => bytes.to_vec(),
         }
@@ -191,12 +251,12 @@ impl WeightFormat {
             Self::Bf16 => pack_kept::<2, 2>(rows, inputs, packed, |number| {
                 if number.is_nan() { bf16::NAN } else { bf16::from_f32(number) }.to_le_bytes()
             }),
-            Self::Q8 | Self::Q4 => self.pack_groups(rows, inputs, packed, |_, _| None),
+            Self::Q8 | Self::Q4 | Self::Q4K => self.pack_groups(rows, inputs, packed, |_, _| None),
         }
     }
 
-    /// The same of a format with scales, where `known` may have the integers and the scale of a group: it is given the
-    /// row and the column at which the group begins. Other groups are rounded.
+    /// The same of a format with scales, where `known` may have what is stored of the numbers from a row and a column on. Others
+    /// are rounded.
     ///
     /// # Panics
     /// If there are no groups, or `packed` is not as long as a panel of the packed type.
@@ -205,20 +265,50 @@ impl WeightFormat {
         rows: &[f32],
         inputs: usize,
         packed: &mut [u8],
-        known: impl Fn(usize, usize) -> Option<Group>,
+        known: impl Fn(usize, usize) -> Option<Quantized>,
     ) {
-        let zero = if self == Self::Q8 { 0x80 } else { 0x88 };
-        for (index, chunk) in packed.chunks_exact_mut(SCALES + self.numbers()).enumerate() {
-            chunk[..SCALES].fill(0);
-            chunk[SCALES..].fill(zero);
+        let (columns, together) = (self.columns(), self.together().unwrap_or(1));
+        let zero = self.offset() * if self.in_a_byte() == Some(2) { 0x11 } else { 1 };
+        for (index, chunk) in packed.chunks_exact_mut(self.chunk()).enumerate() {
+            let (scales, integers) = chunk.split_at_mut(self.scales());
+            scales.fill(0);
+            integers.fill(zero);
             for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
-                let first = index * COLUMNS;
-                let columns = &numbers[first..inputs.min(first + COLUMNS)];
-                for (half, group) in columns.chunks(GROUP).enumerate() {
-                    let known = known(row, first + half * GROUP);
-                    self.store_group(row, half, &known.unwrap_or_else(|| self.quantize(group)), chunk);
+                let first = index * columns;
+                let columns = &numbers[first..inputs.min(first + columns)];
+                for (run, numbers) in columns.chunks(together).enumerate() {
+                    let known = known(row, first + run * together);
+                    match known.unwrap_or_else(|| self.quantize(numbers)) {
+                        Quantized::Group(Group { integers: own, scale }) => {
+                            scales[2 * (run * PANEL + row)..][..2].copy_from_slice(&scale.to_le_bytes());
+                            self.store_group(row, run, &own, integers);
+                        }
+                        Quantized::Block(block) => {
+                            let steps = block.steps.iter().enumerate();
+                            steps.for_each(|(which, step)| {
+                                scales[2 * (which * PANEL + row)..][..2].copy_from_slice(&step.to_le_bytes());
+                            });
+                            let counts = block.packed_counts();
+                            for (line, counts) in scales[LINE..].chunks_exact_mut(LINE).zip(counts.chunks(4))
+                            {
+                                line[4 * row..][..4].copy_from_slice(counts);
+                            }
+                            for (group, own) in block.integers.iter().enumerate() {
+                                self.store_group(row, group, &own.map(|integer| integer as i8), integers);
+                            }
+                        }
+                    }
                 }
             }
+        }
+    }
+
+    /// What is added to each integer where it is stored in a panel.
+    fn offset(self) -> u8 {
+        match self {
+            Self::Q8 => 128,
+            Self::Q4 => 8,
+            Self::F32 | Self::F16 | Self::Bf16 | Self::Q4K => 0,
         }
     }
 
@@ -230,41 +320,40 @@ impl WeightFormat {
         }
     }
 
-    fn store_group(self, row: usize, half: usize, group: &Group, chunk: &mut [u8]) {
-        let Group { integers, scale } = group;
-        chunk[2 * (half * PANEL + row)..][..2].copy_from_slice(&scale.to_le_bytes());
-        let (columns, _) = integers.as_chunks::<4>();
-        let lines = chunk[SCALES..].chunks_exact_mut(4 * PANEL);
-        match self {
-            Self::Q4 => {
-                let nibbles =
-                    |four: &[i8; 4]| u32::from_le_bytes(four.map(|x| x as u8)) & 0x0f0f_0f0f ^ 0x0808_0808;
-                for (line, eight) in lines.skip(half * GROUP / 8).zip(columns.chunks_exact(2)) {
-                    let word = nibbles(&eight[0]) | nibbles(&eight[1]) << 4;
-                    line[4 * row..][..4].copy_from_slice(&word.to_le_bytes());
-                }
-            }
-            _ => {
-                for (line, four) in lines.skip(half * GROUP / 4).zip(columns) {
-                    line[4 * row..][..4].copy_from_slice(&four.map(|integer| integer as u8 ^ 0x80));
-                }
-            }
+    /// Writes a row's integers of a group into the lines of its chunk.
+    fn store_group(self, row: usize, group: usize, integers: &[i8; GROUP], lines: &mut [u8]) {
+        let in_a_byte = self.in_a_byte().unwrap_or(1);
+        let (fours, _) = integers.as_chunks::<4>();
+        let lines = lines.chunks_exact_mut(LINE).skip(group * GROUP / (4 * in_a_byte));
+        for (line, fours) in lines.zip(fours.chunks_exact(in_a_byte)) {
+            let bytes = |four: &[i8; 4]| four.map(|integer| (integer as u8).wrapping_add(self.offset()));
+            let word = match fours {
+                [four] => u32::from_le_bytes(bytes(four)),
+                _ => u32::from_le_bytes(bytes(&fours[0])) | u32::from_le_bytes(bytes(&fours[1])) << 4,
+            };
+            line[4 * row..][..4].copy_from_slice(&word.to_le_bytes());
         }
     }
 
     /// Where in its chunk a number is: the byte, and by how many bits it is shifted.
     fn nibble(self, row: usize, column: usize) -> (usize, u32) {
+        let in_a_byte = self.in_a_byte().unwrap_or(1);
+        let line = column / (4 * in_a_byte) * LINE;
+        (self.scales() + line + 4 * row + column % 4, (column / 4 % in_a_byte * 4) as u32)
+    }
+
+    /// At most as many numbers as are rounded together, rounded to integers in units of their scales.
+    ///
+    /// With one scale the largest number is ±127 units, or −8 units of four bits, as in llama.cpp's Q8_0 and Q4_0: the side of
+    /// the largest gets the integer that the other side lacks.
+    pub fn quantize(self, numbers: &[f32]) -> Quantized {
         match self {
-            Self::Q4 => (SCALES + column / 8 * 4 * PANEL + 4 * row + column % 4, (column as u32 / 4) % 2 * 4),
-            _ => (SCALES + column / 4 * 4 * PANEL + 4 * row + column % 4, 0),
+            Self::Q4K => Quantized::Block(Block::nearest(numbers)),
+            _ => Quantized::Group(self.group(numbers)),
         }
     }
 
-    /// The numbers of a group, of at most 32, rounded to integers in units of its scale.
-    ///
-    /// The largest number is ±127 units, or −8 units of four bits, as in llama.cpp's Q8_0 and Q4_0: the side of the
-    /// largest gets the integer that the other side lacks.
-    pub fn quantize(self, group: &[f32]) -> Group {
+    fn group(self, group: &[f32]) -> Group {
         // Of one length and without branches, so that all of it is done in vectors.
         let mut numbers = [0.0; GROUP];
         numbers.iter_mut().zip(group).for_each(|(number, x)| *number = if x.is_nan() { 0.0 } else { *x });
@@ -293,31 +382,50 @@ impl WeightFormat {
     /// # Panics
     /// If the lengths are not those of a panel and of at most 16 rows.
     pub fn unpack_panel(self, packed: &[u8], inputs: usize, rows: &mut [f32]) {
-        let bytes = SCALES + self.numbers();
+        let bytes = self.chunk();
         for (row, numbers) in rows.chunks_exact_mut(inputs).enumerate() {
             for (column, number) in numbers.iter_mut().enumerate() {
                 *number = match self.element() {
                     Some(element) => element.decode(element.load(packed, self.place(row, column))) as f32,
                     None => {
-                        let chunk = &packed[column / COLUMNS * bytes..][..bytes];
-                        let column = column % COLUMNS;
-                        let at = 2 * (column / GROUP * PANEL + row);
-                        let scale = f16::from_le_bytes([chunk[at], chunk[at + 1]]);
+                        let chunk = &packed[column / self.columns() * bytes..][..bytes];
+                        let column = column % self.columns();
                         let (byte, shift) = self.nibble(row, column);
-                        let integer = match self {
-                            Self::Q4 => i32::from(chunk[byte] >> shift & 0xf) - 8,
-                            _ => i32::from(chunk[byte]) - 128,
-                        };
-                        integer as f32 * scale.to_f32()
+                        let bits = if self.in_a_byte() == Some(2) { 15 } else { 255 };
+                        let integer = i32::from(chunk[byte] >> shift & bits) - i32::from(self.offset());
+                        let [scale, minimum] = self.scale_and_minimum(chunk, row, column / GROUP);
+                        integer as f32 * scale - minimum
                     }
                 };
             }
         }
     }
+
+    /// Those of a group of a row in a chunk.
+    fn scale_and_minimum(self, chunk: &[u8], row: usize, group: usize) -> [f32; 2] {
+        let half = |which: usize| {
+            let at = 2 * (which * PANEL + row);
+            f16::from_le_bytes([chunk[at], chunk[at + 1]])
+        };
+        match self {
+            Self::Q4K => {
+                let packed = std::array::from_fn(|i| chunk[LINE * (1 + i / 4) + 4 * row + i % 4]);
+                let counts = Block::unpacked_counts(packed)[group].map(f32::from);
+                [0, 1].map(|which| half(which).to_f32() * counts[which])
+            }
+            _ => [half(group).to_f32(), 0.0],
+        }
+    }
 }
+
+/// What is taken from an integer without a sign so that four bits hold it with one.
+const LEAST: i8 = 8;
 
 /// Around here an f32 has no room for a fraction: what is added to it is rounded, and is in its last bits.
 const INTEGERS: f32 = 12_582_912.0;
+
+/// Columns that are packed together.
+const NEAR: usize = 64;
 
 /// Packs numbers that are kept: so many of each row side by side, of so many bytes each.
 fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
@@ -327,9 +435,9 @@ fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
     encode: impl Fn(f32) -> [u8; BYTES],
 ) {
     // Some columns of all rows at a time: what is written next to each other stays in the cache for so long.
-    for first in (0..inputs).step_by(COLUMNS) {
+    for first in (0..inputs).step_by(NEAR) {
         for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
-            let numbers = &numbers[first..inputs.min(first + COLUMNS)];
+            let numbers = &numbers[first..inputs.min(first + NEAR)];
             let lines = packed[first * PANEL * BYTES..].chunks_exact_mut(TOGETHER * PANEL * BYTES);
             for (line, numbers) in lines.zip(numbers.chunks(TOGETHER)) {
                 let (places, _) = line[row * TOGETHER * BYTES..].as_chunks_mut::<BYTES>();
@@ -399,6 +507,8 @@ mod tests {
                             WeightFormat::Q8 => largest * (0.5 / 127.0 + 1.0 / 2048.0),
                             // The side that lacks an integer is up to a whole unit off.
                             WeightFormat::Q4 => largest * (1.0 / 8.0 + 1.0 / 2048.0),
+                            // Half a unit of twice the largest, and what was rounded to steps.
+                            WeightFormat::Q4K => largest * 0.13,
                         };
                         for (x, y) in expected.iter().zip(found) {
                             assert!(
@@ -423,7 +533,7 @@ mod tests {
                 format.unpack_panel(&panel, inputs, &mut expected);
                 let [integers, scales] = [GroupPart::Integers, GroupPart::Scales].map(|part| {
                     let mut bytes = vec![0; format.grouped(part, 1, inputs).map_or(0, |ty| ty.bytes())];
-                    format.group_row(part, &row, &mut bytes);
+                    format.group_row(part, &row, &mut bytes, |_| None);
                     bytes
                 });
                 let groups = integers.chunks(GROUP / format.in_a_byte().unwrap_or(1)).zip(scales.chunks(2));
@@ -462,9 +572,9 @@ mod tests {
 
     #[test]
     fn the_largest_of_four_bits_is_minus_eight() {
-        let Group { integers, scale } = WeightFormat::Q4.quantize(&[0.5, -1.0, 4.0, 2.0]);
+        let Group { integers, scale } = WeightFormat::Q4.group(&[0.5, -1.0, 4.0, 2.0]);
         assert_eq!((scale.to_f32(), &integers[..4]), (-0.5, &[-1, 2, -8, -4][..]));
-        let Group { integers, scale } = WeightFormat::Q8.quantize(&[0.0; 4]);
+        let Group { integers, scale } = WeightFormat::Q8.group(&[0.0; 4]);
         assert_eq!((scale.to_f32(), integers), (0.0, [0; GROUP]));
     }
 
@@ -488,7 +598,7 @@ mod tests {
                 let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
                 let integer = |x: &f32| (x * inverse).round().clamp(least, most) as i8;
                 let expected: Vec<i8> = group.iter().map(integer).collect();
-                let Group { integers, scale: found } = format.quantize(&group);
+                let Group { integers, scale: found } = format.group(&group);
                 assert_eq!(found.to_bits(), f16::from_f32(scale).to_bits(), "{format:?} {group:?}");
                 assert_eq!(integers[..group.len()], expected, "{format:?} {group:?}");
                 assert!(integers[group.len()..].iter().all(|&integer| integer == 0));

@@ -1,0 +1,44 @@
+//! How many steps the scales and the minima of eight groups are, as `ops::format::Block::packed_counts` packs them.
+
+use ops::format::PANEL;
+
+use crate::code::Value;
+
+/// The counts, a byte each: of scales and of minima those of the first four groups, then those of the last.
+#[derive(Clone, Copy)]
+pub(crate) struct Counts<'k>([[Value<'k>; 2]; 2]);
+
+impl<'k> Counts<'k> {
+    /// Those in three words of 32 bits, of one row or of as many as there are lanes.
+    pub(crate) fn unpacked([scales, minima, last]: [Value<'k>; 3]) -> Self {
+        let masked =
+            |words: Value<'k>, mask: u32| words.and(words.code().constant(words.ty(), f64::from(mask)));
+        // Two bits of each of the last stand above the six of the first.
+        let upper = |words: Value<'k>| masked(words.shift_right(2), 0x3030_3030);
+        let low = |words: Value<'k>| masked(words, 0x0f0f_0f0f);
+        Self([
+            [masked(scales, 0x3f3f_3f3f), low(last).or(upper(scales))],
+            [masked(minima, 0x3f3f_3f3f), low(last.shift_right(4)).or(upper(minima))],
+        ])
+    }
+
+    /// Those of a group's scales and minima.
+    pub(crate) fn of(self, group: usize) -> [Value<'k>; 2] {
+        self.0.map(|words| {
+            let word = words[group / 4].shift_right(group % 4 * 8);
+            if group % 4 == 3 { word } else { word.and(word.code().constant(word.ty(), 255.0)) }
+        })
+    }
+
+    /// The same of a group that is known when it runs, of as many rows as there are lanes.
+    pub(crate) fn at(self, group: Value<'k>) -> [Value<'k>; 2] {
+        let code = group.code();
+        let four = code.index(4);
+        let is_first = group.divide(four).equals(code.index(0));
+        let bits = (group.remainder(four) * 8).number().broadcast(PANEL);
+        self.0.map(|[first, last]| {
+            let word = first.or_else(is_first, last).shift_right_by(bits);
+            word.and(code.constant(word.ty(), 255.0))
+        })
+    }
+}

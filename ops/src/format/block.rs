@@ -1,0 +1,288 @@
+//! Numbers of four bits with scales and minima: which of them say a row's numbers best.
+
+use half::f16;
+
+use super::{GROUP, INTEGERS};
+
+/// Groups whose scales and minima are in units of one step each.
+pub const GROUPS: usize = 8;
+
+/// Numbers of a row that share those steps.
+pub const BLOCK: usize = GROUPS * GROUP;
+
+/// The largest integer, and the largest number of steps.
+const MOST: f32 = 15.0;
+const MOST_STEPS: f32 = 63.0;
+
+/// Numbers in groups: each is its integer times the group's scale, less the group's minimum; scale and minimum are whole
+/// numbers of steps. As a block of GGUF's Q4_K.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Block {
+    /// The steps of scales and of minima.
+    pub steps: [f16; 2],
+    /// How many of them each group's scale and minimum are: from 0 to 63.
+    pub counts: [[u8; 2]; GROUPS],
+    /// The integers, from 0 to 15.
+    pub integers: [[u8; GROUP]; GROUPS],
+}
+
+impl Block {
+    /// The scale and the minimum of a group.
+    pub fn scale_and_minimum(&self, group: usize) -> [f32; 2] {
+        [0, 1].map(|which| self.steps[which].to_f32() * f32::from(self.counts[group][which]))
+    }
+
+    /// The numbers.
+    pub fn numbers(&self) -> [f32; BLOCK] {
+        let mut numbers = [0.0; BLOCK];
+        for (group, numbers) in numbers.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
+            let [scale, minimum] = self.scale_and_minimum(group);
+            let integers = self.integers[group];
+            numbers
+                .iter_mut()
+                .zip(integers)
+                .for_each(|(x, integer)| *x = f32::from(integer) * scale - minimum);
+        }
+        numbers
+    }
+
+    /// The counts as GGUF packs them: of the first four groups the six bits of scales, then of minima; of the last four the
+    /// lower four bits of both, and the upper two above the six of the first.
+    pub fn packed_counts(&self) -> [u8; 12] {
+        let mut packed = [0; 12];
+        for i in 0..4 {
+            let [first, last] = [self.counts[i], self.counts[i + 4]];
+            packed[i] = first[0] | last[0] >> 4 << 6;
+            packed[i + 4] = first[1] | last[1] >> 4 << 6;
+            packed[i + 8] = last[0] & 15 | last[1] << 4;
+        }
+        packed
+    }
+
+    /// The counts that [`packed_counts`](Self::packed_counts) packs.
+    pub fn unpacked_counts(packed: [u8; 12]) -> [[u8; 2]; GROUPS] {
+        std::array::from_fn(|group| match group {
+            0..4 => [packed[group] & 63, packed[group + 4] & 63],
+            _ => {
+                let low = packed[group + 4];
+                [low & 15 | packed[group - 4] >> 6 << 4, low >> 4 | packed[group] >> 6 << 4]
+            }
+        })
+    }
+
+    /// At most 256 numbers, rounded so that the squares of what they are off add up to little: each group's scale and minimum
+    /// are fitted to its integers and the integers to them, from several starts, then both rounded to steps.
+    pub(super) fn nearest(numbers: &[f32]) -> Self {
+        let groups: [Numbers; GROUPS] =
+            std::array::from_fn(|group| Numbers::of(numbers.get(group * GROUP..).unwrap_or_default()));
+        let fits = groups.each_ref().map(Numbers::fit);
+        let most = |which: usize| fits.iter().fold(0.0f32, |most, fit| most.max(fit[which]));
+        let steps = [most(0), most(1)].map(|most| f16::from_f32(most / MOST_STEPS));
+        let mut block = Self { steps, counts: [[0; 2]; GROUPS], integers: [[0; GROUP]; GROUPS] };
+        for (group, (numbers, fit)) in groups.iter().zip(fits).enumerate() {
+            (block.counts[group], block.integers[group]) = numbers.in_steps(fit, steps.map(f16::to_f32));
+        }
+        block
+    }
+}
+
+/// The numbers of a group.
+struct Numbers {
+    x: [f32; GROUP],
+    /// Those of a row; behind them one of them stands again.
+    count: usize,
+}
+
+/// Integers, still as numbers.
+type Integers = [f32; GROUP];
+
+impl Numbers {
+    /// The first 32 of some.
+    fn of(numbers: &[f32]) -> Self {
+        let count = numbers.len().min(GROUP);
+        let known = |x: &f32| if x.is_nan() { 0.0 } else { *x };
+        let mut x = [numbers.first().map_or(0.0, known); GROUP];
+        x.iter_mut().zip(numbers).for_each(|(x, number)| *x = known(number));
+        Self { x, count }
+    }
+
+    /// The scale and the minimum that fit best, not in steps yet.
+    fn fit(&self) -> [f32; 2] {
+        // Zero is among the numbers, as a minimum is not below it.
+        let least = self.x.iter().fold(0.0f32, |least, x| least.min(*x));
+        let most = self.x.iter().fold(least, |most, x| most.max(*x));
+        let range = most - least;
+        if range <= 0.0 || !range.is_finite() {
+            return [range / MOST, -least];
+        }
+        let mut best = ([range / MOST, -least], f32::INFINITY);
+        for widened in WIDENED {
+            let mut fit = [range / (MOST + widened), -least];
+            for _ in 0..ROUNDS {
+                let integers = self.integers(fit);
+                fit = self.fitted(&integers);
+                let error = self.error(&integers, fit);
+                if error < best.1 {
+                    best = (fit, error);
+                }
+            }
+        }
+        best.0
+    }
+
+    /// The nearest integers for a scale and a minimum.
+    fn integers(&self, [scale, minimum]: [f32; 2]) -> Integers {
+        let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+        let mut integers = self.x;
+        for integer in &mut integers {
+            let units = (*integer + minimum) * inverse;
+            let units = if units > 0.0 { units } else { 0.0 };
+            let units = if units < MOST { units } else { MOST };
+            *integer = (units + INTEGERS) - INTEGERS;
+        }
+        integers
+    }
+
+    /// The scale and the minimum that fit integers best.
+    fn fitted(&self, integers: &Integers) -> [f32; 2] {
+        let n = GROUP as f32;
+        let [q, qq, qx, x] = sums(|i| {
+            let (q, x) = (integers[i], self.x[i]);
+            [q, q * q, q * x, x]
+        });
+        let spread = n * qq - q * q;
+        if spread > 0.0 {
+            let scale = (n * qx - q * x) / spread;
+            let minimum = (scale * q - x) / n;
+            if scale > 0.0 && minimum >= 0.0 {
+                return [scale, minimum];
+            }
+        }
+        [if qq > 0.0 { (qx / qq).max(0.0) } else { 0.0 }, 0.0]
+    }
+
+    /// The minimum that fits integers best, given the scale.
+    fn minimum(&self, integers: &Integers, scale: f32) -> f32 {
+        let [off] = sums(|i| [integers[i] * scale - self.x[i]]);
+        off / GROUP as f32
+    }
+
+    /// The sum of squares of what is lost.
+    fn error(&self, integers: &Integers, [scale, minimum]: [f32; 2]) -> f32 {
+        let [error] = sums(|i| {
+            let off = integers[i] * scale - minimum - self.x[i];
+            [off * off]
+        });
+        error
+    }
+
+    /// A scale and a minimum in steps near those that fit, and the integers.
+    fn in_steps(&self, fit: [f32; 2], steps: [f32; 2]) -> ([u8; 2], [u8; GROUP]) {
+        let count = |value: f32, step: f32| {
+            let count = if step > 0.0 { value / step } else { 0.0 };
+            count.round().clamp(0.0, MOST_STEPS)
+        };
+        let nearest = count(fit[0], steps[0]);
+        let mut best = (f32::INFINITY, [nearest, count(fit[1], steps[1])], [0.0; GROUP]);
+        for scale in [nearest, nearest - 1.0, nearest + 1.0] {
+            let scale = scale.clamp(0.0, MOST_STEPS);
+            let mut minimum = count(fit[1], steps[1]);
+            for _ in 0..ROUNDS {
+                let fit = [scale * steps[0], minimum * steps[1]];
+                let integers = self.integers(fit);
+                let error = self.error(&integers, fit);
+                if error < best.0 {
+                    best = (error, [scale, minimum], integers);
+                }
+                minimum = count(self.minimum(&integers, fit[0]), steps[1]);
+            }
+        }
+        let mut integers = best.2.map(|integer| integer as u8);
+        integers[self.count..].fill(0);
+        (best.1.map(|count| count as u8), integers)
+    }
+}
+
+/// How much more than the integers that there are a group's range is cut into at first: then the outermost numbers are cut off,
+/// and the others nearer.
+const WIDENED: [f32; 7] = [-1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0];
+
+/// How often integers and what they are multiplied with are fitted to each other.
+const ROUNDS: usize = 3;
+
+/// Sums over a group, in eight lanes each, so that all of it is done in vectors.
+fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f32; N] {
+    let mut lanes = [[0.0f32; 8]; N];
+    for start in (0..GROUP).step_by(8) {
+        for lane in 0..8 {
+            let terms = of(start + lane);
+            (0..N).for_each(|sum| lanes[sum][lane] += terms[sum]);
+        }
+    }
+    lanes.map(|lanes| lanes.into_iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers that are distributed as a sum of four even ones is.
+    fn numbers(count: usize) -> Vec<f32> {
+        let even = |i: u32| {
+            (i.wrapping_mul(2_654_435_761).rotate_left(13).wrapping_mul(0x9e37_79b1) >> 8) as f32
+                / 8_388_608.0
+                - 1.0
+        };
+        (0..count as u32).map(|i| (0..4).map(|k| even(4 * i + k)).sum()).collect()
+    }
+
+    fn lost(numbers: &[f32], block: &Block) -> f64 {
+        numbers.iter().zip(block.numbers()).map(|(x, y)| f64::from(x - y).powi(2)).sum()
+    }
+
+    #[test]
+    fn counts_come_back() {
+        let mut block =
+            Block { steps: [f16::ONE; 2], counts: [[0; 2]; GROUPS], integers: [[0; GROUP]; GROUPS] };
+        for i in 0..64 {
+            block.counts =
+                std::array::from_fn(|group| [(i + 9 * group as u8) % 64, (63 - i + 5 * group as u8) % 64]);
+            assert_eq!(Block::unpacked_counts(block.packed_counts()), block.counts);
+        }
+    }
+
+    #[test]
+    fn what_a_block_can_say_is_kept() {
+        let steps = [0.25, 0.5].map(f16::from_f32);
+        let counts = std::array::from_fn(|group| [63 - group as u8, 9 * group as u8]);
+        let integers = std::array::from_fn(|group| std::array::from_fn(|i| ((i * 7 + group * 3) % 16) as u8));
+        let numbers = Block { steps, counts, integers }.numbers();
+        assert_eq!(Block::nearest(&numbers).numbers(), numbers);
+        for constant in [0.0f32, 1.5, -1.5, f32::NAN] {
+            let expected = if constant.is_nan() { 0.0 } else { constant };
+            let found = Block::nearest(&[constant; 70]).numbers();
+            assert!(found[..70].iter().all(|x| (x - expected).abs() <= expected.abs() / 1024.0), "{found:?}");
+            assert!(found[96..].iter().all(|x| *x == 0.0));
+        }
+    }
+
+    #[test]
+    fn less_is_lost_than_by_one_scale() {
+        let all = numbers(64 * BLOCK);
+        let (mut with_minima, mut without, mut squares) = (0.0, 0.0, 0.0);
+        for numbers in all.chunks(BLOCK) {
+            with_minima += lost(numbers, &Block::nearest(numbers));
+            squares += numbers.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
+            for group in numbers.chunks(GROUP) {
+                let super::super::Group { integers, scale } = super::super::WeightFormat::Q4.group(group);
+                let off =
+                    group.iter().zip(integers).map(|(x, q)| f64::from(x - f32::from(q) * scale.to_f32()));
+                without += off.map(|off| off * off).sum::<f64>();
+            }
+        }
+        assert!(
+            with_minima < 0.65 * without && without < 0.004 * squares,
+            "{with_minima} {without} {squares}"
+        );
+    }
+}
