@@ -25,7 +25,7 @@ from gguf_model import write_gguf
 HERE = Path(__file__).parent
 SOURCE = "llama-cpp-python==0.3.36"
 # Ours, theirs.
-FORMATS = {"bf16": ([], "BF16"), "q8": (["--quant", "q8"], "Q8_0"), "q4": (["--quant", "q4"], "Q4_0")}
+FORMATS = {"bf16": ([], "BF16"), "q8": (["--quant", "q8"], "Q8_0"), "q4": (["--quant", "q4"], "Q4_0"), "q4_k": (["--quant", "q4_k"], "Q4_K_S")}
 
 # What a case is called in which another program is busy.
 BUSY = ", a busy neighbour"

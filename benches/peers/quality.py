@@ -36,8 +36,8 @@ GPT2 = {
     "activation_function": "gelu_new", "torch_dtype": "bfloat16",
 }
 
-# Ours, theirs; q4 is compared with what is asked for.
-FORMATS = {"f32": ([], "BF16"), "q8": (["--quant", "q8"], "Q8_0")}
+# Theirs, by ours; Q4_K_S is what a file of Q4_K blocks alone is called.
+FORMATS = {"f32": "BF16", "q8": "Q8_0", "q4": "Q4_0", "q4_k": "Q4_K_S"}
 
 
 def ours(arguments, model, tokens, flags):
@@ -83,7 +83,7 @@ def main():
     parser.add_argument("--positions", type=int, default=2000)
     parser.add_argument("--seeds", type=int, default=3, help="random networks, each with a sequence of its own")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--q4", default="Q4_0", metavar="FORM", help="llama.cpp's form that q4 is compared with, as Q4_K_S")
+    parser.add_argument("--formats", nargs="+", choices=[name for name in FORMATS if name != "f32"], default=[name for name in FORMATS if name != "f32"])
     parser.add_argument("--kernels", choices=["on", "off"], default="on")
     arguments = parser.parse_args()
     arguments.work = arguments.work.resolve()
@@ -123,12 +123,13 @@ def compare(arguments, programs, path, seed):
     tokens = np.random.default_rng(seed).integers(0, config["vocab_size"], arguments.positions).tolist()
     reference = ours(arguments, model, tokens, [])
     name = f"{config['model_type']}, seed {seed}"
-    for form, (flags, their_form) in (FORMATS | {"q4": (["--quant", "q4"], arguments.q4)}).items():
+    for form in ["f32", *arguments.formats]:
+        their_form = FORMATS[form]
         b = divergence(reference, theirs(arguments, programs, their_form, tokens))
         if form == "f32":
             print(f"| {name} | bf16 weights |  | {b:.2e} | |", flush=True)
             continue
-        a = divergence(reference, ours(arguments, model, tokens, flags))
+        a = divergence(reference, ours(arguments, model, tokens, ["--quant", form]))
         print(f"| {name} | {form}, {their_form} | {a:.3e} | {b:.3e} | **{a / b:.3f}** |", flush=True)
 
 

@@ -25,18 +25,20 @@ impl Product<'_> {
     ) -> Vec<Value<'k>> {
         let chains = (2 / rows.count).max(1);
         let chunks = self.inputs.div_ceil(self.format.columns());
-        let sums = self.in_runs(
-            code,
-            weights,
-            (rows, chains),
-            (chunks, COLUMNS / self.format.columns()),
-            |weights, rows, chunks, sums| {
+        let block = COLUMNS / self.format.columns();
+        let sums_of = |weights: &[Panel<'k>]| {
+            self.in_runs(code, weights, (rows, chains), (chunks, block), |weights, rows, chunks, sums| {
                 let form = self.form();
                 let rows = (0..rows.count).map(|i| Row { buffer: x, at: rows.x(i) * form.bytes(), form });
                 let rows: Vec<Row<'k>> = rows.collect();
                 code.fold(chunks, 1, sums, |chunk, sums| self.chunk(code, &rows, weights, chunk, sums))
-            },
-        );
+            })
+        };
+        // Few registers have no room for what two panels need.
+        let sums = match self.isa.has_short_vectors() {
+            true => weights.iter().flat_map(|panel| sums_of(std::slice::from_ref(panel))).collect(),
+            false => sums_of(weights),
+        };
         join(&sums, chains)
     }
 
