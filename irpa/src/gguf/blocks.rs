@@ -110,7 +110,7 @@ impl BlockFormat {
         let block = bytes.get(start / self.numbers() * self.bytes()..)?.get(..self.bytes())?;
         match self {
             Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => Some(Quantized::Group(self.with_scale(block))),
-            Self::Q4K => Some(Quantized::Block(with_minima(block))),
+            Self::Q4K => Some(Quantized::Block(Box::new(with_minima(block)))),
             Self::Q4_1 | Self::Q5_1 | Self::Q5K | Self::Q6K => None,
         }
     }

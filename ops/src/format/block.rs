@@ -216,7 +216,7 @@ fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f32; N] {
     for start in (0..GROUP).step_by(8) {
         for lane in 0..8 {
             let terms = of(start + lane);
-            (0..N).for_each(|sum| lanes[sum][lane] += terms[sum]);
+            lanes.iter_mut().zip(terms).for_each(|(lanes, term)| lanes[lane] += term);
         }
     }
     lanes.map(|lanes| lanes.into_iter().sum())

@@ -63,12 +63,12 @@ pub struct Group {
 }
 
 /// Numbers of a row that were rounded together.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Quantized {
     /// With a scale.
     Group(Group),
     /// With scales and minima.
-    Block(Block),
+    Block(Box<Block>),
 }
 
 impl WeightFormat {
@@ -199,11 +199,14 @@ impl WeightFormat {
                     GroupPart::Scales => bytes.copy_from_slice(&scale.to_le_bytes()),
                     _ => self.store_integers(&integers, bytes),
                 },
-                Quantized::Block(Block { steps, counts, integers }) => match part {
-                    GroupPart::Scales => bytes.copy_from_slice(steps.map(f16::to_le_bytes).as_flattened()),
-                    GroupPart::Counts => bytes.copy_from_slice(counts.as_flattened()),
+                Quantized::Block(block) => match part {
+                    GroupPart::Scales => {
+                        bytes.copy_from_slice(block.steps.map(f16::to_le_bytes).as_flattened())
+                    }
+                    GroupPart::Counts => bytes.copy_from_slice(block.counts.as_flattened()),
                     GroupPart::Integers => {
-                        for (integers, bytes) in integers.iter().zip(bytes.chunks_exact_mut(GROUP / 2)) {
+                        for (integers, bytes) in block.integers.iter().zip(bytes.chunks_exact_mut(GROUP / 2))
+                        {
                             self.store_integers(&integers.map(|integer| integer as i8 - LEAST), bytes);
                         }
                     }
@@ -348,7 +351,7 @@ impl WeightFormat {
     /// the largest gets the integer that the other side lacks.
     pub fn quantize(self, numbers: &[f32]) -> Quantized {
         match self {
-            Self::Q4K => Quantized::Block(Block::nearest(numbers)),
+            Self::Q4K => Quantized::Block(Box::new(Block::nearest(numbers))),
             _ => Quantized::Group(self.group(numbers)),
         }
     }
