@@ -199,6 +199,10 @@ fn blocks_of_a_format_that_we_have_are_stored_as_they_are() {
 fn other_blocks_become_eight_bits_and_that_is_said() {
     let Stored { weights, blocks } = stored("q4_k");
     for (key, (format, expected, found)) in &weights {
+        if *format == WeightFormat::Q4K {
+            assert_eq!(found, expected, "{key}");
+            continue;
+        }
         assert_eq!(*format, WeightFormat::Q8, "{key}");
         for (expected, found) in expected.chunks(32).zip(found.chunks(32)) {
             let largest = expected.iter().fold(0.0f32, |m, x| m.max(x.abs()));
@@ -211,7 +215,9 @@ fn other_blocks_become_eight_bits_and_that_is_said() {
     let expected = [
         "1 of Q5_0 as q8, exactly".to_owned(),
         "1 of Q8_0 as q8, exactly".into(),
-        format!("3 of Q4_K as q8, {off}"),
+        // In products with others; and alone.
+        format!("2 of Q4_K as q8, {off}"),
+        "1 of Q4_K as q4_k, exactly".into(),
         format!("1 of Q5_K as q8, {off}"),
         format!("3 of Q6_K as q8, {off}"),
     ];

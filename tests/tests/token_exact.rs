@@ -400,7 +400,7 @@ fn quantized_weights_mean_the_same_with_kernels_and_without() {
         build(&golden.model, &sizes, &["prefill", "decode"], Ok).unwrap().network
     };
     let dense = network(None, true);
-    for format in [WeightFormat::Q8, WeightFormat::Q4] {
+    for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K] {
         let [kernels, plain] = [true, false].map(|kernels| network(Some(format), kernels));
         // Single tokens, few of which meet such an activation.
         let singles = (0..100u32).filter(|&token| {
