@@ -96,10 +96,8 @@ impl Product<'_> {
     /// What makes numbers of the bytes that [`columns_of`](Self::columns_of) gives.
     pub(super) fn added(&self) -> i32 {
         match self.format {
-            WeightFormat::Q4 => -8,
-            WeightFormat::Q4K => 0,
-            _ if self.isa.is_signed() => 0,
-            _ => -128,
+            WeightFormat::Q8 if self.isa.is_signed() => 0,
+            format => -i32::from(format.offset()),
         }
     }
 
@@ -146,15 +144,23 @@ impl Product<'_> {
     }
 
     /// The columns of a line four by four, as bytes.
-    pub(super) fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
+    fn columns_of_line<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
+        let mut columns = self.stored_columns(code, bytes);
+        if self.format == WeightFormat::Q8 && self.isa.is_signed() {
+            // 128 was added when they were stored; a byte wraps around.
+            columns.iter_mut().for_each(|bytes| *bytes = *bytes + code.constant(BYTES, -128.0));
+        }
+        columns
+    }
+
+    /// The same as they are stored, without a sign.
+    pub(super) fn stored_columns<'k>(&self, code: &'k Code, bytes: Value<'k>) -> Vec<Value<'k>> {
         match self.format {
             WeightFormat::Q4 | WeightFormat::Q4K => {
                 let low = code.constant(BYTES, 15.0);
                 let words = bytes.bits(Type::lanes(32, Element::I16));
                 vec![bytes.and(low), words.shift_right(4).bits(BYTES).and(low)]
             }
-            // 128 was added when they were stored; a byte wraps around.
-            _ if self.isa.is_signed() => vec![bytes + code.constant(BYTES, -128.0)],
             _ => vec![bytes],
         }
     }

@@ -332,7 +332,7 @@ impl Product<'_> {
                     .weight
                     .load(weight.at + chunk + group * (LINE / 2), Type::lanes(LINE / 2, Element::I8));
                 let scales = bytes.bits(halves).convert(Element::F32);
-                (scales, scales * code.constant(SUMS, f64::from(self.added())))
+                (scales, scales * code.constant(SUMS, -f64::from(self.format.offset())))
             }
         };
         let columns = GROUP / self.lines_of_group();
@@ -340,7 +340,7 @@ impl Product<'_> {
             let from = chunk + (group * self.lines_of_group() + line + i) * LINE + self.format.scales();
             weight.weight.prefetch_to_second(weight.at + from + super::AHEAD);
             let to = tile * (ROWS * TILE) + (line + i) * (columns * PANEL);
-            for (four, bytes) in self.columns_of_line(code, weight.line(from)).into_iter().enumerate() {
+            for (four, bytes) in self.stored_columns(code, weight.line(from)).into_iter().enumerate() {
                 let words = bytes.bits(Type::lanes(PANEL, Element::I32));
                 let numbers = [0, 1, 2, 3].map(|byte| {
                     let byte = words.shift_right(8 * byte).and(code.constant(words.ty(), 255.0));

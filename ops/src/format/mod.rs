@@ -307,7 +307,7 @@ impl WeightFormat {
     }
 
     /// What is added to each integer where it is stored in a panel.
-    fn offset(self) -> u8 {
+    pub fn offset(self) -> u8 {
         match self {
             Self::Q8 => 128,
             Self::Q4 => 8,
