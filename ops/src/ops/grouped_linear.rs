@@ -4,8 +4,8 @@ use super::quantize::{check_parts, ungrouped};
 use crate::format::{WeightFormat, in_bytes};
 
 operation! {
-    /// `x · weightᵀ` over the last axis with a weight in groups: x `[…, inputs]`, its parts
-    /// ([`parts`](WeightFormat::parts)) → `[…, outputs]`. The activations are rounded to bytes, [`in_bytes`].
+    /// `x · weightᵀ` over the last axis with a weight in groups: x `[…, inputs]`, its integers,
+    /// its scales, counts if there are minima → `[…, outputs]`. The activations are rounded to bytes, [`in_bytes`].
     GroupedLinear = "grouped_linear" {
         /// How the weight is stored.
         format: WeightFormat,
