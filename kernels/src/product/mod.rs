@@ -115,8 +115,8 @@ const SUMS: Type = Type::lanes(PANEL, Element::F32);
 enum X<'k> {
     /// Numbers.
     Dense(Dense<'k>),
-    /// Bytes: the buffer they are in.
-    Quantized(Buffer<'k>),
+    /// Bytes; where weights have minima, with memory for the scales and minima of a chunk, `[panels, groups, 2, 16]`.
+    Quantized { rows: Buffer<'k>, scales: Option<Buffer<'k>> },
 }
 
 /// Rows of so many numbers: one after the other, or cut into tiles.
@@ -204,7 +204,9 @@ impl Product<'_> {
     pub(crate) fn serves(&self) -> bool {
         let quantized = if self.format.element().is_none() { self.form().bytes() } else { 0 };
         let normalised = |norm: Norm| norm.features * norm.element.bits() / 8;
-        let norm = self.norm.is_none_or(|norm| self.rows == 1 && normalised(norm) + quantized <= SCRATCH);
+        let scales = 4 * self.scales_of(2 * self.halves()).unwrap_or(0);
+        let kept = |norm| normalised(norm) + quantized + scales;
+        let norm = self.norm.is_none_or(|norm| self.rows == 1 && kept(norm) <= SCRATCH);
         // Halves that meet have whole panels each.
         norm && (!self.tail.halves || self.outputs.is_multiple_of(2 * PANEL))
     }
@@ -320,29 +322,38 @@ impl Product<'_> {
         let stored = self.stack.map_or(1, |stack| stack.matrices);
         let weight = code.binding(1, Element::I8, bytes * stored);
         let choices = self.is_chosen().then(|| code.binding(2, Element::I32, self.results()));
+        let together = tiling.panels.get();
+        // Where the panels are that are read at once: of halves those of both.
+        let places = (0..self.halves()).flat_map(|half| (0..together).map(move |i| half * (panels / 2) + i));
+        let places: Vec<usize> = places.collect();
+        let tiles = self.is_tiled().then(|| {
+            let held = code.scratch(Element::F32, places.len() * self.held() * PANEL);
+            (tiles::granted(code), held)
+        });
+        // Where tiles are refused their sums are none.
+        let scales = self.scales_of(places.len()).map(|count| match tiles {
+            Some((_, held)) => held,
+            None => code.scratch(Element::F32, count),
+        });
         let x = match self.quantizes_apart() {
             true => {
                 let bytes = if self.makes_tiles_of_numbers() { tiled::row_bytes(form) } else { form.bytes() };
-                X::Quantized(code.binding(0, Element::I8, self.stored() * bytes))
+                X::Quantized { rows: code.binding(0, Element::I8, self.stored() * bytes), scales }
             }
             false => {
                 let element = if self.widens_apart() { Element::F32 } else { self.x };
                 let x = code.binding(0, element, self.stored() * self.inputs);
-                self.prepared(code, (x, element))
+                self.prepared(code, (x, element), scales)
             }
         };
-        let tiles = self.is_tiled().then(|| tiles::granted(code));
         let first = 2 + usize::from(choices.is_some()) + usize::from(self.norm.is_some());
         let end = self.tail.end(code, first, (element, self.results(), self.columns()));
         let stride = bytes / panels;
         let (matrices, rows) = self.matrices();
-        let (parts, together) = (tiling.parts.get(), tiling.panels.get());
+        let parts = tiling.parts.get();
         let tile = if tiles.is_some() { self.isa.rows().min(rows) } else { tiling.rows.get() };
         let units = self.columns().div_ceil(PANEL) / together;
         let blocks = self.is_blocked().then(|| blocked::Scratch::new(code));
-        // Where the panels are that are read at once: of halves those of both.
-        let places = (0..self.halves()).flat_map(|half| (0..together).map(move |i| half * (panels / 2) + i));
-        let places: Vec<usize> = places.collect();
         code.repeat(kernel::share(code, units * matrices, parts), 1, |at| {
             let (matrix, unit) = match matrices {
                 1 => (None, at),
@@ -368,8 +379,8 @@ impl Product<'_> {
             };
             let plain = || code.runs(rows, tile, some);
             match (tiles, blocks, x) {
-                (Some(granted), ..) => {
-                    code.either(granted, || self.tiles(code, x, &read, &end, panel), plain);
+                (Some((granted, held)), ..) => {
+                    code.either(granted, || self.tiles(code, (x, held), &read, &end, panel), plain);
                 }
                 (None, Some(scratch), X::Dense(x)) => {
                     self.blocks(code, x, &read, (panel, tile), &end, scratch);
@@ -388,7 +399,12 @@ impl Product<'_> {
     }
 
     /// The activations as they are multiplied: normalized and quantized, if that is done here.
-    fn prepared<'k>(&self, code: &'k Code, (x, element): (Buffer<'k>, Element)) -> X<'k> {
+    fn prepared<'k>(
+        &self,
+        code: &'k Code,
+        (x, element): (Buffer<'k>, Element),
+        scales: Option<Buffer<'k>>,
+    ) -> X<'k> {
         let start = code.index(0);
         let x = match self.norm {
             Some(norm) => {
@@ -404,7 +420,7 @@ impl Product<'_> {
         let form = self.form();
         let row = Row { buffer: code.scratch(Element::I8, form.bytes()), at: start, form };
         row.fill(code, x, start);
-        X::Quantized(row.buffer)
+        X::Quantized { rows: row.buffer, scales }
     }
 
     /// The sums of the panels' outputs for some rows.
@@ -419,7 +435,7 @@ impl Product<'_> {
     ) {
         let sums = match x {
             X::Dense(x) => self.dense(code, x, weights, rows),
-            X::Quantized(x) => self.scaled(code, x, weights, rows),
+            X::Quantized { rows: x, scales } => self.scaled(code, (x, scales), weights, rows),
         };
         // Of halves those of the first, then those of the second.
         let (first, second) = sums.split_at(if self.tail.halves { sums.len() / 2 } else { sums.len() });

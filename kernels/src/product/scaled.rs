@@ -19,7 +19,7 @@ impl Product<'_> {
     pub(super) fn scaled<'k>(
         &self,
         code: &'k Code,
-        x: Buffer<'k>,
+        (x, ready): (Buffer<'k>, Option<Buffer<'k>>),
         weights: &[Panel<'k>],
         rows: Rows<'k>,
     ) -> Vec<Value<'k>> {
@@ -31,7 +31,9 @@ impl Product<'_> {
                 let form = self.form();
                 let rows = (0..rows.count).map(|i| Row { buffer: x, at: rows.x(i) * form.bytes(), form });
                 let rows: Vec<Row<'k>> = rows.collect();
-                code.fold(chunks, 1, sums, |chunk, sums| self.chunk(code, &rows, weights, chunk, sums))
+                code.fold(chunks, 1, sums, |chunk, sums| {
+                    self.chunk(code, &rows, (weights, ready), chunk, sums)
+                })
             })
         };
         // Few registers have no room for what two panels need.
@@ -42,50 +44,87 @@ impl Product<'_> {
         join(&sums, chains)
     }
 
+    /// How many scales and minima a chunk of so many panels has in memory, where there are minima.
+    pub(super) fn scales_of(&self, panels: usize) -> Option<usize> {
+        let panels = if self.isa.has_short_vectors() { 1 } else { panels };
+        let groups = self.format.columns() / GROUP;
+        (self.format == WeightFormat::Q4K).then_some(panels * groups * 2 * PANEL)
+    }
+
     /// Adds the products of a chunk, in as many chains of sums for each row as there are.
     fn chunk<'k>(
         &self,
         code: &'k Code,
         rows: &[Row<'k>],
-        weights: &[Panel<'k>],
+        (weights, ready): (&[Panel<'k>], Option<Buffer<'k>>),
         chunk: Value<'k>,
+        sums: &[Value<'k>],
+    ) -> Vec<Value<'k>> {
+        let (groups, lines) = (self.format.columns() / GROUP, 2 * self.lines_of_group());
+        let start = chunk * self.format.packed(PANEL, 1).bytes();
+        let before = self.format.scales() / LINE;
+        let scales = weights.iter().map(|&weights| self.scales(code, weights, start));
+        let Some(ready) = ready else {
+            ask(code, weights, start, before + lines);
+            let scales: Vec<Scales<'k>> = scales.collect();
+            let of = |panel: usize, half: usize| scales[panel].of(half);
+            return self.pair(code, rows, (weights, start), [chunk * groups, code.index(0)], &of, sums);
+        };
+        // Those of all groups at first: the groups' code is short then, and registers are left.
+        ask(code, weights, start, before);
+        let place = |panel: usize, group: Value<'k>| (group + panel * groups) * (2 * PANEL);
+        for (panel, scales) in scales.enumerate() {
+            for group in 0..groups {
+                let (scales, minima) = scales.of(group);
+                for (which, numbers) in [Some(scales), minima].into_iter().flatten().enumerate() {
+                    ready.store(place(panel, code.index(group)) + which * PANEL, numbers);
+                }
+            }
+        }
+        code.fold(code.index(0)..code.index(groups / 2), 1, sums, |pair, sums| {
+            ask(code, weights, start + pair * (lines * LINE) + before * LINE, lines);
+            let of = |panel: usize, half: usize| {
+                let at = place(panel, pair * 2 + half);
+                (ready.load(at, SUMS), Some(ready.load(at + PANEL, SUMS)))
+            };
+            self.pair(code, rows, (weights, start), [chunk * groups + pair * 2, pair * 2], &of, sums)
+        })
+    }
+
+    /// Adds the products of two groups: the first is so far in a row, and in its chunk, which begins at a byte; `scales` says
+    /// their scales and minima, of a panel.
+    fn pair<'k>(
+        &self,
+        code: &'k Code,
+        rows: &[Row<'k>],
+        (weights, start): (&[Panel<'k>], Value<'k>),
+        [of_row, of_chunk]: [Value<'k>; 2],
+        scales: &dyn Fn(usize, usize) -> (Value<'k>, Option<Value<'k>>),
         sums: &[Value<'k>],
     ) -> Vec<Value<'k>> {
         let mut sums = sums.to_vec();
         let of_panel = sums.len() / weights.len();
         let chains = of_panel / rows.len();
-        let bytes = self.format.packed(PANEL, 1).bytes();
-        let start = chunk * bytes;
-        let groups = self.format.columns() / GROUP;
-        let scales: Vec<Scales<'k>> =
-            weights.iter().map(|&weights| self.scales(code, weights, start)).collect();
-        for pair in 0..groups / 2 {
-            // The first asks for the scales, too.
-            let lines = 2 * self.lines_of_group();
-            let before = self.format.scales() / LINE;
-            let (first, lines) = if pair == 0 { (0, before + lines) } else { (before + pair * lines, lines) };
-            ask(code, weights, start + first * LINE, lines);
-            for (panel, (&weights, scales)) in weights.iter().zip(&scales).enumerate() {
-                for near in 2 * pair..2 * pair + 2 {
-                    let group = chunk * groups + near;
-                    let (scales, minima) = scales.of(near);
-                    let columns = self.columns_of(code, weights, start, near).enumerate();
-                    let columns = columns.map(|(i, bytes)| {
-                        (bytes, rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect())
-                    });
-                    let begin = |row: &Row<'k>| match minima {
-                        None => row.sum(group).broadcast(PANEL),
-                        Some(_) => code.constant(Type::lanes(PANEL, Element::I32), 0.0),
-                    };
-                    let begin = rows.iter().map(begin).collect();
-                    let integers = self.isa.add_bytes(begin, columns, self.format != WeightFormat::Q8);
-                    for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
-                        let scale = scales * row.scale(group).broadcast(PANEL);
-                        let sum = &mut sums[panel * of_panel + i * chains + near % chains];
-                        *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
-                        if let Some(minima) = minima {
-                            *sum = minima.multiply_add(row.sum(group).broadcast(PANEL), *sum);
-                        }
+        for (panel, &weights) in weights.iter().enumerate() {
+            for half in 0..2 {
+                let group = of_row + half;
+                let (scales, minima) = scales(panel, half);
+                let columns = self.columns_of(code, weights, start, of_chunk + half).enumerate();
+                let columns = columns.map(|(i, bytes)| {
+                    (bytes, rows.iter().map(|row| row.four(group * GROUP + 4 * i)).collect())
+                });
+                let begin = |row: &Row<'k>| match minima {
+                    None => row.sum(group).broadcast(PANEL),
+                    Some(_) => code.constant(Type::lanes(PANEL, Element::I32), 0.0),
+                };
+                let begin = rows.iter().map(begin).collect();
+                let integers = self.isa.add_bytes(begin, columns, self.format != WeightFormat::Q8);
+                for (i, (row, integers)) in rows.iter().zip(integers).enumerate() {
+                    let scale = scales * row.scale(group).broadcast(PANEL);
+                    let sum = &mut sums[panel * of_panel + i * chains + half % chains];
+                    *sum = integers.convert(Element::F32).multiply_add(scale, *sum);
+                    if let Some(minima) = minima {
+                        *sum = minima.multiply_add(row.sum(group).broadcast(PANEL), *sum);
                     }
                 }
             }
@@ -135,12 +174,11 @@ impl Product<'_> {
         code: &'k Code,
         weights: Panel<'k>,
         start: Value<'k>,
-        group: usize,
+        group: Value<'k>,
     ) -> impl Iterator<Item = Value<'k>> + use<'k, '_> {
-        let (lines, scales) = (self.lines_of_group(), self.format.scales());
-        (0..lines).flat_map(move |line| {
-            self.columns_of_line(code, weights.line(start + (scales + (lines * group + line) * LINE)))
-        })
+        let lines = self.lines_of_group();
+        let first = start + group * (lines * LINE) + self.format.scales();
+        (0..lines).flat_map(move |line| self.columns_of_line(code, weights.line(first + line * LINE)))
     }
 
     /// The columns of a line four by four, as bytes.

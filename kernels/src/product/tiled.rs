@@ -142,25 +142,29 @@ impl Product<'_> {
         [self.x, self.y] == [Element::Bf16; 2]
     }
 
-    /// The panels' outputs for all rows.
+    /// Rows whose sums of a panel are in memory.
+    pub(super) fn held(&self) -> usize {
+        HELD.min(self.rows.next_multiple_of(ROWS))
+    }
+
+    /// The panels' outputs for all rows; some of their sums are in memory meanwhile.
     pub(super) fn tiles<'k>(
         &self,
         code: &'k Code,
-        x: X<'k>,
+        (x, buffer): (X<'k>, Buffer<'k>),
         weights: &[Panel<'k>],
         end: &End<'k>,
         panel: Value<'k>,
     ) {
-        let held = HELD.min(self.rows.next_multiple_of(ROWS));
-        let buffer = code.scratch(Element::F32, weights.len() * held * PANEL);
+        let held = self.held();
         let mut extents = [(ROWS, LINE); 8];
         let ready = match x {
-            X::Quantized(_) if self.makes_tiles_of_numbers() => {
+            X::Quantized { .. } if self.makes_tiles_of_numbers() => {
                 let blocks = if self.makes_in_turn() { 2 } else { 1 };
                 let block = weights.len() * NEAR * ROWS * TILE;
                 Some(Ready::Numbers(code.scratch(Element::Bf16, blocks * block)))
             }
-            X::Quantized(_) => {
+            X::Quantized { .. } => {
                 // Numbers that share a scale, and their weights.
                 extents[X_TILE..WEIGHT_TILE].fill((ROWS, GROUP));
                 extents[WEIGHT_TILE..].fill((GROUP / 4, LINE));
@@ -176,14 +180,14 @@ impl Product<'_> {
             });
             match (x, ready) {
                 (X::Dense(x), _) => self.dense_tiles(tiles, (x.buffer, None), weights, (first, sums)),
-                (X::Quantized(x), Some(Ready::Bytes(ready))) => {
+                (X::Quantized { rows: x, .. }, Some(Ready::Bytes(ready))) => {
                     self.scaled_tiles(tiles, (x, ready), weights, (first, sums));
                 }
-                (X::Quantized(_), Some(Ready::Numbers(ready))) => {
+                (X::Quantized { .. }, Some(Ready::Numbers(ready))) => {
                     let x = code.binding(0, Element::Bf16, self.stored() * row_bytes(self.form()) / 2);
                     self.dense_tiles(tiles, (x, Some(ready)), weights, (first, sums));
                 }
-                (X::Quantized(_), None) => unreachable!("groups are brought into the form of tiles"),
+                (X::Quantized { .. }, None) => unreachable!("groups are brought into the form of tiles"),
             }
             tiles.release();
             // Of halves those of the first, then those of the second.
@@ -432,7 +436,7 @@ impl Product<'_> {
             let group = group + half;
             let scales = scales.slice(half * PANEL..(half + 1) * PANEL).convert(Element::F32);
             ready.scales.store(group * PANEL, scales);
-            for (i, columns) in self.columns_of(code, weight, start, half).enumerate() {
+            for (i, columns) in self.columns_of(code, weight, start, code.index(half)).enumerate() {
                 let signed = columns + code.constant(columns.ty(), f64::from(self.added()));
                 ready.bytes.store(group * (GROUP * PANEL) + i * LINE, signed);
             }

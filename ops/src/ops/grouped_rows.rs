@@ -3,7 +3,8 @@ use super::quantize::{check_parts, ungrouped};
 use crate::format::WeightFormat;
 
 operation! {
-    /// Rows of a matrix in groups: its integers, its scales, counts if there are minima, indices → `result[i…, :] = weight[indices[i…], :]`. An index
+    /// Rows of a matrix in groups: its integers, its scales, counts if there are minima, indices
+    /// → `result[i…, :] = weight[indices[i…], :]`. An index
     /// out of range is clamped.
     GroupedRows = "grouped_rows" {
         /// How the matrix is stored.
