@@ -161,7 +161,7 @@ impl Panel<'_, '_> {
         let together = format.together().filter(|together| column + together <= self.inputs)?;
         let stored = self.made.quantized((self.first + row) * self.inputs + column, together)?;
         let kept = match (format, &stored) {
-            (WeightFormat::Q8, Quantized::Group(_)) | (WeightFormat::Q4K, Quantized::Block(_)) => true,
+            (WeightFormat::Q8, Quantized::Group(_)) | (WeightFormat::Q4K, Quantized::SuperBlock(_)) => true,
             (WeightFormat::Q4, Quantized::Group(group)) => group.integers.iter().all(|x| (-8..8).contains(x)),
             _ => false,
         };

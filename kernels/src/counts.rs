@@ -1,4 +1,4 @@
-//! How many steps the scales and the minima of eight groups are, as `ops::format::Block::packed_counts` packs them.
+//! How many steps the scales and the minima of eight groups are, as `ops::format::SuperBlock::packed_counts` packs them.
 
 use ops::format::PANEL;
 

@@ -4,10 +4,10 @@
 use std::fmt;
 
 use half::f16;
-use ops::format::{BLOCK, Block, GROUP, Group, Quantized};
+use ops::format::{GROUP, Group, Quantized, SUPER_BLOCK, SuperBlock};
 
-/// TensorNumbers of a block of the formats whose name ends with K.
-const LONG: usize = BLOCK;
+/// Numbers of a block of the formats whose name ends with K.
+const LONG: usize = SUPER_BLOCK;
 
 /// How the numbers of a block are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,7 +64,7 @@ impl BlockFormat {
         }
     }
 
-    /// TensorNumbers of a block.
+    /// Numbers of a block.
     pub fn numbers(self) -> usize {
         match self {
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => GROUP,
@@ -110,7 +110,7 @@ impl BlockFormat {
         let block = bytes.get(start / self.numbers() * self.bytes()..)?.get(..self.bytes())?;
         match self {
             Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => Some(Quantized::Group(self.with_scale(block))),
-            Self::Q4K => Some(Quantized::Block(Box::new(with_minima(block)))),
+            Self::Q4K => Some(Quantized::SuperBlock(Box::new(with_minima(block)))),
             Self::Q4_1 | Self::Q5_1 | Self::Q5K | Self::Q6K => None,
         }
     }
@@ -153,14 +153,14 @@ impl BlockFormat {
 }
 
 /// Q4_K, or Q5_K without the bits that its integers have more: pairs of groups in the low and in the high halves of 32 bytes.
-fn with_minima(block: &[u8]) -> Block {
+fn with_minima(block: &[u8]) -> SuperBlock {
     let mut packed = [0; 12];
     packed.copy_from_slice(&block[4..16]);
     let low = &block[block.len() - LONG / 2..];
     let integer = |group: usize, place: usize| low[group / 2 * GROUP + place] >> (group % 2 * 4) & 15;
-    Block {
+    SuperBlock {
         steps: [half(block), half(&block[2..])],
-        counts: Block::unpacked_counts(packed),
+        counts: SuperBlock::unpacked_counts(packed),
         integers: std::array::from_fn(|group| std::array::from_fn(|place| integer(group, place))),
     }
 }

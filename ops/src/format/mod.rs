@@ -2,7 +2,7 @@
 //! a few, is a line of memory that a processor's vectors take as it is; for a compiler's in the order of the
 //! checkpoint, integers and scales apart.
 
-mod block;
+mod super_block;
 
 use std::cmp::Ordering;
 
@@ -10,7 +10,7 @@ use half::{bf16, f16};
 
 use crate::{ElementType, TensorType};
 
-pub use block::{BLOCK, Block, GROUPS};
+pub use super_block::{GROUPS, SUPER_BLOCK, SuperBlock};
 
 /// Rows that are stored side by side: a panel.
 pub const PANEL: usize = 16;
@@ -23,7 +23,7 @@ const LINE: usize = PANEL * 4;
 
 crate::words! {
     /// What is stored of a weight's numbers. A number of a group is its integer times the group's scale, an f16; with minima
-    /// see [`Block`].
+    /// see [`SuperBlock`].
     pub enum WeightFormat {
         /// Each as f32.
         F32 = "f32",
@@ -68,7 +68,7 @@ pub enum Quantized {
     /// With a scale.
     Group(Group),
     /// With scales and minima.
-    Block(Box<Block>),
+    SuperBlock(Box<SuperBlock>),
 }
 
 impl WeightFormat {
@@ -97,14 +97,14 @@ impl WeightFormat {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => None,
             Self::Q8 | Self::Q4 => Some(GROUP),
-            Self::Q4K => Some(BLOCK),
+            Self::Q4K => Some(SUPER_BLOCK),
         }
     }
 
     /// Columns of a panel that are stored together, where there are scales: a chunk.
     pub fn columns(self) -> usize {
         match self {
-            Self::Q4K => BLOCK,
+            Self::Q4K => SUPER_BLOCK,
             _ => 2 * GROUP,
         }
     }
@@ -124,7 +124,7 @@ impl WeightFormat {
     /// of two groups, `[2, 16]`; then of 8-bit numbers 16 lines `[16, 4]` of four columns, 128 added to each; of 4-bit
     /// numbers 8 lines `[16, 4]`, in the low nibbles four columns and in the high ones the four after them, 8 added to
     /// each. With minima `[outputs / 16, inputs / 256, bytes]`: first the steps `[2, 16]`, then the counts
-    /// `[3, 16, 4]` ([`Block::packed_counts`]), then 32 such lines, nothing added.
+    /// `[3, 16, 4]` ([`SuperBlock::packed_counts`]), then 32 such lines, nothing added.
     pub fn packed(self, outputs: usize, inputs: usize) -> TensorType {
         let panels = outputs.div_ceil(PANEL);
         match self {
@@ -199,7 +199,7 @@ impl WeightFormat {
                     GroupPart::Scales => bytes.copy_from_slice(&scale.to_le_bytes()),
                     _ => self.store_integers(&integers, bytes),
                 },
-                Quantized::Block(block) => match part {
+                Quantized::SuperBlock(block) => match part {
                     GroupPart::Scales => {
                         bytes.copy_from_slice(block.steps.map(f16::to_le_bytes).as_flattened())
                     }
@@ -286,7 +286,7 @@ impl WeightFormat {
                             scales[2 * (run * PANEL + row)..][..2].copy_from_slice(&scale.to_le_bytes());
                             self.store_group(row, run, &own, integers);
                         }
-                        Quantized::Block(block) => {
+                        Quantized::SuperBlock(block) => {
                             let steps = block.steps.iter().enumerate();
                             steps.for_each(|(which, step)| {
                                 scales[2 * (which * PANEL + row)..][..2].copy_from_slice(&step.to_le_bytes());
@@ -351,7 +351,7 @@ impl WeightFormat {
     /// the largest gets the integer that the other side lacks.
     pub fn quantize(self, numbers: &[f32]) -> Quantized {
         match self {
-            Self::Q4K => Quantized::Block(Box::new(Block::nearest(numbers))),
+            Self::Q4K => Quantized::SuperBlock(Box::new(SuperBlock::nearest(numbers))),
             _ => Quantized::Group(self.group(numbers)),
         }
     }
@@ -413,7 +413,7 @@ impl WeightFormat {
         match self {
             Self::Q4K => {
                 let packed = std::array::from_fn(|i| chunk[LINE * (1 + i / 4) + 4 * row + i % 4]);
-                let counts = Block::unpacked_counts(packed)[group].map(f32::from);
+                let counts = SuperBlock::unpacked_counts(packed)[group].map(f32::from);
                 [0, 1].map(|which| half(which).to_f32() * counts[which])
             }
             _ => [half(group).to_f32(), 0.0],

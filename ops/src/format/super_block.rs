@@ -8,7 +8,7 @@ use super::{GROUP, INTEGERS};
 pub const GROUPS: usize = 8;
 
 /// Numbers of a row that share those steps.
-pub const BLOCK: usize = GROUPS * GROUP;
+pub const SUPER_BLOCK: usize = GROUPS * GROUP;
 
 /// The largest integer, and the largest number of steps.
 const MOST: f32 = 15.0;
@@ -17,7 +17,7 @@ const MOST_STEPS: f32 = 63.0;
 /// Numbers in groups: each is its integer times the group's scale, less the group's minimum; scale and minimum are whole
 /// numbers of steps. As a block of GGUF's Q4_K.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Block {
+pub struct SuperBlock {
     /// The steps of scales and of minima.
     pub steps: [f16; 2],
     /// How many of them each group's scale and minimum are: from 0 to 63.
@@ -26,15 +26,15 @@ pub struct Block {
     pub integers: [[u8; GROUP]; GROUPS],
 }
 
-impl Block {
+impl SuperBlock {
     /// The scale and the minimum of a group.
     pub fn scale_and_minimum(&self, group: usize) -> [f32; 2] {
         [0, 1].map(|which| self.steps[which].to_f32() * f32::from(self.counts[group][which]))
     }
 
     /// The numbers.
-    pub fn numbers(&self) -> [f32; BLOCK] {
-        let mut numbers = [0.0; BLOCK];
+    pub fn numbers(&self) -> [f32; SUPER_BLOCK] {
+        let mut numbers = [0.0; SUPER_BLOCK];
         for (group, numbers) in numbers.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
             let [scale, minimum] = self.scale_and_minimum(group);
             let integers = self.integers[group];
@@ -236,18 +236,18 @@ mod tests {
         (0..count as u32).map(|i| (0..4).map(|k| even(4 * i + k)).sum()).collect()
     }
 
-    fn lost(numbers: &[f32], block: &Block) -> f64 {
+    fn lost(numbers: &[f32], block: &SuperBlock) -> f64 {
         numbers.iter().zip(block.numbers()).map(|(x, y)| f64::from(x - y).powi(2)).sum()
     }
 
     #[test]
     fn counts_come_back() {
         let mut block =
-            Block { steps: [f16::ONE; 2], counts: [[0; 2]; GROUPS], integers: [[0; GROUP]; GROUPS] };
+            SuperBlock { steps: [f16::ONE; 2], counts: [[0; 2]; GROUPS], integers: [[0; GROUP]; GROUPS] };
         for i in 0..64 {
             block.counts =
                 std::array::from_fn(|group| [(i + 9 * group as u8) % 64, (63 - i + 5 * group as u8) % 64]);
-            assert_eq!(Block::unpacked_counts(block.packed_counts()), block.counts);
+            assert_eq!(SuperBlock::unpacked_counts(block.packed_counts()), block.counts);
         }
     }
 
@@ -256,11 +256,11 @@ mod tests {
         let steps = [0.25, 0.5].map(f16::from_f32);
         let counts = std::array::from_fn(|group| [63 - group as u8, 9 * group as u8]);
         let integers = std::array::from_fn(|group| std::array::from_fn(|i| ((i * 7 + group * 3) % 16) as u8));
-        let numbers = Block { steps, counts, integers }.numbers();
-        assert_eq!(Block::nearest(&numbers).numbers(), numbers);
+        let numbers = SuperBlock { steps, counts, integers }.numbers();
+        assert_eq!(SuperBlock::nearest(&numbers).numbers(), numbers);
         for constant in [0.0f32, 1.5, -1.5, f32::NAN] {
             let expected = if constant.is_nan() { 0.0 } else { constant };
-            let found = Block::nearest(&[constant; 70]).numbers();
+            let found = SuperBlock::nearest(&[constant; 70]).numbers();
             assert!(found[..70].iter().all(|x| (x - expected).abs() <= expected.abs() / 1024.0), "{found:?}");
             assert!(found[96..].iter().all(|x| *x == 0.0));
         }
@@ -268,10 +268,10 @@ mod tests {
 
     #[test]
     fn less_is_lost_than_by_one_scale() {
-        let all = numbers(64 * BLOCK);
+        let all = numbers(64 * SUPER_BLOCK);
         let (mut with_minima, mut without, mut squares) = (0.0, 0.0, 0.0);
-        for numbers in all.chunks(BLOCK) {
-            with_minima += lost(numbers, &Block::nearest(numbers));
+        for numbers in all.chunks(SUPER_BLOCK) {
+            with_minima += lost(numbers, &SuperBlock::nearest(numbers));
             squares += numbers.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
             for group in numbers.chunks(GROUP) {
                 let super::super::Group { integers, scale } = super::super::WeightFormat::Q4.group(group);
