@@ -340,7 +340,7 @@ pub enum GgufProblem {
         /// The version.
         found: u32,
     },
-    /// TensorNumbers whose first byte is the highest.
+    /// Numbers whose first byte is the highest.
     #[error(
         "its numbers are big-endian, expected little-endian; convert it with `gguf-convert-endian` of the package `gguf`"
     )]
@@ -419,7 +419,7 @@ pub enum GgufProblem {
         /// How many it may have.
         most: u32,
     },
-    /// TensorNumbers that are stored in a way that is not read.
+    /// Numbers that are stored in a way that is not read.
     #[error(
         "tensor `{name}` is stored as number {found} of ggml's types; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
          Q5_1, Q8_0, Q4_K, Q5_K or Q6_K: use a file in one of these"
@@ -439,7 +439,7 @@ pub enum GgufProblem {
         name: String,
         /// The extents, outermost first.
         shape: Vec<u64>,
-        /// TensorNumbers of a block.
+        /// Numbers of a block.
         together: u64,
     },
     /// Data at a place that is not aligned.
