@@ -1,8 +1,8 @@
 // iree-compile 3.13 widens bytes without their sign where they are a number of 32 bits that was taken apart.
 //
-//     iree-compile docs/upstream/bitcast_sign.mlir -o sign.vmfb --iree-hal-target-device=local --iree-hal-local-target-device-backends=llvm-cpu \
+//     iree-compile docs/upstream/bitcast_sign.mlir -o OUT.vmfb --iree-hal-target-device=local --iree-hal-local-target-device-backends=llvm-cpu \
 //         --iree-llvmcpu-target-cpu=x86-64-v3
-//     iree-run-module --module=sign.vmfb --device=local-sync --function=main --input=1xi32=129
+//     iree-run-module --module=OUT.vmfb --device=local-sync --function=main --input=1xi32=129
 //
 // gives 4xi32=129 0 0 0; right is -127 0 0 0. Of bytes that are loaded as such the sign is kept, and so it is by shifts.
 stream.executable private @kernels {

@@ -2,9 +2,9 @@
 // device than on a processor (Mesa 22.3's llvmpipe): what is between the operations is not cut to 8 bits. With one row, or with
 // a smaller operand, the numbers are equal.
 //
-//     iree-compile bytes_wrap.mlir --iree-hal-target-device=vulkan --iree-vulkan-target=llvmpipe --iree-opt-level=O1 \
-//         --iree-opt-aggressively-propagate-transposes -o out.vmfb
-//     iree-run-module --device=vulkan --module=out.vmfb --function=main --input=@w.npy --input=@x.npy
+//     iree-compile docs/upstream/bytes_wrap.mlir --iree-hal-target-device=vulkan --iree-vulkan-target=llvmpipe --iree-opt-level=O1 \
+//         --iree-opt-aggressively-propagate-transposes -o OUT.vmfb
+//     iree-run-module --device=vulkan --module=OUT.vmfb --function=main --input=@w.npy --input=@x.npy
 //
 // Way round: none; such programs are refused (targets/src/device/vulkan.rs).
 func.func @main(%w: tensor<64x5x16xi8>, %x: tensor<8x5x16xi8>) -> tensor<5x8x64xi32> {

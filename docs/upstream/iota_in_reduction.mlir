@@ -1,6 +1,6 @@
 // iree-compile 3.13: a reduction that counts its operand's places does not compile to SPIR-V for most processors.
 //
-//   iree-compile iota_in_reduction.mlir --iree-hal-target-device=vulkan --iree-vulkan-target=ampere -o out.vmfb
+//     iree-compile docs/upstream/iota_in_reduction.mlir --iree-hal-target-device=vulkan --iree-vulkan-target=ampere -o OUT.vmfb
 //
 // error: failed to legalize operation 'memref.alloc': … () -> memref<1024xindex, #spirv.storage_class<Workgroup>>
 //

@@ -1,6 +1,6 @@
 // iree-compile 3.13 does not compile a norm of one row of bf16 whose features are odd in number, in front of a product with data tiling.
 //
-//     iree-compile docs/upstream/odd_row.mlir -o /dev/null --iree-hal-target-device=local --iree-hal-local-target-device-backends=llvm-cpu \
+//     iree-compile docs/upstream/odd_row.mlir -o OUT.vmfb --iree-hal-target-device=local --iree-hal-local-target-device-backends=llvm-cpu \
 //         --iree-llvmcpu-target-cpu=sapphirerapids --iree-opt-level=O1 --iree-opt-data-tiling=true
 //
 // error: 'iree_linalg_ext.map_store' op write affecting operations on global resources are restricted to workgroup distributed contexts.

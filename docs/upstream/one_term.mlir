@@ -1,6 +1,6 @@
 // iree-compile 3.13 does not compile a product that sums one term each, of a reshaped operand, in a type wider than its own.
 //
-//     iree-compile docs/upstream/one_term.mlir -o /dev/null --iree-input-type=stablehlo --iree-hal-target-device=local \
+//     iree-compile docs/upstream/one_term.mlir -o OUT.vmfb --iree-input-type=stablehlo --iree-hal-target-device=local \
 //         --iree-hal-local-target-device-backends=llvm-cpu --iree-llvmcpu-target-cpu=x86-64-v3
 //
 // error: failed to legalize unresolved source materialization from ('tensor<3x3x2x1xf16>') to ('tensor<3x3x2x1xf32>') that remained live

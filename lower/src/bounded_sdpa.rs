@@ -107,8 +107,9 @@ impl Attention<'_> {
         let extents = cache.ty.shape.iter().enumerate().map(extent).collect::<Vec<_>>().join(", ");
         let (starts, strides) = (vec!["0"; rank].join(", "), vec!["1"; rank].join(", "));
         let first = format!("%{name}{}", &used[1..]);
-        // A dispatch of its own: else iree-compile 3.13 slices while it packs for the product, and runs out of stack. (An
-        // `optimization_barrier` is another way, and the host then waits for what is before it, twice in each layer.)
+        // A dispatch of its own: else iree-compile 3.13 slices while it packs for the product, and runs out of stack
+        // (docs/upstream/slice_while_packing.mlir). (An `optimization_barrier` is another way, and the host then waits for
+        // what is before it, twice in each layer.)
         let region = format!(
             "flow.dispatch.region -> ({part}{{{used}}}) {{\n        {first} = tensor.extract_slice \
              {}[{starts}] [{extents}] [{strides}] : {} to {part}\n        flow.return {first} : {part}\n      }}",

@@ -161,7 +161,8 @@ impl CompileOptions {
     /// say better what it was, unless it was killed.
     ///
     /// iree-compile 3.13 packs a small operand of a tiled product as one vector, which it then refuses: on AVX2 the
-    /// queries of 8 tokens in a Llama with 8 heads of 64 features, `vector<8x2x4x64xf32>`.
+    /// heads of 8 tokens in a Llama with 8 heads of 64 features, `vector<8x2x4x64xf32>`
+    /// (docs/upstream/heads_side_by_side.mlir).
     pub(crate) fn instead_after(&self, error: &CompileError) -> Option<Self> {
         const KILLED: i32 = 9;
         match error {

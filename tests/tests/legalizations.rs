@@ -8,7 +8,7 @@ use lower::legalize::{FaultExample, LEGALIZATIONS, Legalization, legalize};
 use ops::{Bound, Op, Value};
 use runtime::{CompileError, CompileOptions};
 use support::{Built, try_compile};
-use targets::{Backend, DeviceKind, Target};
+use targets::{Backend, DeviceKind, Target, host_features};
 use trace::{NodeKind, Role};
 use tracewright_tests::arbitrary::{Dice, graph, same, tame_value};
 use tracewright_tests::calls::{Calls, CheckedCall, WeightValues, entry, evaluate, op, operand};
@@ -40,23 +40,30 @@ fn program<'a>(examples: impl IntoIterator<Item = &'a FaultExample>) -> Calls {
         }
         let expected = evaluate(&all.trace, &name, &arguments, &all.weights);
         let text = example.operations.iter().map(|(op, _)| *op).collect::<Vec<_>>().join(", ");
-        let leeway = vec![Leeway::Within(Bound::Ulps(4.0)); expected.len()];
+        let bound = example.operations.last().map_or(Bound::Exact, |(text, _)| op(text).bound());
+        let leeway = vec![Leeway::Within(bound); expected.len()];
         all.calls.push(CheckedCall { name, text, arguments, expected, leeway });
     }
     all
 }
 
-/// What goes wrong in IREE with these legalizations, on a processor.
+/// What goes wrong in IREE with these legalizations, on one of the processors.
 fn fault(program: &Calls, legalizations: &[&Legalization]) -> Option<String> {
-    let target = processor();
-    compiled(program, legalizations, &target).map_or_else(Some, |(module, vmfb)| {
-        Built { module, vmfb }.load(&WeightValues::new()).violations(program).pop()
+    processors().iter().find_map(|target| {
+        compiled(program, legalizations, target).map_or_else(Some, |(module, vmfb)| {
+            Built { module, vmfb }.load(&WeightValues::new()).violations(program).pop()
+        })
     })
 }
 
-/// What almost every machine contains: some faults are those of processors without bf16.
-fn processor() -> Target {
-    Target::processor(if cfg!(target_arch = "x86_64") { "x86-64-v2" } else { "generic" })
+/// What almost every machine contains, some faults being those of processors without bf16; and one with AVX2, if this one has that.
+fn processors() -> Vec<Target> {
+    let names: &[&str] = match host_features().iter().any(|&(name, has)| has && name == "avx2") {
+        _ if !cfg!(target_arch = "x86_64") => &["generic"],
+        true => &["x86-64-v2", "x86-64-v3"],
+        false => &["x86-64-v2"],
+    };
+    names.iter().map(|name| Target::processor(*name)).collect()
 }
 
 /// The program compiled with these legalizations; or why it is not.
@@ -81,7 +88,7 @@ fn compiled(
 
 #[test]
 fn each_is_needed_and_is_enough() {
-    let all = Legalization::needed(&processor());
+    let all = Legalization::needed(&processors()[0]);
     let elsewhere = LEGALIZATIONS.iter().filter(|this| !this.devices.contains(&DeviceKind::Cpu));
     assert_eq!(all.len() + elsewhere.count(), LEGALIZATIONS.len());
     for this in &all {
@@ -125,7 +132,7 @@ fn each_of_another_device_is_needed_and_is_enough() {
 /// To the evaluator, random graphs are the same before and after.
 #[test]
 fn nothing_changes_to_the_evaluator() {
-    let all = Legalization::needed(&processor());
+    let all = Legalization::needed(&processors()[0]);
     let mut changed = 0;
     for seed in 0..2_000 {
         let mut dice = Dice::new(seed);

@@ -12,7 +12,8 @@ use tracewright_tests::level;
 #[test]
 fn every_example_in_iree() {
     let mut examples = examples();
-    // Where the processor has no masked loads, iree-compile 3.13 does not convert six i4: `failed to emulate bit width`.
+    // Where the processor has no masked loads, iree-compile 3.13 does not convert six i4
+    // (docs/upstream/six_nibbles.mlir).
     let target = compiler().resolve(&level::target()).unwrap();
     let masked = target.features.iter().flatten().any(|feature| feature == "avx2");
     if cfg!(target_arch = "x86_64") && !masked {

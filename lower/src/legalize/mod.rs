@@ -11,6 +11,7 @@ mod number_to_i1;
 mod power;
 mod product_of_no_terms;
 mod product_of_one_term;
+mod product_of_terms_first;
 mod sum_of_constants;
 mod update_in_place;
 
@@ -35,6 +36,7 @@ pub const LEGALIZATIONS: &[Legalization] = &[
     gather_by_scalar::LEGALIZATION,
     product_of_no_terms::LEGALIZATION,
     product_of_one_term::LEGALIZATION,
+    product_of_terms_first::LEGALIZATION,
     update_in_place::LEGALIZATION,
     sum_of_constants::LEGALIZATION,
 ];

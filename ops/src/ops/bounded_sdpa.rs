@@ -79,7 +79,8 @@ impl Operation for BoundedSdpa {
         let known = |term: &MaskTerm| matches!(term, MaskTerm::Causal | MaskTerm::Window(_));
         let bounded = self.mask.contains(&MaskTerm::Causal) && self.mask.iter().all(known);
         attribute(Self::NAME, "mask", &self.mask, "causal, and windows", bounded)?;
-        // iree-compile 3.13 cannot multiply matrices of unknown extents that belong to no batch.
+        // iree-compile 3.13 cannot multiply matrices of unknown extents that belong to no batch
+        // (docs/upstream/rank_two.mlir).
         attribute(Self::NAME, "the rank of k", k.rank(), "at least 3", k.rank() >= 3)?;
         agree(Self::NAME, "the offset must be one number", offset, q, offset.rank() == 0)?;
         self.unbounded().infer(&[q, k, v, offset])

@@ -1,0 +1,69 @@
+use ops::ops::{DotGeneral, OptimizationBarrier, Permute};
+use ops::{InferError, Op};
+use targets::{Backend, DeviceKind};
+use trace::{Builder, Function, NodeId, NodeKind};
+
+use super::{FaultExample, Legalization};
+
+pub(super) const LEGALIZATION: Legalization = Legalization {
+    name: "product of terms first",
+    backends: &[Backend::Iree3_13],
+    devices: &[DeviceKind::Cpu],
+    fault: "packed for AVX2, every batch but the first of a left operand that has its contracted axis in front of batch and free \
+            axes is read where it is not (docs/upstream/terms_first.mlir)",
+    examples: &[
+        FaultExample { operations: &[(VECTOR, &[0, 1])], operands: &["f32[4,2,3,2]", "f32[2,4]"] },
+        FaultExample { operations: &[(MATRIX, &[0, 1])], operands: &["f32[4,2,3,2]", "f32[4,2,5]"] },
+        FaultExample {
+            operations: &[("permute order=[1,2,3,0]", &[0]), (PERMUTED, &[2, 1])],
+            operands: &["f32[4,2,3,2]", "f32[2,4]"],
+        },
+    ],
+    operation: "dot_general",
+    shows,
+    rewrite,
+};
+
+const VECTOR: &str =
+    "dot_general left_batch=[1] right_batch=[0] left_contract=[0] right_contract=[1] element=f32";
+const MATRIX: &str =
+    "dot_general left_batch=[1] right_batch=[1] left_contract=[0] right_contract=[0] element=f32";
+const PERMUTED: &str =
+    "dot_general left_batch=[0] right_batch=[0] left_contract=[3] right_contract=[1] element=f32";
+
+/// Transpositions before the product are joined with it: what counts is the order in memory.
+fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
+    let Op::DotGeneral(DotGeneral { left_batch, left_contract, .. }) = op else { unreachable!("a product") };
+    let mut left = operands[0];
+    let mut places: Vec<usize> = (0..function.node(left).ty().rank()).collect();
+    while let NodeKind::Op(Op::Permute(Permute { order })) = &function.node(left).kind {
+        places.iter_mut().for_each(|place| *place = order[*place]);
+        left = function.operands(left)[0];
+    }
+    let free = (0..places.len()).filter(|axis| !left_batch.contains(axis) && !left_contract.contains(axis));
+    let first_free = free.map(|axis| places[axis]).min();
+    let first_batch = left_batch.iter().map(|&axis| places[axis]).min();
+    let first_term = left_contract.iter().map(|&axis| places[axis]).min();
+    first_term.is_some_and(|term| {
+        first_batch.is_some_and(|batch| first_free.is_some_and(|free| term < batch && batch < free))
+    })
+}
+
+/// With the batch axes in front and the contracted ones behind, in memory too.
+fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
+    let Op::DotGeneral(product) = op else { unreachable!("it shows") };
+    let (batch, contract) = (product.left_batch.len(), product.left_contract.len());
+    let rank = b.ty(operands[0]).rank();
+    let taken = [&product.left_batch[..], &product.left_contract].concat();
+    let mut order: Vec<usize> = (0..rank).filter(|axis| !taken.contains(axis)).collect();
+    order.splice(0..0, product.left_batch.iter().copied());
+    order.extend(&product.left_contract);
+    let moved = b.op(Permute { order }, &operands[..1])?;
+    let alone = b.op(OptimizationBarrier {}, &[moved])?;
+    let product = DotGeneral {
+        left_batch: (0..batch).collect(),
+        left_contract: (rank - contract..rank).collect(),
+        ..product.clone()
+    };
+    b.op(product, &[alone, operands[1]])
+}

@@ -1,0 +1,112 @@
+//! Each fault of IREE under docs/upstream still shows with the pinned compiler, by the commands in its file and in the words that
+//! are written there. What does not show any more has a way round that can go.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
+
+use targets::host_features;
+use tracewright_tests::built::repository;
+
+/// How a fault shows.
+enum Shows {
+    /// What the last command prints, or says as it fails; and the feature that a processor needs for that.
+    As(&'static str, Option<&'static str>),
+    /// The compiler ends by a signal.
+    BySignal,
+    /// On a device that the suite may not have.
+    Elsewhere,
+}
+
+const FAULTS: &[(&str, Shows)] = &[
+    ("bitcast_sign", Shows::As("4xi32=129 0 0 0", Some("avx2"))),
+    ("bytes_wrap", Shows::Elsewhere),
+    ("heads_side_by_side", Shows::As("operations with large vector sizes", None)),
+    ("iota_in_reduction", Shows::As("failed to legalize operation 'memref.alloc'", None)),
+    ("no_terms", Shows::BySignal),
+    ("odd_row", Shows::As("restricted to workgroup distributed contexts", None)),
+    ("one_term", Shows::As("failed to legalize unresolved source materialization", None)),
+    ("rank_two", Shows::As("must be statically shaped", None)),
+    ("round_even", Shows::As("vpsrlvd", None)),
+    ("six_nibbles", Shows::As("failed to legalize operation 'vector.maskedload'", None)),
+    ("slice_while_packing", Shows::As("exceeded stack allocation limit", None)),
+    ("terms_first", Shows::As("[4 4 4 4 4][0 0 0 0 0]", Some("avx2"))),
+];
+
+/// The comment at the head of a file, without its signs.
+fn comment(text: &str) -> String {
+    text.lines().map_while(|line| line.strip_prefix("//")).fold(String::new(), |all, line| all + line + "\n")
+}
+
+/// The commands of a comment: its lines that are indented, each with those that go on with it.
+fn commands(comment: &str) -> Vec<String> {
+    let mut commands = vec![String::new()];
+    for line in comment.lines().filter_map(|line| line.strip_prefix("    ")) {
+        match line.trim().strip_suffix('\\') {
+            Some(begun) => commands.last_mut().unwrap().push_str(begun),
+            None => {
+                commands.last_mut().unwrap().push_str(line.trim());
+                commands.push(String::new());
+            }
+        }
+    }
+    commands.retain(|command| !command.is_empty());
+    commands
+}
+
+#[test]
+fn each_fault_still_shows() {
+    let folder = repository().join("docs/upstream");
+    let path = [repository().join(".tracewright/venv/bin")]
+        .into_iter()
+        .chain(env::split_paths(&env::var_os("PATH").unwrap()))
+        .collect::<Vec<_>>();
+    let path = env::join_paths(path).unwrap();
+    for (name, shows) in FAULTS {
+        let file = folder.join(name).with_extension("mlir");
+        let comment = comment(&fs::read_to_string(&file).unwrap());
+        let commands = commands(&comment);
+        assert!(!commands.is_empty(), "{name} has no command");
+        let here = tempfile::tempdir().unwrap();
+        let mut run = commands.iter().map(|command| {
+            let command = command.replace("docs/upstream/", &format!("{}/", folder.display()));
+            let mut shell = Command::new("sh");
+            // The shell is replaced by the program, whose signal is its end.
+            let output = shell.args(["-c", &format!("exec {command}")]).env("PATH", &path).current_dir(&here);
+            output.output().unwrap()
+        });
+        match shows {
+            Shows::Elsewhere => continue,
+            Shows::BySignal => {
+                let ended = run.next().unwrap().status;
+                assert!(!ended.success(), "{name} compiles");
+                // A start script of Python's gives a signal back as a negative code.
+                let signal = ended.signal().is_some() || ended.code().is_some_and(|code| code > 127);
+                assert!(signal, "{name}: {ended}");
+            }
+            Shows::As(words, feature) => {
+                let has = |name: &str| host_features().iter().any(|&(known, has)| has && known == name);
+                let here = feature.is_none_or(has);
+                let last = if here { run.last() } else { run.next() }.unwrap();
+                let said =
+                    [last.stdout, last.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+                let said = said.concat();
+                println!("{name}: {said}");
+                assert!(!here || said.contains(words), "{name} does not show: {said}");
+                assert!(comment.contains(words), "{name} does not say `{words}`");
+            }
+        }
+    }
+}
+
+#[test]
+fn each_file_is_looked_at() {
+    let files = fs::read_dir(repository().join("docs/upstream")).unwrap();
+    let files = files.map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
+    let known = FAULTS.iter().map(|(name, _)| (*name).to_owned());
+    assert_eq!(files.collect::<BTreeSet<_>>(), known.collect());
+}
