@@ -246,7 +246,7 @@ fn a_killed_publication_leaves_nothing_or_the_whole() {
 
 #[test]
 fn a_killed_tuning_leaves_whole_records() {
-    killed_tunings(SHORT);
+    killed_tunings(SHORT / 2);
 }
 
 /// `cargo test --workspace --all-features --test cli -- --ignored --nocapture a_thousand_kills`

@@ -140,8 +140,10 @@ impl Drawn {
         if !element.is_float() {
             return self.value.clone();
         }
+        // All of them alike, as a loop has them, or each otherwise.
+        let rounded = *dice.pick(&[0, 50, 100]);
         let mut see = |i: usize| {
-            let x = if dice.chance(50) { self.value.data[i] } else { self.wide[i] };
+            let x = if dice.chance(rounded) { self.value.data[i] } else { self.wide[i] };
             let x = match self.slack[i] {
                 0.0 => x,
                 slack if slack.is_finite() => x + slack * (dice.below(3) as f64 - 1.0),
