@@ -35,6 +35,7 @@ const FAULTS: &[(&str, Shows)] = &[
     ("six_nibbles", Shows::As("failed to legalize operation 'vector.maskedload'", None)),
     ("slice_while_packing", Shows::As("exceeded stack allocation limit", None)),
     ("terms_first", Shows::As("[4 4 4 4 4][0 0 0 0 0]", Some("avx2"))),
+    ("two_numbers", Shows::As("streamable op expected to be in an execution region", None)),
 ];
 
 /// The comment at the head of a file, without its signs.
