@@ -23,8 +23,8 @@ pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
 /// See [`store`] and [`expand`].
 pub fn expand_for(trace: &Trace, weights: &Weights, target: &Target) -> Result<Trace, LowerError> {
     let kernels = weights.kernels(target);
-    // As primitives through iree-compile 3.13 padded chunks in rings of integers gave other numbers than the evaluator, for a
-    // reason that is not known, and `bounded_sdpa` over long caches of them did not compile.
+    // As primitives through iree-compile 3.13 the numbers are those of kernels, but where a number lies between two integers;
+    // `bounded_sdpa` over long caches beside rings does not compile (docs/upstream/two_numbers.mlir).
     if kernels.is_empty() && trace.functions.iter().any(dequantizes) {
         return Err(LowerError::IntegersWithoutKernels);
     }
