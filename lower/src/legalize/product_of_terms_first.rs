@@ -40,13 +40,13 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
         places.iter_mut().for_each(|place| *place = order[*place]);
         left = function.operands(left)[0];
     }
-    let free = (0..places.len()).filter(|axis| !left_batch.contains(axis) && !left_contract.contains(axis));
-    let first_free = free.map(|axis| places[axis]).min();
-    let first_batch = left_batch.iter().map(|&axis| places[axis]).min();
-    let first_term = left_contract.iter().map(|&axis| places[axis]).min();
-    first_term.is_some_and(|term| {
-        first_batch.is_some_and(|batch| first_free.is_some_and(|free| term < batch && batch < free))
-    })
+    let is_free = |axis: &usize| !left_batch.contains(axis) && !left_contract.contains(axis);
+    let free: Vec<usize> = (0..places.len()).filter(is_free).collect();
+    let first = |axes: &[usize]| axes.iter().map(|&axis| places[axis]).min();
+    match (first(left_contract), first(left_batch), first(&free)) {
+        (Some(term), Some(batch), Some(free)) => term < batch && batch < free,
+        _ => false,
+    }
 }
 
 /// With the batch axes in front and the contracted ones behind, in memory too.
