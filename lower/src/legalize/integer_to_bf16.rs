@@ -1,8 +1,9 @@
 use ops::ops::{BinaryKind, Compare, Convert, Direction, ReducePrecision, Select, UnaryKind};
 use ops::{ElementType, InferError, Op};
 use targets::{Backend, DeviceKind};
-use trace::{Builder, Function, NodeId};
+use trace::{Builder, Function, NodeId, NodeKind};
 
+use super::sum_of_constants::is_fixed;
 use super::{FaultExample, Legalization};
 
 pub(super) const LEGALIZATION: Legalization = Legalization {
@@ -13,6 +14,16 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     examples: &[
         FaultExample { operations: &[("convert to=bf16", &[0])], operands: &["i32[2] 2147483647,-257"] },
         FaultExample { operations: &[("convert to=bf16", &[0])], operands: &["i8[2] 127,-128"] },
+        // A factor of one is none.
+        FaultExample {
+            operations: &[
+                ("convert to=f32", &[0]),
+                ("constant value=f32[1,4] splat 1.0", &[]),
+                ("binary kind=multiply", &[1, 2]),
+                ("convert to=bf16", &[3]),
+            ],
+            operands: &["i8[1,4] 7,0,-1,7"],
+        },
     ],
     operation: "convert",
     shows,
@@ -20,15 +31,30 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
 };
 
 fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
-    matches!(op, Op::Convert(Convert { to: ElementType::Bf16 }))
-        && !function.node(operands[0]).ty().element.is_float()
+    matches!(op, Op::Convert(Convert { to: ElementType::Bf16 })) && are_integers(function, operands[0])
+}
+
+/// Whether these are integers, or numbers made of integers and constants one by one: what is done to them may be nothing.
+fn are_integers(function: &Function, id: NodeId) -> bool {
+    if !function.node(id).ty().element.is_float() {
+        return true;
+    }
+    let NodeKind::Op(
+        Op::Binary(_) | Op::Convert(_) | Op::Reshape(_) | Op::Permute(_) | Op::BroadcastInDim(_),
+    ) = &function.node(id).kind
+    else {
+        return false;
+    };
+    let operands = function.operands(id);
+    let mut open = operands.iter().filter(|&&operand| !is_fixed(function, operand));
+    open.next().is_some_and(|&one| open.next().is_none() && are_integers(function, one))
 }
 
 fn rewrite(b: &mut Builder<'_>, _: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     over_f32(b, operands[0])
 }
 
-/// Whole numbers in bf16. The rounding stands between two conversions, which the compiler would join otherwise.
+/// Numbers in bf16. The rounding stands between two conversions, which the compiler would join otherwise.
 pub(super) fn over_f32(b: &mut Builder<'_>, x: NodeId) -> Result<NodeId, InferError> {
     let exact = if b.ty(x).element == ElementType::I32 { few_bits(b, x)? } else { x };
     let wide = b.convert(exact, ElementType::F32)?;

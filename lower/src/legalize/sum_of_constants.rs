@@ -34,7 +34,7 @@ fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, 
 }
 
 /// Whether a node depends on constants alone.
-fn is_fixed(function: &Function, id: NodeId) -> bool {
+pub(super) fn is_fixed(function: &Function, id: NodeId) -> bool {
     let mut seen = vec![false; id.index() + 1];
     let mut open = vec![id];
     while let Some(id) = open.pop() {
