@@ -380,6 +380,15 @@ mod tests {
     }
 
     #[test]
+    fn keys_in_a_format_are_ascii() {
+        check("{{ 'é %(a)s %%(é)' % {'a': 'ü'} }}", json!({}), "é ü %(é)");
+        for source in ["{{ 'wor%(999\u{1d3}' % 1 }}", "{{ '%(\u{e9})s'|format({'\u{e9}': 1}) }}"] {
+            let error = render(source, json!({})).unwrap_err();
+            assert!(errors::WithCauses(&error).to_string().contains("is not ASCII"), "{error:?}");
+        }
+    }
+
+    #[test]
     fn tojson_is_json_dumps() {
         let x = json!({"b": [1, 2.0, "<a & 'é'>"], "a": {}, "n": null, "t": true, "e": []});
         check(

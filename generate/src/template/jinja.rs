@@ -338,11 +338,18 @@ pub fn format(text: &str, values: Rest<Value>) -> Result<String, Error> {
     formatting::format(FormatStyle::Printf, text, &values)
 }
 
-/// Whether no value is asked to be wider than a text may be: by a number in the format, or by a `*` and a value.
+/// Whether no value is asked to be wider than a text may be: by a number in the format, or by a `*` and a value; and whether
+/// keys are ASCII: minijinja 3.0.5 panics in the middle of another character, that of a key without end too.
 pub fn check_format(text: &str, values: &[Value]) -> Result<(), Error> {
     const DIGITS: usize = 7;
     let wide =
         |width: &Value| i64::try_from(width.clone()).is_ok_and(|width| width.unsigned_abs() > limits::PROMPT);
+    let without_signs = text.replace("%%", "");
+    let mut keys = without_signs.split("%(").skip(1).filter_map(|rest| rest.split(')').next());
+    if let Some(key) = keys.find(|key| !key.is_ascii()) {
+        let message = format!("a key in a format is not ASCII, which is not supported: `{key}`");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
     let long = text.split(|c: char| !c.is_ascii_digit()).any(|number| number.len() > DIGITS);
     match long || (text.contains('*') && values.iter().any(wide)) {
         true => Err(Error::new(ErrorKind::InvalidOperation, "a width in a format is too large")),
