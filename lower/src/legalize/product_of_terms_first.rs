@@ -12,17 +12,27 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     fault: "packed for AVX2, every batch but the first of a left operand that has its contracted axis in front of batch and free \
             axes is read where it is not (docs/upstream/terms_first.mlir)",
     examples: &[
-        FaultExample { operations: &[(VECTOR, &[0, 1])], operands: &["f32[4,2,3,2]", "f32[2,4]"] },
-        FaultExample { operations: &[(MATRIX, &[0, 1])], operands: &["f32[4,2,3,2]", "f32[4,2,5]"] },
+        FaultExample { operations: &[(VECTOR, &[0, 1])], operands: &[LEFT, RIGHT] },
+        FaultExample {
+            operations: &[(MATRIX, &[0, 1])],
+            operands: &[
+                LEFT,
+                "f32[4,2,5] -3,-2,-1,0,1,2,3,-3,-2,-1,0,1,2,3,-3,-2,-1,0,1,2,3,-3,-2,-1,0,1,2,3,-3,-2,-1,0,1,2,3,-3,-2,-1,0,1",
+            ],
+        },
         FaultExample {
             operations: &[("permute order=[1,2,3,0]", &[0]), (PERMUTED, &[2, 1])],
-            operands: &["f32[4,2,3,2]", "f32[2,4]"],
+            operands: &[LEFT, RIGHT],
         },
     ],
     operation: "dot_general",
     shows,
     rewrite,
 };
+
+/// Whole numbers, of which sums are exact.
+const LEFT: &str = "f32[4,2,3,2] 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32,33,34,35,36,37,38,39,40,41,42,43,44,45,46,47";
+const RIGHT: &str = "f32[2,4] 1,2,3,4,5,6,7,8";
 
 const VECTOR: &str =
     "dot_general left_batch=[1] right_batch=[0] left_contract=[0] right_contract=[1] element=f32";
