@@ -45,6 +45,7 @@ static MEMORY: PeakAlloc = PeakAlloc;
 pub const ROOM: usize = 16 << 20;
 
 /// A reader of bytes that somebody else made.
+#[derive(Clone, Copy)]
 pub struct FuzzTarget {
     /// Its name, which is that of its corpus.
     pub name: &'static str,
@@ -58,7 +59,7 @@ pub struct FuzzTarget {
 
 /// A target and the folder in which it reads.
 pub struct FuzzRun {
-    target: &'static FuzzTarget,
+    target: FuzzTarget,
     folder: TempDir,
 }
 
@@ -104,16 +105,23 @@ pub const TARGETS: &[FuzzTarget] = &[
 ];
 
 impl FuzzTarget {
-    /// The target of this name.
-    pub fn named(name: &str) -> Option<&'static Self> {
-        TARGETS.iter().find(|target| target.name == name)
+    /// The target of this name. Where the name is a constant, a program has this one alone.
+    pub const fn named(name: &str) -> Option<Self> {
+        let mut left = TARGETS;
+        while let [target, others @ ..] = left {
+            if same(target.name.as_bytes(), name.as_bytes()) {
+                return Some(*target);
+            }
+            left = others;
+        }
+        None
     }
 
     /// Makes ready to read. Panics are quiet from now on.
     ///
     /// # Panics
     /// If there is no folder for temporary files.
-    pub fn start(&'static self) -> FuzzRun {
+    pub fn start(self) -> FuzzRun {
         static QUIET: Once = Once::new();
         QUIET.call_once(|| panic::set_hook(Box::new(|info| *last_panic() = info.to_string())));
         #[allow(clippy::expect_used, reason = "nothing can be tested then")]
@@ -136,6 +144,15 @@ impl FuzzRun {
         let taken = MEMORY.peak_usage().saturating_sub(before);
         let (length, most) = (bytes.len(), bytes.len() + self.target.room);
         if taken > most { Err(FuzzFailure::Memory { taken, length, most }) } else { Ok(()) }
+    }
+}
+
+/// Whether two names are the same; `==` is not for constants.
+const fn same(a: &[u8], b: &[u8]) -> bool {
+    match (a, b) {
+        ([], []) => true,
+        ([first, a @ ..], [other, b @ ..]) => *first == *other && same(a, b),
+        _ => false,
     }
 }
 

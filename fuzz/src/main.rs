@@ -1,5 +1,5 @@
 //! `tracewright-fuzz TARGET FILE…` has a target read files: the corpus, or what `cargo xtask fuzz` found. Built with
-//! `--cfg fuzzing` it is what that command runs: libFuzzer, and the target that `TRACEWRIGHT_FUZZ_TARGET` names.
+//! `--cfg fuzzing` it is what that command runs: libFuzzer, and the target that `TRACEWRIGHT_FUZZ_TARGET` named then.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]
@@ -7,15 +7,13 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     use std::sync::LazyLock;
     use tracewright_fuzz::{FuzzRun, FuzzTarget};
 
-    static RUN: LazyLock<Option<FuzzRun>> = LazyLock::new(|| {
-        let name = std::env::var("TRACEWRIGHT_FUZZ_TARGET").ok()?;
-        Some(FuzzTarget::named(&name)?.start())
-    });
-    let Some(run) = &*RUN else {
-        eprintln!("error: `TRACEWRIGHT_FUZZ_TARGET` names no target");
-        std::process::exit(2);
+    // A constant: libFuzzer looks at every place of the program after each input, so only what this target reaches is linked.
+    const TARGET: FuzzTarget = match FuzzTarget::named(env!("TRACEWRIGHT_FUZZ_TARGET")) {
+        Some(target) => target,
+        None => panic!("`TRACEWRIGHT_FUZZ_TARGET` names no target"),
     };
-    if let Err(failure) = run.check(bytes) {
+    static RUN: LazyLock<FuzzRun> = LazyLock::new(|| TARGET.start());
+    if let Err(failure) = RUN.check(bytes) {
         eprintln!("error: {failure}");
         std::process::abort();
     }

@@ -332,11 +332,14 @@ pub fn fuzz(root: &Path, what: &Fuzz) -> Result<(), Error> {
     let temporary = Scratch::new_in(&temporary)?;
     fs::create_dir_all(&corpus).with_path("create", &corpus)?;
     let host = printed_by_rustc("host-tuple")?;
+    // Each target is a program of its own, and all else is built once.
+    let program = built.join(&what.target);
     let mut cargo =
-        cargo_for(&host, root, &["build", "--package", "tracewright-fuzz", "--profile", "fuzz"], &built);
+        cargo_for(&host, root, &["build", "--package", "tracewright-fuzz", "--profile", "fuzz"], &program);
+    cargo.env("CARGO_BUILD_BUILD_DIR", &built).env("TRACEWRIGHT_FUZZ_TARGET", &what.target);
     step("build", cargo.env("PATH", &tools.path).env("RUSTFLAGS", COUNTED))?;
-    let mut fuzzer = Command::new(built.join(&host).join("fuzz/tracewright-fuzz"));
-    fuzzer.env("TRACEWRIGHT_FUZZ_TARGET", &what.target).env("TMPDIR", temporary.path()).current_dir(&found);
+    let mut fuzzer = Command::new(program.join(&host).join("fuzz/tracewright-fuzz"));
+    fuzzer.env("TMPDIR", temporary.path()).current_dir(&found);
     fuzzer.arg(format!("-runs={}", what.runs)).arg(format!("-max_total_time={}", what.seconds));
     fuzzer.args(["-timeout=20", "-rss_limit_mb=4096", "-print_final_stats=1", "-artifact_prefix=./"]);
     step("fuzz", fuzzer.arg("corpus").arg(root.join("fuzz/corpus").join(&what.target)))
