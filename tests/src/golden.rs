@@ -1,5 +1,6 @@
 //! Goldens: what Hugging Face transformers answered (`tests/oracle/README.md`), and whether we answer the same.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::ops::{ControlFlow, Deref};
@@ -8,16 +9,17 @@ use std::path::{Path, PathBuf};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use tracewright::Plan;
+use tracewright::bake;
 use tracewright::errors::WithPath as _;
-use tracewright::generate::{GenerateOptions, Network, Session};
+use tracewright::generate::{Evaluator, Executor, GenerateOptions, Network, Session};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
 use tracewright::models;
-use tracewright::ops::{ElementType, TensorType};
+use tracewright::ops::{ElementType, TensorType, Value};
 use tracewright::runtime::{Buffer, Device, VmValue};
 use tracewright::simplify::Rules;
 use tracewright::targets::Target;
-use tracewright::trace::{KvFormat, Trace};
+use tracewright::trace::{KvFormat, Parameter, Trace};
 
 use crate::built::{Built, Result, compiler, repository};
 use crate::level;
@@ -342,6 +344,27 @@ impl BuildOptions {
     }
 }
 
+/// A model as it is planned and recorded; `edit` may change the trace.
+fn recorded(
+    model: &Path,
+    sizes: &BuildOptions,
+    entries: &[&str],
+    edit: impl FnOnce(Trace) -> Result<Trace>,
+) -> Result<(Plan, Trace)> {
+    let network = models::read(model, &sizes.allowed_keys)?;
+    let plan = Plan::new(network, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
+    let plan = Plan {
+        batch: sizes.batch,
+        rules: sizes.rules,
+        weights: sizes.weights.clone(),
+        kv: sizes.kv,
+        target: sizes.target.clone(),
+        ..plan
+    };
+    let trace = edit(plan.trace()?.trace.with_entries(entries))?;
+    Ok((plan, trace))
+}
+
 /// Builds a model as the command line does; `edit` may change the trace that is lowered.
 pub fn build(
     model: &Path,
@@ -349,20 +372,9 @@ pub fn build(
     entries: &[&str],
     edit: impl FnOnce(Trace) -> Result<Trace>,
 ) -> Result<Subject> {
-    let network = models::read(model, &sizes.allowed_keys)?;
-    let plan = Plan::new(network, Some(sizes.element), Some(sizes.context), Some(sizes.chunk))?;
-    let target = compiler()?.resolve(&sizes.target)?;
-    let plan = Plan {
-        batch: sizes.batch,
-        rules: sizes.rules,
-        weights: sizes.weights.clone(),
-        kv: sizes.kv,
-        target,
-        ..plan
-    };
-    let trace = edit(plan.trace()?.trace.with_entries(entries))?;
+    let (plan, trace) = recorded(model, sizes, entries, edit)?;
+    let plan = Plan { target: compiler()?.resolve(&plan.target)?, ..plan };
     let lowered = plan.lower(&trace)?;
-
     let checkpoint = plan.named(Checkpoint::open(model)?);
     let built = Built::new(lowered, &trace, &checkpoint, sizes.device)?;
     let network = Network::new(&built.runtime, &built.program, &built.module.signatures)?;
@@ -439,15 +451,43 @@ pub fn check(golden: &Golden, subject: &Subject) -> Result<Comparison> {
 
 /// The same, where logits may be farther from the reference's.
 pub fn check_within(golden: &Golden, subject: &Subject, bound: f64) -> Result<Comparison> {
-    let mut report = Comparison { bound, gap: f32::INFINITY, ..Comparison::default() };
     let scores = subject.module.signatures.iter().any(|s| s.name == "score");
+    compare(golden, &subject.network, scores, bound)
+}
+
+/// The same for the evaluator's answers, which need no compiler: what a trace means.
+pub fn check_evaluated(
+    golden: &Golden,
+    sizes: &BuildOptions,
+    entries: &[&str],
+    bound: f64,
+    edit: impl FnOnce(Trace) -> Result<Trace>,
+) -> Result<Comparison> {
+    let (plan, trace) = recorded(&golden.model, sizes, entries, edit)?;
+    let checkpoint = plan.named(Checkpoint::open(&golden.model)?);
+    let parameters = trace.parameters()?;
+    let sources = parameters.iter().flat_map(Parameter::sources);
+    let values: HashMap<&str, Option<Value>> =
+        sources.map(|(key, ty)| (key, bake::value(&checkpoint, key, ty))).collect();
+    let signatures: Vec<_> = trace.entries.iter().map(|&id| trace.function(id).signature()).collect();
+    let evaluator = Evaluator { trace: &trace, parameters: &|key| values.get(key)?.clone() };
+    compare(golden, &Network::on(evaluator, &signatures)?, entries.contains(&"score"), bound)
+}
+
+fn compare<E: Executor>(
+    golden: &Golden,
+    network: &Network<E>,
+    scores: bool,
+    bound: f64,
+) -> Result<Comparison> {
+    let mut report = Comparison { bound, gap: f32::INFINITY, ..Comparison::default() };
     for (i, prompt) in golden.prompts.iter().enumerate() {
         report.prompts += 1;
         let reference = golden.reference(i)?;
         let given = prompt.prompt_tokens.len();
-        let generated = greedy(&subject.network, &prompt.prompt_tokens, prompt.tokens.len(), true)?;
+        let generated = greedy(network, &prompt.prompt_tokens, prompt.tokens.len(), true)?;
         // The argmax in the module chooses the same as the one over logits here.
-        let without = greedy(&subject.network, &prompt.prompt_tokens, prompt.tokens.len(), false)?;
+        let without = greedy(network, &prompt.prompt_tokens, prompt.tokens.len(), false)?;
         for found in [&generated.tokens, &without.tokens] {
             for step in 0..prompt.tokens.len().max(found.len()) {
                 let (expected, found) = (prompt.tokens.get(step).copied(), found.get(step).copied());
@@ -463,9 +503,7 @@ pub fn check_within(golden: &Golden, subject: &Subject, bound: f64) -> Result<Co
             report.gap = report.gap.min(lead(row));
         }
         if scores {
-            for (position, row) in
-                Session::new(&subject.network).score(&prompt.prompt_tokens)?.iter().enumerate()
-            {
+            for (position, row) in Session::new(network).score(&prompt.prompt_tokens)?.iter().enumerate() {
                 report.row(&reference, i, position, row);
             }
         }
@@ -474,8 +512,8 @@ pub fn check_within(golden: &Golden, subject: &Subject, bound: f64) -> Result<Co
 }
 
 /// The greedy continuation of a prompt in a session of its own.
-pub fn greedy(
-    network: &Network,
+pub fn greedy<E: Executor>(
+    network: &Network<E>,
     prompt: &[u32],
     steps: usize,
     keep_logits: bool,

@@ -21,6 +21,7 @@ use tracewright::trace::{Builder, NodeId, Trace};
 use tracewright::{EntryPoint, Plan};
 use tracewright_tests::built::{compiler, repository};
 use tracewright_tests::faults::{Replaced, another_rope_base, causal_mask_off_by_one, order_of_heads};
+use tracewright_tests::long;
 use tracewright_tests::rewrite::rewrite;
 
 use support::one_round_less;
@@ -150,7 +151,7 @@ fn sound_models_in_narrow_types_stay_within_half_of_the_bounds() {
         "mixtral",
         "lfm2",
     ];
-    let long = std::env::var_os("TRACEWRIGHT_TEST_LONG").is_some();
+    let long = long::is_wanted();
     let types = [ElementType::Bf16, ElementType::F16];
     let all = FAMILIES.iter().flat_map(|model| types.map(|element| (*model, element)));
     let models: Vec<_> = if long { all.collect() } else { NEAREST.to_vec() };
