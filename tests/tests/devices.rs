@@ -65,7 +65,8 @@ fn m25_what_is_made_for_each_kind_of_device_compiles() {
         );
         let model = tracewright::models::read(&golden.model, &[]).unwrap();
         let plan = Plan { target, ..Plan::new(model, Some(element), Some(64), Some(8)).unwrap() };
-        let lowered = plan.lower(&plan.trace().unwrap().trace).unwrap();
+        let trace = plan.trace().unwrap().trace.with_entries(&["prefill", "decode"]);
+        let lowered = plan.lower(&trace).unwrap();
         let options = CompileOptions::new(plan.target.clone(), false);
         let vmfb = try_compile(&lowered.module, &options).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(vmfb.len() > 10_000, "{name}: {} bytes", vmfb.len());

@@ -1,5 +1,6 @@
-//! What somebody new types and reads: the commands of the chapter "Declare your own network" print what it shows, a wrong shape
-//! is shown at its line; and, in `cargo xtask newcomer`, the whole way from a clone on, with the minutes it takes.
+//! What somebody new types and reads, from a clone on, with the minutes it takes (`cargo xtask newcomer`): the demo, a page, the
+//! commands of the chapter "Declare your own network", which print what it shows, and wrong shapes, which are shown at their
+//! lines. The suite has the chapter's networks as examples, and what they print (`own_architecture`).
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
@@ -69,51 +70,11 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Where IREE's runtime was built for this test: not once more for the package of the chapter.
-fn native() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let built = program.parent().and_then(Path::parent).unwrap().join("build");
-    let folders = fs::read_dir(built).unwrap().map(|entry| entry.unwrap().path().join("out/native"));
-    let built_at = |folder: &PathBuf| fs::metadata(folder.join("tracewright-drivers.txt"))?.modified();
-    let last = folders.filter_map(|folder| Some((built_at(&folder).ok()?, folder))).max();
-    last.unwrap().1
-}
-
-#[test]
-fn the_chapter_s_commands_print_what_it_shows_and_a_wrong_shape_is_shown() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    // The user types nothing of this: cargo reads it above the package that the chapter makes. What is built is kept
-    // from run to run, of the versions that are there; programs that run for a second need not be fast.
-    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("chapter");
-    let config = format!("build.target-dir = {built:?}\nnet.offline = true\nprofile.release.opt-level = 0\n");
-    fs::create_dir(folder.join(".cargo")).unwrap();
-    fs::write(folder.join(".cargo/config.toml"), config).unwrap();
-
-    // The pinned versions: what others have published since, the suite does not judge.
-    let chapter = Chapter::of(&repository(), "cp \"$CHECKOUT/Cargo.lock\" .; pwd > \"$TMPDIR/package\"\n");
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &chapter.script]).current_dir(repository()).env("TMPDIR", folder);
-    shell.env("TRACEWRIGHT_NATIVE", native());
-    let output = shell.output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
-    chapter.check(folder);
-
-    let package = PathBuf::from(fs::read_to_string(folder.join("package")).unwrap().trim());
-    let line = spoil(
-        &package.join("src/main.rs"),
-        "self.down(gelu_tanh(self.up(x)))",
-        "self.up(gelu_tanh(self.down(x)))",
-    );
-    // Without what the chapter's last command added, all that it needs is built.
-    let run = "cargo remove --quiet tracewright-cli && cargo run --release --bin parallel";
-    let mut shell = Command::new("sh");
-    shell.args(["-c", run]).current_dir(&package).env("TRACEWRIGHT_NATIVE", native());
-    let output = shell.output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    for part in [&format!("src/main.rs:{line}"), "`blocks.*.mlp`", "no axis `F`"] {
-        assert!(said(&output).contains(part), "`{part}` is not in\n{}", said(&output));
-    }
+/// Where IREE's runtime was built in a checkout.
+fn native(checkout: &Path) -> PathBuf {
+    let folders = fs::read_dir(checkout.join("target/debug/build")).unwrap();
+    let mut folders = folders.map(|entry| entry.unwrap().path().join("out/native"));
+    folders.find(|folder| folder.join("tracewright-drivers.txt").exists()).unwrap()
 }
 
 /// A clone and what was done in it.
@@ -188,7 +149,20 @@ fn the_way_of_somebody_new() {
     }
     spoil(&llama, wrong, right);
 
-    let chapter = Chapter::of(&clone, "");
+    let chapter = Chapter::of(&clone, "pwd > \"$TMPDIR/package\"\n");
     fine(new.types("three networks of one's own", &chapter.script, &[("TMPDIR", folder.path())]));
     chapter.check(folder.path());
+
+    let package = PathBuf::from(fs::read_to_string(folder.path().join("package")).unwrap().trim());
+    let right = "self.down(gelu_tanh(self.up(x)))";
+    let line = spoil(&package.join("src/main.rs"), right, "self.up(gelu_tanh(self.down(x)))");
+    // Without what the chapter's last command added, all that it needs is built; IREE's runtime is that of the clone.
+    let run = format!("cd {}; cargo remove tracewright-cli; cargo run --release", package.display());
+    let built = native(&clone);
+    let envs = [("TRACEWRIGHT_NATIVE", &*built)];
+    let refused = new.types("a wrong shape of one's own", &(run + " --bin parallel"), &envs);
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    for part in [&format!("src/main.rs:{line}"), "`blocks.*.mlp`", "no axis `F`"] {
+        assert!(said(&refused).contains(part), "`{part}` is not in\n{}", said(&refused));
+    }
 }

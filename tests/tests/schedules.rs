@@ -18,6 +18,7 @@ use tracewright::dsl::nn::{Attend, Cache, Kv, Position, Recurrent, RopeFrequenci
 use tracewright::dsl::{CausalLm, EntryPoint, F32, Float, model};
 use tracewright::generate::{Batch, Evaluator, Executor, GenerateOptions, Network, Session};
 use tracewright_tests::calls::{WeightValues, random};
+use tracewright_tests::long;
 
 /// What a layer of the toy does.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -335,17 +336,20 @@ fn schedules_through_the_evaluator() {
 
 #[test]
 fn schedules_through_iree() {
-    // What is compiled here has no kernels, and only they read integers.
-    let computed = toys().into_iter().filter(|(_, kv)| *kv == KvFormat::Computed).collect();
-    for_each_toy(computed, |traces, weights, oracle| {
+    // What is compiled here has no kernels, and only they read integers. The toy of all kinds has each of the others; these are
+    // for the long form.
+    let toys = toys()
+        .into_iter()
+        .filter(|(kinds, kv)| *kv == KvFormat::Computed && (kinds.len() > 2 || long::is_wanted()));
+    for_each_toy(toys.collect(), |traces, weights, oracle| {
         let runtime = Runtime::new(Device::LocalSync).unwrap();
         let [one, several] = traces.each_ref().map(|trace| {
             let built = built(trace);
             let program = built.program(&runtime, weights);
             Network::new(&runtime, &program, &built.module.signatures).unwrap()
         });
-        random_cases(13, events(), |events| run(&several, oracle, &events, IREE));
-        random_cases(13, turns(), |turns| converse(&one, oracle, &turns, IREE));
+        random_cases(40, events(), |events| run(&several, oracle, &events, IREE));
+        random_cases(40, turns(), |turns| converse(&one, oracle, &turns, IREE));
     });
 }
 

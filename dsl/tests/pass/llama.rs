@@ -1,6 +1,8 @@
 //! A network in the shape of Llama: every kind of field, dim, setting and argument.
 
-use tracewright_dsl::{Attend, Bf16, BuildError, CausalLm, EntryPoint, F32, Float, Kv, Cache, Position, attend};
+use tracewright_dsl::{
+    Attend, Bf16, BuildError, Cache, CausalLm, EntryPoint, F32, Float, Kv, Position, attend,
+};
 use tracewright_dsl::{TraceArg, model, nn};
 
 #[derive(Clone)]
@@ -114,7 +116,8 @@ fn config() -> Config {
 
 fn is_argument<A: TraceArg>() {}
 
-fn main() {
+#[test]
+fn a_small_llama() {
     is_argument::<Kv<F32>>();
     let entries = EntryPoint::all(2, 3, 9);
     let traced = Small::<Bf16>::trace(&config(), &entries).unwrap_or_else(|error| panic!("{error}"));

@@ -1,6 +1,6 @@
 //! Arguments and results of every kind; an axis renamed; axes that only a signature names.
 
-use tracewright_dsl::{Axis, CausalLm, EntryPoint, F32, Float, Cache, Position, Tensor, TraceArg};
+use tracewright_dsl::{Axis, Cache, CausalLm, EntryPoint, F32, Float, Position, Tensor, TraceArg};
 use tracewright_dsl::{dot, model, softmax};
 
 #[derive(Clone)]
@@ -76,7 +76,7 @@ model! {
                 return (y, scores);
             }
             let normed = self.norm(y.to());
-            let parts = vec![normed, normed * self.factor()];
+            let parts = [normed, normed * self.factor()];
             (parts[0].to::<T>() + parts[1].to(), scores)
         }
     }
@@ -97,7 +97,8 @@ model! {
     }
 }
 
-fn main() {
+#[test]
+fn arguments_and_results_of_every_kind() {
     let config = Config { features: 5, layers: 4 };
     let entries = EntryPoint::all(2, 3, 7);
     let traced = Net::<F32>::trace(&config, &entries).unwrap_or_else(|error| panic!("{error}"));

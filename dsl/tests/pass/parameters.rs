@@ -56,15 +56,20 @@ model! {
 }
 
 fn text<Y: Maps<F32>>() -> String {
-    let recording = Stack::<F32, Y>::record(&Config { features: 5, layers: 2 }).unwrap_or_else(|e| panic!("{e}"));
+    let recording =
+        Stack::<F32, Y>::record(&Config { features: 5, layers: 2 }).unwrap_or_else(|e| panic!("{e}"));
     let entry = recording.entry("main", Stack::forward, [("B", 2)]).unwrap_or_else(|e| panic!("{e}"));
     entry.finish().trace.to_string()
 }
 
-fn main() {
+#[test]
+fn blocks_that_are_parameters() {
     for (text, keys) in [
         (text::<Residual<F32>>(), ["first.inner.half.down.weight", "layers.*.plain.up.weight"]),
-        (text::<Residual<F32, Square<F32>>>(), ["first.inner.half.weight.weight", "layers.*.plain.up.weight"]),
+        (
+            text::<Residual<F32, Square<F32>>>(),
+            ["first.inner.half.weight.weight", "layers.*.plain.up.weight"],
+        ),
         (text::<Square<F32>>(), ["first.norm.weight", "layers.*.weight.weight"]),
     ] {
         for key in keys {

@@ -1,6 +1,6 @@
 //! An error of a forward body has the line of the declaration where it stands.
 
-use tracewright_dsl::{CausalLm, EntryPoint, F32, Float, Cache, Position, TraceErrorKind, model};
+use tracewright_dsl::{Cache, CausalLm, EntryPoint, F32, Float, Position, TraceErrorKind, model};
 
 #[derive(Clone)]
 struct Config {
@@ -57,14 +57,23 @@ model! {
     }
 }
 
-fn main() {
+#[test]
+fn errors_have_the_place_of_the_line() {
     for fault in 0..5 {
         let error = Net::<F32>::trace(&Config { fault }, &EntryPoint::all(2, 3, 7)).unwrap_err();
-        let marked = include_str!("places.rs").lines().position(|line| line.ends_with("// fault 2, fault 3") && (2..=3).contains(&fault) || line.ends_with(&format!("// fault {fault}")));
-        assert_eq!(Some(error.provenance.line as usize), marked.map(|index| index + 1), "fault {fault}: {error}");
+        let marked = include_str!("places.rs").lines().position(|line| {
+            line.ends_with("// fault 2, fault 3") && (2..=3).contains(&fault)
+                || line.ends_with(&format!("// fault {fault}"))
+        });
+        assert_eq!(
+            Some(error.provenance.line as usize),
+            marked.map(|index| index + 1),
+            "fault {fault}: {error}"
+        );
         assert!(error.provenance.file.ends_with("places.rs"), "{error}");
         let signature = matches!(*error.kind, TraceErrorKind::Signature { .. });
         assert_eq!(signature, [0, 2, 3].contains(&fault), "{error}");
     }
-    Net::<F32>::trace(&Config { fault: 5 }, &EntryPoint::all(2, 3, 7)).unwrap_or_else(|error| panic!("{error}"));
+    Net::<F32>::trace(&Config { fault: 5 }, &EntryPoint::all(2, 3, 7))
+        .unwrap_or_else(|error| panic!("{error}"));
 }

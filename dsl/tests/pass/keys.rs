@@ -69,20 +69,32 @@ model! {
     }
 }
 
-fn main() {
+#[test]
+fn keys_that_are_named() {
     for conv in [false, true] {
         let config = Config { layers: 2, conv, tied: true };
-        let traced = Net::<F32>::trace(&config, &EntryPoint::all(1, 3, 7)).unwrap_or_else(|error| panic!("{error}"));
+        let traced =
+            Net::<F32>::trace(&config, &EntryPoint::all(1, 3, 7)).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(traced.body_runs, 2, "one kind of layer, in chunks of 3 and of 1");
         let parameters = traced.trace.parameters().unwrap_or_else(|error| panic!("{error}"));
         let keys: Vec<&str> = parameters.iter().map(|parameter| parameter.key.as_str()).collect();
         let layer = [
-            "LayerNorm.bias", "LayerNorm.weight", "attn.c_attn.bias", "attn.c_attn.weight", "attn.c_proj.weight",
-            "experts.*.scale", "experts.*.w1.weight", "experts.*.w2.weight",
+            "LayerNorm.bias",
+            "LayerNorm.weight",
+            "attn.c_attn.bias",
+            "attn.c_attn.weight",
+            "attn.c_proj.weight",
+            "experts.*.scale",
+            "experts.*.w1.weight",
+            "experts.*.w2.weight",
         ];
         let mut expected: Vec<String> =
             (0..2).flat_map(|i| layer.map(|key| format!("transformer.encoder.h.{i}.{key}"))).collect();
-        expected.extend(["transformer.extra.gate.scale".into(), "transformer.wte.bias".into(), "transformer.wte.weight".into()]);
+        expected.extend([
+            "transformer.extra.gate.scale".into(),
+            "transformer.wte.bias".into(),
+            "transformer.wte.weight".into(),
+        ]);
         assert_eq!(keys, expected);
 
         let sources = |key: &str| -> Vec<String> {
@@ -97,7 +109,10 @@ fn main() {
         );
         let experts = (0..3).map(|x| format!("transformer.encoder.h.1.experts.{x}.w1.weight: f32[5,8]"));
         assert_eq!(sources("transformer.encoder.h.1.experts.*.w1.weight"), experts.collect::<Vec<_>>());
-        assert_eq!(sources("transformer.encoder.h.0.experts.*.scale")[2], "transformer.encoder.h.0.experts.2.scale: f32[]");
+        assert_eq!(
+            sources("transformer.encoder.h.0.experts.*.scale")[2],
+            "transformer.encoder.h.0.experts.2.scale: f32[]"
+        );
 
         let text = traced.trace.to_string();
         assert_eq!(text.parse(), Ok(traced.trace));

@@ -1,9 +1,9 @@
 //! Blocks of another model as fields: with the same configuration, with another one, and repeated.
 
-use tracewright_dsl::{CausalLm, EntryPoint, F32, Cache, Position, Project};
+use tracewright_dsl::{Cache, CausalLm, EntryPoint, F32, Position, Project};
 
 mod base {
-    use tracewright_dsl::{Float, Cache, Position, model};
+    use tracewright_dsl::{Cache, Float, Position, model};
 
     #[derive(Clone)]
     pub struct Config {
@@ -40,7 +40,7 @@ mod base {
 
 mod wide {
     use super::base;
-    use tracewright_dsl::{Float, Cache, Position, model};
+    use tracewright_dsl::{Cache, Float, Position, model};
 
     #[derive(Clone)]
     pub struct Config {
@@ -91,7 +91,8 @@ mod wide {
     }
 }
 
-fn main() {
+#[test]
+fn blocks_of_another_network() {
     let base = base::Config { vocabulary: 11, features: 5, bias: false };
     let entries = EntryPoint::all(2, 3, 7);
     base::Base::<F32>::trace(&base, &entries).unwrap_or_else(|error| panic!("{error}"));
