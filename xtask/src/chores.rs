@@ -113,8 +113,8 @@ pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     )
 }
 
-/// The whole suite.
-pub fn test(root: &Path) -> Result<(), Error> {
+/// The whole suite, or its long form.
+pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     let start = Instant::now();
     let tools = setup(root)?;
     emulated(root)?;
@@ -153,6 +153,7 @@ pub fn test(root: &Path) -> Result<(), Error> {
     programs::run("tests", programs, &|program: &Path| {
         let mut command = Command::new(program);
         command.envs(driver.iter().cloned()).env("PATH", &tools.path).env(variable, &libraries);
+        command.envs(long.then_some(("TRACEWRIGHT_TEST_LONG", "1")));
         command
     })?;
     step("examples in documentation", cargo(&["test", "--doc"]).args(all))?;

@@ -52,6 +52,9 @@ enum Chore {
         /// Instead, all that runs on a Vulkan device: every family and every operation. Fails where there is no driver.
         #[arg(long, conflicts_with = "fast")]
         vulkan: bool,
+        /// Long forms of the tests that have one: more configurations through IREE, longer sequences.
+        #[arg(long, conflicts_with_all = ["fast", "vulkan"])]
+        long: bool,
     },
     /// Go the way of somebody new in a fresh clone, and say how many minutes each step takes: the demo, a page, a wrong shape, a
     /// network of one's own.
@@ -131,7 +134,7 @@ fn main() -> ExitCode {
         Chore::Demo { args } => chores::demo(&cli.root, args),
         Chore::Test { fast: true, .. } => chores::test_fast(&cli.root),
         Chore::Test { vulkan: true, .. } => chores::test_vulkan(&cli.root),
-        Chore::Test { .. } => chores::test(&cli.root),
+        Chore::Test { long, .. } => chores::test(&cli.root, *long),
         Chore::Newcomer => chores::newcomer(&cli.root),
         Chore::Parity(parity) => match &parity.model {
             Some(model) => chores::parity_of(&cli.root, model, parity),
