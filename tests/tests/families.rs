@@ -25,8 +25,8 @@ fn judge(fixture: &str) {
     assert!(report.passes(), "{fixture}: {report}");
 }
 
-/// The same of a network that has the operations of another one in the list, and differs in what its configuration says:
-/// by the evaluator, in the long form through IREE.
+/// The same of a network that has the operations of others in the list, or of a Llama (`token_exact`), and differs in what its
+/// configuration says: by the evaluator, in the long form through IREE.
 fn judge_configuration(fixture: &str) {
     if long::is_wanted() {
         return judge(fixture);

@@ -126,7 +126,7 @@ fn uses_of(extents: &[[usize; 3]], format: WeightFormat) -> Calls {
     all
 }
 
-/// Products and lookups.
+/// Products, and lookups of every other extent: a row at a time, they know no blocks of rows.
 fn products_of(extents: &[[usize; 3]], format: WeightFormat) -> Calls {
     let mut all = Calls::default();
     for (case, &[rows, inputs, outputs]) in extents.iter().enumerate() {
