@@ -55,19 +55,20 @@ fn calls(case: &Value) -> f64 {
 fn decode_measures_what_is_planned_and_compiled() {
     let demo = demo();
     let sizes = ["--context", "64", "--chunk", "8", "--dtype", "bf16"];
-    let cases =
-        measured(&[&["decode", text(&demo), "--quant", "none,q4", "--depth", "5"], &sizes[..]].concat());
-    assert_eq!(cases.len(), 2);
-    for (case, quant) in cases.iter().zip([None, Some("q4")]) {
-        let quant: Vec<&str> = quant.into_iter().flat_map(|quant| ["--quant", quant]).collect();
-        let plan = succeed(bare(&["plan", text(&demo), "--json"]).args(sizes).args(&quant));
+    let quants = if is_long() { &["none", "q4"][..] } else { &["q4"] };
+    let asked = quants.join(",");
+    let cases = measured(&[&["decode", text(&demo), "--quant", &asked, "--depth", "5"], &sizes[..]].concat());
+    assert_eq!(cases.len(), quants.len());
+    for (case, quant) in cases.iter().zip(quants) {
+        let quant: &[&str] = if *quant == "none" { &[] } else { &["--quant", quant] };
+        let plan = succeed(bare(&["plan", text(&demo), "--json"]).args(sizes).args(quant));
         let plan: Value = serde_json::from_str(&plan.out).unwrap();
         assert_eq!(case["work"]["bytes"].as_f64(), plan["streamed_bytes"].as_f64());
 
         let folder = folder();
         let [module, statistics] = ["decode.mlir", "statistics.json"].map(|name| folder.path().join(name));
         let dump = ["--entry", "decode", "--emit", "mlir", "--kernels", "on"];
-        let dumped = succeed(trace_dump(&[text(&demo)]).args(dump).args(sizes).args(&quant));
+        let dumped = succeed(trace_dump(&[text(&demo)]).args(dump).args(sizes).args(quant));
         fs::write(&module, dumped.out).unwrap();
         let flags = case["flags"].as_array().unwrap().iter().map(|flag| flag.as_str().unwrap().to_owned());
         let mut compile = Command::new(iree_compile());
@@ -104,10 +105,11 @@ fn a_neighbour_is_a_variant() {
 fn prefill_measures_prompts_of_several_chunks() {
     let random = fixture("llama-untied").join("config.json");
     let model = ["prefill", text(&random), "--tokens", "8,20", "--context", "40", "--chunk", "8"];
-    let cases = measured(&[&model[..], &["--kernels", "on,off"]].concat());
+    let kernels = if is_long() { &["on", "off"][..] } else { &["on"] };
+    let cases = measured(&[&model[..], &["--kernels", &kernels.join(",")]].concat());
     let flops: Vec<f64> = cases.iter().map(|case| case["work"]["flops"].as_f64().unwrap()).collect();
-    assert_eq!(cases.len(), 4);
-    assert_eq!((flops[1], flops[3]), (3.0 * flops[0], 3.0 * flops[2]));
+    assert_eq!(cases.len(), 2 * kernels.len());
+    assert!(flops.chunks(2).all(|of| of[1] == 3.0 * of[0]), "{flops:?}");
     // With kernels and without, nearly all of the time is somebody's.
     for case in &cases {
         let dispatches = case["dispatches"].as_array().unwrap();
@@ -149,9 +151,11 @@ fn k8_a_product_is_measured_alone() {
 
 #[test]
 fn attention_is_measured_alone() {
-    let sizes = ["--queries", "4", "--heads", "2", "--groups", "3", "--features", "8", "--context", "32,64"];
-    let cases = measured(&[&["attention", "--depth", "10", "--kernels", "on,off"], &sizes[..]].concat());
-    assert_eq!(cases.len(), 4);
+    let sizes = ["--queries", "4", "--heads", "2", "--groups", "3", "--features", "8"];
+    let contexts = if is_long() { &["32", "64"][..] } else { &["32"] };
+    let variants = ["--depth", "10", "--kernels", "on,off", "--context", &contexts.join(",")];
+    let cases = measured(&[&["attention"], &variants[..], &sizes].concat());
+    assert_eq!(cases.len(), 2 * contexts.len());
     // Keys and values of 14 positions: slots that nobody sees are not counted.
     assert!(cases.iter().all(|case| case["work"]["bytes"].as_f64() == Some(2.0 * 14.0 * 2.0 * 8.0 * 2.0)));
 }

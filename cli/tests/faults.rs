@@ -241,7 +241,7 @@ fn a_killed_export_leaves_none_the_old_or_the_whole() {
 
 #[test]
 fn a_killed_publication_leaves_nothing_or_the_whole() {
-    killed_publications(SHORT / 3);
+    killed_publications(SHORT / 4);
 }
 
 #[test]
@@ -379,7 +379,8 @@ fn eight_runs_at_once_on_one_cache() {
         command
     };
     let models = ["llama-tied", "llama-untied"];
-    let alone = models.map(|model| tokens(&succeed(&mut of(model, folder().path()))));
+    let shared = root().join(".tracewright/cache");
+    let alone = models.map(|model| tokens(&succeed(&mut of(model, &shared))));
     for _ in 0..2 {
         let children: Vec<_> =
             (0..8).map(|number| spawn(&mut of(models[number % 2], cache.path()))).collect();

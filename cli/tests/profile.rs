@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use crate::support::*;
 
 const SIZES: [&str; 6] = ["--context", "64", "--chunk", "8", "--dtype", "f32"];
+/// Steps of one token, with weights of eight bits.
+const DECODE: [&str; 5] = ["decode", "--tokens", "4", "--quant", "q8"];
 
 fn json_of(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
@@ -42,7 +44,7 @@ fn near(a: f64, b: f64) {
 #[test]
 fn k5_a_trace_has_every_dispatch_of_a_step_in_order() {
     let folder = folder();
-    let (trace, report) = measured(folder.path(), &[&["decode", "--tokens", "4"], &SIZES[..]].concat());
+    let (trace, report) = measured(folder.path(), &[DECODE.as_slice(), &SIZES].concat());
     let events = trace["traceEvents"].as_array().unwrap();
     let (said, complete): (Vec<_>, Vec<_>) = events.iter().partition(|event| event["ph"] == "M");
     assert_eq!(said.iter().map(|event| &event["name"]).collect::<Vec<_>>(), ["process_name", "thread_name"]);
@@ -94,7 +96,7 @@ fn took(graphs: &BTreeMap<&str, &Value>, id: &str) -> f64 {
 #[test]
 fn the_page_shows_what_was_measured() {
     let folder = folder();
-    measured(folder.path(), &[&["decode", "--tokens", "4", "--quant", "q8"], &SIZES[..]].concat());
+    measured(folder.path(), &[DECODE.as_slice(), &SIZES].concat());
     let profile = folder.path().join("trace.json");
     let dump = |more: &[&str]| trace_dump(&[&[text(&demo()), "--profile", text(&profile)], more].concat());
     let report: Value = serde_json::from_str(&succeed(&mut dump(&["--emit", "json"])).out).unwrap();

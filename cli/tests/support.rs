@@ -14,6 +14,11 @@ use tempfile::TempDir;
 /// The sizes the fixtures were made for, and the cache that all tests share.
 pub const SMALL: &[&str] = &["--context", "40", "--chunk", "8"];
 
+/// Whether tests take their long form: `cargo xtask test --long`.
+pub fn is_long() -> bool {
+    std::env::var_os("TRACEWRIGHT_TEST_LONG").is_some()
+}
+
 pub fn root() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here)

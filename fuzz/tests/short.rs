@@ -1,4 +1,4 @@
-//! The short form: every target reads its corpus, and a thousand variations of what is in it.
+//! The short form: every target reads its corpus, and some hundred variations of what is in it.
 //!
 //! One test, since the memory that is taken is counted for the whole process.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
@@ -11,7 +11,7 @@ use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 use tracewright_fuzz::TARGETS;
 
 /// Variations that each target reads.
-const VARIATIONS: usize = 1000;
+const VARIATIONS: usize = 400;
 
 #[test]
 fn no_bytes_do_more_than_give_an_error() {

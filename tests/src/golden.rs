@@ -302,6 +302,9 @@ impl Deref for Subject {
 /// The entry points of a network that answers for every position.
 pub const ALL: &[&str] = &["prefill", "prefill_short", "decode", "score"];
 
+/// The same without the shorter chunk, which has the operations of the longer one.
+pub const STEPS: &[&str] = &["prefill", "decode", "score"];
+
 /// What a model is built with.
 pub struct BuildOptions {
     /// The type of weights and activations.

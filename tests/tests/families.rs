@@ -9,7 +9,7 @@ use std::path::Path;
 use tracewright::load::LoadOptions;
 use tracewright::runtime::Device;
 use tracewright_tests::built::compiler;
-use tracewright_tests::golden::{ALL, BOUND, BuildOptions, Golden, build, check, check_evaluated};
+use tracewright_tests::golden::{BOUND, BuildOptions, Golden, STEPS, build, check, check_evaluated};
 use tracewright_tests::long;
 
 /// Tokens are equal and logits near at prompts around the chunk and up to the context; on the device that a user gets who
@@ -19,7 +19,7 @@ fn judge(fixture: &str) {
     let LoadOptions { device, .. } = LoadOptions::new(&compiler().unwrap(), Path::new("cache"));
     assert_eq!(device, Device::LocalTask { workers: 0 });
     let sizes = BuildOptions { device, ..BuildOptions::of(&golden) };
-    let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
+    let subject = build(&golden.model, &sizes, STEPS, Ok).unwrap();
     let report = check(&golden, &subject).unwrap();
     let _ = writeln!(std::io::stderr(), "{fixture}: {report}");
     assert!(report.passes(), "{fixture}: {report}");
@@ -32,7 +32,7 @@ fn judge_configuration(fixture: &str) {
         return judge(fixture);
     }
     let golden = golden(fixture);
-    let report = check_evaluated(&golden, &BuildOptions::of(&golden), ALL, BOUND, Ok).unwrap();
+    let report = check_evaluated(&golden, &BuildOptions::of(&golden), STEPS, BOUND, Ok).unwrap();
     let _ = writeln!(std::io::stderr(), "{fixture}, evaluated: {report}");
     assert!(report.passes(), "{fixture}, evaluated: {report}");
 }

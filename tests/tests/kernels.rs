@@ -19,6 +19,7 @@ use trace::{Builder, NodeId, NodeKind, functions};
 use tracewright_tests::calls::{Calls, CheckedCall, examples_of, random, wire};
 use tracewright_tests::emulator::Emulator;
 use tracewright_tests::in_iree;
+use tracewright_tests::long;
 use tracewright_tests::tiles::{emulated, refused};
 
 /// Processors that differ in which code kernels are, what this machine has of them and itself first; and the formats
@@ -96,6 +97,15 @@ const EXTENTS: [[usize; 3]; 11] = [
     [263, 6, 16],
 ];
 
+/// Of the formats of a processor that at this place is tried with all extents in the long form. In the short form the first is,
+/// and each of the others with every other extent, in turn.
+fn extents_at(place: usize) -> Vec<[usize; 3]> {
+    match place == 0 || long::is_wanted() {
+        true => EXTENTS.to_vec(),
+        false => EXTENTS.into_iter().skip(place % 2).step_by(2).collect(),
+    }
+}
+
 /// The types of activations that a format is multiplied with.
 fn activations(format: WeightFormat) -> Vec<ElementType> {
     match format.element() {
@@ -105,10 +115,6 @@ fn activations(format: WeightFormat) -> Vec<ElementType> {
 }
 
 /// Products, of experts too, and lookups in a format.
-fn uses(format: WeightFormat) -> Calls {
-    uses_of(&EXTENTS, format)
-}
-
 fn uses_of(extents: &[[usize; 3]], format: WeightFormat) -> Calls {
     let mut all = products_of(extents, format);
     for (case, [places, chosen, inputs, outputs]) in [[1, 2, 67, 32], [3, 2, 64, 16]].into_iter().enumerate()
@@ -237,8 +243,8 @@ fn every_product_and_lookup_on_every_level() {
             let found = built_with(&calls, &options, &as_it_is).load(&calls.weights).violations(&calls);
             assert!(found.is_empty(), "{target}: {}", found.join("\n"));
         }
-        for format in formats {
-            let found = violations(&uses(format), &target, &as_it_is);
+        for (place, format) in formats.into_iter().enumerate() {
+            let found = violations(&uses_of(&extents_at(place), format), &target, &as_it_is);
             assert!(found.is_empty(), "{target}: {}", found.join("\n"));
         }
     }
@@ -350,8 +356,9 @@ fn products_by_tiles() {
     let (target, runs) = tiled_target();
     let changes = Some("+amx-tile,+amx-bf16,+amx-int8".to_owned());
     let wide = compiler().resolve(&Target { changes, ..Target::processor("x86-64-v4") }).unwrap();
-    for format in [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K] {
-        // Where vectors are short, it takes LLVM long.
+    let formats = [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K];
+    // Where vectors are short, it takes LLVM long: numbers and bytes, and in the long form what becomes bytes.
+    for format in formats.into_iter().take(if runs || long::is_wanted() { 4 } else { 2 }) {
         let calls = tiled(format, if runs { 1 } else { 2 });
         if !runs {
             // That LLVM knows the instructions, of bytes and of bf16.
@@ -468,7 +475,11 @@ fn planted_faults_are_found() {
             _ => (1, vec![]),
         }
     };
-    for &format in WeightFormat::ALL {
+    // In the short form those of plain numbers once, and all that have scales.
+    let formats = WeightFormat::ALL
+        .iter()
+        .filter(|format| long::is_wanted() || !matches!(format, WeightFormat::F16 | WeightFormat::Bf16));
+    for &format in formats {
         // A row and several, of more than a chunk.
         let uses = || products_of(&[EXTENTS[1], EXTENTS[4]], format);
         let (chunk, changes) = faults(format);
@@ -861,18 +872,17 @@ fn products_swallow_what_is_around_them() {
         for &format in WeightFormat::ALL {
             // What stands around a product is the same code in every format: all of it around those of one that is computed
             // as it is and of one that is not.
-            let [row, rows] = match format {
-                WeightFormat::F32 | WeightFormat::Q8 => [&[0, 1, 2, 3, 4, 5][..]; 2],
-                _ => [&[0, 3][..], &[1, 2, 4]],
-            };
-            let cases = [
-                ([1, 64, 64], row),
+            let every = &[0, 1, 2, 3, 4, 5][..];
+            let all = [
+                ([1, 64, 64], every),
+                ([9, 96, 96], every),
                 ([1, 67, 37], &[1, 2]),
                 ([2, 33, 64], &[0, 3]),
-                ([9, 96, 96], rows),
                 ([15, 132, 64], &[4, 5]),
             ];
-            let calls = products_with_surroundings(&cases, format);
+            let some = [([1, 64, 64], &[0, 3][..]), ([9, 96, 96], &[1, 2, 4])];
+            let of_all = matches!(format, WeightFormat::F32 | WeightFormat::Q8) || long::is_wanted();
+            let calls = products_with_surroundings(if of_all { &all } else { &some }, format);
             let built = built(&calls, &target, &as_it_is);
             // Nothing is left but norms of several rows, and what quantizes those.
             let elementwise = built.module.text_without_locs.lines().filter(|line| {

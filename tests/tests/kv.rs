@@ -12,7 +12,7 @@ use tracewright::ops::{ElementType, TensorType, Value};
 use tracewright::trace::{KvFormat, Trace};
 use tracewright::{Footprint, Plan};
 use tracewright_tests::built::Result;
-use tracewright_tests::golden::{ALL, BuildOptions, Golden, Subject, build, greedy, max_error, mean};
+use tracewright_tests::golden::{BuildOptions, Golden, STEPS, Subject, build, greedy, max_error, mean};
 
 const SHIPPED: [&str; 2] = ["demo", "demo-gemma3"];
 
@@ -26,7 +26,7 @@ fn sizes(golden: &Golden) -> BuildOptions {
 
 /// A shipped model that remembers integers; `edit` may change its trace.
 fn subject(golden: &Golden, edit: fn(Trace) -> Result<Trace>) -> Subject {
-    build(&golden.model, &sizes(golden), ALL, edit).unwrap()
+    build(&golden.model, &sizes(golden), STEPS, edit).unwrap()
 }
 
 /// How far logits are from those of transformers in f32, on average over all positions of some prompts.
@@ -116,7 +116,7 @@ fn the_evaluator_says_the_same() {
 fn without_kernels_it_is_refused() {
     let golden = Golden::shipped("demo").unwrap();
     let weights = Weights { quantize: Quantization::Computed, kernels: false };
-    let refused = build(&golden.model, &BuildOptions { weights, ..sizes(&golden) }, ALL, Ok).err().unwrap();
+    let refused = build(&golden.model, &BuildOptions { weights, ..sizes(&golden) }, STEPS, Ok).err().unwrap();
     assert!(refused.to_string().contains("which kernels read"), "{refused}");
 }
 

@@ -329,8 +329,9 @@ fn schedules_through_the_evaluator() {
     for_each_toy(toys(), |[one, several], weights, oracle| {
         let value = |key: &str| weights.get(key).cloned();
         let (one, several) = (evaluated(one, &value), evaluated(several, &value));
-        random_cases(250, events(), |events| run(&several, oracle, &events, 0.0));
-        random_cases(250, turns(), |turns| converse(&one, oracle, &turns, 0.0));
+        let cases = if long::is_wanted() { 250 } else { 100 };
+        random_cases(cases, events(), |events| run(&several, oracle, &events, 0.0));
+        random_cases(cases, turns(), |turns| converse(&one, oracle, &turns, 0.0));
     });
 }
 

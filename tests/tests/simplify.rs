@@ -20,7 +20,7 @@ use tracewright::simplify::{Check, Options, Rules, explain, simplify};
 use tracewright::{Plan, primitives};
 use tracewright_tests::built::repository;
 use tracewright_tests::calls::{evaluate, random};
-use tracewright_tests::golden::{ALL, BuildOptions, Golden, build, check};
+use tracewright_tests::golden::{BuildOptions, Golden, STEPS, build, check};
 
 /// Every configuration of a family that the repository has at toy size.
 fn toys() -> Vec<(String, PathBuf)> {
@@ -207,7 +207,7 @@ fn unsimplified_networks_are_token_exact() {
         let golden = Golden::fixture(fixture).unwrap();
         let weights = Weights { kernels: false, ..Weights::default() };
         let sizes = BuildOptions { rules: Rules::Off, weights, ..BuildOptions::of(&golden) };
-        let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
+        let subject = build(&golden.model, &sizes, STEPS, Ok).unwrap();
         assert!(subject.module.parameters.iter().all(|p| p.recipe.is_none()));
         let report = check(&golden, &subject).unwrap();
         assert!(report.passes(), "{fixture}: {report}");
@@ -219,7 +219,7 @@ fn unsimplified_networks_are_token_exact() {
 fn approximate_rules_keep_the_tokens() {
     let golden = Golden::fixture("llama-untied").unwrap();
     let sizes = BuildOptions { rules: Rules::Approximate, ..BuildOptions::of(&golden) };
-    let subject = build(&golden.model, &sizes, ALL, Ok).unwrap();
+    let subject = build(&golden.model, &sizes, STEPS, Ok).unwrap();
     let report = check(&golden, &subject).unwrap();
     let _ = writeln!(std::io::stderr(), "approximate: {report}");
     let recipe = |p: &trace::Parameter| p.recipe.as_ref().map(|_| p.key.clone());

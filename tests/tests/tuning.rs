@@ -23,6 +23,7 @@ use tracewright::tune::{
     Workbench, network_name, tune,
 };
 use tracewright_tests::built::repository;
+use tracewright_tests::long;
 
 /// Products of all kinds: of one row with a norm, of several; gate and up; a last panel that is not full. Where groups become
 /// tiles their columns fill these: else what a loop leaves out at its end would be zeros.
@@ -82,8 +83,13 @@ fn attention() -> Vec<Tunable> {
     .into()
 }
 
+/// All of them, or a product of one row and one of several, experts, and attention to numbers and to integers.
 fn works() -> Vec<Tunable> {
-    [products(), experts(), attention()].concat()
+    let all = [products(), experts(), attention()].concat();
+    match long::is_wanted() {
+        true => all,
+        false => [0, 3, 4, 7, 9].map(|place| all[place].clone()).into(),
+    }
 }
 
 /// What a tuning for this machine may say of kernels, if it has any.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use tracewright::generate::{Batch, Finish, GenerateOptions, Session};
-use tracewright_tests::golden::{ALL, BOUND, BuildOptions, Golden, Reference, Subject, build};
+use tracewright_tests::golden::{BOUND, BuildOptions, Golden, Reference, STEPS, Subject, build};
 
 /// Rings beside a cache of everything; rings alone; a recurrent state, which cannot go back at all.
 const FIXTURES: [&str; 3] = ["gemma3-a", "mistral", "lfm2"];
@@ -15,7 +15,7 @@ const FIXTURES: [&str; 3] = ["gemma3-a", "mistral", "lfm2"];
 fn open(fixture: &str, batch: usize) -> (Golden, Subject, Vec<u32>, Reference) {
     let golden = Golden::fixture(fixture).unwrap();
     let subject =
-        build(&golden.model, &BuildOptions { batch, ..BuildOptions::of(&golden) }, ALL, Ok).unwrap();
+        build(&golden.model, &BuildOptions { batch, ..BuildOptions::of(&golden) }, STEPS, Ok).unwrap();
     let (number, longest) =
         golden.prompts.iter().enumerate().max_by_key(|(_, prompt)| prompt.prompt_tokens.len()).unwrap();
     let (tokens, reference) = (longest.prompt_tokens.clone(), golden.reference(number).unwrap());
