@@ -195,7 +195,7 @@ fn what_has_no_profile_is_refused_before_anything_is_measured() {
         command.args(&case[1..]).args(SIZES).args(["--trace", text(&file)]);
         command
     };
-    refused(&mut bench(&["decode", "--kernels", "on,off"]), 2, &["one variant"]);
+    refused(&mut bench(&["prefill", "--tokens", "8,16"]), 2, &["one variant"]);
     refused(&mut bench(&["prefill", "--tokens", "20"]), 1, &["TW1008", "`tokens` 20", "`chunk` of 8"]);
     assert!(listing(folder.path()).is_empty(), "something is left");
     let own = ["bench", "decode", text(&demo), "--trace"];

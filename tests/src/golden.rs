@@ -466,15 +466,27 @@ pub fn check_evaluated(
     bound: f64,
     edit: impl FnOnce(Trace) -> Result<Trace>,
 ) -> Result<Comparison> {
-    let (plan, trace) = recorded(&golden.model, sizes, entries, edit)?;
-    let checkpoint = plan.named(Checkpoint::open(&golden.model)?);
+    let scores = entries.contains(&"score");
+    evaluated(&golden.model, sizes, entries, edit, |network| compare(golden, network, scores, bound))
+}
+
+/// What `then` makes of a model that the evaluator computes; `edit` may change its trace.
+pub fn evaluated<R>(
+    model: &Path,
+    sizes: &BuildOptions,
+    entries: &[&str],
+    edit: impl FnOnce(Trace) -> Result<Trace>,
+    then: impl FnOnce(&Network<Evaluator<'_>>) -> Result<R>,
+) -> Result<R> {
+    let (plan, trace) = recorded(model, sizes, entries, edit)?;
+    let checkpoint = plan.named(Checkpoint::open(model)?);
     let parameters = trace.parameters()?;
     let sources = parameters.iter().flat_map(Parameter::sources);
     let values: HashMap<&str, Option<Value>> =
         sources.map(|(key, ty)| (key, bake::value(&checkpoint, key, ty))).collect();
     let signatures: Vec<_> = trace.entries.iter().map(|&id| trace.function(id).signature()).collect();
     let evaluator = Evaluator { trace: &trace, parameters: &|key| values.get(key)?.clone() };
-    compare(golden, &Network::on(evaluator, &signatures)?, entries.contains(&"score"), bound)
+    then(&Network::on(evaluator, &signatures)?)
 }
 
 fn compare<E: Executor>(

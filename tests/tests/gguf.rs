@@ -20,7 +20,7 @@ use tracewright::models;
 use tracewright::targets::Target;
 use tracewright::{Plan, bake};
 use tracewright_tests::built::repository;
-use tracewright_tests::golden::{ALL, BuildOptions, Golden, build, check_evaluated, check_within};
+use tracewright_tests::golden::{BuildOptions, Golden, STEPS, build, check_evaluated, check_within};
 use tracewright_tests::long;
 
 fn fixture(name: &str) -> PathBuf {
@@ -69,14 +69,14 @@ fn judge(name: &str, bound: f64) {
         return judge_in_iree(name, bound);
     }
     let golden = golden(name);
-    let report = check_evaluated(&golden, &BuildOptions::of(&golden), ALL, bound, Ok).unwrap();
+    let report = check_evaluated(&golden, &BuildOptions::of(&golden), STEPS, bound, Ok).unwrap();
     let _ = writeln!(std::io::stderr(), "{name}, evaluated: {report}");
     assert!(report.passes(), "{name}, evaluated: {report}");
 }
 
 fn judge_in_iree(name: &str, bound: f64) {
     let golden = golden(name);
-    let subject = build(&golden.model, &BuildOptions::of(&golden), ALL, Ok).unwrap();
+    let subject = build(&golden.model, &BuildOptions::of(&golden), STEPS, Ok).unwrap();
     let report = check_within(&golden, &subject, bound).unwrap();
     let _ = writeln!(std::io::stderr(), "{name}: {report}");
     assert!(report.passes(), "{name}: {report}");
@@ -89,7 +89,7 @@ fn judge_stored(name: &str) {
     let weights = Weights { quantize: models::read(&golden.model, &[]).unwrap().stored(), kernels: true };
     assert!(weights.quantize.rounds(), "{name}");
     let sizes = BuildOptions { weights, ..BuildOptions::of(&golden) };
-    let subject = build(&golden.model, &sizes, &["prefill", "decode", "score"], Ok).unwrap();
+    let subject = build(&golden.model, &sizes, STEPS, Ok).unwrap();
     let bytes = fs::read(fixture(&format!("{name}.safetensors"))).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let rounded = tensors.tensor("prompts.0.rounded").unwrap();

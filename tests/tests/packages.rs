@@ -106,6 +106,34 @@ fn every_package_says_what_it_is() {
     }
 }
 
+/// What says that it has no tests within has none: a library is not built a second time for them, and none is overlooked.
+#[test]
+fn no_test_stands_where_none_is_run() {
+    let manifest = repository().join("Cargo.toml");
+    let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec().unwrap();
+    let mut untested = 0;
+    for package in metadata.workspace_packages() {
+        for target in package.targets.iter().filter(|target| !target.test && !target.is_custom_build()) {
+            let root = target.src_path.as_std_path();
+            // A program here is one file; a library is what lies beside its root.
+            let sources = match target.is_bin() {
+                true => vec![root.to_owned()],
+                false => {
+                    let mut git = Command::new("git");
+                    let tracked = lines(git.arg("-C").arg(root.parent().unwrap()).args(["ls-files", "*.rs"]));
+                    tracked.into_iter().map(|path| root.with_file_name(path)).collect()
+                }
+            };
+            for path in sources.iter().filter(|path| path.exists()) {
+                let text = fs::read_to_string(path).unwrap();
+                assert!(!text.contains("#[test]"), "`{}` has a test that nobody runs", path.display());
+            }
+            untested += 1;
+        }
+    }
+    assert!(untested > 10, "{untested}");
+}
+
 /// The programs of a release are built as README says, and tried before they are packed.
 #[test]
 fn the_release_is_built_as_the_readme_says() {

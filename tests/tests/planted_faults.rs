@@ -13,7 +13,9 @@ use tracewright::ops::{ElementType, Literal, Op, Real, RopeTable};
 use tracewright::trace::{Builder, NodeId, NodeKind, Trace};
 use tracewright_tests::embedding;
 use tracewright_tests::faults::{self, Replaced};
-use tracewright_tests::golden::{BOUND, BuildOptions, Comparison, Golden, build, check, check_evaluated};
+use tracewright_tests::golden::{
+    BOUND, BuildOptions, Comparison, Golden, build, check, check_evaluated, evaluated,
+};
 use tracewright_tests::rewrite::rewrite;
 use tracewright_tests::{long, precision};
 
@@ -250,10 +252,10 @@ fn one_position_for_all_rows() {
             Ok(edited)
         };
         let sizes = BuildOptions { batch: 2, ..BuildOptions::of(&golden) };
-        let subject = build(&golden.model, &sizes, &["prefill", "decode"], edit).unwrap();
         let options = GenerateOptions { max_tokens: 3, keep_logits: true, ..GenerateOptions::default() };
-        let answers =
-            Batch::new(&subject.network).generate(&prompts, &options, |_, _| ControlFlow::Continue(()));
+        let answers = evaluated(&golden.model, &sizes, &["prefill", "decode"], edit, |network| {
+            Ok(Batch::new(network).generate(&prompts, &options, |_, _| ControlFlow::Continue(()))?)
+        });
         let row = answers.unwrap()[1].logits[2].clone();
         golden.reference(1).unwrap().error(prompts[1].len() + 1, &row)
     };

@@ -24,7 +24,8 @@ const COMPILING: [&str; 3] = ["lowered_iree", "composites", "token_exact"];
 
 /// What is left out of them for a processor that has no kernels: models that take a minute each to compile there, and whose
 /// operations smaller ones have.
-const SLOW_WITHOUT_KERNELS: &[&str] = &["the_shipped", "quantized_weights", "prompts_of_any_length"];
+const SLOW_WITHOUT_KERNELS: &[&str] =
+    &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
 /// A processor that this machine contains and that differs in what modules are compiled to, and the tests that it leaves
 /// out: without instructions for bf16, weights are read as they are mapped; without those of AVX2, products are not fused
@@ -159,7 +160,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     step("examples in documentation", cargo(&["test", "--doc"]).args(all))?;
     let light = ["--package", "tracewright", "--package", "tracewright-cli"];
     step("tests without IREE", cargo(&["test"]).args(light))?;
-    left_out.push("Vulkan beyond a prompt of each shipped model: `cargo xtask test --vulkan`".into());
+    left_out.push("Vulkan beyond a prompt of a shipped model: `cargo xtask test --vulkan`".into());
     left_out.push(match jax {
         Ok(_) => "XLA beyond a prompt of each shipped model on two devices: `cargo xtask xla`".into(),
         Err(error) => format!("XLA: {}", WithCauses(&error)),
