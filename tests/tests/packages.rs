@@ -8,8 +8,14 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-use cargo_metadata::{DependencyKind, MetadataCommand, Package};
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 use tracewright_tests::built::repository;
+
+/// What cargo says of the packages here.
+fn metadata() -> Metadata {
+    let manifest = repository().join("Cargo.toml");
+    MetadataCommand::new().manifest_path(manifest).no_deps().exec().unwrap()
+}
 
 /// What a command prints, line by line.
 fn lines(command: &mut Command) -> Vec<String> {
@@ -50,8 +56,7 @@ fn missing(folder: &Path, tracked: &[PathBuf], listed: &BTreeSet<PathBuf>) -> Ve
 
 #[test]
 fn every_package_has_what_its_build_reads() {
-    let manifest = repository().join("Cargo.toml");
-    let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec().unwrap();
+    let metadata = metadata();
     let mut packages = 0;
     for package in metadata.workspace_packages() {
         if package.publish.as_ref().is_some_and(Vec::is_empty) {
@@ -74,8 +79,7 @@ fn every_package_has_what_its_build_reads() {
 /// What a registry asks of a package, and what its page says: all that is published has it, and needs only what is.
 #[test]
 fn every_package_says_what_it_is() {
-    let manifest = repository().join("Cargo.toml");
-    let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec().unwrap();
+    let metadata = metadata();
     let packages = metadata.workspace_packages();
     let is_published = |package: &Package| !package.publish.as_ref().is_some_and(Vec::is_empty);
     let published: BTreeSet<&str> =
@@ -109,8 +113,7 @@ fn every_package_says_what_it_is() {
 /// What says that it has no tests within has none: a library is not built a second time for them, and none is overlooked.
 #[test]
 fn no_test_stands_where_none_is_run() {
-    let manifest = repository().join("Cargo.toml");
-    let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec().unwrap();
+    let metadata = metadata();
     let mut untested = 0;
     for package in metadata.workspace_packages() {
         for target in package.targets.iter().filter(|target| !target.test && !target.is_custom_build()) {
