@@ -7,3 +7,8 @@ const VARIABLE: &str = "TRACEWRIGHT_TEST_LONG";
 pub fn is_wanted() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
+
+/// All of these in the long form, else the first few.
+pub fn first<T, const ALL: usize>(all: [T; ALL], few: usize) -> impl Iterator<Item = T> {
+    all.into_iter().take(if is_wanted() { ALL } else { few })
+}

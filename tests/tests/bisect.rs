@@ -122,7 +122,7 @@ fn names(finding: &Finding, path: &str, op: &str) {
 #[test]
 fn nothing_is_found_in_a_sound_model() {
     let models = ["llama-untied", "gemma3-b", "qwen2"];
-    for model in models.into_iter().take(if long::is_wanted() { 3 } else { 2 }) {
+    for model in long::first(models, 2) {
         let found = Subject::new(model).compare(|form, trace, arguments| form.run(trace, arguments));
         assert_eq!(found.len(), 2, "{model}: {found:?}");
         for bisected in found {

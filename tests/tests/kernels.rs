@@ -360,7 +360,7 @@ fn products_by_tiles() {
     let wide = compiler().resolve(&Target { changes, ..Target::processor("x86-64-v4") }).unwrap();
     let formats = [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K];
     // Where vectors are short, it takes LLVM long: numbers and bytes, and in the long form what becomes bytes.
-    for format in formats.into_iter().take(if runs || long::is_wanted() { 4 } else { 2 }) {
+    for format in long::first(formats, if runs { 4 } else { 2 }) {
         let calls = tiled(format, if runs { 1 } else { 2 });
         if !runs {
             // That LLVM knows the instructions, of bytes and of bf16.
@@ -398,7 +398,7 @@ fn workers_have_room_for_what_kernels_keep() {
     let Some((target, _)) = levels().into_iter().next() else { return };
     // In the short form numbers and bytes: those of four bits keep what bytes do.
     let formats = [WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K];
-    for format in formats.into_iter().take(if long::is_wanted() { 4 } else { 2 }) {
+    for format in long::first(formats, 2) {
         let cases: [([usize; 3], &[usize]); 3] =
             [([1, 5824, 32], &[1]), ([1, 9408, 32], &[0, 1, 2]), ([150, 96, 64], &[3])];
         let calls = products_with_surroundings(&cases, format);

@@ -410,7 +410,7 @@ fn quantized_weights_mean_the_same_with_kernels_and_without() {
     };
     let dense = network(None, true);
     let formats = [WeightFormat::Q8, WeightFormat::Q4K, WeightFormat::Q4];
-    for format in formats.into_iter().take(if long::is_wanted() { 3 } else { 1 }) {
+    for format in long::first(formats, 1) {
         let [kernels, plain] = [true, false].map(|kernels| network(Some(format), kernels));
         // Single tokens, few of which meet such an activation.
         let singles = (0..100u32).filter(|&token| {
