@@ -62,18 +62,30 @@ impl RandomTensor<'_> {
         let variance =
             if self.ty.rank() < 2 { 0.01 } else { 1.0 / self.ty.shape[self.ty.rank() - 1].max(1) as f32 };
         let half_width = (3.0 * variance).sqrt();
+        let number = |drawn: u16| centre + (f32::from(drawn) / 32767.5 - 1.0) * half_width;
         let mut bytes = vec![0; self.ty.bytes()];
-        let (element, mut pool, mut left) = (self.ty.element, 0u64, 0);
-        for i in 0..self.ty.count() {
-            if left == 0 {
-                (pool, left) = (random.next_u64(), 4);
+        // Two bytes are drawn for each number. Where a number takes two, what is drawn stands in its place, and a table has what
+        // each of the 65,536 becomes.
+        let element = self.ty.element;
+        if element.bits() == 16 {
+            let encoded = |drawn: u16| (element.encode(number(drawn).into()) as u16).to_le_bytes();
+            let table: Vec<[u8; 2]> = (0..=u16::MAX).map(encoded).collect();
+            random.fill_bytes(&mut bytes);
+            for place in bytes.as_chunks_mut().0 {
+                *place = table[usize::from(u16::from_le_bytes(*place))];
             }
-            let unit = f32::from(pool as u16) / 32767.5 - 1.0;
-            (pool, left) = (pool >> 16, left - 1);
-            let value = centre + unit * half_width;
-            match element {
-                ElementType::F32 => bytes[4 * i..4 * i + 4].copy_from_slice(&value.to_le_bytes()),
-                _ => element.store(&mut bytes, i, element.encode(value.into())),
+        } else {
+            let (mut pool, mut left) = (0u64, 0);
+            for i in 0..self.ty.count() {
+                if left == 0 {
+                    (pool, left) = (random.next_u64(), 4);
+                }
+                let value = number(pool as u16);
+                (pool, left) = (pool >> 16, left - 1);
+                match element {
+                    ElementType::F32 => bytes[4 * i..4 * i + 4].copy_from_slice(&value.to_le_bytes()),
+                    _ => element.store(&mut bytes, i, element.encode(value.into())),
+                }
             }
         }
         let _ = (self.watch)(bytes.len());

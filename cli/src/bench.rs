@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use itertools::iproduct;
 use tracewright::Plan;
 use tracewright::bench::{
-    AttentionSizes, Bandwidth, BenchReport, Case, Language, Measured, Product, Stages, measure,
+    AttentionSizes, Bandwidth, BenchReport, Case, Language, Measured, Product, Stages, measure, whole_chunks,
 };
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
@@ -34,8 +34,10 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
     let bench = Bench::new(command.bench(), read, interrupt)?;
     match command {
         BenchCommand::Decode(DecodeBench { model, variants, depth, tokens, neighbour, profile, .. }) => {
-            let trace = bench.trace(profile, model)?;
-            let languages = bench.languages(model, variants)?;
+            let plans = bench.plans(model, variants)?;
+            let measured = plans.len() * depth.len() * if *neighbour { 2 } else { 1 };
+            let trace = bench.trace(profile, model, measured)?;
+            let languages = bench.languages(model, variants, plans)?;
             let mut cases = Vec::new();
             for language in &languages {
                 for &depth in depth {
@@ -48,8 +50,15 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
             bench.profiled(cases, model, &languages, trace)
         }
         BenchCommand::Prefill(PrefillBench { model, variants, tokens, profile, .. }) => {
-            let trace = bench.trace(profile, model)?;
-            let languages = bench.languages(model, variants)?;
+            let plans = bench.plans(model, variants)?;
+            let trace = bench.trace(profile, model, plans.len() * tokens.len())?;
+            if trace.is_some() {
+                plans
+                    .iter()
+                    .zip(tokens)
+                    .try_for_each(|(plan, tokens)| whole_chunks(*tokens, plan.chunk).map(drop))?;
+            }
+            let languages = bench.languages(model, variants, plans)?;
             let mut cases = Vec::new();
             for language in &languages {
                 for &tokens in tokens {
@@ -102,7 +111,7 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
                 .map(drop)
         }
         BenchCommand::Suite(ModelBench { model, variants, .. }) => {
-            let languages = bench.languages(model, variants)?;
+            let languages = bench.languages(model, variants, bench.plans(model, variants)?)?;
             let baked = bench.checkpoints(model, variants)?;
             let mut cases = Vec::new();
             for language in &languages {
@@ -200,9 +209,14 @@ impl<'a> Bench<'a> {
         build::checkpoint(model, plan, self.arguments.seed, &self.cache, self.interrupt)
     }
 
-    fn languages(&self, model: &Path, variants: &VariantArguments) -> Result<Vec<Language>, Error> {
+    fn languages(
+        &self,
+        model: &Path,
+        variants: &VariantArguments,
+        plans: Vec<Plan>,
+    ) -> Result<Vec<Language>, Error> {
         let mut languages = Vec::new();
-        for plan in self.plans(model, variants)? {
+        for plan in plans {
             let checkpoint = self.checkpoint(model, &plan)?;
             let mut progress = progress::Steps::new(self.interrupt);
             let mut watch = |step| progress.watch(step);
@@ -232,10 +246,19 @@ impl<'a> Bench<'a> {
         Ok(all)
     }
 
-    /// The file for a profile, if there is to be one. Begun before anything is measured.
-    fn trace(&self, profile: &ProfileArguments, model: &Path) -> Result<Option<NewFile>, Error> {
+    /// The file for the profile of what is `measured`, if there is to be one. Begun before anything is compiled.
+    fn trace(
+        &self,
+        profile: &ProfileArguments,
+        model: &Path,
+        measured: usize,
+    ) -> Result<Option<NewFile>, Error> {
         let Some(path) = &profile.trace else { return Ok(None) };
         check_output(folder_of(model), path)?;
+        if measured != 1 {
+            let what = "`--trace` is of one variant; name one value of each option that takes several";
+            return Err(Error::Usage { what: what.into() });
+        }
         Ok(Some(NewFile::begin(path)?))
     }
 
@@ -247,10 +270,8 @@ impl<'a> Bench<'a> {
         languages: &[Language],
         trace: Option<NewFile>,
     ) -> Result<(), Error> {
-        let Some(trace) = trace else { return self.report(cases).map(drop) };
-        let ([language], [case]) = (languages, &cases[..]) else {
-            let what = "`--trace` is of one variant; name one value of each option that takes several";
-            return Err(Error::Usage { what: what.into() });
+        let (Some(trace), [language], [case]) = (trace, languages, &cases[..]) else {
+            return self.report(cases).map(drop);
         };
         language.can_profile(case)?;
         let report = self.report(cases)?;

@@ -123,9 +123,12 @@ fn prefill_measures_prompts_of_several_chunks() {
 #[test]
 fn a_batch_gives_a_token_for_each_row() {
     let demo = demo();
-    let sizes = ["--batch", "1,3", "--context", "64", "--chunk", "8", "--tokens", "4"];
-    let cases = measured(&[&["decode", text(&demo)], &sizes[..]].concat());
-    assert_eq!([0, 1].map(|i| cases[i]["work"]["tokens"].as_f64()), [Some(1.0), Some(3.0)]);
+    let sizes = ["--context", "64", "--chunk", "8", "--tokens", "4"];
+    let rows = if is_long() { &[1.0, 3.0][..] } else { &[3.0] };
+    let asked = rows.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let cases = measured(&[&["decode", text(&demo), "--batch", &asked], &sizes[..]].concat());
+    let tokens: Vec<_> = cases.iter().map(|case| case["work"]["tokens"].as_f64()).collect();
+    assert_eq!(tokens, rows.iter().copied().map(Some).collect::<Vec<_>>());
 }
 
 #[test]

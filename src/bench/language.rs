@@ -151,8 +151,7 @@ impl Language {
         let chunk = self.network.chunk();
         match tokens {
             None => Ok(("decode", 1)),
-            Some(tokens) if tokens % chunk == 0 => Ok(("prefill", tokens / chunk)),
-            Some(tokens) => Err(BenchError::Chunks { tokens, chunk }),
+            Some(tokens) => Ok(("prefill", whole_chunks(tokens, chunk)?)),
         }
     }
 
@@ -193,6 +192,17 @@ impl Language {
     /// Tokens that are spread over the vocabulary.
     fn prompt(&self, tokens: usize) -> Vec<u32> {
         (0..tokens).map(|i| (i * 7919 % self.network.vocabulary()) as u32).collect()
+    }
+}
+
+/// The calls that read a prompt of so many tokens, of which one can be profiled.
+///
+/// # Errors
+/// If the last one is of another entry point.
+pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
+    match tokens % chunk {
+        0 => Ok(tokens / chunk),
+        _ => Err(BenchError::Chunks { tokens, chunk }),
     }
 }
 

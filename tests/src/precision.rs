@@ -166,7 +166,8 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 }
 
 /// Compares the logits of all positions of a golden's sequences, and its greedy continuations, which the module itself
-/// chooses. Prompts of which not all logits are known are left out.
+/// chooses. Prompts of which not all logits are known are left out. Where nothing reads many tokens at once, both ways are token by
+/// token.
 pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
     let full = golden.prompts.iter().enumerate().filter(|(_, prompt)| prompt.full);
     let full: Vec<_> =
@@ -181,13 +182,15 @@ pub fn measure(golden: &Golden, subject: &Subject) -> Result<Precision> {
         }
     }
     let decided = |exact: &[f32]| f64::from(lead(exact)) > 2.0 * largest;
+    let scores = subject.module.signatures.iter().any(|signature| signature.name == "score");
     for &(i, prompt, ref reference) in &full {
         let fed = prompt.fed();
-        let scored = Session::new(&subject.network).score(&fed)?;
+        let at_once = scores.then(|| Session::new(&subject.network).score(&fed)).transpose()?;
         let mut session = Session::new(&subject.network);
-        for (position, (token, scored)) in fed.iter().zip(&scored).enumerate() {
+        for (position, token) in fed.iter().enumerate() {
             let (exact, own) = reference.both(position)?;
             let decoded = session.feed(&[*token])?;
+            let scored = at_once.as_ref().map_or(&decoded, |rows| &rows[position]);
             found.scored.row(exact, scored);
             found.between.row(own, scored);
             for (ours, theirs) in scored.iter().zip(own) {

@@ -121,8 +121,8 @@ fn names(finding: &Finding, path: &str, op: &str) {
 
 #[test]
 fn nothing_is_found_in_a_sound_model() {
-    let models = ["llama-untied", "gemma3-b", "qwen2"];
-    for model in long::first(models, 2) {
+    let models = ["gemma3-b", "llama-untied", "qwen2"];
+    for model in long::first(models, 1) {
         let found = Subject::new(model).compare(|form, trace, arguments| form.run(trace, arguments));
         assert_eq!(found.len(), 2, "{model}: {found:?}");
         for bisected in found {
@@ -318,17 +318,24 @@ fn wrong_kernels(is_like: impl Fn(&str) -> bool) -> Finding {
     found.into_iter().find_map(|bisected| bisected.finding).expect("the fault went unnoticed")
 }
 
+/// Of attention, in the long form of products, too.
 #[test]
 fn a_wrong_kernel() {
     names(&wrong_kernels(|name| name.starts_with("attention")), "model.layers.0.self_attn", "sdpa");
+    if !long::is_wanted() {
+        return;
+    }
     let product = wrong_kernels(|name| name.starts_with("product"));
     names(&product, "model.layers.0.self_attn.q_proj", "linear");
     assert!(!product.only_together);
 }
 
-/// The residual is added by the kernel of the product before it, unless somebody wants to see that product.
+/// The residual is added by the kernel of the product before it, unless somebody wants to see that product. In the long form.
 #[test]
 fn a_kernel_that_is_wrong_only_with_what_it_takes_along() {
+    if !long::is_wanted() {
+        return;
+    }
     let found = wrong_kernels(|name| name.contains("_tail"));
     names(&found, "model.layers.0", "binary kind=add");
     assert!(found.only_together);

@@ -19,6 +19,7 @@ use tracewright::trace::{KvFormat, Parameter};
 use tracewright::{Footprint, Plan};
 use tracewright_tests::built::repository;
 use tracewright_tests::golden::{BuildOptions, Subject, build, greedy};
+use tracewright_tests::long;
 
 const MEBI: u64 = 1 << 20;
 
@@ -143,9 +144,13 @@ fn s28_functiongemma_270m_bakes_and_runs() {
     assert!((weights..weights + weights / 1000).contains(&bytes), "{bytes} bytes");
 }
 
-/// Without kernels weights in f32 are packed at load on every processor: two layers of it under a quarter of the vocabulary.
+/// Without kernels weights in f32 are packed at load on every processor: two layers of it under a quarter of the vocabulary. In the
+/// long form.
 #[test]
 fn packed_weights_are_in_memory_once() {
+    if !long::is_wanted() {
+        return;
+    }
     let text = fs::read_to_string(config()).unwrap();
     let mut small: serde_json::Value = serde_json::from_str(&text).unwrap();
     small["num_hidden_layers"] = 2.into();

@@ -13,6 +13,7 @@ use tracewright::trace::{KvFormat, Trace};
 use tracewright::{Footprint, Plan};
 use tracewright_tests::built::Result;
 use tracewright_tests::golden::{BuildOptions, Golden, STEPS, Subject, build, greedy, max_error, mean};
+use tracewright_tests::long;
 
 const SHIPPED: [&str; 2] = ["demo", "demo-gemma3"];
 
@@ -67,12 +68,16 @@ fn eight_bits_cost_little() {
     for name in SHIPPED {
         let golden = Golden::shipped(name).unwrap();
         let found = cost(&golden, &subject(&golden, Ok).network);
+        assert!(found < COST, "{name}: {found:e}");
+        // In the short form the fault is planted into the first.
+        if name != SHIPPED[0] && !long::is_wanted() {
+            continue;
+        }
         let faulty = cost(&golden, &subject(&golden, other_scales).network);
         let _ = writeln!(
             std::io::stderr(),
             "{name}: {found:.1e}; with the scales of keys for values {faulty:.1e}"
         );
-        assert!(found < COST, "{name}: {found:e}");
         assert!(faulty > COST, "{name}: the scales of keys for values are not found: {faulty:e}");
     }
 }

@@ -18,14 +18,20 @@ use crate::{Fuzz, Parity, programs, python, vulkan};
 const HOW_CC: &str =
     "`apt install build-essential`, `dnf install gcc gcc-c++`, `xcode-select --install` or the like";
 
-/// Test files whose modules are compiled for the processor that `TRACEWRIGHT_TEST_TARGET` names: every operation, every
-/// composite and whole networks. Others can be too (`batch`, `embedding`, `precision`), and have nothing that these lack.
-const COMPILING: [&str; 3] = ["lowered_iree", "composites", "token_exact"];
+/// Test files whose modules are compiled for the processor that `TRACEWRIGHT_TEST_TARGET` names: forms of the text, whole
+/// networks, and in the long form every composite. Others can be too (`ops_iree`, `batch`, `embedding`, `precision`), and have
+/// nothing that these lack.
+const COMPILING: [&str; 3] = ["lowered_iree", "token_exact", "composites"];
 
 /// What is left out of them for a processor that has no kernels: models that take a minute each to compile there, and whose
 /// operations smaller ones have.
 const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
+
+/// Members that ask `tracewright` for IREE. Without them it is built without; with all others, what it depends on has the same
+/// features, and is not built once more.
+const NEED_IREE: [&str; 5] =
+    ["tracewright-tests", "tracewright-fuzz", "parallel", "parallel-cli", "programs"];
 
 /// A processor that this machine contains and that differs in what modules are compiled to, and the tests that it leaves
 /// out: without instructions for bf16, weights are read as they are mapped; without those of AVX2, products are not fused
@@ -133,13 +139,16 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     };
     step("format", &mut cargo(&["fmt", "--all", "--check"]))?;
     step("lint", cargo(&["clippy"]).args(all).args(["--all-targets", "--", "-D", "warnings"]))?;
-    step("documentation", cargo(&["doc", "--no-deps"]).args(all).env("RUSTDOCFLAGS", "-D warnings"))?;
+    // With examples, of which there are none, what it depends on has the features that it was linted with, and is there.
+    let documented = ["--no-deps", "--lib", "--bins", "--examples"];
+    step("documentation", cargo(&["doc"]).args(documented).args(all).env("RUSTDOCFLAGS", "-D warnings"))?;
     let mut programs = programs::build("tests' programs", cargo(&["test"]).args(all))?;
     // What needs no IREE of the command line is tested without, below.
     programs.retain(|program| program.name != "plain");
     match lower_level() {
         Some((level, skipped)) => {
-            let compiling = programs.iter().filter(|program| COMPILING.contains(&&*program.name));
+            let wanted = &COMPILING[..if long { 3 } else { 2 }];
+            let compiling = programs.iter().filter(|program| wanted.contains(&&*program.name));
             let lower = compiling.map(|program| program.with(("TRACEWRIGHT_TEST_TARGET", level), skipped));
             let lower: Vec<_> = lower.collect();
             programs.extend(lower);
@@ -158,8 +167,13 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
         command
     })?;
     step("examples in documentation", cargo(&["test", "--doc"]).args(all))?;
-    let light = ["--package", "tracewright", "--package", "tracewright-cli"];
-    step("tests without IREE", cargo(&["test"]).args(light))?;
+    let without_iree = ["--workspace", "--features", "tracewright-runtime/cuda,tracewright-runtime/vulkan"];
+    let without_iree =
+        || without_iree.into_iter().chain(NEED_IREE.into_iter().flat_map(|name| ["--exclude", name]));
+    let mut programs = programs::build("programs without IREE", cargo(&["test"]).args(without_iree()))?;
+    programs.retain(|program| ["plain", "tracewright", "tracewright_cli"].contains(&&*program.name));
+    programs::run("tests without IREE", programs, &|program: &Path| Command::new(program))?;
+    step("examples in documentation without IREE", cargo(&["test", "--doc"]).args(without_iree()))?;
     left_out.push("Vulkan beyond a prompt of a shipped model: `cargo xtask test --vulkan`".into());
     left_out.push(match jax {
         Ok(_) => "XLA beyond a prompt of each shipped model on two devices: `cargo xtask xla`".into(),

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cargo_metadata::{CargoOpt, DependencyKind, MetadataCommand, Node, NodeDep, PackageId};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+use crate::repository;
 
 /// Every member of the workspace and its floor. A crate depends only on lower floors.
 const FLOORS: &[(&str, u32)] = &[
@@ -110,7 +111,7 @@ fn a_bad_graph_is_found() {
     let stranger = [member("cellar", &[])];
     assert_eq!(
         violations(floors, &stranger),
-        ["`cellar` has no floor: add it to the list in `tests/tests/floors.rs`"]
+        ["`cellar` has no floor: add it to the list in `xtask/tests/workspace/floors.rs`"]
     );
 
     let reached = reach("top", &good);
@@ -123,7 +124,9 @@ fn violations(floors: &[(&str, u32)], members: &[Member]) -> Vec<String> {
     let mut found = Vec::new();
     for Member { name, needs } in members {
         let Some(from) = floor(name) else {
-            found.push(format!("`{name}` has no floor: add it to the list in `tests/tests/floors.rs`"));
+            found.push(format!(
+                "`{name}` has no floor: add it to the list in `xtask/tests/workspace/floors.rs`"
+            ));
             continue;
         };
         for (needed, product) in needs {
@@ -157,7 +160,7 @@ fn reach(from: &str, members: &[Member]) -> BTreeSet<String> {
 /// What each package of the build needs when it is not tested, by id; strangers included, all features on.
 fn resolved() -> BTreeMap<PackageId, (String, Vec<PackageId>)> {
     let mut command = MetadataCommand::new();
-    command.manifest_path(root().join("Cargo.toml")).features(CargoOpt::AllFeatures);
+    command.manifest_path(repository().join("Cargo.toml")).features(CargoOpt::AllFeatures);
     // Packages for other platforms need not be on this machine.
     let host = Command::new(env!("CARGO")).arg("-vV").output().expect("cargo runs");
     let host = String::from_utf8_lossy(&host.stdout).into_owned();
@@ -188,7 +191,7 @@ fn closure(graph: &BTreeMap<PackageId, (String, Vec<PackageId>)>, name: &str) ->
 }
 
 fn workspace() -> Vec<Member> {
-    let manifest = root().join("Cargo.toml");
+    let manifest = repository().join("Cargo.toml");
     let metadata =
         MetadataCommand::new().manifest_path(manifest).no_deps().exec().expect("cargo metadata runs");
     let member = |package: cargo_metadata::Package| Member {
@@ -238,7 +241,7 @@ fn messages_of_libraries_name_no_flag_and_no_message_repeats_its_cause() {
 
 #[test]
 fn the_carrier_is_the_one_that_the_manifest_names() {
-    let read = |path: &str| fs::read_to_string(root().join(path)).expect("the file is there");
+    let read = |path: &str| fs::read_to_string(repository().join(path)).expect("the file is there");
     let script = read("runtime/build.rs");
     let version = script.split("const CARRIER: &str = ").nth(1).and_then(|rest| rest.split(';').next());
     let version = version.expect("the build script names a version");
@@ -345,7 +348,7 @@ fn no_file_names_a_machine_or_a_registry_host() {
         ["static.", "crates.io"],
     ];
     for path in tracked().into_iter().filter(|path| path != "Cargo.lock") {
-        let Ok(bytes) = fs::read(root().join(&path)) else { continue }; // deleted, not committed yet
+        let Ok(bytes) = fs::read(repository().join(&path)) else { continue }; // deleted, not committed yet
         let text = String::from_utf8_lossy(&bytes);
         for name in names.map(|halves| halves.concat()) {
             let inside =
@@ -360,7 +363,7 @@ fn no_file_names_a_machine_or_a_registry_host() {
 fn sources(wanted: impl Fn(&str) -> bool) -> Vec<(String, Vec<String>)> {
     let rust = tracked().into_iter().filter(|path| path.ends_with(".rs") && wanted(path));
     let read = |path: String| {
-        let text = fs::read_to_string(root().join(&path)).ok()?;
+        let text = fs::read_to_string(repository().join(&path)).ok()?;
         let stream: TokenStream =
             text.parse().unwrap_or_else(|error| panic!("`{path}` is not Rust: {error}"));
         Some((path, tokens(stream)))
@@ -410,12 +413,9 @@ fn tokens(stream: TokenStream) -> Vec<String> {
 
 /// What git tracks.
 fn tracked() -> Vec<String> {
-    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().expect("git runs");
+    let listed =
+        Command::new("git").args(["ls-files", "-z"]).current_dir(repository()).output().expect("git runs");
     assert!(listed.status.success(), "`git ls-files` failed: {}", String::from_utf8_lossy(&listed.stderr));
     let names = String::from_utf8_lossy(&listed.stdout).into_owned();
     names.split_terminator('\0').map(String::from).collect()
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the checkout exists")
 }

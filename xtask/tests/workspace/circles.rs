@@ -11,7 +11,8 @@ use std::path::Path;
 
 use syn::visit::{self, Visit};
 use syn::{Item, ItemMod, ItemUse, UseTree, Visibility};
-use tracewright_tests::built::repository;
+
+use crate::repository;
 
 /// The path of a module within its crate: `["nn", "state"]`.
 type Module = Vec<String>;

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use cargo_metadata::{MetadataCommand, TargetKind};
 use proc_macro2::{TokenStream, TokenTree};
 use syn::{Ident, Item, UseTree, Visibility};
-use tracewright_tests::built::repository;
+
+use crate::repository;
 
 /// One module of a crate.
 #[derive(Default)]

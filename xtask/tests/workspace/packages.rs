@@ -9,7 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
-use tracewright_tests::built::repository;
+
+use crate::repository;
 
 /// What cargo says of the packages here.
 fn metadata() -> Metadata {

@@ -1,0 +1,13 @@
+//! The workspace itself: which crate may need which, what it may say, what its packages have in them.
+
+mod circles;
+mod floors;
+mod nouns;
+mod packages;
+
+use std::path::{Path, PathBuf};
+
+/// The checkout.
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the checkout").to_owned()
+}
