@@ -55,7 +55,7 @@ fn calls(case: &Value) -> f64 {
 fn decode_measures_what_is_planned_and_compiled() {
     let demo = demo();
     let sizes = ["--context", "64", "--chunk", "8", "--dtype", "bf16"];
-    let quants = if is_long() { &["none", "q4"][..] } else { &["q4"] };
+    let quants = if is_long() { &["none", "q4"][..] } else { &["none"] };
     let asked = quants.join(",");
     let cases = measured(&[&["decode", text(&demo), "--quant", &asked, "--depth", "5"], &sizes[..]].concat());
     assert_eq!(cases.len(), quants.len());
@@ -166,8 +166,8 @@ fn attention_is_measured_alone() {
 /// K9: one report of everything, with case, variant, times, rates and flags.
 #[test]
 fn k9_a_suite_is_one_report() {
-    let demo = demo();
-    let cases = measured(&["suite", text(&demo), "--context", "64", "--chunk", "8"]);
+    let model = if is_long() { demo() } else { fixture("llama-untied") };
+    let cases = measured(&[&["suite", text(&model)][..], SMALL].concat());
     let names: Vec<&str> = cases.iter().map(|case| case["case"].as_str().unwrap()).collect();
     assert_eq!(names, ["prefill", "decode", "record", "expand", "lower", "compile", "bake"]);
     assert!(cases[0]["flags"].as_array().unwrap().iter().any(|flag| flag == "--iree-opt-level=O1"));

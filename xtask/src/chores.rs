@@ -160,7 +160,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     let given = driver.iter().find(|(name, _)| *name == variable).map(|(_, folders)| folders.clone());
     let libraries = [Some(printed_by_rustc("target-libdir")?.into()), given];
     let libraries = added(variable, libraries.into_iter().flatten());
-    programs::run("tests", programs, &|program: &Path| {
+    programs::run("tests", programs::AT_ONCE, programs, &|program: &Path| {
         let mut command = Command::new(program);
         command.envs(driver.iter().cloned()).env("PATH", &tools.path).env(variable, &libraries);
         command.envs(long.then_some(("TRACEWRIGHT_TEST_LONG", "1")));
@@ -172,7 +172,8 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
         || without_iree.into_iter().chain(NEED_IREE.into_iter().flat_map(|name| ["--exclude", name]));
     let mut programs = programs::build("programs without IREE", cargo(&["test"]).args(without_iree()))?;
     programs.retain(|program| ["plain", "tracewright", "tracewright_cli"].contains(&&*program.name));
-    programs::run("tests without IREE", programs, &|program: &Path| Command::new(program))?;
+    // One has nearly all.
+    programs::run("tests without IREE", 1, programs, &|program: &Path| Command::new(program))?;
     step("examples in documentation without IREE", cargo(&["test", "--doc"]).args(without_iree()))?;
     left_out.push("Vulkan beyond a prompt of a shipped model: `cargo xtask test --vulkan`".into());
     left_out.push(match jax {

@@ -13,8 +13,8 @@ use serde_json::Value as Json;
 use crate::error::Error;
 use crate::step::{Step, check, human, start_error};
 
-/// How many run at the same time; the processors are divided among them.
-const AT_ONCE: usize = 2;
+/// How many of many run at the same time; the processors are divided among them.
+pub const AT_ONCE: usize = 2;
 
 /// A program of tests.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,17 +94,18 @@ pub fn build(name: &str, cargo: &mut Command) -> Result<Vec<TestProgram>, Error>
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(TestProgram::named).collect())
 }
 
-/// Runs all programs, those with the most tests first; says how each ended, and of one that failed all that it said.
-/// `start` is what starts a program.
+/// Runs all programs, `at_once` at the same time, those with the most tests first; says how each ended, and of one that failed all
+/// that it said. `start` is what starts a program.
 pub fn run(
     name: &str,
+    at_once: usize,
     mut programs: Vec<TestProgram>,
     start: &(dyn Fn(&Path) -> Command + Sync),
 ) -> Result<(), Error> {
-    eprintln!("==> {name}: {} programs, {AT_ONCE} at once", programs.len());
+    eprintln!("==> {name}: {} programs, {at_once} at once", programs.len());
     let begun = Instant::now();
     programs.sort_by_cached_key(|program| program.tests(start));
-    let threads = thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(AT_ONCE));
+    let threads = thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(at_once));
     let left = Mutex::new(programs);
     let next = || left.lock().ok()?.pop();
     let worker = || {
@@ -117,7 +118,7 @@ pub fn run(
         Ok(failed)
     };
     let failed: Result<Vec<_>, Error> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
     let failed = failed?.concat();
@@ -184,7 +185,7 @@ mod tests {
             run_of("c", "exit 0"),
             run_of("d", "kill -9 $$"),
         ];
-        let error = run("tests", all, &shell).unwrap_err();
+        let error = run("tests", AT_ONCE, all, &shell).unwrap_err();
         let Error::Tests { mut failed, .. } = error else { panic!("{error}") };
         failed.sort();
         assert_eq!(failed, ["b", "d"]);
@@ -193,7 +194,10 @@ mod tests {
         names.sort();
         assert_eq!(names, ["a", "b", "c", "d"]);
         assert!(log.lines().all(|line| line.contains(" --test-threads=")), "{log}");
-        assert!(run("tests", vec![run_of("e", "exit 0")], &shell).is_ok());
-        assert!(matches!(run("tests", vec![run_of("f", "exit 130")], &shell), Err(Error::Interrupted)));
+        assert!(run("tests", AT_ONCE, vec![run_of("e", "exit 0")], &shell).is_ok());
+        assert!(matches!(
+            run("tests", AT_ONCE, vec![run_of("f", "exit 130")], &shell),
+            Err(Error::Interrupted)
+        ));
     }
 }
