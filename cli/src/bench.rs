@@ -52,11 +52,8 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
         BenchCommand::Prefill(PrefillBench { model, variants, tokens, profile, .. }) => {
             let plans = bench.plans(model, variants)?;
             let trace = bench.trace(profile, model, plans.len() * tokens.len())?;
-            if trace.is_some() {
-                plans
-                    .iter()
-                    .zip(tokens)
-                    .try_for_each(|(plan, tokens)| whole_chunks(*tokens, plan.chunk).map(drop))?;
+            if let (Some(_), [plan], [tokens]) = (&trace, &plans[..], &tokens[..]) {
+                whole_chunks(*tokens, plan.chunk)?;
             }
             let languages = bench.languages(model, variants, plans)?;
             let mut cases = Vec::new();
