@@ -89,11 +89,20 @@ impl Moments {
     }
 }
 
-/// Kills `count` runs of what `command` makes of a folder, and has `check` look at what they left there.
-fn killed(count: usize, folder: &Path, command: impl Fn() -> Command, mut check: impl FnMut()) {
+/// Kills `count` runs of what `command` makes of a folder, each after `prepare` made there what the first of them found,
+/// and has `check` look at what they left.
+fn killed(
+    count: usize,
+    folder: &Path,
+    mut prepare: impl FnMut(),
+    command: impl Fn() -> Command,
+    mut check: impl FnMut(),
+) {
+    prepare();
     let mut moments = Moments::of(command(), folder);
     let mut early = 0;
     for _ in 0..count {
+        prepare();
         let mut child = spawn(&mut command());
         early += usize::from(moments.kill(&mut child, folder));
         check();
@@ -145,22 +154,23 @@ fn killed_bakes(count: usize) {
     let old = b"an older one".to_vec();
     succeed(&mut bake(&archive));
     let new = fs::read(&archive).unwrap();
-    let mut next_is_old = true;
-    fs::remove_file(&archive).unwrap();
+    let mut is_old = false;
     killed(
         count,
         out.path(),
+        || {
+            let _ = fs::remove_file(&archive);
+            if is_old {
+                fs::write(&archive, &old).unwrap();
+            }
+            is_old = !is_old;
+        },
         || bake(&archive),
         || {
             let left = content(out.path());
             let expected = [Content::new(), [("model.irpa".into(), old.clone())].into()];
             let whole = [("model.irpa".into(), new.clone())].into();
             assert!(expected.contains(&left) || left == whole, "{:?}", listing(out.path()));
-            let _ = fs::remove_file(&archive);
-            if next_is_old {
-                fs::write(&archive, &old).unwrap();
-            }
-            next_is_old = !next_is_old;
         },
     );
     // The next run sweeps away what the killed ones left.
@@ -174,10 +184,13 @@ fn killed_exports(count: usize) {
     succeed(&mut export("llama-tied", &old));
     succeed(&mut export("llama-untied", &new));
     let [old, new] = [content(&old), content(&new)];
-    succeed(&mut export("llama-tied", &target));
     killed(
         count,
         &target,
+        || {
+            succeed(&mut export("llama-tied", &target));
+            assert_eq!(listing(&target).len(), old.len(), "{:?}", listing(&target));
+        },
         || export("llama-untied", &target),
         || {
             let left = content(&target);
@@ -186,8 +199,6 @@ fn killed_exports(count: usize) {
                 true => assert!(left == old || left == new, "{:?}", listing(&target)),
                 false => _ = refused(&mut bare(&["verify", text(&target)]), 1, &["is no export directory"]),
             }
-            succeed(&mut export("llama-tied", &target));
-            assert_eq!(listing(&target).len(), old.len(), "{:?}", listing(&target));
         },
     );
 }
@@ -196,11 +207,10 @@ fn killed_publications(count: usize) {
     let cache = folder();
     let expected = tokens(&succeed(&mut generate(cache.path())));
     let whole = content(cache.path());
-    let empty = || listing(cache.path()).iter().for_each(|(path, _)| fs::remove_file(path).unwrap());
-    empty();
     killed(
         count,
         cache.path(),
+        || listing(cache.path()).iter().for_each(|(path, _)| fs::remove_file(path).unwrap()),
         || generate(cache.path()),
         || {
             for (path, bytes) in content(cache.path()) {
@@ -214,7 +224,6 @@ fn killed_publications(count: usize) {
             assert_eq!(tokens(&succeed(&mut generate(cache.path()))), expected);
             assert!(content(cache.path()).keys().eq(whole.keys()), "{:?}", listing(cache.path()));
             assert!(!is_writing(cache.path()), "{:?}", listing(cache.path()));
-            empty();
         },
     );
 }
@@ -228,6 +237,8 @@ fn killed_tunings(count: usize) {
     killed(
         count,
         cache.path(),
+        // Where all is measured, a run has nothing left to write.
+        || listing(&cache.path().join("tuning")).iter().for_each(|(path, _)| fs::remove_file(path).unwrap()),
         || tune(cache.path(), &["--budget", "1s"]),
         || {
             let shown = succeed(&mut tune(cache.path(), &["--show"]));
