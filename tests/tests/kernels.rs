@@ -385,11 +385,16 @@ fn products_by_tiles() {
         assert!(found.is_empty(), "{target}, refused: {}", found.join("\n"));
         let found = violations_emulated(&calls, [&target, &target], &as_it_is);
         assert!(found.is_empty(), "{target}, emulated: {}", found.join("\n"));
+        // Rows of another tile: of numbers, which those of four bits in groups become, and of bytes.
         let [right, wrong] = match format {
-            WeightFormat::Bf16 => ["tmm3, tmm5, tmm7", "tmm3, tmm4, tmm7"],
+            WeightFormat::Bf16 | WeightFormat::Q4K => ["tmm3, tmm5, tmm7", "tmm3, tmm4, tmm7"],
             _ => ["tmm1, tmm5, tmm7", "tmm1, tmm4, tmm7"],
         };
-        let found = violations_emulated(&calls, [&target, &target], &|text| text.replace(right, wrong));
+        let replaced = |text: String| {
+            assert!(text.contains(right), "{target}: {format:?} is not multiplied by {right}");
+            text.replace(right, wrong)
+        };
+        let found = violations_emulated(&calls, [&target, &target], &replaced);
         assert!(!found.is_empty(), "{target}: {wrong} in place of {right} is not found");
     }
 }
