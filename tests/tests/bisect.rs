@@ -330,12 +330,9 @@ fn a_wrong_kernel() {
     assert!(!product.only_together);
 }
 
-/// The residual is added by the kernel of the product before it, unless somebody wants to see that product. In the long form.
+/// The residual is added by the kernel of the product before it, unless somebody wants to see that product.
 #[test]
 fn a_kernel_that_is_wrong_only_with_what_it_takes_along() {
-    if !long::is_wanted() {
-        return;
-    }
     let found = wrong_kernels(|name| name.contains("_tail"));
     names(&found, "model.layers.0", "binary kind=add");
     assert!(found.only_together);

@@ -18,6 +18,9 @@ pub enum Error {
     /// Programs of tests ended with another status than 0.
     #[error("step `{step}` failed: {}; what each said is above; once mended, run this again", failed.join(", "))]
     Tests { step: String, failed: Vec<String> },
+    /// What cargo built has no programs of tests where some were looked for.
+    #[error("step `{step}` has nothing to run: which programs it takes, `xtask/src/chores.rs` says")]
+    NoTests { step: String },
     /// A quiet step ended with another status than 0.
     #[error("{what} failed ({status}); the last lines of `{log}`:\n{tail}", log = log.display())]
     Quiet { what: String, status: ExitStatus, log: PathBuf, tail: String },

@@ -24,7 +24,7 @@ pub struct TestProgram {
     /// Where it is.
     path: PathBuf,
     /// The folder of its package.
-    folder: PathBuf,
+    pub folder: PathBuf,
     /// What it is told.
     arguments: Vec<String>,
     envs: Vec<(&'static str, String)>,
@@ -102,6 +102,9 @@ pub fn run(
     mut programs: Vec<TestProgram>,
     start: &(dyn Fn(&Path) -> Command + Sync),
 ) -> Result<(), Error> {
+    if programs.is_empty() {
+        return Err(Error::NoTests { step: name.to_owned() });
+    }
     eprintln!("==> {name}: {} programs, {at_once} at once", programs.len());
     let begun = Instant::now();
     programs.sort_by_cached_key(|program| program.tests(start));
@@ -199,5 +202,6 @@ mod tests {
             run("tests", AT_ONCE, vec![run_of("f", "exit 130")], &shell),
             Err(Error::Interrupted)
         ));
+        assert!(matches!(run("tests", 1, vec![], &shell), Err(Error::NoTests { .. })));
     }
 }
