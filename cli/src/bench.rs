@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use itertools::iproduct;
 use tracewright::Plan;
 use tracewright::bench::{
-    AttentionSizes, Bandwidth, BenchReport, Case, Language, Measured, Product, Stages, measure, whole_chunks,
+    AttentionSizes, Bandwidth, BenchError, BenchReport, Case, Language, Measured, Product, Stages, fits,
+    measure, watched, whole_chunks,
 };
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
@@ -36,7 +37,10 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
         BenchCommand::Decode(DecodeBench { model, variants, depth, tokens, neighbour, profile, .. }) => {
             let plans = bench.plans(model, variants)?;
             let measured = plans.len() * depth.len() * if *neighbour { 2 } else { 1 };
-            let trace = bench.trace(profile, model, measured)?;
+            let trace = bench.trace(profile, model, variants, measured)?;
+            for (plan, &depth) in iproduct!(&plans, depth) {
+                fits(plan.context, depth, *tokens)?;
+            }
             let languages = bench.languages(model, variants, plans)?;
             let mut cases = Vec::new();
             for language in &languages {
@@ -51,7 +55,10 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
         }
         BenchCommand::Prefill(PrefillBench { model, variants, tokens, profile, .. }) => {
             let plans = bench.plans(model, variants)?;
-            let trace = bench.trace(profile, model, plans.len() * tokens.len())?;
+            let trace = bench.trace(profile, model, variants, plans.len() * tokens.len())?;
+            for (plan, &tokens) in iproduct!(&plans, tokens) {
+                fits(plan.context, 0, tokens)?;
+            }
             if let (Some(_), [plan], [tokens]) = (&trace, &plans[..], &tokens[..]) {
                 whole_chunks(*tokens, plan.chunk)?;
             }
@@ -202,6 +209,10 @@ impl<'a> Bench<'a> {
         Ok(plans)
     }
 
+    fn device(&self, variants: &VariantArguments) -> Device {
+        Device::of(variants.device.name(), self.arguments.threads)
+    }
+
     fn checkpoint(&self, model: &Path, plan: &Plan) -> Result<Checkpoint, Error> {
         build::checkpoint(model, plan, self.arguments.seed, &self.cache, self.interrupt)
     }
@@ -218,7 +229,7 @@ impl<'a> Bench<'a> {
             let mut progress = progress::Steps::new(self.interrupt);
             let mut watch = |step| progress.watch(step);
             let mut options = self.options(plan.weights.clone());
-            options.device = Device::of(variants.device.name(), self.arguments.threads);
+            options.device = self.device(variants);
             options.tools.watch = Some(&mut watch);
             languages.push(Language::load(plan, &checkpoint, options)?);
         }
@@ -248,9 +259,11 @@ impl<'a> Bench<'a> {
         &self,
         profile: &ProfileArguments,
         model: &Path,
+        variants: &VariantArguments,
         measured: usize,
     ) -> Result<Option<NewFile>, Error> {
         let Some(path) = &profile.trace else { return Ok(None) };
+        watched(self.device(variants)).ok_or(BenchError::NotWatched)?;
         check_output(folder_of(model), path)?;
         if measured != 1 {
             let what = "`--trace` is of one variant; name one value of each option that takes several";

@@ -190,8 +190,17 @@ fn what_cannot_be_measured_is_refused() {
         refused(&mut bare(arguments), 2, &[word]);
     }
     let small = ["--context", "64", "--chunk", "8"];
-    let deep = ["bench", "decode", demo, "--depth", "60"];
-    refused(tracewright(&deep).args(small), 1, &["`depth` 60", "`context` 64", "--context"]);
+    // Before anything is compiled.
+    let cache = folder();
+    for depth in ["60", "5,60", "18446744073709551615"] {
+        let deep = ["bench", "decode", demo, "--cache", text(cache.path()), "--depth", depth];
+        let last = depth.rsplit(',').next().unwrap();
+        let expected = [&format!("`depth` {last}"), "`context` 64", "--context"];
+        refused(tracewright(&deep).args(small), 1, &expected);
+    }
+    let long = ["bench", "prefill", demo, "--cache", text(cache.path()), "--tokens", "8,64"];
+    refused(tracewright(&long).args(small), 1, &["64 tokens", "`context` 64"]);
+    assert!(listing(cache.path()).is_empty(), "something is left");
     let nowhere = ["bench", "decode", demo, "--json", "/nowhere/report.json"];
     refused(tracewright(&nowhere).args(small), 1, &["/nowhere/report.json"]);
 }

@@ -94,12 +94,24 @@ impl Moments {
 fn killed(
     count: usize,
     folder: &Path,
+    prepare: impl FnMut(),
+    command: impl Fn() -> Command,
+    check: impl FnMut(),
+) {
+    killed_like(command(), count, folder, prepare, command, check);
+}
+
+/// The same at moments of another command, which ends.
+fn killed_like(
+    first: Command,
+    count: usize,
+    folder: &Path,
     mut prepare: impl FnMut(),
     command: impl Fn() -> Command,
     mut check: impl FnMut(),
 ) {
     prepare();
-    let mut moments = Moments::of(command(), folder);
+    let mut moments = Moments::of(first, folder);
     let mut early = 0;
     for _ in 0..count {
         prepare();
@@ -234,12 +246,14 @@ fn killed_tunings(count: usize) {
     if serde_json::from_str::<Value>(&shown.out).unwrap()["kernels"] == serde_json::json!([]) {
         return; // A processor without kernels.
     }
-    killed(
+    // A run ends when its second is over, which may be sooner than the first one did.
+    killed_like(
+        tune(cache.path(), &["--budget", "1s"]),
         count,
         cache.path(),
         // Where all is measured, a run has nothing left to write.
         || listing(&cache.path().join("tuning")).iter().for_each(|(path, _)| fs::remove_file(path).unwrap()),
-        || tune(cache.path(), &["--budget", "1s"]),
+        || tune(cache.path(), &["--budget", "10m"]),
         || {
             let shown = succeed(&mut tune(cache.path(), &["--show"]));
             assert!(!shown.err.contains("not used"), "{}", shown.err);

@@ -87,7 +87,7 @@ impl Language {
     /// # Errors
     /// If so many do not fit into the context.
     pub fn decode(&self, depth: usize, tokens: usize) -> Result<Case<'_>, BenchError> {
-        self.check(depth, tokens)?;
+        fits(self.network.context(), depth, tokens)?;
         let batch = self.network.batch();
         let work = Workload {
             tokens: Some(batch as f64),
@@ -113,7 +113,7 @@ impl Language {
     /// # Errors
     /// If so many do not fit into the context.
     pub fn prefill(&self, tokens: usize) -> Result<Case<'_>, BenchError> {
-        self.check(0, tokens)?;
+        fits(self.network.context(), 0, tokens)?;
         let calls = tokens.div_ceil(self.network.chunk()) as f64;
         let work = Workload {
             tokens: Some(tokens as f64),
@@ -181,17 +181,20 @@ impl Language {
         }
     }
 
-    fn check(&self, depth: usize, tokens: usize) -> Result<(), BenchError> {
-        let context = self.network.context();
-        match depth + tokens < context && tokens > 0 {
-            true => Ok(()),
-            false => Err(BenchError::Depth { depth, tokens, context }),
-        }
-    }
-
     /// Tokens that are spread over the vocabulary.
     fn prompt(&self, tokens: usize) -> Vec<u32> {
         (0..tokens).map(|i| (i * 7919 % self.network.vocabulary()) as u32).collect()
+    }
+}
+
+/// Whether so many tokens behind `depth` others can be measured in a context.
+///
+/// # Errors
+/// If there is no token, or no room for one more.
+pub fn fits(context: usize, depth: usize, tokens: usize) -> Result<(), BenchError> {
+    match depth.saturating_add(tokens) < context && tokens > 0 {
+        true => Ok(()),
+        false => Err(BenchError::Depth { depth, tokens, context }),
     }
 }
 
@@ -246,7 +249,7 @@ fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
 }
 
 /// The same device, watched, if it can be.
-pub(super) fn watched(device: Device) -> Option<Device> {
+pub fn watched(device: Device) -> Option<Device> {
     match device {
         Device::LocalTask { workers } | Device::Watched { workers } => Some(Device::Watched { workers }),
         Device::LocalSync => Some(Device::Watched { workers: 1 }),

@@ -33,7 +33,7 @@ use paths::Paths;
 pub use bandwidth::{Bandwidth, Rates};
 pub(crate) use single::entry;
 
-pub use language::{Language, whole_chunks};
+pub use language::{Language, fits, watched, whole_chunks};
 pub use single::{AttentionSizes, Product, Single};
 pub use spread::Distribution;
 pub use stages::Stages;
