@@ -438,7 +438,7 @@ impl Generator<'_> {
         let docs = default_docs(attrs, || format!("`{name}` of the block `{}`.", block.name));
         let (doc_attrs, lint_attrs): (Vec<_>, Vec<_>) =
             attrs.iter().partition(|attr| attr.path().is_ident("doc"));
-        let inner = format_ident!("__{name}");
+        let inner = format_ident!("__{}", name);
         let (parameters, inner_parameters) =
             (self.parameters(function, false), self.parameters(function, true));
         let output = self.output(function);
@@ -461,7 +461,7 @@ impl Generator<'_> {
                         bound.push(quote!(mut #name));
                         lent.push(quote!(&mut #name));
                         states.push(name);
-                        kept.push(format_ident!("__{name}"));
+                        kept.push(format_ident!("__{}", name));
                     } else {
                         bound.push(quote!(#name));
                         lent.push(quote!(&#name));
@@ -674,7 +674,7 @@ impl Generator<'_> {
 
 /// A local variable that no constant of the user's can be mistaken for.
 fn local(name: &Ident) -> Ident {
-    format_ident!("__{name}")
+    format_ident!("__{}", name)
 }
 
 /// A key of the configuration, all of it at the user's token.

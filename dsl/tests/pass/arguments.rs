@@ -1,4 +1,4 @@
-//! Arguments and results of every kind; an axis renamed; axes that only a signature names.
+//! Arguments and results of every kind; an axis renamed; axes that only a signature names; names that are keywords.
 
 use tracewright_dsl::{Axis, Cache, CausalLm, EntryPoint, F32, Float, Position, Tensor, TraceArg};
 use tracewright_dsl::{dot, model, softmax};
@@ -68,8 +68,8 @@ model! {
         norm: RmsNorm<F32>[D],
         factor: Weight<F32>[],
 
-        fn forward(mut x: T[B, S, D], context: &Context<T>, counter: &mut Counter, _nothing: Nothing) -> (T[B, S, D], f32[B, S, C]) {
-            counter.0 = 1;
+        fn forward(mut x: T[B, S, D], context: &Context<T>, r#ref: &mut Counter, _nothing: Nothing) -> (T[B, S, D], f32[B, S, C]) {
+            r#ref.0 = 1;
             x = x + context.shift;
             let (y, scores) = self.attention(x);
             if context.kind == Kind::Plain {
@@ -87,10 +87,10 @@ model! {
 
         fn forward(x: T[B, S, D]) -> (T[B, S, D], f32[B, S, C]) {
             let scores = dot(self.q(x), self.k(x).rename(S, C), E);
-            (self.mix(x, scores, true), scores.to())
+            (self.r#move(x, scores, true), scores.to())
         }
 
-        fn mix(x: T[B, S, D], scores: T[B, S, C], normed: bool) -> T[B, S, D] {
+        fn r#move(x: T[B, S, D], scores: T[B, S, C], normed: bool) -> T[B, S, D] {
             let weights = if normed { softmax(scores, C) } else { scores };
             dot(weights, x.rename(S, C), C)
         }
