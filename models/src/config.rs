@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use errors::{FileError, Listed};
 use files::limits;
@@ -301,7 +302,7 @@ impl Keys {
         layers: usize,
         window: Option<usize>,
         sliding: impl Fn(usize) -> bool,
-    ) -> Vec<Option<usize>> {
+    ) -> Arc<[Option<usize>]> {
         let types = self.layer_types(layers);
         let of_layer = |layer| match &types {
             Some(types) => types[layer] == "sliding_attention",

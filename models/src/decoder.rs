@@ -1,5 +1,7 @@
 //! What decoders have in common: embedding, layers, a norm and a head. A family brings its layers.
 
+use std::sync::Arc;
+
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position};
 use dsl::{Block, Call as _, Float, Tensor, WeightStyle, model};
@@ -85,8 +87,8 @@ pub struct LlamaConfig {
     pub rope: RopeParameters,
     /// Which layers rotate queries and keys; all do if the list is empty.
     pub rotary: Vec<bool>,
-    /// How many positions each layer sees, if not all; all see all if the list is empty.
-    pub windows: Vec<Option<usize>>,
+    /// How many positions each layer sees, if not all; all see all if the list is empty. Shared: each layer has a configuration.
+    pub windows: Arc<[Option<usize>]>,
     /// Whether `lm_head` is the embedding table.
     pub tie_word_embeddings: bool,
     /// Whether the attention's linear layers have biases.
@@ -148,7 +150,7 @@ impl LlamaConfig {
             norm_style: WeightStyle::Scale,
             rope: RopeParameters::read(keys, &rope),
             rotary: Vec::new(),
-            windows: Vec::new(),
+            windows: Arc::from([]),
             tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
             attention_bias: false,
             mlp_bias: false,

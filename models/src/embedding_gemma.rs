@@ -174,7 +174,8 @@ impl EmbeddingGemmaConfig {
         let mut tower = gemma3::read(&keys);
         keys.finish(IGNORED, allowed)?;
         // Half of what is said to each side, and the token itself.
-        tower.llama.windows.iter_mut().flatten().for_each(|window| *window = *window / 2 + 1);
+        let windows = tower.llama.windows.iter();
+        tower.llama.windows = windows.map(|window| window.map(|window| window / 2 + 1)).collect();
         check_modules(&path.join("modules.json"))?;
         check_pooling(Keys::read(&path.join("1_Pooling"))?, tower.hidden_size)?;
         let [inner, outer] = Self::FOLDERS.map(|folder| Keys::read(&path.join(folder)));

@@ -14,5 +14,5 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let defaults = Defaults { num_key_value_heads: Some(8), ..Defaults::new(131_072) };
     let llama = LlamaConfig::shared(keys, defaults);
     let window = keys.nullable_count("sliding_window", Some(4096));
-    LlamaConfig { windows: vec![window; llama.num_hidden_layers], ..llama }
+    LlamaConfig { windows: vec![window; llama.num_hidden_layers].into(), ..llama }
 }

@@ -88,6 +88,6 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
         let expected = format!("at most {num_local_experts}, the experts there are");
         keys.refuse("num_experts_per_tok", num_experts_per_tok, expected);
     }
-    let windows = vec![keys.optional_count("sliding_window"); llama.num_hidden_layers];
+    let windows = vec![keys.optional_count("sliding_window"); llama.num_hidden_layers].into();
     LlamaConfig { windows, num_local_experts, num_experts_per_tok, ..llama }
 }

@@ -66,5 +66,5 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     let window = keys.optional_count("sliding_window");
     // Keys of the published checkpoints that transformers does not read.
     keys.ignore(&["auto_map", "embd_pdrop", "full_attn_mod", "interpolate_factor", "resid_pdrop"]);
-    LlamaConfig { windows: vec![window; llama.num_hidden_layers], ..llama }
+    LlamaConfig { windows: vec![window; llama.num_hidden_layers].into(), ..llama }
 }

@@ -1,6 +1,8 @@
 //! Qwen2 and Qwen2.5: "Qwen2 Technical Report" (2024), §2.2; names as in the HF checkpoint (`modeling_qwen2.py`). A
 //! Llama with biases on queries, keys and values, and a sliding window in its upper layers if it is asked for.
 
+use std::sync::Arc;
+
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
 
@@ -42,7 +44,7 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
 }
 
 /// The window of each layer: from `max_window_layers` on, if `use_sliding_window` says that there is any.
-pub(crate) fn windows(keys: &Keys, layers: usize) -> Vec<Option<usize>> {
+pub(crate) fn windows(keys: &Keys, layers: usize) -> Arc<[Option<usize>]> {
     let (used, window) =
         (keys.flag("use_sliding_window", false), keys.nullable_count("sliding_window", Some(4096)));
     let window = window.filter(|_| used);

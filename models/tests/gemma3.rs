@@ -98,7 +98,7 @@ fn published_configurations_are_read() {
         other => panic!("{other:?}"),
     };
     let small = read("functiongemma-270m");
-    assert_eq!(small.windows, read("gemma-3-1b").windows[..18]);
+    assert_eq!(small.windows[..], read("gemma-3-1b").windows[..18]);
     assert_eq!(small.windows.iter().filter(|window| window.is_none()).count(), 3);
     assert_eq!((small.rope.theta, small.rope_local.as_ref().unwrap().theta), (1e6, 1e4));
     let tower = read("gemma-3-4b");

@@ -25,7 +25,7 @@ fn recorded() -> Trace {
         norm_style: dsl::WeightStyle::Scale,
         rope: RopeParameters::plain(10_000.0),
         rotary: vec![],
-        windows: vec![],
+        windows: [].into(),
         tie_word_embeddings: true,
         attention_bias: false,
         mlp_bias: true,
