@@ -23,6 +23,8 @@ pub fn check_output(folder: &Path, out: &Path) -> Result<(), OwnFile> {
     if folder.is_file() {
         return if is_one_of(out, [folder]) { Err(OwnFile(out.to_owned())) } else { Ok(()) };
     }
+    // The parent of a bare name is the empty path.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let is_export = folder.join("manifest.json").exists();
     let read = |path: &PathBuf| path.extension().is_some_and(|end| READ.iter().any(|read| end == *read));
     let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
