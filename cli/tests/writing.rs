@@ -183,3 +183,13 @@ fn what_is_written_may_be_read_by_whom_the_umask_lets() {
         assert_eq!(mode(&path), mode(&ordinary), "{}", path.display());
     }
 }
+
+/// The folder of a bare name is the one that the command runs in.
+#[test]
+fn no_output_replaces_a_model_by_its_bare_name() {
+    let model = copied("llama-untied");
+    let before = listing(model.path());
+    let mut dump = trace_dump(&["config.json", "-o", "config.json"]);
+    refused(dump.current_dir(model.path()), 1, &["`config.json` is a file of the model itself"]);
+    assert_eq!(listing(model.path()), before);
+}
