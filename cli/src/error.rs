@@ -1,6 +1,6 @@
 //! Everything that ends a command, and which flag helps.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Command, FromArgMatches};
@@ -488,7 +488,8 @@ pub fn parsed<A: FromArgMatches>(command: Command) -> A {
         }
         let text = error.render().ansi().to_string();
         let coded = format!("error[{}]:", Code::TW0001);
-        anstream::eprint!("{}", text.replacen("error:", &coded, 1));
+        // Where stderr is full, the exit code still says it.
+        let _ = write!(anstream::stderr(), "{}", text.replacen("error:", &coded, 1));
         std::process::exit(error.exit_code())
     })
 }

@@ -1,5 +1,6 @@
 //! Lines of Rust that errors and reports are about.
 
+use std::io::Write as _;
 use std::path::Path;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
@@ -32,7 +33,8 @@ pub fn show(places: &[Place]) {
     }
     for (file, line, paths) in lines.iter().take(SHOWN) {
         if let Some(shown) = read(file).and_then(|text| snippet(file, *line, paths, &text)) {
-            anstream::eprintln!("{shown}");
+            // The error itself was said; where stderr is full, nothing more can be.
+            let _ = writeln!(anstream::stderr(), "{shown}");
         }
     }
 }

@@ -65,6 +65,8 @@ fn a_full_stderr_is_no_failure() {
     assert_eq!(status.code(), Some(0));
     let status = bare(&["bake", "/nowhere", "-o", text(&archive)]).stderr(full()).status().unwrap();
     assert_eq!(status.code(), Some(1), "an error that cannot be said is one still");
+    let status = bare(&["bake"]).stderr(full()).status().unwrap();
+    assert_eq!(status.code(), Some(2), "so is wrong usage");
 }
 
 #[test]
