@@ -17,7 +17,7 @@ use targets::{DeviceKind, Tuning};
 use trace::{Argument, Parameter, Role, Signature};
 
 use crate::build::{Build, BuildTools, LoadError, map_parameters};
-use crate::folder::{self, FolderError};
+use crate::folder::{self, ExportFolder, FolderError};
 use crate::{Plan, PlanError};
 
 /// The file names in an export directory.
@@ -384,7 +384,7 @@ pub fn export(
     out: &Path,
     tools: BuildTools<'_>,
 ) -> Result<Exported, ExportError> {
-    folder::check(model, out)?;
+    let folder = ExportFolder::new(model, out, [names::TEXT, names::MODULE, names::ARCHIVE])?;
     let compiler = tools.compiler;
     let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };
     let recorded = plan.trace()?.trace;
@@ -396,7 +396,7 @@ pub fn export(
     };
     let manifest = Manifest::new(&plan, &build, &copied, compiler)?;
     let start = Instant::now();
-    let baked = folder::fill(out, |out| {
+    let baked = folder.fill(|out| {
         let (archive, baked) = build.bake(&out.join(names::ARCHIVE))?;
         let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), bytes);
         for name in copied {

@@ -1,10 +1,13 @@
 //! The folder that an export is written into: whole or no export at all.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use errors::{FileError, WithPath as _};
-use files::FolderLock;
+use files::{FolderLock, limits};
+use serde::Deserialize;
+
+use crate::{export, xla};
 
 /// What says that a folder is an export, and which one: written last.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -19,60 +22,134 @@ pub(crate) const COPIED: &[&str] = &[
     "chat_template.jinja",
 ];
 
+/// What exports have of the one engine and of the other, whose modules the manifest names.
+const ENGINES: &[&str] = &[export::names::TEXT, export::names::MODULE, export::names::ARCHIVE, xla::MADE];
+
 /// Why nothing is exported into a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// A file cannot be written or removed.
+    /// A file cannot be read, written or removed.
     #[error(transparent)]
     File(#[from] FileError),
     /// It would be written among the files of the model.
     #[error("`{}` is the model's own folder; write elsewhere", .0.display())]
     Own(PathBuf),
+    /// It would replace a file that no export has written.
+    #[error("`{}` is there and is not of an export; write elsewhere, or move it away", .0.display())]
+    Foreign(PathBuf),
     /// Another run writes it.
     #[error("another export is being written into `{}`; wait for it, or write elsewhere", .0.display())]
     Locked(PathBuf),
 }
 
-/// Whether an export may be written to `out`: what the model's folder and the export both have would be replaced by
-/// itself, and then by nothing.
-pub(crate) fn check(model: &Path, out: &Path) -> Result<(), FolderError> {
-    let same = |out: PathBuf| model.canonicalize().is_ok_and(|model| model == out);
-    match out.is_dir() && out.canonicalize().is_ok_and(same) {
-        true => Err(FolderError::Own(out.to_owned())),
-        false => Ok(()),
+/// The part of a manifest, of either engine, that says which files are the export's.
+#[derive(Deserialize)]
+struct Written {
+    /// No other program's manifest has it.
+    #[serde(rename = "tracewright")]
+    _version: String,
+    /// Each has a module of its own, if the engine is XLA.
+    entry_points: Vec<WrittenEntry>,
+}
+
+#[derive(Deserialize)]
+struct WrittenEntry {
+    module: Option<String>,
+}
+
+/// The folder of an export, and what is written into it.
+pub(crate) struct ExportFolder<'a> {
+    path: &'a Path,
+    names: Vec<&'a str>,
+}
+
+impl<'a> ExportFolder<'a> {
+    /// The folder at `path`, for files of these names beside the manifest and [what goes along](COPIED), if an export of
+    /// the model at `model` may be written there: nothing is replaced but another export.
+    pub fn new(
+        model: &Path,
+        path: &'a Path,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, FolderError> {
+        // What the model's folder and the export both have would be replaced by itself, and then by nothing.
+        if is_same_folder(model, path) {
+            return Err(FolderError::Own(path.to_owned()));
+        }
+        let names = [MANIFEST].into_iter().chain(COPIED.iter().copied()).chain(names).collect();
+        let folder = Self { path, names };
+        let is_ours = FolderLock::was_taken(path) || written(path)?.is_some();
+        let foreign = if is_ours { None } else { folder.files().next() };
+        match foreign {
+            Some(file) => Err(FolderError::Foreign(file)),
+            None => Ok(folder),
+        }
     }
+
+    /// What is there of the files that the export has.
+    fn files(&self) -> impl Iterator<Item = PathBuf> {
+        self.names.iter().map(|name| self.path.join(name)).filter(|path| path.symlink_metadata().is_ok())
+    }
+
+    /// Fills it, which no other run does meanwhile. After a failure nothing of an export is there any more, and no folder
+    /// if it was new.
+    pub fn fill<T, E: From<FolderError>>(&self, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
+        let made = !self.path.exists();
+        let lock = self.prepare()?;
+        let filled = fill(self.path);
+        if filled.is_err() {
+            // The first error matters more than a failure here.
+            let _ = if made { fs::remove_dir_all(self.path).is_ok() } else { self.clear().is_ok() };
+        }
+        drop(lock);
+        filled
+    }
+
+    /// Makes the folder, locks it, and removes what an export before this one wrote.
+    fn prepare(&self) -> Result<FolderLock, FolderError> {
+        fs::create_dir_all(self.path).with_path("create", self.path)?;
+        let lock = FolderLock::take(self.path)?.ok_or_else(|| FolderError::Locked(self.path.to_owned()))?;
+        let old = written(self.path)?;
+        self.clear()?;
+        for name in old.into_iter().flatten() {
+            remove(&self.path.join(name))?;
+        }
+        Ok(lock)
+    }
+
+    /// Removes what is there of it: first the manifest, which would vouch for a mixture of old and new files.
+    fn clear(&self) -> Result<(), FileError> {
+        self.files().try_for_each(|file| remove(&file))
+    }
+}
+
+fn remove(file: &Path) -> Result<(), FileError> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.with_path("replace", file),
+    }
+}
+
+/// The names of the files that the export in a folder has for its engine; `None` if there is no export.
+fn written(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
+    let path = folder.join(MANIFEST);
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let manifest = serde_json::from_slice::<Written>(&files::read(&path, limits::CONFIG)?);
+    Ok(manifest.ok().map(|manifest| {
+        let modules = manifest.entry_points.into_iter().filter_map(|entry| entry.module);
+        let is_plain = |name: &String| Path::new(name).file_name() == Some(name.as_ref());
+        modules.filter(is_plain).chain(ENGINES.iter().map(|&name| name.to_owned())).collect()
+    }))
+}
+
+/// Whether a model is read from the folder `out`.
+fn is_same_folder(model: &Path, out: &Path) -> bool {
+    let same = |out: PathBuf| model.canonicalize().is_ok_and(|model| model == out);
+    out.is_dir() && out.canonicalize().is_ok_and(same)
 }
 
 /// The files of a model that go along.
 pub(crate) fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
     COPIED.iter().copied().filter(|name| model.join(name).exists())
-}
-
-/// Fills the export directory `out`, which no other run does meanwhile. After a failure it is no export any more, and
-/// gone if it was new.
-pub(crate) fn fill<T, E: From<FolderError>>(
-    out: &Path,
-    fill: impl FnOnce(&Path) -> Result<T, E>,
-) -> Result<T, E> {
-    let made = !out.exists();
-    let lock = prepare(out)?;
-    let filled = fill(out);
-    if filled.is_err() && made {
-        // The first error matters more than a failure here.
-        let _ = fs::remove_dir_all(out);
-    }
-    drop(lock);
-    filled
-}
-
-/// Makes the folder and locks it.
-fn prepare(out: &Path) -> Result<FolderLock, FolderError> {
-    fs::create_dir_all(out).with_path("create", out)?;
-    let lock = FolderLock::take(out)?.ok_or_else(|| FolderError::Locked(out.to_owned()))?;
-    // First the manifest: it would vouch for a mixture of old and new files.
-    let old = [MANIFEST].into_iter().chain(COPIED.iter().copied());
-    for path in old.map(|name| out.join(name)).filter(|path| path.symlink_metadata().is_ok()) {
-        fs::remove_file(&path).with_path("replace", &path)?;
-    }
-    Ok(lock)
 }

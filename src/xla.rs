@@ -1,13 +1,11 @@
 //! An export for XLA: a module for each entry point, and a manifest that says what each argument is, how it is divided
 //! among devices and where in the checkpoint each weight lies. `python/tracewright_xla` runs it.
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use bake::{BakeError, BakeOptions};
 use dsl::Traced;
-use errors::{FileError, WithPath as _};
+use errors::FileError;
 use files::{NewFile, limits};
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf, Storage, Watch};
 use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards, Weights};
@@ -15,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use targets::{Mesh, ShardRule, Target};
 use trace::{Argument, Parameter, Trace};
 
-use crate::folder::{self, FolderError, MANIFEST};
+use crate::folder::{self, ExportFolder, FolderError, MANIFEST};
 use crate::{Plan, PlanError};
 
 /// Weights that a recipe makes, if there are any.
-const MADE: &str = "made.irpa";
+pub(crate) const MADE: &str = "made.irpa";
 /// What the manifest names as its engine.
 const ENGINE: &str = "xla";
 
@@ -308,7 +306,6 @@ pub fn export(
     out: &Path,
     watch: Option<Watch<'_>>,
 ) -> Result<XlaManifest, XlaError> {
-    folder::check(model, out)?;
     if Gguf::is_at(model) {
         return Err(XlaError::Gguf(model.to_owned()));
     }
@@ -321,8 +318,10 @@ pub fn export(
     ignorable.extend(bake::unread(&recorded.parameters().map_err(PlanError::from)?, parameters));
     bake::check(checkpoint, parameters, &ignorable).map_err(|refused| refused.declared_in(&recorded))?;
     let mut manifest = program.manifest(plan, mesh, model);
+    let modules: Vec<String> = manifest.entry_points.iter().map(|entry| entry.module.clone()).collect();
+    let folder = ExportFolder::new(model, out, modules.iter().map(String::as_str).chain([MADE]))?;
     let (made, plain): (Vec<&Parameter>, Vec<_>) = parameters.iter().partition(|p| p.recipe.is_some());
-    folder::fill(out, |out| {
+    folder.fill(|out| {
         let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), bytes);
         let mut weights = Vec::new();
         if !made.is_empty() {
@@ -347,25 +346,11 @@ pub fn export(
         for (entry, module) in manifest.entry_points.iter().zip(&program.modules) {
             put(&entry.module, module.text.as_bytes())?;
         }
-        remove_others(out, &manifest)?;
         // Last: a directory without a manifest is no export.
         let json = serde_json::to_string_pretty(&manifest).unwrap_or_default();
         put(MANIFEST, (json + "\n").as_bytes())?;
         Ok(manifest)
     })
-}
-
-/// Removes modules of an export that was there before.
-fn remove_others(out: &Path, manifest: &XlaManifest) -> Result<(), FileError> {
-    let written: BTreeSet<PathBuf> =
-        manifest.entry_points.iter().map(|entry| out.join(&entry.module)).collect();
-    let files = fs::read_dir(out).with_path("read", out)?.flatten().map(|entry| entry.path());
-    let module =
-        |path: &PathBuf| path.extension().is_some_and(|end| end == "mlir") && !written.contains(path);
-    for path in files.filter(module) {
-        fs::remove_file(&path).with_path("remove", &path)?;
-    }
-    Ok(())
 }
 
 /// Where the checkpoint has a weight.

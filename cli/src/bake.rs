@@ -12,6 +12,7 @@ use crate::{Interrupt, ReadModel, commands, open, progress};
 
 pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     let BakeArguments { checkpoint: source, out, no_metadata, print_commands, model } = arguments;
+    check_output(&source, &out)?;
     let bar = progress::bytes("baking", 0);
     let mut watch = progress::watch(&bar, interrupt);
     if !source.is_dir() && !Gguf::is_at(&source) {
@@ -28,7 +29,6 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
         }
         return Ok(());
     }
-    check_output(&source, &out)?;
     let (network, checkpoint) = open(read, &source, &model.network.allow_config_key)?;
     let plan = model.plan(network, model.context)?;
     let traced = plan.trace()?;

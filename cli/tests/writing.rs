@@ -57,6 +57,25 @@ fn no_output_replaces_a_file_of_the_model() {
     }
 }
 
+/// A checkpoint may be given by one of its files; those beside it are no less the model's.
+#[test]
+fn no_archive_replaces_what_is_beside_a_file_of_the_model() {
+    let model = copied("llama-untied");
+    let index = model.path().join("model.safetensors.index.json");
+    let named = r#"{"metadata": {}, "weight_map": {}}"#;
+    fs::write(&index, named).unwrap();
+    let before = listing(model.path());
+    for (source, out) in [
+        ("model.safetensors", "config.json"),
+        ("model.safetensors.index.json", "model.safetensors.index.json"),
+    ] {
+        let [source, out] = [source, out].map(|name| model.path().join(name));
+        let mut bake = bare(&["bake", text(&source), "-o", text(&out)]);
+        refused(&mut bake, 1, &[text(&out), "a file of the model itself", "write elsewhere"]);
+        assert_eq!(listing(model.path()), before);
+    }
+}
+
 #[test]
 fn no_logits_replace_a_file_of_an_export() {
     let out = folder();
@@ -163,6 +182,63 @@ fn an_export_over_another_leaves_nothing_of_it() {
     let names: Vec<_> = listing(out.path()).into_iter().map(|(path, _)| path).collect();
     let expected = ["config.json", "manifest.json", "model.irpa", "model.mlir", "model.vmfb", "notes.txt"];
     assert_eq!(names, expected.map(|name| out.path().join(name)));
+}
+
+/// What no export has written is not its to replace, whatever its name is.
+#[test]
+fn an_export_replaces_no_files_of_others() {
+    let model = fixture("llama-untied");
+    for engine in ["iree", "xla"] {
+        let write = |out: &Path| {
+            let mut command = export(&model, out);
+            if engine == "xla" {
+                command = bare(&["export", text(&model), "-o", text(out), "--engine", "xla"]);
+                command.args(SMALL);
+            }
+            command
+        };
+        // Another model's; a program's of the web; a note of the user's with an export's name.
+        let written = if engine == "xla" { "prefill.mlir" } else { "model.mlir" };
+        for (name, content) in
+            [("config.json", "{}"), ("manifest.json", r#"{"name": "app"}"#), (written, "module {}")]
+        {
+            let out = folder();
+            let file = out.path().join(name);
+            fs::write(&file, content).unwrap();
+            let before = listing(out.path());
+            refused(&mut write(out.path()), 1, &[text(&file), "is not of an export", "write elsewhere"]);
+            assert_eq!(listing(out.path()), before);
+        }
+        // What a run left that was killed, whose lock is still there, is an export's.
+        let out = folder();
+        for name in ["config.json", ".tracewright-lock"] {
+            fs::write(out.path().join(name), "").unwrap();
+        }
+        succeed(&mut write(out.path()));
+    }
+}
+
+/// Nothing of the one engine's export stays beside the other's.
+#[test]
+fn an_export_for_one_engine_replaces_that_for_the_other() {
+    let (model, out, alone) = (fixture("llama-untied"), folder(), folder());
+    let xla = |out: &Path| {
+        let mut command = bare(&["export", text(&model), "-o", text(out), "--engine", "xla"]);
+        command.args(SMALL);
+        command
+    };
+    fs::write(out.path().join("notes.mlir"), "mine").unwrap();
+    fs::write(alone.path().join("notes.mlir"), "mine").unwrap();
+    let names = |out: &Path| -> Vec<_> {
+        listing(out).into_iter().map(|(path, _)| path.file_name().unwrap().to_owned()).collect()
+    };
+    succeed(&mut xla(alone.path()));
+    succeed(&mut export(&model, out.path()));
+    succeed(&mut xla(out.path()));
+    assert_eq!(names(out.path()), names(alone.path()));
+    succeed(&mut export(&model, out.path()));
+    let expected = ["config.json", "manifest.json", "model.irpa", "model.mlir", "model.vmfb", "notes.mlir"];
+    assert_eq!(names(out.path()), expected);
 }
 
 #[cfg(unix)]

@@ -25,6 +25,11 @@ pub struct FolderLock {
 impl FolderLock {
     const NAME: &str = ".tracewright-lock";
 
+    /// Whether somebody has the folder, or had it and died.
+    pub fn was_taken(folder: &Path) -> bool {
+        folder.join(Self::NAME).exists()
+    }
+
     /// Locks the folder; `None` if another run has it.
     ///
     /// # Errors
@@ -60,7 +65,7 @@ mod tests {
     fn a_folder_is_locked_once() {
         let folder = tempfile::tempdir().unwrap();
         let lock = FolderLock::take(folder.path()).unwrap();
-        assert!(lock.is_some());
+        assert!(lock.is_some() && FolderLock::was_taken(folder.path()));
         assert!(FolderLock::take(folder.path()).unwrap().is_none());
         drop(lock);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);

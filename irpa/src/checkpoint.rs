@@ -340,9 +340,9 @@ impl Checkpoint {
     /// Whether an archive may be written at `path`: the checkpoint is mapped, and nothing else has the weights.
     ///
     /// # Errors
-    /// If `path` is one of its files.
+    /// If `path` is one of its files, the index among them.
     pub fn check_output(&self, path: &Path) -> Result<(), ArchiveError> {
-        match files::is_one_of(path, self.files()) {
+        match files::is_one_of(path, self.files().chain([self.path()])) {
             true => Err(ArchiveError::OutputIsInput { path: path.into() }),
             false => Ok(()),
         }

@@ -321,4 +321,11 @@ fn the_checkpoint_is_never_overwritten() {
     let error = convert_checkpoint(&checkpoint, &file, ConvertOptions::default()).unwrap_err();
     assert!(matches!(error, ArchiveError::OutputIsInput { .. }));
     assert_eq!(fs::read(file).unwrap(), bytes);
+    let index = folder.path().join("model.safetensors.index.json");
+    let text = r#"{"weight_map": {"w": "model.safetensors"}}"#;
+    fs::write(&index, text).unwrap();
+    let checkpoint = Checkpoint::open(&index).unwrap();
+    let error = convert_checkpoint(&checkpoint, &index, ConvertOptions::default()).unwrap_err();
+    assert!(matches!(error, ArchiveError::OutputIsInput { .. }));
+    assert_eq!(fs::read_to_string(index).unwrap(), text);
 }

@@ -81,6 +81,7 @@ impl Coded for FolderError {
         match self {
             Self::File(error) => error.code(),
             Self::Own(_) => TW0008,
+            Self::Foreign(_) => TW0009,
             Self::Locked(_) => TW0901,
         }
     }
