@@ -147,6 +147,16 @@ pub enum EmbedError {
         /// The number of ids.
         vocabulary: usize,
     },
+    /// A vector that is none.
+    #[error("number {index} of the vector of text {text} is {found}, expected a finite number")]
+    Number {
+        /// Which text, from 0.
+        text: usize,
+        /// Which number, from 0.
+        index: usize,
+        /// What it is.
+        found: f32,
+    },
     /// An argument or a result is not of the type that its role has.
     #[error(transparent)]
     Array(#[from] ArrayError),
@@ -192,13 +202,18 @@ impl<'a> Embedder<'a> {
     /// The vector of each text, which is given as its tokens.
     ///
     /// # Errors
-    /// If a text has no tokens, too many, or one that is not of the vocabulary; or if a call fails.
+    /// If a text has no tokens, too many, or one that is not of the vocabulary; if a call fails, or gives what is no vector.
     pub fn embed(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, EmbedError> {
         check_texts(texts, self.length, self.vocabulary)?;
-        let mut vectors = Vec::with_capacity(texts.len());
+        let mut vectors: Vec<Vec<f32>> = Vec::with_capacity(texts.len());
         for texts in texts.chunks(self.batch) {
             let found = self.call(texts)?.to_vec::<f32>()?;
             vectors.extend(found.chunks(self.features).take(texts.len()).map(<[f32]>::to_vec));
+        }
+        for (text, vector) in vectors.iter().enumerate() {
+            if let Some(index) = vector.iter().position(|number| !number.is_finite()) {
+                return Err(EmbedError::Number { text, index, found: vector[index] });
+            }
         }
         Ok(vectors)
     }

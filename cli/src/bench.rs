@@ -26,7 +26,7 @@ use crate::arguments::{
 };
 use crate::build::Tunings;
 use crate::error::Error;
-use crate::{Interrupt, ReadModel, build, dump, progress};
+use crate::{Interrupt, ReadModel, build, dump, progress, sized};
 
 /// How many of the functions that took longest the table names.
 const NAMED: usize = 5;
@@ -198,7 +198,7 @@ impl<'a> Bench<'a> {
             &variants.simplify,
             &variants.kv
         ) {
-            let network = (self.read)(model, &variants.allow_config_key)?;
+            let network = sized((self.read)(model, &variants.allow_config_key)?, model)?;
             let context = context.min(network.max_context());
             let plan = Plan::new(network, element, Some(context), chunk)?;
             let (weights, batch, target) = (weights(kernels, quant), batch.get(), target.clone());

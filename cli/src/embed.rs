@@ -13,7 +13,7 @@ use tracewright::footprint::peak_rss;
 use tracewright::generate::Tokenizer;
 use tracewright::load::{LoadOptions, Loaded, load};
 use tracewright::lower::Quantization;
-use tracewright::models::{EmbeddingGemmaConfig, SentenceConfig};
+use tracewright::models::{EmbeddingGemmaConfig, SentenceConfig, check_sizes};
 use tracewright::targets::Target;
 
 use crate::arguments::EmbedArguments;
@@ -36,7 +36,9 @@ pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Erro
     check_texts(&texts.tokens, plan.length, plan.config.vocab_size)?;
     texts.tell_cut();
     let place = arguments.device.choose(arguments.threads)?;
-    let (traced, checkpoint) = (plan.trace()?, plan.checkpoint(folder)?);
+    let checkpoint = plan.checkpoint(folder)?;
+    check_sizes(&plan.config.tower.sizes(), &checkpoint)?;
+    let traced = plan.trace()?;
     let loaded = build::load(&arguments.compile, place, interrupt, |options| {
         let (rules, ignorable) = (network.simplify.unwrap_or_default(), plan.config.ignorable());
         let LoadOptions { tools, target, .. } = &options;

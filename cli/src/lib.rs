@@ -154,6 +154,14 @@ fn network(read: ReadModel, model: &Path, allowed_keys: &[String]) -> Result<Box
     })
 }
 
+/// The same network, if the weights have its sizes that are where it was read, should there be any.
+fn sized(network: Box<dyn Architecture>, model: &Path) -> Result<Box<dyn Architecture>, Error> {
+    if let Ok(checkpoint) = Checkpoint::open(model) {
+        check_sizes(&network.sizes(), &network.named(checkpoint))?;
+    }
+    Ok(network)
+}
+
 /// The published size that is meant, if that is what is named.
 fn preset(model: &Path) -> Option<&'static Preset> {
     if model.exists() { None } else { model.to_str().and_then(Preset::named) }

@@ -5,13 +5,11 @@ use std::io::Write as _;
 
 use serde_json::{Value, json};
 use tracewright::footprint::{Footprint, Memory, readable};
-use tracewright::irpa::Checkpoint;
-use tracewright::models::check_sizes;
 use tracewright::{Plan, PlanError};
 
 use crate::arguments::PlanArguments;
 use crate::error::Error;
-use crate::{ReadModel, network, share};
+use crate::{ReadModel, network, share, sized};
 
 /// How many keys are named of weights that are not packed.
 const NAMED: usize = 3;
@@ -19,10 +17,7 @@ const NAMED: usize = 3;
 pub fn run(arguments: &PlanArguments, read: ReadModel) -> Result<(), Error> {
     let model = &arguments.model_arguments;
     let network = network(read, &arguments.model, &model.network.allow_config_key)?;
-    // A plan needs no weights; where they are, it is a plan for them.
-    if let Ok(checkpoint) = Checkpoint::open(&arguments.model) {
-        check_sizes(&network.sizes(), &network.named(checkpoint))?;
-    }
+    let network = sized(network, &arguments.model)?;
     let plan = model.plan(network, model.context)?;
     let plan = Plan { batch: arguments.batch.get(), ..plan };
     if arguments.mesh.is_said() || arguments.machine.is_some() {

@@ -126,6 +126,19 @@ fn sizes_that_no_network_has() {
         refuses(edit, &[&format!("`{word}` is {value}, expected a positive integer, at most")]);
         assert!(start.elapsed().as_secs() < 5, "{key}");
     }
+    // The features of a head are no more where they follow from others.
+    let wide = |c: &mut Map<String, Value>| {
+        c.remove("head_dim");
+        c.insert("hidden_size".into(), json!(6 << 20));
+    };
+    refuses(
+        wide,
+        &["`hidden_size / num_attention_heads` is 1048576, expected at most 4096 features of a head"],
+    );
+    // A value is shown as far as one reads it.
+    let long = |c: &mut Map<String, Value>| drop(c.insert("head_dim".into(), json!(vec![1; 100_000])));
+    let ran = refuses(long, &["`head_dim` is [1,1,1,1,", "…, expected a positive integer"]);
+    assert!(ran.err.len() < 2000, "{} bytes", ran.err.len());
 }
 
 /// Many layers beside the weights of few: said at once, and nothing is written.
@@ -141,6 +154,10 @@ fn layers_that_the_checkpoint_does_not_have() {
         &["export", path, "-o", text(&out)],
         #[cfg(feature = "iree")]
         &["generate", path, "--tokens", "5,17"],
+        #[cfg(feature = "iree")]
+        &["bench", "decode", path],
+        #[cfg(feature = "iree")]
+        &["tune", path],
         &["plan", path],
     ] {
         let start = std::time::Instant::now();

@@ -121,7 +121,11 @@ fn a_length_cuts_texts() {
 
 /// A copy of a fixture that a test may spoil.
 fn spoiled(spoil: impl FnOnce(&Path)) -> tempfile::TempDir {
-    let (copy, from) = (folder(), fixture(FIXTURES[0]));
+    spoiled_copy(FIXTURES[0], spoil)
+}
+
+fn spoiled_copy(name: &str, spoil: impl FnOnce(&Path)) -> tempfile::TempDir {
+    let (copy, from) = (folder(), fixture(name));
     for (path, _) in listing(&from) {
         let to = copy.path().join(path.strip_prefix(&from).unwrap());
         fs::create_dir_all(to.parent().unwrap()).unwrap();
@@ -165,6 +169,32 @@ fn a_default_prompt_stands_in_front_unless_another_is_named() {
     edit(&file, |keys| keys["default_prompt_name"] = json!("passage"));
     let words = ["`default_prompt_name` is \"passage\", expected one of [\"document\", \"query\"]"];
     refuses(model.path(), &["-p", "a"], 1, &words);
+}
+
+#[test]
+fn a_vector_that_is_none_is_an_error() {
+    let model = spoiled(|model| {
+        let norm = |tensors: &mut Tensors| tensors.get_mut("norm.weight").unwrap().2.fill(0xff);
+        edit_tensors(model, norm);
+    });
+    for more in [&[][..], &["--json"]] {
+        let mut command = tracewright(&["embed", text(model.path()), "--dtype", "f32", "-p", "Once"]);
+        let ran =
+            refused(command.args(more), 1, &["of the vector of text 0 is NaN, expected a finite number"]);
+        assert!(ran.out.is_empty(), "{}", ran.out);
+    }
+}
+
+/// A tower of other sizes is said before it is recorded, with or without the prefix of language models.
+#[test]
+fn sizes_that_the_tower_s_checkpoint_does_not_have() {
+    for name in FIXTURES {
+        let model = spoiled_copy(name, |model| {
+            edit(&model.join("config.json"), |keys| keys["intermediate_size"] = json!(1 << 20));
+        });
+        let words = ["error[TW0211]: ", "`intermediate_size` is 1048576, the checkpoint has "];
+        refuses(model.path(), &["-p", "a"], 1, &words);
+    }
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl ClaimedSize {
 }
 
 /// Compares the sizes that [a network's configuration claims](crate::Architecture::sizes) with what the header of its checkpoint shows, whose tensors are
-/// [named](crate::Architecture::named) as the network names them. What it does not show differs in nothing here: what is
+/// [named](crate::Architecture::named) as the network names them, or as an embedding does, without `model.`. What it does not show differs in nothing here: what is
 /// missing is said when all parameters are compared.
 ///
 /// # Errors
@@ -80,9 +80,9 @@ pub fn check_sizes(claims: &[ClaimedSize], checkpoint: &Checkpoint) -> Result<()
     }
     let differs = |claim: &ClaimedSize| {
         let (found, shown) = match claim.shown {
-            Shown::Numbers(prefix) => numbers(checkpoint, prefix)?,
+            Shown::Numbers(prefix) => names(prefix).find_map(|prefix| numbers(checkpoint, prefix))?,
             Shown::Extent(tensors) => tensors.iter().find_map(|(pattern, axis)| {
-                let tensor = first.get(*pattern)?;
+                let tensor = names(pattern).find_map(|pattern| first.get(pattern))?;
                 Some((*tensor.shape.get(*axis)?, format!("`{}` is {:?}", tensor.name, tensor.shape)))
             })?,
         };
@@ -99,6 +99,11 @@ pub fn check_sizes(claims: &[ClaimedSize], checkpoint: &Checkpoint) -> Result<()
         true => Ok(()),
         false => Err(OtherSizes { path: checkpoint.path().into(), problems }),
     }
+}
+
+/// What begins as the names of a language model do, and of a tower alone.
+fn names(name: &str) -> impl Iterator<Item = &str> {
+    [Some(name), name.strip_prefix("model.")].into_iter().flatten()
 }
 
 /// How many numbers follow a prefix in the names of tensors, and what shows it; nothing if none does.

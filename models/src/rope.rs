@@ -1,6 +1,7 @@
 //! Rotary frequencies, rounded as transformers rounds them (`modeling_rope_utils.py`).
 
 use dsl::nn::RopeFrequencies;
+use files::limits;
 
 use crate::config::Keys;
 
@@ -146,6 +147,10 @@ impl RopeParameters {
     pub fn check(&self, keys: &Keys, features: usize) {
         if self.partial_rotary_factor > 1.0 {
             return keys.refuse("partial_rotary_factor", self.partial_rotary_factor, "at most 1");
+        }
+        if features > limits::HEAD && keys.get("head_dim").is_none() {
+            let expected = format!("at most {} features of a head", limits::HEAD);
+            return keys.refuse("hidden_size / num_attention_heads", features, expected);
         }
         let rotated = self.rotated(features);
         let pairs = rotated.div_ceil(2);

@@ -402,6 +402,7 @@ mod with_runtime {
                 Self::Empty { .. } => TW0815,
                 Self::TooLong { .. } => TW0816,
                 Self::Token { .. } => TW0813,
+                Self::Number { .. } => TW0812,
                 Self::Array(error) => error.code(),
                 Self::Call(error) => error.code(),
             }
