@@ -5,7 +5,7 @@
 //! tokens part.
 
 use std::fs;
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use etcetera::BaseStrategy as _;
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
 use serde_json::{Value, json};
-use tracewright::files::NewFile;
+use tracewright::files::{NewFile, limits};
 use tracewright::generate::{
     Finish, GenerateError, GenerateOptions, Generated, Session, Tokenizer, stop_tokens,
 };
@@ -274,6 +274,12 @@ impl Input {
                 Typed::End if message.is_empty() => return Ok(None),
                 Typed::End => break,
             };
+            if (message.len() + line.len()) as u64 > limits::PROMPT {
+                let most = limits::PROMPT;
+                return Err(Error::Typed(
+                    format!("a message has more bytes than are read, at most {most}").into(),
+                ));
+            }
             match line.strip_suffix('\\') {
                 Some(part) => message.extend([part, "\n"]),
                 None => {
@@ -307,7 +313,8 @@ impl Input {
             },
             Self::Lines(stdin) => {
                 let mut line = String::new();
-                let count = stdin.lock().read_line(&mut line).map_err(|error| Error::Typed(error.into()))?;
+                let count = stdin.lock().take(limits::PROMPT + 1).read_line(&mut line);
+                let count = count.map_err(|error| Error::Typed(error.into()))?;
                 let line = line.strip_suffix('\n').unwrap_or(&line);
                 let line = line.strip_suffix('\r').unwrap_or(line);
                 Ok(if count == 0 { Typed::End } else { Typed::Line(line.to_owned()) })

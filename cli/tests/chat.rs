@@ -38,6 +38,21 @@ fn said(command: &mut Command, lines: &str) -> Ran {
     ran
 }
 
+#[test]
+fn a_message_has_an_end() {
+    let demo = demo();
+    let mut child = spawn(&mut chat(text(&demo), &[]));
+    let mut stdin = child.stdin.take().unwrap();
+    // Lines that go on; whoever stops reading them closes the pipe.
+    let line = "a".repeat(1 << 20) + "\\\n";
+    let _ = (0..65).try_for_each(|_| stdin.write_all(line.as_bytes()));
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("a message has more bytes than are read, at most 67108864"), "{said}");
+}
+
 /// What `generate` answers to these messages, with nothing remembered.
 fn afresh(model: &str, messages: &[Value]) -> String {
     let folder = folder();

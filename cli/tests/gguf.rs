@@ -44,6 +44,28 @@ fn k18_a_gguf_file_generates_and_is_exported_and_baked() {
     succeed(&mut bare(&["verify", text(&archive)]));
 }
 
+/// A template that is too long to be read is not none: that is said where it is wanted, and nowhere else.
+#[test]
+fn a_template_that_is_too_long() {
+    let mut bytes = fs::read(gguf("tokens-spm")).unwrap();
+    let key = b"tokenizer.chat_template";
+    let value = bytes.windows(key.len()).position(|window| window == key).unwrap() + key.len() + 4;
+    // A multiple of what tensors are aligned to.
+    let more = 2 << 20;
+    let length = u64::from_le_bytes(bytes[value..value + 8].try_into().unwrap()) + more;
+    bytes[value..value + 8].copy_from_slice(&length.to_le_bytes());
+    bytes.splice(value + 8..value + 8, vec![b' '; more as usize]);
+    let out = folder();
+    let model = out.path().join("model.gguf");
+    fs::write(&model, bytes).unwrap();
+    refused(
+        &mut bare(&["prompt", text(&model), "--chat", "Hello"]),
+        1,
+        &["`default` has", "at most 1048576 are read"],
+    );
+    succeed(&mut bare(&["prompt", text(&gguf("tokens-spm")), "--chat", "Hello"]));
+}
+
 #[test]
 fn what_becomes_of_blocks_is_said() {
     let out = folder();

@@ -18,10 +18,28 @@ pub const TEMPLATE_SECONDS: u64 = 1;
 /// Bytes of memory that a chat template may take, with the program that renders it.
 pub const TEMPLATE_MEMORY: u64 = 1 << 30;
 
+/// Steps after which a chat template is taken for endless; real ones need some thousand.
+pub const TEMPLATE_STEPS: usize = 1 << 21;
+
+/// Operators that one tag of a chat template may have: the engine goes as deep as there are, and real ones have some dozen.
+pub const TEMPLATE_OPERATORS: usize = 1000;
+
+/// Bytes that a chat template writes in all, those included that are caught under a name and written again.
+pub const TEMPLATE_WRITTEN: u64 = 256 << 20;
+
+/// Items of lists and dictionaries in a chat template, those within them included.
+pub const TEMPLATE_ITEMS: usize = 1 << 17;
+
+/// How deep lists and dictionaries in a chat template may be nested; one that contains itself has no end.
+pub const TEMPLATE_DEPTH: usize = 128;
+
 /// How many times longer a tokenizer may make a text, on the way to tokens and back.
 pub const GROWTH: usize = 64;
 
-/// Bytes of a prompt, in a file or made by a template.
+/// Tokens that a tokenizer puts around a text.
+pub const ADDED_TOKENS: usize = 1 << 10;
+
+/// Bytes of a prompt, in a file, made by a template, or a message of a chat.
 pub const PROMPT: u64 = 64 << 20;
 
 /// Bytes of a schema or a grammar that answers follow.

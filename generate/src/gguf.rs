@@ -126,7 +126,7 @@ impl<'a> Vocabulary<'a> {
         let special = names.into_iter().filter_map(|(name, key)| Some((name, self.tokens[self.id(key)?])));
         let mut config: Map<String, Value> =
             special.map(|(name, text)| (name.to_owned(), text.into())).collect();
-        let template = |key: &str| self.file.text(key).filter(|text| text.len() as u64 <= limits::TEMPLATE);
+        let template = |key: &str| self.file.text(key);
         const DEFAULT: &str = "tokenizer.chat_template";
         let named = self.file.keys().filter_map(|key| {
             let name = key.strip_prefix(DEFAULT)?.strip_prefix('.')?;

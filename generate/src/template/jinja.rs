@@ -364,16 +364,10 @@ pub struct Room {
     pub bytes: usize,
 }
 
-/// Items of lists and dictionaries, those within them included.
-const ITEMS: usize = 1 << 17;
-
-/// How deep lists and dictionaries may be nested.
-const DEPTH: usize = 128;
-
 impl Room {
     /// The value, if there is room for it.
     pub fn bounded(self, value: Value) -> Result<Value, Error> {
-        let (mut bytes, mut items) = (self.bytes, ITEMS);
+        let (mut bytes, mut items) = (self.bytes, limits::TEMPLATE_ITEMS);
         match takes(&value, 0, &mut bytes, &mut items) {
             Some(()) => Ok(value),
             None => Err(too_large("a value becomes too large or is nested too deep")),
@@ -383,7 +377,7 @@ impl Room {
     /// Whether a list may be joined with a text between its items.
     pub fn check_join(self, list: &Value, between: usize) -> Result<(), Error> {
         self.bounded(list.clone())?;
-        let items = list.len().unwrap_or(ITEMS).saturating_mul(between);
+        let items = list.len().unwrap_or(limits::TEMPLATE_ITEMS).saturating_mul(between);
         if items > self.bytes { Err(too_large("a list becomes too long as a text")) } else { Ok(()) }
     }
 
@@ -410,7 +404,7 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
         ValueKind::Seq | ValueKind::Iterable => false,
         _ => return Some(()),
     };
-    if depth > DEPTH || value.len().is_some_and(|len| len > *items) {
+    if depth > limits::TEMPLATE_DEPTH || value.len().is_some_and(|len| len > *items) {
         return None;
     }
     for item in value.try_iter().ok()? {
@@ -428,7 +422,8 @@ fn too_large(what: &'static str) -> Error {
 
 /// The arguments of Jinja's `slice` and `batch`, which make as many lists or items as they are told.
 pub fn check_count(arguments: &[Value]) -> Result<(), Error> {
-    let is_large = |count: &Value| i64::try_from(count.clone()).is_ok_and(|count| count > ITEMS as i64);
+    let is_large =
+        |count: &Value| i64::try_from(count.clone()).is_ok_and(|count| count > limits::TEMPLATE_ITEMS as i64);
     match arguments.get(1).is_some_and(is_large) {
         true => Err(too_large("a list becomes too long")),
         false => Ok(()),

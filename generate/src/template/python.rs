@@ -171,12 +171,9 @@ fn write_repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error
     Ok(())
 }
 
-/// How deep lists and dictionaries may be nested; one that contains itself has no end.
-const DEPTH: usize = 128;
-
 /// Whether a text may become longer, and deeper.
 fn bounded(depth: usize, out: &str) -> Result<(), Error> {
-    match depth > DEPTH || out.len() as u64 > limits::PROMPT {
+    match depth > limits::TEMPLATE_DEPTH || out.len() as u64 > limits::PROMPT {
         true => Err(invalid("a value is nested too deep, or too long as a text")),
         false => Ok(()),
     }
