@@ -241,7 +241,12 @@ fn killed_publications(count: usize) {
 }
 
 fn killed_tunings(count: usize) {
-    let cache = folder();
+    let (cache, temporary) = (folder(), folder());
+    let tune = |cache: &Path, more: &[&str]| {
+        let mut command = tune(cache, more);
+        command.env("TMPDIR", temporary.path());
+        command
+    };
     let shown = succeed(&mut tune(cache.path(), &["--show"]));
     if serde_json::from_str::<Value>(&shown.out).unwrap()["kernels"] == serde_json::json!([]) {
         return; // A processor without kernels.
@@ -259,6 +264,8 @@ fn killed_tunings(count: usize) {
             assert!(!shown.err.contains("not used"), "{}", shown.err);
         },
     );
+    succeed(&mut tune(cache.path(), &["--budget", "1s"]));
+    assert_eq!(listing(temporary.path()), [], "what killed runs left is swept");
 }
 
 #[test]

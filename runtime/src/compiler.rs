@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use errors::{FileError, Place, WithPath as _};
+use files::Scratch;
 use ops::ElementType;
 use targets::{Backend, DeviceKind, Target};
 
@@ -278,7 +279,7 @@ impl Compiler {
     /// What code for this target may use, as the compiler says: a processor's features in LLVM's names; of other devices
     /// the types that they compute with and the widths that they store, as `fp16`, `b8`.
     pub fn features(&self, target: &Target) -> Result<Vec<String>, CompileError> {
-        let folder = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
+        let folder = Scratch::new_in(&std::env::temp_dir())?;
         let flags = vec!["--compile-to=preprocessing".into()];
         let options = CompileOptions { target: target.clone(), tiled: false, verified: false, flags };
         let module = "func.func @f() { return }";

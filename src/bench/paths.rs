@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use errors::WithPath as _;
+use files::Scratch;
 use lower::Module;
 use runtime::{CompileOptions, Compiler};
 
@@ -53,7 +53,7 @@ pub(super) fn paths(
     compiler: &Compiler,
     options: &CompileOptions,
 ) -> Result<Paths, LoadError> {
-    let folder = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
+    let folder = Scratch::new_in(&std::env::temp_dir())?;
     let mut options = options.clone();
     options.flags.extend(FLAGS.map(String::from));
     Ok(parse(&compile(module, compiler, &options, folder.path())?.log))

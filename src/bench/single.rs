@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use bake::BakeOptions;
 use errors::WithPath as _;
+use files::Scratch;
 use irpa::{Archive, Checkpoint};
 use lower::LowerError;
 use ops::ops::{Linear, MaskTerm, Sdpa};
@@ -194,7 +195,7 @@ impl Single {
             true => None,
             false => {
                 fs::create_dir_all(cache).with_path("create", cache)?;
-                let folder = tempfile::tempdir_in(cache).with_path("create a folder in", cache)?;
+                let folder = Scratch::new_in(cache)?;
                 let config = folder.path().join("none.json");
                 fs::write(&config, "{}").with_path("write", &config)?;
                 let model = folder.path().join("weights");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use bake::BakeOptions;
-use errors::WithPath as _;
+use files::Scratch;
 use irpa::Checkpoint;
 use runtime::Compiler;
 
@@ -56,7 +56,7 @@ impl Stages {
     /// Compiling the entry points that choose tokens, with a cache that is empty.
     pub fn compile<'a>(&'a self, compiler: &'a Compiler) -> Case<'a> {
         self.case("compile", Workload::default(), move || {
-            let cache = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
+            let cache = Scratch::new_in(&std::env::temp_dir())?;
             let module = &self.lowered.module;
             let options = self.lowered.compile_options(compiler).map_err(LoadError::from)?;
             compile(module, compiler, &options, cache.path()).map_err(LoadError::from)?;
@@ -68,7 +68,7 @@ impl Stages {
     pub fn bake<'a>(&'a self, checkpoint: &'a Checkpoint, folder: &'a Path) -> Case<'a> {
         let bytes: usize = self.lowered.module.parameters.iter().map(|p| p.ty.bytes()).sum();
         self.case("bake", Workload { bytes: Some(bytes as f64), ..Workload::default() }, move || {
-            let out = tempfile::tempdir_in(folder).with_path("create a folder in", folder)?;
+            let out = Scratch::new_in(folder)?;
             let out = out.path().join("bench.irpa");
             self.lowered.bake(checkpoint, &out, BakeOptions::default()).map_err(LoadError::from)?;
             Ok(())

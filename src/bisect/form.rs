@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bake::Ignorable;
-use errors::WithPath as _;
+use files::Scratch;
 use irpa::Checkpoint;
 use lower::Weights;
 use ops::{TensorType, Value};
@@ -134,7 +134,7 @@ impl CompiledForm<'_> {
         let (compiler, cache) = self.tools;
         let mut build = Build::new(lowered, trace, self.checkpoint, BuildTools::new(compiler, cache))?;
         // Not in the cache: nobody asks for the weights of one layer again.
-        let folder = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
+        let folder = Scratch::new_in(&std::env::temp_dir())?;
         let (archive, _) = build.bake(&folder.path().join("model.irpa"))?;
         let module = build.load(&self.runtime, &archive)?;
         let signatures = build.lowered.module.signatures;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::iter::zip;
 use std::time::Instant;
 
-use errors::WithPath as _;
+use files::Scratch;
 use lower::{Module, Tunable};
 use ops::{ElementType, TensorType, Value};
 use runtime::{
@@ -208,7 +208,7 @@ fn pairs(
 
 impl Workbench<'_> {
     fn load(&self, module: &Module, sample: &dyn Sample) -> Result<Loaded, TuneError> {
-        let folder = tempfile::tempdir().with_path("create a folder in", &std::env::temp_dir())?;
+        let folder = Scratch::new_in(&std::env::temp_dir())?;
         let options = self.compiler.options(self.target, ElementType::F32, true)?;
         let text = ModuleText { text: &module.text, text_without_locs: &module.text_without_locs };
         let compiled = runtime::compile(self.compiler, &text, &options, &ModuleCache::new(folder.path()))?;
