@@ -3,6 +3,9 @@
 /// Bytes of a configuration, a manifest, a list of special tokens.
 pub const CONFIG: u64 = 16 << 20;
 
+/// Bytes of memory that the values of a configuration take.
+pub const JSON_MEMORY: u64 = 32 << 20;
+
 /// Bytes of a checkpoint's index.
 pub const INDEX: u64 = 64 << 20;
 

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use errors::{FileError, WithPath as _};
 
+use crate::limits;
+
 /// The content of a regular file of at most so many bytes.
 ///
 /// # Errors
@@ -32,6 +34,49 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
     let text = String::from_utf8(read(path, limit)?);
     text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
         .with_path("read", path)
+}
+
+/// The text of a configuration in JSON, whose values take no more memory than there may be.
+///
+/// # Errors
+/// See [`read_text()`]; or if they may take more.
+pub fn read_json(path: &Path) -> Result<String, FileError> {
+    let text = read_text(path, limits::CONFIG)?;
+    match json_memory(&text) {
+        most if most > limits::JSON_MEMORY => {
+            let limit = limits::JSON_MEMORY;
+            Err(too_large(format!(
+                "its values may take {most} bytes of memory, and at most {limit} are given"
+            )))
+            .with_path("read", path)
+        }
+        _ => Ok(text),
+    }
+}
+
+/// Bytes that the values of a JSON text take at most beside the text: of lists and of objects that grow, whose entries
+/// move to a place twice as large.
+fn json_memory(text: &str) -> u64 {
+    let mut in_string = false;
+    let mut bytes = text.bytes();
+    let mut memory = 0;
+    while let Some(byte) = bytes.next() {
+        memory += match byte {
+            b'"' => {
+                in_string = !in_string;
+                0
+            }
+            b'\\' if in_string => {
+                bytes.next();
+                0
+            }
+            b',' | b'[' if !in_string => 96,
+            b':' if !in_string => 224,
+            b'{' if !in_string => 320,
+            _ => 0,
+        };
+    }
+    memory
 }
 
 /// A text of at most so many bytes, which may come through a pipe.

@@ -24,6 +24,7 @@ mod macros {
     mod generate;
     mod keys;
     mod leaf;
+    mod length;
     mod parse;
     mod paths;
     mod skeleton;

@@ -21,8 +21,9 @@ fn no_bytes_do_more_than_give_an_error() {
         assert!(corpus.len() >= 3, "`{}` has {} files", target.name, corpus.len());
         let run = target.start();
         let mut dice = Dice(ChaCha8Rng::seed_from_u64(0));
+        let large = if target.name == "config" { large_json() } else { Vec::new() };
         let variations = (0..VARIATIONS).map(|_| dice.variation(&corpus));
-        for (number, bytes) in corpus.iter().cloned().chain(variations).enumerate() {
+        for (number, bytes) in corpus.iter().cloned().chain(variations).chain(large).enumerate() {
             if let Err(failure) = run.check(&bytes) {
                 let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", target.name));
                 fs::write(&path, &bytes).unwrap();
@@ -32,6 +33,23 @@ fn no_bytes_do_more_than_give_an_error() {
     }
     drop(std::panic::take_hook());
     assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Objects of values of which each takes much more memory than text, as many as are read, and as many as a file may have.
+fn large_json() -> Vec<Vec<u8>> {
+    const VALUES: [&str; 5] = ["0", "{}", r#"{"":0}"#, "[[]]", r#""""#];
+    let list = |value: &str, bytes: usize| {
+        let mut list = format!(r#"{{"x":[{value}"#);
+        (0..bytes / (value.len() + 1)).for_each(|_| list.extend([",", value]));
+        list + "]}"
+    };
+    let object = |bytes: usize| {
+        let pairs = (0..bytes / 11).map(|number| format!(r#""{number:x}":0"#));
+        format!("{{{}}}", pairs.collect::<Vec<_>>().join(","))
+    };
+    let sizes = [1 << 18, 1 << 19, 1 << 20, 15 << 20];
+    let lists = VALUES.iter().flat_map(|value| sizes.map(|bytes| list(value, bytes)));
+    lists.chain(sizes.map(object)).map(String::into_bytes).collect()
 }
 
 /// What a target is to read first, in the order of the files' names.

@@ -173,7 +173,7 @@ impl Keys {
     /// If it cannot be read or is no object.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
-        let text = files::read_text(&path, limits::CONFIG)?;
+        let text = files::read_json(&path)?;
         Self::parse(&path, &text)
     }
 

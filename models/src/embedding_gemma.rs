@@ -7,7 +7,6 @@ use std::path::Path;
 use bake::Ignorable;
 use dsl::nn::{Attend, Kv, Mask, Position, Slots};
 use dsl::{Axis, Bf16, Bool, F16, F32, Float, I32, Tensor, TraceError, Traced, model};
-use files::limits;
 use ops::ops::Sdpa;
 use ops::{ElementType, Literal, TensorType};
 use trace::Role;
@@ -231,7 +230,7 @@ impl EmbeddingGemmaConfig {
 
 /// Whether the modules in the file at `path` are those that there must be.
 fn check_modules(path: &Path) -> Result<(), ConfigError> {
-    let text = files::read_text(path, limits::CONFIG)?;
+    let text = files::read_json(path)?;
     let modules: serde_json::Value = serde_json::from_str(&text)
         .map_err(|error| ConfigError::Syntax { path: path.to_owned(), reason: error.to_string() })?;
     let found: Vec<(&str, &str)> =

@@ -10,6 +10,7 @@ mod expand;
 mod generate;
 mod keys;
 mod leaf;
+mod length;
 mod parse;
 mod paths;
 mod skeleton;

@@ -12,6 +12,7 @@ use syn::{
 
 use super::ast::*;
 use super::context::Errors;
+use super::length;
 
 mod keyword {
     syn::custom_keyword!(at);
@@ -19,6 +20,10 @@ mod keyword {
 
 /// Reads an invocation as far as it can be read; what cannot goes to `errors`.
 pub fn parse(tokens: proc_macro2::TokenStream, errors: &mut Errors) -> Model {
+    if let Err(error) = length::check(tokens.clone()) {
+        errors.push(error);
+        return Model { blocks: Vec::new() };
+    }
     let mut blocks = Vec::new();
     let read = |input: ParseStream| {
         while !input.is_empty() {

@@ -1,0 +1,61 @@
+//! Readers of Rust go as deep as types and expressions are nested, and so as deep as they are long; their stack is not
+//! endless.
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use syn::{Error, Result};
+
+/// Tokens between two commas, those around them included, of which real declarations have some dozen.
+const LONGEST: usize = 256;
+
+/// Whether all pieces of a declaration are short enough to be read. Bodies of functions are not read.
+///
+/// # Errors
+/// The first token that is too much.
+pub fn check(tokens: TokenStream) -> Result<()> {
+    within(tokens, 0)
+}
+
+/// The same for what stands within a group, after so many tokens.
+fn within(tokens: TokenStream, before: usize) -> Result<()> {
+    let (mut length, mut angles, mut is_function) = (before, 0_usize, false);
+    let mut tokens = tokens.into_iter().peekable();
+    let mut last = ' ';
+    while let Some(token) = tokens.next() {
+        length += 1;
+        if length > LONGEST {
+            let message = format!(
+                "expected at most {LONGEST} tokens between two commas; give parts of this names of their own"
+            );
+            return Err(Error::new(token.span(), message));
+        }
+        match &token {
+            TokenTree::Ident(word) => is_function |= word == "fn",
+            TokenTree::Punct(punct) => {
+                match (punct.as_char(), last) {
+                    ('<', _) => angles += 1,
+                    ('>', before) if before != '-' => angles = angles.saturating_sub(1),
+                    (',' | ';', _) if angles == 0 => (length, is_function) = (before, false),
+                    // However much documentation there is.
+                    ('#', _) if tokens.next_if(|next| is_brackets(next)).is_some() => length -= 1,
+                    _ => {}
+                }
+                last = punct.as_char();
+                continue;
+            }
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
+                if !is_function {
+                    within(group.stream(), length)?;
+                }
+                (length, angles, is_function) = (before, 0, false);
+            }
+            TokenTree::Group(group) => within(group.stream(), length)?,
+            TokenTree::Literal(_) => {}
+        }
+        last = ' ';
+    }
+    Ok(())
+}
+
+fn is_brackets(token: &TokenTree) -> bool {
+    matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Bracket)
+}
