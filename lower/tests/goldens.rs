@@ -736,7 +736,7 @@ fn erf() {
 }
 
 #[test]
-fn s31_dequantize() {
+fn s29_dequantize() {
     check_op(
         "dequantize element=bf16",
         &["i8[3,2,5]", "f32[3,2]"],
@@ -753,7 +753,7 @@ fn s31_dequantize() {
 }
 
 #[test]
-fn s30_append() {
+fn s29_append() {
     check_op(
         "append axis=2 ring=true",
         &["f32[3,2,7,4]", "f32[3,2,5,4]", "i32[3]", "i32[3]"],
@@ -816,7 +816,7 @@ fn s30_append() {
 
 /// As it is written for IREE, where the cache is to stay in its place.
 #[test]
-fn s30_sliced_append() {
+fn s29_sliced_append() {
     let trace = of_op("sliced_append axis=1", &["f32[3,7,4]", "f32[3,2,4]", "i32[]", "i32[]"]);
     let text = tracewright_lower::lower(&trace, &Target::host()).unwrap().text_without_locs;
     expect![[r#"

@@ -3,7 +3,8 @@
 //! Nodes are compared that were recorded. Each becomes a further result of its function, and what is made of results
 //! stays what it was through all that a [`Form`] does: simplification, kernels, another format of the weights. First the
 //! entry point's own nodes are compared, each layer one of them; then the nodes of the layer that differs, for which both
-//! forms get the same arguments. Where nothing differs as long as all values are looked at, but something does otherwise,
+//! forms get the same arguments. A whole layer may differ by much of what one fault in it does: so where none differs, the
+//! first layer of each kind is looked into all the same. Where nothing differs as long as all values are looked at, but something does otherwise,
 //! each is looked at by itself, so that all around it is computed as ever.
 //!
 //! A node may differ by what its operation allows, and by what differences of its operands make of it, as the evaluator
@@ -160,6 +161,11 @@ impl Bisection<'_> {
         if let Some(finding) = self.deepest(&together, false, compared)? {
             return Ok(Some(finding));
         }
+        for call in region.first_calls() {
+            if let Some(finding) = self.within(&together, call, compared)? {
+                return Ok(Some(finding));
+            }
+        }
         let ran;
         let plain = match plain {
             Some(plain) => plain,
@@ -195,9 +201,7 @@ impl Bisection<'_> {
         if let NodeKind::Result { .. } = function.node(id).kind {
             let call = read[0];
             read = function.operands(call);
-            let arguments = read.iter().map(|&id| seen.value(self, id, SUBJECT)).collect::<Result<_, _>>()?;
-            let inner = seen.region.of_call(call, arguments);
-            if let Some(finding) = self.first(&inner, None, compared)? {
+            if let Some(finding) = self.within(seen, call, compared)? {
                 return Ok(Some(finding));
             }
         }
@@ -215,6 +219,18 @@ impl Bisection<'_> {
             only_together,
             after: [after.len(), after.iter().filter(|(_, difference)| difference.beyond > 0).count()],
         }))
+    }
+
+    /// The first node that differs within a call, for which both forms get the subject's arguments.
+    fn within(
+        &self,
+        seen: &Seen<'_>,
+        call: NodeId,
+        compared: &mut usize,
+    ) -> Result<Option<Finding>, BisectError> {
+        let read = seen.region.function().operands(call);
+        let arguments = read.iter().map(|&id| seen.value(self, id, SUBJECT)).collect::<Result<_, _>>()?;
+        self.first(&seen.region.of_call(call, arguments), None, compared)
     }
 
     /// The values of nodes in both forms, compared in order. Of functions `apart` each has operands of its own, which

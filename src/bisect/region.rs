@@ -1,5 +1,7 @@
 //! A function of a trace by itself, and the places in it that can be looked at.
 
+use std::collections::HashSet;
+
 use ops::{ElementType, Op, Value};
 use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Trace};
 
@@ -52,6 +54,16 @@ impl Region {
         trace.entries = vec![FunctionId(trace.functions.len() as u32)];
         trace.functions.push(entry);
         Self { trace: trace.inlined(), arguments }
+    }
+
+    /// The first call of each function that this one calls.
+    pub fn first_calls(&self) -> Vec<NodeId> {
+        let (function, mut seen) = (self.function(), HashSet::new());
+        let is_first = |id: &NodeId| match &function.node(*id).kind {
+            NodeKind::Call { function, .. } => seen.insert(*function),
+            _ => false,
+        };
+        function.ids().filter(is_first).collect()
     }
 
     pub fn function(&self) -> &Function {

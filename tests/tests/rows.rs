@@ -37,6 +37,7 @@ const ROWS: &[(&str, &str)] = &[
     ("s27", "token-exact at all positions"),
     ("s28", "FunctionGemma 270M in its real size bakes and runs"),
     ("s29", "one test per converter and form"),
+    ("s30", "the operations are listed from the code"),
     ("m1", "cargo and iree-compile are enough: no melior, no LLVM build"),
     ("m2", "one dot_general through compiler and runtime, exact"),
     ("m3", "greedy decoding is token-exact with transformers"),
@@ -92,6 +93,8 @@ fn every_row_has_a_test_that_bears_its_name() {
     }
     let missing: Vec<_> = ROWS.iter().filter(|(row, _)| !shown.contains_key(*row)).collect();
     assert!(missing.is_empty(), "rows without a test: {missing:#?}");
+    let unknown: Vec<_> = shown.iter().filter(|(name, _)| !ROWS.iter().any(|(row, _)| row == name)).collect();
+    assert!(unknown.is_empty(), "tests of rows that there are not: {unknown:#?}");
 }
 
 #[test]

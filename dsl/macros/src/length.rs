@@ -36,7 +36,7 @@ fn within(tokens: TokenStream, before: usize) -> Result<()> {
                     ('>', before) if before != '-' => angles = angles.saturating_sub(1),
                     (',' | ';', _) if angles == 0 => (length, is_function) = (before, false),
                     // However much documentation there is.
-                    ('#', _) if tokens.next_if(|next| is_brackets(next)).is_some() => length -= 1,
+                    ('#', _) if tokens.next_if(is_brackets).is_some() => length -= 1,
                     _ => {}
                 }
                 last = punct.as_char();
