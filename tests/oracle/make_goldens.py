@@ -172,7 +172,7 @@ ROUNDINGS = dict(hidden_size=28, num_attention_heads=4, num_hidden_layers=2, rms
 
 
 def main():
-    parts = sys.argv[1:] or ["random", "embedding", "narrow", "ops", "rope", "long", *SHIPPED]
+    parts = sys.argv[1:] or ["random", "embedding", "narrow", "ops", "rope", "long", "layer", *SHIPPED]
     random_models({*RANDOM, *FAMILIES} if "random" in parts else parts)
     if "embedding" in parts:
         import embedding
@@ -189,6 +189,10 @@ def main():
         import long
 
         long.write(FIXTURES)
+    if "layer" in parts:
+        import layer
+
+        layer.write_golden(FIXTURES / "layer")
     if "rope" in parts:
         import rope
 

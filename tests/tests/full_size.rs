@@ -8,6 +8,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use tracewright::generate::Session;
 use tracewright::lower::Weights;
 use tracewright::models::{Architecture as _, ModelConfig};
 use tracewright::ops::ElementType;
@@ -18,7 +21,7 @@ use tracewright::targets::Target;
 use tracewright::trace::{KvFormat, Parameter};
 use tracewright::{Footprint, Plan};
 use tracewright_tests::built::repository;
-use tracewright_tests::golden::{BuildOptions, Subject, build, greedy};
+use tracewright_tests::golden::{BuildOptions, Subject, build, greedy, max_error};
 use tracewright_tests::long;
 
 const MEBI: u64 = 1 << 20;
@@ -66,14 +69,11 @@ fn config() -> PathBuf {
     repository().join("models/presets/functiongemma-270m.json")
 }
 
-/// Builds and calls a network with random weights; how it was compiled, and the bytes of its weights.
-fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Subject, u64) {
-    let _measuring = MEASURING.lock();
-    let folder = tempfile::tempdir().unwrap();
-    let sizes = BuildOptions {
+fn options(element: ElementType, weights: Weights, chunk: usize, context: usize) -> BuildOptions {
+    BuildOptions {
         element,
-        chunk: 8,
-        context: 1024,
+        chunk,
+        context,
         batch: 1,
         rules: Rules::default(),
         weights,
@@ -81,7 +81,14 @@ fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Sub
         target: Target::host(),
         device: Device::LocalSync,
         allowed_keys: Vec::new(),
-    };
+    }
+}
+
+/// Builds and calls a network with random weights; how it was compiled, and the bytes of its weights.
+fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Subject, u64) {
+    let _measuring = MEASURING.lock();
+    let folder = tempfile::tempdir().unwrap();
+    let sizes = options(element, weights, 8, 1024);
     let plan = Box::new(ModelConfig::read(config, &[]).unwrap());
     let vocabulary = plan.vocabulary() as u32;
     let plan = Plan::new(plan, Some(sizes.element), Some(sizes.context), Some(sizes.chunk)).unwrap();
@@ -161,4 +168,84 @@ fn packed_weights_are_in_memory_once() {
     let (subject, bytes) = bakes_and_runs(&path, ElementType::F32, weights);
     assert!(subject.built.options.tiled);
     assert!(bytes > SLACK, "else the bound says nothing");
+}
+
+/// Integers that are mixed until they look random, as numbers of bf16: those of `tests/oracle/layer.py`.
+fn numbers() -> Vec<u8> {
+    const PERIOD: u32 = 1_000_003;
+    let mixed = |i: u32| {
+        let x = i.wrapping_mul(2_654_435_761);
+        let x = (x ^ (x >> 15)).wrapping_mul(2_246_822_519);
+        x ^ (x >> 13)
+    };
+    let number = |i| ((f64::from(mixed(i)) / f64::from(1_u32 << 31) - 1.0) * 0.03125) as f32;
+    (0..PERIOD).flat_map(|i| half::bf16::from_f32(number(i)).to_le_bytes()).collect()
+}
+
+/// Weights of these numbers: the tensors one after the other, each from another number on; norms have 1 more.
+fn write_weights(parameters: &[Parameter], path: &Path) {
+    let numbers = numbers();
+    let mut parameters: Vec<&Parameter> = parameters.iter().collect();
+    parameters.sort_by_key(|parameter| parameter.key.clone());
+    let of = |(index, parameter): (usize, &&Parameter)| {
+        let (start, bytes) = (index * 104_729 * 2 % numbers.len(), 2 * parameter.ty.count());
+        let mut data = Vec::with_capacity(bytes + numbers.len());
+        data.extend_from_slice(&numbers[start..]);
+        while data.len() < bytes {
+            data.extend_from_slice(&numbers);
+        }
+        data.truncate(bytes);
+        if parameter.ty.rank() == 1 {
+            for number in data.as_chunks_mut().0 {
+                *number =
+                    half::bf16::from_f32(half::bf16::from_le_bytes(*number).to_f32() + 1.0).to_le_bytes();
+            }
+        }
+        (parameter.key.clone(), parameter.ty.shape.clone(), data)
+    };
+    let tensors: Vec<_> = parameters.iter().enumerate().map(of).collect();
+    let views = tensors
+        .iter()
+        .map(|(key, shape, data)| (key, TensorView::new(Dtype::BF16, shape.clone(), data).unwrap()));
+    safetensors::serialize_to_file(views, None, path).unwrap();
+}
+
+/// One layer with the extents of Llama 3.1 8B, 226 million weights, computes what it does in torch: in one pass and token by
+/// token.
+#[test]
+fn a_layer_of_8b_computes_what_torch_does() {
+    const BOUND: f64 = 3e-5;
+    let _measuring = MEASURING.lock();
+    let folder = tempfile::tempdir().unwrap();
+    let fixtures = repository().join("tests/fixtures");
+    fs::copy(fixtures.join("layer.json"), folder.path().join("config.json")).unwrap();
+    let options = options(ElementType::F32, Weights::default(), 16, 32);
+    let config = Box::new(ModelConfig::read(folder.path(), &[]).unwrap());
+    let plan = Plan::new(config, Some(options.element), Some(options.context), Some(options.chunk)).unwrap();
+    let parameters = plan.trace().unwrap().trace.parameters().unwrap();
+    assert_eq!(parameters.iter().map(|p| p.ty.count()).sum::<usize>(), 226_504_704);
+    write_weights(&parameters, &folder.path().join("model.safetensors"));
+    let subject = build(folder.path(), &options, &["prefill", "decode"], Ok).unwrap();
+
+    let file = fs::read(fixtures.join("layer.safetensors")).unwrap();
+    let golden = SafeTensors::deserialize(&file).unwrap();
+    let words = |name: &str| golden.tensor(name).unwrap().data().as_chunks::<4>().0.to_vec();
+    let tokens = |name: &str| words(name).into_iter().map(u32::from_le_bytes).collect::<Vec<_>>();
+    let (prompt, chosen) = (tokens("prompt"), tokens("tokens"));
+    assert_eq!(greedy(&subject.network, &prompt, chosen.len(), true).unwrap().tokens, chosen);
+    let logits: Vec<f32> = words("logits").into_iter().map(f32::from_le_bytes).collect();
+    let rows: Vec<&[f32]> = logits.chunks(subject.network.vocabulary()).collect();
+    let fed = [&prompt[..], &chosen[..chosen.len() - 1]].concat();
+    assert_eq!(rows.len(), fed.len());
+    let mut worst = 0_f64;
+    for first in [prompt.len(), 1] {
+        let mut session = Session::new(&subject.network);
+        for end in first..=fed.len() {
+            let found = session.feed(&fed[session.tokens().len()..end]).unwrap();
+            let largest = rows[end - 1].iter().fold(0.0, |max: f32, x| max.max(x.abs()));
+            worst = worst.max(max_error(rows[end - 1], &found) / f64::from(largest));
+        }
+    }
+    println!("logits differ by {worst:.1e} of the largest");
+    assert!(worst > 0.0 && worst < BOUND, "{worst:e}");
 }
