@@ -122,12 +122,43 @@ FAMILIES = {
         block_auto_adjust_ff_dim=False, tie_word_embeddings=False, storage="f16",
     ),
     "lfm2-wide": LFM2 | dict(conv_L_cache=2, layer_types=[CONV, FULL, CONV], num_hidden_layers=3, intermediate_size=70, block_ffn_dim_multiplier=1.3, rope_parameters=default_rope(500.0)),
+    # Seeds follow the order: what is new stands at the end.
+    "gemma2-uncapped": SMALL | dict(
+        model_type="gemma2", vocab_size=113, hidden_size=40, num_attention_heads=5, num_key_value_heads=5, head_dim=10, num_hidden_layers=3, intermediate_size=53, query_pre_attn_scalar=7,
+        sliding_window=5, layer_types=[FULL, SLIDING, FULL], attn_logit_softcapping=None, final_logit_softcapping=None, attention_bias=True, tie_word_embeddings=False, storage="f16",
+    ),
+    # Scores alone are capped, every layer has a window, and keys are stretched.
+    "gemma2-sliding": SMALL | dict(
+        model_type="gemma2", hidden_size=45, num_attention_heads=5, num_key_value_heads=1, head_dim=14, intermediate_size=65, query_pre_attn_scalar=17, sliding_window=7,
+        layer_types=[SLIDING] * 2, attn_logit_softcapping=2.5, final_logit_softcapping=None, rope_parameters=LLAMA3, published=True,
+    ),
+    # As the small ones are published, with the embedding that their cards give for long texts.
+    "qwen3-yarn": SMALL | dict(
+        model_type="qwen3", hidden_size=45, num_attention_heads=5, num_key_value_heads=1, head_dim=16, intermediate_size=65, tie_word_embeddings=True, storage="f16",
+        rope_parameters={"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0, "original_max_position_embeddings": 16},
+        published=True, drop=DERIVED, add={"sliding_window": None, "use_sliding_window": False, "max_window_layers": 2},
+    ),
+    "qwen3-sliding": SMALL | dict(
+        model_type="qwen3", vocab_size=113, hidden_size=36, num_attention_heads=3, num_key_value_heads=3, head_dim=10, num_hidden_layers=3, intermediate_size=47, use_sliding_window=True,
+        sliding_window=5, max_window_layers=3, layer_types=[SLIDING, FULL, SLIDING], rms_norm_eps=1e-5, rope_parameters=default_rope(3000.0), storage="f32",
+    ),
+    # No norm stands in front of a layer: were the embedding as small as elsewhere, the biases would drown it, and all tokens be the same.
+    "olmo2-tied": SMALL | dict(
+        model_type="olmo2", num_attention_heads=5, num_key_value_heads=None, attention_bias=True, tie_word_embeddings=True, initializer_range=0.1, storage="f16",
+        drop=("num_key_value_heads", "rms_norm_eps"),
+    ),
+    # Heads that are no share of the hidden size: the norms around all of them have as many features as all of them.
+    "olmo2-heads": SMALL | dict(
+        model_type="olmo2", vocab_size=113, hidden_size=42, num_attention_heads=3, num_key_value_heads=1, head_dim=16, intermediate_size=53, rms_norm_eps=1e-6, rope_parameters=LLAMA3,
+        storage="f32", published=True,
+    ),
 }
 # Decoded far enough to leave several windows behind.
 STEPS = 20
 # One of each family, and what is judged in a narrow type beside: those with transformers' own run in the type of their checkpoint.
 NARROW = [
     "llama-tied", "gemma3-a", "gemma3-b", "gemma2", "mistral", "qwen2", "qwen3", "smollm3", "olmo2", "phi3", "mixtral", "gpt2", "lfm2",
+    "gemma2-uncapped", "qwen3-yarn", "olmo2-tied",
 ]
 
 
