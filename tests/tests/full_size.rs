@@ -1,18 +1,21 @@
-//! A published network in its real size, with random weights.
+//! A published network in its real size, with random weights, beside what transformers answers for the same.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
+use std::iter::once;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::slice::from_ref;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
+use tempfile::TempDir;
 use tracewright::generate::Session;
 use tracewright::lower::Weights;
-use tracewright::models::{Architecture as _, ModelConfig};
+use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType;
 use tracewright::random::write_random;
 use tracewright::runtime::Device;
@@ -21,8 +24,11 @@ use tracewright::targets::Target;
 use tracewright::trace::{KvFormat, Parameter};
 use tracewright::{Footprint, Plan};
 use tracewright_tests::built::repository;
-use tracewright_tests::golden::{BuildOptions, Subject, build, greedy, max_error};
+use tracewright_tests::golden::{
+    BOUND, BuildOptions, Golden, Subject, build, check_within, greedy, max_error, mean,
+};
 use tracewright_tests::long;
+use tracewright_tests::precision::FACTOR;
 
 const MEBI: u64 = 1 << 20;
 
@@ -84,34 +90,41 @@ fn options(element: ElementType, weights: Weights, chunk: usize, context: usize)
     }
 }
 
-/// Builds and calls a network with random weights; how it was compiled, and the bytes of its weights.
-fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Subject, u64) {
-    let _measuring = MEASURING.lock();
+/// A network's plan: a chunk that is less than the prompts here, and a context that is more.
+fn plan(config: &Path, element: ElementType) -> Plan {
+    Plan::new(Box::new(ModelConfig::read(config, &[]).unwrap()), Some(element), Some(1024), Some(8)).unwrap()
+}
+
+/// Random weights of this type, always the same.
+fn random(config: &Path, element: ElementType) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let sizes = options(element, weights, 8, 1024);
-    let plan = Box::new(ModelConfig::read(config, &[]).unwrap());
-    let vocabulary = plan.vocabulary() as u32;
-    let plan = Plan::new(plan, Some(sizes.element), Some(sizes.context), Some(sizes.chunk)).unwrap();
-    let recorded = plan.trace().unwrap().trace;
-    let parameters = recorded.parameters().unwrap();
+    let parameters = plan(config, element).trace().unwrap().trace.parameters().unwrap();
     write_random(config, &parameters, 1, folder.path(), &|_| ControlFlow::Continue(())).unwrap();
+    folder
+}
+
+/// Builds a network and has it answer, and looks at the memory of both; how it was compiled, and the bytes of its weights.
+fn bakes_and_runs(
+    checkpoint: &Path,
+    element: ElementType,
+    weights: Weights,
+    answers: impl FnOnce(&Subject),
+) -> (Subject, u64) {
+    let plan = plan(checkpoint, element);
+    let sizes = options(element, weights, plan.chunk, plan.context);
+    let recorded = plan.trace().unwrap().trace;
 
     #[cfg(target_os = "linux")]
     let (before, all_before) = (anonymous_memory(), memory("VmRSS:"));
-    let built = || build(folder.path(), &sizes, &["prefill", "decode"], Ok).unwrap();
+    let built = || build(checkpoint, &sizes, &["prefill", "decode"], Ok).unwrap();
     #[cfg(target_os = "linux")]
     let (subject, peak) = watched(built);
     #[cfg(not(target_os = "linux"))]
     let subject = built();
-    // More than a chunk.
-    let prompt: Vec<u32> = (0..11u32).map(|i| i * 7919 % vocabulary).collect();
-    let generated = greedy(&subject.network, &prompt, 4, false).unwrap();
-    assert_eq!(generated.tokens.len(), 4);
-    assert!(generated.tokens.iter().all(|token| *token < vocabulary));
-    assert_eq!(generated.tokens, greedy(&subject.network, &prompt, 4, true).unwrap().tokens);
+    answers(&subject);
     #[cfg(target_os = "linux")]
     {
-        let (held, weights) = (anonymous_memory() - before, subject.baked.bytes);
+        let (held, weights) = (anonymous_memory().saturating_sub(before), subject.baked.bytes);
         let what = format!("{} MiB anonymous beside {} MiB of weights", held / MEBI, weights / MEBI);
         println!("{what}, tiled: {}", subject.built.options.tiled);
         // While they are baked too, and the module is compiled, which another process does.
@@ -138,17 +151,78 @@ fn bakes_and_runs(config: &Path, element: ElementType, weights: Weights) -> (Sub
     (subject, bytes)
 }
 
+/// What transformers answers for FunctionGemma with the random weights of these tests.
+fn answered(checkpoint: &Path) -> Golden {
+    Golden::open(checkpoint, &repository().join("tests/fixtures/functiongemma-270m.json")).unwrap()
+}
+
+/// How far logits in f32 may be from transformers', in units of the largest: ten times as far as those of toys of a few layers.
+const MAGNIFIED: f64 = 10.0 * BOUND;
+
+const OTHER_WEIGHTS: &str =
+    "if `write_random` makes other weights now, make the golden again with tests/oracle/full_size.py";
+
+/// The logits that the golden has of each position.
+const TOP: usize = 8;
+
+/// Logits in bf16 are no farther from those in f32 than those of transformers' own run in bf16.
+fn as_near_as_transformers(golden: &Golden, subject: &Subject) {
+    let file = fs::read(repository().join("tests/fixtures/functiongemma-270m.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&file).unwrap();
+    let words = |name: &str| -> Vec<[u8; 4]> {
+        tensors.tensor(&format!("prompts.0.{name}")).unwrap().data().as_chunks().0.to_vec()
+    };
+    let prompt = &golden.prompts[0];
+    // Of the positions that choose a token: the prompt is read at once, the others token by token.
+    let chosen = |name| words(name).split_off((prompt.prompt_tokens.len() - 1) * TOP);
+    let floats = |name| chosen(name).into_iter().map(f32::from_le_bytes).collect::<Vec<_>>();
+    let (exact, theirs) = (floats("top_logits"), floats("own_top_logits"));
+    let mut session = Session::new(&subject.network);
+    let fed = prompt.tokens.iter().take(prompt.tokens.len() - 1);
+    let rows =
+        once(&prompt.prompt_tokens[..]).chain(fed.map(from_ref)).map(|tokens| session.feed(tokens).unwrap());
+    let ids: Vec<usize> = chosen("top_ids").into_iter().map(|id| u32::from_le_bytes(id) as usize).collect();
+    let ours: Vec<f32> =
+        rows.zip(ids.chunks(TOP)).flat_map(|(row, ids)| ids.iter().map(move |&id| row[id])).collect();
+    assert_eq!(ours.len(), exact.len());
+    let error = |found: &[f32]| {
+        let squares: Vec<f64> = found.iter().zip(&exact).map(|(a, b)| f64::from(a - b).powi(2)).collect();
+        mean(&squares).sqrt()
+    };
+    let (ours, theirs) = (error(&ours), error(&theirs));
+    let figures = format!("error {ours:.3}, of transformers' own run {theirs:.3}");
+    println!("bf16: {figures}");
+    assert!(ours > 0.0 && ours <= FACTOR * theirs, "{figures}; {OTHER_WEIGHTS}");
+}
+
 /// 18 layers of 640 features under a vocabulary of 262,144: half a gigabyte of bf16. Where there are kernels it is packed
 /// in the archive and read where it is mapped; where there are none, the compiler packs it at load if the processor has
 /// instructions for bf16.
+///
+/// Baked to f32, a gigabyte, it says the tokens of transformers. In bf16 random layers magnify what is rounded until other
+/// tokens are as good, in transformers too: there its own run in bf16 judges logits.
 #[test]
-fn s28_functiongemma_270m_bakes_and_runs() {
-    let (subject, bytes) = bakes_and_runs(&config(), ElementType::Bf16, Weights::default());
+fn s28_functiongemma_270m_bakes_and_says_what_transformers_says() {
+    let _measuring = MEASURING.lock();
+    let checkpoint = random(&config(), ElementType::Bf16);
+    let golden = answered(checkpoint.path());
+    assert!(golden.prompts[0].prompt_tokens.len() > golden.chunk);
+    let judged = |subject: &Subject| as_near_as_transformers(&golden, subject);
+    let (subject, bytes) = bakes_and_runs(checkpoint.path(), ElementType::Bf16, Weights::default(), judged);
     let packed = subject.built.module.parameters.iter().any(Parameter::is_packed);
     assert_eq!(subject.built.options.target.has_bf16() == Some(true) && !packed, subject.built.options.tiled);
     // Where no kernel adds the 1 of `1 + w`, the sum is stored, in f32.
     let weights = 2 * 268_098_176;
     assert!((weights..weights + weights / 1000).contains(&bytes), "{bytes} bytes");
+    drop(subject);
+
+    let judged = |subject: &Subject| {
+        let report = check_within(&golden, subject, MAGNIFIED).unwrap();
+        println!("f32: {report}");
+        assert!(report.passes(), "{report}; {OTHER_WEIGHTS}");
+    };
+    let (_, bytes) = bakes_and_runs(checkpoint.path(), ElementType::F32, Weights::default(), judged);
+    assert!((2 * weights..2 * weights + weights / 1000).contains(&bytes), "{bytes} bytes");
 }
 
 /// Without kernels weights in f32 are packed at load on every processor: a layer of it under a quarter of the vocabulary, and
@@ -165,7 +239,17 @@ fn packed_weights_are_in_memory_once() {
     let path = folder.path().join("config.json");
     fs::write(&path, small.to_string()).unwrap();
     let weights = Weights { kernels: false, ..Weights::default() };
-    let (subject, bytes) = bakes_and_runs(&path, ElementType::F32, weights);
+    let _measuring = MEASURING.lock();
+    let checkpoint = random(&path, ElementType::F32);
+    // More than a chunk.
+    let prompt: Vec<u32> = (0..11u32).map(|i| i * 7919 % 65_536).collect();
+    let answers = |subject: &Subject| {
+        let generated = greedy(&subject.network, &prompt, 4, false).unwrap();
+        assert_eq!(generated.tokens.len(), 4);
+        assert!(generated.tokens.iter().all(|token| *token < 65_536));
+        assert_eq!(generated.tokens, greedy(&subject.network, &prompt, 4, true).unwrap().tokens);
+    };
+    let (subject, bytes) = bakes_and_runs(checkpoint.path(), ElementType::F32, weights, answers);
     assert!(subject.built.options.tiled);
     assert!(bytes > SLACK, "else the bound says nothing");
 }

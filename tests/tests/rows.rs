@@ -35,7 +35,7 @@ const ROWS: &[(&str, &str)] = &[
     ("s25", "the archive is byte for byte what IREE's own tool writes"),
     ("s26", "the archive is one that IREE itself reads"),
     ("s27", "token-exact at all positions"),
-    ("s28", "FunctionGemma 270M in its real size bakes and runs"),
+    ("s28", "FunctionGemma 270M in its real size bakes and runs, and says what transformers says"),
     ("s29", "one test per converter and form"),
     ("s30", "the operations are listed from the code"),
     ("m1", "cargo and iree-compile are enough: no melior, no LLVM build"),
