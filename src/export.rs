@@ -25,11 +25,11 @@ pub mod names {
     /// What the directory is.
     pub const MANIFEST: &str = crate::folder::MANIFEST;
     /// The StableHLO text.
-    pub const TEXT: &str = "model.mlir";
+    pub const TEXT: &str = crate::folder::TEXT;
     /// The compiled module.
-    pub const MODULE: &str = "model.vmfb";
+    pub const MODULE: &str = crate::folder::MODULE;
     /// The weights.
-    pub const ARCHIVE: &str = "model.irpa";
+    pub const ARCHIVE: &str = crate::folder::ARCHIVE;
     /// What a tokenizer is read from; copied if it is there.
     pub const COPIED: &[&str] = crate::folder::COPIED;
 }

@@ -7,10 +7,15 @@ use errors::{FileError, WithPath as _};
 use files::{FolderLock, limits};
 use serde::Deserialize;
 
-use crate::{export, xla};
+use crate::xla;
 
 /// What says that a folder is an export, and which one: written last.
 pub(crate) const MANIFEST: &str = "manifest.json";
+
+/// The module text of an export for IREE, what it was compiled to, and the weights.
+pub(crate) const TEXT: &str = "model.mlir";
+pub(crate) const MODULE: &str = "model.vmfb";
+pub(crate) const ARCHIVE: &str = "model.irpa";
 
 /// What a tokenizer is read from; copied if it is there.
 pub(crate) const COPIED: &[&str] = &[
@@ -23,7 +28,7 @@ pub(crate) const COPIED: &[&str] = &[
 ];
 
 /// What exports have of the one engine and of the other, whose modules the manifest names.
-const ENGINES: &[&str] = &[export::names::TEXT, export::names::MODULE, export::names::ARCHIVE, xla::MADE];
+const ENGINES: &[&str] = &[TEXT, MODULE, ARCHIVE, xla::MADE];
 
 /// Why nothing is exported into a folder.
 #[derive(Debug, thiserror::Error)]
