@@ -7,7 +7,8 @@
 // error: 'stream.async.dispatch' op : streamable op expected to be in an execution region
 //
 // One dispatch makes tensors of both numbers, and is left where it stands, in front of the `scf.if`. Way round: no choice in functions
-// with chunks of queries, which get where a chunk begins and how many of its tokens count (lower/src/bounded_sdpa.rs).
+// with chunks of queries, which get where a chunk begins and how many of its tokens count (lower/src/bounded_sdpa.rs), and none in networks
+// with rings, which read both (lower/src/expand.rs).
 func.func @main(%a: i32, %b: i32, %x: tensor<27xi32>) -> tensor<27xi32> {
   %ta = tensor.from_elements %a : tensor<i32>
   %tb = tensor.from_elements %b : tensor<i32>

@@ -15,7 +15,8 @@ const LEAST: usize = 512;
 
 /// The same with that promise: for a single query, whose product is small beside the reading of the caches. In a function
 /// with chunks of queries, which gets two numbers of the host, iree-compile 3.13 leaves a dispatch in front of the choice
-/// (docs/upstream/two_numbers.mlir), and in any for other devices than the processor.
+/// (docs/upstream/two_numbers.mlir), and in any for other devices than the processor. In networks with rings `expand_for` does
+/// not ask: a ring reads both numbers for a single query too.
 pub(crate) fn of(op: &Sdpa, operands: &[&TensorType], target: &Target) -> Option<BoundedSdpa> {
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
     let [q, k, ..] = operands else { return None };

@@ -23,11 +23,12 @@ pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
 /// See [`store`] and [`expand`].
 pub fn expand_for(trace: &Trace, weights: &Weights, target: &Target) -> Result<Trace, LowerError> {
     let kernels = weights.kernels(target);
-    // As primitives through iree-compile 3.13 the numbers are those of kernels, but where a number lies between two integers;
-    // `bounded_sdpa` over long caches beside rings does not compile (docs/upstream/two_numbers.mlir).
+    // As primitives through iree-compile 3.13 the numbers are those of kernels, but where a number lies between two integers.
     if kernels.is_empty() && trace.functions.iter().any(dequantizes) {
         return Err(LowerError::IntegersWithoutKernels);
     }
+    // A ring behind `bounded_sdpa` reads both numbers of the host: that does not compile (docs/upstream/two_numbers.mlir).
+    let rings = trace.functions.iter().any(has_rings);
     rewrite(&store(trace, weights, target)?, |b, op, operands| {
         let types: Vec<_> = operands.iter().map(|&operand| b.ty(operand)).collect();
         match op {
@@ -36,13 +37,20 @@ pub fn expand_for(trace: &Trace, weights: &Weights, target: &Target) -> Result<T
                 Some(sliced) => b.op(sliced, operands),
                 None => convert(b, op, operands),
             },
-            Op::Sdpa(sdpa) => match bounded_sdpa::of(sdpa, &types, target) {
+            Op::Sdpa(sdpa) if !rings => match bounded_sdpa::of(sdpa, &types, target) {
                 Some(bounded) => b.op(bounded, operands),
                 None => convert(b, op, operands),
             },
             _ => convert(b, op, operands),
         }
     })
+}
+
+/// Whether a function writes to a ring.
+fn has_rings(function: &Function) -> bool {
+    function
+        .ids()
+        .any(|id| matches!(&function.node(id).kind, NodeKind::Op(Op::Append(append)) if append.ring))
 }
 
 /// Whether a function reads keys or values that are remembered as integers.
