@@ -4,6 +4,7 @@ import json
 import tempfile
 import unittest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +19,12 @@ class Types(unittest.TestCase):
         self.assertEqual(TensorType.parse("bf16[4]").bytes, 8)
 
     def test_what_is_no_type_is_refused(self) -> None:
-        for text in ["f32", "f32[2", "f33[2]", "[2]", "f32[-2]"]:
-            with self.subTest(text=text), self.assertRaises(ManifestError):
+        for text in ["f32", "f32[2", "f33[2]", "[2]", "f32[-2]", "f32[2,,3]", "f32[,2]", f"f32[{'9' * 5000}]"]:
+            with self.subTest(text=text[:16]), self.assertRaises(ManifestError):
                 TensorType.parse(text)
 
 
-class Folders(unittest.TestCase):
+class Folder(unittest.TestCase):
     def setUp(self) -> None:
         held = tempfile.TemporaryDirectory()
         self.addCleanup(held.cleanup)
@@ -34,16 +35,157 @@ class Folders(unittest.TestCase):
         with self.assertRaisesRegex(ManifestError, words):
             Manifest.read(self.folder)
 
+
+class Folders(Folder):
     def test_a_folder_without_a_manifest_is_no_export(self) -> None:
         with self.assertRaisesRegex(ManifestError, "is no export directory"):
             Manifest.read(self.folder)
 
     def test_other_manifests_are_refused(self) -> None:
-        self.refused("{", "cannot be read")
+        for content in ["{", "[" * 200_000, '"\\ud800', "9" * 5000]:
+            self.refused(content, "cannot be read")
         self.refused("[]", "is no export for XLA")
         self.refused('{"iree_compiler": "3.13"}', "is no export for XLA; export the model with `--engine xla`")
         self.refused('{"engine": "xla", "format": 2}', "has format 2, expected 1")
-        self.refused(json.dumps({"engine": "xla", "format": 1, "weights": [{}]}), "is not as it was written")
+        self.refused(json.dumps({"engine": "xla", "format": 1, "weights": [{}]}), r"as it was written: `weights\[0\]\.")
+
+
+def value(name: str, role: str, ty: str) -> dict[str, Any]:
+    return {"name": name, "role": role, "type": ty, "sharding": [[]] * len(TensorType.parse(ty).shape)}
+
+
+def manifest() -> dict[str, Any]:
+    """A manifest as `tracewright export --engine xla` writes it, of a network with one layer."""
+    keys = value("keys0", "state(kv.keys, layer 0)", "f32[2,3,32,4]")
+    ring = value("keys1", "state(ring(window 5, slack 8).keys, layer 1)", "f32[2,3,12,4]")
+    weight = {"key": "w", "type": "f32[7,4]", "sharding": [[], []], "made": False, "stored": "bf16", "offset": 96}
+
+    def entry(name: str, width: int) -> dict[str, Any]:
+        return {
+            "name": name,
+            "module": f"{name}.mlir",
+            "arguments": [
+                value("tokens", "tokens", f"i32[2,{width}]"),
+                value("start", "start(context 32)", "i32[2]"),
+                value("count", "count", "i32[2]"),
+                keys,
+                ring,
+            ],
+            "weights": ["w"],
+            "results": [value("logits", "logits", "f32[2,7]"), value("token", "token", "i32[2]"), keys, ring],
+        }
+
+    content = {
+        "engine": "xla",
+        "format": 1,
+        "tracewright": "0.1.0",
+        "context": 32,
+        "chunk": 8,
+        "batch": 2,
+        "vocabulary": 7,
+        "mesh": "",
+        "axes": [],
+        "checkpoint": "/model",
+        "entry_points": [entry("prefill", 8), entry("decode", 1)],
+        "weights": [weight | {"file": "model.safetensors"}],
+    }
+    return json.loads(json.dumps(content))
+
+
+MAIN = (
+    "  func.func @main(%arg0: tensor<2x1xi32>, %arg1: tensor<2xi32>, %arg2: tensor<2xi32>, "
+    "%arg3: tensor<2x3x32x4xf32> {tf.aliasing_output = 2 : i32}, "
+    "%arg4: tensor<2x3x12x4xf32> {tf.aliasing_output = 3 : i32}, %weight0: tensor<7x4xf32>) "
+    "-> (tensor<2x7xf32>, tensor<2xi32>, tensor<2x3x32x4xf32>, tensor<2x3x12x4xf32>) {\n"
+)
+
+
+class Contents(Folder):
+    def changed(self, path: str, new: Any) -> str:
+        """The manifest with something else at `weights.0.file`."""
+        content = at = manifest()
+        *keys, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+        for key in keys:
+            at = at[key]
+        at[last] = new
+        return json.dumps(content)
+
+    def test_what_was_written_reads(self) -> None:
+        (self.folder / "manifest.json").write_text(json.dumps(manifest()))
+        self.assertEqual(Manifest.read(self.folder).entries["prefill"].width, 8)
+
+    def test_sizes_are_those_of_the_entry_points(self) -> None:
+        for key, found, who in [
+            ("context", 32, "`start` of `prefill`"),
+            ("batch", 2, "`tokens` of `prefill`"),
+            ("chunk", 8, "`keys1` of `prefill`"),
+            ("vocabulary", 7, "`logits` of `prefill`"),
+        ]:
+            with self.subTest(key=key):
+                self.refused(self.changed(key, 64), rf"manifest\.json`.*: `{key}` is 64, and {who} is for {found}")
+        self.refused(self.changed("entry_points.1.arguments.3.type", "f32[2,3,64,4]"), "`decode` takes or gives other state")
+        self.refused(self.changed("entry_points.1.arguments.0.type", "i32[2,16]"), "`chunk` is 8, and `tokens` of `decode`")
+        both = self.changed("entry_points.0.arguments.1.role", "start(context 64)").replace('"context": 32', '"context": 64')
+        self.refused(both, "`context` is 64, and `keys0` of `prefill` is for 32")
+
+    def test_a_value_of_another_type_is_named(self) -> None:
+        for path, new, words in [
+            ("context", "32", r"`context` is '32', expected a whole number from 0"),
+            ("batch", True, r"`batch` is True, expected a whole number from 0"),
+            ("vocabulary", 7.0, r"`vocabulary` is 7\.0, expected"),
+            ("chunk", -8, r"`chunk` is -8, expected"),
+            ("weights", {}, r"`weights` is \{\}, expected a list"),
+            ("entry_points.1", None, r"`entry_points\[1\]` is None, expected an object"),
+            ("entry_points.1.weights.0", 5, r"`entry_points\[1\]\.weights\[0\]` is 5, expected text"),
+            ("entry_points.1.weights.0", "v", "`decode` takes `v`, which is none of `weights`"),
+            ("entry_points.1.arguments.0.type", "f33[2]", r"`entry_points\[1\]\.arguments\[0\]\.type`: .*`f33`"),
+            ("entry_points.1.arguments.0.role", "mask", "`decode` takes no tokens"),
+            ("entry_points.1.arguments.1.role", "mask", "has the role 'mask', which this version does not know"),
+            ("entry_points.1.results.0.sharding", [[1], []], r"sharding\[0\]` is 1, expected text"),
+            ("entry_points", [], "no entry point chooses a token"),
+            ("weights.0.stored", "u8", r"`weights\[0\]\.stored`: elements of type `u8`"),
+            ("weights.0.offset", 1e9, r"`weights\[0\]\.offset` is 1000000000\.0, expected"),
+        ]:
+            with self.subTest(path=path, new=new):
+                self.refused(self.changed(path, new), words)
+
+    def test_no_file_lies_outside_of_its_folder(self) -> None:
+        for name in ["../decode.mlir", "/decode.mlir", "a/decode.mlir", "..", ".", "", "a\0b"]:
+            with self.subTest(name=name):
+                self.refused(self.changed("entry_points.1.module", name), r"`entry_points\[1\]\.module`: .* is no ")
+        for name in ["../model.safetensors", "/model.safetensors", "a/../../b", ""]:
+            with self.subTest(name=name):
+                self.refused(self.changed("weights.0.file", name), r"`weights\[0\]\.file`: .* is no file of its folder")
+        content = json.loads(self.changed("weights.0.file", "a/model.safetensors"))
+        (self.folder / "manifest.json").write_text(json.dumps(content))
+        self.assertEqual(Manifest.read(self.folder).weights["w"].file, "a/model.safetensors")
+        content["weights"][0]["made"] = True
+        self.refused(json.dumps(content), "is no plain file name")
+
+    def test_a_module_takes_and_gives_what_the_manifest_says(self) -> None:
+        content, path = manifest(), self.folder / "decode.mlir"
+        whole = r"tensor<2x1xi32> \{sdy.sharding = #sdy.sharding<@mesh, \[\{\}, \{\}\]>"
+        divided = MAIN.replace("2x1xi32>", '2x1xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}')
+        mesh = '  sdy.mesh @mesh = <["data"=2]>\n'
+        for axes, text, words in [
+            ([], MAIN, None),
+            ([], MAIN.replace("2x3x32x4", "2x3x64x4"), "has tensor<2x3x64x4xf32> where the manifest has tensor<2x3x32x4xf32>"),
+            ([], MAIN.replace("7x4xf32", "7x4xi32"), "has tensor<7x4xi32> where the manifest has tensor<7x4xf32>"),
+            ([], MAIN.replace(", tensor<2x3x12x4xf32>)", ")"), "has nothing where the manifest has tensor<2x3x12x4xf32>"),
+            ([], "module {}", "has nothing where the manifest has tensor<2x1xi32>"),
+            ([], "\udcff", "cannot be read"),
+            ([{"name": "data", "size": 4}], mesh + divided, 'for another mesh than the manifest, whose axes are "data"=4'),
+            ([{"name": "data", "size": 2}], mesh + divided, f"where the manifest has {whole}"),
+        ]:
+            (self.folder / "manifest.json").write_text(json.dumps(content | {"axes": axes}))
+            read = Manifest.read(self.folder)
+            path.write_bytes(text.encode(errors="surrogateescape"))
+            with self.subTest(words=words):
+                if words is None:
+                    self.assertEqual(read.text(read.entries["decode"]), text)
+                    continue
+                with self.assertRaisesRegex(ManifestError, rf"decode\.mlir`.* {words}"):
+                    read.text(read.entries["decode"])
 
 
 if __name__ == "__main__":

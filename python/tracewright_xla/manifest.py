@@ -6,9 +6,12 @@ import hashlib
 import json
 import math
 import re
+import reprlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from itertools import zip_longest
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
@@ -29,6 +32,20 @@ _ELEMENTS: dict[str, np.dtype] = {
     "i1": np.dtype(np.bool_),
 }
 
+NAMES = {dtype: name for name, dtype in _ELEMENTS.items()}
+"""What types of elements are called."""
+
+_KINDS: dict[type, str] = {
+    bool: "true or false",
+    dict: "an object",
+    int: "a whole number from 0",
+    list: "a list",
+    str: "text",
+}
+"""The types of JSON, in words."""
+
+T = TypeVar("T")
+
 Split = tuple[tuple[str, ...], ...]
 """Of each axis of a tensor the mesh's axes along which it is divided."""
 
@@ -45,12 +62,15 @@ class TensorType:
         """The bytes of all elements."""
         return math.prod(self.shape) * self.element.itemsize
 
+    def __str__(self) -> str:
+        return f"{NAMES[self.element]}[{','.join(map(str, self.shape))}]"
+
     @staticmethod
     def parse(text: str) -> TensorType:
         """Reads `bf16[2,3]`; raises `ManifestError` for anything else."""
-        found = re.fullmatch(r"(\w+)\[([\d,]*)\]", text)
+        found = re.fullmatch(r"(\w+)\[((?:\d{1,18}(?:,\d{1,18})*)?)\]", text)
         if found is None:
-            raise ManifestError(f"`{text}` is no type of a tensor; export the model again")
+            raise ManifestError(f"{reprlib.repr(text)} is no type of a tensor")
         extents = tuple(int(extent) for extent in found[2].split(",") if extent)
         return TensorType(element(found[1]), extents)
 
@@ -145,7 +165,7 @@ class Manifest:
             content: Any = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ManifestError(f"`{folder}` is no export directory: it has no `manifest.json`") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ManifestError(f"`{path}` cannot be read: {error}") from error
         if not isinstance(content, dict) or content.get("engine") != "xla":
             raise ManifestError(f"`{path}` is no export for XLA; export the model with `--engine xla`")
@@ -155,34 +175,52 @@ class Manifest:
                 "export the model again with the tracewright that this package came with"
             )
         try:
-            return Manifest._of(folder, content)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ManifestError(f"`{path}` is not as it was written ({error!r}); export the model again") from error
+            return Manifest._of(folder, _Object(content))
+        except ManifestError as error:
+            raise ManifestError(f"`{path}` is not as it was written: {error}; export the model again") from None
 
     @staticmethod
-    def _of(folder: Path, content: dict[str, Any]) -> Manifest:
-        weights = [_weight(weight) for weight in content["weights"]]
-        entries = [_entry(entry) for entry in content["entry_points"]]
-        return Manifest(
+    def _of(folder: Path, content: _Object) -> Manifest:
+        weights = [_weight(weight) for weight in content.objects("weights")]
+        entries = [_entry(entry) for entry in content.objects("entry_points")]
+        manifest = Manifest(
             folder=folder,
-            tracewright=content["tracewright"],
-            context=content["context"],
-            batch=content["batch"],
-            vocabulary=content["vocabulary"],
-            mesh=content["mesh"],
-            axes=tuple((axis["name"], axis["size"]) for axis in content["axes"]),
-            checkpoint=Path(content["checkpoint"]),
+            tracewright=content.get("tracewright", str),
+            context=content.get("context", int),
+            batch=content.get("batch", int),
+            vocabulary=content.get("vocabulary", int),
+            mesh=content.get("mesh", str),
+            axes=tuple((axis.get("name", str), axis.get("size", int)) for axis in content.objects("axes")),
+            checkpoint=Path(content.get("checkpoint", str)),
             entries={entry.name: entry for entry in entries},
             weights={weight.key: weight for weight in weights},
         )
+        if len(manifest.entries) < len(entries) or len(manifest.weights) < len(weights):
+            raise ManifestError("two entry points or two weights have the same name")
+        _check(manifest, content.get("chunk", int))
+        return manifest
 
     def text(self, entry: Entry) -> str:
-        """The text of a module; raises `ManifestError` if its file cannot be read."""
+        """The text of a module.
+
+        Raises `ManifestError` if its file cannot be read, or takes or gives something else than the manifest says: XLA compares
+        bytes alone, so that f16 would pass for bf16.
+        """
         path = self.folder / entry.module
         try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
             raise ManifestError(f"`{path}`, which the manifest names, cannot be read: {error}") from error
+        mesh = ", ".join(f'"{name}"={size}' for name, size in self.axes)
+        if self.axes and f"sdy.mesh @mesh = <[{mesh}]>" not in text:
+            raise ManifestError(f"`{path}` is for another mesh than the manifest, whose axes are {mesh}")
+        values = (*entry.arguments, *(self.weights[key] for key in entry.weights), *entry.results)
+        main = re.search(r"^ *func\.func @main\(.*", text, re.MULTILINE)
+        written = _TENSOR.findall(main[0] if main else "")
+        for found, expected in zip_longest(written, (_spelled(value, bool(self.axes)) for value in values)):
+            if found != expected:
+                raise ManifestError(f"`{path}` has {found or 'nothing'} where the manifest has {expected or 'nothing'}")
+        return text
 
     def digest(self) -> str:
         """A hash of the manifest and all modules, wherever the checkpoint lies: equal programs have equal ones."""
@@ -194,31 +232,153 @@ class Manifest:
         return hashed.hexdigest()[:16]
 
 
-def _split(sharding: list[list[str]]) -> Split:
-    return tuple(tuple(axes) for axes in sharding)
+@dataclass(frozen=True)
+class _Object:
+    """An object of the manifest. What is missing or of another kind is a `ManifestError` that says where."""
+
+    content: dict[str, Any]
+    at: str = ""
+    """Where it stands: `weights[3].`."""
+
+    def get(self, key: str, kind: type[T]) -> T:
+        if key not in self.content:
+            raise ManifestError(f"`{self.at}{key}` is missing")
+        return _of_kind(self.content[key], kind, f"{self.at}{key}")
+
+    def items(self, key: str, kind: type[T]) -> list[T]:
+        return [_of_kind(one, kind, f"{self.at}{key}[{at}]") for at, one in enumerate(self.get(key, list))]
+
+    def objects(self, key: str) -> list[_Object]:
+        return [_Object(one, f"{self.at}{key}[{at}].") for at, one in enumerate(self.items(key, dict))]
+
+    def parsed(self, key: str, parse: Callable[[str], T]) -> T:
+        text = self.get(key, str)
+        try:
+            return parse(text)
+        except ManifestError as error:
+            raise ManifestError(f"`{self.at}{key}`: {error}") from None
+
+    def split(self) -> Split:
+        axes = enumerate(self.items("sharding", list))
+        return tuple(
+            tuple(_of_kind(name, str, f"{self.at}sharding[{at}]") for name in names) for at, names in axes
+        )
 
 
-def _value(value: dict[str, Any]) -> Value:
-    return Value(value["name"], value["role"], TensorType.parse(value["type"]), _split(value["sharding"]))
+def _of_kind(found: Any, kind: type[T], where: str) -> T:
+    # Of the types of JSON none is another's, but Python's `True` is an int.
+    if type(found) is not kind or (kind is int and found < 0):
+        raise ManifestError(f"`{where}` is {reprlib.repr(found)}, expected {_KINDS[kind]}")
+    return found
 
 
-def _weight(weight: dict[str, Any]) -> Weight:
+def _path(text: str) -> str:
+    """The path of a file in a folder, which it does not leave."""
+    path = PurePosixPath(text)
+    if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in text:
+        raise ManifestError(f"{reprlib.repr(text)} is no file of its folder")
+    return text
+
+
+def _name(text: str) -> str:
+    """The name of a file, without folders."""
+    if len(PurePosixPath(_path(text)).parts) != 1:
+        raise ManifestError(f"{reprlib.repr(text)} is no plain file name")
+    return text
+
+
+def _value(value: _Object) -> Value:
+    return Value(
+        value.get("name", str), value.get("role", str), value.parsed("type", TensorType.parse), value.split()
+    )
+
+
+def _weight(weight: _Object) -> Weight:
+    made = weight.get("made", bool)
     return Weight(
-        key=weight["key"],
-        type=TensorType.parse(weight["type"]),
-        sharding=_split(weight["sharding"]),
-        file=weight["file"],
-        made=weight["made"],
-        stored=element(weight["stored"]),
-        offset=weight["offset"],
+        key=weight.get("key", str),
+        type=weight.parsed("type", TensorType.parse),
+        sharding=weight.split(),
+        # A checkpoint may have folders; the export has none.
+        file=weight.parsed("file", _name if made else _path),
+        made=made,
+        stored=weight.parsed("stored", element),
+        offset=weight.get("offset", int),
     )
 
 
-def _entry(entry: dict[str, Any]) -> Entry:
+def _entry(entry: _Object) -> Entry:
     return Entry(
-        name=entry["name"],
-        module=entry["module"],
-        arguments=tuple(_value(value) for value in entry["arguments"]),
-        weights=tuple(entry["weights"]),
-        results=tuple(_value(value) for value in entry["results"]),
+        name=entry.get("name", str),
+        module=entry.parsed("module", _name),
+        arguments=tuple(_value(value) for value in entry.objects("arguments")),
+        weights=tuple(entry.items("weights", str)),
+        results=tuple(_value(value) for value in entry.objects("results")),
     )
+
+
+_TENSOR = re.compile(r"tensor<[^>]*>(?: \{sdy\.sharding = #sdy\.sharding<@mesh, \[[^]]*\]>)?")
+"""An argument or a result of a module, and how it is divided."""
+
+
+def _spelled(value: Value | Weight, divided: bool) -> str:
+    """The same as a module has it."""
+    shape, name = value.type.shape, NAMES[value.type.element]
+    text = f"tensor<{'x'.join([*map(str, shape), name])}>"
+    axes = ", ".join("{" + ", ".join(f'"{axis}"' for axis in axes) + "}" for axes in value.sharding)
+    return text + (f" {{sdy.sharding = #sdy.sharding<@mesh, [{axes}]>" if divided else "")
+
+
+def _check(manifest: Manifest, chunk: int) -> None:
+    """Compares what the manifest says in several places; raises `ManifestError` where it differs."""
+    entries = list(manifest.entries.values())
+    if not any(entry.chooses for entry in entries):
+        raise ManifestError("no entry point chooses a token")
+    sizes = {"context": manifest.context, "chunk": chunk, "batch": manifest.batch, "vocabulary": manifest.vocabulary}
+    for entry in entries:
+        lost = [key for key in entry.weights if key not in manifest.weights]
+        if lost:
+            raise ManifestError(f"`{entry.name}` takes `{lost[0]}`, which is none of `weights`")
+        roles = {value.role for value in entry.arguments}, {value.role for value in entry.results}
+        if "tokens" not in roles[0] or "logits" not in roles[1]:
+            raise ManifestError(f"`{entry.name}` takes no tokens or gives no logits")
+        # State that one gives and another does not take would be empty there.
+        for values in (entry.arguments, entry.results):
+            if _state(values) != _state(entries[0].arguments):
+                raise ManifestError(f"`{entry.name}` takes or gives other state than `{entries[0].name}` takes")
+        for value in (*entry.arguments, *entry.results):
+            for key, size in _sizes(value).items():
+                if sizes[key] != size:
+                    raise ManifestError(f"`{key}` is {sizes[key]}, and `{value.name}` of `{entry.name}` is for {size}")
+    longest = max(entries, key=lambda entry: entry.width)
+    if longest.width != chunk:
+        raise ManifestError(f"`chunk` is {chunk}, and `tokens` of `{longest.name}` are {longest.width}")
+
+
+def _state(values: tuple[Value, ...]) -> dict[str, tuple[TensorType, Split]]:
+    return {value.role: (value.type, value.sharding) for value in values if value.role.startswith("state(")}
+
+
+def _sizes(value: Value) -> dict[str, int]:
+    """What an argument or a result tells of the sizes of the program; raises `ManifestError` if it is none that is known."""
+    role, shape = value.role, value.type.shape
+    start = re.fullmatch(r"start\(context (\d{1,18})\)", role)
+    ring = re.match(r"state\(ring\(window \d+, slack (\d{1,18})\)\.", role)
+    match role.split("(")[0], NAMES[value.type.element], shape:
+        case "tokens", "i32", (batch, width) if width > 0:
+            return {"batch": batch}
+        case "start", "i32", () | (_,) if start:  # A single row has no axis.
+            return {"batch": math.prod(shape), "context": int(start[1])}
+        case "count", "i32", () | (_,):
+            return {"batch": math.prod(shape)}
+        case "logits", "f32", (batch, *_, vocabulary):
+            return {"batch": batch, "vocabulary": vocabulary}
+        case "token", "i32", (batch,):
+            return {"batch": batch}
+        case "state", _, (batch, *_, slots, _) if role.startswith("state(kv."):
+            return {"batch": batch, "context": slots}
+        case "state", _, (batch, *_) if ring:
+            return {"batch": batch, "chunk": int(ring[1])}
+        case "state", _, (batch, *_):
+            return {"batch": batch}
+    raise ManifestError(f"`{value.name}`, {value.type}, has the role {reprlib.repr(role)}, which this version does not know")

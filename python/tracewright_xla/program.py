@@ -59,6 +59,8 @@ class Program:
             chosen = [manifest.entries[name] for name in entries]
         keys = sorted({key for entry in chosen for key in entry.weights})
         wanted = [manifest.weights[key] for key in keys]
+        for entry in chosen:
+            manifest.text(entry)  # What does not fit is told now.
         with Checkpoint(manifest, checkpoint) as files:
             files.check(wanted)
             weights = {weight.key: _put(files, weight, mesh) for weight in wanted}
