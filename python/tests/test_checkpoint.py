@@ -81,13 +81,32 @@ class Slices(unittest.TestCase):
     def test_a_file_that_is_cut_off_is_not_whole(self) -> None:
         path = self.folder / "model.safetensors"
         path.write_bytes(path.read_bytes()[:-1])
-        with self.assertRaisesRegex(CheckpointError, "it is not whole"):
+        with self.assertRaisesRegex(CheckpointError, r"model\.safetensors` has \d+ bytes and `w` ends at \d+: it is not whole"):
             Checkpoint(self.manifest).check([self.weight])
+        with self.assertRaisesRegex(CheckpointError, r"model\.safetensors` ends before byte \d+ of `w`"):
+            Checkpoint(self.manifest).read(self.weight, (slice(None),) * 3)
+
+    def test_no_weight_lies_behind_the_end(self) -> None:
+        for made in (False, True):
+            for offset in (10_000, 2**80):
+                behind = replace(self.weight, offset=offset, made=made)
+                with self.subTest(offset=offset, made=made), self.assertRaisesRegex(
+                    CheckpointError, rf"model\.safetensors` has no tensor for `w` at bytes {offset} to"
+                ):
+                    Checkpoint(self.manifest).check([behind])
+
+    def test_elements_of_another_type_are_another_checkpoint(self) -> None:
+        other = replace(self.weight, stored=np.dtype(np.int32))
+        with self.assertRaisesRegex(CheckpointError, "has `w` in f32, expected i32"):
+            Checkpoint(self.manifest).check([other])
 
     def test_what_is_no_safetensors_file_is_refused(self) -> None:
-        for content in [b"", b"short", b"\xff" * 64, (4).to_bytes(8, "little") + b"oops"]:
+        deep = b"[" * 200_000
+        for content in [
+            b"", b"short", b"\xff" * 64, (4).to_bytes(8, "little") + b"oops", len(deep).to_bytes(8, "little") + deep
+        ]:  # fmt: skip
             (self.folder / "model.safetensors").write_bytes(content)
-            with self.subTest(content=content), self.assertRaisesRegex(CheckpointError, "no safetensors file"):
+            with self.subTest(content=content[:16]), self.assertRaisesRegex(CheckpointError, "no safetensors file"):
                 Checkpoint(self.manifest).check([self.weight])
 
     def test_a_checkpoint_that_moved_is_found_where_one_says(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from .errors import CheckpointError
-from .manifest import Manifest, Weight
+from .manifest import NAMES, Manifest, Weight
 
 Index = tuple[slice, ...]
 """A part of a tensor: of each axis the elements from one on up to another."""
@@ -56,19 +56,22 @@ class Checkpoint:
             by_file.setdefault(self.path(weight), []).append(weight)
         problems: list[str] = []
         for path, held in by_file.items():
-            try:
-                size = os.stat(path).st_size
-            except OSError:
+            if not path.is_file():
                 problems.append(f"`{path}` is missing, which has {len(held)} weights")
                 continue
-            ranges = [(0, size)] if held[0].made else _ranges(path, size)
-            starts = [start for start, _ in ranges]
+            size = path.stat().st_size
+            tensors = [(0, size, "")] if held[0].made else _tensors(path, size)
+            starts = [start for start, _, _ in tensors]
             for weight in held:
                 at = bisect.bisect_right(starts, weight.offset) - 1
-                if at < 0 or weight.end > ranges[at][1]:
+                if at < 0 or weight.end > tensors[at][1]:
                     problems.append(
                         f"`{path}` has no tensor for `{weight.key}` at bytes {weight.offset} to {weight.end}"
                     )
+                elif weight.end > size:
+                    problems.append(f"`{path}` has {size} bytes and `{weight.key}` ends at {weight.end}: it is not whole")
+                elif tensors[at][2] not in ("", NAMES[weight.stored]):
+                    problems.append(f"`{path}` has `{weight.key}` in {tensors[at][2]}, expected {NAMES[weight.stored]}")
         if problems:
             listed = "\n  ".join(problems[:8]) + ("\n  …" if len(problems) > 8 else "")
             raise CheckpointError(
@@ -87,22 +90,23 @@ class Checkpoint:
         flat = memoryview(out.reshape(-1).view(np.uint8))
         done = 0
         for start, length in _runs(weight, bounds):
-            self._fill(self.path(weight), flat[done : done + length], start)
+            self._fill(weight, flat[done : done + length], start)
             done += length
         self.bytes_read += done
         return out if weight.stored == weight.type.element else out.astype(weight.type.element)
 
-    def _fill(self, path: Path, out: memoryview, at: int) -> None:
+    def _fill(self, weight: Weight, out: memoryview, at: int) -> None:
+        path = self.path(weight)
         try:
             if path not in self._files:
                 self._files[path] = os.open(path, os.O_RDONLY)
             while len(out) > 0:
                 count = os.preadv(self._files[path], [out], at)
                 if count == 0:
-                    raise CheckpointError(f"`{path}` ends before byte {at}; the checkpoint was changed meanwhile")
+                    raise CheckpointError(f"`{path}` ends before byte {at} of `{weight.key}`; the checkpoint was changed")
                 out, at = out[count:], at + count
         except OSError as error:
-            raise CheckpointError(f"`{path}` cannot be read: {error}") from error
+            raise CheckpointError(f"`{path}` cannot be read for `{weight.key}`: {error}") from error
 
 
 def _runs(weight: Weight, bounds: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -121,18 +125,20 @@ def _runs(weight: Weight, bounds: list[tuple[int, int]]) -> list[tuple[int, int]
     return [(weight.offset + offset + first, length) for offset in offsets] if length else []
 
 
-def _ranges(path: Path, size: int) -> list[tuple[int, int]]:
-    """The bytes of each tensor of a safetensors file, ascending; raises `CheckpointError` if it is none."""
+def _tensors(path: Path, size: int) -> list[tuple[int, int, str]]:
+    """First byte, end and elements of each tensor of a safetensors file, ascending; raises `CheckpointError` if it is none."""
     try:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(_LONGEST_HEADER, size - 8):
                 raise ValueError(f"its header would have {length} bytes")
             header = json.loads(file.read(length))
-        offsets = [info["data_offsets"] for name, info in header.items() if name != "__metadata__"]
-        ranges = sorted((8 + length + start, 8 + length + end) for start, end in offsets)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        tensors = []
+        for name, info in header.items():
+            if name != "__metadata__":
+                start, end = info["data_offsets"]
+                # The manifest's words, but for one.
+                tensors.append((8 + length + start, 8 + length + end, info["dtype"].lower().replace("bool", "i1")))
+        return sorted(tensors)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"`{path}` is no safetensors file: {error}") from error
-    if ranges and ranges[-1][1] > size:
-        raise CheckpointError(f"`{path}` has {size} bytes and needs {ranges[-1][1]}: it is not whole")
-    return ranges
