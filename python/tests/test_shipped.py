@@ -22,6 +22,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tracewright_xla.manifest import Manifest, TensorType
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -252,6 +254,27 @@ class Shipped(unittest.TestCase):
             self.assertEqual(ran.returncode, 0, ran.stderr)
             report = json.loads(ran.stdout)
             self.assertGreater(report["argument_bytes"]["decode"], as_it_is["argument_bytes"]["decode"])
+
+    def test_logits_that_are_no_numbers_are_an_error(self) -> None:
+        """On whichever device they are."""
+        key = "model.embed_tokens.weight"
+        for options in ([], ["--mesh", "model=2", *TENSOR_PARALLEL]):
+            export = Exports.of("demo", *options)
+            weight = Manifest.read(export).weights[key]
+            rows, width = weight.type.shape
+            with tempfile.TemporaryDirectory() as folder:
+                content = (ROOT / "demo/model.safetensors").read_bytes()
+                for token, value in ((7, math.nan), (rows - 1, math.inf)):
+                    # The embeddings are the head, too: a row of them makes one logit.
+                    start = weight.offset + token * width * weight.stored.itemsize
+                    row = np.full(width, value, weight.stored).tobytes()
+                    changed = content[:start] + row + content[start + len(row) :]
+                    (Path(folder) / "model.safetensors").write_bytes(changed)
+                    words = run(export, "--tokens", "5,17", "-n", "3", "--checkpoint", folder)
+                    with self.subTest(options=options, token=token):
+                        ran = subprocess.run(words, capture_output=True, text=True, cwd=ROOT / "python", check=False)
+                        self.assertEqual((ran.returncode, ran.stdout), (1, ""), ran.stderr)
+                        self.assertRegex(ran.stderr, rf"step 0: logit of token {token} is (NaN|inf), expected a number")
 
     def test_each_device_holds_what_the_export_says(self) -> None:
         for options in (["--mesh", "model=2"], ["--mesh", "model=4"]):

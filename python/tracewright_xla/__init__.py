@@ -8,7 +8,7 @@ of a mesh, where in the checkpoint each weight lies. This package maps, shards a
 >>> [row.tokens for row in program.generate([[5, 17, 3]], tokens=8)]   # doctest: +SKIP
 """
 
-from .errors import CheckpointError, ManifestError, MeshError, ProcessError, PromptError, TracewrightError
+from .errors import CheckpointError, LogitsError, ManifestError, MeshError, ProcessError, PromptError, TracewrightError
 from .manifest import Manifest
 from .program import Program
 
@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CheckpointError",
+    "LogitsError",
     "Manifest",
     "ManifestError",
     "MeshError",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import sys
@@ -52,9 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     prompt = run.add_mutually_exclusive_group(required=True)
     prompt.add_argument("-p", "--prompt", action="append", help="the text to continue; may be repeated for more rows")
     prompt.add_argument("--tokens", action="append", metavar="IDS", help="the token ids to continue: 5,17,3; may be repeated")
-    run.add_argument("-n", "--max-tokens", type=int, default=128, metavar="N", help="new tokens at most [default: 128]")
-    run.add_argument("--temp", type=float, default=0.0, help="0 takes the most likely token [default: 0]")
-    run.add_argument("--seed", type=int, default=0, help="the same seed draws the same tokens [default: 0]")
+    run.add_argument("-n", "--max-tokens", type=_count, default=128, metavar="N", help="new tokens at most [default: 128]")
+    run.add_argument("--temp", type=_temperature, default=0.0, help="0 takes the most likely token [default: 0]")
+    run.add_argument("--seed", type=_count, default=0, help="the same seed draws the same tokens [default: 0]")
     run.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's end-of-text tokens")
     run.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="where the checkpoint lies [default: where it lay]")
     run.add_argument("--json", action="store_true", help="one JSON object instead of the text")
@@ -90,8 +91,6 @@ def _group(arguments: argparse.Namespace) -> Group | None:
 
 def _devices(arguments: argparse.Namespace, manifest: Manifest, group: Group | None) -> None:
     """Sets what jax finds, before it looks; and joins the group."""
-    if arguments.temp < 0 if arguments.command == "run" else False:
-        raise PromptError(f"the temperature is {arguments.temp}, expected 0 or more; `--temp` sets it")
     processes = group.processes if group else 1
     if manifest.devices % processes != 0:
         raise MeshError(
@@ -196,6 +195,22 @@ def _keep_stdout() -> None:
     data = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = os.fdopen(data, "w", encoding="utf-8")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"`{text}`, expected a whole number from 0")
+    return int(text)
+
+
+def _temperature(text: str) -> float:
+    try:
+        temperature = float(text)
+    except ValueError:
+        temperature = math.nan
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise argparse.ArgumentTypeError(f"`{text}`, expected a number from 0")
+    return temperature
 
 
 def _ids(text: str) -> list[int]:

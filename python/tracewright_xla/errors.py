@@ -22,4 +22,8 @@ class ProcessError(TracewrightError):
 
 
 class PromptError(TracewrightError):
-    """The prompt does not fit the program."""
+    """The prompt, or what is asked for beside it, does not fit the program."""
+
+
+class LogitsError(TracewrightError):
+    """The network answered what no token can be chosen by: weights are damaged, or numbers overflowed."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .checkpoint import Checkpoint, Index
-from .errors import PromptError
+from .errors import LogitsError, PromptError
 from .manifest import Entry, Manifest, Value, Weight
 from .mesh import device_mesh, sharding
 from .module import Module
@@ -42,7 +44,9 @@ class Program:
         self._weights = weights
         self._modules: dict[str, Module] = {}
         self._state: dict[str, jax.Array] = {}
-        self._whole = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))
+        whole = NamedSharding(mesh, PartitionSpec())
+        self._whole = jax.jit(lambda x: x, out_shardings=whole)
+        self._decides = jax.jit(lambda x: (x < jnp.inf).all(-1) & (x > -jnp.inf).any(-1), out_shardings=whole)
 
     @staticmethod
     def load(
@@ -91,7 +95,7 @@ class Program:
 
     def fetch(self, array: jax.Array) -> np.ndarray:
         """All of an array, in every process."""
-        if array.is_fully_addressable:
+        if array.is_fully_addressable or array.is_fully_replicated:
             return np.asarray(array)
         return np.asarray(self._whole(array).addressable_data(0))
 
@@ -117,25 +121,37 @@ class Program:
         seed: int = 0,
         ends: frozenset[int] = frozenset(),
     ) -> Iterator[list[Row]]:
-        """The rows after each call, from the first tokens on that are chosen.
+        """The rows before the first call and after each.
 
         The most likely token is taken, or at a temperature one by its probability; a row is done with the tokens that were
         asked for, or with one of `ends`, which is its last. Equal seeds draw equal tokens, in every process.
 
-        Raises `PromptError` for prompts that the program does not take.
+        Raises `PromptError` for prompts that the program does not take and settings that are none, `LogitsError` where no token
+        can be chosen.
         """
+        if not (math.isfinite(temperature) and temperature >= 0):
+            raise PromptError(f"the temperature is {temperature}, expected a number from 0")
+        if tokens < 0 or seed < 0:
+            raise PromptError(f"{tokens} new tokens are asked for and the seed is {seed}; expected numbers from 0")
         rows = self._rows(prompts, tokens)
         draw = [np.random.default_rng([seed, row]) for row in range(len(rows))]
         self._state = {}
+        yield rows
         while any(not row.done for row in rows):
             entry = self._entry(max(len(row.pending) for row in rows if not row.done))
             results = self._feed(entry, rows)
             chosen = self.fetch(results["token"])
-            logits = self.fetch(results["logits"]) if temperature > 0 else None
+            # The logit of the chosen token does not tell: a maximum over several devices passes over NaN.
+            reads = temperature > 0 or not self.fetch(self._decides(results["logits"])).all()
+            logits = self.fetch(results["logits"]) if reads else None
             for at, row in enumerate(rows):
                 if row.done or row.pending:
                     continue
-                token = int(chosen[at]) if logits is None else _sample(logits[at], temperature, draw[at])
+                if logits is not None:
+                    _check(logits[at], len(row.tokens))
+                token = int(chosen[at]) if temperature == 0 else _sample(logits[at], temperature, draw[at])
+                if not 0 <= token < self.manifest.vocabulary:
+                    raise LogitsError(f"the program chose the token {token}, expected one below {self.manifest.vocabulary}")
                 row.tokens.append(token)
                 row.pending = [token]
                 row.done = token in ends or len(row.tokens) >= tokens
@@ -206,8 +222,23 @@ def _put(files: Checkpoint, weight: Weight, mesh: Mesh) -> jax.Array:
     return jax.make_array_from_callback(weight.type.shape, sharding(mesh, weight.sharding), part)
 
 
+def _check(logits: np.ndarray, step: int) -> None:
+    """Raises `LogitsError` if the logits `f32[V]` of a row choose no token, of which `step` were chosen before."""
+    wrong = np.flatnonzero(np.isnan(logits) | np.isposinf(logits))
+    if wrong.size > 0:
+        found = str(logits[wrong[0]]).replace("nan", "NaN")
+        problem = f"logit of token {wrong[0]} is {found}, expected a number below infinity"
+    elif np.isneginf(logits).all():
+        problem = f"all {logits.size} logits are -inf, expected at least one token to choose"
+    else:
+        return
+    raise LogitsError(f"step {step}: {problem}; the weights or the compiled program are broken")
+
+
 def _sample(logits: np.ndarray, temperature: float, draw: np.random.Generator) -> int:
     """A token by its probability at a temperature, from logits `f32[V]`."""
-    scaled = logits.astype(np.float64) / temperature
-    weights = np.exp(scaled - scaled.max())
-    return int(np.searchsorted(np.cumsum(weights), draw.random() * weights.sum(), side="right"))
+    # Of differences no temperature makes NaN; of the last of the sums, which is their total, no rounding makes a token past it.
+    with np.errstate(over="ignore"):
+        scaled = (logits.astype(np.float64) - logits.max()) / temperature
+    sums = np.cumsum(np.exp(scaled))
+    return int(np.searchsorted(sums, draw.random() * sums[-1], side="right"))

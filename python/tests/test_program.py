@@ -1,0 +1,104 @@
+"""How tokens are chosen of logits, without a network."""
+
+import json
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tracewright_xla.__main__ import main
+from tracewright_xla.errors import LogitsError, PromptError
+from tracewright_xla.manifest import Manifest
+from tracewright_xla.mesh import device_mesh
+from tracewright_xla.program import Program, _sample
+
+from .test_manifest import manifest
+
+NAN, INF = float("nan"), float("inf")
+
+
+class Answers(Program):
+    """A program that answers each call with the next logits of two rows."""
+
+    def __init__(self, *answers: list[list[float]], token: int | None = None) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "manifest.json").write_text(json.dumps(manifest()))
+            read = Manifest.read(folder)
+        super().__init__(read, device_mesh(read), {}, 0)
+        self._answers = iter(answers)
+        self._token = token
+
+    def call(self, name: str, tokens: np.ndarray, start: np.ndarray, count: np.ndarray) -> dict[str, jax.Array]:
+        logits = jnp.array(next(self._answers), jnp.float32)
+        token = logits.argmax(-1) if self._token is None else jnp.full(2, self._token)
+        return {"logits": logits, "token": token.astype(jnp.int32)}
+
+
+FINE = [0.0, 1.0, 5.0, -INF, 2.0, 3.0, 4.0]
+
+
+class Choices(unittest.TestCase):
+    def test_logits_that_are_no_numbers_are_an_error(self) -> None:
+        for wrong, said in [(NAN, "NaN"), (INF, "inf")]:
+            bad = [0.0, 1.0, 9.0, 0.0, wrong, 0.0, wrong]
+            for temperature in (0.0, 0.8):
+                with self.subTest(wrong=wrong, temperature=temperature), self.assertRaisesRegex(
+                    LogitsError, f"step 1: logit of token 4 is {said}, expected a number below infinity"
+                ):
+                    Answers([FINE, FINE], [FINE, bad]).generate([[1], [2]], 3, temperature)
+
+    def test_one_logit_must_be_above_minus_infinity(self) -> None:
+        for temperature in (0.0, 0.8):
+            with self.subTest(temperature=temperature), self.assertRaisesRegex(
+                LogitsError, "step 0: all 7 logits are -inf, expected at least one token to choose"
+            ):
+                Answers([[-INF] * 7, FINE]).generate([[1]], 3, temperature)
+
+    def test_a_row_that_is_done_may_have_any_logits(self) -> None:
+        rows = Answers([FINE, [NAN] * 7]).generate([[1]], 1)
+        self.assertEqual(rows[0].tokens, [2])
+
+    def test_a_program_chooses_one_of_its_tokens(self) -> None:
+        for token in (7, -1):
+            with self.subTest(token=token), self.assertRaisesRegex(LogitsError, f"the token {token}, expected one below 7"):
+                Answers([FINE, FINE], token=token).generate([[1]], 1)
+
+    def test_settings_that_are_none_are_refused(self) -> None:
+        for temperature in (NAN, INF, -1.0, -INF):
+            with self.subTest(temperature=temperature), self.assertRaisesRegex(PromptError, "expected a number from 0"):
+                Answers([FINE, FINE]).generate([[1]], 1, temperature)
+        for tokens, seed in ((-1, 0), (1, -1)):
+            with self.subTest(tokens=tokens, seed=seed), self.assertRaisesRegex(PromptError, "expected numbers from 0"):
+                Answers([FINE, FINE]).generate([[1]], tokens, 0.0, seed)
+
+    def test_no_temperature_is_too_low_or_too_high(self) -> None:
+        logits = np.array(FINE, np.float32)
+        for temperature in (1e-38, 5e-324):
+            self.assertEqual({_sample(logits, temperature, np.random.default_rng(at)) for at in range(20)}, {2})
+        drawn = {_sample(logits, 1e300, np.random.default_rng(at)) for at in range(200)}
+        self.assertEqual(drawn, {0, 1, 2, 4, 5, 6}, "all but the one at minus infinity")
+
+    def test_no_draw_is_past_the_last_token(self) -> None:
+        draw = mock.Mock(random=lambda: 1 - 2**-53)
+        for seed in range(50):
+            logits = np.random.default_rng(seed).standard_normal(1000).astype(np.float32)
+            self.assertEqual(_sample(logits, 1.0, draw), 999)
+
+    def test_none_are_as_many_as_were_asked_for(self) -> None:
+        self.assertEqual([row.tokens for row in Answers().generate([[1], [2]], 0)], [[], []])
+
+
+class Words(unittest.TestCase):
+    def test_wrong_words_are_wrong_usage(self) -> None:
+        for words in [["--temp", "nan"], ["--temp=inf"], ["--temp=-1"], ["--temp", "x"], ["-n", "-1"], ["--seed", "-1"]]:
+            with self.subTest(words=words), mock.patch("sys.stderr"), self.assertRaises(SystemExit) as left:
+                main(["run", "nowhere", "--tokens", "5", *words])
+            self.assertEqual(left.exception.code, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
