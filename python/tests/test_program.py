@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tracewright_xla.__main__ import main
-from tracewright_xla.errors import LogitsError, PromptError
+from tracewright_xla.__main__ import _group, _ids, _parser, _rest, main
+from tracewright_xla.errors import LogitsError, MeshError, ProcessError, PromptError
 from tracewright_xla.manifest import Manifest
 from tracewright_xla.mesh import device_mesh
 from tracewright_xla.program import Program, _sample
+from tracewright_xla.text import ends
 
 from .test_manifest import manifest
 
@@ -98,6 +99,37 @@ class Words(unittest.TestCase):
             with self.subTest(words=words), mock.patch("sys.stderr"), self.assertRaises(SystemExit) as left:
                 main(["run", "nowhere", "--tokens", "5", *words])
             self.assertEqual(left.exception.code, 2)
+
+    def test_tokens_are_digits(self) -> None:
+        self.assertEqual(_ids("5, 17,3"), [5, 17, 3])
+        for text in ["", "5,", "1_0", "-1", "+1", "x", "9" * 5000]:
+            with self.subTest(text=text[:16]), self.assertRaisesRegex(PromptError, "is no list of tokens"):
+                _ids(text)
+
+    def test_a_process_of_a_group_is_not_alone(self) -> None:
+        arguments = _parser().parse_args(["run", "nowhere", "--tokens", "5", "--process-id", "1"])
+        with mock.patch.dict("os.environ", clear=True), self.assertRaisesRegex(ProcessError, "--processes N, --coordinator"):
+            _group(arguments)
+
+    def test_nothing_of_a_text_is_left_out(self) -> None:
+        self.assertEqual(_rest("ab\ufffd", "ab"), "\ufffd")
+        self.assertEqual(_rest("a.", "a ."), "\na.")
+
+    def test_a_platform_that_is_not_there_is_named(self) -> None:
+        for error, words in [(RuntimeError("no `foo`"), "no `foo`"), (AssertionError(), "its plugin is not installed")]:
+            with mock.patch("jax.devices", side_effect=error), self.assertRaisesRegex(MeshError, words):
+                device_mesh(Manifest(Path(), "0", 8, 1, 10, "", (), Path(), {}, {}))
+
+    def test_tokens_that_end_an_answer_are_token_ids(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "config.json"
+            for text, tokens in [("5", {5}), ("[5, 6]", {5, 6}), ("[]", set()), ("null", set())]:
+                path.write_text(f'{{"eos_token_id": {text}}}')
+                self.assertEqual(ends(Path(folder)), tokens)
+            for text in ['"5"', "[5, [6]]", "true", "-1", "5.0"]:
+                path.write_text(f'{{"eos_token_id": {text}}}')
+                with self.subTest(text=text), self.assertRaisesRegex(PromptError, r"`eos_token_id` of `.*config\.json` is"):
+                    ends(Path(folder))
 
 
 if __name__ == "__main__":

@@ -276,6 +276,24 @@ class Shipped(unittest.TestCase):
                         self.assertEqual((ran.returncode, ran.stdout), (1, ""), ran.stderr)
                         self.assertRegex(ran.stderr, rf"step 0: logit of token {token} is (NaN|inf), expected a number")
 
+    def test_output_that_nobody_takes_is_told_once(self) -> None:
+        words = run(Exports.of("demo"), "-p", "Once upon a time", "-n", "3", "--ignore-eos")
+        with open("/dev/full", "w") as full:
+            ran = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT / "python", check=False)
+        self.assertEqual(ran.returncode, 1)
+        self.assertRegex(ran.stderr, r"^error: .*No space left on device\n$")
+        read, write = os.pipe()
+        os.close(read)
+        with open(write, "w") as closed:
+            ran = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, text=True, cwd=ROOT / "python", check=False)
+        self.assertEqual((ran.returncode, ran.stderr), (0, ""))
+
+    def test_a_prompt_that_is_no_text_is_an_error(self) -> None:
+        words = [*run(Exports.of("demo"), "-n", "3", "-p"), b"Once \xff"]
+        ran = subprocess.run(words, capture_output=True, text=True, cwd=ROOT / "python", check=False)
+        self.assertEqual((ran.returncode, ran.stdout), (1, ""))
+        self.assertRegex(ran.stderr, r"^error: the prompt is no UTF-8")
+
     def test_each_device_holds_what_the_export_says(self) -> None:
         for options in (["--mesh", "model=2"], ["--mesh", "model=4"]):
             export = Exports.of("demo", *options, *TENSOR_PARALLEL)
@@ -370,6 +388,14 @@ class Groups(unittest.TestCase):
                 for at, words in enumerate([[], ["--checkpoint", empty]])
             ]  # fmt: skip
             self.named(ended(started, 60), r"process 1: the checkpoint is not the one .*\n.*model\.safetensors` is missing")
+
+    def test_a_module_that_cannot_be_read_is_named_by_all(self) -> None:
+        export = Exports.of("demo", "--mesh", "model=2", *TENSOR_PARALLEL)
+        with tempfile.TemporaryDirectory() as folder:
+            other = shutil.copytree(export, Path(folder) / "other")
+            (other / "decode.mlir").unlink()
+            started = processes(export, 2, "--tokens", "5", of=[export, other])
+            self.named(ended(started, 60), r"process 1: .*decode\.mlir`, which the manifest names, cannot be read")
 
     def test_another_program_is_named_by_all(self) -> None:
         options = ["--mesh", "model=2", *TENSOR_PARALLEL]

@@ -6,12 +6,13 @@ import argparse
 import json
 import math
 import os
+import re
 import resource
 import sys
 import time
 from pathlib import Path
 
-from .errors import CheckpointError, MeshError, ProcessError, PromptError, TracewrightError
+from .errors import MeshError, ProcessError, PromptError, TracewrightError
 from .manifest import Manifest
 from .processes import Group, agree, first_host, from_environment, join, versions
 from .text import Text, ends
@@ -35,7 +36,12 @@ def main(words: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return _leave(1)
     except BrokenPipeError:
+        _drop_stdout()
         return _leave(0)
+    except OSError as error:
+        _drop_stdout()
+        print(f"error: {error}", file=sys.stderr)
+        return _leave(1)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,7 +77,7 @@ def _group(arguments: argparse.Namespace) -> Group | None:
         return None
     processes, process = from_environment(os.environ)
     # A variable alone starts no group: whoever runs one process in a job of many says nothing.
-    if arguments.processes is None and arguments.coordinator is None:
+    if arguments.processes is None and arguments.coordinator is None and arguments.process_id is None:
         return None
     processes = arguments.processes if arguments.processes is not None else processes
     process = arguments.process_id if arguments.process_id is not None else process
@@ -121,15 +127,16 @@ def _run(arguments: argparse.Namespace, manifest: Manifest, group: Group | None)
     text = Text(manifest.folder) if arguments.prompt else None
     prompts = [text.tokens(prompt) for prompt in arguments.prompt] if text else [_ids(ids) for ids in arguments.tokens]
     if group is not None:
-        problem = None
+        asked = json.dumps([prompts, arguments.max_tokens, arguments.temp, arguments.seed, arguments.ignore_eos])
+        facts, problem = versions() | {"prompt": asked}, None
         try:
-            device_mesh(manifest)
+            device_mesh(manifest)  # First: who does not look for devices keeps the others from finding theirs.
+            facts["program"] = manifest.digest()
             with Checkpoint(manifest, arguments.checkpoint) as files:
                 files.check(list(manifest.weights.values()))
-        except (MeshError, CheckpointError) as error:
+        except TracewrightError as error:
             problem = str(error)
-        asked = json.dumps([prompts, arguments.max_tokens, arguments.temp, arguments.seed, arguments.ignore_eos])
-        agree(group, versions() | {"program": manifest.digest(), "prompt": asked}, problem)
+        agree(group, facts, problem)
     begun = time.monotonic()
     program = Program.load(manifest, arguments.checkpoint)
     loaded = time.monotonic()
@@ -160,7 +167,7 @@ def _run(arguments: argparse.Namespace, manifest: Manifest, group: Group | None)
         }
         print(json.dumps(report), flush=True)
     elif text and len(prompts) == 1:
-        print(flush=True)
+        print(_rest(text.text(answers[0]), shown), flush=True)
     else:
         for answer in answers:
             print(text.text(answer) if text else " ".join(map(str, answer)), flush=True)
@@ -174,6 +181,11 @@ def _show(text: Text, tokens: list[int], shown: str) -> str:
         print(now[len(shown) :], end="", flush=True)
         return now
     return shown
+
+
+def _rest(whole: str, shown: str) -> str:
+    """What is still to be shown of a text: a character that never became whole; all of it, if it is spelled otherwise now."""
+    return whole[len(shown) :] if whole.startswith(shown) else f"\n{whole}"
 
 
 def _collectives(arguments: argparse.Namespace, manifest: Manifest) -> int:
@@ -197,6 +209,11 @@ def _keep_stdout() -> None:
     sys.stdout = os.fdopen(data, "w", encoding="utf-8")
 
 
+def _drop_stdout() -> None:
+    """Throws away what cannot be written, at which the interpreter would fail once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"`{text}`, expected a whole number from 0")
@@ -214,10 +231,10 @@ def _temperature(text: str) -> float:
 
 
 def _ids(text: str) -> list[int]:
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise PromptError(f"`{text}` is no list of tokens; expected 5,17,3") from None
+    words = [word.strip() for word in text.split(",")]
+    if not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
+        raise PromptError(f"`{text}` is no list of tokens; expected 5,17,3")
+    return [int(word) for word in words]
 
 
 def _leave(code: int) -> int:

@@ -11,11 +11,16 @@ from .manifest import Manifest, Split
 
 
 def device_mesh(manifest: Manifest) -> Mesh:
-    """The devices in the order of the mesh; raises `MeshError` if they are not as many as it has.
+    """The devices in the order of the mesh; raises `MeshError` if there are none, or not as many as it has.
 
     Without a mesh it is the first device.
     """
-    devices = jax.devices()
+    try:
+        devices = jax.devices()
+    except (RuntimeError, AssertionError) as error:
+        # The latter says nothing: jax lacks the platform's plugin.
+        found = str(error) or "its plugin is not installed"
+        raise MeshError(f"jax has no devices of the platform `{jax.config.jax_platforms}`: {found}") from error
     if not manifest.axes:
         if jax.process_count() > 1:
             raise MeshError(

@@ -28,6 +28,10 @@ class Text:
 
     def tokens(self, text: str) -> list[int]:
         """The tokens of a text, with those that the model wants in front."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise PromptError(f"the prompt is no UTF-8: {error}") from error
         return list(self._tokenizer.encode(text).ids)
 
     def text(self, tokens: list[int]) -> str:
@@ -36,15 +40,19 @@ class Text:
 
 
 def ends(folder: Path) -> frozenset[int]:
-    """The tokens that end an answer, as `generation_config.json` or else `config.json` says."""
+    """The tokens that end an answer, as `generation_config.json` or else `config.json` says; raises `PromptError` if it says
+    none."""
     for name in ("generation_config.json", "config.json"):
         try:
             content: Any = json.loads((folder / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
             continue
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise PromptError(f"`{folder / name}` cannot be read: {error}") from error
         found = content.get("eos_token_id") if isinstance(content, dict) else None
         if found is not None:
-            return frozenset(found if isinstance(found, list) else [found])
+            ids = found if isinstance(found, list) else [found]
+            if any(type(token) is not int or token < 0 for token in ids):
+                raise PromptError(f"`eos_token_id` of `{folder / name}` is {found!r}, expected a token id or a list of them")
+            return frozenset(ids)
     return frozenset()
