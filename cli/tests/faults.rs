@@ -369,6 +369,48 @@ fn a_disk_that_is_full_at_any_write() {
     succeed(&mut generate(&cache));
 }
 
+/// The same of what else is written: logits over older ones, an export for XLA, what a tuning measured.
+#[test]
+fn a_disk_that_is_full_of_what_else_is_written() {
+    let (out, model) = (folder(), fixture("llama-untied"));
+    let [logits, target, cache] = ["logits", "target", "cache"].map(|name| out.path().join(name));
+    let save = || {
+        let mut command = tracewright(&["generate", text(&model), "--tokens", "5,17,3", "-n", "4"]);
+        command.args(SMALL).args(["--save-logits", text(&logits)]);
+        command
+    };
+    succeed(&mut save());
+    let whole = fs::read(&logits).unwrap();
+    let mut full = 0;
+    for kib in sizes(whole.len() as u64) {
+        fs::write(&logits, "old").unwrap();
+        refused(&mut limited(&save(), kib), 1, &[]);
+        assert_eq!(content(out.path()), Content::from([("logits".into(), b"old".to_vec())]), "{kib} KiB");
+        full += 1;
+    }
+    fs::remove_file(&logits).unwrap();
+    let xla = || {
+        let mut command = bare(&["export", text(&model), "-o", text(&target), "--engine", "xla"]);
+        command.args(SMALL);
+        command
+    };
+    succeed(&mut xla());
+    let largest = listing(&target).into_iter().map(|(_, size)| size).max().unwrap();
+    fs::remove_dir_all(&target).unwrap();
+    for kib in sizes(largest) {
+        refused(&mut limited(&xla(), kib), 1, &[]);
+        assert!(!target.exists(), "{kib} KiB");
+        full += 1;
+    }
+    assert!(full > 8, "{full}");
+    for kib in [0, 1, 8] {
+        let ran = run(&mut limited(&tune(&cache, &["--budget", "1s"]), kib));
+        assert!(matches!(ran.code, Some(0 | 1)), "{kib} KiB: {ran:?}");
+        let shown = succeed(&mut tune(&cache, &["--show"]));
+        assert!(!shown.err.contains("not used"), "{kib} KiB: {}", shown.err);
+    }
+}
+
 /// A small disk of its own that fills up, file after file, where this process may make one.
 #[cfg(target_os = "linux")]
 #[test]
