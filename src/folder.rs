@@ -7,8 +7,6 @@ use errors::{FileError, WithPath as _};
 use files::{FolderLock, limits};
 use serde::Deserialize;
 
-use crate::xla;
-
 /// What says that a folder is an export, and which one: written last.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
@@ -16,6 +14,9 @@ pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const TEXT: &str = "model.mlir";
 pub(crate) const MODULE: &str = "model.vmfb";
 pub(crate) const ARCHIVE: &str = "model.irpa";
+
+/// The weights that an export for XLA makes.
+pub(crate) const MADE: &str = "made.irpa";
 
 /// What a tokenizer is read from; copied if it is there.
 pub(crate) const COPIED: &[&str] = &[
@@ -28,7 +29,7 @@ pub(crate) const COPIED: &[&str] = &[
 ];
 
 /// What exports have of the one engine and of the other, whose modules the manifest names.
-const ENGINES: &[&str] = &[TEXT, MODULE, ARCHIVE, xla::MADE];
+const ENGINES: &[&str] = &[TEXT, MODULE, ARCHIVE, MADE];
 
 /// Why nothing is exported into a folder.
 #[derive(Debug, thiserror::Error)]
@@ -82,12 +83,15 @@ impl<'a> ExportFolder<'a> {
         }
         let names = [MANIFEST].into_iter().chain(COPIED.iter().copied()).chain(names).collect();
         let folder = Self { path, names };
-        let is_ours = FolderLock::was_taken(path) || written(path)?.is_some();
-        let foreign = if is_ours { None } else { folder.files().next() };
-        match foreign {
-            Some(file) => Err(FolderError::Foreign(file)),
-            None => Ok(folder),
-        }
+        folder.check()?;
+        Ok(folder)
+    }
+
+    /// Whether what is there is of an export, whole or not.
+    fn check(&self) -> Result<(), FolderError> {
+        let is_ours = FolderLock::was_taken(self.path) || written(self.path)?.is_some();
+        let foreign = if is_ours { None } else { self.files().next() };
+        foreign.map_or(Ok(()), |file| Err(FolderError::Foreign(file)))
     }
 
     /// What is there of the files that the export has.
@@ -101,29 +105,35 @@ impl<'a> ExportFolder<'a> {
         let made = !self.path.exists();
         let lock = self.prepare()?;
         let filled = fill(self.path);
-        if filled.is_err() {
-            // The first error matters more than a failure here.
-            let _ = if made { fs::remove_dir_all(self.path).is_ok() } else { self.clear().is_ok() };
+        // The first error matters more than a failure here.
+        match filled {
+            Ok(_) => drop(lock),
+            Err(_) if made => drop(fs::remove_dir_all(self.path)),
+            Err(_) => drop(self.clear(lock)),
         }
-        drop(lock);
         filled
     }
 
     /// Makes the folder, locks it, and removes what an export before this one wrote.
     fn prepare(&self) -> Result<FolderLock, FolderError> {
+        // Much may have come since it was asked for.
+        self.check()?;
         fs::create_dir_all(self.path).with_path("create", self.path)?;
         let lock = FolderLock::take(self.path)?.ok_or_else(|| FolderError::Locked(self.path.to_owned()))?;
-        let old = written(self.path)?;
-        self.clear()?;
-        for name in old.into_iter().flatten() {
-            remove(&self.path.join(name))?;
-        }
-        Ok(lock)
+        Ok(self.clear(lock)?)
     }
 
-    /// Removes what is there of it: first the manifest, which would vouch for a mixture of old and new files.
-    fn clear(&self) -> Result<(), FileError> {
-        self.files().try_for_each(|file| remove(&file))
+    /// Removes what is there of an export: first the manifest, which would vouch for a mixture of old and new files. What
+    /// cannot be removed stays with the lock, by which it is known.
+    fn clear(&self, lock: FolderLock) -> Result<FolderLock, FileError> {
+        let old = written(self.path)?.unwrap_or_default().into_iter().map(|name| self.path.join(name));
+        match self.files().chain(old).try_for_each(|file| remove(&file)) {
+            Ok(()) => Ok(lock),
+            Err(error) => {
+                lock.leave();
+                Err(error)
+            }
+        }
     }
 }
 
@@ -143,8 +153,9 @@ fn written(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     let manifest = serde_json::from_slice::<Written>(&files::read(&path, limits::CONFIG)?);
     Ok(manifest.ok().map(|manifest| {
         let modules = manifest.entry_points.into_iter().filter_map(|entry| entry.module);
-        let is_plain = |name: &String| Path::new(name).file_name() == Some(name.as_ref());
-        modules.filter(is_plain).chain(ENGINES.iter().map(|&name| name.to_owned())).collect()
+        let is_own =
+            |name: &String| Path::new(name).file_name() == Some(name.as_ref()) && name.ends_with(".mlir");
+        modules.filter(is_own).chain(ENGINES.iter().map(|&name| name.to_owned())).collect()
     }))
 }
 

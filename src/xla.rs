@@ -13,11 +13,8 @@ use serde::{Deserialize, Serialize};
 use targets::{Mesh, ShardRule, Target};
 use trace::{Argument, Parameter, Trace};
 
-use crate::folder::{self, ExportFolder, FolderError, MANIFEST};
+use crate::folder::{self, ExportFolder, FolderError, MADE, MANIFEST};
 use crate::{Plan, PlanError};
-
-/// Weights that a recipe makes, if there are any.
-pub(crate) const MADE: &str = "made.irpa";
 /// What the manifest names as its engine.
 const ENGINE: &str = "xla";
 
@@ -306,6 +303,8 @@ pub fn export(
     out: &Path,
     watch: Option<Watch<'_>>,
 ) -> Result<XlaManifest, XlaError> {
+    // Before what takes long; the names of its modules are known later.
+    ExportFolder::new(model, out, [])?;
     if Gguf::is_at(model) {
         return Err(XlaError::Gguf(model.to_owned()));
     }

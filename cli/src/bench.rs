@@ -149,11 +149,6 @@ fn weights(kernels: Kernels, Quant(quantize): Quant) -> Weights {
     Weights { quantize: quantize.into(), kernels: kernels == Kernels::On }
 }
 
-/// The folder of a model.
-fn folder_of(model: &Path) -> &Path {
-    if model.is_dir() { model } else { model.parent().unwrap_or(model) }
-}
-
 /// What all benchmarks share.
 struct Bench<'a> {
     arguments: &'a BenchArguments,
@@ -179,7 +174,7 @@ impl<'a> Bench<'a> {
     /// One plan for each combination of variants.
     fn plans(&self, model: &Path, variants: &VariantArguments) -> Result<Vec<Plan>, Error> {
         for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
-            check_output(folder_of(model), out)?;
+            check_output(model, out)?;
         }
         // What was measured is read once for all plans.
         let (_, target) = variants.device.choose(self.arguments.threads)?;
@@ -264,7 +259,7 @@ impl<'a> Bench<'a> {
     ) -> Result<Option<NewFile>, Error> {
         let Some(path) = &profile.trace else { return Ok(None) };
         watched(self.device(variants)).ok_or(BenchError::NotWatched)?;
-        check_output(folder_of(model), path)?;
+        check_output(model, path)?;
         if measured != 1 {
             let what = "`--trace` is of one variant; name one value of each option that takes several";
             return Err(Error::Usage { what: what.into() });

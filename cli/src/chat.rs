@@ -274,12 +274,7 @@ impl Input {
                 Typed::End if message.is_empty() => return Ok(None),
                 Typed::End => break,
             };
-            if (message.len() + line.len()) as u64 > limits::PROMPT {
-                let most = limits::PROMPT;
-                return Err(Error::Typed(
-                    format!("a message has more bytes than are read, at most {most}").into(),
-                ));
-            }
+            check_message(message.len() + line.len())?;
             match line.strip_suffix('\\') {
                 Some(part) => message.extend([part, "\n"]),
                 None => {
@@ -312,14 +307,28 @@ impl Input {
                 Err(error) => Err(typed(error)),
             },
             Self::Lines(stdin) => {
-                let mut line = String::new();
-                let count = stdin.lock().take(limits::PROMPT + 1).read_line(&mut line);
+                let mut line = Vec::new();
+                let count = stdin.lock().take(limits::PROMPT + 1).read_until(b'\n', &mut line);
                 let count = count.map_err(|error| Error::Typed(error.into()))?;
+                check_message(line.len())?;
+                let line = String::from_utf8(line).map_err(|error| Error::Typed(error.into()))?;
                 let line = line.strip_suffix('\n').unwrap_or(&line);
                 let line = line.strip_suffix('\r').unwrap_or(line);
                 Ok(if count == 0 { Typed::End } else { Typed::Line(line.to_owned()) })
             }
         }
+    }
+}
+
+/// Whether a message may have so many bytes.
+fn check_message(bytes: usize) -> Result<(), Error> {
+    let most = limits::PROMPT;
+    match bytes as u64 > most {
+        true => {
+            let what = format!("a message has more bytes than are read, at most {most}");
+            Err(Error::Typed(what.into()))
+        }
+        false => Ok(()),
     }
 }
 

@@ -183,8 +183,7 @@ pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
     match &arguments.out {
         Some(out) => {
             if let Some(model) = &arguments.model {
-                let folder = if model.is_dir() { Some(model.as_path()) } else { model.parent() };
-                folder.map_or(Ok(()), |folder| check_output(folder, out))?;
+                check_output(model, out)?;
             }
             NewFile::write(out, text.as_bytes())?;
         }

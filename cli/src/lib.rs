@@ -154,7 +154,7 @@ fn network(read: ReadModel, model: &Path, allowed_keys: &[String]) -> Result<Box
     })
 }
 
-/// The same network, if the weights have its sizes that are where it was read, should there be any.
+/// The network, once its sizes are those of the weights beside its configuration, where there are some.
 fn sized(network: Box<dyn Architecture>, model: &Path) -> Result<Box<dyn Architecture>, Error> {
     if let Ok(checkpoint) = Checkpoint::open(model) {
         check_sizes(&network.sizes(), &network.named(checkpoint))?;

@@ -265,7 +265,8 @@ fn killed_tunings(count: usize) {
         },
     );
     succeed(&mut tune(cache.path(), &["--budget", "1s"]));
-    assert_eq!(listing(temporary.path()), [], "what killed runs left is swept");
+    // Of ours; the compiler has files of its own there.
+    assert!(!is_writing(temporary.path()), "{:?}", listing(temporary.path()));
 }
 
 #[test]
@@ -369,11 +370,11 @@ fn a_disk_that_is_full_at_any_write() {
     succeed(&mut generate(&cache));
 }
 
-/// The same of what else is written: logits over older ones, an export for XLA, what a tuning measured.
+/// The same of what else is written: logits over older ones, an export for XLA.
 #[test]
 fn a_disk_that_is_full_of_what_else_is_written() {
     let (out, model) = (folder(), fixture("llama-untied"));
-    let [logits, target, cache] = ["logits", "target", "cache"].map(|name| out.path().join(name));
+    let [logits, target] = ["logits", "target"].map(|name| out.path().join(name));
     let save = || {
         let mut command = tracewright(&["generate", text(&model), "--tokens", "5,17,3", "-n", "4"]);
         command.args(SMALL).args(["--save-logits", text(&logits)]);
@@ -403,12 +404,6 @@ fn a_disk_that_is_full_of_what_else_is_written() {
         full += 1;
     }
     assert!(full > 8, "{full}");
-    for kib in [0, 1, 8] {
-        let ran = run(&mut limited(&tune(&cache, &["--budget", "1s"]), kib));
-        assert!(matches!(ran.code, Some(0 | 1)), "{kib} KiB: {ran:?}");
-        let shown = succeed(&mut tune(&cache, &["--show"]));
-        assert!(!shown.err.contains("not used"), "{kib} KiB: {}", shown.err);
-    }
 }
 
 /// A small disk of its own that fills up, file after file, where this process may make one.

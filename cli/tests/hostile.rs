@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::*;
@@ -68,8 +68,8 @@ fn a_template_that_takes_too_much_is_stopped() {
     // What is only long may be right; it ends as soon.
     for template in [
         format!("{{{{ {} }}}}", "'%s' % ".repeat(20_000) + "1"),
-        "{{x".repeat(200_000),
-        "{{1}}".repeat(200_000),
+        "{{x".repeat(20_000),
+        "{{1}}".repeat(20_000),
     ] {
         let model = with_template(&template);
         let ran = run(&mut hurried(&bare(&["prompt", text(model.path()), "--chat=Hello"])));
@@ -102,6 +102,10 @@ fn a_tokenizer_that_the_library_does_not_expect() {
     let whole: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     let replace = json!({"type": "Sequence", "normalizers":
         vec![json!({"type": "Replace", "pattern": {"String": "e"}, "content": "eeeeeeee"}); 20]});
+    let replaces = |pattern: Value, content: &str| {
+        let replace = json!({"type": "Replace", "pattern": pattern, "content": content});
+        json!({"type": "Sequence", "normalizers": vec![replace; 7]})
+    };
     let special = |ids: usize| {
         json!({"type": "TemplateProcessing", "pair": [],
             "single": [{"SpecialToken": {"id": "x", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
@@ -126,11 +130,21 @@ fn a_tokenizer_that_the_library_does_not_expect() {
     let cases = [
         ("pre_tokenizer", json!({"type": "FixedLength", "length": 0}), "cannot encode this text"),
         ("normalizer", replace.clone(), "times as long"),
+        ("normalizer", replaces(json!({"String": "ee"}), "eee"), "128 times as long"),
+        ("normalizer", replaces(json!({"String": ""}), "e"), "128 times as long"),
+        ("normalizer", replaces(json!({"Regex": ""}), "e"), "128 times as long"),
+        ("normalizer", replaces(json!({"Regex": "()"}), "e"), "128 times as long"),
+        ("normalizer", replaces(json!({"Regex": "a\\K"}), "a"), "128 times as long"),
         // As older files spell it.
         ("normalizer", json!({"pattern": {"String": "e"}, "content": "e".repeat(65)}), "65 times as long"),
         ("normalizer", json!({"type": "Prepend", "prepend": "e".repeat(64)}), "65 times as long"),
         ("normalizer", charsmap(&[0xff, 0xff, 0xff, 0xff]), "a trie of 4294967295 bytes, expected at most 0"),
         ("normalizer", charsmap(&map), "99 times as long"),
+        (
+            "normalizer",
+            json!({"type": "Sequence", "normalizers": vec![0; 1 << 20]}),
+            "bytes of memory, and at most",
+        ),
         (
             "pre_tokenizer",
             json!({"type": "Sequence", "pretokenizers": vec![byte_level; 7]}),
@@ -158,6 +172,23 @@ fn a_tokenizer_that_the_library_does_not_expect() {
     file["added_tokens"].as_array_mut().unwrap().push(added);
     fs::write(&path, file.to_string()).unwrap();
     refused(&mut chat(model.path()), 1, &["times as long"]);
+}
+
+/// Tens of thousands of tokens that are added are no attack: nothing is made of them.
+#[test]
+fn a_tokenizer_with_many_tokens_of_its_own() {
+    let model = with_template("{{ bos_token }}{{ messages[0].content }}");
+    let token = json!({"content": "<custom>", "lstrip": false, "normalized": false, "rstrip": false,
+        "single_word": false, "special": true});
+    let tokens: serde_json::Map<String, Value> =
+        (0..40_000).map(|id| (id.to_string(), token.clone())).collect();
+    let config = json!({"added_tokens_decoder": tokens, "bos_token": "<s>"});
+    fs::write(model.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    assert_eq!(succeed(&mut bare(&["prompt", text(model.path()), "--chat=b"])).out, "<s>b");
+    let config = json!({"bos_token": vec![0; 1 << 20]});
+    fs::write(model.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    let words = ["tokenizer_config.json", "bytes of memory, and at most 33554432"];
+    refused(&mut bare(&["prompt", text(model.path()), "--chat=b"]), 1, &words);
 }
 
 #[cfg(unix)]

@@ -12,4 +12,4 @@ mod read;
 pub use leftovers::Scratch;
 pub use new_file::NewFile;
 pub use owned::{FolderLock, is_one_of};
-pub use read::{read, read_json, read_stream, read_text, regular};
+pub use read::{check_json, read, read_json, read_stream, read_text, regular};

@@ -20,6 +20,7 @@ pub fn is_one_of(path: &Path, files: impl IntoIterator<Item = impl AsRef<Path>>)
 pub struct FolderLock {
     path: PathBuf,
     _file: File,
+    stays: bool,
 }
 
 impl FolderLock {
@@ -46,14 +47,21 @@ impl FolderLock {
         // Who had the lock before may have removed its file since it was opened, and others have another one.
         let ours = file.try_clone().and_then(Handle::from_file).with_path("lock", &path)?;
         let is_there = Handle::from_path(&path).is_ok_and(|there| there == ours);
-        Ok(is_there.then_some(Self { path, _file: file }))
+        Ok(is_there.then_some(Self { path, _file: file, stays: false }))
+    }
+
+    /// Unlocks the folder, and leaves the file of the lock: for whoever [asks](Self::was_taken) later.
+    pub fn leave(mut self) {
+        self.stays = true;
     }
 }
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
         // What stays is empty, and the next run takes it.
-        let _ = fs::remove_file(&self.path);
+        if !self.stays {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -69,6 +77,8 @@ mod tests {
         assert!(FolderLock::take(folder.path()).unwrap().is_none());
         drop(lock);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        FolderLock::take(folder.path()).unwrap().unwrap().leave();
+        assert!(FolderLock::was_taken(folder.path()));
         assert!(FolderLock::take(folder.path()).unwrap().is_some());
     }
 }

@@ -42,15 +42,21 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
 /// See [`read_text()`]; or if they may take more.
 pub fn read_json(path: &Path) -> Result<String, FileError> {
     let text = read_text(path, limits::CONFIG)?;
-    match json_memory(&text) {
-        most if most > limits::JSON_MEMORY => {
-            let limit = limits::JSON_MEMORY;
-            Err(too_large(format!(
-                "its values may take {most} bytes of memory, and at most {limit} are given"
-            )))
-            .with_path("read", path)
-        }
-        _ => Ok(text),
+    check_json(&text).with_path("read", path)?;
+    Ok(text)
+}
+
+/// Whether the values of a JSON text take no more memory than those of a configuration may.
+///
+/// # Errors
+/// If they may take more.
+pub fn check_json(text: &str) -> io::Result<()> {
+    let (most, limit) = (json_memory(text), limits::JSON_MEMORY);
+    match most > limit {
+        true => Err(too_large(format!(
+            "its values may take {most} bytes of memory, and at most {limit} are given"
+        ))),
+        false => Ok(()),
     }
 }
 

@@ -67,9 +67,9 @@ impl ClaimedSize {
     }
 }
 
-/// Compares the sizes that [a network's configuration claims](crate::Architecture::sizes) with what the header of its checkpoint shows, whose tensors are
-/// [named](crate::Architecture::named) as the network names them, or as an embedding does, without `model.`. What it does not show differs in nothing here: what is
-/// missing is said when all parameters are compared.
+/// Compares the sizes that [a network's configuration claims](crate::Architecture::sizes) with what the header of its
+/// checkpoint shows, whose tensors are [named](crate::Architecture::named) as the network names them, or as an embedding does,
+/// without `model.`. What it does not show differs in nothing here: what is missing is said when all parameters are compared.
 ///
 /// # Errors
 /// All sizes that differ.

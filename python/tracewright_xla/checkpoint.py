@@ -56,10 +56,14 @@ class Checkpoint:
             by_file.setdefault(self.path(weight), []).append(weight)
         problems: list[str] = []
         for path, held in by_file.items():
-            if not path.is_file():
-                problems.append(f"`{path}` is missing, which has {len(held)} weights")
+            try:
+                if not path.is_file():
+                    problems.append(f"`{path}` is missing, which has {len(held)} weights")
+                    continue
+                size = path.stat().st_size
+            except OSError as error:
+                problems.append(f"`{path}`, which has {len(held)} weights, cannot be read: {error.strerror}")
                 continue
-            size = path.stat().st_size
             tensors = [(0, size, "")] if held[0].made else _tensors(path, size)
             starts = [start for start, _, _ in tensors]
             for weight in held:
@@ -70,7 +74,8 @@ class Checkpoint:
                     )
                 elif weight.end > size:
                     problems.append(f"`{path}` has {size} bytes and `{weight.key}` ends at {weight.end}: it is not whole")
-                elif tensors[at][2] not in ("", NAMES[weight.stored]):
+                # What has no bytes may begin where another tensor does.
+                elif weight.end > weight.offset and tensors[at][2] not in ("", NAMES[weight.stored]):
                     problems.append(f"`{path}` has `{weight.key}` in {tensors[at][2]}, expected {NAMES[weight.stored]}")
         if problems:
             listed = "\n  ".join(problems[:8]) + ("\n  …" if len(problems) > 8 else "")

@@ -4,8 +4,8 @@
 //! stays what it was through all that a [`Form`] does: simplification, kernels, another format of the weights. First the
 //! entry point's own nodes are compared, each layer one of them; then the nodes of the layer that differs, for which both
 //! forms get the same arguments. A whole layer may differ by much of what one fault in it does: so where none differs, the
-//! first layer of each kind is looked into all the same. Where nothing differs as long as all values are looked at, but something does otherwise,
-//! each is looked at by itself, so that all around it is computed as ever.
+//! first layer of each kind is looked into all the same. Where nothing differs as long as all values are looked at, but
+//! something does otherwise, each is looked at by itself, so that all around it is computed as ever.
 //!
 //! A node may differ by what its operation allows, and by what differences of its operands make of it, as the evaluator
 //! has it.

@@ -250,12 +250,13 @@ fn anonymous() -> u64 {
 
 /// How often this thread wrote, how many bytes, and how many it read, as the system counts: what is mapped is not read.
 #[cfg(target_os = "linux")]
-fn written_and_read() -> [u64; 3] {
-    let counters = fs::read_to_string("/proc/thread-self/io").unwrap();
-    ["syscw: ", "wchar: ", "rchar: "].map(|name| {
+fn written_and_read() -> Option<[u64; 3]> {
+    // Not every kernel counts.
+    let counters = fs::read_to_string("/proc/thread-self/io").ok()?;
+    Some(["syscw: ", "wchar: ", "rchar: "].map(|name| {
         let line = counters.lines().find_map(|line| line.strip_prefix(name));
         line.unwrap().parse().unwrap()
-    })
+    }))
 }
 
 #[cfg(target_os = "linux")]
@@ -287,17 +288,17 @@ fn s23_s24_baking_takes_large_steps_and_little_memory() {
         let before = written_and_read();
         let archive = folder.path().join("out.irpa");
         convert_checkpoint(&source, &archive, options).unwrap();
-        let after = written_and_read();
-        let [writes, written, read] = std::array::from_fn(|i| after[i] - before[i]);
-        println!(
-            "{total} bytes in {steps} steps and {writes} writes of {written} bytes, {read} bytes read, at most {peak} bytes of anonymous memory"
-        );
+        println!("{total} bytes in {steps} steps, at most {peak} bytes of anonymous memory");
         assert!(peak <= LIMIT, "{peak}");
         assert!(steps <= (2 * total) >> 20, "{steps}");
-        let length = fs::metadata(&archive).unwrap().len();
-        assert!(written >= length && writes <= (2 * total) >> 20, "{writes} writes of {written} bytes");
-        // What the watch reads of /proc, and no tensor.
-        assert!(read < 1 << 20, "{read} bytes read");
+        if let (Some(before), Some(after)) = (before, written_and_read()) {
+            let [writes, written, read] = std::array::from_fn(|i| after[i] - before[i]);
+            println!("{writes} writes of {written} bytes, {read} bytes read");
+            let length = fs::metadata(&archive).unwrap().len();
+            assert!(written >= length && writes <= (2 * total) >> 20, "{writes} writes of {written} bytes");
+            // What the watch reads of /proc, and no tensor.
+            assert!(read < 1 << 20, "{read} bytes read");
+        }
     }
 
     // By recipes that put tensors together, turn them and compute with them: none of which is ever held whole, each being larger

@@ -657,12 +657,18 @@ impl Generator<'_> {
         };
         match extent {
             Extent::Key(key) => key.to_string(),
-            Extent::Dim(name) => match self.model.dims().find(|dim| dim.name == *name) {
-                Some(Dim {
-                    value: value @ (Extent::Key(_) | Extent::Integer(_) | Extent::Dim(_)), ..
-                }) => self.text(value),
-                _ => name.to_string(),
-            },
+            Extent::Dim(name) => {
+                // Of a wrong declaration, which may go round in circles, this is asked too.
+                let mut name = name;
+                for _ in self.model.dims() {
+                    match self.model.dims().find(|dim| dim.name == *name).map(|dim| &dim.value) {
+                        Some(Extent::Dim(other)) => name = other,
+                        Some(value @ (Extent::Key(_) | Extent::Integer(_))) => return self.text(value),
+                        _ => break,
+                    }
+                }
+                name.to_string()
+            }
             Extent::Integer(literal) => literal.to_string(),
             Extent::Sum(a, b) => format!("{} + {}", self.text(a), self.text(b)),
             Extent::Product(a, b) => format!("{} * {}", factor(a), factor(b)),

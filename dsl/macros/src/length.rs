@@ -42,11 +42,12 @@ fn within(tokens: TokenStream, before: usize) -> Result<()> {
                 last = punct.as_char();
                 continue;
             }
-            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
+            // Within `<…>` it is a constant of a type, no body.
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace && angles == 0 => {
                 if !is_function {
                     within(group.stream(), length)?;
                 }
-                (length, angles, is_function) = (before, 0, false);
+                (length, is_function) = (before, false);
             }
             TokenTree::Group(group) => within(group.stream(), length)?,
             TokenTree::Literal(_) => {}

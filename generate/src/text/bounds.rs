@@ -6,17 +6,22 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use files::limits;
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tokenizers::normalizers::{NormalizerWrapper, Precompiled};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::{DecoderWrapper, PostProcessor as _, PostProcessorWrapper, Result};
 
-/// The parts of the file that change a text, as they stand there.
+/// The parts of the file that change a text, as they are written.
 #[derive(Deserialize)]
-struct Parts {
-    normalizer: Option<Value>,
-    pre_tokenizer: Option<Value>,
-    post_processor: Option<Value>,
-    decoder: Option<Value>,
+struct Parts<'a> {
+    #[serde(borrow)]
+    normalizer: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pre_tokenizer: Option<&'a RawValue>,
+    #[serde(borrow)]
+    post_processor: Option<&'a RawValue>,
+    #[serde(borrow)]
+    decoder: Option<&'a RawValue>,
 }
 
 /// Whether the parts of a tokenizer's file stay within [`limits::GROWTH`] and [`limits::ADDED_TOKENS`].
@@ -24,11 +29,17 @@ struct Parts {
 /// # Errors
 /// The first that does not, or that the library does not read.
 pub(super) fn check(text: &str) -> Result<()> {
-    let parts: Parts = serde_json::from_str(text)?;
-    if let Some(normalizer) = &parts.normalizer {
+    let Parts { normalizer, pre_tokenizer, post_processor, decoder } = serde_json::from_str(text)?;
+    let part = |written: Option<&RawValue>| -> Result<Option<Value>> {
+        let Some(written) = written else { return Ok(None) };
+        files::check_json(written.get())?;
+        Ok(serde_json::from_str(written.get())?)
+    };
+    let normalizer = part(normalizer)?;
+    if let Some(normalizer) = &normalizer {
         check_charsmaps(normalizer)?;
     }
-    let processor = parts.post_processor.map(serde_json::from_value::<PostProcessorWrapper>).transpose()?;
+    let processor = part(post_processor)?.map(serde_json::from_value::<PostProcessorWrapper>).transpose()?;
     let added = processor.as_ref().map_or(0, |processor| processor.added_tokens(false));
     if added > limits::ADDED_TOKENS {
         let most = limits::ADDED_TOKENS;
@@ -36,10 +47,10 @@ pub(super) fn check(text: &str) -> Result<()> {
     }
     // The library also reads older spellings, of which it writes the newest.
     let parts = [
-        parts.normalizer.map(newest::<NormalizerWrapper>),
-        parts.pre_tokenizer.map(newest::<PreTokenizerWrapper>),
+        normalizer.map(newest::<NormalizerWrapper>),
+        part(pre_tokenizer)?.map(newest::<PreTokenizerWrapper>),
         processor.map(serde_json::to_value),
-        parts.decoder.map(newest::<DecoderWrapper>),
+        part(decoder)?.map(newest::<DecoderWrapper>),
     ];
     for part in parts.into_iter().flatten() {
         let times = growth(&part?)?;
@@ -64,8 +75,9 @@ fn growth(part: &Value) -> Result<usize> {
         Some("Replace") => {
             let (pattern, content) = (&part["pattern"], length("content"));
             match (pattern["String"].as_str(), pattern["Regex"].as_str()) {
-                (Some(text), _) => content / text.len().max(1),
                 // What matches nothing is inserted between any two characters.
+                (Some(""), _) => 1 + content,
+                (Some(text), _) => content.div_ceil(text.len()),
                 (_, Some(regex)) if may_match_nothing(regex) => 1 + content,
                 _ => content,
             }
@@ -88,8 +100,10 @@ fn growth(part: &Value) -> Result<usize> {
 
 /// Whether a pattern has what may match without a character: a choice, a repetition from none on, a place.
 fn may_match_nothing(regex: &str) -> bool {
-    let longer = ["\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\y", "\\Y", "{0", "{,"];
-    regex.contains(['*', '?', '|', '^', '$']) || longer.iter().any(|mark| regex.contains(mark))
+    let longer = ["\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\K", "\\y", "\\Y", "{0", "{,", "()"];
+    regex.is_empty()
+        || regex.contains(['*', '?', '|', '^', '$'])
+        || longer.iter().any(|mark| regex.contains(mark))
 }
 
 /// The bytes of a `precompiled_charsmap`: the length of a trie, the trie, and the texts that it leads to, each with a zero

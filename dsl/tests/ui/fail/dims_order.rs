@@ -17,6 +17,8 @@ model! {
             D = hidden_size,
             G = G / 2,
             //  ^ the dim `G` is used before its definition
+            H = H,
+            //  ^ the dim `H` is used before its definition
             K = Dd * E,
             //  ^^ unknown dim `Dd`; did you mean `D`?
             N = 0,
