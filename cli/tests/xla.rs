@@ -63,13 +63,28 @@ fn another_export_leaves_nothing_of_the_one_before() {
     let folder = folder();
     let out = folder.path().join("out");
     let model = fixture("llama-untied");
-    succeed(export(&model, &out, &[]).args(["--json"]));
-    fs::write(out.join("prefill_short.mlir"), "").unwrap();
-    fs::write(out.join("note.txt"), "mine").unwrap();
+    // Chunks so long that short prompts have an entry point of their own.
+    succeed(&mut bare(&[
+        "export",
+        text(&model),
+        "-o",
+        text(&out),
+        "--engine",
+        "xla",
+        "--context",
+        "64",
+        "--chunk",
+        "64",
+    ]));
+    assert!(out.join("prefill_short.mlir").exists());
+    for mine in ["note.txt", "note.mlir"] {
+        fs::write(out.join(mine), "mine").unwrap();
+    }
     let ran = succeed(export(&model, &out, &["--mesh", "model=2", "--shard", "V=none"]).args(["--json"]));
     let report: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(report["mesh"], "model=2");
-    assert!(!out.join("prefill_short.mlir").exists() && out.join("note.txt").exists());
+    assert!(!out.join("prefill_short.mlir").exists());
+    assert!(out.join("note.txt").exists() && out.join("note.mlir").exists());
     assert_eq!(manifest(&out)["mesh"], "model=2");
 }
 
