@@ -15,6 +15,7 @@ use trace::{Argument, Parameter, Trace};
 
 use crate::folder::{self, ExportFolder, FolderError, MADE, MANIFEST};
 use crate::{Plan, PlanError};
+
 /// What the manifest names as its engine.
 const ENGINE: &str = "xla";
 

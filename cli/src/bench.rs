@@ -26,7 +26,7 @@ use crate::arguments::{
 };
 use crate::build::Tunings;
 use crate::error::Error;
-use crate::{Interrupt, ReadModel, build, dump, progress, sized};
+use crate::{Interrupt, ReadModel, build, check_weights, dump, progress};
 
 /// How many of the functions that took longest the table names.
 const NAMED: usize = 5;
@@ -193,7 +193,11 @@ impl<'a> Bench<'a> {
             &variants.simplify,
             &variants.kv
         ) {
-            let network = sized((self.read)(model, &variants.allow_config_key)?, model)?;
+            let network = (self.read)(model, &variants.allow_config_key)?;
+            // Once for all of them: it reads the header of the checkpoint.
+            if plans.is_empty() {
+                check_weights(&*network, model)?;
+            }
             let context = context.min(network.max_context());
             let plan = Plan::new(network, element, Some(context), chunk)?;
             let (weights, batch, target) = (weights(kernels, quant), batch.get(), target.clone());

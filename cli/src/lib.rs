@@ -154,12 +154,12 @@ fn network(read: ReadModel, model: &Path, allowed_keys: &[String]) -> Result<Box
     })
 }
 
-/// The network, once its sizes are those of the weights beside its configuration, where there are some.
-fn sized(network: Box<dyn Architecture>, model: &Path) -> Result<Box<dyn Architecture>, Error> {
-    if let Ok(checkpoint) = Checkpoint::open(model) {
-        check_sizes(&network.sizes(), &network.named(checkpoint))?;
+/// Whether the sizes of a network are those of the weights beside its configuration, where there are some.
+fn check_weights(network: &dyn Architecture, model: &Path) -> Result<(), Error> {
+    match Checkpoint::open(model) {
+        Ok(checkpoint) => Ok(check_sizes(&network.sizes(), &network.named(checkpoint))?),
+        Err(_) => Ok(()),
     }
-    Ok(network)
 }
 
 /// The published size that is meant, if that is what is named.

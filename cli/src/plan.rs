@@ -9,7 +9,7 @@ use tracewright::{Plan, PlanError};
 
 use crate::arguments::PlanArguments;
 use crate::error::Error;
-use crate::{ReadModel, network, share, sized};
+use crate::{ReadModel, check_weights, network, share};
 
 /// How many keys are named of weights that are not packed.
 const NAMED: usize = 3;
@@ -17,7 +17,7 @@ const NAMED: usize = 3;
 pub fn run(arguments: &PlanArguments, read: ReadModel) -> Result<(), Error> {
     let model = &arguments.model_arguments;
     let network = network(read, &arguments.model, &model.network.allow_config_key)?;
-    let network = sized(network, &arguments.model)?;
+    check_weights(&*network, &arguments.model)?;
     let plan = model.plan(network, model.context)?;
     let plan = Plan { batch: arguments.batch.get(), ..plan };
     if arguments.mesh.is_said() || arguments.machine.is_some() {

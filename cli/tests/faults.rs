@@ -390,16 +390,11 @@ fn a_disk_that_is_full_of_what_else_is_written() {
         full += 1;
     }
     fs::remove_file(&logits).unwrap();
-    let xla = || {
-        let mut command = bare(&["export", text(&model), "-o", text(&target), "--engine", "xla"]);
-        command.args(SMALL);
-        command
-    };
-    succeed(&mut xla());
+    succeed(&mut export_xla(&model, &target));
     let largest = listing(&target).into_iter().map(|(_, size)| size).max().unwrap();
     fs::remove_dir_all(&target).unwrap();
     for kib in sizes(largest) {
-        refused(&mut limited(&xla(), kib), 1, &[]);
+        refused(&mut limited(&export_xla(&model, &target), kib), 1, &[]);
         assert!(!target.exists(), "{kib} KiB");
         full += 1;
     }

@@ -68,6 +68,13 @@ pub fn tracewright(arguments: &[&str]) -> Command {
     command
 }
 
+/// An export for XLA, as small as the others are.
+pub fn export_xla(model: &Path, out: &Path) -> Command {
+    let mut command = bare(&["export", text(model), "-o", text(out), "--engine", "xla"]);
+    command.args(SMALL);
+    command
+}
+
 pub fn trace_dump(arguments: &[&str]) -> Command {
     program(env!("CARGO_BIN_EXE_trace-dump"), arguments)
 }

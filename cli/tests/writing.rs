@@ -188,17 +188,9 @@ fn an_export_over_another_leaves_nothing_of_it() {
 #[test]
 fn an_export_replaces_no_files_of_others() {
     let model = fixture("llama-untied");
-    for engine in ["iree", "xla"] {
-        let write = |out: &Path| {
-            let mut command = export(&model, out);
-            if engine == "xla" {
-                command = bare(&["export", text(&model), "-o", text(out), "--engine", "xla"]);
-                command.args(SMALL);
-            }
-            command
-        };
+    let engines: [(Writes, _); 2] = [(export, "model.mlir"), (export_xla, "prefill.mlir")];
+    for (write, written) in engines {
         // Another model's; a program's of the web; a note of the user's with an export's name.
-        let written = if engine == "xla" { "prefill.mlir" } else { "model.mlir" };
         for (name, content) in
             [("config.json", "{}"), ("manifest.json", r#"{"name": "app"}"#), (written, "module {}")]
         {
@@ -206,7 +198,11 @@ fn an_export_replaces_no_files_of_others() {
             let file = out.path().join(name);
             fs::write(&file, content).unwrap();
             let before = listing(out.path());
-            refused(&mut write(out.path()), 1, &[text(&file), "is not of an export", "write elsewhere"]);
+            refused(
+                &mut write(&model, out.path()),
+                1,
+                &[text(&file), "is not of an export", "write elsewhere"],
+            );
             assert_eq!(listing(out.path()), before);
         }
         // What a run left that was killed, whose lock is still there, is an export's.
@@ -214,7 +210,7 @@ fn an_export_replaces_no_files_of_others() {
         for name in ["config.json", ".tracewright-lock"] {
             fs::write(out.path().join(name), "").unwrap();
         }
-        succeed(&mut write(out.path()));
+        succeed(&mut write(&model, out.path()));
     }
 }
 
@@ -222,19 +218,14 @@ fn an_export_replaces_no_files_of_others() {
 #[test]
 fn an_export_for_one_engine_replaces_that_for_the_other() {
     let (model, out, alone) = (fixture("llama-untied"), folder(), folder());
-    let xla = |out: &Path| {
-        let mut command = bare(&["export", text(&model), "-o", text(out), "--engine", "xla"]);
-        command.args(SMALL);
-        command
-    };
     fs::write(out.path().join("notes.mlir"), "mine").unwrap();
     fs::write(alone.path().join("notes.mlir"), "mine").unwrap();
     let names = |out: &Path| -> Vec<_> {
         listing(out).into_iter().map(|(path, _)| path.file_name().unwrap().to_owned()).collect()
     };
-    succeed(&mut xla(alone.path()));
+    succeed(&mut export_xla(&model, alone.path()));
     succeed(&mut export(&model, out.path()));
-    succeed(&mut xla(out.path()));
+    succeed(&mut export_xla(&model, out.path()));
     assert_eq!(names(out.path()), names(alone.path()));
     succeed(&mut export(&model, out.path()));
     let expected = ["config.json", "manifest.json", "model.irpa", "model.mlir", "model.vmfb", "notes.mlir"];

@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::support::*;
 
 fn export(model: &Path, out: &Path, more: &[&str]) -> Command {
-    let mut command = bare(&["export", text(model), "-o", text(out), "--engine", "xla"]);
-    command.args(SMALL).args(more);
+    let mut command = export_xla(model, out);
+    command.args(more);
     command
 }
 

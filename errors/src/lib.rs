@@ -46,6 +46,15 @@ pub struct Place {
     pub line: u32,
 }
 
+/// The beginning of a text, at most so many characters, with an ellipsis where more follow.
+pub fn shortened(mut text: String, most: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(most) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
 /// Shows an error and, on lines of their own, the causes behind it.
 pub struct WithCauses<'a>(pub &'a (dyn Error + 'static));
 

@@ -536,7 +536,6 @@ mod tests {
             );
             assert!(refused, "{source:.200}: {:.100?}", ended);
             let took = processor_time() - start;
-            println!("{took:?} {source:.60}");
             assert!(took < Duration::from_secs(2), "{source:.200}: {took:?}");
         }
     }

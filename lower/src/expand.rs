@@ -24,11 +24,11 @@ pub fn expand(trace: &Trace) -> Result<Trace, LowerError> {
 pub fn expand_for(trace: &Trace, weights: &Weights, target: &Target) -> Result<Trace, LowerError> {
     let kernels = weights.kernels(target);
     // As primitives through iree-compile 3.13 the numbers are those of kernels, but where a number lies between two integers.
-    if kernels.is_empty() && trace.functions.iter().any(dequantizes) {
+    if kernels.is_empty() && has(trace, |op| matches!(op, Op::Dequantize(_))) {
         return Err(LowerError::IntegersWithoutKernels);
     }
     // A ring behind `bounded_sdpa` reads both numbers of the host: that does not compile (docs/upstream/two_numbers.mlir).
-    let rings = trace.functions.iter().any(has_rings);
+    let rings = has(trace, |op| matches!(op, Op::Append(append) if append.ring));
     rewrite(&store(trace, weights, target)?, |b, op, operands| {
         let types: Vec<_> = operands.iter().map(|&operand| b.ty(operand)).collect();
         match op {
@@ -46,16 +46,12 @@ pub fn expand_for(trace: &Trace, weights: &Weights, target: &Target) -> Result<T
     })
 }
 
-/// Whether a function writes to a ring.
-fn has_rings(function: &Function) -> bool {
-    function
-        .ids()
-        .any(|id| matches!(&function.node(id).kind, NodeKind::Op(Op::Append(append)) if append.ring))
-}
-
-/// Whether a function reads keys or values that are remembered as integers.
-fn dequantizes(function: &Function) -> bool {
-    function.ids().any(|id| matches!(function.node(id).kind, NodeKind::Op(Op::Dequantize(_))))
+/// Whether a trace has such an operation.
+fn has(trace: &Trace, is: impl Fn(&Op) -> bool) -> bool {
+    let ops = |function: &Function| {
+        function.ids().any(|id| matches!(&function.node(id).kind, NodeKind::Op(op) if is(op)))
+    };
+    trace.functions.iter().any(ops)
 }
 
 /// One operation in primitives. Every composite has a converter: the match is over all of the list.

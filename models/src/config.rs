@@ -112,15 +112,6 @@ const AT_MOST: &[(&str, usize)] = &[
 /// Characters of an unusable value that are shown.
 const SHOWN: usize = 200;
 
-/// The beginning of a value, where it is long.
-fn shortened(mut value: String) -> String {
-    if let Some((end, _)) = value.char_indices().nth(SHOWN) {
-        value.truncate(end);
-        value.push('…');
-    }
-    value
-}
-
 /// What is wrong with one key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyProblem {
@@ -228,7 +219,7 @@ impl Keys {
 
     /// Keeps a problem.
     pub fn refuse(&self, key: &str, found: impl ToString, expected: impl Into<String>) {
-        let (key, found) = (self.name(key), shortened(found.to_string()));
+        let (key, found) = (self.name(key), errors::shortened(found.to_string(), SHOWN));
         self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected: expected.into() });
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Value, json};
+use tracewright::errors::shortened;
 
 use crate::drawing::Drawing;
 use crate::model::*;
@@ -123,7 +124,8 @@ fn graph_data(graph: &FunctionGraph, functions: &BTreeMap<&str, usize>, strings:
     let nodes: Vec<Value> = nodes.collect();
     let statements = graph.statements.iter().map(|statement| {
         let [text, path, file] =
-            [&shortened(&statement.text), &statement.path, &statement.file].map(|text| strings.place(text));
+            [&shortened(statement.text.clone(), LONGEST), &statement.path, &statement.file]
+                .map(|text| strings.place(text));
         json!([text, path, file, statement.line])
     });
     let statements: Vec<Value> = statements.collect();
@@ -149,13 +151,6 @@ impl Strings {
         self.list.push(text.to_owned());
         self.places.insert(text.to_owned(), self.list.len() - 1);
         self.list.len() - 1
-    }
-}
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(LONGEST) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
     }
 }
 

@@ -400,10 +400,7 @@ fn place(function: &Function, id: NodeId) -> NamedNode {
         NodeKind::Call { .. } => op.push_str("call"),
         NodeKind::Result { index } => op = format!("result {index} of a layer"),
     }
-    if let Some((end, _)) = op.char_indices().nth(SHOWN) {
-        op.truncate(end);
-        op.push('…');
-    }
+    let op = errors::shortened(op, SHOWN);
     let Provenance { path, file, line } = &node.provenance;
     NamedNode { path: path.to_string(), file: file.to_string(), line: *line, op, ty: node.ty().to_string() }
 }

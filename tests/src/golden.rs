@@ -247,6 +247,15 @@ pub fn max_error(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).fold(0.0, |max, (a, b)| (f64::from(*a) - f64::from(*b)).abs().max(max))
 }
 
+/// max |a − b|, in units of the largest magnitude of the expected row.
+///
+/// # Panics
+/// If a number that was found is not finite: no difference is larger than NaN.
+pub fn relative_error(expected: &[f32], found: &[f32]) -> f64 {
+    assert!(found.iter().all(|x| x.is_finite()));
+    max_error(expected, found) / largest(expected)
+}
+
 /// A language model that can be called.
 pub struct Subject {
     /// The network.

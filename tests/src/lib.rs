@@ -17,6 +17,7 @@ pub mod parity;
 pub mod portable;
 pub mod precision;
 pub mod rewrite;
+pub mod tensors;
 pub mod tiles;
 
 /// The Rust in the documents is a test; that in the README is one of the root package.

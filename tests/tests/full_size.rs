@@ -10,7 +10,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use tempfile::TempDir;
 use tracewright::generate::Session;
@@ -25,10 +24,11 @@ use tracewright::trace::{KvFormat, Parameter};
 use tracewright::{Footprint, Plan};
 use tracewright_tests::built::repository;
 use tracewright_tests::golden::{
-    BOUND, BuildOptions, Golden, Subject, build, check_within, greedy, max_error, mean,
+    BOUND, BuildOptions, Golden, Subject, build, check_within, greedy, mean, relative_error,
 };
 use tracewright_tests::long;
 use tracewright_tests::precision::FACTOR;
+use tracewright_tests::tensors::{floats, tokens};
 
 const MEBI: u64 = 1 << 20;
 
@@ -168,22 +168,20 @@ const TOP: usize = 8;
 /// Logits in bf16 are no farther from those in f32 than those of transformers' own run in bf16.
 fn as_near_as_transformers(golden: &Golden, subject: &Subject) {
     let file = fs::read(repository().join("tests/fixtures/functiongemma-270m.safetensors")).unwrap();
-    let tensors = SafeTensors::deserialize(&file).unwrap();
-    let words = |name: &str| -> Vec<[u8; 4]> {
-        tensors.tensor(&format!("prompts.0.{name}")).unwrap().data().as_chunks().0.to_vec()
-    };
     let prompt = &golden.prompts[0];
     // Of the positions that choose a token: the prompt is read at once, the others token by token.
-    let chosen = |name| words(name).split_off((prompt.prompt_tokens.len() - 1) * TOP);
-    let floats = |name| chosen(name).into_iter().map(f32::from_le_bytes).collect::<Vec<_>>();
-    let (exact, theirs) = (floats("top_logits"), floats("own_top_logits"));
+    let chosen = (prompt.prompt_tokens.len() - 1) * TOP;
+    let [exact, theirs] = ["top_logits", "own_top_logits"]
+        .map(|name| floats(&file, &format!("prompts.0.{name}")).split_off(chosen));
     let mut session = Session::new(&subject.network);
     let fed = prompt.tokens.iter().take(prompt.tokens.len() - 1);
     let rows =
         once(&prompt.prompt_tokens[..]).chain(fed.map(from_ref)).map(|tokens| session.feed(tokens).unwrap());
-    let ids: Vec<usize> = chosen("top_ids").into_iter().map(|id| u32::from_le_bytes(id) as usize).collect();
-    let ours: Vec<f32> =
-        rows.zip(ids.chunks(TOP)).flat_map(|(row, ids)| ids.iter().map(move |&id| row[id])).collect();
+    let ids = tokens(&file, "prompts.0.top_ids").split_off(chosen);
+    let ours: Vec<f32> = rows
+        .zip(ids.chunks(TOP))
+        .flat_map(|(row, ids)| ids.iter().map(move |&id| row[id as usize]))
+        .collect();
     assert_eq!(ours.len(), exact.len());
     let error = |found: &[f32]| {
         let squares: Vec<f64> = found.iter().zip(&exact).map(|(a, b)| f64::from(a - b).powi(2)).collect();
@@ -312,12 +310,9 @@ fn a_layer_of_8b_computes_what_torch_does() {
     let subject = build(folder.path(), &options, &["prefill", "decode"], Ok).unwrap();
 
     let file = fs::read(fixtures.join("layer.safetensors")).unwrap();
-    let golden = SafeTensors::deserialize(&file).unwrap();
-    let words = |name: &str| golden.tensor(name).unwrap().data().as_chunks::<4>().0.to_vec();
-    let tokens = |name: &str| words(name).into_iter().map(u32::from_le_bytes).collect::<Vec<_>>();
-    let (prompt, chosen) = (tokens("prompt"), tokens("tokens"));
+    let (prompt, chosen) = (tokens(&file, "prompt"), tokens(&file, "tokens"));
     assert_eq!(greedy(&subject.network, &prompt, chosen.len(), true).unwrap().tokens, chosen);
-    let logits: Vec<f32> = words("logits").into_iter().map(f32::from_le_bytes).collect();
+    let logits = floats(&file, "logits");
     let rows: Vec<&[f32]> = logits.chunks(subject.network.vocabulary()).collect();
     let fed = [&prompt[..], &chosen[..chosen.len() - 1]].concat();
     assert_eq!(rows.len(), fed.len());
@@ -326,8 +321,7 @@ fn a_layer_of_8b_computes_what_torch_does() {
         let mut session = Session::new(&subject.network);
         for end in first..=fed.len() {
             let found = session.feed(&fed[session.tokens().len()..end]).unwrap();
-            let largest = rows[end - 1].iter().fold(0.0, |max: f32, x| max.max(x.abs()));
-            worst = worst.max(max_error(rows[end - 1], &found) / f64::from(largest));
+            worst = worst.max(relative_error(rows[end - 1], &found));
         }
     }
     println!("logits differ by {worst:.1e} of the largest");

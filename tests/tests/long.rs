@@ -7,7 +7,6 @@ use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use safetensors::SafeTensors;
 use serde::Deserialize;
 use tracewright::generate::{GenerateOptions, Network, Session};
 use tracewright::irpa::Checkpoint;
@@ -18,7 +17,8 @@ use tracewright::runtime::Device;
 use tracewright::simplify::Rules;
 use tracewright::{EntryPoint, Lowered};
 use tracewright_tests::built::{Built, compiler, repository};
-use tracewright_tests::golden::{BOUND, Golden, greedy, max_error};
+use tracewright_tests::golden::{BOUND, Golden, greedy, relative_error};
+use tracewright_tests::tensors::{floats, tokens};
 use tracewright_tests::{level, long};
 
 /// Tokens that one prefill takes.
@@ -26,25 +26,6 @@ const CHUNK: usize = 128;
 
 /// What the device of the tests is: all threads of this machine.
 const DEVICE: Device = Device::LocalTask { workers: 0 };
-
-/// Numbers of a file of tensors, four bytes each.
-fn words(file: &[u8], name: &str) -> Vec<[u8; 4]> {
-    SafeTensors::deserialize(file).unwrap().tensor(name).unwrap().data().as_chunks().0.to_vec()
-}
-
-fn tokens(file: &[u8], name: &str) -> Vec<u32> {
-    words(file, name).into_iter().map(u32::from_le_bytes).collect()
-}
-
-fn floats(file: &[u8], name: &str) -> Vec<f32> {
-    words(file, name).into_iter().map(f32::from_le_bytes).collect()
-}
-
-/// The largest difference in units of the largest logit.
-fn error(expected: &[f32], found: &[f32]) -> f64 {
-    assert!(found.iter().all(|x| x.is_finite()));
-    max_error(expected, found) / expected.iter().fold(0.0, |max, x| f64::from(x.abs()).max(max))
-}
 
 /// A model for sequences of any length, whatever it was trained for.
 fn build(model: &Path, chunk: usize, context: usize, weights: Weights) -> Built {
@@ -105,14 +86,14 @@ fn ropes(length: usize, is_asked_for: impl Fn(&str) -> bool) {
         let mut worst = 0f64;
         for (&position, expected) in positions.iter().zip(expected.chunks(vocabulary)) {
             let seen = session.tokens().len();
-            let found = error(expected, &session.feed(&tokens[seen..=position]).unwrap());
+            let found = relative_error(expected, &session.feed(&tokens[seen..=position]).unwrap());
             assert!(found <= BOUND, "{name} at position {position}: {found:e}");
             worst = worst.max(found);
         }
         assert_eq!(session.tokens().len(), length);
         // What is compared tells embeddings apart.
         let last = |rows: &[f32]| rows[rows.len() - vocabulary..].to_vec();
-        let apart = error(&last(&plain), &last(&expected));
+        let apart = relative_error(&last(&plain), &last(&expected));
         assert!(apart > 100.0 * BOUND || name.starts_with("default"), "{name}: {apart:e} from default");
         let figures = format!("worst error {worst:.1e}, {apart:.1e} from the plain embedding");
         let _ = writeln!(std::io::stderr(), "{name}: {figures}");
@@ -153,7 +134,7 @@ fn ten_thousand_tokens_through_a_window() {
     let mut worst = 0f64;
     for (i, row) in rows.chunks(vocabulary).enumerate() {
         let (seen, chosen) = (session.tokens().len(), prompt.len() + 1000 * (i + 1) - 1);
-        worst = error(row, &session.feed(&text[seen..chosen]).unwrap()).max(worst);
+        worst = relative_error(row, &session.feed(&text[seen..chosen]).unwrap()).max(worst);
     }
     assert!(worst > 0.0 && worst <= BOUND, "{worst:e}");
     let _ = writeln!(std::io::stderr(), "10,000 tokens exact, worst error of each thousandth {worst:.1e}");

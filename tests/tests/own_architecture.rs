@@ -19,7 +19,8 @@ use tracewright::random::write_random;
 use tracewright::runtime::{Compiler, Device};
 use tracewright::{CausalLm, EntryPoint, F32};
 use tracewright_tests::built::repository;
-use tracewright_tests::golden::{BOUND, Golden, max_error};
+use tracewright_tests::golden::{BOUND, Golden, relative_error};
+use tracewright_tests::tensors::{floats, tokens};
 
 use blocks::{CodeBlock, chapter};
 
@@ -103,15 +104,11 @@ fn the_logits_of_its_decoder_are_those_of_numpy_and_it_generates_what_is_shown()
     assert!(loaded.baked.is_some());
 
     let bytes = fs::read(repository().join("examples/parallel/reference.safetensors")).unwrap();
-    let reference = SafeTensors::deserialize(&bytes).unwrap();
-    let words = |name| reference.tensor(name).unwrap().data().as_chunks::<4>().0.to_vec();
-    let tokens: Vec<u32> = words("tokens").into_iter().map(u32::from_le_bytes).collect();
-    let expected: Vec<f32> = words("logits").into_iter().map(f32::from_le_bytes).collect();
+    let (tokens, expected) = (tokens(&bytes, "tokens"), floats(&bytes, "logits"));
     let found = Session::new(&loaded.program.network().unwrap()).score(&tokens).unwrap();
     assert_eq!(found.len(), 40, "several chunks of 16");
     for (position, (expected, found)) in expected.chunks(config.vocabulary).zip(&found).enumerate() {
-        let largest = expected.iter().fold(0f32, |max, x| max.max(x.abs()));
-        let error = max_error(expected, found) / f64::from(largest);
+        let error = relative_error(expected, found);
         assert!(
             error <= BOUND,
             "position {position}: {error:.1e}; if `write_random` makes other weights now, make the reference again \
@@ -128,8 +125,7 @@ fn the_logits_of_its_decoder_are_those_of_numpy_and_it_generates_what_is_shown()
     let text = [&[5, 17, 3], &generated.tokens[..19]].concat();
     let rows = Session::new(&loaded.program.network().unwrap()).score(&text).unwrap();
     for (at_once, step) in rows[2..].iter().zip(&generated.logits) {
-        let largest = step.iter().fold(0f32, |max, x| max.max(x.abs()));
-        assert!(max_error(at_once, step) <= BOUND * f64::from(largest));
+        assert!(relative_error(step, at_once) <= BOUND);
     }
 }
 
