@@ -16,13 +16,12 @@ use tracewright::ops::ops::{Binary, BinaryKind, Constant, ReducePrecision, Sdpa}
 use tracewright::ops::{ElementType, Literal, Op, Real, Value, WeightFormat};
 use tracewright::runtime::{Device, Runtime};
 use tracewright::simplify::Rules;
-use tracewright::targets::Target;
 use tracewright::trace::{Builder, NodeId, Trace};
 use tracewright::{EntryPoint, Plan};
 use tracewright_tests::built::{compiler, repository};
 use tracewright_tests::faults::{Replaced, another_rope_base, causal_mask_off_by_one, order_of_heads};
-use tracewright_tests::long;
 use tracewright_tests::rewrite::rewrite;
+use tracewright_tests::{level, long};
 
 use support::one_round_less;
 
@@ -65,7 +64,7 @@ impl Subject {
         let checkpoint = plan.named(Checkpoint::open(&folder).unwrap());
         let (compiler, cache) = (compiler().unwrap(), repository().join(".tracewright/cache"));
         let values = CheckpointValues::new(&trace, &checkpoint).unwrap();
-        let target = compiler.resolve(&Target::host()).unwrap();
+        let target = compiler.resolve(&level::target()).unwrap();
         let compiled = |rules, weights: &Weights| CompiledForm {
             name: "iree".into(),
             tools: (&compiler, &cache),

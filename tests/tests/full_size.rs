@@ -19,16 +19,15 @@ use tracewright::ops::ElementType;
 use tracewright::random::write_random;
 use tracewright::runtime::Device;
 use tracewright::simplify::Rules;
-use tracewright::targets::Target;
 use tracewright::trace::{KvFormat, Parameter};
 use tracewright::{Footprint, Plan};
 use tracewright_tests::built::repository;
 use tracewright_tests::golden::{
     BOUND, BuildOptions, Golden, Subject, build, check_within, greedy, mean, relative_error,
 };
-use tracewright_tests::long;
 use tracewright_tests::precision::FACTOR;
 use tracewright_tests::tensors::{floats, tokens};
+use tracewright_tests::{level, long};
 
 const MEBI: u64 = 1 << 20;
 
@@ -84,7 +83,7 @@ fn options(element: ElementType, weights: Weights, chunk: usize, context: usize)
         rules: Rules::default(),
         weights,
         kv: KvFormat::default(),
-        target: Target::host(),
+        target: level::target(),
         device: Device::LocalSync,
         allowed_keys: Vec::new(),
     }
