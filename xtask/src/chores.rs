@@ -30,6 +30,12 @@ const COMPILING_LONG: &[&str] = &["composites"];
 const SLOW_WITHOUT_KERNELS: &[&str] =
     &["the_shipped", "quantized_weights", "prompts_of_any_length", "converted_and_reported"];
 
+/// Tests that call what is C, most of which is the shim and IREE's runtime, and no compiler that is killed on purpose.
+const CALLING_C: &[&str] = &["call", "load", "parameters"];
+
+/// That there is no room is a test, too.
+const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1");
+
 /// Members that ask `tracewright` for IREE. Without them it is built without; with all others, what it depends on has the same
 /// features, and is not built once more.
 const NEED_IREE: [&str; 5] =
@@ -157,6 +163,18 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
         }
         None => eprintln!("no tests on a lesser processor: this one is the least that tests know"),
     }
+    match address_sanitizer() {
+        Some(library) => {
+            let calling = |program: &&programs::TestProgram| {
+                program.folder == root.join("runtime") && CALLING_C.contains(&&*program.name)
+            };
+            let calling = programs.iter().filter(calling);
+            let watched: Vec<_> =
+                calling.map(|program| program.with(("LD_PRELOAD", &library), &[])).collect();
+            programs.extend(watched);
+        }
+        None => left_out.push("memory of the runtime: the C compiler has no `libasan` of its own".into()),
+    }
     // What is written for rustc is linked with its libraries.
     let variable = if env::consts::OS == "macos" { "DYLD_FALLBACK_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
     let given = driver.iter().find(|(name, _)| *name == variable).map(|(_, folders)| folders.clone());
@@ -165,7 +183,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
     programs::run("tests", programs::AT_ONCE, programs, &|program: &Path| {
         let mut command = Command::new(program);
         command.envs(driver.iter().cloned()).env("PATH", &tools.path).env(variable, &libraries);
-        command.envs(long.then_some(("TRACEWRIGHT_TEST_LONG", "1")));
+        command.envs(long.then_some(("TRACEWRIGHT_TEST_LONG", "1"))).env(ASAN_OPTIONS.0, ASAN_OPTIONS.1);
         command
     })?;
     step("examples in documentation", cargo(&["test", "--doc"]).args(all))?;
@@ -331,10 +349,19 @@ pub fn sanitize(root: &Path) -> Result<(), Error> {
     for language in ["CFLAGS", "CXXFLAGS"] {
         cargo.env(language, "-fsanitize=address -fno-omit-frame-pointer");
     }
-    // It must come before the C library, whose allocator it replaces; that there is no room is a test, too.
-    cargo.env("RUSTFLAGS", "-ldylib=asan").env("ASAN_OPTIONS", "allocator_may_return_null=1");
+    // It must come before the C library, whose allocator it replaces.
+    cargo.env("RUSTFLAGS", "-ldylib=asan").env(ASAN_OPTIONS.0, ASAN_OPTIONS.1);
     cargo.env("PATH", &tools.path);
     step("tests of the runtime under AddressSanitizer", &mut cargo)
+}
+
+/// gcc's AddressSanitizer, which finds in any program what is let go of twice or never. On some systems its name is that of a
+/// script for the linker.
+fn address_sanitizer() -> Option<String> {
+    let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let output = Command::new(compiler).arg("-print-file-name=libasan.so").output().ok()?;
+    let library = String::from_utf8(output.stdout).ok()?.trim_end().to_owned();
+    fs::read(&library).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF")).then_some(library)
 }
 
 /// How LLVM counts which code an input reaches, and what it compares there: stable Rust passes it on.
