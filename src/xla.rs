@@ -20,7 +20,7 @@ use crate::{Plan, PlanError};
 const ENGINE: &str = "xla";
 
 /// The form of the manifest: a reader refuses any other.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// A program for XLA: text, and how what it takes and gives is divided.
 pub struct XlaProgram {
@@ -125,6 +125,8 @@ pub struct XlaWeight {
     pub sharding: Vec<Vec<String>>,
     /// The file in the checkpoint's folder; in the export's if `made`.
     pub file: String,
+    /// What the checkpoint's file calls the tensor that it is, or is a part of; empty if `made`.
+    pub tensor: String,
     /// Whether the export has it, made of tensors of the checkpoint by a recipe.
     pub made: bool,
     /// The type of its elements there.
@@ -369,6 +371,7 @@ fn stored_weight(
         ty: parameter.ty.to_string(),
         sharding: sharding(parameter, shards),
         file: file.to_string_lossy().into_owned(),
+        tensor: tensor.source.clone(),
         made: false,
         stored: tensor.element()?.to_string(),
         offset: tensor.range.start,
@@ -391,6 +394,7 @@ fn made_weight(
         ty: parameter.ty.to_string(),
         sharding: sharding(parameter, shards),
         file: MADE.into(),
+        tensor: String::new(),
         made: true,
         stored: parameter.ty.element.to_string(),
         offset,

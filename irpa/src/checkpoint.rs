@@ -45,6 +45,8 @@ pub struct Checkpoint {
 pub struct CheckpointTensor {
     /// The key.
     pub name: String,
+    /// What the file calls the tensor that it is, or is a part of.
+    pub source: String,
     /// How its numbers are stored: of an element type, which may be one that this system does not know, or in blocks.
     pub stored: StoredNumbers,
     /// The extents, outermost first.
@@ -135,7 +137,8 @@ impl Checkpoint {
         let tensor = |tensor: &crate::GgufTensor| {
             let (name, shape, range) = (tensor.name.clone(), tensor.shape.clone(), tensor.range.clone());
             let (stored, arranged) = (tensor.numbers, Arranged::Same);
-            (name.clone(), CheckpointTensor { name, stored, shape, range, arranged, file: 0 })
+            let source = name.clone();
+            (name.clone(), CheckpointTensor { name, source, stored, shape, range, arranged, file: 0 })
         };
         let files = vec![(file.path().to_owned(), file.map().clone())];
         Self { path: file.path().into(), files, tensors: file.tensors().iter().map(tensor).collect() }
@@ -275,6 +278,7 @@ impl Checkpoint {
         let start = size_of::<u64>() + header;
         let file = self.files.len();
         let tensor = |(name, info): (String, &safetensors::tensor::TensorInfo)| CheckpointTensor {
+            source: name.clone(),
             name,
             stored: StoredNumbers::Each(info.dtype),
             shape: info.shape.clone(),

@@ -94,6 +94,7 @@ fn a_stack_is_taken_apart() {
         checkpoint.tensors().take(4).map(|tensor| checkpoint.data(&tensor.name).unwrap()).collect::<Vec<_>>();
     assert_eq!(found, [&bytes[..6], &bytes[6..12], &bytes[12..18], &bytes[18..]]);
     assert_eq!(checkpoint.ty("0.experts.1.up").unwrap().to_string(), "i8[2,3]");
+    assert_eq!(checkpoint.get("0.experts.1.up").unwrap().source, "0.moe.gate_up");
     assert_eq!(
         (checkpoint.ty("0.router").unwrap().to_string(), checkpoint.data("0.router").unwrap()),
         ("i8[2]".into(), &[1, 2][..])
@@ -110,6 +111,7 @@ fn a_folder_beside_is_read_under_its_name() {
     assert!(matches!(checkpoint.clone().with_folder("3_Dense"), Err(ArchiveError::File(_))));
     let both = checkpoint.with_folder("2_Dense").unwrap();
     assert_eq!(names(&both), ["2_Dense.w", "w"]);
+    assert_eq!(both.get("2_Dense.w").unwrap().source, "w");
     assert_eq!((both.data("2_Dense.w").unwrap(), both.data("w").unwrap()), (&[2][..], &[1][..]));
 }
 

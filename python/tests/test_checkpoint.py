@@ -35,6 +35,7 @@ class Slices(unittest.TestCase):
             type=TensorType(np.dtype(np.float32), SHAPE),
             sharding=((), (), ()),
             file="model.safetensors",
+            tensor="w",
             made=False,
             stored=np.dtype(np.float32),
             offset=8 + len(text) + 7,
@@ -75,8 +76,15 @@ class Slices(unittest.TestCase):
 
     def test_other_offsets_are_another_checkpoint(self) -> None:
         moved = replace(self.weight, offset=self.weight.offset + 4)
-        with self.assertRaisesRegex(CheckpointError, "no tensor for `w` at bytes"):
+        with self.assertRaisesRegex(CheckpointError, r"has `w` at bytes \d+ to \d+, expected `w` at \d+ to \d+"):
             Checkpoint(self.manifest).check([moved])
+
+    def test_a_tensor_of_another_name_at_the_same_bytes_is_another_checkpoint(self) -> None:
+        path = self.folder / "model.safetensors"
+        # Saved again in another order: what lies there now has the same type and extents.
+        path.write_bytes(path.read_bytes().replace(b'"w"', b'"v"'))
+        with self.assertRaisesRegex(CheckpointError, "has no tensor `w` for `w`"):
+            Checkpoint(self.manifest).check([self.weight])
 
     def test_a_file_that_is_cut_off_is_not_whole(self) -> None:
         path = self.folder / "model.safetensors"
@@ -87,12 +95,10 @@ class Slices(unittest.TestCase):
             Checkpoint(self.manifest).read(self.weight, (slice(None),) * 3)
 
     def test_no_weight_lies_behind_the_end(self) -> None:
-        for made in (False, True):
+        for made, tensor, said in ((False, "w", "has `w` at bytes"), (True, "", r"has \d+ bytes and `w` ends at")):
             for offset in (10_000, 2**80):
-                behind = replace(self.weight, offset=offset, made=made)
-                with self.subTest(offset=offset, made=made), self.assertRaisesRegex(
-                    CheckpointError, rf"model\.safetensors` has no tensor for `w` at bytes {offset} to"
-                ):
+                behind = replace(self.weight, offset=offset, made=made, tensor=tensor)
+                with self.subTest(offset=offset, made=made), self.assertRaisesRegex(CheckpointError, said):
                     Checkpoint(self.manifest).check([behind])
 
     def test_elements_of_another_type_are_another_checkpoint(self) -> None:

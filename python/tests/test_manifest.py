@@ -46,8 +46,8 @@ class Folders(Folder):
             self.refused(content, "cannot be read")
         self.refused("[]", "is no export for XLA")
         self.refused('{"iree_compiler": "3.13"}', "is no export for XLA; export the model with `--engine xla`")
-        self.refused('{"engine": "xla", "format": 2}', "has format 2, expected 1")
-        self.refused(json.dumps({"engine": "xla", "format": 1, "weights": [{}]}), r"as it was written: `weights\[0\]\.")
+        self.refused('{"engine": "xla", "format": 1}', "has format 1, expected 2")
+        self.refused(json.dumps({"engine": "xla", "format": 2, "weights": [{}]}), r"as it was written: `weights\[0\]\.")
 
 
 def value(name: str, role: str, ty: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def manifest() -> dict[str, Any]:
 
     content = {
         "engine": "xla",
-        "format": 1,
+        "format": 2,
         "tracewright": "0.1.0",
         "context": 32,
         "chunk": 8,
@@ -87,7 +87,7 @@ def manifest() -> dict[str, Any]:
         "axes": [],
         "checkpoint": "/model",
         "entry_points": [entry("prefill", 8), entry("decode", 1)],
-        "weights": [weight | {"file": "model.safetensors"}],
+        "weights": [weight | {"file": "model.safetensors", "tensor": "w"}],
     }
     return json.loads(json.dumps(content))
 

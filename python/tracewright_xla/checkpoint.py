@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import json
+import math
 import os
 from pathlib import Path
 
@@ -64,19 +64,21 @@ class Checkpoint:
             except OSError as error:
                 problems.append(f"`{path}`, which has {len(held)} weights, cannot be read: {error.strerror}")
                 continue
-            tensors = [(0, size, "")] if held[0].made else _tensors(path, size)
-            starts = [start for start, _, _ in tensors]
+            tensors = {"": (0, math.inf, "")} if held[0].made else _tensors(path, size)
             for weight in held:
-                at = bisect.bisect_right(starts, weight.offset) - 1
-                if at < 0 or weight.end > tensors[at][1]:
+                if weight.tensor not in tensors:
+                    problems.append(f"`{path}` has no tensor `{weight.tensor}` for `{weight.key}`")
+                    continue
+                start, end, stored = tensors[weight.tensor]
+                if weight.offset < start or weight.end > end:
                     problems.append(
-                        f"`{path}` has no tensor for `{weight.key}` at bytes {weight.offset} to {weight.end}"
+                        f"`{path}` has `{weight.tensor}` at bytes {start} to {end}, "
+                        f"expected `{weight.key}` at {weight.offset} to {weight.end}"
                     )
                 elif weight.end > size:
                     problems.append(f"`{path}` has {size} bytes and `{weight.key}` ends at {weight.end}: it is not whole")
-                # What has no bytes may begin where another tensor does.
-                elif weight.end > weight.offset and tensors[at][2] not in ("", NAMES[weight.stored]):
-                    problems.append(f"`{path}` has `{weight.key}` in {tensors[at][2]}, expected {NAMES[weight.stored]}")
+                elif stored not in ("", NAMES[weight.stored]):
+                    problems.append(f"`{path}` has `{weight.key}` in {stored}, expected {NAMES[weight.stored]}")
         if problems:
             listed = "\n  ".join(problems[:8]) + ("\n  …" if len(problems) > 8 else "")
             raise CheckpointError(
@@ -130,20 +132,20 @@ def _runs(weight: Weight, bounds: list[tuple[int, int]]) -> list[tuple[int, int]
     return [(weight.offset + offset + first, length) for offset in offsets] if length else []
 
 
-def _tensors(path: Path, size: int) -> list[tuple[int, int, str]]:
-    """First byte, end and elements of each tensor of a safetensors file, ascending; raises `CheckpointError` if it is none."""
+def _tensors(path: Path, size: int) -> dict[str, tuple[int, float, str]]:
+    """First byte, end and elements of each tensor of a safetensors file; raises `CheckpointError` if it is none."""
     try:
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(_LONGEST_HEADER, size - 8):
                 raise ValueError(f"its header would have {length} bytes")
             header = json.loads(file.read(length))
-        tensors = []
+        tensors = {}
         for name, info in header.items():
             if name != "__metadata__":
                 start, end = info["data_offsets"]
                 # The manifest's words, but for one.
-                tensors.append((8 + length + start, 8 + length + end, info["dtype"].lower().replace("bool", "i1")))
-        return sorted(tensors)
+                tensors[name] = (8 + length + start, 8 + length + end, info["dtype"].lower().replace("bool", "i1"))
+        return tensors
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"`{path}` is no safetensors file: {error}") from error

@@ -18,7 +18,7 @@ import numpy as np
 
 from .errors import ManifestError
 
-FORMAT = 1
+FORMAT = 2
 """The form of the manifest that this version reads."""
 
 _ELEMENTS: dict[str, np.dtype] = {
@@ -101,6 +101,8 @@ class Weight:
     type: TensorType
     sharding: Split
     file: str
+    tensor: str
+    """What the file calls the tensor that it is, or is a part of; empty if `made`."""
     made: bool
     """Whether the file is in the export's folder, not in the checkpoint's."""
     stored: np.dtype
@@ -301,6 +303,7 @@ def _weight(weight: _Object) -> Weight:
         sharding=weight.split(),
         # A checkpoint may have folders; the export has none.
         file=weight.parsed("file", _name if made else _path),
+        tensor=weight.get("tensor", str),
         made=made,
         stored=weight.parsed("stored", element),
         offset=weight.get("offset", int),
