@@ -401,6 +401,42 @@ fn a_disk_that_is_full_of_what_else_is_written() {
     assert!(full > 8, "{full}");
 }
 
+/// What a command does and leaves where the folder `disk` is a disk of so many KiB, of which a file takes `taken`; nothing
+/// where this process may not make one.
+#[cfg(target_os = "linux")]
+fn on_disk_of(kib: usize, taken: usize, disk: &Path, command: &mut Command) -> Option<(Ran, Content)> {
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", &format!("size={kib}k"), "tmpfs"])
+        .arg(disk)
+        .output();
+    if !mounted.is_ok_and(|mounted| mounted.status.success()) {
+        println!("skipped: this process may not mount a file system");
+        return None;
+    }
+    let other = disk.join("other");
+    fs::write(&other, vec![0; taken << 10]).unwrap();
+    let ran = run(command);
+    fs::remove_file(&other).unwrap();
+    let left = content(disk);
+    assert!(Command::new("umount").arg(disk).status().unwrap().success());
+    Some((ran, left))
+}
+
+/// A tuning whose records have no room: what it measures with lies elsewhere.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_leaves_no_record_of_a_tuning() {
+    let disk = folder();
+    let shown = succeed(&mut tune(disk.path(), &["--show"]));
+    if serde_json::from_str::<Value>(&shown.out).unwrap()["kernels"] == serde_json::json!([]) {
+        return; // A processor without kernels.
+    }
+    let mut tune = tune(disk.path(), &["--budget", "10m"]);
+    let Some((ran, left)) = on_disk_of(64, 64, disk.path(), &mut tune) else { return };
+    assert_eq!((ran.code, left), (Some(1), Content::new()), "{}", ran.err);
+    assert!(ran.err.contains("No space left on device") && ran.err.contains(".tuning`"), "{}", ran.err);
+}
+
 /// A small disk of its own that fills up, file after file, where this process may make one.
 #[cfg(target_os = "linux")]
 #[test]
@@ -413,17 +449,10 @@ fn a_small_disk_that_fills_up() {
     let needed = whole.values().map(|bytes| bytes.len().div_ceil(4096) * 4).sum::<usize>();
     let (mut failed, mut free) = (0, 8);
     loop {
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={free}k"), "tmpfs"])
-            .arg(&disk)
-            .output();
-        if !mounted.is_ok_and(|mounted| mounted.status.success()) {
-            println!("skipped: this process may not mount a file system");
+        let Some((ran, left)) = on_disk_of(free, 0, &disk, &mut export("llama-untied", &disk.join("target")))
+        else {
             return;
-        }
-        let ran = run(&mut export("llama-untied", &disk.join("target")));
-        let left = content(&disk);
-        assert!(Command::new("umount").arg(&disk).status().unwrap().success());
+        };
         if ran.code == Some(0) {
             let made: Content =
                 whole.iter().map(|(path, bytes)| (Path::new("target").join(path), bytes.clone())).collect();
