@@ -70,6 +70,9 @@ mod tests {
             2 |     x.norm()?;
               |     ^^^^^^^^^^"#]]
         .assert_eq(&plain);
+        let styled = shown(1, "x.\u{1b}[31mnorm()").unwrap();
+        let plain = anstream::adapter::strip_str(&styled).to_string();
+        assert!(plain.contains("1 | x.\\u{1b}[31mnorm()"), "{plain}");
         assert_eq!(shown(0, text), None);
         assert_eq!(shown(4, text), None);
     }

@@ -201,6 +201,14 @@ fn what_cannot_be_measured_is_refused() {
     let long = ["bench", "prefill", demo, "--cache", text(cache.path()), "--tokens", "8,64"];
     refused(tracewright(&long).args(small), 1, &["64 tokens", "`context` 64"]);
     assert!(listing(cache.path()).is_empty(), "something is left");
+    let model = copied("llama-untied");
+    let own = model.path().join("config.json");
+    let before = fs::read(&own).unwrap();
+    for option in ["--json", "--plot", "--trace"] {
+        let over = ["bench", "decode", text(model.path()), option, text(&own)];
+        refused(tracewright(&over).args(small), 1, &["config.json` is a file of the model itself"]);
+        assert_eq!(fs::read(&own).unwrap(), before, "{option}");
+    }
     let nowhere = ["bench", "decode", demo, "--json", "/nowhere/report.json"];
     refused(tracewright(&nowhere).args(small), 1, &["/nowhere/report.json"]);
 }

@@ -126,8 +126,8 @@ fn a_template_that_rewrites_the_past_is_read_from_where_it_differs() {
 
 #[test]
 fn commands_do_what_help_says() {
-    let (model, folder) = (demo(), folder());
-    let model = text(&model);
+    let (model, folder) = (copied_demo(), folder());
+    let model = text(model.path());
     let file = folder.path().join("chat.json");
     let lines = format!(
         "/help\n\n/nothing\n{FIRST}\n/reset\n/system Be short.\n//odd \\\nand long\n/save {}\n/save\n\

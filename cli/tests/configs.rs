@@ -115,6 +115,7 @@ fn sizes_that_the_model_does_not_allow() {
 fn sizes_that_no_network_has() {
     for (key, value, word) in [
         ("head_dim", json!(100_000_000), "head_dim"),
+        ("head_dim", json!(4104), "head_dim"),
         ("num_hidden_layers", json!(1_000_000), "num_hidden_layers"),
         ("vocab_size", json!(1_000_000_000_000_u64), "vocab_size"),
         ("hidden_size", json!(4_000_000_000_u64), "hidden_size"),
@@ -126,6 +127,14 @@ fn sizes_that_no_network_has() {
         refuses(edit, &[&format!("`{word}` is {value}, expected a positive integer, at most")]);
         assert!(start.elapsed().as_secs() < 5, "{key}");
     }
+    let gpt2 = copied("gpt2");
+    edit_config(gpt2.path(), |c| drop(c.insert("n_layer".into(), json!(1_000_000))));
+    let words = ["`n_layer` is 1000000, expected a positive integer, at most"];
+    refused(&mut trace_dump(&[text(&gpt2.path().join("config.json"))]), 1, &words);
+    // A number takes more memory than its two bytes.
+    let config = gpt2.path().join("config.json");
+    fs::write(&config, format!("{{\"x\": [0{}]}}", ",0".repeat(1 << 20))).unwrap();
+    refused(&mut trace_dump(&[text(&config)]), 1, &["config.json", "bytes of memory, and at most 33554432"]);
     // The features of a head are no more where they follow from others.
     let wide = |c: &mut Map<String, Value>| {
         c.remove("head_dim");

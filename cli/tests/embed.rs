@@ -194,6 +194,16 @@ fn sizes_that_the_tower_s_checkpoint_does_not_have() {
         });
         let words = ["error[TW0211]: ", "`intermediate_size` is 1048576, the checkpoint has "];
         refuses(model.path(), &["-p", "a"], 1, &words);
+        let model = spoiled_copy(name, |model| {
+            edit(&model.join("config.json"), |keys| {
+                keys["num_hidden_layers"] = json!(4000);
+                if keys.get("layer_types").is_some() {
+                    keys["layer_types"] = json!(vec!["full_attention"; 4000]);
+                }
+            });
+        });
+        let words = ["error[TW0211]: ", "`num_hidden_layers` is 4000, the checkpoint has "];
+        refuses(model.path(), &["-p", "a"], 1, &words);
     }
 }
 

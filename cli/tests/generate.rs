@@ -287,10 +287,21 @@ fn a_checkpoint_that_was_rewritten_is_baked_again() {
         let mut command = tracewright(&["generate", text(model.path()), "--tokens", "5,17,3", "-n", "8"]);
         json(command.args(SMALL).args(["--ignore-eos", "--cache", text(cache.path())]))["tokens"].clone()
     };
-    let before = tokens();
+    let (old, before) = (fs::read(&file).unwrap(), tokens());
     edit_tensors(model.path(), |tensors| tensors.get_mut("lm_head.weight").unwrap().2.rotate_left(4 * 60));
-    fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
-    let now = fs::metadata(&file).unwrap();
-    assert_eq!((now.len(), now.modified().unwrap()), (size, time));
-    assert_ne!(tokens(), before);
+    let new = fs::read(&file).unwrap();
+    let like_before = || {
+        fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
+        let now = fs::metadata(&file).unwrap();
+        assert_eq!((now.len(), now.modified().unwrap()), (size, time));
+    };
+    like_before();
+    let after = tokens();
+    assert_ne!(after, before);
+    // Into the file that is there, back and forth.
+    for (content, expected) in [(old, &before), (new, &after)] {
+        fs::write(&file, content).unwrap();
+        like_before();
+        assert_eq!(tokens(), *expected);
+    }
 }

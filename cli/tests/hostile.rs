@@ -14,10 +14,7 @@ use crate::support::*;
 
 /// A copy of the demo with another chat template.
 fn with_template(template: &str) -> TempDir {
-    let model = folder();
-    for (path, _) in listing(&demo()) {
-        fs::copy(&path, model.path().join(path.file_name().unwrap())).unwrap();
-    }
+    let model = copied_demo();
     fs::write(model.path().join("chat_template.jinja"), template).unwrap();
     model
 }

@@ -152,6 +152,15 @@ pub fn copied(fixture_name: &str) -> TempDir {
     folder
 }
 
+/// A copy of the shipped model that tests may change.
+pub fn copied_demo() -> TempDir {
+    let folder = folder();
+    for (path, _) in listing(&demo()) {
+        fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    folder
+}
+
 /// The path as an argument.
 pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()

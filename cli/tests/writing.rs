@@ -174,9 +174,13 @@ fn exports_into_one_folder_at_once_do_not_mix() {
 #[test]
 fn an_export_over_another_leaves_nothing_of_it() {
     let out = folder();
-    let mut first = tracewright(&["export", text(&demo()), "-o", text(out.path())]);
+    let model = copied_demo();
+    fs::write(model.path().join("chat_template.jinja"), "{{ messages[0].content }}").unwrap();
+    let mut first = tracewright(&["export", text(model.path()), "-o", text(out.path())]);
     succeed(first.args(["--context", "64", "--chunk", "16"]));
-    assert!(out.path().join("tokenizer.json").exists());
+    for name in ["tokenizer.json", "chat_template.jinja"] {
+        assert!(out.path().join(name).exists(), "{name}");
+    }
     fs::write(out.path().join("notes.txt"), "mine").unwrap();
     succeed(&mut export(&fixture("llama-untied"), out.path()));
     let names: Vec<_> = listing(out.path()).into_iter().map(|(path, _)| path).collect();
@@ -256,7 +260,13 @@ fn what_is_written_may_be_read_by_whom_the_umask_lets() {
 fn no_output_replaces_a_model_by_its_bare_name() {
     let model = copied("llama-untied");
     let before = listing(model.path());
-    let mut dump = trace_dump(&["config.json", "-o", "config.json"]);
-    refused(dump.current_dir(model.path()), 1, &["`config.json` is a file of the model itself"]);
-    assert_eq!(listing(model.path()), before);
+    for (mut command, out) in [
+        (trace_dump(&["config.json", "-o", "config.json"]), "config.json"),
+        (trace_dump(&["config.json", "-o", "model.safetensors"]), "model.safetensors"),
+        (bare(&["bake", "model.safetensors", "-o", "config.json"]), "config.json"),
+    ] {
+        let words = format!("`{out}` is a file of the model itself");
+        refused(command.current_dir(model.path()), 1, &[&words]);
+        assert_eq!(listing(model.path()), before);
+    }
 }

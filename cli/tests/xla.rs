@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::*;
 
@@ -87,6 +87,15 @@ fn another_export_leaves_nothing_of_the_one_before() {
     assert!(!out.join("prefill_short.mlir").exists());
     assert!(out.join("note.txt").exists() && out.join("note.mlir").exists());
     assert_eq!(manifest(&out)["mesh"], "model=2");
+    // A manifest does not say what else is removed.
+    let mine = folder.path().join("mine.mlir");
+    fs::write(&mine, "mine").unwrap();
+    let mut edited = manifest(&out);
+    edited["entry_points"][0]["module"] = json!("../mine.mlir");
+    edited["entry_points"][1]["module"] = json!("note.txt");
+    fs::write(out.join("manifest.json"), edited.to_string()).unwrap();
+    succeed(&mut export(&model, &out, &["--mesh", "model=2", "--shard", "V=none"]));
+    assert!(mine.exists() && out.join("note.txt").exists());
 }
 
 #[test]

@@ -88,6 +88,9 @@ fn folder(path: &Path) -> &Path {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(unix)]
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -102,9 +105,15 @@ mod tests {
         assert_eq!(content(), "old");
         // As a writer does that publishes by itself.
         fs::write(folder.path().join("elsewhere"), "whole").unwrap();
+        #[cfg(unix)]
+        fs::set_permissions(folder.path().join("elsewhere"), fs::Permissions::from_mode(0o600)).unwrap();
         fs::rename(folder.path().join("elsewhere"), new.partial()).unwrap();
         new.publish().unwrap();
         assert_eq!(content(), "whole");
+        let plain = folder.path().join("plain");
+        fs::write(&plain, "").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions(), fs::metadata(&plain).unwrap().permissions());
+        fs::remove_file(plain).unwrap();
         drop(other);
         assert_eq!((content(), fs::read_dir(&folder).unwrap().count()), ("whole".into(), 1));
     }

@@ -142,6 +142,15 @@ fn shards_are_read_through_the_index() {
 }
 
 #[test]
+fn of_a_thousand_shards_that_are_missing_fifty_are_listed() {
+    let entries: Vec<_> = (0..1000).map(|i| (format!("w{i}"), format!("s{i}.safetensors"))).collect();
+    let entries: Vec<_> = entries.iter().map(|(name, shard)| (&**name, &**shard)).collect();
+    let folder = folder(&[("model.safetensors.index.json", index(&entries).as_bytes())]);
+    let said = Checkpoint::open(folder.path()).unwrap_err().to_string();
+    assert!(said.ends_with("; and 950 more") && said.len() < 10_000, "{said}");
+}
+
+#[test]
 fn everything_in_which_index_and_shards_disagree_is_listed_at_once() {
     let first = safetensors(&[("a", Dtype::I8, &[1], &[1]), ("both", Dtype::I8, &[1], &[1])]);
     let second = safetensors(&[("b", Dtype::I8, &[1], &[2]), ("both", Dtype::I8, &[1], &[1])]);
