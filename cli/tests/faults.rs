@@ -399,6 +399,10 @@ fn a_disk_that_is_full_of_what_else_is_written() {
         full += 1;
     }
     assert!(full > 8, "{full}");
+    // Over an older one, with room for a configuration and for no module: nothing is left of either.
+    succeed(&mut export_xla(&model, &target));
+    refused(&mut limited(&export_xla(&model, &target), 4), 1, &[]);
+    assert_eq!(listing(&target), []);
 }
 
 /// What a command does and leaves where the folder `disk` is a disk of so many KiB, of which a file takes `taken`; nothing
