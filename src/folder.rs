@@ -169,3 +169,44 @@ fn is_same_folder(model: &Path, out: &Path) -> bool {
 pub(crate) fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
     COPIED.iter().copied().filter(|name| model.join(name).exists())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use super::*;
+
+    fn fill(folder: &ExportFolder<'_>) -> Result<(), FolderError> {
+        folder.fill(|out| {
+            fs::write(out.join(ARCHIVE), "").with_path("write", out)?;
+            Ok(fs::write(out.join(MANIFEST), r#"{"tracewright": "0", "entry_points": []}"#)
+                .with_path("write", out)?)
+        })
+    }
+
+    /// Much may come between the question and the answer: a network is compiled.
+    #[test]
+    fn what_came_since_it_was_asked_for_is_not_replaced() {
+        let out = tempfile::tempdir().unwrap();
+        let folder = ExportFolder::new(Path::new("model"), out.path(), [ARCHIVE]).unwrap();
+        let theirs = out.path().join("config.json");
+        fs::write(&theirs, "theirs").unwrap();
+        assert!(matches!(fill(&folder), Err(FolderError::Foreign(path)) if path == theirs));
+        assert_eq!(fs::read_to_string(&theirs).unwrap(), "theirs");
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_known_by_the_lock() {
+        let out = tempfile::tempdir().unwrap();
+        let folder = ExportFolder::new(Path::new("model"), out.path(), [ARCHIVE]).unwrap();
+        fill(&folder).unwrap();
+        // No file has this name now.
+        let odd = out.path().join(TEXT);
+        fs::create_dir(&odd).unwrap();
+        assert!(matches!(fill(&folder), Err(FolderError::File(_))));
+        assert!(!out.path().join(MANIFEST).exists() && FolderLock::was_taken(out.path()));
+        fs::remove_dir(&odd).unwrap();
+        fill(&folder).unwrap();
+        assert!(!FolderLock::was_taken(out.path()));
+    }
+}

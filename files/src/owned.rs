@@ -47,7 +47,8 @@ impl FolderLock {
         // Who had the lock before may have removed its file since it was opened, and others have another one.
         let ours = file.try_clone().and_then(Handle::from_file).with_path("lock", &path)?;
         let is_there = Handle::from_path(&path).is_ok_and(|there| there == ours);
-        Ok(is_there.then_some(Self { path, _file: file, stays: false }))
+        // Made only if it is ours: what is made and dropped removes the others' file.
+        Ok(is_there.then(|| Self { path, _file: file, stays: false }))
     }
 
     /// Unlocks the folder, and leaves the file of the lock: for whoever [asks](Self::was_taken) later.
@@ -80,5 +81,29 @@ mod tests {
         FolderLock::take(folder.path()).unwrap().unwrap().leave();
         assert!(FolderLock::was_taken(folder.path()));
         assert!(FolderLock::take(folder.path()).unwrap().is_some());
+    }
+
+    /// Whoever lets go of the lock removes its file, which others may have opened just before.
+    #[test]
+    fn of_many_at_once_one_has_the_folder() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+
+        let folder = tempfile::tempdir().unwrap();
+        let (holders, taken) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let Some(lock) = FolderLock::take(folder.path()).unwrap() else { continue };
+                        assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0);
+                        std::thread::yield_now();
+                        holders.fetch_sub(1, Ordering::SeqCst);
+                        taken.fetch_add(1, Ordering::SeqCst);
+                        drop(lock);
+                    }
+                });
+            }
+        });
+        assert!(taken.into_inner() > 4);
     }
 }
