@@ -274,6 +274,9 @@ pub struct PromptArguments {
     /// writes it
     #[arg(long, value_name = "FILE", conflicts_with = "chat")]
     pub messages: Option<PathBuf>,
+    /// Render here, and let the system end this process where that takes too much
+    #[arg(long, hide = true)]
+    pub limited: bool,
 }
 
 #[derive(Args)]

@@ -1,7 +1,7 @@
 //! `tracewright prompt`: the text that a chat becomes.
 //!
-//! A chat template is a program that came with the model. `generate` has it rendered by this command, in a process of
-//! its own whose memory and time the system limits: what allocates, recurses or squares ends there.
+//! A chat template is a program that came with the model. It is rendered in a process of its own, this command once more,
+//! whose memory and time the system limits: what allocates, recurses or squares ends there.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
@@ -16,15 +16,22 @@ use crate::arguments::{PromptArguments, VARIABLES};
 use crate::error::{self, Error};
 
 pub fn run(arguments: &PromptArguments) -> Result<(), Error> {
-    limit();
-    let PromptArguments { model, chat, system, messages } = arguments;
+    let PromptArguments { model, chat, system, messages, limited } = arguments;
+    if *limited {
+        limit();
+    }
     let messages = match (messages, chat) {
         (Some(path), _) => read_messages(path)?,
         (None, Some(chat)) => conversation(system.as_deref(), chat),
         (None, None) => Vec::new(),
     };
-    let chat = Chat { messages, add_generation_prompt: true, ..Chat::default() };
-    let text = ChatTemplate::load(model)?.render(&chat)?;
+    let text = match limited {
+        true => {
+            let chat = Chat { messages, add_generation_prompt: true, ..Chat::default() };
+            ChatTemplate::load(model)?.render(&chat)?
+        }
+        false => rendered(model, &messages)?,
+    };
     match text.len() as u64 > limits::PROMPT {
         true => Err(Error::Template),
         false => io::stdout().write_all(text.as_bytes()).map_err(Error::Output),
@@ -48,7 +55,7 @@ fn read_messages(path: &Path) -> Result<Vec<Value>, Error> {
 pub fn rendered(model: &Path, messages: &[Value]) -> Result<String, Error> {
     let program = std::env::current_exe().map_err(Error::Program)?;
     let mut command = Command::new(program);
-    command.args(["prompt", "--messages=-", "--"]).arg(model);
+    command.args(["prompt", "--limited", "--messages=-", "--"]).arg(model);
     // What the environment says to this process is not meant for that one.
     let said = std::env::vars_os().map(|(name, _)| name);
     said.filter(|name| name.to_string_lossy().starts_with(VARIABLES)).for_each(|name| {

@@ -57,11 +57,29 @@ fn a_template_that_takes_too_much_is_stopped() {
             .to_owned(),
         format!("{{{{ 1{} }}}}", "+1".repeat(200_000)),
         format!("{{{{ {}1{} }}}}", "(".repeat(200_000), ")".repeat(200_000)),
+        // What ends the process that renders it.
+        "{% set n = namespace() %}{% set n.x = n %}{{ {n.x: 1} }}".to_owned(),
+        "{% set n = namespace(x=[1]) %}{% set m = namespace(x=[1]) %}{% set n.x = [n] %}{% set m.x = [m] %}{{ n.x == m.x }}"
+            .to_owned(),
     ];
     for template in templates {
         let model = with_template(&template);
         refused(&mut chat(model.path()), 1, &["the chat template"]);
+        refused(
+            &mut hurried(&bare(&["prompt", text(model.path()), "--chat=Hello"])),
+            1,
+            &["the chat template"],
+        );
     }
+    // Sixteen seconds, of which it has one.
+    let model = with_template("{{ [2]*9.+ [2]*9. **8}}");
+    let start = Instant::now();
+    refused(
+        &mut bare(&["prompt", text(model.path()), "--chat=Hello"]),
+        1,
+        &["the chat template was stopped"],
+    );
+    assert!(start.elapsed().as_secs() < 8, "{:?}", start.elapsed());
     // What is only long may be right; it ends as soon.
     for template in [
         format!("{{{{ {} }}}}", "'%s' % ".repeat(20_000) + "1"),
