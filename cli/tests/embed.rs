@@ -220,6 +220,8 @@ fn inputs_that_have_no_vectors() {
     refuses(&model, &["-f", text(&file)], 1, &["cannot read", "texts.txt", "No such file"]);
     fs::write(&file, "").unwrap();
     refuses(&model, &["-f", text(&file)], 2, &["there is no text"]);
+    fs::File::create(&file).unwrap().set_len(1 << 36).unwrap();
+    refuses(&model, &["-f", text(&file)], 1, &["texts.txt", "at most 67108864"]);
     refuses(
         &model,
         &["--tokens", "2,1024,1"],

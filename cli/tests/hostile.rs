@@ -220,6 +220,34 @@ fn ctrl_c_while_tokenizing() {
     assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
 }
 
+/// As long as no memory is, and empty: nothing of them is read.
+#[test]
+fn files_that_are_too_large_are_refused_before_they_are_read() {
+    let (demo, out) = (demo(), folder());
+    let file = out.path().join("large");
+    fs::File::create(&file).unwrap().set_len(1 << 36).unwrap();
+    let (demo, file) = (text(&demo), text(&file));
+    for (arguments, most) in [
+        (&["prompt", demo, "--messages", file][..], 64 << 20),
+        (&["generate", demo, "-p", "a", "--grammar", file], 4 << 20),
+        (&["generate", demo, "-p", "a", "--json-schema", file], 4 << 20),
+        (&["generate", demo, "-p", "a", "--tuning", file], 16 << 20),
+    ] {
+        refused(&mut tracewright(arguments), 1, &["large", &format!("at most {most}")]);
+    }
+    for (name, most) in [
+        ("tokenizer.json", 256 << 20),
+        ("tokenizer_config.json", 16 << 20),
+        ("generation_config.json", 16 << 20),
+        ("config.json", 16 << 20),
+    ] {
+        let model = copied_demo();
+        fs::File::create(model.path().join(name)).unwrap().set_len(1 << 36).unwrap();
+        let mut command = tracewright(&["generate", text(model.path()), "--chat", "a", "-n", "1"]);
+        refused(command.args(["--context", "64"]), 1, &[name, &format!("at most {most}")]);
+    }
+}
+
 #[test]
 fn a_prompt_that_is_too_long_is_refused_before_it_is_tokenized() {
     let out = folder();
