@@ -13,7 +13,14 @@ fn measured(arguments: &[&str]) -> Vec<Value> {
     let folder = folder();
     let [json, plot] = ["report.json", "report.svg"].map(|name| folder.path().join(name));
     let outputs = ["--json", text(&json), "--plot", text(&plot)];
-    let ran = succeed(tracewright(&["bench"]).args(arguments).args(["--rounds", "2"]).args(outputs));
+    let temporary = littered();
+    let mut command = tracewright(&["bench"]);
+    command.args(arguments).args(["--rounds", "2"]).args(outputs).env("TMPDIR", temporary.path());
+    let ran = succeed(&mut command);
+    // Others throw nothing away.
+    if arguments[0] == "suite" {
+        assert_swept(&temporary);
+    }
     let report: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     assert_eq!((&report["schema"], &report["rounds"]), (&1.into(), &2.into()));
     let rates = ["read", "copy"].map(|name| report["memory"][name]["median"].as_f64().unwrap());

@@ -20,7 +20,10 @@ fn forms_of_a_sound_model_are_equal() {
     // The documents have the first two typed, of which one compiles twice.
     let forms = ["evaluator", "no-kernels", "unsimplified"];
     for against in forms.into_iter().take(if is_long() { 3 } else { 1 }) {
-        let said = json_of(&succeed(&mut bisect(&["--against", against, "--json"])));
+        let temporary = littered();
+        let mut command = bisect(&["--against", against, "--json"]);
+        let said = json_of(&succeed(command.env("TMPDIR", temporary.path())));
+        assert_swept(&temporary);
         assert_eq!((&said["differs"], &said["reference"]), (&false.into(), &against.into()), "{said}");
         let calls = said["calls"].as_array().unwrap();
         assert_eq!(

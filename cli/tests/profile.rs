@@ -23,7 +23,10 @@ fn measured(folder: &Path, case: &[&str]) -> (Value, Value) {
     let [trace, report] = ["trace.json", "report.json"].map(|name| folder.join(name));
     let mut command = tracewright(&["bench", case[0], text(&demo())]);
     command.args(&case[1..]).args(["--rounds", "2", "--trace", text(&trace), "--json", text(&report)]);
+    let temporary = littered();
+    command.env("TMPDIR", temporary.path());
     succeed(&mut command);
+    assert_swept(&temporary);
     (json_of(&trace), json_of(&report))
 }
 

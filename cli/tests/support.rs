@@ -161,6 +161,22 @@ pub fn copied_demo() -> TempDir {
     folder
 }
 
+/// A folder for temporary ones, in which a run that was killed left something.
+pub fn littered() -> TempDir {
+    let temporary = folder();
+    let left = temporary.path().join(".tracewright-left.partial");
+    fs::create_dir(&left).unwrap();
+    fs::write(left.join("file"), "half").unwrap();
+    temporary
+}
+
+/// Nothing of ours is left in a folder for temporary ones; the compiler has files of its own there.
+#[track_caller]
+pub fn assert_swept(temporary: &TempDir) {
+    let ours = listing(temporary.path()).into_iter().find(|(path, _)| text(path).contains(".tracewright-"));
+    assert!(!cfg!(unix) || ours.is_none(), "{ours:?}");
+}
+
 /// The path as an argument.
 pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
