@@ -66,6 +66,33 @@ fn a_template_that_is_too_long() {
     succeed(&mut bare(&["prompt", text(&gguf("tokens-spm")), "--chat", "Hello"]));
 }
 
+/// Counts that no network has are refused before anything is recorded.
+#[test]
+fn sizes_that_no_network_has() {
+    let out = folder();
+    let model = out.path().join("model.gguf");
+    let layers = "is 1000000, expected a positive integer, at most 4096";
+    let count = "expected a count, or a list of counts, at most 16777216";
+    for (name, key, value, words) in [
+        ("llama", "llama.block_count", 1_000_000, layers),
+        ("lfm2", "lfm2.block_count", 1_000_000, layers),
+        ("gpt2", "gpt2.block_count", 1_000_000, layers),
+        ("llama", "llama.embedding_length", 1 << 30, count),
+        ("llama", "llama.attention.head_count", 1 << 30, count),
+        ("llama", "llama.context_length", u32::MAX, count),
+    ] {
+        let mut bytes = fs::read(gguf(name)).unwrap();
+        let at =
+            bytes.windows(key.len()).position(|window| window == key.as_bytes()).unwrap() + key.len() + 4;
+        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        fs::write(&model, bytes).unwrap();
+        let start = std::time::Instant::now();
+        let ran = refused(&mut trace_dump(&[text(&model)]), 1, &[words]);
+        assert_eq!(ran.err.matches(words).count(), 1, "{}", ran.err);
+        assert!(start.elapsed().as_secs() < 5, "{key}");
+    }
+}
+
 #[test]
 fn what_becomes_of_blocks_is_said() {
     let out = folder();

@@ -68,14 +68,22 @@ impl<'a> Metadata<'a> {
                 GgufValue::Bool(bool) => bool.to_string(),
                 GgufValue::Text(text) => format!("\"{text}\""),
             };
-            self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected: expected.into() });
+            self.note(KeyProblem::Value { key, found, expected: expected.into() });
         }
         typed
     }
 
+    /// Some keys are read for several of the configuration's.
+    fn note(&self, problem: KeyProblem) {
+        let mut problems = self.problems.borrow_mut();
+        if !problems.contains(&problem) {
+            problems.push(problem);
+        }
+    }
+
     fn required<T>(&self, key: &str, expected: &'static str, value: Option<T>) -> Option<T> {
         if value.is_none() && self.file.get(&self.key(key)).is_none() {
-            self.problems.borrow_mut().push(KeyProblem::Missing { key: self.key(key), expected });
+            self.note(KeyProblem::Missing { key: self.key(key), expected });
         }
         value
     }
@@ -83,7 +91,8 @@ impl<'a> Metadata<'a> {
     /// A count from 0 on, one for each layer or one for all.
     fn counts(&self, key: &str) -> Option<Vec<usize>> {
         let one = |integer| usize::try_from(integer).ok().filter(|&count| count <= limits::EXTENT);
-        self.typed(key, "a count, or a list of counts", |value| match value {
+        let expected = format!("a count, or a list of counts, at most {}", limits::EXTENT);
+        self.typed(key, &expected, |value| match value {
             GgufValue::Integer(integer) => Some(vec![one(integer)?]),
             GgufValue::Array(array) if (1..=limits::LAYERS).contains(&array.len()) => {
                 array.integers()?.map(one).collect()
@@ -104,7 +113,7 @@ impl<'a> Metadata<'a> {
         if !same {
             let (key, found, expected) =
                 (self.key(key), "different in different layers".to_owned(), "one count".to_owned());
-            self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected });
+            self.note(KeyProblem::Value { key, found, expected });
         }
         same.then(|| counts[0])
     }
@@ -141,7 +150,7 @@ impl<'a> Metadata<'a> {
         let rows = table.and_then(|table| table.shape.first().copied());
         if rows.is_none() {
             let (key, expected) = ("token_embd.weight".to_owned(), "a tensor, the embedding table");
-            self.problems.borrow_mut().push(KeyProblem::Missing { key, expected });
+            self.note(KeyProblem::Missing { key, expected });
         }
         rows
     }
@@ -159,7 +168,7 @@ impl<'a> Metadata<'a> {
             _ => "of another type than F32".into(),
         };
         let expected = format!("F32 numbers, at most {}", limits::HEAD);
-        self.problems.borrow_mut().push(KeyProblem::Value { key: name.into(), found: problem, expected });
+        self.note(KeyProblem::Value { key: name.into(), found: problem, expected });
         None
     }
 
@@ -190,7 +199,9 @@ impl<'a> Metadata<'a> {
     }
 
     fn lfm2(&self) -> Value {
-        let layers = self.count("block_count").filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
+        let said = self.count("block_count");
+        // More are refused when the configuration is read.
+        let layers = said.filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
         let heads = self.counts("attention.head_count_kv").unwrap_or_default();
         let all = heads.iter().copied().chain(iter::repeat(heads.first().copied().unwrap_or(0)));
         let kind = |heads| if heads > 0 { "full_attention" } else { "conv" };
@@ -200,7 +211,7 @@ impl<'a> Metadata<'a> {
             "hidden_size": self.count("embedding_length"),
             "intermediate_size": self.count("feed_forward_length"),
             "block_auto_adjust_ff_dim": false,
-            "num_hidden_layers": layers,
+            "num_hidden_layers": said,
             "num_attention_heads": self.most("attention.head_count"),
             "num_key_value_heads": heads.iter().copied().max(),
             "head_dim": self.optional_count("attention.key_length"),
@@ -237,7 +248,7 @@ impl<'a> Metadata<'a> {
             let found = value_features.map_or_else(|| "missing".into(), |count| count.to_string());
             let expected = format!("{}, as `attention.key_length`", features.unwrap_or(0));
             let key = self.key("attention.value_length");
-            self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected });
+            self.note(KeyProblem::Value { key, found, expected });
         }
         let layers = self.count("block_count");
         let own = json!({
@@ -343,7 +354,7 @@ impl<'a> Metadata<'a> {
             (_, _, other) => {
                 let expected = "none, linear, yarn or longrope".to_owned();
                 let (key, found) = (self.key("rope.scaling.type"), format!("\"{other}\""));
-                self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected });
+                self.note(KeyProblem::Value { key, found, expected });
                 Value::Null
             }
         };
@@ -357,7 +368,7 @@ impl<'a> Metadata<'a> {
             let key = self.key("rope.dimension_count");
             let expected = format!("{features}, all features of a head");
             let found = rotated.to_string();
-            self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected });
+            self.note(KeyProblem::Value { key, found, expected });
         }
         let base = self.optional_number("rope.freq_base").unwrap_or(1e4);
         let mut rope = json!({ "rope_theta": base, "rope_scaling": without_null_in(scaling) });
