@@ -200,3 +200,83 @@ impl<'a, E: Executor> Rows<'a, E> {
         self.rows.iter_mut().for_each(|row| (row.seen, row.written) = (0, 0));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CallArgument;
+    use ops::{ElementType, TensorType};
+    use trace::{Argument, Role, Signature};
+
+    const VOCABULARY: usize = 3;
+
+    /// A module that favours a token of its own in each row, whatever the logits are.
+    struct Favours([u32; 2]);
+
+    impl Executor for Favours {
+        type Buffer = Vec<u8>;
+
+        fn zeros(&self, ty: &TensorType) -> Result<Vec<u8>, GenerateError> {
+            Ok(vec![0; 4 * ty.count()])
+        }
+
+        fn upload(&self, _: &TensorType, bytes: &[u8]) -> Result<Vec<u8>, GenerateError> {
+            Ok(bytes.to_vec())
+        }
+
+        fn read(&self, buffer: &Vec<u8>) -> Result<Vec<u8>, GenerateError> {
+            Ok(buffer.clone())
+        }
+
+        fn read_element(&self, buffer: &Vec<u8>, index: usize) -> Result<Vec<u8>, GenerateError> {
+            Ok(buffer[4 * index..][..4].to_vec())
+        }
+
+        fn call(&self, _: &str, _: Vec<CallArgument<Vec<u8>>>) -> Result<Vec<Vec<u8>>, GenerateError> {
+            Ok(vec![
+                vec![0; 4 * 2 * VOCABULARY],
+                self.0.iter().flat_map(|token| token.to_le_bytes()).collect(),
+            ])
+        }
+    }
+
+    /// The answers to one token in each row.
+    fn answers(favoured: [u32; 2]) -> Result<Vec<Answer>, GenerateError> {
+        let of = |name: &str, role, element, shape: &[usize]| Argument {
+            name: name.into(),
+            role,
+            ty: TensorType::new(element, shape),
+            axes: Vec::new(),
+        };
+        let i32 = ElementType::I32;
+        let signature = Signature {
+            name: "decode".into(),
+            arguments: vec![
+                of("tokens", Role::Tokens, i32, &[2, 1]),
+                of("start", Role::Start { context: 8 }, i32, &[2]),
+                of("count", Role::Count, i32, &[2]),
+            ],
+            results: vec![
+                of("logits", Role::Logits, ElementType::F32, &[2, VOCABULARY]),
+                of("token", Role::Token, i32, &[2]),
+            ],
+        };
+        let network = Network::on(Favours(favoured), &[signature])?;
+        let mut rows = Rows::new(&network);
+        rows.push(0, &[0])?;
+        rows.push(1, &[0])?;
+        Ok(rows.step(Want::Token)?.0)
+    }
+
+    #[test]
+    fn a_module_that_favours_what_is_no_token_is_broken() {
+        assert!(matches!(answers([2, 0]).unwrap()[..], [Answer::Token(2), Answer::Token(0)]));
+        for (favoured, wrong) in [([3, 0], 3), ([0, 3], 3), ([5, 0], 5), ([0, u32::MAX], u32::MAX)] {
+            let Err(error) = answers(favoured) else { panic!("{favoured:?}: not refused") };
+            assert!(
+                matches!(error, GenerateError::Favoured { token, vocabulary: VOCABULARY } if token == wrong),
+                "{favoured:?}: {error}"
+            );
+        }
+    }
+}

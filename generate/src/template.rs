@@ -20,6 +20,8 @@ use serde_json::{Map, Value as Json};
 use crate::GenerateError;
 use crate::model_file::{read_json, read_keys, read_text};
 
+#[cfg(test)]
+mod bounds;
 mod jinja;
 mod python;
 

@@ -370,6 +370,11 @@ mod tests {
         );
         let length = |file: &mut Value| file["pre_tokenizer"] = json!({"type": "FixedLength", "length": 0});
         assert!(refused(length, "a").contains("cannot encode this text\n  because: the tokenizers library"));
+        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        length(&mut file);
+        let error = load(&file).encode_within("a", 4).unwrap_err();
+        let error = WithCauses(&error).to_string();
+        assert!(error.contains("cannot encode this text\n  because: the tokenizers library"), "{error}");
         let strip = |file: &mut Value| {
             file["decoder"] = json!({"type": "Strip", "content": "a", "start": 0, "stop": 9});
         };

@@ -89,7 +89,7 @@ fn growth(part: &Value) -> Result<usize> {
         // A byte becomes a character of two; a character gets a space to each side; a token one in front.
         Some("ByteLevel" | "BertNormalizer" | "WordPiece" | "CTC" | "BPEDecoder") => 2,
         Some("TemplateProcessing") => {
-            list("single").iter().filter(|piece| piece.get("Sequence").is_some()).count()
+            list("single").iter().filter(|piece| piece.get("Other").is_some()).count()
         }
         _ => 1,
     };
@@ -100,7 +100,7 @@ fn growth(part: &Value) -> Result<usize> {
 
 /// Whether a pattern has what may match without a character: a choice, a repetition from none on, a place.
 fn may_match_nothing(regex: &str) -> bool {
-    let longer = ["\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\K", "\\y", "\\Y", "{0", "{,", "()"];
+    let longer = ["\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\K", "\\Y", "{0", "{,", "()"];
     regex.is_empty()
         || regex.contains(['*', '?', '|', '^', '$'])
         || longer.iter().any(|mark| regex.contains(mark))
@@ -143,4 +143,132 @@ fn charsmap_growth(map: &[u8]) -> Result<usize> {
     let of_ascii =
         (1..0x80u8).filter_map(|byte| Some(map.transform(char::from(byte).encode_utf8(&mut [0]))?.len()));
     Ok(of_ascii.max().unwrap_or_default().max(longest.div_ceil(2)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[track_caller]
+    fn grows(part: &Value, times: usize) {
+        assert_eq!(growth(part).unwrap(), times, "{part:.200}");
+    }
+
+    fn replace(pattern: &Value, content: &str) -> Value {
+        json!({"type": "Replace", "pattern": pattern, "content": content})
+    }
+
+    fn charsmap_of(map: &[u8]) -> Value {
+        json!({"type": "Precompiled", "precompiled_charsmap": BASE64.encode(map)})
+    }
+
+    /// A trie in which no character leads anywhere but, where there is one, a letter to the text behind it.
+    fn trie(letter: Option<u8>, text: &str) -> Vec<u8> {
+        let mut map = (256_u32 * 4).to_le_bytes().to_vec();
+        let unit = |at: u8| match letter {
+            Some(letter) if at == letter => {
+                let letter = u32::from(letter);
+                letter | 1 << 8 | (letter ^ 0x80) << 10
+            }
+            _ => 0,
+        };
+        map.extend((0..=u8::MAX).flat_map(|at| unit(at).to_le_bytes()));
+        map.extend(text.bytes());
+        map
+    }
+
+    #[test]
+    fn a_pattern_may_match_nothing_where_it_has_a_choice_a_repetition_or_a_place() {
+        for regex in [
+            "", "()", "a()", "a*", "a|", "a?", "^", "$", "\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\K",
+            "\\y", "\\Y", "a{0}", "a{0,}", "a{0,1}", "a{,1}", "(?=a)",
+        ] {
+            assert!(may_match_nothing(regex), "{regex}");
+            grows(&replace(&json!({"Regex": regex}), "bc"), 3);
+        }
+        for regex in ["a", "a+", "[a-z]", "(a)", "a{2}", "a{1,3}", "\\s", "\\d", "."] {
+            assert!(!may_match_nothing(regex), "{regex}");
+            grows(&replace(&json!({"Regex": regex}), "bc"), 2);
+        }
+    }
+
+    #[test]
+    fn each_part_grows_a_text_by_what_it_puts_there() {
+        let long = "b".repeat(65);
+        let sequence = json!({"Sequence": {"id": "A", "type_id": 0}});
+        let special = json!({"SpecialToken": {"id": "x", "type_id": 0}});
+        let template = |single: &[&Value]| json!({"type": "TemplateProcessing", "single": single});
+        for (part, times) in [
+            (replace(&json!({"Regex": "a"}), &long), 65),
+            (replace(&json!({"Regex": "a"}), ""), 1),
+            (replace(&json!({"String": "a"}), &long), 65),
+            (replace(&json!({"String": "aa"}), &long), 33),
+            (replace(&json!({"String": long}), "a"), 1),
+            (replace(&json!({"String": ""}), &long), 66),
+            (json!({"type": "Prepend", "prepend": long}), 66),
+            (json!({"type": "Metaspace", "replacement": "▁"}), 4),
+            (json!({"type": "ByteLevel"}), 2),
+            (json!({"type": "BertNormalizer"}), 2),
+            (json!({"type": "WordPiece"}), 2),
+            (json!({"type": "CTC"}), 2),
+            (json!({"type": "BPEDecoder"}), 2),
+            (json!({"type": "NFKD"}), 1),
+            (template(&[&special, &sequence, &special]), 1),
+            (template(&[&sequence, &special, &sequence, &sequence]), 3),
+            (template(&[]), 1),
+        ] {
+            grows(&part, times);
+        }
+    }
+
+    #[test]
+    fn parts_of_a_sequence_multiply() {
+        let four = json!({"type": "Prepend", "prepend": "bbb"});
+        let three = replace(&json!({"String": "a"}), "bbb");
+        for list in ["normalizers", "pretokenizers", "processors", "decoders"] {
+            let of = |parts: &[&Value]| json!({"type": "Sequence", list: parts});
+            grows(&of(&[]), 1);
+            grows(&of(&[&four, &three]), 12);
+            grows(&of(&[&of(&[&four, &three]), &json!({"type": "Fuse"}), &four]), 48);
+            grows(&of(&[&four; 100]), usize::MAX);
+        }
+    }
+
+    #[test]
+    fn a_charsmap_grows_a_text_by_its_longest_one() {
+        // What is no character of ASCII has two bytes or more.
+        grows(&charsmap_of(&trie(None, &"b".repeat(200))), 100);
+        grows(&charsmap_of(&trie(None, &format!("c\0{}\0c", "b".repeat(199)))), 100);
+        grows(&charsmap_of(&trie(Some(b'a'), &"b".repeat(99))), 99);
+        grows(&charsmap_of(&trie(Some(b'a'), &format!("bb\0{}", "b".repeat(99)))), 50);
+        grows(&charsmap_of(&trie(None, "")), 1);
+    }
+
+    #[test]
+    fn a_charsmap_without_its_trie_is_refused_wherever_it_stands() {
+        let [bad, good] = [charsmap_of(&[0xff; 4]), charsmap_of(&trie(None, "b"))];
+        let of = |parts: &[&Value]| json!({"type": "Sequence", "normalizers": parts});
+        for normalizer in [
+            bad.clone(),
+            of(&[&good, &bad]),
+            of(&[&of(&[&bad]), &good]),
+            json!([bad]),
+            json!({"a": {"b": bad}}),
+        ] {
+            let error = check_charsmaps(&normalizer).unwrap_err().to_string();
+            assert!(
+                error.contains("a trie of 4294967295 bytes, expected at most 0"),
+                "{normalizer}: {error}"
+            );
+        }
+        for short in [&[][..], &[0; 3]] {
+            let error = check_charsmaps(&of(&[&charsmap_of(short)])).unwrap_err().to_string();
+            assert!(error.contains("is empty"), "{error}");
+        }
+        check_charsmaps(&of(&[&good, &of(&[&good])])).unwrap();
+        // Exactly what is there.
+        check_charsmaps(&charsmap_of(&[2, 0, 0, 0, 7, 7])).unwrap();
+        check_charsmaps(&charsmap_of(&[3, 0, 0, 0, 7, 7])).unwrap_err();
+    }
 }

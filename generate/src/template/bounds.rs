@@ -1,0 +1,154 @@
+//! What stops a hostile template, each bound by itself: in most whole templates a neighbouring one would come first.
+
+use std::io::Write as _;
+
+use errors::WithCauses;
+use files::limits;
+use minijinja::Value;
+use serde_json::{Map, json};
+
+use super::jinja::{Room, check_format, is_divisible};
+use super::{Bounded, Chat, ChatTemplate, python};
+
+const FULL: usize = limits::PROMPT as usize;
+
+/// What a template writes, or why it does not.
+fn said(source: &str) -> Result<String, String> {
+    let chat = Chat { messages: vec![json!({"role": "user", "content": "hi"})], ..Chat::default() };
+    let rendered = ChatTemplate::from_source(source, Map::new()).and_then(|template| template.render(&chat));
+    rendered.map_err(|error| WithCauses(&error).to_string())
+}
+
+#[track_caller]
+fn refused(source: &str, words: &str) {
+    let error = said(source).expect_err(source);
+    assert!(error.contains(words), "{source:.200}: {error}");
+}
+
+/// A list in a list, and so on.
+fn nested(lists: usize) -> Value {
+    (1..lists).fold(Value::from(Vec::<Value>::new()), |inner, _| Value::from(vec![inner]))
+}
+
+#[test]
+fn a_width_among_the_values_of_a_format_is_bounded() {
+    let wide = limits::PROMPT as i64 + 1;
+    for width in [10_000_000_000, -10_000_000_000, wide, -wide] {
+        assert!(check_format("%*d", &[Value::from(width), Value::from(1)]).is_err(), "{width}");
+        // Without a `*` it is what is written, not how wide.
+        check_format("%d", &[Value::from(width)]).unwrap();
+    }
+    for width in [8, wide - 1, 1 - wide] {
+        check_format("%*d", &[Value::from(width), Value::from(1)]).unwrap();
+    }
+    assert!(check_format("%12345678d", &[]).is_err());
+    check_format("%1234567d", &[]).unwrap();
+}
+
+#[test]
+fn a_value_has_room_to_its_last_byte_item_and_depth() {
+    let room = Room { bytes: 100 };
+    let texts = |bytes: usize| Value::from(vec!["a".repeat(50), "b".repeat(bytes)]);
+    room.bounded(texts(50)).unwrap();
+    room.bounded(texts(51)).unwrap_err();
+    let of_map = |bytes: usize| Value::from_pairs([("k".repeat(50), "v".repeat(bytes))]);
+    room.bounded(of_map(50)).unwrap();
+    room.bounded(of_map(51)).unwrap_err();
+    // The list is one itself.
+    let items = |count: usize| Value::from(vec![1; count]);
+    room.bounded(items(limits::TEMPLATE_ITEMS - 1)).unwrap();
+    room.bounded(items(limits::TEMPLATE_ITEMS)).unwrap_err();
+    let unknown = Value::make_iterable(|| (0..limits::TEMPLATE_ITEMS).filter(|_| true));
+    room.bounded(unknown).unwrap_err();
+    room.bounded(nested(limits::TEMPLATE_DEPTH + 1)).unwrap();
+    room.bounded(nested(limits::TEMPLATE_DEPTH + 2)).unwrap_err();
+    room.bounded(nested(200)).unwrap_err();
+}
+
+#[test]
+fn a_list_is_joined_where_its_texts_and_those_between_have_room() {
+    let room = Room { bytes: 100 };
+    let list = |count: usize, bytes: usize| Value::from(vec!["a".repeat(bytes); count]);
+    room.check_join(&list(2, 50), 0).unwrap();
+    room.check_join(&list(2, 51), 0).unwrap_err();
+    room.check_join(&list(10, 1), 10).unwrap();
+    room.check_join(&list(10, 1), 11).unwrap_err();
+    room.check_join(&list(10, 1), usize::MAX).unwrap_err();
+    // One that does not say how long it is.
+    let unknown = Value::make_iterable(|| (0..3).filter(|_| true));
+    room.check_join(&unknown, 0).unwrap();
+    room.check_join(&unknown, 1).unwrap_err();
+}
+
+/// Only a little more than there is room for: without the bound these, too, would end, and be seen to.
+#[test]
+fn the_filter_join_and_the_method_join_are_bounded() {
+    let between = "a list becomes too long as a text";
+    refused("{{ range(1000)|join('a' * 100000)|length }}", between);
+    refused("{{ ('b' * 1000)|join('a' * 100000)|length }}", between);
+    refused("{{ ('a' * 100000).join('b' * 1000)|length }}", between);
+    let texts = "a value becomes too large";
+    refused("{% set x = 'a' * 40000000 %}{{ [x, x]|join|length }}", texts);
+    refused("{% set x = 'a' * 40000000 %}{{ ''.join([x, x])|length }}", texts);
+    let small = "{{ range(1000)|join('a' * 1000)|length }} {{ ('a' * 1000).join('b' * 1000)|length }}";
+    assert_eq!(said(small).unwrap(), "1001890 1000000");
+}
+
+#[test]
+fn what_replaces_nothing_counts_at_each_end_and_between_any_two() {
+    let room = Room { bytes: 100 };
+    let with = |bytes: usize| "b".repeat(bytes);
+    room.check_replace("aaa", "", &with(25)).unwrap();
+    room.check_replace("aaa", "", &with(26)).unwrap_err();
+    room.check_replace("", "", &with(100)).unwrap();
+    room.check_replace("", "", &with(101)).unwrap_err();
+    room.check_replace("abab", "ab", &with(50)).unwrap();
+    room.check_replace("abab", "ab", &with(51)).unwrap_err();
+    room.check_replace("abab", "c", &with(1000)).unwrap();
+}
+
+/// A tag may make a text as long as there is room, once for each operator that it has.
+#[test]
+fn operators_share_the_room() {
+    let source = |operators: usize| {
+        format!("{{% set x = 'a' * 10000000 %}}{{{{ x|length }}}}{{{{ 0{} }}}}", "+1".repeat(operators))
+    };
+    assert_eq!(said(&source(50)).unwrap(), "1000000050");
+    refused(&source(200), "a value becomes too large");
+}
+
+#[test]
+fn the_smallest_integers_are_divisible_by_minus_one() {
+    for smallest in [Value::from(i64::MIN), Value::from(i128::MIN)] {
+        assert!(is_divisible(&smallest, &Value::from(-1)).unwrap(), "{smallest}");
+    }
+    assert!(!is_divisible(&Value::from(0.5), &Value::from(-1)).unwrap());
+}
+
+#[test]
+fn a_value_as_a_text_is_no_longer_than_a_prompt() {
+    // The last item is one too many.
+    let half = Value::from("a".repeat(FULL / 2));
+    assert!(python::repr(&Value::from(vec![half.clone(), half, Value::from(1)])).is_err());
+    python::repr(&nested(limits::TEMPLATE_DEPTH + 1)).unwrap();
+    python::repr(&nested(limits::TEMPLATE_DEPTH + 2)).unwrap_err();
+    // Each number stands behind so many blanks.
+    let indented = |numbers: usize| {
+        let list = vec!["1"; numbers].join(", ");
+        format!("{{{{ [{list}]|tojson(indent=30000000)|length }}}}")
+    };
+    assert_eq!(said(&indented(2)).unwrap(), (60_000_000 + "[\n1,\n1\n]".len()).to_string());
+    refused(&indented(9), "too long as a text");
+}
+
+#[test]
+fn what_is_written_is_no_longer_than_a_prompt() {
+    let mut text = Bounded(vec![b'a'; FULL - 2]);
+    assert_eq!(text.write(b"bb").unwrap(), 2);
+    text.write(b"b").unwrap_err();
+    assert_eq!(text.0.len(), FULL);
+    refused(
+        "{% set x = 'a' * 30000000 %}{% for i in range(3) %}{{ x }}{% endfor %}",
+        "longer than a prompt may be",
+    );
+}
