@@ -89,7 +89,7 @@ fn growth(part: &Value) -> Result<usize> {
         // A byte becomes a character of two; a character gets a space to each side; a token one in front.
         Some("ByteLevel" | "BertNormalizer" | "WordPiece" | "CTC" | "BPEDecoder") => 2,
         Some("TemplateProcessing") => {
-            list("single").iter().filter(|piece| piece.get("Other").is_some()).count()
+            list("single").iter().filter(|piece| piece.get("Sequence").is_some()).count()
         }
         _ => 1,
     };
@@ -100,7 +100,7 @@ fn growth(part: &Value) -> Result<usize> {
 
 /// Whether a pattern has what may match without a character: a choice, a repetition from none on, a place.
 fn may_match_nothing(regex: &str) -> bool {
-    let longer = ["\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\K", "\\Y", "{0", "{,", "()"];
+    let longer = ["\\b", "\\B", "\\A", "\\Z", "\\z", "\\G", "\\K", "\\y", "\\Y", "{0", "{,", "()"];
     regex.is_empty()
         || regex.contains(['*', '?', '|', '^', '$'])
         || longer.iter().any(|mark| regex.contains(mark))
