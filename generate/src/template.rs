@@ -12,7 +12,7 @@ use std::path::Path;
 use files::limits;
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Rest, Serde, ValueKind};
+use minijinja::value::{Rest, Serde, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, ErrorKind, State, Value, escape_formatter, filters};
 use minijinja_contrib::pycompat::unknown_method_callback;
 use serde_json::{Map, Value as Json};
@@ -134,7 +134,7 @@ impl ChatTemplate {
                     ("format", _) => jinja::check_format(text, args)?,
                     ("join", [list, ..]) => room.check_join(list, text.len())?,
                     ("replace", [from, to, ..]) => {
-                        room.check_replace(text, from.as_str().unwrap_or("?"), to.as_str().unwrap_or("?"))?;
+                        room.check_replace(text, &jinja::as_text(from)?, &jinja::as_text(to)?)?;
                     }
                     _ => {}
                 }
@@ -160,19 +160,23 @@ impl ChatTemplate {
         });
         environment.add_filter(jinja::BOUNDED, move |value: Value| room.bounded(value));
         environment.add_filter("__join__", filters::join);
-        environment.add_filter("join", move |state: &mut State, arguments: Rest<Value>| {
+        environment.add_filter("join", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+            let arguments = arguments.into_values();
             if let [list, rest @ ..] = &arguments[..] {
-                room.check_join(list, rest.first().and_then(Value::as_str).map_or(0, str::len))?;
+                room.check_join(list, jinja::joiner(rest)?)?;
             }
             state.apply_filter("__join__", &arguments)
         });
         environment.add_filter("__replace__", filters::replace);
         environment.add_filter("replace", move |state: &mut State, arguments: Rest<Value>| {
             if let [text, from, to, ..] = &arguments[..] {
-                let [text, from, to] = [text, from, to].map(|text| text.as_str().unwrap_or("?"));
-                room.check_replace(text, from, to)?;
+                room.check_replace(&jinja::as_text(text)?, &jinja::as_text(from)?, &jinja::as_text(to)?)?;
             }
             state.apply_filter("__replace__", &arguments)
+        });
+        environment.add_filter("__string__", filters::string);
+        environment.add_filter("string", move |state: &mut State, value: Value| {
+            state.apply_filter("__string__", &[room.bounded(value)?])
         });
         environment.add_filter("__slice_list__", filters::slice);
         environment.add_filter("slice", |state: &mut State, arguments: Rest<Value>| {

@@ -90,6 +90,13 @@ fn the_filter_join_and_the_method_join_are_bounded() {
     let texts = "a value becomes too large";
     refused("{% set x = 'a' * 40000000 %}{{ [x, x]|join|length }}", texts);
     refused("{% set x = 'a' * 40000000 %}{{ ''.join([x, x])|length }}", texts);
+    refused("{{ range(1000)|join(d='a' * 100000)|length }}", between);
+    refused(
+        "{% set x = 'a' * 1000000 %}{{ range(100)|join([x])|length }}",
+        "expected a text, found a sequence",
+    );
+    let named = "{{ range(3)|join(d='-') }} {{ [{'a': 1}, {'a': 2}]|join(', ', attribute='a') }} {{ [1, 2]|join }} {{ [1, 2]|join(0) }}";
+    assert_eq!(said(named).unwrap(), "0-1-2 1, 2 12 102");
     let small = "{{ range(1000)|join('a' * 1000)|length }} {{ ('a' * 1000).join('b' * 1000)|length }}";
     assert_eq!(said(small).unwrap(), "1001890 1000000");
 }
@@ -105,6 +112,24 @@ fn what_replaces_nothing_counts_at_each_end_and_between_any_two() {
     room.check_replace("abab", "ab", &with(50)).unwrap();
     room.check_replace("abab", "ab", &with(51)).unwrap_err();
     room.check_replace("abab", "c", &with(1000)).unwrap();
+}
+
+#[test]
+fn only_a_text_replaces_a_text() {
+    for source in [
+        "{{ ('a' * 100)|replace('a', [x]) }}",
+        "{{ ('a' * 100).replace('a', [x]) }}",
+        "{{ [x]|replace('a', 'b') }}",
+    ] {
+        refused(&format!("{{% set x = 'a' * 1000000 %}}{source}"), "expected a text, found a sequence");
+    }
+    assert_eq!(said("{{ 'a1'|replace(1, 2) }} {{ 'a1'.replace('1', '2') }}").unwrap(), "a2 a2");
+}
+
+#[test]
+fn a_list_as_a_text_has_room() {
+    refused("{% set x = 'a' * 30000000 %}{{ [x, x, x]|string|length }}", "a value becomes too large");
+    assert_eq!(said("{{ [1, 'a']|string }} {{ 1|string }} {{ 'a'|string }}").unwrap(), "[1, 'a'] 1 a");
 }
 
 /// A tag may make a text as long as there is room, once for each operator that it has.

@@ -420,6 +420,27 @@ fn too_large(what: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, what)
 }
 
+/// What stands between others or replaces them, as a text. A list or a dictionary has no place there, and its text no end.
+pub fn as_text(value: &Value) -> Result<String, Error> {
+    match value.kind() {
+        ValueKind::String | ValueKind::Number | ValueKind::Bool | ValueKind::None | ValueKind::Undefined => {
+            Ok(value.to_string())
+        }
+        kind => Err(Error::new(ErrorKind::InvalidOperation, format!("expected a text, found a {kind}"))),
+    }
+}
+
+/// The bytes that `join` puts between two items, of its arguments behind the list.
+pub fn joiner(arguments: &[Value]) -> Result<usize, Error> {
+    let joiner = match arguments.first() {
+        Some(named) if named.is_kwargs() => {
+            Some(named.get_attr("d")?).filter(|joiner| !joiner.is_undefined())
+        }
+        first => first.cloned(),
+    };
+    Ok(joiner.map(|joiner| as_text(&joiner)).transpose()?.map_or(0, |joiner| joiner.len()))
+}
+
 /// The arguments of Jinja's `slice` and `batch`, which make as many lists or items as they are told.
 pub fn check_count(arguments: &[Value]) -> Result<(), Error> {
     let is_large =
