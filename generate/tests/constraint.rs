@@ -23,6 +23,8 @@ struct Anything {
     random: RefCell<ChaCha8Rng>,
     /// How far the logits are apart.
     spread: f32,
+    /// The token that it favours in each row; if there are none, that of the largest logit.
+    favours: Vec<u32>,
     /// How often logits were read.
     read: RefCell<usize>,
 }
@@ -54,7 +56,11 @@ impl Executor for Anything {
         let mut logit = || random.next_u32() as f32 / u32::MAX as f32 * self.spread;
         let logits: Vec<f32> = (0..rows * self.vocabulary).map(|_| logit()).collect();
         let best = |row: &[f32]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as u32;
-        let favoured = logits.chunks(self.vocabulary).flat_map(|row| best(row).to_le_bytes()).collect();
+        let favoured: Vec<u32> = match self.favours.is_empty() {
+            true => logits.chunks(self.vocabulary).map(best).collect(),
+            false => self.favours.clone(),
+        };
+        let favoured = favoured.iter().flat_map(|token| token.to_le_bytes()).collect();
         Ok(vec![logits.iter().flat_map(|x| x.to_le_bytes()).collect(), favoured])
     }
 }
@@ -62,6 +68,10 @@ impl Executor for Anything {
 const CONTEXT: usize = 600;
 
 fn anything(vocabulary: usize, batch: usize, seed: u64) -> Network<Anything> {
+    favouring(&[], vocabulary, batch, seed)
+}
+
+fn favouring(favours: &[u32], vocabulary: usize, batch: usize, seed: u64) -> Network<Anything> {
     let of = |name: &str, role, element, shape: &[usize]| Argument {
         name: name.into(),
         role,
@@ -82,7 +92,8 @@ fn anything(vocabulary: usize, batch: usize, seed: u64) -> Network<Anything> {
         ],
     };
     let random = RefCell::new(ChaCha8Rng::seed_from_u64(seed));
-    let executor = Anything { vocabulary, random, spread: 12.0, read: RefCell::new(0) };
+    let favours = favours.to_vec();
+    let executor = Anything { vocabulary, random, spread: 12.0, favours, read: RefCell::new(0) };
     Network::on(executor, &[signature]).unwrap()
 }
 
@@ -348,4 +359,25 @@ fn a_constraint_that_leaves_no_token_is_an_error_that_says_so() {
     let words = load(&file(json!({"type": "WordPiece", "prefix": "##", "cleanup": true})));
     let said = refused(Constrainer::new(&words, &[]));
     assert!(said.contains("does not say which bytes its tokens stand for"), "{said}");
+}
+
+#[test]
+fn a_module_that_favours_what_is_no_token_is_broken() {
+    let answers = |favours: [u32; 2]| {
+        let network = favouring(&favours, 3, 2, 1);
+        let mut batch = Batch::new(&network);
+        for _ in favours {
+            batch.join(&[0], &GenerateOptions { max_tokens: 1, ..GenerateOptions::default() }).unwrap();
+        }
+        let done = batch.step(|_, _| ControlFlow::Continue(()))?;
+        Ok::<_, GenerateError>(done.into_iter().map(|(row, text)| (row, text.tokens)).collect::<Vec<_>>())
+    };
+    assert_eq!(answers([2, 0]).unwrap(), [(0, vec![2]), (1, vec![0])]);
+    for (favoured, wrong) in [([3, 0], 3), ([0, 3], 3), ([5, 0], 5), ([0, u32::MAX], u32::MAX)] {
+        let Err(error) = answers(favoured) else { panic!("{favoured:?}: not refused") };
+        assert!(
+            matches!(error, GenerateError::Favoured { token, vocabulary: 3 } if token == wrong),
+            "{favoured:?}: {error}"
+        );
+    }
 }

@@ -1,5 +1,7 @@
 //! What Jinja has and the engine has not, said in other words that it has.
 
+use std::borrow::Cow;
+
 use files::limits;
 use minijinja::formatting::{self, FormatStyle};
 use minijinja::tests::is_divisibleby;
@@ -421,10 +423,11 @@ fn too_large(what: &'static str) -> Error {
 }
 
 /// What stands between others or replaces them, as a text. A list or a dictionary has no place there, and its text no end.
-pub fn as_text(value: &Value) -> Result<String, Error> {
+pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.kind() {
-        ValueKind::String | ValueKind::Number | ValueKind::Bool | ValueKind::None | ValueKind::Undefined => {
-            Ok(value.to_string())
+        ValueKind::String => Ok(value.as_str().unwrap_or_default().into()),
+        ValueKind::Number | ValueKind::Bool | ValueKind::None | ValueKind::Undefined => {
+            Ok(value.to_string().into())
         }
         kind => Err(Error::new(ErrorKind::InvalidOperation, format!("expected a text, found a {kind}"))),
     }
@@ -438,7 +441,7 @@ pub fn joiner(arguments: &[Value]) -> Result<usize, Error> {
         }
         first => first.cloned(),
     };
-    Ok(joiner.map(|joiner| as_text(&joiner)).transpose()?.map_or(0, |joiner| joiner.len()))
+    joiner.map_or(Ok(0), |joiner| Ok(as_text(&joiner)?.len()))
 }
 
 /// The arguments of Jinja's `slice` and `batch`, which make as many lists or items as they are told.
