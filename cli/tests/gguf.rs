@@ -66,7 +66,7 @@ fn a_template_that_is_too_long() {
     succeed(&mut bare(&["prompt", text(&gguf("tokens-spm")), "--chat", "Hello"]));
 }
 
-/// Counts that no network has are refused before anything is recorded.
+/// Counts that no network has are refused before anything is recorded, by the names that the file gives them.
 #[test]
 fn sizes_that_no_network_has() {
     let out = folder();
@@ -80,6 +80,7 @@ fn sizes_that_no_network_has() {
         ("llama", "llama.embedding_length", 1 << 30, count),
         ("llama", "llama.attention.head_count", 1 << 30, count),
         ("llama", "llama.context_length", u32::MAX, count),
+        ("lfm2", "lfm2.shortconv.l_cache", 1, "is 1, expected at least 2"),
     ] {
         let mut bytes = fs::read(gguf(name)).unwrap();
         let at =
@@ -87,7 +88,8 @@ fn sizes_that_no_network_has() {
         bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         fs::write(&model, bytes).unwrap();
         let start = std::time::Instant::now();
-        let ran = refused(&mut trace_dump(&[text(&model)]), 1, &[words]);
+        let said = format!("`{key}` is");
+        let ran = refused(&mut trace_dump(&[text(&model)]), 1, &[words, &said]);
         assert_eq!(ran.err.matches(words).count(), 1, "{}", ran.err);
         assert!(start.elapsed().as_secs() < 5, "{key}");
     }

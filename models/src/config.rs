@@ -85,6 +85,23 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// The same, with keys as the file at hand calls them.
+    pub(crate) fn named(mut self, name: impl Fn(&str) -> String) -> Self {
+        if let Self::Keys { problems, .. } = &mut self {
+            for problem in problems {
+                let key = match problem {
+                    KeyProblem::Missing { key, .. }
+                    | KeyProblem::Value { key, .. }
+                    | KeyProblem::Unknown { key, .. } => key,
+                };
+                *key = name(key);
+            }
+        }
+        self
+    }
+}
+
 /// Keys of most checkpoints that say nothing about what the network computes.
 pub const IGNORED: &[&str] = &[
     "_name_or_path",

@@ -45,7 +45,7 @@ impl GgufModel {
         let metadata = Metadata::new(&file)?;
         let renaming = Renaming::new(&metadata);
         let keys = Keys::of(path, metadata.config()?);
-        let config = ModelConfig::of(keys, allowed)?;
+        let config = ModelConfig::of(keys, allowed).map_err(|error| error.named(|key| renaming.key(key)))?;
         let stored = stored(&renaming.apply(Checkpoint::of_gguf(&file)));
         Ok(Self { config, renaming, stored })
     }

@@ -75,19 +75,37 @@ const EXPERTS: &[(&str, &[&str])] = &[
     ("ffn_up_exps.weight", &["experts.*.w3.weight"]),
 ];
 
-/// What sizes are called in a `config.json`, and in metadata behind the name of the architecture.
-const SIZES: &[(&str, &str)] = &[
+/// What is called so in a `config.json`, and so in metadata behind the name of the architecture.
+const KEYS: &[(&str, &str)] = &[
     ("num_hidden_layers", "block_count"),
     ("n_layer", "block_count"),
     ("hidden_size", "embedding_length"),
     ("n_embd", "embedding_length"),
+    ("max_position_embeddings", "context_length"),
     ("n_positions", "context_length"),
     ("intermediate_size", "feed_forward_length"),
     ("n_inner", "feed_forward_length"),
     ("num_attention_heads", "attention.head_count"),
+    ("n_head", "attention.head_count"),
     ("num_key_value_heads", "attention.head_count_kv"),
     ("head_dim", "attention.key_length"),
+    ("sliding_window", "attention.sliding_window"),
+    ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    ("norm_eps", "attention.layer_norm_rms_epsilon"),
+    ("layer_norm_epsilon", "attention.layer_norm_epsilon"),
+    ("attn_logit_softcapping", "attn_logit_softcapping"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
     ("num_local_experts", "expert_count"),
+    ("num_experts_per_tok", "expert_used_count"),
+    ("conv_L_cache", "shortconv.l_cache"),
+    ("rope_theta", "rope.freq_base"),
+    ("rope_local_base_freq", "rope.freq_base_swa"),
+    ("rope_scaling.factor", "rope.scaling.factor"),
+    ("rope_scaling.attention_factor", "rope.scaling.attn_factor"),
+    ("rope_scaling.beta_fast", "rope.scaling.yarn_beta_fast"),
+    ("rope_scaling.beta_slow", "rope.scaling.yarn_beta_slow"),
+    ("rope_scaling.original_max_position_embeddings", "rope.scaling.original_context_length"),
+    ("original_max_position_embeddings", "rope.scaling.original_context_length"),
 ];
 
 /// What belongs to the configuration.
@@ -104,10 +122,10 @@ impl Renaming {
         }
     }
 
-    /// What metadata call a size that a `config.json` calls so.
+    /// What metadata call a key, or a product of some, that a `config.json` calls so.
     pub(super) fn key(&self, key: &str) -> String {
         let own = |key: &str| {
-            let found = SIZES.iter().find(|(theirs, _)| *theirs == key);
+            let found = KEYS.iter().find(|(theirs, _)| *theirs == key);
             found.map_or_else(|| key.to_owned(), |(_, own)| format!("{}.{own}", self.architecture))
         };
         key.split(" × ").map(own).collect::<Vec<_>>().join(" × ")
