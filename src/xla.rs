@@ -1,13 +1,14 @@
 //! An export for XLA: a module for each entry point, and a manifest that says what each argument is, how it is divided
 //! among devices and where in the checkpoint each weight lies. `python/tracewright_xla` runs it.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use bake::{BakeError, BakeOptions};
 use dsl::Traced;
 use errors::FileError;
 use files::{NewFile, limits};
-use irpa::{Archive, ArchiveError, Checkpoint, Gguf, Storage, Watch};
+use irpa::{Archive, ArchiveError, Checkpoint, Gguf, Storage, Verified, Watch};
 use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards, Weights};
 use serde::{Deserialize, Serialize};
 use targets::{Mesh, ShardRule, Target};
@@ -89,6 +90,8 @@ pub struct XlaEntry {
     pub name: String,
     /// The file of its text.
     pub module: String,
+    /// The hash of that text.
+    pub module_blake3: String,
     /// The arguments before the weights, in order.
     pub arguments: Vec<DividedValue>,
     /// The keys of the weights that follow, in order.
@@ -125,7 +128,7 @@ pub struct XlaWeight {
     pub sharding: Vec<Vec<String>>,
     /// The file in the checkpoint's folder; in the export's if `made`.
     pub file: String,
-    /// What the checkpoint's file calls the tensor that it is, or is a part of; empty if `made`.
+    /// What the file calls the tensor that it is, or is a part of.
     pub tensor: String,
     /// Whether the export has it, made of tensors of the checkpoint by a recipe.
     pub made: bool,
@@ -170,16 +173,50 @@ pub enum XlaError {
         /// The file.
         path: PathBuf,
     },
+    /// The manifest is not one.
+    #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A module was changed after it was exported.
+    #[error("`{}` is not the module that the manifest names (blake3 {found}, expected {expected}); export the model again", .path.display())]
+    Module {
+        /// The file.
+        path: PathBuf,
+        /// What the manifest says.
+        expected: String,
+        /// What the file has.
+        found: String,
+    },
+    /// A weight that was made is not where the manifest says.
+    #[error("`{}` has `{key}` at byte {found}, where the manifest says {expected}; export the model again", .path.display())]
+    Moved {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// What the manifest says.
+        expected: usize,
+        /// What the file's table says.
+        found: usize,
+    },
 }
 
 /// Whether a manifest is one of these.
-#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "who reads manifests runs IREE"))]
 pub(crate) fn is_manifest(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Engine {
         engine: String,
     }
     serde_json::from_str::<Engine>(text).is_ok_and(|manifest| manifest.engine == ENGINE)
+}
+
+/// Whether a folder is an export for XLA.
+pub fn is_export(folder: &Path) -> bool {
+    files::read_text(&folder.join(MANIFEST), limits::CONFIG).is_ok_and(|text| is_manifest(&text))
 }
 
 /// A plan for XLA: without kernels, and with weights as the checkpoint has them.
@@ -238,6 +275,7 @@ impl XlaProgram {
             XlaEntry {
                 name: signature.name.clone(),
                 module: format!("{}.mlir", signature.name),
+                module_blake3: blake3::hash(module.text.as_bytes()).to_string(),
                 arguments: values(&signature.arguments, arguments),
                 weights: module.parameters.iter().map(|p| p.key.clone()).collect(),
                 results: values(&signature.results, results),
@@ -378,27 +416,69 @@ fn stored_weight(
     })
 }
 
+/// Compares everything in an export for XLA that has a hash with it: the modules, and the weights that were made. Those of the
+/// checkpoint have none.
+///
+/// # Errors
+/// If it is no export for XLA, or what is not as it was written.
+pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, XlaError> {
+    let path = folder.join(MANIFEST);
+    let refused = |reason: String| XlaError::Manifest { path: path.clone(), reason };
+    let text = files::read_text(&path, limits::CONFIG)?;
+    let manifest: XlaManifest = serde_json::from_str(&text).map_err(|error| refused(error.to_string()))?;
+    for entry in &manifest.entry_points {
+        // A manifest does not say where else something is.
+        if Path::new(&entry.module).file_name() != Some(OsStr::new(&entry.module)) {
+            return Err(refused(format!("`{}` is no plain file name", entry.module)));
+        }
+        let path = folder.join(&entry.module);
+        let (expected, found) =
+            (entry.module_blake3.clone(), blake3::hash(&files::read(&path, limits::MODULE)?).to_string());
+        if found != expected {
+            return Err(XlaError::Module { path, expected, found });
+        }
+    }
+    let (made, stored): (Vec<XlaWeight>, Vec<_>) =
+        manifest.weights.into_iter().partition(|weight| weight.made);
+    let mut verified = Verified::default();
+    if !made.is_empty() {
+        let archive = Archive::open(folder.join(MADE))?;
+        for XlaWeight { key, offset: expected, .. } in made {
+            let found = offset(&archive, &key)?;
+            if found != expected {
+                return Err(XlaError::Moved { path: archive.path().to_owned(), key, expected, found });
+            }
+        }
+        verified = archive.verify_content(watch)?;
+    }
+    verified.without_hash.extend(stored.into_iter().map(|weight| weight.key));
+    Ok(verified)
+}
+
 /// Where the export has a weight.
 fn made_weight(
     archive: &Archive,
     parameter: &Parameter,
     shards: Option<&Shards>,
 ) -> Result<XlaWeight, XlaError> {
-    let lost = || XlaError::Lost { key: parameter.key.clone(), path: archive.path().to_owned() };
-    let offset = match archive.get(&parameter.key).map(|entry| &entry.storage) {
-        Some(Storage::Data(range)) => range.start,
-        _ => return Err(lost()),
-    };
     Ok(XlaWeight {
         key: parameter.key.clone(),
         ty: parameter.ty.to_string(),
         sharding: sharding(parameter, shards),
         file: MADE.into(),
-        tensor: String::new(),
+        tensor: parameter.key.clone(),
         made: true,
         stored: parameter.ty.element.to_string(),
-        offset,
+        offset: offset(archive, &parameter.key)?,
     })
+}
+
+/// Where an archive has a weight that was made.
+fn offset(archive: &Archive, key: &str) -> Result<usize, XlaError> {
+    match archive.get(key).map(|entry| &entry.storage) {
+        Some(Storage::Data(range)) => Ok(range.start),
+        _ => Err(XlaError::Lost { key: key.to_owned(), path: archive.path().to_owned() }),
+    }
 }
 
 fn sharding(parameter: &Parameter, shards: Option<&Shards>) -> Vec<Vec<String>> {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tracewright::irpa::{Archive, ArchiveError, Damage, Gguf, Verified, Watch};
+use tracewright::xla;
 
 use crate::arguments::VerifyArguments;
 use crate::error::Error;
@@ -15,28 +16,34 @@ const NAMED: usize = 3;
 
 pub fn run(arguments: &VerifyArguments, interrupt: &Interrupt) -> Result<(), Error> {
     let start = Instant::now();
-    let verified = match arguments.path.is_dir() {
-        true => export(arguments, interrupt),
-        // Whether it is whole is all that it can say of itself.
-        false if Gguf::is_at(&arguments.path) => {
-            Ok(Gguf::open(&arguments.path).map(|_| Verified::default())?)
-        }
-        false => Ok(content(&Archive::open(&arguments.path)?, interrupt)?),
-    };
+    let verified = compare(arguments, interrupt);
     let seconds = start.elapsed().as_secs_f64();
+    // Of an export the program was compared at least.
+    let compared = |verified: &Verified| arguments.path.is_dir() || verified.entries > 0;
     let said = match (arguments.json, &verified) {
         (true, Ok(verified)) => Some(json(arguments, verified, &[], seconds).to_string()),
-        (false, Ok(verified)) if verified.entries > 0 => Some(line(verified, seconds)),
+        (false, Ok(verified)) if compared(verified) => Some(line(arguments, verified, seconds)),
         (true, Err(error)) if !damaged(error).is_empty() => {
             Some(json(arguments, &Verified::default(), damaged(error), seconds).to_string())
         }
         _ => None,
     };
     said.map_or(Ok(()), |said| writeln!(io::stdout(), "{said}")).map_err(Error::Output)?;
-    match verified?.entries {
-        0 => Err(Error::WithoutHashes { path: arguments.path.clone() }),
-        _ => Ok(()),
+    match compared(&verified?) {
+        true => Ok(()),
+        false => Err(Error::WithoutHashes { path: arguments.path.clone() }),
     }
+}
+
+fn compare(arguments: &VerifyArguments, interrupt: &Interrupt) -> Result<Verified, Error> {
+    let path = &arguments.path;
+    Ok(match path.is_dir() {
+        true if xla::is_export(path) => shown(interrupt, |watch| xla::verify(path, Some(watch)))?,
+        true => export(arguments, interrupt)?,
+        // Whether it is whole is all that it can say of itself.
+        false if Gguf::is_at(path) => Gguf::open(path).map(|_| Verified::default())?,
+        false => content(&Archive::open(path)?, interrupt)?,
+    })
 }
 
 /// Compares an archive's data with the hashes that it carries.
@@ -62,11 +69,13 @@ fn export(_: &VerifyArguments, _: &Interrupt) -> Result<Verified, Error> {
     Err(Error::WithoutIree { command: "verify EXPORT_DIR" })
 }
 
-/// `15 tensors, 485520 bytes: as they were written (3.1 GB/s)`
-fn line(verified: &Verified, seconds: f64) -> String {
+/// `the program and 15 tensors, 485520 bytes: as they were written (3.1 GB/s)`
+fn line(arguments: &VerifyArguments, verified: &Verified, seconds: f64) -> String {
     let Verified { entries, bytes, without_hash } = verified;
+    let program = if arguments.path.is_dir() { "the program and " } else { "" };
     let speed = *bytes as f64 / seconds / 1e9;
-    let mut line = format!("{entries} tensors, {bytes} bytes: as they were written ({speed:.1} GB/s)");
+    let mut line =
+        format!("{program}{entries} tensors, {bytes} bytes: as they were written ({speed:.1} GB/s)");
     if !without_hash.is_empty() {
         let more = if without_hash.len() > NAMED { ", …" } else { "" };
         let named = without_hash[..without_hash.len().min(NAMED)].join("`, `");

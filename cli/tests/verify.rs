@@ -52,7 +52,64 @@ fn a_flipped_bit_of_an_export_is_found_by_name() {
     let found = refused(&mut bare(&["verify", text(&export), "--json"]), 1, &words);
     let damaged = json_of(&found)["damaged"].clone();
     assert_eq!((damaged.as_array().unwrap().len(), &damaged[0]["name"]), (1, &json!(TENSOR)));
-    refused(&mut bare(&["verify", text(&export.join("model.irpa"))]), 1, &words);
+    let alone = refused(&mut bare(&["verify", text(&export.join("model.irpa")), "--json"]), 1, &words);
+    assert_eq!(json_of(&alone)["damaged"], damaged);
+}
+
+#[test]
+fn what_an_export_for_xla_has_of_its_own_is_compared() {
+    const MADE: &str = "h.1.mlp.c_fc.weight";
+    let out = folder();
+    let of = |name: &str, sound: &[&str]| {
+        let export = out.path().join(name);
+        let mut command = bare(&["export", text(&fixture(name)), "-o", text(&export), "--engine", "xla"]);
+        succeed(&mut command);
+        let said = succeed(&mut bare(&["verify", text(&export)])).out;
+        sound.iter().for_each(|words| assert!(said.contains(words), "{said}"));
+        export
+    };
+    // Nothing is made of its weights, and the checkpoint has no hashes.
+    of(
+        "llama-untied",
+        &["the program and 0 tensors", "carry no hash and were not compared: `lm_head.weight`"],
+    );
+    let export = of(
+        "gpt2",
+        &["the program and 12 tensors", "as they were written", "carry no hash and were not compared: `h.0."],
+    );
+    let refused = |words: &[&str]| refused(&mut bare(&["verify", text(&export), "--json"]), 1, words);
+
+    let (archive, manifest, module) =
+        (export.join("made.irpa"), export.join("manifest.json"), export.join("decode.mlir"));
+    let sound = fs::read(&archive).unwrap();
+    flip(&archive, MADE);
+    let damaged = json_of(&refused(&["made.irpa` is damaged", &format!("`{MADE}`")]))["damaged"].clone();
+    assert_eq!((damaged.as_array().unwrap().len(), &damaged[0]["name"]), (1, &json!(MADE)));
+    fs::write(&archive, sound).unwrap();
+
+    let written = fs::read_to_string(&manifest).unwrap();
+    let changed = |change: &dyn Fn(&mut Value)| {
+        let mut content: Value = serde_json::from_str(&written).unwrap();
+        change(&mut content);
+        fs::write(&manifest, content.to_string()).unwrap();
+    };
+    let is_made = |weight: &&mut Value| weight["key"] == MADE;
+    changed(&|content| {
+        let weight = content["weights"].as_array_mut().unwrap().iter_mut().find(is_made).unwrap();
+        weight["offset"] = (weight["offset"].as_u64().unwrap() + 64).into();
+    });
+    refused(&["error[TW0904]: ", &format!("made.irpa` has `{MADE}` at byte "), "where the manifest says "]);
+    changed(&|content| content["entry_points"][0]["module"] = "../decode.mlir".into());
+    refused(&["error[TW0902]: ", "`../decode.mlir` is no plain file name"]);
+    fs::write(&manifest, &written[1..]).unwrap();
+    refused(&["is not a manifest"]);
+    fs::write(&manifest, &written).unwrap();
+
+    let program = fs::read_to_string(&module).unwrap();
+    fs::write(&module, program.replacen("add", "subtract", 1)).unwrap();
+    refused(&["error[TW0904]: ", "decode.mlir` is not the module that the manifest names"]);
+    fs::remove_file(&module).unwrap();
+    refused(&["decode.mlir"]);
 }
 
 #[test]

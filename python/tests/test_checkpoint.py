@@ -1,6 +1,8 @@
 """Slices of weights: the right elements, from no other bytes; and checkpoints that are not what was exported."""
 
+import contextlib
 import json
+import struct
 import tempfile
 import unittest
 from dataclasses import replace
@@ -95,11 +97,10 @@ class Slices(unittest.TestCase):
             Checkpoint(self.manifest).read(self.weight, (slice(None),) * 3)
 
     def test_no_weight_lies_behind_the_end(self) -> None:
-        for made, tensor, said in ((False, "w", "has `w` at bytes"), (True, "", r"has \d+ bytes and `w` ends at")):
-            for offset in (10_000, 2**80):
-                behind = replace(self.weight, offset=offset, made=made, tensor=tensor)
-                with self.subTest(offset=offset, made=made), self.assertRaisesRegex(CheckpointError, said):
-                    Checkpoint(self.manifest).check([behind])
+        for offset in (10_000, 2**80):
+            behind = replace(self.weight, offset=offset)
+            with self.subTest(offset=offset), self.assertRaisesRegex(CheckpointError, "has `w` at bytes"):
+                Checkpoint(self.manifest).check([behind])
 
     def test_elements_of_another_type_are_another_checkpoint(self) -> None:
         other = replace(self.weight, stored=np.dtype(np.int32))
@@ -120,6 +121,66 @@ class Slices(unittest.TestCase):
         elsewhere.mkdir()
         (self.folder / "model.safetensors").rename(elsewhere / "model.safetensors")
         Checkpoint(self.manifest, elsewhere).check([self.weight])
+
+
+class Made(unittest.TestCase):
+    """Weights that the export itself has, in a parameter archive."""
+
+    def setUp(self) -> None:
+        held = tempfile.TemporaryDirectory()
+        self.addCleanup(held.cleanup)
+        self.path = Path(held.name) / "made.irpa"
+        self.values = np.arange(60, dtype=np.float32).reshape(SHAPE)
+        words = [("other", b'{"dtype": "i8"}', 0, 7), ("w", b'{"dtype": "f32"}', 64, self.values.nbytes)]
+        table, said = b"", b""
+        for name, about, start, length in words:
+            at, name = len(said), name.encode()
+            said += name + about
+            entry = struct.pack(
+                "<QIQ4QQ2Q", 76, 2, 0, at, len(name), at + len(name), len(about), 64, start, length
+            )
+            table += entry.ljust(80, b"\0")
+        self.data = 96 + len(table) + len(said) + 64 & -64
+        segments = (96, len(table), 96 + len(table), len(said), self.data, 64 + self.values.nbytes)
+        header = struct.pack("<4s2H4Q6Q", b"IRPA", 0, 0, 88, 0, 0, len(words), *segments)
+        self.bytes = (header.ljust(96, b"\0") + table + said).ljust(self.data + 64, b"\0") + self.values.tobytes()
+        self.path.write_bytes(self.bytes)
+        element, whole = np.dtype(np.float32), ((), (), ())
+        self.weight = Weight("w", TensorType(element, SHAPE), whole, "made.irpa", "w", True, element, self.data + 64)
+        self.manifest = Manifest(self.path.parent, "0", 8, 1, 10, "", (), self.path.parent, {}, {"w": self.weight})
+
+    def refused(self, weight: Weight, said: str) -> None:
+        with self.assertRaisesRegex(CheckpointError, said):
+            Checkpoint(self.manifest).check([weight])
+
+    def test_what_is_where_the_manifest_says_is_read(self) -> None:
+        with Checkpoint(self.manifest) as files:
+            files.check([self.weight])
+            np.testing.assert_array_equal(files.read(self.weight, (slice(None),) * 3), self.values)
+
+    def test_other_offsets_names_and_elements_are_another_archive(self) -> None:
+        for offset in (self.weight.offset + 4, self.data, 2**80):
+            with self.subTest(offset=offset):
+                self.refused(replace(self.weight, offset=offset), r"has `w` at bytes \d+ to \d+, expected `w` at")
+        self.refused(replace(self.weight, tensor="v"), "has no tensor `v` for `w`")
+        self.refused(replace(self.weight, stored=np.dtype(np.int32)), "has `w` in f32, expected i32")
+
+    def test_one_that_is_cut_off_is_not_whole(self) -> None:
+        self.path.write_bytes(self.bytes[:-1])
+        self.refused(self.weight, r"has \d+ bytes and `w` ends at \d+: it is not whole")
+
+    def test_what_is_no_archive_is_refused(self) -> None:
+        for content in [b"", b"IRPA", b"\xff" * 200, self.bytes[:100], b"irpa" + self.bytes[4:]]:
+            self.path.write_bytes(content)
+            with self.subTest(content=content[:16]):
+                self.refused(self.weight, "no parameter archive that `export` wrote")
+
+    def test_no_damage_of_its_table_is_more_than_an_error(self) -> None:
+        for at in range(self.data):
+            for value in (0, 1, 0x7F, 0xFF):
+                self.path.write_bytes(self.bytes[:at] + bytes([value]) + self.bytes[at + 1 :])
+                with contextlib.suppress(CheckpointError):
+                    Checkpoint(self.manifest).check([self.weight])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,22 @@ from .manifest import NAMES, Manifest, Weight
 Index = tuple[slice, ...]
 """A part of a tensor: of each axis the elements from one on up to another."""
 
+_Held = tuple[int, int, str]
+"""First byte and end of a tensor in a file, and the type of its elements."""
+
 _LONGEST_HEADER = 100 << 20
 """Bytes of a safetensors header at most: the limit of the format's own library."""
+
+_ARCHIVE = struct.Struct("<4s2H3Q7Q")
+"""The header of a parameter archive: magic, version, its size, the next one, flags, entries; offset and length of the
+entries, of names and metadata, of the data."""
+
+_ENTRY = struct.Struct("<QIQ4QQ2Q")
+"""An entry that has data: its size, type and flags; offset and length of its name and of its metadata; alignment; offset
+and length of its data."""
+
+_DATA = 2
+"""The type of such an entry."""
 
 
 class Checkpoint:
@@ -64,7 +79,7 @@ class Checkpoint:
             except OSError as error:
                 problems.append(f"`{path}`, which has {len(held)} weights, cannot be read: {error.strerror}")
                 continue
-            tensors = {"": (0, math.inf, "")} if held[0].made else _tensors(path, size)
+            tensors = _archived(path, size) if held[0].made else _tensors(path, size)
             for weight in held:
                 if weight.tensor not in tensors:
                     problems.append(f"`{path}` has no tensor `{weight.tensor}` for `{weight.key}`")
@@ -77,7 +92,7 @@ class Checkpoint:
                     )
                 elif weight.end > size:
                     problems.append(f"`{path}` has {size} bytes and `{weight.key}` ends at {weight.end}: it is not whole")
-                elif stored not in ("", NAMES[weight.stored]):
+                elif stored != NAMES[weight.stored]:
                     problems.append(f"`{path}` has `{weight.key}` in {stored}, expected {NAMES[weight.stored]}")
         if problems:
             listed = "\n  ".join(problems[:8]) + ("\n  …" if len(problems) > 8 else "")
@@ -132,7 +147,7 @@ def _runs(weight: Weight, bounds: list[tuple[int, int]]) -> list[tuple[int, int]
     return [(weight.offset + offset + first, length) for offset in offsets] if length else []
 
 
-def _tensors(path: Path, size: int) -> dict[str, tuple[int, float, str]]:
+def _tensors(path: Path, size: int) -> dict[str, _Held]:
     """First byte, end and elements of each tensor of a safetensors file; raises `CheckpointError` if it is none."""
     try:
         with open(path, "rb") as file:
@@ -149,3 +164,30 @@ def _tensors(path: Path, size: int) -> dict[str, tuple[int, float, str]]:
         return tensors
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"`{path}` is no safetensors file: {error}") from error
+
+
+def _archived(path: Path, size: int) -> dict[str, _Held]:
+    """The same of a parameter archive that `export` wrote, which has data alone, and says of each what it is."""
+    try:
+        with open(path, "rb") as file:
+            magic, _, _, header, following, _, count, *segments = _ARCHIVE.unpack(file.read(_ARCHIVE.size))
+            entries, entries_length, words, words_length, data, _ = segments
+            if (magic, header, following) != (b"IRPA", _ARCHIVE.size, 0):
+                raise ValueError("its header is another")
+            if max(entries_length, words_length) > min(_LONGEST_HEADER, size):
+                raise ValueError(f"its table would have {entries_length + words_length} bytes")
+            file.seek(entries)
+            table = file.read(entries_length)
+            file.seek(words)
+            said = file.read(words_length)
+        tensors, at = {}, 0
+        for _ in range(count):
+            length, kind, _, name, name_length, about, about_length, _, start, held = _ENTRY.unpack_from(table, at)
+            if (length, kind) != (_ENTRY.size, _DATA):
+                raise ValueError(f"it has an entry of {length} bytes, of type {kind}")
+            at += -(-length // 16) * 16
+            dtype = json.loads(said[about : about + about_length])["dtype"]
+            tensors[said[name : name + name_length].decode()] = (data + start, data + start + held, dtype)
+        return tensors
+    except (OSError, ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
+        raise CheckpointError(f"`{path}` is no parameter archive that `export` wrote: {error}") from error

@@ -102,7 +102,7 @@ class Weight:
     sharding: Split
     file: str
     tensor: str
-    """What the file calls the tensor that it is, or is a part of; empty if `made`."""
+    """What the file calls the tensor that it is, or is a part of."""
     made: bool
     """Whether the file is in the export's folder, not in the checkpoint's."""
     stored: np.dtype

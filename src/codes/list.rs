@@ -98,6 +98,8 @@ impl Coded for XlaError {
             Self::Bake(error) => error.code(),
             Self::Archive(error) => error.code(),
             Self::Lost { .. } => TW0208,
+            Self::Manifest { .. } => TW0902,
+            Self::Module { .. } | Self::Moved { .. } => TW0904,
         }
     }
 
