@@ -1,6 +1,7 @@
 //! An export for XLA: a module for each entry point, and a manifest that says what each argument is, how it is divided
 //! among devices and where in the checkpoint each weight lies. `python/tracewright_xla` runs it.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -147,6 +148,9 @@ pub enum XlaError {
     /// A model whose weights are in blocks.
     #[error("`{}` is a GGUF file, and XLA reads safetensors; name a model directory", .0.display())]
     Gguf(PathBuf),
+    /// A folder that a manifest cannot name.
+    #[error("the path `{}` is no UTF-8, and the manifest names the checkpoint by its path; rename it", .0.display())]
+    Unnamed(PathBuf),
     /// The plan cannot be carried out.
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -349,6 +353,9 @@ pub fn export(
     if Gguf::is_at(model) {
         return Err(XlaError::Gguf(model.to_owned()));
     }
+    if model.canonicalize().is_ok_and(|path| path.to_str().is_none()) {
+        return Err(XlaError::Unnamed(model.to_owned()));
+    }
     let traced = plan.trace()?;
     let rules = mesh.map_or(Vec::new(), |(mesh, asked)| shard_rules(&traced, mesh, asked));
     let (mesh, recorded) = (mesh.map(|(mesh, _)| mesh), traced.trace);
@@ -387,7 +394,8 @@ pub fn export(
             put(&entry.module, module.text.as_bytes())?;
         }
         // Last: a directory without a manifest is no export.
-        let json = serde_json::to_string_pretty(&manifest).unwrap_or_default();
+        let json = serde_json::to_string_pretty(&manifest)
+            .map_err(|error| XlaError::Manifest { path: out.join(MANIFEST), reason: error.to_string() })?;
         put(MANIFEST, (json + "\n").as_bytes())?;
         Ok(manifest)
     })
@@ -426,7 +434,17 @@ pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, XlaEr
     let refused = |reason: String| XlaError::Manifest { path: path.clone(), reason };
     let text = files::read_text(&path, limits::CONFIG)?;
     let manifest: XlaManifest = serde_json::from_str(&text).map_err(|error| refused(error.to_string()))?;
+    if manifest.format != FORMAT {
+        return Err(refused(format!("its format is {}, expected {FORMAT}", manifest.format)));
+    }
+    if manifest.entry_points.is_empty() {
+        return Err(refused("it has no entry point".into()));
+    }
+    let keys: BTreeSet<&str> = manifest.weights.iter().map(|weight| weight.key.as_str()).collect();
     for entry in &manifest.entry_points {
+        if let Some(key) = entry.weights.iter().find(|key| !keys.contains(key.as_str())) {
+            return Err(refused(format!("`{}` takes the weight `{key}`, which is not listed", entry.name)));
+        }
         // A manifest does not say where else something is.
         if Path::new(&entry.module).file_name() != Some(OsStr::new(&entry.module)) {
             return Err(refused(format!("`{}` is no plain file name", entry.module)));

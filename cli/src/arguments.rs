@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use jiff::SignedDuration;
+use tracewright::files::limits;
 use tracewright::lower::{Quantization, Weights};
 use tracewright::models::Architecture;
 use tracewright::ops::{ElementType, WeightFormat};
@@ -242,7 +243,7 @@ pub struct EmbedArguments {
     #[arg(long, value_name = "N")]
     pub length: Option<usize>,
     /// Texts at once
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
     pub batch: NonZeroUsize,
     /// Worker threads; 0 for as many as there are cores
     #[arg(long, default_value_t = 0)]
@@ -335,7 +336,7 @@ pub struct XlaArguments {
     #[command(flatten)]
     pub mesh: MeshArguments,
     /// For XLA: sequences at once [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = batch)]
     pub batch: Option<NonZeroUsize>,
 }
 
@@ -407,7 +408,7 @@ pub struct PlanArguments {
     #[arg(long, value_name = NamedMachine::FORMS)]
     pub machine: Option<NamedMachine>,
     /// Sequences at once
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
     pub batch: NonZeroUsize,
     /// One JSON object on stdout instead of a table
     #[arg(long)]
@@ -629,7 +630,7 @@ pub struct VariantArguments {
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512")]
     pub context: Vec<usize>,
     /// Sequences at once; several with commas
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    #[arg(long, value_name = "N", value_parser = batch, value_delimiter = ',', default_value = "1")]
     pub batch: Vec<NonZeroUsize>,
     /// Tokens that one prefill takes; several with commas [default: 128]
     #[arg(long, value_name = "N", value_delimiter = ',')]
@@ -841,6 +842,12 @@ pub fn kv_format(text: &str) -> Result<KvFormat, String> {
 /// A format of weights, or none.
 #[derive(Clone, Copy, Debug)]
 pub struct Quant(pub Option<WeightFormat>);
+
+/// Sequences at once, as many as there is any use for.
+fn batch(text: &str) -> Result<NonZeroUsize, String> {
+    let count = text.parse().ok().filter(|count: &NonZeroUsize| count.get() <= limits::BATCH);
+    count.ok_or_else(|| format!("expected a number from 1 to {}", limits::BATCH))
+}
 
 /// A format of fewer bits, or none.
 pub fn quant_or_none(text: &str) -> Result<Quant, String> {

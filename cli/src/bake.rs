@@ -6,7 +6,7 @@ use tracewright::bake::{BakeOptions, Baked};
 use tracewright::irpa::{Checkpoint, ConvertOptions, Gguf, convert_checkpoint};
 use tracewright::own::check_output;
 
-use crate::arguments::BakeArguments;
+use crate::arguments::{BakeArguments, ModelArguments};
 use crate::error::Error;
 use crate::{Interrupt, ReadModel, commands, open, progress};
 
@@ -16,6 +16,7 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
     let bar = progress::bytes("baking", 0);
     let mut watch = progress::watch(&bar, interrupt);
     if !source.is_dir() && !Gguf::is_at(&source) {
+        check(&model)?;
         let checkpoint = Checkpoint::open(&source)?;
         let options =
             ConvertOptions { float: model.network.dtype, metadata: !no_metadata, watch: Some(&mut watch) };
@@ -46,6 +47,23 @@ pub fn run(arguments: BakeArguments, read: ReadModel, interrupt: &Interrupt) -> 
     }
     say!("wrote `{}`: {} parameters, {} bytes", out.display(), lowered.module.parameters.len(), baked.bytes);
     Ok(())
+}
+
+/// What is said of a network, where there are tensors alone.
+fn check(model: &ModelArguments) -> Result<(), Error> {
+    let ModelArguments { network, context, chunk, kv } = model;
+    let option = match () {
+        () if context.is_some() => "--context",
+        () if chunk.is_some() => "--chunk",
+        () if kv.is_some() => "--kv",
+        () if network.quant.is_some() => "--quant",
+        () if network.simplify.is_some() => "--simplify",
+        () if network.kernels.is_some() => "--kernels",
+        () if network.layout.is_some() => "--layout",
+        () => return Ok(()),
+    };
+    let what = format!("`{option}` is for a model; name its directory, not one file of its weights");
+    Err(Error::Usage { what })
 }
 
 /// What writes the tensors of a checkpoint as they are into an archive.

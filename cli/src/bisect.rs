@@ -118,9 +118,13 @@ pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) 
         true => format!("{}\n", report.json()),
         false => report.text(),
     };
-    std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output)?;
+    let written = std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output);
     match report.finding() {
-        None => Ok(()),
+        None if report.nodes() == 0 => {
+            let what = format!("nothing was compared: {name} has no value of a module of this network");
+            Err(Error::Usage { what })
+        }
+        None => written,
         Some((_, finding)) => Err(Error::Differs { path: finding.node.place.path.clone() }),
     }
 }

@@ -34,7 +34,7 @@ pub fn run(arguments: &DoctorArguments, interrupt: &Interrupt) -> Result<(), Err
     let all = [compiler, processor(target), runtime(), cache(arguments), memory()];
     let missing = all.iter().filter(|finding| finding.found.is_err()).count();
     let mut out = io::stdout().lock();
-    match arguments.json {
+    let written = match arguments.json {
         true => {
             let finding = |one: &Finding| {
                 json!({
@@ -57,9 +57,9 @@ pub fn run(arguments: &DoctorArguments, interrupt: &Interrupt) -> Result<(), Err
             one.help.iter().try_for_each(|help| writeln!(out, "{:14} help: {help}", ""))
         }),
     }
-    .map_err(Error::Output)?;
+    .map_err(Error::Output);
     match missing {
-        0 => Ok(()),
+        0 => written,
         missing => Err(Error::Missing { missing, looked_at: all.len() }),
     }
 }
@@ -83,7 +83,7 @@ fn compiler(arguments: &DoctorArguments, interrupt: &Interrupt) -> Result<(Findi
             return Ok((Finding { what, found: Err(wrong), help: Some(install), value: Value::Null }, None));
         }
     };
-    let value = json!({ "path": compiler.path, "version": version, "expected": expected });
+    let value = json!({ "path": compiler.path.to_string_lossy(), "version": version, "expected": expected });
     let found = format!("iree-compile {version} at `{}`", compiler.path.display());
     let is_pinned = version.starts_with(expected);
     let found = if is_pinned { Ok(found) } else { Err(format!("{found}, expected {expected}")) };
@@ -139,7 +139,7 @@ fn cache(arguments: &DoctorArguments) -> Finding {
         }
     };
     let room = room(&folder);
-    let value = json!({ "folder": folder, "free_bytes": room });
+    let value = json!({ "folder": folder.to_string_lossy(), "free_bytes": room });
     let tried = std::fs::create_dir_all(&folder).and_then(|()| tempfile::tempfile_in(&folder));
     let found = match (tried, room) {
         (Err(error), _) => Err(format!("cannot write to `{}`: {error}", folder.display())),

@@ -180,16 +180,17 @@ pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
         (None, Some(model)) => dump(arguments, read, model)?,
         (None, None) => String::new(),
     };
-    match &arguments.out {
+    let written = match &arguments.out {
         Some(out) => {
             if let Some(model) = &arguments.model {
                 check_output(model, out)?;
             }
             NewFile::write(out, text.as_bytes())?;
+            Ok(())
         }
-        None => std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output)?,
-    }
-    if refusing.is_empty() { Ok(()) } else { Err(Error::Refused { targets: refusing }) }
+        None => std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output),
+    };
+    if refusing.is_empty() { written } else { Err(Error::Refused { targets: refusing }) }
 }
 
 /// The options, and those of the profile where there are none. What does not read as one is left to the comparison.
@@ -269,6 +270,11 @@ fn dump(arguments: &Arguments, read: ReadModel, model: &Path) -> Result<String, 
     }
     let mut recorded = Recorded::new(model, asked, read)?;
     let Recorded { plan, trace, .. } = &mut recorded;
+    if let Some(missing) = arguments.entry.iter().find(|name| trace.entry(name).is_none()) {
+        let all: Vec<&str> = trace.entries.iter().map(|&id| trace.function(id).name.as_str()).collect();
+        let what = format!("the trace has no entry point `{missing}`, only {}", all.join(", "));
+        return Err(Error::Usage { what });
+    }
     if !arguments.entry.is_empty() {
         *trace = trace.with_entries(&arguments.entry.iter().map(String::as_str).collect::<Vec<_>>());
     }

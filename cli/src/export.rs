@@ -46,7 +46,7 @@ pub fn run(arguments: ExportArguments, read: ReadModel, interrupt: &Interrupt) -
     let (compiled, bytes) = (&exported.compiled, exported.baked.bytes);
     if json {
         let json = serde_json::json!({
-            "out": out,
+            "out": out.to_string_lossy(),
             "compile_ms": milliseconds(compiled.wall),
             "compiled_before": compiled.from_cache,
             "bake_ms": milliseconds(exported.wrote),

@@ -208,7 +208,10 @@ impl<'a> Answer<'a> {
         let rest = self.detokenizer.take().map(Stream::finish).transpose()?.unwrap_or_default();
         let rest = match self.stops.push(&rest) {
             Pushed::Text(rest) => rest + &self.stops.finish(),
-            Pushed::Stop(rest) => rest,
+            Pushed::Stop(rest) => {
+                self.stopped = true;
+                rest
+            }
         };
         self.print(&rest)
     }

@@ -85,7 +85,7 @@ use arguments::{Arguments, Command, Engine};
 use clap::CommandFactory as _;
 use error::Error;
 use tracewright::errors::escaped;
-use tracewright::irpa::Checkpoint;
+use tracewright::irpa::{ArchiveError, Checkpoint, Gguf};
 use tracewright::models::config::ConfigError;
 use tracewright::models::presets::Preset;
 use tracewright::models::{Architecture, check_sizes};
@@ -101,7 +101,7 @@ const CAUGHT: &str = "text";
 pub fn main(read: ReadModel) -> ExitCode {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if std::thread::current().name() != Some(CAUGHT) {
+        if std::thread::current().name() != Some(CAUGHT) && !catches_panics() {
             usual(panic);
         }
     }));
@@ -117,6 +117,14 @@ pub fn main(read: ReadModel) -> ExitCode {
     let interrupt = Interrupt::default();
     interrupt.listen();
     error::exit(run(arguments.command, read, &interrupt), &interrupt)
+}
+
+#[cfg(feature = "iree")]
+use tracewright::generate::catches_panics;
+
+#[cfg(not(feature = "iree"))]
+fn catches_panics() -> bool {
+    false
 }
 
 fn say(text: &str) {
@@ -156,9 +164,13 @@ fn network(read: ReadModel, model: &Path, allowed_keys: &[String]) -> Result<Box
 
 /// Whether the sizes of a network are those of the weights beside its configuration, where there are some.
 fn check_weights(network: &dyn Architecture, model: &Path) -> Result<(), Error> {
+    if !model.is_dir() && !Gguf::is_at(model) {
+        return Ok(());
+    }
     match Checkpoint::open(model) {
         Ok(checkpoint) => Ok(check_sizes(&network.sizes(), &network.named(checkpoint))?),
-        Err(_) => Ok(()),
+        Err(ArchiveError::NoCheckpoint { .. }) => Ok(()),
+        Err(damaged) => Err(damaged.into()),
     }
 }
 

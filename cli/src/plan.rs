@@ -30,8 +30,9 @@ pub fn run(arguments: &PlanArguments, read: ReadModel) -> Result<(), Error> {
         true => format!("{}\n", json(&plan, &footprint, memory)),
         false => table(&plan, &footprint, memory),
     };
-    std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output)?;
-    Ok(memory.map_or(Ok(()), |memory| footprint.check(memory))?)
+    let written = std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output);
+    memory.map_or(Ok(()), |memory| footprint.check(memory))?;
+    written
 }
 
 fn json(plan: &Plan, footprint: &Footprint, memory: Option<Memory>) -> Value {

@@ -7,16 +7,20 @@ use std::io::Write as _;
 use serde_json::{Value, json};
 use tracewright::Plan;
 use tracewright::footprint::readable;
+use tracewright::irpa::Gguf;
 use tracewright::lower::{Collective, CollectiveKind};
 use tracewright::share::{CallShare, DeviceShare};
 use tracewright::targets::{Mesh, NamedMachine};
-use tracewright::xla::planned;
+use tracewright::xla::{XlaError, planned};
 
 use crate::arguments::PlanArguments;
 use crate::error::Error;
 
 pub fn run(arguments: &PlanArguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
+    if Gguf::is_at(&arguments.model) {
+        return Err(XlaError::Gguf(arguments.model.clone()).into());
+    }
     let plan = planned(plan)?;
     let share = DeviceShare::of(&plan, mesh.map(|(mesh, _)| mesh), mesh.map_or(&[], |(_, rules)| rules))?;
     let shown = ShownShare {
@@ -26,8 +30,9 @@ pub fn run(arguments: &PlanArguments, plan: Plan) -> Result<(), Error> {
         share: &share,
     };
     let text = if arguments.json { format!("{}\n", shown.json()) } else { shown.table() };
-    std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output)?;
-    Ok(arguments.machine.as_ref().map_or(Ok(()), |machine| share.check(machine))?)
+    let written = std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output);
+    arguments.machine.as_ref().map_or(Ok(()), |machine| share.check(machine))?;
+    written
 }
 
 struct ShownShare<'a> {

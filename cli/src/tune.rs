@@ -99,7 +99,7 @@ fn json(works: &[Tuned], network: &TunedNetwork<'_>, cache: &TuningCache) -> Val
         json
     });
     json!({
-        "folder": cache.folder(),
+        "folder": cache.folder().to_string_lossy(),
         "kernels": kernels.collect::<Vec<_>>(),
         "network": known(&network.record, network.left().len()),
     })

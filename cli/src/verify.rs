@@ -28,9 +28,9 @@ pub fn run(arguments: &VerifyArguments, interrupt: &Interrupt) -> Result<(), Err
         }
         _ => None,
     };
-    said.map_or(Ok(()), |said| writeln!(io::stdout(), "{said}")).map_err(Error::Output)?;
+    let written = said.map_or(Ok(()), |said| writeln!(io::stdout(), "{said}")).map_err(Error::Output);
     match compared(&verified?) {
-        true => Ok(()),
+        true => written,
         false => Err(Error::WithoutHashes { path: arguments.path.clone() }),
     }
 }
@@ -90,7 +90,7 @@ fn json(arguments: &VerifyArguments, verified: &Verified, damaged: &[Damage], se
         json!({ "name": name, "offset": offset, "expected": expected, "found": found })
     };
     json!({
-        "path": arguments.path,
+        "path": arguments.path.to_string_lossy(),
         "tensors": verified.entries,
         "bytes": verified.bytes,
         "without_hash": verified.without_hash,

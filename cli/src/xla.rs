@@ -4,8 +4,9 @@ use std::io::Write as _;
 
 use tracewright::Plan;
 use tracewright::footprint::readable;
+use tracewright::irpa::Gguf;
 use tracewright::targets::Target;
-use tracewright::xla::{self, XlaManifest};
+use tracewright::xla::{self, XlaError, XlaManifest};
 
 use crate::arguments::{ExportArguments, Kernels, Layout};
 use crate::error::Error;
@@ -14,6 +15,9 @@ use crate::{Interrupt, ReadModel, open, progress};
 pub fn run(arguments: &ExportArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     check(arguments)?;
     let ExportArguments { model: folder, out, model_arguments: model, xla: asked, .. } = arguments;
+    if Gguf::is_at(folder) {
+        return Err(XlaError::Gguf(folder.clone()).into());
+    }
     let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
     let plan = model.plan(network, model.context)?;
     let plan = xla::planned(Plan { batch: asked.batch.map_or(1, usize::from), ..plan })?;
@@ -44,7 +48,7 @@ fn check(arguments: &ExportArguments) -> Result<(), Error> {
 fn report(arguments: &ExportArguments, manifest: &XlaManifest) -> Result<(), Error> {
     if arguments.json {
         let json = serde_json::json!({
-            "out": arguments.out,
+            "out": arguments.out.to_string_lossy(),
             "mesh": manifest.mesh,
             "device_bytes": manifest.device_bytes,
             "replicated": manifest.replicated,

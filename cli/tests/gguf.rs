@@ -66,6 +66,27 @@ fn a_template_that_is_too_long() {
     succeed(&mut bare(&["prompt", text(&gguf("tokens-spm")), "--chat", "Hello"]));
 }
 
+/// What is said of tokens is of the type that it must be, and names tokens that there are: nothing is left out unsaid.
+#[test]
+fn keys_of_a_tokenizer_that_mean_nothing() {
+    let out = folder();
+    let model = out.path().join("model.gguf");
+    let sound = fs::read(gguf("tokens-spm")).unwrap();
+    let value =
+        |key: &str| sound.windows(key.len()).position(|window| window == key.as_bytes()).unwrap() + key.len();
+    let bos = value("tokenizer.ggml.bos_token_id");
+    let mut bytes = sound.clone();
+    bytes[bos + 4..bos + 8].copy_from_slice(&77_777_u32.to_le_bytes());
+    fs::write(&model, bytes).unwrap();
+    let said = ["`tokenizer.ggml.bos_token_id`", "`77777`", "the id of one of its tokens"];
+    refused(&mut bare(&["prompt", text(&model), "--chat", "Hello"]), 1, &said);
+    // A float instead.
+    let mut bytes = sound.clone();
+    bytes[bos..bos + 4].copy_from_slice(&6_u32.to_le_bytes());
+    fs::write(&model, bytes).unwrap();
+    refused(&mut bare(&["prompt", text(&model), "--chat", "Hello"]), 1, &["the id of one of its tokens"]);
+}
+
 /// Counts that no network has are refused before anything is recorded, by the names that the file gives them.
 #[test]
 fn sizes_that_no_network_has() {

@@ -84,6 +84,56 @@ fn a_plan_for_many_devices_says_what_each_holds_and_exchanges() {
     assert!(ran.out.contains("each of 8 devices"), "{}", ran.out);
 }
 
+/// What no plan is made of, and what is not said of one file.
+#[test]
+fn what_is_asked_for_has_a_meaning() {
+    let (model, out) = (fixture("llama-untied"), folder());
+    let many = "expected a number from 1 to 65536";
+    for batch in ["0", "65537", "4611686018427387904", "18446744073709551616"] {
+        refused(&mut bare(&["plan", text(&model), "--batch", batch]), 2, &[many]);
+    }
+    let dump =
+        &mut trace_dump(&[text(&model), "--context", "64", "--chunk", "1", "--entry", "prefill_short"]);
+    refused(dump, 2, &["has no entry point `prefill_short`", "decode"]);
+    let (weights, archive) = (model.join("model.safetensors"), out.path().join("x.irpa"));
+    for option in
+        [["--context", "7"], ["--chunk", "3"], ["--kv", "q8"], ["--quant", "q8"], ["--simplify", "off"]]
+    {
+        let mut bake = bare(&["bake", text(&weights), "-o", text(&archive)]);
+        refused(bake.args(option), 2, &[option[0], "is for a model"]);
+        assert!(!archive.exists());
+    }
+    let gguf = fixture("gguf").join("q4_0.gguf");
+    for command in [
+        &["plan", text(&gguf), "--mesh", "model=1"][..],
+        &["export", text(&gguf), "-o", "/nowhere/x", "--engine", "xla"],
+    ] {
+        refused(&mut bare(command), 1, &["is a GGUF file, and XLA reads safetensors"]);
+    }
+    let damaged = copied("llama-untied");
+    std::fs::write(damaged.path().join("model.safetensors"), "").unwrap();
+    refused(&mut bare(&["plan", text(damaged.path())]), 1, &["model.safetensors"]);
+    // A configuration alone is enough.
+    std::fs::remove_file(damaged.path().join("model.safetensors")).unwrap();
+    succeed(&mut bare(&["plan", text(damaged.path())]));
+    succeed(&mut bare(&["plan", text(&model.join("config.json"))]));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_manifest_names_no_path_that_is_no_text() {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let (held, out) = (copied("llama-untied"), folder());
+    let model = out.path().join(std::ffi::OsStr::from_bytes(b"n\xff"));
+    std::fs::rename(held.path(), &model).unwrap();
+    let export = out.path().join("out");
+    let mut command = bare(&["export", "--engine", "xla", "-o", text(&export)]);
+    refused(command.arg(&model).args(SMALL), 1, &["is no UTF-8", "rename it"]);
+    assert!(!export.exists());
+    std::fs::rename(&model, held.path()).unwrap();
+}
+
 #[test]
 fn one_device_of_a_named_kind_exchanges_nothing() {
     let ran = succeed(bare(&["plan", text(&demo()), "--machine", "1e9:1e12", "--json"]).args(SMALL));

@@ -101,6 +101,12 @@ fn what_an_export_for_xla_has_of_its_own_is_compared() {
     refused(&["error[TW0904]: ", &format!("made.irpa` has `{MADE}` at byte "), "where the manifest says "]);
     changed(&|content| content["entry_points"][0]["module"] = "../decode.mlir".into());
     refused(&["error[TW0902]: ", "`../decode.mlir` is no plain file name"]);
+    changed(&|content| content["format"] = 99.into());
+    refused(&["error[TW0902]: ", "its format is 99, expected 2"]);
+    changed(&|content| content["entry_points"] = json!([]));
+    refused(&["it has no entry point"]);
+    changed(&|content| content["weights"] = json!([]));
+    refused(&["which is not listed"]);
     fs::write(&manifest, &written[1..]).unwrap();
     refused(&["is not a manifest"]);
     fs::write(&manifest, &written).unwrap();
@@ -132,6 +138,32 @@ fn a_flipped_bit_of_the_cache_is_found_by_name() {
     );
     fs::remove_file(archive).unwrap();
     assert_eq!(succeed(&mut generate(&["--verify"])).out, sound);
+}
+
+/// A reader that has gone does not turn damage into success.
+#[cfg(unix)]
+#[test]
+fn damage_is_a_failure_whoever_reads() {
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::process::Stdio;
+
+    let (out, model) = (folder(), fixture("llama-untied"));
+    // A name that is no UTF-8 is shown as far as it can be.
+    let archive = out.path().join(std::ffi::OsStr::from_bytes(b"a\xff.irpa"));
+    succeed(bare(&["bake", text(&model), "-o"]).arg(&archive).args(SMALL));
+    flip(&archive, TENSOR);
+    let verify = || {
+        let mut command = bare(&["verify", "--json"]);
+        command.arg(&archive);
+        command
+    };
+    let said = json_of(&refused(&mut verify(), 1, &["is damaged"]));
+    assert!(said["path"].as_str().unwrap().ends_with("a\u{fffd}.irpa"), "{said}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let ran = verify().stdout(Stdio::from(writer)).output().unwrap();
+    let words = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.code() == Some(1) && words.contains("is damaged"), "{words}");
 }
 
 #[test]

@@ -42,6 +42,9 @@ pub const GROWTH: usize = 64;
 /// Tokens that a tokenizer puts around a text.
 pub const ADDED_TOKENS: usize = 1 << 10;
 
+/// Sequences, or texts, at once.
+pub const BATCH: usize = 1 << 16;
+
 /// Bytes of a prompt, in a file, made by a template, or a message of a chat.
 pub const PROMPT: u64 = 64 << 20;
 
@@ -60,8 +63,8 @@ pub const GGUF_KEYS: usize = 1 << 12;
 /// Tensors of a GGUF file.
 pub const GGUF_TENSORS: usize = 1 << 16;
 
-/// Tokens of a GGUF file.
-pub const GGUF_TOKENS: usize = 1 << 20;
+/// Tokens of a tokenizer, those included that it leaves out between others.
+pub const TOKENS: usize = 1 << 20;
 
 /// Bytes of such a token that is made of others.
 pub const GGUF_TOKEN: usize = 1 << 10;

@@ -76,10 +76,12 @@ impl<'a> Vocabulary<'a> {
         let expected = "a list of texts";
         let texts = array(file, TOKENS)?.ok_or_else(|| wrong(file, TOKENS, "missing", expected))?;
         let count = texts.len();
-        if count > limits::GGUF_TOKENS {
+        if count > limits::TOKENS {
             return Err(wrong(file, TOKENS, count, "at most 1048576 tokens"));
         }
         let texts = texts.texts().ok_or_else(|| wrong(file, TOKENS, "of another type", expected))?;
+        check_keys(file, count)?;
+        check_keys(file, count)?;
         Ok(Some(Self { file, of_bytes, tokens: texts.collect(), kinds: kinds(file, count)? }))
     }
 
@@ -314,6 +316,43 @@ impl Words {
             _ => return None,
         };
         Some(Self { patterns, whole_first, add_bos })
+    }
+}
+
+/// Whether what is said of a text's tokens is of a type that has a meaning, and names tokens that there are.
+fn check_keys(file: &Gguf, count: usize) -> Result<(), GenerateError> {
+    const FLAGS: &[&str] =
+        &["tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_space_prefix"];
+    const TEXTS: &[&str] = &["tokenizer.ggml.pre", "tokenizer.chat_template"];
+    const IDS: &[&str] = &[
+        "tokenizer.ggml.bos_token_id",
+        "tokenizer.ggml.eos_token_id",
+        "tokenizer.ggml.eot_token_id",
+        "tokenizer.ggml.eom_token_id",
+    ];
+    let is_flag = |value: GgufValue<'_>| matches!(value, GgufValue::Bool(_));
+    let is_text = |value: GgufValue<'_>| matches!(value, GgufValue::Text(_));
+    let is_token =
+        |value: GgufValue<'_>| matches!(value, GgufValue::Integer(id) if (0..count as i128).contains(&id));
+    let check = |keys: &[&'static str], expected, is_right: &dyn Fn(GgufValue<'_>) -> bool| {
+        let wrongs = keys.iter().filter_map(|key| Some((*key, file.get(key)?)));
+        match wrongs.into_iter().find(|(_, value)| !is_right(*value)) {
+            Some((key, found)) => Err(wrong(file, key, shown(found), expected)),
+            None => Ok(()),
+        }
+    };
+    check(FLAGS, "true or false", &is_flag)?;
+    check(TEXTS, "a text", &is_text)?;
+    check(IDS, "the id of one of its tokens", &is_token)
+}
+
+fn shown(value: GgufValue<'_>) -> String {
+    match value {
+        GgufValue::Integer(integer) => integer.to_string(),
+        GgufValue::Float(float) => float.to_string(),
+        GgufValue::Bool(bool) => bool.to_string(),
+        GgufValue::Text(text) => format!("{text:?}"),
+        GgufValue::Array(array) => format!("an array of {}", array.len()),
     }
 }
 

@@ -31,4 +31,4 @@ pub use sample::{
 pub use session::Session;
 pub use stop::{Pushed, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate};
-pub use text::{Stream, Tokenizer};
+pub use text::{Stream, Tokenizer, catches_panics};

@@ -2,24 +2,27 @@
 
 use std::path::Path;
 
+use files::limits;
 use serde_json::Value;
 
 use crate::GenerateError;
 use crate::model_file::read_json;
 
 /// The tokens that end a text: `eos_token_id` of `generation_config.json`, or of `config.json` where the former is
-/// missing or does not say; or those that a GGUF file names.
+/// missing or does not say, or of the `text_config` within; or those that a GGUF file names.
 pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     const KEY: &str = "eos_token_id";
     for name in ["generation_config.json", "config.json"] {
         let path = dir.join(name);
         let Some(config) = read_json(dir, name)? else { continue };
-        let Some(found) = config.get(KEY).filter(|value| !value.is_null()) else { continue };
+        let said = [Some(&config), config.get("text_config")].into_iter().flatten();
+        let found = said.filter_map(|config| config.get(KEY)).find(|value| !value.is_null());
+        let Some(found) = found else { continue };
         let ids = match found {
             Value::Array(ids) => ids.as_slice(),
             one => std::slice::from_ref(one),
         };
-        let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+        let id = |id: &Value| id.as_u64().filter(|&id| id < limits::TOKENS as u64).map(|id| id as u32);
         let expected = "a token id or a list of token ids";
         return ids
             .iter()
@@ -105,6 +108,8 @@ mod tests {
             [(GENERATION, r#"{"eos_token_id": null}"#), ("config.json", r#"{"eos_token_id": 7}"#)];
         assert_eq!(tokens(&fallen_back).unwrap(), [7]);
         assert!(tokens(&[]).unwrap().is_empty());
+        let within = [("config.json", r#"{"text_config": {"eos_token_id": 8}}"#)];
+        assert_eq!(tokens(&within).unwrap(), [8]);
     }
 
     #[test]
@@ -115,6 +120,10 @@ mod tests {
             error.ends_with("config.json` is `[1,\"x\"]`, expected a token id or a list of token ids"),
             "{error}"
         );
+        for large in ["1048576", "4294967295", "4294967296", "-1"] {
+            let error = tokens(&[("config.json", &format!(r#"{{"eos_token_id": {large}}}"#))]).unwrap_err();
+            assert!(error.to_string().contains(&format!("is `{large}`")), "{error}");
+        }
         assert!(matches!(tokens(&[("config.json", "{")]), Err(GenerateError::Json { .. })));
     }
 

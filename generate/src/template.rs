@@ -85,8 +85,10 @@ impl ChatTemplate {
         if templates.is_empty() {
             return Err(GenerateError::NoTemplate { dir: dir.to_path_buf() });
         }
-        let mut special_tokens = special_tokens(read_json(dir, "special_tokens_map.json")?.as_ref());
-        special_tokens.extend(self::special_tokens(Some(&config)));
+        const MAP: &str = "special_tokens_map.json";
+        let map = read_json(dir, MAP)?.unwrap_or_default();
+        let mut special_tokens = special_tokens(&dir.join(MAP), &map)?;
+        special_tokens.extend(self::special_tokens(&config_path, &config)?);
         Self::new(templates, special_tokens)
     }
 
@@ -291,13 +293,21 @@ fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, Str
 }
 
 /// The keys `*_token` of a configuration; a token is its text or an object with `content`.
-fn special_tokens(config: Option<&Json>) -> Map<String, Json> {
-    let entries = config.and_then(Json::as_object).into_iter().flatten();
-    let token = |(key, value): (&String, &Json)| {
-        let text = value.as_str().or_else(|| value.get("content")?.as_str())?;
-        key.ends_with("_token").then(|| (key.clone(), Json::from(text)))
-    };
-    entries.filter_map(token).collect()
+///
+/// # Errors
+/// If one that every tokenizer has is neither, nor null: a text would lose it.
+fn special_tokens(path: &Path, config: &Json) -> Result<Map<String, Json>, GenerateError> {
+    const KNOWN: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
+    let text = |value: &Json| value.as_str().or_else(|| value.get("content")?.as_str()).map(Json::from);
+    for key in KNOWN {
+        if let Some(found) = config.get(key).filter(|value| !value.is_null() && text(value).is_none()) {
+            let expected = "a text, an object with `content`, or null";
+            return Err(GenerateError::Key { path: path.into(), key, found: found.to_string(), expected });
+        }
+    }
+    let entries = config.as_object().into_iter().flatten();
+    let tokens = entries.filter(|(key, _)| key.ends_with("_token"));
+    Ok(tokens.filter_map(|(key, value)| Some((key.clone(), text(value)?))).collect())
 }
 
 /// A message as templates see it: without keys that are null, and its reasoning under every name in use.
@@ -614,6 +624,15 @@ mod tests {
             said(&[config(json!(3))], None),
             Err(GenerateError::Key { key: "chat_template", .. })
         ));
+        for bad in [json!(5), json!(false), json!({"text": "<s>"})] {
+            let files = [
+                ("special_tokens_map.json", json!({"bos_token": bad})),
+                (CONFIG, json!({"chat_template": "x"})),
+            ];
+            assert!(matches!(said(&files, None), Err(GenerateError::Key { key: "bos_token", .. })), "{bad}");
+        }
+        let null = json!({"chat_template": "{{ eos_token }}x", "bos_token": null, "add_bos_token": true});
+        assert_eq!(said(&[(CONFIG, null)], None).unwrap(), "x");
         assert!(matches!(said(&[], None), Err(GenerateError::NoTemplate { .. })));
         let empty = ChatTemplate::from_source("x", Map::new()).unwrap().render(&Chat::default());
         assert!(matches!(empty, Err(GenerateError::EmptyChat)));

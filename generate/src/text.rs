@@ -2,6 +2,7 @@
 
 mod bounds;
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
@@ -42,7 +43,15 @@ impl Tokenizer {
         let bad = |source| GenerateError::Tokenizer { path: path.clone(), source };
         let mut inner = unpanicked(|| {
             bounds::check(&text)?;
-            text.parse::<tokenizers::Tokenizer>()
+            let tokenizer = text.parse::<tokenizers::Tokenizer>()?;
+            // What is said of tokens is kept by their ids.
+            match tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id) {
+                Some((token, id)) if id as usize >= limits::TOKENS => {
+                    let most = limits::TOKENS;
+                    Err(format!("its token {token:?} has the id {id}, expected less than {most}").into())
+                }
+                _ => Ok(tokenizer),
+            }
         })
         .map_err(bad)?;
         // The file may ask for both, but transformers applies neither unless the call does.
@@ -194,16 +203,35 @@ impl Stream<'_> {
     }
 
     /// What is left at the end, half characters as U+FFFD.
+    ///
+    /// # Errors
+    /// If the tokenizer decodes all tokens to another text than it did some: a decoder may look at the whole text.
     pub fn finish(self) -> Result<String, GenerateError> {
         let all = self.tokenizer.decode(&self.tokens)?;
-        Ok(all.strip_prefix(&self.emitted).unwrap_or_default().to_string())
+        let rest = all.strip_prefix(&self.emitted).map(str::to_string);
+        rest.ok_or_else(|| {
+            let words = "the text of all of them does not begin with that of the first ones";
+            tokenize("decode these tokens one by one")(words.into())
+        })
     }
+}
+
+thread_local! {
+    static CATCHES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic of this thread becomes an error, so that a panic hook need not speak of it.
+pub fn catches_panics() -> bool {
+    CATCHES.get()
 }
 
 /// What the library gives, or its panic as an error: there are files that it takes and then does not expect.
 fn unpanicked<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
+    let outside = CATCHES.replace(true);
     // What may be left half-changed is thrown away: caches of words, which are locked while they change.
-    std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+    let caught = std::panic::catch_unwind(AssertUnwindSafe(work));
+    CATCHES.set(outside);
+    caught.unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or(panic.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
         Err(format!("the tokenizers library gave up: {words}").into())
@@ -334,6 +362,45 @@ mod tests {
         let tokens = [264, 259, 264, 260, 264, 256, 264, 260];
         assert_eq!(tokenizer.decode(&tokens).unwrap(), "a b  b");
         assert_eq!(streamed(tokenizer, &tokens), "a b  b");
+    }
+
+    /// What is kept by token, for a schema or for probabilities, is as long as the last id.
+    #[test]
+    fn ids_are_bounded() {
+        let with = |id: usize| {
+            let dir = tempfile::tempdir().unwrap();
+            let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+            file["model"]["vocab"]["zz"] = id.into();
+            fs::write(dir.path().join("tokenizer.json"), file.to_string()).unwrap();
+            Tokenizer::load(dir.path())
+        };
+        with(limits::TOKENS - 1).unwrap();
+        for id in [limits::TOKENS, 4_000_000_000] {
+            let error = WithCauses(&with(id).unwrap_err()).to_string();
+            let said = format!("its token \"zz\" has the id {id}, expected less than 1048576");
+            assert!(error.contains(&said), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_decoder_that_changes_what_was_given_out_is_an_error() {
+        let mut file: Value = serde_json::to_value(&BYTE_LEVEL.inner).unwrap();
+        let replace = json!({"type": "Replace", "pattern": {"String": "xy"}, "content": "z"});
+        file["decoder"] =
+            json!({"type": "Sequence", "decoders": [file["decoder"], {"type": "Fuse"}, replace]});
+        let tokenizer = load(&file);
+        let mut stream = tokenizer.stream();
+        let pieces: Vec<_> = [120, 121].map(|token| stream.push(token).unwrap()).into();
+        assert_eq!(pieces, ["x", ""]);
+        let error = WithCauses(&stream.finish().unwrap_err()).to_string();
+        assert!(error.contains("does not begin with that of the first ones"), "{error}");
+    }
+
+    #[test]
+    fn a_panic_that_becomes_an_error_is_known_to_a_hook() {
+        assert!(!catches_panics());
+        let seen = unpanicked(|| Ok(catches_panics()));
+        assert!(seen.unwrap() && !catches_panics());
     }
 
     #[test]

@@ -185,6 +185,8 @@ fn read_text(keys: &Keys) -> GemmaConfig {
     let num_hidden_layers = keys.optional_count("num_hidden_layers").unwrap_or(26);
     let max_position_embeddings = keys.optional_count("max_position_embeddings").unwrap_or(131_072);
     let [rope_local, rope] = RopeParameters::by_layer_type(keys, [1e4, 1e6], max_position_embeddings);
+    let head_dim = keys.optional_even("head_dim").unwrap_or(256);
+    [&rope_local, &rope].into_iter().for_each(|rope| rope.check(keys, head_dim));
     let window = keys.optional_count("sliding_window").unwrap_or(4096);
     let sliding = keys.sliding_layers(num_hidden_layers, 6).into_iter();
     let llama = LlamaConfig {
@@ -194,7 +196,7 @@ fn read_text(keys: &Keys) -> GemmaConfig {
         num_hidden_layers,
         num_attention_heads: keys.optional_count("num_attention_heads").unwrap_or(8),
         num_key_value_heads: keys.optional_count("num_key_value_heads").unwrap_or(4),
-        head_dim: keys.optional_even("head_dim").or(Some(256)),
+        head_dim: Some(head_dim),
         rms_norm_eps: keys.optional_number("rms_norm_eps").unwrap_or(1e-6),
         norm_style: WeightStyle::OnePlus,
         rope,

@@ -423,6 +423,16 @@ fn m19_what_a_family_cannot_use_is_named() {
               `use_bidirectional_attention` is true, expected false
               `attn_logit_softcapping` is 0, expected a positive number"#]],
     );
+    let longrope = json!({"rope_type": "longrope", "short_factor": [9.0], "long_factor": [9.0],
+        "original_max_position_embeddings": 64});
+    check(
+        "Gemma3ForCausalLM",
+        json!({"head_dim": 8, "rope_scaling": longrope}),
+        expect![[r#"
+        `config.json`: 2 problem(s)
+          `short_factor` is 1 numbers, expected 4, one for each pair of the 8 rotated features
+          `long_factor` is 1 numbers, expected 4, one for each pair of the 8 rotated features"#]],
+    );
     check(
         "Olmo2ForCausalLM",
         json!({"sliding_window": 7, "layer_types": ["full_attention"]}),

@@ -1,6 +1,7 @@
 """Manifests: types, and what is refused."""
 
 import json
+import os
 import tempfile
 import unittest
 from pathlib import Path
@@ -186,6 +187,19 @@ class Contents(Folder):
                     continue
                 with self.assertRaisesRegex(ManifestError, rf"decode\.mlir`.* {words}"):
                     read.text(read.entries["decode"])
+
+
+class Files(unittest.TestCase):
+    def test_what_is_no_regular_file_is_not_waited_for(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "manifest.json"
+            os.mkfifo(path)
+            with self.assertRaisesRegex(ManifestError, r"manifest\.json` cannot be read: it is not a regular file"):
+                Manifest.read(folder)
+            path.unlink()
+            path.symlink_to("/dev/zero")
+            with self.assertRaisesRegex(ManifestError, "it is not a regular file"):
+                Manifest.read(folder)
 
 
 if __name__ == "__main__":

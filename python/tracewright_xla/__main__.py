@@ -33,14 +33,14 @@ def main(words: list[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return _leave(130)
     except TracewrightError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_escaped(str(error))}", file=sys.stderr)
         return _leave(1)
     except BrokenPipeError:
         _drop_stdout()
         return _leave(0)
     except OSError as error:
         _drop_stdout()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_escaped(str(error))}", file=sys.stderr)
         return _leave(1)
 
 
@@ -200,6 +200,11 @@ def _collectives(arguments: argparse.Namespace, manifest: Manifest) -> int:
         report[entry.name] = [{"op": op, "type": ty, "count": count} for (op, ty), count in sorted(found.items())]
     print(json.dumps(report), flush=True)
     return 0
+
+
+def _escaped(text: str) -> str:
+    """A message without control characters: it may name what a file of somebody else says."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _keep_stdout() -> None:

@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from .errors import ManifestError
+from .files import read_text
 
 FORMAT = 2
 """The form of the manifest that this version reads."""
@@ -164,7 +165,7 @@ class Manifest:
         folder = Path(folder)
         path = folder / "manifest.json"
         try:
-            content: Any = json.loads(path.read_text(encoding="utf-8"))
+            content: Any = json.loads(read_text(path))
         except FileNotFoundError:
             raise ManifestError(f"`{folder}` is no export directory: it has no `manifest.json`") from None
         except (OSError, ValueError, RecursionError) as error:
@@ -210,7 +211,7 @@ class Manifest:
         """
         path = self.folder / entry.module
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_text(path)
         except (OSError, ValueError) as error:
             raise ManifestError(f"`{path}`, which the manifest names, cannot be read: {error}") from error
         mesh = ", ".join(f'"{name}"={size}' for name, size in self.axes)
@@ -226,7 +227,7 @@ class Manifest:
 
     def digest(self) -> str:
         """A hash of the manifest and all modules, wherever the checkpoint lies: equal programs have equal ones."""
-        content = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
+        content = json.loads(read_text(self.folder / "manifest.json"))
         content.pop("checkpoint", None)
         hashed = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
         for entry in self.entries.values():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import PromptError
+from .files import read_text
+
+T = TypeVar("T")
 
 
 class Text:
@@ -21,10 +25,7 @@ class Text:
             from tokenizers import Tokenizer
         except ImportError as error:
             raise PromptError("text needs the package `tokenizers`; install it, or use `--tokens 5,17,3`") from error
-        try:
-            self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # The library raises nothing narrower.
-            raise PromptError(f"`{path}` is no tokenizer: {error}") from error
+        self._tokenizer = _given(f"`{path}` is no tokenizer", lambda: Tokenizer.from_str(read_text(path)))
 
     def tokens(self, text: str) -> list[int]:
         """The tokens of a text, with those that the model wants in front."""
@@ -32,11 +33,21 @@ class Text:
             text.encode()
         except UnicodeEncodeError as error:
             raise PromptError(f"the prompt is no UTF-8: {error}") from error
-        return list(self._tokenizer.encode(text).ids)
+        return list(_given("the tokenizer cannot encode the prompt", lambda: self._tokenizer.encode(text).ids))
 
     def text(self, tokens: list[int]) -> str:
         """The text of tokens, without special ones."""
-        return str(self._tokenizer.decode(tokens))
+        return str(_given("the tokenizer cannot decode the answer", lambda: self._tokenizer.decode(tokens)))
+
+
+def _given(what: str, work: Callable[[], T]) -> T:
+    """What the library gives; raises `PromptError` where it gives up, in whatever way: a panic of it is no `Exception`."""
+    try:
+        return work()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise PromptError(f"{what}: {error}") from error
 
 
 def ends(folder: Path) -> frozenset[int]:
@@ -44,7 +55,7 @@ def ends(folder: Path) -> frozenset[int]:
     none."""
     for name in ("generation_config.json", "config.json"):
         try:
-            content: Any = json.loads((folder / name).read_text(encoding="utf-8"))
+            content: Any = json.loads(read_text(folder / name))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, RecursionError) as error:

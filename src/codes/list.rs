@@ -90,7 +90,7 @@ impl Coded for FolderError {
 impl Coded for XlaError {
     fn code(&self) -> Code {
         match self {
-            Self::Quantized | Self::Gguf(_) => TW0907,
+            Self::Quantized | Self::Gguf(_) | Self::Unnamed(_) => TW0907,
             Self::Plan(error) => error.code(),
             Self::Shard(error) => error.code(),
             Self::Folder(error) => error.code(),

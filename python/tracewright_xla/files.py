@@ -1,0 +1,22 @@
+"""Small files, read whole: none that is no regular file, which may have no end, and none that is too large."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+_MOST = 256 << 20
+"""Bytes of a manifest or a module at most; those of the largest networks have some millions."""
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; raises `OSError` if it cannot be read, `ValueError` if it is no such file or no UTF-8."""
+    # A pipe would wait here for whoever writes to it.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is not a regular file")
+        content = file.read(_MOST + 1)
+    if len(content) > _MOST:
+        raise ValueError(f"it has more than {_MOST} bytes")
+    return content.decode()
