@@ -138,7 +138,7 @@ pub struct GenerateArguments {
     #[arg(long, conflicts_with_all = ["json_schema", "grammar"])]
     pub ignore_eos: bool,
     /// Stop in front of this text; may be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
     /// One JSON object on stdout instead of the text
     #[arg(long)]
@@ -178,7 +178,7 @@ pub struct ChatArguments {
     )]
     pub max_tokens: usize,
     /// Stop an answer in front of this text; may be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
     /// Keep what is typed at a terminal to this chat
     #[arg(long)]

@@ -54,6 +54,8 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
     let generated = answer.stream(&mut session, &prompt, &options, interrupt)?;
     let after = loaded.runtime.transfers();
 
+    // Of an answer that was interrupted there are too few, and an older file may be whole.
+    let logits = logits.filter(|_| generated.finish != Finish::Cancelled);
     if let (Some(file), Some(path)) = (logits, &arguments.save_logits) {
         let scored =
             arguments.all_positions.then(|| Session::new(&loaded.network).score(&prompt)).transpose()?;

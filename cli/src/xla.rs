@@ -37,6 +37,7 @@ fn check(arguments: &ExportArguments) -> Result<(), Error> {
         () if arguments.target != Target::host() => "--target",
         () if arguments.tuning.source.is_some() => "--tuning",
         () if kernels => "--kernels",
+        () if arguments.print_commands => "--print-commands",
         () => return arguments.xla.mesh.rules().map(drop),
     };
     let what = format!(

@@ -216,15 +216,22 @@ fn a_closed_pipe_is_no_failure() {
     }
 }
 
-/// Ctrl-C ends a generation after the token that is being made; what came before was printed.
+/// Ctrl-C ends a generation after the token that is being made; what came before was printed. Too few logits do not
+/// replace others.
 #[cfg(unix)]
 #[test]
 fn ctrl_c_while_generating() {
-    let mut child = spawn(&mut story(&["-p", "Once", "-n", "500", "--ignore-eos", "--threads", "1"]));
+    let out = folder();
+    let logits = out.path().join("logits.safetensors");
+    fs::write(&logits, "older").unwrap();
+    let mut story = story(&["-p", "Once", "-n", "500", "--ignore-eos", "--threads", "1"]);
+    let mut child = spawn(story.args(["--save-logits", text(&logits)]));
     let mut first = [0];
     child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     interrupt(&child);
     interrupted(child);
+    assert_eq!(fs::read(&logits).unwrap(), b"older");
+    assert_eq!(listing(out.path()).len(), 1);
 }
 
 /// M11: weights are resident once beside the file they are mapped from, whatever the number of entry points.

@@ -47,6 +47,8 @@ fn a_wrong_command_line_is_refused_with_code_2() {
         #[cfg(feature = "iree")]
         (&["generate", demo, "-p", "a", "--system", "b"], "--chat"),
         (&["generate", demo, "-p", "a", "--all-positions"], "--save-logits"),
+        (&["generate", demo, "-p", "a", "--json-schema", "s.json", "--stop", "b"], "cannot be used with"),
+        (&["chat", demo, "--grammar", "g.lark", "--stop", "b"], "cannot be used with"),
         (&["generate", demo, "--tokens", "1,x"], "invalid digit"),
         (&["generate", demo, "--tokens", "1,-2"], "-2"),
         (&["generate", demo, "-p", "a", "-n", "many"], "many"),

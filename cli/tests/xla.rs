@@ -122,6 +122,7 @@ fn what_does_not_divide_is_refused_before_anything_is_written() {
         (&["--shard", "K=model"], "name it with `--mesh`"),
         (&["--tuning", "off"], "`--tuning` is for IREE"),
         (&["--kernels", "on"], "`--kernels` is for IREE"),
+        (&["--print-commands"], "`--print-commands` is for IREE"),
         (&["--target", "generic"], "`--target` is for IREE"),
     ] {
         refused(&mut export(&model, &out, more), 2, &[words]);
