@@ -77,7 +77,7 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
                 let product = Product { m, n: *n, k: *k, element };
                 products.push(product.load(bench.arguments.seed, bench.options(weights(kernels, quant)))?);
             }
-            bench.report(products.iter().map(|product| product.case()).collect()).map(drop)
+            bench.report(products.iter().map(|product| product.case()).collect())
         }
         BenchCommand::Attention(AttentionBench {
             queries,
@@ -94,25 +94,26 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
             for (&kernels, &element, &context) in iproduct!(kernels, dtype, context) {
                 let (queries, heads, groups, features) = (*queries, *heads, *groups, *features);
                 let depth = depth.unwrap_or(context.saturating_sub(queries));
+                if queries == 0 || depth.checked_add(queries).is_none_or(|end| end > context) {
+                    return Err(BenchError::Depth { depth, tokens: queries, context }.into());
+                }
                 let attention = AttentionSizes { queries, heads, groups, features, context, depth, element };
                 let weights = weights(kernels, Quant(None));
                 loaded.push(attention.load(bench.arguments.seed, bench.options(weights))?);
             }
-            bench.report(loaded.iter().map(|attention| attention.case()).collect()).map(drop)
+            bench.report(loaded.iter().map(|attention| attention.case()).collect())
         }
         BenchCommand::Trace(ModelBench { model, variants, .. }) => {
             let stages = bench.stages(model, variants)?;
-            bench.report(stages.iter().flat_map(Stages::trace).collect()).map(drop)
+            bench.report(stages.iter().flat_map(Stages::trace).collect())
         }
         BenchCommand::Compile(ModelBench { model, variants, .. }) => {
             let stages = bench.stages(model, variants)?;
-            bench.report(stages.iter().map(|stages| stages.compile(&bench.compiler)).collect()).map(drop)
+            bench.report(stages.iter().map(|stages| stages.compile(&bench.compiler)).collect())
         }
         BenchCommand::Bake(ModelBench { model, variants, .. }) => {
             let baked = bench.checkpoints(model, variants)?;
-            bench
-                .report(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)).collect())
-                .map(drop)
+            bench.report(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)).collect())
         }
         BenchCommand::Suite(ModelBench { model, variants, .. }) => {
             let languages = bench.languages(model, variants, bench.plans(model, variants)?)?;
@@ -127,7 +128,7 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
             cases.extend(baked.iter().flat_map(|(stages, _)| stages.trace()));
             cases.extend(baked.iter().map(|(stages, _)| stages.compile(&bench.compiler)));
             cases.extend(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)));
-            bench.report(cases).map(drop)
+            bench.report(cases)
         }
     }
 }
@@ -280,17 +281,24 @@ impl<'a> Bench<'a> {
         trace: Option<NewFile>,
     ) -> Result<(), Error> {
         let (Some(trace), [language], [case]) = (trace, languages, &cases[..]) else {
-            return self.report(cases).map(drop);
+            return self.report(cases);
         };
         language.can_profile(case)?;
-        let report = self.report(cases)?;
-        let Some(measured) = report.cases.first() else { return Ok(()) };
-        let profile = language.profile(&dump::name_of(model), measured)?;
-        Ok(trace.publish_as(profile.text().as_bytes())?)
+        let report = self.measured(cases)?;
+        if let Some(measured) = report.cases.first() {
+            let profile = language.profile(&dump::name_of(model), measured)?;
+            trace.publish_as(profile.text().as_bytes())?;
+        }
+        shown(&report)
     }
 
-    /// Measures, and says what came of it.
-    fn report(&self, cases: Vec<Case<'_>>) -> Result<BenchReport, Error> {
+    /// Measures, and says what came of it: last, since who reads it may have gone.
+    fn report(&self, cases: Vec<Case<'_>>) -> Result<(), Error> {
+        shown(&self.measured(cases)?)
+    }
+
+    /// Measures, and writes what came of it to files.
+    fn measured(&self, cases: Vec<Case<'_>>) -> Result<BenchReport, Error> {
         let BenchArguments { rounds, json, plot, .. } = self.arguments;
         let rounds = rounds.get();
         // Before anything is measured: a file that cannot be written is known at once.
@@ -313,9 +321,12 @@ impl<'a> Bench<'a> {
         if let Some(file) = plot {
             file.publish_as(plot::svg(&report).as_bytes())?;
         }
-        std::io::stdout().lock().write_all(table(&report).as_bytes()).map_err(Error::Output)?;
         Ok(report)
     }
+}
+
+fn shown(report: &BenchReport) -> Result<(), Error> {
+    std::io::stdout().lock().write_all(table(report).as_bytes()).map_err(Error::Output)
 }
 
 /// What tells a measurement apart from the others of its case.

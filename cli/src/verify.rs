@@ -4,6 +4,8 @@ use std::io::{self, Write as _};
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use tracewright::codes::Coded as _;
+use tracewright::errors::WithCauses;
 use tracewright::irpa::{Archive, ArchiveError, Damage, Gguf, Verified, Watch};
 use tracewright::xla;
 
@@ -21,11 +23,10 @@ pub fn run(arguments: &VerifyArguments, interrupt: &Interrupt) -> Result<(), Err
     // Of an export the program was compared at least.
     let compared = |verified: &Verified| arguments.path.is_dir() || verified.entries > 0;
     let said = match (arguments.json, &verified) {
-        (true, Ok(verified)) => Some(json(arguments, verified, &[], seconds).to_string()),
+        (true, Ok(verified)) => Some(json(arguments, verified, None, seconds).to_string()),
         (false, Ok(verified)) if compared(verified) => Some(line(arguments, verified, seconds)),
-        (true, Err(error)) if !damaged(error).is_empty() => {
-            Some(json(arguments, &Verified::default(), damaged(error), seconds).to_string())
-        }
+        (true, Err(Error::Interrupted)) => None,
+        (true, Err(error)) => Some(json(arguments, &Verified::default(), Some(error), seconds).to_string()),
         _ => None,
     };
     let written = said.map_or(Ok(()), |said| writeln!(io::stdout(), "{said}")).map_err(Error::Output);
@@ -84,7 +85,7 @@ fn line(arguments: &VerifyArguments, verified: &Verified, seconds: f64) -> Strin
     line
 }
 
-fn json(arguments: &VerifyArguments, verified: &Verified, damaged: &[Damage], seconds: f64) -> Value {
+fn json(arguments: &VerifyArguments, verified: &Verified, error: Option<&Error>, seconds: f64) -> Value {
     let damage = |damage: &Damage| {
         let Damage { name, offset, expected, found } = damage;
         json!({ "name": name, "offset": offset, "expected": expected, "found": found })
@@ -94,7 +95,10 @@ fn json(arguments: &VerifyArguments, verified: &Verified, damaged: &[Damage], se
         "tensors": verified.entries,
         "bytes": verified.bytes,
         "without_hash": verified.without_hash,
-        "damaged": damaged.iter().map(damage).collect::<Value>(),
+        "damaged": error.map_or(&[][..], damaged).iter().map(damage).collect::<Value>(),
+        "error": error.map(|error| json!({
+            "code": error.code().name(), "message": WithCauses(error).to_string(),
+        })),
         "seconds": seconds,
     })
 }

@@ -219,3 +219,14 @@ fn what_cannot_be_measured_is_refused() {
     let nowhere = ["bench", "decode", demo, "--json", "/nowhere/report.json"];
     refused(tracewright(&nowhere).args(small), 1, &["/nowhere/report.json"]);
 }
+
+/// What is measured is what is said: no depth that wraps, no queries behind the end.
+#[test]
+fn attention_within_its_context() {
+    for sizes in
+        [["--depth", "18446744073709551615"], ["--depth", "512"], ["--queries", "0"], ["--queries", "513"]]
+    {
+        let mut command = tracewright(&["bench", "attention", "--context", "512"]);
+        refused(command.args(sizes), 1, &["do not fit into `context` 512"]);
+    }
+}

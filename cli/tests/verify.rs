@@ -52,6 +52,11 @@ fn a_flipped_bit_of_an_export_is_found_by_name() {
     let found = refused(&mut bare(&["verify", text(&export), "--json"]), 1, &words);
     let damaged = json_of(&found)["damaged"].clone();
     assert_eq!((damaged.as_array().unwrap().len(), &damaged[0]["name"]), (1, &json!(TENSOR)));
+    let error = &json_of(&found)["error"];
+    assert!(
+        error["code"] == "TW0302" && error["message"].as_str().unwrap().contains("is damaged"),
+        "{error}"
+    );
     let alone = refused(&mut bare(&["verify", text(&export.join("model.irpa")), "--json"]), 1, &words);
     assert_eq!(json_of(&alone)["damaged"], damaged);
 }
@@ -113,7 +118,8 @@ fn what_an_export_for_xla_has_of_its_own_is_compared() {
 
     let program = fs::read_to_string(&module).unwrap();
     fs::write(&module, program.replacen("add", "subtract", 1)).unwrap();
-    refused(&["error[TW0904]: ", "decode.mlir` is not the module that the manifest names"]);
+    let said = refused(&["error[TW0904]: ", "decode.mlir` is not the module that the manifest names"]);
+    assert_eq!(json_of(&said)["error"]["code"], "TW0904");
     fs::remove_file(&module).unwrap();
     refused(&["decode.mlir"]);
 }
