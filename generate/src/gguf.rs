@@ -81,7 +81,6 @@ impl<'a> Vocabulary<'a> {
         }
         let texts = texts.texts().ok_or_else(|| wrong(file, TOKENS, "of another type", expected))?;
         check_keys(file, count)?;
-        check_keys(file, count)?;
         Ok(Some(Self { file, of_bytes, tokens: texts.collect(), kinds: kinds(file, count)? }))
     }
 
