@@ -336,23 +336,13 @@ fn check_keys(file: &Gguf, count: usize) -> Result<(), GenerateError> {
     let check = |keys: &[&'static str], expected, is_right: &dyn Fn(GgufValue<'_>) -> bool| {
         let wrongs = keys.iter().filter_map(|key| Some((*key, file.get(key)?)));
         match wrongs.into_iter().find(|(_, value)| !is_right(*value)) {
-            Some((key, found)) => Err(wrong(file, key, shown(found), expected)),
+            Some((key, found)) => Err(wrong(file, key, found, expected)),
             None => Ok(()),
         }
     };
     check(FLAGS, "true or false", &is_flag)?;
     check(TEXTS, "a text", &is_text)?;
     check(IDS, "the id of one of its tokens", &is_token)
-}
-
-fn shown(value: GgufValue<'_>) -> String {
-    match value {
-        GgufValue::Integer(integer) => integer.to_string(),
-        GgufValue::Float(float) => float.to_string(),
-        GgufValue::Bool(bool) => bool.to_string(),
-        GgufValue::Text(text) => format!("{text:?}"),
-        GgufValue::Array(array) => format!("an array of {}", array.len()),
-    }
 }
 
 fn kinds(file: &Gguf, count: usize) -> Result<Vec<Kind>, GenerateError> {

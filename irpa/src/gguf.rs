@@ -8,6 +8,7 @@ mod blocks;
 pub use blocks::BlockFormat;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 use std::ops::Range;
@@ -81,6 +82,18 @@ pub enum GgufValue<'a> {
     Text(&'a str),
     /// An array.
     Array(GgufArray<'a>),
+}
+
+impl fmt::Display for GgufValue<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(integer) => integer.fmt(f),
+            Self::Float(float) => float.fmt(f),
+            Self::Bool(bool) => bool.fmt(f),
+            Self::Text(text) => write!(f, "\"{text}\""),
+            Self::Array(array) => write!(f, "an array of {}", array.len()),
+        }
+    }
 }
 
 /// An array of the metadata, all elements of one type.

@@ -61,13 +61,7 @@ impl<'a> Metadata<'a> {
         let value = self.file.get(&key)?;
         let typed = read(value);
         if typed.is_none() {
-            let found = match value {
-                GgufValue::Array(array) => format!("an array of {}", array.len()),
-                GgufValue::Integer(integer) => integer.to_string(),
-                GgufValue::Float(float) => float.to_string(),
-                GgufValue::Bool(bool) => bool.to_string(),
-                GgufValue::Text(text) => format!("\"{text}\""),
-            };
+            let found = value.to_string();
             self.note(KeyProblem::Value { key, found, expected: expected.into() });
         }
         typed
