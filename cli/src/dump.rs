@@ -33,7 +33,7 @@ use crate::{ReadModel, network, preset};
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// A Hugging Face model directory, its config.json, or a published size by name (`trace-dump presets` lists them)
+    /// A Hugging Face model directory, its config.json, a GGUF file, or a published size by name (`trace-dump presets` lists them)
     #[arg(required = true)]
     model: Option<PathBuf>,
     /// What to print

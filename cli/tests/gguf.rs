@@ -87,6 +87,95 @@ fn keys_of_a_tokenizer_that_mean_nothing() {
     refused(&mut bare(&["prompt", text(&model), "--chat", "Hello"]), 1, &["the id of one of its tokens"]);
 }
 
+/// A file with one more key, of this type and value, in front of the others.
+fn with_key(bytes: &[u8], key: &str, kind: u32, value: &[u8]) -> Vec<u8> {
+    let entry = |key: &str, kind: u32, value: &[u8]| {
+        [&(key.len() as u64).to_le_bytes(), key.as_bytes(), &kind.to_le_bytes(), value].concat()
+    };
+    let mut entries = entry(key, kind, value);
+    // Another one fills up to what tensors are aligned to.
+    let filler = format!("{key}.filling");
+    let empty = entry(&filler, 8, &0_u64.to_le_bytes()).len();
+    let missing = (entries.len() + empty).next_multiple_of(32) - entries.len() - empty;
+    let filling = [&(missing as u64).to_le_bytes()[..], &vec![b' '; missing]].concat();
+    entries.extend(entry(&filler, 8, &filling));
+    let mut bytes = bytes.to_owned();
+    let keys = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) + 2;
+    bytes[16..24].copy_from_slice(&keys.to_le_bytes());
+    bytes.splice(24..24, entries);
+    bytes
+}
+
+/// What would change what a network computes, or a text, and is not read, is refused; what changes nothing is not.
+#[test]
+fn keys_that_say_something_else() {
+    let out = folder();
+    let model = out.path().join("model.gguf");
+    let float = |number: f32| number.to_le_bytes().to_vec();
+    let with = |name: &str, key: &str, kind: u32, value: &[u8]| {
+        fs::write(&model, with_key(&fs::read(gguf(name)).unwrap(), key, kind, value)).unwrap();
+    };
+    for (name, key, kind, value, words) in [
+        (
+            "llama",
+            "llama.attention.causal",
+            7,
+            vec![0],
+            "false, expected true: these networks look back only",
+        ),
+        ("gpt2", "gpt2.attention.causal", 7, vec![0], "false, expected true"),
+        (
+            "llama",
+            "llama.attention.scale",
+            6,
+            float(0.5),
+            "0.5, expected 0, or one by the root of the features",
+        ),
+        ("llama-yarn", "llama.rope.scaling.attn_factor", 6, float(1.5), "1.5, expected 1 beside YaRN"),
+        (
+            "llama",
+            "llama.rope.scaling.factor",
+            4,
+            vec![2, 0, 0, 0],
+            "2, expected a positive number, stored as a float",
+        ),
+    ] {
+        with(name, key, kind, &value);
+        refused(&mut trace_dump(&[text(&model)]), 1, &[&format!("`{key}` is {words}")]);
+    }
+    let dumped = |model: &std::path::Path| succeed(&mut trace_dump(&[text(model)])).out;
+    let plain = dumped(&gguf("llama"));
+    with("llama", "llama.attention.scale", 6, &float(0.0));
+    assert_eq!(dumped(&model), plain);
+    // A factor of a type that is not said divides every position; one of no type does nothing.
+    with("llama", "llama.rope.scaling.factor", 6, &float(4.0));
+    let scaled = dumped(&model);
+    assert_ne!(scaled, plain);
+    let typed = |kind: &str| {
+        let kind = [&(kind.len() as u64).to_le_bytes(), kind.as_bytes()].concat();
+        let with_factor =
+            with_key(&fs::read(gguf("llama")).unwrap(), "llama.rope.scale_linear", 6, &float(4.0));
+        fs::write(&model, with_key(&with_factor, "llama.rope.scaling.type", 8, &kind)).unwrap();
+        dumped(&model)
+    };
+    assert_eq!(typed("linear"), scaled);
+    assert_eq!(typed("none"), plain);
+}
+
+/// Two tokens of one text: the first would never be read or written.
+#[test]
+fn tokens_that_are_no_vocabulary() {
+    let out = folder();
+    let model = out.path().join("model.gguf");
+    let sound = fs::read(gguf("tokens-spm")).unwrap();
+    let at = |words: &str| sound.windows(words.len()).position(|window| window == words.as_bytes()).unwrap();
+    let mut bytes = sound.clone();
+    bytes[at("<0x42>")..][..6].copy_from_slice(b"<0x41>");
+    fs::write(&model, bytes).unwrap();
+    let said = ["tokenizer.ggml.tokens", "`<0x41> for tokens 68 and 69`", "a text for each token"];
+    refused(&mut bare(&["prompt", text(&model), "--chat", "Hello"]), 1, &said);
+}
+
 /// Counts that no network has are refused before anything is recorded, by the names that the file gives them.
 #[test]
 fn sizes_that_no_network_has() {

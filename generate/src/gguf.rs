@@ -80,8 +80,16 @@ impl<'a> Vocabulary<'a> {
             return Err(wrong(file, TOKENS, count, "at most 1048576 tokens"));
         }
         let texts = texts.texts().ok_or_else(|| wrong(file, TOKENS, "of another type", expected))?;
+        let tokens: Vec<&str> = texts.collect();
+        let mut ids = HashMap::with_capacity(count);
+        for (id, text) in tokens.iter().enumerate() {
+            if let Some(first) = ids.insert(text, id) {
+                let found = format!("{text} for tokens {first} and {id}");
+                return Err(wrong(file, TOKENS, found, "a text for each token"));
+            }
+        }
         check_keys(file, count)?;
-        Ok(Some(Self { file, of_bytes, tokens: texts.collect(), kinds: kinds(file, count)? }))
+        Ok(Some(Self { file, of_bytes, tokens, kinds: kinds(file, count)? }))
     }
 
     fn of_kind(&self, wanted: Kind) -> impl Iterator<Item = (usize, &'a str)> {
@@ -199,11 +207,14 @@ impl<'a> Vocabulary<'a> {
     /// algorithm of SentencePiece, as merges in the order of the scores.
     fn pieces(&self) -> Result<(Parts, bool), GenerateError> {
         const SCORES: &str = "tokenizer.ggml.scores";
-        let missing = |found: &str| wrong(self.file, SCORES, found, "a number for each token");
-        let scores = array(self.file, SCORES)?.ok_or_else(|| missing("missing"))?;
-        let scores: Vec<f64> = scores.floats().ok_or_else(|| missing("of another type"))?.collect();
+        let bad = |found: String| wrong(self.file, SCORES, found, "a number for each token");
+        let scores = array(self.file, SCORES)?.ok_or_else(|| bad("missing".into()))?;
+        let scores: Vec<f64> = scores.floats().ok_or_else(|| bad("of another type".into()))?.collect();
         if scores.len() != self.tokens.len() {
-            return Err(missing("of another length"));
+            return Err(bad(format!("{} numbers for {} tokens", scores.len(), self.tokens.len())));
+        }
+        if let Some(at) = scores.iter().position(|score| score.is_nan()) {
+            return Err(bad(format!("NaN for token {at}")));
         }
         let joins = |kind: Kind| matches!(kind, Kind::Normal | Kind::UserDefined | Kind::Unused);
         let ids: HashMap<&str, usize> =
@@ -252,15 +263,14 @@ impl<'a> Vocabulary<'a> {
     fn byte_level(&self) -> Result<(Parts, bool), GenerateError> {
         const MERGES: &str = "tokenizer.ggml.merges";
         const PRE: &str = "tokenizer.ggml.pre";
-        let missing = |found: &str| wrong(self.file, MERGES, found, "a list of texts");
-        let merges = array(self.file, MERGES)?.ok_or_else(|| missing("missing"))?;
+        let bad = |found: &str| wrong(self.file, MERGES, found, "a list of texts, of two parts each");
+        let merges = array(self.file, MERGES)?.ok_or_else(|| bad("missing"))?;
         let pair = |text: &str| {
             // A piece may begin with a space where it is none of bytes.
             let at = text.char_indices().skip(1).find(|(_, letter)| *letter == ' ');
-            at.map(|(at, _)| json!([&text[..at], &text[at + 1..]]))
-                .ok_or_else(|| missing("without two parts"))
+            at.map(|(at, _)| json!([&text[..at], &text[at + 1..]])).ok_or_else(|| bad(text))
         };
-        let merges = merges.texts().ok_or_else(|| missing("of another type"))?.map(pair);
+        let merges = merges.texts().ok_or_else(|| bad("of another type"))?.map(pair);
         let merges = merges.collect::<Result<Vec<_>, _>>()?;
         let pre = self.file.text(PRE).unwrap_or("default");
         let words = Words::of(pre)
@@ -348,7 +358,7 @@ fn check_keys(file: &Gguf, count: usize) -> Result<(), GenerateError> {
 fn kinds(file: &Gguf, count: usize) -> Result<Vec<Kind>, GenerateError> {
     const TYPES: &str = "tokenizer.ggml.token_type";
     let expected = "a number from 1 to 6 for each token";
-    let bad = |found: &str| wrong(file, TYPES, found, expected);
+    let bad = |found: String| wrong(file, TYPES, found, expected);
     let Some(types) = array(file, TYPES)? else { return Ok(vec![Kind::Normal; count]) };
     let kind = |number| {
         Ok(match number {
@@ -362,9 +372,9 @@ fn kinds(file: &Gguf, count: usize) -> Result<Vec<Kind>, GenerateError> {
         })
     };
     if types.len() != count {
-        return Err(bad("of another length"));
+        return Err(bad(format!("{} numbers for {count} tokens", types.len())));
     }
-    types.integers().ok_or_else(|| bad("of another type"))?.map(kind).collect()
+    types.integers().ok_or_else(|| bad("of another type".into()))?.map(kind).collect()
 }
 
 /// The array under a key, if there is one.

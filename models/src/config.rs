@@ -240,6 +240,11 @@ impl Keys {
         self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected: expected.into() });
     }
 
+    /// Whether something has been refused.
+    pub fn has_problems(&self) -> bool {
+        !self.problems.borrow().is_empty()
+    }
+
     fn typed<T>(
         &self,
         key: &'static str,
@@ -365,13 +370,31 @@ impl Keys {
         self.typed(key, "a positive number", |value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite()))
     }
 
+    /// A positive number, or what stands for a missing one. That it is null says nothing, and is refused.
+    pub fn number_or(&self, key: &'static str, default: f64) -> f64 {
+        let number = self.optional_number(key);
+        self.refuse_null(key, "a positive number");
+        number.unwrap_or(default)
+    }
+
+    /// A null is no missing key: transformers does not put the default in its place.
+    fn refuse_null(&self, key: &'static str, expected: &str) {
+        if self.map.get(key).is_some_and(Value::is_null) {
+            self.refuse(key, "null", expected);
+        }
+    }
+
     /// A positive number.
     pub fn number(&self, key: &'static str) -> f64 {
         self.required(key, "a positive number", self.optional_number(key))
     }
 
-    /// A truth value, or what stands for a missing one.
+    /// A truth value, or what stands for a missing one. A null is false in Python; where that is not what a missing key
+    /// means, it is refused.
     pub fn flag(&self, key: &'static str, default: bool) -> bool {
+        if default {
+            self.refuse_null(key, "true or false");
+        }
         self.typed(key, "true or false", Value::as_bool).unwrap_or(default)
     }
 

@@ -146,7 +146,7 @@ impl LlamaConfig {
             num_attention_heads,
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
             head_dim: keys.optional_count("head_dim").or(defaults.head_dim),
-            rms_norm_eps: keys.optional_number("rms_norm_eps").unwrap_or(defaults.rms_norm_eps),
+            rms_norm_eps: keys.number_or("rms_norm_eps", defaults.rms_norm_eps),
             norm_style: WeightStyle::Scale,
             rope: RopeParameters::read(keys, &rope),
             rotary: Vec::new(),

@@ -27,7 +27,7 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     GemmaConfig {
         llama: LlamaConfig { attention_bias, windows, ..llama },
         rope_local: None,
-        query_pre_attn_scalar: keys.optional_number("query_pre_attn_scalar").unwrap_or(256.0),
+        query_pre_attn_scalar: keys.number_or("query_pre_attn_scalar", 256.0),
         attn_logit_softcapping: keys.nullable_number("attn_logit_softcapping", Some(50.0)),
         final_logit_softcapping: keys.nullable_number("final_logit_softcapping", Some(30.0)),
     }

@@ -197,7 +197,7 @@ fn read_text(keys: &Keys) -> GemmaConfig {
         num_attention_heads: keys.optional_count("num_attention_heads").unwrap_or(8),
         num_key_value_heads: keys.optional_count("num_key_value_heads").unwrap_or(4),
         head_dim: Some(head_dim),
-        rms_norm_eps: keys.optional_number("rms_norm_eps").unwrap_or(1e-6),
+        rms_norm_eps: keys.number_or("rms_norm_eps", 1e-6),
         norm_style: WeightStyle::OnePlus,
         rope,
         rotary: Vec::new(),
@@ -213,7 +213,7 @@ fn read_text(keys: &Keys) -> GemmaConfig {
     GemmaConfig {
         llama,
         rope_local: Some(rope_local),
-        query_pre_attn_scalar: keys.optional_number("query_pre_attn_scalar").unwrap_or(256.0),
+        query_pre_attn_scalar: keys.number_or("query_pre_attn_scalar", 256.0),
         attn_logit_softcapping: None,
         final_logit_softcapping: keys.optional_number("final_logit_softcapping"),
     }

@@ -161,7 +161,7 @@ impl Gpt2Config {
             num_hidden_layers: count("n_layer", 12),
             num_attention_heads: count("n_head", 12),
             activation: Self::activation(keys),
-            layer_norm_epsilon: keys.optional_number("layer_norm_epsilon").unwrap_or(1e-5),
+            layer_norm_epsilon: keys.number_or("layer_norm_epsilon", 1e-5),
             scale_attn_weights: keys.flag("scale_attn_weights", true),
             scale_attn_by_inverse_layer_idx: keys.flag("scale_attn_by_inverse_layer_idx", false),
             tie_word_embeddings: keys.flag("tie_word_embeddings", true),

@@ -204,7 +204,7 @@ impl Lfm2Config {
             num_attention_heads: count("num_attention_heads", 32),
             num_key_value_heads: count("num_key_value_heads", 8),
             head_dim: keys.optional_count("head_dim"),
-            norm_eps: keys.optional_number("norm_eps").unwrap_or(1e-5),
+            norm_eps: keys.number_or("norm_eps", 1e-5),
             rope: RopeParameters::read(keys, &rope),
             tie_word_embeddings: keys.flag("tie_embedding", tied),
             attention: attention(keys, num_hidden_layers),
@@ -266,7 +266,7 @@ impl Lfm2Config {
 fn intermediate_size(keys: &Keys) -> usize {
     let [block, size] = ["block_ff_dim", "intermediate_size"].map(|key| keys.optional_count(key));
     let size = block.or(size).unwrap_or(12_288);
-    let factor = keys.optional_number("block_ffn_dim_multiplier").unwrap_or(1.0);
+    let factor = keys.number_or("block_ffn_dim_multiplier", 1.0);
     let multiple = keys.optional_count("block_multiple_of").unwrap_or(256);
     match keys.flag("block_auto_adjust_ff_dim", true) {
         true => ((factor * (2 * size / 3) as f64) as usize).next_multiple_of(multiple),

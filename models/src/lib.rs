@@ -271,7 +271,10 @@ fn architecture(keys: &Keys) -> Result<String, ConfigError> {
         let method = quantization.optional_text("quant_method").unwrap_or_else(|| "unknown".into());
         return Err(ConfigError::Quantized { path: keys.path().to_owned(), method });
     }
-    let first = |value: &serde_json::Value| value.get(0).and_then(|name| name.as_str()).map(str::to_owned);
-    let named = keys.get("architectures").and_then(first).or_else(|| keys.optional_text("model_type"));
+    // A list as a rule; what is none is named as it is.
+    let named =
+        keys.get("architectures").and_then(|names| names.as_array().map_or(Some(names), |all| all.first()));
+    let named = named.map(|name| name.as_str().map_or_else(|| name.to_string(), str::to_owned));
+    let named = named.or_else(|| keys.optional_text("model_type"));
     Ok(named.unwrap_or_else(|| "(none)".into()))
 }

@@ -174,6 +174,14 @@ impl RopeParameters {
             }
             _ => {}
         }
+        // Numbers that have been refused are 0 here.
+        if (1..=limits::HEAD).contains(&features) && !keys.has_problems() {
+            let frequencies = self.frequencies(features, 1).inv_freq;
+            if let Some(useless) = frequencies.into_iter().find(|frequency| !frequency.is_normal()) {
+                let found = format!("{:?}, with a frequency of {useless}", self.theta);
+                keys.refuse("rope_theta", found, "frequencies above 0, as `rope_scaling` stretches them");
+            }
+        }
     }
 
     /// How many of `features` features are rotated. An odd number is rounded up where pairs are counted.

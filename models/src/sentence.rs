@@ -52,6 +52,10 @@ impl SentenceConfig {
         let mut max_tokens = None;
         if let Some(keys) = keys("sentence_bert_config.json")? {
             max_tokens = keys.optional_count("max_seq_length");
+            if let Some(longest) = max_tokens.filter(|longest| *longest > positions) {
+                let expected = format!("at most {positions}, the positions of the network");
+                keys.refuse("max_seq_length", longest, expected);
+            }
             keys.always("do_lower_case", false);
             keys.one_of("transformer_task", &["feature-extraction"]);
             keys.one_of("module_output_name", &["token_embeddings"]);
@@ -59,8 +63,11 @@ impl SentenceConfig {
         }
         if let Some(keys) = keys("tokenizer_config.json")? {
             // A number beyond all integers where there is no limit.
-            let longest =
-                keys.optional_number("model_max_length").map_or(positions, |longest| longest as usize);
+            let said = keys.optional_number("model_max_length");
+            if let Some(said) = said.filter(|said| *said < 1.0) {
+                keys.refuse("model_max_length", said, "at least 1");
+            }
+            let longest = said.map_or(positions, |longest| longest as usize);
             max_tokens = max_tokens.or(Some(longest.min(positions)));
             keys.one_of("truncation_side", &["right"]);
             keys.finish_reading()?;

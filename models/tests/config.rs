@@ -212,6 +212,24 @@ fn m19_a_key_that_cannot_be_used_is_named() {
             `config.json`: 1 problem(s)
               `num_hidden_layers` is 0, expected a positive integer, at most 4096"#]],
     );
+    // Null is not the default in transformers either.
+    let text = with(json!({"rms_norm_eps": 7})).to_string().replace('7', "null");
+    expect![[r#"
+        `config.json`: 1 problem(s)
+          `rms_norm_eps` is null, expected a positive number"#]]
+    .assert_eq(&read_text(&text, &[]).expect_err("an error"));
+    check(
+        json!({"rope_theta": 1e-300}),
+        expect![[r#"
+            `config.json`: 1 problem(s)
+              `rope_theta` is 1e-300, with a frequency of inf, expected frequencies above 0, as `rope_scaling` stretches them"#]],
+    );
+    check(
+        json!({"rope_scaling": {"rope_type": "linear", "factor": 1e300}}),
+        expect![[r#"
+            `config.json`: 1 problem(s)
+              `rope_theta` is 10000.0, with a frequency of 0, expected frequencies above 0, as `rope_scaling` stretches them"#]],
+    );
     check(
         json!({"hidden_act": "gelu"}),
         expect![[r#"
@@ -253,8 +271,8 @@ fn m19_a_key_that_cannot_be_used_is_named() {
     check(
         json!({"rope_scaling": {"type": "linear"}}),
         expect![[r#"
-        `config.json`: 1 problem(s)
-          `rope_scaling.factor` is missing, expected a positive number"#]],
+            `config.json`: 1 problem(s)
+              `rope_scaling.factor` is missing, expected a positive number"#]],
     );
     check(
         json!({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}),
@@ -299,7 +317,12 @@ fn m19_a_key_that_cannot_be_used_is_named() {
         `config.json`: 1 problem(s)
           `rope_scaling` is a number, expected an object"#]],
     );
-    for (architectures, found) in [(json!(["FooForCausalLM"]), "FooForCausalLM"), (json!([]), "(none)")] {
+    for (architectures, found) in [
+        (json!(["FooForCausalLM"]), "FooForCausalLM"),
+        (json!([]), "(none)"),
+        (json!([5]), "5"),
+        (json!("Foo"), "Foo"),
+    ] {
         assert_eq!(
             read(&with(json!({"architectures": architectures}))).expect_err("an error"),
             format!("`config.json`: architecture `{found}` is not known; known are {ARCHITECTURES:?}")

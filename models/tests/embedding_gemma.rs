@@ -170,6 +170,20 @@ fn the_longest_text_and_the_prompts() {
 fn what_would_change_a_text_is_named() {
     check(
         "sentence_bert_config.json",
+        |config| config["max_seq_length"] = 65.into(),
+        expect![[r#"
+            `./sentence_bert_config.json`: 1 problem(s)
+              `max_seq_length` is 65, expected at most 64, the positions of the network"#]],
+    );
+    check(
+        "tokenizer_config.json",
+        |config| config["model_max_length"] = 0.5.into(),
+        expect![[r#"
+            `./tokenizer_config.json`: 1 problem(s)
+              `model_max_length` is 0.5, expected at least 1"#]],
+    );
+    check(
+        "sentence_bert_config.json",
         |keys| keys["do_lower_case"] = json!(true),
         expect![[r#"
         `./sentence_bert_config.json`: 1 problem(s)

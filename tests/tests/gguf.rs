@@ -256,6 +256,19 @@ fn tokens_are_those_of_llama_cpp() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// A score that is no number has no place among the others.
+#[test]
+fn scores_that_are_no_numbers() {
+    let mut bytes = fs::read(model("tokens-spm")).unwrap();
+    let key = b"tokenizer.ggml.scores";
+    let scores = bytes.windows(key.len()).position(|window| window == key).unwrap() + key.len() + 16;
+    bytes[scores + 4 * 7..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let file = tempfile::NamedTempFile::with_suffix(".gguf").unwrap();
+    fs::write(&file, bytes).unwrap();
+    let said = Tokenizer::load(file.path()).unwrap_err().to_string();
+    assert!(said.contains("`NaN for token 7`, expected a number for each token"), "{said}");
+}
+
 #[test]
 fn what_a_file_says_of_chats_and_ends_is_heeded() {
     let path = model("tokens-spm");

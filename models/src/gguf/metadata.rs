@@ -117,10 +117,18 @@ impl<'a> Metadata<'a> {
     }
 
     fn optional_number(&self, key: &str) -> Option<f64> {
-        self.typed(key, "a positive number", |value| match value {
+        self.typed(key, "a positive number, stored as a float", |value| match value {
             GgufValue::Float(number) => Some(number).filter(|x| *x > 0.0 && x.is_finite()),
             _ => None,
         })
+    }
+
+    /// Refuses a number that would change what the network computes, and that nothing here reads.
+    fn usual(&self, key: &str, is_usual: impl Fn(f64) -> bool, expected: &str) {
+        self.typed(key, expected, |value| match value {
+            GgufValue::Float(number) => is_usual(number).then_some(()),
+            _ => None,
+        });
     }
 
     fn number(&self, key: &str) -> Option<f64> {
@@ -168,6 +176,10 @@ impl<'a> Metadata<'a> {
 
     /// What all files say.
     fn shared(&self, class: &str) -> Value {
+        self.typed("attention.causal", "true: these networks look back only", |value| match value {
+            GgufValue::Bool(true) => Some(()),
+            _ => None,
+        });
         json!({
             "architectures": [class],
             "vocab_size": self.vocabulary(),
@@ -244,6 +256,9 @@ impl<'a> Metadata<'a> {
             let key = self.key("attention.value_length");
             self.note(KeyProblem::Value { key, found, expected });
         }
+        let usual = 1.0 / (features.unwrap_or(1) as f64).sqrt();
+        let is_usual = |scale: f64| scale == 0.0 || (scale / usual - 1.0).abs() < 1e-6;
+        self.usual("attention.scale", is_usual, "0, or one by the root of the features of a head");
         let layers = self.count("block_count");
         let own = json!({
             "hidden_size": width,
@@ -321,8 +336,9 @@ impl<'a> Metadata<'a> {
     /// The rotary embedding. A frequency that is divided by a factor of its own is one, wherever the factor comes from.
     fn rope(&self, features: Option<usize>) -> Value {
         let context = self.optional_count("rope.scaling.original_context_length");
-        let kind = self.optional_text("rope.scaling.type").unwrap_or("none");
-        let linear = self.optional_number("rope.scale_linear").filter(|factor| *factor != 1.0);
+        // A factor without a type divides all, and one that is said to be of no type nothing (`llama-model.cpp`).
+        let kind = self.optional_text("rope.scaling.type").unwrap_or("linear");
+        let linear = self.optional_number("rope.scale_linear");
         let factor = self.optional_number("rope.scaling.factor").or(linear);
         let [short, long] =
             ["rope_factors_short.weight", "rope_factors_long.weight"].map(|name| self.factors(name));
@@ -337,14 +353,22 @@ impl<'a> Metadata<'a> {
                 "rope_type": "longrope", "short_factor": factors, "long_factor": factors,
                 "attention_factor": 1.0,
             }),
-            (_, _, "yarn") => json!({
-                "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context,
-                "beta_fast": self.optional_number("rope.scaling.yarn_beta_fast"),
-                "beta_slow": self.optional_number("rope.scaling.yarn_beta_slow"),
-            }),
-            (_, _, "linear") => json!({ "rope_type": "linear", "factor": factor }),
-            (_, _, "none" | "longrope") if factor.is_none() || kind == "longrope" => Value::Null,
-            (_, _, "none") => json!({ "rope_type": "linear", "factor": linear }),
+            (_, _, "yarn") => {
+                self.usual(
+                    "rope.scaling.attn_factor",
+                    |factor| factor == 1.0,
+                    "1 beside YaRN, whose own follows from `factor`",
+                );
+                json!({
+                    "rope_type": "yarn", "factor": factor, "original_max_position_embeddings": context,
+                    "beta_fast": self.optional_number("rope.scaling.yarn_beta_fast"),
+                    "beta_slow": self.optional_number("rope.scaling.yarn_beta_slow"),
+                })
+            }
+            (_, _, "linear") => {
+                factor.map_or(Value::Null, |factor| json!({ "rope_type": "linear", "factor": factor }))
+            }
+            (_, _, "none" | "longrope") => Value::Null,
             (_, _, other) => {
                 let expected = "none, linear, yarn or longrope".to_owned();
                 let (key, found) = (self.key("rope.scaling.type"), format!("\"{other}\""));
