@@ -26,6 +26,14 @@ pub enum RandomError {
     /// The watcher asked to stop.
     #[error("stopped on request while writing `{}`", .0.display())]
     Stopped(PathBuf),
+    /// There is no memory for a tensor, each of which is made whole.
+    #[error("`{key}` has {bytes} bytes, more than there is memory for")]
+    Memory {
+        /// Its key.
+        key: String,
+        /// Its size.
+        bytes: usize,
+    },
     /// The checkpoint cannot be written.
     #[error("cannot write `{}`", .path.display())]
     Write {
@@ -169,6 +177,12 @@ fn write(
     folder: &Path,
     watch: WatchBytes<'_>,
 ) -> Result<(), RandomError> {
+    let largest = parameters.iter().flat_map(Parameter::sources).max_by_key(|(_, ty)| ty.bytes());
+    if let Some((key, ty)) = largest
+        && Vec::<u8>::new().try_reserve_exact(ty.bytes()).is_err()
+    {
+        return Err(RandomError::Memory { key: key.into(), bytes: ty.bytes() });
+    }
     fs::create_dir_all(folder).with_path("create", folder)?;
     let target = folder.join("model.safetensors");
     if target.exists() {

@@ -456,8 +456,12 @@ pub struct RandomArguments {
     /// The same seed gives the same bytes
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    #[command(flatten)]
-    pub model: ModelArguments,
+    /// Type of weights: f32, f16, bf16 [default: the configuration's]
+    #[arg(long)]
+    pub dtype: Option<ElementType>,
+    /// Proceed although config.json has this unknown key; may be repeated
+    #[arg(long, value_name = "KEY")]
+    pub allow_config_key: Vec<String>,
 }
 
 #[derive(Subcommand)]

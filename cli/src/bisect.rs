@@ -27,6 +27,10 @@ pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) 
     let model = &arguments.model_arguments;
     let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
     let context = Plan::context_for(tokens.len(), network.max_context());
+    if matches!(against, Against::Activations(_)) && model.chunk.is_some() {
+        let what = "`--chunk` is for what reads a prompt in pieces; transformers computed these in one pass";
+        return Err(Error::Usage { what: what.into() });
+    }
     let plan = model.plan(network, model.context.or(Some(context)))?;
     check_tokens(tokens, 0, plan.context, plan.model.vocabulary())?;
     let activations = match against {

@@ -21,7 +21,7 @@ use tracewright::own::check_output;
 
 use crate::arguments::ChatArguments;
 use crate::error::{self, Error};
-use crate::generate::Answer;
+use crate::generate::{Answer, say_ends};
 use crate::load::{Loaded, Source, Wanted};
 use crate::measure::milliseconds;
 use crate::prompt::{conversation, rendered};
@@ -67,6 +67,13 @@ pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) ->
     let wanted = Wanted { prompt: &[], new_tokens: ROOM, all_positions: false, commands: false };
     let loaded = source.load(model, &arguments.run, &wanted, interrupt)?;
     interrupt.check()?;
+    say_ends(&options, &loaded);
+    if options.stop_tokens.is_empty() && arguments.stop.is_empty() {
+        let most = arguments.max_tokens;
+        say!(
+            "the model names no token that ends an answer (`eos_token_id`): each has {most} tokens, or use `--stop`"
+        );
+    }
 
     let mut input = Input::open(arguments.no_history)?;
     if matches!(input, Input::Terminal(..)) {

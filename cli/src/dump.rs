@@ -58,7 +58,8 @@ pub struct Arguments {
     inline: bool,
     /// Print the chain of rules that made a node, as FUNCTION:NODE; its number is that of `--stage simplified` or
     /// `--stage expanded`
-    #[arg(long, value_name = "FUNCTION:NODE", value_parser = function_and_node)]
+    #[arg(long, value_name = "FUNCTION:NODE", value_parser = function_and_node,
+        conflicts_with_all = ["emit", "layer", "profile", "no_locs"])]
     explain: Option<(String, usize)>,
     /// Show on the page, or in the JSON, how long a call really took: what `tracewright bench decode --trace` wrote. Sizes that are
     /// not named here are those of the profile

@@ -47,6 +47,7 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
     let wanted = Wanted { prompt: &prompt, new_tokens: max_tokens, all_positions, commands };
     let loaded = source.load(&arguments.model, &arguments.run, &wanted, interrupt)?;
     interrupt.check()?;
+    say_ends(&options, &loaded);
 
     let before = loaded.runtime.transfers();
     let mut answer = Answer::new(&arguments.stop, arguments.json, tokenizer.as_ref());
@@ -87,6 +88,14 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
         }
     }
     interrupt.check()
+}
+
+/// Says which tokens would end an answer if they were ones of the network.
+pub fn say_ends(options: &GenerateOptions, loaded: &Loaded) {
+    let count = loaded.network.vocabulary();
+    for end in options.stop_tokens.iter().filter(|end| **end as usize >= count) {
+        say!("no answer ends at token {end}, which `eos_token_id` names: the network has {count} tokens");
+    }
 }
 
 /// A new file that is made from the model in `folder`, and is none of it.

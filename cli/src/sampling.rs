@@ -179,10 +179,35 @@ mod wanted {
                 seed: self.seed,
             };
             Sampler::new(&sampling)?;
+            self.say_idle(&sampling);
             if sampling.dry.multiplier != 0.0 {
                 sampling.dry.breakers = self.breakers(tokenizer)?;
             }
             Ok(sampling)
+        }
+
+        /// Says which flags are given and do nothing beside the others.
+        fn say_idle(&self, wanted: &Sampling) {
+            let usual = Sampling::default();
+            let greedy = wanted.temperature == 0.0;
+            let idle = [
+                ("--top-k", greedy && wanted.top_k != usual.top_k, "--temp"),
+                ("--top-p", greedy && wanted.top_p != usual.top_p, "--temp"),
+                ("--min-p", greedy && wanted.min_p != usual.min_p, "--temp"),
+                ("--typical", greedy && wanted.typical_p != usual.typical_p, "--temp"),
+                ("--top-nsigma", greedy && wanted.top_n_sigma != usual.top_n_sigma, "--temp"),
+                ("--xtc-probability", greedy && wanted.xtc.probability != 0.0, "--temp"),
+                ("--mirostat", greedy && wanted.mirostat.is_some(), "--temp"),
+                ("--seed", greedy && wanted.seed != usual.seed, "--temp"),
+                (
+                    "--dry-sequence-breaker",
+                    wanted.dry.multiplier == 0.0 && !self.dry_sequence_breaker.is_empty(),
+                    "--dry-multiplier",
+                ),
+            ];
+            for (flag, _, other) in idle.iter().filter(|(_, is_idle, _)| *is_idle) {
+                say!("`{flag}` does nothing without `{other}`");
+            }
         }
 
         fn breakers(&self, tokenizer: Option<&Tokenizer>) -> Result<Breakers, Error> {

@@ -201,6 +201,28 @@ fn ctrl_c_stops_an_answer_and_not_the_chat() {
     assert_eq!(read(&err).len(), 2, "{err}");
 }
 
+/// A model that names no token at which an answer ends is found out before the first one has no end.
+#[test]
+fn an_answer_without_an_end_is_announced() {
+    let folder = folder();
+    for entry in fs::read_dir(demo()).unwrap().flatten() {
+        fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+    }
+    let mute = |name: &str| {
+        let path = folder.path().join(name);
+        let mut keys: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        keys.as_object_mut().unwrap().remove("eos_token_id");
+        fs::write(&path, keys.to_string()).unwrap();
+    };
+    let words = "the model names no token that ends an answer";
+    let named = said(&mut chat(text(folder.path()), &["-n", "3"]), "");
+    assert!(!named.err.contains(words), "{}", named.err);
+    mute("config.json");
+    mute("generation_config.json");
+    let unnamed = said(&mut chat(text(folder.path()), &["-n", "3"]), "");
+    assert!(unnamed.err.contains(words), "{}", unnamed.err);
+}
+
 #[test]
 fn what_cannot_chat_is_refused() {
     let model = fixture("llama-untied");

@@ -64,6 +64,7 @@ fn simplification_is_reported_and_explained() {
     }
     refused(&mut dump(&["--explain", "layer:999"]), 1, &["`layer` has no node %999 after it was simplified"]);
     refused(&mut dump(&["--explain", "nobody:1"]), 1, &["there is no function `nobody`; there are"]);
+    refused(&mut dump(&["--explain", "layer:1", "--emit", "mlir"]), 2, &["--explain", "--emit"]);
     refused(&mut dump(&["--explain", "7"]), 2, &["expected FUNCTION:NODE, as `decode:12`"]);
     refused(
         &mut dump(&["--simplify", "boldly"]),

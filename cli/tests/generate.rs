@@ -167,6 +167,22 @@ fn an_answer_ends_at_a_stop_token_a_stop_text_or_a_full_context() {
     assert_eq!((full["tokens"].as_array().unwrap().len(), &full["finish"]), (38, &json!("context")));
 }
 
+/// A token that the network does not have ends nothing, which is said; and what is no object says nothing.
+#[test]
+fn tokens_that_cannot_end_an_answer() {
+    let model = copied("llama-untied");
+    let file = model.path().join("generation_config.json");
+    let mut generate =
+        tracewright(&["generate", crate::support::text(model.path()), "--tokens", "5,6,7", "-n", "2"]);
+    generate.args(SMALL);
+    fs::write(&file, r#"{"eos_token_id": [0, 515]}"#).unwrap();
+    let said = succeed(&mut generate).err;
+    let words = "no answer ends at token 515, which `eos_token_id` names: the network has 515 tokens";
+    assert!(said.contains(words) && !said.contains("at token 0"), "{said}");
+    fs::write(&file, "[1]").unwrap();
+    refused(&mut generate, 1, &["generation_config.json", "expected an object"]);
+}
+
 /// M21: sampling, and the seed that repeats it.
 #[test]
 fn m21_the_same_seed_draws_the_same_text() {

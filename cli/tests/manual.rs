@@ -85,7 +85,7 @@ fn every_flag_has_a_variable() {
     let random = |command: &mut std::process::Command, out: &str| {
         let out = folder.path().join(out);
         let config = fixture("llama-untied").join("config.json");
-        succeed(command.args(["random", text(&config), "-o", text(&out), "--context", "40"]));
+        succeed(command.args(["random", text(&config), "-o", text(&out)]));
         fs::read(out.join("model.safetensors")).unwrap()
     };
     let plain = random(&mut bare(&[]), "plain");
@@ -93,7 +93,7 @@ fn every_flag_has_a_variable() {
     assert_ne!(plain, one);
     let config = fixture("llama-untied").join("config.json");
     let out = folder.path().join("flag");
-    let mut command = bare(&["random", text(&config), "-o", text(&out), "--context", "40", "--seed", "0"]);
+    let mut command = bare(&["random", text(&config), "-o", text(&out), "--seed", "0"]);
     succeed(command.env("TRACEWRIGHT_SEED", "1"));
     assert_eq!(fs::read(out.join("model.safetensors")).unwrap(), plain);
     refused(bare(&["plan", text(&config)]).env("TRACEWRIGHT_CONTEXT", "many"), 2, &["many", "--context"]);

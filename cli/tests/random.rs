@@ -36,6 +36,35 @@ fn k11_the_same_seed_gives_the_same_bytes_and_another_seed_others() {
     assert!(mean.abs() < 0.05 * expected && (deviation / expected - 1.0).abs() < 0.05, "{mean} {deviation}");
 }
 
+/// What is said of a network that is not in its weights is no option here, and a type that the configuration does not say has
+/// to be said again.
+#[test]
+fn only_what_weights_depend_on_is_an_option() {
+    let (config, out) = (fixture("llama-untied"), folder());
+    let target = out.path().join("a");
+    for option in ["--quant", "--kernels", "--kv", "--simplify"] {
+        refused(&mut random(&config, &target, &[option, "off"]), 2, &[option]);
+    }
+    let same = succeed(&mut random(&config, &target, &["--dtype", "f32"])).err;
+    assert!(!same.contains("is needed"), "{same}");
+    let other = succeed(&mut random(&config, &out.path().join("b"), &["--dtype", "f16"])).err;
+    assert!(other.contains("its config.json says f32: `--dtype f16` is needed"), "{other}");
+}
+
+/// A tensor is made whole: where there is no memory for one, nothing begins.
+#[test]
+fn a_tensor_that_is_more_than_memory() {
+    let (model, out) = (copied("llama-tied"), folder());
+    edit_config(model.path(), |config| {
+        for (key, value) in [("vocab_size", 1 << 24), ("hidden_size", 1 << 24)] {
+            config.insert(key.into(), json!(value));
+        }
+    });
+    let target = out.path().join("new");
+    refused(&mut random(model.path(), &target, &[]), 1, &["bytes, more than there is memory for"]);
+    assert!(!target.exists());
+}
+
 #[test]
 fn what_is_there_is_not_replaced() {
     let (config, out) = (fixture("llama-tied"), folder());

@@ -193,6 +193,17 @@ fn settings_are_those_of_llama_cpp_and_checked() {
     ] {
         refused(&mut story(&[flag, value]), 1, &[words, flag, value, "expected"]);
     }
+    // A flag that does nothing beside the others is named.
+    let idle =
+        succeed(&mut story(&["-n", "2", "--top-k", "40", "--seed", "3", "--dry-sequence-breaker", "none"]))
+            .err;
+    for (flag, other) in
+        [("--top-k", "--temp"), ("--seed", "--temp"), ("--dry-sequence-breaker", "--dry-multiplier")]
+    {
+        assert!(idle.contains(&format!("`{flag}` does nothing without `{other}`")), "{idle}");
+    }
+    let busy = succeed(&mut story(&["-n", "2", "--top-k", "40", "--seed", "3", "--temp", "1"])).err;
+    assert!(!busy.contains("does nothing"), "{busy}");
     refused(&mut story(&["--mirostat", "3"]), 2, &["--mirostat"]);
     refused(&mut story(&["--samplers", "top_k;best"]), 2, &["best"]);
 }

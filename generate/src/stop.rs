@@ -6,7 +6,7 @@ use files::limits;
 use serde_json::Value;
 
 use crate::GenerateError;
-use crate::model_file::read_json;
+use crate::model_file::read_keys;
 
 /// The tokens that end a text: `eos_token_id` of `generation_config.json`, or of `config.json` where the former is
 /// missing or does not say, or of the `text_config` within; or those that a GGUF file names.
@@ -14,9 +14,9 @@ pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
     const KEY: &str = "eos_token_id";
     for name in ["generation_config.json", "config.json"] {
         let path = dir.join(name);
-        let Some(config) = read_json(dir, name)? else { continue };
-        let said = [Some(&config), config.get("text_config")].into_iter().flatten();
-        let found = said.filter_map(|config| config.get(KEY)).find(|value| !value.is_null());
+        let Some(config) = read_keys(dir, name, |key| [KEY, "text_config"].contains(&key))? else { continue };
+        let within = config.get("text_config").and_then(|within| within.get(KEY));
+        let found = [config.get(KEY), within].into_iter().flatten().find(|value| !value.is_null());
         let Some(found) = found else { continue };
         let ids = match found {
             Value::Array(ids) => ids.as_slice(),

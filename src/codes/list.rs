@@ -61,6 +61,7 @@ impl Coded for RandomError {
             Self::File(error) => error.code(),
             Self::Exists(_) => TW0009,
             Self::Stopped(_) => TW0005,
+            Self::Memory { .. } => TW0505,
             Self::Write { .. } => TW0006,
         }
     }
