@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use errors::{FileError, WithPath as _};
-use files::{FolderLock, limits};
+use files::{FolderLock, NewFolder, limits};
 use serde::Deserialize;
 
 /// What says that a folder is an export, and which one: written last.
@@ -100,25 +100,28 @@ impl<'a> ExportFolder<'a> {
     }
 
     /// Fills it, which no other run does meanwhile. After a failure nothing of an export is there any more, and no folder
-    /// if it was new.
+    /// that was made for it.
     pub fn fill<T, E: From<FolderError>>(&self, fill: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
-        let made = !self.path.exists();
-        let lock = self.prepare()?;
-        let filled = fill(self.path);
-        // The first error matters more than a failure here.
-        match filled {
-            Ok(_) => drop(lock),
-            Err(_) if made => drop(fs::remove_dir_all(self.path)),
-            Err(_) => drop(self.clear(lock)),
+        // Much may have come since it was asked for.
+        self.check()?;
+        let folder = NewFolder::create(self.path).map_err(FolderError::from)?;
+        let filled = self.prepare().map_err(E::from).and_then(|lock| {
+            let filled = fill(self.path);
+            // The first error matters more than a failure here.
+            match filled {
+                Ok(_) => drop(lock),
+                Err(_) => drop(self.clear(lock)),
+            }
+            filled
+        });
+        if filled.is_err() {
+            folder.discard();
         }
         filled
     }
 
-    /// Makes the folder, locks it, and removes what an export before this one wrote.
+    /// Locks the folder, and removes what an export before this one wrote.
     fn prepare(&self) -> Result<FolderLock, FolderError> {
-        // Much may have come since it was asked for.
-        self.check()?;
-        fs::create_dir_all(self.path).with_path("create", self.path)?;
         let lock = FolderLock::take(self.path)?.ok_or_else(|| FolderError::Locked(self.path.to_owned()))?;
         Ok(self.clear(lock)?)
     }

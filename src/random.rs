@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use errors::{FileError, WithPath as _};
-use files::{NewFile, limits};
+use files::{NewFile, NewFolder, limits};
 use ops::{ElementType, TensorType};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -161,11 +161,10 @@ pub fn write_random(
     watch: WatchBytes<'_>,
 ) -> Result<(), RandomError> {
     let text = files::read(config, limits::CONFIG)?;
-    let made = !folder.exists();
+    let new = NewFolder::create(folder)?;
     let written = write(&text, parameters, seed, folder, watch);
-    if written.is_err() && made {
-        // Only if it is empty; the first error matters more than a failure here.
-        let _ = fs::remove_dir(folder);
+    if written.is_err() {
+        new.discard();
     }
     written
 }
@@ -183,7 +182,6 @@ fn write(
     {
         return Err(RandomError::Memory { key: key.into(), bytes: ty.bytes() });
     }
-    fs::create_dir_all(folder).with_path("create", folder)?;
     let target = folder.join("model.safetensors");
     if target.exists() {
         return Err(RandomError::Exists(target));

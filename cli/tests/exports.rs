@@ -455,7 +455,7 @@ fn a_full_disk_leaves_no_export() {
         |target: &Path| refused(&mut limited(&export(&model, target, &[]), 200), 1, &["model.irpa"]);
     failing(&target);
     assert_eq!(listing(&target), []);
-    failing(&out.path().join("new"));
+    failing(&out.path().join("new/of/many"));
     assert!(!out.path().join("new").exists());
     succeed(&mut export(&model, &target, &[]));
     succeed(&mut generate(&target));

@@ -6,10 +6,12 @@
 mod leftovers;
 pub mod limits;
 mod new_file;
+mod new_folder;
 mod owned;
 mod read;
 
 pub use leftovers::Scratch;
 pub use new_file::NewFile;
+pub use new_folder::NewFolder;
 pub use owned::{FolderLock, is_one_of};
 pub use read::{check_json, read, read_json, read_stream, read_text, regular};

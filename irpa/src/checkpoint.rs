@@ -4,7 +4,7 @@ use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
 use crate::progress::Watch;
 use crate::write::{NewEntry, WriteOptions, write};
 use crate::{ArchiveError, Foreign, IndexProblem};
-use errors::WithPath as _;
+use errors::{WithCauses, WithPath as _};
 use memmap2::Mmap;
 use ops::format::Quantized;
 use ops::{ElementType, TensorType};
@@ -298,7 +298,7 @@ impl Checkpoint {
             .map_err(|source| ArchiveError::Index { path: path.into(), source })?;
         let mut problems = Vec::new();
         let shards: BTreeSet<&str> = index.weight_map.values().map(String::as_str).collect();
-        let mut absent = BTreeSet::new();
+        let (mut absent, mut broken) = (BTreeSet::new(), Vec::new());
         for &shard in &shards {
             let file = path.with_file_name(shard);
             if !is_plain(shard) {
@@ -308,7 +308,12 @@ impl Checkpoint {
                 problems.push(IndexProblem::MissingShard(shard.into()));
                 absent.insert(shard);
             } else {
-                for tensor in self.add_file(file)? {
+                let tensors = self.add_file(file).unwrap_or_else(|error| {
+                    absent.insert(shard);
+                    broken.push((shard, error));
+                    Vec::new()
+                });
+                for tensor in tensors {
                     if let Some(first) = self.tensors.get(&tensor.name) {
                         problems.push(IndexProblem::TwoShards {
                             name: tensor.name,
@@ -329,6 +334,15 @@ impl Checkpoint {
                 problems.push(IndexProblem::MissingTensor { name: name.clone(), shard: shard.clone() });
             }
         }
+        // What is wrong with one file, and nothing else, is said of the file.
+        match broken.pop() {
+            Some((_, error)) if problems.is_empty() && broken.is_empty() => return Err(error),
+            last => broken.extend(last),
+        }
+        problems.extend(broken.into_iter().map(|(shard, error)| IndexProblem::BrokenShard {
+            shard: shard.into(),
+            reason: WithCauses(&error).to_string(),
+        }));
         if problems.is_empty() {
             Ok(())
         } else {

@@ -489,6 +489,14 @@ pub enum IndexProblem {
     /// A shard that is not there.
     #[error("shard `{0}` is missing")]
     MissingShard(String),
+    /// A shard that cannot be read.
+    #[error("shard `{shard}` is broken: {reason}")]
+    BrokenShard {
+        /// The shard.
+        shard: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A tensor that its shard does not hold.
     #[error("tensor `{name}` is not in shard `{shard}`")]
     MissingTensor {

@@ -194,6 +194,27 @@ fn everything_in_which_index_and_shards_disagree_is_listed_at_once() {
     }
 }
 
+/// One broken shard is what is wrong; beside another, or with anything else, each is listed.
+#[test]
+fn all_broken_shards_are_named() {
+    let sound = safetensors(&[("a", Dtype::I8, &[1], &[1])]);
+    let cut = &sound[..sound.len() - 1];
+    let index = index(&[("a", "s1"), ("b", "s2"), ("c", "s3")]);
+    let with = |shards: [&[u8]; 3]| {
+        let files = ["s1", "s2", "s3"].into_iter().zip(shards);
+        let files: Vec<_> = files.chain([("model.safetensors.index.json", index.as_bytes())]).collect();
+        Checkpoint::open(folder(&files).path()).unwrap_err()
+    };
+    let [b, c] = ["b", "c"].map(|name| safetensors(&[(name, Dtype::I8, &[1], &[2])]));
+    let one = with([&sound, cut, &c]);
+    assert!(!matches!(one, ArchiveError::IndexMismatch { .. }) && one.to_string().contains("s2"), "{one}");
+    let two = with([&sound, cut, b"no safetensors"]).to_string();
+    assert!(two.contains("shard `s2` is broken: ") && two.contains("shard `s3` is broken: "), "{two}");
+    let other = with([&sound, cut, &b]).to_string();
+    let words = ["shard `s2` is broken: ", "tensor `c` is not in shard `s3`"];
+    assert!(words.iter().all(|words| other.contains(words)), "{other}");
+}
+
 #[test]
 fn a_broken_index_is_named() {
     for text in ["", "[]", "{\"weight_map\": [1]}", "{}"] {

@@ -1,0 +1,64 @@
+//! Folders that go again if nothing came into them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use errors::{FileError, WithPath as _};
+
+/// A folder, and what had to be made for it to be there.
+#[derive(Debug)]
+pub struct NewFolder {
+    /// The innermost first.
+    made: Vec<PathBuf>,
+}
+
+impl NewFolder {
+    /// Makes the folder at `path` and those above it, as far as they are not there.
+    ///
+    /// # Errors
+    /// If one cannot be made. None that was stays.
+    pub fn create(path: &Path) -> Result<Self, FileError> {
+        let missing =
+            path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+        let folder = Self { made: missing.map(Path::to_owned).collect() };
+        match fs::create_dir_all(path).with_path("create", path) {
+            Ok(()) => Ok(folder),
+            Err(error) => {
+                folder.discard();
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes again what was made, as far as it is empty.
+    pub fn discard(self) {
+        // Whoever wanted it has failed, and says so; a folder that stays is not worth another message.
+        let _ = self.made.iter().try_for_each(fs::remove_dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_made_goes_and_what_was_there_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (outer, inner) = (folder.path().join("a"), folder.path().join("a/b/c"));
+        NewFolder::create(&inner).unwrap().discard();
+        assert!(!outer.exists() && folder.path().exists());
+
+        fs::create_dir(&outer).unwrap();
+        NewFolder::create(&inner).unwrap().discard();
+        assert!(outer.exists() && !outer.join("b").exists());
+
+        let kept = NewFolder::create(&inner).unwrap();
+        fs::write(outer.join("b/somebody's"), "").unwrap();
+        kept.discard();
+        assert!(!inner.exists() && outer.join("b/somebody's").exists());
+
+        fs::write(outer.join("file"), "").unwrap();
+        let error = NewFolder::create(&outer.join("file/b")).unwrap_err();
+        assert!(error.to_string().contains("file/b"), "{error}");
+    }
+}
