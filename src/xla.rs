@@ -234,6 +234,14 @@ pub fn planned(plan: Plan) -> Result<Plan, XlaError> {
     Ok(Plan { target: Target::xla(), weights: Weights { kernels: false, ..Weights::default() }, ..plan })
 }
 
+/// Whether XLA reads the weights of the model at this path.
+///
+/// # Errors
+/// If it is a GGUF file.
+pub fn check_model(model: &Path) -> Result<(), XlaError> {
+    if Gguf::is_at(model) { Err(XlaError::Gguf(model.to_owned())) } else { Ok(()) }
+}
+
 /// What is divided along the axes of a mesh: as the network declares it, unless `asked` says it otherwise.
 pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<ShardRule> {
     let known = lower::divisible_axes(&recorded.trace);
@@ -350,9 +358,7 @@ pub fn export(
 ) -> Result<XlaManifest, XlaError> {
     // Before what takes long; the names of its modules are known later.
     ExportFolder::new(model, out, [])?;
-    if Gguf::is_at(model) {
-        return Err(XlaError::Gguf(model.to_owned()));
-    }
+    check_model(model)?;
     if model.canonicalize().is_ok_and(|path| path.to_str().is_none()) {
         return Err(XlaError::Unnamed(model.to_owned()));
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use report::{NetworkReport, Stage};
+use tracewright::errors::escaped;
 use tracewright::files::NewFile;
 use tracewright::lower::{self, Weights};
 use tracewright::models::Architecture;
@@ -174,7 +175,7 @@ pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
         (Some(Command::Lint { model, target, json, model_arguments }), _) => {
             let (network, name) = named(model, &model_arguments.network.allow_config_key, read)?;
             let plan = model_arguments.plan(network, model_arguments.context)?;
-            let lint = Lint::new(&name, &plan, &plan.trace()?.trace, target);
+            let lint = Lint::new((model, &name), &plan, &plan.trace()?.trace, target);
             refusing = lint.refusing();
             if *json { format!("{}\n", lint.json()) } else { lint.text() }
         }
@@ -249,7 +250,8 @@ fn named(
 ) -> Result<(Box<dyn Architecture>, String), Error> {
     let name = match preset(model) {
         Some(preset) => preset.name.to_owned(),
-        None => name_of(model),
+        // Of whatever characters.
+        None => escaped(&name_of(model)),
     };
     Ok((network(read, model, allowed_keys)?, name))
 }

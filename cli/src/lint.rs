@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::str::FromStr;
 
 use serde_json::{Value, json};
@@ -13,6 +14,7 @@ use tracewright::ops::format::GROUP;
 use tracewright::ops::{ElementType, Op};
 use tracewright::targets::{Backend, Target};
 use tracewright::trace::{Function, NodeKind, Provenance, Trace, key_pattern};
+use tracewright::xla::{self, XlaError};
 use tracewright::{Expanded, Footprint, Plan, StagedTrace};
 
 /// A target as `lint` names it: as `export` does, or XLA.
@@ -74,11 +76,11 @@ pub struct Lint {
 
 impl Lint {
     /// Looks at a network, for each of these targets or for this machine.
-    pub fn new(model: &str, plan: &Plan, trace: &Trace, targets: &[LintTarget]) -> Self {
+    pub fn new((model, name): (&Path, &str), plan: &Plan, trace: &Trace, targets: &[LintTarget]) -> Self {
         let host = [LintTarget { name: "host".into(), target: Target::host() }];
         let targets = if targets.is_empty() { &host } else { targets };
-        let found = targets.iter().map(|target| (target.clone(), findings(plan, trace, target)));
-        Self { model: model.to_owned(), targets: found.collect() }
+        let found = targets.iter().map(|target| (target.clone(), findings(model, plan, trace, target)));
+        Self { model: name.to_owned(), targets: found.collect() }
     }
 
     /// The targets that refuse the network.
@@ -140,15 +142,22 @@ fn named(target: Target) -> Target {
     Target { features: Some(features.collect()), ..target }
 }
 
-fn findings(plan: &Plan, trace: &Trace, LintTarget { target, .. }: &LintTarget) -> Vec<Finding> {
+fn findings(
+    model: &Path,
+    plan: &Plan,
+    trace: &Trace,
+    LintTarget { target, .. }: &LintTarget,
+) -> Vec<Finding> {
     let mut found = Vec::new();
     let xla = target.backend == Backend::Xla;
-    if xla && plan.weights.quantize.rounds() {
-        let error = tracewright::xla::XlaError::Quantized;
+    let rounds = || plan.weights.quantize.rounds().then_some((XlaError::Quantized, "leave out `--quant`"));
+    let unread =
+        || xla::check_model(model).err().map(|error| (error, "take the model directory that it was made of"));
+    if let Some((error, why)) = if xla { unread().or_else(rounds) } else { None } {
         found.push(Finding {
             severity: Severity::Refused,
             what: error.to_string(),
-            why: "leave out `--quant`".into(),
+            why: why.into(),
             code: Some(error.code()),
             places: BTreeMap::new(),
         });

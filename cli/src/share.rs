@@ -7,20 +7,17 @@ use std::io::Write as _;
 use serde_json::{Value, json};
 use tracewright::Plan;
 use tracewright::footprint::readable;
-use tracewright::irpa::Gguf;
 use tracewright::lower::{Collective, CollectiveKind};
 use tracewright::share::{CallShare, DeviceShare};
 use tracewright::targets::{Mesh, NamedMachine};
-use tracewright::xla::{XlaError, planned};
+use tracewright::xla::{check_model, planned};
 
 use crate::arguments::PlanArguments;
 use crate::error::Error;
 
 pub fn run(arguments: &PlanArguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
-    if Gguf::is_at(&arguments.model) {
-        return Err(XlaError::Gguf(arguments.model.clone()).into());
-    }
+    check_model(&arguments.model)?;
     let plan = planned(plan)?;
     let share = DeviceShare::of(&plan, mesh.map(|(mesh, _)| mesh), mesh.map_or(&[], |(_, rules)| rules))?;
     let shown = ShownShare {

@@ -4,9 +4,8 @@ use std::io::Write as _;
 
 use tracewright::Plan;
 use tracewright::footprint::readable;
-use tracewright::irpa::Gguf;
 use tracewright::targets::Target;
-use tracewright::xla::{self, XlaError, XlaManifest};
+use tracewright::xla::{self, XlaManifest};
 
 use crate::arguments::{ExportArguments, Kernels, Layout};
 use crate::error::Error;
@@ -15,9 +14,8 @@ use crate::{Interrupt, ReadModel, open, progress};
 pub fn run(arguments: &ExportArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     check(arguments)?;
     let ExportArguments { model: folder, out, model_arguments: model, xla: asked, .. } = arguments;
-    if Gguf::is_at(folder) {
-        return Err(XlaError::Gguf(folder.clone()).into());
-    }
+    // What its blocks ask for is no mistake of the user.
+    xla::check_model(folder)?;
     let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
     let plan = model.plan(network, model.context)?;
     let plan = xla::planned(Plan { batch: asked.batch.map_or(1, usize::from), ..plan })?;

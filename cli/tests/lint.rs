@@ -108,3 +108,21 @@ fn faults_and_unknown_processors_are_noted() {
         &["`+NAME` or `-NAME`"],
     );
 }
+
+/// XLA reads no GGUF file, whatever is in it; and a name that would colour a terminal is shown as text.
+#[test]
+fn a_gguf_file_under_any_name() {
+    let out = folder();
+    let model = out.path().join("red\u{1b}[31m.gguf");
+    std::fs::copy(fixture("gguf").join("llama.gguf"), &model).unwrap();
+    let targets = lint(text(&model), 1, &["--target", "xla", "--target", WITH]);
+    let [xla, iree] = [0, 1].map(|i| found(&targets[i], "refused"));
+    assert!(xla.len() == 1 && xla[0].0.contains("XLA reads safetensors"), "{xla:?}");
+    assert!(iree.is_empty(), "{iree:?}");
+    for command in ["lint", "stats"] {
+        let said = succeed(trace_dump(&[command, text(&model)]).args(SMALL)).out;
+        assert!(!said.contains('\u{1b}') && said.contains("red\\u{1b}[31m"), "{said}");
+    }
+    let said = succeed(trace_dump(&["diff", text(&model), text(&model)]).args(SMALL)).out;
+    assert!(!said.contains('\u{1b}') && said.contains("red\\u{1b}[31m"), "{said}");
+}
