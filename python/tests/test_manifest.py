@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from tracewright_xla.errors import ManifestError
 from tracewright_xla.manifest import Manifest, TensorType
@@ -65,6 +66,7 @@ def manifest() -> dict[str, Any]:
         return {
             "name": name,
             "module": f"{name}.mlir",
+            "module_blake3": blake3(MAIN.encode()).hexdigest(),
             "arguments": [
                 value("tokens", "tokens", f"i32[2,{width}]"),
                 value("start", "start(context 32)", "i32[2]"),
@@ -178,15 +180,34 @@ class Contents(Folder):
             ([{"name": "data", "size": 4}], mesh + divided, 'for another mesh than the manifest, whose axes are "data"=4'),
             ([{"name": "data", "size": 2}], mesh + divided, f"where the manifest has {whole}"),
         ]:
+            written = text.encode(errors="surrogateescape")
+            content["entry_points"][1]["module_blake3"] = blake3(written).hexdigest()
             (self.folder / "manifest.json").write_text(json.dumps(content | {"axes": axes}))
             read = Manifest.read(self.folder)
-            path.write_bytes(text.encode(errors="surrogateescape"))
+            path.write_bytes(written)
             with self.subTest(words=words):
                 if words is None:
                     self.assertEqual(read.text(read.entries["decode"]), text)
                     continue
                 with self.assertRaisesRegex(ManifestError, rf"decode\.mlir`.* {words}"):
                     read.text(read.entries["decode"])
+
+
+    def test_a_module_that_was_changed_is_named_with_both_hashes(self) -> None:
+        (self.folder / "manifest.json").write_text(json.dumps(manifest()))
+        read, path = Manifest.read(self.folder), self.folder / "decode.mlir"
+        path.write_text(MAIN)
+        self.assertEqual(read.text(read.entries["decode"]), MAIN)
+        path.write_text(MAIN + "  // changed\n")
+        hashes = [blake3(text.encode()).hexdigest() for text in (MAIN + "  // changed\n", MAIN)]
+        with self.assertRaisesRegex(
+            ManifestError,
+            rf"decode\.mlir` is not the module that the manifest names \(blake3 {hashes[0]}, expected {hashes[1]}\); export",
+        ):
+            read.text(read.entries["decode"])
+        content = manifest()
+        del content["entry_points"][1]["module_blake3"]
+        self.refused(json.dumps(content), r"`entry_points\[1\]\.module_blake3` is missing; export the model again")
 
 
 class Files(unittest.TestCase):

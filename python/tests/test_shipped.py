@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from tracewright_xla.manifest import Manifest, TensorType
 
@@ -238,6 +239,7 @@ class Shipped(unittest.TestCase):
                 text, found = re.subn(pattern, rf"\1[{', '.join(['{}'] * rank)}]", path.read_text())
                 self.assertEqual(found, 1)
                 path.write_text(text)
+                entry["module_blake3"] = blake3(text.encode()).hexdigest()
             spoiled = json.loads(json.dumps(manifest))
             for value in spoiled["weights"] + [value for entry in spoiled["entry_points"] for value in entry["arguments"]]:
                 if name in (value.get("key"), value.get("name")):
@@ -254,6 +256,20 @@ class Shipped(unittest.TestCase):
             self.assertEqual(ran.returncode, 0, ran.stderr)
             report = json.loads(ran.stdout)
             self.assertGreater(report["argument_bytes"]["decode"], as_it_is["argument_bytes"]["decode"])
+
+    def test_a_module_that_was_changed_is_refused_as_verify_does(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            changed = shutil.copytree(Exports.of("demo"), Path(folder) / "changed")
+            path = changed / "decode.mlir"
+            path.write_text(path.read_text().replace("= stablehlo.add ", "= stablehlo.subtract ", 1))
+            words = run(changed, "--tokens", "5", "-n", "3")
+            ran = subprocess.run(words, capture_output=True, text=True, cwd=ROOT / "python", check=False)
+            verify = [str(TRACEWRIGHT), "verify", str(changed)]
+            verified = subprocess.run(verify, capture_output=True, text=True, check=False)
+        self.assertEqual((ran.returncode, ran.stdout, verified.returncode), (1, "", 1))
+        said = re.escape(f"`{path}` is not the module that the manifest names (blake3 ")
+        self.assertRegex(ran.stderr, f"^error: {said}")
+        self.assertRegex(verified.stderr, said)
 
     def test_logits_that_are_no_numbers_are_an_error(self) -> None:
         """On whichever device they are."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import ml_dtypes
 import numpy as np
+from blake3 import blake3
 
 from .errors import ManifestError
 from .files import read_text
@@ -122,6 +123,8 @@ class Entry:
 
     name: str
     module: str
+    blake3: str
+    """The hash of its text."""
     arguments: tuple[Value, ...]
     weights: tuple[str, ...]
     results: tuple[Value, ...]
@@ -206,14 +209,20 @@ class Manifest:
     def text(self, entry: Entry) -> str:
         """The text of a module.
 
-        Raises `ManifestError` if its file cannot be read, or takes or gives something else than the manifest says: XLA compares
-        bytes alone, so that f16 would pass for bf16.
+        Raises `ManifestError` if its file cannot be read, is not the one that was exported, or takes or gives something else
+        than the manifest says: XLA compares bytes alone, so that f16 would pass for bf16.
         """
         path = self.folder / entry.module
         try:
             text = read_text(path)
         except (OSError, ValueError) as error:
             raise ManifestError(f"`{path}`, which the manifest names, cannot be read: {error}") from error
+        found = blake3(text.encode()).hexdigest()
+        if found != entry.blake3:
+            raise ManifestError(
+                f"`{path}` is not the module that the manifest names (blake3 {found}, expected {entry.blake3}); "
+                "export the model again"
+            )
         mesh = ", ".join(f'"{name}"={size}' for name, size in self.axes)
         if self.axes and f"sdy.mesh @mesh = <[{mesh}]>" not in text:
             raise ManifestError(f"`{path}` is for another mesh than the manifest, whose axes are {mesh}")
@@ -315,6 +324,7 @@ def _entry(entry: _Object) -> Entry:
     return Entry(
         name=entry.get("name", str),
         module=entry.parsed("module", _name),
+        blake3=entry.get("module_blake3", str),
         arguments=tuple(_value(value) for value in entry.objects("arguments")),
         weights=tuple(entry.items("weights", str)),
         results=tuple(_value(value) for value in entry.objects("results")),
