@@ -1,6 +1,7 @@
 """Manifests: types, and what is refused."""
 
 import json
+import math
 import os
 import tempfile
 import unittest
@@ -11,7 +12,7 @@ import numpy as np
 from blake3 import blake3
 
 from tracewright_xla.errors import ManifestError
-from tracewright_xla.manifest import Manifest, TensorType
+from tracewright_xla.manifest import MOST_DEVICES, Manifest, TensorType
 
 
 class Types(unittest.TestCase):
@@ -151,6 +152,15 @@ class Contents(Folder):
         ]:
             with self.subTest(path=path, new=new):
                 self.refused(self.changed(path, new), words)
+
+    def test_a_mesh_has_devices_and_not_more_than_an_export_may_have(self) -> None:
+        mesh = (Path(__file__).resolve().parents[2] / "targets/src/mesh.rs").read_text()
+        self.assertIn(f"MOST: usize = 1 << {MOST_DEVICES.bit_length() - 1};", mesh)
+        for sizes in [(2**20 + 1,), (2**10, 2**11), (2**80,), (2, 0)]:
+            axes = [{"name": f"axis{at}", "size": size} for at, size in enumerate(sizes)]
+            with self.subTest(sizes=sizes):
+                self.refused(self.changed("axes", axes), rf"`axes.*{math.prod(sizes)}.*, expected .* to {MOST_DEVICES}")
+        self.refused(self.changed("axes", [{"name": "model", "size": 2}] * 2), "two of `axes` have the same name")
 
     def test_no_file_lies_outside_of_its_folder(self) -> None:
         for name in ["../decode.mlir", "/decode.mlir", "a/decode.mlir", "..", ".", "", "a\0b"]:

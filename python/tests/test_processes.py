@@ -15,7 +15,9 @@ class Surroundings(unittest.TestCase):
         self.assertEqual(from_environment({"JOB_COMPLETION_INDEX": "2"}), (None, 2))
 
     def test_nobody_says_nothing(self) -> None:
-        self.assertEqual(from_environment({"SLURM_NTASKS": "", "SLURM_PROCID": "x"}), (None, None))
+        for said in ["", "x", "-1", "²", "9" * 5000]:
+            with self.subTest(said=said[:16]):
+                self.assertEqual(from_environment({"SLURM_NTASKS": said, "SLURM_PROCID": said}), (None, None))
 
     def test_the_first_host_of_a_list(self) -> None:
         for nodes, host in [
@@ -30,7 +32,10 @@ class Surroundings(unittest.TestCase):
 
     def test_numbers_that_make_no_group_are_refused(self) -> None:
         Group(2, "host:1234", 1).check()
-        for group in [Group(2, "host:1234", 2), Group(0, "host:1234", 0), Group(2, "host", 0), Group(2, "h:1", -1)]:
+        for group in [
+            Group(2, "host:1234", 2), Group(0, "host:1234", 0), Group(2, "h:1", -1),
+            Group(2, "host", 0), Group(2, "host:0", 0), Group(2, "host:65536", 0), Group(2, f"host:{'9' * 5000}", 0),
+        ]:  # fmt: skip
             with self.subTest(group=group), self.assertRaises(ProcessError):
                 group.check()
 

@@ -1,8 +1,13 @@
 """How tokens are chosen of logits, without a network."""
 
+import contextlib
+import io
 import json
+import subprocess
+import sys
 import tempfile
 import unittest
+from argparse import ArgumentTypeError
 from pathlib import Path
 from unittest import mock
 
@@ -10,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tracewright_xla.__main__ import _group, _ids, _parser, _rest, main
-from tracewright_xla.errors import LogitsError, MeshError, ProcessError, PromptError
+from tracewright_xla.__main__ import _devices, _ids, _parser, _rest, main
+from tracewright_xla.errors import LogitsError, MeshError, PromptError
 from tracewright_xla.manifest import Manifest
 from tracewright_xla.mesh import device_mesh
 from tracewright_xla.program import Program, _sample
@@ -19,6 +24,7 @@ from tracewright_xla.text import ends
 
 from .test_manifest import manifest
 
+ROOT = Path(__file__).resolve().parents[2]
 NAN, INF = float("nan"), float("inf")
 
 
@@ -94,22 +100,66 @@ class Choices(unittest.TestCase):
 
 
 class Words(unittest.TestCase):
+    def misused(self, *words: str) -> str:
+        """What is said of wrong usage, which reads no file."""
+        with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as left:
+            main(["run", "nowhere", *words])
+        self.assertEqual(left.exception.code, 2)
+        return said.getvalue()
+
     def test_wrong_words_are_wrong_usage(self) -> None:
-        for words in [["--temp", "nan"], ["--temp=inf"], ["--temp=-1"], ["--temp", "x"], ["-n", "-1"], ["--seed", "-1"]]:
-            with self.subTest(words=words), mock.patch("sys.stderr"), self.assertRaises(SystemExit) as left:
-                main(["run", "nowhere", "--tokens", "5", *words])
-            self.assertEqual(left.exception.code, 2)
+        for option, words in [
+            ("--temp", ["nan", "inf", "-1", "x"]),
+            ("--max-tokens", ["-1", "1_0", str(2**64)]),
+            ("--seed", ["-1", str(2**64)]),
+            ("--devices", ["0", "-1", "x", "4097", "20000", str(10**20)]),
+            ("--processes", ["0", "x"]),
+            ("--process-id", ["-1", "x"]),
+            ("--tokens", ["", "abc", "5,", "5,x"]),
+        ]:
+            for word in words:
+                tokens = [] if option == "--tokens" else ["--tokens", "5"]
+                with self.subTest(option=option, word=word):
+                    self.assertRegex(self.misused(*tokens, f"{option}={word}"), rf"argument .*{option}: `")
+
+    def test_words_are_shown_without_control_characters(self) -> None:
+        for words in (["--tokens", "\x1b[31m"], ["--tokens", "5", "\x1b[31m"]):
+            said = self.misused(*words)
+            self.assertIn(r"\x1b[31m", said)
+            self.assertNotIn("\x1b", said)
 
     def test_tokens_are_digits(self) -> None:
         self.assertEqual(_ids("5, 17,3"), [5, 17, 3])
         for text in ["", "5,", "1_0", "-1", "+1", "x", "9" * 5000]:
-            with self.subTest(text=text[:16]), self.assertRaisesRegex(PromptError, "is no list of tokens"):
+            with self.subTest(text=text[:16]), self.assertRaisesRegex(ArgumentTypeError, "is no list of tokens"):
                 _ids(text)
 
     def test_a_process_of_a_group_is_not_alone(self) -> None:
-        arguments = _parser().parse_args(["run", "nowhere", "--tokens", "5", "--process-id", "1"])
-        with mock.patch.dict("os.environ", clear=True), self.assertRaisesRegex(ProcessError, "--processes N, --coordinator"):
-            _group(arguments)
+        with mock.patch.dict("os.environ", clear=True):
+            self.assertIn("--processes N, --coordinator", self.misused("--tokens", "5", "--process-id", "1"))
+            group = ["--processes", "2", "--coordinator", "host:1234", "--process-id", "2"]
+            self.assertIn("process 2 is none of 2", self.misused("--tokens", "5", *group))
+
+    def test_a_processor_pretends_to_be_no_more_devices_than_it_can(self) -> None:
+        read = Manifest(Path(), "0", 8, 1, 10, "model=8192", (("model", 8192),), Path(), {}, {})
+        arguments = _parser().parse_args(["run", "nowhere", "--tokens", "5"])
+        with self.assertRaisesRegex(MeshError, "`model=8192` has 8192 devices, .* pretend to have 8192, expected 4096 at most"):
+            _devices(arguments, read, None)
+
+    def test_a_stream_that_was_closed_is_no_traceback(self) -> None:
+        ended = "is no export directory: it has no `manifest.json`"
+        for closed, code, out, err in [
+            ("<&-", 1, "", ended),
+            ("2>&-", 1, "", ""),
+            (">&-", 1, "", "error: stdout is closed"),
+            (">&- 2>&-", 1, "", ""),
+            ("<&- >&- 2>&-", 1, "", ""),
+        ]:
+            words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "tracewright_xla", "run", "nowhere", "--tokens=5"]
+            with self.subTest(closed=closed):
+                ran = subprocess.run(words, capture_output=True, text=True, cwd=ROOT / "python", check=False)
+                self.assertEqual((ran.returncode, ran.stdout, ran.stderr.count("\n")), (code, out, 1 if err else 0), ran.stderr)
+                self.assertIn(err, ran.stderr)
 
     def test_nothing_of_a_text_is_left_out(self) -> None:
         self.assertEqual(_rest("ab\ufffd", "ab"), "\ufffd")

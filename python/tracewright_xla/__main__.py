@@ -10,69 +10,81 @@ import re
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
-from .errors import MeshError, ProcessError, PromptError, TracewrightError
+from .errors import MeshError, ProcessError, TracewrightError
 from .manifest import Manifest
 from .processes import Group, agree, first_host, from_environment, join, versions
 from .text import Text, ends
 
 _PORT = 8476
 
+_MOST_PRETENDED = 1 << 12
+"""Devices that a processor pretends to have at most, whose start takes 13 s: that of three times as many takes two minutes."""
+
 
 def main(words: list[str] | None = None) -> int:
     """Runs a command; returns its exit code."""
-    arguments = _parser().parse_args(words)
-    _keep_stdout()
     try:
-        manifest = Manifest.read(arguments.folder)
+        _open_closed()
+        arguments = _parser().parse_args(words)
+        _keep_stdout()
         group = _group(arguments)
+        manifest = Manifest.read(arguments.folder)
         _devices(arguments, manifest, group)
         return _collectives(arguments, manifest) if arguments.command == "collectives" else _run(arguments, manifest, group)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _say("interrupted")
         return _leave(130)
     except TracewrightError as error:
-        print(f"error: {_escaped(str(error))}", file=sys.stderr)
+        _say(f"error: {error}")
         return _leave(1)
     except BrokenPipeError:
         _drop_stdout()
         return _leave(0)
     except OSError as error:
         _drop_stdout()
-        print(f"error: {_escaped(str(error))}", file=sys.stderr)
+        _say(f"error: {error}")
         return _leave(1)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(_escaped(message))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m tracewright_xla", description="Run what `tracewright export --engine xla` wrote."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="continue text or tokens")
     collectives = commands.add_parser("collectives", help="count what devices exchange in a call of each entry point")
     for command in (run, collectives):
+        command.set_defaults(refuse=command.error)
         command.add_argument("folder", type=Path, help="the export directory")
-        command.add_argument("--devices", type=int, metavar="N", help="devices that the processor of this process pretends "
-                             "to have [default: its part of the mesh]")
+        command.add_argument("--devices", type=_number(1, _MOST_PRETENDED), metavar="N", help="devices that the processor of "
+                             "this process pretends to have [default: its part of the mesh]")
         command.add_argument("--platform", help="what runs it: cpu, cuda, tpu [default: the best that jax finds]")
     prompt = run.add_mutually_exclusive_group(required=True)
     prompt.add_argument("-p", "--prompt", action="append", help="the text to continue; may be repeated for more rows")
-    prompt.add_argument("--tokens", action="append", metavar="IDS", help="the token ids to continue: 5,17,3; may be repeated")
-    run.add_argument("-n", "--max-tokens", type=_count, default=128, metavar="N", help="new tokens at most [default: 128]")
+    prompt.add_argument("--tokens", action="append", type=_ids, metavar="IDS", help="the token ids to continue: 5,17,3; may be repeated")
+    run.add_argument("-n", "--max-tokens", type=_number(0), default=128, metavar="N", help="new tokens at most [default: 128]")
     run.add_argument("--temp", type=_temperature, default=0.0, help="0 takes the most likely token [default: 0]")
-    run.add_argument("--seed", type=_count, default=0, help="the same seed draws the same tokens [default: 0]")
+    run.add_argument("--seed", type=_number(0), default=0, help="the same seed draws the same tokens [default: 0]")
     run.add_argument("--ignore-eos", action="store_true", help="do not stop at the model's end-of-text tokens")
     run.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="where the checkpoint lies [default: where it lay]")
     run.add_argument("--json", action="store_true", help="one JSON object instead of the text")
-    run.add_argument("--processes", type=int, metavar="N", help="how many processes there are [default: as SLURM says]")
+    run.add_argument("--processes", type=_number(1), metavar="N", help="how many processes there are [default: as SLURM says]")
     run.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 is reached")
-    run.add_argument("--process-id", type=int, metavar="I", help="which of them this is [default: as SLURM or Kubernetes says]")
+    run.add_argument("--process-id", type=_number(0), metavar="I", help="which of them this is [default: as SLURM or Kubernetes says]")
     return parser
 
 
 def _group(arguments: argparse.Namespace) -> Group | None:
-    """The processes that were asked for; none if this is the only one."""
+    """The processes that were asked for; none if this is the only one. What makes no group is wrong usage."""
     if arguments.command != "run":
         return None
     processes, process = from_environment(os.environ)
@@ -89,9 +101,12 @@ def _group(arguments: argparse.Namespace) -> Group | None:
         if value is None
     ]
     if missing:
-        raise ProcessError(f"{', '.join(missing)} must be said too: neither SLURM nor Kubernetes does")
+        arguments.refuse(f"{', '.join(missing)} must be said too: neither SLURM nor Kubernetes does")
     group = Group(processes, coordinator, process)
-    group.check()
+    try:
+        group.check()
+    except ProcessError as error:
+        arguments.refuse(str(error))
     return group
 
 
@@ -108,8 +123,11 @@ def _devices(arguments: argparse.Namespace, manifest: Manifest, group: Group | N
         jax.config.update("jax_platforms", arguments.platform)
     # A processor is as many devices as it is told to be; what accelerators there are, they know themselves.
     pretended = manifest.devices // processes if arguments.devices is None else arguments.devices
-    if pretended < 1:
-        raise MeshError(f"{pretended} devices are none; expected at least one")
+    if pretended > _MOST_PRETENDED:
+        raise MeshError(
+            f"the mesh `{manifest.mesh}` has {manifest.devices} devices, of which this process would pretend to have "
+            f"{pretended}, expected {_MOST_PRETENDED} at most; start more processes"
+        )
     if group is not None:
         join(group, pretended)
     else:
@@ -125,7 +143,7 @@ def _run(arguments: argparse.Namespace, manifest: Manifest, group: Group | None)
 
     first = group is None or group.process == 0
     text = Text(manifest.folder) if arguments.prompt else None
-    prompts = [text.tokens(prompt) for prompt in arguments.prompt] if text else [_ids(ids) for ids in arguments.tokens]
+    prompts = [text.tokens(prompt) for prompt in arguments.prompt] if text else arguments.tokens
     if group is not None:
         asked = json.dumps([prompts, arguments.max_tokens, arguments.temp, arguments.seed, arguments.ignore_eos])
         facts, problem = versions() | {"prompt": asked}, None
@@ -207,8 +225,30 @@ def _escaped(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
+def _say(text: str) -> None:
+    """Writes a line to stderr; where nobody takes it the exit code says enough."""
+    try:
+        print(_escaped(text), file=sys.stderr, flush=True)
+    except OSError:
+        pass
+
+
+def _open_closed() -> None:
+    """Opens those of stdin, stdout and stderr that were closed at the start: a file that is opened later would be one of them, and
+    get what is written there."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # It gets the lowest number that is free.
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)
+
+
 def _keep_stdout() -> None:
-    """Keeps stdout for data: what libraries print there, as Gloo does, goes to stderr."""
+    """Keeps stdout for data: what libraries print there, as Gloo does, goes to stderr. Raises `OSError` if it was closed."""
+    if sys.stdout is None:
+        raise OSError("stdout is closed, where the answer goes; `>/dev/null` throws it away")
     data = os.dup(1)
     os.dup2(2, 1)
     sys.stdout = os.fdopen(data, "w", encoding="utf-8")
@@ -216,13 +256,19 @@ def _keep_stdout() -> None:
 
 def _drop_stdout() -> None:
     """Throws away what cannot be written, at which the interpreter would fail once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"`{text}`, expected a whole number from 0")
-    return int(text)
+def _number(least: int, most: int = 2**64 - 1) -> Callable[[str], int]:
+    """Reads a whole number of an argument."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,20}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"`{text}`, expected a whole number from {least} to {most}")
+        return int(text)
+
+    return read
 
 
 def _temperature(text: str) -> float:
@@ -238,7 +284,7 @@ def _temperature(text: str) -> float:
 def _ids(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
-        raise PromptError(f"`{text}` is no list of tokens; expected 5,17,3")
+        raise argparse.ArgumentTypeError(f"`{text}` is no list of tokens; expected 5,17,3")
     return [int(word) for word in words]
 
 

@@ -23,6 +23,9 @@ from .files import read_text
 FORMAT = 2
 """The form of the manifest that this version reads."""
 
+MOST_DEVICES = 1 << 20
+"""Devices of a mesh at most: the limit of `export --mesh`."""
+
 _ELEMENTS: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
@@ -196,7 +199,7 @@ class Manifest:
             batch=content.get("batch", int),
             vocabulary=content.get("vocabulary", int),
             mesh=content.get("mesh", str),
-            axes=tuple((axis.get("name", str), axis.get("size", int)) for axis in content.objects("axes")),
+            axes=_axes(content.objects("axes")),
             checkpoint=Path(content.get("checkpoint", str)),
             entries={entry.name: entry for entry in entries},
             weights={weight.key: weight for weight in weights},
@@ -297,6 +300,17 @@ def _name(text: str) -> str:
     if len(PurePosixPath(_path(text)).parts) != 1:
         raise ManifestError(f"{reprlib.repr(text)} is no plain file name")
     return text
+
+
+def _axes(axes: list[_Object]) -> tuple[tuple[str, int], ...]:
+    """The axes of a mesh, of which none is there twice or without a device."""
+    read = tuple((axis.get("name", str), axis.get("size", int)) for axis in axes)
+    if len(dict(read)) < len(read):
+        raise ManifestError("two of `axes` have the same name")
+    devices = math.prod(size for _, size in read)
+    if not 1 <= devices <= MOST_DEVICES:
+        raise ManifestError(f"`axes` have {devices} devices, expected 1 to {MOST_DEVICES}")
+    return read
 
 
 def _value(value: _Object) -> Value:

@@ -37,7 +37,8 @@ class Group:
         """Raises `ProcessError` if the numbers make no group."""
         if self.processes < 1 or not 0 <= self.process < self.processes:
             raise ProcessError(f"process {self.process} is none of {self.processes}; they are numbered from 0")
-        if not re.fullmatch(r".+:\d+", self.coordinator):
+        port = re.fullmatch(r".+:([0-9]{1,5})", self.coordinator)
+        if port is None or not 1 <= int(port[1]) <= 65535:
             raise ProcessError(f"`{self.coordinator}` is no address of process 0; expected HOST:PORT")
 
 
@@ -45,8 +46,8 @@ def from_environment(environment: Mapping[str, str]) -> tuple[int | None, int | 
     """How many processes there are and which of them this one is, as SLURM or an indexed job of Kubernetes says."""
 
     def number(*names: str) -> int | None:
-        found = next((environment[name] for name in names if environment.get(name, "").isdigit()), None)
-        return None if found is None else int(found)
+        said = (environment.get(name, "") for name in names)
+        return next((int(text) for text in said if re.fullmatch("[0-9]{1,9}", text)), None)
 
     return number("SLURM_NTASKS"), number("SLURM_PROCID", "JOB_COMPLETION_INDEX")
 
