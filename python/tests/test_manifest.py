@@ -221,7 +221,7 @@ class Contents(Folder):
 
 
 class Files(unittest.TestCase):
-    def test_what_is_no_regular_file_is_not_waited_for(self) -> None:
+    def test_what_is_no_regular_file_or_too_large_is_refused(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "manifest.json"
             os.mkfifo(path)
@@ -230,6 +230,10 @@ class Files(unittest.TestCase):
             path.unlink()
             path.symlink_to("/dev/zero")
             with self.assertRaisesRegex(ManifestError, "it is not a regular file"):
+                Manifest.read(folder)
+            path.unlink()
+            path.write_bytes(b"[" + b"[]," * (6 << 20) + b"[]]")
+            with self.assertRaisesRegex(ManifestError, "it has more than 16777216 bytes"):
                 Manifest.read(folder)
 
 

@@ -20,7 +20,6 @@ from tracewright_xla.errors import LogitsError, MeshError, PromptError
 from tracewright_xla.manifest import Manifest
 from tracewright_xla.mesh import device_mesh
 from tracewright_xla.program import Program, _sample
-from tracewright_xla.text import ends
 
 from .test_manifest import manifest
 
@@ -161,6 +160,19 @@ class Words(unittest.TestCase):
                 self.assertEqual((ran.returncode, ran.stdout, ran.stderr.count("\n")), (code, out, 1 if err else 0), ran.stderr)
                 self.assertIn(err, ran.stderr)
 
+    def test_what_an_export_says_is_shown_without_control_characters(self) -> None:
+        content = manifest()
+        content["entry_points"][1] |= {"name": "\x1b[31m\u202e", "weights": ["\x07"]}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "\x1b[2J"
+            path.mkdir()
+            (path / "manifest.json").write_text(json.dumps(content))
+            words = [sys.executable, "-m", "tracewright_xla", "run", str(path), "--tokens", "5"]
+            ran = subprocess.run(words, capture_output=True, text=True, cwd=ROOT / "python", check=False)
+        self.assertEqual((ran.returncode, ran.stdout), (1, ""))
+        said = r"/\x1b[2J/manifest.json` is not as it was written: `\x1b[31m\u202e` takes `\x07`, which is none of `weights`"
+        self.assertIn(said, ran.stderr)
+
     def test_nothing_of_a_text_is_left_out(self) -> None:
         self.assertEqual(_rest("ab\ufffd", "ab"), "\ufffd")
         self.assertEqual(_rest("a.", "a ."), "\na.")
@@ -169,17 +181,6 @@ class Words(unittest.TestCase):
         for error, words in [(RuntimeError("no `foo`"), "no `foo`"), (AssertionError(), "its plugin is not installed")]:
             with mock.patch("jax.devices", side_effect=error), self.assertRaisesRegex(MeshError, words):
                 device_mesh(Manifest(Path(), "0", 8, 1, 10, "", (), Path(), {}, {}))
-
-    def test_tokens_that_end_an_answer_are_token_ids(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "config.json"
-            for text, tokens in [("5", {5}), ("[5, 6]", {5, 6}), ("[]", set()), ("null", set())]:
-                path.write_text(f'{{"eos_token_id": {text}}}')
-                self.assertEqual(ends(Path(folder)), tokens)
-            for text in ['"5"', "[5, [6]]", "true", "-1", "5.0"]:
-                path.write_text(f'{{"eos_token_id": {text}}}')
-                with self.subTest(text=text), self.assertRaisesRegex(PromptError, r"`eos_token_id` of `.*config\.json` is"):
-                    ends(Path(folder))
 
 
 if __name__ == "__main__":

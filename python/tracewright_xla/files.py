@@ -6,17 +6,20 @@ import os
 import stat
 from pathlib import Path
 
-_MOST = 256 << 20
-"""Bytes of a manifest or a module at most; those of the largest networks have some millions."""
+CONFIG = 16 << 20
+"""Bytes of a manifest or a configuration at most: the limit of `tracewright` itself."""
+LARGE = 256 << 20
+"""Bytes of a tokenizer or a module at most; modules of the largest networks have some millions."""
 
 
-def read_text(path: Path) -> str:
-    """The text of a file; raises `OSError` if it cannot be read, `ValueError` if it is no such file or no UTF-8."""
+def read_text(path: Path, most: int) -> str:
+    """The text of a file of so many bytes at most; raises `OSError` if it cannot be read, `ValueError` if it is no such file or no
+    UTF-8."""
     # A pipe would wait here for whoever writes to it.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is not a regular file")
-        content = file.read(_MOST + 1)
-    if len(content) > _MOST:
-        raise ValueError(f"it has more than {_MOST} bytes")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has more than {most} bytes")
     return content.decode()

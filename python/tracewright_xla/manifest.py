@@ -18,7 +18,7 @@ import numpy as np
 from blake3 import blake3
 
 from .errors import ManifestError
-from .files import read_text
+from .files import CONFIG, LARGE, read_text
 
 FORMAT = 2
 """The form of the manifest that this version reads."""
@@ -171,7 +171,7 @@ class Manifest:
         folder = Path(folder)
         path = folder / "manifest.json"
         try:
-            content: Any = json.loads(read_text(path))
+            content: Any = json.loads(read_text(path, CONFIG))
         except FileNotFoundError:
             raise ManifestError(f"`{folder}` is no export directory: it has no `manifest.json`") from None
         except (OSError, ValueError, RecursionError) as error:
@@ -217,7 +217,7 @@ class Manifest:
         """
         path = self.folder / entry.module
         try:
-            text = read_text(path)
+            text = read_text(path, LARGE)
         except (OSError, ValueError) as error:
             raise ManifestError(f"`{path}`, which the manifest names, cannot be read: {error}") from error
         found = blake3(text.encode()).hexdigest()
@@ -239,7 +239,7 @@ class Manifest:
 
     def digest(self) -> str:
         """A hash of the manifest and all modules, wherever the checkpoint lies: equal programs have equal ones."""
-        content = json.loads(read_text(self.folder / "manifest.json"))
+        content = json.loads(read_text(self.folder / "manifest.json", CONFIG))
         content.pop("checkpoint", None)
         hashed = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
         for entry in self.entries.values():
