@@ -107,10 +107,28 @@ class Slices(unittest.TestCase):
         with self.assertRaisesRegex(CheckpointError, "has `w` in f32, expected i32"):
             Checkpoint(self.manifest).check([other])
 
+    def test_a_tensor_that_was_saved_with_its_axes_swapped_is_another_checkpoint(self) -> None:
+        path = self.folder / "model.safetensors"
+        whole = path.read_bytes()
+        path.write_bytes(whole.replace(b"[3, 4, 5]", b"[3, 5, 4]"))
+        with self.assertRaisesRegex(CheckpointError, r"has `w` of shape \[3, 5, 4\], expected \[3, 4, 5\]"):
+            Checkpoint(self.manifest).check([self.weight])
+        # Two rows of the three are a part of it.
+        part = replace(self.weight, type=TensorType(np.dtype(np.float32), (2, 4, 5)), offset=self.weight.offset + 80)
+        path.write_bytes(whole)
+        Checkpoint(self.manifest).check([part])
+
     def test_what_is_no_safetensors_file_is_refused(self) -> None:
-        deep = b"[" * 200_000
+        def of(header: bytes) -> bytes:
+            return len(header).to_bytes(8, "little") + header
+
+        def held(offsets: str, shape: str) -> bytes:
+            return of(f'{{"w": {{"dtype": "F32", "shape": {shape}, "data_offsets": {offsets}}}}}'.encode())
+
+        offsets = ["[NaN, NaN]", "[0.0, 9e9]", "[-9, 999]", "[true, 999]", f"[0, {'9' * 4300}]", "[0]", '"09"', "null"]
         for content in [
-            b"", b"short", b"\xff" * 64, (4).to_bytes(8, "little") + b"oops", len(deep).to_bytes(8, "little") + deep
+            b"", b"short", b"\xff" * 64, of(b"oops"), of(b"[" * 200_000), of(b"[]"), of(b'{"w": 5}'),
+            *(held(one, "[3, 4, 5]") for one in offsets), held("[0, 999]", "[3, 4, NaN]"),
         ]:  # fmt: skip
             (self.folder / "model.safetensors").write_bytes(content)
             with self.subTest(content=content[:16]), self.assertRaisesRegex(CheckpointError, "no safetensors file"):
@@ -131,7 +149,10 @@ class Made(unittest.TestCase):
         self.addCleanup(held.cleanup)
         self.path = Path(held.name) / "made.irpa"
         self.values = np.arange(60, dtype=np.float32).reshape(SHAPE)
-        words = [("other", b'{"dtype": "i8"}', 0, 7), ("w", b'{"dtype": "f32"}', 64, self.values.nbytes)]
+        words = [
+            ("other", b'{"dtype": "i8", "shape": [7]}', 0, 7),
+            ("w", b'{"dtype": "f32", "shape": [3, 4, 5]}', 64, self.values.nbytes),
+        ]
         table, said = b"", b""
         for name, about, start, length in words:
             at, name = len(said), name.encode()
@@ -163,6 +184,8 @@ class Made(unittest.TestCase):
             with self.subTest(offset=offset):
                 self.refused(replace(self.weight, offset=offset), r"has `w` at bytes \d+ to \d+, expected `w` at")
         self.refused(replace(self.weight, tensor="v"), "has no tensor `v` for `w`")
+        swapped = TensorType(np.dtype(np.float32), (3, 5, 4))
+        self.refused(replace(self.weight, type=swapped), r"has `w` of shape \[3, 4, 5\], expected \[3, 5, 4\]")
         self.refused(replace(self.weight, stored=np.dtype(np.int32)), "has `w` in f32, expected i32")
 
     def test_one_that_is_cut_off_is_not_whole(self) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ class Types(unittest.TestCase):
         self.assertEqual(TensorType.parse("bf16[4]").bytes, 8)
 
     def test_what_is_no_type_is_refused(self) -> None:
-        for text in ["f32", "f32[2", "f33[2]", "[2]", "f32[-2]", "f32[2,,3]", "f32[,2]", f"f32[{'9' * 5000}]"]:
+        for text in ["f32", "f32[2", "f33[2]", "[2]", "f32[-2]", "f32[2,,3]", "f32[,2]", f"f32[{'9' * 5000}]", "f32[0]", "f32[02]",
+                     f"f32[{','.join(['1'] * 17)}]", f"f32[{','.join(['9' * 18] * 4)}]"]:  # fmt: skip
             with self.subTest(text=text[:16]), self.assertRaises(ManifestError):
                 TensorType.parse(text)
 
@@ -49,7 +51,8 @@ class Folders(Folder):
             self.refused(content, "cannot be read")
         self.refused("[]", "is no export for XLA")
         self.refused('{"iree_compiler": "3.13"}', "is no export for XLA; export the model with `--engine xla`")
-        self.refused('{"engine": "xla", "format": 1}', "has format 1, expected 2")
+        for form in ["1", "2.0", "NaN", "null", "true", "[2]"]:
+            self.refused(f'{{"engine": "xla", "format": {form}}}', "has format .*, expected 2; export the model again")
         self.refused(json.dumps({"engine": "xla", "format": 2, "weights": [{}]}), r"as it was written: `weights\[0\]\.")
 
 
@@ -126,7 +129,7 @@ class Contents(Folder):
             ("vocabulary", 7, "`logits` of `prefill`"),
         ]:
             with self.subTest(key=key):
-                self.refused(self.changed(key, 64), rf"manifest\.json`.*: `{key}` is 64, and {who} is for {found}")
+                self.refused(self.changed(key, 16), rf"manifest\.json`.*: `{key}` is 16, and {who} is for {found}")
         self.refused(self.changed("entry_points.1.arguments.3.type", "f32[2,3,64,4]"), "`decode` takes or gives other state")
         self.refused(self.changed("entry_points.1.arguments.0.type", "i32[2,16]"), "`chunk` is 8, and `tokens` of `decode`")
         both = self.changed("entry_points.0.arguments.1.role", "start(context 64)").replace('"context": 32', '"context": 64')
@@ -148,15 +151,44 @@ class Contents(Folder):
             ("entry_points.1.results.0.sharding", [[1], []], r"sharding\[0\]` is 1, expected text"),
             ("entry_points", [], "no entry point chooses a token"),
             ("weights.0.stored", "u8", r"`weights\[0\]\.stored`: elements of type `u8`"),
+            ("batch", 2**16 + 1, "`batch` is 65537, expected 1 to 65536"),
+            ("chunk", 33, "`chunk` is 33, expected 1 to 32"),
+            ("vocabulary", 0, "`vocabulary` is 0, expected 1 to 16777216"),
+            ("context", 10**4299, r"`context` is 1.*0, expected a whole number from 0 below 2\^63"),
+            ("context", float("nan"), "`context` is nan, expected a whole number"),
+            ("weights.0.offset", 2**63, r"`weights\[0\]\.offset` is 9223372036854775808, expected"),
             ("weights.0.offset", 1e9, r"`weights\[0\]\.offset` is 1000000000\.0, expected"),
         ]:
             with self.subTest(path=path, new=new):
                 self.refused(self.changed(path, new), words)
 
+    def test_a_role_is_there_once_and_where_it_belongs(self) -> None:
+        for path, role, words in [
+            ("entry_points.1.arguments.2.role", "start(context 32)", r"`decode` takes 'start\(context 32\)' 2 time\(s\), expected"),
+            ("entry_points.1.arguments.2", value("count", "token", "i32[2]"), r"`decode` takes 'token' 1 time\(s\), expected"),
+            ("entry_points.1.results.1", value("count", "count", "i32[2]"), r"`decode` gives 'count' 1 time\(s\), expected"),
+            ("entry_points.1.arguments.2.role", "count(x", "has the role 'count\\(x', which this version does not know"),
+        ]:
+            with self.subTest(path=path, role=role):
+                self.refused(self.changed(path, role), words)
+
+    def test_tensors_are_divided_evenly_along_axes_of_the_mesh(self) -> None:
+        content = manifest()
+        content["axes"] = [{"name": "data", "size": 2}, {"name": "model", "size": 4}]
+        for sharding in [[["data"], []], [[], ["model"]], [["model"], ["data"]], [["data", "model"], []]]:
+            content["weights"][0] |= {"type": "f32[8,4]", "sharding": sharding}
+            (self.folder / "manifest.json").write_text(json.dumps(content))
+            self.assertEqual(len(Manifest.read(self.folder).weights["w"].sharding), 2)
+        for sharding in [[["seq"], []], [["data"]], [[], [], []], [["data", "data"], []], [["data"], ["data"]], [[], ["data", "model"]]]:
+            content["weights"][0]["sharding"] = sharding
+            with self.subTest(sharding=sharding):
+                self.refused(json.dumps(content), r"`w`, f32\[8,4\], is divided as .*, which the mesh `` does not do evenly")
+        self.refused(self.changed("entry_points.1.results.0.sharding", [["model"], []]), "`logits` of `decode`, .* is divided")
+
     def test_a_mesh_has_devices_and_not_more_than_an_export_may_have(self) -> None:
         mesh = (Path(__file__).resolve().parents[2] / "targets/src/mesh.rs").read_text()
         self.assertIn(f"MOST: usize = 1 << {MOST_DEVICES.bit_length() - 1};", mesh)
-        for sizes in [(2**20 + 1,), (2**10, 2**11), (2**80,), (2, 0)]:
+        for sizes in [(2**20 + 1,), (2**10, 2**11), (2**62, 2**62), (2, 0)]:
             axes = [{"name": f"axis{at}", "size": size} for at, size in enumerate(sizes)]
             with self.subTest(sizes=sizes):
                 self.refused(self.changed("axes", axes), rf"`axes.*{math.prod(sizes)}.*, expected .* to {MOST_DEVICES}")
@@ -202,6 +234,17 @@ class Contents(Folder):
                 with self.assertRaisesRegex(ManifestError, rf"decode\.mlir`.* {words}"):
                     read.text(read.entries["decode"])
 
+
+    def test_a_module_of_types_without_an_end_takes_no_time(self) -> None:
+        text = f"func.func @main({'tensor<' * 100_000}"
+        content, path = manifest(), self.folder / "decode.mlir"
+        path.write_text(text)
+        content["entry_points"][1]["module_blake3"] = blake3(text.encode()).hexdigest()
+        (self.folder / "manifest.json").write_text(json.dumps(content))
+        read, begun = Manifest.read(self.folder), time.monotonic()
+        with self.assertRaisesRegex(ManifestError, "has nothing where the manifest has"):
+            read.text(read.entries["decode"])
+        self.assertLess(time.monotonic() - begun, 5)
 
     def test_a_module_that_was_changed_is_named_with_both_hashes(self) -> None:
         (self.folder / "manifest.json").write_text(json.dumps(manifest()))

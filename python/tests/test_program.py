@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tracewright_xla.__main__ import _devices, _ids, _parser, _rest, main
-from tracewright_xla.errors import LogitsError, MeshError, PromptError
+from tracewright_xla.__main__ import _devices, _ids, _parser, _rest, _run, main
+from tracewright_xla.errors import LogitsError, MeshError, PromptError, TracewrightError
 from tracewright_xla.manifest import Manifest
 from tracewright_xla.mesh import device_mesh
 from tracewright_xla.program import Program, _sample
@@ -144,6 +144,34 @@ class Words(unittest.TestCase):
         arguments = _parser().parse_args(["run", "nowhere", "--tokens", "5"])
         with self.assertRaisesRegex(MeshError, "`model=8192` has 8192 devices, .* pretend to have 8192, expected 4096 at most"):
             _devices(arguments, read, None)
+
+    def test_help_waits_for_no_jax(self) -> None:
+        code = "import sys, tracewright_xla.__main__; print('jax' in sys.modules); from tracewright_xla import Program"
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT / "python", check=True)
+        self.assertEqual(ran.stdout, "False\n")
+
+    def test_what_ends_a_command_is_said(self) -> None:
+        for error, code, said in [
+            (KeyboardInterrupt(), 130, "interrupted\n"),
+            (MemoryError(), 1, "error: there is not enough memory\n"),
+            (MemoryError("Unable to allocate 1 TiB"), 1, "error: there is not enough memory: Unable to allocate 1 TiB\n"),
+        ]:
+            with (
+                mock.patch("tracewright_xla.__main__._keep_stdout"),
+                mock.patch.object(Manifest, "read", side_effect=error),
+                contextlib.redirect_stderr(io.StringIO()) as heard,
+            ):
+                self.assertEqual(main(["run", "nowhere", "--tokens", "5"]), code)
+            self.assertEqual(heard.getvalue(), said)
+
+    def test_what_xla_cannot_do_with_weights_is_an_error(self) -> None:
+        arguments = _parser().parse_args(["run", "nowhere", "--tokens", "5", "--ignore-eos"])
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "manifest.json").write_text(json.dumps(manifest()))
+            read = Manifest.read(folder)
+        error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        with mock.patch.object(Program, "load", side_effect=error), self.assertRaisesRegex(TracewrightError, "XLA cannot take the weights: RES"):
+            _run(arguments, read, None)
 
     def test_a_stream_that_was_closed_is_no_traceback(self) -> None:
         ended = "is no export directory: it has no `manifest.json`"

@@ -41,6 +41,9 @@ def main(words: list[str] | None = None) -> int:
     except TracewrightError as error:
         _say(f"error: {error}")
         return _leave(1)
+    except MemoryError as error:
+        _say("error: there is not enough memory" + (f": {error}" if str(error) else ""))
+        return _leave(1)
     except BrokenPipeError:
         _drop_stdout()
         return _leave(0)
@@ -156,7 +159,10 @@ def _run(arguments: argparse.Namespace, manifest: Manifest, group: Group | None)
             problem = str(error)
         agree(group, facts, problem)
     begun = time.monotonic()
-    program = Program.load(manifest, arguments.checkpoint)
+    try:
+        program = Program.load(manifest, arguments.checkpoint)
+    except jax.errors.JaxRuntimeError as error:
+        raise TracewrightError(f"XLA cannot take the weights: {error}") from error
     loaded = time.monotonic()
     stop = frozenset() if arguments.ignore_eos else ends(manifest.folder)
     rows = []
@@ -228,7 +234,7 @@ def _escaped(text: str) -> str:
 def _say(text: str) -> None:
     """Writes a line to stderr; where nobody takes it the exit code says enough."""
     try:
-        print(_escaped(text), file=sys.stderr, flush=True)
+        print(_escaped(text.rstrip()), file=sys.stderr, flush=True)
     except OSError:
         pass
 

@@ -6,8 +6,10 @@ import itertools
 import json
 import math
 import os
+import reprlib
 import struct
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,8 +19,17 @@ from .manifest import NAMES, Manifest, Weight
 Index = tuple[slice, ...]
 """A part of a tensor: of each axis the elements from one on up to another."""
 
-_Held = tuple[int, int, str]
-"""First byte and end of a tensor in a file, and the type of its elements."""
+
+class _Held(NamedTuple):
+    """A tensor in a file."""
+
+    start: int
+    end: int
+    """Its first byte and the first behind it."""
+    stored: str
+    """The type of its elements, in the manifest's words."""
+    shape: tuple[int, ...]
+
 
 _LONGEST_HEADER = 100 << 20
 """Bytes of a safetensors header at most: the limit of the format's own library."""
@@ -84,16 +95,19 @@ class Checkpoint:
                 if weight.tensor not in tensors:
                     problems.append(f"`{path}` has no tensor `{weight.tensor}` for `{weight.key}`")
                     continue
-                start, end, stored = tensors[weight.tensor]
-                if weight.offset < start or weight.end > end:
+                tensor, shape = tensors[weight.tensor], weight.type.shape
+                if weight.offset < tensor.start or weight.end > tensor.end:
                     problems.append(
-                        f"`{path}` has `{weight.tensor}` at bytes {start} to {end}, "
+                        f"`{path}` has `{weight.tensor}` at bytes {tensor.start} to {tensor.end}, "
                         f"expected `{weight.key}` at {weight.offset} to {weight.end}"
                     )
                 elif weight.end > size:
                     problems.append(f"`{path}` has {size} bytes and `{weight.key}` ends at {weight.end}: it is not whole")
-                elif stored != NAMES[weight.stored]:
-                    problems.append(f"`{path}` has `{weight.key}` in {stored}, expected {NAMES[weight.stored]}")
+                elif tensor.stored != NAMES[weight.stored]:
+                    problems.append(f"`{path}` has `{weight.key}` in {tensor.stored}, expected {NAMES[weight.stored]}")
+                elif tensor.shape[len(tensor.shape) - len(shape) + 1 :] != shape[1:]:
+                    # A part has other rows than the whole, and no other extents.
+                    problems.append(f"`{path}` has `{weight.tensor}` of shape {list(tensor.shape)}, expected {list(shape)}")
         if problems:
             listed = "\n  ".join(problems[:8]) + ("\n  …" if len(problems) > 8 else "")
             raise CheckpointError(
@@ -158,12 +172,20 @@ def _tensors(path: Path, size: int) -> dict[str, _Held]:
         tensors = {}
         for name, info in header.items():
             if name != "__metadata__":
-                start, end = info["data_offsets"]
+                start, end = _numbers(info["data_offsets"])
                 # The manifest's words, but for one.
-                tensors[name] = (8 + length + start, 8 + length + end, info["dtype"].lower().replace("bool", "i1"))
+                stored = info["dtype"].lower().replace("bool", "i1")
+                tensors[name] = _Held(8 + length + start, 8 + length + end, stored, _numbers(info["shape"]))
         return tensors
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"`{path}` is no safetensors file: {error}") from error
+
+
+def _numbers(found: Any) -> tuple[int, ...]:
+    """Extents or offsets; raises `ValueError` if they are none."""
+    if not isinstance(found, list) or any(type(one) is not int or not 0 <= one < 1 << 63 for one in found):
+        raise ValueError(f"{reprlib.repr(found)} are no extents or offsets")
+    return tuple(found)
 
 
 def _archived(path: Path, size: int) -> dict[str, _Held]:
@@ -186,8 +208,9 @@ def _archived(path: Path, size: int) -> dict[str, _Held]:
             if (length, kind) != (_ENTRY.size, _DATA):
                 raise ValueError(f"it has an entry of {length} bytes, of type {kind}")
             at += -(-length // 16) * 16
-            dtype = json.loads(said[about : about + about_length])["dtype"]
-            tensors[said[name : name + name_length].decode()] = (data + start, data + start + held, dtype)
+            info = json.loads(said[about : about + about_length])
+            key = said[name : name + name_length].decode()
+            tensors[key] = _Held(data + start, data + start + held, info["dtype"], _numbers(info["shape"]))
         return tensors
     except (OSError, ValueError, KeyError, TypeError, struct.error, RecursionError) as error:
         raise CheckpointError(f"`{path}` is no parameter archive that `export` wrote: {error}") from error

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -26,6 +27,9 @@ FORMAT = 2
 MOST_DEVICES = 1 << 20
 """Devices of a mesh at most: the limit of `export --mesh`."""
 
+_MOST = {"batch": 1 << 16, "context": 1 << 30, "vocabulary": 1 << 24}
+"""The largest sizes: the limits of `tracewright` itself."""
+
 _ELEMENTS: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
@@ -43,7 +47,7 @@ NAMES = {dtype: name for name, dtype in _ELEMENTS.items()}
 _KINDS: dict[type, str] = {
     bool: "true or false",
     dict: "an object",
-    int: "a whole number from 0",
+    int: "a whole number from 0 below 2^63",
     list: "a list",
     str: "text",
 }
@@ -72,11 +76,11 @@ class TensorType:
 
     @staticmethod
     def parse(text: str) -> TensorType:
-        """Reads `bf16[2,3]`; raises `ManifestError` for anything else."""
-        found = re.fullmatch(r"(\w+)\[((?:\d{1,18}(?:,\d{1,18})*)?)\]", text)
-        if found is None:
+        """Reads `bf16[2,3]`; raises `ManifestError` for anything else, and for more elements or axes than any tensor has."""
+        found = re.fullmatch(r"(\w+)\[((?:[1-9][0-9]{0,17}(?:,[1-9][0-9]{0,17}){0,15})?)\]", text)
+        extents = tuple(int(extent) for extent in found[2].split(",") if extent) if found else ()
+        if found is None or math.prod(extents) >= 1 << 60:
             raise ManifestError(f"{reprlib.repr(text)} is no type of a tensor")
-        extents = tuple(int(extent) for extent in found[2].split(",") if extent)
         return TensorType(element(found[1]), extents)
 
 
@@ -178,9 +182,10 @@ class Manifest:
             raise ManifestError(f"`{path}` cannot be read: {error}") from error
         if not isinstance(content, dict) or content.get("engine") != "xla":
             raise ManifestError(f"`{path}` is no export for XLA; export the model with `--engine xla`")
-        if content.get("format") != FORMAT:
+        form = content.get("format")
+        if type(form) is not int or form != FORMAT:
             raise ManifestError(
-                f"`{path}` has format {content.get('format')}, expected {FORMAT}; "
+                f"`{path}` has format {reprlib.repr(form)}, expected {FORMAT}; "
                 "export the model again with the tracewright that this package came with"
             )
         try:
@@ -282,7 +287,7 @@ class _Object:
 
 def _of_kind(found: Any, kind: type[T], where: str) -> T:
     # Of the types of JSON none is another's, but Python's `True` is an int.
-    if type(found) is not kind or (kind is int and found < 0):
+    if type(found) is not kind or (kind is int and not 0 <= found < 1 << 63):
         raise ManifestError(f"`{where}` is {reprlib.repr(found)}, expected {_KINDS[kind]}")
     return found
 
@@ -345,8 +350,9 @@ def _entry(entry: _Object) -> Entry:
     )
 
 
-_TENSOR = re.compile(r"tensor<[^>]*>(?: \{sdy\.sharding = #sdy\.sharding<@mesh, \[[^]]*\]>)?")
-"""An argument or a result of a module, and how it is divided."""
+_TENSOR = re.compile(r"tensor<[^<>]*>(?: \{sdy\.sharding = #sdy\.sharding<@mesh, \[[^]<]*\]>)?")
+"""An argument or a result of a module, and how it is divided. Nothing of it reaches into the next one, so that the time is that of
+one look at a text."""
 
 
 def _spelled(value: Value | Weight, divided: bool) -> str:
@@ -363,6 +369,11 @@ def _check(manifest: Manifest, chunk: int) -> None:
     if not any(entry.chooses for entry in entries):
         raise ManifestError("no entry point chooses a token")
     sizes = {"context": manifest.context, "chunk": chunk, "batch": manifest.batch, "vocabulary": manifest.vocabulary}
+    for key, most in (_MOST | {"chunk": manifest.context}).items():
+        if not 1 <= sizes[key] <= most:
+            raise ManifestError(f"`{key}` is {sizes[key]}, expected 1 to {most}")
+    for key, weight in manifest.weights.items():
+        _check_split(manifest, f"`{key}`", weight)
     for entry in entries:
         lost = [key for key in entry.weights if key not in manifest.weights]
         if lost:
@@ -378,13 +389,32 @@ def _check(manifest: Manifest, chunk: int) -> None:
             for key, size in _sizes(value).items():
                 if sizes[key] != size:
                     raise ManifestError(f"`{key}` is {sizes[key]}, and `{value.name}` of `{entry.name}` is for {size}")
+            _check_split(manifest, f"`{value.name}` of `{entry.name}`", value)
+        for verb, values, known in (("takes", entry.arguments, _TAKEN), ("gives", entry.results, _GIVEN)):
+            for role, count in Counter(value.role for value in values).items():
+                if count > 1 or role.split("(")[0] not in known:
+                    expected = f"each of {', '.join(sorted(known))} once"
+                    raise ManifestError(f"`{entry.name}` {verb} {reprlib.repr(role)} {count} time(s), expected {expected}")
     longest = max(entries, key=lambda entry: entry.width)
     if longest.width != chunk:
         raise ManifestError(f"`chunk` is {chunk}, and `tokens` of `{longest.name}` are {longest.width}")
 
 
+def _check_split(manifest: Manifest, what: str, value: Value | Weight) -> None:
+    """Raises `ManifestError` if a tensor is not divided evenly along axes of the mesh, each of them once."""
+    sizes, shape, used = dict(manifest.axes), value.type.shape, [axis for axes in value.sharding for axis in axes]
+    known = len(value.sharding) == len(shape) and len(set(used)) == len(used) and sizes.keys() >= set(used)
+    if not known or any(extent % math.prod(sizes[axis] for axis in axes) for extent, axes in zip(shape, value.sharding)):
+        split = reprlib.repr([list(axes) for axes in value.sharding])
+        raise ManifestError(f"{what}, {value.type}, is divided as {split}, which the mesh `{manifest.mesh}` does not do evenly")
+
+
 def _state(values: tuple[Value, ...]) -> dict[str, tuple[TensorType, Split]]:
     return {value.role: (value.type, value.sharding) for value in values if value.role.startswith("state(")}
+
+
+_TAKEN, _GIVEN = {"tokens", "start", "count", "state"}, {"logits", "token", "state"}
+"""The roles of arguments, and those of results."""
 
 
 def _sizes(value: Value) -> dict[str, int]:
@@ -392,8 +422,8 @@ def _sizes(value: Value) -> dict[str, int]:
     role, shape = value.role, value.type.shape
     start = re.fullmatch(r"start\(context (\d{1,18})\)", role)
     ring = re.match(r"state\(ring\(window \d+, slack (\d{1,18})\)\.", role)
-    match role.split("(")[0], NAMES[value.type.element], shape:
-        case "tokens", "i32", (batch, width) if width > 0:
+    match role.split("(")[0] if start or role.startswith("state(") else role, NAMES[value.type.element], shape:
+        case "tokens", "i32", (batch, _):
             return {"batch": batch}
         case "start", "i32", () | (_,) if start:  # A single row has no axis.
             return {"batch": math.prod(shape), "context": int(start[1])}
