@@ -304,6 +304,19 @@ class Shipped(unittest.TestCase):
             ran = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, text=True, cwd=ROOT / "python", check=False)
         self.assertEqual((ran.returncode, ran.stderr), (0, ""))
 
+    def test_an_interrupt_while_xla_compiles_is_one(self) -> None:
+        code = """import os, sys
+from tracewright_xla import __main__, module
+made = module.Module.__init__
+def make(*given):
+    os.system(f"(sleep 0.1; kill -INT {os.getpid()}) &")
+    made(*given)
+module.Module.__init__ = make
+sys.exit(__main__.main(["run", sys.argv[1], "--tokens", "5"]))"""
+        words = [sys.executable, "-c", code, str(Exports.of("demo"))]
+        ran = subprocess.run(words, capture_output=True, text=True, cwd=ROOT / "python", check=False)
+        self.assertEqual((ran.returncode, ran.stdout, ran.stderr), (130, "", "interrupted\n"))
+
     def test_a_prompt_that_is_no_text_is_an_error(self) -> None:
         words = [*run(Exports.of("demo"), "-n", "3", "-p"), b"Once \xff"]
         ran = subprocess.run(words, capture_output=True, text=True, cwd=ROOT / "python", check=False)

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -120,6 +121,7 @@ def _devices(arguments: argparse.Namespace, manifest: Manifest, group: Group | N
         raise MeshError(
             f"the mesh `{manifest.mesh}` has {manifest.devices} devices, which {processes} processes cannot share equally"
         )
+    _load_jax()
     import jax
 
     if arguments.platform is not None:
@@ -135,6 +137,23 @@ def _devices(arguments: argparse.Namespace, manifest: Manifest, group: Group | N
         join(group, pretended)
     else:
         jax.config.update("jax_num_cpu_devices", pretended)
+
+
+def _load_jax() -> None:
+    """Loads jax. An interrupt waits for the end of it: its library crashes where Python raises one."""
+    held = False
+
+    def hold(*_: object) -> None:
+        nonlocal held
+        held = True
+
+    usual = signal.signal(signal.SIGINT, hold)
+    try:
+        import jax  # noqa: F401
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if held and callable(usual):
+        usual(signal.SIGINT, None)
 
 
 def _run(arguments: argparse.Namespace, manifest: Manifest, group: Group | None) -> int:
@@ -295,12 +314,11 @@ def _ids(text: str) -> list[int]:
 
 
 def _leave(code: int) -> int:
-    """The exit code. Of a group nobody waits for the others: they end by themselves."""
+    """The exit code. Of a group nobody waits for the others: they end by themselves. An interrupt ends the process here: the end of
+    the interpreter crashes where it came while XLA compiled."""
     jax = sys.modules.get("jax")
-    if jax is not None and jax.distributed.is_initialized():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    if code == 130 or (jax is not None and jax.distributed.is_initialized()):
+        os._exit(code)  # What was written is flushed.
     return code
 
 
