@@ -23,8 +23,8 @@ class Types(unittest.TestCase):
         self.assertEqual(TensorType.parse("bf16[4]").bytes, 8)
 
     def test_what_is_no_type_is_refused(self) -> None:
-        for text in ["f32", "f32[2", "f33[2]", "[2]", "f32[-2]", "f32[2,,3]", "f32[,2]", f"f32[{'9' * 5000}]", "f32[0]", "f32[02]",
-                     f"f32[{','.join(['1'] * 17)}]", f"f32[{','.join(['9' * 18] * 4)}]"]:  # fmt: skip
+        large = [f"f32[{'9' * 5000}]", f"f32[{','.join(['1'] * 17)}]", f"f32[{','.join(['9' * 18] * 4)}]"]
+        for text in ["f32", "f32[2", "f33[2]", "[2]", "f32[-2]", "f32[0]", "f32[02]", "f32[2,,3]", "f32[,2]", *large]:
             with self.subTest(text=text[:16]), self.assertRaises(ManifestError):
                 TensorType.parse(text)
 
@@ -164,7 +164,7 @@ class Contents(Folder):
 
     def test_a_role_is_there_once_and_where_it_belongs(self) -> None:
         for path, role, words in [
-            ("entry_points.1.arguments.2.role", "start(context 32)", r"`decode` takes 'start\(context 32\)' 2 time\(s\), expected"),
+            ("entry_points.1.arguments.2.role", "start(context 32)", r"`decode` takes 'start\(context 32\)' 2 time\(s\), "),
             ("entry_points.1.arguments.2", value("count", "token", "i32[2]"), r"`decode` takes 'token' 1 time\(s\), expected"),
             ("entry_points.1.results.1", value("count", "count", "i32[2]"), r"`decode` gives 'count' 1 time\(s\), expected"),
             ("entry_points.1.arguments.2.role", "count(x", "has the role 'count\\(x', which this version does not know"),
@@ -179,7 +179,8 @@ class Contents(Folder):
             content["weights"][0] |= {"type": "f32[8,4]", "sharding": sharding}
             (self.folder / "manifest.json").write_text(json.dumps(content))
             self.assertEqual(len(Manifest.read(self.folder).weights["w"].sharding), 2)
-        for sharding in [[["seq"], []], [["data"]], [[], [], []], [["data", "data"], []], [["data"], ["data"]], [[], ["data", "model"]]]:
+        twice = [["data", "data"], []], [["data"], ["data"]]
+        for sharding in [[["seq"], []], [["data"]], [[], [], []], *twice, [[], ["data", "model"]]]:
             content["weights"][0]["sharding"] = sharding
             with self.subTest(sharding=sharding):
                 self.refused(json.dumps(content), r"`w`, f32\[8,4\], is divided as .*, which the mesh `` does not do evenly")

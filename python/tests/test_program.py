@@ -182,7 +182,10 @@ sys.exit(main(["run", sys.argv[1], "--tokens", "5"]))"""
             (Path(folder) / "manifest.json").write_text(json.dumps(manifest()))
             read = Manifest.read(folder)
         error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
-        with mock.patch.object(Program, "load", side_effect=error), self.assertRaisesRegex(TracewrightError, "XLA cannot take the weights: RES"):
+        with (
+            mock.patch.object(Program, "load", side_effect=error),
+            self.assertRaisesRegex(TracewrightError, "XLA cannot take the weights: RES"),
+        ):
             _run(arguments, read, None)
 
     def test_a_stream_that_was_closed_is_no_traceback(self) -> None:
@@ -194,7 +197,8 @@ sys.exit(main(["run", sys.argv[1], "--tokens", "5"]))"""
             (">&- 2>&-", 1, "", ""),
             ("<&- >&- 2>&-", 1, "", ""),
         ]:
-            words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "tracewright_xla", "run", "nowhere", "--tokens=5"]
+            command = [sys.executable, "-m", "tracewright_xla", "run", "nowhere", "--tokens", "5"]
+            words = ["sh", "-c", f'exec "$@" {closed}', "sh", *command]
             with self.subTest(closed=closed):
                 ran = subprocess.run(words, capture_output=True, text=True, cwd=ROOT / "python", check=False)
                 self.assertEqual((ran.returncode, ran.stdout, ran.stderr.count("\n")), (code, out, 1 if err else 0), ran.stderr)

@@ -74,7 +74,8 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--platform", help="what runs it: cpu, cuda, tpu [default: the best that jax finds]")
     prompt = run.add_mutually_exclusive_group(required=True)
     prompt.add_argument("-p", "--prompt", action="append", help="the text to continue; may be repeated for more rows")
-    prompt.add_argument("--tokens", action="append", type=_ids, metavar="IDS", help="the token ids to continue: 5,17,3; may be repeated")
+    prompt.add_argument("--tokens", action="append", type=_ids, metavar="IDS",
+                        help="the token ids to continue: 5,17,3; may be repeated")
     run.add_argument("-n", "--max-tokens", type=_number(0), default=128, metavar="N", help="new tokens at most [default: 128]")
     run.add_argument("--temp", type=_temperature, default=0.0, help="0 takes the most likely token [default: 0]")
     run.add_argument("--seed", type=_number(0), default=0, help="the same seed draws the same tokens [default: 0]")
@@ -83,7 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--json", action="store_true", help="one JSON object instead of the text")
     run.add_argument("--processes", type=_number(1), metavar="N", help="how many processes there are [default: as SLURM says]")
     run.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 is reached")
-    run.add_argument("--process-id", type=_number(0), metavar="I", help="which of them this is [default: as SLURM or Kubernetes says]")
+    run.add_argument("--process-id", type=_number(0), metavar="I",
+                     help="which of them this is [default: as SLURM or Kubernetes says]")
     return parser
 
 
@@ -259,8 +261,8 @@ def _say(text: str) -> None:
 
 
 def _open_closed() -> None:
-    """Opens those of stdin, stdout and stderr that were closed at the start: a file that is opened later would be one of them, and
-    get what is written there."""
+    """Opens those of stdin, stdout and stderr that were closed at the start: a file that is opened later would be one of them,
+    and get what is written there."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -314,8 +316,8 @@ def _ids(text: str) -> list[int]:
 
 
 def _leave(code: int) -> int:
-    """The exit code. Of a group nobody waits for the others: they end by themselves. An interrupt ends the process here: the end of
-    the interpreter crashes where it came while XLA compiled."""
+    """The exit code. Of a group nobody waits for the others: they end by themselves. An interrupt ends the process here: the end
+    of the interpreter crashes where it came while XLA compiled."""
     jax = sys.modules.get("jax")
     if code == 130 or (jax is not None and jax.distributed.is_initialized()):
         os._exit(code)  # What was written is flushed.

@@ -13,8 +13,8 @@ LARGE = 256 << 20
 
 
 def read_text(path: Path, most: int) -> str:
-    """The text of a file of so many bytes at most; raises `OSError` if it cannot be read, `ValueError` if it is no such file or no
-    UTF-8."""
+    """The text of a file of so many bytes at most; raises `OSError` if it cannot be read, `ValueError` if it is no such file or
+    no UTF-8."""
     # A pipe would wait here for whoever writes to it.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -351,8 +351,8 @@ def _entry(entry: _Object) -> Entry:
 
 
 _TENSOR = re.compile(r"tensor<[^<>]*>(?: \{sdy\.sharding = #sdy\.sharding<@mesh, \[[^]<]*\]>)?")
-"""An argument or a result of a module, and how it is divided. Nothing of it reaches into the next one, so that the time is that of
-one look at a text."""
+"""An argument or a result of a module, and how it is divided. Nothing of it reaches into the next one, so that the time is
+that of one look at a text."""
 
 
 def _spelled(value: Value | Weight, divided: bool) -> str:

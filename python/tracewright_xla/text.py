@@ -74,8 +74,8 @@ def _unheard() -> Iterator[None]:
 
 
 def ends(folder: Path) -> frozenset[int]:
-    """The tokens that end an answer, as `generation_config.json` says, or else `config.json` or the `text_config` within; raises
-    `PromptError` if what it says is none."""
+    """The tokens that end an answer, as `generation_config.json` says, or else `config.json` or the `text_config` within;
+    raises `PromptError` if what it says is none."""
     for name in ("generation_config.json", "config.json"):
         try:
             content: Any = json.loads(read_text(folder / name, CONFIG))
