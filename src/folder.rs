@@ -89,6 +89,10 @@ impl<'a> ExportFolder<'a> {
 
     /// Whether what is there is of an export, whole or not.
     fn check(&self) -> Result<(), FolderError> {
+        if self.path.exists() && !self.path.is_dir() {
+            let there = Err(io::Error::from(io::ErrorKind::NotADirectory));
+            return Ok(there.with_path("write into", self.path)?);
+        }
         let is_ours = FolderLock::was_taken(self.path) || written(self.path)?.is_some();
         let foreign = if is_ours { None } else { self.files().next() };
         foreign.map_or(Ok(()), |file| Err(FolderError::Foreign(file)))

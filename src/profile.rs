@@ -159,10 +159,11 @@ impl Profile {
         }
         let profile: Self = serde_json::from_value(own).map_err(|error| wrong(error.to_string()))?;
         let dispatched = || profile.dispatches.iter();
-        let times = dispatched().map(|one| one.seconds).chain([profile.seconds]);
+        let own = |one: &ProfiledDispatch| [Some(one.seconds), Some(one.calls), one.bytes, one.flops];
+        let numbers = dispatched().flat_map(own).flatten().chain([profile.seconds]);
         let shares = dispatched().flat_map(|one| &one.places).map(|place| place.share);
-        match times.chain(shares).find(|number| !number.is_finite() || *number < 0.0) {
-            Some(number) => Err(wrong(format!("it has a time or a share of {number}"))),
+        match numbers.chain(shares).find(|number| !number.is_finite() || *number < 0.0) {
+            Some(number) => Err(wrong(format!("it has a time, a count or a share of {number}"))),
             None => Ok(profile),
         }
     }

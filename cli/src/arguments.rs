@@ -745,6 +745,14 @@ impl MeshArguments {
 
     /// The mesh, and what is divided otherwise than the network declares.
     pub fn rules(&self) -> Result<Option<(&Mesh, &[ShardRule])>, Error> {
+        for axis in self.shard.iter().flat_map(|rule| &rule.axes) {
+            let of_axis = self.shard.iter().filter(|rule| rule.axes.contains(axis));
+            let (whole, divided): (Vec<_>, Vec<_>) = of_axis.partition(|rule| rule.over == "none");
+            if !whole.is_empty() && !divided.is_empty() {
+                let what = format!("`--shard` says of `{axis}` that it is divided, and that it is not");
+                return Err(Error::Usage { what });
+            }
+        }
         match &self.mesh {
             Some(mesh) => Ok(Some((mesh, &self.shard))),
             None if self.shard.is_empty() => Ok(None),

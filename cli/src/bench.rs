@@ -177,6 +177,10 @@ impl<'a> Bench<'a> {
         for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
             check_output(model, out)?;
         }
+        if self.arguments.json.is_some() && self.arguments.json == self.arguments.plot {
+            let what = "`--json` and `--plot` name one file; each has one of its own";
+            return Err(Error::Usage { what: what.into() });
+        }
         // What was measured is read once for all plans.
         let (_, target) = variants.device.choose(self.arguments.threads)?;
         let tools = (&self.compiler, &*self.cache);

@@ -139,7 +139,8 @@ fn activations(path: &Path, tokens: &[u32]) -> Result<Activations, Error> {
     match activations.tokens() {
         Some(known) if known == tokens => Ok(activations),
         known => {
-            let known = known.map_or("no tokens".to_owned(), |known| format!("the tokens {known:?}"));
+            let known =
+                known.map_or("no tokens (a list of i32)".to_owned(), |known| format!("the tokens {known:?}"));
             let what = format!("`{}` has {known}, and `--tokens` says {tokens:?}", path.display());
             Err(Error::Usage { what })
         }

@@ -3,13 +3,13 @@
 //! A chat template is a program that came with the model. It is rendered in a process of its own, this command once more,
 //! whose memory and time the system limits: what allocates, recurses or squares ends there.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 use tracewright::errors::WithPath as _;
-use tracewright::files::{limits, read_stream};
+use tracewright::files::{limits, read_from, read_stream};
 use tracewright::generate::{Chat, ChatTemplate};
 
 use crate::arguments::{PromptArguments, VARIABLES};
@@ -41,11 +41,7 @@ pub fn run(arguments: &PromptArguments) -> Result<(), Error> {
 /// The messages in a file, or in what stdin gives.
 fn read_messages(path: &Path) -> Result<Vec<Value>, Error> {
     let text = match path.as_os_str() == "-" {
-        true => {
-            let mut text = String::new();
-            let read = io::stdin().lock().take(limits::PROMPT).read_to_string(&mut text);
-            read.map(|_| text).with_path("read", path)?
-        }
+        true => read_from(io::stdin().lock(), limits::PROMPT).with_path("read", path)?,
         false => read_stream(path, limits::PROMPT)?,
     };
     serde_json::from_str(&text).map_err(|source| Error::Messages { path: path.to_owned(), source })

@@ -23,10 +23,10 @@ pub fn run(arguments: &VerifyArguments, interrupt: &Interrupt) -> Result<(), Err
     // Of an export the program was compared at least.
     let compared = |verified: &Verified| arguments.path.is_dir() || verified.entries > 0;
     let said = match (arguments.json, &verified) {
-        (true, Ok(verified)) => Some(json(arguments, verified, None, seconds).to_string()),
+        (true, Ok(verified)) => Some(json(arguments, Ok(verified), seconds).to_string()),
         (false, Ok(verified)) if compared(verified) => Some(line(arguments, verified, seconds)),
         (true, Err(Error::Interrupted)) => None,
-        (true, Err(error)) => Some(json(arguments, &Verified::default(), Some(error), seconds).to_string()),
+        (true, Err(error)) => Some(json(arguments, Err(error), seconds).to_string()),
         _ => None,
     };
     let written = said.map_or(Ok(()), |said| writeln!(io::stdout(), "{said}")).map_err(Error::Output);
@@ -85,16 +85,18 @@ fn line(arguments: &VerifyArguments, verified: &Verified, seconds: f64) -> Strin
     line
 }
 
-fn json(arguments: &VerifyArguments, verified: &Verified, error: Option<&Error>, seconds: f64) -> Value {
+/// What was found; after an error nobody knows how much was as it was written, and that is null.
+fn json(arguments: &VerifyArguments, verified: Result<&Verified, &Error>, seconds: f64) -> Value {
+    let (verified, error) = (verified.ok(), verified.err());
     let damage = |damage: &Damage| {
         let Damage { name, offset, expected, found } = damage;
         json!({ "name": name, "offset": offset, "expected": expected, "found": found })
     };
     json!({
         "path": arguments.path.to_string_lossy(),
-        "tensors": verified.entries,
-        "bytes": verified.bytes,
-        "without_hash": verified.without_hash,
+        "tensors": verified.map(|verified| verified.entries),
+        "bytes": verified.map(|verified| verified.bytes),
+        "without_hash": verified.map(|verified| &verified.without_hash),
         "damaged": error.map_or(&[][..], damaged).iter().map(damage).collect::<Value>(),
         "error": error.map(|error| json!({
             "code": error.code().name(), "message": WithCauses(error).to_string(),

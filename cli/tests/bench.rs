@@ -216,6 +216,8 @@ fn what_cannot_be_measured_is_refused() {
         refused(tracewright(&over).args(small), 1, &["config.json` is a file of the model itself"]);
         assert_eq!(fs::read(&own).unwrap(), before, "{option}");
     }
+    let one = ["bench", "decode", demo, "--json", "report", "--plot", "report"];
+    refused(tracewright(&one).args(small), 2, &["name one file"]);
     let nowhere = ["bench", "decode", demo, "--json", "/nowhere/report.json"];
     refused(tracewright(&nowhere).args(small), 1, &["/nowhere/report.json"]);
 }

@@ -85,6 +85,13 @@ fn activations_of_transformers() {
         tensors.extend(all.map(|(name, tensor)| (foreign(name), tensor)));
     });
     refused(&mut compare(&other, tokens), 2, &["nothing was compared", "has no value of a module"]);
+    refused(compare(&known, tokens).args(["--chunk", "2"]), 2, &["`--chunk`", "in one pass"]);
+    std::fs::copy(&known, &other).unwrap();
+    edit_tensors(out.path(), |tensors| {
+        let (dtype, _, _) = tensors.get_mut("tokens").unwrap();
+        *dtype = safetensors::Dtype::F32;
+    });
+    refused(&mut compare(&other, tokens), 2, &["has no tokens (a list of i32)"]);
     std::fs::copy(&known, &other).unwrap();
     edit_tensors(out.path(), |tensors| {
         let (_, _, bytes) = tensors.get_mut("model.layers.1.mlp.up_proj").unwrap();

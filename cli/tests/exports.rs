@@ -416,6 +416,18 @@ fn a_manifest_that_is_none() {
     refused(&mut generate(own.path()), 1, &["no checkpoint in"]);
 }
 
+/// What is no folder is no place for an export, which is said before anything is compiled.
+#[test]
+fn a_file_is_no_folder_for_an_export() {
+    let out = folder();
+    let file = out.path().join("model.vmfb");
+    fs::write(&file, "somebody's").unwrap();
+    let mut command = bare(&["export", text(&fixture("llama-untied")), "-o", text(&file), "--iree-compile"]);
+    refused(command.arg(&file), 1, &["model.vmfb", "not a directory"]);
+    refused(&mut export_xla(&fixture("llama-untied"), &file), 1, &["model.vmfb", "not a directory"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "somebody's");
+}
+
 #[test]
 fn an_export_is_what_it_is() {
     let export = shared();

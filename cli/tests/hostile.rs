@@ -255,4 +255,6 @@ fn a_prompt_that_is_too_long_is_refused_before_it_is_tokenized() {
     fs::File::create(&file).unwrap().set_len(1 << 36).unwrap();
     let mut command = bare(&["generate", text(&demo()), "-f", text(&file), "-n", "1"]);
     refused(&mut command, 1, &["prompt.txt", "at most 67108864"]);
+    let mut command = bare(&["prompt", text(&demo()), "--messages", "-"]);
+    refused(command.stdin(fs::File::open(&file).unwrap()), 1, &["`-`", "at most 67108864"]);
 }

@@ -154,6 +154,11 @@ fn a_plan_for_no_devices_is_refused() {
         (&["--shard", "K=model"][..], 2, "name it with `--mesh`"),
         (&["--machine", "abacus"], 2, "expected cpu, gpu, h100, mi300x, tpu-v5e, or bytes"),
         (&["--machine", "1e9:2e9:3e9:4e9"], 2, "names no machine"),
+        (
+            &["--mesh", "model=2", "--shard", "V=none", "--shard", "K,V=model"],
+            2,
+            "says of `V` that it is divided",
+        ),
         (&["--mesh", "model=5"], 1, "not divisible by the 5 devices"),
         (&["--mesh", "model=2", "--quant", "q8"], 1, "weights in groups of bits are for IREE"),
     ] {

@@ -155,7 +155,11 @@ fn the_page_shows_what_was_measured() {
     refused(&mut spoiled(&entry), 1, &["TW1006", "`schema` is 2, expected 1"]);
     refused(&mut spoiled(&|file| *file = json!([])), 1, &["TW1006", "no key `tracewright`"]);
     let negative = |file: &mut Value| file["tracewright"]["dispatches"][0]["seconds"] = (-1).into();
-    refused(&mut spoiled(&negative), 1, &["TW1006", "a time or a share of -1"]);
+    refused(&mut spoiled(&negative), 1, &["TW1006", "a time, a count or a share of -1"]);
+    for key in ["calls", "bytes", "flops"] {
+        let negative = |file: &mut Value| file["tracewright"]["dispatches"][0][key] = (-2).into();
+        refused(&mut spoiled(&negative), 1, &["TW1006", "a time, a count or a share of -2"]);
+    }
     let hash = |file: &mut Value| file["tracewright"]["recorded"] = "0".into();
     refused(&mut spoiled(&hash), 1, &["TW1007", "declaration that has changed"]);
 }

@@ -14,4 +14,4 @@ pub use leftovers::Scratch;
 pub use new_file::NewFile;
 pub use new_folder::NewFolder;
 pub use owned::{FolderLock, is_one_of};
-pub use read::{check_json, read, read_json, read_stream, read_text, regular};
+pub use read::{check_json, read, read_from, read_json, read_stream, read_text, regular};

@@ -90,15 +90,20 @@ fn json_memory(text: &str) -> u64 {
 /// # Errors
 /// If it is not there, is longer, is not UTF-8, or cannot be read.
 pub fn read_stream(path: &Path, limit: u64) -> Result<String, FileError> {
-    let read = || {
-        let mut text = String::new();
-        File::open(path)?.take(limit + 1).read_to_string(&mut text)?;
-        match text.len() as u64 > limit {
-            true => Err(too_large(format!("it has more bytes than are read, at most {limit}"))),
-            false => Ok(text),
-        }
-    };
-    read().with_path("read", path)
+    File::open(path).and_then(|file| read_from(file, limit)).with_path("read", path)
+}
+
+/// All of a text that somebody gives, of at most so many bytes.
+///
+/// # Errors
+/// If there are more, if it is not UTF-8, or cannot be read.
+pub fn read_from(from: impl io::Read, limit: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    from.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(too_large(format!("it has more bytes than are read, at most {limit}")));
+    }
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
 fn too_large(what: String) -> io::Error {

@@ -10,7 +10,7 @@ use std::path::Path;
 use files::limits;
 use llguidance::token_bytes_from_tokenizer_json;
 use serde_json::json;
-use tokenizers::{PostProcessor as _, TruncationDirection};
+use tokenizers::{ModelWrapper, PostProcessor as _, TruncationDirection};
 
 use crate::GenerateError;
 use crate::model_file::read_text;
@@ -44,6 +44,11 @@ impl Tokenizer {
         let mut inner = unpanicked(|| {
             bounds::check(&text)?;
             let tokenizer = text.parse::<tokenizers::Tokenizer>()?;
+            if let ModelWrapper::BPE(model) = tokenizer.get_model()
+                && model.dropout.is_some_and(|share| share > 0.0)
+            {
+                return Err("`model.dropout` leaves out merges at random; set it to null".into());
+            }
             // What is said of tokens is kept by their ids.
             match tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id) {
                 Some((token, id)) if id as usize >= limits::TOKENS => {
@@ -365,6 +370,23 @@ mod tests {
     }
 
     /// What is kept by token, for a schema or for probabilities, is as long as the last id.
+    /// The same text has the same tokens.
+    #[test]
+    fn nothing_is_left_to_chance() {
+        let with = |dropout: Value| {
+            let mut tokenizer: Value =
+                serde_json::from_str(&BYTE_LEVEL.inner.to_string(false).unwrap()).unwrap();
+            tokenizer["model"]["dropout"] = dropout;
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+            Tokenizer::load(dir.path()).map(drop)
+        };
+        with(json!(null)).unwrap();
+        with(json!(0.0)).unwrap();
+        let error = with(json!(0.5)).unwrap_err();
+        assert!(WithCauses(&error).to_string().contains("`model.dropout` leaves out merges"), "{error}");
+    }
+
     #[test]
     fn ids_are_bounded() {
         let with = |id: usize| {

@@ -34,7 +34,8 @@ impl Activations {
 
     /// The tokens that the other program read.
     pub fn tokens(&self) -> Option<Vec<u32>> {
-        self.value("tokens").map(|value| value.data.into_iter().map(|token| token as u32).collect())
+        let tokens = self.value("tokens").filter(|value| value.ty.element == ElementType::I32)?;
+        tokens.data.into_iter().map(|token| u32::try_from(token as i64).ok()).collect()
     }
 
     fn value(&self, key: &str) -> Option<Value> {
