@@ -11,10 +11,8 @@ use std::path::Path;
 
 use files::limits;
 use jiff::Zoned;
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Rest, Serde, ValueKind, ValueOrKwargs};
-use minijinja::{Environment, ErrorKind, State, Value, escape_formatter, filters};
-use minijinja_contrib::pycompat::unknown_method_callback;
+use minijinja::value::Serde;
+use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
 use crate::GenerateError;
@@ -22,10 +20,14 @@ use crate::model_file::{read_json, read_keys, read_text};
 
 #[cfg(test)]
 mod bounds;
+mod engine;
 mod jinja;
 mod python;
+mod rewrite;
+mod room;
 
-use jinja::{Room, Translated};
+use rewrite::Translated;
+use room::Room;
 
 /// Names under which a message's reasoning is passed; the first is the standard one.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
@@ -101,10 +103,6 @@ impl ChatTemplate {
         templates: Vec<(String, String)>,
         special_tokens: Map<String, Json>,
     ) -> Result<Self, GenerateError> {
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(syntax_error)?);
-        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         let mut translated = Vec::new();
         for (name, source) in templates {
             if source.len() as u64 > limits::TEMPLATE {
@@ -112,7 +110,7 @@ impl ChatTemplate {
                     format!("`{name}` has {} bytes, at most {} are read", source.len(), limits::TEMPLATE);
                 return Err(syntax_error(minijinja::Error::new(ErrorKind::SyntaxError, what)));
             }
-            let template = jinja::translate(&source.replace("\r\n", "\n").replace('\r', "\n"));
+            let template = rewrite::translate(&source.replace("\r\n", "\n").replace('\r', "\n"));
             if template.operators > limits::TEMPLATE_OPERATORS {
                 let most = limits::TEMPLATE_OPERATORS;
                 let what = format!("a tag has {} operators, at most {most} are read", template.operators);
@@ -126,77 +124,8 @@ impl ChatTemplate {
         let room = Room { bytes: (limits::TEMPLATE_MEMORY / operators).min(limits::PROMPT) as usize };
         // Each step may write what stands between two tags.
         let between = 1 + most(|template| template.between).unwrap_or(0) as u64;
-        environment.set_fuel(Some((limits::TEMPLATE_MEMORY / between).min(limits::TEMPLATE_STEPS as u64)));
-        environment.set_unknown_method_callback(move |state, value, method, args| match (method, args) {
-            (jinja::SLICE, _) => jinja::slice(value, args),
-            (jinja::PERCENT, _) => jinja::percent(state, value, args),
-            _ => {
-                let text = value.as_str().unwrap_or_default();
-                match (method, args) {
-                    ("format", _) => jinja::check_format(text, args)?,
-                    ("join", [list, ..]) => room.check_join(list, text.len())?,
-                    ("replace", [from, to, ..]) => {
-                        room.check_replace(text, &jinja::as_text(from)?, &jinja::as_text(to)?)?;
-                    }
-                    _ => {}
-                }
-                unknown_method_callback(state, value, method, args)
-            }
-        });
-        environment.set_formatter(|out, state, value| {
-            let text = match value.kind() {
-                ValueKind::Number | ValueKind::Seq | ValueKind::Map => Some(python::repr(value)?),
-                _ => None,
-            };
-            let bytes = text.as_deref().or(value.as_str()).map_or(0, str::len) as u64;
-            let before = state.get_temp(WRITES).and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
-            if before + bytes > limits::TEMPLATE_WRITTEN {
-                let what = format!("more than {} bytes are written", limits::TEMPLATE_WRITTEN);
-                return Err(minijinja::Error::new(ErrorKind::InvalidOperation, what));
-            }
-            state.set_temp(WRITES, Value::from(before + bytes));
-            match text {
-                Some(text) => Ok(out.write_str(&text)?),
-                None => escape_formatter(out, state, value),
-            }
-        });
-        environment.add_filter(jinja::BOUNDED, move |value: Value| room.bounded(value));
-        environment.add_filter("__join__", filters::join);
-        environment.add_filter("join", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
-            let arguments = arguments.into_values();
-            if let [list, rest @ ..] = &arguments[..] {
-                room.check_join(list, jinja::joiner(rest)?)?;
-            }
-            state.apply_filter("__join__", &arguments)
-        });
-        environment.add_filter("__replace__", filters::replace);
-        environment.add_filter("replace", move |state: &mut State, arguments: Rest<Value>| {
-            if let [text, from, to, ..] = &arguments[..] {
-                room.check_replace(&jinja::as_text(text)?, &jinja::as_text(from)?, &jinja::as_text(to)?)?;
-            }
-            state.apply_filter("__replace__", &arguments)
-        });
-        environment.add_filter("__string__", filters::string);
-        environment.add_filter("string", move |state: &mut State, value: Value| {
-            state.apply_filter("__string__", &[room.bounded(value)?])
-        });
-        environment.add_filter("__slice_list__", filters::slice);
-        environment.add_filter("slice", |state: &mut State, arguments: Rest<Value>| {
-            jinja::check_count(&arguments)?;
-            state.apply_filter("__slice_list__", &arguments)
-        });
-        environment.add_filter("__batch__", filters::batch);
-        environment.add_filter("batch", |state: &mut State, arguments: Rest<Value>| {
-            jinja::check_count(&arguments)?;
-            state.apply_filter("__batch__", &arguments)
-        });
-        environment.add_test("divisibleby", jinja::is_divisible);
-        environment.add_filter("tojson", python::tojson);
-        environment.add_filter("format", jinja::format);
-        environment.add_filter("center", jinja::center);
-        environment.add_filter("indent", jinja::indent);
-        environment.add_filter("truncate", jinja::truncate);
-        environment.add_filter("wordcount", jinja::wordcount);
+        let steps = (limits::TEMPLATE_MEMORY / between).min(limits::TEMPLATE_STEPS as u64);
+        let mut environment = engine::environment(room, steps).map_err(syntax_error)?;
         environment.add_function("raise_exception", raise_exception);
         for (name, template) in translated {
             environment.add_template_owned(name, template.source).map_err(syntax_error)?;
@@ -243,9 +172,6 @@ impl ChatTemplate {
 }
 
 const DEFAULT: &str = "default";
-
-/// Under which a rendering remembers how much it has written.
-const WRITES: &str = "written";
 
 /// A text of at most as many bytes as a prompt may have.
 struct Bounded(Vec<u8>);

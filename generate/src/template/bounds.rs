@@ -7,7 +7,8 @@ use files::limits;
 use minijinja::Value;
 use serde_json::{Map, json};
 
-use super::jinja::{Room, check_format, is_divisible};
+use super::jinja::is_divisible;
+use super::room::{Room, check_format};
 use super::{Bounded, Chat, ChatTemplate, python};
 
 const FULL: usize = limits::PROMPT as usize;
@@ -95,6 +96,8 @@ fn the_filter_join_and_the_method_join_are_bounded() {
         "{% set x = 'a' * 1000000 %}{{ range(100)|join([x])|length }}",
         "expected a text, found a sequence",
     );
+    // The filter that the bound is put around has no name of its own.
+    refused("{{ range(1000)|__join__('a' * 100000)|length }}", "unknown filter");
     let named = "{{ range(3)|join(d='-') }} {{ [{'a': 1}, {'a': 2}]|join(', ', attribute='a') }} {{ [1, 2]|join }} {{ [1, 2]|join(0) }}";
     assert_eq!(said(named).unwrap(), "0-1-2 1, 2 12 102");
     let small = "{{ range(1000)|join('a' * 1000)|length }} {{ ('a' * 1000).join('b' * 1000)|length }}";

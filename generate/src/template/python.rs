@@ -4,7 +4,7 @@ use files::limits;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-use super::jinja::blanks;
+use super::room::blanks;
 
 /// `json.dumps` with `ensure_ascii=False`, unlike Jinja's own filter, which escapes for HTML.
 pub fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {

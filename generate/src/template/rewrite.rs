@@ -1,0 +1,333 @@
+//! A template in words that the engine has: a statement, an operator or a slice that it lacks, said with others.
+
+/// The method that a slice with a step becomes: the engine panics at `""[::-1]`.
+pub const SLICE: &str = "__slice__";
+
+/// The method that `'…' % x` becomes: to the engine `%` is for numbers.
+pub const PERCENT: &str = "__mod__";
+
+/// The filter that refuses what has grown too large, around all that is kept under a name.
+pub const BOUNDED: &str = "__bounded__";
+
+/// A template in words of the engine, and how much of it there is at most in one place.
+pub struct Translated {
+    /// The template.
+    pub source: String,
+    /// Operators in one tag. The engine nests as deep as there are, and a text may grow by as many times.
+    pub operators: usize,
+    /// Bytes between two tags.
+    pub between: usize,
+}
+
+/// Rewrites the tags of a template:
+/// - `{% generation %}` … `{% endgeneration %}`, which marks the model's own words for training, becomes the plain
+///   scope `{% with %}` … `{% endwith %}`;
+/// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`;
+/// - `'…' % x` becomes `'…'.__mod__(x)`;
+/// - what gets a name, and what operators make within brackets, passes [`BOUNDED`]: the engine has no limit on what it
+///   joins, and what doubles itself must be given a name, or be an argument or an item, before it does so again.
+pub fn translate(source: &str) -> Translated {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    let (mut operators, mut between) = (0, 0);
+    let begins = |text: &str| ["{{", "{%", "{#"].iter().any(|tag| text.starts_with(tag));
+    // One look for all of them: a look for each would go to the end for what is not there, once for each tag.
+    while let Some((at, _)) = rest.match_indices('{').find(|(at, _)| begins(&rest[*at..])) {
+        let (before, tag) = rest.split_at(at);
+        out.push_str(before);
+        between = between.max(before.len());
+        let tag = &tag[..tag_len(tag)];
+        let name = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
+        match name {
+            "generation" => out.push_str(&tag.replacen("generation", "with", 1)),
+            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endwith", 1)),
+            _ if tag.starts_with("{#") => out.push_str(tag),
+            _ => {
+                operators = operators.max(operators_in(tag));
+                let (opens, inner) = tag.split_at(2);
+                let closes = if opens == "{{" { "}}" } else { "%}" };
+                let (inner, end) = inner.strip_suffix(closes).map_or((inner, ""), |inner| (inner, closes));
+                let inner = if opens == "{{" { expression(inner) } else { statement(inner) };
+                out.push_str(&format!("{opens}{inner}{end}"));
+            }
+        }
+        rest = &rest[at + tag.len()..];
+    }
+    Translated { source: out + rest, operators, between: between.max(rest.len()) }
+}
+
+/// How many operators there are in a tag, words among them, and what else the engine nests: calls, filters, parts of parts.
+fn operators_in(tag: &str) -> usize {
+    let mut scan = Scan::default();
+    let (mut count, mut word) = (0, String::new());
+    for c in tag.chars() {
+        let code = scan.is_code(c);
+        if code && c.is_alphanumeric() {
+            word.push(c);
+            continue;
+        }
+        let is_operator = ["and", "or", "not", "in", "is", "if", "else"].contains(&&*word);
+        count += usize::from(is_operator) + usize::from(code && "+-*/%~|.<>=![({".contains(c));
+        word.clear();
+    }
+    count
+}
+
+/// Rewrites a statement.
+fn statement(inner: &str) -> String {
+    let text = inner.trim_matches(['-', '+']).trim();
+    let Some((keyword, rest)) = text.split_once(char::is_whitespace) else { return expression(inner) };
+    let rewritten = match (keyword, assignment(rest)) {
+        ("set", Some(equals)) => {
+            let (target, value) = (&rest[..equals], rest[equals + 1..].trim());
+            format!("{target}= ({})|{BOUNDED}", expression(value))
+        }
+        // As arguments of a call.
+        ("with", Some(_)) => {
+            let arguments = expression(&format!("({rest})"));
+            arguments[1..arguments.len() - 1].to_owned()
+        }
+        _ => return expression(inner),
+    };
+    let at = rest.as_ptr() as usize - inner.as_ptr() as usize;
+    format!("{}{rewritten}{}", &inner[..at], &inner[at + rest.len()..])
+}
+
+/// Where `=` stands in an assignment.
+fn assignment(text: &str) -> Option<usize> {
+    let mut scan = Scan::inside();
+    let (mut depth, mut before) = (0, ' ');
+    for (at, c) in text.char_indices() {
+        if !scan.is_code(c) {
+            continue;
+        }
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            '=' if depth == 0 && !"=!<>".contains(before) && !text[at + 1..].starts_with('=') => {
+                return Some(at);
+            }
+            _ => {}
+        }
+        before = c;
+    }
+    None
+}
+
+/// The length of the tag that a text begins with; a string inside may hold its end.
+fn tag_len(tag: &str) -> usize {
+    let end = match &tag[..2] {
+        "{{" => "}}",
+        "{%" => "%}",
+        _ => return tag.find("#}").map_or(tag.len(), |end| end + 2),
+    };
+    let mut scan = Scan::default();
+    let closes = |&(at, c): &(usize, char)| scan.is_code(c) && scan.depth <= 0 && tag[at..].starts_with(end);
+    tag.char_indices().skip(2).find(closes).map_or(tag.len(), |(at, _)| at + 2)
+}
+
+/// An open bracket of an expression.
+struct Bracket {
+    /// Where it stands in what is written.
+    at: usize,
+    kind: char,
+    /// Where its colons stand.
+    colons: Vec<usize>,
+    /// Where what follows its last comma begins.
+    part: usize,
+    /// Whether operators join something in that part.
+    joins: bool,
+}
+
+impl Bracket {
+    /// Has what operators made in the last part pass [`BOUNDED`].
+    fn bound(&mut self, out: &mut String) {
+        let part = &out[self.part..];
+        let is_slice = self.kind == '[' && !self.colons.is_empty();
+        if std::mem::take(&mut self.joins) && !is_slice && !part.trim_start().starts_with('*') {
+            // Behind the name of an argument, or behind a key.
+            let named = match self.kind {
+                '(' => assignment(part),
+                '{' => self.colons.iter().find(|colon| **colon >= self.part).map(|colon| colon - self.part),
+                _ => None,
+            };
+            let value = self.part + named.map_or(0, |at| at + 1);
+            let bounded = format!(" ({})|{BOUNDED}", out[value..].trim());
+            out.truncate(value);
+            out.push_str(&bounded);
+        }
+    }
+}
+
+/// Rewrites the slices and the formats of an expression, the innermost first, and bounds what is joined within brackets.
+fn expression(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut scan = Scan::inside();
+    let mut open: Vec<Bracket> = Vec::new();
+    let mut after_string = false;
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let was_string = scan.quote.is_some();
+        let code = scan.is_code(c);
+        rest = &rest[c.len_utf8()..];
+        match c {
+            '%' if code && after_string && !rest.starts_with('}') => {
+                let operand = rest[..operand_len(rest)].trim_end();
+                out.truncate(out.trim_end().len());
+                out.push_str(&format!(".{PERCENT}({})", expression(operand.trim_start())));
+                rest = &rest[operand.len()..];
+                continue;
+            }
+            '[' | '(' | '{' if code => {
+                let (at, part) = (out.len(), out.len() + 1);
+                open.push(Bracket { at, kind: c, colons: Vec::new(), part, joins: false });
+            }
+            ':' if code => {
+                if let Some(bracket) = open.last_mut() {
+                    bracket.colons.push(out.len());
+                }
+            }
+            '~' | '+' | '*' if code => {
+                if let Some(bracket) = open.last_mut() {
+                    bracket.joins = true;
+                }
+            }
+            ',' if code => {
+                if let Some(bracket) = open.last_mut() {
+                    bracket.bound(&mut out);
+                    bracket.part = out.len() + 1;
+                }
+            }
+            ']' | ')' | '}' if code => {
+                if let Some(mut bracket) = open.pop() {
+                    bracket.bound(&mut out);
+                    if let Bracket { at, kind: '[', colons, .. } = bracket
+                        && let [first, second] = colons[..]
+                    {
+                        let part = |part: &str| {
+                            if part.trim().is_empty() { "none" } else { part.trim() }.to_string()
+                        };
+                        let parts =
+                            [&out[at + 1..first], &out[first + 1..second], &out[second + 1..]].map(part);
+                        out.truncate(at);
+                        out.push_str(&format!(".{SLICE}({})", parts.join(", ")));
+                        continue;
+                    }
+                }
+            }
+            _ => {}
+        }
+        after_string = (was_string && scan.quote.is_none()) || (after_string && c.is_whitespace());
+        out.push(c);
+    }
+    out
+}
+
+/// The length of what `%` binds to: a bracket, a string or a word, and all that hangs on it.
+fn operand_len(text: &str) -> usize {
+    let mut scan = Scan::inside();
+    let (mut depth, mut seen, mut gap) = (0, false, false);
+    for (at, c) in text.char_indices() {
+        let in_string = scan.quote.is_some();
+        if !scan.is_code(c) || in_string {
+            continue;
+        }
+        match c {
+            '(' | '[' | '{' if depth > 0 || !gap || !seen => depth += 1,
+            ')' | ']' | '}' if depth > 0 => depth -= 1,
+            _ if depth > 0 => {}
+            c if c.is_whitespace() => {
+                gap = seen;
+                continue;
+            }
+            '.' | '|' => {
+                (seen, gap) = (false, false); // the name that follows belongs to it
+                continue;
+            }
+            '-' | '+' if !seen => continue,
+            c if (c.is_alphanumeric() || "_\"'".contains(c)) && !gap => {}
+            _ => return at,
+        }
+        (seen, gap) = (true, false);
+    }
+    text.len()
+}
+
+/// Tells code from strings, and how many braces of dictionaries are open.
+#[derive(Default)]
+struct Scan {
+    quote: Option<char>,
+    escaped: bool,
+    depth: i32,
+}
+
+impl Scan {
+    /// Of what stands within a tag, where every brace is that of a dictionary.
+    fn inside() -> Self {
+        Self { depth: 1, ..Self::default() }
+    }
+
+    /// Takes the next character: is it outside of strings? A closing brace counts before it is asked about.
+    fn is_code(&mut self, c: char) -> bool {
+        if let Some(quote) = self.quote {
+            let ends = c == quote && !self.escaped;
+            self.escaped = c == '\\' && !self.escaped;
+            if ends {
+                self.quote = None;
+            }
+            return false;
+        }
+        match c {
+            '"' | '\'' => self.quote = Some(c),
+            '{' => self.depth += 1,
+            '}' if self.depth > 0 => {
+                self.depth -= 1;
+                return self.depth > 0; // this brace closed a dictionary, not the tag
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_with_a_step_and_formats_are_rewritten() {
+        for (text, expected) in [
+            ("{{ x[::-1] }}", "{{ x.__slice__(none, none, -1) }}"),
+            ("{{ x[1:] }}{{ x[:'a:b'] }}", "{{ x[1:] }}{{ x[:'a:b'] }}"),
+            (
+                "{{ x[y[::2][0]:f(':', {'a': 1, 'b': 2}):3] }}",
+                "{{ x.__slice__(y.__slice__(none, none, 2)[0], f(':', {'a': 1, 'b': 2}), 3) }}",
+            ),
+            ("[::-1] {# x[::-1] #} {{ '[::-1] }}' }}", "[::-1] {# x[::-1] #} {{ '[::-1] }}' }}"),
+            ("{{ [{'a': {'b': 1}}, {'c': 2}] }}[::]", "{{ [{'a': {'b': 1}}, {'c': 2}] }}[::]"),
+            ("{% generation_x %}{%+ generation", "{% generation_x %}{%+ with"),
+            ("{{ 'a%s' % x.y[0] ~ 'b' }}", "{{ 'a%s'.__mod__(x.y[0]) ~ 'b' }}"),
+            ("{{ f(a ~ b, c=d + e, g=1) }}", "{{ f( (a ~ b)|__bounded__, c= (d + e)|__bounded__, g=1) }}"),
+            ("{{ [a + b][c + 1:] == 'x+y' }}", "{{ [ (a + b)|__bounded__][c + 1:] == 'x+y' }}"),
+            ("{{ f(*a, **b) or (c == d * 2) }}", "{{ f(*a, **b) or ( (c == d * 2)|__bounded__) }}"),
+            ("{{ {'a': b ~ c, 'd': e} }}", "{{ {'a': (b ~ c)|__bounded__, 'd': e} }}"),
+            (
+                "{%- set x.y = 'a=b' if c == 1 else d -%}",
+                "{%- set x.y = ('a=b' if c == 1 else d)|__bounded__ -%}",
+            ),
+            ("{% set a, b = 1, 2 %}{% set c %}", "{% set a, b = (1, 2)|__bounded__ %}{% set c %}"),
+            ("{% with a = b ~ c, d = e %}", "{% with a = (b ~ c)|__bounded__, d = e %}"),
+            (
+                "{{ '%s %d' % (x, -1 % 2)|f('%') + 5 % 3 }}",
+                "{{ '%s %d'.__mod__((x, -1 % 2)|f('%')) + 5 % 3 }}",
+            ),
+            (
+                "{% set x = '%s' % -y if z %}{% set x = 'a' %}",
+                "{% set x = ('%s'.__mod__(-y) if z)|__bounded__ %}{% set x = ('a')|__bounded__ %}",
+            ),
+            ("{%- endgeneration -%}x", "{%- endwith -%}x"),
+        ] {
+            assert_eq!(translate(text).source, expected);
+        }
+    }
+}
