@@ -21,10 +21,13 @@ use crate::model_file::{read_json, read_keys, read_text};
 #[cfg(test)]
 mod bounds;
 mod engine;
+mod generator;
 mod jinja;
 mod python;
 mod rewrite;
 mod room;
+mod text;
+mod values;
 
 use rewrite::Translated;
 use room::Room;
@@ -278,12 +281,36 @@ fn raised(error: &minijinja::Error) -> Option<&Raised> {
     None
 }
 
+/// `datetime.now().strftime(format)`: a time without a zone, in words of the locale `C`.
 fn strftime(now: Zoned, format: &str) -> Result<String, minijinja::Error> {
-    let text = jiff::fmt::strtime::format(format, &now);
-    text.map_err(|source| {
-        let what = format!("`strftime_now` cannot format `{format}`: {source}");
+    /// Those that jiff writes as C does.
+    const SAME: &str = "aAbBCdDeFgGhHIjklmMnpPRStTuUVwWyY%";
+    let cannot = |why: String| {
+        let what = format!("`strftime_now` cannot format `{format}`: {why}");
         minijinja::Error::new(ErrorKind::InvalidOperation, what)
-    })
+    };
+    let mut text = String::new();
+    let mut rest = format;
+    while let Some((before, after)) = rest.split_once('%') {
+        let settings = after.find(|c| !"-_0^#".contains(c)).unwrap_or(after.len());
+        let (settings, conversion) = after.split_at(settings);
+        let mut conversion = conversion.chars();
+        text.push_str(before);
+        match conversion.next() {
+            Some('c') => text.push_str("%a %b %e %H:%M:%S %Y"),
+            Some('f') => text.push_str("%6f"),
+            Some('r') => text.push_str("%I:%M:%S %p"),
+            Some('x') => text.push_str("%m/%d/%y"),
+            Some('X') => text.push_str("%H:%M:%S"),
+            Some('z' | 'Z') => {}
+            Some(same) if SAME.contains(same) => text.extend(["%", settings, same.encode_utf8(&mut [0; 4])]),
+            Some(other) => return Err(cannot(format!("`%{settings}{other}` is not known"))),
+            None => return Err(cannot("it ends in a conversion".to_owned())),
+        }
+        rest = conversion.as_str();
+    }
+    text.push_str(rest);
+    jiff::fmt::strtime::format(&text, &now).map_err(|source| cannot(source.to_string()))
 }
 
 #[cfg(test)]
@@ -419,6 +446,13 @@ mod tests {
         let long = "a".repeat(100_000);
         for source in [
             "{{ 'a'|center(10000000000) }}".to_owned(),
+            "{{ ('{0}' * 10000).format('a' * 9999999)|length }}".to_owned(),
+            "{{ ('a ' * 40000000).rsplit(' ')|length }}".to_owned(),
+            "{{ ('a ' * 40000000).split()|length }}".to_owned(),
+            "{{ '%10000000000r' % 1 }}".to_owned(),
+            "{{ '\t'.expandtabs(10**10) }}".to_owned(),
+            "{{ 'x'.zfill(10**10) }}".to_owned(),
+            "{{ 'x'.ljust(10**10) }}".to_owned(),
             "{{ 'a\nb'|indent(10000000000) }}".to_owned(),
             "{{ messages|tojson(indent=10000000000) }}".to_owned(),
             "{{ '%10000000000d' % 1 }}".to_owned(),
@@ -437,6 +471,7 @@ mod tests {
             loops("[1]", "n.x + n.x", "n.x"),
             loops("[1]", "[n.x, n.x]", "n.x"),
             loops("[1]", "[n.x, n.x]", "n.x|tojson"),
+            loops("[1]", "[n.x, n.x]|select", "n.x|list"),
             loops("[1]", "[n.x, n.x]", "n.x|string|length"),
             loops("{}", "{'a': n.x, 'b': n.x}", "n.x ~ ''"),
             loops("[]", "n.x + ['a' * 99999999]", "n.x|join|length"),

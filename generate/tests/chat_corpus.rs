@@ -3,17 +3,44 @@
 //! The corpus is written by `tests/oracle/chat.py`; its README says what the keys mean.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
 use serde_json::{Map, Value};
 use tracewright_generate::{Chat, ChatTemplate, GenerateError};
 
+fn corpus() -> io::Result<(Value, Zoned)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/chat.json");
+    let corpus: Value = serde_json::from_str(&fs::read_to_string(path)?)?;
+    let now: Timestamp = corpus["now"].as_str().unwrap_or_default().parse().map_err(io::Error::other)?;
+    Ok((corpus, now.to_zoned(TimeZone::UTC)))
+}
+
+/// What Jinja makes of Python's methods, of its own filters and tests, and which of them are errors.
+#[test]
+fn the_expressions_have_no_difference() {
+    let (corpus, now) = corpus().unwrap();
+    let messages = corpus["conversations"]["system"]["messages"].as_array().unwrap();
+    let mut differences = Vec::new();
+    let expressions = corpus["expressions"].as_array().unwrap();
+    for expression in expressions {
+        let source = expression[0].as_str().unwrap();
+        let chat = Chat { messages: messages.clone(), now: Some(now.clone()), ..Chat::default() };
+        let rendered =
+            ChatTemplate::from_source(source, Map::new()).and_then(|template| template.render(&chat));
+        if rendered.as_deref().ok() != expression[1].as_str() {
+            differences.push(format!("{source}\n  Jinja: {}\n  ours: {rendered:?}", expression[1]));
+        }
+    }
+    let (count, total) = (differences.len(), expressions.len());
+    assert!(count == 0 && total > 0, "{count} of {total} expressions differ:\n{}", differences.join("\n"));
+}
+
 #[test]
 fn the_corpus_has_no_difference() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/chat.json");
-    let corpus: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
-    let now =
-        corpus["now"].as_str().unwrap().parse::<jiff::Timestamp>().unwrap().to_zoned(jiff::tz::TimeZone::UTC);
+    let (corpus, now) = corpus().unwrap();
     let cases = corpus["cases"].as_array().unwrap();
     let mut differences = Vec::new();
     for case in cases {

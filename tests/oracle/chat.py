@@ -113,13 +113,19 @@ def main():
         mine = [c for c in cases if c["template"] == name]
         failed = [c for c in mine if "error" in c]
         print(f"{name}: {len(mine)} cases, {sum(c['error'] is None for c in failed)} engine errors, {sum(c['error'] is not None for c in failed)} raised")
+    # Small templates, one a line: what an expression gives, or null where it is an error.
+    sources = Path(__file__).with_name("expressions.txt").read_text(encoding="utf-8").splitlines()
+    expressions = [[source, render(source, CONVERSATIONS["system"], True).get("text")] for source in sources]
+    print(f"{len(expressions)} expressions, {sum(text is None for _, text in expressions)} errors")
     head = {"reference": f"transformers {transformers.__version__}, jinja2 {jinja2.__version__}", "now": NOW.isoformat() + "Z", "special_tokens": SPECIAL_TOKENS}
     lines = [f'"{key}": {json.dumps(value, ensure_ascii=False)}' for key, value in head.items()]
     for key, table in (("templates", templates), ("conversations", CONVERSATIONS)):
         rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in table.items())
         lines.append(f'"{key}": {{\n{rows}\n}}')
-    rows = ",\n".join("  " + json.dumps(case, ensure_ascii=False) for case in cases)
-    OUT.write_text("{" + ",\n".join(lines) + f',\n"cases": [\n{rows}\n]}}\n', encoding="utf-8")
+    for key, rows in (("expressions", expressions), ("cases", cases)):
+        rows = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in rows)
+        lines.append(f'"{key}": [\n{rows}\n]')
+    OUT.write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
     print(f"{len(cases)} cases, {OUT.stat().st_size / 1e3:.0f} kB, {time.time() - start:.1f} s")
 
 

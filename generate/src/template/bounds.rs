@@ -7,8 +7,9 @@ use files::limits;
 use minijinja::Value;
 use serde_json::{Map, json};
 
+use super::generator::Generator;
 use super::jinja::is_divisible;
-use super::room::{Room, check_format};
+use super::room::Room;
 use super::{Bounded, Chat, ChatTemplate, python};
 
 const FULL: usize = limits::PROMPT as usize;
@@ -32,18 +33,74 @@ fn nested(lists: usize) -> Value {
 }
 
 #[test]
-fn a_width_among_the_values_of_a_format_is_bounded() {
-    let wide = limits::PROMPT as i64 + 1;
-    for width in [10_000_000_000, -10_000_000_000, wide, -wide] {
-        assert!(check_format("%*d", &[Value::from(width), Value::from(1)]).is_err(), "{width}");
-        // Without a `*` it is what is written, not how wide.
-        check_format("%d", &[Value::from(width)]).unwrap();
+fn the_widths_in_a_format_are_bounded() {
+    let room = Room { bytes: FULL };
+    for wide in ["%67108865d", "%67108864d%1d", "%.67108865f", "{:>67108865}", "%99999999999999999999d"] {
+        assert!(room.check_format(wide, &[]).is_err(), "{wide}");
     }
-    for width in [8, wide - 1, 1 - wide] {
-        check_format("%*d", &[Value::from(width), Value::from(1)]).unwrap();
+    for wide in ["%67108864d", "%60000000d%7000000d", "{:>67108864}"] {
+        room.check_format(wide, &[]).unwrap();
     }
-    assert!(check_format("%12345678d", &[]).is_err());
-    check_format("%1234567d", &[]).unwrap();
+    // What is written, not how wide.
+    room.check_format("%d", &[Value::from(10_000_000_000_i64)]).unwrap();
+    refused("{{ '%*d' % (10000000000, 1) }}", "a width among the values");
+    for conversion in ["%10000000000r", "%.10000000000r", "%10000000000a", "%(a)10000000000s"] {
+        refused(&format!("{{{{ '{conversion}' % 1 }}}}"), "a text becomes too wide");
+    }
+}
+
+#[test]
+fn a_format_has_room_for_each_value_wherever_it_is_named() {
+    let room = Room { bytes: 100 };
+    let values = |bytes: usize| [Value::from("a".repeat(bytes))];
+    room.check_format("{0}{0}", &values(50)).unwrap();
+    room.check_format("{0}{0}", &values(51)).unwrap_err();
+    room.check_format("%s", &values(100)).unwrap();
+    room.check_format("%s", &values(101)).unwrap_err();
+    room.check_format("nothing", &values(100)).unwrap();
+    let long = "a text becomes too long where values are put into it";
+    refused("{% set x = 'a' * 1000000 %}{{ ('{0}' * 1000).format(x)|length }}", long);
+    refused("{% set x = 'a' * 1000000 %}{{ (('%(a)s' * 1000)|format({'a': x}))|length }}", long);
+}
+
+#[test]
+fn what_makes_a_text_wide_is_bounded() {
+    for call in ["ljust(W)", "rjust(W)", "center(W)", "zfill(W)", "expandtabs(W)", "ljust(W, 'é')"] {
+        let wide = |width: &str| format!("{{{{ '\\t'.{}|length }}}}", call.replace('W', width));
+        refused(&wide("10000000000"), "a text becomes too wide");
+        refused(&wide("9223372036854775807"), "a text becomes too wide");
+        refused(&wide("150000000"), "a text becomes too wide");
+        assert_eq!(said(&wide("1000")).unwrap(), "1000", "{call}");
+    }
+    refused("{{ ('\\t' * 1000).expandtabs(1000000) }}", "a text becomes too wide");
+    refused("{{ ('<' * 40000000)|e|length }}", "a text becomes too long where a part is replaced");
+    refused("{{ ('<' * 40000000)|forceescape|length }}", "a text becomes too long where a part is replaced");
+}
+
+#[test]
+fn a_text_is_split_into_no_more_items_than_a_list_may_have() {
+    let most = limits::TEMPLATE_ITEMS;
+    for call in ["split()", "split(' ')", "rsplit()", "rsplit(' ')", "splitlines()"] {
+        let source = |items: usize| format!("{{{{ ('a\\n ' * {items}).{call}|length > 2 }}}}");
+        assert_eq!(said(&source(most - 1)).unwrap(), "True", "{call}");
+        refused(&source(most + 1), "a list becomes too long");
+    }
+}
+
+/// The bound looks at what a generator will give, and takes nothing of it.
+#[test]
+fn a_generator_has_room_and_keeps_its_items() {
+    let room = Room { bytes: 100 };
+    let of = |bytes: usize| Generator::of(&Value::from(vec!["a".repeat(bytes)])).unwrap();
+    let generator = room.bounded(of(100)).unwrap();
+    assert_eq!(generator.try_iter().unwrap().count(), 1);
+    room.bounded(of(101)).unwrap_err();
+    room.check_join(&of(100), 1).unwrap();
+    room.check_join(&of(10), 101).unwrap_err();
+    let nested =
+        |depth| (0..depth).fold(Value::from(1), |inner, _| Generator::of(&vec![inner].into()).unwrap());
+    room.bounded(nested(limits::TEMPLATE_DEPTH + 1)).unwrap();
+    room.bounded(nested(limits::TEMPLATE_DEPTH + 2)).unwrap_err();
 }
 
 #[test]
@@ -157,9 +214,9 @@ fn the_smallest_integers_are_divisible_by_minus_one() {
 fn a_value_as_a_text_is_no_longer_than_a_prompt() {
     // The last item is one too many.
     let half = Value::from("a".repeat(FULL / 2));
-    assert!(python::repr(&Value::from(vec![half.clone(), half, Value::from(1)])).is_err());
-    python::repr(&nested(limits::TEMPLATE_DEPTH + 1)).unwrap();
-    python::repr(&nested(limits::TEMPLATE_DEPTH + 2)).unwrap_err();
+    assert!(python::repr(&Value::from(vec![half.clone(), half, Value::from(1)]), false).is_err());
+    python::repr(&nested(limits::TEMPLATE_DEPTH + 1), false).unwrap();
+    python::repr(&nested(limits::TEMPLATE_DEPTH + 2), false).unwrap_err();
     // Each number stands behind so many blanks.
     let indented = |numbers: usize| {
         let list = vec!["1"; numbers].join(", ");

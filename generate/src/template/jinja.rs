@@ -2,32 +2,33 @@
 
 use minijinja::formatting::{self, FormatStyle};
 use minijinja::tests::is_divisibleby;
-use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
-use minijinja::{Error, ErrorKind, State, Value};
+use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, from_args};
+use minijinja::{Error, ErrorKind, State, Value, filters};
 
-use super::room::{blanks, check_format};
+use super::generator::Generator;
+use super::python;
+use super::room::{Room, blanks};
+use super::text::{self, LINE_ENDS, is_space};
+use super::values;
 
 /// Python's `value[start:stop:step]` on strings and lists.
 pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (start, stop, step): (Option<i64>, Option<i64>, Option<i64>) = from_args(args)?;
     let step = step.unwrap_or(1);
     if step == 0 {
-        return Err(Error::new(ErrorKind::InvalidOperation, "slice step cannot be zero"));
+        return Err(invalid("slice step cannot be zero"));
     }
     match value.kind() {
         ValueKind::String => {
             let text: Vec<char> = value.as_str().unwrap_or_default().chars().collect();
             Ok(Value::from(steps(text.len(), start, stop, step).map(|i| text[i]).collect::<String>()))
         }
-        ValueKind::Seq | ValueKind::Iterable => {
+        _ if values::is_list(value) => {
             let items: Vec<Value> = value.try_iter()?.collect();
-            Ok(Value::from(
-                steps(items.len(), start, stop, step).map(|i| items[i].clone()).collect::<Vec<_>>(),
-            ))
+            let taken: Vec<_> = steps(items.len(), start, stop, step).map(|i| items[i].clone()).collect();
+            Ok(if value.is_tuple() { Value::from(Tuple::from(taken)) } else { Value::from(taken) })
         }
-        other => {
-            Err(Error::new(ErrorKind::InvalidOperation, format!("value of type {other} cannot be sliced")))
-        }
+        other => Err(invalid(format!("value of type {other} cannot be sliced"))),
     }
 }
 
@@ -44,31 +45,262 @@ pub fn percent(state: &mut State, value: &Value, args: &[Value]) -> Result<Value
 }
 
 /// Jinja's `format`, Python's `text % values`.
-pub fn format(text: &str, values: Rest<Value>) -> Result<String, Error> {
-    check_format(text, &values)?;
-    formatting::format(FormatStyle::Printf, text, &values)
+pub fn format(room: Room, text: &str, values: Rest<Value>) -> Result<String, Error> {
+    room.check_format(text, &values)?;
+    let mut values = values.0;
+    let text = with_reprs(text, &mut values)?;
+    formatting::format(FormatStyle::Printf, &text, &values)
+}
+
+/// A format in which `%s` stands for each `%r` and `%a`, which the engine has not, and their values are the texts that
+/// Python makes of them.
+fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
+    let mut out = String::with_capacity(format.len());
+    let mut index = 0;
+    let mut rest = format;
+    while let Some((before, after)) = rest.split_once('%') {
+        // A key in brackets is of a dictionary, whose values are left to the engine.
+        let is_keyed = after.starts_with('(');
+        let settings = after.find(|c: char| !"#0- +.123456789hlL".contains(c)).unwrap_or(after.len());
+        let (settings, conversion) = after.split_at(settings);
+        let mut conversion = conversion.chars();
+        let kind = conversion.next();
+        out.extend([before, "%", settings]);
+        match (kind, values.get_mut(index)) {
+            (Some('*'), _) => return Err(invalid("a width among the values, `*`, is not supported")),
+            (Some(kind @ ('r' | 'a')), Some(value)) => {
+                *value = Value::from(python::repr(value, kind == 'a')?);
+                out.push('s');
+            }
+            (kind, _) => out.extend(kind),
+        }
+        index += usize::from(!is_keyed && kind != Some('%'));
+        rest = conversion.as_str();
+    }
+    // What is not used is an error, but for one list or dictionary.
+    match values {
+        [one] if values::is_dict(one) || values::is_list(one) => Ok(out + rest),
+        _ if index < values.len() => Err(invalid("not all arguments converted during string formatting")),
+        _ => Ok(out + rest),
+    }
+}
+
+/// The test `sequence`: what has a length and items.
+pub fn is_sequence(value: &Value) -> bool {
+    is_iterable(value)
+        && (values::is_list(value) || !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable))
+}
+
+/// The test `iterable`.
+pub fn is_iterable(value: &Value) -> bool {
+    let iterates = [ValueKind::String, ValueKind::Undefined, ValueKind::Seq, ValueKind::Iterable];
+    iterates.contains(&value.kind()) || values::is_dict(value)
 }
 
 /// The test `divisibleby`: minijinja 3.0.5 panics where it divides by 0, and where the smallest integer is divided by −1.
 pub fn is_divisible(value: &Value, by: &Value) -> Result<bool, Error> {
     match i128::try_from(by.clone()) {
-        Ok(0) => Err(Error::new(ErrorKind::InvalidOperation, "division by zero")),
+        Ok(0) => Err(invalid("division by zero")),
         Ok(-1) => Ok(is_divisibleby(value, &Value::from(1))),
         _ => Ok(is_divisibleby(value, by)),
     }
 }
 
-/// Jinja's `center`.
-pub fn center(text: &str, width: Option<usize>) -> Result<String, Error> {
-    let width = width.unwrap_or(80);
-    let missing = width.saturating_sub(text.chars().count());
-    let left = missing / 2 + (missing & width & 1);
-    Ok(format!("{}{text}{}", blanks(left)?, blanks(missing - left)?))
+/// Jinja's `length`; what is not there has none, which is 0.
+pub fn length(value: &Value) -> Result<usize, Error> {
+    if value.is_undefined() { Ok(0) } else { filters::length(value) }
 }
 
-/// Where Python's `splitlines` splits, besides `\r\n`.
-const LINE_ENDS: [char; 10] =
-    ['\n', '\r', '\u{b}', '\u{c}', '\u{1c}', '\u{1d}', '\u{1e}', '\u{85}', '\u{2028}', '\u{2029}'];
+/// Jinja's `first`; what is not there has none.
+pub fn first(value: &Value) -> Result<Value, Error> {
+    if value.is_undefined() { Ok(Value::UNDEFINED) } else { filters::first(value) }
+}
+
+/// Jinja's `last`; what is not there has none, and a generator's cannot be told.
+pub fn last(value: Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::Undefined => Ok(Value::UNDEFINED),
+        ValueKind::Map => Ok(value.try_iter()?.last().unwrap_or_default()),
+        _ if Generator::rest(&value).is_some() => Err(invalid("a generator has no last item")),
+        _ => filters::last(value),
+    }
+}
+
+/// Jinja's `items`; what is not there has none.
+pub fn items(value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::Undefined => Generator::of(&Value::from(Vec::<Value>::new())),
+        _ if values::is_dict(value) => Generator::of(&values::call_of_dict(value, "items", &[])?),
+        other => Err(invalid(format!("`items` is of dictionaries, found a {other}"))),
+    }
+}
+
+/// Jinja's `reverse`.
+pub fn reverse(value: &Value) -> Result<Value, Error> {
+    if let Some(text) = value.as_str() {
+        return Ok(Value::from(text.chars().rev().collect::<String>()));
+    }
+    let mut items: Vec<Value> = value.try_iter()?.collect();
+    items.reverse();
+    let is_generator = Generator::rest(value).is_some();
+    let list = Value::from(items);
+    if is_generator { Ok(list) } else { Generator::of(&list) }
+}
+
+/// Jinja's `attr`, which sees no items of a dictionary.
+pub fn attr(value: &Value, name: &str) -> Result<Value, Error> {
+    let is_item = values::is_dict(value) && !values::has_method(value, name);
+    if is_item { Ok(Value::UNDEFINED) } else { values::attribute(value, name) }
+}
+
+/// Jinja's `escape`, which leaves alone what is `safe`.
+pub fn escape(room: Room, value: &Value) -> Result<Value, Error> {
+    if value.is_safe() { Ok(value.clone()) } else { force_escape(room, value) }
+}
+
+/// Jinja's `forceescape`.
+pub fn force_escape(room: Room, value: &Value) -> Result<Value, Error> {
+    let mut text = python::str(value)?.into_owned();
+    // The ampersand first: the others have one.
+    for (c, escaped) in [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ("\"", "&#34;")] {
+        room.check_replace(&text, c, escaped)?;
+        text = text.replace(c, escaped);
+    }
+    Ok(Value::from_safe_string(text))
+}
+
+/// Jinja's `string`, which leaves alone what is one.
+pub fn string(room: Room, value: &Value) -> Result<Value, Error> {
+    match value.kind() {
+        ValueKind::String => Ok(value.clone()),
+        _ => Ok(Value::from(python::str(&room.bounded(value.clone())?)?)),
+    }
+}
+
+/// Jinja's `title`, whose words begin behind brackets and hyphens, too.
+pub fn title(value: &Value) -> Result<String, Error> {
+    let separates = |c: char| "-({[<".contains(c) || is_space(c);
+    let text = python::str(value)?;
+    let mut out = String::with_capacity(text.len());
+    for word in text.split_inclusive(separates) {
+        let mut chars = word.chars();
+        out.extend(chars.next().into_iter().flat_map(char::to_uppercase));
+        out.push_str(&chars.as_str().to_lowercase());
+    }
+    Ok(out)
+}
+
+/// Jinja's `capitalize`.
+pub fn capitalize(value: &Value) -> Result<String, Error> {
+    Ok(text::capitalize(&python::str(value)?))
+}
+
+/// Jinja's `trim`.
+pub fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
+    Ok(text::strip(&python::str(value)?, chars).to_owned())
+}
+
+/// Jinja's `int`, with a default for what is no number.
+pub fn int(
+    value: &Value,
+    default: Option<Value>,
+    base: Option<u32>,
+    options: Kwargs,
+) -> Result<Value, Error> {
+    let default = default_of(default, &options, Value::from(0))?;
+    let base = base.or(options.get("base")?).unwrap_or(10);
+    options.assert_all_used()?;
+    let number = match value.kind() {
+        ValueKind::Bool => return Ok(Value::from(i64::from(value.is_true()))),
+        ValueKind::Number if value.is_integer() => return Ok(value.clone()),
+        ValueKind::Number => Some(f64::try_from(value.clone())?),
+        ValueKind::String => {
+            let text = number_text(value.as_str().unwrap_or_default())?;
+            if let Some(whole) = whole_number(text, base)? {
+                return Ok(Value::from(whole));
+            }
+            // What has no end as a text has the default.
+            real_number(text).filter(|number| number.is_finite())
+        }
+        ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
+        _ => None,
+    };
+    match number {
+        Some(number) if number.abs() < i128::MAX as f64 => Ok(Value::from(number as i128)),
+        Some(number) if !number.is_nan() => Err(invalid(format!("{number:e} is too large for an integer"))),
+        _ => Ok(default),
+    }
+}
+
+/// Jinja's `float`, with a default for what is no number.
+pub fn float(value: &Value, default: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+    let default = default_of(default, &options, Value::from(0.0))?;
+    options.assert_all_used()?;
+    let number = match value.kind() {
+        ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
+        ValueKind::Number => Some(f64::try_from(value.clone())?),
+        ValueKind::String => real_number(number_text(value.as_str().unwrap_or_default())?),
+        ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
+        _ => None,
+    };
+    Ok(number.map_or(default, Value::from))
+}
+
+/// What is given by its place or its name, `none` too, or else another.
+fn default_of(given: Option<Value>, options: &Kwargs, other: Value) -> Result<Value, Error> {
+    match given {
+        Some(given) => Ok(given),
+        None if options.has("default") => options.get("default"),
+        None => Ok(other),
+    }
+}
+
+/// A text that is read as a number, without the white space around it. Which other digits there are than those of ASCII
+/// Python reads in tables that are not here.
+fn number_text(text: &str) -> Result<&str, Error> {
+    let text = text::strip(text, None);
+    match text.is_ascii() {
+        true => Ok(text),
+        false => Err(invalid("a text that is no ASCII is not read as a number")),
+    }
+}
+
+/// Digits without the underscores that may stand between any two.
+fn digits(text: &str, is_digit: impl Fn(char) -> bool) -> Option<String> {
+    let parts: Vec<_> = text.split('_').collect();
+    let stands_between = |pair: &[&str]| pair[0].ends_with(&is_digit) && pair[1].starts_with(&is_digit);
+    parts.windows(2).all(stands_between).then(|| parts.concat())
+}
+
+/// Python's `int(text, base)`; nothing where that fails.
+fn whole_number(text: &str, base: u32) -> Result<Option<i128>, Error> {
+    if !(2..=36).contains(&base) {
+        return Err(invalid(format!("the base is {base}, expected one from 2 to 36")));
+    }
+    let (sign, mut rest) = text.split_at(usize::from(text.starts_with(['+', '-'])));
+    let prefixes = [(2, ["0b", "0B"]), (8, ["0o", "0O"]), (16, ["0x", "0X"])];
+    for (_, prefixes) in prefixes.iter().filter(|(of, _)| *of == base) {
+        let behind = prefixes.iter().find_map(|prefix| rest.strip_prefix(prefix));
+        rest = behind.map_or(rest, |behind| behind.strip_prefix('_').unwrap_or(behind));
+    }
+    let is_digit = |c: char| c.is_digit(base);
+    let Some(digits) = digits(rest, is_digit).filter(|all| !all.is_empty() && all.chars().all(is_digit))
+    else {
+        return Ok(None);
+    };
+    let too_large = |_| invalid(format!("`{text:.40}` is too large for an integer"));
+    i128::from_str_radix(&format!("{sign}{digits}"), base).map(Some).map_err(too_large)
+}
+
+/// Python's `float(text)`; nothing where that fails.
+fn real_number(text: &str) -> Option<f64> {
+    digits(text, |c| c.is_ascii_digit())?.parse().ok()
+}
+
+/// Jinja's `center`.
+pub fn center(value: &Value, width: Option<i64>) -> Result<Value, Error> {
+    text::center(&python::str(value)?, width.unwrap_or(80))
+}
 
 /// Jinja's `indent`, which keeps a last line end.
 pub fn indent(
@@ -119,8 +351,10 @@ pub fn truncate(
 }
 
 /// Jinja's `wordcount`.
-pub fn wordcount(text: &str) -> usize {
-    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).count()
+pub fn wordcount(value: &Value) -> Result<usize, Error> {
+    let words = python::str(value)?;
+    let words = words.split(|c: char| !c.is_alphanumeric() && c != '_');
+    Ok(words.filter(|word| !word.is_empty()).count())
 }
 
 /// The indices that Python's slice takes of `len` items.
@@ -134,6 +368,10 @@ fn steps(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl I
     std::iter::successors(Some(start), move |at| at.checked_add(step))
         .take_while(inside)
         .map(|at| at as usize)
+}
+
+fn invalid(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidOperation, what.into())
 }
 
 #[cfg(test)]

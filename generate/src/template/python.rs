@@ -1,10 +1,13 @@
 //! Values as Python writes them: `repr`, and `json.dumps`, which templates know as the filter `tojson`.
 
+use std::borrow::Cow;
+
 use files::limits;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 use super::room::blanks;
+use super::values::{self, View};
 
 /// `json.dumps` with `ensure_ascii=False`, unlike Jinja's own filter, which escapes for HTML.
 pub fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
@@ -48,13 +51,13 @@ impl Dumps {
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => out.push_str(&number(value)?),
+            ValueKind::Number => out.push_str(&number(value, ["NaN", "Infinity", "-Infinity"])?),
             ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
-            ValueKind::Seq | ValueKind::Iterable => {
+            ValueKind::Seq | ValueKind::Iterable if values::is_list(value) => {
                 let items: Vec<_> = value.try_iter()?.collect();
                 self.list(('[', ']'), &items, depth, out, |item, out| self.value(item, depth + 1, out))?;
             }
-            ValueKind::Map => {
+            ValueKind::Map if values::is_dict(value) => {
                 let mut keys: Vec<_> = value.try_iter()?.collect();
                 if self.sort_keys {
                     keys.sort();
@@ -133,42 +136,91 @@ impl Dumps {
     }
 }
 
-/// `repr` of a number, a list or a dictionary, and of all inside them.
-pub fn repr(value: &Value) -> Result<String, Error> {
+/// `str` of a value.
+pub fn str(value: &Value) -> Result<Cow<'_, str>, Error> {
+    match value.kind() {
+        ValueKind::String => Ok(value.as_str().unwrap_or_default().into()),
+        ValueKind::Undefined => Ok("".into()),
+        _ => Ok(repr(value, false)?.into()),
+    }
+}
+
+/// `repr` of a value, and of all inside it; with escapes for all that is not ASCII, `ascii`.
+pub fn repr(value: &Value, ascii: bool) -> Result<String, Error> {
     let mut out = String::new();
-    write_repr(value, 0, &mut out)?;
+    write_repr(value, ascii, 0, &mut out)?;
     Ok(out)
 }
 
-fn write_repr(value: &Value, depth: usize, out: &mut String) -> Result<(), Error> {
+fn write_repr(value: &Value, ascii: bool, depth: usize, out: &mut String) -> Result<(), Error> {
     bounded(depth, out)?;
-    let is_tuple = value.is_tuple();
-    let (open, close) = match value.kind() {
-        ValueKind::Number if f64::try_from(value.clone()).is_ok_and(f64::is_finite) => {
-            out.push_str(&number(value)?);
-            return Ok(());
+    match value.kind() {
+        ValueKind::Undefined => out.push_str("Undefined"),
+        ValueKind::None | ValueKind::Bool => out.push_str(&value.to_string()),
+        ValueKind::Number => out.push_str(&number(value, ["nan", "inf", "-inf"])?),
+        ValueKind::String => quoted(value.as_str().unwrap_or_default(), ascii, out),
+        _ if values::is_dict(value) => write_items(value, ["{", "}"], ascii, depth, out)?,
+        _ if values::is_namespace(value) => write_items(value, ["<Namespace {", "}>"], ascii, depth, out)?,
+        _ if values::is_tuple(value) => {
+            let close = if value.len() == Some(1) { ",)" } else { ")" };
+            write_items(value, ["(", close], ascii, depth, out)?;
         }
-        ValueKind::Seq if is_tuple => ("(", if value.len() == Some(1) { ",)" } else { ")" }),
-        ValueKind::Seq => ("[", "]"),
-        ValueKind::Map => ("{", "}"),
+        _ if values::is_list(value) => write_items(value, ["[", "]"], ascii, depth, out)?,
         _ => {
-            out.push_str(&format!("{value:?}"));
-            return Ok(());
+            let Some(view) = View::of(value) else { return Err(invalid(values::without_text(value))) };
+            out.push_str(view.name);
+            write_items(&view.list, ["([", "])"], ascii, depth, out)?;
         }
-    };
+    }
+    Ok(())
+}
+
+fn write_items(
+    value: &Value,
+    [open, close]: [&str; 2],
+    ascii: bool,
+    depth: usize,
+    out: &mut String,
+) -> Result<(), Error> {
     out.push_str(open);
     for (i, item) in value.try_iter()?.enumerate() {
         if i > 0 {
             out.push_str(", ");
         }
-        write_repr(&item, depth + 1, out)?;
+        write_repr(&item, ascii, depth + 1, out)?;
         if value.kind() == ValueKind::Map {
             out.push_str(": ");
-            write_repr(&value.get_item(&item)?, depth + 1, out)?;
+            write_repr(&value.get_item(&item)?, ascii, depth + 1, out)?;
         }
     }
     out.push_str(close);
     Ok(())
+}
+
+/// A text between quotes, with an escape for each character that cannot be printed, or is not ASCII where that is asked for.
+fn quoted(text: &str, ascii: bool, out: &mut String) {
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+    out.push(quote);
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            c if c == quote => out.extend(['\\', c]),
+            c if if c.is_ascii() { !c.is_control() } else { !ascii && is_printable(c) } => out.push(c),
+            '\0'..='\u{ff}' => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+            '\u{100}'..='\u{ffff}' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push_str(&format!("\\U{:08x}", u32::from(c))),
+        }
+    }
+    out.push(quote);
+}
+
+/// Whether `repr` writes a character as it is. Rust goes by the same categories of Unicode, but escapes what continues
+/// another character unless something stands before it.
+fn is_printable(c: char) -> bool {
+    String::from_iter(['a', c]).escape_debug().count() == 2
 }
 
 /// Whether a text may become longer, and deeper.
@@ -179,15 +231,15 @@ fn bounded(depth: usize, out: &str) -> Result<(), Error> {
     }
 }
 
-/// A number as Python writes it.
-fn number(value: &Value) -> Result<String, Error> {
+/// A number as Python writes it; what is none, or not finite, has names of its own.
+fn number(value: &Value, [nan, infinity, minus_infinity]: [&str; 3]) -> Result<String, Error> {
     if value.is_integer() {
         return Ok(value.to_string());
     }
     let number = f64::try_from(value.clone())?;
     if !number.is_finite() {
-        let infinity = if number > 0.0 { "Infinity" } else { "-Infinity" };
-        return Ok(if number.is_nan() { "NaN" } else { infinity }.to_string());
+        let infinity = if number > 0.0 { infinity } else { minus_infinity };
+        return Ok(if number.is_nan() { nan } else { infinity }.to_string());
     }
     // Rust's debug form changes to exponents where Python does, but writes `1e16` for `1e+16` and `1e-5` for `1e-05`.
     let text = format!("{number:?}");

@@ -1,10 +1,15 @@
 //! A template in words that the engine has: a statement, an operator or a slice that it lacks, said with others.
 
+use super::values;
+
 /// The method that a slice with a step becomes: the engine panics at `""[::-1]`.
 pub const SLICE: &str = "__slice__";
 
 /// The method that `'…' % x` becomes: to the engine `%` is for numbers.
 pub const PERCENT: &str = "__mod__";
+
+/// The method that `x.items` becomes where it is not called: the engine sees only what a dictionary has under that name.
+pub const ATTRIBUTE: &str = "__getattr__";
 
 /// The filter that refuses what has grown too large, around all that is kept under a name.
 pub const BOUNDED: &str = "__bounded__";
@@ -24,6 +29,7 @@ pub struct Translated {
 ///   scope `{% with %}` … `{% endwith %}`;
 /// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`;
 /// - `'…' % x` becomes `'…'.__mod__(x)`;
+/// - `x.items` becomes `x.__getattr__('items')` where it is not called, and so does every name that is a method of Python's;
 /// - what gets a name, and what operators make within brackets, passes [`BOUNDED`]: the engine has no limit on what it
 ///   joins, and what doubles itself must be given a name, or be an argument or an item, before it does so again.
 pub fn translate(source: &str) -> Translated {
@@ -77,8 +83,11 @@ fn operators_in(tag: &str) -> usize {
 fn statement(inner: &str) -> String {
     let text = inner.trim_matches(['-', '+']).trim();
     let Some((keyword, rest)) = text.split_once(char::is_whitespace) else { return expression(inner) };
+    if keyword == "set" && assignment(rest).is_none() {
+        return inner.to_owned(); // up to `endset`, of what may be an attribute
+    }
     let rewritten = match (keyword, assignment(rest)) {
-        ("set", Some(equals)) => {
+        ("set", Some(equals)) if !rest[equals + 1..].trim().is_empty() => {
             let (target, value) = (&rest[..equals], rest[equals + 1..].trim());
             format!("{target}= ({})|{BOUNDED}", expression(value))
         }
@@ -177,6 +186,15 @@ fn expression(text: &str) -> String {
                 out.push_str(&format!(".{PERCENT}({})", expression(operand.trim_start())));
                 rest = &rest[operand.len()..];
                 continue;
+            }
+            '.' if code => {
+                let name = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+                let (name, behind) = rest.split_at(name);
+                if values::is_method(name) && !behind.trim_start().starts_with('(') {
+                    out.push_str(&format!(".{ATTRIBUTE}('{name}')"));
+                    rest = behind;
+                    continue;
+                }
             }
             '[' | '(' | '{' if code => {
                 let (at, part) = (out.len(), out.len() + 1);
@@ -326,6 +344,14 @@ mod tests {
                 "{% set x = ('%s'.__mod__(-y) if z)|__bounded__ %}{% set x = ('a')|__bounded__ %}",
             ),
             ("{%- endgeneration -%}x", "{%- endwith -%}x"),
+            (
+                "{{ x.items.y.title|f }}{{ x.items () }}{{ 'x.items' }}{{ x.item }}",
+                "{{ x.__getattr__('items').y.__getattr__('title')|f }}{{ x.items () }}{{ 'x.items' }}{{ x.item }}",
+            ),
+            (
+                "{% set x.items = y.items %}{% set x.items %}",
+                "{% set x.items = (y.__getattr__('items'))|__bounded__ %}{% set x.items %}",
+            ),
         ] {
             assert_eq!(translate(text).source, expected);
         }

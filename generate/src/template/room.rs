@@ -6,24 +6,7 @@ use files::limits;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-/// Whether no value is asked to be wider than a text may be: by a number in the format, or by a `*` and a value; and whether
-/// keys are ASCII: minijinja 3.0.5 panics in the middle of another character, that of a key without end too.
-pub fn check_format(text: &str, values: &[Value]) -> Result<(), Error> {
-    const DIGITS: usize = 7;
-    let wide =
-        |width: &Value| i64::try_from(width.clone()).is_ok_and(|width| width.unsigned_abs() > limits::PROMPT);
-    let without_signs = text.replace("%%", "");
-    let mut keys = without_signs.split("%(").skip(1).filter_map(|rest| rest.split(')').next());
-    if let Some(key) = keys.find(|key| !key.is_ascii()) {
-        let message = format!("a key in a format is not ASCII, which is not supported: `{key}`");
-        return Err(Error::new(ErrorKind::InvalidOperation, message));
-    }
-    let long = text.split(|c: char| !c.is_ascii_digit()).any(|number| number.len() > DIGITS);
-    match long || (text.contains('*') && values.iter().any(wide)) {
-        true => Err(Error::new(ErrorKind::InvalidOperation, "a width in a format is too large")),
-        false => Ok(()),
-    }
-}
+use super::generator::Generator;
 
 /// How much of a value there may be.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +28,31 @@ impl Room {
     /// Whether a list may be joined with a text between its items.
     pub fn check_join(self, list: &Value, between: usize) -> Result<(), Error> {
         self.bounded(list.clone())?;
-        let items = list.len().unwrap_or(limits::TEMPLATE_ITEMS).saturating_mul(between);
+        let items = Generator::rest(list).map(|rest| rest.len()).or(list.len());
+        let items = items.unwrap_or(limits::TEMPLATE_ITEMS).saturating_mul(between);
         if items > self.bytes { Err(too_large("a list becomes too long as a text")) } else { Ok(()) }
+    }
+
+    /// Whether what a format makes of values has room, and its keys are ASCII: minijinja 3.0.5 panics in the middle of another
+    /// character, that of a key without end too.
+    pub fn check_format(self, text: &str, values: &[Value]) -> Result<(), Error> {
+        let without_signs = text.replace("%%", "");
+        let mut keys = without_signs.split("%(").skip(1).filter_map(|rest| rest.split(')').next());
+        if let Some(key) = keys.find(|key| !key.is_ascii()) {
+            let message = format!("a key in a format is not ASCII, which is not supported: `{key}`");
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
+        // All the widths that it names, and all the values wherever it may name one.
+        let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty());
+        let wide = numbers.map(|number| number.parse().unwrap_or(usize::MAX)).fold(0, usize::saturating_add);
+        check_width(wide)?;
+        let (mut left, mut items) = (self.bytes, limits::TEMPLATE_ITEMS);
+        let fits = values.iter().try_for_each(|value| takes(value, 0, &mut left, &mut items));
+        let names = text.matches(['%', '{']).count();
+        match fits.is_none() || (self.bytes - left).saturating_mul(names) > self.bytes {
+            true => Err(too_large("a text becomes too long where values are put into it")),
+            false => Ok(()),
+        }
     }
 
     /// Whether each occurrence of a text may be replaced by another.
@@ -66,6 +72,12 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
     if let Some(text) = value.as_str() {
         *bytes = bytes.checked_sub(text.len())?;
         return Some(());
+    }
+    if let Some(rest) = Generator::rest(value) {
+        return match depth > limits::TEMPLATE_DEPTH {
+            true => None,
+            false => rest.iter().try_for_each(|item| takes(item, depth + 1, bytes, items)),
+        };
     }
     let is_map = match value.kind() {
         ValueKind::Map => true,
@@ -122,8 +134,27 @@ pub fn check_count(arguments: &[Value]) -> Result<(), Error> {
 
 /// So many blanks, if a text has room for them.
 pub fn blanks(count: usize) -> Result<String, Error> {
-    match count as u64 > limits::PROMPT {
-        true => Err(Error::new(ErrorKind::InvalidOperation, format!("{count} blanks are too many"))),
-        false => Ok(" ".repeat(count)),
-    }
+    repeated(" ", count)
+}
+
+/// A text so many times, if there is room for it.
+pub fn repeated(text: &str, count: usize) -> Result<String, Error> {
+    check_width(text.len().saturating_mul(count))?;
+    Ok(text.repeat(count))
+}
+
+/// Whether so many bytes may be put into a text to make it wide.
+pub fn check_width(bytes: usize) -> Result<(), Error> {
+    if bytes as u64 > limits::PROMPT { Err(too_large("a text becomes too wide")) } else { Ok(()) }
+}
+
+/// The items of a list, if they are not too many.
+pub fn items(items: impl Iterator<Item = Value>) -> Result<Vec<Value>, Error> {
+    let items: Vec<_> = items.take(limits::TEMPLATE_ITEMS + 1).collect();
+    if items.len() > limits::TEMPLATE_ITEMS { Err(too_large("a list becomes too long")) } else { Ok(items) }
+}
+
+/// A list, if it does not become too long.
+pub fn list(items: impl Iterator<Item = Value>) -> Result<Value, Error> {
+    self::items(items).map(Value::from)
 }

@@ -1,0 +1,182 @@
+//! What Python's dictionaries, lists and generators are beyond what the engine knows of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use minijinja::value::{Enumerator, Object, ObjectRepr, Tuple, ValueKind, from_args};
+use minijinja::{Error, ErrorKind, Value};
+
+use super::generator::Generator;
+use super::text;
+
+const OF_DICT: [&str; 11] =
+    ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
+
+const OF_LIST: [&str; 11] =
+    ["append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"];
+
+/// Whether a value has a method of this name, or may have: to Jinja `x.items` is the method, whatever is in a dictionary.
+pub fn has_method(value: &Value, name: &str) -> bool {
+    match value.kind() {
+        ValueKind::String => text::METHODS.contains(&name),
+        ValueKind::Map => is_dict(value) && OF_DICT.contains(&name),
+        ValueKind::Seq | ValueKind::Iterable => is_list(value) && OF_LIST.contains(&name),
+        _ => false,
+    }
+}
+
+/// Whether any kind of value has a method of this name.
+pub fn is_method(name: &str) -> bool {
+    text::METHODS.contains(&name) || OF_DICT.contains(&name) || OF_LIST.contains(&name)
+}
+
+/// Whether a value is a dictionary: to the engine, namespaces, loops and macros look like some.
+pub fn is_dict(value: &Value) -> bool {
+    let engines_own = |name: &str| name.starts_with("minijinja::vm::") || name.ends_with("::Namespace");
+    value.kind() == ValueKind::Map && value.as_object().is_some_and(|object| !engines_own(object.type_name()))
+}
+
+/// Whether a value is what `namespace` gives.
+pub fn is_namespace(value: &Value) -> bool {
+    value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
+}
+
+/// Whether a value is a list or a tuple: to the engine, what iterates over one looks like one.
+pub fn is_list(value: &Value) -> bool {
+    let iterates = value.downcast_object_ref::<Generator>().is_some() || View::of(value).is_some();
+    matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) && !iterates
+}
+
+/// Whether a value is a tuple: what `groupby` gives is a list of some, of a type of the engine's own.
+pub fn is_tuple(value: &Value) -> bool {
+    value.is_tuple() || value.as_object().is_some_and(|object| object.type_name().ends_with("::GroupTuple"))
+}
+
+/// Jinja's `x.name` where that is not called.
+pub fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
+    match has_method(value, name) {
+        true => Ok(Value::from_object(Method(name.to_owned()))),
+        false => value.get_attr(name),
+    }
+}
+
+/// A method that is not called. It is there, and no more can be said of it.
+#[derive(Debug)]
+struct Method(String);
+
+impl Object for Method {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<built-in method {}>", self.0)
+    }
+}
+
+/// Why a value has no text; Python would write where in memory it stands.
+pub fn without_text(value: &Value) -> String {
+    if let Some(Method(name)) = value.downcast_object_ref() {
+        return format!("the method `{name}` is not called, as in `{name}()`, and has no text");
+    }
+    match Generator::rest(value) {
+        Some(_) => "a generator has no text; the filter `list` makes a list of it".into(),
+        None => format!("a {} has no text", value.kind()),
+    }
+}
+
+/// What `keys()`, `values()` and `items()` of a dictionary give: no list, and written with its name.
+#[derive(Debug)]
+pub struct View {
+    /// As Python writes it.
+    pub name: &'static str,
+    /// A list of what is in it.
+    pub list: Value,
+}
+
+impl View {
+    fn value(name: &'static str, items: impl Iterator<Item = Value>) -> Value {
+        Value::from_object(Self { name, list: items.collect() })
+    }
+
+    /// The view that a value is.
+    pub fn of(value: &Value) -> Option<&Self> {
+        value.downcast_object_ref()
+    }
+}
+
+impl Object for View {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Iterable
+    }
+
+    /// The engine would count to one of the items; Jinja finds none.
+    fn get_value(self: &Arc<Self>, _: &Value) -> Option<Value> {
+        Some(Value::UNDEFINED)
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        self.list.try_iter().map_or(Enumerator::Empty, |items| Enumerator::Values(items.collect()))
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        self.list.len()
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({:?})", self.name, self.list)
+    }
+}
+
+/// Calls a method of a dictionary. Those that change one are not there, as in Jinja's sandbox.
+pub fn call_of_dict(dict: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let keys = || Ok::<_, Error>(dict.try_iter()?.collect::<Vec<_>>());
+    match method {
+        "get" => {
+            let (key, default): (&Value, Option<Value>) = from_args(args)?;
+            let found = dict.as_object().and_then(|dict| dict.get_value(key));
+            Ok(found.or(default).unwrap_or(Value::from(())))
+        }
+        "keys" => {
+            let () = from_args(args)?;
+            Ok(View::value("dict_keys", keys()?.into_iter()))
+        }
+        "values" => {
+            let () = from_args(args)?;
+            let values = keys()?.iter().map(|key| dict.get_item(key)).collect::<Result<Vec<_>, _>>()?;
+            Ok(View::value("dict_values", values.into_iter()))
+        }
+        "items" => {
+            let () = from_args(args)?;
+            let item = |key: Value| Ok(Value::from(Tuple::from([key.clone(), dict.get_item(&key)?])));
+            let items = keys()?.into_iter().map(item).collect::<Result<Vec<_>, Error>>()?;
+            Ok(View::value("dict_items", items.into_iter()))
+        }
+        "copy" => {
+            let () = from_args(args)?;
+            Ok(dict.clone())
+        }
+        _ => Err(Error::from(ErrorKind::UnknownMethod)),
+    }
+}
+
+/// Calls a method of a list or a tuple. Those that change one are not there, as in Jinja's sandbox.
+pub fn call_of_list(list: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    match method {
+        "count" => {
+            let (what,): (&Value,) = from_args(args)?;
+            Ok(Value::from(list.try_iter()?.filter(|item| item == what).count()))
+        }
+        "index" => {
+            let (what,): (&Value,) = from_args(args)?;
+            let at = list.try_iter()?.position(|item| item == *what);
+            at.map(Value::from)
+                .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "it is not in the list"))
+        }
+        "copy" if !list.is_tuple() => {
+            let () = from_args(args)?;
+            Ok(list.clone())
+        }
+        _ => Err(Error::from(ErrorKind::UnknownMethod)),
+    }
+}
