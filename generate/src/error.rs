@@ -63,16 +63,20 @@ pub enum GenerateError {
         names: String,
     },
     /// A chat template that does not parse.
-    #[error("the chat template is not valid Jinja")]
+    #[error("the chat template{} is not valid Jinja{}: {why}", .at.of(), .at.line())]
     TemplateSyntax {
-        /// Line and reason.
-        source: Box<minijinja::Error>,
+        /// Where.
+        at: TemplatePlace,
+        /// The engine's reason.
+        why: String,
     },
     /// A chat template that failed on this conversation.
-    #[error("the chat template failed")]
+    #[error("the chat template{} failed{}: {why}", .at.of(), .at.line())]
     TemplateRender {
-        /// Line and reason.
-        source: Box<minijinja::Error>,
+        /// Where.
+        at: TemplatePlace,
+        /// The engine's reason.
+        why: String,
     },
     /// The chat template refused this conversation with `raise_exception`.
     #[error("the chat template refuses this conversation: {message}")]
@@ -226,6 +230,31 @@ pub enum GenerateError {
         /// The number of logits.
         count: usize,
     },
+}
+
+/// A place in a chat template.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TemplatePlace {
+    /// The file that the template stands in, if it came from one.
+    pub file: Option<PathBuf>,
+    /// Its name, if it is not the default one.
+    pub name: Option<String>,
+    /// A line of it, from 1, if it is about one.
+    pub line: Option<usize>,
+    /// The tag, or its beginning, as the template has it.
+    pub tag: Option<String>,
+}
+
+impl TemplatePlace {
+    fn of(&self) -> String {
+        let name = self.name.iter().map(|name| format!(" `{name}`"));
+        name.chain(self.file.iter().map(|file| format!(" in `{}`", file.display()))).collect()
+    }
+
+    fn line(&self) -> String {
+        let line = self.line.iter().map(|line| format!(" at line {line}"));
+        line.chain(self.tag.iter().map(|tag| format!(", `{tag}`"))).collect()
+    }
 }
 
 fn place(at: &Option<(usize, usize)>) -> String {

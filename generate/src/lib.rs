@@ -19,7 +19,7 @@ mod text;
 
 pub use batch::Batch;
 pub use constraint::{Constrainer, Constraint};
-pub use error::GenerateError;
+pub use error::{GenerateError, TemplatePlace};
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
 pub use generation::{Finish, GenerateOptions, Generated};
 pub use gguf::gguf_text;

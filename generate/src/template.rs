@@ -7,16 +7,17 @@ use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use files::limits;
+use irpa::Gguf;
 use jiff::Zoned;
 use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
-use crate::GenerateError;
 use crate::model_file::{read_json, read_keys, read_text};
+use crate::{GenerateError, TemplatePlace};
 
 #[cfg(test)]
 mod bounds;
@@ -26,11 +27,12 @@ mod jinja;
 mod python;
 mod rewrite;
 mod room;
+mod source;
 mod text;
 mod values;
 
-use rewrite::Translated;
 use room::Room;
+use source::{DEFAULT, Source};
 
 /// Names under which a message's reasoning is passed; the first is the standard one.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
@@ -72,6 +74,7 @@ pub struct Chat {
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    sources: Vec<Source>,
     special_tokens: Map<String, Json>,
 }
 
@@ -83,9 +86,12 @@ impl ChatTemplate {
         let config_path = dir.join(CONFIG);
         let wanted = |key: &str| key == "chat_template" || key.ends_with("_token");
         let config = Json::Object(read_keys(dir, CONFIG, wanted)?.unwrap_or_default());
-        let templates = match read_text(dir, "chat_template.jinja", limits::TEMPLATE)? {
-            Some(source) => vec![(DEFAULT.to_string(), source)],
-            None => named_templates(&config_path, config.get("chat_template"))?,
+        // A GGUF file has both, and is the file.
+        let file = |name: &str| if Gguf::is_at(dir) { dir.to_path_buf() } else { dir.join(name) };
+        const FILE: &str = "chat_template.jinja";
+        let (file, templates) = match read_text(dir, FILE, limits::TEMPLATE)? {
+            Some(source) => (file(FILE), vec![(DEFAULT.to_string(), source)]),
+            None => (file(CONFIG), named_templates(&config_path, config.get("chat_template"))?),
         };
         if templates.is_empty() {
             return Err(GenerateError::NoTemplate { dir: dir.to_path_buf() });
@@ -94,46 +100,62 @@ impl ChatTemplate {
         let map = read_json(dir, MAP)?.unwrap_or_default();
         let mut special_tokens = special_tokens(&dir.join(MAP), &map)?;
         special_tokens.extend(self::special_tokens(&config_path, &config)?);
-        Self::new(templates, special_tokens)
+        Self::new(Some(file), templates, special_tokens)
     }
 
     /// One template, given as text; `special_tokens` maps names such as `bos_token` to texts.
     pub fn from_source(source: &str, special_tokens: Map<String, Json>) -> Result<Self, GenerateError> {
-        Self::new(vec![(DEFAULT.to_string(), source.to_string())], special_tokens)
+        Self::new(None, vec![(DEFAULT.to_string(), source.to_string())], special_tokens)
     }
 
     fn new(
+        file: Option<PathBuf>,
         templates: Vec<(String, String)>,
         special_tokens: Map<String, Json>,
     ) -> Result<Self, GenerateError> {
-        let mut translated = Vec::new();
-        for (name, source) in templates {
-            if source.len() as u64 > limits::TEMPLATE {
-                let what =
-                    format!("`{name}` has {} bytes, at most {} are read", source.len(), limits::TEMPLATE);
-                return Err(syntax_error(minijinja::Error::new(ErrorKind::SyntaxError, what)));
+        let mut sources = Vec::new();
+        let mut rewritten = Vec::new();
+        let mut between = 0;
+        for (name, text) in templates {
+            let bytes = text.len();
+            let mut source = Source { file: file.clone(), name, text, tags: Vec::new() };
+            if bytes as u64 > limits::TEMPLATE {
+                let why = format!("it has {bytes} bytes, at most {} are read", limits::TEMPLATE);
+                return Err(GenerateError::TemplateSyntax { at: source.whole(), why });
             }
-            let template = rewrite::translate(&source.replace("\r\n", "\n").replace('\r', "\n"));
-            if template.operators > limits::TEMPLATE_OPERATORS {
-                let most = limits::TEMPLATE_OPERATORS;
-                let what = format!("a tag has {} operators, at most {most} are read", template.operators);
-                return Err(syntax_error(minijinja::Error::new(ErrorKind::SyntaxError, what)));
+            source.text = source.text.replace("\r\n", "\n").replace('\r', "\n");
+            let translated = rewrite::translate(&source.text);
+            source.tags = translated.tags;
+            between = between.max(translated.between);
+            rewritten.push(translated.source);
+            for tag in &source.tags {
+                let why = match &tag.unknown {
+                    _ if tag.operators > limits::TEMPLATE_OPERATORS => {
+                        let most = limits::TEMPLATE_OPERATORS;
+                        format!("a tag has {} operators, at most {most} are read", tag.operators)
+                    }
+                    Some(unknown) => source::words(unknown),
+                    None => continue,
+                };
+                return Err(GenerateError::TemplateSyntax { at: source.at(tag), why });
             }
-            translated.push((name, template));
+            sources.push(source);
         }
-        let most = |of: fn(&Translated) -> usize| translated.iter().map(|(_, of_one)| of(of_one)).max();
         // One tag joins a text with itself as often as it has operators.
-        let operators = 1 + most(|template| template.operators).unwrap_or(0) as u64;
+        let tags = sources.iter().flat_map(|source| &source.tags);
+        let operators = 1 + tags.map(|tag| tag.operators).max().unwrap_or(0) as u64;
         let room = Room { bytes: (limits::TEMPLATE_MEMORY / operators).min(limits::PROMPT) as usize };
         // Each step may write what stands between two tags.
-        let between = 1 + most(|template| template.between).unwrap_or(0) as u64;
-        let steps = (limits::TEMPLATE_MEMORY / between).min(limits::TEMPLATE_STEPS as u64);
-        let mut environment = engine::environment(room, steps).map_err(syntax_error)?;
+        let steps = (limits::TEMPLATE_MEMORY / (1 + between as u64)).min(limits::TEMPLATE_STEPS as u64);
+        let mut environment = engine::environment(room, steps).map_err(|error| {
+            GenerateError::TemplateSyntax { at: TemplatePlace::default(), why: source::why(&error) }
+        })?;
         environment.add_function("raise_exception", raise_exception);
-        for (name, template) in translated {
-            environment.add_template_owned(name, template.source).map_err(syntax_error)?;
+        for (source, rewritten) in sources.iter().zip(rewritten) {
+            let added = environment.add_template_owned(source.name.clone(), rewritten);
+            added.map_err(|error| source.syntax_error(&error))?;
         }
-        Ok(ChatTemplate { environment, special_tokens })
+        Ok(ChatTemplate { environment, sources, special_tokens })
     }
 
     /// The text of a conversation. It spells its special tokens: encode it with `encode_plain`.
@@ -142,8 +164,9 @@ impl ChatTemplate {
             Ok(template) if chat.tools.is_some() => Ok(template),
             _ => self.environment.get_template(DEFAULT),
         };
-        let names = || self.environment.templates().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
-        let template = template.map_err(|_| GenerateError::NoDefaultTemplate { names: names() })?;
+        let names = || self.sources.iter().map(|source| &*source.name).collect::<Vec<_>>().join(", ");
+        let template =
+            template.map_err(|_| GenerateError::NoDefaultTemplate { names: source::words(&names()) })?;
         if chat.messages.is_empty() {
             return Err(GenerateError::EmptyChat);
         }
@@ -167,14 +190,17 @@ impl ChatTemplate {
             let text = String::from_utf8(text.0);
             text.map_err(|_| minijinja::Error::new(ErrorKind::InvalidOperation, "the text is no UTF-8"))
         });
-        text.map_err(|source| match raised(&source) {
-            Some(message) => GenerateError::TemplateRaised { message: message.to_string() },
-            None => GenerateError::TemplateRender { source: Box::new(source) },
+        text.map_err(|error| {
+            if let Some(Raised(message)) = raised(&error) {
+                return GenerateError::TemplateRaised { message: source::words(message) };
+            }
+            let named = error.name().unwrap_or(template.name());
+            let source = self.sources.iter().find(|source| source.name == named);
+            let at = source.map_or_else(TemplatePlace::default, |source| source.place(&error));
+            GenerateError::TemplateRender { at, why: source::why(&error) }
         })
     }
 }
-
-const DEFAULT: &str = "default";
 
 /// A text of at most as many bytes as a prompt may have.
 struct Bounded(Vec<u8>);
@@ -194,10 +220,6 @@ impl io::Write for Bounded {
     }
 }
 
-fn syntax_error(source: minijinja::Error) -> GenerateError {
-    GenerateError::TemplateSyntax { source: Box::new(source) }
-}
-
 /// The templates of a `tokenizer_config.json`: a text, or a list of `{"name", "template"}`.
 fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, String)>, GenerateError> {
     let bad = |found: &Json| {
@@ -205,7 +227,7 @@ fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, Str
         GenerateError::Key {
             path: path.to_path_buf(),
             key: "chat_template",
-            found: found.to_string(),
+            found: source::words(&found.to_string()),
             expected,
         }
     };
@@ -242,7 +264,7 @@ fn special_tokens(path: &Path, config: &Json) -> Result<Map<String, Json>, Gener
 /// A message as templates see it: without keys that are null, and its reasoning under every name in use.
 fn prepared(index: usize, message: &Json) -> Result<Map<String, Json>, GenerateError> {
     let Json::Object(message) = message else {
-        return Err(GenerateError::Message { index, found: message.to_string() });
+        return Err(GenerateError::Message { index, found: source::words(&message.to_string()) });
     };
     let kept = message.iter().filter(|(_, value)| !value.is_null());
     let kept: Map<_, _> = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -420,6 +442,151 @@ mod tests {
         assert!(matches!(render("{% if %}", json!({})), Err(GenerateError::TemplateSyntax { .. })));
     }
 
+    #[track_caller]
+    fn said_of(source: &str, expected: &str) {
+        let error = render(source, json!({})).unwrap_err();
+        let shown = errors::WithCauses(&error).to_string();
+        assert_eq!(shown, expected);
+        // The engine was given other words, which nobody wrote.
+        assert!(!shown.contains("__"), "{shown}");
+    }
+
+    #[test]
+    fn an_error_shows_the_tag_as_it_was_written() {
+        let failed = "the chat template failed at line";
+        said_of(
+            "a\n\n{% set x = 'b'.nope() %}",
+            &format!(
+                "{failed} 3, `{{% set x = 'b'.nope() %}}`: unknown method: string has no method named nope"
+            ),
+        );
+        said_of(
+            "{{ f(1 ~ 2) }}{% set x = y.items.z %}\n{{ [1][::0] }}",
+            &format!("{failed} 1, `{{{{ f(1 ~ 2) }}}}`: unknown function: f is unknown"),
+        );
+        said_of(
+            "{% set x = [1] %}\r\n{{ x[::0] }}",
+            &format!("{failed} 2, `{{{{ x[::0] }}}}`: slice step cannot be zero"),
+        );
+        // In lines that the engine did not see, since they are within a tag that became others.
+        said_of(
+            "{% set x = [\n1 + 1,\n2\n] %}\n{{ 'a' %\n1 }}",
+            &format!("{failed} 5, `{{{{ 'a' % 1 }}}}`: not all arguments converted during string formatting"),
+        );
+        said_of(
+            "{% macro m(a) %}\n{{ a.b.c }}\n{% endmacro %}\n{{ m(1) }}",
+            &format!("{failed} 2, `{{{{ a.b.c }}}}`: undefined value: `a.b` is undefined"),
+        );
+        said_of(
+            "{{ 'a'.items }}{{ {}.items }}",
+            &format!(
+                "{failed} 1, `{{{{ {{}}.items }}}}`: the method `items` is not called, as in `items()`, and has no text"
+            ),
+        );
+        let syntax = "the chat template is not valid Jinja at line";
+        said_of(
+            "a\n{% set x = 1 2 %}",
+            &format!(
+                "{syntax} 2, `{{% set x = 1 2 %}}`: syntax error: unexpected integer, expected end of block"
+            ),
+        );
+        said_of(
+            "{% if true %}\n{{ (1 + }}",
+            &format!("{syntax} 2, `{{{{ (1 + }}}}`: syntax error: unexpected `}}`"),
+        );
+        said_of("a\n{{ 'a", &format!("{syntax} 2: syntax error: unexpected end of string"));
+        said_of(
+            "\n{% macro f(a, b=[a]) %}{% endmacro %}",
+            &format!(
+                "{syntax} 2, `{{% macro f(a, b=[a]) %}}`: the default of `b` is made of the argument `a`, which is not supported"
+            ),
+        );
+        said_of(
+            &format!("\n{{{{ 0{} }}}}", "+1".repeat(2000)),
+            &format!(
+                "{syntax} 2, `{{{{ 0{}…`: a tag has 2002 operators, at most 1000 are read",
+                "+1".repeat(38)
+            ),
+        );
+        said_of(
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "the chat template failed at line 1: it takes too many steps",
+        );
+    }
+
+    /// However long the template is that somebody else wrote, and whatever a terminal would do with it.
+    #[test]
+    fn an_error_is_short_and_obeys_nobody() {
+        let long = "a".repeat(100_000);
+        let tag = format!("{{{{ '{}…", "a".repeat(76));
+        said_of(
+            &format!("{{{{ '{long}'.nope() }}}}"),
+            &format!(
+                "the chat template failed at line 1, `{tag}`: unknown method: string has no method named nope"
+            ),
+        );
+        for source in [
+            format!("{{{{ x.{long}() }}}}"),
+            format!("{{{{ ''.{long}() }}}}"),
+            format!("{{{{ 1|{long} }}}}"),
+            format!("{{% {long} %}}"),
+            format!("{{{{ '%(é{long})s' % 1 }}}}"),
+            format!("{{{{ '{long}'|int(0, 16) }}}}"),
+            format!("{{{{ strftime_now('{long}%Q') }}}}"),
+            format!("{{{{ raise_exception('{long}') }}}}"),
+            format!("{{% macro f({long}, b={long}) %}}{{% endmacro %}}"),
+            "{{ ''.nope('\u{1b}[31m\u{7}') }}".to_owned(),
+            "{{ strftime_now('\u{1b}[31m%Q') }}".to_owned(),
+            "{{ raise_exception('\u{1b}[31m') }}".to_owned(),
+        ] {
+            let error = render(&source, json!({})).unwrap_err();
+            let shown = errors::WithCauses(&error).to_string();
+            assert!(
+                shown.chars().count() < 500 && !shown.contains(char::is_control),
+                "{source:.99}: {shown}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_error_names_the_file_that_the_template_is_in() {
+        const CONFIG: &str = "tokenizer_config.json";
+        let failed =
+            |files: &[(&str, Json)], tools| errors::WithCauses(&said(files, tools).unwrap_err()).to_string();
+        let file = ("chat_template.jinja", json!("a\n{{ 1|nope }}"));
+        let config = (CONFIG, json!({"chat_template": "{{ 1|nope }}"}));
+        let shown = failed(&[file, config.clone()], None);
+        assert!(
+            shown.contains("chat_template.jinja` failed at line 2, `{{ 1|nope }}`: unknown filter"),
+            "{shown}"
+        );
+        let shown = failed(&[config], None);
+        assert!(
+            shown.contains("tokenizer_config.json` failed at line 1, `{{ 1|nope }}`: unknown filter"),
+            "{shown}"
+        );
+        let list = |of: &str| json!({"chat_template": [{"name": "default", "template": ""}, {"name": "tool_use", "template": of}]});
+        let shown = failed(&[(CONFIG, list("{{ 1|nope }}"))], Some(vec![]));
+        assert!(
+            shown.starts_with("the chat template `tool_use` in `") && shown.contains("` failed at line 1"),
+            "{shown}"
+        );
+        let shown = failed(&[(CONFIG, list("{{ 1 2 }}"))], None);
+        assert!(
+            shown.contains("tokenizer_config.json` is not valid Jinja at line 1, `{{ 1 2 }}`: syntax error"),
+            "{shown}"
+        );
+        let long = "a".repeat(100_000);
+        for value in [
+            json!([{"name": long, "template": "{{"}]),
+            json!([{"name": long, "template": ""}]),
+            json!([long]),
+        ] {
+            let shown = failed(&[(CONFIG, json!({"chat_template": value}))], None);
+            assert!(shown.len() < 600, "{shown:.1000}");
+        }
+    }
+
     #[test]
     fn an_endless_template_ends() {
         let source = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}";
@@ -446,13 +613,13 @@ mod tests {
         let long = "a".repeat(100_000);
         for source in [
             "{{ 'a'|center(10000000000) }}".to_owned(),
-            "{{ ('{0}' * 10000).format('a' * 9999999)|length }}".to_owned(),
-            "{{ ('a ' * 40000000).rsplit(' ')|length }}".to_owned(),
-            "{{ ('a ' * 40000000).split()|length }}".to_owned(),
-            "{{ '%10000000000r' % 1 }}".to_owned(),
-            "{{ '\t'.expandtabs(10**10) }}".to_owned(),
-            "{{ 'x'.zfill(10**10) }}".to_owned(),
             "{{ 'x'.ljust(10**10) }}".to_owned(),
+            "{{ 'x'.zfill(10**10) }}".to_owned(),
+            "{{ '\t'.expandtabs(10**10) }}".to_owned(),
+            "{{ '%10000000000r' % 1 }}".to_owned(),
+            "{{ ('a ' * 40000000).split()|length }}".to_owned(),
+            "{{ ('a ' * 40000000).rsplit(' ')|length }}".to_owned(),
+            "{{ ('{0}' * 10000).format('a' * 9999999)|length }}".to_owned(),
             "{{ 'a\nb'|indent(10000000000) }}".to_owned(),
             "{{ messages|tojson(indent=10000000000) }}".to_owned(),
             "{{ '%10000000000d' % 1 }}".to_owned(),

@@ -1,5 +1,7 @@
 //! A template in words that the engine has: a statement, an operator or a slice that it lacks, said with others.
 
+use std::ops::Range;
+
 use super::values;
 
 /// The method that a slice with a step becomes: the engine panics at `""[::-1]`.
@@ -14,14 +16,29 @@ pub const ATTRIBUTE: &str = "__getattr__";
 /// The filter that refuses what has grown too large, around all that is kept under a name.
 pub const BOUNDED: &str = "__bounded__";
 
-/// A template in words of the engine, and how much of it there is at most in one place.
+/// A template in words of the engine.
 pub struct Translated {
     /// The template.
     pub source: String,
-    /// Operators in one tag. The engine nests as deep as there are, and a text may grow by as many times.
-    pub operators: usize,
-    /// Bytes between two tags.
+    /// Its tags, in their order.
+    pub tags: Vec<Tag>,
+    /// Bytes between two tags, at most.
     pub between: usize,
+}
+
+/// A tag of a template.
+#[derive(Debug)]
+pub struct Tag {
+    /// Where its author wrote it.
+    pub from: Range<usize>,
+    /// Where it stands now.
+    pub to: Range<usize>,
+    /// In which line, from 1.
+    pub line: usize,
+    /// Operators in it. The engine nests as deep as there are, and a text may grow by as many times.
+    pub operators: usize,
+    /// What is in it that cannot be said in words of the engine, and to which it would give another meaning.
+    pub unknown: Option<String>,
 }
 
 /// Rewrites the tags of a template:
@@ -34,32 +51,72 @@ pub struct Translated {
 ///   joins, and what doubles itself must be given a name, or be an argument or an item, before it does so again.
 pub fn translate(source: &str) -> Translated {
     let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    let (mut operators, mut between) = (0, 0);
+    let (mut at, mut between, mut line) = (0, 0, 1);
+    let lines = |text: &str| text.matches('\n').count();
+    let mut tags = Vec::new();
     let begins = |text: &str| ["{{", "{%", "{#"].iter().any(|tag| text.starts_with(tag));
     // One look for all of them: a look for each would go to the end for what is not there, once for each tag.
-    while let Some((at, _)) = rest.match_indices('{').find(|(at, _)| begins(&rest[*at..])) {
-        let (before, tag) = rest.split_at(at);
-        out.push_str(before);
-        between = between.max(before.len());
-        let tag = &tag[..tag_len(tag)];
+    while let Some((before, _)) =
+        source[at..].match_indices('{').find(|(before, _)| begins(&source[at + before..]))
+    {
+        out.push_str(&source[at..at + before]);
+        between = between.max(before);
+        line += lines(&source[at..at + before]);
+        at += before;
+        let tag = &source[at..at + tag_len(&source[at..])];
+        let start = out.len();
         let name = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
+        let (mut operators, mut unknown) = (0, None);
         match name {
             "generation" => out.push_str(&tag.replacen("generation", "with", 1)),
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endwith", 1)),
             _ if tag.starts_with("{#") => out.push_str(tag),
             _ => {
-                operators = operators.max(operators_in(tag));
+                operators = operators_in(tag);
                 let (opens, inner) = tag.split_at(2);
                 let closes = if opens == "{{" { "}}" } else { "%}" };
                 let (inner, end) = inner.strip_suffix(closes).map_or((inner, ""), |inner| (inner, closes));
+                if opens == "{%" {
+                    unknown = unknown_default(name);
+                }
                 let inner = if opens == "{{" { expression(inner) } else { statement(inner) };
                 out.push_str(&format!("{opens}{inner}{end}"));
             }
         }
-        rest = &rest[at + tag.len()..];
+        let from = at..at + tag.len();
+        at = from.end;
+        tags.push(Tag { from, to: start..out.len(), line, operators, unknown });
+        line += lines(&out[start..]);
     }
-    Translated { source: out + rest, operators, between: between.max(rest.len()) }
+    out.push_str(&source[at..]);
+    Translated { source: out, tags, between: between.max(source.len() - at) }
+}
+
+/// The default of a macro's argument in which another of its arguments stands: the engine makes the defaults first.
+fn unknown_default(statement: &str) -> Option<String> {
+    let (_, arguments) = statement.strip_prefix("macro ")?.split_once('(')?;
+    let mut scan = Scan::inside();
+    let mut depth = 0;
+    let mut parts = vec![String::new()];
+    for c in arguments.chars() {
+        let code = scan.is_code(c);
+        match c {
+            '(' | '[' | '{' if code => depth += 1,
+            ')' | ']' | '}' if code => depth -= 1,
+            ',' if code && depth == 0 => parts.push(String::new()),
+            // What stands in a text is no name.
+            _ if let Some(part) = parts.last_mut() => part.push(if code { c } else { '"' }),
+            _ => {}
+        }
+    }
+    let named: Vec<_> = parts.iter().map(|part| part.split_once('=').unwrap_or((part, ""))).collect();
+    let names: Vec<_> = named.iter().map(|(name, _)| name.trim()).collect();
+    let word = |c: char| !c.is_alphanumeric() && c != '_';
+    let other = |default: &str| {
+        default.split(word).find(|word| !word.is_empty() && names.contains(word)).map(str::to_owned)
+    };
+    let (name, other) = named.iter().find_map(|(name, default)| Some((name.trim(), other(default)?)))?;
+    Some(format!("the default of `{name}` is made of the argument `{other}`, which is not supported"))
 }
 
 /// How many operators there are in a tag, words among them, and what else the engine nests: calls, filters, parts of parts.

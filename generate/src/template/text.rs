@@ -298,20 +298,20 @@ fn split(text: &str, args: &[Value], from_end: bool) -> Result<Value, Error> {
             Ok(parts.into_iter().rev().collect())
         }
         (None, from_end) => {
-            let words = room::items(Words { rest: text, parts, from_end }.map(Value::from))?;
+            let words = room::items(Pieces { rest: text, parts, from_end }.map(Value::from))?;
             Ok(if from_end { words.into_iter().rev().collect() } else { Value::from(words) })
         }
     }
 }
 
 /// The words of a text from one of its ends; the last of so many parts is all that is left.
-struct Words<'a> {
+struct Pieces<'a> {
     rest: &'a str,
     parts: usize,
     from_end: bool,
 }
 
-impl<'a> Iterator for Words<'a> {
+impl<'a> Iterator for Pieces<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {

@@ -1,0 +1,113 @@
+//! A template as its author wrote it: what an error shows is of this, not of what the engine was given.
+
+use std::error::Error as _;
+use std::iter::successors;
+use std::path::PathBuf;
+
+use errors::{escaped, shortened};
+use minijinja::{Error, ErrorKind};
+
+use super::engine;
+use super::rewrite::Tag;
+use crate::{GenerateError, TemplatePlace};
+
+/// The name of the template that serves where no other is wanted.
+pub const DEFAULT: &str = "default";
+
+/// Characters of a tag that an error shows.
+const TAG: usize = 80;
+
+/// Characters of what the engine, or a template, says of an error.
+const WHY: usize = 300;
+
+/// A template, and where it came from.
+#[derive(Debug)]
+pub struct Source {
+    /// The file, if it came from one.
+    pub file: Option<PathBuf>,
+    /// Its name among those of the model.
+    pub name: String,
+    /// Its text.
+    pub text: String,
+    /// Its tags, and where they stand in what the engine was given.
+    pub tags: Vec<Tag>,
+}
+
+impl Source {
+    /// The template, without a place in it.
+    pub fn whole(&self) -> TemplatePlace {
+        let name = (self.name != DEFAULT).then(|| one_line(&self.name, TAG));
+        TemplatePlace { file: self.file.clone(), name, line: None, tag: None }
+    }
+
+    /// The place of a tag.
+    pub fn at(&self, tag: &Tag) -> TemplatePlace {
+        let text = one_line(&self.text[tag.from.clone()], TAG);
+        TemplatePlace { tag: Some(text), ..self.at_byte(tag.from.start) }
+    }
+
+    /// The place that an error of the engine is about.
+    pub fn place(&self, error: &Error) -> TemplatePlace {
+        let Some(line) = error.line() else { return self.whole() };
+        let start = error.range().map(|range| range.start);
+        // Of some errors the engine knows only the line, on which there may be several tags.
+        let behind = |tag: &Tag| start.map_or(tag.line > line, |start| tag.to.start > start);
+        let Some(before) = self.tags.partition_point(|tag| !behind(tag)).checked_sub(1) else {
+            return TemplatePlace { line: Some(line), ..self.whole() };
+        };
+        let (tag, earlier) = (&self.tags[before], &self.tags[..before]);
+        match start {
+            Some(start) if start < tag.to.end => self.at(tag),
+            // What stands between tags is as it was.
+            Some(start) => self.at_byte(tag.from.end + (start - tag.to.end)),
+            None if earlier.last().is_some_and(|other| other.line == tag.line) => {
+                self.at_byte(tag.from.start)
+            }
+            None => self.at(tag),
+        }
+    }
+
+    /// Why the engine does not take a template. What it says of the template as it was is said, if it is about the same
+    /// tag: of what that was rewritten to nobody knows.
+    pub fn syntax_error(&self, error: &Error) -> GenerateError {
+        let at = self.place(error);
+        let plain = engine::plain().and_then(|engine| engine.template_from_str(&self.text).map(drop)).err();
+        let plain = plain.filter(|plain| {
+            let start = plain.range().map(|range| range.start);
+            let tag = self.tags.iter().find(|tag| start.is_some_and(|start| tag.from.contains(&start)));
+            tag.is_some_and(|tag| self.at(tag) == at)
+        });
+        GenerateError::TemplateSyntax { at, why: why(plain.as_ref().unwrap_or(error)) }
+    }
+
+    fn at_byte(&self, byte: usize) -> TemplatePlace {
+        let before = &self.text.as_bytes()[..byte.min(self.text.len())];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        TemplatePlace { line: Some(line), ..self.whole() }
+    }
+}
+
+/// What the engine says of an error, without where: that would be a place in what it was given.
+pub fn why(error: &Error) -> String {
+    let said = |error: &Error| match (error.kind(), error.detail()) {
+        (ErrorKind::InvalidOperation, Some(detail)) => detail.to_owned(),
+        (ErrorKind::OutOfFuel, _) => "it takes too many steps".to_owned(),
+        (kind, Some(detail)) => format!("{kind}: {detail}"),
+        (kind, None) => kind.to_string(),
+    };
+    let causes = successors(error.source(), |&cause| cause.source());
+    let causes = causes.map(|cause| cause.downcast_ref().map_or_else(|| cause.to_string(), said));
+    let all: Vec<_> = std::iter::once(said(error)).chain(causes).collect();
+    one_line(&all.join(": "), WHY)
+}
+
+/// A text of somebody else within a message.
+pub fn words(text: &str) -> String {
+    escaped(&shortened(text.to_owned(), WHY))
+}
+
+/// The same in one line.
+fn one_line(text: &str, most: usize) -> String {
+    let words: Vec<_> = text.split_whitespace().collect();
+    escaped(&shortened(words.join(" "), most))
+}
