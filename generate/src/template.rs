@@ -366,6 +366,18 @@ mod tests {
         }
     }
 
+    /// The engine, 3.0.5, divides by the number of them.
+    #[test]
+    fn what_cycles_is_something() {
+        let source =
+            |items: &str| format!("{{% for i in [1, 2, 3] %}}{{{{ loop.cycle({items}) }}}}{{% endfor %}}");
+        check(&source("'a', 'b'"), json!({}), "aba");
+        for nothing in ["", "*[]", " "] {
+            let error = render(&source(nothing), json!({})).unwrap_err();
+            assert!(errors::WithCauses(&error).to_string().contains("no items for cycling"), "{error:?}");
+        }
+    }
+
     #[test]
     fn keys_in_a_format_are_ascii() {
         check("{{ 'é %(a)s %%(é)' % {'a': 'ü'} }}", json!({}), "é ü %(é)");

@@ -43,6 +43,10 @@ pub fn environment(room: Room, steps: u64) -> Result<Environment<'static>, Error
     environment.set_unknown_method_callback(move |state, value, method, args| match method {
         rewrite::SLICE => jinja::slice(value, args),
         rewrite::PERCENT => jinja::percent(state, value, args),
+        rewrite::CYCLE => match args {
+            [] => Err(Error::new(ErrorKind::InvalidOperation, "no items for cycling given")),
+            _ => value.call_method(state, "cycle", args),
+        },
         rewrite::ATTRIBUTE => {
             let (name,): (&str,) = from_args(args)?;
             values::attribute(value, name)

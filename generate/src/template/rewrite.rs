@@ -13,6 +13,9 @@ pub const PERCENT: &str = "__mod__";
 /// The method that `x.items` becomes where it is not called: the engine sees only what a dictionary has under that name.
 pub const ATTRIBUTE: &str = "__getattr__";
 
+/// The method that `loop.cycle(…)` becomes: the engine panics where it has nothing to choose from.
+pub const CYCLE: &str = "__cycle__";
+
 /// The filter that refuses what has grown too large, around all that is kept under a name.
 pub const BOUNDED: &str = "__bounded__";
 
@@ -247,8 +250,12 @@ fn expression(text: &str) -> String {
             '.' if code => {
                 let name = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
                 let (name, behind) = rest.split_at(name);
-                if values::is_method(name) && !behind.trim_start().starts_with('(') {
-                    out.push_str(&format!(".{ATTRIBUTE}('{name}')"));
+                let rewritten = match behind.trim_start().starts_with('(') {
+                    true => (name == "cycle").then(|| format!(".{CYCLE}")),
+                    false => values::is_method(name).then(|| format!(".{ATTRIBUTE}('{name}')")),
+                };
+                if let Some(rewritten) = rewritten {
+                    out.push_str(&rewritten);
                     rest = behind;
                     continue;
                 }
