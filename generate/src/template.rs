@@ -117,28 +117,9 @@ impl ChatTemplate {
         let mut rewritten = Vec::new();
         let mut between = 0;
         for (name, text) in templates {
-            let bytes = text.len();
-            let mut source = Source { file: file.clone(), name, text, tags: Vec::new() };
-            if bytes as u64 > limits::TEMPLATE {
-                let why = format!("it has {bytes} bytes, at most {} are read", limits::TEMPLATE);
-                return Err(GenerateError::TemplateSyntax { at: source.whole(), why });
-            }
-            source.text = source.text.replace("\r\n", "\n").replace('\r', "\n");
-            let translated = rewrite::translate(&source.text);
-            source.tags = translated.tags;
+            let (source, translated) = Source::read(file.clone(), name, &text)?;
             between = between.max(translated.between);
-            rewritten.push(translated.source);
-            for tag in &source.tags {
-                let why = match &tag.unknown {
-                    _ if tag.operators > limits::TEMPLATE_OPERATORS => {
-                        let most = limits::TEMPLATE_OPERATORS;
-                        format!("a tag has {} operators, at most {most} are read", tag.operators)
-                    }
-                    Some(unknown) => source::words(unknown),
-                    None => continue,
-                };
-                return Err(GenerateError::TemplateSyntax { at: source.at(tag), why });
-            }
+            rewritten.push(translated.text);
             sources.push(source);
         }
         // One tag joins a text with itself as often as it has operators.

@@ -22,9 +22,7 @@ pub const BOUNDED: &str = "__bounded__";
 /// A template in words of the engine.
 pub struct Translated {
     /// The template.
-    pub source: String,
-    /// Its tags, in their order.
-    pub tags: Vec<Tag>,
+    pub text: String,
     /// Bytes between two tags, at most.
     pub between: usize,
 }
@@ -44,7 +42,7 @@ pub struct Tag {
     pub unknown: Option<String>,
 }
 
-/// Rewrites the tags of a template:
+/// Rewrites the tags of a template, and says where each of them was and is:
 /// - `{% generation %}` … `{% endgeneration %}`, which marks the model's own words for training, becomes the plain
 ///   scope `{% with %}` … `{% endwith %}`;
 /// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`;
@@ -52,7 +50,7 @@ pub struct Tag {
 /// - `x.items` becomes `x.__getattr__('items')` where it is not called, and so does every name that is a method of Python's;
 /// - what gets a name, and what operators make within brackets, passes [`BOUNDED`]: the engine has no limit on what it
 ///   joins, and what doubles itself must be given a name, or be an argument or an item, before it does so again.
-pub fn translate(source: &str) -> Translated {
+pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
     let mut out = String::with_capacity(source.len());
     let (mut at, mut between, mut line) = (0, 0, 1);
     let lines = |text: &str| text.matches('\n').count();
@@ -92,12 +90,13 @@ pub fn translate(source: &str) -> Translated {
         line += lines(&out[start..]);
     }
     out.push_str(&source[at..]);
-    Translated { source: out, tags, between: between.max(source.len() - at) }
+    (Translated { text: out, between: between.max(source.len() - at) }, tags)
 }
 
 /// The default of a macro's argument in which another of its arguments stands: the engine makes the defaults first.
 fn unknown_default(statement: &str) -> Option<String> {
-    let (_, arguments) = statement.strip_prefix("macro ")?.split_once('(')?;
+    let (keyword, rest) = statement.split_once(char::is_whitespace)?;
+    let (_, arguments) = rest.split_once('(').filter(|_| keyword == "macro")?;
     let mut scan = Scan::inside();
     let mut depth = 0;
     let mut parts = vec![String::new()];
@@ -417,7 +416,7 @@ mod tests {
                 "{% set x.items = (y.__getattr__('items'))|__bounded__ %}{% set x.items %}",
             ),
         ] {
-            assert_eq!(translate(text).source, expected);
+            assert_eq!(translate(text).0.text, expected);
         }
     }
 }

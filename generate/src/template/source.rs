@@ -5,10 +5,11 @@ use std::iter::successors;
 use std::path::PathBuf;
 
 use errors::{escaped, shortened};
+use files::limits;
 use minijinja::{Error, ErrorKind};
 
 use super::engine;
-use super::rewrite::Tag;
+use super::rewrite::{self, Tag, Translated};
 use crate::{GenerateError, TemplatePlace};
 
 /// The name of the template that serves where no other is wanted.
@@ -24,16 +25,44 @@ const WHY: usize = 300;
 #[derive(Debug)]
 pub struct Source {
     /// The file, if it came from one.
-    pub file: Option<PathBuf>,
+    file: Option<PathBuf>,
     /// Its name among those of the model.
     pub name: String,
     /// Its text.
-    pub text: String,
+    text: String,
     /// Its tags, and where they stand in what the engine was given.
     pub tags: Vec<Tag>,
 }
 
 impl Source {
+    /// Reads a template, and says it in words of the engine.
+    pub fn read(
+        file: Option<PathBuf>,
+        name: String,
+        text: &str,
+    ) -> Result<(Self, Translated), GenerateError> {
+        let mut source = Self { file, name, text: String::new(), tags: Vec::new() };
+        if text.len() as u64 > limits::TEMPLATE {
+            let why = format!("it has {} bytes, at most {} are read", text.len(), limits::TEMPLATE);
+            return Err(GenerateError::TemplateSyntax { at: source.whole(), why });
+        }
+        source.text = text.replace("\r\n", "\n").replace('\r', "\n");
+        let (translated, tags) = rewrite::translate(&source.text);
+        source.tags = tags;
+        for tag in &source.tags {
+            let why = match &tag.unknown {
+                _ if tag.operators > limits::TEMPLATE_OPERATORS => {
+                    let most = limits::TEMPLATE_OPERATORS;
+                    format!("a tag has {} operators, at most {most} are read", tag.operators)
+                }
+                Some(unknown) => words(unknown),
+                None => continue,
+            };
+            return Err(GenerateError::TemplateSyntax { at: source.at(tag), why });
+        }
+        Ok((source, translated))
+    }
+
     /// The template, without a place in it.
     pub fn whole(&self) -> TemplatePlace {
         let name = (self.name != DEFAULT).then(|| one_line(&self.name, TAG));
