@@ -109,6 +109,15 @@ fn activations_of_transformers() {
     let finding = json_of(&found)["calls"][0]["finding"].clone();
     assert_eq!(finding["node"]["difference"]["reference"], 9.0, "{finding}");
     assert_eq!(finding["node"]["place"]["file"], "models/src/llama.rs");
+    // Whoever reads it.
+    #[cfg(unix)]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let unread = compare(&other, tokens).stdout(std::process::Stdio::from(writer)).output().unwrap();
+        let said = String::from_utf8_lossy(&unread.stderr);
+        assert!(unread.status.code() == Some(1) && said.contains("error[TW1001]: "), "{said}");
+    }
     let report = run(&mut compare(&other, tokens)).out;
     assert!(report.contains("`model.layers.1.mlp.up_proj` differs, at models/src/llama.rs:"), "{report}");
     assert!(report.contains("transformers 9e0"), "{report}");

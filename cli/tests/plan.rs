@@ -166,3 +166,24 @@ fn a_plan_for_no_devices_is_refused() {
     }
     refused(&mut bare(&["plan", "llama-3.1-504b"]), 1, &["trace-dump presets"]);
 }
+
+/// A reader that has gone does not turn a refusal into success.
+#[cfg(unix)]
+#[test]
+fn a_refusal_is_one_whoever_reads() {
+    let unread = |mut command: std::process::Command| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let ran = command.stdout(std::process::Stdio::from(writer)).output().unwrap();
+        (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
+    };
+    let small = ["plan", "llama-3.1-405b", "--machine", "h100", "--mesh", "model=8", "--dtype", "bf16"];
+    let (code, said) = unread(bare(&small));
+    assert!(code == Some(1) && said.contains("error[TW0505]: "), "{said}");
+    let mut lint = trace_dump(&["lint", text(&demo()), "--target", "xla", "--quant", "q8"]);
+    lint.args(SMALL);
+    let (code, said) = unread(lint);
+    assert!(code == Some(1) && said.contains("error[TW1009]: "), "{said}");
+    let (code, said) = unread(bare(&["doctor", "--iree-compile", "/nowhere/iree-compile"]));
+    assert!(code == Some(1), "{said}");
+}

@@ -52,7 +52,12 @@ fn a_prompt_file_that_is_not_there_or_no_text() {
     let file = out.path().join("prompt.txt");
     refuses(text(&demo), &["-f", text(&file)], 1, &["cannot read", "prompt.txt", "No such file"]);
     std::fs::write(&file, [0xff, 0xfe]).unwrap();
-    refuses(text(&demo), &["-f", text(&file)], 1, &["cannot read", "prompt.txt", "valid UTF-8"]);
+    refuses(
+        text(&demo),
+        &["-f", text(&file)],
+        1,
+        &["cannot read", "prompt.txt", "invalid utf-8 sequence of 1 bytes from index 0"],
+    );
 }
 
 #[test]
