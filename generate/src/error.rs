@@ -66,7 +66,7 @@ pub enum GenerateError {
     #[error("the chat template{} is not valid Jinja{}: {why}", .at.of(), .at.line())]
     TemplateSyntax {
         /// Where.
-        at: TemplatePlace,
+        at: Box<TemplatePlace>,
         /// The engine's reason.
         why: String,
     },
@@ -74,7 +74,7 @@ pub enum GenerateError {
     #[error("the chat template{} failed{}: {why}", .at.of(), .at.line())]
     TemplateRender {
         /// Where.
-        at: TemplatePlace,
+        at: Box<TemplatePlace>,
         /// The engine's reason.
         why: String,
     },

@@ -16,8 +16,8 @@ use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value};
 use serde_json::{Map, Value as Json};
 
+use crate::GenerateError;
 use crate::model_file::{read_json, read_keys, read_text};
-use crate::{GenerateError, TemplatePlace};
 
 #[cfg(test)]
 mod bounds;
@@ -129,7 +129,7 @@ impl ChatTemplate {
         // Each step may write what stands between two tags.
         let steps = (limits::TEMPLATE_MEMORY / (1 + between as u64)).min(limits::TEMPLATE_STEPS as u64);
         let mut environment = engine::environment(room, steps).map_err(|error| {
-            GenerateError::TemplateSyntax { at: TemplatePlace::default(), why: source::why(&error) }
+            GenerateError::TemplateSyntax { at: Box::default(), why: source::why(&error) }
         })?;
         environment.add_function("raise_exception", raise_exception);
         for (source, rewritten) in sources.iter().zip(rewritten) {
@@ -177,8 +177,8 @@ impl ChatTemplate {
             }
             let named = error.name().unwrap_or(template.name());
             let source = self.sources.iter().find(|source| source.name == named);
-            let at = source.map_or_else(TemplatePlace::default, |source| source.place(&error));
-            GenerateError::TemplateRender { at, why: source::why(&error) }
+            let at = source.map(|source| source.place(&error)).unwrap_or_default();
+            GenerateError::TemplateRender { at: at.into(), why: source::why(&error) }
         })
     }
 }

@@ -44,7 +44,7 @@ impl Source {
         let mut source = Self { file, name, text: String::new(), tags: Vec::new() };
         if text.len() as u64 > limits::TEMPLATE {
             let why = format!("it has {} bytes, at most {} are read", text.len(), limits::TEMPLATE);
-            return Err(GenerateError::TemplateSyntax { at: source.whole(), why });
+            return Err(GenerateError::TemplateSyntax { at: source.whole().into(), why });
         }
         source.text = text.replace("\r\n", "\n").replace('\r', "\n");
         let (translated, tags) = rewrite::translate(&source.text);
@@ -58,7 +58,7 @@ impl Source {
                 Some(unknown) => words(unknown),
                 None => continue,
             };
-            return Err(GenerateError::TemplateSyntax { at: source.at(tag), why });
+            return Err(GenerateError::TemplateSyntax { at: source.at(tag).into(), why });
         }
         Ok((source, translated))
     }
@@ -106,7 +106,7 @@ impl Source {
             let tag = self.tags.iter().find(|tag| start.is_some_and(|start| tag.from.contains(&start)));
             tag.is_some_and(|tag| self.at(tag) == at)
         });
-        GenerateError::TemplateSyntax { at, why: why(plain.as_ref().unwrap_or(error)) }
+        GenerateError::TemplateSyntax { at: at.into(), why: why(plain.as_ref().unwrap_or(error)) }
     }
 
     fn at_byte(&self, byte: usize) -> TemplatePlace {
