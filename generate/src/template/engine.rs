@@ -76,24 +76,38 @@ pub fn environment(room: Room, steps: u64) -> Result<Environment<'static>, Error
 
 fn add_filters(environment: &mut Environment<'static>, room: Room) {
     environment.add_filter(rewrite::BOUNDED, move |value: Value| room.bounded(value));
-    checked(environment, "join", filters::join, move |arguments| match arguments {
-        [list, rest @ ..] => room.check_join(list, room::joiner(rest)?),
-        [] => Ok(()),
-    });
-    checked(environment, "replace", filters::replace, move |arguments| match arguments {
-        [text, from, to, ..] => {
-            room.check_replace(&room::as_text(text)?, &room::as_text(from)?, &room::as_text(to)?)
-        }
-        _ => Ok(()),
-    });
-    generates(environment, "slice", filters::slice, room::check_count);
-    generates(environment, "batch", filters::batch, room::check_count);
-    generates(environment, "map", filters::map, |_| Ok(()));
-    generates(environment, "reject", filters::reject, |_| Ok(()));
-    generates(environment, "rejectattr", filters::rejectattr, |_| Ok(()));
-    generates(environment, "select", filters::select, |_| Ok(()));
-    generates(environment, "selectattr", filters::selectattr, |_| Ok(()));
-    generates(environment, "unique", filters::unique, |_| Ok(()));
+    checked(
+        environment,
+        "join",
+        filters::join,
+        move |arguments| match arguments {
+            [list, rest @ ..] => room.check_join(list, room::joiner(rest)?),
+            [] => Ok(()),
+        },
+        Ok,
+    );
+    checked(
+        environment,
+        "replace",
+        filters::replace,
+        move |arguments| match arguments {
+            [text, from, to, ..] => {
+                room.check_replace(&room::as_text(text)?, &room::as_text(from)?, &room::as_text(to)?)
+            }
+            _ => Ok(()),
+        },
+        Ok,
+    );
+    // Items that come one by one.
+    let items = |made: Value| Generator::of(&made);
+    checked(environment, "slice", filters::slice, room::check_count, items);
+    checked(environment, "batch", filters::batch, room::check_count, items);
+    checked(environment, "map", filters::map, |_| Ok(()), items);
+    checked(environment, "reject", filters::reject, |_| Ok(()), items);
+    checked(environment, "rejectattr", filters::rejectattr, |_| Ok(()), items);
+    checked(environment, "select", filters::select, |_| Ok(()), items);
+    checked(environment, "selectattr", filters::selectattr, |_| Ok(()), items);
+    checked(environment, "unique", filters::unique, |_| Ok(()), items);
     environment.add_filter("attr", jinja::attr);
     environment.add_filter("capitalize", jinja::capitalize);
     environment.add_filter("center", jinja::center);
@@ -124,12 +138,13 @@ fn add_filters(environment: &mut Environment<'static>, room: Room) {
     environment.add_filter("wordcount", jinja::wordcount);
 }
 
-/// Has a filter of the engine refuse what is too much for it.
+/// Has a filter of the engine refuse what is too much for it, and give what Jinja's does of what it makes.
 fn checked<F, Rv, Args>(
     environment: &mut Environment<'static>,
     name: &'static str,
     filter: F,
     check: impl Fn(&[Value]) -> Result<(), Error> + Send + Sync + 'static,
+    give: fn(Value) -> Result<Value, Error>,
 ) where
     F: Function<Rv, Args>,
     Rv: FunctionResult,
@@ -139,25 +154,6 @@ fn checked<F, Rv, Args>(
     environment.add_filter(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
         let arguments = arguments.into_values();
         check(&arguments)?;
-        filter.call(state, &arguments)
-    });
-}
-
-/// The same of a filter that gives its items one by one.
-fn generates<F, Rv, Args>(
-    environment: &mut Environment<'static>,
-    name: &'static str,
-    filter: F,
-    check: impl Fn(&[Value]) -> Result<(), Error> + Send + Sync + 'static,
-) where
-    F: Function<Rv, Args>,
-    Rv: FunctionResult,
-    Args: for<'a> FunctionArgs<'a>,
-{
-    let filter = Value::from_function(filter);
-    environment.add_filter(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
-        let arguments = arguments.into_values();
-        check(&arguments)?;
-        Generator::of(&filter.call(state, &arguments)?)
+        give(filter.call(state, &arguments)?)
     });
 }
