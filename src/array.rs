@@ -1,7 +1,7 @@
 //! Tensors of the host: what a program takes and gives.
 
 use half::{bf16, f16};
-use ops::{ElementType, TensorType};
+use ops::{ElementType, TensorType, Value};
 
 /// A number that an [`Array`] can hold.
 pub trait Number: Copy {
@@ -137,6 +137,13 @@ impl Array {
             true => Ok(self.bytes.chunks_exact(size_of::<T>()).map(T::read).collect()),
             false => Err(ArrayError::Element { ty: self.ty.clone(), asked: T::TYPE }),
         }
+    }
+}
+
+impl From<&Value> for Array {
+    /// The same numbers, without names of axes.
+    fn from(value: &Value) -> Self {
+        Self { ty: value.ty.clone(), axes: Vec::new(), bytes: value.to_bytes() }
     }
 }
 

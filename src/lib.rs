@@ -29,12 +29,7 @@ pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, Tr
 
 mod array;
 #[cfg(feature = "iree")]
-pub mod bench;
-#[cfg(feature = "iree")]
-pub mod bisect;
-#[cfg(feature = "iree")]
 pub mod build;
-pub mod codes;
 #[cfg(feature = "iree")]
 pub mod embed;
 #[cfg(feature = "iree")]
@@ -46,13 +41,10 @@ pub mod load;
 pub mod own;
 mod pipeline;
 mod plan;
-pub mod profile;
 #[cfg(feature = "iree")]
 mod program;
 pub mod random;
 pub mod share;
-#[cfg(feature = "iree")]
-pub mod tune;
 pub mod xla;
 
 pub use array::{Array, ArrayError, Number};

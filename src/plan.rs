@@ -136,8 +136,8 @@ impl Plan {
         self.steps_of(self.chunk, self.context)
     }
 
-    /// The same with another chunk and another context.
-    pub(crate) fn steps_of(&self, chunk: usize, context: usize) -> Vec<EntryPoint> {
+    /// The entry points of [`steps`](Self::steps) for another chunk and another context.
+    pub fn steps_of(&self, chunk: usize, context: usize) -> Vec<EntryPoint> {
         self.remembering(EntryPoint::steps(self.batch, chunk, context))
     }
 

@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use itertools::iproduct;
-use tracewright::Plan;
-use tracewright::bench::{
+use instruments::bench::{
     AttentionSizes, Bandwidth, BenchError, BenchReport, Case, Language, Measured, Product, Stages, fits,
     measure, watched, whole_chunks,
 };
+use itertools::iproduct;
+use tracewright::Plan;
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
 use tracewright::irpa::Checkpoint;

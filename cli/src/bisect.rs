@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
-use serde_json::{Value, json};
-use tracewright::Plan;
-use tracewright::bisect::{
+use instruments::bisect::{
     Activations, Bisected, Bisection, CheckpointValues, ComparedNode, CompiledForm, Difference,
     EvaluatedForm, Finding, Form, TokenCall, Tolerance,
 };
+use serde_json::{Value, json};
+use tracewright::Plan;
 use tracewright::generate::check_tokens;
 use tracewright::lower::{Quantization, Weights};
 use tracewright::ops::WeightFormat;

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcetera::BaseStrategy;
+use instruments::tune::{self, Known, TuningCache};
 use tracewright::build::BuildTools;
 use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::load::{LoadOptions, Loaded};
 use tracewright::random::random_checkpoint;
 use tracewright::runtime::{Compiler, Device};
 use tracewright::targets::{Target, Tuning};
-use tracewright::tune::{self, Known, TuningCache};
 use tracewright::{Plan, PlanError};
 
 use crate::arguments::{CompileArguments, TuningSource};

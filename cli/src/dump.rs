@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum};
+use instruments::profile::Profile;
 use report::{NetworkReport, Stage};
 use tracewright::errors::escaped;
 use tracewright::files::NewFile;
@@ -13,7 +14,6 @@ use tracewright::lower::{self, Weights};
 use tracewright::models::Architecture;
 use tracewright::models::presets::{PRESETS, Preset};
 use tracewright::own::check_output;
-use tracewright::profile::Profile;
 use tracewright::simplify;
 use tracewright::targets::{NamedMachine, Target};
 use tracewright::trace::{Counts, NodeKind, Trace};

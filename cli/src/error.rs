@@ -4,9 +4,12 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Command, FromArgMatches};
+use error_codes::{Code, Coded, UnknownCode};
+use instruments::profile::ProfileError;
+#[cfg(feature = "iree")]
+use instruments::{bench::BenchError, bisect::BisectError, tune::TuneError};
 use tracewright::PlanError;
 use tracewright::bake::BakeError;
-use tracewright::codes::{Code, Coded, UnknownCode};
 use tracewright::errors::{FileError, LISTED, Place, WithCauses};
 use tracewright::files::limits;
 use tracewright::footprint::{Doing, TooLarge};
@@ -15,21 +18,17 @@ use tracewright::lower::LowerError;
 use tracewright::models::OtherSizes;
 use tracewright::models::config::{ConfigError, KeyProblem};
 use tracewright::own::OwnFile;
-use tracewright::profile::ProfileError;
 use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
 use tracewright::xla::XlaError;
 #[cfg(feature = "iree")]
 use tracewright::{
-    bench::BenchError,
-    bisect::BisectError,
     embed::EmbedError,
     export::ExportError,
     generate,
     load::LoadError,
     models::UnknownPrompt,
     runtime::{self, CompileError},
-    tune::TuneError,
 };
 
 use crate::{Interrupt, source};

@@ -2,8 +2,8 @@
 
 use std::io::Write as _;
 
+use error_codes::Code;
 use serde_json::{Value, json};
-use tracewright::codes::Code;
 
 use crate::error::Error;
 

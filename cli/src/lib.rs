@@ -320,9 +320,9 @@ mod tests {
     use std::cell::Cell;
 
     use clap::Parser as _;
+    use error_codes::{Code, Coded as _};
     use tracewright::EntryPoint;
     use tracewright::bake::Ignorable;
-    use tracewright::codes::{Code, Coded as _};
     use tracewright::dsl::{TraceError, Traced};
     use tracewright::models::{ClaimedSize, ModelConfig};
     use tracewright::ops::ElementType;

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::str::FromStr;
 
+use error_codes::{Code, Coded as _};
 use serde_json::{Value, json};
-use tracewright::codes::{Code, Coded as _};
 use tracewright::errors::WithCauses;
 use tracewright::lower::legalize::shown;
 use tracewright::lower::{self, Unpacked, Weights};

@@ -3,8 +3,8 @@
 use std::io::{self, Write as _};
 use std::time::Instant;
 
+use error_codes::Coded as _;
 use serde_json::{Value, json};
-use tracewright::codes::Coded as _;
 use tracewright::errors::WithCauses;
 use tracewright::irpa::{Archive, ArchiveError, Damage, Gguf, Verified, Watch};
 use tracewright::xla;

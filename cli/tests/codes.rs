@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tracewright::codes::Code;
+use error_codes::Code;
 
 use crate::support::*;
 

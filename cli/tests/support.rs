@@ -110,7 +110,7 @@ pub fn refused(command: &mut Command, code: i32, words: &[&str]) -> Ran {
     assert_eq!(ran.code, Some(code), "{command:?}\n{}\n{}", ran.out, ran.err);
     let code = ran.err.strip_prefix("error[").and_then(|rest| rest.split_once("]: "));
     let code = code.unwrap_or_else(|| panic!("no code: {}", ran.err)).0;
-    assert!(code.parse::<tracewright::codes::Code>().is_ok(), "{}", ran.err);
+    assert!(code.parse::<error_codes::Code>().is_ok(), "{}", ran.err);
     for word in words {
         assert!(ran.err.contains(word), "`{word}` is not in\n{}", ran.err);
     }

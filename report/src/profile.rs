@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tracewright::profile::{Profile, ProfiledDispatch, ProfiledPlace};
+use instruments::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 
 use crate::model::*;
 

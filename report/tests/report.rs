@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use expect_test::{expect, expect_file};
+use instruments::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 use serde_json::Value;
 use tracewright::models::ModelConfig;
 use tracewright::models::presets::Preset;
-use tracewright::profile::{Profile, ProfiledDispatch, ProfiledPlace};
 use tracewright::targets::Target;
 use tracewright::trace::Trace;
 use tracewright::{Plan, lower};

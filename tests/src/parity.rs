@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use instruments::bisect::{Activations, CompiledForm, Finding, TokenCall};
 use serde::Serialize;
 use tracewright::Plan;
-use tracewright::bisect::{Activations, CompiledForm, Finding, TokenCall};
 use tracewright::generate::Tokenizer;
 use tracewright::irpa::Checkpoint;
 use tracewright::models::ModelConfig;

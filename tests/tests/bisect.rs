@@ -5,7 +5,7 @@ mod support;
 
 use std::ops::ControlFlow;
 
-use tracewright::bisect::{
+use instruments::bisect::{
     Activations, BisectError, Bisected, Bisection, CheckpointValues, CompiledForm, EvaluatedForm, Finding,
     Form, TokenCall, Tolerance,
 };

@@ -8,6 +8,10 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use instruments::tune::{
+    Known, Making, Record, Trial, Trials, Tried, TuneError, TunedNetwork, TuningCache, Verdict, Weighted,
+    Workbench, network_name, tune,
+};
 use irpa::Checkpoint;
 use lower::{FusedAttention, FusedExperts, FusedProduct, Tunable};
 use ops::ops::{MaskTerm, PackedExperts, PackedLinear, RmsNorm, Sdpa, WeightStyle};
@@ -18,10 +22,6 @@ use targets::{CompilerFlag, Target, Tuning};
 use tracewright::Plan;
 use tracewright::load::{LoadOptions, load};
 use tracewright::models::ModelConfig;
-use tracewright::tune::{
-    Known, Making, Record, Trial, Trials, Tried, TuneError, TunedNetwork, TuningCache, Verdict, Weighted,
-    Workbench, network_name, tune,
-};
 use tracewright_tests::built::repository;
 use tracewright_tests::long;
 

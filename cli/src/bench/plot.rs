@@ -1,8 +1,8 @@
 //! A picture of what was measured: a bar for each variant, a panel for each case.
 
+use instruments::bench::{BenchReport, Measured};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use tracewright::bench::{BenchReport, Measured};
 
 use super::variant;
 

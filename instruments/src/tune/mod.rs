@@ -17,8 +17,8 @@ use lower::LowerError;
 use runtime::{CompileError, RuntimeError};
 use trace::EvaluateError;
 
-use crate::PlanError;
 use crate::bench::BenchError;
+use tracewright::PlanError;
 
 pub use cache::{Known, Record, Tried, TuningCache, read};
 pub use making::Making;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use targets::Tuning;
 use trace::Trace;
 
-use crate::Plan;
+use tracewright::Plan;
 
 /// The version of the fields.
 const SCHEMA: u64 = 1;

@@ -13,8 +13,8 @@ use targets::Target;
 use trace::{Evaluation, ParameterConflict, Trace};
 
 use super::BisectError;
-use crate::build::{Build, BuildTools};
-use crate::{Array, Expanded, Lowered, Program};
+use tracewright::build::{Build, BuildTools};
+use tracewright::{Array, Expanded, Lowered, Program};
 
 /// A way to run a trace.
 pub trait Form {
@@ -140,8 +140,7 @@ impl CompiledForm<'_> {
         let signatures = build.lowered.module.signatures;
         let names: Vec<String> = signatures.iter().map(|signature| signature.name.clone()).collect();
         let program = Program::new(&self.runtime, module, signatures);
-        let array = |value: &Value| Array::from_bytes(value.ty.clone(), Vec::new(), value.to_bytes());
-        let arguments: Vec<Array> = arguments.iter().map(array).collect();
+        let arguments: Vec<Array> = arguments.iter().map(Array::from).collect();
         let call = |name: &String| {
             let results = program.call(name, &arguments)?;
             Ok(results.iter().map(|array| Value::from_bytes(array.ty().clone(), array.bytes())).collect())

@@ -9,10 +9,10 @@ use irpa::Checkpoint;
 use runtime::Compiler;
 
 use super::{BenchError, Case, Label, Workload};
-use crate::build::compile;
-use crate::load::LoadError;
 use crate::profile::variant;
-use crate::{Expanded, Lowered, Plan, plan::PlanError};
+use tracewright::build::compile;
+use tracewright::load::LoadError;
+use tracewright::{Expanded, Lowered, Plan, PlanError};
 
 /// A plan whose stages are measured.
 pub struct Stages {

@@ -9,11 +9,11 @@ use trace::Trace;
 
 use super::paths::{Paths, paths};
 use super::{BenchError, Case, Label, Measured, Run, Watched, Workload, flops};
-use crate::footprint::Footprint;
-use crate::load::{LoadOptions, load};
-use crate::plan::PlanError;
 use crate::profile::{Profile, variant};
-use crate::{Expanded, Plan};
+use tracewright::PlanError;
+use tracewright::footprint::Footprint;
+use tracewright::load::{LoadOptions, load};
+use tracewright::{Expanded, Plan};
 
 /// A language model that is loaded to be measured.
 pub struct Language {

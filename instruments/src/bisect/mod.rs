@@ -29,10 +29,10 @@ pub use difference::{Difference, Tolerance};
 pub use form::{CheckpointValues, CompiledForm, EvaluatedForm, Form};
 pub use language::TokenCall;
 
-use crate::CallError;
-use crate::load::LoadError;
 use difference::{allowances, distance, unrounded};
 use region::{Probed, Region};
+use tracewright::CallError;
+use tracewright::load::LoadError;
 
 /// Why two forms were not compared.
 #[derive(Debug, thiserror::Error)]

@@ -14,8 +14,8 @@ use super::cache::{Known, Record};
 use super::making::Making;
 use super::trial::{Verdict, in_turn, is_refusal, said};
 use crate::bench::BenchError;
-use crate::load::{LoadError, LoadOptions, load};
-use crate::{Plan, PlanError};
+use tracewright::load::{LoadError, LoadOptions, load};
+use tracewright::{Plan, PlanError};
 
 /// Tokens that a prefill might take.
 const CHUNKS: [usize; 5] = [32, 64, 128, 256, 512];

@@ -18,10 +18,10 @@ use trace::{Builder, Function, FunctionId, NodeKind, Output, Parameter, Provenan
 use super::language::watched;
 use super::paths::{Paths, paths};
 use super::{BenchError, Case, Label, Run, Watched, Workload, flops};
-use crate::build::{BuildTools, compile};
-use crate::load::{LoadError, LoadOptions};
-use crate::random::write_random;
-use crate::{Expanded, plan::PlanError};
+use tracewright::build::{BuildTools, compile};
+use tracewright::load::{LoadError, LoadOptions};
+use tracewright::random::write_random;
+use tracewright::{Expanded, PlanError};
 
 /// Calls of an operation in one run.
 const CALLS: usize = 8;

@@ -17,7 +17,7 @@ use super::cache::{Known, Record, Tried, TuningCache};
 use super::making::Making;
 use super::network::{TunedNetwork, Weighted};
 use super::trial::{Trials, Verdict, Workbench};
-use crate::Plan;
+use tracewright::Plan;
 
 /// The part of a budget that kernels get, where a network is tuned behind them.
 const KERNELS: f64 = 0.75;

@@ -6,8 +6,8 @@ use files::Scratch;
 use lower::Module;
 use runtime::{CompileOptions, Compiler};
 
-use crate::build::compile;
-use crate::load::LoadError;
+use tracewright::build::compile;
+use tracewright::load::LoadError;
 
 /// What a compiled module says of its dispatches.
 #[derive(Debug, Default)]

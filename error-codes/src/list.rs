@@ -16,14 +16,14 @@ use simplify::rules::UnknownRules;
 use targets::{MeshError, TargetError};
 use trace::{EvaluateError, ParameterConflict, VerifyError};
 
-use super::{Code, Coded, UnknownCode, place};
-use crate::folder::FolderError;
-use crate::footprint::TooLarge;
-use crate::own::OwnFile;
-use crate::profile::ProfileError;
-use crate::random::RandomError;
-use crate::xla::XlaError;
-use crate::{ArrayError, PlanError};
+use crate::{Code, Coded, UnknownCode, place};
+use instruments::profile::ProfileError;
+use tracewright::FolderError;
+use tracewright::footprint::TooLarge;
+use tracewright::own::OwnFile;
+use tracewright::random::RandomError;
+use tracewright::xla::XlaError;
+use tracewright::{ArrayError, PlanError};
 
 /// Errors of one kind.
 macro_rules! all {
@@ -307,15 +307,15 @@ mod with_runtime {
     use generate::GenerateError;
     use runtime::{CompileError, RuntimeError};
 
-    use super::super::Code::*;
-    use super::super::{Code, Coded};
-    use crate::CallError;
-    use crate::bench::BenchError;
-    use crate::bisect::BisectError;
-    use crate::build::LoadError;
-    use crate::embed::EmbedError;
-    use crate::export::ExportError;
-    use crate::tune::TuneError;
+    use crate::Code::*;
+    use crate::{Code, Coded};
+    use instruments::bench::BenchError;
+    use instruments::bisect::BisectError;
+    use instruments::tune::TuneError;
+    use tracewright::CallError;
+    use tracewright::build::LoadError;
+    use tracewright::embed::EmbedError;
+    use tracewright::export::ExportError;
 
     impl Coded for CompileError {
         fn code(&self) -> Code {

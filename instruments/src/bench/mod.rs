@@ -24,9 +24,9 @@ use simplify::CostOperand;
 use targets::Target;
 use trace::{NodeKind, Trace};
 
-use crate::load::LoadError;
-use crate::plan::PlanError;
-use crate::random::RandomError;
+use tracewright::PlanError;
+use tracewright::load::LoadError;
+use tracewright::random::RandomError;
 
 use paths::Paths;
 
@@ -275,7 +275,7 @@ pub fn measure(
         },
         rounds,
         memory: Rates { read: Distribution::of(&read), copy: Distribution::of(&copy) },
-        peak_rss_bytes: crate::footprint::peak_rss(),
+        peak_rss_bytes: tracewright::footprint::peak_rss(),
         cases: measured,
     })
 }

@@ -1,0 +1,10 @@
+//! Instruments that measure a network and compare its forms: [`profile`], and with the feature `iree` `bench`, `tune` and
+//! `bisect`. They use the facade `tracewright`, and the facade does not know them.
+
+#[cfg(feature = "iree")]
+pub mod bench;
+#[cfg(feature = "iree")]
+pub mod bisect;
+pub mod profile;
+#[cfg(feature = "iree")]
+pub mod tune;
