@@ -39,8 +39,10 @@ pub enum BuildStep {
     Compile,
     /// The archive is written.
     Bake(irpa::Progress),
-    /// Nothing does any more.
+    /// The network is loaded, which takes no time worth telling.
     Load,
+    /// The weights are compared with their hashes.
+    Verify(irpa::Progress),
 }
 
 /// Why there is no network.

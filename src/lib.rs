@@ -38,6 +38,8 @@ mod folder;
 pub mod footprint;
 #[cfg(feature = "iree")]
 pub mod load;
+#[cfg(feature = "iree")]
+pub mod model;
 pub mod own;
 mod pipeline;
 mod plan;
@@ -45,11 +47,16 @@ mod plan;
 mod program;
 pub mod random;
 pub mod share;
+pub mod tuning;
 pub mod xla;
 
 pub use array::{Array, ArrayError, Number};
 pub use folder::FolderError;
 pub use footprint::{Footprint, Memory};
+#[cfg(feature = "iree")]
+pub use generate::{Follow, GenerateOptions, Sampling};
+#[cfg(feature = "iree")]
+pub use model::{Model, ModelError, OpenOptions, assistant, system, user};
 pub use pipeline::{Expanded, Lowered, StagedTrace, primitives};
 pub use plan::{Plan, PlanError};
 #[cfg(feature = "iree")]

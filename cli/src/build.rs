@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etcetera::BaseStrategy;
-use instruments::tune::{self, Known, TuningCache};
 use tracewright::build::BuildTools;
 use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::load::{LoadOptions, Loaded};
 use tracewright::random::random_checkpoint;
 use tracewright::runtime::{Compiler, Device};
 use tracewright::targets::{Target, Tuning};
+use tracewright::tuning::{TuningCache, TuningDb, network_name, read_tuning};
 use tracewright::{Plan, PlanError};
 
 use crate::arguments::{CompileArguments, TuningSource};
@@ -58,7 +58,7 @@ pub enum Tunings {
     /// All in this way.
     All(Tuning),
     /// As `tune` found it to be fastest.
-    Measured(Known),
+    Measured(TuningDb),
 }
 
 impl Tunings {
@@ -78,7 +78,7 @@ impl Tunings {
                 report_damage(&known);
                 Self::Measured(known)
             }
-            TuningSource::File(path) => Self::All(tune::read(path)?),
+            TuningSource::File(path) => Self::All(read_tuning(path)?),
         })
     }
 
@@ -86,7 +86,7 @@ impl Tunings {
     pub fn of(&self, plan: Option<&Plan>) -> Result<Tuning, Error> {
         Ok(match self {
             Self::All(tuning) => tuning.clone(),
-            Self::Measured(known) => known.tuning(plan.map(tune::network_name).transpose()?.as_deref()),
+            Self::Measured(known) => known.tuning(plan.map(network_name).transpose()?.as_deref()),
         })
     }
 }
@@ -115,7 +115,7 @@ pub fn checkpoint(
 }
 
 /// Says which files of a tuning are not used.
-pub fn report_damage(known: &Known) {
+pub fn report_damage(known: &TuningDb) {
     for path in &known.damaged {
         say!("`{}` is damaged and not used; `tracewright tune` measures again", path.display());
     }

@@ -15,7 +15,7 @@ use rustyline::{Config, DefaultEditor};
 use serde_json::{Value, json};
 use tracewright::files::{NewFile, limits};
 use tracewright::generate::{
-    Finish, GenerateError, GenerateOptions, Generated, Session, Tokenizer, stop_tokens,
+    Finish, GenerateError, Generated, Session, TokenOptions, Tokenizer, stop_tokens,
 };
 use tracewright::own::check_output;
 
@@ -54,12 +54,12 @@ pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) ->
             // A model without a template, or with one that fails, is known before anything slow begins.
             rendered(model, &conversation(None, "Hello"))?;
             let stop_tokens = stop_tokens(model)?;
-            let options = GenerateOptions {
+            let options = TokenOptions {
                 max_tokens: arguments.max_tokens,
                 sampling: arguments.sampling.sampling(Some(&tokenizer))?,
                 constraint: arguments.sampling.constraint(model, Some(&tokenizer), &stop_tokens)?,
                 stop_tokens,
-                ..GenerateOptions::default()
+                ..TokenOptions::default()
             };
             Ok((Arc::new(tokenizer), options))
         })??
@@ -112,7 +112,7 @@ struct Chat<'a> {
     arguments: &'a ChatArguments,
     interrupt: &'a Interrupt,
     tokenizer: Arc<Tokenizer>,
-    options: GenerateOptions,
+    options: TokenOptions,
     loaded: &'a Loaded,
     session: Session<'a>,
     system: Option<String>,

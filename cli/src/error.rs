@@ -20,6 +20,7 @@ use tracewright::models::config::{ConfigError, KeyProblem};
 use tracewright::own::OwnFile;
 use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
+use tracewright::tuning::TuningFileError;
 use tracewright::xla::XlaError;
 #[cfg(feature = "iree")]
 use tracewright::{
@@ -175,6 +176,8 @@ pub enum Error {
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Tune(TuneError),
+    #[error(transparent)]
+    TuningFile(#[from] TuningFileError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Bisect(BisectError),
@@ -335,6 +338,7 @@ impl Coded for Error {
             Self::Bench(error) => error.code(),
             #[cfg(feature = "iree")]
             Self::Tune(error) => error.code(),
+            Self::TuningFile(error) => error.code(),
             #[cfg(feature = "iree")]
             Self::Bisect(error) => error.code(),
             #[cfg(feature = "iree")]

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use tracewright::files::{NewFile, limits, read_stream};
 use tracewright::footprint::peak_rss;
 use tracewright::generate::{
-    Finish, GenerateError, GenerateOptions, Generated, Logprob, Pushed, Session, StopStrings, Stream,
-    TokenLogprobs, Tokenizer, stop_tokens,
+    Finish, GenerateError, Generated, Logprob, Pushed, Session, StopStrings, Stream, TokenLogprobs,
+    TokenOptions, Tokenizer, stop_tokens,
 };
 use tracewright::own::check_output;
 
@@ -91,7 +91,7 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
 }
 
 /// Says which tokens would end an answer if they were ones of the network.
-pub fn say_ends(options: &GenerateOptions, loaded: &Loaded) {
+pub fn say_ends(options: &TokenOptions, loaded: &Loaded) {
     let count = loaded.network.vocabulary();
     for end in options.stop_tokens.iter().filter(|end| **end as usize >= count) {
         say!("no answer ends at token {end}, which `eos_token_id` names: the network has {count} tokens");
@@ -136,10 +136,10 @@ fn not_empty(prompt: Vec<u32>) -> Result<Vec<u32>, Error> {
 }
 
 /// How tokens are chosen, and when that ends.
-fn options(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Result<GenerateOptions, Error> {
+fn options(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Result<TokenOptions, Error> {
     let GenerateArguments { model, sampling, .. } = arguments;
     let stop_tokens = if arguments.ignore_eos { Vec::new() } else { stop_tokens(model)? };
-    Ok(GenerateOptions {
+    Ok(TokenOptions {
         max_tokens: arguments.max_tokens,
         sampling: sampling.sampling(tokenizer)?,
         constraint: sampling.constraint(model, tokenizer, &stop_tokens)?,
@@ -179,7 +179,7 @@ impl<'a> Answer<'a> {
         &mut self,
         session: &mut Session<'_>,
         prompt: &[u32],
-        options: &GenerateOptions,
+        options: &TokenOptions,
         interrupt: &Interrupt,
     ) -> Result<Generated, Error> {
         let mut pushed = Ok(());

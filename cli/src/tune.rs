@@ -3,15 +3,14 @@
 use std::fmt::{Display, Write as _};
 use std::io::Write as _;
 
-use instruments::tune::{
-    FASTER, Record, Trial, Tuned, TunedNetwork, TuningCache, Verdict, Weighted, Workbench, tune,
-};
+use instruments::tune::{Trial, Tuned, TunedNetwork, Weighted, Workbench, tune};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tracewright::Plan;
 use tracewright::errors::WithPath as _;
 use tracewright::load::LoadOptions;
 use tracewright::runtime::{Device, Runtime};
+use tracewright::tuning::{FASTER, Record, TuningCache, Verdict};
 
 use crate::arguments::TuneArguments;
 use crate::error::Error;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tracewright::export::Manifest;
 use tracewright::generate::{
-    Constrainer, Finish, GenerateOptions, Network, Sampling, Session, Tokenizer, stop_tokens,
+    Constrainer, Finish, Network, Sampling, Session, TokenOptions, Tokenizer, stop_tokens,
 };
 use tracewright::runtime::{Device, Runtime};
 
@@ -92,12 +92,12 @@ fn always_valid(export: &Path, schema: &Value) {
     for seed in 0..60 {
         let prompt = tokenizer.encode(["Once", "The fox is", "{", "\n"][seed as usize % 4]).unwrap();
         let temperature = [0.3, 1.0, 4.0][seed as usize % 3];
-        let options = GenerateOptions {
+        let options = TokenOptions {
             max_tokens: 300,
             sampling: Sampling { temperature, seed, ..Sampling::default() },
             stop_tokens: stop_tokens.clone(),
             constraint: constraint.clone(),
-            ..GenerateOptions::default()
+            ..TokenOptions::default()
         };
         let go_on = |_| ControlFlow::Continue(());
         let generated = Session::new(&network).generate(&prompt, &options, go_on).unwrap();

@@ -22,6 +22,7 @@ use tracewright::FolderError;
 use tracewright::footprint::TooLarge;
 use tracewright::own::OwnFile;
 use tracewright::random::RandomError;
+use tracewright::tuning::TuningFileError;
 use tracewright::xla::XlaError;
 use tracewright::{ArrayError, PlanError};
 
@@ -73,6 +74,15 @@ impl Coded for ProfileError {
             Self::File(error) => error.code(),
             Self::Syntax { .. } => TW1006,
             Self::Variant { .. } | Self::Entry { .. } | Self::Network { .. } => TW1007,
+        }
+    }
+}
+
+impl Coded for TuningFileError {
+    fn code(&self) -> Code {
+        match self {
+            Self::File(error) => error.code(),
+            Self::Syntax { .. } => TW1003,
         }
     }
 }
@@ -316,6 +326,7 @@ mod with_runtime {
     use tracewright::build::LoadError;
     use tracewright::embed::EmbedError;
     use tracewright::export::ExportError;
+    use tracewright::model::ModelError;
 
     impl Coded for CompileError {
         fn code(&self) -> Code {
@@ -385,6 +396,7 @@ mod with_runtime {
                 Self::TemplateRaised { .. } => TW0808,
                 Self::EmptyChat | Self::Message { .. } => TW0810,
                 Self::Setting { .. } => TW0811,
+                Self::NeedsText { .. } => TW0820,
                 Self::Logit { .. } | Self::NoCandidate { .. } => TW0812,
                 Self::Favoured { .. } | Self::Token { .. } => TW0813,
                 Self::Full { .. } => TW0814,
@@ -408,6 +420,40 @@ mod with_runtime {
                 Self::Number { .. } => TW0812,
                 Self::Array(error) => error.code(),
                 Self::Call(error) => error.code(),
+            }
+        }
+    }
+
+    impl Coded for ModelError {
+        fn code(&self) -> Code {
+            match self {
+                Self::File(error) => error.code(),
+                Self::Config(error) => error.code(),
+                Self::Sizes(error) => error.code(),
+                Self::Archive(error) | Self::Cached(error) => error.code(),
+                Self::Plan(error) => error.code(),
+                Self::Load(error) => error.code(),
+                Self::Export(error) => error.code(),
+                Self::Tuning(error) => error.code(),
+                Self::Generate(error) => error.code(),
+                Self::Failed(error) => error.code(),
+                Self::Embed(error) => error.code(),
+                Self::Prompt(error) => error.code(),
+                Self::NoTokenizer { .. } => TW0820,
+                Self::Kind { .. } => TW0821,
+                Self::AsExported { .. } | Self::Compiled { .. } | Self::Target { .. } | Self::NoCache => {
+                    TW0001
+                }
+                Self::Thread(_) | Self::Gone => TW0004,
+            }
+        }
+
+        fn places(&self) -> Vec<Place> {
+            match self {
+                Self::Plan(error) => error.places(),
+                Self::Load(error) => error.places(),
+                Self::Export(error) => error.places(),
+                _ => Vec::new(),
             }
         }
     }
@@ -533,7 +579,6 @@ mod with_runtime {
                 Self::Runtime(error) => error.code(),
                 Self::File(error) => error.code(),
                 Self::Bench(error) => error.code(),
-                Self::NoTuning { .. } => TW1003,
                 Self::Wrong { .. } => TW1004,
                 Self::Stopped => TW0005,
             }

@@ -1,9 +1,10 @@
 //! Several texts at once.
 
+use std::iter::zip;
 use std::ops::ControlFlow;
 
 use crate::executor::{Executor, Iree};
-use crate::generation::{GenerateOptions, Generated, Generation};
+use crate::generation::{Generated, Generation, TokenOptions};
 use crate::rows::Rows;
 use crate::{GenerateError, Network};
 
@@ -15,10 +16,10 @@ use crate::{GenerateError, Network};
 /// ```no_run
 /// use std::ops::ControlFlow;
 ///
-/// use tracewright_generate::{Batch, GenerateError, GenerateOptions, Network};
+/// use tracewright_generate::{Batch, GenerateError, TokenOptions, Network};
 ///
 /// fn all(network: &Network, prompts: &[&[u32]]) -> Result<Vec<Vec<u32>>, GenerateError> {
-///     let options = GenerateOptions::default();
+///     let options = TokenOptions::default();
 ///     let answers = Batch::new(network).generate(prompts, &options, |_, _| ControlFlow::Continue(()))?;
 ///     Ok(answers.into_iter().map(|answer| answer.tokens).collect())
 /// }
@@ -43,21 +44,55 @@ impl<'a, E: Executor> Batch<'a, E> {
     ///
     /// # Errors
     /// If no row is free, the prompt is empty or does not fit, or a setting is out of range.
-    pub fn join(&mut self, prompt: &[u32], options: &GenerateOptions) -> Result<usize, GenerateError> {
+    pub fn join(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
         let row = self.running.iter().position(Option::is_none);
         let row = row.ok_or(GenerateError::Full { rows: self.running.len() })?;
-        let generation = Generation::new(prompt, options)?;
+        self.begin(row, 0, prompt, options)
+    }
+
+    /// As [`join`](Self::join), in the free row that has seen most of this prompt's beginning, which the network is not
+    /// shown again. The tokens may differ from those of [`join`](Self::join) where the two best are nearly equal: a position
+    /// that was decoded alone is not rounded as one of a chunk is.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join).
+    pub fn join_seen(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
+        let shared = |row: usize| zip(prompt, self.rows.tokens(row)).take_while(|(a, b)| a == b).count();
+        let free = (0..self.running.len()).filter(|&row| self.running[row].is_none());
+        let best = free.max_by_key(|&row| shared(row));
+        let row = best.ok_or(GenerateError::Full { rows: self.running.len() })?;
+        // The last token is shown in any case: its logits choose the next.
+        let seen = shared(row).min(prompt.len().saturating_sub(1));
+        self.begin(row, seen, prompt, options)
+    }
+
+    /// Begins in a free row, of which the first `seen` tokens are those of the prompt.
+    fn begin(
+        &mut self,
+        row: usize,
+        seen: usize,
+        prompt: &[u32],
+        options: &TokenOptions,
+    ) -> Result<usize, GenerateError> {
+        let generation = Generation::new(&prompt[seen..], options)?;
         self.rows.network.check(prompt, 0)?;
-        self.rows.push(row, prompt)?;
+        self.rows.truncate(row, seen);
+        self.rows.push(row, &prompt[seen..])?;
         self.running[row] = Some(generation);
         Ok(row)
+    }
+
+    /// Forgets what all rows have seen, and breaks off their texts: what is left to do after a call that failed.
+    pub fn clear(&mut self) {
+        self.running.iter_mut().for_each(|text| *text = None);
+        (0..self.running.len()).for_each(|row| self.rows.truncate(row, 0));
     }
 
     /// Breaks off the text of a row, if there is one, and returns what it has.
     pub fn leave(&mut self, row: usize) -> Option<Generated> {
         let generation = self.running.get_mut(row)?.take()?;
         // What it still had to show, nobody waits for.
-        self.rows.truncate(row, 0);
+        self.rows.settle_back(row);
         Some(generation.cancelled())
     }
 
@@ -71,9 +106,13 @@ impl<'a, E: Executor> Batch<'a, E> {
         &mut self,
         on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<(usize, Generated)>, GenerateError> {
-        let ended = self.rows.turn(&mut self.running, on_token)?;
-        ended.iter().for_each(|(row, _)| self.rows.truncate(*row, 0));
-        Ok(ended)
+        let ended = self.rows.turn(&mut self.running, on_token);
+        if ended.is_err() {
+            // Its state is lost, and nobody waits for what a free row has seen.
+            let free = (0..self.running.len()).filter(|&row| self.running[row].is_none());
+            free.for_each(|row| self.rows.truncate(row, 0));
+        }
+        ended
     }
 
     /// Continues `prompts`: as many at once as there are rows, the others as rows become free. `on_token` gets each
@@ -84,7 +123,7 @@ impl<'a, E: Executor> Batch<'a, E> {
     pub fn generate(
         &mut self,
         prompts: &[&[u32]],
-        options: &GenerateOptions,
+        options: &TokenOptions,
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Generated>, GenerateError> {
         for prompt in prompts {

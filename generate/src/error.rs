@@ -105,6 +105,14 @@ pub enum GenerateError {
         /// Its range.
         expected: &'static str,
     },
+    /// An option that is about text, for a model without a tokenizer.
+    #[error(
+        "`{option}` is about text, and the model has no `tokenizer.json`; use token ids, and leave the option out"
+    )]
+    NeedsText {
+        /// The option.
+        option: &'static str,
+    },
     /// Logits that no token can be chosen from.
     #[error(
         "step {step}: logit of token {token} is {found}, expected a number below infinity; the weights or the compiled program are broken"

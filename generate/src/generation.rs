@@ -6,17 +6,17 @@ use std::time::Duration;
 use crate::constraint::Guide;
 use crate::{Constraint, GenerateError, Sampler, Sampling, TokenLogprobs};
 
-/// How a text is continued.
+/// How a text is continued, in terms of tokens. [`GenerateOptions`](crate::GenerateOptions) are the same in terms of text.
 ///
 /// ```
-/// use tracewright_generate::{GenerateOptions, Sampling};
+/// use tracewright_generate::{TokenOptions, Sampling};
 ///
 /// let sampling = Sampling { temperature: 0.7, top_p: 0.9, seed: 1, ..Sampling::default() };
-/// let options = GenerateOptions { max_tokens: 64, sampling, ..GenerateOptions::default() };
+/// let options = TokenOptions { max_tokens: 64, sampling, ..TokenOptions::default() };
 /// assert_eq!(options.logprobs, None);
 /// ```
 #[derive(Clone, Debug)]
-pub struct GenerateOptions {
+pub struct TokenOptions {
     /// At most this many new tokens.
     pub max_tokens: usize,
     /// How a token is chosen.
@@ -31,7 +31,7 @@ pub struct GenerateOptions {
     pub constraint: Option<Constraint>,
 }
 
-impl Default for GenerateOptions {
+impl Default for TokenOptions {
     fn default() -> Self {
         Self {
             max_tokens: 128,
@@ -116,7 +116,7 @@ pub(crate) enum Answer {
 
 /// A text that is being continued.
 pub(crate) struct Generation {
-    options: GenerateOptions,
+    options: TokenOptions,
     sampler: Sampler,
     guide: Option<Guide>,
     generated: Generated,
@@ -129,7 +129,7 @@ impl Generation {
     ///
     /// # Errors
     /// If there is no prompt, or a setting is out of range.
-    pub fn new(prompt: &[u32], options: &GenerateOptions) -> Result<Self, GenerateError> {
+    pub fn new(prompt: &[u32], options: &TokenOptions) -> Result<Self, GenerateError> {
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
@@ -150,7 +150,7 @@ impl Generation {
 
     /// Without sampling, eight bytes tell the token and its logit: the argmax is part of the module.
     pub fn want(&self) -> Want {
-        let GenerateOptions { sampling, keep_logits, logprobs, .. } = &self.options;
+        let TokenOptions { sampling, keep_logits, logprobs, .. } = &self.options;
         let reads_logits = *keep_logits || logprobs.is_some() || self.guide.is_some();
         match sampling.takes_the_likeliest() && !reads_logits {
             true => Want::Token,

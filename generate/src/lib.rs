@@ -10,6 +10,7 @@ mod generation;
 mod gguf;
 mod model_file;
 mod network;
+mod reply;
 mod rows;
 mod sample;
 mod session;
@@ -21,9 +22,10 @@ pub use batch::Batch;
 pub use constraint::{Constrainer, Constraint};
 pub use error::{GenerateError, TemplatePlace};
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
-pub use generation::{Finish, GenerateOptions, Generated};
+pub use generation::{Finish, Generated, TokenOptions};
 pub use gguf::gguf_text;
 pub use network::{Network, check_tokens};
+pub use reply::{Follow, GenerateOptions, Reply};
 pub use sample::{
     Breakers, Dry, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep,
     TokenLogprobs, Xtc,

@@ -114,6 +114,11 @@ fn slots(list: &[Argument]) -> Vec<(usize, Slot)> {
 }
 
 impl<E: Executor> Network<E> {
+    /// Whether an entry point gives the logits after each token: [`Session::score`](crate::Session::score) needs it.
+    pub fn has_scorer(&self) -> bool {
+        self.scorer.is_some()
+    }
+
     /// The network whose entry points have these signatures, called by `executor`.
     ///
     /// # Errors

@@ -64,6 +64,12 @@ impl<'a, E: Executor> Rows<'a, E> {
         }
     }
 
+    /// Takes back the tokens of a row that the network has not seen.
+    pub fn settle_back(&mut self, row: usize) {
+        let one = &mut self.rows[row];
+        one.tokens.truncate(one.seen);
+    }
+
     /// Shows the next tokens of all rows to the network, as many as one call takes. Rows that it has seen stay as
     /// they are. Returns an answer for each row, and the time of the call.
     ///

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use crate::executor::{Executor, Iree};
-use crate::generation::{Answer, GenerateOptions, Generated, Generation, Want};
+use crate::generation::{Answer, Generated, Generation, TokenOptions, Want};
 use crate::rows::Rows;
 use crate::{GenerateError, Network};
 
@@ -12,7 +12,7 @@ use crate::{GenerateError, Network};
 /// ```no_run
 /// use std::ops::ControlFlow;
 ///
-/// use tracewright_generate::{GenerateError, GenerateOptions, Network, Session};
+/// use tracewright_generate::{GenerateError, TokenOptions, Network, Session};
 ///
 /// fn two_turns(network: &Network) -> Result<(), GenerateError> {
 ///     let mut session = Session::new(network);
@@ -20,9 +20,9 @@ use crate::{GenerateError, Network};
 ///         print!("{token} ");
 ///         ControlFlow::Continue(())
 ///     };
-///     session.generate(&[5, 17, 3], &GenerateOptions::default(), show)?;
+///     session.generate(&[5, 17, 3], &TokenOptions::default(), show)?;
 ///     // What was read before is not read again.
-///     let answer = session.generate(&[8, 1], &GenerateOptions::default(), show)?;
+///     let answer = session.generate(&[8, 1], &TokenOptions::default(), show)?;
 ///     println!("{:.1} tokens/s", answer.decode_rate());
 ///     Ok(())
 /// }
@@ -110,7 +110,7 @@ impl<'a, E: Executor> Session<'a, E> {
     pub fn generate(
         &mut self,
         prompt: &[u32],
-        options: &GenerateOptions,
+        options: &TokenOptions,
         mut on_token: impl FnMut(u32) -> ControlFlow<()>,
     ) -> Result<Generated, GenerateError> {
         let generation = Generation::new(prompt, options)?;

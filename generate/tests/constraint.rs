@@ -13,8 +13,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use trace::{Argument, Role, Signature};
 use tracewright_generate::{
-    Batch, CallArgument, Constrainer, Constraint, Executor, Finish, GenerateError, GenerateOptions,
-    Generated, Network, Penalties, Sampling, Session, Tokenizer, stop_tokens,
+    Batch, CallArgument, Constrainer, Constraint, Executor, Finish, GenerateError, Generated, Network,
+    Penalties, Sampling, Session, TokenOptions, Tokenizer, stop_tokens,
 };
 
 /// A network whose logits are drawn anew for each call.
@@ -109,13 +109,13 @@ fn constrainer(tokenizer: &Tokenizer) -> Constrainer {
     Constrainer::new(tokenizer, &stop_tokens(&demo()).unwrap()).unwrap()
 }
 
-fn options(constraint: Constraint, temperature: f32, seed: u64) -> GenerateOptions {
-    GenerateOptions {
+fn options(constraint: Constraint, temperature: f32, seed: u64) -> TokenOptions {
+    TokenOptions {
         max_tokens: 500,
         sampling: Sampling { temperature, seed, ..Sampling::default() },
         stop_tokens: stop_tokens(&demo()).unwrap(),
         constraint: Some(constraint),
-        ..GenerateOptions::default()
+        ..TokenOptions::default()
     }
 }
 
@@ -232,7 +232,7 @@ fn where_an_answer_may_end_the_model_says_whether_it_does() {
     let endless = Constrainer::new(&tokenizer, &[]).unwrap().grammar("start: /a{0,40}/").unwrap();
     for seed in 0..10 {
         let network = anything(tokenizer.vocab_size() + 7, 1, seed);
-        let options = GenerateOptions { stop_tokens: Vec::new(), ..options(endless.clone(), 1.0, seed) };
+        let options = TokenOptions { stop_tokens: Vec::new(), ..options(endless.clone(), 1.0, seed) };
         let generated =
             Session::new(&network).generate(&[5], &options, |_| ControlFlow::Continue(())).unwrap();
         let text = tokenizer.decode(&generated.tokens).unwrap();
@@ -249,7 +249,7 @@ fn rows_of_a_batch_follow_their_own() {
         .map(|grammar| constrainer.grammar(grammar).unwrap());
     let network = anything(tokenizer.vocab_size(), 3, 1);
     let mut batch = Batch::new(&network);
-    let free = GenerateOptions { max_tokens: 30, ..GenerateOptions::default() };
+    let free = TokenOptions { max_tokens: 30, ..TokenOptions::default() };
     let all = [options(yes.clone(), 1.0, 1), options(number, 1.0, 2), free];
     for options in &all {
         batch.join(&[5], options).unwrap();
@@ -276,21 +276,21 @@ fn rows_of_a_batch_follow_their_own() {
 fn logits_are_read_only_where_they_are_needed() {
     let tokenizer = tokenizer();
     let grammar = constrainer(&tokenizer).grammar("start: /a{20}/").unwrap();
-    let read = |options: &GenerateOptions| {
+    let read = |options: &TokenOptions| {
         let network = anything(tokenizer.vocab_size(), 1, 3);
-        let options = GenerateOptions { max_tokens: 6, ..options.clone() };
+        let options = TokenOptions { max_tokens: 6, ..options.clone() };
         let generated =
             Session::new(&network).generate(&[5], &options, |_| ControlFlow::Continue(())).unwrap();
         assert_eq!(generated.logprobs.len(), if options.logprobs.is_some() { 6 } else { 0 });
         *network.executor().read.borrow()
     };
-    let plain = GenerateOptions::default();
+    let plain = TokenOptions::default();
     assert_eq!(read(&plain), 0);
-    assert_eq!(read(&GenerateOptions { constraint: Some(grammar), ..plain.clone() }), 6);
-    assert_eq!(read(&GenerateOptions { logprobs: Some(2), ..plain.clone() }), 6);
+    assert_eq!(read(&TokenOptions { constraint: Some(grammar), ..plain.clone() }), 6);
+    assert_eq!(read(&TokenOptions { logprobs: Some(2), ..plain.clone() }), 6);
     let penalties = Penalties { presence: 0.5, ..Penalties::default() };
     let penalized = Sampling { penalties, ..Sampling::default() };
-    assert_eq!(read(&GenerateOptions { sampling: penalized, ..plain }), 6);
+    assert_eq!(read(&TokenOptions { sampling: penalized, ..plain }), 6);
 }
 
 fn refused<T>(result: Result<T, GenerateError>) -> String {
@@ -346,7 +346,7 @@ fn a_constraint_that_leaves_no_token_is_an_error_that_says_so() {
     let poor = load(&file(bytes));
     let said = |grammar: &str| {
         let constraint = Constrainer::new(&poor, &[]).unwrap().grammar(grammar)?;
-        let options = GenerateOptions { constraint: Some(constraint), ..GenerateOptions::default() };
+        let options = TokenOptions { constraint: Some(constraint), ..TokenOptions::default() };
         let network = anything(3, 1, 0);
         Session::new(&network).generate(&[1], &options, |_| ControlFlow::Continue(()))
     };
@@ -367,7 +367,7 @@ fn a_module_that_favours_what_is_no_token_is_broken() {
         let network = favouring(&favours, 3, 2, 1);
         let mut batch = Batch::new(&network);
         for _ in favours {
-            batch.join(&[0], &GenerateOptions { max_tokens: 1, ..GenerateOptions::default() }).unwrap();
+            batch.join(&[0], &TokenOptions { max_tokens: 1, ..TokenOptions::default() }).unwrap();
         }
         let done = batch.step(|_, _| ControlFlow::Continue(()))?;
         Ok::<_, GenerateError>(done.into_iter().map(|(row, text)| (row, text.tokens)).collect::<Vec<_>>())

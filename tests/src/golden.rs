@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tracewright::Plan;
 use tracewright::bake;
 use tracewright::errors::WithPath as _;
-use tracewright::generate::{Evaluator, Executor, GenerateOptions, Network, Session};
+use tracewright::generate::{Evaluator, Executor, Network, Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
 use tracewright::models;
@@ -542,7 +542,7 @@ pub fn greedy<E: Executor>(
     steps: usize,
     keep_logits: bool,
 ) -> Result<tracewright::generate::Generated> {
-    let options = GenerateOptions { max_tokens: steps, keep_logits, ..GenerateOptions::default() };
+    let options = TokenOptions { max_tokens: steps, keep_logits, ..TokenOptions::default() };
     Ok(Session::new(network).generate(prompt, &options, |_| ControlFlow::Continue(()))?)
 }
 

@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use tracewright::generate::{Batch, Finish, GenerateError, GenerateOptions, Session};
+use tracewright::generate::{Batch, Finish, GenerateError, Session, TokenOptions};
 use tracewright_tests::golden::{BuildOptions, Golden, Prompt, build};
 
 const BATCH: usize = 4;
@@ -17,7 +17,7 @@ fn check(golden: &Golden, context: usize, prompts: &[&Prompt]) {
     assert!(tokens.len() > BATCH);
     for keep_logits in [false, true] {
         let max_tokens = prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap();
-        let options = GenerateOptions { max_tokens, keep_logits, ..GenerateOptions::default() };
+        let options = TokenOptions { max_tokens, keep_logits, ..TokenOptions::default() };
         let mut told = vec![Vec::new(); tokens.len()];
         let answers = Batch::new(&subject.network)
             .generate(&tokens, &options, |i, token| {
@@ -39,7 +39,7 @@ fn check(golden: &Golden, context: usize, prompts: &[&Prompt]) {
     }
     // A session is the same with one row.
     let alone = Session::new(&subject.network)
-        .generate(tokens[0], &GenerateOptions { max_tokens: 3, ..GenerateOptions::default() }, |_| {
+        .generate(tokens[0], &TokenOptions { max_tokens: 3, ..TokenOptions::default() }, |_| {
             ControlFlow::Continue(())
         })
         .unwrap();
@@ -47,12 +47,12 @@ fn check(golden: &Golden, context: usize, prompts: &[&Prompt]) {
 
     let mut full = Batch::new(&subject.network);
     for _ in 0..BATCH {
-        full.join(&[1], &GenerateOptions::default()).unwrap();
+        full.join(&[1], &TokenOptions::default()).unwrap();
     }
-    let refused = full.join(&[1], &GenerateOptions::default()).unwrap_err();
+    let refused = full.join(&[1], &TokenOptions::default()).unwrap_err();
     assert!(matches!(refused, GenerateError::Full { rows: BATCH }));
     assert_eq!(full.leave(2).unwrap().finish, Finish::Cancelled);
-    assert_eq!(full.join(&[1], &GenerateOptions::default()).unwrap(), 2);
+    assert_eq!(full.join(&[1], &TokenOptions::default()).unwrap(), 2);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn k17_a_sequence_that_stops_leaves_the_others_alone() {
     .unwrap();
     let (first, second) = (&golden.prompts[0], &golden.prompts[1]);
     let stop_tokens = vec![first.tokens[2]];
-    let options = GenerateOptions { max_tokens: 6, stop_tokens, ..GenerateOptions::default() };
+    let options = TokenOptions { max_tokens: 6, stop_tokens, ..TokenOptions::default() };
     let prompts = [&first.prompt_tokens[..], &second.prompt_tokens[..]];
     let answers =
         Batch::new(&subject.network).generate(&prompts, &options, |_, _| ControlFlow::Continue(())).unwrap();

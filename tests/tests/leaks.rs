@@ -11,7 +11,7 @@ use std::thread;
 
 use tracewright::Plan;
 use tracewright::build::{Build, BuildTools};
-use tracewright::generate::{GenerateOptions, Network, Session};
+use tracewright::generate::{Network, Session, TokenOptions};
 use tracewright::irpa::{Archive, Checkpoint};
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType::F32;
@@ -86,7 +86,7 @@ fn loads(let_go: impl Fn(Session<'_>), rounds: usize) -> Held {
         let module = build.load(&runtime, &archive).unwrap();
         let network = Network::new(&runtime, &module, &signatures).unwrap();
         let mut session = Session::new(&network);
-        let options = GenerateOptions { max_tokens: 4, ..GenerateOptions::default() };
+        let options = TokenOptions { max_tokens: 4, ..TokenOptions::default() };
         let generated =
             session.generate(&prompt.prompt_tokens, &options, |_| ControlFlow::Continue(())).unwrap();
         assert_eq!(generated.tokens, prompt.tokens[..4]);
@@ -118,7 +118,7 @@ fn a_text_that_goes_on_needs_no_more_memory() {
     let golden = Golden::fixture("gemma3-a").unwrap();
     let sizes = BuildOptions { chunk: 32, context: 10_240, ..BuildOptions::of(&golden) };
     let subject = build(&model, &sizes, &["prefill", "decode"], Ok).unwrap();
-    let options = GenerateOptions { max_tokens: 10_000, ..GenerateOptions::default() };
+    let options = TokenOptions { max_tokens: 10_000, ..TokenOptions::default() };
     let mut held = Vec::new();
     let mut count = 0;
     let on_token = |_| {

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use tracewright::generate::{GenerateOptions, Network, Session};
+use tracewright::generate::{Network, Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
 use tracewright::models::{Architecture as _, ModelConfig};
@@ -121,7 +121,7 @@ fn ten_thousand_tokens_through_a_window() {
     assert_eq!(expected.len(), 10_000);
     let built = build(&model, 32, 10_240, Weights::default());
     let network = network(&built);
-    let options = GenerateOptions { max_tokens: expected.len(), ..GenerateOptions::default() };
+    let options = TokenOptions { max_tokens: expected.len(), ..TokenOptions::default() };
     let generated =
         Session::new(&network).generate(&prompt, &options, |_| ControlFlow::Continue(())).unwrap();
     let same = generated.tokens.iter().zip(&expected).take_while(|(a, b)| a == b).count();

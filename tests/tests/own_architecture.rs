@@ -12,7 +12,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use tracewright::bake::{BakeError, Problem};
 use tracewright::dsl::Traced;
-use tracewright::generate::{GenerateOptions, Session};
+use tracewright::generate::{Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
 use tracewright::load::{LoadError, LoadOptions, Loaded, load};
 use tracewright::random::write_random;
@@ -117,7 +117,7 @@ fn the_logits_of_its_decoder_are_those_of_numpy_and_it_generates_what_is_shown()
     }
 
     // Token by token, with what is kept of the earlier ones, as all at once.
-    let options = GenerateOptions { max_tokens: 20, keep_logits: true, ..GenerateOptions::default() };
+    let options = TokenOptions { max_tokens: 20, keep_logits: true, ..TokenOptions::default() };
     let go_on = |_| ControlFlow::Continue(());
     let generated =
         Session::new(&loaded.program.network().unwrap()).generate(&[5, 17, 3], &options, go_on).unwrap();

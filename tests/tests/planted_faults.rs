@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 
-use tracewright::generate::{Batch, GenerateOptions};
+use tracewright::generate::{Batch, TokenOptions};
 use tracewright::ops::ops::{
     Binary, BinaryKind, BroadcastInDim, Constant, MaskTerm, Narrow, Reshape, RmsNorm, Sdpa, Unary, UnaryKind,
     WeightStyle,
@@ -252,7 +252,7 @@ fn one_position_for_all_rows() {
             Ok(edited)
         };
         let sizes = BuildOptions { batch: 2, ..BuildOptions::of(&golden) };
-        let options = GenerateOptions { max_tokens: 3, keep_logits: true, ..GenerateOptions::default() };
+        let options = TokenOptions { max_tokens: 3, keep_logits: true, ..TokenOptions::default() };
         let answers = evaluated(&golden.model, &sizes, &["prefill", "decode"], edit, |network| {
             Ok(Batch::new(network).generate(&prompts, &options, |_, _| ControlFlow::Continue(()))?)
         });

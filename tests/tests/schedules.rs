@@ -16,7 +16,7 @@ use support::*;
 use trace::{KvFormat, Role, Trace};
 use tracewright::dsl::nn::{Attend, Cache, Kv, Position, Recurrent, RopeFrequencies, attend};
 use tracewright::dsl::{CausalLm, EntryPoint, F32, Float, model};
-use tracewright::generate::{Batch, Evaluator, Executor, GenerateOptions, Network, Session};
+use tracewright::generate::{Batch, Evaluator, Executor, Network, Session, TokenOptions};
 use tracewright_tests::calls::{WeightValues, random};
 use tracewright_tests::long;
 
@@ -220,7 +220,7 @@ fn run<E: Executor>(
         match event {
             Event::Join(prompt, length) if batch.free() > 0 => {
                 let options =
-                    GenerateOptions { max_tokens: *length, keep_logits: true, ..GenerateOptions::default() };
+                    TokenOptions { max_tokens: *length, keep_logits: true, ..TokenOptions::default() };
                 let row = batch.join(prompt, &options).unwrap();
                 prop_assert!(running[row].is_none());
                 running[row] = Some((prompt.clone(), *length));

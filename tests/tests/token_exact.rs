@@ -8,7 +8,7 @@ use std::path::Path;
 
 use tracewright::bake::BakeError;
 use tracewright::build::LoadError;
-use tracewright::generate::{Finish, GenerateError, GenerateOptions, Network, Sampling, Session, Tokenizer};
+use tracewright::generate::{Finish, GenerateError, Network, Sampling, Session, TokenOptions, Tokenizer};
 use tracewright::lower::Weights;
 use tracewright::models::ModelConfig;
 use tracewright::ops::ElementType::{Bf16, F16, F32};
@@ -41,8 +41,8 @@ fn full() -> (Golden, usize, Vec<u32>, Subject) {
     (golden, number, tokens, subject)
 }
 
-fn options(max_tokens: usize) -> GenerateOptions {
-    GenerateOptions { max_tokens, ..GenerateOptions::default() }
+fn options(max_tokens: usize) -> TokenOptions {
+    TokenOptions { max_tokens, ..TokenOptions::default() }
 }
 
 /// Prints a figure also when the test passes, which hides what `println!` prints.
@@ -181,7 +181,7 @@ fn m5_slots_behind_the_last_token_are_not_seen() {
     let mut used = Session::new(&subject.network);
     used.feed(&tokens).unwrap();
     used.truncate(0);
-    let options = GenerateOptions { keep_logits: true, ..options(8) };
+    let options = TokenOptions { keep_logits: true, ..options(8) };
     let again = used.generate(prompt, &options, go_on).unwrap();
     assert_eq!((again.tokens, again.logits), (fresh.tokens, fresh.logits));
 }
@@ -314,7 +314,7 @@ fn a_stop_token_and_a_callback_end_the_text_and_the_session_goes_on() {
     let stop = expected[5];
     let before = expected.iter().position(|&token| token == stop).unwrap();
     let mut session = Session::new(&subject.network);
-    let stopping = GenerateOptions { stop_tokens: vec![stop], ..options(8) };
+    let stopping = TokenOptions { stop_tokens: vec![stop], ..options(8) };
     let generated = session.generate(prompt, &stopping, go_on).unwrap();
     assert_eq!((generated.finish, &generated.tokens[..]), (Finish::Stop, &expected[..before]));
 
@@ -337,7 +337,7 @@ fn m21_the_same_seed_draws_the_same_tokens() {
     let draw = |seed| {
         let sampling =
             Sampling { temperature: 1.5, top_k: 50, top_p: 0.95, min_p: 0.01, seed, ..Sampling::default() };
-        let options = GenerateOptions { sampling, ..options(24) };
+        let options = TokenOptions { sampling, ..options(24) };
         let mut session = Session::new(&subject.network);
         session.generate(&golden.prompts[0].prompt_tokens, &options, go_on).unwrap().tokens
     };

@@ -8,10 +8,7 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use instruments::tune::{
-    Known, Making, Record, Trial, Trials, Tried, TuneError, TunedNetwork, TuningCache, Verdict, Weighted,
-    Workbench, network_name, tune,
-};
+use instruments::tune::{Trial, Trials, TuneError, TunedNetwork, Weighted, Workbench, tune};
 use irpa::Checkpoint;
 use lower::{FusedAttention, FusedExperts, FusedProduct, Tunable};
 use ops::ops::{MaskTerm, PackedExperts, PackedLinear, RmsNorm, Sdpa, WeightStyle};
@@ -22,6 +19,7 @@ use targets::{CompilerFlag, Target, Tuning};
 use tracewright::Plan;
 use tracewright::load::{LoadOptions, load};
 use tracewright::models::ModelConfig;
+use tracewright::tuning::{BuildSettings, Record, TrialRecord, TuningCache, TuningDb, Verdict, network_name};
 use tracewright_tests::built::repository;
 use tracewright_tests::long;
 
@@ -121,7 +119,7 @@ fn k3_a_wrong_candidate_is_rejected_and_a_right_one_is_not() {
             let verdict = trials.of(&wrong).unwrap();
             assert!(matches!(verdict, Verdict::Wrong(_)), "{work:?} {other}: {verdict:?}");
             let mut record = Record::new(&tilings.work, tilings.usual);
-            record.tried.push(Tried { way: other, verdict });
+            record.tried.push(TrialRecord { way: other, verdict });
             assert_eq!(record.best(), None);
         }
     }
@@ -178,7 +176,7 @@ fn a_network_that_answers_otherwise_is_rejected() {
     let compiler = compiler();
     let options = || LoadOptions::new(&compiler, folder.path());
     let weights = Weighted { checkpoint: &checkpoint, options: &options };
-    let mut tuned = TunedNetwork::new(&sound, &Known::default()).unwrap();
+    let mut tuned = TunedNetwork::new(&sound, &TuningDb::default()).unwrap();
     let trials = tuned.trials(&weights, &Default::default()).unwrap();
     let left = tuned.left();
     let chunks: Vec<usize> = left.iter().map(|way| way.chunk.get()).filter(|&chunk| chunk != 16).collect();
@@ -186,7 +184,7 @@ fn a_network_that_answers_otherwise_is_rejected() {
     for flag in CompilerFlag::ALL {
         assert!(left.iter().any(|way| way.flags == [flag]), "{flag:?}");
     }
-    let way = Making { chunk: NonZeroUsize::new(32).unwrap(), flags: CompilerFlag::ALL.into() };
+    let way = BuildSettings { chunk: NonZeroUsize::new(32).unwrap(), flags: CompilerFlag::ALL.into() };
     let verdict = trials.of(&way).unwrap();
     assert!(matches!(verdict, Verdict::Ratio { .. }), "{verdict:?}");
 
@@ -194,7 +192,7 @@ fn a_network_that_answers_otherwise_is_rejected() {
     let wrong = load(&traced, &checkpoint, options()).unwrap();
     let verdict = trials.of_network(&wrong.program.network().unwrap()).unwrap();
     assert!(matches!(verdict, Verdict::Wrong(_)), "{verdict:?}");
-    tuned.record.tried.push(Tried { way, verdict });
+    tuned.record.tried.push(TrialRecord { way, verdict });
     assert_eq!(tuned.record.best(), None);
 
     // A search goes on where another one was stopped, and what it found is found for this network alone.
@@ -217,8 +215,9 @@ fn a_network_that_answers_otherwise_is_rejected() {
     }
     let mut record = known().networks.remove(&network_name(&sound).unwrap()).unwrap();
     let ratio = Verdict::Ratio { median: 0.5, upper_quartile: 0.5, shortest: 0.5 };
-    let way = Making { chunk: NonZeroUsize::new(32).unwrap(), flags: vec![CompilerFlag::LoopUnrolling] };
-    record.tried.push(Tried { way, verdict: ratio });
+    let way =
+        BuildSettings { chunk: NonZeroUsize::new(32).unwrap(), flags: vec![CompilerFlag::LoopUnrolling] };
+    record.tried.push(TrialRecord { way, verdict: ratio });
     cache.write(&record).unwrap();
     let tuning = |plan: &Plan| known().tuning(Some(&network_name(plan).unwrap()));
     assert_eq!(tuning(&spoiled), Tuning::default());

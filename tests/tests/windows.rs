@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use tracewright::generate::{Batch, Finish, GenerateOptions, Session};
+use tracewright::generate::{Batch, Finish, Session, TokenOptions};
 use tracewright_tests::golden::{BOUND, BuildOptions, Golden, Reference, STEPS, Subject, build};
 
 /// Rings beside a cache of everything; rings alone; a recurrent state, which cannot go back at all.
@@ -86,7 +86,7 @@ fn rows_that_come_and_go_at_any_step() {
     for fixture in FIXTURES {
         println!("{fixture}");
         let (golden, subject, ..) = open(fixture, 3);
-        let options = GenerateOptions { max_tokens: 20, ..GenerateOptions::default() };
+        let options = TokenOptions { max_tokens: 20, ..TokenOptions::default() };
         let mut waiting: Vec<usize> = (0..golden.prompts.len()).rev().collect();
         let (mut row_of, mut told) = (BTreeMap::new(), BTreeMap::<usize, Vec<u32>>::new());
         let mut batch = Batch::new(&subject.network);

@@ -38,8 +38,8 @@ const ASAN_OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "allocator_may_return_null=1
 
 /// Members that ask `tracewright` for IREE. Without them it is built without; with all others, what it depends on has the same
 /// features, and is not built once more.
-const NEED_IREE: [&str; 5] =
-    ["tracewright-tests", "tracewright-fuzz", "parallel", "parallel-cli", "programs"];
+const NEED_IREE: [&str; 6] =
+    ["tracewright-tests", "tracewright-fuzz", "chat", "parallel", "parallel-cli", "programs"];
 
 /// A processor that this machine contains and that differs in what modules are compiled to, and the tests that it leaves
 /// out: without instructions for bf16, weights are read as they are mapped; without those of AVX2, products are not fused

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tracewright::dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
 use tracewright::errors::WithCauses;
-use tracewright::generate::{GenerateOptions, Session};
+use tracewright::generate::{Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
 use tracewright::load::{LoadOptions, load};
 use tracewright::models::RopeParameters;
@@ -120,7 +120,7 @@ fn run(folder: &Path) -> Result<(), Box<dyn Error>> {
     let options = LoadOptions::new(&compiler, Path::new("cache"));
     let loaded = load(&traced, &Checkpoint::open(folder)?, options)?;
 
-    let options = GenerateOptions { max_tokens: 20, ..GenerateOptions::default() };
+    let options = TokenOptions { max_tokens: 20, ..TokenOptions::default() };
     Session::new(&loaded.program.network()?).generate(&[5, 17, 3], &options, |token| {
         print!("{token} ");
         ControlFlow::Continue(())

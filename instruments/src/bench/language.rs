@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use generate::{Batch, GenerateOptions, Generated, Network, Session};
+use generate::{Batch, Generated, Network, Session, TokenOptions};
 use irpa::Checkpoint;
 use runtime::{Device, Runtime};
 use trace::Trace;
@@ -211,7 +211,7 @@ pub fn whole_chunks(tokens: usize, chunk: usize) -> Result<usize, BenchError> {
 
 /// Steps that follow all of a prompt but its last token, which the first one takes.
 fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
-    let options = GenerateOptions { max_tokens: tokens, ..GenerateOptions::default() };
+    let options = TokenOptions { max_tokens: tokens, ..TokenOptions::default() };
     let mut session = Session::new(network);
     Box::new(move || {
         let depth = prompt.len() - 1;
@@ -228,7 +228,7 @@ fn steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
 /// Steps of a whole batch, all of whose rows have the same prompt.
 fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> {
     // One more, since reading the prompts gives the first.
-    let options = GenerateOptions { max_tokens: tokens + 1, ..GenerateOptions::default() };
+    let options = TokenOptions { max_tokens: tokens + 1, ..TokenOptions::default() };
     // The same caches in all rounds, as `steps` has them: new ones are memory that is touched for the first time.
     let mut batch = Batch::new(network);
     Box::new(move || {
@@ -241,7 +241,7 @@ fn batched_steps(network: &Network, prompt: Vec<u32>, tokens: usize) -> Run<'_> 
 
 /// Reading a prompt, up to the first new token.
 fn reading(network: &Network, prompt: Vec<u32>) -> Run<'_> {
-    let options = GenerateOptions { max_tokens: 1, ..GenerateOptions::default() };
+    let options = TokenOptions { max_tokens: 1, ..TokenOptions::default() };
     Box::new(move || {
         let generated = Session::new(network).generate(&prompt, &options, |_| ControlFlow::Continue(()))?;
         Ok(generated.prefill.as_secs_f64())

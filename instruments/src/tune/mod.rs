@@ -1,16 +1,12 @@
 //! The tuner: how a network and its kernels are fastest on a machine, found by trying.
 
 mod attention;
-mod cache;
 mod experts;
-mod making;
 mod network;
 mod product;
 mod sample;
 mod search;
 mod trial;
-
-use std::path::PathBuf;
 
 use errors::FileError;
 use lower::LowerError;
@@ -20,11 +16,9 @@ use trace::EvaluateError;
 use crate::bench::BenchError;
 use tracewright::PlanError;
 
-pub use cache::{Known, Record, Tried, TuningCache, read};
-pub use making::Making;
-pub use network::{NetworkTrials, TunedNetwork, Weighted, network_name};
+pub use network::{NetworkTrials, TunedNetwork, Weighted};
 pub use search::{Trial, Tuned, WatchTrials, tune};
-pub use trial::{FASTER, Trials, Verdict, Workbench};
+pub use trial::{Trials, Workbench};
 
 /// Why tuning ended.
 #[derive(Debug, thiserror::Error)]
@@ -47,14 +41,6 @@ pub enum TuneError {
     /// A file or folder cannot be read or made.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A file says something else than how kernels cut their work.
-    #[error("`{}` holds no tuning; expected JSON, as `tuning` in a manifest", .path.display())]
-    NoTuning {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: serde_json::Error,
-    },
     /// What is computed unless tuned is wrong: a fault of ours.
     #[error(
         "`{work}` gives other numbers than the evaluator: {how}; this is a fault of its kernel, please report it"

@@ -3,18 +3,17 @@
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 
-use generate::{GenerateOptions, Network, Session};
+use generate::{Network, Session, TokenOptions};
 use irpa::Checkpoint;
 use ops::{Bound, ElementType, TensorType, Value};
 use runtime::Device;
 use targets::{CompilerFlag, Target, Tuning};
 
 use super::TuneError;
-use super::cache::{Known, Record};
-use super::making::Making;
-use super::trial::{Verdict, in_turn, is_refusal, said};
+use super::trial::{in_turn, is_refusal, said};
 use crate::bench::BenchError;
 use tracewright::load::{LoadError, LoadOptions, load};
+use tracewright::tuning::{BuildSettings, Record, TuningDb, Verdict, network_name};
 use tracewright::{Plan, PlanError};
 
 /// Tokens that a prefill might take.
@@ -28,22 +27,6 @@ const STEPS: usize = 16;
 
 /// Steps whose logits are compared, after the prompt's.
 const COMPARED: usize = 3;
-
-/// The name of a plan's network among what was measured: of what a step computes and how its weights are stored, however long
-/// sequences are and however many tokens a prefill takes.
-///
-/// # Errors
-/// What is wrong with the configuration.
-pub fn network_name(plan: &Plan) -> Result<String, PlanError> {
-    /// A context that every network can have.
-    const SHORTEST: usize = 1;
-    let trace = plan.record(&plan.steps_of(1, SHORTEST))?.trace.with_entries(&["decode"]);
-    let mut hasher = blake3::Hasher::new();
-    for part in [trace.to_string(), format!("{:?} {}", plan.weights, plan.rules)] {
-        hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
-    }
-    Ok(format!("network_{}", &hasher.finalize().to_hex()[..32]))
-}
 
 /// The weights of a network that is tuned, and how it is loaded.
 #[derive(Clone, Copy)]
@@ -59,7 +42,7 @@ pub struct TunedNetwork<'a> {
     plan: &'a Plan,
     context: usize,
     /// What was tried.
-    pub record: Record<Making>,
+    pub record: Record<BuildSettings>,
 }
 
 impl<'a> TunedNetwork<'a> {
@@ -67,22 +50,23 @@ impl<'a> TunedNetwork<'a> {
     ///
     /// # Errors
     /// What is wrong with the configuration.
-    pub fn new(plan: &'a Plan, known: &Known) -> Result<Self, PlanError> {
+    pub fn new(plan: &'a Plan, known: &TuningDb) -> Result<Self, PlanError> {
         let chunk = NonZeroUsize::new(plan.chunk).unwrap_or(NonZeroUsize::MIN);
-        let usual = Making { chunk, flags: Vec::new() };
+        let usual = BuildSettings { chunk, flags: Vec::new() };
         let record = Record::known(&known.networks, &network_name(plan)?, usual);
         Ok(Self { plan, context: plan.context.min(2 * PROMPT), record })
     }
 
     /// What is worth trying: another chunk than the best so far has, or one flag more, that was not tried yet.
-    pub fn left(&self) -> Vec<Making> {
+    pub fn left(&self) -> Vec<BuildSettings> {
         let best = self.record.fastest();
         let chunks = CHUNKS.into_iter().filter(|&chunk| chunk <= self.context).filter_map(NonZeroUsize::new);
         let chunks = chunks.filter(|chunk| self.record.seen().all(|seen| seen.chunk != *chunk));
-        let chunks = chunks.map(|chunk| Making { chunk, ..best.clone() });
+        let chunks = chunks.map(|chunk| BuildSettings { chunk, ..best.clone() });
         let flags = CompilerFlag::ALL.into_iter();
         let flags = flags.filter(|flag| self.record.seen().all(|seen| !seen.flags.contains(flag)));
-        let flags = flags.map(|flag| Making { flags: [&best.flags[..], &[flag]].concat(), ..best.clone() });
+        let flags =
+            flags.map(|flag| BuildSettings { flags: [&best.flags[..], &[flag]].concat(), ..best.clone() });
         chunks.chain(flags).collect()
     }
 
@@ -122,7 +106,7 @@ struct Maker<'a> {
 
 impl Maker<'_> {
     /// The network, made in some way.
-    fn load(&self, making: &Making) -> Result<Network, TuneError> {
+    fn load(&self, making: &BuildSettings) -> Result<Network, TuneError> {
         let Self { plan, context, .. } = self;
         let traced = plan.record(&plan.steps_of(making.chunk.get(), *context))?;
         let flags = making.flags.clone();
@@ -175,7 +159,7 @@ impl Maker<'_> {
     fn seconds(&self, network: &Network) -> Result<f64, TuneError> {
         let prompt = self.prompt();
         let room = self.context - prompt.len();
-        let options = GenerateOptions { max_tokens: STEPS.min(room), ..GenerateOptions::default() };
+        let options = TokenOptions { max_tokens: STEPS.min(room), ..TokenOptions::default() };
         let generated = Session::new(network).generate(&prompt, &options, |_| ControlFlow::Continue(()));
         let generated = generated.map_err(BenchError::from)?;
         let step = generated.decode.as_secs_f64() / generated.decode_steps.max(1) as f64;
@@ -189,7 +173,7 @@ impl NetworkTrials<'_> {
     ///
     /// # Errors
     /// If the machine fails, or on request.
-    pub fn of(&self, making: &Making) -> Result<Verdict, TuneError> {
+    pub fn of(&self, making: &BuildSettings) -> Result<Verdict, TuneError> {
         match self.maker.load(making) {
             Err(TuneError::Bench(error)) => match *error {
                 BenchError::Load(LoadError::Compile(error)) if is_refusal(&error) => {

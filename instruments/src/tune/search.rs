@@ -13,11 +13,10 @@ use simplify::CostOperand;
 use targets::{Target, Tiling, Tuning};
 
 use super::TuneError;
-use super::cache::{Known, Record, Tried, TuningCache};
-use super::making::Making;
 use super::network::{TunedNetwork, Weighted};
-use super::trial::{Trials, Verdict, Workbench};
+use super::trial::{Trials, Workbench};
 use tracewright::Plan;
+use tracewright::tuning::{BuildSettings, Record, TrialRecord, TuningCache, TuningDb, Verdict};
 
 /// The part of a budget that kernels get, where a network is tuned behind them.
 const KERNELS: f64 = 0.75;
@@ -52,7 +51,7 @@ impl Tuned {
     ///
     /// # Errors
     /// If the plan cannot be carried out.
-    pub fn all(plan: &Plan, known: &Known) -> Result<Vec<Self>, TuneError> {
+    pub fn all(plan: &Plan, known: &TuningDb) -> Result<Vec<Self>, TuneError> {
         let target = &plan.target;
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
         let entries = tunable(&expanded.trace, target)?;
@@ -124,17 +123,17 @@ impl Tunes for Tuned {
 }
 
 impl Tunes for TunedNetwork<'_> {
-    type Way = Making;
+    type Way = BuildSettings;
 
     fn share(&self) -> f64 {
         1.0
     }
 
-    fn left(&self) -> Vec<Making> {
+    fn left(&self) -> Vec<BuildSettings> {
         self.left()
     }
 
-    fn record(&mut self) -> &mut Record<Making> {
+    fn record(&mut self) -> &mut Record<BuildSettings> {
         &mut self.record
     }
 }
@@ -158,7 +157,7 @@ fn search<T: Tunes, Try: Fn(&T::Way) -> Result<Verdict, TuneError>>(
     {
         let verdict = verdict_of(&way)?;
         let record = tuned.record();
-        record.tried.push(Tried { way: way.clone(), verdict: verdict.clone() });
+        record.tried.push(TrialRecord { way: way.clone(), verdict: verdict.clone() });
         cache.write(record)?;
         go_on(watch(Trial { name, share, tried: Some((&way, &verdict)) }))?;
     }
@@ -192,7 +191,7 @@ pub fn tune<'a: 'w, 'w>(
     let tuning = Tuning { kernels: works.iter().filter_map(best).collect(), ..Tuning::default() };
     let begin = |network: &TunedNetwork<'a>| {
         let trials = network.trials(weights, &tuning)?;
-        Ok(move |way: &Making| trials.of(way))
+        Ok(move |way: &BuildSettings| trials.of(way))
     };
     search(network, begin, cache, &|| start.elapsed() >= budget, watch)
 }

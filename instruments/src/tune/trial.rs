@@ -11,8 +11,8 @@ use runtime::{
     Buffer, CompileError, Compiler, ModuleCache, ModuleText, Runtime, RuntimeError, VmFunction, VmModule,
     VmValue,
 };
-use serde::{Deserialize, Serialize};
 use targets::{Target, Tiling};
+use tracewright::tuning::Verdict;
 
 use super::TuneError;
 use super::attention::AttentionSample;
@@ -21,48 +21,12 @@ use super::product::ProductSample;
 use super::sample::{ALL, ONE, Sample};
 use crate::bench::Distribution;
 
-/// A way is faster if it takes at most this share of the time of the usual one, by the median of pairs and by the shortest
-/// times of all, and less in three quarters of the pairs: what neighbours on a machine do makes some runs longer, and
-/// none shorter.
-pub const FASTER: f64 = 0.97;
-
 /// Pairs that are looked at first, and those that count.
 const SCREENED: usize = 2;
 const PAIRS: usize = 9;
 
 /// Seconds that one sample takes at least.
 const SAMPLE: f64 = 4e-3;
-
-/// What came of a way to do something.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// It is right, and takes this share of the usual time.
-    Ratio {
-        /// The median of pairs.
-        median: f64,
-        /// What three quarters of the pairs stay below.
-        upper_quartile: f64,
-        /// Of the shortest time of all.
-        shortest: f64,
-    },
-    /// It gives other numbers.
-    Wrong(String),
-    /// The compiler refuses it.
-    Refused(String),
-}
-
-impl Verdict {
-    /// The share of the usual time, if that is surely less.
-    pub fn faster(&self) -> Option<f64> {
-        match *self {
-            Self::Ratio { median, upper_quartile, shortest } => {
-                Some(median.max(shortest)).filter(|&share| share <= FASTER && upper_quartile < 1.0)
-            }
-            Self::Wrong(_) | Self::Refused(_) => None,
-        }
-    }
-}
 
 /// Who compiles and runs what is tried.
 pub struct Workbench<'a> {

@@ -33,6 +33,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-cli", 8),
     ("tracewright-tests", 7),
     ("tracewright-fuzz", 6),
+    ("chat", 6),
     ("parallel", 6),
     ("programs", 6),
     ("parallel-cli", 9),

@@ -2,7 +2,7 @@ use std::{error::Error, ops::ControlFlow, path::Path};
 
 use tracewright::bake::Ignorable;
 use tracewright::dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh, positions_within};
-use tracewright::generate::{GenerateOptions, Session};
+use tracewright::generate::{Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
 use tracewright::load::{LoadOptions, load};
 use tracewright::models::config::{ConfigError, IGNORED, Keys};
@@ -99,7 +99,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = LoadOptions { ignorable, ..LoadOptions::new(&compiler, Path::new("cache")) };
     let loaded = load(&traced, &checkpoint, options)?;
 
-    let options = GenerateOptions { max_tokens: 20, ..GenerateOptions::default() };
+    let options = TokenOptions { max_tokens: 20, ..TokenOptions::default() };
     let prompt = [19, 88, 73, 22, 130, 88, 100];
     Session::new(&loaded.program.network()?).generate(&prompt, &options, |token| {
         print!("{token} ");

@@ -1,4 +1,7 @@
-//! What was measured, on disk: a file for each work of a kernel and for each network, in a folder for each machine.
+//! Measurements of the tuner on disk: a file for each kernel's work and for each network, in a folder for each machine.
+//! Whoever builds a network reads them; the tuner itself is an instrument above this crate.
+
+mod settings;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,9 +15,9 @@ use files::{NewFile, limits};
 use serde::{Deserialize, Serialize};
 use targets::{Target, Tiling, Tuning};
 
-use super::TuneError;
-use super::making::Making;
-use super::trial::Verdict;
+use crate::{Plan, PlanError};
+
+pub use settings::BuildSettings;
 
 /// Changes when the meaning of a record does.
 const FORM: &str = "tracewright tuning 2";
@@ -25,6 +28,42 @@ const FOLDER: &str = "tuning";
 /// Ends the name of a record's file.
 const EXTENSION: &str = "tuning";
 
+/// A way is faster if it takes at most this share of the time of the usual one, by the median of pairs and by the shortest
+/// times of all, and less in three quarters of the pairs: what neighbours on a machine do makes some runs longer, and
+/// none shorter.
+pub const FASTER: f64 = 0.97;
+
+/// What came of a way to do something.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It is right, and takes this share of the usual time.
+    Ratio {
+        /// The median of pairs.
+        median: f64,
+        /// What three quarters of the pairs stay below.
+        upper_quartile: f64,
+        /// Of the shortest time of all.
+        shortest: f64,
+    },
+    /// It gives other numbers.
+    Wrong(String),
+    /// The compiler refuses it.
+    Refused(String),
+}
+
+impl Verdict {
+    /// The share of the usual time, if that is surely less.
+    pub fn faster(&self) -> Option<f64> {
+        match *self {
+            Self::Ratio { median, upper_quartile, shortest } => {
+                Some(median.max(shortest)).filter(|&share| share <= FASTER && upper_quartile < 1.0)
+            }
+            Self::Wrong(_) | Self::Refused(_) => None,
+        }
+    }
+}
+
 /// What was measured on a machine, and where it is kept.
 ///
 /// A record is a file of two lines: its hash and itself. It appears whole, under its own name, so that runs beside each
@@ -34,7 +73,7 @@ pub struct TuningCache {
 }
 
 /// What was measured of a kernel's work, which is cut in some [`Tiling`], or of a network, which is made in some
-/// [`Making`](super::Making).
+/// [`BuildSettings`](super::BuildSettings).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record<Way = Tiling> {
@@ -43,13 +82,13 @@ pub struct Record<Way = Tiling> {
     /// What all others are compared with.
     pub usual: Way,
     /// What was tried.
-    pub tried: Vec<Tried<Way>>,
+    pub tried: Vec<TrialRecord<Way>>,
 }
 
 /// A way to do it, and what came of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Tried<Way = Tiling> {
+pub struct TrialRecord<Way = Tiling> {
     /// The way.
     pub way: Way,
     /// What came of it.
@@ -61,16 +100,16 @@ pub struct Tried<Way = Tiling> {
 #[serde(untagged)]
 enum Written {
     Kernel(Record<Tiling>),
-    Network(Record<Making>),
+    Network(Record<BuildSettings>),
 }
 
 /// What a cache holds.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Known {
+pub struct TuningDb {
     /// Of kernels, by the name of their work.
     pub kernels: BTreeMap<String, Record<Tiling>>,
     /// Of networks, by name.
-    pub networks: BTreeMap<String, Record<Making>>,
+    pub networks: BTreeMap<String, Record<BuildSettings>>,
     /// Files that hold no record: they were cut off, or changed. They are not used.
     pub damaged: Vec<PathBuf>,
 }
@@ -82,7 +121,7 @@ impl<Way: Clone + PartialEq> Record<Way> {
     }
 
     /// What is known of it in a cache; a record that was compared with another usual way says nothing.
-    pub(super) fn known(records: &BTreeMap<String, Self>, name: &str, usual: Way) -> Self {
+    pub fn known(records: &BTreeMap<String, Self>, name: &str, usual: Way) -> Self {
         let found = records.get(name).filter(|record| record.usual == usual);
         found.cloned().unwrap_or_else(|| Self::new(name, usual))
     }
@@ -99,18 +138,18 @@ impl<Way: Clone + PartialEq> Record<Way> {
     }
 
     /// All that were tried, and the usual one.
-    pub(super) fn seen(&self) -> impl Iterator<Item = &Way> {
+    pub fn seen(&self) -> impl Iterator<Item = &Way> {
         once(&self.usual).chain(self.tried.iter().map(|tried| &tried.way))
     }
 }
 
-impl Known {
+impl TuningDb {
     /// How the network of a name should be made, or one without.
     pub fn tuning(&self, network: Option<&str>) -> Tuning {
         let best = |record: &Record| Some((record.name.clone(), *record.best()?.0));
         let kernels = self.kernels.values().filter_map(best).collect();
         match network.and_then(|name| self.networks.get(name)?.best()) {
-            Some((Making { chunk, flags }, _)) => {
+            Some((BuildSettings { chunk, flags }, _)) => {
                 Tuning { kernels, chunk: Some(*chunk), flags: flags.clone() }
             }
             None => Tuning { kernels, ..Tuning::default() },
@@ -148,8 +187,8 @@ impl TuningCache {
     ///
     /// # Errors
     /// If a file is there and cannot be read.
-    pub fn read(&self) -> Result<Known, FileError> {
-        let mut known = Known::default();
+    pub fn read(&self) -> Result<TuningDb, FileError> {
+        let mut known = TuningDb::default();
         let files = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(known),
             files => files.with_path("read", &self.folder)?,
@@ -197,14 +236,46 @@ fn record(bytes: &[u8]) -> Option<Written> {
     written.then(|| serde_json::from_str(json).ok())?
 }
 
+/// Why a file gives no tuning.
+#[derive(Debug, thiserror::Error)]
+pub enum TuningFileError {
+    /// It cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// It holds something else.
+    #[error("`{}` holds no tuning; expected JSON, as `tuning` in a manifest", .path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+}
+
 /// A tuning in a file of its own, as a manifest has it.
 ///
 /// # Errors
 /// If it cannot be read, or is none.
-pub fn read(path: &Path) -> Result<Tuning, TuneError> {
+pub fn read_tuning(path: &Path) -> Result<Tuning, TuningFileError> {
     let bytes = files::read(path, limits::CONFIG)?;
     let tuning = serde_json::from_slice(&bytes);
-    tuning.map_err(|source| TuneError::NoTuning { path: path.into(), source })
+    tuning.map_err(|source| TuningFileError::Syntax { path: path.into(), source })
+}
+
+/// The name of a plan's network among what was measured: of what a step computes and how its weights are stored, however long
+/// sequences are and however many tokens a prefill takes.
+///
+/// # Errors
+/// What is wrong with the configuration.
+pub fn network_name(plan: &Plan) -> Result<String, PlanError> {
+    /// A context that every network can have.
+    const SHORTEST: usize = 1;
+    let trace = plan.record(&plan.steps_of(1, SHORTEST))?.trace.with_entries(&["decode"]);
+    let mut hasher = blake3::Hasher::new();
+    for part in [trace.to_string(), format!("{:?} {}", plan.weights, plan.rules)] {
+        hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+    }
+    Ok(format!("network_{}", &hasher.finalize().to_hex()[..32]))
 }
 
 #[cfg(test)]
@@ -226,7 +297,7 @@ mod tests {
     /// A record of so many trials, of which the last one was the fastest.
     fn tried(product: &str, count: usize) -> Record {
         let verdict = |i: usize| ratio(0.9 / i as f64, 0.9, 0.1);
-        let tried = (1..=count).map(|i| Tried { way: tiling(i), verdict: verdict(i) });
+        let tried = (1..=count).map(|i| TrialRecord { way: tiling(i), verdict: verdict(i) });
         Record { tried: tried.collect(), ..Record::new(product, tiling(0)) }
     }
 
@@ -248,7 +319,7 @@ mod tests {
         assert_eq!(tuning.kernels, BTreeMap::from([("product".to_owned(), tiling(3))]));
         for other in [cache(&["avx2"], "3.13"), cache(&["avx2fma"], "3.13"), cache(&["avx2", "fma"], "3.14")]
         {
-            assert_eq!(other.read().unwrap(), Known::default());
+            assert_eq!(other.read().unwrap(), TuningDb::default());
         }
     }
 
@@ -325,11 +396,11 @@ mod tests {
             ratio(0.5, 1.1, 0.5),
         ];
         let tried = verdicts.into_iter().enumerate();
-        let tried = tried.map(|(i, verdict)| Tried { way: tiling(i + 1), verdict }).collect();
+        let tried = tried.map(|(i, verdict)| TrialRecord { way: tiling(i + 1), verdict }).collect();
         let mut record = Record { tried, ..Record::new("product", tiling(0)) };
         assert_eq!(record.best(), None);
         let verdict = ratio(0.97, 0.99, 0.96);
-        record.tried.push(Tried { way: tiling(9), verdict });
+        record.tried.push(TrialRecord { way: tiling(9), verdict });
         assert_eq!(record.best(), Some((&tiling(9), 0.97)));
     }
 }

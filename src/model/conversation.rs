@@ -1,0 +1,113 @@
+//! A conversation of several turns.
+
+use generate::{Chat, GenerateOptions};
+use serde_json::Value;
+
+use super::{Completion, Model, ModelError, Pieces, Request, assistant, user};
+
+/// A conversation with a model. Of each turn only the text is computed that the chat template adds; where the template writes
+/// anew what came before, as those do that leave out old reasoning, the slot goes back to where the tokens diverge.
+///
+/// ```no_run
+/// use tracewright::Model;
+///
+/// let model = Model::open("SmolLM2-135M-Instruct.gguf")?;
+/// let mut chat = model.conversation();
+/// for question in ["What is the capital of France?", "And of Italy?"] {
+///     println!("{}", chat.say(question)?);
+/// }
+/// # Ok::<(), tracewright::ModelError>(())
+/// ```
+pub struct Conversation {
+    model: Model,
+    /// The messages of all sides so far.
+    pub messages: Vec<Value>,
+    /// How answers are generated.
+    pub options: GenerateOptions,
+    /// The text whose tokens are exactly `tokens`, where that is known.
+    shown: Option<String>,
+    tokens: Vec<u32>,
+}
+
+impl Conversation {
+    pub(super) fn new(model: Model) -> Self {
+        let options = GenerateOptions::default();
+        Self { model, messages: Vec::new(), options, shown: None, tokens: Vec::new() }
+    }
+
+    /// Says something, and waits for the whole answer.
+    ///
+    /// # Errors
+    /// As [`Model::chat`] and [`Request::text`]. Then the conversation is as it was.
+    pub fn say(&mut self, message: impl Into<String>) -> Result<String, ModelError> {
+        let mut turn = self.turn(message)?;
+        turn.by_ref().find_map(Result::err).map_or(Ok(()), Err)?;
+        Ok(turn.finish().map(|completion| completion.text).unwrap_or_default())
+    }
+
+    /// Says something, and gives the pieces of the answer. [`Turn::finish`] adds it to the conversation.
+    ///
+    /// # Errors
+    /// As [`say`](Self::say).
+    pub fn turn(&mut self, message: impl Into<String>) -> Result<Turn<'_>, ModelError> {
+        let mut messages = self.messages.clone();
+        messages.push(user(message));
+        let chat = Chat { messages, add_generation_prompt: true, ..Chat::default() };
+        let text = self.model.render(&chat)?;
+        let tokenizer = self.model.inner.text()?;
+        let added = self.shown.as_ref().and_then(|shown| text.strip_prefix(shown.as_str()));
+        let prompt = match added {
+            Some(added) if !added.is_empty() => [&self.tokens[..], &tokenizer.encode_plain(added)?].concat(),
+            _ => tokenizer.encode_plain(&text)?,
+        };
+        let request = Request {
+            model: self.model.inner.clone(),
+            prompt: prompt.clone(),
+            options: self.options.clone(),
+            continues: true,
+        };
+        let pieces = request.stream()?;
+        Ok(Turn { conversation: self, pieces, messages: chat.messages, text, prompt })
+    }
+}
+
+/// One answer of a conversation, as it arrives.
+pub struct Turn<'a> {
+    conversation: &'a mut Conversation,
+    pieces: Pieces,
+    messages: Vec<Value>,
+    /// The text of the prompt, and its tokens.
+    text: String,
+    prompt: Vec<u32>,
+}
+
+impl Turn<'_> {
+    /// Ends the answer after the next token, as [`Pieces::cancel`] does.
+    pub fn cancel(&self) {
+        self.pieces.cancel();
+    }
+
+    /// Adds message and answer to the conversation. Gives `None` and adds nothing unless all pieces were taken without an error.
+    pub fn finish(self) -> Option<Completion> {
+        let Self { conversation, pieces, mut messages, text, prompt } = self;
+        let completion = pieces.into_completion()?;
+        messages.push(assistant(&completion.text));
+        conversation.messages = messages;
+        let tokens = &completion.generated.tokens;
+        // What the template will write of this answer has these tokens, if each has a text and all text was given out.
+        let tokenizer = conversation.model.tokenizer();
+        let is_known = tokenizer.is_some_and(|all| !tokens.iter().any(|&token| all.is_special(token)))
+            && !completion.is_cut;
+        conversation.shown = is_known.then(|| text + &completion.text);
+        conversation.tokens = [prompt, tokens.clone()].concat();
+        Some(completion)
+    }
+}
+
+impl Iterator for Turn<'_> {
+    type Item = Result<String, ModelError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.pieces.next()
+    }
+}

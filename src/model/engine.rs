@@ -1,0 +1,392 @@
+//! The engine: one thread that owns the runtime and the network. Requests reach it through a channel, and pieces of text leave
+//! it through one for each request.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use generate::{
+    Batch, Finish, GenerateError, Generated, Reply, Session, TokenOptions, Tokenizer, check_tokens,
+    stop_tokens,
+};
+use models::{EmbeddingGemmaConfig, SentenceConfig};
+use runtime::Transfers;
+
+use super::source::{BuildInfo, Ready, Source, load_checkpoint, load_embedding, load_export};
+use super::{ModelError, OpenOptions};
+use crate::Program;
+use crate::embed::{Embedder, EmbeddingPlan, check_texts};
+
+/// What the engine is asked for.
+pub(super) enum Job {
+    Generate(Box<GenerateJob>),
+    Score(Vec<u32>, Sender<Result<Vec<Vec<f32>>, ModelError>>),
+    Embed(Vec<Vec<u32>>, Sender<Result<Embedded, ModelError>>),
+}
+
+/// A text to continue.
+pub(super) struct GenerateJob {
+    pub prompt: Vec<u32>,
+    pub options: TokenOptions,
+    pub stop: Vec<String>,
+    /// Whether what a slot has seen of the prompt need not be computed again.
+    pub continues: bool,
+    /// Set from elsewhere, it ends the text.
+    pub cancelled: Arc<AtomicBool>,
+    pub events: Sender<Event>,
+}
+
+/// What the engine answers to [`GenerateJob`].
+pub(super) enum Event {
+    Piece(String),
+    Done(Box<Completion>),
+    Failed(ModelError),
+}
+
+/// A text that has ended.
+#[derive(Clone, Debug)]
+pub struct Completion {
+    /// The text. Without a tokenizer, the token ids with spaces.
+    pub text: String,
+    /// Tokens, why there are no more, and timings.
+    pub generated: Generated,
+    /// Whether a stop string ended the text: the tokens then spell more than it.
+    pub is_cut: bool,
+    /// Tokens of the prompt, those included that a slot had seen before.
+    pub prompt_tokens: usize,
+    /// The time until the first token, waiting for a free slot included.
+    pub first_token: Option<Duration>,
+    /// Bytes that were copied between host and device meanwhile, for this text and those beside it.
+    pub transfers: Transfers,
+}
+
+/// Embeddings, and how long they took.
+#[derive(Clone, Debug)]
+pub struct Embedded {
+    /// One embedding for each text.
+    pub embeddings: Vec<Vec<f32>>,
+    /// The time that the calls took.
+    pub time: Duration,
+    /// How the network was built that made them.
+    pub build: BuildInfo,
+}
+
+/// What a model is, once it is open.
+#[derive(Clone, Debug)]
+pub struct ModelInfo {
+    /// The longest sequence, prompt and answer together; of an embedding the longest text.
+    pub context: usize,
+    /// The number of token ids.
+    pub vocabulary: usize,
+    /// Sequences that are continued in parallel.
+    pub slots: usize,
+    /// How it was built; nothing for an embedding, which is built for the length of its texts.
+    pub build: Option<BuildInfo>,
+}
+
+/// What a model has beside its network.
+#[derive(Clone)]
+pub(super) struct Opened {
+    pub info: ModelInfo,
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    pub stop_tokens: Vec<u32>,
+    /// What an embedding does to texts first.
+    pub sentence: Option<SentenceConfig>,
+}
+
+/// Opens a model, tells whether that worked, and answers until nobody can ask any more.
+pub(super) fn run(
+    path: &Path,
+    options: &OpenOptions,
+    tell: &Sender<Result<Opened, ModelError>>,
+    jobs: &Receiver<Job>,
+) {
+    let (engine, opened) = match Engine::open(path, options) {
+        Ok(open) => open,
+        Err(error) => return drop(tell.send(Err(error))),
+    };
+    if tell.send(Ok(opened.clone())).is_err() {
+        return;
+    }
+    match engine {
+        Engine::Embedding(config) => Embeddings::new(path, options, &config).serve(jobs),
+        Engine::Text(ready) => Texts::new(path, options, &ready, opened.tokenizer.as_deref()).serve(jobs),
+    }
+}
+
+enum Engine {
+    Text(Box<Ready>),
+    Embedding(Box<EmbeddingGemmaConfig>),
+}
+
+impl Engine {
+    /// What is wrong with the configuration is told first, then what is wrong with the text; then what takes long begins.
+    fn open(path: &Path, options: &OpenOptions) -> Result<(Self, Opened), ModelError> {
+        let source = Source::read(path, options)?;
+        let tokenizer = Tokenizer::load(path)?.map(Arc::new);
+        let mut sentence = None;
+        let (engine, stop_tokens) = match source {
+            Source::Embedding(config) => {
+                sentence = Some(config.sentence.clone());
+                (Self::Embedding(config), Vec::new())
+            }
+            Source::Export(manifest) => {
+                let stop_tokens = stop_tokens(path)?;
+                (Self::Text(Box::new(load_export(path, &manifest, options)?)), stop_tokens)
+            }
+            Source::Checkpoint(model) => {
+                let stop_tokens = stop_tokens(path)?;
+                (Self::Text(Box::new(load_checkpoint(path, model, options, options.score)?)), stop_tokens)
+            }
+        };
+        let info = engine.info();
+        Ok((engine, Opened { info, tokenizer, stop_tokens, sentence }))
+    }
+
+    fn info(&self) -> ModelInfo {
+        match self {
+            Self::Text(ready) => ModelInfo {
+                context: ready.network.context(),
+                vocabulary: ready.network.vocabulary(),
+                slots: ready.network.batch(),
+                build: Some(ready.build.clone()),
+            },
+            Self::Embedding(config) => ModelInfo {
+                context: config.sentence.max_tokens,
+                vocabulary: config.vocab_size,
+                slots: 1,
+                build: None,
+            },
+        }
+    }
+}
+
+/// The engine of a network that continues text.
+struct Texts<'a> {
+    path: &'a Path,
+    options: &'a OpenOptions,
+    ready: &'a Ready,
+    tokenizer: Option<&'a Tokenizer>,
+    batch: Batch<'a>,
+    /// The text of each slot.
+    running: Vec<Option<Running<'a>>>,
+    waiting: VecDeque<Box<GenerateJob>>,
+    /// The network that scores, where that is another one.
+    scorer: Option<Ready>,
+}
+
+/// A text that is being continued.
+struct Running<'a> {
+    reply: Reply<'a>,
+    events: Sender<Event>,
+    cancelled: Arc<AtomicBool>,
+    prompt_tokens: usize,
+    start: Instant,
+    first_token: Option<Duration>,
+    before: Transfers,
+    failed: Option<GenerateError>,
+}
+
+impl<'a> Texts<'a> {
+    fn new(
+        path: &'a Path,
+        options: &'a OpenOptions,
+        ready: &'a Ready,
+        tokenizer: Option<&'a Tokenizer>,
+    ) -> Self {
+        let batch = Batch::new(&ready.network);
+        let running = (0..ready.network.batch()).map(|_| None).collect();
+        Self { path, options, ready, tokenizer, batch, running, waiting: VecDeque::new(), scorer: None }
+    }
+
+    fn serve(mut self, jobs: &Receiver<Job>) {
+        loop {
+            let is_idle = self.waiting.is_empty() && self.running.iter().all(Option::is_none);
+            if is_idle {
+                match jobs.recv() {
+                    Ok(job) => self.take(job),
+                    Err(_) => return,
+                }
+            }
+            jobs.try_iter().for_each(|job| self.take(job));
+            while self.batch.free() > 0
+                && let Some(job) = self.waiting.pop_front()
+            {
+                self.begin(*job);
+            }
+            self.step();
+        }
+    }
+
+    fn take(&mut self, job: Job) {
+        match job {
+            Job::Generate(job) => self.waiting.push_back(job),
+            Job::Score(tokens, answer) => drop(answer.send(self.score(&tokens))),
+            Job::Embed(_, answer) => drop(answer.send(Err(continues_text(self.path)))),
+        }
+    }
+
+    fn begin(&mut self, job: GenerateJob) {
+        let GenerateJob { prompt, options, stop, continues, cancelled, events } = job;
+        let joined = match continues {
+            true => self.batch.join_seen(&prompt, &options),
+            false => self.batch.join(&prompt, &options),
+        };
+        match joined {
+            Err(error) => drop(events.send(Event::Failed(error.into()))),
+            Ok(slot) => {
+                self.running[slot] = Some(Running {
+                    reply: Reply::new(self.tokenizer, &stop),
+                    events,
+                    cancelled,
+                    prompt_tokens: prompt.len(),
+                    start: Instant::now(),
+                    first_token: None,
+                    before: self.ready.runtime.transfers(),
+                    failed: None,
+                });
+            }
+        }
+    }
+
+    /// One step of all texts that are being continued.
+    fn step(&mut self) {
+        let running = &mut self.running;
+        let ended = self.batch.step(|slot, token| match &mut running[slot] {
+            Some(text) => text.push(token),
+            None => ControlFlow::Break(()),
+        });
+        match ended {
+            Ok(ended) => {
+                for (slot, generated) in ended {
+                    if let Some(text) = self.running[slot].take() {
+                        text.end(generated, self.ready.runtime.transfers());
+                    }
+                }
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                for text in self.running.iter_mut().filter_map(Option::take) {
+                    let _ = text.events.send(Event::Failed(ModelError::Failed(error.clone())));
+                }
+                self.batch.clear();
+            }
+        }
+    }
+
+    fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, ModelError> {
+        let network = &self.ready.network;
+        check_tokens(tokens, 0, network.context(), network.vocabulary())?;
+        if network.has_scorer() {
+            return Ok(Session::new(network).score(tokens)?);
+        }
+        let scorer = match self.scorer.take() {
+            Some(scorer) => scorer,
+            None => match Source::read(self.path, self.options)? {
+                Source::Checkpoint(model) => load_checkpoint(self.path, model, self.options, true)?,
+                // It has the entry points that it was exported with.
+                _ => return Ok(Session::new(network).score(tokens)?),
+            },
+        };
+        let scored = Session::new(&scorer.network).score(tokens);
+        self.scorer = Some(scorer);
+        Ok(scored?)
+    }
+}
+
+/// An embedding was asked of a network that makes none.
+pub(super) fn continues_text(path: &Path) -> ModelError {
+    ModelError::Kind { path: path.into(), does: "continues text", asked: "embed it" }
+}
+
+impl Running<'_> {
+    /// Takes a token, and tells the text that is certain now. Breaks off where nobody listens or a stop string is reached.
+    fn push(&mut self, token: u32) -> ControlFlow<()> {
+        self.first_token.get_or_insert_with(|| self.start.elapsed());
+        let told = self.reply.push(token).map(|piece| self.events.send(Event::Piece(piece)));
+        match told {
+            Ok(Err(_)) => ControlFlow::Break(()),
+            Ok(_) if self.reply.is_stopped() || self.cancelled.load(Ordering::Relaxed) => {
+                ControlFlow::Break(())
+            }
+            Ok(_) => ControlFlow::Continue(()),
+            Err(error) => {
+                self.failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    }
+
+    fn end(mut self, generated: Generated, after: Transfers) {
+        let rest = match self.failed.take() {
+            Some(error) => Err(error),
+            None if generated.finish == Finish::Cancelled && !self.reply.is_stopped() => Ok(String::new()),
+            None => self.reply.finish(),
+        };
+        let _ = match rest {
+            Err(error) => self.events.send(Event::Failed(error.into())),
+            Ok(rest) => {
+                let completion = Completion {
+                    text: self.reply.text().to_owned(),
+                    is_cut: self.reply.is_stopped(),
+                    generated: self.reply.finished(generated),
+                    prompt_tokens: self.prompt_tokens,
+                    first_token: self.first_token,
+                    transfers: Transfers {
+                        host_to_device: after.host_to_device - self.before.host_to_device,
+                        device_to_host: after.device_to_host - self.before.device_to_host,
+                    },
+                };
+                let _ = self.events.send(Event::Piece(rest));
+                self.events.send(Event::Done(Box::new(completion)))
+            }
+        };
+    }
+}
+
+/// The engine of a network that makes embeddings.
+struct Embeddings<'a> {
+    path: PathBuf,
+    options: &'a OpenOptions,
+    config: &'a EmbeddingGemmaConfig,
+    /// What was built, by the longest text that it takes.
+    programs: BTreeMap<usize, (Program, BuildInfo)>,
+}
+
+impl<'a> Embeddings<'a> {
+    fn new(path: &Path, options: &'a OpenOptions, config: &'a EmbeddingGemmaConfig) -> Self {
+        Self { path: path.into(), options, config, programs: BTreeMap::new() }
+    }
+
+    fn serve(mut self, jobs: &Receiver<Job>) {
+        for job in jobs {
+            let does = "makes embeddings of texts";
+            let kind = |asked| ModelError::Kind { path: self.path.clone(), does, asked };
+            match job {
+                Job::Generate(job) => drop(job.events.send(Event::Failed(kind("continue text")))),
+                Job::Score(_, answer) => drop(answer.send(Err(kind("score tokens")))),
+                Job::Embed(texts, answer) => drop(answer.send(self.embed(&texts))),
+            }
+        }
+    }
+
+    fn embed(&mut self, texts: &[Vec<u32>]) -> Result<Embedded, ModelError> {
+        let most = self.config.sentence.max_tokens;
+        let longest = texts.iter().map(Vec::len).max().unwrap_or_default();
+        let length = self.options.context.unwrap_or_else(|| EmbeddingPlan::length_for(longest, most));
+        check_texts(texts, length, self.config.vocab_size)?;
+        if !self.programs.contains_key(&length) {
+            let built = load_embedding(&self.path, self.config, self.options, length)?;
+            self.programs.insert(length, built);
+        }
+        let (program, build) = &self.programs[&length];
+        let embedder = Embedder::new(program, self.config.vocab_size)?;
+        let start = Instant::now();
+        let embeddings = embedder.embed(texts)?;
+        Ok(Embedded { embeddings, time: start.elapsed(), build: build.clone() })
+    }
+}

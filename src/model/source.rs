@@ -1,0 +1,291 @@
+//! From a path to a network that can be called: an export is loaded, a checkpoint is baked and compiled first.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bake::Baked;
+use errors::WithPath as _;
+use generate::Network;
+use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
+use lower::{Module, Quantization, Weights};
+use models::config::ConfigError;
+use models::{Architecture, EmbeddingGemmaConfig, check_sizes};
+use runtime::{CompileOptions, Device, Runtime, device};
+use targets::{DeviceKind, DeviceName, Target, Tuning};
+use trace::Signature;
+
+use super::{ModelError, OpenOptions, TuningSource};
+use crate::build::{BuildStep, BuildTools, LoadError};
+use crate::embed::EmbeddingPlan;
+use crate::export::{self, Manifest};
+use crate::load::{LoadOptions, Loaded, load};
+use crate::tuning::{TuningCache, network_name};
+use crate::{Plan, Program};
+
+/// The longest sequence unless another one is asked for.
+const CONTEXT: usize = 4096;
+
+/// What a path names.
+pub(super) enum Source {
+    /// What `export` wrote.
+    Export(Box<Manifest>),
+    /// A checkpoint of a network that continues text.
+    Checkpoint(Box<dyn Architecture>),
+    /// A checkpoint of a network that makes embeddings.
+    Embedding(Box<EmbeddingGemmaConfig>),
+}
+
+/// A network, the device that it runs on, and what was made on the way.
+pub(super) struct Ready {
+    pub network: Network,
+    pub runtime: Runtime,
+    pub build: BuildInfo,
+}
+
+/// How a network was built and loaded.
+#[derive(Clone, Debug)]
+pub struct BuildInfo {
+    /// The time that compiling took; zero where the module was there.
+    pub compile: Duration,
+    /// The time that loading took.
+    pub load: Duration,
+    /// The module, unless it is that of an export.
+    pub module: Option<Module>,
+    /// How it was compiled, unless it is that of an export.
+    pub options: Option<CompileOptions>,
+    /// The archive of the weights.
+    pub archive: PathBuf,
+    /// What was done to the checkpoint, unless its archive was there.
+    pub baked: Option<Baked>,
+    /// How the entry points are called.
+    pub signatures: Vec<Signature>,
+    /// Records of the tuner that are damaged, and not used.
+    pub damaged: Vec<PathBuf>,
+}
+
+impl Source {
+    /// What is at a path.
+    pub fn read(path: &Path, options: &OpenOptions) -> Result<Self, ModelError> {
+        if !Gguf::is_at(path) {
+            fs::read_dir(path).with_path("open the model directory", path)?;
+        }
+        if let Some(manifest) = Manifest::read(path)? {
+            check_as_exported(&manifest, options)?;
+            return Ok(Self::Export(Box::new(manifest)));
+        }
+        match (options.read)(path, &options.allow_config_keys) {
+            Err(ConfigError::Embeds { .. }) => {
+                let config = EmbeddingGemmaConfig::read(path, &options.allow_config_keys)?;
+                Ok(Self::Embedding(Box::new(config)))
+            }
+            // Weights in another format rarely have a configuration: what is wrong with them is said first.
+            Err(ConfigError::File(missing)) if missing.source.kind() == ErrorKind::NotFound => {
+                Checkpoint::open(path)?;
+                Err(missing.into())
+            }
+            model => {
+                let (model, checkpoint) = (model?, Checkpoint::open(path)?);
+                // Before a network of these sizes is recorded.
+                check_sizes(&model.sizes(), &model.named(checkpoint))?;
+                Ok(Self::Checkpoint(model))
+            }
+        }
+    }
+}
+
+/// Loads what `export` wrote.
+pub(super) fn load_export(
+    folder: &Path,
+    manifest: &Manifest,
+    options: &OpenOptions,
+) -> Result<Ready, ModelError> {
+    let start = Instant::now();
+    let made_for = manifest.device()?;
+    let name = options.device.unwrap_or(DeviceName { kind: made_for, ordinal: 0 });
+    if name.kind != made_for {
+        let (asked, exported) = (name.to_string(), made_for.to_string());
+        return Err(ModelError::AsExported { option: "device", asked, exported });
+    }
+    let runtime = Runtime::new(Device::of(name, options.threads))?;
+    let (program, archive) = export::open(folder, manifest, &runtime)?;
+    if options.verify {
+        verify(&archive, options)?;
+    }
+    let signatures = manifest.signatures(folder)?;
+    let network = Network::new(&runtime, &program, &signatures)?;
+    let build = BuildInfo {
+        compile: Duration::ZERO,
+        load: start.elapsed(),
+        module: None,
+        options: None,
+        archive: archive.path().into(),
+        baked: None,
+        signatures,
+        damaged: Vec::new(),
+    };
+    Ok(Ready { network, runtime, build })
+}
+
+/// Bakes, compiles and loads a checkpoint, with the entry point that scores where that is asked for.
+pub(super) fn load_checkpoint(
+    path: &Path,
+    model: Box<dyn Architecture>,
+    options: &OpenOptions,
+    score: bool,
+) -> Result<Ready, ModelError> {
+    let (device, target) = place(options)?;
+    let context = options.context.unwrap_or_else(|| model.max_context().min(CONTEXT));
+    let plan = Plan::new(model, options.dtype, Some(context), options.chunk)?;
+    let quantize = options.quantize.clone().unwrap_or(plan.weights.quantize);
+    let plan = Plan {
+        batch: options.slots.max(1),
+        kv: options.kv.unwrap_or_default(),
+        rules: options.rules.unwrap_or_default(),
+        weights: Weights { quantize, kernels: options.kernels.unwrap_or(true) },
+        target,
+        ..plan
+    };
+    let (tuning, damaged) = tuning(options, &plan.target, Some(&plan))?;
+    let plan = plan.tuned(tuning, options.chunk);
+    let traced = plan.record(&if score { plan.entry_points() } else { plan.steps() })?;
+    let checkpoint = plan.named(Checkpoint::open(path)?);
+    let ignorable = plan.model.ignorable();
+    let (rules, weights) = (plan.rules, plan.weights);
+    let loaded = build(options, |tools| {
+        let options = LoadOptions { target: plan.target, rules, weights, device, ignorable, ..tools.into() };
+        load(&traced, &checkpoint, options)
+    })?;
+    let (program, runtime, build) = split(loaded, damaged);
+    Ok(Ready { network: program.network()?, runtime, build })
+}
+
+/// Bakes, compiles and loads an embedding, for texts of up to `length` tokens.
+pub(super) fn load_embedding(
+    path: &Path,
+    config: &EmbeddingGemmaConfig,
+    options: &OpenOptions,
+    length: usize,
+) -> Result<(Program, BuildInfo), ModelError> {
+    let (device, target) = place(options)?;
+    let plan = EmbeddingPlan::new(config.clone(), options.dtype, length, options.slots.max(1))?;
+    let checkpoint = plan.checkpoint(path)?;
+    check_sizes(&plan.config.tower.sizes(), &checkpoint)?;
+    let (tuning, damaged) = tuning(options, &target, None)?;
+    let target = Target { tuning, ..target };
+    let traced = plan.trace()?;
+    let weights = Weights {
+        quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
+        kernels: options.kernels.unwrap_or(true),
+    };
+    let (rules, ignorable) = (options.rules.unwrap_or_default(), plan.config.ignorable());
+    let loaded = build(options, |tools| {
+        let options = LoadOptions { target, rules, weights, device, ignorable, ..tools.into() };
+        load(&traced, &checkpoint, options)
+    })?;
+    let (program, _, build) = split(loaded, damaged);
+    Ok((program, build))
+}
+
+/// Loads with the compiler, the cache and the watcher of the options.
+fn build(
+    options: &OpenOptions,
+    load: impl FnOnce(BuildTools<'_>) -> Result<Loaded, LoadError>,
+) -> Result<Loaded, ModelError> {
+    let cache = options.cache_folder().ok_or(ModelError::NoCache)?;
+    let tools = BuildTools::new(&options.compiler, &cache);
+    let mut watch = |step| options.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.tell(step));
+    let loaded = load(BuildTools { watch: Some(&mut watch), ..tools })?;
+    if options.verify {
+        verify(&loaded.archive, options).map_err(ModelError::Cached)?;
+    }
+    Ok(loaded)
+}
+
+/// Compares the weights with the hashes in their archive.
+fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> {
+    let Some(watch) = &options.watch else { return archive.verify_content(None).map(drop) };
+    let mut watch = |progress| watch.tell(BuildStep::Verify(progress));
+    archive.verify_content(Some(&mut watch)).map(drop)
+}
+
+/// The device, and what is compiled for it.
+fn place(options: &OpenOptions) -> Result<(Device, Target), ModelError> {
+    let name = options.device.unwrap_or(DeviceName::CPU);
+    let target = match (&options.target, name.kind) {
+        (None, DeviceKind::Cpu) => Target::host(),
+        (Some(target), kind) if target.device != kind => {
+            return Err(ModelError::Target { target: target.device, device: kind });
+        }
+        (Some(target), _) => target.clone(),
+        (None, _) => device(name)?.target(),
+    };
+    Ok((Device::of(name, options.threads), target))
+}
+
+/// How kernels are cut for a plan, or for a network that is no language model; and which records of the tuner are damaged.
+fn tuning(
+    options: &OpenOptions,
+    target: &Target,
+    plan: Option<&Plan>,
+) -> Result<(Tuning, Vec<PathBuf>), ModelError> {
+    if let Some(TuningSource::Given(tuning)) = &options.tuning {
+        return Ok((tuning.clone(), Vec::new()));
+    }
+    let cache = options.cache_folder().ok_or(ModelError::NoCache)?;
+    // The compiler takes a while to report its version.
+    if !TuningCache::exists(&cache) {
+        return Ok((Tuning::default(), Vec::new()));
+    }
+    let target = options.compiler.resolve(target)?;
+    let measured = TuningCache::new(&cache, &target, &options.compiler.version()?).read()?;
+    let name = plan.map(network_name).transpose()?;
+    Ok((measured.tuning(name.as_deref()), measured.damaged))
+}
+
+/// What is called, and what is told of it.
+fn split(loaded: Loaded, damaged: Vec<PathBuf>) -> (Program, Runtime, BuildInfo) {
+    let build = BuildInfo {
+        compile: loaded.compile,
+        load: loaded.load,
+        signatures: loaded.module.signatures.clone(),
+        module: Some(loaded.module),
+        options: Some(loaded.options),
+        archive: loaded.archive.path().into(),
+        baked: loaded.baked,
+        damaged,
+    };
+    (loaded.program, loaded.runtime, build)
+}
+
+/// An export is what it is: an option that asks for something else is a mistake.
+fn check_as_exported(manifest: &Manifest, asked: &OpenOptions) -> Result<(), ModelError> {
+    for (option, given) in [("target", asked.target.is_some()), ("tuning", asked.tuning.is_some())] {
+        if given {
+            return Err(ModelError::Compiled { option });
+        }
+    }
+    let quantize = |exported: &Option<String>| exported.clone().unwrap_or_else(|| "no rounding".into());
+    let word = |quantize: Quantization| match quantize.rounds() {
+        true => quantize.to_string(),
+        false => "no rounding".to_owned(),
+    };
+    let switch = |on: bool| if on { "on" } else { "off" }.to_owned();
+    let options = [
+        ("dtype", asked.dtype.map(|dtype| dtype.to_string()), manifest.dtype.clone()),
+        ("context", asked.context.map(|n| n.to_string()), manifest.context.to_string()),
+        ("chunk", asked.chunk.map(|n| n.to_string()), manifest.chunk.to_string()),
+        ("simplify", asked.rules.map(|rules| rules.to_string()), manifest.simplify.clone()),
+        ("quant", asked.quantize.clone().map(word), quantize(&manifest.quant)),
+        ("kernels", asked.kernels.map(switch), switch(manifest.kernels)),
+        ("kv", asked.kv.map(|kv| kv.word().to_owned()), manifest.kv.clone()),
+    ];
+    for (option, asked, exported) in options {
+        if let Some(asked) = asked.filter(|asked| *asked != exported) {
+            return Err(ModelError::AsExported { option, asked, exported });
+        }
+    }
+    Ok(())
+}
