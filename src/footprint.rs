@@ -368,7 +368,7 @@ impl Room {
         let shared = match op {
             // What attention reads as it is stored.
             Op::Constant(_) | Op::Iota(_) | Op::Dequantize(_) => return Self::None,
-            op if is_view(op) => operands.first().copied(),
+            op if op.is_view() => operands.first().copied(),
             op => operands.into_iter().find(|&operand| {
                 updates(op)
                     && readers[operand.index()] == 1
@@ -418,11 +418,6 @@ fn argument_of(function: &Function, call: NodeId, result: usize, callees: &[Comp
     let NodeKind::Call { function: callee, .. } = function.node(call).kind else { return None };
     let argument = callees[callee.0 as usize].in_place.get(result).copied()??;
     function.operands(call).get(argument).copied()
-}
-
-/// Whether the result is a part of the operand, or the operand several times: never stored.
-fn is_view(op: &Op) -> bool {
-    matches!(op, Op::Reshape(_) | Op::Narrow(_) | Op::BroadcastInDim(_))
 }
 
 /// Whether the result can take the memory of an operand of its type.

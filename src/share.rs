@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lower::{Collective, ShardNote, Shards};
+use ops::CostOperand;
 use ops::Op;
-use simplify::CostOperand;
 use targets::{Mesh, NamedMachine, ShardRule};
 use trace::{Function, NodeId, NodeKind, Parameter, Role};
 

@@ -109,16 +109,6 @@ struct Walk<'a> {
     gathered: HashMap<NodeId, Sharding>,
 }
 
-/// The axes of an operation's operands and result, as indices of loops around it.
-struct Loops {
-    /// Of each operand the loop of each axis; none where the operation reads along it in another way.
-    operands: Vec<Vec<Option<usize>>>,
-    /// Of each axis of the result the loop.
-    result: Vec<Option<usize>>,
-    /// How many loops there are; over those that are none of the result's it sums.
-    count: usize,
-}
-
 impl Walk<'_> {
     fn whole(&self, id: NodeId) -> (Sharding, usize) {
         let rank = self.entry.node(id).types.first().map_or(0, TensorType::rank);
@@ -132,7 +122,7 @@ impl Walk<'_> {
             return self.reshaped(operands[0], ty);
         }
         let types: Vec<&TensorType> = operands.iter().map(|&operand| self.entry.node(operand).ty()).collect();
-        let loops = Loops::of(op, &types, ty);
+        let loops = op.iteration_space(&types, ty);
         let mut divided: Vec<Vec<MeshAxis>> = vec![Vec::new(); loops.count];
         // What indices a device has decides before where the rows of a table lie: they come to who picks them.
         let mut order: Vec<(&NodeId, &Vec<Option<usize>>)> = operands.iter().zip(&loops.operands).collect();
@@ -252,97 +242,4 @@ fn groups(from: &[usize], to: &[usize]) -> Vec<(std::ops::Range<usize>, std::ops
         found.push((begun..first, started..second));
     }
     found
-}
-
-impl Loops {
-    fn of(op: &Op, operands: &[&TensorType], ty: &TensorType) -> Self {
-        let rank = ty.rank();
-        let same = |rank: usize| (0..rank).map(Some).collect::<Vec<_>>();
-        let all = || operands.iter().map(|operand| same(operand.rank())).collect::<Vec<_>>();
-        // All axes but one, along which other elements are read.
-        let but = |axis: usize, whole: bool| -> Vec<Vec<Option<usize>>> {
-            let keeps = |at: Option<usize>| at.filter(|&at| at != axis || whole);
-            all().into_iter().map(|axes| axes.into_iter().map(keeps).collect()).collect()
-        };
-        let of_result = |operands| Self { operands, result: same(rank), count: rank };
-        match op {
-            Op::Unary(_)
-            | Op::Binary(_)
-            | Op::Compare(_)
-            | Op::Select(_)
-            | Op::Convert(_)
-            | Op::ReducePrecision(_)
-            | Op::OptimizationBarrier(_)
-            | Op::Constant(_)
-            | Op::Iota(_) => of_result(all()),
-            Op::Narrow(narrow) => of_result(but(narrow.axis, operands[0].shape == ty.shape)),
-            Op::DynamicSlice(slice) => of_result(but(slice.axis, operands[0].shape == ty.shape)),
-            Op::DynamicUpdateSlice(slice) => {
-                let mut axes = but(slice.axis, false);
-                // One row falls on one device, which writes it; several may fall on two.
-                if operands[1].shape[slice.axis] == 1 {
-                    axes[0] = same(rank);
-                }
-                of_result(axes)
-            }
-            Op::Concatenate(concatenate) => of_result(but(concatenate.axis, operands.len() == 1)),
-            Op::Permute(permute) => {
-                let mut axes = vec![None; rank];
-                permute.order.iter().enumerate().for_each(|(at, &axis)| axes[axis] = Some(at));
-                of_result(vec![axes])
-            }
-            Op::BroadcastInDim(broadcast) => {
-                let stretched = broadcast.axes.iter().zip(&operands[0].shape);
-                let axes =
-                    stretched.map(|(&axis, &extent)| (extent == ty.shape[axis]).then_some(axis)).collect();
-                of_result(vec![axes])
-            }
-            Op::Reduce(reduce) => {
-                let count = operands[0].rank();
-                let kept = (0..count).filter(|axis| !reduce.axes.contains(axis)).map(Some).collect();
-                Self { operands: all(), result: kept, count }
-            }
-            Op::DotGeneral(dot) => {
-                let mut count = rank;
-                let [mut left, mut right] = [0, 1].map(|at| vec![None; operands[at].rank()]);
-                for (at, (&l, &r)) in dot.left_batch.iter().zip(&dot.right_batch).enumerate() {
-                    (left[l], right[r]) = (Some(at), Some(at));
-                }
-                for (&l, &r) in dot.left_contract.iter().zip(&dot.right_contract) {
-                    (left[l], right[r]) = (Some(count), Some(count));
-                    count += 1;
-                }
-                let free = left.iter_mut().chain(&mut right).filter(|axis| axis.is_none());
-                free.zip(dot.left_batch.len()..).for_each(|(axis, at)| *axis = Some(at));
-                Self { operands: vec![left, right], result: same(rank), count }
-            }
-            Op::Gather(_) => {
-                // Who holds no row of an index adds nothing.
-                let lead = operands[1].rank();
-                let table = std::iter::once(Some(rank)).chain((lead..rank).map(Some)).collect();
-                let count = rank + 1;
-                Self { operands: vec![table, same(lead)], result: same(rank), count }
-            }
-            // Reshapes are followed elsewhere; composites and what kernels read are in no program for XLA.
-            Op::Reshape(_)
-            | Op::Append(_)
-            | Op::BoundedSdpa(_)
-            | Op::Dequantize(_)
-            | Op::Erf(_)
-            | Op::GroupedLinear(_)
-            | Op::GroupedRows(_)
-            | Op::Linear(_)
-            | Op::RmsNorm(_)
-            | Op::Rope(_)
-            | Op::Sdpa(_)
-            | Op::SlicedAppend(_)
-            | Op::Pack(_)
-            | Op::Quantize(_)
-            | Op::PackedExperts(_)
-            | Op::PackedLinear(_)
-            | Op::PackedRows(_) => {
-                of_result(operands.iter().map(|operand| vec![None; operand.rank()]).collect())
-            }
-        }
-    }
 }

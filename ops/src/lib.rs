@@ -3,6 +3,7 @@
 //! The operations are a closed list ([`Op`]). Each has one file, which holds its doc, its shape and element type
 //! rule, its meaning, its StableHLO spelling if it is a primitive, and a table of good and bad examples.
 
+mod facts;
 pub mod format;
 mod list;
 mod literal;
@@ -12,6 +13,7 @@ mod text;
 mod types;
 mod value;
 
+pub use facts::{CostOperand, IterationSpace, OpClass, OpWork};
 pub use format::WeightFormat;
 pub use list::{Documented, Op};
 pub use literal::{Literal, RopePart, RopeTable};

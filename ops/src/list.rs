@@ -2,8 +2,8 @@
 
 use crate::ops::*;
 use crate::{
-    Attributes, Bound, Example, InferError, Operand, Operation, ParseError, Reader, Spelling, Statements,
-    TensorType, Value,
+    Attributes, Bound, CostOperand, Example, InferError, IterationSpace, OpClass, OpWork, Operand, Operation,
+    ParseError, Reader, Spelling, Statements, TensorType, Value,
 };
 
 /// What an operation says of itself.
@@ -56,6 +56,31 @@ macro_rules! operations {
                 &self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType,
             ) -> Spelling {
                 match self { $(Self::$name(op) => op.spell(statements, operands, ty)),* }
+            }
+
+            /// What kind of operation it is.
+            pub fn class(&self) -> OpClass {
+                match self { $(Self::$name(_) => $name::CLASS),* }
+            }
+
+            /// Whether each element of the result is a function of the operands' elements at the same place.
+            pub fn is_map(&self) -> bool {
+                match self { $(Self::$name(_) => $name::IS_MAP),* }
+            }
+
+            /// Whether the result is a part of the operand, or the operand several times.
+            pub fn is_view(&self) -> bool {
+                match self { $(Self::$name(_) => $name::IS_VIEW),* }
+            }
+
+            /// What it asks of a machine that computes it.
+            pub fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
+                match self { $(Self::$name(op) => op.work(operands, ty)),* }
+            }
+
+            /// The loops it runs over.
+            pub fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
+                match self { $(Self::$name(op) => op.iteration_space(operands, ty)),* }
             }
 
             /// How far IREE's result may be from [`Op::eval`]'s.

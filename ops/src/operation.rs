@@ -3,7 +3,9 @@
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
 
-use crate::{ElementType, ParseError, Reader, TensorType, Value};
+use crate::{
+    CostOperand, ElementType, IterationSpace, OpClass, OpWork, ParseError, Reader, TensorType, Value,
+};
 
 /// One operation: a function of its operands. Its file holds all there is to know of it.
 pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
@@ -15,6 +17,15 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     fn bound(&self) -> Bound {
         Self::BOUND
     }
+
+    /// What kind of operation it is.
+    const CLASS: OpClass;
+
+    /// Whether each element of the result is a function of the operands' elements at the same place.
+    const IS_MAP: bool = matches!(Self::CLASS, OpClass::Elementwise);
+
+    /// Whether the result is a part of the operand, or the operand several times: never stored.
+    const IS_VIEW: bool = false;
 
     /// Good and bad uses, run by the tests over the list.
     const EXAMPLES: &'static [Example];
@@ -28,6 +39,22 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// The meaning: slow and obvious. The operands have types that [`Operation::infer`] accepts and `ty` is
     /// what it answered. Elements are rounded to the element type; sums are exactly rounded.
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value;
+
+    /// What it asks of a machine that computes it.
+    fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
+        match Self::IS_VIEW {
+            true => OpWork::FREE,
+            false => OpWork::usual(Self::CLASS, operands, ty),
+        }
+    }
+
+    /// The loops it runs over, which tell how it can be divided among devices.
+    fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
+        match Self::IS_MAP || Self::CLASS == OpClass::Constant {
+            true => IterationSpace::aligned(operands, ty),
+            false => IterationSpace::opaque(operands, ty),
+        }
+    }
 
     /// The StableHLO spelling, if this is a primitive. A composite has a converter in `lower` instead.
     fn spell(&self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling;

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tracewright::lower::{self, Module};
-use tracewright::ops::{Attribute as _, Op, TensorType};
-use tracewright::simplify::{self, CostOperand};
+use tracewright::ops::{Attribute as _, CostOperand, Op, TensorType};
+use tracewright::simplify;
 use tracewright::targets::Machine;
 use tracewright::trace::{Function, Node, NodeId, NodeKind, Parameter, Provenance, Role, Trace, key_pattern};
 use tracewright::{Footprint, Plan, PlanError, StagedTrace};
 
 use crate::model::*;
-use crate::words::{class, label};
+use crate::words::label;
 
 /// Lines of Rust that are shown before and after the one a node comes from.
 const AROUND: u32 = 3;
@@ -162,7 +162,7 @@ fn node(function: &Function, id: NodeId, machine: &Machine, known: &[FunctionGra
             let reads: Vec<CostOperand<'_>> = operands.iter().map(read).collect();
             let simplify::Cost { bytes, flops, seconds } = simplify::cost(machine, op, &reads, &types[0]);
             cost = CostFacts { bytes, flops, seconds };
-            (class(op), label(op))
+            (op.class().into(), label(op))
         }
         NodeKind::Call { function: callee, prefix } => {
             let callee = &known[callee.0 as usize];

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+use tracewright::ops::OpClass;
 
 /// All that is known of a network before it runs.
 ///
@@ -414,6 +415,20 @@ impl Stage {
             Self::Traced => "traced",
             Self::Simplified => "simplified",
             Self::Expanded => "expanded",
+        }
+    }
+}
+
+impl From<OpClass> for NodeClass {
+    fn from(class: OpClass) -> Self {
+        match class {
+            OpClass::Constant => Self::Constant,
+            OpClass::Elementwise => Self::Elementwise,
+            OpClass::Movement => Self::Movement,
+            OpClass::Reduction => Self::Reduction,
+            OpClass::Matmul => Self::Product,
+            OpClass::Attention => Self::Attention,
+            OpClass::State => Self::State,
         }
     }
 }

@@ -2,8 +2,6 @@
 
 use tracewright::ops::{Attribute as _, Op};
 
-use crate::model::NodeClass;
-
 /// What an operation does, in a word or two.
 pub(crate) fn label(op: &Op) -> String {
     let mut word = String::new();
@@ -30,42 +28,6 @@ pub(crate) fn label(op: &Op) -> String {
         op => word = op.name().replace('_', " "),
     }
     word
-}
-
-/// What kind of operation it is.
-pub(crate) fn class(op: &Op) -> NodeClass {
-    match op {
-        Op::Constant(_) | Op::Iota(_) => NodeClass::Constant,
-        Op::DotGeneral(_)
-        | Op::Linear(_)
-        | Op::GroupedLinear(_)
-        | Op::PackedLinear(_)
-        | Op::PackedExperts(_) => NodeClass::Product,
-        Op::Sdpa(_) | Op::BoundedSdpa(_) => NodeClass::Attention,
-        Op::Reduce(_) | Op::RmsNorm(_) => NodeClass::Reduction,
-        Op::Unary(_)
-        | Op::Binary(_)
-        | Op::Compare(_)
-        | Op::Select(_)
-        | Op::Convert(_)
-        | Op::ReducePrecision(_)
-        | Op::OptimizationBarrier(_)
-        | Op::Dequantize(_)
-        | Op::Erf(_)
-        | Op::Rope(_) => NodeClass::Elementwise,
-        Op::Append(_) | Op::DynamicUpdateSlice(_) | Op::SlicedAppend(_) => NodeClass::State,
-        Op::Reshape(_)
-        | Op::Permute(_)
-        | Op::Narrow(_)
-        | Op::BroadcastInDim(_)
-        | Op::Concatenate(_)
-        | Op::Gather(_)
-        | Op::DynamicSlice(_)
-        | Op::GroupedRows(_)
-        | Op::PackedRows(_)
-        | Op::Pack(_)
-        | Op::Quantize(_) => NodeClass::Movement,
-    }
 }
 
 /// `model.layers.0–4, 6` for the keys of elements, in order; keys without a number as they are.

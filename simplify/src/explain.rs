@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 
 use egg::{ENodeOrVar, Id};
-use ops::{ElementType, Op, TensorType, Value};
+use ops::{CostOperand, ElementType, Op, TensorType, Value};
 use targets::Machine;
 use trace::{NodeId, NodeKind, Parameter, Trace};
 
-use crate::cost::{CostOperand, cost};
+use crate::cost::cost;
 use crate::facts::{FOLDING, Graph};
 use crate::function::Saturated;
 use crate::rules::{How, Rule, Site, Tree};

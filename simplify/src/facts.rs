@@ -160,18 +160,15 @@ fn fold(op: &Op, operands: &[&Facts], ty: &TensorType) -> Option<Literal> {
         }
         // Elementwise operations on equal elements give equal elements, however many there are.
         false => {
-            let elementwise = match op {
-                Op::Unary(_) | Op::Binary(_) | Op::Compare(_) | Op::Select(_) | Op::Convert(_) => true,
-                Op::ReducePrecision(_) | Op::Erf(_) => true,
-                Op::Reshape(_) | Op::Permute(_) | Op::Narrow(_) | Op::BroadcastInDim(_) => false,
-                _ => return None,
-            };
+            if !op.is_map() && !op.is_view() && !matches!(op, Op::Permute(_)) {
+                return None;
+            }
             let scalar = |literal: &&Literal| {
                 let one = TensorType::new(literal.ty().element, []);
                 Some(Literal::splat_bits(one, literal.as_splat()?).to_value())
             };
             let values: Vec<Value> = known.iter().map(scalar).collect::<Option<_>>()?;
-            match elementwise {
+            match op.is_map() {
                 true => {
                     let one = TensorType::new(ty.element, []);
                     op.eval(&values.iter().collect::<Vec<_>>(), &one)

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use egg::{Id, Language as _, Rewrite, RewriteScheduler, Runner, SearchMatches, StopReason};
-use ops::{Op, TensorType};
+use ops::{CostOperand, Op, TensorType};
 use targets::Machine;
 use trace::{Function, Node, NodeId, NodeKind, Output};
 
-use crate::cost::{Cost, CostOperand, cost};
+use crate::cost::{Cost, cost};
 use crate::extract::{Candidate, Class, Extraction};
 use crate::facts::{Context, FOLDING, Graph, Origin};
 use crate::recipes::{recipes, stored};

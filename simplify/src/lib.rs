@@ -20,7 +20,7 @@ use ops::TensorType;
 use targets::{Machine, Target};
 use trace::{Parameter, Read, Trace};
 
-pub use cost::{Cost, CostOperand, cost};
+pub use cost::{Cost, cost};
 pub use explain::{Check, ExplainError, Explanation, Step, explain};
 pub use facts::{Context, Facts, Graph, Origin};
 pub use rules::Rules;

@@ -258,7 +258,7 @@ fn is_sum(op: &Op) -> bool {
 fn slack(op: &Op, operands: &[Value], value: &Value) -> Vec<f64> {
     match op {
         _ if is_sum(op) => sum_slack(op, operands, &value.ty),
-        Op::Unary(_) | Op::Binary(_) | Op::Erf(_) => op.bound().allowances(value).collect(),
+        _ if op.is_map() => op.bound().allowances(value).collect(),
         _ => vec![0.0; value.data.len()],
     }
 }

@@ -18,9 +18,9 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use errors::FileError;
+use ops::CostOperand;
 use runtime::{Executed, Runtime};
 use serde::Serialize;
-use simplify::CostOperand;
 use targets::Target;
 use trace::{NodeKind, Trace};
 

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ops::Op;
-use simplify::{Cost, CostOperand};
+use ops::{CostOperand, Op};
+use simplify::Cost;
 use targets::Machine;
 use trace::{Function, NodeId, NodeKind, Trace};
 

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use kernels::Tilings;
 use lower::{FusedAttention, FusedExperts, FusedProduct, Tunable, tunable};
-use ops::{Op, Operation as _, TensorType};
+use ops::{CostOperand, Op, Operation as _, TensorType};
 use serde::Serialize;
-use simplify::CostOperand;
 use targets::{Target, Tiling, Tuning};
 
 use super::TuneError;

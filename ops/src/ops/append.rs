@@ -22,6 +22,7 @@ impl Append {
 }
 
 impl Operation for Append {
+    const CLASS: OpClass = OpClass::State;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good(

@@ -33,6 +33,7 @@ operation! {
 }
 
 impl Operation for Binary {
+    const CLASS: OpClass = OpClass::Elementwise;
     const BOUND: Bound = Bound::Ulps(4.0);
     const EXAMPLES: &'static [Example] = &[
         good("binary kind=add", &["f32[3] 1,-0,inf", "f32[3] 2,-0,-inf"], "f32[3] 3,-0,nan"),

@@ -25,6 +25,7 @@ impl BoundedSdpa {
 }
 
 impl Operation for BoundedSdpa {
+    const CLASS: OpClass = OpClass::Attention;
     const BOUND: Bound = Sdpa::BOUND;
     const EXAMPLES: &'static [Example] = &[
         good(

@@ -12,6 +12,8 @@ operation! {
 }
 
 impl Operation for BroadcastInDim {
+    const CLASS: OpClass = OpClass::Movement;
+    const IS_VIEW: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("broadcast_in_dim shape=[2,3] axes=[1]", &["i32[3] 1,2,3"], "i32[2,3] 1,2,3,1,2,3"),
@@ -54,6 +56,12 @@ impl Operation for BroadcastInDim {
             }
             x.at(&source)
         })
+    }
+
+    fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
+        let stretched = self.axes.iter().zip(&operands[0].shape);
+        let axes = stretched.map(|(&axis, &extent)| (extent == ty.shape[axis]).then_some(axis)).collect();
+        IterationSpace::of_result(vec![axes], ty)
     }
 
     fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {

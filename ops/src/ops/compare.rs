@@ -27,6 +27,7 @@ operation! {
 }
 
 impl Operation for Compare {
+    const CLASS: OpClass = OpClass::Elementwise;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("compare direction=LT", &["i32[3] 1,2,3", "i32[3] 2,2,2"], "i1[3] 1,0,0"),

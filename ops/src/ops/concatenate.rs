@@ -9,6 +9,7 @@ operation! {
 }
 
 impl Operation for Concatenate {
+    const CLASS: OpClass = OpClass::Movement;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("concatenate axis=1", &["i32[2,1] 1,2", "i32[2,2] 3,4,5,6"], "i32[2,3] 1,3,4,2,5,6"),
@@ -48,6 +49,13 @@ impl Operation for Concatenate {
             }
             operands[part].at(&source)
         })
+    }
+
+    fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
+        match operands {
+            [_] => IterationSpace::aligned(operands, ty),
+            _ => IterationSpace::aligned_but(self.axis, operands, ty),
+        }
     }
 
     fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {

@@ -10,6 +10,7 @@ operation! {
 }
 
 impl Operation for Constant {
+    const CLASS: OpClass = OpClass::Constant;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("constant value=f32[2,3] splat 1.5", &[], "f32[2,3] 1.5,1.5,1.5,1.5,1.5,1.5"),
@@ -37,6 +38,13 @@ impl Operation for Constant {
 
     fn eval(&self, _: &[&Value], _: &TensorType) -> Value {
         self.value.to_value()
+    }
+
+    fn work(&self, _: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
+        match self.value.as_splat() {
+            Some(_) => OpWork::FREE,
+            None => OpWork { bytes: ty.bytes() as f64, ..OpWork::FREE },
+        }
     }
 
     fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {

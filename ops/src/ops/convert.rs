@@ -10,6 +10,7 @@ operation! {
 }
 
 impl Operation for Convert {
+    const CLASS: OpClass = OpClass::Elementwise;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("convert to=bf16", &["f32[3] 1,1.001953125,1.005859375"], "bf16[3] 1,1,1.0078125"),

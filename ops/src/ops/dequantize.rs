@@ -10,6 +10,8 @@ operation! {
 }
 
 impl Operation for Dequantize {
+    const CLASS: OpClass = OpClass::Elementwise;
+    const IS_MAP: bool = false;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("dequantize element=f32", &["i8[2,2] 1,-2,127,0", "f32[2] 0.5,3"], "f32[2,2] 0.5,-1,381,0"),

@@ -25,6 +25,7 @@ impl DotGeneral {
 }
 
 impl Operation for DotGeneral {
+    const CLASS: OpClass = OpClass::Matmul;
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(
@@ -151,6 +152,26 @@ impl Operation for DotGeneral {
                 false => exact_sum(terms.iter().map(|(a, b)| a * b)),
             }
         })
+    }
+
+    fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
+        let contracted = self.left_contract.iter().map(|&axis| operands[0].ty.shape[axis]).product();
+        OpWork::matmul(operands, ty, contracted)
+    }
+
+    fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
+        let mut count = ty.rank();
+        let [mut left, mut right] = [0, 1].map(|at| vec![None; operands[at].rank()]);
+        for (at, (&l, &r)) in self.left_batch.iter().zip(&self.right_batch).enumerate() {
+            (left[l], right[r]) = (Some(at), Some(at));
+        }
+        for (&l, &r) in self.left_contract.iter().zip(&self.right_contract) {
+            (left[l], right[r]) = (Some(count), Some(count));
+            count += 1;
+        }
+        let free = left.iter_mut().chain(&mut right).filter(|axis| axis.is_none());
+        free.zip(self.left_batch.len()..).for_each(|(axis, at)| *axis = Some(at));
+        IterationSpace { operands: vec![left, right], result: same(ty.rank()), count }
     }
 
     fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {

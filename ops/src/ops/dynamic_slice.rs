@@ -12,6 +12,7 @@ operation! {
 }
 
 impl Operation for DynamicSlice {
+    const CLASS: OpClass = OpClass::Movement;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("dynamic_slice axis=1 length=2", &["i32[2,3] 1,2,3,4,5,6", "i32[] 1"], "i32[2,2] 2,3,5,6"),
@@ -43,6 +44,13 @@ impl Operation for DynamicSlice {
         let [x, start] = operands else { unreachable!("inferred") };
         let start = clamped(start, x.ty.shape[self.axis], self.length);
         super::Narrow { axis: self.axis, start, length: self.length }.eval(&[x], ty)
+    }
+
+    fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
+        match operands[0].shape == ty.shape {
+            true => IterationSpace::aligned(operands, ty),
+            false => IterationSpace::aligned_but(self.axis, operands, ty),
+        }
     }
 
     fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {

@@ -11,6 +11,7 @@ operation! {
 }
 
 impl Operation for DynamicUpdateSlice {
+    const CLASS: OpClass = OpClass::State;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("dynamic_update_slice axis=0", &["i32[4] 1,2,3,4", "i32[2] 8,9", "i32[] 1"], "i32[4] 1,8,9,4"),
@@ -56,6 +57,15 @@ impl Operation for DynamicUpdateSlice {
             }
             _ => x.at(index),
         })
+    }
+
+    fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
+        let mut space = IterationSpace::aligned_but(self.axis, operands, ty);
+        // One row falls on one device, which writes it; several may fall on two.
+        if operands[1].shape[self.axis] == 1 {
+            space.operands[0] = same(ty.rank());
+        }
+        space
     }
 
     fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {

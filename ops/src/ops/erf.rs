@@ -8,6 +8,7 @@ operation! {
 }
 
 impl Operation for Erf {
+    const CLASS: OpClass = OpClass::Elementwise;
     const BOUND: Bound = Bound::Ulps(4.0);
     const EXAMPLES: &'static [Example] = &[
         good("erf", &["f32[5] 0,-0,inf,-inf,nan"], "f32[5] 0,-0,1,-1,nan"),
@@ -35,6 +36,10 @@ impl Operation for Erf {
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         Value::new(ty.clone(), operands[0].data.iter().map(|&x| libm::erf(x)))
+    }
+
+    fn work(&self, _: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
+        OpWork::fused(40.0 * ty.count() as f64)
     }
 
     fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {

@@ -7,6 +7,7 @@ operation! {
 }
 
 impl Operation for Gather {
+    const CLASS: OpClass = OpClass::Movement;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("gather", &["i32[3,2] 1,2,3,4,5,6", "i32[2] 2,0"], "i32[2,2] 5,6,1,2"),
@@ -36,6 +37,13 @@ impl Operation for Gather {
         let last = table.ty.shape[0] - 1;
         let rows = indices.data.iter().map(|&i| (i.max(0.0) as usize).min(last));
         Value::new(ty.clone(), rows.flat_map(|r| table.data[r * row..][..row].iter().copied()))
+    }
+
+    fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
+        // A device that holds no row of an index adds nothing.
+        let (rank, lead) = (ty.rank(), operands[1].rank());
+        let table = std::iter::once(Some(rank)).chain((lead..rank).map(Some)).collect();
+        IterationSpace { operands: vec![table, same(lead)], result: same(rank), count: rank + 1 }
     }
 
     fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {

@@ -15,6 +15,7 @@ operation! {
 }
 
 impl Operation for GroupedLinear {
+    const CLASS: OpClass = OpClass::Matmul;
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(

@@ -17,6 +17,7 @@ operation! {
 }
 
 impl Operation for GroupedRows {
+    const CLASS: OpClass = OpClass::Movement;
     const BOUND: Bound = Bound::Ulps(1.0);
     const EXAMPLES: &'static [Example] = &[
         good(

@@ -11,6 +11,7 @@ operation! {
 }
 
 impl Operation for Iota {
+    const CLASS: OpClass = OpClass::Constant;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("iota ty=i32[2,3] axis=1", &[], "i32[2,3] 0,1,2,0,1,2"),

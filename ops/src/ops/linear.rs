@@ -9,6 +9,7 @@ operation! {
 }
 
 impl Operation for Linear {
+    const CLASS: OpClass = OpClass::Matmul;
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good("linear", &["f32[1,2] 1,2", "f32[3,2] 1,0,0,1,1,1"], "f32[1,3] 1,2,3"),

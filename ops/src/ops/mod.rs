@@ -74,9 +74,10 @@ pub use unary::{Unary, UnaryKind};
 
 /// What an operation's file needs.
 pub(crate) mod prelude {
+    pub(crate) use crate::facts::same;
     pub(crate) use crate::operation::{agree, arity, attribute, axis, bad, element, good, mlir_list};
     pub(crate) use crate::{
-        Attributes as _, Bound, ElementType, Example, InferError, Operand, Operation, Spelling, Statements,
-        TensorType, Value, exact_sum, operation,
+        Attributes as _, Bound, CostOperand, ElementType, Example, InferError, IterationSpace, OpClass,
+        OpWork, Operand, Operation, Spelling, Statements, TensorType, Value, exact_sum, operation,
     };
 }

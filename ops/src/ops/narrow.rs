@@ -13,6 +13,8 @@ operation! {
 }
 
 impl Operation for Narrow {
+    const CLASS: OpClass = OpClass::Movement;
+    const IS_VIEW: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("narrow axis=1 start=1 length=2", &["i32[2,3] 1,2,3,4,5,6"], "i32[2,2] 2,3,5,6"),
@@ -39,6 +41,13 @@ impl Operation for Narrow {
             source[self.axis] += self.start;
             operands[0].at(&source)
         })
+    }
+
+    fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
+        match operands[0].shape == ty.shape {
+            true => IterationSpace::aligned(operands, ty),
+            false => IterationSpace::aligned_but(self.axis, operands, ty),
+        }
     }
 
     fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {

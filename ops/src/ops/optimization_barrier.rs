@@ -6,6 +6,8 @@ operation! {
 }
 
 impl Operation for OptimizationBarrier {
+    const CLASS: OpClass = OpClass::Elementwise;
+    const IS_MAP: bool = false;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("optimization_barrier", &["f32[3] 1,nan,-0"], "f32[3] 1,nan,-0"),
@@ -21,6 +23,15 @@ impl Operation for OptimizationBarrier {
 
     fn eval(&self, operands: &[&Value], _: &TensorType) -> Value {
         operands[0].clone()
+    }
+
+    fn work(&self, _: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
+        // What is before it is not fused with what is after it.
+        OpWork::copy(ty)
+    }
+
+    fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
+        IterationSpace::aligned(operands, ty)
     }
 
     fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {

@@ -13,6 +13,7 @@ operation! {
 }
 
 impl Operation for Pack {
+    const CLASS: OpClass = OpClass::Movement;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("pack format=f32", &["f32[2,1] 5,-7"], "f32[1,1,16,1] 5,-7,0,0,0,0,0,0,0,0,0,0,0,0,0,0"),
@@ -51,6 +52,11 @@ impl Operation for Pack {
             }
         }
         Value::from_bytes(ty.clone(), &bytes)
+    }
+
+    fn work(&self, _: &[CostOperand<'_>], _: &TensorType) -> OpWork {
+        // An archive's recipe costs nothing when the program runs.
+        OpWork::FREE
     }
 
     fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {

@@ -27,6 +27,7 @@ operation! {
 }
 
 impl Operation for PackedExperts {
+    const CLASS: OpClass = OpClass::Matmul;
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(
@@ -138,6 +139,16 @@ impl Operation for PackedExperts {
             product(&x, &weight, None, &TensorType::new(ty.element, [self.outputs])).data
         });
         Value::new(ty.clone(), sums.collect::<Vec<_>>())
+    }
+
+    fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
+        // Of the matrices that are chosen, one for each row is read.
+        let contracted = operands[0].ty.shape.last().copied().unwrap_or(0);
+        let rows = ty.count() / self.outputs.max(1);
+        let share = rows.min(self.experts) as f64 / self.experts as f64;
+        let matrices = operands[1].ty.bytes() as f64 * share;
+        let bytes = matrices + operands[0].ty.bytes() as f64 + ty.bytes() as f64;
+        OpWork { bytes, ..OpWork::matmul(operands, ty, contracted) }
     }
 
     fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {

@@ -20,6 +20,7 @@ operation! {
 }
 
 impl Operation for PackedLinear {
+    const CLASS: OpClass = OpClass::Matmul;
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(

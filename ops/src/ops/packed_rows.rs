@@ -19,6 +19,7 @@ operation! {
 }
 
 impl Operation for PackedRows {
+    const CLASS: OpClass = OpClass::Movement;
     const BOUND: Bound = Bound::Ulps(1.0);
     const EXAMPLES: &'static [Example] = &[
         good(

@@ -9,6 +9,7 @@ operation! {
 }
 
 impl Operation for Permute {
+    const CLASS: OpClass = OpClass::Movement;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("permute order=[1,0]", &["i32[2,3] 1,2,3,4,5,6"], "i32[3,2] 1,4,2,5,3,6"),
@@ -41,6 +42,12 @@ impl Operation for Permute {
             self.order.iter().zip(index).for_each(|(&axis, &i)| source[axis] = i);
             operands[0].at(&source)
         })
+    }
+
+    fn iteration_space(&self, _: &[&TensorType], ty: &TensorType) -> IterationSpace {
+        let mut axes = vec![None; ty.rank()];
+        self.order.iter().enumerate().for_each(|(at, &axis)| axes[axis] = Some(at));
+        IterationSpace::of_result(vec![axes], ty)
     }
 
     fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {

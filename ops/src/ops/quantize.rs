@@ -14,6 +14,7 @@ operation! {
 }
 
 impl Operation for Quantize {
+    const CLASS: OpClass = OpClass::Movement;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("quantize format=q8 part=scales", &["f32[2,2] 127,-3,0,-254"], "f16[2,1] 1,2"),
@@ -59,6 +60,11 @@ impl Operation for Quantize {
             }
         }
         Value::from_bytes(ty.clone(), &bytes)
+    }
+
+    fn work(&self, _: &[CostOperand<'_>], _: &TensorType) -> OpWork {
+        // An archive's recipe costs nothing when the program runs.
+        OpWork::FREE
     }
 
     fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {

@@ -24,6 +24,7 @@ operation! {
 }
 
 impl Operation for Reduce {
+    const CLASS: OpClass = OpClass::Reduction;
     const BOUND: Bound = Bound::UlpsOfLargest(4.0);
     const EXAMPLES: &'static [Example] = &[
         good("reduce kind=add axes=[1]", &["f32[2,3] 1,2,3,4,5,6"], "f32[2] 6,15"),
@@ -80,6 +81,13 @@ impl Operation for Reduce {
                 ReduceKind::Minimum => -terms.fold(f64::NEG_INFINITY, |m, t| larger(m, -t)),
             }
         })
+    }
+
+    fn iteration_space(&self, operands: &[&TensorType], _: &TensorType) -> IterationSpace {
+        let count = operands[0].rank();
+        let kept = (0..count).filter(|axis| !self.axes.contains(axis)).map(Some).collect();
+        let operands = operands.iter().map(|operand| same(operand.rank())).collect();
+        IterationSpace { operands, result: kept, count }
     }
 
     fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {

@@ -9,6 +9,8 @@ operation! {
 }
 
 impl Operation for Reshape {
+    const CLASS: OpClass = OpClass::Movement;
+    const IS_VIEW: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("reshape shape=[3,2]", &["i32[2,3] 1,2,3,4,5,6"], "i32[3,2] 1,2,3,4,5,6"),

@@ -28,6 +28,7 @@ operation! {
 }
 
 impl Operation for RmsNorm {
+    const CLASS: OpClass = OpClass::Reduction;
     const BOUND: Bound = Bound::Ulps(8.0);
     const EXAMPLES: &'static [Example] = &[
         good("rms_norm epsilon=0.0 style=scale", &["f32[2] 3,-3", "f32[2] 2,4"], "f32[2] 2,-4"),
@@ -80,6 +81,10 @@ impl Operation for RmsNorm {
             })
         });
         Value::new(ty.clone(), rows)
+    }
+
+    fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
+        OpWork::kernel(operands, ty, 4.0 * ty.count() as f64)
     }
 
     fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {

@@ -34,6 +34,8 @@ impl Rope {
 }
 
 impl Operation for Rope {
+    const CLASS: OpClass = OpClass::Elementwise;
+    const IS_MAP: bool = false;
     const BOUND: Bound = Bound::UlpsOfLargest(2.0);
     const EXAMPLES: &'static [Example] = &[
         good(
@@ -117,6 +119,10 @@ impl Operation for Rope {
             }
         }
         Value { ty: ty.clone(), data }
+    }
+
+    fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
+        OpWork { dispatches: 0.2, ..OpWork::kernel(operands, ty, 3.0 * ty.count() as f64) }
     }
 
     fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {

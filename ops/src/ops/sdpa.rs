@@ -119,6 +119,7 @@ impl Sdpa {
 }
 
 impl Operation for Sdpa {
+    const CLASS: OpClass = OpClass::Attention;
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         // One key that counts: its value.

@@ -20,6 +20,7 @@ impl SlicedAppend {
 }
 
 impl Operation for SlicedAppend {
+    const CLASS: OpClass = OpClass::State;
     const BOUND: Bound = Append::BOUND;
     const EXAMPLES: &'static [Example] = &[
         good(

@@ -37,6 +37,7 @@ operation! {
 }
 
 impl Operation for Unary {
+    const CLASS: OpClass = OpClass::Elementwise;
     const BOUND: Bound = Bound::Ulps(4.0);
     const EXAMPLES: &'static [Example] = &[
         good("unary kind=negate", &["f32[4] 0,-1,2.5,inf"], "f32[4] -0,1,-2.5,-inf"),

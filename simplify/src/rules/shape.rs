@@ -359,7 +359,7 @@ fn dynamic_slice_rows(site: &Site<'_>) -> Vec<Tree> {
     let mut found = Vec::new();
     for (op, operands) in site.ops(x) {
         let rest = match op {
-            Op::Unary(_) | Op::Erf(_) | Op::Convert(_) | Op::ReducePrecision(_) => &[],
+            op if op.is_map() && operands.len() == 1 => &[],
             Op::RmsNorm(_) if site.ty(operands[1]).rank() < site.ty(x).rank() - slice.axis => &operands[1..],
             _ => continue,
         };

@@ -1,0 +1,72 @@
+//! Hashes of the module text of every preset for every kind of target, Rust lines in locations aside: equal before and after a
+//! change that should not change what is compiled.
+
+use std::error::Error;
+
+use tracewright::models::presets::PRESETS;
+use tracewright::targets::Target;
+use tracewright::xla::{XlaProgram, planned, shard_rules};
+use tracewright::{Plan, primitives};
+
+const CONTEXT: usize = 64;
+const CHUNK: usize = 8;
+
+/// A processor with these features.
+fn processor(features: &[&str]) -> Target {
+    let features = features.iter().map(|&feature| feature.to_owned()).collect();
+    Target { features: Some(features), ..Target::processor("generic") }
+}
+
+/// The text without what says where an operation is declared.
+fn without_lines(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.starts_with("#loc"));
+    lines
+        .map(|line| line.split(" loc(").next().unwrap_or_default())
+        .fold(String::new(), |all, line| all + line + "\n")
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let targets = [
+        ("none", processor(&[])),
+        ("avx2", processor(&["avx2", "fma", "f16c"])),
+        ("avx512", processor(&["avx2", "fma", "avx512f", "avx512bw", "avx512bf16", "avx512vnni"])),
+        ("cuda", "cuda:sm_86".parse()?),
+    ];
+    for preset in PRESETS {
+        let plan = || {
+            Plan::new(Box::new(preset.read()?), None, Some(CONTEXT), Some(CHUNK))
+                .map_err(Box::<dyn Error>::from)
+        };
+        for (name, target) in &targets {
+            let plan = Plan { target: target.clone(), ..plan()? };
+            let trace = plan.trace()?.trace;
+            let simplified = primitives(&trace, &plan.simplification())?.0;
+            let lowered = plan.lower(&trace).map(|lowered| without_lines(&lowered.module.text));
+            let text = lowered.unwrap_or_else(|error| error.to_string());
+            println!(
+                "{} {name} {} {}",
+                preset.name,
+                blake3::hash(simplified.to_string().as_bytes()),
+                blake3::hash(text.as_bytes())
+            );
+        }
+        let (plan, mesh) = (planned(plan()?)?, "model=2".parse()?);
+        let recorded = plan.trace()?;
+        let rules = shard_rules(&recorded, &mesh, &[]);
+        match XlaProgram::new(&plan, &recorded.trace, Some(&mesh), &rules) {
+            Ok(program) => {
+                for module in &program.modules {
+                    let text = without_lines(&module.text);
+                    println!(
+                        "{} xla {} {}",
+                        preset.name,
+                        module.signatures[0].name,
+                        blake3::hash(text.as_bytes())
+                    );
+                }
+            }
+            Err(error) => println!("{} xla {error}", preset.name),
+        }
+    }
+    Ok(())
+}
