@@ -74,6 +74,8 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     /// The continuation as text, where the model has a tokenizer.
     pub text: Option<String>,
+    /// The smallest distance between first and second logit where the reference chose a token.
+    pub min_gap: f32,
     /// Whether all logits are known, not only the largest of each row.
     pub full: bool,
 }
