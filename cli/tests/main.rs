@@ -20,6 +20,7 @@ mod odd_files;
 mod profile;
 mod prompts;
 mod sampling;
+mod schemas;
 mod support;
 mod tune;
 mod verify;

@@ -2,18 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tracewright::export::Manifest;
-use tracewright::generate::{
-    Constrainer, Finish, Network, Sampling, Session, TokenOptions, Tokenizer, stop_tokens,
-};
-use tracewright::runtime::{Device, Runtime};
+use tracewright::generate::{Finish, Sampling};
 
+use crate::schemas::{Exported, SIZES};
 use crate::support::*;
 
 /// The demo, continuing the begin of a story.
@@ -62,11 +58,8 @@ fn animal(model: &str, file: &str, more: &[&str]) -> Value {
 #[test]
 fn an_answer_is_valid_by_its_schema_from_a_model_and_from_an_export() {
     let folder = folder();
-    let mut compact = schema();
-    compact["x-guidance"] = json!({"whitespace_flexible": false});
-    let file = written(&folder, "schema.json", &compact.to_string());
-    let sizes = ["--dtype", "f32", "--context", "512", "--chunk", "64"];
-    let model = demo();
+    let file = written(&folder, "schema.json", &schema().to_string());
+    let (model, sizes) = (demo(), SIZES);
     let greedy = animal(text(&model), text(&file), &sizes);
     let warm = ["--temp", "1.5", "--seed", "7"];
     let drawn = animal(text(&model), text(&file), &[&warm[..], &sizes].concat());
@@ -74,35 +67,21 @@ fn an_answer_is_valid_by_its_schema_from_a_model_and_from_an_export() {
     succeed(tracewright(&["export", text(&model), "-o", text(&out)]).args(sizes));
     assert_eq!(animal(text(&out), text(&file), &[]), greedy);
     assert_eq!(animal(text(&out), text(&file), &warm), drawn);
-    always_valid(&out, &compact);
+    always_valid(&out, &schema());
 }
 
 /// Whatever the shipped model says, cold or hot: its answers parse and are valid.
 fn always_valid(export: &Path, schema: &Value) {
-    let manifest = Manifest::read(export).unwrap().unwrap();
-    let runtime = Runtime::new(Device::LocalTask { workers: 0 }).unwrap();
-    let (program, _) = tracewright::export::open(export, &manifest, &runtime).unwrap();
-    let network = Network::new(&runtime, &program, &manifest.signatures(export).unwrap()).unwrap();
-    let tokenizer = Tokenizer::load(export).unwrap().unwrap();
-    let stop_tokens = stop_tokens(export).unwrap();
-    let constrainer = Constrainer::new(&tokenizer, &stop_tokens).unwrap();
-    let constraint = Some(constrainer.json_schema(&schema.to_string()).unwrap());
+    let exported = Exported::open(export);
+    let constraint = exported.constrainer().json_schema(&schema.to_string()).unwrap();
     let judge = jsonschema::validator_for(schema).unwrap();
     let mut said = BTreeSet::new();
     for seed in 0..60 {
-        let prompt = tokenizer.encode(["Once", "The fox is", "{", "\n"][seed as usize % 4]).unwrap();
+        let prompt = ["Once", "The fox is", "{", "\n"][seed as usize % 4];
         let temperature = [0.3, 1.0, 4.0][seed as usize % 3];
-        let options = TokenOptions {
-            max_tokens: 300,
-            sampling: Sampling { temperature, seed, ..Sampling::default() },
-            stop_tokens: stop_tokens.clone(),
-            constraint: constraint.clone(),
-            ..TokenOptions::default()
-        };
-        let go_on = |_| ControlFlow::Continue(());
-        let generated = Session::new(&network).generate(&prompt, &options, go_on).unwrap();
-        let answer = tokenizer.decode(&generated.tokens).unwrap();
-        assert_eq!(generated.finish, Finish::Stop, "{answer}");
+        let sampling = Sampling { temperature, seed, ..Sampling::default() };
+        let (answer, finish) = exported.answer(prompt, 300, sampling, constraint.clone());
+        assert_eq!(finish, Finish::Stop, "{answer}");
         let value: Value = serde_json::from_str(&answer).unwrap();
         assert!(judge.is_valid(&value), "{seed}: {answer}");
         said.insert(answer);

@@ -12,11 +12,14 @@ use llguidance::{Matcher, ParserFactory};
 
 use crate::{GenerateError, Tokenizer};
 
+mod whitespace;
+
 /// Makes constraints for the tokens of one model.
 pub struct Constrainer {
     factory: ParserFactory,
     /// The token that stands for the end where the model has none; no model chooses it.
     end: Option<u32>,
+    whitespace_flexible: bool,
 }
 
 impl Constrainer {
@@ -37,7 +40,14 @@ impl Constrainer {
         let given_up = |why: Why| GenerateError::NoBytes { source: why };
         let mut factory = ParserFactory::new_simple(&tokens).map_err(|why| given_up(why.into()))?;
         factory.quiet().limits_mut().verbose_errors = false;
-        Ok(Self { factory, end })
+        Ok(Self { factory, end, whitespace_flexible: false })
+    }
+
+    /// Whether JSON may have any whitespace between its tokens. By default it has none, since small models write whitespace
+    /// without end. A schema that sets `whitespace_flexible` or `whitespace_pattern` under `x-guidance` decides for itself.
+    #[must_use]
+    pub fn whitespace_flexible(self, flexible: bool) -> Self {
+        Self { whitespace_flexible: flexible, ..self }
     }
 
     /// A text that is JSON and valid by this schema (JSON Schema, draft 2020-12). Its properties come in the schema's order.
@@ -45,13 +55,17 @@ impl Constrainer {
     /// # Errors
     /// If the schema is not JSON, or asks for what cannot be followed.
     pub fn json_schema(&self, schema: &str) -> Result<Constraint, GenerateError> {
-        let schema = serde_json::from_str(schema).map_err(|source| GenerateError::SchemaSyntax { source })?;
+        let mut schema =
+            serde_json::from_str(schema).map_err(|source| GenerateError::SchemaSyntax { source })?;
+        if !self.whitespace_flexible {
+            whitespace::compact(&mut schema);
+        }
         let refused = |why: String| GenerateError::Schema { why };
         self.constraint(TopLevelGrammar::from_json_schema(schema)).map_err(refused)
     }
 
     /// A text that this grammar describes, in llguidance's variant of Lark's notation: a rule `start`, rules in lower case,
-    /// terminals in upper case.
+    /// terminals in upper case. `%json` in it stands for JSON that is valid by a schema.
     ///
     /// # Errors
     /// If the grammar is none; the error says where.
@@ -62,10 +76,18 @@ impl Constrainer {
                 "`::=` is of another notation (GBNF, BNF); expected Lark's, as `start: \"yes\" | \"no\"`";
             return Err(GenerateError::Grammar { at: Some((index + 1, column)), why: why.into() });
         }
-        self.constraint(TopLevelGrammar::from_lark(grammar.to_owned())).map_err(|why| {
-            let (at, why) = located(&why);
-            GenerateError::Grammar { at, why: why.to_owned() }
-        })
+        let follow = |grammar: &str| {
+            self.constraint(TopLevelGrammar::from_lark(grammar.to_owned())).map_err(|why| {
+                let (at, why) = located(&why);
+                GenerateError::Grammar { at, why: why.to_owned() }
+            })
+        };
+        // First as it is written: errors name places in that.
+        let constraint = follow(grammar)?;
+        match whitespace::compact_in_grammar(grammar) {
+            Some(compact) if !self.whitespace_flexible => follow(&compact),
+            _ => Ok(constraint),
+        }
     }
 
     fn constraint(&self, grammar: TopLevelGrammar) -> Result<Constraint, String> {

@@ -30,6 +30,8 @@ pub struct GenerateOptions {
     pub ignore_eos: bool,
     /// What the text must follow.
     pub follow: Option<Follow>,
+    /// Whether JSON that [`follow`](Self::follow) describes may have whitespace between its tokens. Otherwise it is compact.
+    pub whitespace_flexible: bool,
     /// How many of the most likely tokens are kept at each position, with their probabilities.
     pub logprobs: Option<usize>,
     /// Whether the logits that chose each token are kept: f32 [tokens, vocabulary].
@@ -55,6 +57,7 @@ impl Default for GenerateOptions {
             stop: Vec::new(),
             ignore_eos: false,
             follow: None,
+            whitespace_flexible: false,
             logprobs,
             keep_logits,
         }
@@ -91,6 +94,7 @@ impl GenerateOptions {
         let stop_tokens = if self.ignore_eos { Vec::new() } else { stop_tokens.to_vec() };
         let follow = |follow: &Follow| -> Result<Constraint, GenerateError> {
             let constrainer = Constrainer::new(needs("follow")?, &stop_tokens)?;
+            let constrainer = constrainer.whitespace_flexible(self.whitespace_flexible);
             match follow {
                 Follow::JsonSchema(schema) => constrainer.json_schema(schema),
                 Follow::Grammar(grammar) => constrainer.grammar(grammar),

@@ -153,7 +153,6 @@ fn animal() -> Value {
             "required": ["name", "old"],
             "additionalProperties": false,
         }},
-        "x-guidance": {"whitespace_flexible": false},
     })
 }
 
@@ -177,6 +176,22 @@ fn an_answer_parses_and_is_valid_by_its_schema_whatever_the_network_says() {
         complete += 1;
     }
     assert!(complete > 130, "{complete} of 150");
+}
+
+#[test]
+fn whitespace_between_the_tokens_of_json_is_allowed_where_it_is_asked_for() {
+    let tokenizer = tokenizer();
+    let schema = r#"{"type": "array", "items": {"enum": [1, 2]}, "minItems": 3, "maxItems": 3}"#;
+    let grammar = format!("start: %json {schema}");
+    for (flexible, most) in [(false, 5..8), (true, 8..500)] {
+        let constrainer = constrainer(&tokenizer).whitespace_flexible(flexible);
+        for constraint in [constrainer.json_schema(schema), constrainer.grammar(&grammar)] {
+            let constraint = constraint.unwrap();
+            let texts = (0..20).map(|seed| answer(&tokenizer, &constraint, 1.0, seed).1);
+            let longest = texts.map(|text| text.len()).max().unwrap();
+            assert!(most.contains(&longest), "{flexible}: {longest}");
+        }
+    }
 }
 
 #[test]
@@ -322,6 +337,12 @@ fn what_cannot_be_followed_is_refused_and_the_message_says_where() {
     expect(grammar("start: \"a\" other"), &["not valid at line 1, column ", "other"]);
     expect(grammar("begin: \"a\""), &["start"]);
     expect(grammar(""), &["start"]);
+    expect(
+        grammar("start: %json {\n\"type\": \"null\"}\nrest: )"),
+        &["not valid at line 3, column 7", "expecting rule"],
+    );
+    expect(grammar("start: %json {\"type\": null"), &["not valid", "json"]);
+    expect(grammar("start: %json {\"type\": \"animal\"}"), &["not valid", "animal"]);
     expect(grammar("start: /(/"), &["not valid at line 1, column ", "unclosed group"]);
     expect(grammar("root ::= \"yes\""), &["line 1, column 6", "GBNF", "start:"]);
 }

@@ -63,6 +63,8 @@ pub struct Golden {
 pub struct Prompt {
     /// The text, where there is one.
     pub prompt: Option<String>,
+    /// The messages of a chat, where it is one.
+    pub messages: Option<Vec<serde_json::Value>>,
     /// Whether the text is not of the kind that the model was trained on.
     #[serde(default)]
     pub outside: bool,
@@ -72,6 +74,8 @@ pub struct Prompt {
     pub tokens: Vec<u32>,
     /// The continuation as text, where the model has a tokenizer.
     pub text: Option<String>,
+    /// The smallest distance between first and second logit where the reference chose a token.
+    pub min_gap: f32,
     /// Whether all logits are known, not only the largest of each row.
     pub full: bool,
 }
@@ -230,7 +234,7 @@ pub(crate) fn largest(row: &[f32]) -> f64 {
 }
 
 /// Which is the largest.
-pub(crate) fn best(row: &[f32]) -> usize {
+pub fn best(row: &[f32]) -> usize {
     (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or_default()
 }
 

