@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::values;
+use super::{text, values};
 
 /// The method that a slice with a step becomes: the engine panics at `""[::-1]`.
 pub const SLICE: &str = "__slice__";
@@ -48,6 +48,7 @@ pub struct Tag {
 /// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`;
 /// - `'…' % x` becomes `'…'.__mod__(x)`;
 /// - `x.items` becomes `x.__getattr__('items')` where it is not called, and so does every name that is a method of Python's;
+/// - a `raw` block keeps its text, and gets the signs with which the engine trims as Jinja does, see [`Raw`];
 /// - what gets a name, and what operators make within brackets, passes [`BOUNDED`]: the engine has no limit on what it
 ///   joins, and what doubles itself must be given a name, or be an argument or an item, before it does so again.
 pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
@@ -64,8 +65,18 @@ pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
         between = between.max(before);
         line += lines(&source[at..at + before]);
         at += before;
-        let tag = &source[at..at + tag_len(&source[at..])];
         let start = out.len();
+        if let Some(raw) = Raw::at(&source[at..]) {
+            out.push_str(&raw.translated());
+            between = between.max(raw.text.unwrap_or_default().len());
+            let from = at..at + raw.len;
+            at = from.end;
+            let unknown = raw.text.err().map(str::to_owned);
+            tags.push(Tag { from, to: start..out.len(), line, operators: 0, unknown });
+            line += lines(&out[start..]);
+            continue;
+        }
+        let tag = &source[at..at + tag_len(&source[at..])];
         let name = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
         let (mut operators, mut unknown) = (0, None);
         match name {
@@ -119,6 +130,68 @@ fn unknown_default(statement: &str) -> Option<String> {
     };
     let (name, other) = named.iter().find_map(|(name, default)| Some((name.trim(), other(default)?)))?;
     Some(format!("the default of `{name}` is made of the argument `{other}`, which is not supported"))
+}
+
+/// A `raw` block. Jinja trims its text where its tags have a `-`, and trims the blanks before an `endraw` that begins a line.
+/// It keeps a line end behind the first tag, unlike one behind any other tag.
+struct Raw<'a> {
+    /// `-`, `+` or nothing: what the first tag does to the text before it.
+    before: &'a str,
+    /// The trimmed text, or why Jinja takes the block for none.
+    text: Result<&'a str, &'static str>,
+    /// `-`, `+` or nothing: what the second tag does to the text behind it.
+    behind: &'a str,
+    /// Bytes from the first tag to the second.
+    len: usize,
+}
+
+impl<'a> Raw<'a> {
+    /// The block that a text begins with.
+    fn at(source: &'a str) -> Option<Self> {
+        let (before, tag) = after_sign(source.strip_prefix("{%")?);
+        let tag = tag.trim_start().strip_prefix("raw")?.trim_start();
+        let (sign, tag) = after_sign(tag);
+        let inner = tag.strip_prefix("%}")?;
+        let first = source.len() - inner.len();
+        let no_block = |why| Some(Self { before, text: Err(why), behind: "", len: first });
+        let inner = match sign {
+            "+" => return no_block("the first tag of a `raw` block ends in `+%}`, expected `%}` or `-%}`"),
+            "-" => inner.trim_start_matches(text::is_space),
+            _ => inner,
+        };
+        // Jinja ends a block that is empty at the end of a template, whose last line end does not count.
+        if matches!(inner, "" | "\n") {
+            return Some(Self { before, text: Ok(""), behind: "", len: source.len() });
+        }
+        let end = inner.match_indices("{%").find_map(|(at, _)| {
+            let (sign, tag) = after_sign(&inner[at + 2..]);
+            let tag = tag.trim_start().strip_prefix("endraw")?.trim_start();
+            let (behind, tag) = after_sign(tag);
+            Some((&inner[..at], sign, behind, tag.strip_prefix("%}")?))
+        });
+        let Some((text, sign, behind, rest)) = end else {
+            return no_block("a `raw` block has no end, expected `{% endraw %}`");
+        };
+        let line = text.rfind('\n').map_or(text.len(), |end| end + 1);
+        let text = match sign {
+            "-" => text.trim_end_matches(text::is_space),
+            "" if text[line..].chars().all(text::is_space) => &text[..line],
+            _ => text,
+        };
+        Some(Self { before, text: Ok(text), behind, len: source.len() - rest.len() })
+    }
+
+    /// The same to the engine, which is told to trim nothing of the text.
+    fn translated(&self) -> String {
+        let Self { before, behind, .. } = self;
+        let text = self.text.unwrap_or_default();
+        format!("{{%{before} raw +%}}{text}{{%+ endraw {behind}%}}")
+    }
+}
+
+/// The sign that a text begins with, if it begins with one, and the rest.
+fn after_sign(text: &str) -> (&str, &str) {
+    text.split_at(usize::from(text.starts_with(['-', '+'])))
 }
 
 /// How many operators there are in a tag, words among them, and what else the engine nests: calls, filters, parts of parts.
@@ -187,7 +260,7 @@ fn tag_len(tag: &str) -> usize {
     let end = match &tag[..2] {
         "{{" => "}}",
         "{%" => "%}",
-        _ => return tag.find("#}").map_or(tag.len(), |end| end + 2),
+        _ => return tag[2..].find("#}").map_or(tag.len(), |end| end + 4),
     };
     let mut scan = Scan::default();
     let closes = |&(at, c): &(usize, char)| scan.is_code(c) && scan.depth <= 0 && tag[at..].starts_with(end);
@@ -410,6 +483,14 @@ mod tests {
             (
                 "{{ x.items.y.title|f }}{{ x.items () }}{{ 'x.items' }}{{ x.item }}",
                 "{{ x.__getattr__('items').y.__getattr__('title')|f }}{{ x.items () }}{{ 'x.items' }}{{ x.item }}",
+            ),
+            (
+                "{%- raw %}\n{{ x[::-1] }}{{ '%s' % x }}{% generation %}\n  {% endraw -%}{{ y[::2] }}",
+                "{%- raw +%}\n{{ x[::-1] }}{{ '%s' % x }}{% generation %}\n{%+ endraw -%}{{ y.__slice__(none, none, 2) }}",
+            ),
+            (
+                "{#}{% raw %}#}{{ '{% raw %}' ~ x[::2] }}",
+                "{#}{% raw %}#}{{ '{% raw %}' ~ x.__slice__(none, none, 2) }}",
             ),
             (
                 "{% set x.items = y.items %}{% set x.items %}",
