@@ -19,11 +19,14 @@ use serde_json::{Map, Value as Json};
 use crate::GenerateError;
 use crate::model_file::{read_json, read_keys, read_text};
 
+mod arguments;
 #[cfg(test)]
 mod bounds;
 mod engine;
 mod generator;
+mod globals;
 mod jinja;
+mod markup;
 mod python;
 mod rewrite;
 mod room;
@@ -634,6 +637,8 @@ mod tests {
             loops("[1]", "[n.x, n.x]|select", "n.x|list"),
             loops("[1]", "[n.x, n.x]", "n.x|string|length"),
             loops("{}", "{'a': n.x, 'b': n.x}", "n.x ~ ''"),
+            loops("'a'", "cycler(n.x, n.x)", "n.x.next().next()"),
+            loops("{}", "dict(a=n.x, b=n.x)", "n.x ~ ''"),
             loops("[]", "n.x + ['a' * 99999999]", "n.x|join|length"),
             loops("[]", "n.x + ['a' * 9999999]", "n.x|join|length"),
             loops("['a', 'a']", "['a' * 9999999, n.x|join('a' * 9999999)]", "n.x|length"),

@@ -82,6 +82,10 @@ pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
         match name {
             "generation" => out.push_str(&tag.replacen("generation", "with", 1)),
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endwith", 1)),
+            // Jinja ends a comment that is empty at the end of a template, as it ends a `raw` block.
+            _ if matches!(tag.strip_suffix('\n').unwrap_or(tag), "{#" | "{#-" | "{#+") => {
+                out.push_str(&format!("{} #}}", tag.trim_end()));
+            }
             _ if tag.starts_with("{#") => out.push_str(tag),
             _ => {
                 operators = operators_in(tag);
