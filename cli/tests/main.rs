@@ -21,6 +21,7 @@ mod profile;
 mod prompts;
 mod sampling;
 mod support;
+mod templates;
 mod tune;
 mod verify;
 mod windows;

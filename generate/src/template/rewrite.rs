@@ -108,6 +108,28 @@ pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
     (Translated { text: out, between: between.max(source.len() - at) }, tags)
 }
 
+/// Whether a tag may read a variable: its name is there, outside of texts, and is neither an attribute nor a filter, nor
+/// what a statement `set` names.
+pub fn reads(tag: &str, name: &str) -> bool {
+    if tag.starts_with("{#") || Raw::at(tag).is_some() {
+        return false;
+    }
+    let mut scan = Scan::default();
+    let code = tag.chars().map(|c| if scan.is_code(c) { c } else { '"' }).collect::<String>();
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let set = code.split(|c| !is_part(c)).find(|word| !word.is_empty()) == Some("set");
+    let mut at = 0;
+    for (index, word) in code.split(|c| !is_part(c)).filter(|word| !word.is_empty()).enumerate() {
+        at += code[at..].find(word).unwrap_or(0);
+        let before = code[..at].trim_end();
+        at += word.len();
+        if word == name && !before.ends_with(['.', '|']) && !(set && index == 1) {
+            return true;
+        }
+    }
+    false
+}
+
 /// The default of a macro's argument in which another of its arguments stands: the engine makes the defaults first.
 fn unknown_default(statement: &str) -> Option<String> {
     let (keyword, rest) = statement.split_once(char::is_whitespace)?;
