@@ -80,6 +80,7 @@ pub fn environment(room: Room, steps: u64) -> Result<Environment<'static>, Error
 
 fn add_filters(environment: &mut Environment<'static>, room: Room) {
     environment.add_filter(rewrite::BOUNDED, move |value: Value| room.bounded(value));
+    environment.add_filter(rewrite::LOOPED, jinja::looped);
     checked(
         environment,
         ("join", Takes::Any),

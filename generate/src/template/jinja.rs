@@ -94,6 +94,15 @@ fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
     }
 }
 
+/// The list of a loop. The engine does not know which character of a text is the last.
+pub fn looped(list: Value) -> Result<Value, Error> {
+    match list.as_str() {
+        Some(text) => room::list(text.chars().map(Value::from)),
+        None if list.is_none() => Err(invalid("`none` is no list to loop over")),
+        None => Ok(list),
+    }
+}
+
 /// The test `sequence`: what has a length and items.
 pub fn is_sequence(value: &Value) -> bool {
     is_iterable(value)

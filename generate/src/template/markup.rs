@@ -59,7 +59,10 @@ fn without_tags(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, tag)) = rest.split_once('<') {
-        let end = if tag.starts_with("!--") { tag[3..].split_once("-->") } else { tag.split_once('>') };
+        let end = match tag.strip_prefix("!--") {
+            Some(comment) => comment.split_once("-->"),
+            None => tag.split_once('>'),
+        };
         let Some((_, behind)) = end else { break };
         out.push_str(before);
         rest = behind;

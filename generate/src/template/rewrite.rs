@@ -19,6 +19,9 @@ pub const CYCLE: &str = "__cycle__";
 /// The filter that refuses what has grown too large, around all that is kept under a name.
 pub const BOUNDED: &str = "__bounded__";
 
+/// The filter around the list of a loop: to the engine `none` is an empty list, and a text has no length.
+pub const LOOPED: &str = "__looped__";
+
 /// A template in words of the engine.
 pub struct Translated {
     /// The template.
@@ -48,6 +51,7 @@ pub struct Tag {
 /// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`;
 /// - `'…' % x` becomes `'…'.__mod__(x)`;
 /// - `x.items` becomes `x.__getattr__('items')` where it is not called, and so does every name that is a method of Python's;
+/// - the list of a `for` passes [`LOOPED`];
 /// - a `raw` block keeps its text, and gets the signs with which the engine trims as Jinja does, see [`Raw`];
 /// - what gets a name, and what operators make within brackets, passes [`BOUNDED`]: the engine has no limit on what it
 ///   joins, and what doubles itself must be given a name, or be an argument or an item, before it does so again.
@@ -254,10 +258,39 @@ fn statement(inner: &str) -> String {
             let arguments = expression(&format!("({rest})"));
             arguments[1..arguments.len() - 1].to_owned()
         }
+        ("for", _) if let Some(list) = list_of_loop(rest) => {
+            let (target, list, condition) =
+                (&rest[..list.start], rest[list.clone()].trim(), &rest[list.end..]);
+            format!("{target} ({})|{LOOPED} {}", expression(list), expression(condition))
+        }
         _ => return expression(inner),
     };
     let at = rest.as_ptr() as usize - inner.as_ptr() as usize;
     format!("{}{rewritten}{}", &inner[..at], &inner[at + rest.len()..])
+}
+
+/// Where the list of a `for` stands: behind the first `in`, and before `if` or `recursive`.
+fn list_of_loop(text: &str) -> Option<Range<usize>> {
+    let mut scan = Scan::inside();
+    let (mut depth, mut word, mut start) = (0, None, None);
+    for (at, c) in text.char_indices().chain([(text.len(), ' ')]) {
+        let code = scan.is_code(c);
+        if code && (c.is_alphanumeric() || c == '_') {
+            word.get_or_insert(at);
+            continue;
+        }
+        match word.take().filter(|_| depth == 0).map(|from| (from, &text[from..at])) {
+            Some((_, "in")) if start.is_none() => start = Some(at),
+            Some((end, "if" | "recursive")) if start.is_some() => return Some(start?..end),
+            _ => {}
+        }
+        match c {
+            '(' | '[' | '{' if code => depth += 1,
+            ')' | ']' | '}' if code => depth -= 1,
+            _ => {}
+        }
+    }
+    Some(start?..text.len())
 }
 
 /// Where `=` stands in an assignment.
@@ -496,6 +529,10 @@ mod tests {
                 "{%- set x.y = ('a=b' if c == 1 else d)|__bounded__ -%}",
             ),
             ("{% set a, b = 1, 2 %}{% set c %}", "{% set a, b = (1, 2)|__bounded__ %}{% set c %}"),
+            (
+                "{% for a, b in x['in'] if a in c %}{%- for a in [b ~ c] recursive -%}{% for a in b %}",
+                "{% for a, b in (x['in'])|__looped__ if a in c %}{%- for a in ([ (b ~ c)|__bounded__])|__looped__ recursive -%}{% for a in (b)|__looped__  %}",
+            ),
             ("{% with a = b ~ c, d = e %}", "{% with a = (b ~ c)|__bounded__, d = e %}"),
             (
                 "{{ '%s %d' % (x, -1 % 2)|f('%') + 5 % 3 }}",
