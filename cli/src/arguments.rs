@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
@@ -125,6 +126,8 @@ pub struct GenerateArguments {
     /// The system message of the chat
     #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
+    #[command(flatten)]
+    pub template: TemplateArguments,
     /// At most this many new tokens
     #[arg(
         short = 'n',
@@ -168,6 +171,8 @@ pub struct ChatArguments {
     /// The system message of the chat
     #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
+    #[command(flatten)]
+    pub template: TemplateArguments,
     /// At most this many new tokens in an answer
     #[arg(
         short = 'n',
@@ -187,6 +192,76 @@ pub struct ChatArguments {
     pub sampling: SamplingArguments,
     #[command(flatten)]
     pub run: RunArguments,
+}
+
+/// What a chat template sees beside the messages.
+#[derive(Args, Clone)]
+pub struct TemplateArguments {
+    /// Functions that the model may call: a file with a JSON list of tools in OpenAI's form, for the chat template
+    #[arg(long, value_name = "FILE")]
+    pub tools: Option<PathBuf>,
+    /// Texts that the model answers from: a file with a JSON list of objects, such as `{"title": …, "text": …}`, for the
+    /// chat template
+    #[arg(long, value_name = "FILE")]
+    pub documents: Option<PathBuf>,
+    /// Let the model think before it answers, or not: sets `enable_thinking` of the chat template [default: the template's]
+    #[arg(long, value_name = "on|off")]
+    pub thinking: Option<Thinking>,
+    /// Set a variable of the chat template, as `reasoning_effort="low"`; may be repeated
+    #[arg(long, value_name = "NAME=JSON")]
+    pub template_var: Vec<TemplateVariable>,
+}
+
+impl TemplateArguments {
+    /// The first option that is given.
+    pub fn first(&self) -> Option<&'static str> {
+        let given = [
+            ("--tools", self.tools.is_some()),
+            ("--documents", self.documents.is_some()),
+            ("--thinking", self.thinking.is_some()),
+            ("--template-var", !self.template_var.is_empty()),
+        ];
+        given.into_iter().find_map(|(option, given)| given.then_some(option))
+    }
+}
+
+/// Whether a model thinks before it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Thinking {
+    On,
+    Off,
+}
+
+/// A variable of a chat template.
+#[derive(Clone, Debug)]
+pub struct TemplateVariable {
+    pub name: String,
+    pub value: serde_json::Value,
+}
+
+impl FromStr for TemplateVariable {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((name, value)) = text.split_once('=') else {
+            return Err("expected NAME=JSON, as `reasoning_effort=\"low\"`".into());
+        };
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        if !name.chars().all(is_part) || name.is_empty() || name.starts_with(|c: char| c.is_numeric()) {
+            return Err(format!("`{name}` is no name of a variable, expected letters, digits and `_`"));
+        }
+        match name {
+            "tools" | "documents" => return Err(format!("`--{name} FILE` sets `{name}`")),
+            "messages" | "add_generation_prompt" | "strftime_now" => {
+                return Err(format!("`{name}` is set by this program"));
+            }
+            _ => {}
+        }
+        let value = serde_json::from_str(value).map_err(|error| {
+            format!("the value is not JSON ({error}); write a text in quotes, as `{name}=\"low\"`")
+        })?;
+        Ok(Self { name: name.to_owned(), value })
+    }
 }
 
 /// How a model is made ready to be called.
@@ -275,6 +350,8 @@ pub struct PromptArguments {
     /// writes it
     #[arg(long, value_name = "FILE", conflicts_with = "chat")]
     pub messages: Option<PathBuf>,
+    #[command(flatten)]
+    pub template: TemplateArguments,
     /// Render here, and let the system end this process where that takes too much
     #[arg(long, hide = true)]
     pub limited: bool,

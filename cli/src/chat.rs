@@ -21,6 +21,7 @@ use tracewright::own::check_output;
 
 use crate::arguments::ChatArguments;
 use crate::error::{self, Error};
+use crate::extras::Extras;
 use crate::generate::{Answer, say_ends};
 use crate::load::{Loaded, Source, Wanted};
 use crate::measure::milliseconds;
@@ -43,7 +44,7 @@ const COMMANDS: [(&str, &str); 6] = [
 pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     let model = &arguments.model;
     let source = Source::read(model, &arguments.run, read)?;
-    let (tokenizer, options) = {
+    let (tokenizer, options, extras) = {
         let arguments = arguments.clone();
         interrupt.or(move || -> Result<_, Error> {
             let model = &arguments.model;
@@ -52,7 +53,8 @@ pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) ->
                 return Err(Error::Usage { what });
             };
             // A model without a template, or with one that fails, is known before anything slow begins.
-            rendered(model, &conversation(None, "Hello"))?;
+            let extras = Extras::read(&arguments.template)?;
+            rendered(model, conversation(None, "Hello"), &extras)?;
             let stop_tokens = stop_tokens(model)?;
             let options = TokenOptions {
                 max_tokens: arguments.max_tokens,
@@ -61,7 +63,7 @@ pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) ->
                 stop_tokens,
                 ..TokenOptions::default()
             };
-            Ok((Arc::new(tokenizer), options))
+            Ok((Arc::new(tokenizer), options, extras))
         })??
     };
     let wanted = Wanted { prompt: &[], new_tokens: ROOM, all_positions: false, commands: false };
@@ -84,6 +86,7 @@ pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) ->
         interrupt,
         tokenizer,
         options,
+        extras,
         session: Session::new(&loaded.network),
         loaded: &loaded,
         system: arguments.system.clone(),
@@ -113,6 +116,8 @@ struct Chat<'a> {
     interrupt: &'a Interrupt,
     tokenizer: Arc<Tokenizer>,
     options: TokenOptions,
+    /// What the template sees at every turn beside the messages.
+    extras: Extras,
     loaded: &'a Loaded,
     session: Session<'a>,
     system: Option<String>,
@@ -182,7 +187,7 @@ impl Chat<'_> {
     }
 
     fn generate(&mut self) -> Result<(), Error> {
-        let text = rendered(&self.arguments.model, &self.messages())?;
+        let text = rendered(&self.arguments.model, self.messages(), &self.extras)?;
         let prompt = self.new_tokens(&text)?;
         let before = self.session.tokens().len();
         let tokenizer = self.tokenizer.clone();

@@ -10,7 +10,7 @@ use instruments::profile::ProfileError;
 use instruments::{bench::BenchError, bisect::BisectError, tune::TuneError};
 use tracewright::PlanError;
 use tracewright::bake::BakeError;
-use tracewright::errors::{FileError, LISTED, Place, WithCauses};
+use tracewright::errors::{FileError, LISTED, Place, WithCauses, escaped};
 use tracewright::files::limits;
 use tracewright::footprint::{Doing, TooLarge};
 use tracewright::irpa;
@@ -110,6 +110,38 @@ pub enum Error {
         path: std::path::PathBuf,
         /// Where and why.
         source: serde_json::Error,
+    },
+    /// A file of tools or of documents that is no list.
+    #[error("`{}` is not a JSON list of {what}", .path.display())]
+    NoList {
+        /// The file.
+        path: std::path::PathBuf,
+        /// `tools` or `documents`.
+        what: &'static str,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// A tool or a document that is none.
+    #[error("{place} in `{}` is {found}, expected {expected}", .path.display())]
+    Entry {
+        /// The file.
+        path: std::path::PathBuf,
+        /// `tools` or `documents`.
+        what: &'static str,
+        /// Which key of which entry.
+        place: String,
+        /// What is there.
+        found: String,
+        /// What should be there.
+        expected: &'static str,
+    },
+    /// A variable that the chat template has no use for.
+    #[error("`{}` has no effect: the chat template does not use `{name}`", option(.name))]
+    Unread {
+        /// The variable.
+        name: String,
+        /// Those that the template reads.
+        variables: Vec<String>,
     },
     /// What is typed cannot be read.
     #[cfg(feature = "iree")]
@@ -304,6 +336,8 @@ impl Coded for Error {
             Self::Program(_) | Self::Thread(_) => Code::TW0004,
             Self::Said { code, .. } => *code,
             Self::Messages { .. } => Code::TW0810,
+            Self::NoList { .. } | Self::Entry { .. } => Code::TW0820,
+            Self::Unread { .. } => Code::TW0821,
             #[cfg(feature = "iree")]
             Self::Missing { .. } => Code::TW1005,
             #[cfg(feature = "iree")]
@@ -387,6 +421,13 @@ impl Error {
             Self::Config(ConfigError::Generates { .. }) => {
                 "use `tracewright generate`: it continues text with this model"
             }
+            Self::NoList { what, .. } | Self::Entry { what, .. } => match *what {
+                "tools" => {
+                    r#"a tool is `{"type": "function", "function": {"name": …, "description": …, "parameters": {…}}}`"#
+                }
+                _ => r#"a document is an object, such as `{"title": …, "text": …}`"#,
+            },
+            Self::Unread { name, variables } => return unread(name, variables),
             Self::NoModel(_) => "`trace-dump presets` lists the published sizes that have a name",
             Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes them",
             Self::Xla(XlaError::Shard(_)) => {
@@ -459,6 +500,27 @@ fn setting(name: &str) -> Option<&'static str> {
         ("mirostat.rate", "--mirostat-lr"),
     ];
     FLAGS.iter().find(|(known, _)| *known == name).map(|(_, flag)| *flag)
+}
+
+/// The option that sets a variable.
+fn option(name: &str) -> String {
+    match name {
+        "tools" | "documents" => format!("--{name}"),
+        "enable_thinking" => "--thinking".to_owned(),
+        name => format!("--template-var {name}"),
+    }
+}
+
+/// What to do about a variable that the chat template does not read.
+fn unread(name: &str, variables: &[String]) -> Vec<String> {
+    let others =
+        variables.iter().filter(|name| !matches!(name.as_str(), "messages" | "add_generation_prompt"));
+    let others: Vec<_> = others.take(LISTED).map(|name| format!("`{}`", escaped(name))).collect();
+    let leave_out = format!("leave out `{}`", option(name));
+    match others.is_empty() {
+        true => vec![leave_out],
+        false => vec![leave_out, format!("the template uses {}", others.join(", "))],
+    }
 }
 
 /// Which flags make a network smaller.

@@ -19,6 +19,7 @@ use tracewright::own::check_output;
 
 use crate::arguments::GenerateArguments;
 use crate::error::Error;
+use crate::extras::Extras;
 use crate::load::{Loaded, Source, Wanted};
 use crate::measure::milliseconds;
 use crate::prompt::{conversation, rendered};
@@ -29,6 +30,12 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
         return Err(Error::Usage {
             what: "`--system` belongs to `--chat`; give the message to answer with it".into(),
         });
+    }
+    if arguments.chat.is_none()
+        && let Some(option) = arguments.template.first()
+    {
+        let what = format!("`{option}` belongs to `--chat`; give the message to answer with it");
+        return Err(Error::Usage { what });
     }
     // What is wrong with the model is said before what is wrong with the prompt.
     let source = Source::read(&arguments.model, &arguments.run, read)?;
@@ -123,7 +130,9 @@ fn prompt(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Resul
     not_empty(match (tokens, chat, prompt, file) {
         (Some(tokens), ..) => tokens.clone(),
         (_, Some(message), ..) => {
-            tokenizer.encode_plain(&rendered(folder, &conversation(arguments.system.as_deref(), message))?)?
+            let extras = Extras::read(&arguments.template)?;
+            let messages = conversation(arguments.system.as_deref(), message);
+            tokenizer.encode_plain(&rendered(folder, messages, &extras)?)?
         }
         (_, _, Some(text), _) => tokenizer.encode(text)?,
         (_, _, _, Some(path)) => tokenizer.encode(&read_stream(path, limits::PROMPT)?)?,

@@ -46,6 +46,8 @@ mod explain;
 #[cfg(feature = "iree")]
 mod export;
 #[cfg(feature = "iree")]
+mod extras;
+#[cfg(feature = "iree")]
 mod generate;
 mod lint;
 #[cfg(feature = "iree")]

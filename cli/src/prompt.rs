@@ -3,39 +3,65 @@
 //! A chat template is a program that came with the model. It is rendered in a process of its own, this command once more,
 //! whose memory and time the system limits: what allocates, recurses or squares ends there.
 
+use std::borrow::Cow;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracewright::errors::WithPath as _;
 use tracewright::files::{limits, read_from, read_stream};
-use tracewright::generate::{Chat, ChatTemplate};
+use tracewright::generate::ChatTemplate;
 
 use crate::arguments::{PromptArguments, VARIABLES};
 use crate::error::{self, Error};
+use crate::extras::Extras;
 
 pub fn run(arguments: &PromptArguments) -> Result<(), Error> {
-    let PromptArguments { model, chat, system, messages, limited } = arguments;
-    if *limited {
-        limit();
-    }
-    let messages = match (messages, chat) {
-        (Some(path), _) => read_messages(path)?,
-        (None, Some(chat)) => conversation(system.as_deref(), chat),
-        (None, None) => Vec::new(),
-    };
+    let PromptArguments { model, chat, system, messages, template, limited } = arguments;
     let text = match limited {
         true => {
-            let chat = Chat { messages, add_generation_prompt: true, ..Chat::default() };
-            ChatTemplate::load(model)?.render(&chat)?
+            limit();
+            render(model)?
         }
-        false => rendered(model, &messages)?,
+        false => {
+            let extras = Extras::read(template)?;
+            let messages = match (messages, chat) {
+                (Some(path), _) => read_messages(path)?,
+                (None, Some(chat)) => conversation(system.as_deref(), chat),
+                (None, None) => Vec::new(),
+            };
+            rendered(model, messages, &extras)?
+        }
     };
     match text.len() as u64 > limits::PROMPT {
         true => Err(Error::Template),
         false => io::stdout().write_all(text.as_bytes()).map_err(Error::Output),
     }
+}
+
+/// What one process asks another to render.
+#[derive(Serialize, Deserialize)]
+struct Request<'a> {
+    messages: Vec<Value>,
+    extras: Cow<'a, Extras>,
+}
+
+/// The text of the request on stdin.
+fn render(model: &Path) -> Result<String, Error> {
+    // Messages, tools, documents and variables, each as long as any may be.
+    let text = read_from(io::stdin().lock(), 4 * limits::PROMPT).with_path("read", Path::new("-"))?;
+    let request = serde_json::from_str(&text);
+    let Request { messages, extras } =
+        request.map_err(|source| Error::Messages { path: "-".into(), source })?;
+    let chat = extras.into_owned().chat(messages);
+    let template = ChatTemplate::load(model)?;
+    if let Some(name) = template.unread(&chat)?.first() {
+        let variables = template.variables(&chat)?;
+        return Err(Error::Unread { name: (*name).to_owned(), variables });
+    }
+    Ok(template.render(&chat)?)
 }
 
 /// The messages in a file, or in what stdin gives.
@@ -48,7 +74,9 @@ fn read_messages(path: &Path) -> Result<Vec<Value>, Error> {
 }
 
 /// The text that a chat becomes, made by another process of this program.
-pub fn rendered(model: &Path, messages: &[Value]) -> Result<String, Error> {
+pub fn rendered(model: &Path, messages: Vec<Value>, extras: &Extras) -> Result<String, Error> {
+    let request = serde_json::to_vec(&Request { messages, extras: Cow::Borrowed(extras) });
+    let request = request.map_err(|source| Error::Program(source.into()))?;
     let program = std::env::current_exe().map_err(Error::Program)?;
     let mut command = Command::new(program);
     command.args(["prompt", "--limited", "--messages=-", "--"]).arg(model);
@@ -61,7 +89,7 @@ pub fn rendered(model: &Path, messages: &[Value]) -> Result<String, Error> {
     let mut process = command.spawn().map_err(Error::Program)?;
     if let Some(mut stdin) = process.stdin.take() {
         // One that ended early says why; a closed pipe does not.
-        let _ = stdin.write_all(Value::from(messages.to_vec()).to_string().as_bytes());
+        let _ = stdin.write_all(&request);
     }
     let output = process.wait_with_output().map_err(Error::Program)?;
     let said = String::from_utf8_lossy(&output.stderr);

@@ -74,10 +74,15 @@ fn answers_to_a_schema_are_compact() {
 
 /// What `generate` answers to these messages, with nothing remembered.
 fn afresh(model: &str, messages: &[Value]) -> String {
+    afresh_with(model, messages, &[])
+}
+
+/// The same, with these options of the chat template.
+fn afresh_with(model: &str, messages: &[Value], options: &[&str]) -> String {
     let folder = folder();
     let file = folder.path().join("messages.json");
     fs::write(&file, Value::from(messages.to_vec()).to_string()).unwrap();
-    let prompt = succeed(&mut bare(&["prompt", model, "--messages", text(&file)])).out;
+    let prompt = succeed(bare(&["prompt", model, "--messages", text(&file)]).args(options)).out;
     let tokens = Tokenizer::load(&demo()).unwrap().unwrap().encode_plain(&prompt).unwrap();
     let tokens: Vec<String> = tokens.iter().map(u32::to_string).collect();
     let mut command = tracewright(&["generate", model, "--tokens", &tokens.join(","), "-n", "60", "--json"]);
@@ -115,6 +120,34 @@ fn a_chat_remembers_and_reads_only_what_is_new() {
     let read = read(&ran.err);
     assert_eq!(read[0].0, read[0].1, "{}", ran.err);
     assert!(read[1].1 < 20 && read[1].0 > read[0].0 + 30, "{}", ran.err);
+}
+
+/// The template of the demo, behind a text that names tools and a variable.
+#[test]
+fn every_turn_sees_tools_and_variables() {
+    let (model, folder) = (copied_demo(), folder());
+    let config: Value =
+        serde_json::from_str(&fs::read_to_string(model.path().join("tokenizer_config.json")).unwrap())
+            .unwrap();
+    let template = config["chat_template"].as_str().unwrap();
+    let head = "{% if tools %}{{ tools[0].function.name }} {{ mood }}\n{% endif %}{%- for";
+    let template = template.replacen("{%- for", head, 1);
+    fs::write(model.path().join("chat_template.jinja"), &template).unwrap();
+    let (tools, file) = (folder.path().join("tools.json"), folder.path().join("chat.json"));
+    fs::write(&tools, r#"[{"type": "function", "function": {"name": "An owl"}}]"#).unwrap();
+    let options = ["--tools", text(&tools), "--template-var", "mood=\"was brave.\""];
+    let model = text(model.path());
+    let lines = format!("{FIRST}\n{SECOND}\n/save {}\n", text(&file));
+    let arguments = [&["-n", "40"], &options[..]].concat();
+    said(&mut chat(model, &arguments), &lines);
+    let messages: Vec<Value> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    for answer in [1, 3] {
+        let answered = messages[answer]["content"].as_str().unwrap();
+        let fresh = afresh_with(model, &messages[..answer], &options);
+        assert!(!answered.is_empty() && fresh.starts_with(answered), "{answered}\n{fresh}");
+    }
+    let prompt = succeed(bare(&["prompt", model, "--messages", text(&file)]).args(options)).out;
+    assert!(prompt.contains("An owl was brave.\n"), "{prompt}");
 }
 
 /// A template that writes old answers anew: what the network saw of them is not what it would see now.

@@ -239,6 +239,8 @@ fn files_that_are_too_large_are_refused_before_they_are_read() {
     let (demo, file) = (text(&demo), text(&file));
     for (arguments, most) in [
         (&["prompt", demo, "--messages", file][..], 64 << 20),
+        (&["prompt", demo, "--chat", "a", "--tools", file], 64 << 20),
+        (&["prompt", demo, "--chat", "a", "--documents", file], 64 << 20),
         (&["generate", demo, "-p", "a", "--grammar", file], 4 << 20),
         (&["generate", demo, "-p", "a", "--json-schema", file], 4 << 20),
         (&["generate", demo, "-p", "a", "--tuning", file], 16 << 20),

@@ -22,6 +22,7 @@ mod prompts;
 mod sampling;
 mod schemas;
 mod support;
+mod templates;
 mod tune;
 mod verify;
 mod windows;

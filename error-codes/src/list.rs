@@ -396,7 +396,7 @@ mod with_runtime {
                 Self::TemplateRaised { .. } => TW0808,
                 Self::EmptyChat | Self::Message { .. } => TW0810,
                 Self::Setting { .. } => TW0811,
-                Self::NeedsText { .. } => TW0820,
+                Self::NeedsText { .. } => TW0822,
                 Self::Logit { .. } | Self::NoCandidate { .. } => TW0812,
                 Self::Favoured { .. } | Self::Token { .. } => TW0813,
                 Self::Full { .. } => TW0814,
@@ -439,8 +439,8 @@ mod with_runtime {
                 Self::Failed(error) => error.code(),
                 Self::Embed(error) => error.code(),
                 Self::Prompt(error) => error.code(),
-                Self::NoTokenizer { .. } => TW0820,
-                Self::Kind { .. } => TW0821,
+                Self::NoTokenizer { .. } => TW0822,
+                Self::Kind { .. } => TW0823,
                 Self::AsExported { .. } | Self::Compiled { .. } | Self::Target { .. } | Self::NoCache => {
                     TW0001
                 }

@@ -13,17 +13,20 @@ use files::limits;
 use irpa::Gguf;
 use jiff::Zoned;
 use minijinja::value::Serde;
-use minijinja::{Environment, ErrorKind, Value};
+use minijinja::{Environment, ErrorKind, Template, Value};
 use serde_json::{Map, Value as Json};
 
 use crate::GenerateError;
 use crate::model_file::{read_json, read_keys, read_text};
 
+mod arguments;
 #[cfg(test)]
 mod bounds;
 mod engine;
 mod generator;
+mod globals;
 mod jinja;
+mod markup;
 mod python;
 mod rewrite;
 mod room;
@@ -139,15 +142,48 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, sources, special_tokens })
     }
 
-    /// The text of a conversation. It spells its special tokens: encode it with `encode_plain`.
-    pub fn render(&self, chat: &Chat) -> Result<String, GenerateError> {
+    /// The template for a conversation: it depends on whether there are tools.
+    fn chosen(&self, chat: &Chat) -> Result<Template<'_, '_>, GenerateError> {
         let template = match self.environment.get_template("tool_use") {
             Ok(template) if chat.tools.is_some() => Ok(template),
             _ => self.environment.get_template(DEFAULT),
         };
         let names = || self.sources.iter().map(|source| &*source.name).collect::<Vec<_>>().join(", ");
-        let template =
-            template.map_err(|_| GenerateError::NoDefaultTemplate { names: source::words(&names()) })?;
+        template.map_err(|_| GenerateError::NoDefaultTemplate { names: source::words(&names()) })
+    }
+
+    /// What a conversation gives and the template for it does not read: `tools`, or names of variables.
+    ///
+    /// # Errors
+    /// If the model has no template for the conversation.
+    pub fn unread<'a>(&self, chat: &'a Chat) -> Result<Vec<&'a str>, GenerateError> {
+        let template = self.chosen(chat)?;
+        let source = self.sources.iter().find(|source| source.name == template.name());
+        let tools = chat.tools.iter().map(|_| "tools");
+        let given = tools.chain(chat.variables.keys().map(String::as_str));
+        Ok(given.filter(|name| source.is_some_and(|source| !source.reads(name))).collect())
+    }
+
+    /// Variables that the template for a conversation reads, without functions and special tokens, in alphabetical order.
+    ///
+    /// # Errors
+    /// If the model has no template for the conversation.
+    pub fn variables(&self, chat: &Chat) -> Result<Vec<String>, GenerateError> {
+        let functions: Vec<_> = self.environment.globals().map(|(name, _)| name.to_owned()).collect();
+        let known = |name: &String| {
+            functions.contains(name)
+                || ["caller", "strftime_now"].contains(&&**name)
+                || name.ends_with("_token")
+        };
+        let mut names: Vec<_> = self.chosen(chat)?.undeclared_variables(false).into_iter().collect();
+        names.retain(|name| !known(name));
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// The text of a conversation. It spells its special tokens: encode it with `encode_plain`.
+    pub fn render(&self, chat: &Chat) -> Result<String, GenerateError> {
+        let template = self.chosen(chat)?;
         if chat.messages.is_empty() {
             return Err(GenerateError::EmptyChat);
         }
@@ -634,6 +670,8 @@ mod tests {
             loops("[1]", "[n.x, n.x]|select", "n.x|list"),
             loops("[1]", "[n.x, n.x]", "n.x|string|length"),
             loops("{}", "{'a': n.x, 'b': n.x}", "n.x ~ ''"),
+            loops("'a'", "cycler(n.x, n.x)", "n.x.next().next()"),
+            loops("{}", "dict(a=n.x, b=n.x)", "n.x ~ ''"),
             loops("[]", "n.x + ['a' * 99999999]", "n.x|join|length"),
             loops("[]", "n.x + ['a' * 9999999]", "n.x|join|length"),
             loops("['a', 'a']", "['a' * 9999999, n.x|join('a' * 9999999)]", "n.x|length"),
@@ -687,6 +725,37 @@ mod tests {
         let chat = Chat { messages: vec![message; 1000], ..Chat::default() };
         let text = ChatTemplate::from_source(source, Map::new()).unwrap().render(&chat).unwrap();
         assert!(text.len() > 1_000_000 && text.ends_with(">1000"), "{}", text.len());
+    }
+
+    #[test]
+    fn what_a_template_does_not_read_is_known() {
+        for (source, expected) in [
+            ("{{ x }}", &[][..]),
+            ("{{ y }}", &["x"]),
+            ("{{ y.x }}{{ y['x'] }}{{ 'x' }}{{ y|x }}{# x #}{% raw %}{{ x }}{% endraw %}x", &["x"]),
+            ("{% set x = 1 %}{{ y }}{% set x %}{% endset %}", &["x"]),
+            ("{% set x = x|default(1) %}", &[]),
+            ("{% set x = y.x or(x) %}", &[]),
+            ("{% if not x is defined %}{% set x = 1 %}{% endif %}", &[]),
+            ("{% if x_y or xx %}{% endif %}", &["x"]),
+            ("{% for m in messages if x %}{% endfor %}", &[]),
+            ("{% macro f(a) %}{{ \"'\" ~ x }}{% endmacro %}", &[]),
+        ] {
+            let template = ChatTemplate::from_source(source, Map::new()).unwrap();
+            let variables = Map::from_iter([("x".to_owned(), json!(1))]);
+            let chat = Chat { variables, ..Chat::default() };
+            assert_eq!(template.unread(&chat).unwrap(), expected, "{source}");
+        }
+        let dir = folder(&[(
+            "tokenizer_config.json",
+            json!({"chat_template": [{"name": "default", "template": ""}, {"name": "tool_use", "template": "{{ tools }}"}]}),
+        )]);
+        let several = ChatTemplate::load(dir.path()).unwrap();
+        let with_tools = Chat { tools: Some(vec![]), ..Chat::default() };
+        assert_eq!(several.unread(&with_tools).unwrap(), [""; 0]);
+        let one = ChatTemplate::from_source("{{ namespace(a=b).a ~ bos_token ~ c.d }}", Map::new()).unwrap();
+        assert_eq!(one.unread(&with_tools).unwrap(), ["tools"]);
+        assert_eq!(one.variables(&with_tools).unwrap(), ["b", "c"]);
     }
 
     #[test]

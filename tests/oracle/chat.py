@@ -48,6 +48,12 @@ WEATHER = {"type": "function", "function": {
     }, "required": ["place"]},
 }}
 ADD = {"type": "function", "function": {"name": "add", "description": "a + b", "parameters": {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}}, "return": {"type": "number"}}}
+SHAPES = {"type": "function", "function": {"name": "shapes", "description": "All kinds of types.", "parameters": {"type": "object", "properties": {
+    "names": {"type": "array", "items": {"type": "string"}, "nullable": True}, "sizes": {"type": "array", "items": {"type": "number"}},
+    "points": {"type": "array", "items": {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "integer"}}, "required": ["x"]}},
+    "either": {"oneOf": [{"type": "string", "description": "a name"}, {"type": "integer", "default": 3}], "default": "a"}, "maybe": {"type": ["string", "null"]},
+    "unit": {"type": "string", "enum": ["m", "ft"], "default": "m"}, "deep": {"type": "object"}, "flag": {"type": "boolean", "default": True}, "note": {"type": "string", "nullable": True}, "any": {}, "list": {"type": "array"},
+}, "required": ["names", "either"]}}}
 CONVERSATIONS = {
     "single": {"messages": [user("Hello, how are you?")]},
     "system": {"messages": [system("Be brief."), user("What is the sea?"), assistant("Salt water."), user("And a lake?")]},
@@ -66,6 +72,9 @@ CONVERSATIONS = {
     "parts": {"messages": [user([{"type": "text", "text": " What is this? "}, {"type": "image"}]), assistant("A cat."), user([{"type": "text", "text": "Sure?"}])]},
     "reasoning": {"messages": [user("What is 6 × 7?"), assistant("It is 42.", reasoning_content="6 × 7 = 42\n"), user("And 6 × 8?"), assistant("<think>\n6 × 8 = 48\n</think>\n\nIt is 48."), user("Half of it?")]},
     "no_thinking": {"messages": [user("Quick: 2 + 2?")], "variables": {"enable_thinking": False}},
+    "thinking": {"messages": [system("Be brief. /no_think"), user("Slowly: 2 + 2?")], "variables": {"enable_thinking": True}},
+    "effort": {"messages": [user("Look it up.")], "tools": [WEATHER, SHAPES], "variables": {"reasoning_effort": "low", "builtin_tools": ["browser", "code_interpreter", "python"], "model_identity": "You are <test> & more."}},
+    "other_tools": {"messages": [user("Use them."), assistant("", tool_calls=[call("browser", {"query": "a \"b\""}, "call00001")]), result("found", "browser", "call00001")], "variables": {"custom_tools": [ADD], "xml_tools": [ADD, WEATHER], "python_tools": ["def f(x: int) -> str:\n    ..."], "builtin_tools": ["browser"]}},
     "tools": {"messages": [system("Use the functions."), user("How is the weather?")], "tools": [WEATHER, ADD]},
     "tool_call": {"messages": [user("How is the weather in Zürich?"), assistant("", tool_calls=[call("weather", {"place": "Zürich", "unit": "°C"}, "abcdefghi")]), result('{"sky": "clear", "t": 21.5}', "weather", "abcdefghi")], "tools": [WEATHER]},
     "tool_calls": {"messages": [

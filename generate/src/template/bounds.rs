@@ -123,6 +123,17 @@ fn a_value_has_room_to_its_last_byte_item_and_depth() {
     room.bounded(nested(200)).unwrap_err();
 }
 
+/// Each of them holds the one before, which the system would drop one by one, in as much stack.
+#[test]
+fn joiners_and_cyclers_are_nested_no_deeper_than_lists() {
+    for nested in ["joiner(n.x)", "cycler(n.x)", "cycler(joiner(n.x), 1)"] {
+        let source = format!(
+            "{{% set n = namespace(x='a') %}}{{% for i in range(200) %}}{{% set n.x = {nested} %}}{{% endfor %}}"
+        );
+        refused(&source, "a value becomes too large or is nested too deep");
+    }
+}
+
 #[test]
 fn a_list_is_joined_where_its_texts_and_those_between_have_room() {
     let room = Room { bytes: 100 };

@@ -3,12 +3,13 @@
 use files::limits;
 use minijinja::functions::Function;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{FunctionArgs, FunctionResult, Rest, ValueOrKwargs, from_args};
+use minijinja::value::{FunctionArgs, FunctionResult, Kwargs, Rest, ValueOrKwargs, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters};
 
+use super::arguments::Takes;
 use super::generator::Generator;
 use super::room::{self, Room};
-use super::{jinja, python, rewrite, text, values};
+use super::{globals, jinja, markup, python, rewrite, text, values};
 
 /// Under which a rendering remembers how much it has written.
 const WRITES: &str = "written";
@@ -71,14 +72,18 @@ pub fn environment(room: Room, steps: u64) -> Result<Environment<'static>, Error
         environment.remove_test(name);
     }
     environment.remove_global("debug");
+    environment.add_function("cycler", globals::cycler);
+    environment.add_function("dict", globals::dict);
+    environment.add_function("joiner", globals::joiner);
     Ok(environment)
 }
 
 fn add_filters(environment: &mut Environment<'static>, room: Room) {
     environment.add_filter(rewrite::BOUNDED, move |value: Value| room.bounded(value));
+    environment.add_filter(rewrite::LOOPED, jinja::looped);
     checked(
         environment,
-        "join",
+        ("join", Takes::Any),
         filters::join,
         move |arguments| match arguments {
             [list, rest @ ..] => room.check_join(list, room::joiner(rest)?),
@@ -86,39 +91,55 @@ fn add_filters(environment: &mut Environment<'static>, room: Room) {
         },
         Ok,
     );
-    checked(
-        environment,
-        "replace",
-        filters::replace,
-        move |arguments| match arguments {
-            [text, from, to, ..] => {
-                room.check_replace(&room::as_text(text)?, &room::as_text(from)?, &room::as_text(to)?)
-            }
-            _ => Ok(()),
-        },
-        Ok,
-    );
+    let replace = Value::from_function(filters::replace);
+    environment.add_filter("replace", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+        jinja::replace(room, state, &replace, &arguments.into_values())
+    });
     // Items that come one by one.
     let items = |made: Value| Generator::of(&made);
-    checked(environment, "slice", filters::slice, room::check_count, items);
-    checked(environment, "batch", filters::batch, room::check_count, items);
-    checked(environment, "map", filters::map, |_| Ok(()), items);
-    checked(environment, "reject", filters::reject, |_| Ok(()), items);
-    checked(environment, "rejectattr", filters::rejectattr, |_| Ok(()), items);
-    checked(environment, "select", filters::select, |_| Ok(()), items);
-    checked(environment, "selectattr", filters::selectattr, |_| Ok(()), items);
-    checked(environment, "unique", filters::unique, |_| Ok(()), items);
-    environment.add_filter("attr", jinja::attr);
+    let batch = Takes::Places(&["linecount", "fill_with"]);
+    let slice = Takes::Places(&["slices", "fill_with"]);
+    checked(environment, ("slice", slice), filters::slice, room::check_count, items);
+    checked(environment, ("batch", batch), filters::batch, room::check_count, items);
+    checked(environment, ("reject", Takes::Any), filters::reject, |_| Ok(()), items);
+    checked(environment, ("rejectattr", Takes::Any), filters::rejectattr, |_| Ok(()), items);
+    checked(environment, ("select", Takes::Any), filters::select, |_| Ok(()), items);
+    checked(environment, ("selectattr", Takes::Any), filters::selectattr, |_| Ok(()), items);
+    let unique = Takes::Names(&["case_sensitive", "attribute"]);
+    checked(environment, ("unique", unique), filters::unique, |_| Ok(()), items);
+    let attributes = Value::from_function(filters::map);
+    environment.add_filter("map", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
+        jinja::map(state, &attributes, &arguments.into_values())
+    });
+    let default = Takes::Places(&["default_value", "boolean"]);
+    taking(environment, ("d", default), filters::default);
+    taking(environment, ("default", default), filters::default);
+    let dictsort = Takes::Names(&["case_sensitive", "by", "reverse"]);
+    taking(environment, ("dictsort", dictsort), filters::dictsort);
+    let groupby = Takes::Names(&["attribute", "default", "case_sensitive"]);
+    taking(environment, ("groupby", groupby), filters::groupby);
+    let extreme = Takes::Names(&["case_sensitive", "attribute"]);
+    taking(environment, ("max", extreme), filters::max);
+    taking(environment, ("min", extreme), filters::min);
+    let sort = Takes::Names(&["reverse", "case_sensitive", "attribute"]);
+    taking(environment, ("sort", sort), filters::sort);
+    let tojson = Takes::Names(&["ensure_ascii", "indent", "separators", "sort_keys"]);
+    taking(environment, ("tojson", tojson), python::tojson);
+    let truncate = Takes::Names(&["length", "killwords", "end", "leeway"]);
+    taking(environment, ("truncate", truncate), jinja::truncate);
+    taking(environment, ("attr", Takes::Places(&["name"])), jinja::attr);
+    taking(environment, ("center", Takes::Places(&["width"])), jinja::center);
+    taking(environment, ("trim", Takes::Places(&["chars"])), jinja::trim);
     environment.add_filter("capitalize", jinja::capitalize);
-    environment.add_filter("center", jinja::center);
     environment.add_filter("count", jinja::length);
     environment.add_filter("e", move |value: &Value| jinja::escape(room, value));
     environment.add_filter("escape", move |value: &Value| jinja::escape(room, value));
     environment.add_filter("first", jinja::first);
     environment.add_filter("float", jinja::float);
     environment.add_filter("forceescape", move |value: &Value| jinja::force_escape(room, value));
-    environment
-        .add_filter("format", move |text: &str, values: Rest<Value>| jinja::format(room, text, values));
+    environment.add_filter("format", move |text: &str, values: Rest<Value>, named: Kwargs| {
+        jinja::format(room, text, values, &named)
+    });
     environment.add_filter("indent", jinja::indent);
     environment.add_filter("int", jinja::int);
     environment.add_filter("items", jinja::items);
@@ -130,18 +151,26 @@ fn add_filters(environment: &mut Environment<'static>, room: Room) {
         python::str(value).map(|text| Value::from_safe_string(text.into()))
     });
     environment.add_filter("string", move |value: &Value| jinja::string(room, value));
+    environment.add_filter("striptags", markup::striptags);
     environment.add_filter("title", jinja::title);
-    environment.add_filter("tojson", python::tojson);
-    environment.add_filter("trim", jinja::trim);
-    environment.add_filter("truncate", jinja::truncate);
     environment.add_filter("upper", |value: &Value| python::str(value).map(|text| text.to_uppercase()));
     environment.add_filter("wordcount", jinja::wordcount);
 }
 
-/// Has a filter of the engine refuse what is too much for it, and give what Jinja's does of what it makes.
+/// Adds a filter that takes its arguments as Jinja's does.
+fn taking<F, Rv, Args>(environment: &mut Environment<'static>, named: (&'static str, Takes), filter: F)
+where
+    F: Function<Rv, Args>,
+    Rv: FunctionResult,
+    Args: for<'a> FunctionArgs<'a>,
+{
+    checked(environment, named, filter, |_| Ok(()), Ok);
+}
+
+/// The same, which refuses what is too much for it, and gives what Jinja's does of what it makes.
 fn checked<F, Rv, Args>(
     environment: &mut Environment<'static>,
-    name: &'static str,
+    (name, takes): (&'static str, Takes),
     filter: F,
     check: impl Fn(&[Value]) -> Result<(), Error> + Send + Sync + 'static,
     give: fn(Value) -> Result<Value, Error>,
@@ -152,7 +181,7 @@ fn checked<F, Rv, Args>(
 {
     let filter = Value::from_function(filter);
     environment.add_filter(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
-        let arguments = arguments.into_values();
+        let arguments = takes.arrange(arguments.into_values())?;
         check(&arguments)?;
         give(filter.call(state, &arguments)?)
     });

@@ -3,11 +3,11 @@
 use minijinja::formatting::{self, FormatStyle};
 use minijinja::tests::is_divisibleby;
 use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, from_args};
-use minijinja::{Error, ErrorKind, State, Value, filters};
+use minijinja::{AutoEscape, Error, ErrorKind, State, Value, filters};
 
 use super::generator::Generator;
 use super::python;
-use super::room::{Room, blanks};
+use super::room::{self, Room, blanks};
 use super::text::{self, LINE_ENDS, is_space};
 use super::values;
 
@@ -45,9 +45,18 @@ pub fn percent(state: &mut State, value: &Value, args: &[Value]) -> Result<Value
 }
 
 /// Jinja's `format`, Python's `text % values`.
-pub fn format(room: Room, text: &str, values: Rest<Value>) -> Result<String, Error> {
-    room.check_format(text, &values)?;
+pub fn format(room: Room, text: &str, values: Rest<Value>, named: &Kwargs) -> Result<String, Error> {
     let mut values = values.0;
+    let names: Vec<_> = named.args().collect();
+    match (values.as_slice(), names.as_slice()) {
+        (_, []) => {}
+        ([], names) => {
+            let pairs = names.iter().map(|name| Ok((*name, named.get::<Value>(name)?)));
+            values.push(Value::from_pairs(pairs.collect::<Result<Vec<_>, Error>>()?));
+        }
+        _ => return Err(invalid("`format` has values with names and without, expected either")),
+    }
+    room.check_format(text, &values)?;
     let text = with_reprs(text, &mut values)?;
     formatting::format(FormatStyle::Printf, &text, &values)
 }
@@ -82,6 +91,15 @@ fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
         [one] if values::is_dict(one) || values::is_list(one) => Ok(out + rest),
         _ if index < values.len() => Err(invalid("not all arguments converted during string formatting")),
         _ => Ok(out + rest),
+    }
+}
+
+/// The list of a loop. The engine does not know which character of a text is the last.
+pub fn looped(list: Value) -> Result<Value, Error> {
+    match list.as_str() {
+        Some(text) => room::list(text.chars().map(Value::from)),
+        None if list.is_none() => Err(invalid("`none` is no list to loop over")),
+        None => Ok(list),
     }
 }
 
@@ -175,6 +193,38 @@ pub fn string(room: Room, value: &Value) -> Result<Value, Error> {
         ValueKind::String => Ok(value.clone()),
         _ => Ok(Value::from(python::str(&room.bounded(value.clone())?)?)),
     }
+}
+
+/// Jinja's `replace`, which is the engine's where it has no count.
+pub fn replace(room: Room, state: &mut State, all: &Value, arguments: &[Value]) -> Result<Value, Error> {
+    let (text, from, to, count, options): (&Value, Option<Value>, Option<Value>, Option<i64>, Kwargs) =
+        from_args(arguments)?;
+    let given = |given: Option<Value>, name| given.map_or_else(|| options.get(name), Ok);
+    let (from, to) = (given(from, "old")?, given(to, "new")?);
+    let count = count.or(options.get("count")?);
+    options.assert_all_used()?;
+    let (text, old, new) = (room::as_text(text)?, room::as_text(&from)?, room::as_text(&to)?);
+    room.check_replace(&text, &old, &new)?;
+    match count.and_then(|count| usize::try_from(count).ok()) {
+        Some(_) if *state.auto_escape() != AutoEscape::None => {
+            Err(invalid("`replace` with a count is not supported where texts are escaped"))
+        }
+        Some(count) => Ok(Value::from(text.replacen(&*old, &new, count))),
+        None => all.call(state, &[arguments[0].clone(), from, to]),
+    }
+}
+
+/// Jinja's `map`: an attribute of each item, which the engine finds, or what a filter makes of each, to which the engine
+/// gives no arguments by name.
+pub fn map(state: &mut State, attributes: &Value, arguments: &[Value]) -> Result<Value, Error> {
+    let made = match arguments {
+        [items, filter, rest @ ..] if let Some(filter) = filter.as_str() => {
+            let one = |item: Value| state.apply_filter(filter, &[&[item], rest].concat());
+            items.try_iter()?.map(one).collect::<Result<Value, _>>()?
+        }
+        _ => attributes.call(state, arguments)?,
+    };
+    Generator::of(&made)
 }
 
 /// Jinja's `title`, whose words begin behind brackets and hyphens, too.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::values;
+use super::{text, values};
 
 /// The method that a slice with a step becomes: the engine panics at `""[::-1]`.
 pub const SLICE: &str = "__slice__";
@@ -18,6 +18,9 @@ pub const CYCLE: &str = "__cycle__";
 
 /// The filter that refuses what has grown too large, around all that is kept under a name.
 pub const BOUNDED: &str = "__bounded__";
+
+/// The filter around the list of a loop: to the engine `none` is an empty list, and a text has no length.
+pub const LOOPED: &str = "__looped__";
 
 /// A template in words of the engine.
 pub struct Translated {
@@ -48,6 +51,8 @@ pub struct Tag {
 /// - `x[a:b:c]` becomes `x.__slice__(a, b, c)`;
 /// - `'…' % x` becomes `'…'.__mod__(x)`;
 /// - `x.items` becomes `x.__getattr__('items')` where it is not called, and so does every name that is a method of Python's;
+/// - the list of a `for` passes [`LOOPED`];
+/// - a `raw` block keeps its text, and gets the signs with which the engine trims as Jinja does, see [`Raw`];
 /// - what gets a name, and what operators make within brackets, passes [`BOUNDED`]: the engine has no limit on what it
 ///   joins, and what doubles itself must be given a name, or be an argument or an item, before it does so again.
 pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
@@ -64,13 +69,27 @@ pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
         between = between.max(before);
         line += lines(&source[at..at + before]);
         at += before;
-        let tag = &source[at..at + tag_len(&source[at..])];
         let start = out.len();
+        if let Some(raw) = Raw::at(&source[at..]) {
+            out.push_str(&raw.translated());
+            between = between.max(raw.text.unwrap_or_default().len());
+            let from = at..at + raw.len;
+            at = from.end;
+            let unknown = raw.text.err().map(str::to_owned);
+            tags.push(Tag { from, to: start..out.len(), line, operators: 0, unknown });
+            line += lines(&out[start..]);
+            continue;
+        }
+        let tag = &source[at..at + tag_len(&source[at..])];
         let name = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
         let (mut operators, mut unknown) = (0, None);
         match name {
             "generation" => out.push_str(&tag.replacen("generation", "with", 1)),
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endwith", 1)),
+            // Jinja ends a comment that is empty at the end of a template, as it ends a `raw` block.
+            _ if matches!(tag.strip_suffix('\n').unwrap_or(tag), "{#" | "{#-" | "{#+") => {
+                out.push_str(&format!("{} #}}", tag.trim_end()));
+            }
             _ if tag.starts_with("{#") => out.push_str(tag),
             _ => {
                 operators = operators_in(tag);
@@ -91,6 +110,28 @@ pub fn translate(source: &str) -> (Translated, Vec<Tag>) {
     }
     out.push_str(&source[at..]);
     (Translated { text: out, between: between.max(source.len() - at) }, tags)
+}
+
+/// Whether a tag may read a variable: its name is there, outside of texts, and is neither an attribute nor a filter, nor
+/// what a statement `set` names.
+pub fn reads(tag: &str, name: &str) -> bool {
+    if tag.starts_with("{#") || Raw::at(tag).is_some() {
+        return false;
+    }
+    let mut scan = Scan::default();
+    let code = tag.chars().map(|c| if scan.is_code(c) { c } else { '"' }).collect::<String>();
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let set = code.split(|c| !is_part(c)).find(|word| !word.is_empty()) == Some("set");
+    let mut at = 0;
+    for (index, word) in code.split(|c| !is_part(c)).filter(|word| !word.is_empty()).enumerate() {
+        at += code[at..].find(word).unwrap_or(0);
+        let before = code[..at].trim_end();
+        at += word.len();
+        if word == name && !before.ends_with(['.', '|']) && !(set && index == 1) {
+            return true;
+        }
+    }
+    false
 }
 
 /// The default of a macro's argument in which another of its arguments stands: the engine makes the defaults first.
@@ -119,6 +160,68 @@ fn unknown_default(statement: &str) -> Option<String> {
     };
     let (name, other) = named.iter().find_map(|(name, default)| Some((name.trim(), other(default)?)))?;
     Some(format!("the default of `{name}` is made of the argument `{other}`, which is not supported"))
+}
+
+/// A `raw` block. Jinja trims its text where its tags have a `-`, and trims the blanks before an `endraw` that begins a line.
+/// It keeps a line end behind the first tag, unlike one behind any other tag.
+struct Raw<'a> {
+    /// `-`, `+` or nothing: what the first tag does to the text before it.
+    before: &'a str,
+    /// The trimmed text, or why Jinja takes the block for none.
+    text: Result<&'a str, &'static str>,
+    /// `-`, `+` or nothing: what the second tag does to the text behind it.
+    behind: &'a str,
+    /// Bytes from the first tag to the second.
+    len: usize,
+}
+
+impl<'a> Raw<'a> {
+    /// The block that a text begins with.
+    fn at(source: &'a str) -> Option<Self> {
+        let (before, tag) = after_sign(source.strip_prefix("{%")?);
+        let tag = tag.trim_start().strip_prefix("raw")?.trim_start();
+        let (sign, tag) = after_sign(tag);
+        let inner = tag.strip_prefix("%}")?;
+        let first = source.len() - inner.len();
+        let no_block = |why| Some(Self { before, text: Err(why), behind: "", len: first });
+        let inner = match sign {
+            "+" => return no_block("the first tag of a `raw` block ends in `+%}`, expected `%}` or `-%}`"),
+            "-" => inner.trim_start_matches(text::is_space),
+            _ => inner,
+        };
+        // Jinja ends a block that is empty at the end of a template, whose last line end does not count.
+        if matches!(inner, "" | "\n") {
+            return Some(Self { before, text: Ok(""), behind: "", len: source.len() });
+        }
+        let end = inner.match_indices("{%").find_map(|(at, _)| {
+            let (sign, tag) = after_sign(&inner[at + 2..]);
+            let tag = tag.trim_start().strip_prefix("endraw")?.trim_start();
+            let (behind, tag) = after_sign(tag);
+            Some((&inner[..at], sign, behind, tag.strip_prefix("%}")?))
+        });
+        let Some((text, sign, behind, rest)) = end else {
+            return no_block("a `raw` block has no end, expected `{% endraw %}`");
+        };
+        let line = text.rfind('\n').map_or(text.len(), |end| end + 1);
+        let text = match sign {
+            "-" => text.trim_end_matches(text::is_space),
+            "" if text[line..].chars().all(text::is_space) => &text[..line],
+            _ => text,
+        };
+        Some(Self { before, text: Ok(text), behind, len: source.len() - rest.len() })
+    }
+
+    /// The same to the engine, which is told to trim nothing of the text.
+    fn translated(&self) -> String {
+        let Self { before, behind, .. } = self;
+        let text = self.text.unwrap_or_default();
+        format!("{{%{before} raw +%}}{text}{{%+ endraw {behind}%}}")
+    }
+}
+
+/// The sign that a text begins with, if it begins with one, and the rest.
+fn after_sign(text: &str) -> (&str, &str) {
+    text.split_at(usize::from(text.starts_with(['-', '+'])))
 }
 
 /// How many operators there are in a tag, words among them, and what else the engine nests: calls, filters, parts of parts.
@@ -155,10 +258,39 @@ fn statement(inner: &str) -> String {
             let arguments = expression(&format!("({rest})"));
             arguments[1..arguments.len() - 1].to_owned()
         }
+        ("for", _) if let Some(list) = list_of_loop(rest) => {
+            let (target, list, condition) =
+                (&rest[..list.start], rest[list.clone()].trim(), &rest[list.end..]);
+            format!("{target} ({})|{LOOPED} {}", expression(list), expression(condition))
+        }
         _ => return expression(inner),
     };
     let at = rest.as_ptr() as usize - inner.as_ptr() as usize;
     format!("{}{rewritten}{}", &inner[..at], &inner[at + rest.len()..])
+}
+
+/// Where the list of a `for` stands: behind the first `in`, and before `if` or `recursive`.
+fn list_of_loop(text: &str) -> Option<Range<usize>> {
+    let mut scan = Scan::inside();
+    let (mut depth, mut word, mut start) = (0, None, None);
+    for (at, c) in text.char_indices().chain([(text.len(), ' ')]) {
+        let code = scan.is_code(c);
+        if code && (c.is_alphanumeric() || c == '_') {
+            word.get_or_insert(at);
+            continue;
+        }
+        match word.take().filter(|_| depth == 0).map(|from| (from, &text[from..at])) {
+            Some((_, "in")) if start.is_none() => start = Some(at),
+            Some((end, "if" | "recursive")) if start.is_some() => return Some(start?..end),
+            _ => {}
+        }
+        match c {
+            '(' | '[' | '{' if code => depth += 1,
+            ')' | ']' | '}' if code => depth -= 1,
+            _ => {}
+        }
+    }
+    Some(start?..text.len())
 }
 
 /// Where `=` stands in an assignment.
@@ -187,7 +319,7 @@ fn tag_len(tag: &str) -> usize {
     let end = match &tag[..2] {
         "{{" => "}}",
         "{%" => "%}",
-        _ => return tag.find("#}").map_or(tag.len(), |end| end + 2),
+        _ => return tag[2..].find("#}").map_or(tag.len(), |end| end + 4),
     };
     let mut scan = Scan::default();
     let closes = |&(at, c): &(usize, char)| scan.is_code(c) && scan.depth <= 0 && tag[at..].starts_with(end);
@@ -397,6 +529,10 @@ mod tests {
                 "{%- set x.y = ('a=b' if c == 1 else d)|__bounded__ -%}",
             ),
             ("{% set a, b = 1, 2 %}{% set c %}", "{% set a, b = (1, 2)|__bounded__ %}{% set c %}"),
+            (
+                "{% for a, b in x['in'] if a in c %}{%- for a in [b ~ c] recursive -%}{% for a in b %}",
+                "{% for a, b in (x['in'])|__looped__ if a in c %}{%- for a in ([ (b ~ c)|__bounded__])|__looped__ recursive -%}{% for a in (b)|__looped__  %}",
+            ),
             ("{% with a = b ~ c, d = e %}", "{% with a = (b ~ c)|__bounded__, d = e %}"),
             (
                 "{{ '%s %d' % (x, -1 % 2)|f('%') + 5 % 3 }}",
@@ -410,6 +546,14 @@ mod tests {
             (
                 "{{ x.items.y.title|f }}{{ x.items () }}{{ 'x.items' }}{{ x.item }}",
                 "{{ x.__getattr__('items').y.__getattr__('title')|f }}{{ x.items () }}{{ 'x.items' }}{{ x.item }}",
+            ),
+            (
+                "{%- raw %}\n{{ x[::-1] }}{{ '%s' % x }}{% generation %}\n  {% endraw -%}{{ y[::2] }}",
+                "{%- raw +%}\n{{ x[::-1] }}{{ '%s' % x }}{% generation %}\n{%+ endraw -%}{{ y.__slice__(none, none, 2) }}",
+            ),
+            (
+                "{#}{% raw %}#}{{ '{% raw %}' ~ x[::2] }}",
+                "{#}{% raw %}#}{{ '{% raw %}' ~ x.__slice__(none, none, 2) }}",
             ),
             (
                 "{% set x.items = y.items %}{% set x.items %}",

@@ -7,6 +7,7 @@ use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
 use super::generator::Generator;
+use super::globals;
 
 /// How much of a value there may be.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +74,7 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
         *bytes = bytes.checked_sub(text.len())?;
         return Some(());
     }
-    if let Some(rest) = Generator::rest(value) {
+    if let Some(rest) = Generator::rest(value).or_else(|| globals::inside(value)) {
         return match depth > limits::TEMPLATE_DEPTH {
             true => None,
             false => rest.iter().try_for_each(|item| takes(item, depth + 1, bytes, items)),

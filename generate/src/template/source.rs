@@ -63,6 +63,11 @@ impl Source {
         Ok((source, translated))
     }
 
+    /// Whether any of its tags may read a variable.
+    pub fn reads(&self, name: &str) -> bool {
+        self.tags.iter().any(|tag| rewrite::reads(&self.text[tag.from.clone()], name))
+    }
+
     /// The template, without a place in it.
     pub fn whole(&self) -> TemplatePlace {
         let name = (self.name != DEFAULT).then(|| one_line(&self.name, TAG));

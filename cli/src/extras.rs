@@ -1,0 +1,110 @@
+//! What a chat template sees beside the messages: tools, documents and variables.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tracewright::errors::{escaped, shortened};
+use tracewright::files::{limits, read_stream};
+use tracewright::generate::Chat;
+
+use crate::arguments::{TemplateArguments, Thinking};
+use crate::error::Error;
+
+/// The variable that `--thinking` sets.
+const THINKING: &str = "enable_thinking";
+
+/// Tools, documents and variables of a chat.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub struct Extras {
+    tools: Option<Vec<Value>>,
+    variables: Map<String, Value>,
+}
+
+impl Extras {
+    /// Reads the files that the arguments name.
+    pub fn read(arguments: &TemplateArguments) -> Result<Self, Error> {
+        let TemplateArguments { tools, documents, thinking, template_var } = arguments;
+        let mut variables = Map::new();
+        if let Some(path) = documents {
+            variables.insert("documents".to_owned(), self::documents(path)?.into());
+        }
+        if let Some(thinking) = thinking {
+            variables.insert(THINKING.to_owned(), Value::Bool(*thinking == Thinking::On));
+        }
+        for variable in template_var {
+            if variables.insert(variable.name.clone(), variable.value.clone()).is_some() {
+                let name = &variable.name;
+                let what = match name == THINKING && thinking.is_some() {
+                    true => format!("`--thinking` and `--template-var` both set `{THINKING}`; leave one out"),
+                    false => format!("`--template-var` sets `{name}` twice; leave one out"),
+                };
+                return Err(Error::Usage { what });
+            }
+        }
+        Ok(Self { tools: tools.as_deref().map(self::tools).transpose()?, variables })
+    }
+
+    /// A chat to answer, with these.
+    pub fn chat(self, messages: Vec<Value>) -> Chat {
+        let Self { tools, variables } = self;
+        Chat { messages, tools, variables, add_generation_prompt: true, now: None }
+    }
+}
+
+/// The tools in a file.
+fn tools(path: &Path) -> Result<Vec<Value>, Error> {
+    let list = list(path, "tools")?;
+    for (index, tool) in list.iter().enumerate() {
+        let is = |key: &str, found: Option<&Value>, expected: &'static str| {
+            let place = format!("`{key}` of tool {index}");
+            Error::Entry { path: path.to_owned(), what: "tools", place, found: shown(found), expected }
+        };
+        let kind = tool.get("type");
+        if kind.and_then(Value::as_str) != Some("function") {
+            return Err(is("type", kind, "`\"function\"`"));
+        }
+        let function = tool.get("function");
+        if !function.is_some_and(Value::is_object) {
+            return Err(is("function", function, "an object"));
+        }
+        let name = function.and_then(|function| function.get("name"));
+        if name.and_then(Value::as_str).is_none_or(str::is_empty) {
+            return Err(is("function.name", name, "the function's name"));
+        }
+    }
+    Ok(list)
+}
+
+/// The documents in a file.
+fn documents(path: &Path) -> Result<Vec<Value>, Error> {
+    list(path, "documents")
+}
+
+/// A list of objects in a file, with at least one.
+fn list(path: &Path, what: &'static str) -> Result<Vec<Value>, Error> {
+    let text = read_stream(path, limits::PROMPT)?;
+    let list: Vec<Value> = serde_json::from_str(&text).map_err(|source| Error::NoList {
+        path: path.to_owned(),
+        what,
+        source,
+    })?;
+    let one = &what[..what.len() - 1];
+    let entry = |place, found, expected| Error::Entry { path: path.to_owned(), what, place, found, expected };
+    if list.is_empty() {
+        return Err(entry("the list".to_owned(), "empty".to_owned(), "at least one object"));
+    }
+    match list.iter().enumerate().find(|(_, item)| !item.is_object()) {
+        Some((index, item)) => Err(entry(format!("{one} {index}"), shown(Some(item)), "an object")),
+        None => Ok(list),
+    }
+}
+
+/// A value in a message.
+fn shown(value: Option<&Value>) -> String {
+    const MOST: usize = 60;
+    match value {
+        Some(value) => format!("`{}`", escaped(&shortened(value.to_string(), MOST))),
+        None => "missing".to_owned(),
+    }
+}

@@ -1,0 +1,54 @@
+//! The arguments of Jinja's filters, which may be given by their places or by their names.
+
+use minijinja::value::Kwargs;
+use minijinja::{Error, ErrorKind, Value};
+
+/// How a filter takes its arguments.
+#[derive(Clone, Copy)]
+pub enum Takes {
+    /// As they are given.
+    Any,
+    /// All by their places: these.
+    Places(&'static [&'static str]),
+    /// All by their names: these.
+    Names(&'static [&'static str]),
+}
+
+impl Takes {
+    /// The arguments as the filter takes them, the filtered value first.
+    pub fn arrange(self, arguments: Vec<Value>) -> Result<Vec<Value>, Error> {
+        let (Self::Places(names) | Self::Names(names)) = self else { return Ok(arguments) };
+        let mut places = arguments;
+        let named = places.pop_if(|last| last.is_kwargs()).map(Kwargs::try_from).transpose()?;
+        if places.len() > names.len() + 1 {
+            return Err(Error::from(ErrorKind::TooManyArguments));
+        }
+        let mut given: Vec<Option<Value>> = places.drain(1.min(places.len())..).map(Some).collect();
+        given.resize(names.len(), None);
+        if let Some(named) = named {
+            for (name, given) in names.iter().zip(&mut given).filter(|(name, _)| named.has(name)) {
+                if given.replace(named.get(name)?).is_some() {
+                    let message = format!("the argument `{name}` is given twice");
+                    return Err(Error::new(ErrorKind::TooManyArguments, message));
+                }
+            }
+            named.assert_all_used()?;
+        }
+        match self {
+            Self::Names(_) => {
+                let given = names.iter().zip(given).filter_map(|(name, given)| Some((*name, given?)));
+                let given: Vec<_> = given.collect();
+                if !given.is_empty() {
+                    places.push(Kwargs::from_iter(given).into());
+                }
+            }
+            _ => {
+                // One that stands before another, and is not given, has a default that is an empty text.
+                let last = given.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+                let given = given.into_iter().take(last);
+                places.extend(given.map(|given| given.unwrap_or_else(|| Value::from(""))));
+            }
+        }
+        Ok(places)
+    }
+}

@@ -1,0 +1,150 @@
+//! Jinja's `striptags`: a text without markup.
+
+use minijinja::{Error, ErrorKind, Value};
+
+use super::python;
+use super::text::is_space;
+
+/// Names that HTML reads without a semicolon, too: those of U+00A0 to U+00FF in their order.
+const LATIN: &str = "nbsp iexcl cent pound curren yen brvbar sect uml copy ordf laquo not shy reg macr deg plusmn sup2 \
+    sup3 acute micro para middot cedil sup1 ordm raquo frac14 frac12 frac34 iquest Agrave Aacute Acirc \
+    Atilde Auml Aring AElig Ccedil Egrave Eacute Ecirc Euml Igrave Iacute Icirc Iuml ETH Ntilde Ograve \
+    Oacute Ocirc Otilde Ouml times Oslash Ugrave Uacute Ucirc Uuml Yacute THORN szlig agrave aacute \
+    acirc atilde auml aring aelig ccedil egrave eacute ecirc euml igrave iacute icirc iuml eth ntilde \
+    ograve oacute ocirc otilde ouml divide oslash ugrave uacute ucirc uuml yacute thorn yuml";
+
+/// The others that it reads without a semicolon.
+const SHORT: [(&str, char); 10] = [
+    ("AMP", '&'),
+    ("COPY", '\u{a9}'),
+    ("GT", '>'),
+    ("LT", '<'),
+    ("QUOT", '"'),
+    ("REG", '\u{ae}'),
+    ("amp", '&'),
+    ("gt", '>'),
+    ("lt", '<'),
+    ("quot", '"'),
+];
+
+/// Names that need a semicolon, those of HTML 4, each with its code point. Source: the table of named character references
+/// in the HTML standard, section 13.5.
+const LONG: &str = "apos 27 OElig 152 oelig 153 Scaron 160 scaron 161 Yuml 178 fnof 192 circ 2c6 tilde 2dc Alpha 391 \
+    Beta 392 Gamma 393 Delta 394 Epsilon 395 Zeta 396 Eta 397 Theta 398 Iota 399 Kappa 39a Lambda 39b Mu \
+    39c Nu 39d Xi 39e Omicron 39f Pi 3a0 Rho 3a1 Sigma 3a3 Tau 3a4 Upsilon 3a5 Phi 3a6 Chi 3a7 Psi 3a8 \
+    Omega 3a9 alpha 3b1 beta 3b2 gamma 3b3 delta 3b4 epsilon 3b5 zeta 3b6 eta 3b7 theta 3b8 iota 3b9 \
+    kappa 3ba lambda 3bb mu 3bc nu 3bd xi 3be omicron 3bf pi 3c0 rho 3c1 sigmaf 3c2 sigma 3c3 tau 3c4 \
+    upsilon 3c5 phi 3c6 chi 3c7 psi 3c8 omega 3c9 thetasym 3d1 upsih 3d2 piv 3d6 ensp 2002 emsp 2003 \
+    thinsp 2009 zwnj 200c zwj 200d lrm 200e rlm 200f ndash 2013 mdash 2014 lsquo 2018 rsquo 2019 sbquo \
+    201a ldquo 201c rdquo 201d bdquo 201e dagger 2020 Dagger 2021 bull 2022 hellip 2026 permil 2030 \
+    prime 2032 Prime 2033 lsaquo 2039 rsaquo 203a oline 203e frasl 2044 euro 20ac image 2111 weierp 2118 \
+    real 211c trade 2122 alefsym 2135 larr 2190 uarr 2191 rarr 2192 darr 2193 harr 2194 crarr 21b5 lArr \
+    21d0 uArr 21d1 rArr 21d2 dArr 21d3 hArr 21d4 forall 2200 part 2202 exist 2203 empty 2205 nabla 2207 \
+    isin 2208 notin 2209 ni 220b prod 220f sum 2211 minus 2212 lowast 2217 radic 221a prop 221d infin \
+    221e ang 2220 and 2227 or 2228 cap 2229 cup 222a int 222b there4 2234 sim 223c cong 2245 asymp 2248 \
+    ne 2260 equiv 2261 le 2264 ge 2265 sub 2282 sup 2283 nsub 2284 sube 2286 supe 2287 oplus 2295 otimes \
+    2297 perp 22a5 sdot 22c5 lceil 2308 rceil 2309 lfloor 230a rfloor 230b lang 27e8 rang 27e9 loz 25ca \
+    spades 2660 clubs 2663 hearts 2665 diams 2666";
+
+/// Jinja's `striptags`: no comments, no tags, single blanks, and characters in place of references such as `&lt;`.
+pub fn striptags(value: &Value) -> Result<String, Error> {
+    let text = python::str(value)?;
+    let words = without_tags(&text);
+    let words: Vec<_> = words.split(is_space).filter(|word| !word.is_empty()).collect();
+    unescape(&words.join(" "))
+}
+
+/// A text up to the first tag that has no end.
+fn without_tags(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, tag)) = rest.split_once('<') {
+        let end = match tag.strip_prefix("!--") {
+            Some(comment) => comment.split_once("-->"),
+            None => tag.split_once('>'),
+        };
+        let Some((_, behind)) = end else { break };
+        out.push_str(before);
+        rest = behind;
+    }
+    out + rest
+}
+
+/// Python's `html.unescape`.
+fn unescape(text: &str) -> Result<String, Error> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once('&') {
+        out.push_str(before);
+        rest = match behind.strip_prefix('#') {
+            Some(number) => numbered(number, &mut out),
+            None => named(behind, &mut out)?,
+        };
+    }
+    Ok(out + rest)
+}
+
+/// Writes the character of a number, and gives what stands behind it.
+fn numbered<'a>(text: &'a str, out: &mut String) -> &'a str {
+    let (base, digits) = match text.strip_prefix(['x', 'X']) {
+        Some(digits) => (16, digits),
+        None => (10, text),
+    };
+    let end = digits.find(|c: char| !c.is_digit(base)).unwrap_or(digits.len());
+    let (number, behind) = digits.split_at(end);
+    if number.is_empty() {
+        out.push_str("&#");
+        return text;
+    }
+    /// What browsers make of the numbers from 128 on, as if they were of Windows-1252.
+    const WINDOWS: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
+    match u32::from_str_radix(number, base).unwrap_or(u32::MAX) {
+        0 => out.push('\u{fffd}'),
+        number @ 0x80..0xa0 => out.extend(WINDOWS.chars().nth(number as usize - 0x80)),
+        0x1..=0x8 | 0xb | 0xe..=0x1f | 0x7f | 0xfdd0..=0xfdef => {}
+        number if number <= 0x10ffff && number & 0xfffe == 0xfffe => {}
+        number => out.push(char::from_u32(number).unwrap_or('\u{fffd}')),
+    }
+    behind.strip_prefix(';').unwrap_or(behind)
+}
+
+/// Writes the character of a name, and gives what stands behind it.
+fn named<'a>(text: &'a str, out: &mut String) -> Result<&'a str, Error> {
+    let ends = |c: char| "\t\n\u{c} <&#;".contains(c);
+    let end = text.char_indices().enumerate().find(|(i, (_, c))| *i == 32 || ends(*c));
+    let (name, rest) = text.split_at(end.map_or(text.len(), |(_, (at, _))| at));
+    let behind = rest.strip_prefix(';');
+    if let (Some(c), Some(behind)) = (short(name).or_else(|| long(name)), behind) {
+        out.push(c);
+        return Ok(behind);
+    }
+    // The longest name that it begins with; no name has more than six letters.
+    let starts = (2..=name.len().min(6)).rev().filter_map(|end| Some((end, short(name.get(..end)?)?)));
+    if let Some((end, c)) = starts.max_by_key(|(end, _)| *end) {
+        out.push(c);
+        return Ok(&text[end..]);
+    }
+    // HTML has some 2,000 more, all of them two or more letters and digits.
+    if behind.is_some() && name.len() > 1 && name.chars().all(|c| c.is_ascii_alphanumeric()) {
+        let message = format!("`striptags` does not know the character reference `&{name};`");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
+    out.push('&');
+    Ok(text)
+}
+
+/// The character of a name that needs no semicolon.
+fn short(name: &str) -> Option<char> {
+    let latin = LATIN.split(' ').position(|latin| latin == name);
+    latin.and_then(|at| char::from_u32(0xa0 + at as u32)).or_else(|| {
+        let found = SHORT.iter().find(|(short, _)| *short == name)?;
+        Some(found.1)
+    })
+}
+
+/// The character of a name that needs one.
+fn long(name: &str) -> Option<char> {
+    let mut words = LONG.split(' ');
+    words.find(|word| *word == name)?;
+    words.next().and_then(|code| char::from_u32(u32::from_str_radix(code, 16).ok()?))
+}
