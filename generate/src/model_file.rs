@@ -17,7 +17,7 @@ use crate::gguf::gguf_text;
 /// Reads a JSON file of a model; `None` when there is none.
 pub(crate) fn read_json(model: &Path, name: &str) -> Result<Option<Value>, GenerateError> {
     let Some(text) = read_file(model, name, files::read_json)? else { return Ok(None) };
-    let value = serde_json::from_str(&text)
+    let value = files::parse_json(&text)
         .map_err(|source| GenerateError::Json { path: model.join(name), source })?;
     Ok(Some(value))
 }
@@ -31,12 +31,16 @@ pub(crate) fn read_keys(
 ) -> Result<Option<Map<String, Value>>, GenerateError> {
     let Some(text) = read_text(model, name, limits::CONFIG)? else { return Ok(None) };
     let bad = |source| GenerateError::Json { path: model.join(name), source };
-    let mut json = serde_json::Deserializer::from_str(&text);
-    let found = Wanted(wanted).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
+    let found = files::with_json(&text, |text| {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let found = Wanted(wanted).deserialize(&mut json)?;
+        json.end()?;
+        Ok(found.into_iter().map(|(key, value)| (key, value.get().to_owned())).collect::<Vec<_>>())
+    });
     let found = found.map_err(bad)?;
-    let all: String = found.iter().flat_map(|(_, value)| [",", value.get()]).collect();
+    let all: String = found.iter().flat_map(|(_, value)| [",", value]).collect();
     files::check_json(&all).with_path("read", &model.join(name))?;
-    let value = |(key, value): (String, &RawValue)| Ok((key, serde_json::from_str(value.get())?));
+    let value = |(key, value): (String, String)| Ok((key, serde_json::from_str(&value)?));
     Ok(Some(found.into_iter().map(value).collect::<Result<_, _>>().map_err(bad)?))
 }
 
