@@ -7,15 +7,21 @@ use std::ops::Range;
 use serde::de::DeserializeOwned;
 
 /// The numbers that only Python's JSON has.
-pub const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
 
 /// What such a number becomes in a value: the object that transformers 5 writes for it
 /// (`PreTrainedConfig._encode_special_floats`). No reader of numbers or texts takes it for one.
-pub fn not_finite(word: &str) -> String {
+fn not_finite(word: &str) -> String {
     format!("{{\"__float__\":\"{word}\"}}")
 }
 
-/// Parses a JSON text that Python may have written; each number that is not finite is the object [`not_finite`].
+/// The text of a value with the words that Python has for such numbers.
+pub fn as_written(value: &str) -> String {
+    NOT_FINITE.iter().fold(value.to_owned(), |text, word| text.replace(&not_finite(word), word))
+}
+
+/// Parses a JSON text that Python may have written; each number that is not finite becomes the object
+/// `{"__float__": "Infinity"}`, which transformers 5 writes for it.
 ///
 /// # Errors
 /// As `serde_json::from_str`, with places in `text`.
@@ -28,10 +34,7 @@ pub fn parse_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
 ///
 /// # Errors
 /// Those of `parse`, with places in `text`.
-pub fn with_json<T>(
-    text: &str,
-    parse: impl Fn(&str) -> serde_json::Result<T>,
-) -> serde_json::Result<T> {
+pub fn with_json<T>(text: &str, parse: impl Fn(&str) -> serde_json::Result<T>) -> serde_json::Result<T> {
     let words = words(text);
     if words.is_empty() {
         return parse(text);
@@ -95,8 +98,14 @@ mod tests {
             ("[0.0, Infinity]", json!([0.0, number("Infinity")])),
             ("[-Infinity,NaN]", json!([number("-Infinity"), number("NaN")])),
             (r#"{"a": NaN, "b": -1}"#, json!({ "a": number("NaN"), "b": -1 })),
-            (r#"{"Infinity": "NaN", "b": -Infinity}"#, json!({ "Infinity": "NaN", "b": number("-Infinity") })),
-            (r#"["a\" NaN \\", NaN, "é\\\" Infinity"]"#, json!(["a\" NaN \\", number("NaN"), "é\\\" Infinity"])),
+            (
+                r#"{"Infinity": "NaN", "b": -Infinity}"#,
+                json!({ "Infinity": "NaN", "b": number("-Infinity") }),
+            ),
+            (
+                r#"["a\" NaN \\", NaN, "é\\\" Infinity"]"#,
+                json!(["a\" NaN \\", number("NaN"), "é\\\" Infinity"]),
+            ),
             (r#"{"__float__": "Infinity"}"#, number("Infinity")),
             ("[1, 2]", json!([1, 2])),
         ];

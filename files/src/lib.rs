@@ -11,7 +11,7 @@ mod new_folder;
 mod owned;
 mod read;
 
-pub use json::{NOT_FINITE, not_finite, parse_json, with_json};
+pub use json::{as_written, parse_json, with_json};
 pub use leftovers::Scratch;
 pub use new_file::NewFile;
 pub use new_folder::NewFolder;

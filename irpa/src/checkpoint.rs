@@ -317,8 +317,8 @@ impl Checkpoint {
     /// Adds the shards of an index, collecting everything in which it and they disagree.
     fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
         let text = files::read_text(path, files::limits::INDEX)?;
-        let index: Index = files::parse_json(&text)
-            .map_err(|source| ArchiveError::Index { path: path.into(), source })?;
+        let index: Index =
+            files::parse_json(&text).map_err(|source| ArchiveError::Index { path: path.into(), source })?;
         let mut problems = Vec::new();
         let shards: BTreeSet<&str> = index.weight_map.values().map(String::as_str).collect();
         let (mut absent, mut broken) = (BTreeSet::new(), Vec::new());

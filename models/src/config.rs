@@ -244,10 +244,7 @@ impl Keys {
 
     /// Keeps a problem.
     pub fn refuse(&self, key: &str, found: impl ToString, expected: impl Into<String>) {
-        // As the file has it.
-        let found = files::NOT_FINITE.iter().fold(found.to_string(), |found, word| {
-            found.replace(&files::not_finite(word), word)
-        });
+        let found = files::as_written(&found.to_string());
         let (key, found) = (self.name(key), errors::shortened(found, SHOWN));
         self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected: expected.into() });
     }

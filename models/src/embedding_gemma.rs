@@ -230,9 +230,9 @@ impl EmbeddingGemmaConfig {
         &[("model.", "")]
     }
 
-    /// Tensors that a checkpoint may have beside the parameters.
+    /// Tensors that a checkpoint may have beside the parameters: the head of the language model that it was.
     pub fn ignorable(&self) -> Vec<Ignorable> {
-        vec![Ignorable::EqualTo { key: "lm_head.weight".into(), other: "embed_tokens.weight".into() }]
+        vec![Ignorable::Prefix("lm_head.")]
     }
 }
 

@@ -140,7 +140,10 @@ fn an_unknown_architecture_comes_first() {
             config.insert("architectures".into(), json!(["GptOssForCausalLM"]));
             config.insert(key.into(), value.clone());
             let said = read(&config).expect_err(key);
-            assert!(said.starts_with("`config.json`: architecture `GptOssForCausalLM` is not known"), "{said}");
+            assert!(
+                said.starts_with("`config.json`: architecture `GptOssForCausalLM` is not known"),
+                "{said}"
+            );
         }
     }
 }
