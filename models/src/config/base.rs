@@ -78,8 +78,10 @@ const ANY: &[&str] = &[
     "typical_p",
 ];
 
-/// Keys that would change the network, and the values at which they don't, beside null.
-const ONLY: &[(&str, &str, fn(&Value) -> bool)] = &[
+/// A key that would change the network or the prompt: what it must be beside null, and whether a value is that.
+type OnlyAt = (&'static str, &'static str, fn(&Value) -> bool);
+
+const ONLY: &[OnlyAt] = &[
     ("add_cross_attention", "false: the network is a decoder alone", is_false),
     ("cross_attention_hidden_size", "null: the network is a decoder alone", |_| false),
     ("is_encoder_decoder", "false: the network is a decoder alone", is_false),
