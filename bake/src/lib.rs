@@ -272,7 +272,7 @@ pub fn check(
             None => {
                 problems.push(Problem::Extra { key: key.clone(), file: checkpoint.file(tensor).to_owned() })
             }
-            Some(Ignorable::EqualTo { other, .. }) if !equal(checkpoint, key, other) => {
+            Some(Ignorable::EqualTo { other, .. }) if !checkpoint.holds_equal(key, other) => {
                 problems.push(Problem::NotEqual { key: key.clone(), other: other.clone() });
             }
             Some(_) => baked.ignored.push(key.clone()),
@@ -296,14 +296,4 @@ fn format(parameter: &Parameter) -> Option<WeightFormat> {
 /// shape.
 pub fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
     recipe::value(checkpoint, key, ty)
-}
-
-fn equal(checkpoint: &Checkpoint, key: &str, other: &str) -> bool {
-    match (checkpoint.get(key), checkpoint.get(other)) {
-        (Some(a), Some(b)) => {
-            let same_type = (a.stored, a.arranged, &a.shape) == (b.stored, b.arranged, &b.shape);
-            same_type && checkpoint.data(key).ok() == checkpoint.data(other).ok()
-        }
-        _ => false,
-    }
 }

@@ -9,6 +9,9 @@ use errors::Listed;
 use ops::{ElementType, TensorType};
 use trace::{AxisName, NodeKind, Provenance, Trace, key_pattern};
 
+/// The key of a language model's head in the checkpoints of transformers.
+const HEAD: &str = "lm_head.weight";
+
 /// One thing that keeps a checkpoint from being what a model asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
@@ -91,6 +94,13 @@ impl fmt::Display for Problem {
             }
             Self::Missing { key, ty, nearest } => {
                 write!(f, "missing `{key}`: `{ty}`")?;
+                if key == HEAD {
+                    write!(
+                        f,
+                        "; the checkpoint has no head, as one of a base model, and config.json does not tie it to the \
+                         embedding: take the checkpoint of the whole language model"
+                    )?;
+                }
                 nearest.iter().try_for_each(|nearest| write!(f, "; the checkpoint has `{nearest}`"))
             }
             Self::Extra { key, file } => {

@@ -26,7 +26,7 @@ use crate::arguments::{
 };
 use crate::build::Tunings;
 use crate::error::Error;
-use crate::{Interrupt, ReadModel, build, check_weights, dump, progress};
+use crate::{Interrupt, ReadModel, build, dump, fit_weights, progress, warn_of_head};
 
 /// How many of the functions that took longest the table names.
 const NAMED: usize = 5;
@@ -198,10 +198,10 @@ impl<'a> Bench<'a> {
             &variants.simplify,
             &variants.kv
         ) {
-            let network = (self.read)(model, &variants.allow_config_key)?;
-            // Once for all of them: it reads the header of the checkpoint.
+            let mut network = (self.read)(model, &variants.allow_config_key)?;
+            let untied = fit_weights(&mut *network, model)?;
             if plans.is_empty() {
-                check_weights(&*network, model)?;
+                warn_of_head(untied);
             }
             let context = context.min(network.max_context());
             let plan = Plan::new(network, element, Some(context), chunk)?;

@@ -10,6 +10,7 @@ use instruments::profile::Profile;
 use report::{NetworkReport, Stage};
 use tracewright::errors::escaped;
 use tracewright::files::NewFile;
+use tracewright::irpa::Checkpoint;
 use tracewright::lower::{self, Weights};
 use tracewright::models::Architecture;
 use tracewright::models::presets::{PRESETS, Preset};
@@ -26,9 +27,9 @@ use crate::lint::{Lint, LintTarget};
 use crate::ops::ops;
 use crate::source;
 use crate::stats::stats;
-use crate::{ReadModel, network, preset};
+use crate::{ReadModel, network, preset, warn_of_head};
 
-/// Shows what a model is recorded, simplified and lowered to. Reads `config.json` only: no weight, no compiler.
+/// Shows what a model is recorded, simplified and lowered to. Needs `config.json` only: no weight, no compiler.
 #[derive(Parser)]
 #[command(name = "trace-dump", version, args_conflicts_with_subcommands = true)]
 pub struct Arguments {
@@ -253,7 +254,15 @@ fn named(
         // Of whatever characters.
         None => escaped(&name_of(model)),
     };
-    Ok((network(read, model, allowed_keys)?, name))
+    let mut network = network(read, model, allowed_keys)?;
+    // Other commands refuse weights that do not fit; here the configuration is enough.
+    if model.is_dir()
+        && let Ok(checkpoint) = Checkpoint::open(model)
+    {
+        let named = network.named(checkpoint);
+        warn_of_head(network.settle_head(&named));
+    }
+    Ok((network, name))
 }
 
 /// What a model is called: `demo` for `demo`, `demo/config.json` and `.` in it.

@@ -90,7 +90,7 @@ use tracewright::errors::escaped;
 use tracewright::irpa::{ArchiveError, Checkpoint, Gguf};
 use tracewright::models::config::ConfigError;
 use tracewright::models::presets::Preset;
-use tracewright::models::{Architecture, check_sizes};
+use tracewright::models::{Architecture, UntiedHead, check_sizes};
 
 /// Reads the configuration of a model: a Hugging Face directory, its `config.json`, or a GGUF file. The keys given may be there
 /// although nothing reads them.
@@ -146,8 +146,8 @@ fn open(
             Err(missing.into())
         }
         model => {
-            let (model, checkpoint) = (model?, Checkpoint::open(folder)?);
-            check_sizes(&model.sizes(), &model.named(checkpoint.clone()))?;
+            let (mut model, checkpoint) = (model?, Checkpoint::open(folder)?);
+            warn_of_head(fit(&mut *model, checkpoint.clone())?);
             Ok((model, checkpoint))
         }
     }
@@ -164,15 +164,30 @@ fn network(read: ReadModel, model: &Path, allowed_keys: &[String]) -> Result<Box
     })
 }
 
-/// Whether the sizes of a network are those of the weights beside its configuration, where there are some.
-fn check_weights(network: &dyn Architecture, model: &Path) -> Result<(), Error> {
+/// Fits a network to the weights beside its configuration, where there are some.
+fn fit_weights(network: &mut dyn Architecture, model: &Path) -> Result<Option<UntiedHead>, Error> {
     if !model.is_dir() && !Gguf::is_at(model) {
-        return Ok(());
+        return Ok(None);
     }
     match Checkpoint::open(model) {
-        Ok(checkpoint) => Ok(check_sizes(&network.sizes(), &network.named(checkpoint))?),
-        Err(ArchiveError::NoCheckpoint { .. }) => Ok(()),
+        Ok(checkpoint) => fit(network, checkpoint),
+        Err(ArchiveError::NoCheckpoint { .. }) => Ok(None),
         Err(damaged) => Err(damaged.into()),
+    }
+}
+
+/// Compares the sizes of a network with those of a checkpoint, and takes the checkpoint's head where it has one of its own.
+fn fit(network: &mut dyn Architecture, checkpoint: Checkpoint) -> Result<Option<UntiedHead>, Error> {
+    let named = network.named(checkpoint);
+    check_sizes(&network.sizes(), &named)?;
+    Ok(network.settle_head(&named))
+}
+
+/// Warns of a head that is not the embedding.
+fn warn_of_head(untied: Option<UntiedHead>) {
+    if let Some(untied) = untied {
+        say!("warning: {untied}");
+        say!("  help: set `tie_word_embeddings` to false in the configuration, or remove `lm_head.weight`");
     }
 }
 

@@ -9,15 +9,15 @@ use tracewright::{Plan, PlanError};
 
 use crate::arguments::PlanArguments;
 use crate::error::Error;
-use crate::{ReadModel, check_weights, network, share};
+use crate::{ReadModel, fit_weights, network, share, warn_of_head};
 
 /// How many keys are named of weights that are not packed.
 const NAMED: usize = 3;
 
 pub fn run(arguments: &PlanArguments, read: ReadModel) -> Result<(), Error> {
     let model = &arguments.model_arguments;
-    let network = network(read, &arguments.model, &model.network.allow_config_key)?;
-    check_weights(&*network, &arguments.model)?;
+    let mut network = network(read, &arguments.model, &model.network.allow_config_key)?;
+    warn_of_head(fit_weights(&mut *network, &arguments.model)?);
     let plan = model.plan(network, model.context)?;
     let plan = Plan { batch: arguments.batch.get(), ..plan };
     if arguments.mesh.is_said() || arguments.machine.is_some() {

@@ -14,15 +14,15 @@ use tracewright::tuning::{FASTER, Record, TuningCache, Verdict};
 
 use crate::arguments::TuneArguments;
 use crate::error::Error;
-use crate::{Interrupt, ReadModel, build, check_weights};
+use crate::{Interrupt, ReadModel, build, fit_weights, warn_of_head};
 
 /// All runs measure with the same numbers.
 const SEED: u64 = 0;
 
 pub fn run(arguments: &TuneArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     let model = &arguments.model_arguments;
-    let network = read(&arguments.model, &model.network.allow_config_key)?;
-    check_weights(&*network, &arguments.model)?;
+    let mut network = read(&arguments.model, &model.network.allow_config_key)?;
+    warn_of_head(fit_weights(&mut *network, &arguments.model)?);
     let plan = model.plan(network, model.context)?;
     let compiler = build::compiler(&arguments.compile, interrupt)?;
     let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };

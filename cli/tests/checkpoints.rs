@@ -103,14 +103,158 @@ fn a_thousand_problems_are_listed_as_fifty() {
     assert!(!ran.err.contains('\u{1b}'), "the terminal obeys nobody's file");
 }
 
+/// The archive of a model, and what is said of it.
+#[track_caller]
+fn baked(model: &Path) -> (Vec<u8>, Ran) {
+    let out = folder();
+    let archive = out.path().join("model.irpa");
+    let ran = succeed(&mut bare(&["bake", text(model), "-o", text(&archive)]));
+    (fs::read(archive).unwrap(), ran)
+}
+
+/// A copy of a fixture with other tensors and another key.
+fn changed(name: &str, edit: impl FnOnce(&mut Tensors), tied: Option<bool>) -> tempfile::TempDir {
+    let model = copied(name);
+    edit_tensors(model.path(), edit);
+    if let Some(tied) = tied {
+        edit_config(model.path(), |config| drop(config.insert("tie_word_embeddings".into(), json!(tied))));
+    }
+    model
+}
+
+/// Those with a head of their own are goldens of transformers; what their configuration says else, transformers does not obey.
 #[test]
-fn a_head_that_is_not_tied_although_the_config_says_so() {
-    let model = copied("llama-untied");
-    edit_config(model.path(), |config| drop(config.insert("tie_word_embeddings".into(), json!(true))));
-    not_baked(
-        model.path(),
-        &["`lm_head.weight` differs from `model.embed_tokens.weight`", "`tie_word_embeddings`"],
-    );
+fn a_head_of_its_own_is_taken_although_the_config_ties_it() {
+    for (name, embedding) in [
+        ("llama-untied", "model.embed_tokens.weight"),
+        ("gemma3-untied", "model.embed_tokens.weight"),
+        ("gemma2-uncapped", "model.embed_tokens.weight"),
+        ("gpt2-untied", "wte.weight"),
+        ("lfm2-bias", "model.embed_tokens.weight"),
+    ] {
+        let (untied, ran) = baked(&fixture(name));
+        assert!(!ran.err.contains("warning"), "{name}: {}", ran.err);
+        let model = changed(name, |_| {}, Some(true));
+        let (archive, ran) = baked(model.path());
+        assert!(archive == untied, "{name}: another archive");
+        let (place, differs) = (text(model.path()), format!("`lm_head.weight` differs from `{embedding}`"));
+        let warning =
+            format!("warning: {differs} in `{place}`, and the configuration ties them; the head is");
+        assert!(ran.err.contains(&warning), "{name}: {}", ran.err);
+        assert!(ran.err.contains("help: set `tie_word_embeddings` to false"), "{name}: {}", ran.err);
+        // Wherever a checkpoint is read, and once.
+        let dumped = succeed(trace_dump(&[place]).args(SMALL));
+        assert!(dumped.out.contains("lm_head.weight"), "{name}");
+        let planned = succeed(bare(&["plan", place]).args(SMALL));
+        for ran in [dumped, planned] {
+            assert_eq!(ran.err.matches(&warning).count(), 1, "{name}: {}", ran.err);
+        }
+    }
+    let model = changed("llama-untied", |_| {}, Some(true));
+    let out = folder();
+    let ran = succeed(&mut export_xla(model.path(), &out.path().join("out")));
+    assert!(ran.err.contains("warning: `lm_head.weight` differs"), "{}", ran.err);
+    assert!(fs::read_to_string(out.path().join("out/manifest.json")).unwrap().contains("\"lm_head.weight\""));
+}
+
+/// A head that equals the embedding is the embedding, in whatever type it is stored; and of the two one is enough.
+#[test]
+fn a_head_that_is_the_embedding() {
+    const HEAD: &str = "lm_head.weight";
+    let f32s = |(_, shape, bytes): &(Dtype, Vec<usize>, Vec<u8>)| {
+        let widened = bytes.chunks(2).flat_map(|half| [0, 0, half[0], half[1]]).collect();
+        (Dtype::F32, shape.clone(), widened)
+    };
+    for (name, embedding) in [
+        ("llama-mqa", "model.embed_tokens.weight"),
+        ("gemma3-a", "model.embed_tokens.weight"),
+        ("gpt2", "wte.weight"),
+        ("gpt2-inner", "transformer.wte.weight"),
+        ("lfm2", "model.embed_tokens.weight"),
+        ("gemma3-4b-tower", "language_model.model.embed_tokens.weight"),
+    ] {
+        let (tied, _) = baked(&fixture(name));
+        let copy = |t: &mut Tensors| drop(t.insert(HEAD.into(), t[embedding].clone()));
+        let wide = |t: &mut Tensors| drop(t.insert(HEAD.into(), f32s(&t[embedding])));
+        let moved = |t: &mut Tensors| {
+            let table = t.remove(embedding).unwrap();
+            t.insert(HEAD.into(), table);
+        };
+        let is_bf16 = tensors(&fixture(name).join("model.safetensors"))[embedding].0 == Dtype::BF16;
+        let edits: [&dyn Fn(&mut Tensors); 3] = [&copy, &moved, if is_bf16 { &wide } else { &copy }];
+        for (which, edit) in edits.into_iter().enumerate() {
+            let model = changed(name, edit, None);
+            let (archive, ran) = baked(model.path());
+            assert!(archive == tied, "{name}, {which}: another archive");
+            assert!(!ran.err.contains("warning"), "{name}, {which}: {}", ran.err);
+        }
+    }
+}
+
+/// A checkpoint that transformers saved from the class without a head: its keys have no `model.` in front, in one file and in shards.
+#[test]
+fn a_checkpoint_of_the_base_model_is_the_same_model() {
+    for (name, prefix, other) in [
+        ("llama-mqa", "model.", ""),
+        ("gemma3-a", "model.", ""),
+        ("gemma3-4b-tower", "language_model.model.", "language_model."),
+        ("gemma3-4b-tower", "language_model.model.", ""),
+        ("gpt2", "", "transformer."),
+        ("gpt2-inner", "transformer.", ""),
+        ("lfm2", "model.", ""),
+        ("mixtral-sliding", "model.", ""),
+        ("mistral-full", "model.", ""),
+        ("olmo2-tied", "model.", ""),
+        ("qwen2", "model.", ""),
+        ("qwen3-yarn", "model.", ""),
+        ("smollm3", "model.", ""),
+    ] {
+        let rename = |t: &mut Tensors| {
+            let renamed = |(key, tensor): (String, _)| match key.strip_prefix(prefix) {
+                Some(rest) => (format!("{other}{rest}"), tensor),
+                None => (key, tensor),
+            };
+            *t = std::mem::take(t).into_iter().map(renamed).collect();
+        };
+        let (whole, _) = baked(&fixture(name));
+        let (archive, _) = baked(changed(name, rename, None).path());
+        assert!(archive == whole, "{name}: another archive");
+    }
+    // Some with and some without, as transformers reads them; but not one tensor with both.
+    let mixed = |t: &mut Tensors| {
+        let norm = t.remove(NORM).unwrap();
+        t.insert(NORM.strip_prefix("model.").unwrap().into(), norm);
+    };
+    assert!(baked(changed("llama-mqa", mixed, None).path()).0 == baked(&fixture("llama-mqa")).0);
+    let twice = |t: &mut Tensors| {
+        let norm = t[NORM].clone();
+        t.insert(NORM.strip_prefix("model.").unwrap().into(), norm);
+    };
+    spoiled(twice, &["1 problem(s)", "extra `layers.1.input_layernorm.weight`"]);
+    // Where the weights stay in the checkpoint, they have its names.
+    let bare_names = |t: &mut Tensors| {
+        let renamed =
+            |(key, tensor): (String, _)| (key.strip_prefix("model.").unwrap_or(&key).to_owned(), tensor);
+        *t = std::mem::take(t).into_iter().map(renamed).collect();
+    };
+    let (model, out) = (changed("llama-mqa", bare_names, None), folder());
+    succeed(&mut export_xla(model.path(), &out.path().join("out")));
+    let manifest = fs::read(out.path().join("out/manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    for weight in manifest["weights"].as_array().unwrap() {
+        let (key, tensor) = (weight["key"].as_str().unwrap(), weight["tensor"].as_str().unwrap());
+        assert_eq!(key.strip_prefix("model."), Some(tensor));
+    }
+}
+
+#[test]
+fn a_base_model_without_a_head_is_none_that_speaks() {
+    let bare = |t: &mut Tensors| {
+        t.remove("lm_head.weight").unwrap();
+        let renamed = |(key, tensor): (String, _)| (key.strip_prefix("model.").unwrap().to_owned(), tensor);
+        *t = std::mem::take(t).into_iter().map(renamed).collect();
+    };
+    spoiled(bare, &["1 problem(s)", "missing `lm_head.weight`", "has no head, as one of a base model"]);
 }
 
 #[test]

@@ -33,6 +33,28 @@ fn list(value: &Value) -> String {
     value.as_array().unwrap().iter().map(Value::to_string).collect::<Vec<_>>().join(",")
 }
 
+/// Keys without `model.` and a head of its own: a generation finds both out, as `bake` does, and says so once.
+#[test]
+fn a_base_model_with_a_head_of_its_own_equals_the_golden() {
+    let model = copied("llama-untied");
+    edit_tensors(model.path(), |t| {
+        let renamed =
+            |(key, tensor): (String, _)| (key.strip_prefix("model.").unwrap_or(&key).to_owned(), tensor);
+        *t = std::mem::take(t).into_iter().map(renamed).collect();
+    });
+    edit_config(model.path(), |config| {
+        config.insert("architectures".into(), json!(["LlamaModel"]));
+        config.insert("tie_word_embeddings".into(), json!(true));
+    });
+    let golden = &golden("llama-untied/golden.json")[0];
+    let tokens = list(&golden["prompt_tokens"]);
+    let mut command = tracewright(&["generate", text(model.path()), "--tokens", &tokens, "--json"]);
+    let ran = succeed(command.args(SMALL).args(["-n", "8", "--ignore-eos"]));
+    let object: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(object["tokens"], golden["tokens"]);
+    assert_eq!(ran.err.matches("warning: `lm_head.weight` differs").count(), 1, "{}", ran.err);
+}
+
 /// M20, with the object that the manual promises, from a directory without a tokenizer.
 #[test]
 fn m20_json_from_token_ids_equals_the_golden() {

@@ -285,6 +285,16 @@ fn what_is_not_one_that_is_known_is_said() {
         assert!(!archive.exists());
     };
     baked(changed("llama", "mamba"), &["architecture `mamba` is not known", "\"gemma3\"", "\"smollm3\""]);
+    // Whatever its tensors are: here some that no reader knows, as MXFP4, and no end.
+    let unknown = out.path().join("unknown.gguf");
+    let mut bytes = fs::read(changed("llama", "mamba")).unwrap();
+    let name = b"token_embd.weight";
+    let at = (0..bytes.len()).find(|&at| bytes[at..].starts_with(name)).unwrap() + name.len() + 4 + 2 * 8;
+    bytes[at..at + 4].copy_from_slice(&39_u32.to_le_bytes());
+    for end in [bytes.len(), bytes.len() - 100] {
+        fs::write(&unknown, &bytes[..end]).unwrap();
+        baked(unknown.clone(), &["architecture `mamba` is not known"]);
+    }
     baked(
         changed("block_count", "block_kount"),
         &["changed.gguf`: 1 problem(s)", "`llama.block_count` is missing, expected a positive integer"],

@@ -3,6 +3,7 @@
 //! [`NewFile`] is written beside its place and renamed into it. [`read()`] takes regular files that are not larger
 //! than a limit; the [`limits`] of all that is read stand in one table.
 
+mod json;
 mod leftovers;
 pub mod limits;
 mod new_file;
@@ -10,6 +11,7 @@ mod new_folder;
 mod owned;
 mod read;
 
+pub use json::{as_written, parse_json, with_json};
 pub use leftovers::Scratch;
 pub use new_file::NewFile;
 pub use new_folder::NewFolder;

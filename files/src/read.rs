@@ -79,6 +79,8 @@ fn json_memory(text: &str) -> u64 {
             b',' | b'[' if !in_string => 96,
             b':' if !in_string => 224,
             b'{' if !in_string => 320,
+            // Numbers that are not finite become objects of one text.
+            b'N' | b'I' if !in_string => 640,
             _ => 0,
         };
     }

@@ -17,8 +17,8 @@ use crate::gguf::gguf_text;
 /// Reads a JSON file of a model; `None` when there is none.
 pub(crate) fn read_json(model: &Path, name: &str) -> Result<Option<Value>, GenerateError> {
     let Some(text) = read_file(model, name, files::read_json)? else { return Ok(None) };
-    let value = serde_json::from_str(&text)
-        .map_err(|source| GenerateError::Json { path: model.join(name), source })?;
+    let value =
+        files::parse_json(&text).map_err(|source| GenerateError::Json { path: model.join(name), source })?;
     Ok(Some(value))
 }
 
@@ -31,12 +31,16 @@ pub(crate) fn read_keys(
 ) -> Result<Option<Map<String, Value>>, GenerateError> {
     let Some(text) = read_text(model, name, limits::CONFIG)? else { return Ok(None) };
     let bad = |source| GenerateError::Json { path: model.join(name), source };
-    let mut json = serde_json::Deserializer::from_str(&text);
-    let found = Wanted(wanted).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
+    let found = files::with_json(&text, |text| {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let found = Wanted(wanted).deserialize(&mut json)?;
+        json.end()?;
+        Ok(found.into_iter().map(|(key, value)| (key, value.get().to_owned())).collect::<Vec<_>>())
+    });
     let found = found.map_err(bad)?;
-    let all: String = found.iter().flat_map(|(_, value)| [",", value.get()]).collect();
+    let all: String = found.iter().flat_map(|(_, value)| [",", value]).collect();
     files::check_json(&all).with_path("read", &model.join(name))?;
-    let value = |(key, value): (String, &RawValue)| Ok((key, serde_json::from_str(value.get())?));
+    let value = |(key, value): (String, String)| Ok((key, serde_json::from_str(&value)?));
     Ok(Some(found.into_iter().map(value).collect::<Result<_, _>>().map_err(bad)?))
 }
 
@@ -86,5 +90,39 @@ fn read_file(
     match read(&model.join(name)) {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
         read => Ok(Some(read?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use errors::WithCauses;
+    use serde_json::json;
+
+    use super::*;
+    use crate::stop_tokens;
+
+    /// Python wrote these files, and its JSON has more numbers.
+    #[test]
+    fn numbers_that_are_not_finite_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        write("generation_config.json", r#"{"max_time": Infinity, "eos_token_id": [2, 7]}"#);
+        assert_eq!(stop_tokens(folder.path()).unwrap(), [2, 7]);
+        write("generation_config.json", r#"{"eos_token_id": [2, NaN]}"#);
+        let said = stop_tokens(folder.path()).unwrap_err().to_string();
+        assert!(said.contains("is `[2,NaN]`, expected a token id"), "{said}");
+        write("generation_config.json", r#"{"max_time": -Infinity, "eos_token_id" 2}"#);
+        let said = WithCauses(&stop_tokens(folder.path()).unwrap_err()).to_string();
+        assert!(said.contains("expected `:` at line 1 column 40"), "{said}");
+
+        let wanted = |key: &str| key == "bos_token";
+        write("tokenizer_config.json", r#"{"model_max_length": Infinity, "bos_token": "Infinity"}"#);
+        let found = read_keys(folder.path(), "tokenizer_config.json", wanted).unwrap().unwrap();
+        assert_eq!(Value::Object(found), json!({ "bos_token": "Infinity" }));
+        write("special_tokens_map.json", r#"{"a": NaN, "bos_token": "NaN"}"#);
+        let found = read_json(folder.path(), "special_tokens_map.json").unwrap().unwrap();
+        assert_eq!(found["bos_token"], "NaN");
     }
 }

@@ -30,7 +30,7 @@ pub fn stop_tokens(dir: &Path) -> Result<Vec<u32>, GenerateError> {
                 id(value).ok_or_else(|| GenerateError::Key {
                     path: path.clone(),
                     key: KEY,
-                    found: found.to_string(),
+                    found: files::as_written(&found.to_string()),
                     expected,
                 })
             })

@@ -263,6 +263,29 @@ impl Checkpoint {
         Ok(TensorNumbers { bytes, stored, element: tensor.element() })
     }
 
+    /// Whether two tensors are there and hold the same numbers, whatever type each is stored in.
+    pub fn holds_equal(&self, name: &str, other: &str) -> bool {
+        const TOGETHER: usize = 4096;
+        let (Some(a), Some(b)) = (self.get(name), self.get(other)) else { return false };
+        let (Ok(left), Ok(right)) = (self.numbers(name), self.numbers(other)) else { return false };
+        if (a.arranged, &a.shape) != (b.arranged, &b.shape) {
+            return false;
+        }
+        if a.stored == b.stored {
+            return left.bytes == right.bytes;
+        }
+        let count: usize = a.shape.iter().product();
+        let readable = [a, b].iter().all(|tensor| tensor.element().is_some() || tensor.blocks().is_some());
+        readable
+            && (0..count).step_by(TOGETHER).all(|start| {
+                let length = TOGETHER.min(count - start);
+                let [mut x, mut y] = [vec![0.0; length], vec![0.0; length]];
+                left.read(start, &mut x);
+                right.read(start, &mut y);
+                x == y
+            })
+    }
+
     fn require(&self, name: &str) -> Result<&CheckpointTensor, ArchiveError> {
         self.get(name).ok_or_else(|| ArchiveError::NoTensor { path: self.path.clone(), name: name.into() })
     }
@@ -293,9 +316,9 @@ impl Checkpoint {
 
     /// Adds the shards of an index, collecting everything in which it and they disagree.
     fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
-        let text = files::read(path, files::limits::INDEX)?;
-        let index: Index = serde_json::from_slice(&text)
-            .map_err(|source| ArchiveError::Index { path: path.into(), source })?;
+        let text = files::read_text(path, files::limits::INDEX)?;
+        let index: Index =
+            files::parse_json(&text).map_err(|source| ArchiveError::Index { path: path.into(), source })?;
         let mut problems = Vec::new();
         let shards: BTreeSet<&str> = index.weight_map.values().map(String::as_str).collect();
         let (mut absent, mut broken) = (BTreeSet::new(), Vec::new());

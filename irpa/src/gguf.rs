@@ -215,6 +215,20 @@ impl Gguf {
         }
     }
 
+    /// Maps a file and reads its keys alone, whatever its tensors are. It has no tensor.
+    ///
+    /// # Errors
+    /// If it cannot be read, or what keeps its keys from being read.
+    pub fn open_keys(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
+        let path = path.as_ref();
+        let map = crate::map(path)?;
+        let mut reader = Reader { bytes: &map, at: 0, problems: Vec::new() };
+        match reader.head() {
+            Ok((_, keys)) => Ok(Self { path: path.into(), map, keys, tensors: Vec::new() }),
+            Err(problem) => Err(ArchiveError::Gguf { path: path.into(), problems: vec![problem] }),
+        }
+    }
+
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
@@ -330,6 +344,19 @@ type Table = (BTreeMap<String, Stored>, Vec<GgufTensor>);
 
 impl<'a> Reader<'a> {
     fn read(&mut self) -> Result<Table, GgufProblem> {
+        let (tensors, keys) = self.head()?;
+        let alignment = self.alignment(&keys);
+        self.whole(&keys);
+        let mut infos = Vec::with_capacity(tensors.min(self.bytes.len() / 32));
+        for _ in 0..tensors {
+            infos.push(self.info()?);
+        }
+        let start = (self.at as u64).next_multiple_of(alignment);
+        Ok((keys, self.tensors(infos, start, alignment)))
+    }
+
+    /// How many tensors there are, and the keys.
+    fn head(&mut self) -> Result<(usize, BTreeMap<String, Stored>), GgufProblem> {
         if self.take(4, "the magic")? != MAGIC {
             return Err(GgufProblem::Magic);
         }
@@ -340,15 +367,7 @@ impl<'a> Reader<'a> {
         }
         let tensors = self.count("tensors", limits::GGUF_TENSORS)?;
         let keys = self.count("keys", limits::GGUF_KEYS)?;
-        let keys = self.keys(keys)?;
-        let alignment = self.alignment(&keys);
-        self.whole(&keys);
-        let mut infos = Vec::with_capacity(tensors.min(self.bytes.len() / 32));
-        for _ in 0..tensors {
-            infos.push(self.info()?);
-        }
-        let start = (self.at as u64).next_multiple_of(alignment);
-        Ok((keys, self.tensors(infos, start, alignment)))
+        Ok((tensors, self.keys(keys)?))
     }
 
     fn take(&mut self, count: usize, what: &'static str) -> Result<&'a [u8], GgufProblem> {

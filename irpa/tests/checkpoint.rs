@@ -215,6 +215,15 @@ fn all_broken_shards_are_named() {
     assert!(words.iter().all(|words| other.contains(words)), "{other}");
 }
 
+/// Python wrote it, and its JSON has more numbers.
+#[test]
+fn an_index_may_have_numbers_that_are_not_finite() {
+    let sound = safetensors(&[("a", Dtype::I8, &[1], &[1])]);
+    let index = br#"{"metadata": {"loss": [NaN, -Infinity]}, "weight_map": {"a": "s1"}}"#;
+    let folder = folder(&[("s1", &sound), ("model.safetensors.index.json", index)]);
+    assert_eq!(Checkpoint::open(folder.path()).unwrap().tensors().len(), 1);
+}
+
 #[test]
 fn a_broken_index_is_named() {
     for text in ["", "[]", "{\"weight_map\": [1]}", "{}"] {

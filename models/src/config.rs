@@ -1,5 +1,8 @@
 //! `config.json`, key by key: each is read, in a written list of ignored keys, or an error.
 
+mod base;
+mod storage;
+
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -9,6 +12,9 @@ use errors::{FileError, Listed};
 use files::limits;
 use ops::ElementType;
 use serde_json::{Map, Value};
+
+pub(crate) use base::read_base;
+pub(crate) use storage::check_storage;
 
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
@@ -73,13 +79,15 @@ pub enum ConfigError {
     },
     /// Weights in a storage that is not read.
     #[error(
-        "`{}`: the checkpoint is quantized (`quantization_config`, method `{method}`), which is not read; \
+        "`{}`: the checkpoint is quantized (`{key}`, method `{method}`), which is not read; \
          use the unquantized checkpoint, or save one: `model.dequantize()` and `save_pretrained` in transformers",
         .path.display()
     )]
     Quantized {
         /// The file.
         path: PathBuf,
+        /// The key that says so.
+        key: String,
         /// The `quant_method`.
         method: String,
     },
@@ -191,7 +199,7 @@ impl Keys {
     /// If it is no JSON object.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let syntax = |reason: String| ConfigError::Syntax { path: path.to_owned(), reason };
-        match serde_json::from_str(text).map_err(|e| syntax(e.to_string()))? {
+        match files::parse_json(text).map_err(|e| syntax(e.to_string()))? {
             Value::Object(map) => Ok(Self::of(path, map)),
             other => Err(syntax(format!("found {}", kind(&other)))),
         }
@@ -236,7 +244,8 @@ impl Keys {
 
     /// Keeps a problem.
     pub fn refuse(&self, key: &str, found: impl ToString, expected: impl Into<String>) {
-        let (key, found) = (self.name(key), errors::shortened(found.to_string(), SHOWN));
+        let found = files::as_written(&found.to_string());
+        let (key, found) = (self.name(key), errors::shortened(found, SHOWN));
         self.problems.borrow_mut().push(KeyProblem::Value { key, found, expected: expected.into() });
     }
 

@@ -9,6 +9,7 @@ use ops::ElementType;
 
 use crate::claims::ClaimedSize;
 use crate::config::Keys;
+use crate::head::HEAD;
 use crate::rope::{RopeDefaults, RopeParameters};
 
 /// What looks at other positions: a layer, or the attention within it.
@@ -212,16 +213,30 @@ impl LlamaConfig {
         sizes
     }
 
-    /// How keys of a checkpoint begin, and how the parameters of the model do: they begin the same way.
+    /// How keys begin in a checkpoint that transformers saved without a head, and how the parameters of the model do.
+    pub(crate) const BASE: &[(&str, &str)] =
+        &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
+
+    /// How keys of a checkpoint may begin, and how the parameters of the model do then.
     pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[]
+        Self::BASE
+    }
+
+    /// The key of the embedding, which a tied head shares.
+    pub fn embedding(&self) -> &'static str {
+        "model.embed_tokens.weight"
+    }
+
+    /// Reads the head from the checkpoint.
+    pub fn untie(&mut self) {
+        self.tie_word_embeddings = false;
     }
 
     /// Tensors that a checkpoint may have beside the parameters.
     pub fn ignorable(&self) -> Vec<Ignorable> {
         let mut ignorable = vec![Ignorable::Suffix(".rotary_emb.inv_freq")];
         if self.tie_word_embeddings {
-            let (key, other) = ("lm_head.weight".into(), "model.embed_tokens.weight".into());
+            let (key, other) = (HEAD.into(), self.embedding().into());
             ignorable.push(Ignorable::EqualTo { key, other });
         }
         ignorable

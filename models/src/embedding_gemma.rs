@@ -11,7 +11,7 @@ use ops::ops::Sdpa;
 use ops::{ElementType, Literal, TensorType};
 use trace::Role;
 
-use crate::config::{ConfigError, IGNORED, Keys};
+use crate::config::{ConfigError, IGNORED, Keys, check_storage, read_base};
 use crate::decoder::LlamaConfig;
 use crate::gemma3::{self, GemmaConfig};
 use crate::rope::RopeParameters;
@@ -137,6 +137,12 @@ impl dsl::Project<LlamaConfig> for EmbeddingGemmaConfig {
 /// The architectures that `config.json` may name.
 pub(crate) const ARCHITECTURES: &[&str] = &["Gemma3TextModel"];
 
+/// Whether a `config.json` with this architecture is that of an embedding. A Gemma 3 that was saved without its head has the
+/// same class, and looks one way.
+pub(crate) fn is_embedding(keys: &Keys, architecture: &str) -> bool {
+    ARCHITECTURES.contains(&architecture) && keys.flag("use_bidirectional_attention", false)
+}
+
 /// The modules: the last part of their type, and their folder.
 const MODULES: [(&str, &str); 5] = [
     ("Transformer", ""),
@@ -156,7 +162,7 @@ impl EmbeddingGemmaConfig {
     /// Files that are missing, other modules, and all keys of a file that are missing, unknown or unusable.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
         let keys = Keys::read(path)?;
-        let found = crate::architecture(&keys)?;
+        let found = crate::architecture(&keys);
         let both_ways = keys.flag("use_bidirectional_attention", false);
         // One that was a language model may still be called so.
         if !both_ways && !ARCHITECTURES.contains(&&*found) {
@@ -169,8 +175,10 @@ impl EmbeddingGemmaConfig {
         if !both_ways {
             keys.refuse("use_bidirectional_attention", "false", "true: an embedding looks both ways");
         }
+        check_storage(&keys)?;
         let keys = keys.without("use_bidirectional_attention");
         let mut tower = gemma3::read(&keys);
+        read_base(&keys);
         keys.finish(IGNORED, allowed)?;
         // Half of what is said to each side, and the token itself.
         let windows = tower.llama.windows.iter();
@@ -222,16 +230,16 @@ impl EmbeddingGemmaConfig {
         &[("model.", "")]
     }
 
-    /// Tensors that a checkpoint may have beside the parameters.
+    /// Tensors that a checkpoint may have beside the parameters: the head of the language model that it was.
     pub fn ignorable(&self) -> Vec<Ignorable> {
-        vec![Ignorable::EqualTo { key: "lm_head.weight".into(), other: "embed_tokens.weight".into() }]
+        vec![Ignorable::Prefix("lm_head.")]
     }
 }
 
 /// Whether the modules in the file at `path` are those that there must be.
 fn check_modules(path: &Path) -> Result<(), ConfigError> {
     let text = files::read_json(path)?;
-    let modules: serde_json::Value = serde_json::from_str(&text)
+    let modules: serde_json::Value = files::parse_json(&text)
         .map_err(|error| ConfigError::Syntax { path: path.to_owned(), reason: error.to_string() })?;
     let found: Vec<(&str, &str)> =
         modules.as_array().map_or(&[][..], Vec::as_slice).iter().map(module).collect();

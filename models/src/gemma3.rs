@@ -5,7 +5,7 @@ use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
 use dsl::{Float, Tensor, WeightStyle, model};
 
-use crate::config::{IGNORED, Keys};
+use crate::config::{IGNORED, Keys, read_base};
 use crate::decoder::{Attends, LlamaConfig};
 use crate::rope::RopeParameters;
 
@@ -146,16 +146,19 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
     "initializer_range",
     "mm_tokens_per_image",
     "model_type",
-    "tie_word_embeddings",
     "transformers_version",
     "vision_config",
 ];
 
-/// The text tower's keys in checkpoints with a vision tower: as published, and as transformers 5 saves them.
+/// The text tower's keys in checkpoints with a vision tower: as published, as transformers 5 saves them, and without a head.
 const PREFIXES: &[(&str, &str)] = &[
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
     ("language_model.lm_head.", "lm_head."),
+    ("language_model.", "model."),
+    LlamaConfig::BASE[0],
+    LlamaConfig::BASE[1],
+    LlamaConfig::BASE[2],
 ];
 
 /// Reads the `config.json` of a Gemma 3, or its `text_config`. Defaults are those of `Gemma3TextConfig` in transformers.
@@ -163,6 +166,9 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     let Some(text) = keys.object("text_config") else { return read_text(keys) };
     let mut config = read_text(&text);
     config.llama.element = config.llama.element.or(keys.element_type());
+    // Of the two keys the outer one decides: the head stands beside the towers.
+    config.llama.tie_word_embeddings = keys.flag("tie_word_embeddings", true);
+    read_base(&text);
     keys.close_ignoring(text, IGNORED);
     keys.ignore(IGNORED_BESIDE_TEXT);
     config
@@ -178,9 +184,6 @@ fn read_text(keys: &Keys) -> GemmaConfig {
             let expected = "null or false: transformers does not apply it to a Gemma 3 that generates";
             keys.refuse(key, found, expected);
         }
-    }
-    if !keys.flag("tie_word_embeddings", true) {
-        keys.refuse("tie_word_embeddings", "false", "true: the head of a Gemma 3 is its embedding");
     }
     let num_hidden_layers = keys.optional_count("num_hidden_layers").unwrap_or(26);
     let max_position_embeddings = keys.optional_count("max_position_embeddings").unwrap_or(131_072);
@@ -202,7 +205,7 @@ fn read_text(keys: &Keys) -> GemmaConfig {
         rope,
         rotary: Vec::new(),
         windows: sliding.map(|sliding| sliding.then_some(window)).collect(),
-        tie_word_embeddings: true,
+        tie_word_embeddings: keys.flag("tie_word_embeddings", true),
         attention_bias: keys.flag("attention_bias", false),
         mlp_bias: false,
         num_local_experts: 0,
@@ -229,6 +232,11 @@ impl GemmaConfig {
             "model.multi_modal_projector.",
         ];
         self.llama.ignorable().into_iter().chain(towers.map(Ignorable::Prefix)).collect()
+    }
+
+    /// Reads the head from the checkpoint.
+    pub fn untie(&mut self) {
+        self.llama.untie();
     }
 
     /// How keys of a checkpoint begin, and how the parameters of the model do.

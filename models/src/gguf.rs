@@ -41,7 +41,7 @@ impl GgufModel {
     /// # Errors
     /// If it is no GGUF file, of an architecture that is not known, or everything that is missing or unusable.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
-        let file = Gguf::open(path)?;
+        let file = open(path)?;
         let metadata = Metadata::new(&file)?;
         let renaming = Renaming::new(&metadata);
         let keys = Keys::of(path, metadata.config()?);
@@ -55,10 +55,20 @@ impl GgufModel {
     /// # Errors
     /// See [`read`](Self::read).
     pub fn config_json(path: &Path) -> Result<String, ConfigError> {
-        let file = Gguf::open(path)?;
+        let file = open(path)?;
         let config = Metadata::new(&file)?.config()?;
         Ok(serde_json::Value::Object(config).to_string())
     }
+}
+
+/// The file at `path`. Where something is wrong with its tensors and its architecture is not known either, the architecture comes
+/// first: the user needs another file.
+fn open(path: &Path) -> Result<Gguf, ConfigError> {
+    Gguf::open(path).map_err(|error| {
+        let named = Gguf::open_keys(path).ok().filter(|file| file.text("general.architecture").is_some());
+        let unknown = named.and_then(|file| Metadata::new(&file).err());
+        unknown.unwrap_or_else(|| error.into())
+    })
 }
 
 /// How products read weights that a checkpoint stores in blocks, by the pattern of their keys: as they are, where a format

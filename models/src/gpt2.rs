@@ -8,6 +8,7 @@ use ops::ElementType;
 
 use crate::claims::ClaimedSize;
 use crate::config::Keys;
+use crate::head::HEAD;
 
 model! {
     /// The whole network: `[B, S]` token ids to logits over the vocabulary.
@@ -129,7 +130,6 @@ pub struct Gpt2Config {
 const IGNORED: &[&str] = &[
     "attn_pdrop",
     "embd_pdrop",
-    "gradient_checkpointing",
     "n_ctx",
     // How attention is computed, not what.
     "reorder_and_upcast_attn",
@@ -139,7 +139,6 @@ const IGNORED: &[&str] = &[
     "summary_proj_to_labels",
     "summary_type",
     "summary_use_proj",
-    "task_specific_params",
 ];
 
 /// Reads the `config.json` of a GPT-2. Defaults are those of `GPT2Config` in transformers.
@@ -150,7 +149,6 @@ pub(crate) fn read(keys: &Keys) -> Gpt2Config {
 impl Gpt2Config {
     fn read(keys: &Keys) -> Self {
         keys.ignore(IGNORED);
-        keys.always("add_cross_attention", false);
         let count = |key, default| keys.optional_count(key).unwrap_or(default);
         let hidden_size = count("n_embd", 768);
         Self {
@@ -204,11 +202,21 @@ impl Gpt2Config {
         &[("transformer.", "")]
     }
 
+    /// The key of the embedding, which a tied head shares.
+    pub fn embedding(&self) -> &'static str {
+        "wte.weight"
+    }
+
+    /// Reads the head from the checkpoint.
+    pub fn untie(&mut self) {
+        self.tie_word_embeddings = false;
+    }
+
     /// Tensors that a checkpoint may have beside the parameters: causal masks, and a tied head.
     pub fn ignorable(&self) -> Vec<Ignorable> {
         let mut ignorable = [".attn.bias", ".attn.masked_bias"].map(Ignorable::Suffix).to_vec();
         if self.tie_word_embeddings {
-            ignorable.push(Ignorable::EqualTo { key: "lm_head.weight".into(), other: "wte.weight".into() });
+            ignorable.push(Ignorable::EqualTo { key: HEAD.into(), other: self.embedding().into() });
         }
         ignorable
     }

@@ -8,6 +8,7 @@ use ops::ElementType;
 
 use crate::claims::ClaimedSize;
 use crate::config::Keys;
+use crate::head::HEAD;
 use crate::rope::{RopeDefaults, RopeParameters};
 
 model! {
@@ -249,14 +250,28 @@ impl Lfm2Config {
         ]
     }
 
-    /// How keys of a checkpoint begin, and how the parameters of the model do: they begin the same way.
+    /// How keys begin in a checkpoint that transformers saved without a head, and how the parameters of the model do.
     pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[]
+        &[
+            ("embed_tokens.", "model.embed_tokens."),
+            ("layers.", "model.layers."),
+            ("embedding_norm.", "model.embedding_norm."),
+        ]
+    }
+
+    /// The key of the embedding, which a tied head shares.
+    pub fn embedding(&self) -> &'static str {
+        "model.embed_tokens.weight"
+    }
+
+    /// Reads the head from the checkpoint.
+    pub fn untie(&mut self) {
+        self.tie_word_embeddings = false;
     }
 
     /// Tensors that a checkpoint may have beside the parameters.
     pub fn ignorable(&self) -> Vec<Ignorable> {
-        let (key, other) = ("lm_head.weight".into(), "model.embed_tokens.weight".into());
+        let (key, other) = (HEAD.into(), self.embedding().into());
         self.tie_word_embeddings.then_some(Ignorable::EqualTo { key, other }).into_iter().collect()
     }
 }

@@ -21,10 +21,11 @@ macro_rules! descends {
 }
 
 /// A network and its configuration in each line, which the module's `read` makes of a `config.json`; the architectures
-/// that one may name for it; the model types, for one that was written by hand and names the family only; and how else a
-/// checkpoint may hold the parameters.
+/// that one may name for it; those without a head, of which transformers makes the first one by the model type; the
+/// model types, for a file that was written by hand and names the family only; and how else a checkpoint may hold the
+/// parameters.
 macro_rules! families {
-    ($($module:ident::$family:ident($config:ident): $($architecture:literal)+, or $($model_type:literal)+
+    ($($module:ident::$family:ident($config:ident): $($architecture:literal)+, base $($base:literal)+, or $($model_type:literal)+
         $(, also $stacks:path)?;)+) => {
         /// The architectures that [`ModelConfig::read`] knows, as `config.json` names them.
         pub const ARCHITECTURES: &[&str] = &[$($($architecture),+),+];
@@ -50,17 +51,19 @@ macro_rules! families {
 
             /// What the keys of a configuration say.
             pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
-                let found = architecture(&keys)?;
-                let config = match found.as_str() {
-                    $($($architecture)|+ | $($model_type)|+ => Self::$family($module::read(&keys)),)+
-                    _ => {
-                        let path = keys.path().to_owned();
-                        return Err(match embedding_gemma::ARCHITECTURES.contains(&&*found) {
-                            true => ConfigError::Embeds { path, found },
-                            false => ConfigError::Architecture { path, found, known: ARCHITECTURES },
-                        });
-                    }
+                let (found, path) = (architecture(&keys), keys.path().to_owned());
+                if embedding_gemma::is_embedding(&keys, &found) {
+                    return Err(ConfigError::Embeds { path, found });
+                }
+                let read: fn(&Keys) -> Self = match found.as_str() {
+                    $($($architecture)|+ | $($base)|+ | $($model_type)|+ => {
+                        |keys| Self::$family($module::read(keys))
+                    })+
+                    _ => return Err(ConfigError::Architecture { path, found, known: ARCHITECTURES }),
                 };
+                check_storage(&keys)?;
+                let config = read(&keys);
+                read_base(&keys);
                 keys.finish(IGNORED, allowed)?;
                 Ok(config)
             }
@@ -102,6 +105,28 @@ macro_rules! families {
                 }
             }
 
+            fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
+                let named = checkpoint.renamed(self.prefixes()).apart(self.stacks());
+                let (tied, embedding) = match self {
+                    $(Self::$family(config) => (config.tie_word_embeddings, config.embedding()),)+
+                };
+                // Of two tied weights one is enough, whichever it is.
+                if tied { named.renamed(&[(head::HEAD, embedding)]) } else { named }
+            }
+
+            fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
+                match self {
+                    $(Self::$family(config) if config.tie_word_embeddings => {
+                        let untied = head::own_head(checkpoint, config.embedding());
+                        if untied.is_some() {
+                            config.untie();
+                        }
+                        untied
+                    })+
+                    _ => None,
+                }
+            }
+
             fn element(&self) -> Option<ElementType> {
                 match self {
                     $(Self::$family(config) => config.element,)+
@@ -137,6 +162,7 @@ pub mod gemma2;
 pub mod gemma3;
 pub mod gguf;
 pub mod gpt2;
+mod head;
 pub mod lfm2;
 pub mod llama;
 pub mod mistral;
@@ -153,7 +179,7 @@ pub mod smollm3;
 use std::path::Path;
 
 use bake::Ignorable;
-use config::{ConfigError, IGNORED, Keys};
+use config::{ConfigError, IGNORED, Keys, check_storage, read_base};
 use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, TraceError, Traced};
 use irpa::{Checkpoint, Gguf};
 use lower::Quantization;
@@ -166,6 +192,7 @@ pub use gemma2::Gemma2;
 pub use gemma3::{Gemma, Gemma3, GemmaConfig};
 pub use gguf::{GGUF_ARCHITECTURES, GgufModel};
 pub use gpt2::{Gpt2, Gpt2Config};
+pub use head::UntiedHead;
 pub use lfm2::{Lfm2, Lfm2Config};
 pub use llama::Llama;
 pub use mistral::Mistral;
@@ -179,18 +206,19 @@ pub use sentence::{SentenceConfig, UnknownPrompt};
 pub use smollm3::SmolLm3;
 
 families! {
-    llama::Llama(LlamaConfig): "LlamaForCausalLM", or "llama";
-    gemma3::Gemma3(GemmaConfig): "Gemma3ForCausalLM" "Gemma3ForConditionalGeneration", or "gemma3_text" "gemma3";
-    gemma2::Gemma2(GemmaConfig): "Gemma2ForCausalLM", or "gemma2";
-    gpt2::Gpt2(Gpt2Config): "GPT2LMHeadModel", or "gpt2";
-    lfm2::Lfm2(Lfm2Config): "Lfm2ForCausalLM", or "lfm2";
-    mistral::Mistral(LlamaConfig): "MistralForCausalLM", or "mistral";
-    mixtral::Mixtral(LlamaConfig): "MixtralForCausalLM", or "mixtral", also mixtral::STACKS;
-    olmo2::Olmo2(LlamaConfig): "Olmo2ForCausalLM", or "olmo2";
-    phi3::Phi3(LlamaConfig): "Phi3ForCausalLM", or "phi3";
-    qwen2::Qwen2(LlamaConfig): "Qwen2ForCausalLM", or "qwen2";
-    qwen3::Qwen3(LlamaConfig): "Qwen3ForCausalLM", or "qwen3";
-    smollm3::SmolLm3(LlamaConfig): "SmolLM3ForCausalLM", or "smollm3";
+    llama::Llama(LlamaConfig): "LlamaForCausalLM", base "LlamaModel", or "llama";
+    gemma3::Gemma3(GemmaConfig): "Gemma3ForCausalLM" "Gemma3ForConditionalGeneration",
+        base "Gemma3TextModel" "Gemma3Model", or "gemma3_text" "gemma3";
+    gemma2::Gemma2(GemmaConfig): "Gemma2ForCausalLM", base "Gemma2Model", or "gemma2";
+    gpt2::Gpt2(Gpt2Config): "GPT2LMHeadModel", base "GPT2Model", or "gpt2";
+    lfm2::Lfm2(Lfm2Config): "Lfm2ForCausalLM", base "Lfm2Model", or "lfm2";
+    mistral::Mistral(LlamaConfig): "MistralForCausalLM", base "MistralModel", or "mistral";
+    mixtral::Mixtral(LlamaConfig): "MixtralForCausalLM", base "MixtralModel", or "mixtral", also mixtral::STACKS;
+    olmo2::Olmo2(LlamaConfig): "Olmo2ForCausalLM", base "Olmo2Model", or "olmo2";
+    phi3::Phi3(LlamaConfig): "Phi3ForCausalLM", base "Phi3Model", or "phi3";
+    qwen2::Qwen2(LlamaConfig): "Qwen2ForCausalLM", base "Qwen2Model", or "qwen2";
+    qwen3::Qwen3(LlamaConfig): "Qwen3ForCausalLM", base "Qwen3Model", or "qwen3";
+    smollm3::SmolLm3(LlamaConfig): "SmolLM3ForCausalLM", base "SmolLM3Model", or "smollm3";
 }
 
 /// Reads the model at `path`: a GGUF file, a directory with a `config.json`, or that file. `allowed` keys of a configuration
@@ -253,6 +281,13 @@ pub trait Architecture {
         checkpoint.renamed(self.prefixes()).apart(self.stacks())
     }
 
+    /// Takes the head of a [named](Self::named) checkpoint where the configuration ties it to the embedding and the checkpoint has
+    /// another one, as transformers does. Call it before [`trace`](Self::trace): without it such a checkpoint does not fit. Whoever
+    /// gets a result should tell the user.
+    fn settle_head(&mut self, _checkpoint: &Checkpoint) -> Option<UntiedHead> {
+        None
+    }
+
     /// How the weights of products are best stored, where the checkpoint holds them in fewer bits than the network
     /// computes with.
     fn stored(&self) -> Quantization {
@@ -266,15 +301,11 @@ pub trait Architecture {
 }
 
 /// The architecture or model type that a `config.json` names.
-fn architecture(keys: &Keys) -> Result<String, ConfigError> {
-    if let Some(quantization) = keys.object("quantization_config") {
-        let method = quantization.optional_text("quant_method").unwrap_or_else(|| "unknown".into());
-        return Err(ConfigError::Quantized { path: keys.path().to_owned(), method });
-    }
+fn architecture(keys: &Keys) -> String {
     // A list as a rule; what is none is named as it is.
     let named =
         keys.get("architectures").and_then(|names| names.as_array().map_or(Some(names), |all| all.first()));
     let named = named.map(|name| name.as_str().map_or_else(|| name.to_string(), str::to_owned));
     let named = named.or_else(|| keys.optional_text("model_type"));
-    Ok(named.unwrap_or_else(|| "(none)".into()))
+    named.unwrap_or_else(|| "(none)".into())
 }

@@ -334,6 +334,20 @@ fn m19_a_key_that_cannot_be_used_is_named() {
             "`config.json`: the checkpoint is quantized (`quantization_config`, method `gptq`), which is not read; use the unquantized checkpoint, or save one: `model.dequantize()` and `save_pretrained` in transformers"
         ],
     );
+    for (key, value, named) in [
+        ("quantization_config", json!({"bits": 4}), "`quantization_config`, method `unknown`"),
+        ("quantization_config", json!("fp8"), "`quantization_config`, method `unknown`"),
+        ("compression_config", json!({}), "`compression_config`, method `compressed-tensors`"),
+        ("quantization", json!({"group_size": 64, "bits": 4}), "`quantization`, method `mlx`"),
+        (
+            "text_config",
+            json!({"quantization_config": {"quant_method": "awq"}}),
+            "`text_config.quantization_config`, method `awq`",
+        ),
+    ] {
+        let said = read(&with(json!({ key: value }))).expect_err("an error");
+        assert!(said.contains(&format!("the checkpoint is quantized ({named})")), "{said}");
+    }
     expect!["`config.json` is not a JSON object: EOF while parsing a value at line 1 column 17"]
         .assert_eq(&read_text("{\"vocab_size\": 1,", &[]).unwrap_err());
     expect!["`config.json` is not a JSON object: found a list"].assert_eq(&read_text("[]", &[]).unwrap_err());

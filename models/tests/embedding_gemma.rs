@@ -9,7 +9,9 @@ use std::path::Path;
 
 use dsl::{Bf16, F32};
 use expect_test::{Expect, expect};
+use irpa::Checkpoint;
 use ops::{TensorType, Value};
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde_json::json;
 use support::*;
 use trace::{Evaluation, Trace, evaluate};
@@ -279,4 +281,29 @@ fn what_is_no_embedding_is_named() {
         `./3_Dense/config.json`: 1 problem(s)
           `in_features` is 43, expected 66, the features that come in"#]],
     );
+}
+
+/// An embedding has no head, whatever a checkpoint of the language model that it was has under that name.
+#[test]
+fn the_head_of_a_language_model_is_left_out() {
+    let (source, folder) = (fixture("embeddinggemma"), tempfile::tempdir().unwrap());
+    let config = EmbeddingGemmaConfig::read(&source, &[]).unwrap();
+    let weights = std::fs::read(source.join("model.safetensors")).unwrap();
+    let known = SafeTensors::deserialize(&weights).unwrap();
+    let head = vec![7; 4 * 6];
+    let head = TensorView::new(Dtype::F32, vec![2, 3], &head).unwrap();
+    let all = known.tensors().into_iter().chain([("lm_head.weight".to_owned(), head)]);
+    let file = folder.path().join("model.safetensors");
+    safetensors::serialize_to_file(all, None, &file).unwrap();
+    for name in EmbeddingGemmaConfig::FOLDERS {
+        let dense = format!("{name}/model.safetensors");
+        std::fs::create_dir(folder.path().join(name)).unwrap();
+        std::fs::copy(source.join(&dense), folder.path().join(&dense)).unwrap();
+    }
+    let tower = Checkpoint::open(folder.path()).unwrap().renamed(config.prefixes());
+    let checkpoint =
+        EmbeddingGemmaConfig::FOLDERS.into_iter().try_fold(tower, Checkpoint::with_folder).unwrap();
+    let parameters = recorded(&source, 1).parameters().unwrap();
+    let checked = bake::check(&checkpoint, &parameters, &config.ignorable()).unwrap();
+    assert_eq!(checked.ignored, ["lm_head.weight"]);
 }

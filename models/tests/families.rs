@@ -144,6 +144,7 @@ fn m7_the_oracle_of_the_families() {
         "gemma2",
         "gemma2-sliding",
         "gemma2-uncapped",
+        "gemma3-untied",
         "gpt2",
         "gpt2-inner",
         "gpt2-untied",
@@ -446,8 +447,8 @@ fn m19_what_a_family_cannot_use_is_named() {
         json!({"activation_function": "quick_gelu", "add_cross_attention": true}),
         expect![[r#"
             `config.json`: 7 problem(s)
-              `add_cross_attention` is true, expected false
               `activation_function` is "quick_gelu", expected one of ["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu"]
+              `add_cross_attention` is true, expected false: the network is a decoder alone
               `hidden_size` is not a known key
               `intermediate_size` is not a known key
               `num_hidden_layers` is not a known key

@@ -152,6 +152,10 @@ FAMILIES = {
         model_type="olmo2", vocab_size=113, hidden_size=42, num_attention_heads=3, num_key_value_heads=1, head_dim=16, intermediate_size=53, rms_norm_eps=1e-6, rope_parameters=LLAMA3,
         storage="f32", published=True,
     ),
+    # A head of its own, which no published Gemma 3 has.
+    "gemma3-untied": GEMMA3 | dict(
+        num_hidden_layers=2, sliding_window=5, layer_types=[SLIDING, FULL], rope_parameters=bases(100.0, 50000.0), tie_word_embeddings=False, storage="f16",
+    ),
 }
 # Decoded far enough to leave several windows behind.
 STEPS = 20

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tracewright::Plan;
 use tracewright::generate::Tokenizer;
 use tracewright::irpa::Checkpoint;
-use tracewright::models::ModelConfig;
+use tracewright::models::{Architecture as _, ModelConfig};
 use tracewright::ops::ElementType::{self, F32};
 use tracewright::runtime::{Device, Runtime};
 
@@ -264,10 +264,11 @@ fn part(golden: &Golden, tokens: &[u32], element: ElementType, file: &Path) -> R
     if known.tokens().as_deref() != Some(tokens) {
         return Err(format!("`{}` is not about the tokens {tokens:?}", file.display()).into());
     }
-    let config = Box::new(ModelConfig::read(&golden.model, &golden.allowed_keys)?);
+    let mut config = Box::new(ModelConfig::read(&golden.model, &golden.allowed_keys)?);
+    let checkpoint = config.named(Checkpoint::open(&golden.model)?);
+    config.settle_head(&checkpoint);
     let plan = Plan::new(config, Some(element), Some(golden.context), Some(tokens.len()))?;
     let trace = plan.trace()?.trace;
-    let checkpoint = plan.named(Checkpoint::open(&golden.model)?);
     let (compiler, cache) = (compiler()?, repository().join(".tracewright/cache"));
     let target = compiler.resolve(&level::target())?;
     let subject = CompiledForm {

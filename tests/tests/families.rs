@@ -63,6 +63,7 @@ judged! {
     gemma3_five_sliding_layers_to_a_full_one: judge("gemma3-a"),
     gemma3_as_published_with_linear_scaling_and_a_soft_cap: judge_configuration("gemma3-b"),
     gemma3_the_text_tower_of_a_network_that_sees: judge_configuration("gemma3-4b-tower"),
+    gemma3_with_a_head_of_its_own: judge_configuration("gemma3-untied"),
     gemma2_soft_caps: judge("gemma2"),
     gemma2_without_soft_caps_and_with_a_head_of_its_own: judge_configuration("gemma2-uncapped"),
     gemma2_a_window_in_each_layer_and_llama3_rope: judge_configuration("gemma2-sliding"),

@@ -14,7 +14,7 @@ use tracewright::Plan;
 use tracewright::errors::{WithCauses, WithPath as _};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
-use tracewright::models::ModelConfig;
+use tracewright::models::{Architecture as _, ModelConfig};
 use tracewright::ops::ElementType;
 use tracewright_tests::built::Result;
 use tracewright_tests::embedding;
@@ -75,8 +75,10 @@ fn main() -> ExitCode {
 
 /// Before anything large is installed or run.
 fn read(model: &Path, keys: &[&str]) -> Result<bool> {
-    let plan = Plan::new(Box::new(ModelConfig::read(model, &owned(keys))?), None, None, None)?;
-    let checkpoint = plan.named(Checkpoint::open(model)?);
+    let mut config = Box::new(ModelConfig::read(model, &owned(keys))?);
+    let checkpoint = config.named(Checkpoint::open(model)?);
+    config.settle_head(&checkpoint);
+    let plan = Plan::new(config, None, None, None)?;
     let trace = plan.trace()?.trace;
     plan.lower(&trace)?.check(&checkpoint, &trace)?;
     Ok(true)

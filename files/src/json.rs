@@ -1,0 +1,134 @@
+//! JSON as Python writes it. `json.dumps` writes numbers that JSON has no words for, and `json.loads` reads them:
+//! `Infinity`, `-Infinity`, `NaN`.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use serde::de::DeserializeOwned;
+
+/// The numbers that only Python's JSON has.
+const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+
+/// What such a number becomes in a value: the object that transformers 5 writes for it
+/// (`PreTrainedConfig._encode_special_floats`). No reader of numbers or texts takes it for one.
+fn not_finite(word: &str) -> String {
+    format!("{{\"__float__\":\"{word}\"}}")
+}
+
+/// The text of a value with the words that Python has for such numbers.
+pub fn as_written(value: &str) -> String {
+    NOT_FINITE.iter().fold(value.to_owned(), |text, word| text.replace(&not_finite(word), word))
+}
+
+/// Parses a JSON text that Python may have written; each number that is not finite becomes the object
+/// `{"__float__": "Infinity"}`, which transformers 5 writes for it.
+///
+/// # Errors
+/// As `serde_json::from_str`, with places in `text`.
+pub fn parse_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    with_json(text, |text| serde_json::from_str(text))
+}
+
+/// The same for a reader that makes something of the text. Where `text` has numbers that are not finite, `parse` gets
+/// another text, and where that does not parse, one more for the error.
+///
+/// # Errors
+/// Those of `parse`, with places in `text`.
+pub fn with_json<T>(text: &str, parse: impl Fn(&str) -> serde_json::Result<T>) -> serde_json::Result<T> {
+    let words = words(text);
+    if words.is_empty() {
+        return parse(text);
+    }
+    parse(&replaced(text, &words, |word| not_finite(word).into())).map_err(|moved| {
+        // Texts of the same length leave everything where it is.
+        let padded = replaced(text, &words, |word| format!("\"{}\"", &word[..word.len() - 2]).into());
+        parse(&padded).err().unwrap_or(moved)
+    })
+}
+
+/// Where the words are, outside of texts.
+fn words(text: &str) -> Vec<Range<usize>> {
+    if !text.contains("Infinity") && !text.contains("NaN") {
+        return Vec::new();
+    }
+    let (bytes, mut words, mut at, mut in_string) = (text.as_bytes(), Vec::new(), 0, false);
+    while at < bytes.len() {
+        let word = NOT_FINITE.iter().find(|word| !in_string && bytes[at..].starts_with(word.as_bytes()));
+        at += match (bytes[at], word) {
+            (_, Some(word)) => {
+                words.push(at..at + word.len());
+                word.len()
+            }
+            (b'\\', _) if in_string => 2,
+            (b'"', _) => {
+                in_string = !in_string;
+                1
+            }
+            _ => 1,
+        };
+    }
+    words
+}
+
+fn replaced(text: &str, words: &[Range<usize>], by: impl Fn(&str) -> Cow<'static, str>) -> String {
+    let (mut out, mut end) = (String::with_capacity(text.len() + 16 * words.len()), 0);
+    for word in words {
+        out.push_str(&text[end..word.start]);
+        out.push_str(&by(&text[word.clone()]));
+        end = word.end;
+    }
+    out + &text[end..]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn number(word: &str) -> Value {
+        json!({ "__float__": word })
+    }
+
+    /// The left sides are what `json.dumps` writes for the right sides, and `json.loads` reads.
+    #[test]
+    fn numbers_that_are_not_finite_are_read() {
+        let cases = [
+            ("Infinity", number("Infinity")),
+            ("[0.0, Infinity]", json!([0.0, number("Infinity")])),
+            ("[-Infinity,NaN]", json!([number("-Infinity"), number("NaN")])),
+            (r#"{"a": NaN, "b": -1}"#, json!({ "a": number("NaN"), "b": -1 })),
+            (
+                r#"{"Infinity": "NaN", "b": -Infinity}"#,
+                json!({ "Infinity": "NaN", "b": number("-Infinity") }),
+            ),
+            (
+                r#"["a\" NaN \\", NaN, "é\\\" Infinity"]"#,
+                json!(["a\" NaN \\", number("NaN"), "é\\\" Infinity"]),
+            ),
+            (r#"{"__float__": "Infinity"}"#, number("Infinity")),
+            ("[1, 2]", json!([1, 2])),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(parse_json::<Value>(text).unwrap(), expected, "{text}");
+        }
+    }
+
+    /// What follows is not what Python reads either; the error has the place that the same text has with a number instead.
+    #[test]
+    fn errors_are_where_they_are_in_the_file() {
+        let cases = [
+            ("[NaN, NaN, ?]", 1, 12),
+            ("{\"a\": [0, Infinity],\n \"b\": [-Infinity, NaN], \"c\" 1}", 2, 29),
+            ("[NaN", 1, 4),
+            ("{NaN: 1}", 1, 2),
+            ("[-NaN]", 1, 3),
+            ("[NaNNaN]", 1, 5),
+            ("[1, infinity, nan]", 1, 5),
+        ];
+        for (text, line, column) in cases {
+            let error = parse_json::<Value>(text).unwrap_err();
+            assert_eq!((error.line(), error.column()), (line, column), "{text}: {error}");
+        }
+    }
+}

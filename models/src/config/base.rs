@@ -1,0 +1,117 @@
+//! The keys of transformers' base class of configurations, which `config.to_dict()` writes for every model.
+//!
+//! They are those of `PreTrainedConfig` in transformers 5.24 and of `PretrainedConfig` in 4.x, whose `__init__` has more.
+
+use serde_json::Value;
+
+use super::Keys;
+use super::storage::QUANTIZATION;
+
+/// Keys that change no logits at any value.
+const ANY: &[&str] = &[
+    // How a model is loaded, and what its calls return.
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_attn_implementation_internal",
+    "_commit_hash",
+    "_experts_implementation_internal",
+    "_output_attentions",
+    "experts_implementation",
+    "gradient_checkpointing",
+    "name_or_path",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "tf_legacy_loss",
+    "tie_last_hidden_states",
+    "torchscript",
+    "use_bfloat16",
+    "xla_device",
+    // Feed-forward networks compute each position by itself, in chunks or at once.
+    "chunk_size_feed_forward",
+    // The half of an encoder-decoder model that it would be.
+    "is_decoder",
+    // Heads of other tasks.
+    "finetuning_task",
+    "id2label",
+    "label2id",
+    "num_labels",
+    "problem_type",
+    "task_specific_params",
+    // Tokens, of which the tokenizer's files decide.
+    "decoder_start_token_id",
+    "sep_token_id",
+    "tokenizer_class",
+    // Generation: transformers 5 drops these keys, and 4 saves them in `generation_config.json`.
+    "assistant_confidence_threshold",
+    "assistant_lookbehind",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "diversity_penalty",
+    "do_sample",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "encoder_repetition_penalty",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "exponential_decay_length_penalty",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_scores",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict_in_generate",
+    "suppress_tokens",
+    "target_lookbehind",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+];
+
+/// A key that would change the network or the prompt: what it must be beside null, and whether a value is that.
+type OnlyAt = (&'static str, &'static str, fn(&Value) -> bool);
+
+const ONLY: &[OnlyAt] = &[
+    ("add_cross_attention", "false: the network is a decoder alone", is_false),
+    ("cross_attention_hidden_size", "null: the network is a decoder alone", |_| false),
+    ("is_encoder_decoder", "false: the network is a decoder alone", is_false),
+    ("tie_encoder_decoder", "false: the network is a decoder alone", is_false),
+    ("per_layer_config", "null or {}: all layers follow the same keys", is_empty),
+    ("prefix", "null or \"\": nothing stands in front of a prompt", is_empty),
+    ("pruned_heads", "{}: all heads of attention are there", is_empty),
+];
+
+fn is_false(value: &Value) -> bool {
+    *value == Value::Bool(false)
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}
+
+/// Reads the keys of the base class.
+pub(crate) fn read_base(keys: &Keys) {
+    keys.ignore(ANY);
+    // Those that are not null are refused before.
+    keys.ignore(&QUANTIZATION.map(|(key, _)| key));
+    for (key, expected, accepts) in ONLY {
+        if let Some(value) = keys.get(key).filter(|value| !accepts(value)) {
+            keys.refuse(key, value, *expected);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! How other tools describe weights that they packed.
+
+use serde_json::{Map, Value};
+
+use super::{ConfigError, Keys};
+
+/// The keys, and the method where the key alone names it: transformers, compressed-tensors in its first versions, MLX.
+pub(super) const QUANTIZATION: [(&str, Option<&str>); 3] = [
+    ("quantization_config", None),
+    ("compression_config", Some("compressed-tensors")),
+    ("quantization", Some("mlx")),
+];
+
+/// Refuses a configuration whose weights, or those of its text tower, a tool packed.
+///
+/// # Errors
+/// The key and the method.
+pub(crate) fn check_storage(keys: &Keys) -> Result<(), ConfigError> {
+    let text = keys.map.get("text_config").and_then(Value::as_object);
+    let towers = [Some(("", &keys.map)), text.map(|text| ("text_config.", text))];
+    match towers.into_iter().flatten().find_map(|(prefix, map)| packed(prefix, map)) {
+        Some((key, method)) => Err(ConfigError::Quantized { path: keys.path.clone(), key, method }),
+        None => Ok(()),
+    }
+}
+
+fn packed(prefix: &str, map: &Map<String, Value>) -> Option<(String, String)> {
+    QUANTIZATION.iter().find_map(|(key, usual)| {
+        let value = map.get(*key).filter(|value| !value.is_null())?;
+        let method = value.get("quant_method").and_then(Value::as_str).or(*usual).unwrap_or("unknown");
+        Some((format!("{prefix}{key}"), method.to_owned()))
+    })
+}
