@@ -241,7 +241,7 @@ pub fn read(path: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, Co
 }
 
 /// A network of which the sizes are known: what its configuration says to whoever builds it.
-pub trait Architecture {
+pub trait Architecture: Send {
     /// The trace of these entry points with weights and activations of type `element` (f32, f16 or bf16).
     ///
     /// # Errors
