@@ -90,11 +90,7 @@ use tracewright::errors::escaped;
 use tracewright::irpa::{ArchiveError, Checkpoint, Gguf};
 use tracewright::models::config::ConfigError;
 use tracewright::models::presets::Preset;
-use tracewright::models::{Architecture, UntiedHead, check_sizes};
-
-/// Reads the configuration of a model: a Hugging Face directory, its `config.json`, or a GGUF file. The keys given may be there
-/// although nothing reads them.
-pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
+use tracewright::models::{Architecture, ReadModel, UntiedHead, check_sizes};
 
 /// The name of threads on which panics are caught and become errors.
 const CAUGHT: &str = "text";

@@ -444,7 +444,10 @@ mod with_runtime {
                 Self::AsExported { .. } | Self::Compiled { .. } | Self::Target { .. } | Self::NoCache => {
                     TW0001
                 }
-                Self::Thread(_) | Self::Gone => TW0004,
+                // Its text begins with a code where the program is ours.
+                Self::Template { .. } => TW0807,
+                Self::TemplateLimit => TW0809,
+                Self::Program(_) | Self::Thread(_) | Self::Gone => TW0004,
             }
         }
 

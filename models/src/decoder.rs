@@ -34,7 +34,7 @@ model! {
         cache { L of [K, E] within window }
         shard { K, F, V over model; B over data }
 
-        model: Model,
+        model: BaseModel,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
@@ -46,7 +46,7 @@ model! {
     }
 
     /// Embedding, layers, final norm.
-    pub Model {
+    pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Y; L],
         norm: RmsNorm[D](eps = rms_norm_eps),

@@ -23,7 +23,7 @@ model! {
         cache { L of [K, E] within window }
         shard { K, F, V over model; B over data }
 
-        model: Model,
+        model: BaseModel,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
@@ -35,7 +35,7 @@ model! {
     }
 
     /// Scaled embedding, layers, final norm.
-    pub Model {
+    pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
         norm: RmsNorm[D](eps = rms_norm_eps, style = one_plus),

@@ -26,7 +26,7 @@ model! {
         cache { L of [K, E] if attends, L of recurrent [C, D] if convolves }
         shard { K, F, V over model; B over data }
 
-        model: Model,
+        model: BaseModel,
         lm_head: Linear[D -> V] = tied(model.embed_tokens) if tie_word_embeddings,
 
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
@@ -38,7 +38,7 @@ model! {
     }
 
     /// Embedding, layers, final norm.
-    pub Model {
+    pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
         norm: RmsNorm[D](eps = norm_eps) at "embedding_norm",

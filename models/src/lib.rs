@@ -221,6 +221,10 @@ families! {
     smollm3::SmolLm3(LlamaConfig): "SmolLM3ForCausalLM", base "SmolLM3Model", or "smollm3";
 }
 
+/// Reads the configuration of a model: a Hugging Face folder, its `config.json`, or a GGUF file. The keys given may be there
+/// although nothing reads them.
+pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
+
 /// Reads the model at `path`: a GGUF file, a directory with a `config.json`, or that file. `allowed` keys of a configuration
 /// may be there although nothing reads them.
 ///

@@ -11,13 +11,12 @@ use std::time::{Duration, Instant};
 
 use generate::{
     Batch, Finish, GenerateError, Generated, Reply, Session, TokenOptions, Tokenizer, check_tokens,
-    stop_tokens,
 };
-use models::{EmbeddingGemmaConfig, SentenceConfig};
+use models::EmbeddingGemmaConfig;
 use runtime::Transfers;
 
 use super::source::{BuildInfo, Ready, Source, load_checkpoint, load_embedding, load_export};
-use super::{ModelError, OpenOptions};
+use super::{ModelError, OpenOptions, Opening};
 use crate::Program;
 use crate::embed::{Embedder, EmbeddingPlan, check_texts};
 
@@ -88,33 +87,19 @@ pub struct ModelInfo {
     pub build: Option<BuildInfo>,
 }
 
-/// What a model has beside its network.
-#[derive(Clone)]
-pub(super) struct Opened {
-    pub info: ModelInfo,
-    pub tokenizer: Option<Arc<Tokenizer>>,
-    pub stop_tokens: Vec<u32>,
-    /// What an embedding does to texts first.
-    pub sentence: Option<SentenceConfig>,
-}
-
-/// Opens a model, tells whether that worked, and answers until nobody can ask any more.
-pub(super) fn run(
-    path: &Path,
-    options: &OpenOptions,
-    tell: &Sender<Result<Opened, ModelError>>,
-    jobs: &Receiver<Job>,
-) {
-    let (engine, opened) = match Engine::open(path, options) {
-        Ok(open) => open,
+/// Builds the network of what was read, tells whether that worked, and answers until nobody can ask any more.
+pub(super) fn run(opening: Opening, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
+    let Opening { path, options, source, tokenizer, .. } = opening;
+    let engine = match Engine::build(&path, source, &options) {
+        Ok(engine) => engine,
         Err(error) => return drop(tell.send(Err(error))),
     };
-    if tell.send(Ok(opened.clone())).is_err() {
+    if tell.send(Ok(engine.info())).is_err() {
         return;
     }
     match engine {
-        Engine::Embedding(config) => Embeddings::new(path, options, &config).serve(jobs),
-        Engine::Text(ready) => Texts::new(path, options, &ready, opened.tokenizer.as_deref()).serve(jobs),
+        Engine::Embedding(config) => Embeddings::new(&path, &options, &config).serve(jobs),
+        Engine::Text(ready) => Texts::new(&path, &options, &ready, tokenizer.as_deref()).serve(jobs),
     }
 }
 
@@ -124,27 +109,14 @@ enum Engine {
 }
 
 impl Engine {
-    /// What is wrong with the configuration is told first, then what is wrong with the text; then what takes long begins.
-    fn open(path: &Path, options: &OpenOptions) -> Result<(Self, Opened), ModelError> {
-        let source = Source::read(path, options)?;
-        let tokenizer = Tokenizer::load(path)?.map(Arc::new);
-        let mut sentence = None;
-        let (engine, stop_tokens) = match source {
-            Source::Embedding(config) => {
-                sentence = Some(config.sentence.clone());
-                (Self::Embedding(config), Vec::new())
-            }
-            Source::Export(manifest) => {
-                let stop_tokens = stop_tokens(path)?;
-                (Self::Text(Box::new(load_export(path, &manifest, options)?)), stop_tokens)
-            }
+    fn build(path: &Path, source: Source, options: &OpenOptions) -> Result<Self, ModelError> {
+        Ok(match source {
+            Source::Embedding(config) => Self::Embedding(config),
+            Source::Export(manifest) => Self::Text(Box::new(load_export(path, &manifest, options)?)),
             Source::Checkpoint(model) => {
-                let stop_tokens = stop_tokens(path)?;
-                (Self::Text(Box::new(load_checkpoint(path, model, options, options.score)?)), stop_tokens)
+                Self::Text(Box::new(load_checkpoint(path, model, options, options.score)?))
             }
-        };
-        let info = engine.info();
-        Ok((engine, Opened { info, tokenizer, stop_tokens, sentence }))
+        })
     }
 
     fn info(&self) -> ModelInfo {
@@ -286,7 +258,7 @@ impl<'a> Texts<'a> {
         }
         let scorer = match self.scorer.take() {
             Some(scorer) => scorer,
-            None => match Source::read(self.path, self.options)? {
+            None => match Source::read(self.path, self.options)?.0 {
                 Source::Checkpoint(model) => load_checkpoint(self.path, model, self.options, true)?,
                 // It has the entry points that it was exported with.
                 _ => return Ok(Session::new(network).score(tokens)?),

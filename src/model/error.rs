@@ -107,6 +107,18 @@ pub enum ModelError {
     /// No folder for what can be made again.
     #[error("there is no home folder for the cache; set `cache` to a folder")]
     NoCache,
+    /// The program that renders chat templates does not start.
+    #[error("the program that renders chat templates does not start")]
+    Program(#[source] io::Error),
+    /// The program that renders chat templates reported an error.
+    #[error("{message}")]
+    Template {
+        /// What it wrote on stderr.
+        message: String,
+    },
+    /// The program that renders chat templates was ended by the system.
+    #[error("the model's chat template takes more memory or time than is allowed")]
+    TemplateLimit,
     /// The engine has no thread.
     #[error("the engine's thread does not start")]
     Thread(#[source] io::Error),

@@ -3,25 +3,30 @@
 mod conversation;
 mod engine;
 mod error;
+mod opening;
 mod options;
+mod render;
 mod request;
 mod source;
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use generate::{Chat, ChatTemplate, GenerateOptions, Tokenizer};
+use generate::{Chat, GenerateOptions, Tokenizer};
 use models::SentenceConfig;
 use serde_json::{Value, json};
 
-use engine::{Job, Opened};
+use engine::Job;
+use render::Renderer;
 
 pub use conversation::Conversation;
 pub use engine::{Completion, Embedded, ModelInfo};
 pub use error::ModelError;
-pub use options::{OpenOptions, ReadModel, TuningSource, WatchOpen};
+pub use opening::Opening;
+pub use options::{OpenOptions, TuningSource, WatchOpen};
+pub use render::{TemplateProgram, TemplateRequest};
 pub use request::{Pieces, Request};
 pub use source::BuildInfo;
 
@@ -53,7 +58,7 @@ struct Inner {
     path: PathBuf,
     tokenizer: Option<Arc<Tokenizer>>,
     stop_tokens: Vec<u32>,
-    template: OnceLock<ChatTemplate>,
+    renderer: Renderer,
     /// What an embedding does to texts first.
     sentence: Option<SentenceConfig>,
     info: ModelInfo,
@@ -98,29 +103,7 @@ impl Model {
     /// # Errors
     /// As [`open`](Self::open); or if an export was made with other options.
     pub fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
-        let path = path.as_ref().to_path_buf();
-        let (jobs, asked) = channel();
-        let (tell, opened) = channel();
-        let engine = {
-            let path = path.clone();
-            spawn("engine", move || {
-                engine::run(&path, &options, &tell, &asked);
-            })?
-        };
-        // Nothing comes only from an engine that panicked, which the panic reports.
-        let Opened { info, tokenizer, stop_tokens, sentence } =
-            opened.recv().map_err(|_| ModelError::Gone)??;
-        let inner = Inner {
-            path,
-            tokenizer,
-            stop_tokens,
-            template: OnceLock::new(),
-            sentence,
-            info,
-            jobs: Mutex::new(Some(jobs)),
-            engine: Mutex::new(Some(engine)),
-        };
-        Ok(Self { inner: Arc::new(inner) })
+        Opening::read(path, options)?.build()
     }
 
     /// Context, vocabulary, slots, and how the model was built.
@@ -171,19 +154,13 @@ impl Model {
 
     /// The text of a conversation, as the model's chat template writes it.
     ///
-    /// The template is a program that came with the model. It runs under limits, on a thread of its own.
+    /// The template is a program that came with the model. It runs under limits, on a thread of its own, or in a process of its
+    /// own where [`OpenOptions::template_program`] names one.
     ///
     /// # Errors
     /// If there is no template, or it fails or refuses the conversation.
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
-        let template = match self.inner.template.get() {
-            Some(template) => template,
-            None => {
-                let template = with_room(|| ChatTemplate::load(&self.inner.path))??;
-                self.inner.template.get_or_init(|| template)
-            }
-        };
-        Ok(with_room(|| template.render(chat))??)
+        self.inner.renderer.render(chat)
     }
 
     /// The logits after each of `tokens`: f32 [tokens, vocabulary].
@@ -246,10 +223,6 @@ impl Drop for Inner {
             let _ = engine.join();
         }
     }
-}
-
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, ModelError> {
-    thread::Builder::new().name(name.into()).stack_size(STACK).spawn(work).map_err(ModelError::Thread)
 }
 
 /// Does what may nest deep.

@@ -2,24 +2,20 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use etcetera::BaseStrategy as _;
 use lower::Quantization;
-use models::Architecture;
-use models::config::ConfigError;
+use models::ReadModel;
 use ops::ElementType;
 use runtime::Compiler;
 use simplify::Rules;
 use targets::{DeviceName, Target, Tuning};
 use trace::KvFormat;
 
+use super::TemplateProgram;
 use crate::build::BuildStep;
-
-/// Reads the configuration of a model: a Hugging Face folder, its `config.json`, or a GGUF file. The keys given may be there
-/// although nothing reads them.
-pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
 
 /// How [`Model::open_with`](super::Model::open_with) opens a model. `None` always means the usual choice.
 ///
@@ -71,6 +67,9 @@ pub struct OpenOptions {
     pub compiler: Compiler,
     /// The folder that keeps compiled modules and baked archives. Usually `tracewright` in the user's cache folder.
     pub cache: Option<PathBuf>,
+    /// The program that renders chat templates in a process of its own. Usually they are rendered in this process, under limits of
+    /// the engine alone.
+    pub template_program: Option<TemplateProgram>,
     /// Is told what takes long, and may ask to stop.
     pub watch: Option<WatchOpen>,
 }
@@ -130,6 +129,7 @@ impl Default for OpenOptions {
             read: models::read,
             compiler: Compiler::new("iree-compile"),
             cache: None,
+            template_program: None,
             watch: None,
         }
     }

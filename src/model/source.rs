@@ -12,7 +12,7 @@ use generate::Network;
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
 use lower::{Module, Quantization, Weights};
 use models::config::ConfigError;
-use models::{Architecture, EmbeddingGemmaConfig, check_sizes};
+use models::{Architecture, EmbeddingGemmaConfig, UntiedHead, check_sizes};
 use runtime::{CompileOptions, Device, Runtime, device};
 use targets::{DeviceKind, DeviceName, Target, Tuning};
 use trace::Signature;
@@ -67,19 +67,19 @@ pub struct BuildInfo {
 }
 
 impl Source {
-    /// What is at a path.
-    pub fn read(path: &Path, options: &OpenOptions) -> Result<Self, ModelError> {
+    /// What is at a path, and which head a checkpoint has of its own.
+    pub fn read(path: &Path, options: &OpenOptions) -> Result<(Self, Option<UntiedHead>), ModelError> {
         if !Gguf::is_at(path) {
             fs::read_dir(path).with_path("open the model directory", path)?;
         }
         if let Some(manifest) = Manifest::read(path)? {
             check_as_exported(&manifest, options)?;
-            return Ok(Self::Export(Box::new(manifest)));
+            return Ok((Self::Export(Box::new(manifest)), None));
         }
         match (options.read)(path, &options.allow_config_keys) {
             Err(ConfigError::Embeds { .. }) => {
                 let config = EmbeddingGemmaConfig::read(path, &options.allow_config_keys)?;
-                Ok(Self::Embedding(Box::new(config)))
+                Ok((Self::Embedding(Box::new(config)), None))
             }
             // Weights in another format rarely have a configuration: what is wrong with them is said first.
             Err(ConfigError::File(missing)) if missing.source.kind() == ErrorKind::NotFound => {
@@ -87,10 +87,12 @@ impl Source {
                 Err(missing.into())
             }
             model => {
-                let (model, checkpoint) = (model?, Checkpoint::open(path)?);
+                let (mut model, checkpoint) = (model?, Checkpoint::open(path)?);
+                let named = model.named(checkpoint);
                 // Before a network of these sizes is recorded.
-                check_sizes(&model.sizes(), &model.named(checkpoint))?;
-                Ok(Self::Checkpoint(model))
+                check_sizes(&model.sizes(), &named)?;
+                let head = model.settle_head(&named);
+                Ok((Self::Checkpoint(model), head))
             }
         }
     }

@@ -1,0 +1,100 @@
+//! A model of which the files are read, and the network is not built yet.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use generate::{Chat, Tokenizer, stop_tokens};
+use models::{SentenceConfig, UntiedHead};
+
+use super::render::Renderer;
+use super::source::Source;
+use super::{Inner, Model, ModelError, OpenOptions, STACK, engine, with_room};
+use crate::Plan;
+
+/// A model of which configuration, tokenizer and stop tokens are read, and the network is not built yet. What is wrong with its
+/// files is known by now, before anything slow begins.
+///
+/// [`Model::open`] does all at once. This is for a program that chooses options by what it reads, such as the context by the
+/// length of a prompt.
+pub struct Opening {
+    /// The options, which may be changed before the network is built.
+    pub options: OpenOptions,
+    pub(super) path: PathBuf,
+    pub(super) source: Source,
+    pub(super) tokenizer: Option<Arc<Tokenizer>>,
+    stop_tokens: Vec<u32>,
+    sentence: Option<SentenceConfig>,
+    untied: Option<UntiedHead>,
+    renderer: Renderer,
+}
+
+impl Opening {
+    /// Reads the files of a model.
+    ///
+    /// # Errors
+    /// If something is missing, damaged, or not supported; or if an export was made with other options.
+    pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
+        let path = path.as_ref();
+        let (source, untied) = Source::read(path, &options)?;
+        let tokenizer = with_room(|| Tokenizer::load(path))??.map(Arc::new);
+        let (stop_tokens, sentence) = match &source {
+            Source::Embedding(config) => (Vec::new(), Some(config.sentence.clone())),
+            Source::Export(_) | Source::Checkpoint(_) => (stop_tokens(path)?, None),
+        };
+        let renderer = Renderer::new(path, options.template_program.clone());
+        let path = path.to_path_buf();
+        Ok(Self { options, path, source, tokenizer, stop_tokens, sentence, untied, renderer })
+    }
+
+    /// The tokenizer, if the model has one.
+    pub fn tokenizer(&self) -> Option<&Tokenizer> {
+        self.tokenizer.as_deref()
+    }
+
+    /// The tokens that end a text.
+    pub fn stop_tokens(&self) -> &[u32] {
+        &self.stop_tokens
+    }
+
+    /// The head that the checkpoint has although the configuration ties it to the embedding: worth a warning.
+    pub fn untied_head(&self) -> Option<&UntiedHead> {
+        self.untied.as_ref()
+    }
+
+    /// The text of a conversation, as [`Model::render`].
+    ///
+    /// # Errors
+    /// As [`Model::render`].
+    pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
+        self.renderer.render(chat)
+    }
+
+    /// Chooses a context that holds this many tokens, unless the options name one: a power of two, so that few different modules
+    /// are compiled, up to the model's own limit. An export has the context that it was made with.
+    pub fn fit_context(&mut self, tokens: usize) {
+        if let (Source::Checkpoint(model), None) = (&self.source, self.options.context) {
+            self.options.context = Some(Plan::context_for(tokens, model.max_context()));
+        }
+    }
+
+    /// Builds the network.
+    ///
+    /// # Errors
+    /// If it does not fit into memory, or does not compile, bake or load.
+    pub fn build(self) -> Result<Model, ModelError> {
+        let (path, tokenizer, stop_tokens) =
+            (self.path.clone(), self.tokenizer.clone(), self.stop_tokens.clone());
+        let (sentence, renderer) = (self.sentence.clone(), self.renderer.clone());
+        let (jobs, asked) = channel();
+        let (tell, built) = channel();
+        let thread = thread::Builder::new().name("engine".into()).stack_size(STACK);
+        let engine = thread.spawn(move || engine::run(self, &tell, &asked)).map_err(ModelError::Thread)?;
+        // Nothing comes only from an engine that panicked, which the panic reports.
+        let info = built.recv().map_err(|_| ModelError::Gone)??;
+        let (jobs, engine) = (Mutex::new(Some(jobs)), Mutex::new(Some(engine)));
+        let inner = Inner { path, tokenizer, stop_tokens, renderer, sentence, info, jobs, engine };
+        Ok(Model { inner: Arc::new(inner) })
+    }
+}

@@ -1,0 +1,101 @@
+//! Chat templates: programs that came with the model, rendered in this process or in one of their own.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, OnceLock};
+
+use generate::{Chat, ChatTemplate};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{ModelError, with_room};
+
+/// A program that renders a model's chat template. It gets the model's path as its last argument and a [`TemplateRequest`] in JSON
+/// on stdin, and prints the text. Its exit code is 0, or 1 with a message on stderr. `tracewright prompt --limited` is one, which
+/// runs under limits of the system.
+#[derive(Clone, Debug)]
+pub struct TemplateProgram {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments in front of the model's path.
+    pub arguments: Vec<OsString>,
+    /// Variables of the environment that it does not get.
+    pub without: Vec<OsString>,
+}
+
+/// What a [`TemplateProgram`] is asked to render.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TemplateRequest {
+    /// The messages.
+    pub messages: Vec<Value>,
+    /// Functions that the model may call.
+    pub tools: Option<Vec<Value>>,
+    /// Further variables of the template.
+    pub variables: Map<String, Value>,
+}
+
+impl TemplateRequest {
+    /// The conversation, which the model is to answer.
+    pub fn chat(self) -> Chat {
+        let Self { messages, tools, variables } = self;
+        Chat { messages, tools, variables, add_generation_prompt: true, now: None }
+    }
+}
+
+/// Renders the template of one model.
+#[derive(Clone)]
+pub(super) struct Renderer {
+    path: PathBuf,
+    program: Option<TemplateProgram>,
+    template: Arc<OnceLock<ChatTemplate>>,
+}
+
+impl Renderer {
+    pub fn new(path: &Path, program: Option<TemplateProgram>) -> Self {
+        Self { path: path.into(), program, template: Arc::default() }
+    }
+
+    pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
+        if let Some(program) = &self.program {
+            return program.render(&self.path, chat);
+        }
+        let template = match self.template.get() {
+            Some(template) => template,
+            None => {
+                let template = with_room(|| ChatTemplate::load(&self.path))??;
+                self.template.get_or_init(|| template)
+            }
+        };
+        Ok(with_room(|| template.render(chat))??)
+    }
+}
+
+impl TemplateProgram {
+    fn render(&self, model: &Path, chat: &Chat) -> Result<String, ModelError> {
+        let Chat { messages, tools, variables, .. } = chat.clone();
+        let request = serde_json::to_vec(&TemplateRequest { messages, tools, variables });
+        let request = request.map_err(|source| ModelError::Program(source.into()))?;
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).arg("--").arg(model);
+        for name in &self.without {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().map_err(ModelError::Program)?;
+        if let Some(mut stdin) = process.stdin.take() {
+            // One that ended early says why; a closed pipe does not.
+            let _ = stdin.write_all(&request);
+        }
+        let output = process.wait_with_output().map_err(ModelError::Program)?;
+        match (output.status.code(), String::from_utf8(output.stdout)) {
+            (Some(0), Ok(text)) => Ok(text),
+            (Some(1), _) => {
+                let message = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
+                Err(ModelError::Template { message })
+            }
+            _ => Err(ModelError::TemplateLimit),
+        }
+    }
+}
