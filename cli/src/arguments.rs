@@ -214,6 +214,7 @@ pub struct TemplateArguments {
 
 impl TemplateArguments {
     /// The first option that is given.
+    #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only `generate` asks"))]
     pub fn first(&self) -> Option<&'static str> {
         let given = [
             ("--tools", self.tools.is_some()),
@@ -234,6 +235,7 @@ pub enum Thinking {
 
 /// A variable of a chat template.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "no template is rendered"))]
 pub struct TemplateVariable {
     pub name: String,
     pub value: serde_json::Value,

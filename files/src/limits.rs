@@ -45,7 +45,7 @@ pub const ADDED_TOKENS: usize = 1 << 10;
 /// Sequences, or texts, at once.
 pub const BATCH: usize = 1 << 16;
 
-/// Bytes of a prompt, in a file, made by a template, or a message of a chat.
+/// Bytes of a prompt, in a file, made by a template, or of a message, the tools or the documents of a chat.
 pub const PROMPT: u64 = 64 << 20;
 
 /// Bytes of a schema or a grammar that answers follow.
