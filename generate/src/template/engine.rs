@@ -73,7 +73,7 @@ pub fn environment(room: Room, steps: u64) -> Result<Environment<'static>, Error
     }
     environment.remove_global("debug");
     environment.add_function("cycler", globals::cycler);
-    environment.add_function("dict", globals::dict);
+    environment.add_function("dict", values::dict);
     environment.add_function("joiner", globals::joiner);
     Ok(environment)
 }

@@ -1,4 +1,4 @@
-//! Jinja's globals that the engine lacks.
+//! Objects that Jinja's globals make and the engine lacks: `joiner` and `cycler`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
-
-use super::values;
 
 /// Jinja's `joiner`: a function that gives nothing at its first call, and a separator at every other.
 pub fn joiner(separator: Option<Value>, options: Kwargs) -> Result<Value, Error> {
@@ -23,34 +21,6 @@ pub fn cycler(items: Rest<Value>) -> Result<Value, Error> {
         [.., last] if last.is_kwargs() => Err(Error::from(ErrorKind::TooManyArguments)),
         _ => Ok(Value::from_object(Cycler { items: items.0, at: AtomicUsize::new(0) })),
     }
-}
-
-/// Jinja's `dict`: one of a dictionary or of pairs, and of the arguments that have names.
-pub fn dict(from: Option<Value>, options: Kwargs) -> Result<Value, Error> {
-    let mut pairs = Vec::new();
-    match from {
-        Some(dict) if values::is_dict(&dict) => {
-            for key in dict.try_iter()? {
-                let value = dict.get_item(&key)?;
-                pairs.push((key, value));
-            }
-        }
-        Some(list) => {
-            for (index, pair) in list.try_iter()?.enumerate() {
-                let parts: Vec<_> = pair.try_iter()?.collect();
-                let [key, value] = <[Value; 2]>::try_from(parts).map_err(|parts| {
-                    let message = format!("item {index} of `dict` has {} parts, expected 2", parts.len());
-                    Error::new(ErrorKind::InvalidOperation, message)
-                })?;
-                pairs.push((key, value));
-            }
-        }
-        None => {}
-    }
-    for name in options.args() {
-        pairs.push((Value::from(name), options.get(name)?));
-    }
-    Ok(Value::from_pairs(pairs))
 }
 
 /// The values inside one of these.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use minijinja::value::{Enumerator, Object, ObjectRepr, Tuple, ValueKind, from_args};
+use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Value};
 
 use super::generator::Generator;
@@ -28,6 +28,34 @@ pub fn has_method(value: &Value, name: &str) -> bool {
 /// Whether any kind of value has a method of this name.
 pub fn is_method(name: &str) -> bool {
     text::METHODS.contains(&name) || OF_DICT.contains(&name) || OF_LIST.contains(&name)
+}
+
+/// Jinja's `dict`: one of a dictionary or of pairs, and of the arguments that have names.
+pub fn dict(from: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+    let mut pairs = Vec::new();
+    match from {
+        Some(dict) if is_dict(&dict) => {
+            for key in dict.try_iter()? {
+                let value = dict.get_item(&key)?;
+                pairs.push((key, value));
+            }
+        }
+        Some(list) => {
+            for (index, pair) in list.try_iter()?.enumerate() {
+                let parts: Vec<_> = pair.try_iter()?.collect();
+                let [key, value] = <[Value; 2]>::try_from(parts).map_err(|parts| {
+                    let message = format!("item {index} of `dict` has {} parts, expected 2", parts.len());
+                    Error::new(ErrorKind::InvalidOperation, message)
+                })?;
+                pairs.push((key, value));
+            }
+        }
+        None => {}
+    }
+    for name in options.args() {
+        pairs.push((Value::from(name), options.get(name)?));
+    }
+    Ok(Value::from_pairs(pairs))
 }
 
 /// Whether a value is a dictionary: to the engine, namespaces, loops and macros look like some.
