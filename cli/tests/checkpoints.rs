@@ -122,7 +122,7 @@ fn changed(name: &str, edit: impl FnOnce(&mut Tensors), tied: Option<bool>) -> t
     model
 }
 
-/// Those with a head of their own are goldens of transformers; what their configuration says else, transformers does not obey.
+/// These fixtures are untied, and goldens of transformers. With a configuration that ties them transformers computes the same.
 #[test]
 fn a_head_of_its_own_is_taken_although_the_config_ties_it() {
     for (name, embedding) in [
@@ -142,7 +142,7 @@ fn a_head_of_its_own_is_taken_although_the_config_ties_it() {
             format!("warning: {differs} in `{place}`, and the configuration ties them; the head is");
         assert!(ran.err.contains(&warning), "{name}: {}", ran.err);
         assert!(ran.err.contains("help: set `tie_word_embeddings` to false"), "{name}: {}", ran.err);
-        // Wherever a checkpoint is read, and once.
+        // Other commands take the same head, and warn once.
         let dumped = succeed(trace_dump(&[place]).args(SMALL));
         assert!(dumped.out.contains("lm_head.weight"), "{name}");
         let planned = succeed(bare(&["plan", place]).args(SMALL));
@@ -157,7 +157,7 @@ fn a_head_of_its_own_is_taken_although_the_config_ties_it() {
     assert!(fs::read_to_string(out.path().join("out/manifest.json")).unwrap().contains("\"lm_head.weight\""));
 }
 
-/// A head that equals the embedding is the embedding, in whatever type it is stored; and of the two one is enough.
+/// A head that equals the embedding is tied to it, in whatever type it is stored. A checkpoint may have either of the two.
 #[test]
 fn a_head_that_is_the_embedding() {
     const HEAD: &str = "lm_head.weight";
@@ -248,7 +248,7 @@ fn a_checkpoint_of_the_base_model_is_the_same_model() {
 }
 
 #[test]
-fn a_base_model_without_a_head_is_none_that_speaks() {
+fn a_base_model_without_a_head_is_refused() {
     let bare = |t: &mut Tensors| {
         t.remove("lm_head.weight").unwrap();
         let renamed = |(key, tensor): (String, _)| (key.strip_prefix("model.").unwrap().to_owned(), tensor);

@@ -33,7 +33,7 @@ fn list(value: &Value) -> String {
     value.as_array().unwrap().iter().map(Value::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Keys without `model.` and a head of its own: a generation finds both out, as `bake` does, and says so once.
+/// The checkpoint has keys without `model.` and a head of its own: `generate` reads it as `bake` does, and warns once.
 #[test]
 fn a_base_model_with_a_head_of_its_own_equals_the_golden() {
     let model = copied("llama-untied");

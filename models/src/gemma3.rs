@@ -166,7 +166,7 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
     let Some(text) = keys.object("text_config") else { return read_text(keys) };
     let mut config = read_text(&text);
     config.llama.element = config.llama.element.or(keys.element_type());
-    // Of the two keys the outer one decides: the head stands beside the towers.
+    // The outer key decides, not that of the text tower: `lm_head` is a part of the whole model.
     config.llama.tie_word_embeddings = keys.flag("tie_word_embeddings", true);
     read_base(&text);
     keys.close_ignoring(text, IGNORED);

@@ -21,7 +21,7 @@ pub struct UntiedHead {
     pub embedding: String,
 }
 
-/// Whether a checkpoint has a head of its own beside the embedding. Both are read where both are there.
+/// The head of a checkpoint, if it differs from the embedding. Reads both tensors where both are there.
 pub(crate) fn own_head(checkpoint: &Checkpoint, embedding: &str) -> Option<UntiedHead> {
     let differs = checkpoint.get(HEAD).and(checkpoint.get(embedding)).is_some()
         && !checkpoint.holds_equal(HEAD, embedding);

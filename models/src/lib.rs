@@ -110,7 +110,7 @@ macro_rules! families {
                 let (tied, embedding) = match self {
                     $(Self::$family(config) => (config.tie_word_embeddings, config.embedding()),)+
                 };
-                // Of two tied weights one is enough, whichever it is.
+                // A checkpoint may have either of two tied weights.
                 if tied { named.renamed(&[(head::HEAD, embedding)]) } else { named }
             }
 
@@ -285,9 +285,8 @@ pub trait Architecture: Send {
         checkpoint.renamed(self.prefixes()).apart(self.stacks())
     }
 
-    /// Takes the head of a [named](Self::named) checkpoint where the configuration ties it to the embedding and the checkpoint has
-    /// another one, as transformers does. Call it before [`trace`](Self::trace): without it such a checkpoint does not fit. Whoever
-    /// gets a result should tell the user.
+    /// Unties the head from the embedding if the [named](Self::named) checkpoint has a head that differs, as transformers does.
+    /// Call it before [`trace`](Self::trace): otherwise such a checkpoint does not fit. The result is a warning for the user.
     fn settle_head(&mut self, _checkpoint: &Checkpoint) -> Option<UntiedHead> {
         None
     }

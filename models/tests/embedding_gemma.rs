@@ -283,7 +283,7 @@ fn what_is_no_embedding_is_named() {
     );
 }
 
-/// An embedding has no head, whatever a checkpoint of the language model that it was has under that name.
+/// An embedding has no head, so the tensor may hold anything.
 #[test]
 fn the_head_of_a_language_model_is_left_out() {
     let (source, folder) = (fixture("embeddinggemma"), tempfile::tempdir().unwrap());

@@ -116,7 +116,6 @@ fn configurations_that_mean_something_else_are_refused() {
     for (key, value, expected) in [
         ("attn_logit_softcapping", serde_json::json!(50.0), "transformers does not apply it"),
         ("use_bidirectional_attention", serde_json::json!(true), "transformers does not apply it"),
-        ("tie_word_embeddings", serde_json::json!(false), "the head of a Gemma 3 is its embedding"),
         ("layer_types", serde_json::json!(["full_attention"]), "a list of 26"),
         ("head_dim", serde_json::json!(255), "an even number"),
         ("sliding_widnow", serde_json::json!(512), "is not a known key"),

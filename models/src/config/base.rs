@@ -29,7 +29,7 @@ const ANY: &[&str] = &[
     "xla_device",
     // Feed-forward networks compute each position by itself, in chunks or at once.
     "chunk_size_feed_forward",
-    // The half of an encoder-decoder model that it would be.
+    // Only encoder-decoder models read it.
     "is_decoder",
     // Heads of other tasks.
     "finetuning_task",
@@ -38,7 +38,7 @@ const ANY: &[&str] = &[
     "num_labels",
     "problem_type",
     "task_specific_params",
-    // Tokens, of which the tokenizer's files decide.
+    // Special tokens: the tokenizer's files decide.
     "decoder_start_token_id",
     "sep_token_id",
     "tokenizer_class",
