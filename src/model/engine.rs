@@ -16,7 +16,7 @@ use models::EmbeddingGemmaConfig;
 use runtime::Transfers;
 
 use super::source::{BuildInfo, Ready, Source, load_checkpoint, load_embedding, load_export};
-use super::{ModelError, OpenOptions, Opening};
+use super::{ModelError, OpenOptions};
 use crate::Program;
 use crate::embed::{Embedder, EmbeddingPlan, check_texts};
 
@@ -87,9 +87,17 @@ pub struct ModelInfo {
     pub build: Option<BuildInfo>,
 }
 
+/// What a network is built from.
+pub(super) struct Unbuilt {
+    pub path: PathBuf,
+    pub source: Source,
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    pub options: OpenOptions,
+}
+
 /// Builds the network of what was read, tells whether that worked, and answers until nobody can ask any more.
-pub(super) fn run(opening: Opening, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
-    let Opening { path, options, source, tokenizer, .. } = opening;
+pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
+    let Unbuilt { path, source, tokenizer, options } = network;
     let engine = match Engine::build(&path, source, &options) {
         Ok(engine) => engine,
         Err(error) => return drop(tell.send(Err(error))),

@@ -8,9 +8,10 @@ use std::thread;
 use generate::{Chat, Tokenizer, stop_tokens};
 use models::{SentenceConfig, UntiedHead};
 
+use super::engine::{self, Unbuilt};
 use super::render::Renderer;
 use super::source::Source;
-use super::{Inner, Model, ModelError, OpenOptions, STACK, engine, with_room};
+use super::{Inner, Model, ModelError, OpenOptions, STACK, with_room};
 use crate::Plan;
 
 /// A model of which configuration, tokenizer and stop tokens are read, and the network is not built yet. What is wrong with its
@@ -21,9 +22,9 @@ use crate::Plan;
 pub struct Opening {
     /// The options, which may be changed before the network is built.
     pub options: OpenOptions,
-    pub(super) path: PathBuf,
-    pub(super) source: Source,
-    pub(super) tokenizer: Option<Arc<Tokenizer>>,
+    path: PathBuf,
+    source: Source,
+    tokenizer: Option<Arc<Tokenizer>>,
     stop_tokens: Vec<u32>,
     sentence: Option<SentenceConfig>,
     untied: Option<UntiedHead>,
@@ -84,13 +85,12 @@ impl Opening {
     /// # Errors
     /// If it does not fit into memory, or does not compile, bake or load.
     pub fn build(self) -> Result<Model, ModelError> {
-        let (path, tokenizer, stop_tokens) =
-            (self.path.clone(), self.tokenizer.clone(), self.stop_tokens.clone());
-        let (sentence, renderer) = (self.sentence.clone(), self.renderer.clone());
+        let Self { options, path, source, tokenizer, stop_tokens, sentence, renderer, .. } = self;
+        let unbuilt = Unbuilt { path: path.clone(), source, tokenizer: tokenizer.clone(), options };
         let (jobs, asked) = channel();
         let (tell, built) = channel();
         let thread = thread::Builder::new().name("engine".into()).stack_size(STACK);
-        let engine = thread.spawn(move || engine::run(self, &tell, &asked)).map_err(ModelError::Thread)?;
+        let engine = thread.spawn(move || engine::run(unbuilt, &tell, &asked)).map_err(ModelError::Thread)?;
         // Nothing comes only from an engine that panicked, which the panic reports.
         let info = built.recv().map_err(|_| ModelError::Gone)??;
         let (jobs, engine) = (Mutex::new(Some(jobs)), Mutex::new(Some(engine)));
