@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use crate::executor::{Executor, Iree};
 use crate::generation::{Generated, Generation, TokenOptions};
-use crate::rows::Rows;
+use crate::sequences::Sequences;
 use crate::{GenerateError, Network};
 
 /// Texts that a network continues at once: each step reads the weights once for all of them.
@@ -25,14 +25,14 @@ use crate::{GenerateError, Network};
 /// }
 /// ```
 pub struct Batch<'a, E: Executor = Iree> {
-    rows: Rows<'a, E>,
+    rows: Sequences<'a, E>,
     running: Vec<Option<Generation>>,
 }
 
 impl<'a, E: Executor> Batch<'a, E> {
     /// A batch without texts.
     pub fn new(network: &'a Network<E>) -> Self {
-        Self { rows: Rows::new(network), running: (0..network.batch()).map(|_| None).collect() }
+        Self { rows: Sequences::new(network), running: (0..network.batch()).map(|_| None).collect() }
     }
 
     /// How many more texts may join.
@@ -106,7 +106,7 @@ impl<'a, E: Executor> Batch<'a, E> {
         &mut self,
         on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<(usize, Generated)>, GenerateError> {
-        let ended = self.rows.turn(&mut self.running, on_token);
+        let ended = self.rows.step_all(&mut self.running, on_token);
         if ended.is_err() {
             // Its state is lost, and nobody waits for what a free row has seen.
             let free = (0..self.running.len()).filter(|&row| self.running[row].is_none());

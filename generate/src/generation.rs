@@ -96,7 +96,7 @@ fn rate(count: usize, time: Duration) -> f64 {
 
 /// What the caller wants to know after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Want {
+pub(crate) enum LogitsMode {
     Nothing,
     Token,
     Logits,
@@ -105,12 +105,12 @@ pub(crate) enum Want {
 }
 
 /// What a call answers for one row.
-pub(crate) enum Answer {
+pub(crate) enum StepOutput {
     /// The row has tokens that the network has not seen yet, or had none.
     Nothing,
     /// The token that the logits favour.
     Token(u32),
-    /// The logits after the last token; of [`Want::All`], after each that the call took.
+    /// The logits after the last token; of [`LogitsMode::All`], after each that the call took.
     Logits(Vec<Vec<f32>>),
 }
 
@@ -149,12 +149,12 @@ impl Generation {
     }
 
     /// Without sampling, eight bytes tell the token and its logit: the argmax is part of the module.
-    pub fn want(&self) -> Want {
+    pub fn want(&self) -> LogitsMode {
         let TokenOptions { sampling, keep_logits, logprobs, .. } = &self.options;
         let reads_logits = *keep_logits || logprobs.is_some() || self.guide.is_some();
         match sampling.takes_the_likeliest() && !reads_logits {
-            true => Want::Token,
-            false => Want::Logits,
+            true => LogitsMode::Token,
+            false => LogitsMode::Logits,
         }
     }
 
@@ -175,7 +175,7 @@ impl Generation {
     /// If no token can be chosen.
     pub fn next(
         &mut self,
-        answer: Answer,
+        answer: StepOutput,
         seen: &[u32],
         is_full: bool,
         on_token: impl FnOnce(u32) -> ControlFlow<()>,
@@ -185,11 +185,11 @@ impl Generation {
             return Ok(None);
         }
         let token = match answer {
-            Answer::Token(token) => {
+            StepOutput::Token(token) => {
                 self.sampler.pass();
                 token
             }
-            Answer::Logits(mut rows) => {
+            StepOutput::Logits(mut rows) => {
                 let logits = rows.pop().unwrap_or_default();
                 let Some(token) = self.choose(seen, &logits)? else {
                     self.generated.finish = Finish::Stop;
@@ -203,7 +203,7 @@ impl Generation {
                 }
                 token
             }
-            Answer::Nothing => return Err(GenerateError::EmptyPrompt),
+            StepOutput::Nothing => return Err(GenerateError::EmptyPrompt),
         };
         let finish = if self.options.stop_tokens.contains(&token) {
             self.generated.logprobs.truncate(self.generated.tokens.len());

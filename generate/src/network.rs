@@ -18,12 +18,12 @@ pub struct Network<E: Executor = Iree> {
     context: usize,
     vocabulary: usize,
     /// What layers remember.
-    state: Vec<Slot>,
+    state: Vec<StateTensor>,
 }
 
 /// A tensor of a layer's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Slot {
+struct StateTensor {
     layer: usize,
     part: Part,
     ty: TensorType,
@@ -35,7 +35,7 @@ pub(crate) struct EntryPoint {
     name: String,
     /// New tokens of each row.
     pub chunk: usize,
-    arguments: Vec<Bound>,
+    arguments: Vec<ArgBinding>,
     logits: usize,
     token: Option<usize>,
     /// Of each tensor of the state, in the network's order: which result it becomes.
@@ -45,7 +45,7 @@ pub(crate) struct EntryPoint {
 
 /// What an argument gets.
 #[derive(Clone, Debug)]
-enum Bound {
+enum ArgBinding {
     Tokens(TensorType),
     /// A number of the host, or one for each row.
     Start(Option<TensorType>),
@@ -65,7 +65,7 @@ pub(crate) struct Feed<'a> {
 }
 
 /// What a call gives beside the state.
-pub(crate) struct Answered<B> {
+pub(crate) struct StepResults<B> {
     pub logits: B,
     pub token: Option<B>,
 }
@@ -105,9 +105,9 @@ fn refuse(entry: &Signature, why: String) -> GenerateError {
 }
 
 /// What layers remember, among arguments or results.
-fn slots(list: &[Argument]) -> Vec<(usize, Slot)> {
+fn slots(list: &[Argument]) -> Vec<(usize, StateTensor)> {
     let slot = |(index, one): (usize, &Argument)| match one.role {
-        Role::State { layer, part } => Some((index, Slot { layer, part, ty: one.ty.clone() })),
+        Role::State { layer, part } => Some((index, StateTensor { layer, part, ty: one.ty.clone() })),
         _ => None,
     };
     list.iter().enumerate().filter_map(slot).collect()
@@ -128,7 +128,7 @@ impl<E: Executor> Network<E> {
         let Some(first) = signatures.iter().find(called) else {
             return Err(GenerateError::NoEntryPoint { role: Role::Tokens });
         };
-        let state: Vec<Slot> = slots(&first.arguments).into_iter().map(|(_, slot)| slot).collect();
+        let state: Vec<StateTensor> = slots(&first.arguments).into_iter().map(|(_, slot)| slot).collect();
         let tokens = only(first, &first.arguments, "tokens", |role| role == Role::Tokens)?.1;
         let start = only(first, &first.arguments, "start", |role| matches!(role, Role::Start { .. }))?.1;
         let Role::Start { context } = start.role else { unreachable!("found by this role") };
@@ -225,7 +225,7 @@ impl<E: Executor> Network<E> {
         entry: &EntryPoint,
         rows: &[Feed<'_>],
         state: &mut Vec<E::Buffer>,
-    ) -> Result<Answered<E::Buffer>, GenerateError> {
+    ) -> Result<StepResults<E::Buffer>, GenerateError> {
         let bytes =
             |numbers: Vec<u32>| -> Vec<u8> { numbers.into_iter().flat_map(u32::to_le_bytes).collect() };
         let of_rows = |ty: &Option<TensorType>, number: &dyn Fn(&Feed<'_>) -> usize| {
@@ -239,16 +239,16 @@ impl<E: Executor> Network<E> {
         let mut arguments = Vec::with_capacity(entry.arguments.len());
         for bound in &entry.arguments {
             arguments.push(match bound {
-                Bound::Tokens(ty) => {
+                ArgBinding::Tokens(ty) => {
                     let padded = rows.iter().flat_map(|row| {
                         let padding = std::iter::repeat_n(0, entry.chunk - row.tokens.len());
                         row.tokens.iter().copied().chain(padding)
                     });
                     CallArgument::Buffer(self.executor.upload(ty, &bytes(padded.collect()))?)
                 }
-                Bound::Start(ty) => of_rows(ty, &|row| row.start)?,
-                Bound::Count(ty) => of_rows(ty, &|row| row.tokens.len())?,
-                Bound::State(slot) => match held[*slot].take() {
+                ArgBinding::Start(ty) => of_rows(ty, &|row| row.start)?,
+                ArgBinding::Count(ty) => of_rows(ty, &|row| row.tokens.len())?,
+                ArgBinding::State(slot) => match held[*slot].take() {
                     Some(buffer) => CallArgument::Buffer(buffer),
                     None => unreachable!("each part of the state is one argument"),
                 },
@@ -264,7 +264,7 @@ impl<E: Executor> Network<E> {
             Some(buffer) => buffer,
             None => unreachable!("each result has one role"),
         };
-        let answered = Answered { logits: take(entry.logits), token: entry.token.map(&mut take) };
+        let answered = StepResults { logits: take(entry.logits), token: entry.token.map(&mut take) };
         state.extend(entry.state.iter().map(|&index| take(index)));
         Ok(answered)
     }
@@ -273,7 +273,7 @@ impl<E: Executor> Network<E> {
 impl EntryPoint {
     fn new(
         signature: &Signature,
-        state: &[Slot],
+        state: &[StateTensor],
         batch: usize,
         context: usize,
         vocabulary: usize,
@@ -298,25 +298,25 @@ impl EntryPoint {
             false => expect(argument, i32s(&[batch])).map(Some),
         };
         let kept = slots(results);
-        let place = |slot: &Slot| kept.iter().find(|(_, one)| one == slot).map(|(index, _)| *index);
+        let place = |slot: &StateTensor| kept.iter().find(|(_, one)| one == slot).map(|(index, _)| *index);
         let mut places = Vec::new();
         for slot in state {
-            let Slot { layer, part, ty } = slot;
+            let StateTensor { layer, part, ty } = slot;
             let missing = || refuse(signature, format!("does not return `{part}` of layer {layer}, {ty}"));
             places.push(place(slot).ok_or_else(missing)?);
         }
         let mut bound = Vec::new();
         for argument in arguments {
             bound.push(match argument.role {
-                Role::Tokens => Bound::Tokens(expect(argument, i32s(&[batch, chunk]))?),
-                Role::Start { .. } => Bound::Start(of_rows(argument)?),
-                Role::Count => Bound::Count(of_rows(argument)?),
+                Role::Tokens => ArgBinding::Tokens(expect(argument, i32s(&[batch, chunk]))?),
+                Role::Start { .. } => ArgBinding::Start(of_rows(argument)?),
+                Role::Count => ArgBinding::Count(of_rows(argument)?),
                 Role::State { layer, part } => {
-                    let slot = Slot { layer, part, ty: argument.ty.clone() };
+                    let slot = StateTensor { layer, part, ty: argument.ty.clone() };
                     let index = state.iter().position(|one| *one == slot);
                     let other =
                         || refuse(signature, format!("takes `{argument}`, which other entry points do not"));
-                    Bound::State(index.ok_or_else(other)?)
+                    ArgBinding::State(index.ok_or_else(other)?)
                 }
                 Role::Plain | Role::Logits | Role::Token | Role::Embedding => {
                     let why = format!("takes `{argument}`, whose role no session fills");
@@ -324,7 +324,7 @@ impl EntryPoint {
                 }
             });
         }
-        let taken = bound.iter().filter(|bound| matches!(bound, Bound::State(_))).count();
+        let taken = bound.iter().filter(|bound| matches!(bound, ArgBinding::State(_))).count();
         if taken != state.len() {
             return Err(refuse(signature, "does not take the state that other entry points do".into()));
         }

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use crate::executor::{Executor, Iree};
-use crate::generation::{Answer, Generated, Generation, TokenOptions, Want};
-use crate::rows::Rows;
+use crate::generation::{Generated, Generation, LogitsMode, StepOutput, TokenOptions};
+use crate::sequences::Sequences;
 use crate::{GenerateError, Network};
 
 /// A sequence of tokens that a network has seen, and what its layers remember of them: one row.
@@ -28,7 +28,7 @@ use crate::{GenerateError, Network};
 /// }
 /// ```
 pub struct Session<'a, E: Executor = Iree> {
-    rows: Rows<'a, E>,
+    rows: Sequences<'a, E>,
 }
 
 /// The row of a session.
@@ -37,7 +37,7 @@ const ROW: usize = 0;
 impl<'a, E: Executor> Session<'a, E> {
     /// A session that has seen nothing.
     pub fn new(network: &'a Network<E>) -> Self {
-        Self { rows: Rows::new(network) }
+        Self { rows: Sequences::new(network) }
     }
 
     /// The tokens seen so far.
@@ -58,7 +58,7 @@ impl<'a, E: Executor> Session<'a, E> {
     /// If the module has no entry point for it, the tokens do not fit, or a call fails.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, GenerateError> {
         self.rows.network.scorer()?;
-        self.show(tokens, Want::All)
+        self.show(tokens, LogitsMode::All)
     }
 
     /// Shows the session tokens and returns the logits after the last.
@@ -69,19 +69,19 @@ impl<'a, E: Executor> Session<'a, E> {
         if tokens.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
-        self.show(tokens, Want::Logits)?.pop().ok_or(GenerateError::EmptyPrompt)
+        self.show(tokens, LogitsMode::Logits)?.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
     /// Shows the session tokens, and returns the logits that are wanted.
-    fn show(&mut self, tokens: &[u32], want: Want) -> Result<Vec<Vec<f32>>, GenerateError> {
+    fn show(&mut self, tokens: &[u32], want: LogitsMode) -> Result<Vec<Vec<f32>>, GenerateError> {
         let before = self.tokens().len();
-        self.settle()?;
+        self.flush()?;
         self.rows.push(ROW, tokens)?;
         let mut logits = Vec::new();
         while !self.rows.is_settled(ROW) {
             match self.rows.step(want) {
                 Ok((mut answers, _)) => {
-                    if let Answer::Logits(rows) = answers.swap_remove(ROW) {
+                    if let StepOutput::Logits(rows) = answers.swap_remove(ROW) {
                         logits.extend(rows);
                     }
                 }
@@ -95,9 +95,9 @@ impl<'a, E: Executor> Session<'a, E> {
     }
 
     /// Shows the network what it has lost.
-    fn settle(&mut self) -> Result<(), GenerateError> {
+    fn flush(&mut self) -> Result<(), GenerateError> {
         while !self.rows.is_settled(ROW) {
-            self.rows.step(Want::Nothing)?;
+            self.rows.step(LogitsMode::Nothing)?;
         }
         Ok(())
     }
@@ -115,11 +115,11 @@ impl<'a, E: Executor> Session<'a, E> {
     ) -> Result<Generated, GenerateError> {
         let generation = Generation::new(prompt, options)?;
         let before = self.tokens().len();
-        self.settle()?;
+        self.flush()?;
         self.rows.push(ROW, prompt)?;
         let mut running = Some(generation);
         loop {
-            let ended = self.rows.turn(std::slice::from_mut(&mut running), |_, token| on_token(token));
+            let ended = self.rows.step_all(std::slice::from_mut(&mut running), |_, token| on_token(token));
             match ended {
                 Ok(mut ended) => {
                     if let Some((_, generated)) = ended.pop() {

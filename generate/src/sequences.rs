@@ -4,12 +4,12 @@ use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
 use crate::executor::Executor;
-use crate::generation::{Answer, Generated, Generation, Want};
-use crate::network::{Answered, Feed, floats, ids};
+use crate::generation::{Generated, Generation, LogitsMode, StepOutput};
+use crate::network::{Feed, StepResults, floats, ids};
 use crate::{GenerateError, Network};
 
 /// The rows of a network, and what its layers remember of them.
-pub(crate) struct Rows<'a, E: Executor> {
+pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
     rows: Vec<Row>,
     /// Empty before the first call, and after a failed one, which consumed it.
@@ -26,7 +26,7 @@ struct Row {
     written: usize,
 }
 
-impl<'a, E: Executor> Rows<'a, E> {
+impl<'a, E: Executor> Sequences<'a, E> {
     pub fn new(network: &'a Network<E>) -> Self {
         Self { network, rows: vec![Row::default(); network.batch()], state: Vec::new() }
     }
@@ -70,19 +70,19 @@ impl<'a, E: Executor> Rows<'a, E> {
         one.tokens.truncate(one.seen);
     }
 
-    /// Shows the next tokens of all rows to the network, as many as one call takes. Rows that it has seen stay as
+    /// Shows the next tokens of all rows to the network, as many as one call takes. Sequences that it has seen stay as
     /// they are. Returns an answer for each row, and the time of the call.
     ///
     /// # Errors
     /// If the call fails. Then the state is lost, and the next steps show all rows from their beginning.
-    pub fn step(&mut self, want: Want) -> Result<(Vec<Answer>, Duration), GenerateError> {
+    pub fn step(&mut self, want: LogitsMode) -> Result<(Vec<StepOutput>, Duration), GenerateError> {
         let begin = Instant::now();
         let longest = self.rows.iter().map(|row| row.tokens.len() - row.seen).max().unwrap_or_default();
         if longest == 0 {
-            return Ok((self.rows.iter().map(|_| Answer::Nothing).collect(), Duration::ZERO));
+            return Ok((self.rows.iter().map(|_| StepOutput::Nothing).collect(), Duration::ZERO));
         }
         let entry = match want {
-            Want::All => self.network.scorer()?,
+            LogitsMode::All => self.network.scorer()?,
             _ => self.network.step(longest),
         };
         if self.state.is_empty() {
@@ -119,46 +119,46 @@ impl<'a, E: Executor> Rows<'a, E> {
 
     fn answers(
         &self,
-        want: Want,
-        answered: Answered<E::Buffer>,
+        want: LogitsMode,
+        answered: StepResults<E::Buffer>,
         ranges: &[Range<usize>],
         chunk: usize,
-    ) -> Result<Vec<Answer>, GenerateError> {
+    ) -> Result<Vec<StepOutput>, GenerateError> {
         let answers = |row: usize| !ranges[row].is_empty() && self.is_settled(row);
         let vocabulary = self.network.vocabulary();
         Ok(match (want, &answered.token) {
-            (Want::Token, Some(token)) if (0..ranges.len()).any(answers) => {
+            (LogitsMode::Token, Some(token)) if (0..ranges.len()).any(answers) => {
                 let tokens = ids(&self.network.executor.read(token)?);
                 let answer = |row: usize| match answers(row) {
                     true => self.favoured(tokens[row], row, &answered.logits),
-                    false => Ok(Answer::Nothing),
+                    false => Ok(StepOutput::Nothing),
                 };
                 (0..ranges.len()).map(answer).collect::<Result<_, _>>()?
             }
-            (Want::Logits, _) if (0..ranges.len()).any(answers) => {
+            (LogitsMode::Logits, _) if (0..ranges.len()).any(answers) => {
                 let logits = floats(&self.network.executor.read(&answered.logits)?);
                 let answer = |row: usize| match answers(row) {
-                    true => Answer::Logits(vec![logits[row * vocabulary..][..vocabulary].to_vec()]),
-                    false => Answer::Nothing,
+                    true => StepOutput::Logits(vec![logits[row * vocabulary..][..vocabulary].to_vec()]),
+                    false => StepOutput::Nothing,
                 };
                 (0..ranges.len()).map(answer).collect()
             }
-            (Want::All, _) => {
+            (LogitsMode::All, _) => {
                 let logits = floats(&self.network.executor.read(&answered.logits)?);
                 let after =
                     |row: usize, i: usize| logits[(row * chunk + i) * vocabulary..][..vocabulary].to_vec();
                 let answer = |(row, range): (usize, &Range<usize>)| {
-                    Answer::Logits((0..range.len()).map(|i| after(row, i)).collect())
+                    StepOutput::Logits((0..range.len()).map(|i| after(row, i)).collect())
                 };
                 ranges.iter().enumerate().map(answer).collect()
             }
-            _ => ranges.iter().map(|_| Answer::Nothing).collect(),
+            _ => ranges.iter().map(|_| StepOutput::Nothing).collect(),
         })
     }
 
     /// The token that the module favours, if its logit is a number. If one logit is NaN, the module favours that; so this
     /// one tells of all. If it is none, the logits themselves, of which none can be chosen.
-    fn favoured(&self, token: u32, row: usize, logits: &E::Buffer) -> Result<Answer, GenerateError> {
+    fn favoured(&self, token: u32, row: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
         let vocabulary = self.network.vocabulary();
         if token as usize >= vocabulary {
             return Err(GenerateError::Favoured { token, vocabulary });
@@ -166,10 +166,10 @@ impl<'a, E: Executor> Rows<'a, E> {
         let first = row * vocabulary;
         let logit = self.network.executor.read_element(logits, first + token as usize)?;
         if floats(&logit).iter().all(|logit| logit.is_finite()) {
-            return Ok(Answer::Token(token));
+            return Ok(StepOutput::Token(token));
         }
         let logits = floats(&self.network.executor.read(logits)?);
-        Ok(Answer::Logits(vec![logits[first..][..vocabulary].to_vec()]))
+        Ok(StepOutput::Logits(vec![logits[first..][..vocabulary].to_vec()]))
     }
 
     /// One step of texts that are being continued, each in the row of its place: calls the network, chooses tokens and
@@ -177,18 +177,18 @@ impl<'a, E: Executor> Rows<'a, E> {
     ///
     /// # Errors
     /// If the call fails, or no token can be chosen.
-    pub fn turn(
+    pub fn step_all(
         &mut self,
         running: &mut [Option<Generation>],
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<(usize, Generated)>, GenerateError> {
-        let want = running.iter().flatten().map(Generation::want).max().unwrap_or(Want::Nothing);
+        let want = running.iter().flatten().map(Generation::want).max().unwrap_or(LogitsMode::Nothing);
         let (answers, time) = self.step(want)?;
         let mut ended = Vec::new();
         for (row, (place, answer)) in running.iter_mut().zip(answers).enumerate() {
             let Some(generation) = place else { continue };
             generation.spend(time);
-            if matches!(answer, Answer::Nothing) {
+            if matches!(answer, StepOutput::Nothing) {
                 continue;
             }
             let is_full = self.tokens(row).len() == self.network.context();
