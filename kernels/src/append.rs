@@ -3,11 +3,11 @@
 use ops::ElementType;
 use ops::ops::Append;
 
-use crate::before::Before;
 use crate::code::{Element, Type};
+use crate::fused_op::{FusedOp, Tokens};
 use crate::kernel::{self, Kernel};
 use crate::lane;
-use crate::work::{Tokens, Work};
+use crate::prologue::Prologue;
 
 /// New rows, which may go through a norm and a rotation first.
 #[derive(Clone, Copy)]
@@ -25,12 +25,12 @@ pub(crate) struct Appending {
     heads: usize,
     /// Where the new rows are, if not in the order of the slots.
     by_token: Option<Tokens>,
-    before_it: Before,
+    prologue: Prologue,
 }
 
 impl Appending {
     /// What a work means whose operation is `op`; `None` if the kernel does not serve it.
-    pub(crate) fn of(op: &Append, work: &Work<'_>) -> Option<Self> {
+    pub(crate) fn of(op: &Append, work: &FusedOp<'_>) -> Option<Self> {
         let axis = op.axis;
         let (cache, new, start) = (work.types[0], work.types[1], work.types[2]);
         let appending = Self {
@@ -43,37 +43,37 @@ impl Appending {
             ring: op.ring,
             heads: cache.shape[..axis].iter().skip(1).product(),
             by_token: work.tokens,
-            before_it: Before::of(work)?,
+            prologue: Prologue::of(work)?,
         };
-        let Self { before_it, tokens, after, .. } = appending;
+        let Self { prologue, tokens, after, .. } = appending;
         let served = !matches!(cache.element, ElementType::I1 | ElementType::I4)
             && cache.count() > 0
             && new.count() > 0
             // A single token's rows are those of its heads, whichever axis is first.
-            && (before_it.is_nothing() || work.tokens.is_some() || tokens == 1)
+            && (prologue.is_nothing() || work.tokens.is_some() || tokens == 1)
             && (work.tokens.is_none() || axis > 0 && axis + 2 == cache.rank())
-            && before_it.takes(after);
+            && prologue.takes(after);
         served.then_some(appending)
     }
 
     /// Its name and its code. The cache is the first operand and the result.
     pub(crate) fn kernel(self) -> (String, impl FnOnce() -> Kernel + use<>) {
         let Self { element, before, slots, after, tokens, starts, ring, .. } = self;
-        let Self { heads, by_token, before_it, .. } = self;
+        let Self { heads, by_token, prologue, .. } = self;
         let name = format!(
             "append_{element}_{starts}x{before}x{slots}x{tokens}x{after}{}{}{}",
             if ring { "_ring" } else { "" },
             by_token.map(Tokens::name).unwrap_or_default(),
-            before_it.name(),
+            prologue.name(),
         );
         let workgroups = (before * tokens).min(8);
         let kernel = move || {
-            kernel::new(4 + before_it.bindings(), workgroups, |code| {
+            kernel::new(4 + prologue.bindings(), workgroups, |code| {
                 let cache = code.binding(0, element, before * slots * after);
                 let there = by_token.map_or(before * after, |by_token| before / heads * by_token.stride);
                 let new = code.binding(1, element, there * tokens);
                 let [start, count] = [2, 3].map(|index| code.binding(index, Element::I32, starts));
-                let prepared = before_it.start(code, 4, after);
+                let prepared = prologue.start(code, 4, after);
                 let zero = code.constant(Type::Scalar(Element::I32), 0.0);
                 code.repeat(kernel::share(code, before * tokens, workgroups), 1, |row| {
                     let (head, token) = (row.divide(code.index(tokens)), row.remainder(code.index(tokens)));

@@ -6,20 +6,20 @@
 
 mod append;
 mod attention;
-mod before;
 mod code;
 mod counts;
 mod dequantize;
+mod fused_op;
 mod isa;
 mod kernel;
 mod math;
 mod norm;
 mod product;
+mod prologue;
 mod quantized;
 mod rope;
 mod rows;
 mod tilings;
-mod work;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -34,11 +34,11 @@ use code::Element;
 use isa::Isa;
 use kernel::Kernel;
 use norm::Norm;
-use product::{Apart, Product, Stack};
+use product::{ActivationPacking, Product, Stack};
 use rope::Rotation;
 
+pub use fused_op::{Broadcast, Epilogue, EpilogueOp, FusedOp, TailStep, Tokens};
 pub use tilings::Tilings;
-pub use work::{Spread, Tail, TailOp, TailStep, Tokens, Work};
 
 /// The kernels of a module: which there could be, and which are called.
 pub struct Kernels {
@@ -48,7 +48,7 @@ pub struct Kernels {
     tuned: BTreeMap<String, Tiling>,
     called: BTreeMap<String, Kernel>,
     /// The tails of those that are called: kernels have the place of theirs in their names.
-    tails: Vec<Tail>,
+    tails: Vec<Epilogue>,
 }
 
 impl Kernels {
@@ -78,7 +78,7 @@ impl Kernels {
     }
 
     /// Whether a kernel does all of a work.
-    pub fn can_do(&self, work: &Work<'_>) -> bool {
+    pub fn can_do(&self, work: &FusedOp<'_>) -> bool {
         let Some(isa) = self.isa else { return false };
         let steps = work.tail.steps.iter().all(|step| step.kind.is_known());
         let (plain, ends) = (work.norm.is_none() && work.rope.is_none(), work.tail.steps.is_empty());
@@ -101,7 +101,7 @@ impl Kernels {
     pub fn call(
         &mut self,
         statements: &mut dyn Statements,
-        work: &Work<'_>,
+        work: &FusedOp<'_>,
         operands: &[Operand<'_>],
         ty: &TensorType,
     ) -> Option<String> {
@@ -112,7 +112,7 @@ impl Kernels {
             Op::PackedLinear(_) | Op::PackedExperts(_) => {
                 let product = product(isa, work)?;
                 let prepared;
-                if let Some(Apart { name, ty, kernel }) = product.apart() {
+                if let Some(ActivationPacking { name, ty, kernel }) = product.apart() {
                     let call = self.dispatch(name, kernel, &operands[..1], &ty.mlir());
                     prepared = statements.statement(call);
                     operands[0] = (&prepared, ty.mlir());
@@ -167,7 +167,7 @@ impl Kernels {
     }
 
     /// How the product or the attention that a work is may be cut: what is worth trying. `None` if it is none.
-    pub fn tilings(&self, work: &Work<'_>) -> Option<Tilings> {
+    pub fn tilings(&self, work: &FusedOp<'_>) -> Option<Tilings> {
         let isa = self.isa.filter(|_| self.can_do(work))?;
         match work.op {
             Op::PackedLinear(_) | Op::PackedExperts(_) => Some(product(isa, work)?.tilings()),
@@ -177,7 +177,7 @@ impl Kernels {
     }
 
     /// A kernel's name, with its tail.
-    fn ending(&mut self, name: String, tail: &Tail) -> String {
+    fn ending(&mut self, name: String, tail: &Epilogue) -> String {
         if tail.steps.is_empty() {
             return name;
         }
@@ -237,7 +237,7 @@ impl Kernels {
 }
 
 /// The product that a work is; `None` if it is none, or the kernel does not serve it.
-fn product<'a>(isa: Isa, work: &'a Work<'_>) -> Option<Product<'a>> {
+fn product<'a>(isa: Isa, work: &'a FusedOp<'_>) -> Option<Product<'a>> {
     let x = *work.types.first()?;
     let inputs = x.shape[x.rank() - 1];
     let (format, y, outputs, stack) = match work.op {
@@ -266,7 +266,7 @@ fn product<'a>(isa: Isa, work: &'a Work<'_>) -> Option<Product<'a>> {
 }
 
 /// The rotation that a work is.
-fn rotation(op: &Rope, work: &Work<'_>) -> Option<Rotation> {
+fn rotation(op: &Rope, work: &FusedOp<'_>) -> Option<Rotation> {
     Rotation::of(op, [work.types[0], work.types[1]])
 }
 

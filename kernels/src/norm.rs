@@ -4,9 +4,9 @@ use ops::ops::{RmsNorm, WeightStyle};
 use ops::{Real, TensorType};
 
 use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::fused_op::Epilogue;
 use crate::kernel::{self, Kernel};
 use crate::lane;
-use crate::work::Tail;
 
 const LANES: Type = Type::lanes(16, Element::F32);
 
@@ -88,7 +88,7 @@ impl Norm {
 pub(crate) fn kernel<'a>(
     op: &RmsNorm,
     x: &TensorType,
-    tail: &'a Tail,
+    tail: &'a Epilogue,
     element: Element,
 ) -> (String, impl FnOnce() -> Kernel + 'a) {
     let norm = Norm::of(op, x);

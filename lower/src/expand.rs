@@ -1,6 +1,6 @@
 //! Every composite becomes primitives.
 
-use kernels::Work;
+use kernels::FusedOp;
 use ops::{InferError, Op};
 use targets::Target;
 use trace::{Builder, Function, NodeId, NodeKind, Trace};
@@ -32,7 +32,7 @@ pub fn expand_for(trace: &Trace, weights: &Weights, target: &Target) -> Result<T
     rewrite(&store(trace, weights, target)?, |b, op, operands| {
         let types: Vec<_> = operands.iter().map(|&operand| b.ty(operand)).collect();
         match op {
-            _ if kernels.can_do(&Work::alone(op, types.clone())) => b.op(op.clone(), operands),
+            _ if kernels.can_do(&FusedOp::alone(op, types.clone())) => b.op(op.clone(), operands),
             Op::Append(append) => match append::sliced(append, &types, target) {
                 Some(sliced) => b.op(sliced, operands),
                 None => convert(b, op, operands),

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use kernels::{Kernels, Spread, Tail, TailOp, TailStep, Tokens, Work};
+use kernels::{Broadcast, Epilogue, EpilogueOp, FusedOp, Kernels, TailStep, Tokens};
 use ops::ops::{Binary, BroadcastInDim, Constant, Convert, Narrow, Reshape, Unary};
 use ops::{ElementType, Op, Real, TensorType};
 use trace::{Function, NodeId, NodeKind};
 
 /// What one kernel computes, and of what.
 pub(crate) struct Fusion<'f> {
-    pub(crate) work: Work<'f>,
+    pub(crate) work: FusedOp<'f>,
     /// The node that gives it its name and place: the operation, not what is around it.
     pub(crate) named: NodeId,
     pub(crate) operands: Vec<NodeId>,
@@ -37,7 +37,7 @@ impl<'f> Fusions<'f> {
             if let Some(op) = graph.op(id)
                 && !fusions.within[id.index()]
             {
-                let work = Work::alone(op, graph.types(id));
+                let work = FusedOp::alone(op, graph.types(id));
                 if kernels.can_do(&work) {
                     fusions.add(&graph, id, work, kernels);
                 }
@@ -69,14 +69,14 @@ impl<'f> Fusions<'f> {
         self.within[id.index()]
     }
 
-    fn add(&mut self, graph: &Graph<'f>, id: NodeId, work: Work<'f>, kernels: &Kernels) {
-        let Before { mut work, mut within, mut operands } = graph.before(id, work, kernels);
+    fn add(&mut self, graph: &Graph<'f>, id: NodeId, work: FusedOp<'f>, kernels: &Kernels) {
+        let Prologue { mut work, mut within, mut operands } = graph.before(id, work, kernels);
         let mut written = id;
-        let turned = graph.turned(id).map(|turned| (Work { by_token: true, ..work.clone() }, turned));
+        let turned = graph.turned(id).map(|turned| (FusedOp { by_token: true, ..work.clone() }, turned));
         let turned = turned.filter(|(work, _)| kernels.can_do(work));
         let ending = || {
             graph.endings(id).into_iter().find_map(|ending| {
-                let work = Work { tail: ending.tail.clone(), ..work.clone() };
+                let work = FusedOp { tail: ending.tail.clone(), ..work.clone() };
                 kernels.can_do(&work).then_some((work, ending))
             })
         };
@@ -96,8 +96,8 @@ impl<'f> Fusions<'f> {
 }
 
 /// An operation with what its first operand goes through before.
-struct Before<'f> {
-    work: Work<'f>,
+struct Prologue<'f> {
+    work: FusedOp<'f>,
     within: Vec<NodeId>,
     operands: Vec<NodeId>,
 }
@@ -112,7 +112,7 @@ struct Graph<'f> {
 
 /// A way in which what follows an operation ends it.
 struct Ending {
-    tail: Tail,
+    tail: Epilogue,
     operands: Vec<NodeId>,
     /// All but the last of its nodes, and the operation itself.
     within: Vec<NodeId>,
@@ -150,7 +150,7 @@ impl<'f> Graph<'f> {
 
     /// Rotation and norm of an operation's first operand, or of what it writes to a cache, as far as nothing else needs them
     /// and the kernel takes them; and that this lies token by token, or is a part of what does.
-    fn before(&self, id: NodeId, mut work: Work<'f>, kernels: &Kernels) -> Before<'f> {
+    fn before(&self, id: NodeId, mut work: FusedOp<'f>, kernels: &Kernels) -> Prologue<'f> {
         let mut operands = self.function.operands(id);
         let writes = matches!(work.op, Op::Append(_));
         let by_rows = writes || matches!(work.op, Op::Sdpa(_));
@@ -217,7 +217,7 @@ impl<'f> Graph<'f> {
             operands.extend(tables);
         }
         if let Some([keys, values]) = self.dequantized(id) {
-            let with = Work { quantized: true, ..work.clone() };
+            let with = FusedOp { quantized: true, ..work.clone() };
             if kernels.can_do(&with) {
                 work = with;
                 within.extend([operands[1], operands[2]]);
@@ -225,7 +225,7 @@ impl<'f> Graph<'f> {
                 operands.extend([keys[1], values[1]]);
             }
         }
-        Before { work, within, operands }
+        Prologue { work, within, operands }
     }
 
     /// What brings the result of attention into the order of tokens, if that is all that is wanted of it.
@@ -358,10 +358,10 @@ impl<'g, 'f> Growth<'g, 'f> {
                 }
                 let element = self.graph.function.node(from).ty().element;
                 let there = from.index() < self.id.index() && element.is_float();
-                there.then_some(Outside::Operand(from, Spread::LastAxis(element), rounded))
+                there.then_some(Outside::Operand(from, Broadcast::LastAxis(element), rounded))
             }
             _ if ty.shape == self.ty.shape && id.index() < self.id.index() => {
-                Some(Outside::Operand(id, Spread::Everywhere(ty.element), ty.element))
+                Some(Outside::Operand(id, Broadcast::Everywhere(ty.element), ty.element))
             }
             _ => None,
         }
@@ -389,7 +389,7 @@ impl<'g, 'f> Growth<'g, 'f> {
         within.sort_unstable();
         let mut steps = Steps {
             growth: self,
-            tail: Tail { halves, ..Tail::default() },
+            tail: Epilogue { halves, ..Epilogue::default() },
             operands: Vec::new(),
             places: BTreeMap::new(),
         };
@@ -408,13 +408,13 @@ impl<'g, 'f> Growth<'g, 'f> {
 enum Outside {
     Number(Real, ElementType),
     /// Where it is, how it lies on the result, and what it is rounded to first.
-    Operand(NodeId, Spread, ElementType),
+    Operand(NodeId, Broadcast, ElementType),
 }
 
 /// The steps of a tail while they are written.
 struct Steps<'g, 'f> {
     growth: &'g Growth<'g, 'f>,
-    tail: Tail,
+    tail: Epilogue,
     operands: Vec<NodeId>,
     places: BTreeMap<NodeId, usize>,
 }
@@ -425,9 +425,9 @@ impl Steps<'_, '_> {
         let inputs = graph.function.operands(id);
         let places = inputs.into_iter().map(|input| self.place(input)).collect::<Option<Vec<_>>>()?;
         let kind = match (graph.op(id)?, &places[..]) {
-            (Op::Unary(Unary { kind }), &[x]) => TailOp::Unary(*kind, x),
-            (Op::Binary(Binary { kind }), &[a, b]) => TailOp::Binary(*kind, a, b),
-            (Op::Convert(_), &[x]) => TailOp::Convert(x),
+            (Op::Unary(Unary { kind }), &[x]) => EpilogueOp::Unary(*kind, x),
+            (Op::Binary(Binary { kind }), &[a, b]) => EpilogueOp::Binary(*kind, a, b),
+            (Op::Convert(_), &[x]) => EpilogueOp::Convert(x),
             _ => return None,
         };
         self.push(id, kind, graph.function.node(id).ty().element);
@@ -441,20 +441,20 @@ impl Steps<'_, '_> {
         }
         let element = self.growth.graph.function.node(id).ty().element;
         if let Some(part) = self.growth.parts.iter().position(|&part| part == id) {
-            return Some(self.push(id, TailOp::Result(part), element));
+            return Some(self.push(id, EpilogueOp::Result(part), element));
         }
         Some(match self.growth.operand(id)? {
-            Outside::Number(number, element) => self.push(id, TailOp::Constant(number), element),
+            Outside::Number(number, element) => self.push(id, EpilogueOp::Constant(number), element),
             Outside::Operand(from, spread, rounded) => {
                 let index = self.operands.len();
                 self.operands.push(from);
                 self.tail.operands.push(spread);
-                self.push(id, TailOp::Operand(index), rounded)
+                self.push(id, EpilogueOp::Operand(index), rounded)
             }
         })
     }
 
-    fn push(&mut self, id: NodeId, kind: TailOp, element: ElementType) -> usize {
+    fn push(&mut self, id: NodeId, kind: EpilogueOp, element: ElementType) -> usize {
         let place = self.tail.steps.len();
         self.tail.steps.push(TailStep { kind, element });
         self.places.insert(id, place);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kernels::{Kernels, Tail, Tilings, Work};
+use kernels::{Epilogue, FusedOp, Kernels, Tilings};
 use ops::ops::{PackedExperts, PackedLinear, RmsNorm, Sdpa};
 use ops::{Op, TensorType};
 use targets::Target;
@@ -59,7 +59,7 @@ pub struct FusedAttention {
 }
 
 impl Tunable {
-    fn of(work: &Work<'_>) -> Option<Self> {
+    fn of(work: &FusedOp<'_>) -> Option<Self> {
         Some(match work.op {
             Op::PackedLinear(op) => {
                 let x = work.types[0];
@@ -92,10 +92,10 @@ impl Tunable {
             Self::Product(FusedProduct { op, x, norm, halves }) => {
                 let weight = op.format.packed(op.outputs, x.shape[1]);
                 let op = Op::from(op.clone());
-                let work = Work {
+                let work = FusedOp {
                     norm: norm.as_ref().map(|norm| (norm, x)),
-                    tail: Tail { halves: *halves, ..Tail::default() },
-                    ..Work::alone(&op, vec![x, &weight])
+                    tail: Epilogue { halves: *halves, ..Epilogue::default() },
+                    ..FusedOp::alone(&op, vec![x, &weight])
                 };
                 kernels.tilings(&work)
             }
@@ -103,11 +103,11 @@ impl Tunable {
                 let inputs = x.shape[x.rank() - 1];
                 let weight = op.format.packed(op.experts * op.outputs, inputs);
                 let types = [x, &weight].into_iter().chain(indices).collect();
-                kernels.tilings(&Work::alone(&Op::from(op.clone()), types))
+                kernels.tilings(&FusedOp::alone(&Op::from(op.clone()), types))
             }
             Self::Attention(FusedAttention { op, types, quantized }) => {
                 let op = Op::from(op.clone());
-                let work = Work { quantized: *quantized, ..Work::alone(&op, types.iter().collect()) };
+                let work = FusedOp { quantized: *quantized, ..FusedOp::alone(&op, types.iter().collect()) };
                 kernels.tilings(&work)
             }
         }

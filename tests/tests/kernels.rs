@@ -6,7 +6,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use irpa::{Archive, NewEntry, Sink, Storage, WriteOptions};
-use kernels::{Kernels, Work};
+use kernels::{FusedOp, Kernels};
 use ops::ops::{
     Append, BinaryKind, BroadcastInDim, Dequantize, MaskTerm, Narrow, Pack, PackedExperts, PackedLinear,
     PackedRows, Permute, Reshape, RmsNorm, Rope, RopeLayout, Sdpa, UnaryKind, WeightStyle,
@@ -217,7 +217,7 @@ fn examples(target: &Target) -> Calls {
             NodeKind::Op(op) => {
                 let operands = function.operands(id);
                 let types: Vec<_> = operands.iter().map(|&operand| function.node(operand).ty()).collect();
-                op.name().starts_with("packed_") || kernels.can_do(&Work::alone(op, types))
+                op.name().starts_with("packed_") || kernels.can_do(&FusedOp::alone(op, types))
             }
             _ => true,
         })

@@ -10,15 +10,15 @@ use std::ops::Range;
 use ops::ops::{MaskTerm, Sdpa};
 use targets::Tiling;
 
-use crate::before::{Before, Start};
 use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::fused_op::{FusedOp, Tokens};
 use crate::isa::Isa;
 use crate::isa::tiles::granted;
 use crate::kernel::{self, Kernel};
 use crate::lane;
 use crate::math::{exp, tanh};
+use crate::prologue::{Prologue, Start};
 use crate::tilings::{Tilings, count};
-use crate::work::{Tokens, Work};
 
 /// Keys of one round.
 const KEYS: usize = 16;
@@ -61,14 +61,14 @@ pub(crate) struct Attention {
     /// Whether the result is written token by token.
     by_token: bool,
     /// What queries go through first.
-    before: Before,
+    before: Prologue,
     /// Whether the processor multiplies tiles of bf16.
     has_tiles: bool,
 }
 
 impl Attention {
     /// What a work means whose operation is `op`; `None` if the kernel does not serve it.
-    pub(crate) fn of(isa: Isa, op: &Sdpa, work: &Work<'_>) -> Option<Self> {
+    pub(crate) fn of(isa: Isa, op: &Sdpa, work: &FusedOp<'_>) -> Option<Self> {
         let operands = &work.types[..];
         let (offset, terms) = op.operands(operands);
         let [q, k, v] = [operands[0], operands[1], operands[2]];
@@ -99,7 +99,7 @@ impl Attention {
             heads: k.shape[..k.rank() - 2].iter().skip(1).product(),
             tokens: work.tokens,
             by_token: work.by_token,
-            before: Before::of(work)?,
+            before: Prologue::of(work)?,
             has_tiles: isa.tiles().bf16,
         };
         // Rows are rotated in the order of tokens, and only those of one token are in that of heads too.
@@ -185,7 +185,7 @@ impl Attention {
         (self.rows().div_ceil(rows), rows)
     }
 
-    /// Its name and its code, cut in some way; the operands are q, k, v and the offset, and what [`Work`] adds to them.
+    /// Its name and its code, cut in some way; the operands are q, k, v and the offset, and what [`FusedOp`] adds to them.
     pub(crate) fn kernel(&self, tiling: Tiling) -> (String, impl FnOnce() -> Kernel) {
         let tiling = self.fitted(tiling);
         let (rows, tile, workgroups) = (self.rows(), tiling.rows.get(), tiling.parts.get());

@@ -7,11 +7,11 @@
 use ops::ops::Sdpa;
 
 use super::{Attention, KEYS, LANES, PLACES};
-use crate::before::Start;
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::isa::tiles::{LINE, ROWS, Tiles};
 use crate::isa::{bf16_pairs, transposed};
 use crate::math::exp;
+use crate::prologue::Start;
 
 /// Features, or keys, of a tile of bf16.
 const TILE: usize = LINE / 2;

@@ -8,7 +8,7 @@ use ops::format::PANEL;
 
 use super::{Dense, LINE, Panel, Product, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
-use crate::work::End;
+use crate::fused_op::End;
 
 /// Columns of a block at most.
 const COLUMNS: usize = 128;

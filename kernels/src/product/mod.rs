@@ -13,13 +13,13 @@ use ops::{ElementType, TensorType, WeightFormat};
 use targets::Tiling;
 
 use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::fused_op::{End, Epilogue};
 use crate::isa::tiles::LINE;
 use crate::isa::{Isa, tiles};
 use crate::kernel::{self, Kernel};
 use crate::norm::Norm;
 use crate::quantized::{self, Form, Row};
 use crate::tilings::{Tilings, count};
-use crate::work::{End, Tail};
 
 /// A product: `rows` rows of `inputs` numbers times a weight of `outputs` rows.
 #[derive(Clone)]
@@ -36,12 +36,12 @@ pub(crate) struct Product<'a> {
     /// A norm that x goes through first: of one row, by each part of the work for itself.
     pub(crate) norm: Option<Norm>,
     /// What becomes of the sums.
-    pub(crate) tail: &'a Tail,
+    pub(crate) tail: &'a Epilogue,
     pub(crate) isa: Isa,
 }
 
 /// A kernel that brings activations into the form that they are multiplied in.
-pub(crate) struct Apart {
+pub(crate) struct ActivationPacking {
     pub(crate) name: String,
     /// The type of that form.
     pub(crate) ty: TensorType,
@@ -164,23 +164,27 @@ fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
 
 impl Product<'_> {
     /// What is done to the activations by a kernel of their own: to several rows, which all parts of the work need.
-    pub(crate) fn apart(&self) -> Option<Apart> {
+    pub(crate) fn apart(&self) -> Option<ActivationPacking> {
         let &Self { rows, inputs, x, .. } = self;
         Some(if self.makes_tiles_of_numbers() {
             let (name, kernel) = tiled::rounding(x, [rows, self.stored()], self.form());
             let ty = TensorType::new(ElementType::I8, [self.stored(), tiled::row_bytes(self.form())]);
-            Apart { name, ty, kernel: Box::new(kernel) }
+            ActivationPacking { name, ty, kernel: Box::new(kernel) }
         } else if self.quantizes_apart() {
             let (name, kernel) = quantized::kernel(x, [rows, self.stored()], self.form());
             let ty = TensorType::new(ElementType::I8, [self.stored(), self.form().bytes()]);
-            Apart { name, ty, kernel: Box::new(kernel) }
+            ActivationPacking { name, ty, kernel: Box::new(kernel) }
         } else if self.is_tiled() {
             let (name, kernel) = tiled::kernel(rows, inputs);
             let ty = TensorType::new(ElementType::Bf16, [self.stored(), inputs]);
-            Apart { name, ty, kernel: Box::new(kernel) }
+            ActivationPacking { name, ty, kernel: Box::new(kernel) }
         } else if self.widens_apart() {
             let (name, kernel) = dense::widening(x, rows, inputs);
-            Apart { name, ty: TensorType::new(ElementType::F32, [rows, inputs]), kernel: Box::new(kernel) }
+            ActivationPacking {
+                name,
+                ty: TensorType::new(ElementType::F32, [rows, inputs]),
+                kernel: Box::new(kernel),
+            }
         } else {
             return None;
         })

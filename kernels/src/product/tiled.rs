@@ -6,11 +6,11 @@ use ops::format::{GROUP, PANEL};
 
 use super::{Panel, Product, SUMS, X, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
+use crate::fused_op::End;
 use crate::isa::bf16_pairs;
 use crate::isa::tiles::{LINE, ROWS, Tiles, granted};
 use crate::kernel::{self, Kernel};
 use crate::quantized::{Form, Row};
-use crate::work::End;
 
 /// Columns of bf16 in a tile.
 const TILE: usize = LINE / 2;

@@ -12,7 +12,7 @@ use crate::{lane, math};
 /// written to a cache. Then come the norm's weight; the two tables of the rotation; the scales of quantized keys and values;
 /// those of the tail.
 #[derive(Clone, Debug)]
-pub struct Work<'a> {
+pub struct FusedOp<'a> {
     /// The operation.
     pub op: &'a Op,
     /// The types of its operands.
@@ -29,7 +29,7 @@ pub struct Work<'a> {
     /// Whether the result of attention is written token by token, and not head by head.
     pub by_token: bool,
     /// What becomes of each number of the result.
-    pub tail: Tail,
+    pub tail: Epilogue,
 }
 
 /// Where the numbers of tokens are: a part of each row of `[tokens, stride]`.
@@ -53,7 +53,7 @@ impl Tokens {
     }
 }
 
-impl<'a> Work<'a> {
+impl<'a> FusedOp<'a> {
     /// An operation by itself.
     pub fn alone(op: &'a Op, types: Vec<&'a TensorType>) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl<'a> Work<'a> {
             rope: None,
             quantized: false,
             by_token: false,
-            tail: Tail::default(),
+            tail: Epilogue::default(),
         }
     }
 }
@@ -72,27 +72,27 @@ impl<'a> Work<'a> {
 /// What becomes of each number of a result before it is written: elementwise operations, each of the steps before it.
 /// The last step is what is written; without steps it is the result itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tail {
+pub struct Epilogue {
     /// Whether the two halves of the result's last axis meet: gate and up.
     pub halves: bool,
     /// The operations.
     pub steps: Vec<TailStep>,
     /// How each operand lies on what is written.
-    pub operands: Vec<Spread>,
+    pub operands: Vec<Broadcast>,
 }
 
 /// An elementwise operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TailStep {
     /// What it computes.
-    pub kind: TailOp,
+    pub kind: EpilogueOp,
     /// The element type that its numbers are rounded to.
     pub element: ElementType,
 }
 
 /// What a step computes; steps before it are known by their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TailOp {
+pub enum EpilogueOp {
     /// The result, or its first or second half.
     Result(usize),
     /// An operand of the tail.
@@ -107,7 +107,7 @@ pub enum TailOp {
     Binary(BinaryKind, usize, usize),
 }
 
-impl TailOp {
+impl EpilogueOp {
     /// Whether kernels compute it.
     pub fn is_known(self) -> bool {
         match self {
@@ -120,7 +120,7 @@ impl TailOp {
 
 /// How an operand lies on a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Spread {
+pub enum Broadcast {
     /// A number for each of its numbers, of an element type.
     Everywhere(ElementType),
     /// A number for each place of its last axis.
@@ -130,14 +130,14 @@ pub enum Spread {
 /// Where a kernel's results go: through the tail, into memory.
 #[derive(Clone)]
 pub(crate) struct End<'k> {
-    tail: &'k Tail,
+    tail: &'k Epilogue,
     operands: Vec<Buffer<'k>>,
     result: Buffer<'k>,
     element: Element,
     columns: usize,
 }
 
-impl Tail {
+impl Epilogue {
     /// How many bindings it has: its operands and the result.
     pub(crate) fn bindings(&self) -> usize {
         self.operands.len() + 1
@@ -150,9 +150,9 @@ impl Tail {
         first: usize,
         (element, rows, columns): (Element, usize, usize),
     ) -> End<'k> {
-        let operand = |(index, spread): (usize, &Spread)| match *spread {
-            Spread::Everywhere(element) => code.binding(first + index, lane(element), rows * columns),
-            Spread::LastAxis(element) => code.binding(first + index, lane(element), columns),
+        let operand = |(index, spread): (usize, &Broadcast)| match *spread {
+            Broadcast::Everywhere(element) => code.binding(first + index, lane(element), rows * columns),
+            Broadcast::LastAxis(element) => code.binding(first + index, lane(element), columns),
         };
         let operands: Vec<Buffer<'k>> = self.operands.iter().enumerate().map(operand).collect();
         let result = code.binding(first + operands.len(), element, rows * columns);
@@ -173,8 +173,8 @@ impl<'k> End<'k> {
         let load = |index: usize| {
             let buffer = self.operands[index];
             let (ty, at) = match self.tail.operands[index] {
-                Spread::Everywhere(element) => (Type::lanes(16, lane(element)), at),
-                Spread::LastAxis(element) => (Type::lanes(16, lane(element)), column),
+                Broadcast::Everywhere(element) => (Type::lanes(16, lane(element)), at),
+                Broadcast::LastAxis(element) => (Type::lanes(16, lane(element)), column),
             };
             match mask {
                 Some(mask) => buffer.load_masked(at, ty, mask),
@@ -184,15 +184,15 @@ impl<'k> End<'k> {
         let mut values: Vec<Value<'k>> = Vec::new();
         for TailStep { kind, element } in &self.tail.steps {
             let value = match *kind {
-                TailOp::Result(part) => result[part],
-                TailOp::Operand(index) => load(index).convert(Element::F32),
-                TailOp::Constant(number) => code.constant(Type::lanes(16, Element::F32), number.0),
-                TailOp::Convert(step) => values[step],
-                TailOp::Unary(kind, step) => {
+                EpilogueOp::Result(part) => result[part],
+                EpilogueOp::Operand(index) => load(index).convert(Element::F32),
+                EpilogueOp::Constant(number) => code.constant(Type::lanes(16, Element::F32), number.0),
+                EpilogueOp::Convert(step) => values[step],
+                EpilogueOp::Unary(kind, step) => {
                     let Some(function) = math::unary(kind) else { unreachable!("`can_do` refuses it") };
                     function(values[step])
                 }
-                TailOp::Binary(kind, a, b) => {
+                EpilogueOp::Binary(kind, a, b) => {
                     let Some(function) = math::binary(kind) else { unreachable!("`can_do` refuses it") };
                     function(values[a], values[b])
                 }

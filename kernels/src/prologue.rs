@@ -1,20 +1,20 @@
 //! What the rows of an operand go through before an operation: a norm, then a rotation.
 
 use crate::code::{Buffer, Code, Value};
+use crate::fused_op::FusedOp;
 use crate::norm::Norm;
 use crate::rope::Rotation;
-use crate::work::Work;
 
 /// What rows go through.
 #[derive(Clone, Copy)]
-pub(crate) struct Before {
+pub(crate) struct Prologue {
     norm: Option<Norm>,
     rotation: Option<Rotation>,
 }
 
-impl Before {
+impl Prologue {
     /// What a work has before its operation; `None` if kernels do not do it.
-    pub(crate) fn of(work: &Work<'_>) -> Option<Self> {
+    pub(crate) fn of(work: &FusedOp<'_>) -> Option<Self> {
         let norm = work.norm.map(|(op, x)| Norm::of(op, x));
         let rotation = match work.rope {
             Some((op, types)) => Some(Rotation::of(op, types)?),
