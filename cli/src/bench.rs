@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use instruments::bench::{
-    AttentionSizes, Bandwidth, BenchError, BenchReport, Case, Language, Measured, Product, Stages, fits,
+    AttentionSizes, Bandwidth, BenchError, BenchReport, Case, Language, Matmul, Measured, Stages, fits,
     measure, watched, whole_chunks,
 };
 use itertools::iproduct;
@@ -74,7 +74,7 @@ pub fn run(command: &BenchCommand, read: ReadModel, interrupt: &Interrupt) -> Re
         BenchCommand::Matmul(MatmulBench { m, n, k, dtype, quant, kernels, .. }) => {
             let mut products = Vec::new();
             for (&kernels, &quant, &element, &m) in iproduct!(kernels, formats(quant), dtype, m) {
-                let product = Product { m, n: *n, k: *k, element };
+                let product = Matmul { m, n: *n, k: *k, element };
                 products.push(product.load(bench.arguments.seed, bench.options(weights(kernels, quant)))?);
             }
             bench.report(products.iter().map(|product| product.case()).collect())

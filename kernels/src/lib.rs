@@ -13,8 +13,8 @@ mod fused_op;
 mod isa;
 mod kernel;
 mod math;
+mod matmul;
 mod norm;
-mod product;
 mod prologue;
 mod quantized;
 mod rope;
@@ -33,8 +33,8 @@ use attention::Attention;
 use code::Element;
 use isa::Isa;
 use kernel::Kernel;
+use matmul::{ActivationPacking, Matmul, Stack};
 use norm::Norm;
-use product::{ActivationPacking, Product, Stack};
 use rope::Rotation;
 
 pub use fused_op::{Broadcast, Epilogue, EpilogueOp, FusedOp, TailStep, Tokens};
@@ -237,7 +237,7 @@ impl Kernels {
 }
 
 /// The product that a work is; `None` if it is none, or the kernel does not serve it.
-fn product<'a>(isa: Isa, work: &'a FusedOp<'_>) -> Option<Product<'a>> {
+fn product<'a>(isa: Isa, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
     let x = *work.types.first()?;
     let inputs = x.shape[x.rank() - 1];
     let (format, y, outputs, stack) = match work.op {
@@ -250,7 +250,7 @@ fn product<'a>(isa: Isa, work: &'a FusedOp<'_>) -> Option<Product<'a>> {
         }
         _ => return None,
     };
-    let product = Product {
+    let product = Matmul {
         format,
         x: lane(x.element),
         y: lane(y),

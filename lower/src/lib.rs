@@ -35,7 +35,7 @@ pub use expand::{expand, expand_for};
 pub use module::{Module, Statement, location, lower, namespace, write};
 pub use shard::{EntryShards, ShardError, ShardNote, Sharding, Shards, divisible_axes};
 pub use store::{Quantization, Unpacked, Weights, formats, store};
-pub use tunable::{FusedAttention, FusedExperts, FusedProduct, Tunable, tunable};
+pub use tunable::{FusedAttention, FusedExperts, FusedMatmul, Tunable, tunable};
 pub use xla::xla;
 
 /// Why a trace cannot be lowered.

@@ -16,7 +16,7 @@ use crate::legalize::{Legalization, legalize};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tunable {
     /// A product.
-    Product(FusedProduct),
+    Matmul(FusedMatmul),
     /// A product with a matrix for each row.
     Experts(FusedExperts),
     /// Attention.
@@ -25,7 +25,7 @@ pub enum Tunable {
 
 /// A product that one kernel computes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FusedProduct {
+pub struct FusedMatmul {
     /// The product.
     pub op: PackedLinear,
     /// What is multiplied, `[rows, inputs]`.
@@ -64,7 +64,7 @@ impl Tunable {
             Op::PackedLinear(op) => {
                 let x = work.types[0];
                 let inputs = x.shape[x.rank() - 1];
-                Self::Product(FusedProduct {
+                Self::Matmul(FusedMatmul {
                     op: op.clone(),
                     x: TensorType::new(x.element, [x.count() / inputs, inputs]),
                     norm: work.norm.map(|(norm, _)| norm.clone()),
@@ -89,7 +89,7 @@ impl Tunable {
     pub fn tilings(&self, target: &Target) -> Option<Tilings> {
         let kernels = Kernels::of(target);
         match self {
-            Self::Product(FusedProduct { op, x, norm, halves }) => {
+            Self::Matmul(FusedMatmul { op, x, norm, halves }) => {
                 let weight = op.format.packed(op.outputs, x.shape[1]);
                 let op = Op::from(op.clone());
                 let work = FusedOp {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use instruments::tune::{Trial, Trials, TuneError, TunedNetwork, Weighted, Workbench, tune};
 use irpa::Checkpoint;
-use lower::{FusedAttention, FusedExperts, FusedProduct, Tunable};
+use lower::{FusedAttention, FusedExperts, FusedMatmul, Tunable};
 use ops::ops::{MaskTerm, PackedExperts, PackedLinear, RmsNorm, Sdpa, WeightStyle};
 use ops::{ElementType, Real, TensorType, WeightFormat};
 use runtime::{Device, Runtime};
@@ -34,7 +34,7 @@ fn products() -> Vec<Tunable> {
         (WeightFormat::Q4, ElementType::Bf16, [19, 128, 136], false),
     ]
     .map(|(format, element, [rows, inputs, outputs], halves)| {
-        Tunable::Product(FusedProduct {
+        Tunable::Matmul(FusedMatmul {
             op: PackedLinear { format, outputs, element },
             x: TensorType::new(element, [rows, inputs]),
             norm: (rows == 1).then(|| norm.clone()),

@@ -34,7 +34,7 @@ pub use bandwidth::{Bandwidth, Rates};
 pub(crate) use single::entry;
 
 pub use language::{Language, fits, watched, whole_chunks};
-pub use single::{AttentionSizes, Product, Single};
+pub use single::{AttentionSizes, Matmul, Single};
 pub use spread::Distribution;
 pub use stages::Stages;
 

@@ -31,7 +31,7 @@ const ENTRY: &str = "run";
 
 /// A matrix product with a weight: x `[m, k]`, weight `[n, k]` → `[m, n]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Product {
+pub struct Matmul {
     /// Rows of x.
     pub m: usize,
     /// Outputs.
@@ -73,7 +73,7 @@ pub struct Single {
     work: Workload,
 }
 
-impl Product {
+impl Matmul {
     /// Loads it. How its weight is stored say the options.
     ///
     /// # Errors

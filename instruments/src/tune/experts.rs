@@ -10,7 +10,7 @@ use runtime::Parameters;
 use trace::{Evaluation, NodeId, Trace};
 
 use super::TuneError;
-use super::product::pick;
+use super::matmul::pick;
 use super::sample::{Aligned, ONE, Sample, chained, copies, key, numbers, panels, parameter, some};
 
 /// A product with random matrices.

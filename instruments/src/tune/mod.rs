@@ -2,8 +2,8 @@
 
 mod attention;
 mod experts;
+mod matmul;
 mod network;
-mod product;
 mod sample;
 mod search;
 mod trial;

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use kernels::Tilings;
-use lower::{FusedAttention, FusedExperts, FusedProduct, Tunable, tunable};
+use lower::{FusedAttention, FusedExperts, FusedMatmul, Tunable, tunable};
 use ops::{CostOperand, Op, Operation as _, TensorType};
 use serde::Serialize;
 use targets::{Target, Tiling, Tuning};
@@ -206,7 +206,7 @@ fn seconds(work: &Tunable, target: &Target) -> f64 {
         simplify::cost(&target.machine, &op, &operands, result).seconds
     };
     match work {
-        Tunable::Product(FusedProduct { op, x, .. }) => {
+        Tunable::Matmul(FusedMatmul { op, x, .. }) => {
             let weight = op.format.packed(op.outputs, x.shape[1]);
             let result = TensorType::new(op.element, [x.shape[0], op.outputs]);
             cost(op.clone().into(), &[x, &weight], &result)

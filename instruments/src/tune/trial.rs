@@ -17,7 +17,7 @@ use tracewright::tuning::Verdict;
 use super::TuneError;
 use super::attention::AttentionSample;
 use super::experts::ExpertsSample;
-use super::product::ProductSample;
+use super::matmul::MatmulSample;
 use super::sample::{ALL, ONE, Sample};
 use crate::bench::Distribution;
 
@@ -209,7 +209,7 @@ impl Workbench<'_> {
 /// A work with random numbers.
 fn sample(work: &Tunable, seed: u64) -> Box<dyn Sample> {
     match work {
-        Tunable::Product(product) => Box::new(ProductSample::new(product, seed)),
+        Tunable::Matmul(product) => Box::new(MatmulSample::new(product, seed)),
         Tunable::Experts(experts) => Box::new(ExpertsSample::new(experts, seed)),
         Tunable::Attention(attention) => Box::new(AttentionSample::new(attention, seed)),
     }

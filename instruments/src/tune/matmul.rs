@@ -1,6 +1,6 @@
 //! One product by itself.
 
-use lower::{FusedProduct, LowerError};
+use lower::{FusedMatmul, LowerError};
 use ops::format::PANEL;
 use ops::ops::PackedLinear;
 use ops::{Bound, TensorType, Value};
@@ -13,16 +13,16 @@ use super::TuneError;
 use super::sample::{Aligned, ONE, Sample, chained, copies, key, numbers, panels, parameter, some};
 
 /// A product with random weights.
-pub(super) struct ProductSample {
-    product: FusedProduct,
+pub(super) struct MatmulSample {
+    product: FusedMatmul,
     weights: Aligned,
     copies: usize,
     seed: u64,
 }
 
-impl ProductSample {
-    pub(super) fn new(product: &FusedProduct, seed: u64) -> Self {
-        let FusedProduct { op, x, .. } = product;
+impl MatmulSample {
+    pub(super) fn new(product: &FusedMatmul, seed: u64) -> Self {
+        let FusedMatmul { op, x, .. } = product;
         let [rows, inputs] = x.shape[..] else { unreachable!("a matrix") };
         let bytes = op.format.packed(op.outputs, inputs).bytes();
         let copies = copies(rows * inputs * op.outputs, bytes);
@@ -33,7 +33,7 @@ impl ProductSample {
     }
 
     fn weight_bytes(&self) -> usize {
-        let FusedProduct { op, x, .. } = &self.product;
+        let FusedMatmul { op, x, .. } = &self.product;
         op.format.packed(op.outputs, x.shape[1]).bytes()
     }
 
@@ -55,7 +55,7 @@ impl ProductSample {
     }
 }
 
-impl Sample for ProductSample {
+impl Sample for MatmulSample {
     fn traced(&self, copies: usize) -> Result<Trace, LowerError> {
         traced(&self.product, copies)
     }
@@ -76,7 +76,7 @@ impl Sample for ProductSample {
     }
 
     fn bound_of_sample(&self) -> Bound {
-        let FusedProduct { op, norm, .. } = &self.product;
+        let FusedMatmul { op, norm, .. } = &self.product;
         match norm.is_some() && op.format.element().is_none() {
             // What was normalized is rounded to bytes: a byte more or less, where a sum of squares rounds otherwise.
             true => Bound::UlpsOfLargest(0.06 / op.element.ulp(1.0)),
@@ -90,12 +90,12 @@ impl Sample for ProductSample {
     }
 
     fn expected(&self) -> Result<Value, TuneError> {
-        let FusedProduct { op, x, halves, .. } = &self.product;
+        let FusedMatmul { op, x, halves, .. } = &self.product;
         let inputs = x.shape[1];
         let (rows, places) = (self.rows(), self.panels());
         let columns = self.columns(&places);
         let parts = if *halves { 2 } else { 1 };
-        let product = FusedProduct {
+        let product = FusedMatmul {
             op: PackedLinear { outputs: parts * columns.len(), ..op.clone() },
             x: TensorType::new(x.element, [rows.len(), inputs]),
             ..self.product.clone()
@@ -123,20 +123,20 @@ pub(super) fn pick(value: &Value, rows: &[usize], columns: &[usize]) -> Value {
 }
 
 /// The columns of a product's result.
-fn columns(product: &FusedProduct) -> usize {
+fn columns(product: &FusedMatmul) -> usize {
     if product.halves { product.op.outputs / 2 } else { product.op.outputs }
 }
 
 /// The types of x, of what is added, and of the norm's weight.
-fn types(product: &FusedProduct) -> Vec<TensorType> {
-    let FusedProduct { op, x, norm, .. } = product;
+fn types(product: &FusedMatmul) -> Vec<TensorType> {
+    let FusedMatmul { op, x, norm, .. } = product;
     let mut types = vec![x.clone(), TensorType::new(op.element, [x.shape[0], columns(product)])];
     types.extend(norm.as_ref().map(|_| TensorType::new(x.element, [x.shape[1]])));
     types
 }
 
 /// Programs of a product: with one weight, and with each of several.
-fn traced(product: &FusedProduct, weights: usize) -> Result<Trace, LowerError> {
+fn traced(product: &FusedMatmul, weights: usize) -> Result<Trace, LowerError> {
     chained("product", &types(product), weights, |b, inputs, index| {
         let ty = product.op.format.packed(product.op.outputs, product.x.shape[1]);
         let weight = parameter(b, key(index), ty);

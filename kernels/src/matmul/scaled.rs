@@ -3,7 +3,7 @@
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
 
-use super::{LINE, Panel, Product, Rows, SUMS, ask, join};
+use super::{LINE, Matmul, Panel, Rows, SUMS, ask, join};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::counts::Counts;
 use crate::quantized::{Row, Sums};
@@ -14,7 +14,7 @@ const BYTES: Type = Type::lanes(LINE, Element::I8);
 /// Columns that are multiplied with some rows before others.
 const COLUMNS: usize = 512;
 
-impl Product<'_> {
+impl Matmul<'_> {
     /// The sums of the panels' outputs for some rows.
     pub(super) fn scaled<'k>(
         &self,

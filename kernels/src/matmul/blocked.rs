@@ -6,7 +6,7 @@
 use ops::WeightFormat;
 use ops::format::PANEL;
 
-use super::{Dense, LINE, Panel, Product, SUMS, ask};
+use super::{Dense, LINE, Matmul, Panel, SUMS, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::fused_op::End;
 
@@ -36,7 +36,7 @@ impl Scratch<'_> {
     }
 }
 
-impl Product<'_> {
+impl Matmul<'_> {
     /// Whether it is multiplied in blocks: where vectors are short, and rows so many that widening costs little.
     pub(super) fn is_blocked(&self) -> bool {
         let whole = self.inputs.is_multiple_of(self.line_columns());

@@ -3,7 +3,7 @@
 use ops::WeightFormat;
 use ops::format::PANEL;
 
-use super::{Dense, LINE, Panel, Product, Rows, SUMS, ask, join};
+use super::{Dense, LINE, Matmul, Panel, Rows, SUMS, ask, join};
 use crate::code::{Code, Element, Type, Value};
 use crate::isa;
 use crate::kernel::{self, Kernel};
@@ -31,7 +31,7 @@ pub(super) fn widening(x: Element, rows: usize, inputs: usize) -> (String, impl 
     (format!("widen_{x}_{rows}x{inputs}"), body)
 }
 
-impl Product<'_> {
+impl Matmul<'_> {
     /// Whether its activations are widened by a kernel of their own: several rows of numbers that instructions multiply
     /// no faster than f32.
     pub(super) fn widens_apart(&self) -> bool {

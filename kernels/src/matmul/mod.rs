@@ -23,7 +23,7 @@ use crate::tilings::{Tilings, count};
 
 /// A product: `rows` rows of `inputs` numbers times a weight of `outputs` rows.
 #[derive(Clone)]
-pub(crate) struct Product<'a> {
+pub(crate) struct Matmul<'a> {
     pub(crate) format: WeightFormat,
     pub(crate) x: Element,
     pub(crate) y: Element,
@@ -162,7 +162,7 @@ fn ask<'k>(code: &'k Code, weights: &[Panel<'k>], at: Value<'k>, lines: usize) {
     }
 }
 
-impl Product<'_> {
+impl Matmul<'_> {
     /// What is done to the activations by a kernel of their own: to several rows, which all parts of the work need.
     pub(crate) fn apart(&self) -> Option<ActivationPacking> {
         let &Self { rows, inputs, x, .. } = self;

@@ -4,7 +4,7 @@
 use ops::WeightFormat;
 use ops::format::{GROUP, PANEL};
 
-use super::{Panel, Product, SUMS, X, ask};
+use super::{Matmul, Panel, SUMS, X, ask};
 use crate::code::{Buffer, Code, Element, Type, Value};
 use crate::fused_op::End;
 use crate::isa::bf16_pairs;
@@ -116,7 +116,7 @@ pub(super) fn rounding(
     (format!("round_{x}_{rows}x{inputs}_by{chunk}_{}", sums.name()), body)
 }
 
-impl Product<'_> {
+impl Matmul<'_> {
     /// Whether tiles compute it.
     pub(super) fn is_tiled(&self) -> bool {
         let tiles = self.isa.tiles();
