@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 
-use lower::{Sharding, Unpacked};
+use lower::{DenseReason, Sharding};
 use ops::{ElementType, Literal, Op, WeightFormat};
 use sysinfo::{MemoryRefreshKind, Pid, Process, ProcessRefreshKind, ProcessesToUpdate, RefreshKind, System};
 use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Recipe, Role, Trace};
@@ -56,7 +56,7 @@ pub enum StoredAs {
     /// Quantized, in the order of the checkpoint.
     Grouped(WeightFormat),
     /// As the network computes with it, and why.
-    Plain(ElementType, Unpacked),
+    Plain(ElementType, DenseReason),
 }
 
 /// Weights that are stored in one way.
@@ -86,7 +86,7 @@ pub struct Memory {
 )]
 pub struct TooLarge {
     /// What needs it.
-    pub what: Doing,
+    pub what: Phase,
     /// How much it needs.
     pub needs: u64,
     /// What the weights need of it.
@@ -101,7 +101,7 @@ pub struct TooLarge {
 
 /// What needs memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum Phase {
     /// The network, loaded and called.
     Running,
     /// Its compilation.
@@ -197,7 +197,7 @@ impl Footprint {
     /// # Errors
     /// What cannot fit.
     pub fn check(&self, memory: Memory) -> Result<(), TooLarge> {
-        for (what, needs) in [(Doing::Running, self.running()), (Doing::Compiling, self.compile as u64)] {
+        for (what, needs) in [(Phase::Running, self.running()), (Phase::Compiling, self.compile as u64)] {
             if needs > memory.total {
                 let (weights, state) = (self.weight_bytes() + self.repacked, self.state_bytes());
                 let (activations, total) = (self.activation_bytes(), memory.total);
@@ -242,7 +242,7 @@ impl Expanded {
         }
         let why = origins.iter().find_map(|key| self.formats.get(key)?.err());
         // What only became a weight when composites were expanded is part of none that is packed.
-        StoredAs::Plain(parameter.ty.element, why.unwrap_or(Unpacked::NoMatrix))
+        StoredAs::Plain(parameter.ty.element, why.unwrap_or(DenseReason::NoMatrix))
     }
 }
 
@@ -460,7 +460,7 @@ impl fmt::Display for StoredAs {
     }
 }
 
-impl fmt::Display for Doing {
+impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Running => "the network",

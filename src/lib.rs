@@ -41,12 +41,12 @@ pub mod load;
 #[cfg(feature = "iree")]
 pub mod model;
 pub mod own;
+pub mod partition;
 mod pipeline;
 mod plan;
 #[cfg(feature = "iree")]
 mod program;
 pub mod random;
-pub mod share;
 pub mod tuning;
 pub mod xla;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use bake::{BakeError, BakeOptions, Baked, Ignorable};
 use irpa::Checkpoint;
-use lower::{LowerError, Module, Unpacked, Weights};
+use lower::{DenseReason, LowerError, Module, Weights};
 use ops::WeightFormat;
 use simplify::{Options, Report, Rules, simplify};
 use targets::Target;
@@ -27,7 +27,7 @@ pub struct Expanded {
     /// The program.
     pub trace: Trace,
     /// Of each weight that the simplified network declares, by its key there: its format, or why it has none.
-    pub formats: BTreeMap<String, Result<WeightFormat, Unpacked>>,
+    pub formats: BTreeMap<String, Result<WeightFormat, DenseReason>>,
     /// What it is expanded for.
     pub target: Target,
     recorded: Vec<Parameter>,

@@ -12,7 +12,7 @@ use tracewright::PlanError;
 use tracewright::bake::BakeError;
 use tracewright::errors::{FileError, LISTED, Place, WithCauses, escaped};
 use tracewright::files::limits;
-use tracewright::footprint::{Doing, TooLarge};
+use tracewright::footprint::{Phase, TooLarge};
 use tracewright::irpa;
 use tracewright::lower::LowerError;
 use tracewright::models::OtherSizes;
@@ -527,7 +527,7 @@ fn unread(name: &str, variables: &[String]) -> Vec<String> {
 fn smaller(error: &TooLarge) -> Vec<String> {
     match error.state + error.activations > error.weights {
         true => vec!["`--context N` sets a shorter context, `--chunk N` a smaller chunk".to_owned()],
-        false if error.what == Doing::Device => {
+        false if error.what == Phase::Device => {
             vec!["`--mesh` with more devices gives each a smaller part".to_owned()]
         }
         false => vec!["`--quant q8` or `--quant q4` stores weights in fewer bits".to_owned()],

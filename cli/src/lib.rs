@@ -337,7 +337,7 @@ mod tests {
     use tracewright::EntryPoint;
     use tracewright::bake::Ignorable;
     use tracewright::dsl::{TraceError, Traced};
-    use tracewright::models::{ClaimedSize, ModelConfig};
+    use tracewright::models::{DeclaredSize, ModelConfig};
     use tracewright::ops::ElementType;
 
     use super::*;
@@ -367,7 +367,7 @@ mod tests {
             self.0.ignorable()
         }
 
-        fn sizes(&self) -> Vec<ClaimedSize> {
+        fn sizes(&self) -> Vec<DeclaredSize> {
             self.0.sizes()
         }
     }

@@ -9,7 +9,7 @@ use error_codes::{Code, Coded as _};
 use serde_json::{Value, json};
 use tracewright::errors::WithCauses;
 use tracewright::lower::legalize::shown;
-use tracewright::lower::{self, Unpacked, Weights};
+use tracewright::lower::{self, DenseReason, Weights};
 use tracewright::ops::format::GROUP;
 use tracewright::ops::{ElementType, Op};
 use tracewright::targets::{Backend, Target};
@@ -311,7 +311,7 @@ fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
 fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     let mut found = Vec::new();
     let rounds = plan.weights.quantize.rounds();
-    let mut whole: BTreeMap<Unpacked, Vec<String>> = BTreeMap::new();
+    let mut whole: BTreeMap<DenseReason, Vec<String>> = BTreeMap::new();
     let mut padded: BTreeMap<String, usize> = BTreeMap::new();
     let shapes = trace.functions.iter().flat_map(Function::parameters);
     let inputs: BTreeMap<String, usize> =
@@ -319,7 +319,7 @@ fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     for (key, format) in &expanded.formats {
         match format {
             // A norm's weights are never rounded, and nobody expects it.
-            Err(Unpacked::NoMatrix) => {}
+            Err(DenseReason::NoMatrix) => {}
             Err(reason) if rounds => whole.entry(*reason).or_default().push(key_pattern(key)),
             Ok(format) if let Some(together) = format.together() => {
                 let rest = inputs.get(key).map_or(0, |inputs| inputs % together);

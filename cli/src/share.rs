@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tracewright::Plan;
 use tracewright::footprint::readable;
 use tracewright::lower::{Collective, CollectiveKind};
-use tracewright::share::{CallShare, DeviceShare};
+use tracewright::partition::{CallCost, DevicePartition};
 use tracewright::targets::{Mesh, NamedMachine};
 use tracewright::xla::{check_model, planned};
 
@@ -19,7 +19,7 @@ pub fn run(arguments: &PlanArguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
     check_model(&arguments.model)?;
     let plan = planned(plan)?;
-    let share = DeviceShare::of(&plan, mesh.map(|(mesh, _)| mesh), mesh.map_or(&[], |(_, rules)| rules))?;
+    let share = DevicePartition::of(&plan, mesh.map(|(mesh, _)| mesh), mesh.map_or(&[], |(_, rules)| rules))?;
     let shown = ShownShare {
         plan: &plan,
         mesh: mesh.map(|(mesh, _)| mesh),
@@ -36,7 +36,7 @@ struct ShownShare<'a> {
     plan: &'a Plan,
     mesh: Option<&'a Mesh>,
     machine: Option<&'a NamedMachine>,
-    share: &'a DeviceShare,
+    share: &'a DevicePartition,
 }
 
 /// Exchanges of one kind: what, with what result, among how many devices.
@@ -56,7 +56,7 @@ fn kinds(collectives: &[Collective]) -> BTreeMap<Kind, (usize, f64)> {
 impl ShownShare<'_> {
     fn json(&self) -> Value {
         let Self { plan, share, .. } = self;
-        let call = |call: &CallShare| {
+        let call = |call: &CallCost| {
             let collective = |(kind, (count, sent)): (Kind, (usize, f64))| {
                 json!({
                     "op": kind.0.to_string(), "type": kind.1, "devices": kind.2, "count": count, "sent_bytes": sent,

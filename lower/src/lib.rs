@@ -6,10 +6,10 @@
 
 mod append;
 mod bounded_sdpa;
+mod collectives;
 mod dequantize;
 mod derive;
 mod erf;
-mod exchange;
 mod expand;
 mod experts;
 mod fusion;
@@ -27,14 +27,14 @@ mod tunable;
 mod xla;
 
 use ops::ElementType;
-use targets::{Lack, Target};
+use targets::{Target, Unsupported};
 use trace::Provenance;
 
-pub use exchange::{Collective, CollectiveKind, Exchange};
+pub use collectives::{Collective, CollectiveKind, Collectives};
 pub use expand::{expand, expand_for};
 pub use module::{Module, Statement, location, lower, namespace, write};
 pub use shard::{EntryShards, ShardError, ShardNote, Sharding, Shards, divisible_axes};
-pub use store::{Quantization, Unpacked, Weights, formats, store};
+pub use store::{DenseReason, Quantization, Weights, formats, store};
 pub use tunable::{FusedAttention, FusedExperts, FusedMatmul, Tunable, tunable};
 pub use xla::xla;
 
@@ -97,7 +97,7 @@ pub enum LowerError {
         /// What it is lowered for.
         target: Box<Target>,
         /// What stands against it.
-        lack: Lack,
+        lack: Unsupported,
     },
     /// A name that is no entry point's.
     #[error("there is no entry point `{0}`")]
@@ -107,16 +107,16 @@ pub enum LowerError {
     Parameter(#[from] trace::ParameterConflict),
 }
 
-fn lacking(target: &Target, lack: Lack) -> String {
+fn lacking(target: &Target, lack: Unsupported) -> String {
     match lack {
-        Lack::Device => format!(
+        Unsupported::Device => format!(
             "which the target {target} does not say to have; compute or store in another type, or name a target that has it"
         ),
-        Lack::Arithmetic => format!(
+        Unsupported::Arithmetic => format!(
             "and operations on that give other numbers on {} devices with IREE 3.13; store weights in another format",
             target.device
         ),
-        Lack::Compiler => {
+        Unsupported::Compiler => {
             format!(
                 "which IREE 3.13 does not compile for {} devices; compute or store in another type",
                 target.device

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use kernels::Kernels;
 use ops::{ElementType, Literal, Operand, Spelling, Statements, TensorType};
-use targets::{Dialect, Lack, Target, Tiling};
+use targets::{Dialect, Target, Tiling, Unsupported};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
 
 use crate::fusion::{Fusion, Fusions};
@@ -101,7 +101,7 @@ fn check_elements(trace: &Trace, target: &Target) -> Result<(), LowerError> {
         for id in function.ids() {
             let node = function.node(id);
             let computes = matches!(&node.kind, NodeKind::Op(ops::Op::Binary(_)));
-            let against = |element: ElementType| -> Option<Lack> {
+            let against = |element: ElementType| -> Option<Unsupported> {
                 let name = element.name();
                 target.lacks(name).or_else(|| computes.then(|| target.miscounts(name)).flatten())
             };

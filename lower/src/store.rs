@@ -120,7 +120,7 @@ enum Stored {
 
 /// Why a weight is stored as the network computes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unpacked {
+pub enum DenseReason {
     /// There are no kernels.
     NoKernels,
     /// It is no matrix of floats, and no stack of them: the weight of a norm, a bias.
@@ -131,7 +131,7 @@ pub enum Unpacked {
     Shape,
 }
 
-impl fmt::Display for Unpacked {
+impl fmt::Display for DenseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoKernels => "there are no kernels",
@@ -155,16 +155,16 @@ impl<'t> Storage<'t> {
         Self { kernels, quantize, read_otherwise: used_otherwise(trace) }
     }
 
-    fn stored(&self, parameter: &Parameter) -> Result<Stored, Unpacked> {
+    fn stored(&self, parameter: &Parameter) -> Result<Stored, DenseReason> {
         let (outputs, inputs) = match parameter.ty.shape[..] {
             [outputs, inputs] => (outputs, inputs),
             // Each matrix of a stack has panels of its own.
             [stacked, outputs, inputs] if outputs.is_multiple_of(PANEL) => (stacked * outputs, inputs),
-            _ => return Err(Unpacked::NoMatrix),
+            _ => return Err(DenseReason::NoMatrix),
         };
-        let kept = WeightFormat::dense(parameter.ty.element).ok_or(Unpacked::NoMatrix)?;
+        let kept = WeightFormat::dense(parameter.ty.element).ok_or(DenseReason::NoMatrix)?;
         if self.read_otherwise.contains(parameter.key.as_str()) {
-            return Err(Unpacked::ReadOtherwise);
+            return Err(DenseReason::ReadOtherwise);
         }
         // Fewer outputs than a panel has rows choose between few things, as a router does: they are small, and one that is
         // rounded to another choice moves everything behind it.
@@ -174,8 +174,8 @@ impl<'t> Storage<'t> {
         match self.kernels.serve(format, outputs, inputs) {
             true => Ok(Stored::Packed(format)),
             false if matrix && format.element().is_none() => Ok(Stored::Grouped(format)),
-            false if self.kernels.is_empty() => Err(Unpacked::NoKernels),
-            false => Err(Unpacked::Shape),
+            false if self.kernels.is_empty() => Err(DenseReason::NoKernels),
+            false => Err(DenseReason::Shape),
         }
     }
 }
@@ -186,7 +186,7 @@ pub fn formats(
     trace: &Trace,
     weights: &Weights,
     target: &Target,
-) -> BTreeMap<String, Result<WeightFormat, Unpacked>> {
+) -> BTreeMap<String, Result<WeightFormat, DenseReason>> {
     let storage = Storage::of(trace, weights, target);
     let format = |parameter: &Parameter| {
         let (Stored::Packed(format) | Stored::Grouped(format)) = storage.stored(parameter)?;

@@ -7,10 +7,10 @@ use dsl::nn::{Attend, Cache, Kv, Position};
 use dsl::{Block, Call as _, Float, Tensor, WeightStyle, model};
 use ops::ElementType;
 
-use crate::claims::ClaimedSize;
 use crate::config::Keys;
 use crate::head::HEAD;
 use crate::rope::{RopeDefaults, RopeParameters};
+use crate::shape_check::DeclaredSize;
 
 /// What looks at other positions: a layer, or the attention within it.
 pub trait Attends<T: Float>: Block<Config = LlamaConfig> {
@@ -180,13 +180,13 @@ impl LlamaConfig {
     }
 
     /// What a checkpoint's header shows of these sizes.
-    pub fn sizes(&self) -> Vec<ClaimedSize> {
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);
         let mut sizes = vec![
-            ClaimedSize::numbers("num_hidden_layers", self.num_hidden_layers, "model.layers."),
-            ClaimedSize::extent("vocab_size", self.vocab_size, &[("model.embed_tokens.weight", 0)]),
-            ClaimedSize::extent("hidden_size", self.hidden_size, &[("model.embed_tokens.weight", 1)]),
-            ClaimedSize::extent(
+            DeclaredSize::numbers("num_hidden_layers", self.num_hidden_layers, "model.layers."),
+            DeclaredSize::extent("vocab_size", self.vocab_size, &[("model.embed_tokens.weight", 0)]),
+            DeclaredSize::extent("hidden_size", self.hidden_size, &[("model.embed_tokens.weight", 1)]),
+            DeclaredSize::extent(
                 "intermediate_size",
                 self.intermediate_size,
                 &[
@@ -194,13 +194,13 @@ impl LlamaConfig {
                     ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
                 ],
             ),
-            ClaimedSize::extent(
+            DeclaredSize::extent(
                 "num_attention_heads × head_dim",
                 self.num_attention_heads.saturating_mul(head_dim),
                 &[("model.layers.*.self_attn.o_proj.weight", 1)],
             ),
             // The rows of one tensor are those of queries, keys and values, in a Phi-3.
-            ClaimedSize::extent(
+            DeclaredSize::extent(
                 "num_key_value_heads × head_dim",
                 self.num_key_value_heads.saturating_mul(head_dim),
                 &[("model.layers.*.self_attn.k_proj.weight", 0)],
@@ -208,7 +208,7 @@ impl LlamaConfig {
         ];
         if self.num_local_experts > 0 {
             let router = &[("model.layers.*.block_sparse_moe.gate.weight", 0)];
-            sizes.push(ClaimedSize::extent("num_local_experts", self.num_local_experts, router));
+            sizes.push(DeclaredSize::extent("num_local_experts", self.num_local_experts, router));
         }
         sizes
     }

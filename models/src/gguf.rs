@@ -16,8 +16,8 @@ use lower::Quantization;
 use ops::{ElementType, WeightFormat};
 use trace::key_pattern;
 
-use crate::claims::ClaimedSize;
 use crate::config::{ConfigError, Keys};
+use crate::shape_check::DeclaredSize;
 use crate::{Architecture, ModelConfig};
 
 use metadata::Metadata;
@@ -121,8 +121,8 @@ impl Architecture for GgufModel {
         self.stored.clone()
     }
 
-    fn sizes(&self) -> Vec<ClaimedSize> {
-        let named = |claim: ClaimedSize| ClaimedSize { key: self.renaming.key(&claim.key), ..claim };
+    fn sizes(&self) -> Vec<DeclaredSize> {
+        let named = |claim: DeclaredSize| DeclaredSize { key: self.renaming.key(&claim.key), ..claim };
         self.config.sizes().into_iter().map(named).collect()
     }
 }

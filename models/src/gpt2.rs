@@ -6,9 +6,9 @@ use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_wi
 use dsl::{Float, model};
 use ops::ElementType;
 
-use crate::claims::ClaimedSize;
 use crate::config::Keys;
 use crate::head::HEAD;
+use crate::shape_check::DeclaredSize;
 
 model! {
     /// The whole network: `[B, S]` token ids to logits over the vocabulary.
@@ -185,14 +185,14 @@ impl Gpt2Config {
     }
 
     /// What a checkpoint's header shows of these sizes.
-    pub fn sizes(&self) -> Vec<ClaimedSize> {
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
         let inner = &[("h.*.mlp.c_fc.weight", 1)];
         vec![
-            ClaimedSize::numbers("n_layer", self.num_hidden_layers, "h."),
-            ClaimedSize::extent("vocab_size", self.vocab_size, &[("wte.weight", 0)]),
-            ClaimedSize::extent("n_embd", self.hidden_size, &[("wte.weight", 1)]),
-            ClaimedSize::extent("n_positions", self.max_position_embeddings, &[("wpe.weight", 0)]),
-            ClaimedSize::extent("n_inner", self.intermediate_size, inner),
+            DeclaredSize::numbers("n_layer", self.num_hidden_layers, "h."),
+            DeclaredSize::extent("vocab_size", self.vocab_size, &[("wte.weight", 0)]),
+            DeclaredSize::extent("n_embd", self.hidden_size, &[("wte.weight", 1)]),
+            DeclaredSize::extent("n_positions", self.max_position_embeddings, &[("wpe.weight", 0)]),
+            DeclaredSize::extent("n_inner", self.intermediate_size, inner),
         ]
     }
 

@@ -145,7 +145,7 @@ macro_rules! families {
                 }
             }
 
-            fn sizes(&self) -> Vec<ClaimedSize> {
+            fn sizes(&self) -> Vec<DeclaredSize> {
                 match self {
                     $(Self::$family(config) => config.sizes(),)+
                 }
@@ -154,7 +154,6 @@ macro_rules! families {
     };
 }
 
-mod claims;
 pub mod config;
 pub mod decoder;
 pub mod embedding_gemma;
@@ -174,6 +173,7 @@ pub mod qwen2;
 pub mod qwen3;
 mod rope;
 pub mod sentence;
+mod shape_check;
 pub mod smollm3;
 
 use std::path::Path;
@@ -185,7 +185,6 @@ use irpa::{Checkpoint, Gguf};
 use lower::Quantization;
 use ops::ElementType;
 
-pub use claims::{ClaimedSize, OtherSize, OtherSizes, Shown, check_sizes};
 pub use decoder::LlamaConfig;
 pub use embedding_gemma::{EmbeddingGemma, EmbeddingGemmaConfig};
 pub use gemma2::Gemma2;
@@ -203,6 +202,7 @@ pub use qwen2::Qwen2;
 pub use qwen3::Qwen3;
 pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub use sentence::{SentenceConfig, UnknownPrompt};
+pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes};
 pub use smollm3::SmolLm3;
 
 families! {
@@ -298,7 +298,7 @@ pub trait Architecture: Send {
     }
 
     /// Sizes of the network that the header of a checkpoint shows, for [`check_sizes`].
-    fn sizes(&self) -> Vec<ClaimedSize> {
+    fn sizes(&self) -> Vec<DeclaredSize> {
         Vec::new()
     }
 }

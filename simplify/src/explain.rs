@@ -11,7 +11,7 @@ use trace::{NodeId, NodeKind, Parameter, Trace};
 use crate::cost::cost;
 use crate::facts::{FOLDING, Graph};
 use crate::function::Saturated;
-use crate::rules::{How, Rule, Site, Tree};
+use crate::rules::{Rule, RuleKind, Site, Tree};
 use crate::{Options, Rules, Term};
 
 /// The chain of rules from a node that was recorded to what stands for it.
@@ -258,12 +258,12 @@ impl Explainer<'_> {
         };
         for rule in self.rules {
             match rule.how {
-                How::Attribute { op, forms, .. } => {
+                RuleKind::Attribute { op, forms, .. } => {
                     let Some(own) = term.op().filter(|own| own.name() == op) else { continue };
                     let site = Site::new(self.graph, own, class, &term.operands);
                     forms(&site).iter().for_each(|tree| add(rule, tree));
                 }
-                How::Text { left, right, .. } => {
+                RuleKind::Text { left, right, .. } => {
                     let (Ok(left), Ok(right)) =
                         (left.parse::<egg::Pattern<Term>>(), right.parse::<egg::Pattern<Term>>())
                     else {

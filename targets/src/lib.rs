@@ -9,7 +9,7 @@ mod tuning;
 
 use std::fmt;
 
-pub use device::{DeviceKind, DeviceName, DeviceNameError, Lack};
+pub use device::{DeviceKind, DeviceName, DeviceNameError, Unsupported};
 pub use host::host_features;
 pub use machine::{Machine, MachineError, NamedMachine};
 pub use mesh::{Mesh, MeshAxis, MeshError, ShardRule};

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 
 use tracewright::build::compile;
-use tracewright::footprint::{Doing, StoredAs};
+use tracewright::footprint::{Phase, StoredAs};
 use tracewright::irpa::Checkpoint;
 use tracewright::load::{LoadError, LoadOptions, load};
-use tracewright::lower::{Quantization, Unpacked, Weights};
+use tracewright::lower::{DenseReason, Quantization, Weights};
 use tracewright::models::ModelConfig;
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::runtime::{CompileOptions, Device};
@@ -137,7 +137,7 @@ fn each_weight_that_is_not_packed_has_a_reason() {
     let plan = plan(&model("llama-untied"), ElementType::Bf16, 1, Q4);
     let planned = Footprint::of(&expanded(&plan, &["decode"])).unwrap();
     let keys = |stored_as| &planned.weights[&stored_as].keys;
-    let norms = keys(StoredAs::Plain(ElementType::Bf16, Unpacked::NoMatrix));
+    let norms = keys(StoredAs::Plain(ElementType::Bf16, DenseReason::NoMatrix));
     assert!(norms.iter().all(|key| key.contains("norm")), "{norms:?}");
     let packed = keys(StoredAs::Packed(WeightFormat::Q4));
     assert!(packed.iter().any(|key| key == "lm_head.weight"), "{packed:?}");
@@ -156,7 +156,7 @@ fn what_cannot_fit_is_refused_before_anything_is_read_or_compiled() {
     assert_eq!(planned.check(just), Ok(()));
     let less = Memory { total: planned.running() - 1, available: 0 };
     let refused = planned.check(less).unwrap_err();
-    assert_eq!((refused.what, refused.needs), (Doing::Running, planned.running()));
+    assert_eq!((refused.what, refused.needs), (Phase::Running, planned.running()));
 
     let traced = plan.trace().unwrap();
     let (compiler, cache) = (compiler().unwrap(), tempfile::tempdir().unwrap());

@@ -65,12 +65,12 @@ pub struct Rule {
     /// Its name, in reports and explanations.
     pub name: &'static str,
     /// How it is found and applied.
-    pub how: How,
+    pub how: RuleKind,
 }
 
 /// How a rule is found and applied.
 #[derive(Clone, Copy, Debug)]
-pub enum How {
+pub enum RuleKind {
     /// Two patterns; variables of the first that must be constants.
     Text {
         /// What is replaced.
@@ -173,11 +173,11 @@ impl Rule {
     /// What it says: `(add ?x ?c) = ?x, ?c = -0`.
     pub fn equation(&self) -> String {
         match self.how {
-            How::Text { left, right, splats } => {
+            RuleKind::Text { left, right, splats } => {
                 let splats = splats.iter().map(|(variable, value)| format!(", {variable} = {value}"));
                 format!("{left} = {right}{}", splats.collect::<String>())
             }
-            How::Attribute { equation, .. } => equation.to_owned(),
+            RuleKind::Attribute { equation, .. } => equation.to_owned(),
         }
     }
 
@@ -187,7 +187,7 @@ impl Rule {
     /// If a pattern of the tables does not read: a bug, seen by every test.
     pub fn rewrite(&self) -> Rewrite<Term, Context> {
         let made = match self.how {
-            How::Text { left, right, splats } => {
+            RuleKind::Text { left, right, splats } => {
                 let pattern = |text: &str| -> Pattern<Term> {
                     text.parse().unwrap_or_else(|error| unreachable!("rule `{}`: {error}", self.name))
                 };
@@ -210,7 +210,7 @@ impl Rule {
                 let applier = ConditionalApplier { condition, applier: pattern(right) };
                 Rewrite::new(self.name, pattern(left), applier)
             }
-            How::Attribute { op, forms, .. } => {
+            RuleKind::Attribute { op, forms, .. } => {
                 let searcher = attribute::Uses { op };
                 Rewrite::new(self.name, searcher, attribute::Forms { op, forms })
             }
@@ -226,7 +226,7 @@ const fn text(
     right: &'static str,
     splats: &'static [(&'static str, f64)],
 ) -> Rule {
-    Rule { name, how: How::Text { left, right, splats } }
+    Rule { name, how: RuleKind::Text { left, right, splats } }
 }
 
 /// A rule on attributes.
@@ -236,5 +236,5 @@ const fn attribute(
     op: &'static str,
     forms: fn(&Site<'_>) -> Vec<Tree>,
 ) -> Rule {
-    Rule { name, how: How::Attribute { equation, op, forms } }
+    Rule { name, how: RuleKind::Attribute { equation, op, forms } }
 }

@@ -37,14 +37,14 @@ struct Description {
     /// What the compiler is told.
     flags: fn(&Target) -> Vec<String>,
     /// What stands against a tensor of a type of numbers in a program for it, by the type's name.
-    lacks: fn(&Target, &str) -> Option<Lack>,
+    lacks: fn(&Target, &str) -> Option<Unsupported>,
     /// What stands against operations on numbers of a type, as sums and products, by the type's name.
-    miscounts: fn(&str) -> Option<Lack>,
+    miscounts: fn(&str) -> Option<Unsupported>,
 }
 
 /// Why programs for a device have no tensors of some type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lack {
+pub enum Unsupported {
     /// The target does not say that the device stores such numbers.
     Device,
     /// The compiler does not compile them for this kind of device.
@@ -171,12 +171,12 @@ impl Target {
     }
 
     /// Why programs for it have no tensors of a type of numbers, which is named as in a trace: `bf16`; nothing if they may.
-    pub fn lacks(&self, element: &str) -> Option<Lack> {
+    pub fn lacks(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().lacks)(self, element)
     }
 
     /// Why programs for it have no sums and products of numbers of a type; nothing if they may.
-    pub fn miscounts(&self, element: &str) -> Option<Lack> {
+    pub fn miscounts(&self, element: &str) -> Option<Unsupported> {
         (self.device.description().miscounts)(element)
     }
 }

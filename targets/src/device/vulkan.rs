@@ -1,6 +1,6 @@
 //! Graphics processors of any maker, through SPIR-V.
 
-use super::{Description, Lack, flags_of};
+use super::{Description, Unsupported, flags_of};
 use crate::{DeviceKind, Machine, Target};
 
 pub(super) const VULKAN: Description = Description {
@@ -23,13 +23,13 @@ const CAPABILITIES: [(&str, &str); 2] =
 /// iree-compile 3.13 packs four bf16 into two words and has no SPIR-V for that ("failed to legalize operation
 /// 'vector.bitcast'"), whatever the device can do; the same with f16 where the target does not store 16 bits. What is
 /// narrower than the target stores is read wrong and without a word: i8 in the baseline, i4 everywhere.
-pub(super) fn lacks(target: &Target, element: &str) -> Option<Lack> {
+pub(super) fn lacks(target: &Target, element: &str) -> Option<Unsupported> {
     let lacks = |words: [&str; 2]| {
         let has = |word: &str| target.features.as_ref().is_none_or(|all| all.iter().any(|f| f == word));
-        (!words.into_iter().all(has)).then_some(Lack::Device)
+        (!words.into_iter().all(has)).then_some(Unsupported::Device)
     };
     match element {
-        "bf16" | "i4" => Some(Lack::Compiler),
+        "bf16" | "i4" => Some(Unsupported::Compiler),
         "f16" => lacks(["fp16", "b16"]),
         "i8" => lacks(["int8", "b8"]),
         _ => None,
@@ -38,8 +38,8 @@ pub(super) fn lacks(target: &Target, element: &str) -> Option<Lack> {
 
 /// What an operation on i8 gives is not cut to 8 bits before a product of several rows reads it, in iree-compile 3.13
 /// (docs/upstream/bytes_wrap.mlir): weights in 4 bits would be taken apart wrong.
-pub(super) fn miscounts(element: &str) -> Option<Lack> {
-    (element == "i8").then_some(Lack::Arithmetic)
+pub(super) fn miscounts(element: &str) -> Option<Unsupported> {
+    (element == "i8").then_some(Unsupported::Arithmetic)
 }
 
 impl Target {

@@ -6,7 +6,7 @@ use egg::{ENodeOrVar, Pattern, Var};
 use ops::ops::*;
 use ops::{ElementType, Literal, Op, TensorType, Value};
 use simplify::Term;
-use simplify::rules::{How, Rule, Table};
+use simplify::rules::{Rule, RuleKind, Table};
 use trace::{
     Builder, Evaluation, Function, FunctionId, NodeId, NodeKind, Output, Parameter, Provenance, Trace,
 };
@@ -36,8 +36,8 @@ pub fn instance(rule: &Rule, table: Table, dice: &mut Dice) -> Option<Instance> 
     let builder = Builder { function: &mut function, provenance: Provenance::new("here", "here.rs", 1) };
     let mut make = Make { dice, builder };
     let root = match rule.how {
-        How::Text { left, splats, .. } => make.text(left, splats)?,
-        How::Attribute { .. } => make.attributes(rule.name)?,
+        RuleKind::Text { left, splats, .. } => make.text(left, splats)?,
+        RuleKind::Attribute { .. } => make.attributes(rule.name)?,
     };
     function.outputs = vec![Output::new("result", root)];
     let value = match table {

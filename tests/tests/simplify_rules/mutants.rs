@@ -16,7 +16,7 @@ use std::sync::{Mutex, Once};
 use egg::Rewrite;
 use ops::ops::{Constant, Unary, UnaryKind};
 use ops::{ElementType, Literal, Op, Reader};
-use simplify::rules::{How, Rule, Site, Table, Tree};
+use simplify::rules::{Rule, RuleKind, Site, Table, Tree};
 use simplify::{Context, Term};
 
 use crate::check::{Outcome, check};
@@ -84,21 +84,21 @@ fn every_planted_fault_is_found() {
     let survivors: Mutex<Vec<String>> = Mutex::default();
     for_each_rule(|place, table, rule| {
         let (instances, mutants) = match rule.how {
-            How::Text { .. } => (vec![], text_mutants(&rule)),
-            How::Attribute { op, forms, .. } => attribute_mutants(place, table, &rule, op, forms),
+            RuleKind::Text { .. } => (vec![], text_mutants(&rule)),
+            RuleKind::Attribute { op, forms, .. } => attribute_mutants(place, table, &rule, op, forms),
         };
         assert!(!mutants.is_empty(), "no faults for `{}`", rule.name);
         for mutant in mutants {
             let end = match mutant.rule.how {
-                How::Text { .. } => {
+                RuleKind::Text { .. } => {
                     let rewrite = mutant.rule.rewrite();
                     let fresh = attempts(place, table, &mutant.rule).take(2 * INSTANCES);
                     found(&rewrite, table, fresh.map(|(_, instance)| instance))
                 }
-                How::Attribute { forms, .. } => {
+                RuleKind::Attribute { forms, .. } => {
                     let original = match rule.how {
-                        How::Attribute { forms, .. } => forms,
-                        How::Text { .. } => forms,
+                        RuleKind::Attribute { forms, .. } => forms,
+                        RuleKind::Text { .. } => forms,
                     };
                     PLANTED.set(Some((original, mutant.fault.clone())));
                     let rewrite = mutant.rule.rewrite();
@@ -180,7 +180,7 @@ fn attribute_mutants(
     op: &'static str,
     forms: Forms,
 ) -> (Vec<Instance>, Vec<Mutant>) {
-    let faulty = Rule { how: How::Attribute { equation: "", op, forms: planted }, ..*rule };
+    let faulty = Rule { how: RuleKind::Attribute { equation: "", op, forms: planted }, ..*rule };
     let rewrite = faulty.rewrite();
     let mut instances = Vec::new();
     let mut at: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -440,13 +440,13 @@ fn leak(text: String) -> &'static str {
 }
 
 fn text_mutants(rule: &Rule) -> Vec<Mutant> {
-    let How::Text { left, right, splats } = rule.how else { return vec![] };
+    let RuleKind::Text { left, right, splats } = rule.how else { return vec![] };
     let pattern = Text::parse(left);
     let variables: BTreeSet<String> =
         pattern.words().into_iter().filter(|word| word.starts_with('?')).map(str::to_owned).collect();
     let mut mutants = Vec::new();
     let mut mutant = |what: String, left: &'static str, right: &'static str, splats: &'static [_]| {
-        let rule = Rule { how: How::Text { left, right, splats }, ..*rule };
+        let rule = Rule { how: RuleKind::Text { left, right, splats }, ..*rule };
         mutants.push(Mutant { what, rule, fault: None, at: vec![] });
     };
     for (what, faulty) in Text::parse(right).faults(&variables) {

@@ -9,7 +9,7 @@ use ops::Op;
 use targets::{Mesh, NamedMachine, ShardRule};
 use trace::{Function, NodeId, NodeKind, Parameter, Role};
 
-use crate::footprint::{Doing, TooLarge, only_looked_up, peak};
+use crate::footprint::{Phase, TooLarge, only_looked_up, peak};
 use crate::xla::{XlaError, shard_rules};
 use crate::{Plan, PlanError};
 
@@ -19,18 +19,18 @@ use crate::{Plan, PlanError};
 /// use tracewright::Plan;
 /// use tracewright::models::presets::Preset;
 /// use tracewright::ops::ElementType;
-/// use tracewright::share::DeviceShare;
+/// use tracewright::partition::DevicePartition;
 /// use tracewright::xla::planned;
 ///
 /// let model = Preset::named("llama-3.1-405b").ok_or("it has this name")?.read()?;
 /// let plan = planned(Plan::new(Box::new(model), Some(ElementType::Bf16), Some(512), None)?)?;
-/// let share = DeviceShare::of(&plan, Some(&"model=8".parse()?), &[])?;
+/// let share = DevicePartition::of(&plan, Some(&"model=8".parse()?), &[])?;
 /// println!("{} bytes of weights on each of {} devices", share.weights, share.devices);
 /// assert_eq!(share.devices, 8);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct DeviceShare {
+pub struct DevicePartition {
     /// How many devices there are.
     pub devices: usize,
     /// Bytes of the device's parts of all weights.
@@ -42,12 +42,12 @@ pub struct DeviceShare {
     /// What is not divided along all of the mesh that a rule names.
     pub notes: BTreeSet<ShardNote>,
     /// Each entry point that chooses tokens.
-    pub calls: Vec<CallShare>,
+    pub calls: Vec<CallCost>,
 }
 
 /// A device's part of a call.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CallShare {
+pub struct CallCost {
     /// The entry point.
     pub entry: String,
     /// New tokens of all sequences.
@@ -73,7 +73,7 @@ pub struct CallSeconds {
     pub exchange: f64,
 }
 
-impl DeviceShare {
+impl DevicePartition {
     /// The share of a device in a plan for XLA ([`planned`](crate::xla::planned)). Without a mesh there is one device. What is divided
     /// follows [`shard_rules`].
     ///
@@ -93,8 +93,8 @@ impl DeviceShare {
         for &id in &trace.entries {
             let alone = trace.with_entries(&[&trace.function(id).name]).inlined();
             let entry = alone.function(alone.entries[0]);
-            let exchange = shards.exchange(entry);
-            let local = |id: NodeId| exchange.shardings[id.index()].local(entry.node(id).ty()).bytes();
+            let divided = shards.collectives(entry);
+            let local = |id: NodeId| divided.shardings[id.index()].local(entry.node(id).ty()).bytes();
             let remembered: Vec<_> =
                 entry.ids().filter_map(|id| Some((kind_of_state(entry, id)?, id))).collect();
             if calls.is_empty() {
@@ -115,13 +115,13 @@ impl DeviceShare {
             };
             let read = entry.ids().filter(|id| streamed(id) || rows(id));
             let read = read.chain(remembered.iter().map(|(_, id)| *id));
-            calls.push(CallShare {
+            calls.push(CallCost {
                 entry: entry.name.clone(),
                 tokens: tokens(entry),
                 read: read.map(local).sum(),
-                activations: peak(entry, &exchange.shardings),
-                flops: flops(plan, entry, &exchange.parts),
-                collectives: exchange.collectives,
+                activations: peak(entry, &divided.shardings),
+                flops: flops(plan, entry, &divided.parts),
+                collectives: divided.collectives,
             });
         }
         Ok(Self {
@@ -160,7 +160,7 @@ impl DeviceShare {
         match machine.memory.filter(|&memory| self.bytes() > memory) {
             None => Ok(()),
             Some(total) => Err(TooLarge {
-                what: Doing::Device,
+                what: Phase::Device,
                 needs: self.bytes(),
                 weights: self.weights,
                 state: self.state_bytes(),
@@ -171,7 +171,7 @@ impl DeviceShare {
     }
 }
 
-impl CallShare {
+impl CallCost {
     /// Bytes that the device sends to others, and receives.
     pub fn sent(&self) -> f64 {
         self.collectives.iter().map(Collective::sent_bytes).sum()

@@ -10,18 +10,18 @@ use trace::key_pattern;
 
 /// A size that a configuration says, and where a checkpoint shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClaimedSize {
+pub struct DeclaredSize {
     /// The key of the configuration; a product of two has a `×` between them.
     pub key: String,
     /// What the configuration says.
     pub value: usize,
     /// Where the checkpoint shows it.
-    pub shown: Shown,
+    pub shown: Evidence,
 }
 
 /// Where a checkpoint shows a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum Evidence {
     /// At least so many numbers follow this in the names of tensors.
     Numbers(&'static str),
     /// An extent of the first tensor whose name has one of these patterns, in which a `*` is a number.
@@ -55,15 +55,15 @@ pub struct OtherSize {
     pub shown: String,
 }
 
-impl ClaimedSize {
+impl DeclaredSize {
     /// So many layers, or whatever else is numbered behind `prefix`.
     pub fn numbers(key: &str, value: usize, prefix: &'static str) -> Self {
-        Self { key: key.into(), value, shown: Shown::Numbers(prefix) }
+        Self { key: key.into(), value, shown: Evidence::Numbers(prefix) }
     }
 
     /// An extent of one of these tensors.
     pub fn extent(key: &str, value: usize, tensors: &'static [(&'static str, usize)]) -> Self {
-        Self { key: key.into(), value, shown: Shown::Extent(tensors) }
+        Self { key: key.into(), value, shown: Evidence::Extent(tensors) }
     }
 }
 
@@ -73,23 +73,23 @@ impl ClaimedSize {
 ///
 /// # Errors
 /// All sizes that differ.
-pub fn check_sizes(claims: &[ClaimedSize], checkpoint: &Checkpoint) -> Result<(), OtherSizes> {
+pub fn check_sizes(claims: &[DeclaredSize], checkpoint: &Checkpoint) -> Result<(), OtherSizes> {
     let mut first: BTreeMap<String, &CheckpointTensor> = BTreeMap::new();
     for tensor in checkpoint.tensors() {
         first.entry(key_pattern(&tensor.name)).or_insert(tensor);
     }
-    let differs = |claim: &ClaimedSize| {
+    let differs = |claim: &DeclaredSize| {
         let (found, shown) = match claim.shown {
-            Shown::Numbers(prefix) => names(prefix).find_map(|prefix| numbers(checkpoint, prefix))?,
-            Shown::Extent(tensors) => tensors.iter().find_map(|(pattern, axis)| {
+            Evidence::Numbers(prefix) => names(prefix).find_map(|prefix| numbers(checkpoint, prefix))?,
+            Evidence::Extent(tensors) => tensors.iter().find_map(|(pattern, axis)| {
                 let tensor = names(pattern).find_map(|pattern| first.get(pattern))?;
                 Some((*tensor.shape.get(*axis)?, format!("`{}` is {:?}", tensor.name, tensor.shape)))
             })?,
         };
         // Layers beyond those that are read are listed with all tensors that nobody reads.
         let differs = match claim.shown {
-            Shown::Numbers(_) => claim.value > found,
-            Shown::Extent(_) => claim.value != found,
+            Evidence::Numbers(_) => claim.value > found,
+            Evidence::Extent(_) => claim.value != found,
         };
         let other = OtherSize { key: claim.key.clone(), claimed: claim.value, found, shown };
         differs.then_some(other)

@@ -12,7 +12,7 @@ use crate::{EntryShards, Sharding, Shards};
 
 /// How each value of an entry point is divided, and what devices exchange for that.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Exchange {
+pub struct Collectives {
     /// Of each node: how what it computes is divided.
     pub shardings: Vec<Sharding>,
     /// Of each node: among how many devices its work is divided; the others do the same again.
@@ -69,10 +69,10 @@ impl fmt::Display for CollectiveKind {
 
 impl Shards {
     /// What devices exchange in a call of an entry point, which is in primitives and [inlined](trace::Trace::inlined).
-    pub fn exchange(&self, entry: &Function) -> Exchange {
+    pub fn collectives(&self, entry: &Function) -> Collectives {
         let nothing = EntryShards { arguments: Vec::new(), results: Vec::new() };
         let declared = self.entries.get(&entry.name).unwrap_or(&nothing);
-        let mut walk = Walk { entry, done: Exchange::default(), gathered: HashMap::new() };
+        let mut walk = Walk { entry, done: Collectives::default(), gathered: HashMap::new() };
         let live = entry.live();
         for id in entry.ids() {
             let (sharding, parts) = match &entry.node(id).kind {
@@ -104,7 +104,7 @@ fn given(declared: Option<&Sharding>, entry: &Function, id: NodeId) -> (Sharding
 
 struct Walk<'a> {
     entry: &'a Function,
-    done: Exchange,
+    done: Collectives,
     /// Values of which more was gathered than their own node has, for whoever reads them next.
     gathered: HashMap<NodeId, Sharding>,
 }
