@@ -3,10 +3,10 @@
 
 use std::error::Error;
 
+use tracewright::Plan;
 use tracewright::models::presets::PRESETS;
 use tracewright::targets::Target;
 use tracewright::xla::{XlaProgram, planned, shard_rules};
-use tracewright::{Plan, primitives};
 
 const CONTEXT: usize = 64;
 const CHUNK: usize = 8;
@@ -40,15 +40,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (name, target) in &targets {
             let plan = Plan { target: target.clone(), ..plan()? };
             let trace = plan.trace()?.trace;
-            let simplified = primitives(&trace, &plan.simplification())?.0;
             let lowered = plan.lower(&trace).map(|lowered| without_lines(&lowered.module.text));
             let text = lowered.unwrap_or_else(|error| error.to_string());
-            println!(
-                "{} {name} {} {}",
-                preset.name,
-                blake3::hash(simplified.to_string().as_bytes()),
-                blake3::hash(text.as_bytes())
-            );
+            println!("{} {name} {}", preset.name, blake3::hash(text.as_bytes()));
         }
         let (plan, mesh) = (planned(plan()?)?, "model=2".parse()?);
         let recorded = plan.trace()?;
