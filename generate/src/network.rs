@@ -152,7 +152,15 @@ impl<E: Executor> Network<E> {
             let entry = EntryPoint::new(signature, &state, batch, context, vocabulary)?;
             match entry.token {
                 Some(_) => steps.push(entry),
-                None => scorer = Some(entry),
+                None => {
+                    if let Some(first) = &scorer {
+                        let first: &EntryPoint = first;
+                        let why =
+                            format!("gives logits and no token, as `{}` does; expected one such", first.name);
+                        return Err(refuse(signature, why));
+                    }
+                    scorer = Some(entry);
+                }
             }
         }
         steps.sort_by_key(|entry| entry.chunk);

@@ -380,3 +380,21 @@ fn broken_promises_are_found() {
         assert!(run(&network, &oracle, &events, IREE).is_err(), "{kinds:?}");
     }
 }
+
+/// A second entry point that gives logits alone is refused: a session would call one of them, and nobody knows which.
+#[test]
+fn two_scorers_are_an_error() {
+    let kinds = &toys()[0];
+    let trace = record(kinds, 1, CONTEXT);
+    let weights = weights(&trace);
+    let value = |key: &str| weights.get(key).cloned();
+    let mut signatures: Vec<_> = trace.entries.iter().map(|&id| trace.function(id).signature()).collect();
+    let network = |signatures: &[trace::Signature]| {
+        Network::on(Evaluator { trace: &trace, parameters: &value }, signatures).map(drop)
+    };
+    network(&signatures).unwrap();
+    let scorer = signatures.iter().find(|signature| signature.name == "score").unwrap();
+    signatures.push(trace::Signature { name: "verify".into(), ..scorer.clone() });
+    let error = network(&signatures).unwrap_err().to_string();
+    assert!(error.contains("`verify`") && error.contains("as `score` does"), "{error}");
+}
