@@ -43,6 +43,7 @@ mod folder;
 pub mod footprint;
 #[cfg(feature = "iree")]
 pub mod load;
+pub mod output;
 pub mod own;
 mod pipeline;
 mod plan;

@@ -17,6 +17,7 @@ use tracewright::files::NewFile;
 use tracewright::irpa::Checkpoint;
 use tracewright::load::LoadOptions;
 use tracewright::lower::Weights;
+use tracewright::output;
 use tracewright::own::check_output;
 use tracewright::runtime::{Compiler, Device};
 
@@ -273,7 +274,7 @@ impl<'a> Bench<'a> {
             let what = "`--trace` is of one variant; name one value of each option that takes several";
             return Err(Error::Usage { what: what.into() });
         }
-        Ok(Some(NewFile::begin(path)?))
+        Ok(Some(NewFile::begin(path, output::PROFILE)?))
     }
 
     /// Measures, says what came of it, and writes the profile of the only case into `trace`.
@@ -306,8 +307,9 @@ impl<'a> Bench<'a> {
         let BenchArguments { rounds, json, plot, .. } = self.arguments;
         let rounds = rounds.get();
         // Before anything is measured: a file that cannot be written is known at once.
-        let json = json.as_deref().map(NewFile::begin).transpose()?;
-        let plot = plot.as_deref().map(NewFile::begin).transpose()?;
+        let begin = |kind| move |path: &PathBuf| NewFile::begin(path, kind);
+        let json = json.as_ref().map(begin(output::BENCHMARK)).transpose()?;
+        let plot = plot.as_ref().map(begin(output::PLOT)).transpose()?;
         let spinner = progress::spinner("measuring");
         let mut bandwidth = Bandwidth::default();
         let report = measure(cases, rounds, &mut bandwidth, &mut |round| {

@@ -17,6 +17,7 @@ use tracewright::files::{NewFile, limits};
 use tracewright::generate::{
     Finish, GenerateError, GenerateOptions, Generated, Session, Tokenizer, stop_tokens,
 };
+use tracewright::output;
 use tracewright::own::check_output;
 
 use crate::arguments::ChatArguments;
@@ -142,7 +143,11 @@ impl Chat<'_> {
             "save" => {
                 let path = Path::new(rest);
                 check_output(&self.arguments.model, path)?;
-                NewFile::write(path, format!("{:#}\n", Value::from(self.messages())).as_bytes())?;
+                NewFile::write(
+                    path,
+                    output::MESSAGES,
+                    format!("{:#}\n", Value::from(self.messages())).as_bytes(),
+                )?;
                 say!("wrote {} messages to `{rest}`", self.messages().len());
             }
             "exit" | "quit" => return Ok(false),

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand, ValueEnum};
 use report::{NetworkReport, Stage};
 use tracewright::errors::escaped;
-use tracewright::files::NewFile;
+use tracewright::files::{FileKind, NewFile};
 use tracewright::lower::{self, Weights};
 use tracewright::models::Architecture;
 use tracewright::models::presets::{PRESETS, Preset};
+use tracewright::output;
 use tracewright::own::check_output;
 use tracewright::profile::Profile;
 use tracewright::simplify;
@@ -26,7 +27,7 @@ use crate::lint::{Lint, LintTarget};
 use crate::ops::ops;
 use crate::source;
 use crate::stats::stats;
-use crate::{ReadModel, network, preset};
+use crate::{ReadModel, model_path, network, preset};
 
 /// Shows what a model is recorded, simplified and lowered to. Reads `config.json` only: no weight, no compiler.
 #[derive(Parser)]
@@ -158,6 +159,22 @@ fn function_and_node(text: &str) -> Result<(String, usize), String> {
     }
 }
 
+impl Arguments {
+    /// What it writes, and so what it may replace.
+    fn kind(&self) -> FileKind {
+        match self.emit {
+            _ if self.explain.is_some() => output::EXPLANATION,
+            Emit::Text => output::TRACE,
+            Emit::Mlir => output::MODULE,
+            Emit::Counts => output::COUNTS,
+            Emit::Html => output::HTML,
+            Emit::Json => output::REPORT,
+            Emit::Svg => output::DRAWING,
+            Emit::Dot => output::GRAPH,
+        }
+    }
+}
+
 pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
     let mut refusing = Vec::new();
     let text = match (&arguments.command, &arguments.model) {
@@ -185,9 +202,9 @@ pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
     let written = match &arguments.out {
         Some(out) => {
             if let Some(model) = &arguments.model {
-                check_output(model, out)?;
+                check_output(&model_path::resolved(model)?, out)?;
             }
-            NewFile::write(out, text.as_bytes())?;
+            NewFile::write(out, arguments.kind(), text.as_bytes())?;
             Ok(())
         }
         None => std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output),
@@ -253,7 +270,7 @@ fn named(
         // Of whatever characters.
         None => escaped(&name_of(model)),
     };
-    Ok((network(read, model, allowed_keys)?, name))
+    Ok((network(read, &model_path::resolved(model)?, allowed_keys)?, name))
 }
 
 /// What a model is called: `demo` for `demo`, `demo/config.json` and `.` in it.

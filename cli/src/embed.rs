@@ -20,7 +20,7 @@ use crate::arguments::EmbedArguments;
 use crate::build::Tunings;
 use crate::error::Error;
 use crate::measure::milliseconds;
-use crate::{Interrupt, build};
+use crate::{Interrupt, build, tell_passed_over};
 
 pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Error> {
     let EmbedArguments { model: folder, network, length, batch, .. } = arguments;
@@ -37,6 +37,7 @@ pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Erro
     texts.tell_cut();
     let place = arguments.device.choose(arguments.threads)?;
     let checkpoint = plan.checkpoint(folder)?;
+    tell_passed_over(&checkpoint);
     check_sizes(&plan.config.tower.sizes(), &checkpoint)?;
     let traced = plan.trace()?;
     let loaded = build::load(&arguments.compile, place, interrupt, |options| {

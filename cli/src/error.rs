@@ -1,6 +1,7 @@
 //! Everything that ends a command, and which flag helps.
 
 use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Command, FromArgMatches};
@@ -78,7 +79,7 @@ pub enum Error {
     #[error("`{}` carries no hashes: there is nothing to compare it with", .path.display())]
     WithoutHashes {
         /// The archive.
-        path: std::path::PathBuf,
+        path: PathBuf,
     },
     /// stdout is closed.
     #[error("cannot write to stdout")]
@@ -107,7 +108,7 @@ pub enum Error {
     #[error("`{}` is not a JSON list of messages", .path.display())]
     Messages {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// Where and why.
         source: serde_json::Error,
     },
@@ -127,6 +128,16 @@ pub enum Error {
     Thread(#[source] io::Error),
     #[error(transparent)]
     File(#[from] FileError),
+    /// The name of a model on the Hugging Face hub, where a path is expected.
+    #[error(
+        "`{name}` is not a folder or file here, but looks like a name on the Hugging Face hub; Tracewright downloads nothing"
+    )]
+    HubName {
+        /// The name.
+        name: String,
+        /// The folder of its download, if there is one.
+        downloaded: Option<PathBuf>,
+    },
     /// Neither a model nor the name of one.
     #[error(transparent)]
     NoModel(FileError),
@@ -187,7 +198,7 @@ pub enum Error {
     #[error("no answer can follow `{}`", .path.display())]
     Followed {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// Why not.
         source: generate::GenerateError,
     },
@@ -195,7 +206,7 @@ pub enum Error {
     #[error("cannot write `{}`", .path.display())]
     Logits {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// Why not.
         source: safetensors::SafeTensorError,
     },
@@ -309,6 +320,7 @@ impl Coded for Error {
             #[cfg(feature = "iree")]
             Self::Followed { source, .. } => source.code(),
             Self::Template => Code::TW0809,
+            Self::HubName { .. } => Code::TW0212,
             Self::File(error) | Self::NoModel(error) => error.code(),
             Self::Config(error) => error.code(),
             Self::Sizes(error) => error.code(),
@@ -400,14 +412,20 @@ impl Error {
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
             Self::Bench(BenchError::Depth { .. }) => "`--context N` sets the context",
-            #[cfg(feature = "iree")]
-            Self::Embed(EmbedError::TooLong { .. }) => "`--length N` sets the length",
             Self::Plan(PlanError::Context { .. }) => "`--context N` sets the context",
             Self::Plan(PlanError::Chunk { .. }) => "`--chunk N` sets the chunk",
             Self::TooLarge(error) => return smaller(error),
             #[cfg(feature = "iree")]
             Self::Load(LoadError::TooLarge(error)) => return smaller(error),
             Self::Plan(PlanError::Element(_)) => "`--dtype TYPE` sets the element type",
+            Self::HubName { downloaded: Some(folder), .. } => {
+                return vec![format!("name the folder of its download: `{}`", folder.display())];
+            }
+            Self::HubName { name, downloaded: None } => {
+                return vec![format!("`hf download {name}` downloads it, and prints the folder to name")];
+            }
+            #[cfg(feature = "iree")]
+            Self::Embed(EmbedError::TooLong { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
             Self::Generate(generate::GenerateError::TooLong { .. }) => {
                 "`--context N` makes it longer, up to the model's own"

@@ -53,6 +53,7 @@ mod load;
 mod manual;
 #[cfg(feature = "iree")]
 mod measure;
+mod model_path;
 mod ops;
 mod plan;
 mod progress;
@@ -144,10 +145,23 @@ fn open(
             Err(missing.into())
         }
         model => {
-            let (model, checkpoint) = (model?, Checkpoint::open(folder)?);
+            let (model, checkpoint) = (model?, open_checkpoint(folder)?);
             check_sizes(&model.sizes(), &model.named(checkpoint.clone()))?;
             Ok((model, checkpoint))
         }
+    }
+}
+
+/// A checkpoint; says so where there is another one in its folder.
+fn open_checkpoint(path: &Path) -> Result<Checkpoint, ArchiveError> {
+    let checkpoint = Checkpoint::open(path)?;
+    tell_passed_over(&checkpoint);
+    Ok(checkpoint)
+}
+
+fn tell_passed_over(checkpoint: &Checkpoint) {
+    if let Some(other) = checkpoint.passed_over() {
+        say!("warning: {other}");
     }
 }
 
@@ -167,9 +181,11 @@ fn check_weights(network: &dyn Architecture, model: &Path) -> Result<(), Error> 
     if !model.is_dir() && !Gguf::is_at(model) {
         return Ok(());
     }
-    match Checkpoint::open(model) {
+    match open_checkpoint(model) {
         Ok(checkpoint) => Ok(check_sizes(&network.sizes(), &network.named(checkpoint))?),
         Err(ArchiveError::NoCheckpoint { .. }) => Ok(()),
+        // A configuration alone is enough, whatever is beside it.
+        Err(ArchiveError::Foreign { path, .. }) if path == model => Ok(()),
         Err(damaged) => Err(damaged.into()),
     }
 }
@@ -179,7 +195,8 @@ fn preset(model: &Path) -> Option<&'static Preset> {
     if model.exists() { None } else { model.to_str().and_then(Preset::named) }
 }
 
-fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
+fn run(mut command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
+    model_path::resolve(&mut command)?;
     match command {
         #[cfg(feature = "iree")]
         Command::Generate(arguments) => generate::run(arguments, read, interrupt),

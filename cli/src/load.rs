@@ -1,13 +1,13 @@
 //! From a directory to a network that can be called: an export is loaded, a checkpoint is baked and compiled first.
 
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use tracewright::Plan;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, Manifest};
-use tracewright::files::NewFile;
+use tracewright::files::{FileKind, NewFile};
 use tracewright::generate::{Network, check_tokens};
 use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::load::{LoadOptions, load};
@@ -53,7 +53,7 @@ impl Source {
     pub fn read(folder: &Path, arguments: &RunArguments, read: ReadModel) -> Result<Self, Error> {
         let model = &arguments.model_arguments;
         if !Gguf::is_at(folder) {
-            fs::read_dir(folder).with_path("open the model directory", folder)?;
+            is_folder(folder).with_path("open the model directory", folder)?;
         }
         if let Some(manifest) = Manifest::read(folder)? {
             check_as_exported(&manifest, arguments)?;
@@ -139,7 +139,7 @@ impl Source {
             let module = &loaded.module;
             let named = folder.join(&blake3::hash(module.text.as_bytes()).to_hex()[..16]);
             let [text, vmfb] = ["mlir", "vmfb"].map(|extension| named.with_extension(extension));
-            NewFile::write(&text, module.text.as_bytes())?;
+            NewFile::write(&text, FileKind::CACHED, module.text.as_bytes())?;
             say!("{}", commands::compile(&compiler, &loaded.options, &text, &vmfb));
             print_calls(&vmfb, loaded.archive.path(), &module.signatures, wanted.prompt);
         }
@@ -150,6 +150,15 @@ impl Source {
             load: loaded.load,
         })
     }
+}
+
+/// Whether a model can be in there.
+fn is_folder(path: &Path) -> io::Result<()> {
+    if path.is_file() {
+        let what = "it is a file; name the folder of the model, or a GGUF file";
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, what));
+    }
+    fs::read_dir(path).map(drop)
 }
 
 /// Says what calls each entry point once, with the tokens of the prompt.

@@ -4,6 +4,8 @@ use std::fs;
 use std::io::Read as _;
 use std::process::Command;
 
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
 use crate::support::*;
@@ -239,14 +241,16 @@ fn a_closed_pipe_is_no_failure() {
 fn ctrl_c_while_generating() {
     let out = folder();
     let logits = out.path().join("logits.safetensors");
-    fs::write(&logits, "older").unwrap();
+    let view = TensorView::new(Dtype::F32, vec![1, 1], &[0; 4]).unwrap();
+    let older = safetensors::serialize([("logits", view)], None).unwrap();
+    fs::write(&logits, &older).unwrap();
     let mut story = story(&["-p", "Once", "-n", "500", "--ignore-eos", "--threads", "1"]);
     let mut child = spawn(story.args(["--save-logits", text(&logits)]));
     let mut first = [0];
     child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     interrupt(&child);
     interrupted(child);
-    assert_eq!(fs::read(&logits).unwrap(), b"older");
+    assert_eq!(fs::read(&logits).unwrap(), older);
     assert_eq!(listing(out.path()).len(), 1);
 }
 
