@@ -142,6 +142,9 @@ fn each<T: Copy>(asked: &[T]) -> Vec<Option<T>> {
     if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
 }
 
+/// The longest sequence that is measured, unless another one is asked for.
+const CONTEXT: usize = 512;
+
 /// The formats that were asked for: by default weights as they are.
 fn formats(asked: &[Quant]) -> &[Quant] {
     if asked.is_empty() { &[Quant(None)] } else { asked }
@@ -188,11 +191,11 @@ impl<'a> Bench<'a> {
         let tunings = variants.tuning.iter().map(|source| Tunings::read(Some(source), &target, tools));
         let tunings = tunings.collect::<Result<Vec<_>, _>>()?;
         let mut plans = Vec::new();
-        for (&kernels, &quant, element, &context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
+        for (&kernels, &quant, element, context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
             &variants.kernels,
             formats(&variants.quant),
             each(&variants.dtype),
-            &variants.context,
+            each(&variants.context),
             &variants.batch,
             &tunings,
             each(&variants.chunk),
@@ -204,7 +207,7 @@ impl<'a> Bench<'a> {
             if plans.is_empty() {
                 check_weights(&*network, model)?;
             }
-            let context = context.min(network.max_context());
+            let context = context.unwrap_or_else(|| CONTEXT.min(network.max_context()));
             let plan = Plan::new(network, element, Some(context), chunk)?;
             let (weights, batch, target) = (weights(kernels, quant), batch.get(), target.clone());
             let plan = Plan { weights, rules, kv, batch, target, ..plan };

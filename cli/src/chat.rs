@@ -169,10 +169,13 @@ impl Chat<'_> {
         match self.generate() {
             Ok(()) => return Ok(()),
             Err(Error::Interrupted) => self.interrupt.clear(),
-            Err(Error::Generate(GenerateError::TooLong { length, context })) => say!(
-                "the message is not answered: {length} tokens do not fit into the context of {context}; \
-                 /reset begins a new chat, `--context N` has room for a longer one"
-            ),
+            Err(Error::Generate(GenerateError::TooLong { length, .. })) => {
+                let limit = self.loaded.limit;
+                say!(
+                    "the message is not answered: the chat has {length} tokens, expected at most {limit}; {}",
+                    self.room()
+                );
+            }
             Err(
                 error @ (Error::Said { .. }
                 | Error::Template
@@ -228,6 +231,12 @@ impl Chat<'_> {
         Ok(tokens)
     }
 
+    /// How to have room for more.
+    fn room(&self) -> String {
+        let raised = self.loaded.limit.raised().map(|raised| format!("; {raised}"));
+        format!("/reset begins a new chat{}", raised.unwrap_or_default())
+    }
+
     /// What an answer took, on stderr.
     fn summarize(&self, before: usize, generated: &Generated) {
         let new = generated.prefill_tokens;
@@ -240,10 +249,9 @@ impl Chat<'_> {
             generated.decode_rate(),
         );
         match generated.finish {
-            Finish::Context => say!(
-                "the context of {} tokens is full: /reset begins a new chat, `--context N` has room for a longer one",
-                self.loaded.network.context()
-            ),
+            Finish::Context => {
+                say!("the context of {} tokens is full: {}", self.loaded.limit.tokens, self.room());
+            }
             Finish::Length => {
                 say!("the answer is cut: `-n N` allows more than {} tokens", generated.tokens.len())
             }

@@ -33,6 +33,8 @@ use tracewright::{
     tune::TuneError,
 };
 
+#[cfg(feature = "iree")]
+use crate::limit::Limit;
 use crate::{Interrupt, source};
 
 /// Why a command failed.
@@ -137,6 +139,17 @@ pub enum Error {
         name: String,
         /// The folder of its download, if there is one.
         downloaded: Option<PathBuf>,
+    },
+    /// More tokens than a network takes.
+    #[cfg(feature = "iree")]
+    #[error("{what} has {found} tokens, expected at most {limit}")]
+    TooLong {
+        /// What has them: `the prompt`.
+        what: String,
+        /// How many they are.
+        found: usize,
+        /// How many there may be.
+        limit: Limit,
     },
     /// Neither a model nor the name of one.
     #[error(transparent)]
@@ -321,6 +334,8 @@ impl Coded for Error {
             Self::Followed { source, .. } => source.code(),
             Self::Template => Code::TW0809,
             Self::HubName { .. } => Code::TW0212,
+            #[cfg(feature = "iree")]
+            Self::TooLong { .. } => Code::TW0816,
             Self::File(error) | Self::NoModel(error) => error.code(),
             Self::Config(error) => error.code(),
             Self::Sizes(error) => error.code(),
@@ -411,7 +426,9 @@ impl Error {
             Self::Bench(BenchError::NotWatched) => "leave out `--device`",
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
-            Self::Bench(BenchError::Depth { .. }) => "`--context N` sets the context",
+            Self::Bench(BenchError::Depth { .. }) => {
+                "`--depth N` sets the depth, `--context N` the context, up to the model's own limit"
+            }
             Self::Plan(PlanError::Context { .. }) => "`--context N` sets the context",
             Self::Plan(PlanError::Chunk { .. }) => "`--chunk N` sets the chunk",
             Self::TooLarge(error) => return smaller(error),
@@ -425,10 +442,8 @@ impl Error {
                 return vec![format!("`hf download {name}` downloads it, and prints the folder to name")];
             }
             #[cfg(feature = "iree")]
-            Self::Embed(EmbedError::TooLong { .. }) => "`--length N` sets the length",
-            #[cfg(feature = "iree")]
-            Self::Generate(generate::GenerateError::TooLong { .. }) => {
-                "`--context N` makes it longer, up to the model's own"
+            Self::TooLong { limit, .. } => {
+                return vec![limit.raised().unwrap_or_else(|| "shorten the text".into())];
             }
             #[cfg(feature = "iree")]
             Self::Generate(generate::GenerateError::Setting { name, .. }) => {

@@ -47,6 +47,8 @@ mod explain;
 mod export;
 #[cfg(feature = "iree")]
 mod generate;
+#[cfg(feature = "iree")]
+mod limit;
 mod lint;
 #[cfg(feature = "iree")]
 mod load;
