@@ -32,6 +32,13 @@ fn what_is_no_model_is_told_what_it_is() {
         (&[("model_index.json", "{}"), ("unet/config.json", "{}")], "", &["a diffusers pipeline"]),
         (&[("model.onnx", "")], "", &["a model in ONNX, which is not read; expected safetensors or GGUF"]),
         (&[("config.json", "CONFIG"), ("onnx/model_q4.onnx", "")], "", &["a model in ONNX"]),
+        (
+            &[("models--a--b/refs/main", "0a"), ("models--c--d/refs/main", "0a")],
+            "",
+            &[
+                "the cache of the Hugging Face hub; name the folder of a model in it: `models--a--b` or `models--c--d`",
+            ],
+        ),
         (&[("tf_model.h5", "")], "", &["a model of TensorFlow or Keras"]),
         (&[("flax_model.msgpack", "")], "", &["a model of Flax"]),
         (&[("weights.npz", "")], "", &["arrays of NumPy"]),

@@ -35,6 +35,8 @@ pub enum Foreign {
     Other(&'static str),
     /// Nothing but another folder, in which there is a model.
     Inside(String),
+    /// The hub's cache, with a folder for each model.
+    HubCache(Vec<String>),
 }
 
 impl fmt::Display for Foreign {
@@ -46,8 +48,7 @@ impl fmt::Display for Foreign {
             ),
             Self::Gguf(names) => {
                 f.write_str("GGUF, of which each file is a model of its own: name the file itself")?;
-                let names: Vec<_> = names.iter().take(errors::LISTED).map(|name| format!("`{name}`")).collect();
-                if names.is_empty() { Ok(()) } else { write!(f, ", {}", names.join(" or ")) }
+                if names.is_empty() { Ok(()) } else { write!(f, ", {}", one_of(names)) }
             }
             Self::StandIn(found) => f.write_str(found.what()),
             Self::Adapter { kind, base } => {
@@ -75,9 +76,17 @@ impl fmt::Display for Foreign {
                 f,
                 "{what}, which is not read; expected safetensors or GGUF: download the model in one of these formats"
             ),
+            Self::HubCache(names) => {
+                write!(f, "the cache of the Hugging Face hub; name the folder of a model in it: {}", one_of(names))
+            }
             Self::Inside(folder) => write!(f, "a folder around the model; name `{folder}` in it"),
         }
     }
+}
+
+fn one_of(names: &[String]) -> String {
+    let names: Vec<_> = names.iter().take(errors::LISTED).map(|name| format!("`{name}`")).collect();
+    names.join(" or ")
 }
 
 impl Foreign {
@@ -107,6 +116,10 @@ impl Foreign {
             return Ok(None);
         }
         names.retain(|name| !name.starts_with('.'));
+        let models: Vec<_> = names.iter().filter(|name| name.starts_with("models--")).cloned().collect();
+        if !models.is_empty() {
+            return Ok(Some(Self::HubCache(models)));
+        }
         let known = |name: &String| {
             by_extension(Path::new(name)).map(|format| match format {
                 Self::Packed(_) => Self::Packed(Some(name.clone())),
