@@ -141,6 +141,10 @@ impl<'a, 't> Build<'a, 't> {
         if let Ok(archive) = Archive::open(&path) {
             return Ok((archive, None));
         }
+        if path.is_file() {
+            // Damaged, and so of no kind that would be replaced. What cannot be removed is said where it is written.
+            let _ = fs::remove_file(&path);
+        }
         self.bake(&path).map(|(archive, baked)| (archive, Some(baked)))
     }
 

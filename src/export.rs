@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bake::Baked;
 use errors::FileError;
-use files::{NewFile, limits};
+use files::{FileKind, NewFile, is_there, limits};
 use irpa::{Archive, Checkpoint, Gguf, Verified, Watch};
 use lower::Module;
 use ops::{Attribute, Reader, TensorType};
@@ -271,7 +271,7 @@ impl Manifest {
     /// If it cannot be read or is not one.
     pub fn read(folder: &Path) -> Result<Option<Self>, ExportError> {
         let path = folder.join(names::MANIFEST);
-        if !path.exists() {
+        if !is_there(&path) {
             return Ok(None);
         }
         let text = files::read_text(&path, limits::CONFIG)?;
@@ -398,7 +398,7 @@ pub fn export(
     let start = Instant::now();
     let baked = folder.fill(|out| {
         let (archive, baked) = build.bake(&out.join(names::ARCHIVE))?;
-        let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), bytes);
+        let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), FileKind::NEW, bytes);
         for name in copied {
             match made.as_ref().and_then(|made| made.get(name)) {
                 Some(text) => put(name, text.as_bytes())?,

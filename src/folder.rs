@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use errors::{FileError, WithPath as _};
-use files::{FolderLock, NewFolder, limits};
+use files::{FolderLock, NewFolder, is_there, limits};
 use serde::Deserialize;
 
 /// What says that a folder is an export, and which one: written last.
@@ -174,7 +174,7 @@ fn is_same_folder(model: &Path, out: &Path) -> bool {
 
 /// The files of a model that go along.
 pub(crate) fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
-    COPIED.iter().copied().filter(|name| model.join(name).exists())
+    COPIED.iter().copied().filter(|name| is_there(&model.join(name)))
 }
 
 #[cfg(test)]

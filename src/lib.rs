@@ -40,6 +40,7 @@ pub mod footprint;
 pub mod load;
 #[cfg(feature = "iree")]
 pub mod model;
+pub mod output;
 pub mod own;
 pub mod partition;
 mod pipeline;

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use errors::{FileError, WithPath as _};
-use files::{NewFile, NewFolder, limits};
+use files::{FileKind, NewFile, NewFolder, is_there, limits};
 use ops::{ElementType, TensorType};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -183,11 +183,12 @@ fn write(
         return Err(RandomError::Memory { key: key.into(), bytes: ty.bytes() });
     }
     let target = folder.join("model.safetensors");
-    if target.exists() {
+    if is_there(&target) {
         return Err(RandomError::Exists(target));
     }
     let copy = folder.join("config.json");
-    let there = copy.exists().then(|| files::read(&copy, limits::CONFIG)).transpose()?;
+    let there = is_there(&copy).then(|| files::read(&copy, limits::CONFIG)).transpose()?;
+    let is_new = there.is_none();
     if there.is_some_and(|there| there != config) {
         return Err(RandomError::Exists(copy));
     }
@@ -195,13 +196,15 @@ fn write(
     let tensors: Vec<RandomTensor<'_>> =
         sources.into_iter().map(|(key, ty)| RandomTensor { key, ty, seed, watch }).collect();
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let weights = NewFile::begin(&target)?;
+    let weights = NewFile::begin(&target, FileKind::NEW)?;
     let written =
         safetensors::serialize_to_file(tensors.iter().map(|t| (t.key, t)), Some(metadata), weights.partial());
     if watch(0).is_break() {
         return Err(RandomError::Stopped(target));
     }
     written.map_err(|source| RandomError::Write { path: target.clone(), source })?;
-    NewFile::write(&copy, config)?;
+    if is_new {
+        NewFile::write(&copy, FileKind::NEW, config)?;
+    }
     Ok(weights.publish()?)
 }

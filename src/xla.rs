@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use bake::{BakeError, BakeOptions};
 use dsl::Traced;
 use errors::FileError;
-use files::{NewFile, limits};
+use files::{FileKind, NewFile, limits};
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf, Storage, Verified, Watch};
 use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards, Weights};
 use serde::{Deserialize, Serialize};
@@ -375,7 +375,7 @@ pub fn export(
     let folder = ExportFolder::new(model, out, modules.iter().map(String::as_str).chain([MADE]))?;
     let (made, plain): (Vec<&Parameter>, Vec<_>) = parameters.iter().partition(|p| p.recipe.is_some());
     folder.fill(|out| {
-        let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), bytes);
+        let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), FileKind::NEW, bytes);
         let mut weights = Vec::new();
         if !made.is_empty() {
             let made: Vec<Parameter> = made.into_iter().cloned().collect();

@@ -709,8 +709,8 @@ pub struct VariantArguments {
     /// How keys and values are remembered: computed, q8, or both with a comma
     #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = kv_format, default_value = "computed")]
     pub kv: Vec<KvFormat>,
-    /// The longest sequence, at most the model's own; several with commas
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "512")]
+    /// The longest sequence, at most the model's own; several with commas [default: 512, or the model's own limit]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
     pub context: Vec<usize>,
     /// Sequences at once; several with commas
     #[arg(long, value_name = "N", value_parser = batch, value_delimiter = ',', default_value = "1")]

@@ -17,6 +17,7 @@ use tracewright::files::NewFile;
 use tracewright::irpa::Checkpoint;
 use tracewright::load::LoadOptions;
 use tracewright::lower::Weights;
+use tracewright::output;
 use tracewright::own::check_output;
 use tracewright::runtime::{Compiler, Device};
 
@@ -141,6 +142,9 @@ fn each<T: Copy>(asked: &[T]) -> Vec<Option<T>> {
     if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
 }
 
+/// The longest sequence that is measured, unless another one is asked for.
+const CONTEXT: usize = 512;
+
 /// The formats that were asked for: by default weights as they are.
 fn formats(asked: &[Quant]) -> &[Quant] {
     if asked.is_empty() { &[Quant(None)] } else { asked }
@@ -187,11 +191,11 @@ impl<'a> Bench<'a> {
         let tunings = variants.tuning.iter().map(|source| Tunings::read(Some(source), &target, tools));
         let tunings = tunings.collect::<Result<Vec<_>, _>>()?;
         let mut plans = Vec::new();
-        for (&kernels, &quant, element, &context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
+        for (&kernels, &quant, element, context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
             &variants.kernels,
             formats(&variants.quant),
             each(&variants.dtype),
-            &variants.context,
+            each(&variants.context),
             &variants.batch,
             &tunings,
             each(&variants.chunk),
@@ -203,7 +207,7 @@ impl<'a> Bench<'a> {
             if plans.is_empty() {
                 warn_of_head(untied);
             }
-            let context = context.min(network.max_context());
+            let context = context.unwrap_or_else(|| CONTEXT.min(network.max_context()));
             let plan = Plan::new(network, element, Some(context), chunk)?;
             let (weights, batch, target) = (weights(kernels, quant), batch.get(), target.clone());
             let plan = Plan { weights, rules, kv, batch, target, ..plan };
@@ -273,7 +277,7 @@ impl<'a> Bench<'a> {
             let what = "`--trace` is of one variant; name one value of each option that takes several";
             return Err(Error::Usage { what: what.into() });
         }
-        Ok(Some(NewFile::begin(path)?))
+        Ok(Some(NewFile::begin(path, output::PROFILE)?))
     }
 
     /// Measures, says what came of it, and writes the profile of the only case into `trace`.
@@ -306,8 +310,9 @@ impl<'a> Bench<'a> {
         let BenchArguments { rounds, json, plot, .. } = self.arguments;
         let rounds = rounds.get();
         // Before anything is measured: a file that cannot be written is known at once.
-        let json = json.as_deref().map(NewFile::begin).transpose()?;
-        let plot = plot.as_deref().map(NewFile::begin).transpose()?;
+        let begin = |kind| move |path: &PathBuf| NewFile::begin(path, kind);
+        let json = json.as_ref().map(begin(output::BENCHMARK)).transpose()?;
+        let plot = plot.as_ref().map(begin(output::PLOT)).transpose()?;
         let spinner = progress::spinner("measuring");
         let mut bandwidth = Bandwidth::default();
         let report = measure(cases, rounds, &mut bandwidth, &mut |round| {

@@ -10,7 +10,6 @@ use instruments::bisect::{
 };
 use serde_json::{Value, json};
 use tracewright::Plan;
-use tracewright::generate::check_tokens;
 use tracewright::lower::{Quantization, Weights};
 use tracewright::ops::WeightFormat;
 use tracewright::runtime::{Device, Runtime};
@@ -20,6 +19,8 @@ use tracewright::targets::{Target, Tuning};
 use crate::arguments::{Against, BisectArguments};
 use crate::build::Tunings;
 use crate::error::Error;
+use crate::limit::Limit;
+use crate::load::check_prompt;
 use crate::{Interrupt, ReadModel, build, open};
 
 pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
@@ -32,7 +33,7 @@ pub fn run(arguments: &BisectArguments, read: ReadModel, interrupt: &Interrupt) 
         return Err(Error::Usage { what: what.into() });
     }
     let plan = model.plan(network, model.context.or(Some(context)))?;
-    check_tokens(tokens, 0, plan.context, plan.model.vocabulary())?;
+    check_prompt(tokens, Limit::of(&plan), plan.model.vocabulary())?;
     let activations = match against {
         Against::Activations(path) => Some(activations(path, tokens)?),
         _ => None,

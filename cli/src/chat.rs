@@ -17,6 +17,7 @@ use tracewright::files::{NewFile, limits};
 use tracewright::generate::{
     Finish, GenerateError, Generated, Session, TokenOptions, Tokenizer, stop_tokens,
 };
+use tracewright::output;
 use tracewright::own::check_output;
 
 use crate::arguments::ChatArguments;
@@ -147,7 +148,11 @@ impl Chat<'_> {
             "save" => {
                 let path = Path::new(rest);
                 check_output(&self.arguments.model, path)?;
-                NewFile::write(path, format!("{:#}\n", Value::from(self.messages())).as_bytes())?;
+                NewFile::write(
+                    path,
+                    output::MESSAGES,
+                    format!("{:#}\n", Value::from(self.messages())).as_bytes(),
+                )?;
                 say!("wrote {} messages to `{rest}`", self.messages().len());
             }
             "exit" | "quit" => return Ok(false),
@@ -169,10 +174,13 @@ impl Chat<'_> {
         match self.generate() {
             Ok(()) => return Ok(()),
             Err(Error::Interrupted) => self.interrupt.clear(),
-            Err(Error::Generate(GenerateError::TooLong { length, context })) => say!(
-                "the message is not answered: {length} tokens do not fit into the context of {context}; \
-                 /reset begins a new chat, `--context N` has room for a longer one"
-            ),
+            Err(Error::Generate(GenerateError::TooLong { length, .. })) => {
+                let limit = self.loaded.limit;
+                say!(
+                    "the message is not answered: the chat has {length} tokens, expected at most {limit}; {}",
+                    self.room()
+                );
+            }
             Err(
                 error @ (Error::Said { .. }
                 | Error::Template
@@ -228,6 +236,12 @@ impl Chat<'_> {
         Ok(tokens)
     }
 
+    /// How to have room for more.
+    fn room(&self) -> String {
+        let raised = self.loaded.limit.raised().map(|raised| format!("; {raised}"));
+        format!("/reset begins a new chat{}", raised.unwrap_or_default())
+    }
+
     /// What an answer took, on stderr.
     fn summarize(&self, before: usize, generated: &Generated) {
         let new = generated.prefill_tokens;
@@ -240,10 +254,9 @@ impl Chat<'_> {
             generated.decode_rate(),
         );
         match generated.finish {
-            Finish::Context => say!(
-                "the context of {} tokens is full: /reset begins a new chat, `--context N` has room for a longer one",
-                self.loaded.network.context()
-            ),
+            Finish::Context => {
+                say!("the context of {} tokens is full: {}", self.loaded.limit.tokens, self.room());
+            }
             Finish::Length => {
                 say!("the answer is cut: `-n N` allows more than {} tokens", generated.tokens.len())
             }

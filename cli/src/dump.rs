@@ -9,11 +9,12 @@ use clap::{Parser, Subcommand, ValueEnum};
 use instruments::profile::Profile;
 use report::{NetworkReport, Stage};
 use tracewright::errors::escaped;
-use tracewright::files::NewFile;
+use tracewright::files::{FileKind, NewFile};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::{self, Weights};
 use tracewright::models::Architecture;
 use tracewright::models::presets::{PRESETS, Preset};
+use tracewright::output;
 use tracewright::own::check_output;
 use tracewright::simplify;
 use tracewright::targets::{NamedMachine, Target};
@@ -27,7 +28,7 @@ use crate::lint::{Lint, LintTarget};
 use crate::ops::ops;
 use crate::source;
 use crate::stats::stats;
-use crate::{ReadModel, network, preset, warn_of_head};
+use crate::{ReadModel, model_path, network, preset, warn_of_head};
 
 /// Shows what a model is recorded, simplified and lowered to. Needs `config.json` only: no weight, no compiler.
 #[derive(Parser)]
@@ -159,6 +160,22 @@ fn function_and_node(text: &str) -> Result<(String, usize), String> {
     }
 }
 
+impl Arguments {
+    /// What it writes, and so what it may replace.
+    fn kind(&self) -> FileKind {
+        match self.emit {
+            _ if self.explain.is_some() => output::EXPLANATION,
+            Emit::Text => output::TRACE,
+            Emit::Mlir => output::MODULE,
+            Emit::Counts => output::COUNTS,
+            Emit::Html => output::HTML,
+            Emit::Json => output::REPORT,
+            Emit::Svg => output::DRAWING,
+            Emit::Dot => output::GRAPH,
+        }
+    }
+}
+
 pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
     let mut refusing = Vec::new();
     let text = match (&arguments.command, &arguments.model) {
@@ -186,9 +203,9 @@ pub fn run(arguments: &Arguments, read: ReadModel) -> Result<(), Error> {
     let written = match &arguments.out {
         Some(out) => {
             if let Some(model) = &arguments.model {
-                check_output(model, out)?;
+                check_output(&model_path::resolved(model)?, out)?;
             }
-            NewFile::write(out, text.as_bytes())?;
+            NewFile::write(out, arguments.kind(), text.as_bytes())?;
             Ok(())
         }
         None => std::io::stdout().lock().write_all(text.as_bytes()).map_err(Error::Output),
@@ -254,10 +271,11 @@ fn named(
         // Of whatever characters.
         None => escaped(&name_of(model)),
     };
-    let mut network = network(read, model, allowed_keys)?;
+    let model = model_path::resolved(model)?;
+    let mut network = network(read, &model, allowed_keys)?;
     // Other commands refuse weights that do not fit; here the configuration is enough.
     if model.is_dir()
-        && let Ok(checkpoint) = Checkpoint::open(model)
+        && let Ok(checkpoint) = Checkpoint::open(&model)
     {
         let named = network.named(checkpoint);
         warn_of_head(network.settle_head(&named));

@@ -6,7 +6,7 @@ use std::iter::zip;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tracewright::embed::{Embedder, EmbeddingPlan, check_texts};
+use tracewright::embed::{EmbedError, Embedder, EmbeddingPlan, check_texts};
 use tracewright::errors::WithPath as _;
 use tracewright::files::{limits, read_stream};
 use tracewright::footprint::peak_rss;
@@ -19,8 +19,9 @@ use tracewright::targets::Target;
 use crate::arguments::EmbedArguments;
 use crate::build::Tunings;
 use crate::error::Error;
+use crate::limit::{Limit, SetBy};
 use crate::measure::milliseconds;
-use crate::{Interrupt, build};
+use crate::{Interrupt, build, tell_passed_over};
 
 pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Error> {
     let EmbedArguments { model: folder, network, length, batch, .. } = arguments;
@@ -33,10 +34,21 @@ pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Erro
     let length =
         length.unwrap_or_else(|| EmbeddingPlan::length_for(texts.longest(), config.sentence.max_tokens));
     let plan = EmbeddingPlan::new(config, network.dtype, length, batch.get())?;
-    check_texts(&texts.tokens, plan.length, plan.config.vocab_size)?;
+    let limit = Limit {
+        tokens: plan.length,
+        longest: Some(plan.config.sentence.max_tokens),
+        set_by: SetBy::Flag("--length"),
+    };
+    check_texts(&texts.tokens, plan.length, plan.config.vocab_size).map_err(|error| match error {
+        EmbedError::TooLong { text, found, .. } => {
+            Error::TooLong { what: format!("text {} of {}", text + 1, texts.tokens.len()), found, limit }
+        }
+        error => error.into(),
+    })?;
     texts.tell_cut();
     let place = arguments.device.choose(arguments.threads)?;
     let checkpoint = plan.checkpoint(folder)?;
+    tell_passed_over(&checkpoint);
     check_sizes(&plan.config.tower.sizes(), &checkpoint)?;
     let traced = plan.trace()?;
     let loaded = build::load(&arguments.compile, place, interrupt, |options| {

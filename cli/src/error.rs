@@ -1,6 +1,7 @@
 //! Everything that ends a command, and which flag helps.
 
 use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Command, FromArgMatches};
@@ -32,6 +33,8 @@ use tracewright::{
     runtime::{self, CompileError},
 };
 
+#[cfg(feature = "iree")]
+use crate::limit::Limit;
 use crate::{Interrupt, source};
 
 /// Why a command failed.
@@ -78,7 +81,7 @@ pub enum Error {
     #[error("`{}` carries no hashes: there is nothing to compare it with", .path.display())]
     WithoutHashes {
         /// The archive.
-        path: std::path::PathBuf,
+        path: PathBuf,
     },
     /// stdout is closed.
     #[error("cannot write to stdout")]
@@ -107,7 +110,7 @@ pub enum Error {
     #[error("`{}` is not a JSON list of messages", .path.display())]
     Messages {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// Where and why.
         source: serde_json::Error,
     },
@@ -159,6 +162,27 @@ pub enum Error {
     Thread(#[source] io::Error),
     #[error(transparent)]
     File(#[from] FileError),
+    /// The name of a model on the Hugging Face hub, where a path is expected.
+    #[error(
+        "`{name}` is not a folder or file here, but looks like a name on the Hugging Face hub; Tracewright downloads nothing"
+    )]
+    HubName {
+        /// The name.
+        name: String,
+        /// The folder of its download, if there is one.
+        downloaded: Option<PathBuf>,
+    },
+    /// More tokens than a network takes.
+    #[cfg(feature = "iree")]
+    #[error("{what} has {found} tokens, expected at most {limit}")]
+    TooLong {
+        /// What has them: `the prompt`.
+        what: String,
+        /// How many they are.
+        found: usize,
+        /// How many there may be.
+        limit: Limit,
+    },
     /// Neither a model nor the name of one.
     #[error(transparent)]
     NoModel(FileError),
@@ -221,7 +245,7 @@ pub enum Error {
     #[error("no answer can follow `{}`", .path.display())]
     Followed {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// Why not.
         source: generate::GenerateError,
     },
@@ -229,7 +253,7 @@ pub enum Error {
     #[error("cannot write `{}`", .path.display())]
     Logits {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// Why not.
         source: safetensors::SafeTensorError,
     },
@@ -345,6 +369,9 @@ impl Coded for Error {
             #[cfg(feature = "iree")]
             Self::Followed { source, .. } => source.code(),
             Self::Template => Code::TW0809,
+            Self::HubName { .. } => Code::TW0212,
+            #[cfg(feature = "iree")]
+            Self::TooLong { .. } => Code::TW0816,
             Self::File(error) | Self::NoModel(error) => error.code(),
             Self::Config(error) => error.code(),
             Self::Sizes(error) => error.code(),
@@ -443,18 +470,24 @@ impl Error {
             Self::Bench(BenchError::NotWatched) => "leave out `--device`",
             Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
-            Self::Bench(BenchError::Depth { .. }) => "`--context N` sets the context",
-            #[cfg(feature = "iree")]
-            Self::Embed(EmbedError::TooLong { .. }) => "`--length N` sets the length",
+            Self::Bench(BenchError::Depth { .. }) => {
+                "`--depth N` sets the depth, `--context N` the context, up to the model's own limit"
+            }
             Self::Plan(PlanError::Context { .. }) => "`--context N` sets the context",
             Self::Plan(PlanError::Chunk { .. }) => "`--chunk N` sets the chunk",
             Self::TooLarge(error) => return smaller(error),
             #[cfg(feature = "iree")]
             Self::Load(LoadError::TooLarge(error)) => return smaller(error),
             Self::Plan(PlanError::Element(_)) => "`--dtype TYPE` sets the element type",
+            Self::HubName { downloaded: Some(folder), .. } => {
+                return vec![format!("name the folder of its download: `{}`", folder.display())];
+            }
+            Self::HubName { name, downloaded: None } => {
+                return vec![format!("`hf download {name}` downloads it, and prints the folder to name")];
+            }
             #[cfg(feature = "iree")]
-            Self::Generate(generate::GenerateError::TooLong { .. }) => {
-                "`--context N` makes it longer, up to the model's own"
+            Self::TooLong { limit, .. } => {
+                return vec![limit.raised().unwrap_or_else(|| "shorten the text".into())];
             }
             #[cfg(feature = "iree")]
             Self::Generate(generate::GenerateError::Setting { name, .. }) => {

@@ -15,6 +15,7 @@ use tracewright::generate::{
     Finish, GenerateError, Generated, Logprob, Pushed, Session, StopStrings, Stream, TokenLogprobs,
     TokenOptions, Tokenizer, stop_tokens,
 };
+use tracewright::output;
 use tracewright::own::check_output;
 
 use crate::arguments::GenerateArguments;
@@ -108,7 +109,7 @@ pub fn say_ends(options: &TokenOptions, loaded: &Loaded) {
 /// A new file that is made from the model in `folder`, and is none of it.
 fn begin(folder: &Path, path: &Path) -> Result<NewFile, Error> {
     check_output(folder, path)?;
-    Ok(NewFile::begin(path)?)
+    Ok(NewFile::begin(path, output::LOGITS)?)
 }
 
 /// The token ids that the arguments ask to continue.

@@ -49,12 +49,15 @@ mod export;
 mod extras;
 #[cfg(feature = "iree")]
 mod generate;
+#[cfg(feature = "iree")]
+mod limit;
 mod lint;
 #[cfg(feature = "iree")]
 mod load;
 mod manual;
 #[cfg(feature = "iree")]
 mod measure;
+mod model_path;
 mod ops;
 mod plan;
 mod progress;
@@ -142,10 +145,23 @@ fn open(
             Err(missing.into())
         }
         model => {
-            let (mut model, checkpoint) = (model?, Checkpoint::open(folder)?);
+            let (mut model, checkpoint) = (model?, open_checkpoint(folder)?);
             warn_of_head(fit(&mut *model, checkpoint.clone())?);
             Ok((model, checkpoint))
         }
+    }
+}
+
+/// A checkpoint; says so where there is another one in its folder.
+fn open_checkpoint(path: &Path) -> Result<Checkpoint, ArchiveError> {
+    let checkpoint = Checkpoint::open(path)?;
+    tell_passed_over(&checkpoint);
+    Ok(checkpoint)
+}
+
+fn tell_passed_over(checkpoint: &Checkpoint) {
+    if let Some(other) = checkpoint.passed_over() {
+        say!("warning: {other}");
     }
 }
 
@@ -165,9 +181,11 @@ fn fit_weights(network: &mut dyn Architecture, model: &Path) -> Result<Option<Un
     if !model.is_dir() && !Gguf::is_at(model) {
         return Ok(None);
     }
-    match Checkpoint::open(model) {
+    match open_checkpoint(model) {
         Ok(checkpoint) => fit(network, checkpoint),
         Err(ArchiveError::NoCheckpoint { .. }) => Ok(None),
+        // A configuration alone is enough, whatever is beside it.
+        Err(ArchiveError::Foreign { path, .. }) if path == model => Ok(None),
         Err(damaged) => Err(damaged.into()),
     }
 }
@@ -192,7 +210,8 @@ fn preset(model: &Path) -> Option<&'static Preset> {
     if model.exists() { None } else { model.to_str().and_then(Preset::named) }
 }
 
-fn run(command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
+fn run(mut command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
+    model_path::resolve(&mut command)?;
     match command {
         #[cfg(feature = "iree")]
         Command::Generate(arguments) => generate::run(arguments, read, interrupt),

@@ -1,14 +1,14 @@
 //! From a directory to a network that can be called: an export is loaded, a checkpoint is baked and compiled first.
 
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use tracewright::Plan;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, Manifest};
-use tracewright::files::NewFile;
-use tracewright::generate::{Network, check_tokens};
+use tracewright::files::{FileKind, NewFile};
+use tracewright::generate::{GenerateError, Network, check_tokens};
 use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::load::{LoadOptions, load};
 use tracewright::models::Architecture;
@@ -19,12 +19,13 @@ use tracewright::trace::Signature;
 use crate::arguments::{Kernels, Quant, RunArguments};
 use crate::build::Tunings;
 use crate::error::Error;
+use crate::limit::{Limit, SetBy};
 use crate::{Interrupt, ReadModel, build, commands, open, verify};
 
 /// What a model directory holds.
 pub enum Source {
-    /// What `export` wrote.
-    Export(Box<Manifest>),
+    /// What `export` wrote, and the longest context that its model was made for, if its configuration says so.
+    Export(Box<Manifest>, Option<usize>),
     /// A Hugging Face checkpoint or a GGUF file.
     Checkpoint(Box<dyn Architecture>),
 }
@@ -35,6 +36,7 @@ pub struct Loaded {
     pub runtime: Runtime,
     pub compile: Duration,
     pub load: Duration,
+    pub limit: Limit,
 }
 
 /// What a network is loaded for.
@@ -53,11 +55,12 @@ impl Source {
     pub fn read(folder: &Path, arguments: &RunArguments, read: ReadModel) -> Result<Self, Error> {
         let model = &arguments.model_arguments;
         if !Gguf::is_at(folder) {
-            fs::read_dir(folder).with_path("open the model directory", folder)?;
+            is_folder(folder).with_path("open the model directory", folder)?;
         }
         if let Some(manifest) = Manifest::read(folder)? {
             check_as_exported(&manifest, arguments)?;
-            return Ok(Self::Export(Box::new(manifest)));
+            let longest = read(folder, &[]).ok().map(|network| network.max_context());
+            return Ok(Self::Export(Box::new(manifest), longest));
         }
         let (network, _) = open(read, folder, &model.network.allow_config_key)?;
         Ok(Self::Checkpoint(network))
@@ -71,7 +74,7 @@ impl Source {
         interrupt: &Interrupt,
     ) -> Result<Loaded, Error> {
         let network = match self {
-            Self::Export(manifest) => {
+            Self::Export(manifest, longest) => {
                 let start = Instant::now();
                 let made_for = manifest.device()?;
                 let name = arguments.device.device.unwrap_or(DeviceName { kind: made_for, ordinal: 0 });
@@ -95,7 +98,10 @@ impl Source {
                     print_calls(&vmfb, &archive, &signatures, wanted.prompt);
                 }
                 let network = Network::new(&runtime, &program, &signatures)?;
-                return Ok(Loaded { network, runtime, compile: Duration::ZERO, load: start.elapsed() });
+                let limit = Limit { tokens: network.context(), longest, set_by: SetBy::Export };
+                check_prompt(wanted.prompt, limit, network.vocabulary())?;
+                let compile = Duration::ZERO;
+                return Ok(Loaded { network, runtime, compile, load: start.elapsed(), limit });
             }
             Self::Checkpoint(network) => network,
         };
@@ -104,7 +110,8 @@ impl Source {
             Plan::context_for(wanted.prompt.len().saturating_add(wanted.new_tokens), network.max_context());
         let (device, target) = arguments.device.choose(arguments.threads)?;
         let plan = Plan { target, ..model.plan(network, model.context.or(Some(needed)))? };
-        check_tokens(wanted.prompt, 0, plan.context, plan.model.vocabulary())?;
+        let limit = Limit::of(&plan);
+        check_prompt(wanted.prompt, limit, plan.model.vocabulary())?;
         let entries = |plan: &Plan| match wanted.all_positions {
             true => plan.entry_points(),
             false => plan.steps(),
@@ -139,7 +146,7 @@ impl Source {
             let module = &loaded.module;
             let named = folder.join(&blake3::hash(module.text.as_bytes()).to_hex()[..16]);
             let [text, vmfb] = ["mlir", "vmfb"].map(|extension| named.with_extension(extension));
-            NewFile::write(&text, module.text.as_bytes())?;
+            NewFile::write(&text, FileKind::CACHED, module.text.as_bytes())?;
             say!("{}", commands::compile(&compiler, &loaded.options, &text, &vmfb));
             print_calls(&vmfb, loaded.archive.path(), &module.signatures, wanted.prompt);
         }
@@ -148,8 +155,28 @@ impl Source {
             runtime: loaded.runtime,
             compile: loaded.compile,
             load: loaded.load,
+            limit,
         })
     }
+}
+
+/// Whether the tokens of a prompt fit into a network, and each is one of its vocabulary.
+pub fn check_prompt(prompt: &[u32], limit: Limit, vocabulary: usize) -> Result<(), Error> {
+    check_tokens(prompt, 0, limit.tokens, vocabulary).map_err(|error| match error {
+        GenerateError::TooLong { length, .. } => {
+            Error::TooLong { what: "the prompt".into(), found: length, limit }
+        }
+        error => error.into(),
+    })
+}
+
+/// Whether a model can be in there.
+fn is_folder(path: &Path) -> io::Result<()> {
+    if path.is_file() {
+        let what = "it is a file; name the folder of the model, or a GGUF file";
+        return Err(io::Error::new(io::ErrorKind::NotADirectory, what));
+    }
+    fs::read_dir(path).map(drop)
 }
 
 /// Says what calls each entry point once, with the tokens of the prompt.

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
+use tracewright::output;
 
 use crate::arguments;
 use crate::error::Error;
@@ -38,7 +39,7 @@ fn page(command: &Command, folder: &Path) -> Result<usize, Error> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     let mut text = Vec::new();
     Man::new(command.clone()).render(&mut text).map_err(Error::Output)?;
-    NewFile::write(&folder.join(format!("{name}.1")), &text)?;
+    NewFile::write(&folder.join(format!("{name}.1")), output::PAGE, &text)?;
     let below = command.get_subcommands().filter(|command| command.get_name() != "help");
     below.map(|command| page(command, folder)).try_fold(1, |sum, count| Ok(sum + count?))
 }

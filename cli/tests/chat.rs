@@ -220,7 +220,7 @@ fn a_full_context_is_said_and_the_chat_goes_on() {
         tracewright(&["chat", text(&model), "--dtype", "f32", "--context", "128", "--chunk", "64"]);
     let long = "a brave owl and a fox ".repeat(60);
     let ran = said(command.stdin(Stdio::piped()), &format!("{long}\n{FIRST}\n"));
-    assert!(ran.err.contains("do not fit into the context of 128; /reset"), "{}", ran.err);
+    assert!(ran.err.contains("expected at most 128, the `--context`; /reset begins a new chat; `--context N` takes more, up to 1024"), "{}", ran.err);
     assert_eq!(read(&ran.err).len(), 1, "{}", ran.err);
     assert!(ran.err.contains("the context of 128 tokens is full: /reset") && ran.out.len() > 50, "{ran:?}");
 }

@@ -293,7 +293,7 @@ fn a_shard_that_is_not_there() {
 fn a_bin_directory_a_gguf_directory_an_empty_one() {
     let cases: &[(&str, &[&str])] = &[
         ("pytorch_model.bin", &["pickled PyTorch", "save_pretrained"]),
-        ("model-q4.gguf", &["GGUF", "name the file itself"]),
+        ("model-q4.gguf", &["GGUF", "name the file itself, `model-q4.gguf`"]),
         ("notes.txt", &["no checkpoint in", "model.safetensors"]),
     ];
     for (name, words) in cases {
@@ -339,6 +339,17 @@ fn a_place_that_is_no_model() {
             &["cannot open the model directory", place],
         );
     }
+    #[cfg(feature = "iree")]
+    refused(
+        &mut tracewright(&[
+            "generate",
+            text(&fixture("llama-tied").join("model.safetensors")),
+            "--tokens",
+            "1",
+        ]),
+        1,
+        &["model.safetensors", "it is a file; name the folder of the model"],
+    );
 }
 
 /// A folder that cannot be written to, and one that is not there.
@@ -372,9 +383,9 @@ fn a_full_disk_leaves_no_archive() {
     let mut command = bare(&["bake", text(&model), "-o", text(&archive)]);
     refused(&mut limited(command.args(SMALL), 100), 1, &["model.irpa"]);
     assert_eq!(listing(out.path()), []);
-    fs::write(&archive, "an older one").unwrap();
+    fs::write(&archive, "IRPA, an older one").unwrap();
     refused(&mut limited(&command, 100), 1, &["model.irpa"]);
-    assert_eq!(fs::read(&archive).unwrap(), b"an older one", "what was there stays");
+    assert_eq!(fs::read(&archive).unwrap(), b"IRPA, an older one", "what was there stays");
 }
 
 /// A real one, where this process may make one.

@@ -77,7 +77,7 @@ fn a_config_that_is_no_json_or_not_there() {
     for (bad, words) in [
         (good.replacen(':', "=", 1), ["is not a JSON object", "line 2"]),
         (good[..good.len() / 2].to_owned(), ["is not a JSON object", "line"]),
-        (String::new(), ["is not a JSON object", "line 1"]),
+        (String::new(), ["config.json", "it is empty; download it again"]),
         ("[1, 2]".to_owned(), ["is not a JSON object", "a list"]),
     ] {
         fs::write(&config, bad).unwrap();

@@ -229,7 +229,12 @@ fn inputs_that_have_no_vectors() {
         &["token 1 of text 0 has the id 1024, expected one below 1024"],
     );
     let long = ["2"; 41].join(",");
-    refuses(&model, &["--tokens", &long], 1, &["text 0 has 41 tokens, expected at most 40", "`--length N`"]);
+    refuses(
+        &model,
+        &["--tokens", &long],
+        1,
+        &["text 1 of 1 has 41 tokens, expected at most 40, the model's own limit", "shorten the text"],
+    );
     for length in ["0", "41"] {
         let said = format!("`length` is {length}, expected 1 to 40");
         refuses(&model, &["-p", "a", "--length", length], 1, &[&said, "`--length N`"]);

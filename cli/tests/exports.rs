@@ -447,7 +447,7 @@ fn an_export_is_what_it_is() {
     refused(
         &mut bare(&["generate", text(&export), "--tokens", &tokens]),
         1,
-        &["41 tokens do not fit into the context of 40"],
+        &["41 tokens, expected at most 40, the context of the export"],
     );
     refused(
         &mut bare(&["generate", text(&export), "--tokens", "515"]),

@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::io::Read as _;
+use std::path::Path;
 use std::process::Command;
 
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
 use serde_json::{Value, json};
 
 use crate::support::*;
@@ -261,14 +264,16 @@ fn a_closed_pipe_is_no_failure() {
 fn ctrl_c_while_generating() {
     let out = folder();
     let logits = out.path().join("logits.safetensors");
-    fs::write(&logits, "older").unwrap();
+    let view = TensorView::new(Dtype::F32, vec![1, 1], &[0; 4]).unwrap();
+    let older = safetensors::serialize([("logits", view)], None).unwrap();
+    fs::write(&logits, &older).unwrap();
     let mut story = story(&["-p", "Once", "-n", "500", "--ignore-eos", "--threads", "1"]);
     let mut child = spawn(story.args(["--save-logits", text(&logits)]));
     let mut first = [0];
     child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     interrupt(&child);
     interrupted(child);
-    assert_eq!(fs::read(&logits).unwrap(), b"older");
+    assert_eq!(fs::read(&logits).unwrap(), older);
     assert_eq!(listing(out.path()).len(), 1);
 }
 
@@ -348,5 +353,52 @@ fn a_checkpoint_that_was_rewritten_is_baked_again() {
         fs::write(&file, content).unwrap();
         like_before();
         assert_eq!(tokens(), *expected);
+    }
+}
+
+/// In the words of the command line, and never `--context` where that takes no more.
+#[test]
+fn what_is_longer_than_the_context_is_told_its_limit() {
+    let (model, out) = (fixture("llama-untied"), folder());
+    // It was made for 64.
+    let exported = |context: &str| {
+        let export = out.path().join(context);
+        let mut command = tracewright(&["export", text(&model), "-o", text(&export), "--kernels", "off"]);
+        succeed(command.args(["--context", context, "--chunk", "8"]));
+        export
+    };
+    let (whole, shorter) = (exported("64"), exported("40"));
+    let tokens = |count: usize| vec!["5"; count].join(",");
+    let own = "expected at most 64, the model's own limit";
+    let flag = "`--context N` takes more, up to 64";
+    let again = "export the model again with `--context N`, up to 64";
+    let cases: &[(&Path, usize, &[&str], [&str; 2])] = &[
+        (&model, 65, &[], [own, "shorten the text"]),
+        (&model, 8801, &["--all-positions", "--save-logits", "/nowhere/x"], ["8801 tokens", own]),
+        (&model, 65, &["--context", "64", "--chunk", "8"], [own, "shorten the text"]),
+        (&model, 41, SMALL, ["the prompt has 41 tokens, expected at most 40, the `--context`", flag]),
+        (&whole, 65, &[], [own, "shorten the text"]),
+        (&shorter, 41, &[], ["expected at most 40, the context of the export", again]),
+    ];
+    for (model, count, more, words) in cases {
+        let more: Vec<_> = more.iter().map(|word| word.replace("/nowhere", text(out.path()))).collect();
+        let mut command = tracewright(&["generate", text(model), "--tokens", &tokens(*count)]);
+        let said = refused(command.args(more), 1, words).err;
+        assert!(said.starts_with("error[TW0816]"), "{said}");
+        assert!(words[1] == flag || words[1] == again || !said.contains("--context"), "{said}");
+    }
+    let mut bisect = tracewright(&["bisect", text(&model), "--tokens", &tokens(65)]);
+    refused(&mut bisect, 1, &[own, "shorten the text"]);
+    // A limit that the model does not have is asked for.
+    let longest = "`context` is 65, expected 1 to 64, the longest that the model was made for";
+    for words in [
+        &["generate", "--tokens", "5"][..],
+        &["bisect", "--tokens", "5,6"],
+        &["bench", "decode"],
+        &["plan"],
+        &["tune", "--show"],
+    ] {
+        let mut command = tracewright(words);
+        refused(command.arg(&model).args(["--context", "65"]), 1, &[longest]);
     }
 }

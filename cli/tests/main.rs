@@ -17,6 +17,7 @@ mod generate;
 mod gguf;
 mod hostile;
 mod odd_files;
+mod outputs;
 mod profile;
 mod prompts;
 mod sampling;

@@ -7,6 +7,7 @@ mod configs;
 mod dump;
 mod lint;
 mod manual;
+mod model_files;
 mod odd_files;
 mod pages;
 mod plan;

@@ -15,9 +15,14 @@ fn refuses(model: &str, arguments: &[&str], code: i32, words: &[&str]) {
 fn m16_a_prompt_that_is_longer_than_the_context() {
     let model = fixture("llama-untied");
     let tokens = |n: u32| (0..n).map(|i| i.to_string()).collect::<Vec<_>>().join(",");
-    let too_long = ["41 tokens do not fit into the context of 40", "shorten the prompt"];
+    let too_long = ["the prompt has 41 tokens, expected at most 40, the `--context`", "takes more, up to 64"];
     refuses(text(&model), &["--tokens", &tokens(41), "--context", "40"], 1, &too_long);
-    refuses(text(&model), &["--tokens", &tokens(65)], 1, &["65 tokens do not fit into the context of 64"]);
+    refuses(
+        text(&model),
+        &["--tokens", &tokens(65)],
+        1,
+        &["65 tokens, expected at most 64, the model's own limit"],
+    );
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn what_is_no_regular_file_is_not_replaced_and_a_link_is_followed() {
         refused(&mut write(&model, out.path()), 1, &["cannot replace", text(out.path()), "a folder"]);
 
         let (file, link) = (out.path().join("file"), out.path().join("link"));
-        fs::write(&file, "old").unwrap();
+        fs::write(&file, "").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         succeed(&mut write(&model, &link));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "the link stays");

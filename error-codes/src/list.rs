@@ -15,6 +15,7 @@ use simplify::ExplainError;
 use simplify::rules::UnknownRules;
 use targets::{MeshError, TargetError};
 use trace::{EvaluateError, ParameterConflict, VerifyError};
+use tracewright::files::{NotReplaced, StandIn};
 
 use crate::{Code, Coded, UnknownCode, place};
 use instruments::profile::ProfileError;
@@ -38,7 +39,6 @@ macro_rules! all {
 }
 
 all! {
-    FileError => TW0006,
     OwnFile => TW0008,
     UnknownPrompt => TW0108,
     OtherSizes => TW0211,
@@ -54,6 +54,16 @@ all! {
     TargetError => TW0511,
     MeshError => TW0511,
     ShardError => TW0512,
+}
+
+impl Coded for FileError {
+    fn code(&self) -> Code {
+        match self.source.get_ref() {
+            Some(source) if source.is::<NotReplaced>() => TW0009,
+            Some(source) if source.is::<StandIn>() => TW0203,
+            _ => TW0006,
+        }
+    }
 }
 
 impl Coded for RandomError {
@@ -176,7 +186,7 @@ impl Coded for ArchiveError {
             | Self::ConversionLength { .. }
             | Self::Dtype { .. } => TW0209,
             Self::Foreign { .. } => TW0203,
-            Self::NoCheckpoint { .. } => TW0204,
+            Self::NoCheckpoint { .. } | Self::Snapshots { .. } => TW0204,
             Self::Safetensors { .. } | Self::SafetensorsLength { .. } => TW0205,
             Self::Index { .. } => TW0206,
             Self::IndexMismatch { .. } => TW0207,

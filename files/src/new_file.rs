@@ -4,32 +4,41 @@ use std::path::{Path, PathBuf};
 
 use errors::{FileError, WithPath as _};
 
+use crate::FileKind;
 use crate::leftovers::Scratch;
 use crate::read::regular;
 
 /// A file that appears at its path when it is published, and leaves nothing behind when it is not.
 pub struct NewFile {
+    /// As it was asked for.
+    asked: PathBuf,
     path: PathBuf,
+    kind: FileKind,
     partial: PathBuf,
     file: File,
     _folder: Scratch,
 }
 
 impl NewFile {
-    /// Begins the file at `path`, in a folder beside it. Where a link stands, what it leads to is replaced.
+    /// Begins the file at `path`, in a folder beside it. If `path` is a link, what it leads to is replaced.
     ///
     /// # Errors
-    /// If the folder is not there or cannot be written, or what stands there is no regular file.
-    pub fn begin(path: &Path) -> Result<Self, FileError> {
-        let path = match path.symlink_metadata() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
-            Err(error) => return Err(error).with_path("create", path),
-            Ok(_) => regular(path).and_then(|()| path.canonicalize()).with_path("replace", path)?,
-        };
+    /// If the folder is not there or cannot be written, or if what is at `path` is no regular file of this kind.
+    pub fn begin(path: &Path, kind: FileKind) -> Result<Self, FileError> {
+        let asked = path.to_owned();
+        let path = replaced(path, kind)?;
         let begin = || {
             let folder = Scratch::new(folder(&path))?;
             let partial = folder.path().join("file");
-            Ok(Self { path: path.clone(), file: File::create(&partial)?, partial, _folder: folder })
+            let asked = asked.clone();
+            Ok(Self {
+                asked,
+                path: path.clone(),
+                kind,
+                file: File::create(&partial)?,
+                partial,
+                _folder: folder,
+            })
         };
         begin().with_path("create", &path)
     }
@@ -38,8 +47,8 @@ impl NewFile {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
-        Self::begin(path)?.publish_as(content)
+    pub fn write(path: &Path, kind: FileKind, content: &[u8]) -> Result<(), FileError> {
+        Self::begin(path, kind)?.publish_as(content)
     }
 
     /// Where it is written until it is published.
@@ -64,9 +73,9 @@ impl NewFile {
     /// Lets the file appear, replacing what was there.
     ///
     /// # Errors
-    /// If what was written does not reach the disk.
+    /// If what was written does not reach the disk, or a file of another kind has come since it was begun.
     pub fn publish(self) -> Result<(), FileError> {
-        let Self { path, partial, file, .. } = &self;
+        let Self { asked, path, kind, partial, file, .. } = &self;
         let synced = || {
             // Who wrote under the partial name may have put a file of its own there, which only its owner can read.
             let written = File::open(partial)?;
@@ -74,11 +83,26 @@ impl NewFile {
             written.sync_all()
         };
         synced().with_path("write", path)?;
+        // Hours may have passed.
+        let path = &replaced(path, *kind).map_err(|error| FileError { path: asked.clone(), ..error })?;
         fs::rename(partial, path).with_path("publish", path)?;
         // The name itself must survive a power cut. Only Unix can open a folder for that.
         let named =
             if cfg!(unix) { File::open(folder(path)).and_then(|folder| folder.sync_all()) } else { Ok(()) };
         named.with_path("publish", path)
+    }
+}
+
+/// The file that is written where `path` is asked for.
+fn replaced(path: &Path, kind: FileKind) -> Result<PathBuf, FileError> {
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
+        Err(error) => Err(error).with_path("create", path),
+        Ok(_) => {
+            let target = regular(path).and_then(|()| path.canonicalize());
+            let target = target.and_then(|target| kind.check(path, &target).map(|()| target));
+            target.with_path("replace", path)
+        }
     }
 }
 
@@ -93,14 +117,53 @@ mod tests {
 
     use super::*;
 
+    const WORDS: FileKind = FileKind { name: "a word", is: |head| head.iter().all(u8::is_ascii_lowercase) };
+
+    #[test]
+    fn nothing_is_replaced_but_a_file_of_the_kind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let refused = |kind| NewFile::write(&path, kind, b"new").unwrap_err().source.to_string();
+        for (content, words) in [("old", None), ("", None), ("12", Some("it is not a word; write elsewhere"))]
+        {
+            fs::write(&path, content).unwrap();
+            let refused = NewFile::write(&path, WORDS, b"new").err().map(|error| error.source.to_string());
+            let expected = words.map(|words| format!("{words}, or move the file away"));
+            assert_eq!(refused, expected, "{content:?}");
+            let expected = if words.is_some() { content } else { "new" };
+            assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+        }
+        fs::write(&path, "").unwrap();
+        assert!(refused(FileKind::NEW).starts_with("it is there already; "));
+        // What came after it was begun stays, too.
+        let new = NewFile::begin(&path, WORDS).unwrap();
+        fs::write(&path, "12").unwrap();
+        let error = new.publish_as(b"new").unwrap_err();
+        assert!(error.source.get_ref().unwrap().is::<crate::NotReplaced>(), "{error:?}");
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap(), fs::read_dir(&folder).unwrap().count()),
+            ("12".into(), 1)
+        );
+        #[cfg(unix)]
+        {
+            let link = folder.path().join("link");
+            std::os::unix::fs::symlink("file", &link).unwrap();
+            let error = NewFile::write(&link, WORDS, b"new").unwrap_err().source.to_string();
+            let target = path.canonicalize().unwrap();
+            assert!(
+                error.starts_with(&format!("it is a link to `{}`, which is not a word", target.display()))
+            );
+        }
+    }
+
     #[test]
     fn a_file_appears_whole_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "old").unwrap();
         let content = || fs::read_to_string(&path).unwrap();
-        let other = NewFile::begin(&path).unwrap();
-        let mut new = NewFile::begin(&path).unwrap();
+        let other = NewFile::begin(&path, WORDS).unwrap();
+        let mut new = NewFile::begin(&path, WORDS).unwrap();
         new.file.write_all(b"half").unwrap();
         assert_eq!(content(), "old");
         // As a writer does that publishes by itself.

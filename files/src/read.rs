@@ -4,12 +4,13 @@ use std::path::Path;
 
 use errors::{FileError, WithPath as _};
 
-use crate::limits;
+use crate::{BrokenLink, StandIn, limits};
 
 /// The content of a regular file of at most so many bytes.
 ///
 /// # Errors
-/// If it is not there, is something else (a pipe would keep its reader waiting), is larger, or cannot be read.
+/// If it is not there, is something else (a pipe would keep its reader waiting), [stands in](StandIn) for a file, is larger,
+/// or cannot be read.
 pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         regular(path)?;
@@ -21,7 +22,11 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
         let mut content = Vec::with_capacity(size as usize);
         // A file that grows meanwhile is cut off, and then is not what it should be.
         file.take(limit).read_to_end(&mut content)?;
-        Ok(content)
+        match StandIn::of(&content) {
+            // What may be empty knows who asks for it.
+            Some(found) if found != StandIn::Empty => Err(found.error()),
+            _ => Ok(content),
+        }
     };
     read().with_path("read", path)
 }
@@ -42,6 +47,9 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
 /// See [`read_text()`]; or if they may take more.
 pub fn read_json(path: &Path) -> Result<String, FileError> {
     let text = read_text(path, limits::CONFIG)?;
+    if text.is_empty() {
+        return Err(StandIn::Empty.error()).with_path("read", path);
+    }
     check_json(&text).with_path("read", path)?;
     Ok(text)
 }
@@ -117,6 +125,9 @@ fn too_large(what: String) -> io::Error {
 /// # Errors
 /// If it is something else, or not there.
 pub fn regular(path: &Path) -> io::Result<()> {
+    if let Some(broken) = BrokenLink::at(path) {
+        return Err(broken.error());
+    }
     let metadata = fs::metadata(path)?;
     let what = match metadata.is_file() {
         true => return Ok(()),

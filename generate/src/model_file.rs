@@ -4,7 +4,7 @@ use std::path::Path;
 use std::{fmt, io};
 
 use errors::{FileError, WithPath as _};
-use files::limits;
+use files::{StandIn, limits};
 use irpa::Gguf;
 use serde::Deserializer;
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
@@ -89,7 +89,14 @@ fn read_file(
     }
     match read(&model.join(name)) {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
-        read => Ok(Some(read?)),
+        read => {
+            let text = read?;
+            // A template may be empty.
+            if text.is_empty() && name.ends_with(".json") {
+                return Err(StandIn::Empty.error()).with_path("read", &model.join(name)).map_err(Into::into);
+            }
+            Ok(Some(text))
+        }
     }
 }
 

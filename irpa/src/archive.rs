@@ -1,6 +1,7 @@
 //! The reader: an archive is mapped, verified as a whole, and only then looked at.
 
 use crate::progress::{Tracker, Watch};
+use crate::weight_files::refuse_stand_in;
 use crate::{ArchiveError, ArchiveRule, Damage};
 use byteorder::{ByteOrder, LittleEndian};
 use memmap2::Mmap;
@@ -70,6 +71,7 @@ impl Archive {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = crate::map(path)?;
+        refuse_stand_in(path, &map)?;
         let entries = verify(path, &map)?.into();
         Ok(Self { path: path.into(), map, entries })
     }

@@ -1,26 +1,23 @@
 //! Checkpoints: safetensors files, alone or as the shards of an index, and GGUF files.
 
+use crate::ArchiveError;
+use crate::foreign::Foreign;
 use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
+use crate::index::PassedOver;
 use crate::progress::Watch;
+use crate::weight_files::{WeightFiles, rejected};
 use crate::write::{NewEntry, WriteOptions, write};
-use crate::{ArchiveError, Foreign, IndexProblem};
-use errors::{WithCauses, WithPath as _};
 use memmap2::Mmap;
 use ops::format::Quantized;
 use ops::{ElementType, TensorType};
-use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::Metadata};
-use serde::Deserialize;
+use safetensors::{Dtype, SafeTensors};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     ffi::OsStr,
-    fs,
     ops::Range,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
     sync::Arc,
 };
-
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
 
 /// A memory-mapped checkpoint: tensors by name, from one file or from several.
 ///
@@ -36,8 +33,9 @@ const INDEX: &str = "model.safetensors.index.json";
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     path: PathBuf,
-    files: Vec<(PathBuf, Arc<Mmap>)>,
-    tensors: BTreeMap<String, CheckpointTensor>,
+    pub(crate) files: Vec<(PathBuf, Arc<Mmap>)>,
+    pub(crate) tensors: BTreeMap<String, CheckpointTensor>,
+    passed_over: Option<PassedOver>,
 }
 
 /// One tensor of a checkpoint.
@@ -55,7 +53,10 @@ pub struct CheckpointTensor {
     pub range: Range<usize>,
     /// What to do with what is stored to get the tensor.
     pub arranged: Arranged,
-    file: usize,
+    /// Whether it is in a shard although the index does not list it, as the leftovers of a checkpoint are of which others
+    /// replace some tensors.
+    pub unlisted: bool,
+    pub(crate) file: usize,
 }
 
 /// How a file holds a tensor, if that is not the tensor itself: what conversion to GGUF does.
@@ -115,21 +116,39 @@ impl TensorNumbers<'_> {
 impl Checkpoint {
     /// Opens a safetensors file, a GGUF file, an index, or a directory with a safetensors file or an index under its usual
     /// name. All headers are checked and no data is read. Tensors of a GGUF file have its own names.
+    ///
+    /// Where a directory has both, the file is read, as transformers does: see [`passed_over`](Self::passed_over). Where
+    /// several shards hold a tensor, the index decides.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         if Gguf::is_at(path) {
             return Gguf::open(path).map(|file| Self::of_gguf(&file));
         }
-        let mut checkpoint = Self { path: path.into(), files: Vec::new(), tensors: BTreeMap::new() };
-        let file = if path.is_dir() { find(path)? } else { path.into() };
-        if file.extension() == Some(OsStr::new("json")) {
-            checkpoint.add_shards(&file)?;
+        let mut checkpoint = Self::empty(path);
+        let place = if path.is_dir() {
+            WeightFiles::find(path)?
         } else {
-            for tensor in checkpoint.add_file(file)? {
+            WeightFiles { file: path.into(), index: None }
+        };
+        if place.file.extension() == Some(OsStr::new("json")) {
+            checkpoint.add_shards(&place.file)?;
+        } else {
+            for tensor in checkpoint.add_file(place.file)? {
                 checkpoint.tensors.insert(tensor.name.clone(), tensor);
             }
         }
+        checkpoint.passed_over = place.index.and_then(|index| checkpoint.differs_from(index));
         Ok(checkpoint)
+    }
+
+    /// One without tensors.
+    pub(crate) fn empty(path: &Path) -> Self {
+        Self { path: path.into(), files: Vec::new(), tensors: BTreeMap::new(), passed_over: None }
+    }
+
+    /// The index beside the file that was read, where its shards hold other weights.
+    pub fn passed_over(&self) -> Option<&PassedOver> {
+        self.passed_over.as_ref()
     }
 
     /// The tensors of a GGUF file, under its own names.
@@ -138,10 +157,12 @@ impl Checkpoint {
             let (name, shape, range) = (tensor.name.clone(), tensor.shape.clone(), tensor.range.clone());
             let (stored, arranged) = (tensor.numbers, Arranged::Same);
             let source = name.clone();
-            (name.clone(), CheckpointTensor { name, source, stored, shape, range, arranged, file: 0 })
+            let unlisted = false;
+            let tensor = CheckpointTensor { name, source, stored, shape, range, arranged, unlisted, file: 0 };
+            (tensor.name.clone(), tensor)
         };
         let files = vec![(file.path().to_owned(), file.map().clone())];
-        Self { path: file.path().into(), files, tensors: file.tensors().iter().map(tensor).collect() }
+        Self { files, tensors: file.tensors().iter().map(tensor).collect(), ..Self::empty(file.path()) }
     }
 
     /// The same checkpoint with each tensor as `revise` says it is: under another name, in another shape of as many
@@ -291,13 +312,13 @@ impl Checkpoint {
     }
 
     /// Maps a file and returns its tensors.
-    fn add_file(&mut self, path: PathBuf) -> Result<Vec<CheckpointTensor>, ArchiveError> {
+    pub(crate) fn add_file(&mut self, path: PathBuf) -> Result<Vec<CheckpointTensor>, ArchiveError> {
         let map = crate::map(&path)?;
-        if let Some(format) = foreign(&path, &map) {
+        if let Some(format) = Foreign::of_file(&path, &map) {
             return Err(ArchiveError::Foreign { path, format });
         }
         let (header, metadata) =
-            SafeTensors::read_metadata(&map).map_err(|error| reject(&path, &map, error))?;
+            SafeTensors::read_metadata(&map).map_err(|error| rejected(&path, &map, error))?;
         let start = size_of::<u64>() + header;
         let file = self.files.len();
         let tensor = |(name, info): (String, &safetensors::tensor::TensorInfo)| CheckpointTensor {
@@ -307,75 +328,12 @@ impl Checkpoint {
             shape: info.shape.clone(),
             range: start + info.data_offsets.0..start + info.data_offsets.1,
             arranged: Arranged::Same,
+            unlisted: false,
             file,
         };
         let tensors = metadata.tensors().into_iter().map(tensor).collect();
         self.files.push((path, map));
         Ok(tensors)
-    }
-
-    /// Adds the shards of an index, collecting everything in which it and they disagree.
-    fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
-        let text = files::read_text(path, files::limits::INDEX)?;
-        let index: Index =
-            files::parse_json(&text).map_err(|source| ArchiveError::Index { path: path.into(), source })?;
-        let mut problems = Vec::new();
-        let shards: BTreeSet<&str> = index.weight_map.values().map(String::as_str).collect();
-        let (mut absent, mut broken) = (BTreeSet::new(), Vec::new());
-        for &shard in &shards {
-            let file = path.with_file_name(shard);
-            if !is_plain(shard) {
-                problems.push(IndexProblem::ShardName(shard.into()));
-                absent.insert(shard);
-            } else if !file.exists() {
-                problems.push(IndexProblem::MissingShard(shard.into()));
-                absent.insert(shard);
-            } else {
-                let tensors = self.add_file(file).unwrap_or_else(|error| {
-                    absent.insert(shard);
-                    broken.push((shard, error));
-                    Vec::new()
-                });
-                for tensor in tensors {
-                    if let Some(first) = self.tensors.get(&tensor.name) {
-                        problems.push(IndexProblem::TwoShards {
-                            name: tensor.name,
-                            first: self.shard(first.file),
-                            second: shard.into(),
-                        });
-                    } else {
-                        self.tensors.insert(tensor.name.clone(), tensor);
-                    }
-                }
-            }
-        }
-        for (name, shard) in &index.weight_map {
-            let found = self.tensors.get(name).map(|tensor| self.shard(tensor.file));
-            let twice =
-                || problems.iter().any(|p| matches!(p, IndexProblem::TwoShards { name: n, .. } if n == name));
-            if !absent.contains(shard.as_str()) && found.as_ref() != Some(shard) && !twice() {
-                problems.push(IndexProblem::MissingTensor { name: name.clone(), shard: shard.clone() });
-            }
-        }
-        // What is wrong with one file, and nothing else, is said of the file.
-        match broken.pop() {
-            Some((_, error)) if problems.is_empty() && broken.is_empty() => return Err(error),
-            last => broken.extend(last),
-        }
-        problems.extend(broken.into_iter().map(|(shard, error)| IndexProblem::BrokenShard {
-            shard: shard.into(),
-            reason: WithCauses(&error).to_string(),
-        }));
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(ArchiveError::IndexMismatch { path: path.into(), problems })
-        }
-    }
-
-    /// The name of the shard that is this file.
-    fn shard(&self, file: usize) -> String {
-        self.files[file].0.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// Whether an archive may be written at `path`: the checkpoint is mapped, and nothing else has the weights.
@@ -433,87 +391,6 @@ impl CheckpointTensor {
             Dtype::BOOL => Some(ElementType::I1),
             _ => None,
         }
-    }
-}
-
-#[derive(Deserialize)]
-struct Index {
-    weight_map: BTreeMap<String, String>,
-}
-
-/// Whether a shard name stays in the index's own folder. Separators of every system count on every system.
-fn is_plain(name: &str) -> bool {
-    let mut components = Path::new(name).components();
-    matches!((components.next(), components.next()), (Some(Component::Normal(part)), None) if part == name)
-        && !name.contains(['/', '\\', ':', '\0'])
-}
-
-/// The file to open in a directory, in the order in which transformers looks.
-fn find(folder: &Path) -> Result<PathBuf, ArchiveError> {
-    for name in [SINGLE, INDEX] {
-        let file = folder.join(name);
-        if file.exists() {
-            return Ok(file);
-        }
-    }
-    let mut format = None;
-    let mut found = Vec::new();
-    let listing = fs::read_dir(folder).with_path("list", folder)?;
-    for item in listing {
-        let name = item.with_path("list", folder)?.file_name();
-        match by_extension(Path::new(&name)) {
-            Some(Foreign::PyTorch) => format = Some(Foreign::PyTorch),
-            Some(other) => format = format.or(Some(other)),
-            None if Path::new(&name).extension() == Some(OsStr::new("safetensors")) => {
-                found.push(name.to_string_lossy().into_owned());
-            }
-            None => {}
-        }
-    }
-    found.sort();
-    match format {
-        // Pickles beside safetensors under another name are not the reason.
-        Some(format) if found.is_empty() => Err(ArchiveError::Foreign { path: folder.into(), format }),
-        _ => Err(ArchiveError::NoCheckpoint { path: folder.into(), found }),
-    }
-}
-
-fn by_extension(path: &Path) -> Option<Foreign> {
-    match path.extension()?.to_str()? {
-        "bin" | "pt" | "pth" | "ckpt" => Some(Foreign::PyTorch),
-        "gguf" => Some(Foreign::Gguf),
-        _ => None,
-    }
-}
-
-/// Recognises other formats by name or by their first bytes.
-fn foreign(path: &Path, bytes: &[u8]) -> Option<Foreign> {
-    if bytes.starts_with(b"PK\x03\x04") {
-        Some(Foreign::PyTorch)
-    } else if bytes.starts_with(b"version https://git-lfs") {
-        Some(Foreign::LfsPointer)
-    } else {
-        by_extension(path)
-    }
-}
-
-/// Says of a rejected file whether it is merely cut off, which is the usual case.
-fn reject(path: &Path, bytes: &[u8], error: SafeTensorError) -> ArchiveError {
-    let size = bytes.len() as u64;
-    let expected = match (&error, bytes.first_chunk()) {
-        (SafeTensorError::HeaderTooSmall, _) => Some(8),
-        (SafeTensorError::InvalidHeaderLength, Some(header)) => u64::from_le_bytes(*header).checked_add(8),
-        (SafeTensorError::MetadataIncompleteBuffer, Some(header)) => {
-            let end = u64::from_le_bytes(*header).saturating_add(8);
-            let header = bytes.get(8..usize::try_from(end).unwrap_or(usize::MAX));
-            let metadata: Option<Metadata> = header.and_then(|json| serde_json::from_slice(json).ok());
-            metadata.map(|metadata| end + metadata.data_len() as u64)
-        }
-        _ => None,
-    };
-    match expected {
-        Some(expected) => ArchiveError::SafetensorsLength { path: path.into(), expected, found: size },
-        None => ArchiveError::Safetensors { path: path.into(), size, source: error },
     }
 }
 

@@ -1,5 +1,6 @@
 //! What can be wrong with an archive, a checkpoint or the way from one to the other.
 
+use crate::Foreign;
 use errors::{FileError, LISTED};
 use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensorError};
@@ -135,10 +136,28 @@ pub enum ArchiveError {
         /// Which format, and what to do.
         format: Foreign,
     },
+    /// A folder of the Hugging Face hub's cache in which no snapshot is the one that is meant.
+    #[error(
+        "`{path}` is a download folder of the Hugging Face hub with {}",
+        match &snapshots[..] {
+            [] => "no snapshot; download the model again".into(),
+            several => format!("several snapshots; name one of them: {}", List(several)),
+        }
+    )]
+    Snapshots {
+        /// The folder.
+        path: PathBuf,
+        /// The folders of its snapshots.
+        snapshots: Vec<String>,
+    },
     /// A directory without a checkpoint.
     #[error(
         "no checkpoint in `{path}`: expected `model.safetensors` or `model.safetensors.index.json`, found {}",
-        if found.is_empty() { "no weight files".into() } else { format!("{}; name the file itself", List(found)) }
+        match &found[..] {
+            [] => "no weight files".into(),
+            [one] => format!("`{one}`; if the whole model is in it, rename it to `model.safetensors`"),
+            several => format!("{}; download the index, which says what is in which", List(several)),
+        }
     )]
     NoCheckpoint {
         /// The directory.
@@ -298,33 +317,6 @@ pub enum EntryProblem {
         /// Bytes of the entry.
         length: u64,
     },
-}
-
-/// Formats that are recognised in order to say what to do about them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Foreign {
-    /// Pickled PyTorch weights.
-    PyTorch,
-    /// llama.cpp files where one of them, or a safetensors file, should be named.
-    Gguf,
-    /// A placeholder that git left because git-lfs is not installed.
-    LfsPointer,
-}
-
-impl fmt::Display for Foreign {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::PyTorch => {
-                "a pickled PyTorch checkpoint, which is not read; expected safetensors: convert it with \
-                 transformers, `AutoModelForCausalLM.from_pretrained(…).save_pretrained(…, safe_serialization=True)`"
-            }
-            Self::Gguf => "GGUF, of which each file is a model of its own: name the file itself",
-            Self::LfsPointer => {
-                "a git-lfs pointer, not the file itself; expected safetensors: run `git lfs pull` where it came from"
-            }
-        })
-    }
 }
 
 /// One thing that is wrong with a GGUF file.
@@ -504,16 +496,6 @@ pub enum IndexProblem {
         name: String,
         /// Where the index says it is.
         shard: String,
-    },
-    /// A tensor that two shards hold.
-    #[error("tensor `{name}` is in shards `{first}` and `{second}`")]
-    TwoShards {
-        /// The tensor.
-        name: String,
-        /// A shard that holds it.
-        first: String,
-        /// Another.
-        second: String,
     },
 }
 

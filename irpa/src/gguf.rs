@@ -15,12 +15,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use files::limits;
+use files::{BrokenLink, limits};
 use memmap2::Mmap;
 use safetensors::Dtype;
 
 use crate::ArchiveError;
 use crate::error::GgufProblem;
+use crate::weight_files::refuse_stand_in;
 
 const MAGIC: &[u8; 4] = b"GGUF";
 
@@ -184,23 +185,25 @@ impl Kind {
 }
 
 impl Gguf {
-    /// Whether what stands at `path` is a GGUF file, by its name or by how it begins.
+    /// Whether what is at `path` is a GGUF file, by its name or by how it begins, or a link to one that is missing.
     pub fn is_at(path: &Path) -> bool {
         let begins = || {
             let mut magic = [0; 4];
             let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
             read.is_ok() && magic == *MAGIC
         };
-        path.is_file() && (path.extension().is_some_and(|end| end == "gguf") || begins())
+        let is_named = path.extension().is_some_and(|end| end == "gguf");
+        (path.is_file() && (is_named || begins())) || (is_named && BrokenLink::at(path).is_some())
     }
 
     /// Maps a file and reads all but the data of its tensors.
     ///
     /// # Errors
-    /// If it cannot be read, where it is cut off, or everything that is wrong with its keys and tensors.
+    /// If it cannot be read or is none, where it is cut off, or everything that is wrong with its keys and tensors.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = crate::map(path)?;
+        refuse_stand_in(path, &map)?;
         let refuse = |problems| ArchiveError::Gguf { path: path.into(), problems };
         let mut reader = Reader { bytes: &map, at: 0, problems: Vec::new() };
         let read = reader.read();
@@ -222,6 +225,7 @@ impl Gguf {
     pub fn open_keys(path: impl AsRef<Path>) -> Result<Self, ArchiveError> {
         let path = path.as_ref();
         let map = crate::map(path)?;
+        refuse_stand_in(path, &map)?;
         let mut reader = Reader { bytes: &map, at: 0, problems: Vec::new() };
         match reader.head() {
             Ok((_, keys)) => Ok(Self { path: path.into(), map, keys, tensors: Vec::new() }),

@@ -28,8 +28,13 @@ mod archive;
 mod checkpoint;
 mod convert;
 mod error;
+mod foreign;
 mod gguf;
+mod hub;
+mod index;
 mod progress;
+mod shards;
+mod weight_files;
 mod write;
 
 pub use archive::{Archive, Entry, Storage, Verified};
@@ -37,11 +42,15 @@ pub use checkpoint::{
     Arranged, Checkpoint, CheckpointTensor, ConvertOptions, Converted, TensorNumbers, convert_checkpoint,
 };
 pub use convert::convert;
-pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, Foreign, GgufProblem, IndexProblem};
+pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, GgufProblem, IndexProblem};
+pub use foreign::Foreign;
 pub use gguf::{BlockFormat, Gguf, GgufArray, GgufTensor, GgufValue, StoredNumbers};
+pub use hub::HubFolder;
+pub use index::{PassedOver, ShardDifference};
 pub use progress::{Progress, Watch};
 pub use safetensors::Dtype;
-pub use write::{NewEntry, Sink, WriteOptions, write};
+
+pub use write::{ARCHIVE, NewEntry, Sink, WriteOptions, write};
 
 use errors::WithPath as _;
 use memmap2::Mmap;

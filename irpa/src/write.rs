@@ -8,7 +8,7 @@ use crate::progress::{CHUNK, Tracker, Watch};
 use crate::{ArchiveError, EntryProblem, convert};
 use byteorder::{ByteOrder, LittleEndian};
 use errors::FileError;
-use files::NewFile;
+use files::{FileKind, NewFile};
 use ops::{ElementType, TensorType};
 use std::{
     fs::File,
@@ -129,10 +129,13 @@ impl Default for WriteOptions<'_> {
     }
 }
 
+/// What an archive may replace: another one.
+pub const ARCHIVE: FileKind = FileKind { name: "a parameter archive", is: |head| head.starts_with(b"IRPA") };
+
 /// Writes an archive. The entries are sorted by name; `source` is called for each that has data, in that
 /// order, and streams exactly as many bytes into the sink as the entry's type takes. The file appears under
 /// `path` when it is complete and on disk; after any error there is nothing new, and what was there before is
-/// still there. Memory does not depend on the size of the data.
+/// still there. Nothing but an archive or an empty file is replaced. Memory does not depend on the size of the data.
 pub fn write<E: From<ArchiveError>>(
     path: impl AsRef<Path>,
     entries: Vec<NewEntry>,
@@ -150,7 +153,7 @@ pub fn write<E: From<ArchiveError>>(
         return Err(destination.full(Some(available)).into());
     }
     let refused = |FileError { action, source, .. }| destination.error(action, source);
-    let file = NewFile::begin(path).map_err(refused)?;
+    let file = NewFile::begin(path, ARCHIVE).map_err(refused)?;
     flushing(file.file(), &destination, |out| layout.stream(&destination, out, options.watch, source))?;
     file.publish().map_err(refused)?;
     Ok(())

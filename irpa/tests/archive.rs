@@ -167,13 +167,13 @@ fn listing(folder: &Path) -> Vec<String> {
 fn after_any_error_the_old_archive_is_still_there_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kept.irpa");
-    fs::write(&path, "the old one").unwrap();
+    fs::write(&path, "IRPA, the old one").unwrap();
     let entries = || vec![NewEntry::tensor("w", f32s(&[1 << 20])), NewEntry::raw("x", 10)];
     let attempt = |options: WriteOptions<'_>,
                    source: &mut dyn FnMut(&mut Sink<'_>) -> Result<(), ArchiveError>| {
         let error = write(&path, entries(), options, |_, sink| source(sink)).unwrap_err();
         assert_eq!(listing(folder.path()), ["kept.irpa"]);
-        assert_eq!(fs::read(&path).unwrap(), b"the old one");
+        assert_eq!(fs::read(&path).unwrap(), b"IRPA, the old one");
         error
     };
     let short = attempt(WriteOptions::default(), &mut |sink| sink.write(&[1; 999]));

@@ -1,12 +1,13 @@
 //! Checkpoints: what is read, and what is said about those that cannot be.
 
 use errors::{FileError, WithCauses};
+use files::StandIn;
 use ops::ElementType::{self, *};
 use safetensors::{serialize, tensor::TensorView};
 use std::{collections::BTreeMap, fs, path::Path};
 use tracewright_irpa::{
     Archive, ArchiveError, Checkpoint, ConvertOptions, Converted, Dtype, Foreign, IndexProblem,
-    convert_checkpoint,
+    ShardDifference, convert_checkpoint,
 };
 
 fn safetensors(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
@@ -181,7 +182,6 @@ fn everything_in_which_index_and_shards_disagree_is_listed_at_once() {
         name("/etc/passwd"),
         name("a\\b"),
         IndexProblem::MissingShard("missing".into()),
-        IndexProblem::TwoShards { name: "both".into(), first: "s1".into(), second: "s2".into() },
         name("sub/dir"),
         tensor("b", "s1"),
         tensor("c", "s2"),
@@ -191,6 +191,73 @@ fn everything_in_which_index_and_shards_disagree_is_listed_at_once() {
         ["shard `missing` is missing", "tensor `c` is not in shard `s2`", "`../outside` is not a plain"]
     {
         assert!(error.to_string().contains(text), "{error}");
+    }
+}
+
+/// Overlays: the index says which shard has a tensor. One that it does not list is that of the last shard, as transformers
+/// 5.24 loads it.
+#[test]
+fn of_a_tensor_in_several_shards_the_index_decides() {
+    let shard = |own, number: u8| {
+        let one = [number];
+        let tensor = |name| (name, Dtype::I8, &[1_usize][..], &one[..]);
+        safetensors(&[tensor(own), tensor("listed"), tensor("unlisted")])
+    };
+    let (first, second) = (shard("a", 1), shard("b", 2));
+    let open = |index: &str| {
+        let files: [(&str, &[u8]); 3] =
+            [("s1", &first), ("s2", &second), ("model.safetensors.index.json", index.as_bytes())];
+        Checkpoint::open(folder(&files).path())
+    };
+    for (named, number) in [("s1", 1), ("s2", 2)] {
+        let checkpoint = open(&index(&[("a", "s1"), ("b", "s2"), ("listed", named)])).unwrap();
+        assert_eq!(checkpoint.data("listed").unwrap(), [number], "{named}");
+        assert_eq!(checkpoint.data("unlisted").unwrap(), [2], "{named}");
+        let unlisted: Vec<_> = checkpoint.tensors().filter(|t| t.unlisted).map(|t| &*t.name).collect();
+        assert_eq!(unlisted, ["unlisted"]);
+    }
+    let error = open(&index(&[("a", "s1"), ("b", "s1"), ("listed", "s2")])).unwrap_err().to_string();
+    assert!(error.contains("tensor `b` is not in shard `s1`") && !error.contains("listed"), "{error}");
+}
+
+/// A file comes before shards; what the warning compares is what costs nothing to read.
+#[test]
+fn a_file_beside_shards_is_read_and_what_differs_is_known() {
+    let content = |numbers: &[u8]| safetensors(&[("w", Dtype::I8, &[numbers.len()], numbers)]);
+    let index = index(&[("w", "s1")]);
+    let numbers = [7; 300];
+    let ends = |at: usize| {
+        let mut other = numbers;
+        other[at] = 8;
+        content(&other)
+    };
+    let half = safetensors(&[("w", Dtype::F16, &[150], &numbers)]);
+    let more = safetensors(&[("w", Dtype::I8, &[300], &numbers), ("x", Dtype::I8, &[1], &[1])]);
+    let less = safetensors(&[("v", Dtype::I8, &[300], &numbers)]);
+    type Case<'a> = (&'a [u8], Option<(&'a str, ShardDifference)>);
+    let cases: &[Case<'_>] = &[
+        (&content(&numbers), None),
+        (&ends(0), Some(("w", ShardDifference::Numbers))),
+        (&ends(299), Some(("w", ShardDifference::Numbers))),
+        (&half, Some(("w", ShardDifference::Type))),
+        (&more, Some(("x", ShardDifference::OnlyInFile))),
+        (&less, Some(("v", ShardDifference::OnlyInFile))),
+    ];
+    let shard = content(&numbers);
+    for (single, expected) in cases {
+        let files: [(&str, &[u8]); 3] = [
+            ("model.safetensors", single),
+            ("model.safetensors.index.json", index.as_bytes()),
+            ("s1", &shard),
+        ];
+        for missing in [false, true] {
+            let folder = folder(&files[..if missing { 2 } else { 3 }]);
+            let checkpoint = Checkpoint::open(folder.path()).unwrap();
+            assert_eq!(checkpoint.files().count(), 1);
+            let found = checkpoint.passed_over().map(|other| (other.tensor.as_str(), other.difference));
+            // An index without shards is a leftover.
+            assert_eq!(found, expected.filter(|_| !missing));
+        }
     }
 }
 
@@ -248,12 +315,15 @@ fn other_formats_are_told_what_to_do() {
     }
     let files = folder(&[("model.Q4_K_M.gguf", b"GGUF"), ("README.md", b"")]);
     let error = Checkpoint::open(files.path()).unwrap_err();
-    assert!(matches!(error, ArchiveError::Foreign { format: Foreign::Gguf, .. }), "{error}");
+    assert!(matches!(error, ArchiveError::Foreign { format: Foreign::Gguf(_), .. }), "{error}");
     assert!(error.to_string().contains("name the file itself"), "{error}");
     let pointer =
         folder(&[("model.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:00")]);
     let error = Checkpoint::open(pointer.path()).unwrap_err();
-    assert!(matches!(error, ArchiveError::Foreign { format: Foreign::LfsPointer, .. }), "{error}");
+    assert!(
+        matches!(error, ArchiveError::Foreign { format: Foreign::StandIn(StandIn::LfsPointer), .. }),
+        "{error}"
+    );
     let other = folder(&[("consolidated.safetensors", b""), ("pytorch_model.bin", b"")]);
     let error = Checkpoint::open(other.path()).unwrap_err();
     assert!(

@@ -37,7 +37,7 @@ impl SentenceConfig {
     pub fn read(folder: &Path, positions: usize, allowed: &[String]) -> Result<Self, ConfigError> {
         let keys = |name: &str| {
             let path = folder.join(name);
-            path.exists().then(|| Keys::read(&path)).transpose()
+            files::is_there(&path).then(|| Keys::read(&path)).transpose()
         };
         let (mut prompts, mut default_prompt) = (BTreeMap::new(), None);
         if let Some(keys) = keys("config_sentence_transformers.json")? {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use errors::{FileError, WithPath as _};
-use files::NewFile;
+use files::{FileKind, NewFile};
 
 /// A folder of compiled modules.
 ///
@@ -46,6 +46,6 @@ impl ModuleCache {
     /// Publishes the module of this key.
     pub(crate) fn store(&self, key: &str, module: &[u8]) -> Result<(), FileError> {
         let entry = [blake3::hash(module).as_bytes(), module].concat();
-        NewFile::write(&self.path(key, "module"), &entry)
+        NewFile::write(&self.path(key, "module"), FileKind::CACHED, &entry)
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use errors::{FileError, WithPath as _};
-use files::{NewFile, limits};
+use files::{FileKind, NewFile, limits};
 use serde::{Deserialize, Serialize};
 use targets::{Target, Tiling, Tuning};
 
@@ -201,7 +201,12 @@ impl TuningCache {
             let bytes = match files::read(&path, limits::TUNING_RECORD) {
                 // No record is so large, and none is a folder or a pipe.
                 Err(FileError { source, .. })
-                    if matches!(source.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput) =>
+                    if matches!(
+                        source.kind(),
+                        io::ErrorKind::FileTooLarge
+                            | io::ErrorKind::InvalidInput
+                            | io::ErrorKind::InvalidData
+                    ) =>
                 {
                     Vec::new()
                 }
@@ -225,7 +230,11 @@ impl TuningCache {
         fs::create_dir_all(&self.folder).with_path("create", &self.folder)?;
         let path = self.folder.join(&record.name).with_extension(EXTENSION);
         let json = serde_json::to_string(record).unwrap_or_default();
-        NewFile::write(&path, format!("{}\n{json}\n", blake3::hash(json.as_bytes())).as_bytes())
+        NewFile::write(
+            &path,
+            FileKind::CACHED,
+            format!("{}\n{json}\n", blake3::hash(json.as_bytes())).as_bytes(),
+        )
     }
 }
 

@@ -1,0 +1,57 @@
+//! How many tokens a network takes, and how to have it take more, in the words of the command line.
+
+use std::fmt;
+
+use tracewright::Plan;
+
+/// The most tokens that a network takes as it was built.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    pub tokens: usize,
+    /// The most that the model was made for, where that is known.
+    pub longest: Option<usize>,
+    pub set_by: SetBy,
+}
+
+/// What sets a limit below the model's own.
+#[derive(Clone, Copy, Debug)]
+pub enum SetBy {
+    /// An option of the command, as `--context`.
+    Flag(&'static str),
+    /// The export that runs.
+    Export,
+}
+
+impl Limit {
+    /// That of a plan, whose context `--context` sets.
+    pub fn of(plan: &Plan) -> Self {
+        let longest = Some(plan.model.max_context());
+        Self { tokens: plan.context, longest, set_by: SetBy::Flag("--context") }
+    }
+
+    fn is_of_the_model(self) -> bool {
+        self.longest == Some(self.tokens)
+    }
+
+    /// How to have room for more; nothing if the model was made for no more.
+    pub fn raised(self) -> Option<String> {
+        let most = self.longest.map(|longest| longest.to_string());
+        let most = most.unwrap_or_else(|| "the model's own limit".into());
+        match self.set_by {
+            _ if self.is_of_the_model() => None,
+            SetBy::Flag(flag) => Some(format!("`{flag} N` takes more, up to {most}")),
+            SetBy::Export => Some(format!("export the model again with `--context N`, up to {most}")),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tokens, set_by, .. } = self;
+        match set_by {
+            _ if self.is_of_the_model() => write!(f, "{tokens}, the model's own limit"),
+            SetBy::Flag(flag) => write!(f, "{tokens}, the `{flag}`"),
+            SetBy::Export => write!(f, "{tokens}, the context of the export"),
+        }
+    }
+}

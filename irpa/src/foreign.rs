@@ -1,0 +1,249 @@
+//! What is found where a checkpoint should be, in order to say what to do about it.
+
+use errors::{FileError, WithPath as _};
+use files::{StandIn, is_there, limits};
+use std::{collections::BTreeSet, fmt, fs, path::Path};
+
+/// The weights of a model that is one file, and the index of one that is several.
+pub(crate) const SINGLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+
+/// Formats that are recognised in order to say what to do about them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Foreign {
+    /// Pickled PyTorch weights.
+    PyTorch,
+    /// llama.cpp files where one of them, or a safetensors file, should be named.
+    Gguf(Vec<String>),
+    /// What a download left in the file's place.
+    StandIn(StandIn),
+    /// An adapter of another model, as PEFT writes one.
+    Adapter {
+        /// Which kind: `LORA`.
+        kind: String,
+        /// The model that it was made for, if the adapter names it.
+        base: Option<String>,
+    },
+    /// Several models together, as diffusers writes them.
+    Pipeline,
+    /// Files in a zip or tar archive, or compressed; by name if it is in the folder that should be the model.
+    Packed(Option<String>),
+    /// An IREE parameter archive, which has no configuration.
+    Archive,
+    /// The weights or the program of another library.
+    Other(&'static str),
+    /// Nothing but another folder, in which there is a model.
+    Inside(String),
+    /// The hub's cache, with a folder for each model.
+    HubCache(Vec<String>),
+}
+
+impl fmt::Display for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PyTorch => f.write_str(
+                "a pickled PyTorch checkpoint, which is not read; expected safetensors: convert it with \
+                 transformers, `AutoModelForCausalLM.from_pretrained(…).save_pretrained(…, safe_serialization=True)`",
+            ),
+            Self::Gguf(names) => {
+                f.write_str("GGUF, of which each file is a model of its own: name the file itself")?;
+                if names.is_empty() { Ok(()) } else { write!(f, ", {}", one_of(names)) }
+            }
+            Self::StandIn(found) => f.write_str(found.what()),
+            Self::Adapter { kind, base } => {
+                write!(f, "a PEFT adapter ({kind}), not a whole model; expected one: ")?;
+                match base {
+                    Some(base) => write!(f, "load it on `{base}` with PEFT")?,
+                    None => f.write_str("load it on the model that it was made for with PEFT")?,
+                }
+                f.write_str(", and save the result: `model.merge_and_unload().save_pretrained(…)`")
+            }
+            Self::Pipeline => f.write_str(
+                "a diffusers pipeline of several models, which is not read; name the folder of a language model",
+            ),
+            Self::Packed(name) => {
+                match name {
+                    Some(name) => write!(f, "a folder with `{name}`, a packed archive")?,
+                    None => f.write_str("a packed archive")?,
+                }
+                f.write_str("; unpack it, and name the folder that comes out")
+            }
+            Self::Archive => f.write_str(
+                "a parameter archive, the weights alone; name the folder of the model, or of what `export` made of it",
+            ),
+            Self::Other(what) => write!(
+                f,
+                "{what}, which is not read; expected safetensors or GGUF: download the model in one of these formats"
+            ),
+            Self::HubCache(names) => {
+                write!(f, "the cache of the Hugging Face hub; name the folder of a model in it: {}", one_of(names))
+            }
+            Self::Inside(folder) => write!(f, "a folder around the model; name `{folder}` in it"),
+        }
+    }
+}
+
+fn one_of(names: &[String]) -> String {
+    let names: Vec<_> = names.iter().take(errors::LISTED).map(|name| format!("`{name}`")).collect();
+    names.join(" or ")
+}
+
+impl Foreign {
+    /// What a file is, by how it begins or by its name, if it is neither safetensors nor GGUF nor JSON as far as that shows.
+    pub fn of_file(path: &Path, head: &[u8]) -> Option<Self> {
+        of_file(path, head).filter(|format| *format != Self::Gguf(Vec::new()))
+    }
+
+    /// What the folder at `path` has in place of a model, where that is known. A model in safetensors is none.
+    ///
+    /// # Errors
+    /// If it cannot be listed.
+    pub fn of_folder(path: &Path) -> Result<Option<Self>, FileError> {
+        let named = |name: &str| path.join(name);
+        if [SINGLE, INDEX].into_iter().any(|name| is_there(&named(name))) {
+            return Ok(None);
+        }
+        if let Some(adapter) = adapter(&named("adapter_config.json")) {
+            return Ok(Some(adapter));
+        }
+        if is_there(&named("model_index.json")) {
+            return Ok(Some(Self::Pipeline));
+        }
+        let mut names: Vec<String> = list(path)?.into_iter().collect();
+        if names.iter().any(|name| name.ends_with(".safetensors")) {
+            // Other formats beside safetensors under another name are not the reason.
+            return Ok(None);
+        }
+        names.retain(|name| !name.starts_with('.'));
+        let models: Vec<_> = names.iter().filter(|name| name.starts_with("models--")).cloned().collect();
+        if !models.is_empty() {
+            return Ok(Some(Self::HubCache(models)));
+        }
+        let known = |name: &String| {
+            by_extension(Path::new(name)).map(|format| match format {
+                Self::Packed(_) => Self::Packed(Some(name.clone())),
+                format => format,
+            })
+        };
+        let mut formats: Vec<_> = names.iter().filter_map(known).collect();
+        // One of an export that lost its manifest.
+        formats.retain(|format| *format != Self::Archive);
+        let gguf = |name: &String| name.ends_with(".gguf");
+        Ok(match () {
+            () if formats.contains(&Self::PyTorch) => Some(Self::PyTorch),
+            () if names.iter().any(gguf) => Some(Self::Gguf(names.into_iter().filter(gguf).collect())),
+            () if !formats.is_empty() => formats.into_iter().next(),
+            () if list(&named("onnx"))
+                .is_ok_and(|names| names.iter().any(|name| name.ends_with(".onnx"))) =>
+            {
+                Some(Self::Other(ONNX))
+            }
+            () => inside(path, &names),
+        })
+    }
+}
+
+const ONNX: &str = "a model in ONNX";
+
+/// The ends of names of files in other formats.
+const EXTENSIONS: &[(&str, Foreign)] = &[
+    ("bin", Foreign::PyTorch),
+    ("pt", Foreign::PyTorch),
+    ("pth", Foreign::PyTorch),
+    ("ckpt", Foreign::PyTorch),
+    ("gguf", Foreign::Gguf(Vec::new())),
+    ("onnx", Foreign::Other(ONNX)),
+    ("h5", Foreign::Other("a model of TensorFlow or Keras")),
+    ("keras", Foreign::Other("a model of TensorFlow or Keras")),
+    ("pb", Foreign::Other("a model of TensorFlow")),
+    ("tflite", Foreign::Other("a model of TensorFlow Lite")),
+    ("msgpack", Foreign::Other("a model of Flax")),
+    ("npz", Foreign::Other("arrays of NumPy")),
+    ("pte", Foreign::Other("a program of ExecuTorch")),
+    ("mlpackage", Foreign::Other("a model of Core ML")),
+    ("ggml", Foreign::Other("the format that llama.cpp had before GGUF")),
+    ("irpa", Foreign::Archive),
+    ("zip", Foreign::Packed(None)),
+    ("tar", Foreign::Packed(None)),
+    ("gz", Foreign::Packed(None)),
+    ("tgz", Foreign::Packed(None)),
+    ("xz", Foreign::Packed(None)),
+    ("zst", Foreign::Packed(None)),
+    ("7z", Foreign::Packed(None)),
+];
+
+/// How files in other formats begin.
+const MAGIC: &[(&[u8], Foreign)] = &[
+    (b"IRPA", Foreign::Archive),
+    (b"\x1f\x8b", Foreign::Packed(None)),
+    (b"\xfd7zXZ\0", Foreign::Packed(None)),
+    (b"\x28\xb5\x2f\xfd", Foreign::Packed(None)),
+    (b"7z\xbc\xaf\x27\x1c", Foreign::Packed(None)),
+    (b"BZh", Foreign::Packed(None)),
+    (b"\x89HDF", Foreign::Other("a file in HDF5")),
+];
+
+fn by_extension(path: &Path) -> Option<Foreign> {
+    let end = path.extension()?.to_str()?;
+    EXTENSIONS.iter().find(|(known, _)| *known == end).map(|(_, format)| format.clone())
+}
+
+/// See [`Foreign::of_file`].
+fn of_file(path: &Path, bytes: &[u8]) -> Option<Foreign> {
+    match StandIn::of(bytes) {
+        // Cut off before its first byte, unless its name says that it is another format.
+        None | Some(StandIn::Empty) => {}
+        Some(found) => return Some(Foreign::StandIn(found)),
+    }
+    let known = by_extension(path);
+    // The length of a header may have any bytes.
+    if bytes.get(8) == Some(&b'{') {
+        return known;
+    }
+    if bytes.starts_with(b"PK\x03\x04") {
+        return Some(match known {
+            Some(Foreign::Other(what)) => Foreign::Other(what),
+            Some(Foreign::PyTorch) => Foreign::PyTorch,
+            // PyTorch's own have a pickle among the first names.
+            _ if bytes.get(..512).unwrap_or(bytes).windows(9).any(|name| name == b"/data.pkl") => {
+                Foreign::PyTorch
+            }
+            _ => Foreign::Packed(None),
+        });
+    }
+    let begins = MAGIC.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|(_, format)| format.clone());
+    begins.or_else(|| (bytes.get(257..262) == Some(b"ustar")).then_some(Foreign::Packed(None))).or(known)
+}
+
+/// The adapter with this configuration, if it is there.
+fn adapter(config: &Path) -> Option<Foreign> {
+    if !is_there(config) {
+        return None;
+    }
+    let text = files::read(config, limits::CONFIG).ok()?;
+    let keys: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    let text = |key: &str| keys.get(key).and_then(|value| value.as_str()).map(str::to_owned);
+    let kind = text("peft_type").unwrap_or_else(|| "of an unknown type".into());
+    Some(Foreign::Adapter { kind, base: text("base_model_name_or_path") })
+}
+
+/// The only folder in this one, if the model is in there.
+fn inside(path: &Path, names: &[String]) -> Option<Foreign> {
+    if names.iter().any(|name| name == "config.json") {
+        return None;
+    }
+    let mut folders = names.iter().filter(|name| path.join(name).is_dir());
+    let (only, more) = (folders.next()?, folders.next());
+    let is_model = is_there(&path.join(only).join("config.json")) && more.is_none();
+    is_model.then(|| Foreign::Inside(only.clone()))
+}
+
+/// The names in a folder, sorted.
+pub(crate) fn list(folder: &Path) -> Result<BTreeSet<String>, FileError> {
+    let mut names = BTreeSet::new();
+    for item in fs::read_dir(folder).with_path("list", folder)? {
+        names.insert(item.with_path("list", folder)?.file_name().to_string_lossy().into_owned());
+    }
+    Ok(names)
+}

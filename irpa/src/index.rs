@@ -1,0 +1,70 @@
+//! The index of a checkpoint of several files, and how one that is not read differs from the file that is.
+
+use crate::ArchiveError;
+use crate::foreign::{INDEX, SINGLE};
+use serde::Deserialize;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::{Path, PathBuf},
+};
+
+#[derive(Deserialize)]
+pub(crate) struct Index {
+    pub weight_map: BTreeMap<String, String>,
+}
+
+impl Index {
+    pub fn read(path: &Path) -> Result<Self, ArchiveError> {
+        let text = files::read_text(path, files::limits::INDEX)?;
+        files::parse_json(&text).map_err(|source| ArchiveError::Index { path: path.into(), source })
+    }
+
+    /// The names of the shards, sorted.
+    pub fn shards(&self) -> BTreeSet<&str> {
+        self.weight_map.values().map(String::as_str).collect()
+    }
+}
+
+/// Shards with an index that stand beside one file of other weights. The file is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PassedOver {
+    /// The index.
+    pub index: PathBuf,
+    /// The first tensor, by name, in which they differ.
+    pub tensor: String,
+    /// How.
+    pub difference: ShardDifference,
+}
+
+/// In what two checkpoints differ in a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardDifference {
+    /// Only the file has it.
+    OnlyInFile,
+    /// Only the shards have it.
+    OnlyInShards,
+    /// It has another shape or type.
+    Type,
+    /// It has other numbers.
+    Numbers,
+}
+
+impl fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { index, tensor, difference } = self;
+        let folder = index.parent().unwrap_or(index);
+        let differs = match difference {
+            ShardDifference::OnlyInFile => format!("only `{SINGLE}` has `{tensor}`"),
+            ShardDifference::OnlyInShards => format!("only the shards have `{tensor}`"),
+            ShardDifference::Type => format!("`{tensor}` has another shape or type in each"),
+            ShardDifference::Numbers => format!("`{tensor}` has other numbers in each"),
+        };
+        write!(
+            f,
+            "`{}` holds two checkpoints, `{SINGLE}` and the shards of `{INDEX}`: {differs}; `{SINGLE}` is read; remove \
+             the one that you do not mean",
+            folder.display()
+        )
+    }
+}

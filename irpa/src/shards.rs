@@ -1,0 +1,115 @@
+//! The shards of a checkpoint.
+
+use crate::index::{Index, PassedOver, ShardDifference};
+use crate::{ArchiveError, Checkpoint, CheckpointTensor, IndexProblem};
+use errors::WithCauses;
+use std::{
+    collections::BTreeSet,
+    path::{Component, Path, PathBuf},
+};
+
+impl Checkpoint {
+    /// Adds the shards of an index, collecting everything in which it and they disagree.
+    ///
+    /// The index says which shard a tensor is read from. Others may hold one of the same name: shards of a checkpoint of
+    /// which another replaces some tensors. A tensor that the index does not list is there all the same, of several the
+    /// one in the last shard by name: so transformers 5.24 loads it (`modeling_utils.py`, `merged_state_dict`).
+    pub(crate) fn add_shards(&mut self, path: &Path) -> Result<(), ArchiveError> {
+        let index = Index::read(path)?;
+        let mut problems = Vec::new();
+        let (mut absent, mut broken) = (BTreeSet::new(), Vec::new());
+        for shard in index.shards() {
+            let file = path.with_file_name(shard);
+            if !is_plain(shard) {
+                problems.push(IndexProblem::ShardName(shard.into()));
+                absent.insert(shard);
+            } else if !files::is_there(&file) {
+                problems.push(IndexProblem::MissingShard(shard.into()));
+                absent.insert(shard);
+            } else {
+                let tensors = self.add_file(file).unwrap_or_else(|error| {
+                    absent.insert(shard);
+                    broken.push((shard, error));
+                    Vec::new()
+                });
+                for tensor in tensors {
+                    let listed = index.weight_map.get(&tensor.name);
+                    if listed.is_none_or(|listed| listed == shard) {
+                        let tensor = CheckpointTensor { unlisted: listed.is_none(), ..tensor };
+                        self.tensors.insert(tensor.name.clone(), tensor);
+                    }
+                }
+            }
+        }
+        for (name, shard) in &index.weight_map {
+            if !absent.contains(shard.as_str()) && !self.tensors.contains_key(name) {
+                problems.push(IndexProblem::MissingTensor { name: name.clone(), shard: shard.clone() });
+            }
+        }
+        // What is wrong with one file, and nothing else, is said of the file.
+        match broken.pop() {
+            Some((_, error)) if problems.is_empty() && broken.is_empty() => return Err(error),
+            last => broken.extend(last),
+        }
+        problems.extend(broken.into_iter().map(|(shard, error)| IndexProblem::BrokenShard {
+            shard: shard.into(),
+            reason: WithCauses(&error).to_string(),
+        }));
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(ArchiveError::IndexMismatch { path: path.into(), problems })
+        }
+    }
+}
+
+/// Whether a shard name stays in the index's own folder. Separators of every system count on every system.
+fn is_plain(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(part)), None) if part == name)
+        && !name.contains(['/', '\\', ':', '\0'])
+}
+
+/// Bytes at either end of a tensor that are compared: enough to tell trained weights apart, and no time to read.
+const COMPARED: usize = 64;
+
+impl Checkpoint {
+    /// The index at `index`, if its shards differ from this checkpoint, a whole file. Names, types, shapes and the ends
+    /// of the data are compared. If no shard is there, the index is a leftover; if one cannot be read, nobody reads it.
+    pub(crate) fn differs_from(&self, index: PathBuf) -> Option<PassedOver> {
+        let weights = Index::read(&index).ok()?;
+        if !weights.shards().iter().any(|shard| files::is_there(&index.with_file_name(shard))) {
+            return None;
+        }
+        let names = self.tensors().map(|tensor| tensor.name.as_str()).collect::<BTreeSet<_>>();
+        let listed = weights.weight_map.keys().map(String::as_str).collect::<BTreeSet<_>>();
+        if let Some(&name) = names.symmetric_difference(&listed).next() {
+            let difference = match names.contains(name) {
+                true => ShardDifference::OnlyInFile,
+                false => ShardDifference::OnlyInShards,
+            };
+            let tensor = name.to_owned();
+            return Some(PassedOver { index, tensor, difference });
+        }
+        let mut shards = Checkpoint::empty(&index);
+        shards.add_shards(&index).ok()?;
+        let differs = |tensor: &CheckpointTensor| {
+            let other = shards.get(&tensor.name)?;
+            let ends = |checkpoint: &Checkpoint| {
+                let bytes = checkpoint.data(&tensor.name).ok()?;
+                let most = bytes.len().min(COMPARED);
+                Some([bytes[..most].to_vec(), bytes[bytes.len() - most..].to_vec()])
+            };
+            match () {
+                () if (&tensor.shape, tensor.stored) != (&other.shape, other.stored) => {
+                    Some(ShardDifference::Type)
+                }
+                () if ends(self) != ends(&shards) => Some(ShardDifference::Numbers),
+                () => None,
+            }
+        };
+        let (tensor, difference) =
+            self.tensors().find_map(|tensor| Some((tensor.name.clone(), differs(tensor)?)))?;
+        Some(PassedOver { index, tensor, difference })
+    }
+}
