@@ -1,11 +1,11 @@
 //! A conversation of several turns.
 
-use generate::{Chat, GenerateOptions};
-use serde_json::Value;
+use generate::{Chat, Finish, GenerateOptions};
+use serde_json::{Map, Value};
 
 use super::{Completion, Model, ModelError, Pieces, Request, assistant, user};
 
-/// A conversation with a model. Of each turn only the text is computed that the chat template adds; where the template writes
+/// A conversation with a model. A clone goes on by itself. Of each turn only the text is computed that the chat template adds; where the template writes
 /// anew what came before, as those do that leave out old reasoning, the slot goes back to where the tokens diverge.
 ///
 /// ```no_run
@@ -18,10 +18,15 @@ use super::{Completion, Model, ModelError, Pieces, Request, assistant, user};
 /// }
 /// # Ok::<(), tracewright::ModelError>(())
 /// ```
+#[derive(Clone)]
 pub struct Conversation {
     model: Model,
     /// The messages of all sides so far.
     pub messages: Vec<Value>,
+    /// Functions that the model may call, for the chat template.
+    pub tools: Option<Vec<Value>>,
+    /// Further variables of the chat template.
+    pub variables: Map<String, Value>,
     /// How answers are generated.
     pub options: GenerateOptions,
     /// The text whose tokens are exactly `tokens`, where that is known.
@@ -31,8 +36,15 @@ pub struct Conversation {
 
 impl Conversation {
     pub(super) fn new(model: Model) -> Self {
-        let options = GenerateOptions::default();
-        Self { model, messages: Vec::new(), options, shown: None, tokens: Vec::new() }
+        Self {
+            model,
+            messages: Vec::new(),
+            tools: None,
+            variables: Map::new(),
+            options: GenerateOptions::default(),
+            shown: None,
+            tokens: Vec::new(),
+        }
     }
 
     /// Says something, and waits for the whole answer.
@@ -50,9 +62,19 @@ impl Conversation {
     /// # Errors
     /// As [`say`](Self::say).
     pub fn turn(&mut self, message: impl Into<String>) -> Result<Turn<'_>, ModelError> {
+        let prepared = self.prepare(message)?;
+        self.begin(prepared)
+    }
+
+    /// The tokens of the prompt that a message makes. Nothing is computed yet.
+    ///
+    /// # Errors
+    /// As [`Model::chat`].
+    pub fn prepare(&self, message: impl Into<String>) -> Result<PreparedTurn, ModelError> {
         let mut messages = self.messages.clone();
         messages.push(user(message));
-        let chat = Chat { messages, add_generation_prompt: true, ..Chat::default() };
+        let (tools, variables) = (self.tools.clone(), self.variables.clone());
+        let chat = Chat { messages, tools, variables, add_generation_prompt: true, now: None };
         let text = self.model.render(&chat)?;
         let tokenizer = self.model.inner.text()?;
         let added = self.shown.as_ref().and_then(|shown| text.strip_prefix(shown.as_str()));
@@ -60,25 +82,33 @@ impl Conversation {
             Some(added) if !added.is_empty() => [&self.tokens[..], &tokenizer.encode_plain(added)?].concat(),
             _ => tokenizer.encode_plain(&text)?,
         };
-        let request = Request {
-            model: self.model.inner.clone(),
-            prompt: prompt.clone(),
-            options: self.options.clone(),
-            continues: true,
-        };
-        let pieces = request.stream()?;
-        Ok(Turn { conversation: self, pieces, messages: chat.messages, text, prompt })
+        Ok(PreparedTurn { messages: chat.messages, text, prompt })
     }
+
+    /// Begins the answer to what [`prepare`](Self::prepare) made.
+    ///
+    /// # Errors
+    /// If an option cannot be followed.
+    pub fn begin(&mut self, prepared: PreparedTurn) -> Result<Turn<'_>, ModelError> {
+        let model = self.model.inner.clone();
+        let (prompt, options) = (prepared.prompt.clone(), self.options.clone());
+        let pieces = Request { model, prompt, options, continues: true }.stream()?;
+        Ok(Turn { conversation: self, pieces, prepared })
+    }
+}
+
+/// A message whose prompt is known.
+pub struct PreparedTurn {
+    messages: Vec<Value>,
+    text: String,
+    prompt: Vec<u32>,
 }
 
 /// One answer of a conversation, as it arrives.
 pub struct Turn<'a> {
     conversation: &'a mut Conversation,
     pieces: Pieces,
-    messages: Vec<Value>,
-    /// The text of the prompt, and its tokens.
-    text: String,
-    prompt: Vec<u32>,
+    prepared: PreparedTurn,
 }
 
 impl Turn<'_> {
@@ -87,17 +117,22 @@ impl Turn<'_> {
         self.pieces.cancel();
     }
 
-    /// Adds message and answer to the conversation. Gives `None` and adds nothing unless all pieces were taken without an error.
+    /// Adds message and answer to the conversation. Gives `None` and adds nothing unless all pieces were taken without an error;
+    /// of an answer that was cancelled before its first piece nothing is added either.
     pub fn finish(self) -> Option<Completion> {
-        let Self { conversation, pieces, mut messages, text, prompt } = self;
+        let Self { conversation, pieces, prepared: PreparedTurn { mut messages, text, prompt } } = self;
         let completion = pieces.into_completion()?;
+        if completion.generated.finish == Finish::Cancelled && completion.text.is_empty() {
+            return Some(completion);
+        }
         messages.push(assistant(&completion.text));
         conversation.messages = messages;
         let tokens = &completion.generated.tokens;
         // What the template will write of this answer has these tokens, if each has a text and all text was given out.
         let tokenizer = conversation.model.tokenizer();
         let is_known = tokenizer.is_some_and(|all| !tokens.iter().any(|&token| all.is_special(token)))
-            && !completion.is_cut;
+            && !completion.is_cut
+            && completion.generated.finish != Finish::Cancelled;
         conversation.shown = is_known.then(|| text + &completion.text);
         conversation.tokens = [prompt, tokens.clone()].concat();
         Some(completion)

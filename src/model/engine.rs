@@ -120,7 +120,7 @@ impl Engine {
     fn build(path: &Path, source: Source, options: &OpenOptions) -> Result<Self, ModelError> {
         Ok(match source {
             Source::Embedding(config) => Self::Embedding(config),
-            Source::Export(manifest) => Self::Text(Box::new(load_export(path, &manifest, options)?)),
+            Source::Export(manifest, _) => Self::Text(Box::new(load_export(path, &manifest, options)?)),
             Source::Checkpoint(model) => {
                 Self::Text(Box::new(load_checkpoint(path, model, options, options.score)?))
             }

@@ -21,14 +21,14 @@ use serde_json::{Value, json};
 use engine::Job;
 use render::Renderer;
 
-pub use conversation::Conversation;
+pub use conversation::{Conversation, PreparedTurn, Turn};
 pub use engine::{Completion, Embedded, ModelInfo};
 pub use error::ModelError;
 pub use opening::Opening;
 pub use options::{OpenOptions, TuningSource, WatchOpen};
 pub use render::{TemplateProgram, TemplateRequest};
 pub use request::{Pieces, Request};
-pub use source::BuildInfo;
+pub use source::{BuildInfo, OpenWarning};
 
 /// Stack of the threads that read or render what somebody else wrote, which may nest deep. Only what is used is taken.
 const STACK: usize = 256 << 20;

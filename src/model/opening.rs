@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use generate::{Chat, Tokenizer, stop_tokens};
-use models::{SentenceConfig, UntiedHead};
+use models::SentenceConfig;
 
 use super::engine::{self, Unbuilt};
 use super::render::Renderer;
-use super::source::Source;
+use super::source::{CONTEXT, OpenWarning, Source};
 use super::{Inner, Model, ModelError, OpenOptions, STACK, with_room};
 use crate::Plan;
 
@@ -27,7 +27,7 @@ pub struct Opening {
     tokenizer: Option<Arc<Tokenizer>>,
     stop_tokens: Vec<u32>,
     sentence: Option<SentenceConfig>,
-    untied: Option<UntiedHead>,
+    warnings: Vec<OpenWarning>,
     renderer: Renderer,
 }
 
@@ -38,15 +38,15 @@ impl Opening {
     /// If something is missing, damaged, or not supported; or if an export was made with other options.
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
         let path = path.as_ref();
-        let (source, untied) = Source::read(path, &options)?;
+        let (source, warnings) = Source::read(path, &options)?;
         let tokenizer = with_room(|| Tokenizer::load(path))??.map(Arc::new);
         let (stop_tokens, sentence) = match &source {
             Source::Embedding(config) => (Vec::new(), Some(config.sentence.clone())),
-            Source::Export(_) | Source::Checkpoint(_) => (stop_tokens(path)?, None),
+            Source::Export(..) | Source::Checkpoint(_) => (stop_tokens(path)?, None),
         };
         let renderer = Renderer::new(path, options.template_program.clone());
         let path = path.to_path_buf();
-        Ok(Self { options, path, source, tokenizer, stop_tokens, sentence, untied, renderer })
+        Ok(Self { options, path, source, tokenizer, stop_tokens, sentence, warnings, renderer })
     }
 
     /// The tokenizer, if the model has one.
@@ -59,9 +59,46 @@ impl Opening {
         &self.stop_tokens
     }
 
-    /// The head that the checkpoint has although the configuration ties it to the embedding: worth a warning.
-    pub fn untied_head(&self) -> Option<&UntiedHead> {
-        self.untied.as_ref()
+    /// What the model's user should know, though it opens.
+    pub fn warnings(&self) -> &[OpenWarning] {
+        &self.warnings
+    }
+
+    /// Whether it is an export, which needs no compiler.
+    pub fn is_export(&self) -> bool {
+        matches!(self.source, Source::Export(..))
+    }
+
+    /// The most tokens that the model was made for, if its configuration is there.
+    pub fn max_context(&self) -> Option<usize> {
+        match &self.source {
+            Source::Export(_, longest) => *longest,
+            Source::Checkpoint(model) => Some(model.max_context()),
+            Source::Embedding(config) => Some(config.sentence.max_tokens),
+        }
+    }
+
+    /// The longest sequence that the network will take.
+    pub fn context(&self) -> usize {
+        match &self.source {
+            Source::Export(manifest, _) => manifest.context,
+            Source::Checkpoint(model) => self.options.context.unwrap_or(model.max_context().min(CONTEXT)),
+            Source::Embedding(config) => self.options.context.unwrap_or(config.sentence.max_tokens),
+        }
+    }
+
+    /// The number of token ids, if the configuration is there.
+    pub fn vocabulary(&self) -> Option<usize> {
+        match &self.source {
+            Source::Export(..) => None,
+            Source::Checkpoint(model) => Some(model.vocabulary()),
+            Source::Embedding(config) => Some(config.vocab_size),
+        }
+    }
+
+    /// What an embedding does to a text first.
+    pub fn sentence(&self) -> Option<&SentenceConfig> {
+        self.sentence.as_ref()
     }
 
     /// The text of a conversation, as [`Model::render`].

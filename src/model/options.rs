@@ -63,8 +63,8 @@ pub struct OpenOptions {
     pub allow_config_keys: Vec<String>,
     /// The architectures that are known.
     pub read: ReadModel,
-    /// The compiler; `iree-compile` on the system's path unless changed. Exports need none.
-    pub compiler: Compiler,
+    /// The compiler. Usually `iree-compile` on the system's path; an export needs none.
+    pub compiler: Option<Compiler>,
     /// The folder that keeps compiled modules and baked archives. Usually `tracewright` in the user's cache folder.
     pub cache: Option<PathBuf>,
     /// The program that renders chat templates in a process of its own. Usually they are rendered in this process, under limits of
@@ -127,7 +127,7 @@ impl Default for OpenOptions {
             verify: false,
             allow_config_keys: Vec::new(),
             read: models::read,
-            compiler: Compiler::new("iree-compile"),
+            compiler: None,
             cache: None,
             template_program: None,
             watch: None,
@@ -136,6 +136,11 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
+    /// The compiler, or the one on the system's path.
+    pub(super) fn compiler(&self) -> Compiler {
+        self.compiler.clone().unwrap_or_else(|| Compiler::new("iree-compile"))
+    }
+
     /// The folder that keeps compiled modules and baked archives.
     pub(super) fn cache_folder(&self) -> Option<PathBuf> {
         self.cache.clone().or_else(|| {

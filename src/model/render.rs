@@ -73,7 +73,11 @@ impl Renderer {
 }
 
 impl TemplateProgram {
-    fn render(&self, model: &Path, chat: &Chat) -> Result<String, ModelError> {
+    /// The text of a conversation by a model's template.
+    ///
+    /// # Errors
+    /// If the program does not start, reports an error, or is ended by the system.
+    pub fn render(&self, model: &Path, chat: &Chat) -> Result<String, ModelError> {
         let Chat { messages, tools, variables, .. } = chat.clone();
         let request = serde_json::to_vec(&TemplateRequest { messages, tools, variables });
         let request = request.map_err(|source| ModelError::Program(source.into()))?;

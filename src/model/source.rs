@@ -1,15 +1,15 @@
 //! From a path to a network that can be called: an export is loaded, a checkpoint is baked and compiled first.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
 use bake::Baked;
 use errors::WithPath as _;
 use generate::Network;
-use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
+use irpa::{Archive, ArchiveError, Checkpoint, Gguf, PassedOver};
 use lower::{Module, Quantization, Weights};
 use models::config::ConfigError;
 use models::{Architecture, EmbeddingGemmaConfig, UntiedHead, check_sizes};
@@ -26,16 +26,34 @@ use crate::tuning::{TuningCache, network_name};
 use crate::{Plan, Program};
 
 /// The longest sequence unless another one is asked for.
-const CONTEXT: usize = 4096;
+pub(super) const CONTEXT: usize = 4096;
 
 /// What a path names.
 pub(super) enum Source {
-    /// What `export` wrote.
-    Export(Box<Manifest>),
+    /// What `export` wrote, and the longest context that its model was made for, if its configuration is there.
+    Export(Box<Manifest>, Option<usize>),
     /// A checkpoint of a network that continues text.
     Checkpoint(Box<dyn Architecture>),
     /// A checkpoint of a network that makes embeddings.
     Embedding(Box<EmbeddingGemmaConfig>),
+}
+
+/// What the user of a model should know, though it opens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenWarning {
+    /// The checkpoint has a head of its own although the configuration ties it to the embedding.
+    UntiedHead(UntiedHead),
+    /// Shards of other weights lie beside the file that is read.
+    PassedOver(PassedOver),
+}
+
+impl fmt::Display for OpenWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UntiedHead(head) => head.fmt(f),
+            Self::PassedOver(other) => other.fmt(f),
+        }
+    }
 }
 
 /// A network, the device that it runs on, and what was made on the way.
@@ -67,19 +85,20 @@ pub struct BuildInfo {
 }
 
 impl Source {
-    /// What is at a path, and which head a checkpoint has of its own.
-    pub fn read(path: &Path, options: &OpenOptions) -> Result<(Self, Option<UntiedHead>), ModelError> {
+    /// What is at a path, and what its user should know.
+    pub fn read(path: &Path, options: &OpenOptions) -> Result<(Self, Vec<OpenWarning>), ModelError> {
         if !Gguf::is_at(path) {
-            fs::read_dir(path).with_path("open the model directory", path)?;
+            is_folder(path).with_path("open the model directory", path)?;
         }
         if let Some(manifest) = Manifest::read(path)? {
             check_as_exported(&manifest, options)?;
-            return Ok((Self::Export(Box::new(manifest)), None));
+            let longest = (options.read)(path, &[]).ok().map(|model| model.max_context());
+            return Ok((Self::Export(Box::new(manifest), longest), Vec::new()));
         }
         match (options.read)(path, &options.allow_config_keys) {
             Err(ConfigError::Embeds { .. }) => {
                 let config = EmbeddingGemmaConfig::read(path, &options.allow_config_keys)?;
-                Ok((Self::Embedding(Box::new(config)), None))
+                Ok((Self::Embedding(Box::new(config)), Vec::new()))
             }
             // Weights in another format rarely have a configuration: what is wrong with them is said first.
             Err(ConfigError::File(missing)) if missing.source.kind() == ErrorKind::NotFound => {
@@ -88,14 +107,25 @@ impl Source {
             }
             model => {
                 let (mut model, checkpoint) = (model?, Checkpoint::open(path)?);
+                let mut warnings: Vec<_> =
+                    checkpoint.passed_over().cloned().map(OpenWarning::PassedOver).into_iter().collect();
                 let named = model.named(checkpoint);
                 // Before a network of these sizes is recorded.
                 check_sizes(&model.sizes(), &named)?;
-                let head = model.settle_head(&named);
-                Ok((Self::Checkpoint(model), head))
+                warnings.extend(model.settle_head(&named).map(OpenWarning::UntiedHead));
+                Ok((Self::Checkpoint(model), warnings))
             }
         }
     }
+}
+
+/// Whether a model can be in there.
+fn is_folder(path: &Path) -> io::Result<()> {
+    if path.is_file() {
+        let what = "it is a file; name the folder of the model, or a GGUF file";
+        return Err(io::Error::new(ErrorKind::NotADirectory, what));
+    }
+    fs::read_dir(path).map(drop)
 }
 
 /// Loads what `export` wrote.
@@ -197,7 +227,8 @@ fn build(
     load: impl FnOnce(BuildTools<'_>) -> Result<Loaded, LoadError>,
 ) -> Result<Loaded, ModelError> {
     let cache = options.cache_folder().ok_or(ModelError::NoCache)?;
-    let tools = BuildTools::new(&options.compiler, &cache);
+    let compiler = options.compiler();
+    let tools = BuildTools::new(&compiler, &cache);
     let mut watch = |step| options.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.tell(step));
     let loaded = load(BuildTools { watch: Some(&mut watch), ..tools })?;
     if options.verify {
@@ -241,8 +272,9 @@ fn tuning(
     if !TuningCache::exists(&cache) {
         return Ok((Tuning::default(), Vec::new()));
     }
-    let target = options.compiler.resolve(target)?;
-    let measured = TuningCache::new(&cache, &target, &options.compiler.version()?).read()?;
+    let compiler = options.compiler();
+    let target = compiler.resolve(target)?;
+    let measured = TuningCache::new(&cache, &target, &compiler.version()?).read()?;
     let name = plan.map(network_name).transpose()?;
     Ok((measured.tuning(name.as_deref()), measured.damaged))
 }

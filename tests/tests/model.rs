@@ -16,7 +16,7 @@ use tracewright_tests::{embedding, level};
 
 fn options() -> OpenOptions {
     OpenOptions {
-        compiler: compiler().unwrap(),
+        compiler: Some(compiler().unwrap()),
         cache: Some(repository().join(".tracewright/cache")),
         target: Some(level::target()),
         dtype: Some(F32),
