@@ -75,7 +75,7 @@ impl Tunings {
             TuningSource::Measured => {
                 let target = compiler.resolve(target)?;
                 let known = TuningCache::new(cache, &target, &compiler.version()?).read()?;
-                report_damage(&known);
+                report_damage(&known.damaged);
                 Self::Measured(known)
             }
             TuningSource::File(path) => Self::All(read_tuning(path)?),
@@ -115,8 +115,8 @@ pub fn checkpoint(
 }
 
 /// Says which files of a tuning are not used.
-pub fn report_damage(known: &TuningDb) {
-    for path in &known.damaged {
+pub fn report_damage(damaged: &[PathBuf]) {
+    for path in damaged {
         say!("`{}` is damaged and not used; `tracewright tune` measures again", path.display());
     }
 }

@@ -1,33 +1,31 @@
 //! `tracewright chat`: messages from a terminal or from stdin, and answers.
 //!
-//! The session keeps what the network has seen. Of each turn only the text is read that the chat template adds; where the
-//! template writes anew what came before, as those do that leave out old thoughts, the session goes back to where the
-//! tokens part.
+//! [`Conversation`] keeps what the network has seen.
 
 use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use etcetera::BaseStrategy as _;
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracewright::files::{NewFile, limits};
-use tracewright::generate::{
-    Finish, GenerateError, Generated, Session, TokenOptions, Tokenizer, stop_tokens,
-};
+use tracewright::generate::{Finish, GenerateError};
+use tracewright::model::{Completion, Conversation, Opening};
+use tracewright::models::ReadModel;
 use tracewright::output;
 use tracewright::own::check_output;
+use tracewright::{GenerateOptions, ModelError, system};
 
 use crate::arguments::ChatArguments;
 use crate::error::{self, Error};
 use crate::extras::Extras;
-use crate::generate::{Answer, say_ends};
-use crate::load::{Loaded, Source, Wanted};
+use crate::generate::say_ends;
+use crate::limit::Limit;
 use crate::measure::milliseconds;
-use crate::prompt::{conversation, rendered};
-use crate::{Interrupt, ReadModel};
+use crate::prompt::conversation;
+use crate::{Interrupt, load};
 
 /// Tokens that a chat has room for, unless somebody says otherwise.
 const ROOM: usize = 4096;
@@ -43,35 +41,21 @@ const COMMANDS: [(&str, &str); 6] = [
 ];
 
 pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
-    let model = &arguments.model;
-    let source = Source::read(model, &arguments.run, read)?;
-    let (tokenizer, options, extras) = {
+    let mut opening = load::read(&arguments.model, &arguments.run, read, interrupt)?;
+    let (extras, options) = {
         let arguments = arguments.clone();
-        interrupt.or(move || -> Result<_, Error> {
-            let model = &arguments.model;
-            let Some(tokenizer) = Tokenizer::load(model)? else {
-                let what = format!("a chat needs text, and `{}` has no tokenizer.json", model.display());
-                return Err(Error::Usage { what });
-            };
-            // A model without a template, or with one that fails, is known before anything slow begins.
-            let extras = Extras::read(&arguments.template)?;
-            rendered(model, conversation(None, "Hello"), &extras)?;
-            let stop_tokens = stop_tokens(model)?;
-            let options = TokenOptions {
-                max_tokens: arguments.max_tokens,
-                sampling: arguments.sampling.sampling(Some(&tokenizer))?,
-                constraint: arguments.sampling.constraint(model, Some(&tokenizer), &stop_tokens)?,
-                stop_tokens,
-                ..TokenOptions::default()
-            };
-            Ok((Arc::new(tokenizer), options, extras))
-        })??
+        let (read, prepared) = interrupt.or(move || {
+            let prepared = prepare(&opening, &arguments);
+            (opening, prepared)
+        })?;
+        opening = read;
+        prepared?
     };
-    let wanted = Wanted { prompt: &[], new_tokens: ROOM, all_positions: false, commands: false };
-    let loaded = source.load(model, &arguments.run, &wanted, interrupt)?;
-    interrupt.check()?;
-    say_ends(&options, &loaded);
-    if options.stop_tokens.is_empty() && arguments.stop.is_empty() {
+    opening.fit_context(ROOM);
+    let limit = load::limit(&opening);
+    let model = load::open(opening, &arguments.run.compile, interrupt)?;
+    say_ends(&options, &model);
+    if model.stop_tokens().is_empty() && arguments.stop.is_empty() {
         let most = arguments.max_tokens;
         say!(
             "the model names no token that ends an answer (`eos_token_id`): each has {most} tokens, or use `--stop`"
@@ -80,20 +64,13 @@ pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) ->
 
     let mut input = Input::open(arguments.no_history)?;
     if matches!(input, Input::Terminal(..)) {
-        say!("a context of {} tokens; /help lists the commands, Ctrl-D ends", loaded.network.context());
+        say!("a context of {} tokens; /help lists the commands, Ctrl-D ends", model.info().context);
     }
-    let mut chat = Chat {
-        arguments,
-        interrupt,
-        tokenizer,
-        options,
-        extras,
-        session: Session::new(&loaded.network),
-        loaded: &loaded,
-        system: arguments.system.clone(),
-        turns: Vec::new(),
-        shown: None,
-    };
+    let mut conversation = model.conversation();
+    conversation.options = options;
+    (conversation.tools, conversation.variables) = extras.into_parts();
+    let mut chat = Chat { arguments, interrupt, limit, system: None, conversation };
+    chat.begin(arguments.system.clone());
     loop {
         interrupt.wait(true);
         let line = input.read()?;
@@ -112,20 +89,30 @@ pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) ->
     }
 }
 
+/// What is wrong with the template, or with options of the sampling, is known before anything slow begins.
+fn prepare(opening: &Opening, arguments: &ChatArguments) -> Result<(Extras, GenerateOptions), Error> {
+    let model = &arguments.model;
+    if opening.tokenizer().is_none() {
+        let what = format!("a chat needs text, and `{}` has no tokenizer.json", model.display());
+        return Err(Error::Usage { what });
+    }
+    let extras = Extras::read(&arguments.template)?;
+    opening.render(&extras.clone().chat(conversation(None, "Hello")))?;
+    let options = GenerateOptions {
+        max_tokens: arguments.max_tokens,
+        stop: arguments.stop.clone(),
+        ..arguments.sampling.options(model, opening.tokenizer())?
+    };
+    arguments.sampling.check(opening, &options)?;
+    Ok((extras, options))
+}
+
 struct Chat<'a> {
     arguments: &'a ChatArguments,
     interrupt: &'a Interrupt,
-    tokenizer: Arc<Tokenizer>,
-    options: TokenOptions,
-    /// What the template sees at every turn beside the messages.
-    extras: Extras,
-    loaded: &'a Loaded,
-    session: Session<'a>,
+    limit: Limit,
     system: Option<String>,
-    /// The messages of both sides.
-    turns: Vec<Value>,
-    /// The text whose tokens are exactly those of the session, where that is known.
-    shown: Option<String>,
+    conversation: Conversation,
 }
 
 impl Chat<'_> {
@@ -136,12 +123,11 @@ impl Chat<'_> {
         match name {
             "help" => COMMANDS.iter().for_each(|(name, what)| say!("{name:13} {what}")),
             "reset" => {
-                self.turns.clear();
+                self.begin(self.system.clone());
                 say!("a new chat");
             }
             "system" => {
-                self.system = (!rest.is_empty()).then(|| rest.to_owned());
-                self.turns.clear();
+                self.begin((!rest.is_empty()).then(|| rest.to_owned()));
                 say!("a new chat with {} system message", if rest.is_empty() { "no" } else { "this" });
             }
             "save" if rest.is_empty() => say!("/save needs the name of a file"),
@@ -151,9 +137,9 @@ impl Chat<'_> {
                 NewFile::write(
                     path,
                     output::MESSAGES,
-                    format!("{:#}\n", Value::from(self.messages())).as_bytes(),
+                    format!("{:#}\n", Value::from(self.conversation.messages.clone())).as_bytes(),
                 )?;
-                say!("wrote {} messages to `{rest}`", self.messages().len());
+                say!("wrote {} messages to `{rest}`", self.conversation.messages.len());
             }
             "exit" | "quit" => return Ok(false),
             _ => say!("there is no command `/{name}`; /help lists them, `//` begins a message with a slash"),
@@ -161,21 +147,20 @@ impl Chat<'_> {
         Ok(true)
     }
 
-    /// The whole chat.
-    fn messages(&self) -> Vec<Value> {
-        let system = self.system.iter().map(|text| json!({ "role": "system", "content": text }));
-        system.chain(self.turns.iter().cloned()).collect()
+    /// Begins a new chat with this system message, or with none.
+    fn begin(&mut self, message: Option<String>) {
+        self.conversation.messages = message.iter().map(system).collect();
+        self.system = message;
     }
 
     /// Answers a message. What is wrong with it alone is said, and the chat goes on without it.
     fn answer(&mut self, message: &str) -> Result<(), Error> {
         self.interrupt.clear();
-        self.turns.push(json!({ "role": "user", "content": message }));
-        match self.generate() {
+        match self.generate(message) {
             Ok(()) => return Ok(()),
             Err(Error::Interrupted) => self.interrupt.clear(),
             Err(Error::Generate(GenerateError::TooLong { length, .. })) => {
-                let limit = self.loaded.limit;
+                let limit = self.limit;
                 say!(
                     "the message is not answered: the chat has {length} tokens, expected at most {limit}; {}",
                     self.room()
@@ -190,64 +175,40 @@ impl Chat<'_> {
             }
             Err(error) => return Err(error),
         }
-        self.turns.pop();
         Ok(())
     }
 
-    fn generate(&mut self) -> Result<(), Error> {
-        let text = rendered(&self.arguments.model, self.messages(), &self.extras)?;
-        let prompt = self.new_tokens(&text)?;
-        let before = self.session.tokens().len();
-        let tokenizer = self.tokenizer.clone();
-        let mut answer = Answer::new(&self.arguments.stop, false, Some(&tokenizer));
-        let generated = answer.stream(&mut self.session, &prompt, &self.options, self.interrupt)?;
+    fn generate(&mut self, message: &str) -> Result<(), Error> {
+        let (conversation, message) = (self.conversation.clone(), message.to_owned());
+        let prepared = self.interrupt.or(move || conversation.prepare(message))??;
+        let mut turn = self.conversation.begin(prepared)?;
+        while let Some(piece) = turn.next() {
+            let piece = piece?;
+            let mut out = io::stdout().lock();
+            out.write_all(piece.as_bytes()).and_then(|()| out.flush()).map_err(Error::Output)?;
+            if self.interrupt.is_set() {
+                turn.cancel();
+            }
+        }
+        let completion = turn.finish().ok_or(ModelError::Gone)?;
         writeln!(io::stdout()).map_err(Error::Output)?;
         self.interrupt.clear();
-        self.summarize(before, &generated);
-        let answered = answer.text;
-        // What the template will write of this answer, if all tokens of it were seen and have a text.
-        let seen = before + prompt.len() + generated.tokens.len();
-        let has_text = !generated.tokens.iter().any(|&token| tokenizer.is_special(token));
-        let known = seen == self.session.tokens().len() && has_text;
-        self.shown = known.then(|| text + &answered);
-        match answered.is_empty() && generated.finish == Finish::Cancelled {
-            true => drop(self.turns.pop()),
-            false => self.turns.push(json!({ "role": "assistant", "content": answered })),
-        }
+        self.summarize(&completion);
         Ok(())
-    }
-
-    /// Goes back to where the chat, of which this is the text, parts from what the session has seen, and gives the tokens
-    /// that follow.
-    fn new_tokens(&mut self, text: &str) -> Result<Vec<u32>, Error> {
-        let added = self.shown.take().and_then(|shown| text.strip_prefix(&shown).map(str::to_owned));
-        let goes_on = added.is_some();
-        let tokenizer = self.tokenizer.clone();
-        let encoded = added.unwrap_or_else(|| text.to_owned());
-        let mut tokens = self.interrupt.or(move || tokenizer.encode_plain(&encoded))??;
-        if goes_on && !tokens.is_empty() {
-            return Ok(tokens);
-        }
-        let same = tokens.iter().zip(self.session.tokens()).take_while(|(new, seen)| new == seen).count();
-        // The last one is shown in any case: its logits choose the next.
-        let same = same.min(tokens.len().saturating_sub(1));
-        self.session.truncate(same);
-        tokens.drain(..same);
-        Ok(tokens)
     }
 
     /// How to have room for more.
     fn room(&self) -> String {
-        let raised = self.loaded.limit.raised().map(|raised| format!("; {raised}"));
+        let raised = self.limit.raised().map(|raised| format!("; {raised}"));
         format!("/reset begins a new chat{}", raised.unwrap_or_default())
     }
 
     /// What an answer took, on stderr.
-    fn summarize(&self, before: usize, generated: &Generated) {
+    fn summarize(&self, completion: &Completion) {
+        let Completion { generated, prompt_tokens, .. } = completion;
         let new = generated.prefill_tokens;
         say!(
-            "prompt {} tokens, {new} of them new, in {:.0} ms ({:.1}/s); {} new tokens at {:.1}/s",
-            before + new,
+            "prompt {prompt_tokens} tokens, {new} of them new, in {:.0} ms ({:.1}/s); {} new tokens at {:.1}/s",
             milliseconds(generated.prefill),
             generated.prefill_rate(),
             generated.tokens.len(),
@@ -255,7 +216,7 @@ impl Chat<'_> {
         );
         match generated.finish {
             Finish::Context => {
-                say!("the context of {} tokens is full: {}", self.loaded.limit.tokens, self.room());
+                say!("the context of {} tokens is full: {}", self.limit.tokens, self.room());
             }
             Finish::Length => {
                 say!("the answer is cut: `-n N` allows more than {} tokens", generated.tokens.len())

@@ -19,6 +19,12 @@ impl DeviceArguments {
 
     /// Where a network runs, and what is compiled for it.
     pub fn choose(&self, threads: usize) -> Result<(Device, Target), Error> {
+        let (name, target) = self.choose_target()?;
+        Ok((Device::of(name, threads), target))
+    }
+
+    /// The device, and what is compiled for it.
+    pub fn choose_target(&self) -> Result<(DeviceName, Target), Error> {
         let name = self.name();
         let target = match (&self.target, name.kind) {
             (None, DeviceKind::Cpu) => Target::host(),
@@ -32,7 +38,7 @@ impl DeviceArguments {
             (Some(target), _) => target.clone(),
             (None, _) => device(name)?.target(),
         };
-        Ok((Device::of(name, threads), target))
+        Ok((name, target))
     }
 }
 

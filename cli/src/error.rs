@@ -3,6 +3,8 @@
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+#[cfg(feature = "iree")]
+use std::sync::Arc;
 
 use clap::{Command, FromArgMatches};
 use error_codes::{Code, Coded, UnknownCode};
@@ -25,6 +27,7 @@ use tracewright::tuning::TuningFileError;
 use tracewright::xla::XlaError;
 #[cfg(feature = "iree")]
 use tracewright::{
+    ModelError,
     embed::EmbedError,
     export::ExportError,
     generate,
@@ -226,6 +229,10 @@ pub enum Error {
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Embed(#[from] EmbedError),
+    /// What only a model that is open says.
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
+    Model(ModelError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Bench(BenchError),
@@ -267,6 +274,38 @@ impl From<XlaError> for Error {
             XlaError::Archive(error) => Self::Archive(error),
             XlaError::File(error) => Self::File(error),
             error => Self::Xla(error),
+        }
+    }
+}
+
+#[cfg(feature = "iree")]
+impl From<ModelError> for Error {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::File(error) => error.into(),
+            ModelError::Config(error) => error.into(),
+            ModelError::Sizes(error) => error.into(),
+            ModelError::Archive(error) => error.into(),
+            ModelError::Cached(error) => Self::Cached(error),
+            ModelError::Plan(error) => error.into(),
+            ModelError::Load(error) => error.into(),
+            ModelError::Export(error) => error.into(),
+            ModelError::Tuning(error) => error.into(),
+            ModelError::Generate(error) => error.into(),
+            ModelError::Failed(error) => match Arc::try_unwrap(error) {
+                Ok(error) => error.into(),
+                Err(shared) => Self::Model(ModelError::Failed(shared)),
+            },
+            ModelError::Embed(error) => error.into(),
+            ModelError::Prompt(error) => error.into(),
+            ModelError::Program(error) => Self::Program(error),
+            ModelError::Thread(error) => Self::Thread(error),
+            ModelError::Template { message } => said(&message).unwrap_or(Self::Template),
+            ModelError::TemplateLimit => Self::Template,
+            ModelError::NoCache => {
+                Self::Usage { what: "there is no home folder; name one with `--cache`".into() }
+            }
+            error => Self::Model(error),
         }
     }
 }
@@ -395,6 +434,8 @@ impl Coded for Error {
             Self::Generate(error) => error.code(),
             #[cfg(feature = "iree")]
             Self::Embed(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Model(error) => error.code(),
             #[cfg(feature = "iree")]
             Self::Bench(error) => error.code(),
             #[cfg(feature = "iree")]

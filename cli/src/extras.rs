@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tracewright::errors::{escaped, shortened};
 use tracewright::files::{limits, read_stream};
@@ -15,7 +14,7 @@ use crate::error::Error;
 const THINKING: &str = "enable_thinking";
 
 /// Tools, documents and variables of a chat.
-#[derive(Clone, Default, Serialize, Deserialize)]
+#[derive(Clone, Default)]
 pub struct Extras {
     tools: Option<Vec<Value>>,
     variables: Map<String, Value>,
@@ -43,6 +42,11 @@ impl Extras {
             }
         }
         Ok(Self { tools: tools.as_deref().map(self::tools).transpose()?, variables })
+    }
+
+    /// Tools, and variables, documents among them.
+    pub fn into_parts(self) -> (Option<Vec<Value>>, Map<String, Value>) {
+        (self.tools, self.variables)
     }
 
     /// A chat to answer, with these.

@@ -2,29 +2,27 @@
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
-use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError};
 use serde_json::{Value, json};
 use tracewright::files::{NewFile, limits, read_stream};
 use tracewright::footprint::peak_rss;
-use tracewright::generate::{
-    Finish, GenerateError, Generated, Logprob, Pushed, Session, StopStrings, Stream, TokenLogprobs,
-    TokenOptions, Tokenizer, stop_tokens,
-};
+use tracewright::generate::{Finish, GenerateError, Logprob, TokenLogprobs, Tokenizer};
+use tracewright::model::{Completion, Opening, Pieces};
+use tracewright::models::ReadModel;
 use tracewright::output;
 use tracewright::own::check_output;
+use tracewright::{GenerateOptions, Model, ModelError};
 
 use crate::arguments::GenerateArguments;
 use crate::error::Error;
 use crate::extras::Extras;
-use crate::load::{Loaded, Source, Wanted};
 use crate::measure::milliseconds;
-use crate::prompt::{conversation, rendered};
-use crate::{Interrupt, ReadModel};
+use crate::prompt::conversation;
+use crate::{Interrupt, load};
 
 pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
     if arguments.system.is_some() && arguments.chat.is_none() {
@@ -39,71 +37,115 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
         return Err(Error::Usage { what });
     }
     // What is wrong with the model is said before what is wrong with the prompt.
-    let source = Source::read(&arguments.model, &arguments.run, read)?;
-    let (tokenizer, prompt, options) = {
+    let mut opening = load::read(&arguments.model, &arguments.run, read, interrupt)?;
+    let (prompt, options) = {
         let arguments = arguments.clone();
-        interrupt.or(move || -> Result<_, Error> {
-            let tokenizer = Tokenizer::load(&arguments.model)?;
-            let prompt = prompt(&arguments, tokenizer.as_ref())?;
-            let options = options(&arguments, tokenizer.as_ref())?;
-            Ok((tokenizer, prompt, options))
-        })??
+        let (read, prepared) = interrupt.or(move || {
+            let prepared = prepare(&opening, &arguments);
+            (opening, prepared)
+        })?;
+        opening = read;
+        prepared?
     };
     let logits = arguments.save_logits.as_deref().map(|path| begin(&arguments.model, path)).transpose()?;
     let GenerateArguments { max_tokens, all_positions, .. } = arguments;
-    let commands = arguments.print_commands;
-    let wanted = Wanted { prompt: &prompt, new_tokens: max_tokens, all_positions, commands };
-    let loaded = source.load(&arguments.model, &arguments.run, &wanted, interrupt)?;
-    interrupt.check()?;
-    say_ends(&options, &loaded);
+    opening.fit_context(prompt.len().saturating_add(max_tokens));
+    opening.options.score = all_positions;
+    let limit = load::limit(&opening);
+    if let Some(vocabulary) = opening.vocabulary() {
+        load::check_prompt(&prompt, limit, vocabulary)?;
+    }
+    let model = load::open(opening, &arguments.run.compile, interrupt)?;
+    load::check_prompt(&prompt, limit, model.info().vocabulary)?;
+    let build = model.info().build.as_ref();
+    if let Some(build) = build.filter(|_| arguments.print_commands) {
+        load::print_commands(&arguments.model, build, &arguments.run.compile, &prompt, interrupt)?;
+    }
+    say_ends(&options, &model);
 
-    let before = loaded.runtime.transfers();
-    let mut answer = Answer::new(&arguments.stop, arguments.json, tokenizer.as_ref());
-    let mut session = Session::new(&loaded.network);
-    let generated = answer.stream(&mut session, &prompt, &options, interrupt)?;
-    let after = loaded.runtime.transfers();
+    let constrained = options.follow.is_some();
+    let pieces = model.continue_tokens(prompt.clone()).options(options).stream()?;
+    let completion = stream(pieces, arguments.json, interrupt)?;
+    let generated = &completion.generated;
 
     // Of an answer that was interrupted there are too few, and an older file may be whole.
     let logits = logits.filter(|_| generated.finish != Finish::Cancelled);
     if let (Some(file), Some(path)) = (logits, &arguments.save_logits) {
-        let scored =
-            arguments.all_positions.then(|| Session::new(&loaded.network).score(&prompt)).transpose()?;
+        let scored = arguments.all_positions.then(|| model.score(&prompt)).transpose()?;
         let logits = logits_file(&generated.logits, scored.as_deref());
         file.publish_as(&logits.map_err(|source| Error::Logits { path: path.clone(), source })?)?;
     }
     if arguments.json {
-        let mut json = json!({
-            "prompt_tokens": prompt,
-            "tokens": generated.tokens,
-            "text": if tokenizer.is_some() { answer.text.into() } else { Value::Null },
-            "finish": format!("{:?}", generated.finish).to_lowercase(),
-            "timings": timings(&loaded, &generated, answer.first_token),
-            "transfers": {
-                "host_to_device_bytes": after.host_to_device - before.host_to_device,
-                "device_to_host_bytes": after.device_to_host - before.device_to_host,
-            },
-            "peak_rss_bytes": peak_rss(),
-        });
-        if arguments.logprobs.is_some() {
-            json["logprobs"] = logprobs(&generated.logprobs, tokenizer.as_ref());
-        }
+        let json = report(&arguments, &model, &prompt, &completion);
         writeln!(io::stdout(), "{json}").map_err(Error::Output)?;
     } else {
         writeln!(io::stdout()).map_err(Error::Output)?;
-        summarize(&loaded, prompt.len(), &generated, answer.first_token);
-        if options.constraint.is_some() && generated.finish != Finish::Stop {
+        summarize(&model, &completion);
+        if constrained && generated.finish != Finish::Stop {
             say!("the answer is not complete: `-n N` allows more than its {} tokens", generated.tokens.len());
         }
     }
     interrupt.check()
 }
 
-/// Says which tokens would end an answer if they were ones of the network.
-pub fn say_ends(options: &TokenOptions, loaded: &Loaded) {
-    let count = loaded.network.vocabulary();
-    for end in options.stop_tokens.iter().filter(|end| **end as usize >= count) {
-        say!("no answer ends at token {end}, which `eos_token_id` names: the network has {count} tokens");
+/// The prompt's tokens and the options, checked against the tokenizer.
+fn prepare(opening: &Opening, arguments: &GenerateArguments) -> Result<(Vec<u32>, GenerateOptions), Error> {
+    let prompt = prompt(opening, arguments)?;
+    let options = GenerateOptions {
+        max_tokens: arguments.max_tokens,
+        stop: arguments.stop.clone(),
+        ignore_eos: arguments.ignore_eos,
+        logprobs: arguments.logprobs,
+        keep_logits: arguments.save_logits.is_some(),
+        ..arguments.sampling.options(&arguments.model, opening.tokenizer())?
+    };
+    arguments.sampling.check(opening, &options)?;
+    Ok((prompt, options))
+}
+
+/// Prints an answer piece by piece, unless it is quiet. Ctrl-C ends it after the next token.
+pub fn stream(mut pieces: Pieces, quiet: bool, interrupt: &Interrupt) -> Result<Completion, Error> {
+    while let Some(piece) = pieces.next() {
+        let piece = piece?;
+        if !quiet {
+            let mut out = io::stdout().lock();
+            out.write_all(piece.as_bytes()).and_then(|()| out.flush()).map_err(Error::Output)?;
+        }
+        if interrupt.is_set() {
+            pieces.cancel();
+        }
     }
+    pieces.into_completion().ok_or_else(|| ModelError::Gone.into())
+}
+
+/// Says which tokens would end an answer if they were ones of the network.
+pub fn say_ends(options: &GenerateOptions, model: &Model) {
+    let count = model.info().vocabulary;
+    let ends = model.stop_tokens().iter().filter(|end| !options.ignore_eos && **end as usize >= count);
+    ends.for_each(|end| {
+        say!("no answer ends at token {end}, which `eos_token_id` names: the network has {count} tokens");
+    });
+}
+
+/// The answer and what it took, as one JSON object.
+fn report(arguments: &GenerateArguments, model: &Model, prompt: &[u32], completion: &Completion) -> Value {
+    let Completion { text, generated, transfers, .. } = completion;
+    let mut json = json!({
+        "prompt_tokens": prompt,
+        "tokens": generated.tokens,
+        "text": model.tokenizer().map(|_| text),
+        "finish": format!("{:?}", generated.finish).to_lowercase(),
+        "timings": timings(model, completion),
+        "transfers": {
+            "host_to_device_bytes": transfers.host_to_device,
+            "device_to_host_bytes": transfers.device_to_host,
+        },
+        "peak_rss_bytes": peak_rss(),
+    });
+    if arguments.logprobs.is_some() {
+        json["logprobs"] = logprobs(&generated.logprobs, model.tokenizer());
+    }
+    json
 }
 
 /// A new file that is made from the model in `folder`, and is none of it.
@@ -113,9 +155,9 @@ fn begin(folder: &Path, path: &Path) -> Result<NewFile, Error> {
 }
 
 /// The token ids that the arguments ask to continue.
-fn prompt(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Result<Vec<u32>, Error> {
+fn prompt(opening: &Opening, arguments: &GenerateArguments) -> Result<Vec<u32>, Error> {
     let folder = &arguments.model;
-    let Some(tokenizer) = tokenizer else {
+    let Some(tokenizer) = opening.tokenizer() else {
         let usage = |what| Err(Error::Usage { what });
         return match &arguments.tokens {
             _ if !arguments.stop.is_empty() => {
@@ -133,7 +175,7 @@ fn prompt(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Resul
         (_, Some(message), ..) => {
             let extras = Extras::read(&arguments.template)?;
             let messages = conversation(arguments.system.as_deref(), message);
-            tokenizer.encode_plain(&rendered(folder, messages, &extras)?)?
+            tokenizer.encode_plain(&opening.render(&extras.chat(messages))?)?
         }
         (_, _, Some(text), _) => tokenizer.encode(text)?,
         (_, _, _, Some(path)) => tokenizer.encode(&read_stream(path, limits::PROMPT)?)?,
@@ -143,108 +185,6 @@ fn prompt(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Resul
 
 fn not_empty(prompt: Vec<u32>) -> Result<Vec<u32>, Error> {
     if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
-}
-
-/// How tokens are chosen, and when that ends.
-fn options(arguments: &GenerateArguments, tokenizer: Option<&Tokenizer>) -> Result<TokenOptions, Error> {
-    let GenerateArguments { model, sampling, .. } = arguments;
-    let stop_tokens = if arguments.ignore_eos { Vec::new() } else { stop_tokens(model)? };
-    Ok(TokenOptions {
-        max_tokens: arguments.max_tokens,
-        sampling: sampling.sampling(tokenizer)?,
-        constraint: sampling.constraint(model, tokenizer, &stop_tokens)?,
-        stop_tokens,
-        keep_logits: arguments.save_logits.is_some(),
-        logprobs: arguments.logprobs,
-    })
-}
-
-/// The text of the answer, printed piece by piece unless all of it goes into JSON.
-pub struct Answer<'a> {
-    /// Makes text of tokens; without a tokenizer their ids are the text.
-    detokenizer: Option<Stream<'a>>,
-    stops: StopStrings,
-    stopped: bool,
-    quiet: bool,
-    pub text: String,
-    /// From the prompt to the first new token.
-    pub first_token: Option<Duration>,
-}
-
-impl<'a> Answer<'a> {
-    /// An answer that ends in front of `stop`, and is not printed where it is quiet.
-    pub fn new(stop: &[String], quiet: bool, tokenizer: Option<&'a Tokenizer>) -> Self {
-        Self {
-            detokenizer: tokenizer.map(Tokenizer::stream),
-            stops: StopStrings::new(stop),
-            stopped: false,
-            quiet,
-            text: String::new(),
-            first_token: None,
-        }
-    }
-
-    /// Generates until a limit, a stop or Ctrl-C.
-    pub fn stream(
-        &mut self,
-        session: &mut Session<'_>,
-        prompt: &[u32],
-        options: &TokenOptions,
-        interrupt: &Interrupt,
-    ) -> Result<Generated, Error> {
-        let mut pushed = Ok(());
-        let start = Instant::now();
-        let mut generated = session.generate(prompt, options, |token| {
-            self.first_token.get_or_insert_with(|| start.elapsed());
-            pushed = self.push(token);
-            if pushed.is_err() || self.stopped { ControlFlow::Break(()) } else { interrupt.go_on() }
-        })?;
-        pushed?;
-        if generated.finish != Finish::Cancelled {
-            self.finish()?;
-        }
-        if self.stopped {
-            generated.finish = Finish::Stop;
-        }
-        Ok(generated)
-    }
-
-    fn push(&mut self, token: u32) -> Result<(), Error> {
-        let piece = match &mut self.detokenizer {
-            Some(detokenizer) => detokenizer.push(token)?,
-            None => format!("{token} "),
-        };
-        let piece = match self.stops.push(&piece) {
-            Pushed::Text(piece) => piece,
-            Pushed::Stop(piece) => {
-                self.stopped = true;
-                piece
-            }
-        };
-        self.print(&piece)
-    }
-
-    /// Prints what the detokenizer or a possible stop string held back.
-    fn finish(&mut self) -> Result<(), Error> {
-        let rest = self.detokenizer.take().map(Stream::finish).transpose()?.unwrap_or_default();
-        let rest = match self.stops.push(&rest) {
-            Pushed::Text(rest) => rest + &self.stops.finish(),
-            Pushed::Stop(rest) => {
-                self.stopped = true;
-                rest
-            }
-        };
-        self.print(&rest)
-    }
-
-    fn print(&mut self, piece: &str) -> Result<(), Error> {
-        self.text.push_str(piece);
-        if self.quiet {
-            return Ok(());
-        }
-        let mut out = io::stdout().lock();
-        out.write_all(piece.as_bytes()).and_then(|()| out.flush()).map_err(Error::Output)
-    }
 }
 
 /// A safetensors file of the logits that chose each token, and those after each token of the prompt.
@@ -282,32 +222,40 @@ fn logprobs(logprobs: &[TokenLogprobs], tokenizer: Option<&Tokenizer>) -> Value 
     json!({ "content": logprobs.iter().map(all).collect::<Vec<_>>() })
 }
 
-fn timings(loaded: &Loaded, generated: &Generated, first_token: Option<Duration>) -> Value {
+fn timings(model: &Model, completion: &Completion) -> Value {
+    let (load, compile) = built(model);
     json!({
-        "load_ms": milliseconds(loaded.load),
-        "compile_ms": milliseconds(loaded.compile),
-        "prefill_ms": milliseconds(generated.prefill),
-        "first_token_ms": first_token.map(milliseconds),
-        "prefill_tokens_per_s": generated.prefill_rate(),
-        "decode_tokens_per_s": generated.decode_rate(),
+        "load_ms": milliseconds(load),
+        "compile_ms": milliseconds(compile),
+        "prefill_ms": milliseconds(completion.generated.prefill),
+        "first_token_ms": completion.first_token.map(milliseconds),
+        "prefill_tokens_per_s": completion.generated.prefill_rate(),
+        "decode_tokens_per_s": completion.generated.decode_rate(),
     })
 }
 
+/// How long loading and compiling took.
+fn built(model: &Model) -> (Duration, Duration) {
+    model.info().build.as_ref().map_or_else(Default::default, |build| (build.load, build.compile))
+}
+
 /// One line for a reader, on stderr.
-fn summarize(loaded: &Loaded, prompt: usize, generated: &Generated, first_token: Option<Duration>) {
+fn summarize(model: &Model, completion: &Completion) {
+    let Completion { generated, prompt_tokens, first_token, .. } = completion;
+    let (load, compile) = built(model);
     let first = first_token.map(|time| format!(", first token after {:.0} ms", milliseconds(time)));
     let full = match generated.finish {
-        Finish::Context => format!(", then the context of {} was full", loaded.network.context()),
+        Finish::Context => format!(", then the context of {} was full", model.info().context),
         _ => String::new(),
     };
     say!(
-        "prompt {prompt} tokens in {:.0} ms ({:.1}/s){}, {} new tokens at {:.1}/s{full}; load {:.0} ms, compile {:.0} ms",
+        "prompt {prompt_tokens} tokens in {:.0} ms ({:.1}/s){}, {} new tokens at {:.1}/s{full}; load {:.0} ms, compile {:.0} ms",
         milliseconds(generated.prefill),
         generated.prefill_rate(),
         first.unwrap_or_default(),
         generated.tokens.len(),
         generated.decode_rate(),
-        milliseconds(loaded.load),
-        milliseconds(loaded.compile),
+        milliseconds(load),
+        milliseconds(compile),
     );
 }

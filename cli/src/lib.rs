@@ -349,7 +349,8 @@ impl Interrupt {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicUsize;
 
     use clap::Parser as _;
     use error_codes::{Code, Coded as _};
@@ -361,16 +362,16 @@ mod tests {
 
     use super::*;
 
-    thread_local! {
-        static TRACED: Cell<usize> = const { Cell::new(0) };
-    }
+    /// How often models were recorded; whoever counts holds the lock.
+    static TRACED: AtomicUsize = AtomicUsize::new(0);
+    static COUNTING: Mutex<()> = Mutex::new(());
 
     /// A model that knows how often it was recorded.
     struct Counted(ModelConfig);
 
     impl Architecture for Counted {
         fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
-            TRACED.set(TRACED.get() + 1);
+            TRACED.fetch_add(1, Ordering::SeqCst);
             self.0.trace(element, entry_points)
         }
 
@@ -397,15 +398,17 @@ mod tests {
 
     /// How often a command records its model.
     fn recorded(words: &[&str]) -> usize {
-        TRACED.set(0);
+        let _counting = COUNTING.lock().unwrap();
+        TRACED.store(0, Ordering::SeqCst);
         let arguments = Arguments::try_parse_from([&["tracewright"], words].concat()).unwrap();
         run(arguments.command, read, &Interrupt::default()).unwrap();
-        TRACED.get()
+        TRACED.load(Ordering::SeqCst)
     }
 
     /// What a few words of a `config.json` turn into a network that takes long to record, beside a small checkpoint.
     #[test]
     fn sizes_that_the_weights_do_not_have_are_refused_before_recording() {
+        let _counting = COUNTING.lock().unwrap();
         let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/llama-untied");
         let folder = tempfile::tempdir().unwrap();
         let weights = "model.safetensors";
@@ -433,10 +436,14 @@ mod tests {
             let config = serde_json::Value::from(config).to_string();
             std::fs::write(folder.path().join("config.json"), config).unwrap();
             for words in commands {
-                TRACED.set(0);
+                TRACED.store(0, Ordering::SeqCst);
                 let arguments = Arguments::try_parse_from([&["tracewright"], *words].concat()).unwrap();
                 let error = run(arguments.command, read, &Interrupt::default()).unwrap_err();
-                assert_eq!((error.code(), TRACED.get()), (Code::TW0211, 0), "{words:?} {key}: {error}");
+                assert_eq!(
+                    (error.code(), TRACED.load(Ordering::SeqCst)),
+                    (Code::TW0211, 0),
+                    "{words:?} {key}: {error}"
+                );
                 let said = error.to_string();
                 assert!(said.contains(key) && said.contains("the checkpoint has"), "{said}");
             }

@@ -1,163 +1,124 @@
-//! From a directory to a network that can be called: an export is loaded, a checkpoint is baked and compiled first.
+//! From the arguments of a command to a model that is open.
 
+use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
-use std::{fs, io};
 
-use tracewright::Plan;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, Manifest};
 use tracewright::files::{FileKind, NewFile};
-use tracewright::generate::{GenerateError, Network, check_tokens};
-use tracewright::irpa::{Checkpoint, Gguf};
-use tracewright::load::{LoadOptions, load};
-use tracewright::models::Architecture;
-use tracewright::runtime::{Device, Runtime};
-use tracewright::targets::DeviceName;
-use tracewright::trace::Signature;
+use tracewright::generate::{GenerateError, check_tokens};
+use tracewright::lower::Quantization;
+use tracewright::model::{BuildInfo, OpenWarning, Opening, TemplateProgram, TuningSource, WatchOpen};
+use tracewright::models::ReadModel;
+use tracewright::targets::Tuning;
+use tracewright::tuning::read_tuning;
+use tracewright::{Model, OpenOptions};
 
-use crate::arguments::{Kernels, Quant, RunArguments};
-use crate::build::Tunings;
+use crate::arguments::{self, CompileArguments, Kernels, Layout, Quant, RunArguments, VARIABLES};
 use crate::error::Error;
 use crate::limit::{Limit, SetBy};
-use crate::{Interrupt, ReadModel, build, commands, open, verify};
+use crate::{Interrupt, bake, build, commands, progress};
 
-/// What a model directory holds.
-pub enum Source {
-    /// What `export` wrote, and the longest context that its model was made for, if its configuration says so.
-    Export(Box<Manifest>, Option<usize>),
-    /// A Hugging Face checkpoint or a GGUF file.
-    Checkpoint(Box<dyn Architecture>),
-}
-
-/// A network, where it runs, and how long it took to get.
-pub struct Loaded {
-    pub network: Network,
-    pub runtime: Runtime,
-    pub compile: Duration,
-    pub load: Duration,
-    pub limit: Limit,
-}
-
-/// What a network is loaded for.
-pub struct Wanted<'a> {
-    /// The tokens to begin with.
-    pub prompt: &'a [u32],
-    /// How many may follow.
-    pub new_tokens: usize,
-    /// Whether the logits after each token of the prompt are wanted.
-    pub all_positions: bool,
-    /// Whether the equal commands of IREE's own programs are.
-    pub commands: bool,
-}
-
-impl Source {
-    pub fn read(folder: &Path, arguments: &RunArguments, read: ReadModel) -> Result<Self, Error> {
-        let model = &arguments.model_arguments;
-        if !Gguf::is_at(folder) {
-            is_folder(folder).with_path("open the model directory", folder)?;
+/// Reads the files of a model: what is wrong with them is said before anything slow begins.
+pub fn read(
+    model: &Path,
+    arguments: &RunArguments,
+    read: ReadModel,
+    interrupt: &Interrupt,
+) -> Result<Opening, Error> {
+    let manifest = if model.is_dir() { Manifest::read(model)? } else { None };
+    let options = match &manifest {
+        Some(manifest) => {
+            check_as_exported(manifest, arguments)?;
+            OpenOptions { device: arguments.device.device, ..OpenOptions::default() }
         }
-        if let Some(manifest) = Manifest::read(folder)? {
-            check_as_exported(&manifest, arguments)?;
-            let longest = read(folder, &[]).ok().map(|network| network.max_context());
-            return Ok(Self::Export(Box::new(manifest), longest));
-        }
-        let (network, _) = open(read, folder, &model.network.allow_config_key)?;
-        Ok(Self::Checkpoint(network))
+        None => build_options(arguments)?,
+    };
+    let options = OpenOptions {
+        threads: arguments.threads,
+        verify: arguments.verify,
+        read,
+        template_program: Some(template_program()?),
+        watch: Some(watch(interrupt)),
+        ..options
+    };
+    let path = model.to_owned();
+    let opening = interrupt.or(move || Opening::read(path, options))??;
+    opening.warnings().iter().for_each(warn);
+    Ok(opening)
+}
+
+/// Builds the network of a model, with the compiler and the cache that the arguments name.
+pub fn open(
+    mut opening: Opening,
+    arguments: &CompileArguments,
+    interrupt: &Interrupt,
+) -> Result<Model, Error> {
+    if !opening.is_export() {
+        opening.options.compiler = Some(build::compiler(arguments, interrupt)?);
+        opening.options.cache = Some(build::cache_folder(arguments)?);
     }
-
-    pub fn load(
-        self,
-        folder: &Path,
-        arguments: &RunArguments,
-        wanted: &Wanted<'_>,
-        interrupt: &Interrupt,
-    ) -> Result<Loaded, Error> {
-        let network = match self {
-            Self::Export(manifest, longest) => {
-                let start = Instant::now();
-                let made_for = manifest.device()?;
-                let name = arguments.device.device.unwrap_or(DeviceName { kind: made_for, ordinal: 0 });
-                if name.kind != made_for {
-                    let what = format!(
-                        "`--device` is {name}, but the model was exported for {made_for}; leave the option out, or export again with \
-                         `--target {}`",
-                        name.kind
-                    );
-                    return Err(Error::Usage { what });
-                }
-                let runtime = Runtime::new(Device::of(name, arguments.threads))?;
-                let (program, archive) = export::open(folder, &manifest, &runtime)?;
-                if arguments.verify {
-                    verify::content(&archive, interrupt)?;
-                }
-                let signatures = manifest.signatures(folder)?;
-                if wanted.commands {
-                    let [vmfb, archive] =
-                        [export::names::MODULE, export::names::ARCHIVE].map(|name| folder.join(name));
-                    print_calls(&vmfb, &archive, &signatures, wanted.prompt);
-                }
-                let network = Network::new(&runtime, &program, &signatures)?;
-                let limit = Limit { tokens: network.context(), longest, set_by: SetBy::Export };
-                check_prompt(wanted.prompt, limit, network.vocabulary())?;
-                let compile = Duration::ZERO;
-                return Ok(Loaded { network, runtime, compile, load: start.elapsed(), limit });
-            }
-            Self::Checkpoint(network) => network,
-        };
-        let model = &arguments.model_arguments;
-        let needed =
-            Plan::context_for(wanted.prompt.len().saturating_add(wanted.new_tokens), network.max_context());
-        let (device, target) = arguments.device.choose(arguments.threads)?;
-        let plan = Plan { target, ..model.plan(network, model.context.or(Some(needed)))? };
-        let limit = Limit::of(&plan);
-        check_prompt(wanted.prompt, limit, plan.model.vocabulary())?;
-        let entries = |plan: &Plan| match wanted.all_positions {
-            true => plan.entry_points(),
-            false => plan.steps(),
-        };
-        let traced = plan.record(&entries(&plan))?;
-        let checkpoint = plan.named(Checkpoint::open(folder)?);
-        let ignorable = plan.model.ignorable();
-        let tuning = arguments.tuning.source.as_ref();
-        let mut compiler = None;
-        let loaded = build::load(&arguments.compile, (device, plan.target.clone()), interrupt, |options| {
-            compiler = Some(options.tools.compiler.clone());
-            let tools = (options.tools.compiler, options.tools.cache);
-            let tuning = Tunings::read(tuning, &plan.target, tools)?.of(Some(&plan))?;
-            let chunk = plan.chunk;
-            let plan = plan.tuned(tuning, model.chunk);
-            let traced = if plan.chunk == chunk { traced } else { plan.record(&entries(&plan))? };
-            let options = LoadOptions {
-                target: plan.target,
-                rules: plan.rules,
-                weights: plan.weights,
-                ignorable,
-                ..options
-            };
-            Ok(load(&traced, &checkpoint, options)?)
-        })?;
-        if arguments.verify {
-            verify::content(&loaded.archive, interrupt).map_err(Error::Cached)?;
-        }
-        if let Some(compiler) = compiler.filter(|_| wanted.commands) {
-            let folder = build::cache_folder(&arguments.compile)?.join("commands");
-            fs::create_dir_all(&folder).with_path("create", &folder)?;
-            let module = &loaded.module;
-            let named = folder.join(&blake3::hash(module.text.as_bytes()).to_hex()[..16]);
-            let [text, vmfb] = ["mlir", "vmfb"].map(|extension| named.with_extension(extension));
-            NewFile::write(&text, FileKind::CACHED, module.text.as_bytes())?;
-            say!("{}", commands::compile(&compiler, &loaded.options, &text, &vmfb));
-            print_calls(&vmfb, loaded.archive.path(), &module.signatures, wanted.prompt);
-        }
-        Ok(Loaded {
-            network: loaded.program.network()?,
-            runtime: loaded.runtime,
-            compile: loaded.compile,
-            load: loaded.load,
-            limit,
-        })
+    let model = opening.build()?;
+    if let Some(build) = &model.info().build {
+        build::report_damage(&build.damaged);
+        build.baked.iter().for_each(bake::report);
     }
+    interrupt.check()?;
+    Ok(model)
+}
+
+/// What decides how a checkpoint is built.
+fn build_options(arguments: &RunArguments) -> Result<OpenOptions, Error> {
+    let model = &arguments.model_arguments;
+    let network = &model.network;
+    let (device, target) = arguments.device.choose_target()?;
+    Ok(OpenOptions {
+        dtype: network.dtype,
+        context: model.context,
+        chunk: model.chunk,
+        quantize: network.quant.map(|Quant(format)| Quantization::from(format)),
+        kernels: Some(network.kernels != Some(Kernels::Off) && network.layout != Some(Layout::Plain)),
+        kv: model.kv,
+        rules: network.simplify,
+        device: Some(device),
+        target: Some(target),
+        tuning: match &arguments.tuning.source {
+            None | Some(arguments::TuningSource::Measured) => None,
+            Some(arguments::TuningSource::Usual) => Some(TuningSource::Given(Tuning::default())),
+            Some(arguments::TuningSource::File(path)) => Some(TuningSource::Given(read_tuning(path)?)),
+        },
+        allow_config_keys: network.allow_config_key.clone(),
+        ..OpenOptions::default()
+    })
+}
+
+/// This program once more, under limits of the system, without what the environment says to this process.
+pub fn template_program() -> Result<TemplateProgram, Error> {
+    let names = std::env::vars_os().map(|(name, _)| name);
+    Ok(TemplateProgram {
+        program: std::env::current_exe().map_err(Error::Program)?,
+        arguments: ["prompt", "--limited", "--messages=-"].map(Into::into).into(),
+        without: names.filter(|name| name.to_string_lossy().starts_with(VARIABLES)).collect(),
+    })
+}
+
+/// Shows what is being done, and stops on Ctrl-C.
+fn watch(interrupt: &Interrupt) -> WatchOpen {
+    let mut steps = progress::Steps::new(interrupt);
+    WatchOpen::new(move |step| steps.watch(step))
+}
+
+fn warn(warning: &OpenWarning) {
+    match warning {
+        OpenWarning::UntiedHead(head) => crate::warn_of_head(Some(head.clone())),
+        OpenWarning::PassedOver(other) => say!("warning: {other}"),
+    }
+}
+
+/// How many tokens a model will take, and what decides that.
+pub fn limit(opening: &Opening) -> Limit {
+    let set_by = if opening.is_export() { SetBy::Export } else { SetBy::Flag("--context") };
+    Limit { tokens: opening.context(), longest: opening.max_context(), set_by }
 }
 
 /// Whether the tokens of a prompt fit into a network, and each is one of its vocabulary.
@@ -170,18 +131,31 @@ pub fn check_prompt(prompt: &[u32], limit: Limit, vocabulary: usize) -> Result<(
     })
 }
 
-/// Whether a model can be in there.
-fn is_folder(path: &Path) -> io::Result<()> {
-    if path.is_file() {
-        let what = "it is a file; name the folder of the model, or a GGUF file";
-        return Err(io::Error::new(io::ErrorKind::NotADirectory, what));
+/// Says which commands of IREE's own programs compile the module, and call each entry point once with the tokens of the prompt.
+pub fn print_commands(
+    model: &Path,
+    build: &BuildInfo,
+    compile: &CompileArguments,
+    prompt: &[u32],
+    interrupt: &Interrupt,
+) -> Result<(), Error> {
+    let vmfb = match (&build.module, &build.options) {
+        (Some(module), Some(options)) => {
+            let folder = build::cache_folder(compile)?.join("commands");
+            fs::create_dir_all(&folder).with_path("create", &folder)?;
+            let named = folder.join(&blake3::hash(module.text.as_bytes()).to_hex()[..16]);
+            let [text, vmfb] = ["mlir", "vmfb"].map(|extension| named.with_extension(extension));
+            NewFile::write(&text, FileKind::CACHED, module.text.as_bytes())?;
+            let compiler = build::compiler(compile, interrupt)?;
+            say!("{}", commands::compile(&compiler, options, &text, &vmfb));
+            vmfb
+        }
+        _ => model.join(export::names::MODULE),
+    };
+    for entry in &build.signatures {
+        say!("{}", commands::call(&vmfb, &build.archive, entry, prompt));
     }
-    fs::read_dir(path).map(drop)
-}
-
-/// Says what calls each entry point once, with the tokens of the prompt.
-fn print_calls(vmfb: &Path, archive: &Path, entries: &[Signature], prompt: &[u32]) {
-    entries.iter().for_each(|entry| say!("{}", commands::call(vmfb, archive, entry, prompt)));
+    Ok(())
 }
 
 /// An export is what it is: asking for something else is a mistake, not a wish.
@@ -193,6 +167,15 @@ fn check_as_exported(manifest: &Manifest, asked: &RunArguments) -> Result<(), Er
     if asked.tuning.source.is_some() {
         let what = "`--tuning` is for what is compiled now; leave the option out, or export again with it";
         return Err(Error::Usage { what: what.into() });
+    }
+    let made_for = manifest.device()?;
+    if let Some(name) = asked.device.device.filter(|name| name.kind != made_for) {
+        let what = format!(
+            "`--device` is {name}, but the model was exported for {made_for}; leave the option out, or export again with \
+             `--target {}`",
+            name.kind
+        );
+        return Err(Error::Usage { what });
     }
     let asked = &asked.model_arguments;
     let quant = manifest.quant.as_deref().unwrap_or("no rounding");
@@ -209,6 +192,7 @@ fn check_as_exported(manifest: &Manifest, asked: &RunArguments) -> Result<(), Er
         ),
         ("kernels", asked.network.kernels.map(|kernels| kernels.to_string()), kernels.to_string()),
         ("layout", asked.network.layout.map(|layout| layout.to_string()), manifest.layout.clone()),
+        ("kv", asked.kv.map(|kv| kv.word().to_owned()), manifest.kv.clone()),
     ];
     for (name, asked, exported) in options {
         if let Some(asked) = asked.filter(|asked| *asked != exported) {

@@ -50,17 +50,21 @@ impl Steps {
 
     /// Shows where a step is, and stops on Ctrl-C.
     pub fn watch(&mut self, step: BuildStep) -> ControlFlow<()> {
-        if let BuildStep::Bake(progress) = step {
-            // A spinner, which has no length, is that of the step before.
-            self.shown
-                .take_if(|shown| shown.length().is_none())
-                .iter()
-                .for_each(ProgressBar::finish_and_clear);
-            let bar = self.shown.get_or_insert_with(|| bytes("baking", progress.total));
-            return watch(bar, &self.interrupt)(progress);
-        }
-        self.shown.take().iter().for_each(ProgressBar::finish_and_clear);
-        self.shown = matches!(step, BuildStep::Compile).then(|| spinner("compiling"));
-        self.interrupt.go_on()
+        let (what, progress) = match step {
+            BuildStep::Bake(progress) => ("baking", progress),
+            BuildStep::Verify(progress) => ("verifying", progress),
+            BuildStep::Compile | BuildStep::Load => {
+                self.shown.take().iter().for_each(ProgressBar::finish_and_clear);
+                self.shown = matches!(step, BuildStep::Compile).then(|| spinner("compiling"));
+                return self.interrupt.go_on();
+            }
+        };
+        // One of another step, or a spinner, which has no length.
+        self.shown
+            .take_if(|shown| shown.length().is_none() || shown.message() != what)
+            .iter()
+            .for_each(ProgressBar::finish_and_clear);
+        let bar = self.shown.get_or_insert_with(|| bytes(what, progress.total));
+        watch(bar, &self.interrupt)(progress)
     }
 }

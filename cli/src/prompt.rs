@@ -3,20 +3,19 @@
 //! A chat template is a program that came with the model. It is rendered in a process of its own, this command once more,
 //! whose memory and time the system limits: what allocates, recurses or squares ends there.
 
-use std::borrow::Cow;
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracewright::errors::WithPath as _;
 use tracewright::files::{limits, read_from, read_stream};
 use tracewright::generate::ChatTemplate;
+use tracewright::model::TemplateRequest;
 
-use crate::arguments::{PromptArguments, VARIABLES};
-use crate::error::{self, Error};
+use crate::arguments::PromptArguments;
+use crate::error::Error;
 use crate::extras::Extras;
+use crate::load::template_program;
 
 pub fn run(arguments: &PromptArguments) -> Result<(), Error> {
     let PromptArguments { model, chat, system, messages, template, limited } = arguments;
@@ -32,7 +31,7 @@ pub fn run(arguments: &PromptArguments) -> Result<(), Error> {
                 (None, Some(chat)) => conversation(system.as_deref(), chat),
                 (None, None) => Vec::new(),
             };
-            rendered(model, messages, &extras)?
+            template_program()?.render(model, &extras.chat(messages))?
         }
     };
     match text.len() as u64 > limits::PROMPT {
@@ -41,21 +40,13 @@ pub fn run(arguments: &PromptArguments) -> Result<(), Error> {
     }
 }
 
-/// What one process asks another to render.
-#[derive(Serialize, Deserialize)]
-struct Request<'a> {
-    messages: Vec<Value>,
-    extras: Cow<'a, Extras>,
-}
-
 /// The text of the request on stdin.
 fn render(model: &Path) -> Result<String, Error> {
     // Messages, tools, documents and variables, each as long as any may be.
     let text = read_from(io::stdin().lock(), 4 * limits::PROMPT).with_path("read", Path::new("-"))?;
-    let request = serde_json::from_str(&text);
-    let Request { messages, extras } =
-        request.map_err(|source| Error::Messages { path: "-".into(), source })?;
-    let chat = extras.into_owned().chat(messages);
+    let request = serde_json::from_str::<TemplateRequest>(&text);
+    let request = request.map_err(|source| Error::Messages { path: "-".into(), source })?;
+    let chat = request.chat();
     let template = ChatTemplate::load(model)?;
     if let Some(name) = template.unread(&chat)?.first() {
         let variables = template.variables(&chat)?;
@@ -71,34 +62,6 @@ fn read_messages(path: &Path) -> Result<Vec<Value>, Error> {
         false => read_stream(path, limits::PROMPT)?,
     };
     serde_json::from_str(&text).map_err(|source| Error::Messages { path: path.to_owned(), source })
-}
-
-/// The text that a chat becomes, made by another process of this program.
-pub fn rendered(model: &Path, messages: Vec<Value>, extras: &Extras) -> Result<String, Error> {
-    let request = serde_json::to_vec(&Request { messages, extras: Cow::Borrowed(extras) });
-    let request = request.map_err(|source| Error::Program(source.into()))?;
-    let program = std::env::current_exe().map_err(Error::Program)?;
-    let mut command = Command::new(program);
-    command.args(["prompt", "--limited", "--messages=-", "--"]).arg(model);
-    // What the environment says to this process is not meant for that one.
-    let said = std::env::vars_os().map(|(name, _)| name);
-    said.filter(|name| name.to_string_lossy().starts_with(VARIABLES)).for_each(|name| {
-        command.env_remove(name);
-    });
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut process = command.spawn().map_err(Error::Program)?;
-    if let Some(mut stdin) = process.stdin.take() {
-        // One that ended early says why; a closed pipe does not.
-        let _ = stdin.write_all(&request);
-    }
-    let output = process.wait_with_output().map_err(Error::Program)?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    match (output.status.code(), String::from_utf8(output.stdout)) {
-        (Some(0), Ok(text)) => Ok(text),
-        // It has said why, as this process would.
-        (Some(1), _) if let Some(error) = error::said(&said) => Err(error),
-        _ => Err(Error::Template),
-    }
 }
 
 /// Has the system end this process when it takes more than a template needs.

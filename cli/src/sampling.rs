@@ -119,9 +119,10 @@ mod wanted {
 
     use tracewright::files::{limits, read_stream};
     use tracewright::generate::{
-        Breakers, Constrainer, Constraint, Dry, Mirostat, MirostatVersion, Penalties, Sampler, Sampling,
-        SamplingStep, Tokenizer, Xtc,
+        Breakers, Dry, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep, Tokenizer, Xtc,
     };
+    use tracewright::model::Opening;
+    use tracewright::{Follow, GenerateOptions};
 
     use super::{SamplingArguments, Step};
     use crate::error::Error;
@@ -144,7 +145,7 @@ mod wanted {
 
     impl SamplingArguments {
         /// What the flags ask for, checked before anything slow begins.
-        pub fn sampling(&self, tokenizer: Option<&Tokenizer>) -> Result<Sampling, Error> {
+        fn sampling(&self) -> Result<Sampling, Error> {
             // -1 is all of them, as in llama.cpp.
             let last_n = |n: i64| usize::try_from(n).ok();
             let version = match self.mirostat {
@@ -153,7 +154,7 @@ mod wanted {
                 _ => None,
             };
             let (target, rate) = (self.mirostat_ent, self.mirostat_lr);
-            let mut sampling = Sampling {
+            let sampling = Sampling {
                 temperature: self.temp,
                 top_k: self.top_k,
                 top_p: self.top_p,
@@ -183,9 +184,6 @@ mod wanted {
             };
             Sampler::new(&sampling)?;
             self.say_idle(&sampling);
-            if sampling.dry.multiplier != 0.0 {
-                sampling.dry.breakers = self.breakers(tokenizer)?;
-            }
             Ok(sampling)
         }
 
@@ -213,12 +211,13 @@ mod wanted {
             }
         }
 
-        fn breakers(&self, tokenizer: Option<&Tokenizer>) -> Result<Breakers, Error> {
+        /// Texts that no repetition found by DRY reaches across; `None` for the usual ones.
+        fn breakers(&self, tokenizer: Option<&Tokenizer>) -> Result<Option<Vec<String>>, Error> {
             let given = &self.dry_sequence_breaker;
             match tokenizer {
-                Some(tokenizer) if given.is_empty() => Ok(Breakers::new(tokenizer, &Breakers::USUAL)?),
-                _ if given.iter().all(|text| text == "none") => Ok(Breakers::default()),
-                Some(tokenizer) => Ok(Breakers::new(tokenizer, given)?),
+                _ if given.is_empty() => Ok(None),
+                _ if given.iter().all(|text| text == "none") => Ok(Some(Vec::new())),
+                Some(_) => Ok(Some(given.clone())),
                 None => {
                     let what = "`--dry-sequence-breaker` needs text, and the model has no tokenizer.json";
                     Err(Error::Usage { what: what.into() })
@@ -227,27 +226,40 @@ mod wanted {
         }
 
         /// What the answer must follow, if it must.
-        pub fn constraint(
-            &self,
-            model: &Path,
-            tokenizer: Option<&Tokenizer>,
-            stop_tokens: &[u32],
-        ) -> Result<Option<Constraint>, Error> {
-            type Make = fn(&Constrainer, &str) -> Result<Constraint, tracewright::generate::GenerateError>;
-            let (flag, path, make): (_, _, Make) = match (&self.json_schema, &self.grammar) {
-                (Some(path), _) => ("json-schema", path, Constrainer::json_schema),
-                (None, Some(path)) => ("grammar", path, Constrainer::grammar),
+        fn follow(&self, model: &Path, tokenizer: Option<&Tokenizer>) -> Result<Option<Follow>, Error> {
+            let (flag, path, follow): (_, _, fn(String) -> Follow) = match (&self.json_schema, &self.grammar)
+            {
+                (Some(path), _) => ("json-schema", path, Follow::JsonSchema),
+                (None, Some(path)) => ("grammar", path, Follow::Grammar),
                 (None, None) => return Ok(None),
             };
-            let Some(tokenizer) = tokenizer else {
+            if tokenizer.is_none() {
                 let what = format!("`--{flag}` needs text, and `{}` has no tokenizer.json", model.display());
                 return Err(Error::Usage { what });
-            };
-            let text = read_stream(path, limits::GRAMMAR)?;
-            let constrainer = Constrainer::new(tokenizer, stop_tokens)?;
-            let constrainer = constrainer.whitespace_flexible(self.whitespace_flexible);
-            let made = make(&constrainer, &text);
-            made.map(Some).map_err(|source| Error::Followed { path: path.clone(), source })
+            }
+            Ok(Some(follow(read_stream(path, limits::GRAMMAR)?)))
+        }
+
+        /// The options that the flags set, for a model with this tokenizer.
+        pub fn options(&self, model: &Path, tokenizer: Option<&Tokenizer>) -> Result<GenerateOptions, Error> {
+            let sampling = self.sampling()?;
+            let repeats = sampling.dry.multiplier != 0.0;
+            Ok(GenerateOptions {
+                sampling,
+                dry_breakers: if repeats { self.breakers(tokenizer)? } else { None },
+                follow: self.follow(model, tokenizer)?,
+                whitespace_flexible: self.whitespace_flexible,
+                ..GenerateOptions::default()
+            })
+        }
+
+        /// Whether a model can follow the options. An error of a schema or a grammar names its file.
+        pub fn check(&self, opening: &Opening, options: &GenerateOptions) -> Result<(), Error> {
+            let path = self.json_schema.as_ref().or(self.grammar.as_ref());
+            opening.check_options(options).map_err(|source| match path {
+                Some(path) => Error::Followed { path: path.clone(), source },
+                None => source.into(),
+            })
         }
     }
 }

@@ -29,7 +29,7 @@ pub fn run(arguments: &TuneArguments, read: ReadModel, interrupt: &Interrupt) ->
     let folder = build::cache_folder(&arguments.compile)?;
     let cache = TuningCache::new(&folder, &plan.target, &compiler.version()?);
     let known = cache.read()?;
-    build::report_damage(&known);
+    build::report_damage(&known.damaged);
     let mut works = Tuned::all(&plan, &known)?;
     if works.is_empty() {
         say!("no kernel multiplies for this model here, or attends: there is nothing of them to tune");

@@ -287,9 +287,9 @@ impl Running<'_> {
     /// Takes a token, and tells the text that is certain now. Breaks off where nobody listens or a stop string is reached.
     fn push(&mut self, token: u32) -> ControlFlow<()> {
         self.first_token.get_or_insert_with(|| self.start.elapsed());
-        let told = self.reply.push(token).map(|piece| self.events.send(Event::Piece(piece)));
+        let told = self.reply.push(token).map(|piece| self.events.send(Event::Piece(piece)).is_ok());
         match told {
-            Ok(Err(_)) => ControlFlow::Break(()),
+            Ok(false) => ControlFlow::Break(()),
             Ok(_) if self.reply.is_stopped() || self.cancelled.load(Ordering::Relaxed) => {
                 ControlFlow::Break(())
             }

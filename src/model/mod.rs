@@ -19,6 +19,7 @@ use models::SentenceConfig;
 use serde_json::{Value, json};
 
 use engine::Job;
+use options::TokenOptionsCache;
 use render::Renderer;
 
 pub use conversation::{Conversation, PreparedTurn, Turn};
@@ -59,6 +60,7 @@ struct Inner {
     tokenizer: Option<Arc<Tokenizer>>,
     stop_tokens: Vec<u32>,
     renderer: Renderer,
+    token_options: TokenOptionsCache,
     /// What an embedding does to texts first.
     sentence: Option<SentenceConfig>,
     info: ModelInfo,

@@ -5,10 +5,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use generate::{Chat, Tokenizer, stop_tokens};
+use generate::{Chat, GenerateError, GenerateOptions, Tokenizer, stop_tokens};
 use models::SentenceConfig;
 
 use super::engine::{self, Unbuilt};
+use super::options::TokenOptionsCache;
 use super::render::Renderer;
 use super::source::{CONTEXT, OpenWarning, Source};
 use super::{Inner, Model, ModelError, OpenOptions, STACK, with_room};
@@ -29,6 +30,7 @@ pub struct Opening {
     sentence: Option<SentenceConfig>,
     warnings: Vec<OpenWarning>,
     renderer: Renderer,
+    token_options: TokenOptionsCache,
 }
 
 impl Opening {
@@ -45,8 +47,18 @@ impl Opening {
             Source::Export(..) | Source::Checkpoint(_) => (stop_tokens(path)?, None),
         };
         let renderer = Renderer::new(path, options.template_program.clone());
-        let path = path.to_path_buf();
-        Ok(Self { options, path, source, tokenizer, stop_tokens, sentence, warnings, renderer })
+        let (path, token_options) = (path.to_path_buf(), TokenOptionsCache::default());
+        Ok(Self {
+            options,
+            path,
+            source,
+            tokenizer,
+            stop_tokens,
+            sentence,
+            warnings,
+            renderer,
+            token_options,
+        })
     }
 
     /// The tokenizer, if the model has one.
@@ -101,6 +113,14 @@ impl Opening {
         self.sentence.as_ref()
     }
 
+    /// Whether the model can follow these options.
+    ///
+    /// # Errors
+    /// If a setting is out of range, a schema or a grammar cannot be followed, or text is asked for without a tokenizer.
+    pub fn check_options(&self, options: &GenerateOptions) -> Result<(), GenerateError> {
+        self.token_options.get(options, self.tokenizer.as_deref(), &self.stop_tokens).map(drop)
+    }
+
     /// The text of a conversation, as [`Model::render`].
     ///
     /// # Errors
@@ -122,7 +142,8 @@ impl Opening {
     /// # Errors
     /// If it does not fit into memory, or does not compile, bake or load.
     pub fn build(self) -> Result<Model, ModelError> {
-        let Self { options, path, source, tokenizer, stop_tokens, sentence, renderer, .. } = self;
+        let Self { options, path, source, tokenizer, stop_tokens, sentence, renderer, token_options, .. } =
+            self;
         let unbuilt = Unbuilt { path: path.clone(), source, tokenizer: tokenizer.clone(), options };
         let (jobs, asked) = channel();
         let (tell, built) = channel();
@@ -131,7 +152,8 @@ impl Opening {
         // Nothing comes only from an engine that panicked, which the panic reports.
         let info = built.recv().map_err(|_| ModelError::Gone)??;
         let (jobs, engine) = (Mutex::new(Some(jobs)), Mutex::new(Some(engine)));
-        let inner = Inner { path, tokenizer, stop_tokens, renderer, sentence, info, jobs, engine };
+        let inner =
+            Inner { path, tokenizer, stop_tokens, renderer, token_options, sentence, info, jobs, engine };
         Ok(Model { inner: Arc::new(inner) })
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use etcetera::BaseStrategy as _;
+use generate::{GenerateError, GenerateOptions, TokenOptions, Tokenizer};
 use lower::Quantization;
 use models::ReadModel;
 use ops::ElementType;
@@ -147,5 +148,28 @@ impl OpenOptions {
             let strategy = etcetera::choose_base_strategy().ok()?;
             Some(strategy.cache_dir().join("tracewright"))
         })
+    }
+}
+
+/// The last options that were asked for, in terms of tokens: a schema or a grammar takes a while to read, and a chat has the same
+/// one at every turn.
+#[derive(Clone, Default)]
+pub(super) struct TokenOptionsCache(Arc<Mutex<Option<(GenerateOptions, TokenOptions)>>>);
+
+impl TokenOptionsCache {
+    /// These options in terms of tokens.
+    pub fn get(
+        &self,
+        options: &GenerateOptions,
+        tokenizer: Option<&Tokenizer>,
+        stop_tokens: &[u32],
+    ) -> Result<TokenOptions, GenerateError> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, tokens)) = last.as_ref().filter(|(known, _)| known == options) {
+            return Ok(tokens.clone());
+        }
+        let tokens = options.in_tokens(tokenizer, stop_tokens)?;
+        *last = Some((options.clone(), tokens.clone()));
+        Ok(tokens)
     }
 }
