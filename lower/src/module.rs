@@ -145,6 +145,9 @@ pub(crate) struct Frame {
     pub weights: HashMap<String, String>,
     /// Behind the type of each result of an entry point.
     pub results: Vec<String>,
+    /// Whether matmuls of f32 ask for the precision of f32. Without that XLA rounds their operands on accelerators: to TF32 on
+    /// NVIDIA's, to bf16 on TPUs.
+    pub exact: bool,
 }
 
 impl Default for Frame {
@@ -157,6 +160,7 @@ impl Default for Frame {
             arguments: Vec::new(),
             weights: HashMap::new(),
             results: Vec::new(),
+            exact: false,
         }
     }
 }
@@ -375,7 +379,12 @@ impl Writer<'_> {
                             }
                         },
                     };
-                    fresh.statement(rhs)
+                    let f32s = |o: &NodeId| function.node(*o).ty().element == ElementType::F32;
+                    let is_matmul = matches!(op, ops::Op::DotGeneral(_)) && operands.iter().all(f32s);
+                    fresh.statement(match self.frame.exact && is_matmul {
+                        true => rhs.replacen(" : (", ", precision = [HIGHEST, HIGHEST] : (", 1),
+                        false => rhs,
+                    })
                 }
                 NodeKind::Call { function: callee, prefix } => {
                     let target = self.trace.function(*callee);

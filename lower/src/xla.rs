@@ -26,7 +26,7 @@ pub fn xla(trace: &Trace, entry: &str, shards: Option<&Shards>) -> Result<Module
     let Some(&id) = alone.entries.first() else { return Err(LowerError::NoEntry(entry.to_owned())) };
     alone.functions[id.0 as usize].name = MAIN.to_owned();
     let signature = alone.function(id).signature();
-    let mut frame = Frame { name: entry.to_owned(), ..Frame::default() };
+    let mut frame = Frame { name: entry.to_owned(), exact: true, ..Frame::default() };
     let mut of_entry = None;
     if let Some(shards) = shards {
         let axes = shards.mesh.axes.iter().map(|axis| format!("\"{}\"={}", axis.name, axis.size));

@@ -1447,3 +1447,14 @@ fn xla_has_weights_behind_arguments_and_says_how_all_are_divided() {
     let error = xla(&primitives, "prefill", None).unwrap_err().to_string();
     assert_eq!(error, "there is no entry point `prefill`");
 }
+
+/// Accelerators round the operands of matmuls of f32 unless the module asks for more.
+#[test]
+fn xla_multiplies_f32_in_f32() {
+    let module = xla(&expand(&attention(4)).unwrap(), "decode", None).unwrap();
+    let matmuls: Vec<&str> = module.text.lines().filter(|line| line.contains("dot_general")).collect();
+    assert!(!matmuls.is_empty());
+    for line in matmuls {
+        assert!(line.contains("precision = [HIGHEST, HIGHEST] : (tensor<"), "{line}");
+    }
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -27,8 +28,8 @@ _CPU = [("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")]
 class Module:
     """An entry point that can be called."""
 
-    def __init__(self, entry: Entry, text: str, mesh: Mesh) -> None:
-        """Compiles `text` for all devices of `mesh`.
+    def __init__(self, entry: Entry, text: str, mesh: Mesh, settings: Sequence[tuple[str, str | bool | int]] = ()) -> None:
+        """Compiles `text` for all devices of `mesh`, with `settings` of XLA by name.
 
         Raises `TracewrightError` with what XLA says if it does not compile.
         """
@@ -40,8 +41,7 @@ class Module:
         build = options.executable_build_options
         build.use_spmd_partitioning = build.use_shardy_partitioner = True
         build.num_replicas, build.num_partitions = 1, len(devices)
-        if devices[0].platform == "cpu":
-            options.env_option_overrides = _CPU
+        options.env_option_overrides = [*(_CPU if devices[0].platform == "cpu" else []), *settings]
         assignment = np.array([[device.id for device in devices]])
         build.device_assignment = xla_client.DeviceAssignment.create(assignment)
         try:

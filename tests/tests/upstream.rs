@@ -33,6 +33,7 @@ const FAULTS: &[(&str, Shows)] = &[
     ("rank_two", Shows::As("must be statically shaped", None)),
     ("round_even", Shows::As("vpsrlvd", None)),
     ("six_nibbles", Shows::As("failed to legalize operation 'vector.maskedload'", None)),
+    ("smallest_integer", Shows::As("min.s32", None)),
     ("slice_while_packing", Shows::As("exceeded stack allocation limit", None)),
     ("terms_first", Shows::As("[4 4 4 4 4][0 0 0 0 0]", Some("avx2"))),
     ("two_numbers", Shows::As("streamable op expected to be in an execution region", None)),

@@ -7,6 +7,7 @@ mod i1_to_number;
 mod integer_to_bf16;
 mod iota_bf16;
 mod iota_in_reduction;
+mod largest_integer;
 mod number_to_i1;
 mod power;
 mod product_of_no_terms;
@@ -28,6 +29,7 @@ use crate::rewrite::rewrite;
 pub const LEGALIZATIONS: &[Legalization] = &[
     iota_bf16::LEGALIZATION,
     iota_in_reduction::LEGALIZATION,
+    largest_integer::LEGALIZATION,
     i1_to_number::LEGALIZATION,
     integer_to_bf16::LEGALIZATION,
     number_to_i1::LEGALIZATION,
