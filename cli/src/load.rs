@@ -44,6 +44,11 @@ pub fn read(
     };
     let path = model.to_owned();
     let opening = interrupt.or(move || Opening::read(path, options))??;
+    if opening.sentence().is_some()
+        && let Err(embeds) = read(model, &arguments.model_arguments.network.allow_config_key)
+    {
+        return Err(embeds.into());
+    }
     opening.warnings().iter().for_each(warn);
     Ok(opening)
 }

@@ -37,15 +37,7 @@ impl CodeBlock {
 
 /// The words of a command as a shell has them, quotes being no part of them.
 pub fn words(command: &str) -> Vec<String> {
-    let (mut words, mut quoted) = (vec![String::new()], false);
-    for c in command.chars() {
-        match c {
-            '"' => quoted = !quoted,
-            ' ' if !quoted => words.push(String::new()),
-            c => words.last_mut().unwrap().push(c),
-        }
-    }
-    words.into_iter().filter(|word| !word.is_empty()).collect()
+    shlex::split(command).unwrap_or_else(|| panic!("`{command}` has a quote without an end"))
 }
 
 /// All of them.
