@@ -8,6 +8,8 @@
 //! 3. [`bake`]: a checkpoint becomes the archive that the trace asks for;
 //! 4. `runtime` and `generate` (feature `iree`): the text is compiled, loaded and called. `load` takes any trace and
 //!    its checkpoint there in one call.
+//!
+//! For a known model `Model` (feature `iree`) does all of that: open it, and chat, continue text, score or embed.
 
 pub use bake;
 pub use dsl;
@@ -64,6 +66,6 @@ pub use plan::{Plan, PlanError};
 pub use program::{CallError, Program};
 
 /// The Rust in the README is a test.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "iree"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
