@@ -6,9 +6,8 @@ use std::time::Duration;
 use etcetera::BaseStrategy;
 use tracewright::build::BuildTools;
 use tracewright::irpa::{Checkpoint, Gguf};
-use tracewright::load::{LoadOptions, Loaded};
 use tracewright::random::random_checkpoint;
-use tracewright::runtime::{Compiler, Device};
+use tracewright::runtime::Compiler;
 use tracewright::targets::{Target, Tuning};
 use tracewright::tuning::{TuningCache, TuningDb, network_name, read_tuning};
 use tracewright::{Plan, PlanError};
@@ -28,19 +27,6 @@ pub fn with_tools<T>(
     let mut progress = progress::Steps::new(interrupt);
     let watch = &mut |step| progress.watch(step);
     build(BuildTools { watch: Some(watch), ..BuildTools::new(&compiler, &cache) })
-}
-
-/// Loads a network as `load` does with these options, for a target and on a device.
-pub fn load(
-    arguments: &CompileArguments,
-    (device, target): (Device, Target),
-    interrupt: &Interrupt,
-    load: impl FnOnce(LoadOptions<'_>) -> Result<Loaded, Error>,
-) -> Result<Loaded, Error> {
-    let loaded =
-        with_tools(arguments, interrupt, |tools| load(LoadOptions { device, target, ..tools.into() }))?;
-    loaded.baked.iter().for_each(crate::bake::report);
-    Ok(loaded)
 }
 
 /// Finds the compiler: the one named, or the first on PATH.

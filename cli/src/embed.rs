@@ -1,90 +1,103 @@
 //! `tracewright embed`
 
-use std::fs;
 use std::io::{self, Write as _};
 use std::iter::zip;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use tracewright::embed::{EmbedError, Embedder, EmbeddingPlan, check_texts};
-use tracewright::errors::WithPath as _;
+use tracewright::embed::{EmbedError, EmbeddingPlan, check_texts};
 use tracewright::files::{limits, read_stream};
 use tracewright::footprint::peak_rss;
 use tracewright::generate::Tokenizer;
-use tracewright::load::{LoadOptions, Loaded, load};
-use tracewright::lower::Quantization;
-use tracewright::models::{EmbeddingGemmaConfig, SentenceConfig, check_sizes};
-use tracewright::targets::Target;
+use tracewright::model::{Embedded, Opening};
+use tracewright::models::{EmbeddingGemmaConfig, SentenceConfig};
+use tracewright::{OpenOptions, PlanError};
 
 use crate::arguments::EmbedArguments;
-use crate::build::Tunings;
 use crate::error::Error;
 use crate::limit::{Limit, SetBy};
 use crate::measure::milliseconds;
-use crate::{Interrupt, build, tell_passed_over};
+use crate::{Interrupt, load};
 
 pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Error> {
-    let EmbedArguments { model: folder, network, length, batch, .. } = arguments;
-    fs::read_dir(folder).with_path("open the model directory", folder)?;
-    let config = EmbeddingGemmaConfig::read(folder, &network.allow_config_key)?;
+    let EmbedArguments { model: folder, network, batch, .. } = arguments;
+    let mut opening = read(arguments, interrupt)?;
+    let sentence = match opening.sentence() {
+        Some(sentence) => sentence.clone(),
+        // What it does instead.
+        None => EmbeddingGemmaConfig::read(folder, &network.allow_config_key)?.sentence,
+    };
+    let longest = sentence.max_tokens;
     let texts = {
-        let (arguments, sentence) = (arguments.clone(), config.sentence.clone());
-        interrupt.or(move || Texts::read(&arguments, &sentence))??
+        let arguments = arguments.clone();
+        let (read, texts) = interrupt.or(move || {
+            let texts = Texts::read(&arguments, opening.tokenizer(), &sentence);
+            (opening, texts)
+        })?;
+        opening = read;
+        texts?
     };
-    let length =
-        length.unwrap_or_else(|| EmbeddingPlan::length_for(texts.longest(), config.sentence.max_tokens));
-    let plan = EmbeddingPlan::new(config, network.dtype, length, batch.get())?;
-    let limit = Limit {
-        tokens: plan.length,
-        longest: Some(plan.config.sentence.max_tokens),
-        set_by: SetBy::Flag("--length"),
-    };
-    check_texts(&texts.tokens, plan.length, plan.config.vocab_size).map_err(|error| match error {
-        EmbedError::TooLong { text, found, .. } => {
-            Error::TooLong { what: format!("text {} of {}", text + 1, texts.tokens.len()), found, limit }
+    let length = arguments.length.unwrap_or_else(|| EmbeddingPlan::length_for(texts.longest(), longest));
+    if !(1..=longest).contains(&length) {
+        return Err(PlanError::Length { found: length, longest }.into());
+    }
+    let limit = Limit { tokens: length, longest: Some(longest), set_by: SetBy::Flag("--length") };
+    check_texts(&texts.tokens, length, opening.vocabulary().unwrap_or(usize::MAX)).map_err(|error| {
+        match error {
+            EmbedError::TooLong { text, found, .. } => {
+                Error::TooLong { what: format!("text {} of {}", text + 1, texts.tokens.len()), found, limit }
+            }
+            error => error.into(),
         }
-        error => error.into(),
     })?;
     texts.tell_cut();
-    let place = arguments.device.choose(arguments.threads)?;
-    let checkpoint = plan.checkpoint(folder)?;
-    tell_passed_over(&checkpoint);
-    check_sizes(&plan.config.tower.sizes(), &checkpoint)?;
-    let traced = plan.trace()?;
-    let loaded = build::load(&arguments.compile, place, interrupt, |options| {
-        let (rules, ignorable) = (network.simplify.unwrap_or_default(), plan.config.ignorable());
-        let LoadOptions { tools, target, .. } = &options;
-        let source = arguments.tuning.source.as_ref();
-        let tuning = Tunings::read(source, target, (tools.compiler, tools.cache))?.of(None)?;
-        let target = Target { tuning, ..target.clone() };
-        let weights = network.weights(Quantization::Computed);
-        Ok(load(&traced, &checkpoint, LoadOptions { target, rules, weights, ignorable, ..options })?)
-    })?;
+    opening.options.context = Some(length);
+    let model = load::open(opening, &arguments.compile, interrupt)?;
 
-    let embedder = Embedder::new(&loaded.program, plan.config.vocab_size)?;
-    let start = Instant::now();
-    let mut vectors = Vec::with_capacity(texts.tokens.len());
-    for texts in texts.tokens.chunks(embedder.batch()) {
+    let mut embedded = Embedded::default();
+    for texts in texts.tokens.chunks(batch.get()) {
         interrupt.check()?;
-        let new = embedder.embed(texts)?;
-        if !arguments.json {
-            new.iter().try_for_each(|vector| print(vector)).map_err(Error::Output)?;
+        let new = model.embed_tokens(texts.to_vec())?;
+        if embedded.build.is_none() {
+            load::report_build(new.build.as_ref());
         }
-        vectors.extend(new);
+        if !arguments.json {
+            new.embeddings.iter().try_for_each(|vector| print(vector)).map_err(Error::Output)?;
+        }
+        embedded.embeddings.extend(new.embeddings);
+        embedded.time += new.time;
+        embedded.build = new.build;
     }
-    let took = start.elapsed();
     if arguments.json {
-        let text = |i: usize| json!({ "tokens": texts.tokens[i], "cut_from": texts.cut_from[i], "embedding": vectors[i] });
+        let text = |i: usize| json!({ "tokens": texts.tokens[i], "cut_from": texts.cut_from[i], "embedding": embedded.embeddings[i] });
         let json = json!({
-            "texts": (0..vectors.len()).map(text).collect::<Value>(),
-            "timings": timings(&loaded, took, texts.count()),
+            "texts": (0..embedded.embeddings.len()).map(text).collect::<Value>(),
+            "timings": timings(&embedded, texts.count()),
             "peak_rss_bytes": peak_rss(),
         });
         writeln!(io::stdout(), "{json}").map_err(Error::Output)?;
     } else {
-        summarize(&loaded, took, &texts, embedder.features());
+        summarize(&embedded, &texts);
     }
     interrupt.check()
+}
+
+/// Reads the files of the model.
+fn read(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<Opening, Error> {
+    let EmbedArguments { model, network, batch, threads, .. } = arguments;
+    let options = load::network_options(network, &arguments.device, &arguments.tuning)?;
+    let options = OpenOptions {
+        slots: batch.get(),
+        threads: *threads,
+        // Which models make embeddings is known by who reads them.
+        read: tracewright::models::read,
+        watch: Some(load::watch(interrupt)),
+        ..options
+    };
+    let path = model.clone();
+    let opening = interrupt.or(move || Opening::read(path, options))??;
+    opening.warnings().iter().for_each(load::warn);
+    Ok(opening)
 }
 
 /// Texts as the network takes them.
@@ -96,13 +109,17 @@ struct Texts {
 
 impl Texts {
     /// The texts that the arguments give, with their prompt and within the length.
-    fn read(arguments: &EmbedArguments, sentence: &SentenceConfig) -> Result<Self, Error> {
+    fn read(
+        arguments: &EmbedArguments,
+        tokenizer: Option<&Tokenizer>,
+        sentence: &SentenceConfig,
+    ) -> Result<Self, Error> {
         if let Some(tokens) = &arguments.tokens {
             return Ok(Self { tokens: vec![tokens.clone()], cut_from: vec![None] });
         }
         let prompt = sentence.prompt(arguments.prompt_name.as_deref())?;
         let folder = &arguments.model;
-        let tokenizer = Tokenizer::load(folder)?.ok_or_else(|| Error::Usage {
+        let tokenizer = tokenizer.ok_or_else(|| Error::Usage {
             what: format!("`{}` has no tokenizer.json; give token ids with `--tokens`", folder.display()),
         })?;
         let file = arguments.file.as_deref();
@@ -149,24 +166,32 @@ fn print(vector: &[f32]) -> io::Result<()> {
     writeln!(io::stdout(), "{}", numbers.join(" "))
 }
 
-fn timings(loaded: &Loaded, took: Duration, tokens: usize) -> Value {
+/// How long loading and compiling took.
+fn built(embedded: &Embedded) -> (Duration, Duration) {
+    embedded.build.as_ref().map_or_else(Default::default, |build| (build.load, build.compile))
+}
+
+fn timings(embedded: &Embedded, tokens: usize) -> Value {
+    let (load, compile) = built(embedded);
     json!({
-        "load_ms": milliseconds(loaded.load),
-        "compile_ms": milliseconds(loaded.compile),
-        "embed_ms": milliseconds(took),
-        "tokens_per_s": tokens as f64 / took.as_secs_f64(),
+        "load_ms": milliseconds(load),
+        "compile_ms": milliseconds(compile),
+        "embed_ms": milliseconds(embedded.time),
+        "tokens_per_s": tokens as f64 / embedded.time.as_secs_f64(),
     })
 }
 
 /// One line for a reader, on stderr.
-fn summarize(loaded: &Loaded, took: Duration, texts: &Texts, features: usize) {
+fn summarize(embedded: &Embedded, texts: &Texts) {
+    let (load, compile) = built(embedded);
     say!(
-        "{} texts, {} tokens in {:.0} ms ({:.1}/s), {features} numbers each; load {:.0} ms, compile {:.0} ms",
+        "{} texts, {} tokens in {:.0} ms ({:.1}/s), {} numbers each; load {:.0} ms, compile {:.0} ms",
         texts.tokens.len(),
         texts.count(),
-        milliseconds(took),
-        texts.count() as f64 / took.as_secs_f64(),
-        milliseconds(loaded.load),
-        milliseconds(loaded.compile),
+        milliseconds(embedded.time),
+        texts.count() as f64 / embedded.time.as_secs_f64(),
+        embedded.embeddings.first().map_or(0, Vec::len),
+        milliseconds(load),
+        milliseconds(compile),
     );
 }

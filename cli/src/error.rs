@@ -232,7 +232,7 @@ pub enum Error {
     /// What only a model that is open says.
     #[cfg(feature = "iree")]
     #[error(transparent)]
-    Model(ModelError),
+    Model(Box<ModelError>),
     #[cfg(feature = "iree")]
     #[error(transparent)]
     Bench(BenchError),
@@ -287,14 +287,14 @@ impl From<ModelError> for Error {
             ModelError::Sizes(error) => error.into(),
             ModelError::Archive(error) => error.into(),
             ModelError::Cached(error) => Self::Cached(error),
-            ModelError::Plan(error) => error.into(),
+            ModelError::Plan(error) => (*error).into(),
             ModelError::Load(error) => error.into(),
-            ModelError::Export(error) => error.into(),
+            ModelError::Export(error) => (*error).into(),
             ModelError::Tuning(error) => error.into(),
             ModelError::Generate(error) => error.into(),
             ModelError::Failed(error) => match Arc::try_unwrap(error) {
                 Ok(error) => error.into(),
-                Err(shared) => Self::Model(ModelError::Failed(shared)),
+                Err(shared) => Self::Model(ModelError::Failed(shared).into()),
             },
             ModelError::Embed(error) => error.into(),
             ModelError::Prompt(error) => error.into(),
@@ -305,7 +305,7 @@ impl From<ModelError> for Error {
             ModelError::NoCache => {
                 Self::Usage { what: "there is no home folder; name one with `--cache`".into() }
             }
-            error => Self::Model(error),
+            error => Self::Model(error.into()),
         }
     }
 }

@@ -14,7 +14,10 @@ use tracewright::targets::Tuning;
 use tracewright::tuning::read_tuning;
 use tracewright::{Model, OpenOptions};
 
-use crate::arguments::{self, CompileArguments, Kernels, Layout, Quant, RunArguments, VARIABLES};
+use crate::arguments::{
+    self, CompileArguments, DeviceArguments, Kernels, Layout, NetworkArguments, Quant, RunArguments,
+    TuningArguments, VARIABLES,
+};
 use crate::error::Error;
 use crate::limit::{Limit, SetBy};
 use crate::{Interrupt, bake, build, commands, progress};
@@ -64,30 +67,41 @@ pub fn open(
         opening.options.cache = Some(build::cache_folder(arguments)?);
     }
     let model = opening.build()?;
-    if let Some(build) = &model.info().build {
+    report_build(model.info().build.as_ref());
+    interrupt.check()?;
+    Ok(model)
+}
+
+/// Says what was done to the checkpoint, and which records of the tuner are damaged.
+pub fn report_build(build: Option<&BuildInfo>) {
+    if let Some(build) = build {
         build::report_damage(&build.damaged);
         build.baked.iter().for_each(bake::report);
     }
-    interrupt.check()?;
-    Ok(model)
 }
 
 /// What decides how a checkpoint is built.
 fn build_options(arguments: &RunArguments) -> Result<OpenOptions, Error> {
     let model = &arguments.model_arguments;
-    let network = &model.network;
-    let (device, target) = arguments.device.choose_target()?;
+    let options = network_options(&model.network, &arguments.device, &arguments.tuning)?;
+    Ok(OpenOptions { context: model.context, chunk: model.chunk, kv: model.kv, ..options })
+}
+
+/// What decides how any network is built.
+pub fn network_options(
+    network: &NetworkArguments,
+    device: &DeviceArguments,
+    tuning: &TuningArguments,
+) -> Result<OpenOptions, Error> {
+    let (device, target) = device.choose_target()?;
     Ok(OpenOptions {
         dtype: network.dtype,
-        context: model.context,
-        chunk: model.chunk,
         quantize: network.quant.map(|Quant(format)| Quantization::from(format)),
         kernels: Some(network.kernels != Some(Kernels::Off) && network.layout != Some(Layout::Plain)),
-        kv: model.kv,
         rules: network.simplify,
         device: Some(device),
         target: Some(target),
-        tuning: match &arguments.tuning.source {
+        tuning: match &tuning.source {
             None | Some(arguments::TuningSource::Measured) => None,
             Some(arguments::TuningSource::Usual) => Some(TuningSource::Given(Tuning::default())),
             Some(arguments::TuningSource::File(path)) => Some(TuningSource::Given(read_tuning(path)?)),
@@ -108,12 +122,12 @@ pub fn template_program() -> Result<TemplateProgram, Error> {
 }
 
 /// Shows what is being done, and stops on Ctrl-C.
-fn watch(interrupt: &Interrupt) -> WatchOpen {
+pub fn watch(interrupt: &Interrupt) -> WatchOpen {
     let mut steps = progress::Steps::new(interrupt);
     WatchOpen::new(move |step| steps.watch(step))
 }
 
-fn warn(warning: &OpenWarning) {
+pub fn warn(warning: &OpenWarning) {
     match warning {
         OpenWarning::UntiedHead(head) => crate::warn_of_head(Some(head.clone())),
         OpenWarning::PassedOver(other) => say!("warning: {other}"),

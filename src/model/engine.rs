@@ -64,14 +64,14 @@ pub struct Completion {
 }
 
 /// Embeddings, and how long they took.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Embedded {
     /// One embedding for each text.
     pub embeddings: Vec<Vec<f32>>,
     /// The time that the calls took.
     pub time: Duration,
     /// How the network was built that made them.
-    pub build: BuildInfo,
+    pub build: Option<BuildInfo>,
 }
 
 /// What a model is, once it is open.
@@ -367,6 +367,6 @@ impl<'a> Embeddings<'a> {
         let embedder = Embedder::new(program, self.config.vocab_size)?;
         let start = Instant::now();
         let embeddings = embedder.embed(texts)?;
-        Ok(Embedded { embeddings, time: start.elapsed(), build: build.clone() })
+        Ok(Embedded { embeddings, time: start.elapsed(), build: Some(build.clone()) })
     }
 }

@@ -38,13 +38,13 @@ pub enum ModelError {
     Cached(ArchiveError),
     /// The sizes asked for.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Plan(Box<PlanError>),
     /// Compiling, baking or loading.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The export.
     #[error(transparent)]
-    Export(#[from] ExportError),
+    Export(Box<ExportError>),
     /// What the tuner measured.
     #[error(transparent)]
     Tuning(#[from] TuningFileError),
@@ -125,6 +125,18 @@ pub enum ModelError {
     /// The engine's thread has ended.
     #[error("the engine has ended; open the model again")]
     Gone,
+}
+
+impl From<PlanError> for ModelError {
+    fn from(error: PlanError) -> Self {
+        Self::Plan(error.into())
+    }
+}
+
+impl From<ExportError> for ModelError {
+    fn from(error: ExportError) -> Self {
+        Self::Export(error.into())
+    }
 }
 
 impl From<CompileError> for ModelError {

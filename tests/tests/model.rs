@@ -179,7 +179,8 @@ fn mistakes_are_errors_of_their_own_kind() {
     let error = Model::open_with(Path::new("nowhere"), options()).err().unwrap();
     assert!(matches!(error, ModelError::File(_)), "{error}");
     let error = Model::open_with(demo(), OpenOptions { context: Some(1 << 20), ..options() }).err().unwrap();
-    assert!(matches!(error, ModelError::Plan(PlanError::Context { .. })), "{error}");
+    let ModelError::Plan(plan) = &error else { panic!("{error}") };
+    assert!(matches!(**plan, PlanError::Context { .. }), "{error}");
     let stopped = WatchOpen::new(|_| std::ops::ControlFlow::Break(()));
     let error = Model::open_with(demo(), OpenOptions { watch: Some(stopped), ..options() }).err().unwrap();
     assert_eq!(error.to_string(), "stopped on request");

@@ -10,5 +10,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         print!("{}", piece?);
         std::io::stdout().flush()?;
     }
-    Ok(println!())
+    println!();
+    Ok(())
 }
