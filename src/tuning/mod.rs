@@ -73,7 +73,7 @@ pub struct TuningCache {
 }
 
 /// What was measured of a kernel's work, which is cut in some [`Tiling`], or of a network, which is made in some
-/// [`BuildSettings`](super::BuildSettings).
+/// [`BuildSettings`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record<Way = Tiling> {
