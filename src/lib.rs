@@ -34,9 +34,7 @@ mod array;
 pub mod build;
 #[cfg(feature = "iree")]
 pub mod embed;
-#[cfg(feature = "iree")]
 pub mod export;
-mod folder;
 pub mod footprint;
 #[cfg(feature = "iree")]
 pub mod load;
@@ -51,10 +49,8 @@ mod plan;
 mod program;
 pub mod random;
 pub mod tuning;
-pub mod xla;
 
 pub use array::{Array, ArrayError, Number};
-pub use folder::FolderError;
 pub use footprint::{Footprint, Memory};
 #[cfg(feature = "iree")]
 pub use generate::{Follow, GenerateOptions, Sampling};

@@ -9,8 +9,8 @@ use ops::Op;
 use targets::{Mesh, NamedMachine, ShardRule};
 use trace::{Function, NodeId, NodeKind, Parameter, Role};
 
+use crate::export::xla::{XlaError, shard_rules};
 use crate::footprint::{Phase, TooLarge, only_looked_up, peak};
-use crate::xla::{XlaError, shard_rules};
 use crate::{Plan, PlanError};
 
 /// What each device of a mesh has to hold and to do.
@@ -20,7 +20,7 @@ use crate::{Plan, PlanError};
 /// use tracewright::models::presets::Preset;
 /// use tracewright::ops::ElementType;
 /// use tracewright::partition::DevicePartition;
-/// use tracewright::xla::planned;
+/// use tracewright::export::xla::planned;
 ///
 /// let model = Preset::named("llama-3.1-405b").ok_or("it has this name")?.read()?;
 /// let plan = planned(Plan::new(Box::new(model), Some(ElementType::Bf16), Some(512), None)?)?;
@@ -74,7 +74,7 @@ pub struct CallSeconds {
 }
 
 impl DevicePartition {
-    /// The share of a device in a plan for XLA ([`planned`](crate::xla::planned)). Without a mesh there is one device. What is divided
+    /// The share of a device in a plan for XLA ([`planned`](crate::export::xla::planned)). Without a mesh there is one device. What is divided
     /// follows [`shard_rules`].
     ///
     /// # Errors

@@ -14,6 +14,7 @@ use instruments::{bench::BenchError, bisect::BisectError, tune::TuneError};
 use tracewright::PlanError;
 use tracewright::bake::BakeError;
 use tracewright::errors::{FileError, LISTED, Place, WithCauses, escaped};
+use tracewright::export::xla::XlaError;
 use tracewright::files::limits;
 use tracewright::footprint::{Phase, TooLarge};
 use tracewright::irpa;
@@ -24,7 +25,6 @@ use tracewright::own::OwnFile;
 use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
 use tracewright::tuning::TuningFileError;
-use tracewright::xla::XlaError;
 #[cfg(feature = "iree")]
 use tracewright::{
     ModelError,

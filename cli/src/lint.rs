@@ -8,13 +8,13 @@ use std::str::FromStr;
 use error_codes::{Code, Coded as _};
 use serde_json::{Value, json};
 use tracewright::errors::WithCauses;
+use tracewright::export::xla::{self, XlaError};
 use tracewright::lower::legalize::shown;
 use tracewright::lower::{self, DenseReason, Weights};
 use tracewright::ops::format::GROUP;
 use tracewright::ops::{ElementType, Op};
 use tracewright::targets::{Backend, Target};
 use tracewright::trace::{Function, NodeKind, Provenance, Trace, key_pattern};
-use tracewright::xla::{self, XlaError};
 use tracewright::{Expanded, Footprint, Plan, StagedTrace};
 
 /// A target as `lint` names it: as `export` does, or XLA.

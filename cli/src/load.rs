@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use tracewright::errors::WithPath as _;
-use tracewright::export::{self, Manifest};
+use tracewright::export::{self, IreeManifest};
 use tracewright::files::{FileKind, NewFile};
 use tracewright::generate::{GenerateError, check_tokens};
 use tracewright::lower::Quantization;
@@ -29,7 +29,7 @@ pub fn read(
     read: ReadModel,
     interrupt: &Interrupt,
 ) -> Result<Opening, Error> {
-    let manifest = if model.is_dir() { Manifest::read(model)? } else { None };
+    let manifest = if model.is_dir() { IreeManifest::read(model)? } else { None };
     let options = match &manifest {
         Some(manifest) => {
             check_as_exported(manifest, arguments)?;
@@ -178,7 +178,7 @@ pub fn print_commands(
 }
 
 /// An export is what it is: asking for something else is a mistake, not a wish.
-fn check_as_exported(manifest: &Manifest, asked: &RunArguments) -> Result<(), Error> {
+fn check_as_exported(manifest: &IreeManifest, asked: &RunArguments) -> Result<(), Error> {
     if asked.device.target.is_some() {
         let what = "`--target` is for what is compiled now; leave the option out, or export again with it";
         return Err(Error::Usage { what: what.into() });

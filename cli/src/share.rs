@@ -6,11 +6,11 @@ use std::io::Write as _;
 
 use serde_json::{Value, json};
 use tracewright::Plan;
+use tracewright::export::xla::{check_model, planned};
 use tracewright::footprint::readable;
 use tracewright::lower::{Collective, CollectiveKind};
 use tracewright::partition::{CallCost, DevicePartition};
 use tracewright::targets::{Mesh, NamedMachine};
-use tracewright::xla::{check_model, planned};
 
 use crate::arguments::PlanArguments;
 use crate::error::Error;

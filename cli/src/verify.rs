@@ -6,8 +6,8 @@ use std::time::Instant;
 use error_codes::Coded as _;
 use serde_json::{Value, json};
 use tracewright::errors::WithCauses;
+use tracewright::export::xla;
 use tracewright::irpa::{Archive, ArchiveError, Damage, Gguf, Verified, Watch};
-use tracewright::xla;
 
 use crate::arguments::VerifyArguments;
 use crate::error::Error;

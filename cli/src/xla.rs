@@ -3,9 +3,10 @@
 use std::io::Write as _;
 
 use tracewright::Plan;
+use tracewright::export::manifest::XlaManifest;
+use tracewright::export::xla;
 use tracewright::footprint::readable;
 use tracewright::targets::Target;
-use tracewright::xla::{self, XlaManifest};
 
 use crate::arguments::{ExportArguments, Kernels, Layout};
 use crate::error::Error;

@@ -94,7 +94,7 @@ fn m10_an_export_runs_with_no_python_no_compiler_and_no_environment() {
 
 #[test]
 fn the_manifest_says_what_can_be_called() {
-    let manifest: Value = serde_json::from_slice(&fs::read(shared().join("manifest.json")).unwrap()).unwrap();
+    let manifest = manifest(&shared());
     let entries = manifest["entry_points"].as_array().unwrap();
     let names: Vec<_> = entries.iter().map(|e| e["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["prefill", "decode", "score"]);

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tracewright::export::Manifest;
+use tracewright::export::IreeManifest;
 use tracewright::generate::{
     Constrainer, Constraint, Finish, Network, Sampling, Session, TokenOptions, Tokenizer, stop_tokens,
 };
@@ -24,7 +24,7 @@ pub struct Exported {
 
 impl Exported {
     pub fn open(export: &Path) -> Self {
-        let manifest = Manifest::read(export).unwrap().unwrap();
+        let manifest = IreeManifest::read(export).unwrap().unwrap();
         let runtime = Runtime::new(Device::LocalTask { workers: 0 }).unwrap();
         let (program, _) = tracewright::export::open(export, &manifest, &runtime).unwrap();
         let network = Network::new(&runtime, &program, &manifest.signatures(export).unwrap()).unwrap();

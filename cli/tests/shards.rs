@@ -5,13 +5,13 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use tracewright::Plan;
+use tracewright::export::xla::{XlaProgram, planned, shard_rules};
 use tracewright::lower::{CollectiveKind, ShardNote, Sharding, Shards};
 use tracewright::models::ModelConfig;
 use tracewright::models::presets::{PRESETS, Preset};
 use tracewright::ops::ElementType;
 use tracewright::partition::DevicePartition;
 use tracewright::targets::{Mesh, NamedMachine, ShardRule};
-use tracewright::xla::{XlaProgram, planned, shard_rules};
 
 use crate::support::root;
 

@@ -277,3 +277,18 @@ pub fn limited(command: &Command, kib: u32) -> Command {
     limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     limited
 }
+
+/// The manifest of an export, which must be valid by the published schema.
+#[track_caller]
+pub fn manifest(export: &Path) -> Value {
+    let manifest: Value =
+        serde_json::from_slice(&std::fs::read(export.join("manifest.json")).unwrap()).unwrap();
+    let schema: Value = serde_json::from_str(include_str!("../../docs/manifest.schema.json")).unwrap();
+    let errors: Vec<_> = jsonschema::validator_for(&schema)
+        .unwrap()
+        .iter_errors(&manifest)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
+    assert_eq!(errors, Vec::<String>::new());
+    manifest
+}

@@ -45,7 +45,7 @@ fn export_and_bake_make_what_generate_runs() {
     let (export, archive) = (out.path().join("export"), out.path().join("baked.irpa"));
     succeed(tracewright(&["export", text(&model), "-o", text(&export)]).args(SIZES));
     continues(&mut bare(&["generate", text(&export), "--verify"]));
-    let manifest: Value = serde_json::from_slice(&fs::read(export.join("manifest.json")).unwrap()).unwrap();
+    let manifest = manifest(&export);
     let entries = manifest["entry_points"].as_array().unwrap();
     assert!(entries.iter().any(|entry| entry.to_string().contains("ring")), "{manifest}");
     succeed(bare(&["bake", text(&model), "-o", text(&archive)]).args(SIZES));

@@ -14,10 +14,6 @@ fn export(model: &Path, out: &Path, more: &[&str]) -> Command {
     command
 }
 
-fn manifest(out: &Path) -> Value {
-    serde_json::from_slice(&fs::read(out.join("manifest.json")).unwrap()).unwrap()
-}
-
 /// The elements of each weight, where the manifest says that they are, are those of the checkpoint.
 #[test]
 fn the_manifest_says_where_each_weight_lies() {

@@ -19,12 +19,12 @@ use tracewright::files::{NotReplaced, StandIn};
 
 use crate::{Code, Coded, UnknownCode, place};
 use instruments::profile::ProfileError;
-use tracewright::FolderError;
+use tracewright::export::FolderError;
+use tracewright::export::xla::XlaError;
 use tracewright::footprint::TooLarge;
 use tracewright::own::OwnFile;
 use tracewright::random::RandomError;
 use tracewright::tuning::TuningFileError;
-use tracewright::xla::XlaError;
 use tracewright::{ArrayError, PlanError};
 
 /// Errors of one kind.

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use tracewright::export::Manifest;
+use tracewright::export::IreeManifest;
 
 use crate::{said, written};
 
 pub fn read(folder: &Path, bytes: &[u8]) {
     written(folder, "manifest.json", bytes);
-    if let Some(manifest) = said(Manifest::read(folder)).flatten() {
+    if let Some(manifest) = said(IreeManifest::read(folder)).flatten() {
         said(manifest.check_cpu());
         said(manifest.signatures(folder));
     }

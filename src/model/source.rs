@@ -20,7 +20,7 @@ use trace::Signature;
 use super::{ModelError, OpenOptions, TuningSource};
 use crate::build::{BuildStep, BuildTools, LoadError};
 use crate::embed::EmbeddingPlan;
-use crate::export::{self, Manifest};
+use crate::export::{self, IreeManifest};
 use crate::load::{LoadOptions, Loaded, load};
 use crate::tuning::{TuningCache, network_name};
 use crate::{Plan, Program};
@@ -31,7 +31,7 @@ pub(super) const CONTEXT: usize = 4096;
 /// What a path names.
 pub(super) enum Source {
     /// What `export` wrote, and the longest context that its model was made for, if its configuration is there.
-    Export(Box<Manifest>, Option<usize>),
+    Export(Box<IreeManifest>, Option<usize>),
     /// A checkpoint of a network that continues text.
     Checkpoint(Box<dyn Architecture>),
     /// A checkpoint of a network that makes embeddings.
@@ -90,7 +90,7 @@ impl Source {
         if !Gguf::is_at(path) {
             is_folder(path).with_path("open the model directory", path)?;
         }
-        if let Some(manifest) = Manifest::read(path)? {
+        if let Some(manifest) = IreeManifest::read(path)? {
             check_as_exported(&manifest, options)?;
             let longest = (options.read)(path, &[]).ok().map(|model| model.max_context());
             return Ok((Self::Export(Box::new(manifest), longest), Vec::new()));
@@ -131,7 +131,7 @@ fn is_folder(path: &Path) -> io::Result<()> {
 /// Loads what `export` wrote.
 pub(super) fn load_export(
     folder: &Path,
-    manifest: &Manifest,
+    manifest: &IreeManifest,
     options: &OpenOptions,
 ) -> Result<Ready, ModelError> {
     let start = Instant::now();
@@ -295,7 +295,7 @@ fn split(loaded: Loaded, damaged: Vec<PathBuf>) -> (Program, Runtime, BuildInfo)
 }
 
 /// An export is what it is: an option that asks for something else is a mistake.
-fn check_as_exported(manifest: &Manifest, asked: &OpenOptions) -> Result<(), ModelError> {
+fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
     for (option, given) in [("target", asked.target.is_some()), ("tuning", asked.tuning.is_some())] {
         if given {
             return Err(ModelError::Compiled { option });

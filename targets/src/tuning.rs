@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// How a program is made, where another way than usual was measured to be faster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
     /// How kernels cut their work, by the name of a work, which says all that its speed depends on.
@@ -22,6 +23,7 @@ pub struct Tuning {
 
 /// How a kernel's work is cut. What does not fit a work is cut to what does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tiling {
     /// Parts, which workers share.
@@ -45,6 +47,7 @@ impl fmt::Display for Tiling {
 ///
 /// A closed list: who gives somebody a tuning gives no other words to the compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum CompilerFlag {
     /// LLVM makes vectors of loops.

@@ -4,9 +4,9 @@
 use std::error::Error;
 
 use tracewright::Plan;
+use tracewright::export::xla::{XlaProgram, planned, shard_rules};
 use tracewright::models::presets::PRESETS;
 use tracewright::targets::Target;
-use tracewright::xla::{XlaProgram, planned, shard_rules};
 
 const CONTEXT: usize = 64;
 const CHUNK: usize = 8;

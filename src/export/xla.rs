@@ -11,11 +11,12 @@ use errors::FileError;
 use files::{FileKind, NewFile, limits};
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf, Storage, Verified, Watch};
 use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards, Weights};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use targets::{Mesh, ShardRule, Target};
 use trace::{Argument, Parameter, Trace};
 
-use crate::folder::{self, ExportFolder, FolderError, MADE, MANIFEST};
+use super::dir::{self, ExportFolder, FolderError, MADE, MANIFEST};
+use super::manifest::{ManifestAxis, ManifestValue, XlaEntry, XlaManifest, XlaWeight};
 use crate::{Plan, PlanError};
 
 /// What the manifest names as its engine.
@@ -32,111 +33,6 @@ pub struct XlaProgram {
     pub parameters: Vec<Parameter>,
     /// How tensors are divided; whole if there is no mesh.
     pub shards: Option<Shards>,
-}
-
-/// `manifest.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct XlaManifest {
-    /// `xla`.
-    pub engine: String,
-    /// [`FORMAT`].
-    pub format: u32,
-    /// The version of this program.
-    pub tracewright: String,
-    /// Type of weights and activations.
-    pub dtype: String,
-    /// The longest sequence.
-    pub context: usize,
-    /// Tokens of each sequence that one prefill takes.
-    pub chunk: usize,
-    /// Sequences at once.
-    pub batch: usize,
-    /// Token ids.
-    pub vocabulary: usize,
-    /// The rules that simplified the trace: off, exact or approximate.
-    pub simplify: String,
-    /// The mesh as it was asked for: `model=4,data=2`; empty for one device.
-    pub mesh: String,
-    /// The axes of the mesh in the modules, which may be parts of those asked for.
-    pub axes: Vec<ManifestAxis>,
-    /// What is not divided along all of the mesh that a rule names.
-    pub notes: Vec<String>,
-    /// Bytes of weights on each device.
-    pub device_bytes: usize,
-    /// Weights that each device holds whole.
-    pub replicated: Vec<String>,
-    /// The folder of the checkpoint.
-    pub checkpoint: PathBuf,
-    /// What can be called.
-    pub entry_points: Vec<XlaEntry>,
-    /// The weights, sorted by key.
-    pub weights: Vec<XlaWeight>,
-    /// The files of the model that went along.
-    pub copied: Vec<String>,
-}
-
-/// An axis of the mesh.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ManifestAxis {
-    /// Its name.
-    pub name: String,
-    /// Devices along it.
-    pub size: usize,
-}
-
-/// A module.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct XlaEntry {
-    /// Its name.
-    pub name: String,
-    /// The file of its text.
-    pub module: String,
-    /// The hash of that text.
-    pub module_blake3: String,
-    /// The arguments before the weights, in order.
-    pub arguments: Vec<DividedValue>,
-    /// The keys of the weights that follow, in order.
-    pub weights: Vec<String>,
-    /// The results, in order.
-    pub results: Vec<DividedValue>,
-}
-
-/// A named value, and how it is divided.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DividedValue {
-    /// Its name.
-    pub name: String,
-    /// What it is: `tokens`, `start(context 512)`, `state(kv.keys, layer 3)`.
-    pub role: String,
-    /// Its type: `bf16[1,8,512,64]`.
-    #[serde(rename = "type")]
-    pub ty: String,
-    /// The names of its axes.
-    pub axes: Vec<String>,
-    /// Of each axis the mesh's axes along which it is divided.
-    pub sharding: Vec<Vec<String>>,
-}
-
-/// A weight.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct XlaWeight {
-    /// Its key.
-    pub key: String,
-    /// Its type in the module.
-    #[serde(rename = "type")]
-    pub ty: String,
-    /// Of each axis the mesh's axes along which it is divided.
-    pub sharding: Vec<Vec<String>>,
-    /// The file in the checkpoint's folder; in the export's if `made`.
-    pub file: String,
-    /// What the file calls the tensor that it is, or is a part of.
-    pub tensor: String,
-    /// Whether the export has it, made of tensors of the checkpoint by a recipe.
-    pub made: bool,
-    /// The type of its elements there.
-    pub stored: String,
-    /// Where its first byte is.
-    pub offset: usize,
 }
 
 /// Why nothing is exported for XLA.
@@ -319,7 +215,7 @@ impl XlaProgram {
             checkpoint: model.canonicalize().unwrap_or_else(|_| model.to_owned()),
             entry_points: self.modules.iter().map(entry).collect(),
             weights: Vec::new(),
-            copied: folder::copied(model).map(str::to_owned).collect(),
+            copied: dir::copied(model).map(str::to_owned).collect(),
         }
     }
 }
@@ -330,13 +226,13 @@ fn names(sharding: Option<&Sharding>, rank: usize) -> Vec<Vec<String>> {
     sharding.map_or(vec![Vec::new(); rank], |sharding| sharding.0.iter().map(of_axis).collect())
 }
 
-fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<DividedValue> {
-    let value = |(at, argument): (usize, &Argument)| DividedValue {
+fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<ManifestValue> {
+    let value = |(at, argument): (usize, &Argument)| ManifestValue {
         name: argument.name.clone(),
         role: argument.role.to_string(),
         ty: argument.ty.to_string(),
         axes: argument.axes.iter().map(|axis| axis.to_string()).collect(),
-        sharding: names(shardings.get(at), argument.ty.rank()),
+        sharding: Some(names(shardings.get(at), argument.ty.rank())),
     };
     arguments.iter().enumerate().map(value).collect()
 }
@@ -393,7 +289,7 @@ pub fn export(
         }
         weights.sort_by(|a, b| a.key.cmp(&b.key));
         manifest.weights = weights;
-        for name in folder::copied(model) {
+        for name in dir::copied(model) {
             put(name, &files::read(&model.join(name), limits::TOKENIZER)?)?;
         }
         for (entry, module) in manifest.entry_points.iter().zip(&program.modules) {

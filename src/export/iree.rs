@@ -12,104 +12,26 @@ use irpa::{Archive, Checkpoint, Gguf, Verified, Watch};
 use lower::Module;
 use ops::{Attribute, Reader, TensorType};
 use runtime::{CompileOptions, Compiled, Compiler, Runtime, VmModule};
-use serde::{Deserialize, Serialize};
 use targets::{DeviceKind, Tuning};
 use trace::{Argument, Parameter, Role, Signature};
 
+use super::dir::{self, ExportFolder, FolderError};
+use super::manifest::{IreeEntry, IreeManifest, ManifestValue};
 use crate::build::{Build, BuildTools, LoadError, map_parameters};
-use crate::folder::{self, ExportFolder, FolderError};
 use crate::{Plan, PlanError};
 
 /// The file names in an export directory.
 pub mod names {
     /// What the directory is.
-    pub const MANIFEST: &str = crate::folder::MANIFEST;
+    pub const MANIFEST: &str = super::super::dir::MANIFEST;
     /// The StableHLO text.
-    pub const TEXT: &str = crate::folder::TEXT;
+    pub const TEXT: &str = super::super::dir::TEXT;
     /// The compiled module.
-    pub const MODULE: &str = crate::folder::MODULE;
+    pub const MODULE: &str = super::super::dir::MODULE;
     /// The weights.
-    pub const ARCHIVE: &str = crate::folder::ARCHIVE;
+    pub const ARCHIVE: &str = super::super::dir::ARCHIVE;
     /// What a tokenizer is read from; copied if it is there.
-    pub const COPIED: &[&str] = crate::folder::COPIED;
-}
-
-/// `manifest.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
-    /// The version of this program.
-    pub tracewright: String,
-    /// The version of the compiler that made the module; a runtime of the same version loads it.
-    pub iree_compiler: String,
-    /// The kind of device that runs it: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
-    #[serde(default = "cpu")]
-    pub device: String,
-    /// The architecture of the processor: `x86_64`, `aarch64`. Of other devices that of the machine that compiled; they run
-    /// with any.
-    pub architecture: String,
-    /// LLVM's name of the platform, if one was asked for.
-    pub target_triple: Option<String>,
-    /// LLVM's name of the processor; of other devices the compiler's, `sm_80`.
-    pub target_cpu: String,
-    /// Features that the processor must have; of other devices the types that programs may compute with and the widths
-    /// that they may store, as `fp16`, `b8`.
-    pub cpu_features: Vec<String>,
-    /// Type of weights and activations.
-    pub dtype: String,
-    /// The longest sequence.
-    pub context: usize,
-    /// Tokens that one prefill takes.
-    pub chunk: usize,
-    /// The rules that simplified the trace: off, exact or approximate.
-    pub simplify: String,
-    /// The format that weights of products were rounded to: q8, q4 or q4_k; `stored` if each has that of the checkpoint; null if
-    /// they are of type `dtype`.
-    pub quant: Option<String>,
-    /// How keys and values are remembered: `computed`, `q8`.
-    pub kv: String,
-    /// Whether kernels of ours compute products and attention.
-    pub kernels: bool,
-    /// How weights are stored: `kernels`, as these read them, or `plain`, in the order of the checkpoint.
-    pub layout: String,
-    /// How kernels cut their work, where another way than usual was measured to be faster.
-    pub tuning: Tuning,
-    /// blake3 of the compiled module.
-    pub module_blake3: String,
-    /// blake3 of the archive's table, which has the hash of each tensor: [`Archive::table_blake3`].
-    pub archive_blake3: String,
-    /// What can be called.
-    pub entry_points: Vec<ManifestEntry>,
-    /// The files of the model that went along, by which text becomes tokens and ends.
-    #[serde(default)]
-    pub copied: Vec<String>,
-    /// The parameters and their types, in the scope `model`.
-    pub parameters: BTreeMap<String, String>,
-}
-
-/// A function of the module.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ManifestEntry {
-    /// Its name.
-    pub name: String,
-    /// Its arguments in order.
-    pub arguments: Vec<Typed>,
-    /// Its results in order.
-    pub results: Vec<Typed>,
-}
-
-/// A named value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Typed {
-    /// Its name.
-    pub name: String,
-    /// What it is: `tokens`, `start(context 512)`, `state(kv.keys, layer 3)`. An argument that is an `i32[]` start or
-    /// count is a host scalar.
-    pub role: String,
-    /// Its type: `bf16[1,8,512,64]`.
-    #[serde(rename = "type")]
-    pub ty: String,
-    /// The names of its axes.
-    pub axes: Vec<String>,
+    pub const COPIED: &[&str] = super::super::dir::COPIED;
 }
 
 /// Why an export directory cannot be written or used.
@@ -211,11 +133,7 @@ pub enum ExportError {
     Load(#[from] LoadError),
 }
 
-fn cpu() -> String {
-    DeviceKind::Cpu.name().into()
-}
-
-impl Manifest {
+impl IreeManifest {
     /// The manifest of what was built; its archive is not written yet.
     fn new(
         plan: &Plan,
@@ -225,16 +143,17 @@ impl Manifest {
     ) -> Result<Self, ExportError> {
         let Build { lowered, options, compiled, .. } = build;
         let module = &lowered.module;
-        let typed = |list: &[Argument]| -> Vec<Typed> {
-            let typed = |a: &Argument| Typed {
+        let typed = |list: &[Argument]| -> Vec<ManifestValue> {
+            let typed = |a: &Argument| ManifestValue {
                 name: a.name.clone(),
                 role: a.role.to_string(),
                 ty: a.ty.to_string(),
                 axes: a.axes.iter().map(|axis| axis.to_string()).collect(),
+                sharding: None,
             };
             list.iter().map(typed).collect()
         };
-        let entry = |s: &Signature| ManifestEntry {
+        let entry = |s: &Signature| IreeEntry {
             name: s.name.clone(),
             arguments: typed(&s.arguments),
             results: typed(&s.results),
@@ -275,7 +194,7 @@ impl Manifest {
             return Ok(None);
         }
         let text = files::read_text(&path, limits::CONFIG)?;
-        if crate::xla::is_manifest(&text) {
+        if super::xla::is_manifest(&text) {
             return Err(ExportError::Engine(folder.to_owned()));
         }
         let manifest: Result<Self, _> = serde_json::from_str(&text);
@@ -293,8 +212,8 @@ impl Manifest {
     /// # Errors
     /// If a type does not read.
     pub fn signatures(&self, folder: &Path) -> Result<Vec<Signature>, ExportError> {
-        let arguments = |list: &[Typed]| -> Result<Vec<Argument>, ExportError> {
-            let argument = |t: &Typed| {
+        let arguments = |list: &[ManifestValue]| -> Result<Vec<Argument>, ExportError> {
+            let argument = |t: &ManifestValue| {
                 let wrong = |what: &'static str| {
                     move |e: ops::ParseError| ExportError::Manifest {
                         path: folder.join(names::MANIFEST),
@@ -319,7 +238,7 @@ impl Manifest {
             };
             list.iter().map(argument).collect()
         };
-        let signature = |e: &ManifestEntry| {
+        let signature = |e: &IreeEntry| {
             let (arguments, results) = (arguments(&e.arguments)?, arguments(&e.results)?);
             Ok(Signature { name: e.name.clone(), arguments, results })
         };
@@ -392,9 +311,9 @@ pub fn export(
     let made = made_of(model)?;
     let copied: Vec<&str> = match &made {
         Some(made) => made.keys().copied().collect(),
-        None => folder::copied(model).collect(),
+        None => dir::copied(model).collect(),
     };
-    let manifest = Manifest::new(&plan, &build, &copied, compiler)?;
+    let manifest = IreeManifest::new(&plan, &build, &copied, compiler)?;
     let start = Instant::now();
     let baked = folder.fill(|out| {
         let (archive, baked) = build.bake(&out.join(names::ARCHIVE))?;
@@ -407,7 +326,7 @@ pub fn export(
         }
         put(names::TEXT, build.lowered.module.text.as_bytes())?;
         put(names::MODULE, &build.compiled.vmfb)?;
-        let manifest = Manifest { archive_blake3: archive.table_blake3(), ..manifest };
+        let manifest = IreeManifest { archive_blake3: archive.table_blake3(), ..manifest };
         // Last: a directory without a manifest is no export.
         let json = serde_json::to_string_pretty(&manifest).unwrap_or_default();
         put(names::MANIFEST, (json + "\n").as_bytes())?;
@@ -438,7 +357,7 @@ fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, Expor
 /// What does not fit.
 pub fn open(
     folder: &Path,
-    manifest: &Manifest,
+    manifest: &IreeManifest,
     runtime: &Runtime,
 ) -> Result<(VmModule, Archive), ExportError> {
     manifest.check_cpu()?;
@@ -455,13 +374,14 @@ pub fn open(
 /// # Errors
 /// If it is no export, or what is not as it was written.
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, ExportError> {
-    let manifest = Manifest::read(folder)?.ok_or_else(|| ExportError::NoManifest { path: folder.into() })?;
+    let manifest =
+        IreeManifest::read(folder)?.ok_or_else(|| ExportError::NoManifest { path: folder.into() })?;
     module(folder, &manifest)?;
     Ok(archive(folder, &manifest)?.verify_content(watch).map_err(LoadError::from)?)
 }
 
 /// The module that the manifest names.
-fn module(folder: &Path, manifest: &Manifest) -> Result<Vec<u8>, ExportError> {
+fn module(folder: &Path, manifest: &IreeManifest) -> Result<Vec<u8>, ExportError> {
     let path = folder.join(names::MODULE);
     let vmfb = files::read(&path, limits::MODULE)?;
     let (expected, found) = (manifest.module_blake3.clone(), blake3::hash(&vmfb).to_string());
@@ -469,7 +389,7 @@ fn module(folder: &Path, manifest: &Manifest) -> Result<Vec<u8>, ExportError> {
 }
 
 /// The archive that the manifest names. Its data are not read.
-fn archive(folder: &Path, manifest: &Manifest) -> Result<Archive, ExportError> {
+fn archive(folder: &Path, manifest: &IreeManifest) -> Result<Archive, ExportError> {
     let path = folder.join(names::ARCHIVE);
     let archive = Archive::open(&path).map_err(LoadError::from)?;
     let (expected, found) = (manifest.archive_blake3.clone(), archive.table_blake3());

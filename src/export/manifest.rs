@@ -1,0 +1,199 @@
+//! `manifest.json`: the contents of an export, for either engine. Its JSON Schema is made from these types.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use targets::{DeviceKind, Tuning};
+
+/// The manifest of an export. Only that of an export for XLA has the key `engine`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged)]
+pub enum Manifest {
+    /// An export for XLA.
+    Xla(Box<XlaManifest>),
+    /// An export for IREE.
+    Iree(Box<IreeManifest>),
+}
+
+/// The manifest of an export for IREE.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct IreeManifest {
+    /// The version of this program.
+    pub tracewright: String,
+    /// The version of the compiler that made the module; a runtime of the same version loads it.
+    pub iree_compiler: String,
+    /// The kind of device that runs it: `cpu`, `vulkan`, `cuda`, `hip`, `metal`.
+    #[serde(default = "cpu")]
+    pub device: String,
+    /// The architecture of the processor: `x86_64`, `aarch64`. Of other devices that of the machine that compiled; they run
+    /// with any.
+    pub architecture: String,
+    /// LLVM's name of the platform, if one was asked for.
+    pub target_triple: Option<String>,
+    /// LLVM's name of the processor; of other devices the compiler's, `sm_80`.
+    pub target_cpu: String,
+    /// Features that the processor must have; of other devices the types that programs may compute with and the widths
+    /// that they may store, as `fp16`, `b8`.
+    pub cpu_features: Vec<String>,
+    /// Type of weights and activations.
+    pub dtype: String,
+    /// The longest sequence.
+    pub context: usize,
+    /// Tokens that one prefill takes.
+    pub chunk: usize,
+    /// The rules that simplified the trace: off, exact or approximate.
+    pub simplify: String,
+    /// The format that weights of products were rounded to: q8, q4 or q4_k; `stored` if each has that of the checkpoint; null if
+    /// they are of type `dtype`.
+    pub quant: Option<String>,
+    /// How keys and values are remembered: `computed`, `q8`.
+    pub kv: String,
+    /// Whether kernels of ours compute products and attention.
+    pub kernels: bool,
+    /// How weights are stored: `kernels`, as these read them, or `plain`, in the order of the checkpoint.
+    pub layout: String,
+    /// How kernels cut their work, where another way than usual was measured to be faster.
+    pub tuning: Tuning,
+    /// blake3 of the compiled module.
+    pub module_blake3: String,
+    /// blake3 of the archive's table, which has the hash of each tensor: [`irpa::Archive::table_blake3`].
+    pub archive_blake3: String,
+    /// What can be called.
+    pub entry_points: Vec<IreeEntry>,
+    /// The files of the model that went along, by which text becomes tokens and ends.
+    #[serde(default)]
+    pub copied: Vec<String>,
+    /// The parameters and their types, in the scope `model`.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// A function of the module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct IreeEntry {
+    /// Its name.
+    pub name: String,
+    /// Its arguments in order.
+    pub arguments: Vec<ManifestValue>,
+    /// Its results in order.
+    pub results: Vec<ManifestValue>,
+}
+
+/// A named value: an argument or a result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ManifestValue {
+    /// Its name.
+    pub name: String,
+    /// What it is: `tokens`, `start(context 512)`, `state(kv.keys, layer 3)`. For IREE an argument that is an `i32[]` start or
+    /// count is a host scalar.
+    pub role: String,
+    /// Its type: `bf16[1,8,512,64]`.
+    #[serde(rename = "type")]
+    pub ty: String,
+    /// The names of its axes.
+    pub axes: Vec<String>,
+    /// For XLA: the mesh's axes along which each axis is divided. For IREE it is not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharding: Option<Vec<Vec<String>>>,
+}
+
+/// The manifest of an export for XLA.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct XlaManifest {
+    /// `xla`.
+    pub engine: String,
+    /// The version of these fields: a reader refuses any other.
+    pub format: u32,
+    /// The version of this program.
+    pub tracewright: String,
+    /// Type of weights and activations.
+    pub dtype: String,
+    /// The longest sequence.
+    pub context: usize,
+    /// Tokens of each sequence that one prefill takes.
+    pub chunk: usize,
+    /// Sequences at once.
+    pub batch: usize,
+    /// Token ids.
+    pub vocabulary: usize,
+    /// The rules that simplified the trace: off, exact or approximate.
+    pub simplify: String,
+    /// The mesh as it was asked for: `model=4,data=2`; empty for one device.
+    pub mesh: String,
+    /// The axes of the mesh in the modules, which may be parts of those asked for.
+    pub axes: Vec<ManifestAxis>,
+    /// What is not divided along all of the mesh that a rule names.
+    pub notes: Vec<String>,
+    /// Bytes of weights on each device.
+    pub device_bytes: usize,
+    /// Weights that each device holds whole.
+    pub replicated: Vec<String>,
+    /// The folder of the checkpoint.
+    pub checkpoint: PathBuf,
+    /// What can be called.
+    pub entry_points: Vec<XlaEntry>,
+    /// The weights, sorted by key.
+    pub weights: Vec<XlaWeight>,
+    /// The files of the model that went along.
+    pub copied: Vec<String>,
+}
+
+/// An axis of the mesh.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ManifestAxis {
+    /// Its name.
+    pub name: String,
+    /// Devices along it.
+    pub size: usize,
+}
+
+/// A module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct XlaEntry {
+    /// Its name.
+    pub name: String,
+    /// The file of its text.
+    pub module: String,
+    /// The hash of that text.
+    pub module_blake3: String,
+    /// The arguments before the weights, in order.
+    pub arguments: Vec<ManifestValue>,
+    /// The keys of the weights that follow, in order.
+    pub weights: Vec<String>,
+    /// The results, in order.
+    pub results: Vec<ManifestValue>,
+}
+
+/// A weight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct XlaWeight {
+    /// Its key.
+    pub key: String,
+    /// Its type in the module.
+    #[serde(rename = "type")]
+    pub ty: String,
+    /// Of each axis the mesh's axes along which it is divided.
+    pub sharding: Vec<Vec<String>>,
+    /// The file in the checkpoint's folder; in the export's if `made`.
+    pub file: String,
+    /// What the file calls the tensor that it is, or is a part of.
+    pub tensor: String,
+    /// Whether the export has it, made of tensors of the checkpoint by a recipe.
+    pub made: bool,
+    /// The type of its elements there.
+    pub stored: String,
+    /// Where its first byte is.
+    pub offset: usize,
+}
+
+fn cpu() -> String {
+    DeviceKind::Cpu.name().into()
+}
