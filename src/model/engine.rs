@@ -15,7 +15,7 @@ use generate::{
 use models::EmbeddingGemmaConfig;
 use runtime::Transfers;
 
-use super::source::{BuildInfo, Ready, Source, load_checkpoint, load_embedding, load_export};
+use super::source::{BuildInfo, OpenWarning, Ready, Source, load_checkpoint, load_embedding, load_export};
 use super::{ModelError, OpenOptions};
 use crate::Program;
 use crate::embed::{Embedder, EmbeddingPlan, check_texts};
@@ -85,6 +85,8 @@ pub struct ModelInfo {
     pub slots: usize,
     /// How it was built; nothing for an embedding, which is built for the length of its texts.
     pub build: Option<BuildInfo>,
+    /// What its user should know.
+    pub warnings: Vec<OpenWarning>,
 }
 
 /// What a network is built from.
@@ -134,12 +136,14 @@ impl Engine {
                 vocabulary: ready.network.vocabulary(),
                 slots: ready.network.batch(),
                 build: Some(ready.build.clone()),
+                warnings: Vec::new(),
             },
             Self::Embedding(config) => ModelInfo {
                 context: config.sentence.max_tokens,
                 vocabulary: config.vocab_size,
                 slots: 1,
                 build: None,
+                warnings: Vec::new(),
             },
         }
     }

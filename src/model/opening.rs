@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use generate::{Chat, GenerateError, GenerateOptions, Tokenizer, stop_tokens};
+use irpa::HubFolder;
 use models::SentenceConfig;
 
 use super::engine::{self, Unbuilt};
 use super::options::TokenOptionsCache;
 use super::render::Renderer;
 use super::source::{CONTEXT, OpenWarning, Source};
-use super::{Inner, Model, ModelError, OpenOptions, STACK, with_room};
+use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK, with_room};
 use crate::Plan;
 
 /// A model of which configuration, tokenizer and stop tokens are read, and the network is not built yet. What is wrong with its
@@ -34,12 +35,13 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Reads the files of a model.
+    /// Reads the files of a model. Of a folder `models--ORG--NAME` of the Hugging Face cache these are the files of its snapshot.
     ///
     /// # Errors
     /// If something is missing, damaged, or not supported; or if an export was made with other options.
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
-        let path = path.as_ref();
+        let hub = HubFolder::at(path.as_ref());
+        let path = hub.as_ref().map(HubFolder::snapshot).transpose()?.unwrap_or(path.as_ref());
         let (source, warnings) = Source::read(path, &options)?;
         let tokenizer = with_room(|| Tokenizer::load(path))??.map(Arc::new);
         let (stop_tokens, sentence) = match &source {
@@ -142,8 +144,17 @@ impl Opening {
     /// # Errors
     /// If it does not fit into memory, or does not compile, bake or load.
     pub fn build(self) -> Result<Model, ModelError> {
-        let Self { options, path, source, tokenizer, stop_tokens, sentence, renderer, token_options, .. } =
-            self;
+        let Self {
+            options,
+            path,
+            source,
+            tokenizer,
+            stop_tokens,
+            sentence,
+            warnings,
+            renderer,
+            token_options,
+        } = self;
         let unbuilt = Unbuilt { path: path.clone(), source, tokenizer: tokenizer.clone(), options };
         let (jobs, asked) = channel();
         let (tell, built) = channel();
@@ -151,6 +162,7 @@ impl Opening {
         let engine = thread.spawn(move || engine::run(unbuilt, &tell, &asked)).map_err(ModelError::Thread)?;
         // Nothing comes only from an engine that panicked, which the panic reports.
         let info = built.recv().map_err(|_| ModelError::Gone)??;
+        let info = ModelInfo { warnings, ..info };
         let (jobs, engine) = (Mutex::new(Some(jobs)), Mutex::new(Some(engine)));
         let inner =
             Inner { path, tokenizer, stop_tokens, renderer, token_options, sentence, info, jobs, engine };

@@ -173,6 +173,35 @@ fn embeddings_are_those_of_sentence_transformers() {
     assert!(error.ends_with("continues text, and cannot embed it"), "{error}");
 }
 
+/// A folder of the Hugging Face cache is the model of its snapshot; what its user should know is there for who asks.
+#[test]
+fn a_snapshot_is_opened_and_warnings_are_kept() {
+    let hub = tempfile::tempdir().unwrap();
+    let folder = hub.path().join("models--test--tied");
+    let snapshot = folder.join("snapshots").join("0123456789abcdef");
+    std::fs::create_dir_all(&snapshot).unwrap();
+    std::fs::create_dir_all(folder.join("blobs")).unwrap();
+    let fixture = repository().join("tests/fixtures/llama-untied");
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(fixture.join(name), snapshot.join(name)).unwrap();
+    }
+    let config = std::fs::read_to_string(snapshot.join("config.json")).unwrap();
+    let tied = config.replace("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+    assert!(tied != config, "{config}");
+    std::fs::write(snapshot.join("config.json"), tied).unwrap();
+    let model = Model::open_with(&folder, options()).unwrap();
+    let warnings: Vec<String> = model.info().warnings.iter().map(ToString::to_string).collect();
+    assert!(warnings.len() == 1 && warnings[0].contains("`lm_head.weight` differs"), "{warnings:?}");
+    let golden = Golden::fixture("llama-untied").unwrap();
+    let prompt = &golden.prompts[0];
+    let untied = model.continue_tokens(prompt.prompt_tokens.clone()).options(golden_options()).complete();
+    let expected = &prompt.tokens[..];
+    assert_eq!(
+        untied.unwrap().generated.tokens[..expected.len().min(48)],
+        expected[..expected.len().min(48)]
+    );
+}
+
 /// What is wrong is said by whoever finds it, and the model answers the next question.
 #[test]
 fn mistakes_are_errors_of_their_own_kind() {
