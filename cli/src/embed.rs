@@ -16,6 +16,7 @@ use tracewright::{OpenOptions, PlanError};
 use crate::arguments::EmbedArguments;
 use crate::error::Error;
 use crate::limit::{Limit, SetBy};
+use crate::load::Tools;
 use crate::measure::milliseconds;
 use crate::{Interrupt, load};
 
@@ -52,12 +53,18 @@ pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Erro
     })?;
     texts.tell_cut();
     opening.options.context = Some(length);
-    let model = load::open(opening, &arguments.compile, interrupt)?;
+    // The network is built by the first call.
+    let mut tools = Some(Tools::find(&mut opening, &arguments.compile, interrupt)?);
+    let model = opening.build()?;
 
     let mut embedded = Embedded::default();
     for texts in texts.tokens.chunks(batch.get()) {
         interrupt.check()?;
-        let new = model.embed_tokens(texts.to_vec())?;
+        let new = model.embed_tokens(texts.to_vec());
+        let new = new.map_err(|error| match tools.take() {
+            Some(tools) => tools.error(error),
+            None => error.into(),
+        })?;
         if embedded.build.is_none() {
             load::report_build(new.build.as_ref());
         }

@@ -7,12 +7,14 @@ use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest};
 use tracewright::files::{FileKind, NewFile};
 use tracewright::generate::{GenerateError, check_tokens};
+use tracewright::load::LoadError;
 use tracewright::lower::Quantization;
 use tracewright::model::{BuildInfo, OpenWarning, Opening, TemplateProgram, TuningSource, WatchOpen};
 use tracewright::models::ReadModel;
+use tracewright::runtime::Compiler;
 use tracewright::targets::Tuning;
 use tracewright::tuning::read_tuning;
-use tracewright::{Model, OpenOptions};
+use tracewright::{Model, ModelError, OpenOptions};
 
 use crate::arguments::{
     self, CompileArguments, DeviceArguments, Kernels, Layout, NetworkArguments, Quant, RunArguments,
@@ -62,14 +64,50 @@ pub fn open(
     arguments: &CompileArguments,
     interrupt: &Interrupt,
 ) -> Result<Model, Error> {
-    if !opening.is_export() {
-        opening.options.compiler = Some(build::compiler(arguments, interrupt)?);
-        opening.options.cache = Some(build::cache_folder(arguments)?);
-    }
-    let model = opening.build()?;
+    let tools = Tools::find(&mut opening, arguments, interrupt)?;
+    let model = opening.build().map_err(|error| tools.error(error))?;
     report_build(model.info().build.as_ref());
     interrupt.check()?;
     Ok(model)
+}
+
+/// What builds a model. That there is no compiler is told where one is needed: after all that is wrong with the model, and not for
+/// an export.
+pub struct Tools {
+    missing: Option<Error>,
+}
+
+impl Tools {
+    /// Finds the compiler and the cache that the arguments name.
+    pub fn find(
+        opening: &mut Opening,
+        arguments: &CompileArguments,
+        interrupt: &Interrupt,
+    ) -> Result<Self, Error> {
+        if opening.is_export() {
+            return Ok(Self { missing: None });
+        }
+        opening.options.cache = Some(build::cache_folder(arguments)?);
+        match build::compiler(arguments, interrupt) {
+            Ok(compiler) => {
+                opening.options.compiler = Some(compiler);
+                Ok(Self { missing: None })
+            }
+            Err(error) => {
+                // No program has an empty name.
+                opening.options.compiler = Some(Compiler::new(""));
+                Ok(Self { missing: Some(error) })
+            }
+        }
+    }
+
+    /// Why a model was not built.
+    pub fn error(self, error: ModelError) -> Error {
+        match (error, self.missing) {
+            (ModelError::Load(LoadError::Compile(_)), Some(missing)) => missing,
+            (error, _) => error.into(),
+        }
+    }
 }
 
 /// Says what was done to the checkpoint, and which records of the tuner are damaged.
