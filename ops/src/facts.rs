@@ -113,7 +113,8 @@ impl IterationSpace {
     /// The same, but for one axis along which other elements are read.
     pub fn aligned_but(axis: usize, operands: &[&TensorType], ty: &TensorType) -> Self {
         let mut space = Self::aligned(operands, ty);
-        space.operands.iter_mut().for_each(|axes| axes[axis] = None);
+        // An index, as a slice has it, has no axes.
+        space.operands.iter_mut().filter_map(|axes| axes.get_mut(axis)).for_each(|at| *at = None);
         space
     }
 
