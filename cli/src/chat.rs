@@ -41,16 +41,8 @@ const COMMANDS: [(&str, &str); 6] = [
 ];
 
 pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
-    let mut opening = load::read(&arguments.model, &arguments.run, read, interrupt)?;
-    let (extras, options) = {
-        let arguments = arguments.clone();
-        let (read, prepared) = interrupt.or(move || {
-            let prepared = prepare(&opening, &arguments);
-            (opening, prepared)
-        })?;
-        opening = read;
-        prepared?
-    };
+    let opening = load::read(&arguments.model, &arguments.run, read, interrupt)?;
+    let (mut opening, (extras, options)) = load::prepared(opening, arguments, interrupt, prepare)?;
     opening.fit_context(ROOM);
     let limit = load::limit(&opening);
     let model = load::open(opening, &arguments.run.compile, interrupt)?;
@@ -89,7 +81,7 @@ pub fn run(arguments: &ChatArguments, read: ReadModel, interrupt: &Interrupt) ->
     }
 }
 
-/// What is wrong with the template, or with options of the sampling, is known before anything slow begins.
+/// Checks the template and the sampling options before anything slow begins.
 fn prepare(opening: &Opening, arguments: &ChatArguments) -> Result<(Extras, GenerateOptions), Error> {
     let model = &arguments.model;
     if opening.tokenizer().is_none() {

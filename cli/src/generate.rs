@@ -37,16 +37,8 @@ pub fn run(arguments: GenerateArguments, read: ReadModel, interrupt: &Interrupt)
         return Err(Error::Usage { what });
     }
     // What is wrong with the model is said before what is wrong with the prompt.
-    let mut opening = load::read(&arguments.model, &arguments.run, read, interrupt)?;
-    let (prompt, options) = {
-        let arguments = arguments.clone();
-        let (read, prepared) = interrupt.or(move || {
-            let prepared = prepare(&opening, &arguments);
-            (opening, prepared)
-        })?;
-        opening = read;
-        prepared?
-    };
+    let opening = load::read(&arguments.model, &arguments.run, read, interrupt)?;
+    let (mut opening, (prompt, options)) = load::prepared(opening, &arguments, interrupt, prepare)?;
     let logits = arguments.save_logits.as_deref().map(|path| begin(&arguments.model, path)).transpose()?;
     let GenerateArguments { max_tokens, all_positions, .. } = arguments;
     opening.fit_context(prompt.len().saturating_add(max_tokens));

@@ -58,6 +58,21 @@ pub fn read(
     Ok(opening)
 }
 
+/// What `prepare` makes of a model's files and the arguments, unless Ctrl-C comes first.
+pub fn prepared<A: Clone + Send + 'static, T: Send + 'static>(
+    opening: Opening,
+    arguments: &A,
+    interrupt: &Interrupt,
+    prepare: fn(&Opening, &A) -> Result<T, Error>,
+) -> Result<(Opening, T), Error> {
+    let arguments = arguments.clone();
+    let (opening, prepared) = interrupt.or(move || {
+        let prepared = prepare(&opening, &arguments);
+        (opening, prepared)
+    })?;
+    Ok((opening, prepared?))
+}
+
 /// Builds the network of a model, with the compiler and the cache that the arguments name.
 pub fn open(
     mut opening: Opening,

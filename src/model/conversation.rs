@@ -5,8 +5,10 @@ use serde_json::{Map, Value};
 
 use super::{Completion, Model, ModelError, Pieces, Request, assistant, user};
 
-/// A conversation with a model. A clone goes on by itself. Of each turn only the text is computed that the chat template adds; where the template writes
-/// anew what came before, as those do that leave out old reasoning, the slot goes back to where the tokens diverge.
+/// A conversation with a model. A clone goes on by itself.
+///
+/// A turn computes only the text that the chat template adds. Some templates rewrite earlier messages, such as those that leave out
+/// old reasoning. Then the slot goes back to where the tokens diverge.
 ///
 /// ```no_run
 /// use tracewright::Model;
@@ -76,7 +78,7 @@ impl Conversation {
         let (tools, variables) = (self.tools.clone(), self.variables.clone());
         let chat = Chat { messages, tools, variables, add_generation_prompt: true, now: None };
         let text = self.model.render(&chat)?;
-        let tokenizer = self.model.inner.text()?;
+        let tokenizer = self.model.inner.text.tokenizer()?;
         let added = self.shown.as_ref().and_then(|shown| text.strip_prefix(shown.as_str()));
         let prompt = match added {
             Some(added) if !added.is_empty() => [&self.tokens[..], &tokenizer.encode_plain(added)?].concat(),

@@ -57,7 +57,7 @@ pub struct Completion {
     pub is_cut: bool,
     /// Tokens of the prompt, those included that a slot had seen before.
     pub prompt_tokens: usize,
-    /// The time until the first token, waiting for a free slot included.
+    /// The time from when the text got a slot until its first token.
     pub first_token: Option<Duration>,
     /// Bytes that were copied between host and device meanwhile, for this text and those beside it.
     pub transfers: Transfers,

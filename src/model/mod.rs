@@ -8,19 +8,18 @@ mod options;
 mod render;
 mod request;
 mod source;
+mod text;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use generate::{Chat, GenerateOptions, Tokenizer};
-use models::SentenceConfig;
 use serde_json::{Value, json};
 
 use engine::Job;
-use options::TokenOptionsCache;
-use render::Renderer;
+use text::ModelText;
 
 pub use conversation::{Conversation, PreparedTurn, Turn};
 pub use engine::{Completion, Embedded, ModelInfo};
@@ -56,13 +55,7 @@ pub struct Model {
 
 /// What all handles share.
 struct Inner {
-    path: PathBuf,
-    tokenizer: Option<Arc<Tokenizer>>,
-    stop_tokens: Vec<u32>,
-    renderer: Renderer,
-    token_options: TokenOptionsCache,
-    /// What an embedding does to texts first.
-    sentence: Option<SentenceConfig>,
+    text: ModelText,
     info: ModelInfo,
     /// `None` once the last handle is gone.
     jobs: Mutex<Option<Sender<Job>>>,
@@ -115,12 +108,12 @@ impl Model {
 
     /// The tokenizer, if the model has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
-        self.inner.tokenizer.as_deref()
+        self.inner.text.tokenizer.as_deref()
     }
 
     /// The tokens that end a text.
     pub fn stop_tokens(&self) -> &[u32] {
-        &self.inner.stop_tokens
+        &self.inner.text.stop_tokens
     }
 
     /// Answers a conversation through the model's chat template. Messages are JSON objects with `role` and `content`, as
@@ -132,7 +125,7 @@ impl Model {
         let chat =
             Chat { messages: messages.into_iter().collect(), add_generation_prompt: true, ..Chat::default() };
         let text = self.render(&chat)?;
-        Ok(self.continue_tokens(self.inner.text()?.encode_plain(&text)?))
+        Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode_plain(&text)?))
     }
 
     /// A conversation of several turns, which computes only what each turn adds.
@@ -145,7 +138,7 @@ impl Model {
     /// # Errors
     /// If the model has no tokenizer.
     pub fn generate(&self, prompt: &str) -> Result<Request, ModelError> {
-        Ok(self.continue_tokens(self.inner.text()?.encode(prompt)?))
+        Ok(self.continue_tokens(self.inner.text.tokenizer()?.encode(prompt)?))
     }
 
     /// Continues token ids.
@@ -162,7 +155,7 @@ impl Model {
     /// # Errors
     /// If there is no template, or it fails or refuses the conversation.
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
-        self.inner.renderer.render(chat)
+        self.inner.text.renderer.render(chat)
     }
 
     /// The logits after each of `tokens`: f32 [tokens, vocabulary].
@@ -183,10 +176,10 @@ impl Model {
     /// # Errors
     /// If the model makes none, has no such prompt, or a text is longer than it takes.
     pub fn embed(&self, texts: &[&str], prompt_name: Option<&str>) -> Result<Vec<Vec<f32>>, ModelError> {
-        let tokenizer = self.inner.text()?;
-        let prompt = match &self.inner.sentence {
+        let tokenizer = self.inner.text.tokenizer()?;
+        let prompt = match &self.inner.text.sentence {
             Some(sentence) => sentence.prompt(prompt_name)?,
-            None => return Err(engine::continues_text(&self.inner.path)),
+            None => return Err(engine::continues_text(&self.inner.text.path)),
         };
         let tokens = texts.iter().map(|text| tokenizer.encode(&format!("{prompt}{text}")));
         let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
@@ -205,11 +198,6 @@ impl Model {
 }
 
 impl Inner {
-    /// The tokenizer of a model that is asked for text.
-    fn text(&self) -> Result<&Arc<Tokenizer>, ModelError> {
-        self.tokenizer.as_ref().ok_or_else(|| ModelError::NoTokenizer { path: self.path.clone() })
-    }
-
     fn ask(&self, job: Job) -> Result<(), ModelError> {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or(ModelError::Gone)

@@ -1,19 +1,18 @@
 //! A model of which the files are read, and the network is not built yet.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use generate::{Chat, GenerateError, GenerateOptions, Tokenizer, stop_tokens};
+use generate::{Chat, GenerateError, GenerateOptions, Tokenizer};
 use irpa::HubFolder;
 use models::SentenceConfig;
 
 use super::engine::{self, Unbuilt};
-use super::options::TokenOptionsCache;
-use super::render::Renderer;
 use super::source::{CONTEXT, OpenWarning, Source};
-use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK, with_room};
+use super::text::ModelText;
+use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK};
 use crate::Plan;
 
 /// A model of which configuration, tokenizer and stop tokens are read, and the network is not built yet. What is wrong with its
@@ -24,14 +23,9 @@ use crate::Plan;
 pub struct Opening {
     /// The options, which may be changed before the network is built.
     pub options: OpenOptions,
-    path: PathBuf,
     source: Source,
-    tokenizer: Option<Arc<Tokenizer>>,
-    stop_tokens: Vec<u32>,
-    sentence: Option<SentenceConfig>,
+    text: ModelText,
     warnings: Vec<OpenWarning>,
-    renderer: Renderer,
-    token_options: TokenOptionsCache,
 }
 
 impl Opening {
@@ -43,34 +37,18 @@ impl Opening {
         let hub = HubFolder::at(path.as_ref());
         let path = hub.as_ref().map(HubFolder::snapshot).transpose()?.unwrap_or(path.as_ref());
         let (source, warnings) = Source::read(path, &options)?;
-        let tokenizer = with_room(|| Tokenizer::load(path))??.map(Arc::new);
-        let (stop_tokens, sentence) = match &source {
-            Source::Embedding(config) => (Vec::new(), Some(config.sentence.clone())),
-            Source::Export(..) | Source::Checkpoint(_) => (stop_tokens(path)?, None),
-        };
-        let renderer = Renderer::new(path, options.template_program.clone());
-        let (path, token_options) = (path.to_path_buf(), TokenOptionsCache::default());
-        Ok(Self {
-            options,
-            path,
-            source,
-            tokenizer,
-            stop_tokens,
-            sentence,
-            warnings,
-            renderer,
-            token_options,
-        })
+        let text = ModelText::read(path, &source, &options)?;
+        Ok(Self { options, source, text, warnings })
     }
 
     /// The tokenizer, if the model has one.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
-        self.tokenizer.as_deref()
+        self.text.tokenizer.as_deref()
     }
 
     /// The tokens that end a text.
     pub fn stop_tokens(&self) -> &[u32] {
-        &self.stop_tokens
+        &self.text.stop_tokens
     }
 
     /// What the model's user should know, though it opens.
@@ -112,7 +90,7 @@ impl Opening {
 
     /// What an embedding does to a text first.
     pub fn sentence(&self) -> Option<&SentenceConfig> {
-        self.sentence.as_ref()
+        self.text.sentence.as_ref()
     }
 
     /// Whether the model can follow these options.
@@ -120,7 +98,7 @@ impl Opening {
     /// # Errors
     /// If a setting is out of range, a schema or a grammar cannot be followed, or text is asked for without a tokenizer.
     pub fn check_options(&self, options: &GenerateOptions) -> Result<(), GenerateError> {
-        self.token_options.get(options, self.tokenizer.as_deref(), &self.stop_tokens).map(drop)
+        self.text.token_options(options).map(drop)
     }
 
     /// The text of a conversation, as [`Model::render`].
@@ -128,7 +106,7 @@ impl Opening {
     /// # Errors
     /// As [`Model::render`].
     pub fn render(&self, chat: &Chat) -> Result<String, ModelError> {
-        self.renderer.render(chat)
+        self.text.renderer.render(chat)
     }
 
     /// Chooses a context that holds this many tokens, unless the options name one: a power of two, so that few different modules
@@ -144,18 +122,9 @@ impl Opening {
     /// # Errors
     /// If it does not fit into memory, or does not compile, bake or load.
     pub fn build(self) -> Result<Model, ModelError> {
-        let Self {
-            options,
-            path,
-            source,
-            tokenizer,
-            stop_tokens,
-            sentence,
-            warnings,
-            renderer,
-            token_options,
-        } = self;
-        let unbuilt = Unbuilt { path: path.clone(), source, tokenizer: tokenizer.clone(), options };
+        let Self { options, source, text, warnings } = self;
+        let (path, tokenizer) = (text.path.clone(), text.tokenizer.clone());
+        let unbuilt = Unbuilt { path, source, tokenizer, options };
         let (jobs, asked) = channel();
         let (tell, built) = channel();
         let thread = thread::Builder::new().name("engine".into()).stack_size(STACK);
@@ -164,8 +133,7 @@ impl Opening {
         let info = built.recv().map_err(|_| ModelError::Gone)??;
         let info = ModelInfo { warnings, ..info };
         let (jobs, engine) = (Mutex::new(Some(jobs)), Mutex::new(Some(engine)));
-        let inner =
-            Inner { path, tokenizer, stop_tokens, renderer, token_options, sentence, info, jobs, engine };
+        let inner = Inner { text, info, jobs, engine };
         Ok(Model { inner: Arc::new(inner) })
     }
 }

@@ -69,7 +69,7 @@ impl Request {
     /// If an option cannot be followed. What is found later is an error of the iterator.
     pub fn stream(self) -> Result<Pieces, ModelError> {
         let Self { model, prompt, options, continues } = self;
-        let tokens = model.token_options.get(&options, model.tokenizer.as_deref(), &model.stop_tokens)?;
+        let tokens = model.text.token_options(&options)?;
         Pieces::begin(model, prompt, tokens, options.stop, continues)
     }
 

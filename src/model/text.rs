@@ -1,0 +1,46 @@
+//! The part of a model that turns texts into tokens: tokenizer, chat template, and how a text ends.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use generate::{GenerateError, GenerateOptions, TokenOptions, Tokenizer, stop_tokens};
+use models::SentenceConfig;
+
+use super::options::TokenOptionsCache;
+use super::render::Renderer;
+use super::source::Source;
+use super::{ModelError, OpenOptions, with_room};
+
+/// What a model has beside its network.
+pub(super) struct ModelText {
+    pub path: PathBuf,
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    pub stop_tokens: Vec<u32>,
+    /// How an embedding prepares its texts.
+    pub sentence: Option<SentenceConfig>,
+    pub renderer: Renderer,
+    token_options: TokenOptionsCache,
+}
+
+impl ModelText {
+    pub fn read(path: &Path, source: &Source, options: &OpenOptions) -> Result<Self, ModelError> {
+        let tokenizer = with_room(|| Tokenizer::load(path))??.map(Arc::new);
+        let (stop_tokens, sentence) = match source {
+            Source::Embedding(config) => (Vec::new(), Some(config.sentence.clone())),
+            Source::Export(..) | Source::Checkpoint(_) => (stop_tokens(path)?, None),
+        };
+        let renderer = Renderer::new(path, options.template_program.clone());
+        let (path, token_options) = (path.to_owned(), TokenOptionsCache::default());
+        Ok(Self { path, tokenizer, stop_tokens, sentence, renderer, token_options })
+    }
+
+    /// The tokenizer of a model that is asked for text.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, ModelError> {
+        self.tokenizer.as_deref().ok_or_else(|| ModelError::NoTokenizer { path: self.path.clone() })
+    }
+
+    /// The options in terms of tokens.
+    pub fn token_options(&self, options: &GenerateOptions) -> Result<TokenOptions, GenerateError> {
+        self.token_options.get(options, self.tokenizer.as_deref(), &self.stop_tokens)
+    }
+}
