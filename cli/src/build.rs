@@ -9,7 +9,7 @@ use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::random::random_checkpoint;
 use tracewright::runtime::Compiler;
 use tracewright::targets::{Target, Tuning};
-use tracewright::tuning::{TuningCache, TuningDb, network_name, read_tuning};
+use tracewright::tuning::{TuningDb, read_tuning};
 use tracewright::{Plan, PlanError};
 
 use crate::arguments::{CompileArguments, TuningSource};
@@ -56,11 +56,8 @@ impl Tunings {
     ) -> Result<Self, Error> {
         Ok(match source.unwrap_or(&TuningSource::Measured) {
             TuningSource::Usual => Self::All(Tuning::default()),
-            // The compiler takes a while to say who it is.
-            TuningSource::Measured if !TuningCache::exists(cache) => Self::All(Tuning::default()),
             TuningSource::Measured => {
-                let target = compiler.resolve(target)?;
-                let known = TuningCache::new(cache, &target, &compiler.version()?).read()?;
+                let known = TuningDb::measured(cache, target, compiler)?;
                 report_damage(&known.damaged);
                 Self::Measured(known)
             }
@@ -72,7 +69,7 @@ impl Tunings {
     pub fn of(&self, plan: Option<&Plan>) -> Result<Tuning, Error> {
         Ok(match self {
             Self::All(tuning) => tuning.clone(),
-            Self::Measured(known) => known.tuning(plan.map(network_name).transpose()?.as_deref()),
+            Self::Measured(known) => known.of(plan)?,
         })
     }
 }

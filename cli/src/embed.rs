@@ -21,23 +21,9 @@ use crate::measure::milliseconds;
 use crate::{Interrupt, load};
 
 pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Error> {
-    let EmbedArguments { model: folder, network, batch, .. } = arguments;
-    let mut opening = read(arguments, interrupt)?;
-    let sentence = match opening.sentence() {
-        Some(sentence) => sentence.clone(),
-        // What it does instead.
-        None => EmbeddingGemmaConfig::read(folder, &network.allow_config_key)?.sentence,
-    };
-    let longest = sentence.max_tokens;
-    let texts = {
-        let arguments = arguments.clone();
-        let (read, texts) = interrupt.or(move || {
-            let texts = Texts::read(&arguments, opening.tokenizer(), &sentence);
-            (opening, texts)
-        })?;
-        opening = read;
-        texts?
-    };
+    let batch = arguments.batch;
+    let opening = read(arguments, interrupt)?;
+    let (mut opening, (texts, longest)) = load::prepared(opening, arguments, interrupt, prepare)?;
     let length = arguments.length.unwrap_or_else(|| EmbeddingPlan::length_for(texts.longest(), longest));
     if !(1..=longest).contains(&length) {
         return Err(PlanError::Length { found: length, longest }.into());
@@ -87,6 +73,17 @@ pub fn run(arguments: &EmbedArguments, interrupt: &Interrupt) -> Result<(), Erro
         summarize(&embedded, &texts);
     }
     interrupt.check()
+}
+
+/// The texts in tokens, and the most tokens that the model takes.
+fn prepare(opening: &Opening, arguments: &EmbedArguments) -> Result<(Texts, usize), Error> {
+    let EmbedArguments { model, network, .. } = arguments;
+    let sentence = match opening.sentence() {
+        Some(sentence) => sentence.clone(),
+        // The error says what the model does instead.
+        None => EmbeddingGemmaConfig::read(model, &network.allow_config_key)?.sentence,
+    };
+    Ok((Texts::read(arguments, opening.tokenizer(), &sentence)?, sentence.max_tokens))
 }
 
 /// Reads the files of the model.

@@ -22,7 +22,7 @@ use crate::build::{BuildStep, BuildTools, LoadError};
 use crate::embed::EmbeddingPlan;
 use crate::export::{self, IreeManifest};
 use crate::load::{LoadOptions, Loaded, load};
-use crate::tuning::{TuningCache, network_name};
+use crate::tuning::TuningDb;
 use crate::{Plan, Program};
 
 /// The longest sequence unless another one is asked for.
@@ -268,15 +268,8 @@ fn tuning(
         return Ok((tuning.clone(), Vec::new()));
     }
     let cache = options.cache_folder().ok_or(ModelError::NoCache)?;
-    // The compiler takes a while to report its version.
-    if !TuningCache::exists(&cache) {
-        return Ok((Tuning::default(), Vec::new()));
-    }
-    let compiler = options.compiler();
-    let target = compiler.resolve(target)?;
-    let measured = TuningCache::new(&cache, &target, &compiler.version()?).read()?;
-    let name = plan.map(network_name).transpose()?;
-    Ok((measured.tuning(name.as_deref()), measured.damaged))
+    let measured = TuningDb::measured(&cache, target, &options.compiler())?;
+    Ok((measured.of(plan)?, measured.damaged))
 }
 
 /// What is called, and what is told of it.

@@ -12,9 +12,13 @@ use std::thread;
 
 use errors::{FileError, WithPath as _};
 use files::{FileKind, NewFile, limits};
+#[cfg(feature = "iree")]
+use runtime::Compiler;
 use serde::{Deserialize, Serialize};
 use targets::{Target, Tiling, Tuning};
 
+#[cfg(feature = "iree")]
+use crate::build::LoadError;
 use crate::{Plan, PlanError};
 
 pub use settings::BuildSettings;
@@ -140,6 +144,34 @@ impl<Way: Clone + PartialEq> Record<Way> {
     /// All that were tried, and the usual one.
     pub fn seen(&self) -> impl Iterator<Item = &Way> {
         once(&self.usual).chain(self.tried.iter().map(|tried| &tried.way))
+    }
+}
+
+#[cfg(feature = "iree")]
+impl TuningDb {
+    /// The measurements with the target's features and this compiler; none where nothing was measured.
+    ///
+    /// # Errors
+    /// If the compiler does not answer, or a file is there and cannot be read.
+    pub fn measured(cache: &Path, target: &Target, compiler: &Compiler) -> Result<Self, LoadError> {
+        // The compiler takes a while to report its version.
+        if !TuningCache::exists(cache) {
+            return Ok(Self::default());
+        }
+        let target = compiler.resolve(target)?;
+        Ok(TuningCache::new(cache, &target, &compiler.version()?).read()?)
+    }
+
+    /// How the network of a plan should be built, or one that is no language model.
+    ///
+    /// # Errors
+    /// If the configuration is wrong.
+    pub fn of(&self, plan: Option<&Plan>) -> Result<Tuning, PlanError> {
+        // To name a network, it is recorded.
+        if self.kernels.is_empty() && self.networks.is_empty() {
+            return Ok(Tuning::default());
+        }
+        Ok(self.tuning(plan.map(network_name).transpose()?.as_deref()))
     }
 }
 
