@@ -29,7 +29,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let targets = [
         ("none", processor(&[])),
         ("avx2", processor(&["avx2", "fma", "f16c"])),
-        ("avx512", processor(&["avx2", "fma", "avx512f", "avx512bw", "avx512bf16", "avx512vnni"])),
+        (
+            "avx512",
+            processor(&[
+                "avx2",
+                "fma",
+                "f16c",
+                "avx512f",
+                "avx512bw",
+                "avx512vl",
+                "avx512dq",
+                "avx512bf16",
+                "avx512vnni",
+            ]),
+        ),
         ("cuda", "cuda:sm_86".parse()?),
     ];
     for preset in PRESETS {
