@@ -1,4 +1,4 @@
-//! Instruments that measure a network and compare its forms: [`profile`], and with the feature `iree` `bench`, `tune` and
+//! Instruments that measure a network and compare its forms: [`profile`], and with the feature `iree` `bench`, `tune`, `quality` and
 //! `bisect`. They use the facade `tracewright`, and the facade does not know them.
 
 #[cfg(feature = "iree")]
@@ -6,5 +6,7 @@ pub mod bench;
 #[cfg(feature = "iree")]
 pub mod bisect;
 pub mod profile;
+#[cfg(feature = "iree")]
+pub mod quality;
 #[cfg(feature = "iree")]
 pub mod tune;

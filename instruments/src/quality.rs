@@ -1,0 +1,226 @@
+//! How far a model's next-token distributions are from those of a reference, over the windows of a text.
+//!
+//! Each window begins with an empty cache. As in `llama-perplexity`, the positions of its second half are counted: the first
+//! half gives them context.
+
+use std::ops::{ControlFlow, Range};
+
+use serde::Serialize;
+use tracewright::{Model, ModelError};
+
+/// How much of a text is compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Tokens of a window.
+    pub length: usize,
+    /// How many windows are compared at most; `None` for all that the text fills.
+    pub most: Option<usize>,
+    /// The token that every window begins with, for models that expect one.
+    pub first: Option<u32>,
+}
+
+impl Windows {
+    /// The windows of these tokens, each with its first token. A rest that fills no window is left out.
+    fn of(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
+        let own = self.length.saturating_sub(usize::from(self.first.is_some())).max(1);
+        let windows = tokens.chunks_exact(own).take(self.most.unwrap_or(usize::MAX));
+        windows.map(|window| self.first.into_iter().chain(window.iter().copied()).collect()).collect()
+    }
+
+    /// The positions of a window that are counted. Each predicts the token after it.
+    fn counted(&self) -> Range<usize> {
+        self.length / 2..self.length.saturating_sub(1)
+    }
+}
+
+/// What a comparison found. KL divergences are in nats, from the reference to the model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Quality {
+    /// Positions counted.
+    pub positions: usize,
+    /// Mean KL divergence.
+    pub mean_kl: f64,
+    /// Standard error of the mean.
+    pub mean_kl_error: f64,
+    /// Median KL divergence.
+    pub median_kl: f64,
+    /// The 99th percentile of the KL divergence.
+    pub kl_99: f64,
+    /// The largest KL divergence.
+    pub max_kl: f64,
+    /// Share of positions at which both favour the same token.
+    pub same_token: f64,
+    /// Perplexity of the text under the model.
+    pub perplexity: f64,
+    /// Perplexity of the text under the reference.
+    pub reference_perplexity: f64,
+}
+
+/// Why two models can't be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum QualityError {
+    /// The text fills no window.
+    #[error("the text has {found} tokens, expected at least {window}, which is one window")]
+    Short {
+        /// Tokens of the text.
+        found: usize,
+        /// Tokens of a window.
+        window: usize,
+    },
+    /// A window has no position to count.
+    #[error("a window has {0} tokens, expected at least 4")]
+    Window(usize),
+    /// The models have different tokens.
+    #[error("the model has {found} token ids, the reference has {reference}")]
+    Vocabulary {
+        /// Those of the model.
+        found: usize,
+        /// Those of the reference.
+        reference: usize,
+    },
+    /// Logits that are no numbers.
+    #[error("the logits after token {position} of window {window} are not finite")]
+    NotFinite {
+        /// The window, from 0.
+        window: usize,
+        /// The position in it, from 0.
+        position: usize,
+    },
+    /// A call failed.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The caller stopped the comparison.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Compares `model` with `reference` over the windows of `tokens`. `watch` is told how many windows of how many are done, and may
+/// stop.
+///
+/// # Errors
+/// If the text is shorter than a window, the models don't have the same tokens, or a call fails.
+pub fn compare(
+    model: &Model,
+    reference: &Model,
+    tokens: &[u32],
+    windows: &Windows,
+    mut watch: impl FnMut(usize, usize) -> ControlFlow<()>,
+) -> Result<Quality, QualityError> {
+    let counted = windows.counted();
+    if counted.is_empty() {
+        return Err(QualityError::Window(windows.length));
+    }
+    let (found, expected) = (model.info().vocabulary, reference.info().vocabulary);
+    if found != expected {
+        return Err(QualityError::Vocabulary { found, reference: expected });
+    }
+    let parts = windows.of(tokens);
+    if parts.is_empty() {
+        return Err(QualityError::Short { found: tokens.len(), window: windows.length });
+    }
+    let mut sum = Comparison::default();
+    for (window, tokens) in parts.iter().enumerate() {
+        if watch(window, parts.len()).is_break() {
+            return Err(QualityError::Interrupted);
+        }
+        let (found, expected) = (model.score(tokens)?, reference.score(tokens)?);
+        for position in counted.clone() {
+            sum.add(&found[position], &expected[position], tokens[position + 1])
+                .ok_or(QualityError::NotFinite { window, position })?;
+        }
+    }
+    Ok(sum.finish())
+}
+
+/// The positions compared so far.
+#[derive(Default)]
+struct Comparison {
+    kl: Vec<f64>,
+    same: usize,
+    surprise: f64,
+    reference_surprise: f64,
+}
+
+impl Comparison {
+    /// Adds the logits of one position, f32 [vocabulary] each, and the token that follows it. `None` if one isn't finite.
+    fn add(&mut self, found: &[f32], reference: &[f32], next: u32) -> Option<()> {
+        let (found, best) = log_probabilities(found)?;
+        let (reference, reference_best) = log_probabilities(reference)?;
+        let kl: f64 = reference.iter().zip(&found).map(|(p, q)| p.exp() * (p - q)).sum();
+        // A divergence is never negative; the sum's rounding can be.
+        self.kl.push(kl.max(0.0));
+        self.same += usize::from(best == reference_best);
+        self.surprise -= found[next as usize];
+        self.reference_surprise -= reference[next as usize];
+        Some(())
+    }
+
+    /// What the positions give together. There is at least one.
+    fn finish(mut self) -> Quality {
+        self.kl.sort_by(f64::total_cmp);
+        let count = self.kl.len() as f64;
+        let mean = self.kl.iter().sum::<f64>() / count;
+        let variance = self.kl.iter().map(|kl| (kl - mean).powi(2)).sum::<f64>() / count;
+        let at = |share: f64| self.kl[((count - 1.0) * share).round() as usize];
+        Quality {
+            positions: self.kl.len(),
+            mean_kl: mean,
+            mean_kl_error: (variance / count).sqrt(),
+            median_kl: at(0.5),
+            kl_99: at(0.99),
+            max_kl: at(1.0),
+            same_token: self.same as f64 / count,
+            perplexity: (self.surprise / count).exp(),
+            reference_perplexity: (self.reference_surprise / count).exp(),
+        }
+    }
+}
+
+/// The logarithms of the probabilities that logits stand for, computed in f64, and the token they favour: the first of equals.
+fn log_probabilities(logits: &[f32]) -> Option<(Vec<f64>, usize)> {
+    let (mut best, mut max) = (0, f32::NEG_INFINITY);
+    for (token, &logit) in logits.iter().enumerate() {
+        if !logit.is_finite() {
+            return None;
+        }
+        if logit > max {
+            (best, max) = (token, logit);
+        }
+    }
+    let max = f64::from(max);
+    let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum();
+    let log_sum = max + sum.ln();
+    Some((logits.iter().map(|&logit| f64::from(logit) - log_sum).collect(), best))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equals_numpy() {
+        // NumPy: sum(p * log(p / q)) of p = softmax([1, 2, 3]), q = softmax([3, 2, 1]); -log(p[2]) and -log(q[2])
+        let mut sum = Comparison::default();
+        sum.add(&[3.0, 2.0, 1.0], &[1.0, 2.0, 3.0], 2).unwrap();
+        sum.add(&[1.0, 2.0, 3.0], &[1.0, 2.0, 3.0], 2).unwrap();
+        let found = sum.finish();
+        assert_eq!((found.positions, found.same_token, found.median_kl), (2, 0.5, found.max_kl));
+        assert!((found.max_kl - 1.150_420_765_209).abs() < 1e-9, "{found:?}");
+        assert!((found.mean_kl - found.max_kl / 2.0).abs() < 1e-12);
+        assert!((found.reference_perplexity - 0.407_605_964_444_f64.exp()).abs() < 1e-9, "{found:?}");
+        assert!((found.perplexity - 1.407_605_964_444_f64.exp()).abs() < 1e-9, "{found:?}");
+    }
+
+    #[test]
+    fn windows_leave_out_the_rest() {
+        let windows = Windows { length: 4, most: None, first: Some(9) };
+        assert_eq!(windows.of(&[1, 2, 3, 4, 5, 6, 7]), [vec![9, 1, 2, 3], vec![9, 4, 5, 6]]);
+        assert_eq!(windows.counted(), 2..3);
+        assert_eq!(Windows { most: Some(1), ..windows }.of(&[1, 2, 3, 4, 5, 6]).len(), 1);
+    }
+
+    #[test]
+    fn refuses_what_is_not_finite() {
+        assert!(Comparison::default().add(&[f32::NAN, 0.0], &[0.0, 0.0], 0).is_none());
+    }
+}
