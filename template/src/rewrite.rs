@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{text, values};
+use crate::{collection_methods, str_methods};
 
 /// The method that a slice with a step becomes: the engine panics at `""[::-1]`.
 pub const SLICE: &str = "__slice__";
@@ -186,7 +186,7 @@ impl<'a> Raw<'a> {
         let no_block = |why| Some(Self { before, text: Err(why), behind: "", len: first });
         let inner = match sign {
             "+" => return no_block("the first tag of a `raw` block ends in `+%}`, expected `%}` or `-%}`"),
-            "-" => inner.trim_start_matches(text::is_space),
+            "-" => inner.trim_start_matches(str_methods::is_space),
             _ => inner,
         };
         // Jinja ends a block that is empty at the end of a template, whose last line end does not count.
@@ -204,8 +204,8 @@ impl<'a> Raw<'a> {
         };
         let line = text.rfind('\n').map_or(text.len(), |end| end + 1);
         let text = match sign {
-            "-" => text.trim_end_matches(text::is_space),
-            "" if text[line..].chars().all(text::is_space) => &text[..line],
+            "-" => text.trim_end_matches(str_methods::is_space),
+            "" if text[line..].chars().all(str_methods::is_space) => &text[..line],
             _ => text,
         };
         Some(Self { before, text: Ok(text), behind, len: source.len() - rest.len() })
@@ -383,7 +383,7 @@ fn expression(text: &str) -> String {
                 let (name, behind) = rest.split_at(name);
                 let rewritten = match behind.trim_start().starts_with('(') {
                     true => (name == "cycle").then(|| format!(".{CYCLE}")),
-                    false => values::is_method(name).then(|| format!(".{ATTRIBUTE}('{name}')")),
+                    false => collection_methods::is_method(name).then(|| format!(".{ATTRIBUTE}('{name}')")),
                 };
                 if let Some(rewritten) = rewritten {
                     out.push_str(&rewritten);
