@@ -20,7 +20,7 @@ use super::manifest::{ManifestAxis, ManifestValue, XlaEntry, XlaManifest, XlaWei
 use crate::{Plan, PlanError};
 
 /// What the manifest names as its engine.
-const ENGINE: &str = "xla";
+pub(super) const ENGINE: &str = "xla";
 
 /// The form of the manifest: a reader refuses any other.
 pub const FORMAT: u32 = 2;
