@@ -18,7 +18,7 @@ const OF_LIST: [&str; 11] =
 /// Whether a value has a method of this name, or may have: to Jinja `x.items` is the method, whatever is in a dictionary.
 pub fn has_method(value: &Value, name: &str) -> bool {
     match value.kind() {
-        ValueKind::String => str_methods::METHODS.contains(&name),
+        ValueKind::String => str_methods::is_method(name),
         ValueKind::Map => is_dict(value) && OF_DICT.contains(&name),
         ValueKind::Seq | ValueKind::Iterable => is_list(value) && OF_LIST.contains(&name),
         _ => false,
@@ -27,7 +27,7 @@ pub fn has_method(value: &Value, name: &str) -> bool {
 
 /// Whether any kind of value has a method of this name.
 pub fn is_method(name: &str) -> bool {
-    str_methods::METHODS.contains(&name) || OF_DICT.contains(&name) || OF_LIST.contains(&name)
+    str_methods::is_method(name) || OF_DICT.contains(&name) || OF_LIST.contains(&name)
 }
 
 /// Jinja's `dict`: one of a dictionary or of pairs, and of the arguments that have names.

@@ -129,7 +129,7 @@ fn add_filters(environment: &mut Environment<'static>, budget: Budget) {
     taking(environment, ("sort", sort), filters::sort);
     let tojson = Takes::Names(&["ensure_ascii", "indent", "separators", "sort_keys"]);
     taking(environment, ("tojson", tojson), repr_json::tojson);
-    let truncate = Takes::Names(&["length", "killwords", "end", "leeway"]);
+    let truncate = Takes::Places(&["length", "killwords", "end", "leeway"]);
     taking(environment, ("truncate", truncate), jinja::truncate);
     taking(environment, ("attr", Takes::Places(&["name"])), jinja::attr);
     taking(environment, ("center", Takes::Places(&["width"])), jinja::center);
@@ -139,13 +139,13 @@ fn add_filters(environment: &mut Environment<'static>, budget: Budget) {
     environment.add_filter("e", move |value: &Value| jinja::escape(budget, value));
     environment.add_filter("escape", move |value: &Value| jinja::escape(budget, value));
     environment.add_filter("first", jinja::first);
-    environment.add_filter("float", jinja::float);
+    taking(environment, ("float", Takes::Places(&["default"])), jinja::float);
     environment.add_filter("forceescape", move |value: &Value| jinja::force_escape(budget, value));
     environment.add_filter("format", move |text: &str, values: Rest<Value>, named: Kwargs| {
         jinja::format(budget, text, values, &named)
     });
-    environment.add_filter("indent", jinja::indent);
-    environment.add_filter("int", jinja::int);
+    taking(environment, ("indent", Takes::Places(&["width", "first", "blank"])), jinja::indent);
+    taking(environment, ("int", Takes::Places(&["default", "base"])), jinja::int);
     environment.add_filter("items", jinja::items);
     environment.add_filter("last", jinja::last);
     environment.add_filter("length", jinja::length);

@@ -253,22 +253,14 @@ pub fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
 }
 
 /// Jinja's `int`, with a default for what is no number.
-pub fn int(
-    value: &Value,
-    default: Option<Value>,
-    base: Option<u32>,
-    options: Kwargs,
-) -> Result<Value, Error> {
-    let default = default_of(default, &options, Value::from(0))?;
-    let base = base.or(options.get("base")?).unwrap_or(10);
-    options.assert_all_used()?;
+pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Error> {
     let number = match value.kind() {
         ValueKind::Bool => return Ok(Value::from(i64::from(value.is_true()))),
         ValueKind::Number if value.is_integer() => return Ok(value.clone()),
         ValueKind::Number => Some(f64::try_from(value.clone())?),
         ValueKind::String => {
             let text = number_text(value.as_str().unwrap_or_default())?;
-            if let Some(whole) = whole_number(text, base)? {
+            if let Some(whole) = whole_number(text, base.unwrap_or(10))? {
                 return Ok(Value::from(whole));
             }
             // What has no end as a text has the default.
@@ -280,14 +272,13 @@ pub fn int(
     match number {
         Some(number) if number.abs() < i128::MAX as f64 => Ok(Value::from(number as i128)),
         Some(number) if !number.is_nan() => Err(invalid(format!("{number:e} is too large for an integer"))),
+        _ if default.is_undefined() => Ok(Value::from(0)),
         _ => Ok(default),
     }
 }
 
 /// Jinja's `float`, with a default for what is no number.
-pub fn float(value: &Value, default: Option<Value>, options: Kwargs) -> Result<Value, Error> {
-    let default = default_of(default, &options, Value::from(0.0))?;
-    options.assert_all_used()?;
+pub fn float(value: &Value, default: Value) -> Result<Value, Error> {
     let number = match value.kind() {
         ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
         ValueKind::Number => Some(f64::try_from(value.clone())?),
@@ -295,16 +286,8 @@ pub fn float(value: &Value, default: Option<Value>, options: Kwargs) -> Result<V
         ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
         _ => None,
     };
+    let default = if default.is_undefined() { Value::from(0.0) } else { default };
     Ok(number.map_or(default, Value::from))
-}
-
-/// What is given by its place or its name, `none` too, or else another.
-fn default_of(given: Option<Value>, options: &Kwargs, other: Value) -> Result<Value, Error> {
-    match given {
-        Some(given) => Ok(given),
-        None if options.has("default") => options.get("default"),
-        None => Ok(other),
-    }
 }
 
 /// A text that is read as a number, without the white space around it. Which other digits there are than those of ASCII
@@ -360,12 +343,9 @@ pub fn indent(
     width: Option<Value>,
     first: Option<bool>,
     blank: Option<bool>,
-    options: Kwargs,
 ) -> Result<String, Error> {
-    let width = width.or(options.get("width")?).unwrap_or(Value::from(4));
-    let first = first.or(options.get("first")?).unwrap_or(false);
-    let blank = blank.or(options.get("blank")?).unwrap_or(false);
-    options.assert_all_used()?;
+    let (first, blank) = (first.unwrap_or(false), blank.unwrap_or(false));
+    let width = width.unwrap_or(Value::from(4));
     let margin = match width.as_str() {
         Some(text) => text.to_string(),
         None => blanks(usize::try_from(width)?)?,
@@ -385,21 +365,19 @@ pub fn truncate(
     text: &str,
     length: Option<usize>,
     killwords: Option<bool>,
-    end: Option<String>,
-    options: Kwargs,
-) -> Result<String, Error> {
-    let length = length.or(options.get("length")?).unwrap_or(255);
-    let killwords = killwords.or(options.get("killwords")?).unwrap_or(false);
-    let end = end.or(options.get("end")?).unwrap_or("...".to_string());
-    let leeway = options.get::<Option<usize>>("leeway")?.unwrap_or(5);
-    options.assert_all_used()?;
-    if text.chars().count() <= length.saturating_add(leeway) {
-        return Ok(text.to_string());
+    end: Option<&str>,
+    leeway: Option<usize>,
+) -> String {
+    let (length, end) = (length.unwrap_or(255), end.unwrap_or("..."));
+    if text.chars().count() <= length.saturating_add(leeway.unwrap_or(5)) {
+        return text.to_string();
     }
     let kept: String = text.chars().take(length.saturating_sub(end.chars().count())).collect();
-    let kept =
-        if killwords { &kept } else { kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words) };
-    Ok(format!("{kept}{end}"))
+    let kept = match killwords.unwrap_or(false) {
+        true => &kept,
+        false => kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words),
+    };
+    format!("{kept}{end}")
 }
 
 /// Jinja's `wordcount`.

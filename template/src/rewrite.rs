@@ -284,11 +284,7 @@ fn list_of_loop(text: &str) -> Option<Range<usize>> {
             Some((end, "if" | "recursive")) if start.is_some() => return Some(start?..end),
             _ => {}
         }
-        match c {
-            '(' | '[' | '{' if code => depth += 1,
-            ')' | ']' | '}' if code => depth -= 1,
-            _ => {}
-        }
+        depth += if code { nesting(c) } else { 0 };
     }
     Some(start?..text.len())
 }
@@ -301,17 +297,19 @@ fn assignment(text: &str) -> Option<usize> {
         if !scan.is_code(c) {
             continue;
         }
-        match c {
-            '(' | '[' | '{' => depth += 1,
-            ')' | ']' | '}' => depth -= 1,
-            '=' if depth == 0 && !"=!<>".contains(before) && !text[at + 1..].starts_with('=') => {
-                return Some(at);
-            }
-            _ => {}
+        depth += nesting(c);
+        let is_comparison = "=!<>".contains(before) || text[at + 1..].starts_with('=');
+        if c == '=' && depth == 0 && !is_comparison {
+            return Some(at);
         }
         before = c;
     }
     None
+}
+
+/// By how many brackets more, or fewer, what follows a character is inside.
+fn nesting(c: char) -> i32 {
+    i32::from("([{".contains(c)) - i32::from(")]}".contains(c))
 }
 
 /// The length of the tag that a text begins with; a string inside may hold its end.

@@ -7,56 +7,16 @@ use minijinja::{Error, ErrorKind, Value};
 use crate::budget::{self, Budget};
 use crate::invalid;
 
-/// All of them, those too that are not here.
-pub const METHODS: [&str; 47] = [
-    "capitalize",
-    "casefold",
-    "center",
-    "count",
-    "encode",
-    "endswith",
-    "expandtabs",
-    "find",
-    "format",
-    "format_map",
-    "index",
-    "isalnum",
-    "isalpha",
-    "isascii",
-    "isdecimal",
-    "isdigit",
-    "isidentifier",
-    "islower",
-    "isnumeric",
-    "isprintable",
-    "isspace",
-    "istitle",
-    "isupper",
-    "join",
-    "ljust",
-    "lower",
-    "lstrip",
-    "maketrans",
-    "partition",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "rfind",
-    "rindex",
-    "rjust",
-    "rpartition",
-    "rsplit",
-    "rstrip",
-    "split",
-    "splitlines",
-    "startswith",
-    "strip",
-    "swapcase",
-    "title",
-    "translate",
-    "upper",
-    "zfill",
-];
+/// All methods of `str`, those too that [`call`] lacks.
+const METHODS: &str = "capitalize casefold center count encode endswith expandtabs find format format_map index isalnum \
+    isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper \
+    join ljust lower lstrip maketrans partition removeprefix removesuffix replace rfind rindex rjust \
+    rpartition rsplit rstrip split splitlines startswith strip swapcase title translate upper zfill";
+
+/// Whether `str` has a method of this name.
+pub fn is_method(name: &str) -> bool {
+    METHODS.split(' ').any(|method| method == name)
+}
 
 /// Calls a method of a text.
 pub fn call(budget: Budget, text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
