@@ -298,8 +298,8 @@ fn assignment(text: &str) -> Option<usize> {
             continue;
         }
         depth += nesting(c);
-        let is_comparison = "=!<>".contains(before) || text[at + 1..].starts_with('=');
-        if c == '=' && depth == 0 && !is_comparison {
+        let is_sign = c == '=' && depth == 0;
+        if is_sign && !"=!<>".contains(before) && !text[at + 1..].starts_with('=') {
             return Some(at);
         }
         before = c;
@@ -525,6 +525,10 @@ mod tests {
             (
                 "{%- set x.y = 'a=b' if c == 1 else d -%}",
                 "{%- set x.y = ('a=b' if c == 1 else d)|__bounded__ -%}",
+            ),
+            (
+                "{% set é = 1 %}{% for ü in x %}",
+                "{% set é = (1)|__bounded__ %}{% for ü in (x)|__looped__  %}",
             ),
             ("{% set a, b = 1, 2 %}{% set c %}", "{% set a, b = (1, 2)|__bounded__ %}{% set c %}"),
             (
