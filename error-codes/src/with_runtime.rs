@@ -1,4 +1,4 @@
-//! The same for errors of the compiler, the runtime and what steps a model.
+//! Codes of errors from the compiler, the runtime, generation and what builds on them.
 
 use errors::Place;
 use generate::{GenerateError, TemplateError};

@@ -27,7 +27,7 @@ _SCHEMA: dict[str, Any] = json.loads(Path(__file__).with_name("manifest.schema.j
 FORMAT: int = _SCHEMA["XlaManifest"]["properties"]["format"]["const"]
 """The form of the manifest that this version reads."""
 
-# To JSON Schema 7.0 is an integer, but to Rust, which reads the manifest too, it is none.
+# JSON Schema counts 7.0 as an integer; Rust, which reads the manifest too, does not.
 _TYPES = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, found: type(found) is int)
 _VALIDATOR = extend(Draft202012Validator, type_checker=_TYPES)({"$ref": "#/$defs/XlaManifest", "$defs": _SCHEMA})
 
@@ -259,7 +259,7 @@ class Manifest:
 
 
 def _check_schema(content: dict[str, Any]) -> None:
-    """Raises `ManifestError` with the key, what it is and what is expected, if something is not as the schema has it."""
+    """Raises `ManifestError` for the first value that the schema refuses: its key, the value, what is expected."""
     error = next(_VALIDATOR.iter_errors(content), None)
     if error is None:
         return
@@ -309,7 +309,7 @@ def _axes(axes: list[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
 
 
 def _split(content: dict[str, Any]) -> Split:
-    # The schema is that of both engines, of which only this one has the key in arguments and results.
+    # The schema shares arguments and results with IREE's manifests, which have no such key.
     return tuple(tuple(axes) for axes in content.get("sharding") or ())
 
 

@@ -42,7 +42,7 @@ impl Takes {
                     places.push(Kwargs::from_iter(given).into());
                 }
             }
-            // What is not given is undefined, and a filter that need not have it has its default.
+            // A missing argument is undefined: the filter then uses its default or refuses it.
             _ => places.extend(given.into_iter().map(Option::unwrap_or_default)),
         }
         Ok(places)
