@@ -8,8 +8,11 @@ use files::limits;
 use serde::{Deserialize, Serialize};
 use targets::{DeviceKind, Tuning};
 
-#[cfg(feature = "schema")]
-use super::xla::{ENGINE, FORMAT};
+/// What the manifest of an export for XLA names as its engine.
+pub(super) const ENGINE: &str = "xla";
+
+/// The form of the manifest of an export for XLA: a reader refuses any other.
+pub const FORMAT: u32 = 2;
 
 /// The manifest of an export. Only that of an export for XLA has the key `engine`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
