@@ -310,6 +310,13 @@ impl From<ModelError> for Error {
     }
 }
 
+#[cfg(feature = "iree")]
+impl From<generate::TemplateError> for Error {
+    fn from(error: generate::TemplateError) -> Self {
+        Self::Generate(error.into())
+    }
+}
+
 impl From<LowerError> for Error {
     fn from(error: LowerError) -> Self {
         Self::Plan(error.into())

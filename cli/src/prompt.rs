@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tracewright::errors::WithPath as _;
 use tracewright::files::{limits, read_from, read_stream};
-use tracewright::generate::ChatTemplate;
+use tracewright::generate::chat_template;
 use tracewright::model::TemplateRequest;
 
 use crate::arguments::PromptArguments;
@@ -47,7 +47,7 @@ fn render(model: &Path) -> Result<String, Error> {
     let request = serde_json::from_str::<TemplateRequest>(&text);
     let request = request.map_err(|source| Error::Messages { path: "-".into(), source })?;
     let chat = request.chat();
-    let template = ChatTemplate::load(model)?;
+    let template = chat_template(model)?;
     if let Some(name) = template.unread(&chat)?.first() {
         let variables = template.variables(&chat)?;
         return Err(Error::Unread { name: (*name).to_owned(), variables });

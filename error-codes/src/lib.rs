@@ -1,6 +1,8 @@
 //! Short names of errors, under which `tracewright explain` says more than fits into a message.
 
 mod list;
+#[cfg(feature = "iree")]
+mod with_runtime;
 
 use std::error::Error;
 use std::fmt;

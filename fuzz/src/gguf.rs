@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tracewright::generate::{ChatTemplate, stop_tokens};
+use tracewright::generate::{chat_template, stop_tokens};
 use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::models::{self, GgufModel};
 
@@ -27,7 +27,7 @@ pub fn read(folder: &Path, bytes: &[u8]) {
         }
     }
     tokenizer::look(&path);
-    said(ChatTemplate::load(&path));
+    said(chat_template(&path));
     said(stop_tokens(&path));
 }
 

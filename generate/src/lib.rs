@@ -3,6 +3,7 @@
 //! Each module answers as Hugging Face transformers answers, token for token and byte for byte.
 
 mod batch;
+mod chat_template;
 mod constraint;
 mod error;
 mod executor;
@@ -15,12 +16,12 @@ mod sample;
 mod sequences;
 mod session;
 mod stop;
-mod template;
 mod text;
 
 pub use batch::Batch;
+pub use chat_template::chat_template;
 pub use constraint::{Constrainer, Constraint};
-pub use error::{GenerateError, TemplatePlace};
+pub use error::GenerateError;
 pub use executor::{CallArgument, Evaluator, Executor, Iree};
 pub use generation::{Finish, Generated, TokenOptions};
 pub use gguf::gguf_text;
@@ -31,6 +32,6 @@ pub use sample::{
     TokenLogprobs, Xtc,
 };
 pub use session::Session;
-pub use stop::{Pushed, StopStrings, stop_tokens};
-pub use template::{Chat, ChatTemplate};
+pub use stop::{StopMatch, StopStrings, stop_tokens};
+pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
 pub use text::{Stream, Tokenizer, catches_panics};

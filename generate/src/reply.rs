@@ -1,6 +1,6 @@
 //! The text of one answer: what its user asks for, and the pieces in which it arrives.
 
-use crate::stop::{Pushed, StopStrings};
+use crate::stop::{StopMatch, StopStrings};
 use crate::text::Stream;
 use crate::{
     Breakers, Constrainer, Constraint, Finish, GenerateError, Generated, Sampler, Sampling, TokenOptions,
@@ -176,9 +176,9 @@ impl<'a> Reply<'a> {
 
     fn take(&mut self, piece: &str, is_last: bool) -> String {
         let piece = match self.stops.push(piece) {
-            Pushed::Text(text) if is_last => text + &self.stops.finish(),
-            Pushed::Text(text) => text,
-            Pushed::Stop(text) => {
+            StopMatch::Text(text) if is_last => text + &self.stops.finish(),
+            StopMatch::Text(text) => text,
+            StopMatch::Stop(text) => {
                 self.stopped = true;
                 text
             }

@@ -48,7 +48,7 @@ pub struct StopStrings {
 
 /// What a piece of text gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Pushed {
+pub enum StopMatch {
     /// This much is certain not to be part of a stop string.
     Text(String),
     /// A stop string stood there; this is the text in front of it. Nothing comes after.
@@ -65,19 +65,19 @@ impl StopStrings {
 
     /// Takes a piece of text. Of several stop strings the one that is complete first wins, then the longest: so it
     /// does not matter how the text is cut into pieces.
-    pub fn push(&mut self, piece: &str) -> Pushed {
+    pub fn push(&mut self, piece: &str) -> StopMatch {
         self.held.push_str(piece);
         let found = |string: &String| self.held.find(string).map(|at| (at + string.len(), at));
         if let Some((_, at)) = self.strings.iter().filter_map(found).min() {
             self.held.truncate(at);
-            return Pushed::Stop(std::mem::take(&mut self.held));
+            return StopMatch::Stop(std::mem::take(&mut self.held));
         }
         let begins_stop =
             |at: &usize| self.strings.iter().any(|string| string.starts_with(&self.held[*at..]));
         let starts = self.held.char_indices().map(|(at, _)| at);
         let at = starts.into_iter().find(begins_stop).unwrap_or(self.held.len());
         let rest = self.held.split_off(at);
-        Pushed::Text(std::mem::replace(&mut self.held, rest))
+        StopMatch::Text(std::mem::replace(&mut self.held, rest))
     }
 
     /// What was held back when the text ended otherwise.
@@ -130,24 +130,24 @@ mod tests {
     #[test]
     fn a_stop_string_is_found_across_pieces() {
         let mut stop = StopStrings::new(["</s>", "END"]);
-        assert_eq!(stop.push("a<"), Pushed::Text("a".into()));
-        assert_eq!(stop.push("/b<"), Pushed::Text("</b".into()));
-        assert_eq!(stop.push("/s"), Pushed::Text("".into()));
-        assert_eq!(stop.push("> more"), Pushed::Stop("".into()));
+        assert_eq!(stop.push("a<"), StopMatch::Text("a".into()));
+        assert_eq!(stop.push("/b<"), StopMatch::Text("</b".into()));
+        assert_eq!(stop.push("/s"), StopMatch::Text("".into()));
+        assert_eq!(stop.push("> more"), StopMatch::Stop("".into()));
 
         let mut stop = StopStrings::new(["aab"]);
-        assert_eq!(stop.push("aaa"), Pushed::Text("a".into()));
-        assert_eq!(stop.push("b"), Pushed::Stop("".into()));
+        assert_eq!(stop.push("aaa"), StopMatch::Text("a".into()));
+        assert_eq!(stop.push("b"), StopMatch::Stop("".into()));
         let mut stop = StopStrings::new(["é!", "ab", "abc"]);
-        assert_eq!(stop.push("xé"), Pushed::Text("x".into()));
+        assert_eq!(stop.push("xé"), StopMatch::Text("x".into()));
         assert_eq!(stop.finish(), "é");
-        assert_eq!(stop.push("zabc"), Pushed::Stop("z".into()));
+        assert_eq!(stop.push("zabc"), StopMatch::Stop("z".into()));
     }
 
     #[test]
     fn nothing_is_held_without_stop_strings() {
         let mut stop = StopStrings::new([""]);
-        assert_eq!(stop.push("abc"), Pushed::Text("abc".into()));
+        assert_eq!(stop.push("abc"), StopMatch::Text("abc".into()));
         assert_eq!(stop.finish(), "");
     }
 
@@ -163,8 +163,8 @@ mod tests {
             let (mut out, mut stopped) = (String::new(), false);
             for piece in &pieces {
                 match stop.push(piece) {
-                    Pushed::Text(text) => out.push_str(&text),
-                    Pushed::Stop(text) => {
+                    StopMatch::Text(text) => out.push_str(&text),
+                    StopMatch::Stop(text) => {
                         out.push_str(&text);
                         stopped = true;
                         break;

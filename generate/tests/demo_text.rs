@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tracewright_generate::{Chat, ChatTemplate, Tokenizer, stop_tokens};
+use tracewright_generate::{Chat, Tokenizer, chat_template, stop_tokens};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -33,7 +33,7 @@ fn prompts_encode_as_transformers_encodes_them() {
     for golden in goldens() {
         let ours = match golden["messages"].as_array() {
             Some(messages) => {
-                let template = ChatTemplate::load(&root().join("demo")).unwrap();
+                let template = chat_template(&root().join("demo")).unwrap();
                 let chat =
                     Chat { messages: messages.clone(), add_generation_prompt: true, ..Chat::default() };
                 tokenizer.encode_plain(&template.render(&chat).unwrap()).unwrap()

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import tempfile
 import time
 import unittest
@@ -57,7 +58,8 @@ class Folders(Folder):
 
 
 def value(name: str, role: str, ty: str) -> dict[str, Any]:
-    return {"name": name, "role": role, "type": ty, "sharding": [[]] * len(TensorType.parse(ty).shape)}
+    rank = len(TensorType.parse(ty).shape)
+    return {"name": name, "role": role, "type": ty, "axes": [""] * rank, "sharding": [[]] * rank}
 
 
 def manifest() -> dict[str, Any]:
@@ -86,6 +88,12 @@ def manifest() -> dict[str, Any]:
         "engine": "xla",
         "format": 2,
         "tracewright": "0.1.0",
+        "dtype": "f32",
+        "simplify": "exact",
+        "notes": [],
+        "device_bytes": 56,
+        "replicated": [],
+        "copied": [],
         "context": 32,
         "chunk": 8,
         "batch": 2,
@@ -137,8 +145,8 @@ class Contents(Folder):
 
     def test_a_value_of_another_type_is_named(self) -> None:
         for path, new, words in [
-            ("context", "32", r"`context` is '32', expected a whole number from 0"),
-            ("batch", True, r"`batch` is True, expected a whole number from 0"),
+            ("context", "32", r"`context` is '32', expected a whole number from 1 to 1073741824;"),
+            ("batch", True, r"`batch` is True, expected a whole number from 1 to 65536;"),
             ("vocabulary", 7.0, r"`vocabulary` is 7\.0, expected"),
             ("chunk", -8, r"`chunk` is -8, expected"),
             ("weights", {}, r"`weights` is \{\}, expected a list"),
@@ -148,19 +156,32 @@ class Contents(Folder):
             ("entry_points.1.arguments.0.type", "f33[2]", r"`entry_points\[1\]\.arguments\[0\]\.type`: .*`f33`"),
             ("entry_points.1.arguments.0.role", "mask", "`decode` takes no tokens"),
             ("entry_points.1.arguments.1.role", "mask", "has the role 'mask', which this version does not know"),
-            ("entry_points.1.results.0.sharding", [[1], []], r"sharding\[0\]` is 1, expected text"),
+            ("entry_points.1.results.0.sharding", [[1], []], r"`entry_points\[1\]\.results\[0\]\.sharding\[0\]\[0\]` is 1, expected text"),
             ("entry_points", [], "no entry point chooses a token"),
             ("weights.0.stored", "u8", r"`weights\[0\]\.stored`: elements of type `u8`"),
-            ("batch", 2**16 + 1, "`batch` is 65537, expected 1 to 65536"),
+            ("batch", 2**16 + 1, "`batch` is 65537, expected a whole number from 1 to 65536"),
             ("chunk", 33, "`chunk` is 33, expected 1 to 32"),
-            ("vocabulary", 0, "`vocabulary` is 0, expected 1 to 16777216"),
-            ("context", 10**4299, r"`context` is 1.*0, expected a whole number from 0 below 2\^63"),
+            ("vocabulary", 0, "`vocabulary` is 0, expected a whole number from 1 to 16777216"),
+            ("context", 10**4299, r"`context` is 10*\.\.\.0*, expected a whole number"),
             ("context", float("nan"), "`context` is nan, expected a whole number"),
-            ("weights.0.offset", 2**63, r"`weights\[0\]\.offset` is 9223372036854775808, expected"),
+            ("weights.0.offset", -1, r"`weights\[0\]\.offset` is -1, expected a whole number from 0;"),
+            ("entry_points.1.results.0.sharding", 1, r"`entry_points\[1\]\.results\[0\]\.sharding` is 1, expected a list or null"),
+            ("entry_points.1.results.0.sharding", None, "`logits` of `decode`, .* is divided as \\[\\]"),
             ("weights.0.offset", 1e9, r"`weights\[0\]\.offset` is 1000000000\.0, expected"),
         ]:
             with self.subTest(path=path, new=new):
                 self.refused(self.changed(path, new), words)
+
+    def test_a_key_that_is_missing_is_named(self) -> None:
+        for path in ["context", "entry_points", "entry_points.1.module", "entry_points.0.arguments.2.role", "weights.0.made"]:
+            content = at = manifest()
+            *keys, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+            for key in keys:
+                at = at[key]
+            del at[last]
+            name = re.escape(re.sub(r"\.(\d+)", r"[\1]", path))
+            with self.subTest(path=path):
+                self.refused(json.dumps(content), rf"manifest\.json` is not as it was written: `{name}` is missing; export")
 
     def test_a_role_is_there_once_and_where_it_belongs(self) -> None:
         for path, role, words in [
@@ -189,10 +210,11 @@ class Contents(Folder):
     def test_a_mesh_has_devices_and_not_more_than_an_export_may_have(self) -> None:
         mesh = (Path(__file__).resolve().parents[2] / "targets/src/mesh.rs").read_text()
         self.assertIn(f"MOST: usize = 1 << {MOST_DEVICES.bit_length() - 1};", mesh)
-        for sizes in [(2**20 + 1,), (2**10, 2**11), (2**62, 2**62), (2, 0)]:
+        for sizes in [(2**20 + 1,), (2**10, 2**11), (2**62, 2**62)]:
             axes = [{"name": f"axis{at}", "size": size} for at, size in enumerate(sizes)]
             with self.subTest(sizes=sizes):
                 self.refused(self.changed("axes", axes), rf"`axes.*{math.prod(sizes)}.*, expected .* to {MOST_DEVICES}")
+        self.refused(self.changed("axes", [{"name": "model", "size": 0}]), r"`axes\[0\]\.size` is 0, expected a whole number from 1")
         self.refused(self.changed("axes", [{"name": "model", "size": 2}] * 2), "two of `axes` have the same name")
 
     def test_no_file_lies_outside_of_its_folder(self) -> None:

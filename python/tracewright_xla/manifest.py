@@ -17,18 +17,22 @@ from typing import Any, TypeVar
 import ml_dtypes
 import numpy as np
 from blake3 import blake3
+from jsonschema.validators import Draft202012Validator, extend
 
 from .errors import ManifestError
 from .files import CONFIG, LARGE, read_text
 
-FORMAT = 2
+_SCHEMA: dict[str, Any] = json.loads(Path(__file__).with_name("manifest.schema.json").read_text())["$defs"]
+
+FORMAT: int = _SCHEMA["XlaManifest"]["properties"]["format"]["const"]
 """The form of the manifest that this version reads."""
+
+# JSON Schema counts 7.0 as an integer; Rust, which reads the manifest too, does not.
+_TYPES = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, found: type(found) is int)
+_VALIDATOR = extend(Draft202012Validator, type_checker=_TYPES)({"$ref": "#/$defs/XlaManifest", "$defs": _SCHEMA})
 
 MOST_DEVICES = 1 << 20
 """Devices of a mesh at most: the limit of `export --mesh`."""
-
-_MOST = {"batch": 1 << 16, "context": 1 << 30, "vocabulary": 1 << 24}
-"""The largest sizes: the limits of `tracewright` itself."""
 
 _ELEMENTS: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32),
@@ -44,12 +48,13 @@ _ELEMENTS: dict[str, np.dtype] = {
 NAMES = {dtype: name for name, dtype in _ELEMENTS.items()}
 """What types of elements are called."""
 
-_KINDS: dict[type, str] = {
-    bool: "true or false",
-    dict: "an object",
-    int: "a whole number from 0 below 2^63",
-    list: "a list",
-    str: "text",
+_KINDS = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "null": "null",
+    "object": "an object",
+    "string": "text",
 }
 """The types of JSON, in words."""
 
@@ -189,29 +194,30 @@ class Manifest:
                 "export the model again with the tracewright that this package came with"
             )
         try:
-            return Manifest._of(folder, _Object(content))
+            return Manifest._of(folder, content)
         except ManifestError as error:
             raise ManifestError(f"`{path}` is not as it was written: {error}; export the model again") from None
 
     @staticmethod
-    def _of(folder: Path, content: _Object) -> Manifest:
-        weights = [_weight(weight) for weight in content.objects("weights")]
-        entries = [_entry(entry) for entry in content.objects("entry_points")]
+    def _of(folder: Path, content: dict[str, Any]) -> Manifest:
+        _check_schema(content)
+        weights = [_weight(weight, f"weights[{at}]") for at, weight in enumerate(content["weights"])]
+        entries = [_entry(entry, f"entry_points[{at}]") for at, entry in enumerate(content["entry_points"])]
         manifest = Manifest(
             folder=folder,
-            tracewright=content.get("tracewright", str),
-            context=content.get("context", int),
-            batch=content.get("batch", int),
-            vocabulary=content.get("vocabulary", int),
-            mesh=content.get("mesh", str),
-            axes=_axes(content.objects("axes")),
-            checkpoint=Path(content.get("checkpoint", str)),
+            tracewright=content["tracewright"],
+            context=content["context"],
+            batch=content["batch"],
+            vocabulary=content["vocabulary"],
+            mesh=content["mesh"],
+            axes=_axes(content["axes"]),
+            checkpoint=Path(content["checkpoint"]),
             entries={entry.name: entry for entry in entries},
             weights={weight.key: weight for weight in weights},
         )
         if len(manifest.entries) < len(entries) or len(manifest.weights) < len(weights):
             raise ManifestError("two entry points or two weights have the same name")
-        _check(manifest, content.get("chunk", int))
+        _check(manifest, content["chunk"])
         return manifest
 
     def text(self, entry: Entry) -> str:
@@ -252,44 +258,28 @@ class Manifest:
         return hashed.hexdigest()[:16]
 
 
-@dataclass(frozen=True)
-class _Object:
-    """An object of the manifest. What is missing or of another kind is a `ManifestError` that says where."""
-
-    content: dict[str, Any]
-    at: str = ""
-    """Where it stands: `weights[3].`."""
-
-    def get(self, key: str, kind: type[T]) -> T:
-        if key not in self.content:
-            raise ManifestError(f"`{self.at}{key}` is missing")
-        return _of_kind(self.content[key], kind, f"{self.at}{key}")
-
-    def items(self, key: str, kind: type[T]) -> list[T]:
-        return [_of_kind(one, kind, f"{self.at}{key}[{at}]") for at, one in enumerate(self.get(key, list))]
-
-    def objects(self, key: str) -> list[_Object]:
-        return [_Object(one, f"{self.at}{key}[{at}].") for at, one in enumerate(self.items(key, dict))]
-
-    def parsed(self, key: str, parse: Callable[[str], T]) -> T:
-        text = self.get(key, str)
-        try:
-            return parse(text)
-        except ManifestError as error:
-            raise ManifestError(f"`{self.at}{key}`: {error}") from None
-
-    def split(self) -> Split:
-        axes = enumerate(self.items("sharding", list))
-        return tuple(
-            tuple(_of_kind(name, str, f"{self.at}sharding[{at}]") for name in names) for at, names in axes
-        )
+def _check_schema(content: dict[str, Any]) -> None:
+    """Raises `ManifestError` for the first value that the schema refuses: its key, the value, what is expected."""
+    error = next(_VALIDATOR.iter_errors(content), None)
+    if error is None:
+        return
+    where = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in error.absolute_path)
+    if error.validator == "required":
+        missing = next(key for key in error.validator_value if key not in error.instance)
+        raise ManifestError(f"`{f'{where}.{missing}'.lstrip('.')}` is missing")
+    schema: dict[str, Any] = error.schema
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    bounds = "".join(f" {word} {schema[key]}" for word, key in (("from", "minimum"), ("to", "maximum")) if key in schema)
+    expected = " or ".join(_KINDS[kind] for kind in kinds) + bounds
+    raise ManifestError(f"`{where.lstrip('.')}` is {reprlib.repr(error.instance)}, expected {expected}")
 
 
-def _of_kind(found: Any, kind: type[T], where: str) -> T:
-    # Of the types of JSON none is another's, but Python's `True` is an int.
-    if type(found) is not kind or (kind is int and not 0 <= found < 1 << 63):
-        raise ManifestError(f"`{where}` is {reprlib.repr(found)}, expected {_KINDS[kind]}")
-    return found
+def _parsed(parse: Callable[[str], T], content: dict[str, Any], key: str, at: str) -> T:
+    """The text under a key, read; `at` is where the object stands."""
+    try:
+        return parse(content[key])
+    except ManifestError as error:
+        raise ManifestError(f"`{at}.{key}`: {error}") from None
 
 
 def _path(text: str) -> str:
@@ -307,46 +297,52 @@ def _name(text: str) -> str:
     return text
 
 
-def _axes(axes: list[_Object]) -> tuple[tuple[str, int], ...]:
-    """The axes of a mesh, of which none is there twice or without a device."""
-    read = tuple((axis.get("name", str), axis.get("size", int)) for axis in axes)
+def _axes(axes: list[dict[str, Any]]) -> tuple[tuple[str, int], ...]:
+    """The axes of a mesh, of which none is there twice."""
+    read = tuple((axis["name"], axis["size"]) for axis in axes)
     if len(dict(read)) < len(read):
         raise ManifestError("two of `axes` have the same name")
     devices = math.prod(size for _, size in read)
-    if not 1 <= devices <= MOST_DEVICES:
+    if devices > MOST_DEVICES:
         raise ManifestError(f"`axes` have {devices} devices, expected 1 to {MOST_DEVICES}")
     return read
 
 
-def _value(value: _Object) -> Value:
-    return Value(
-        value.get("name", str), value.get("role", str), value.parsed("type", TensorType.parse), value.split()
+def _split(content: dict[str, Any]) -> Split:
+    # The schema shares arguments and results with IREE's manifests, which have no such key.
+    return tuple(tuple(axes) for axes in content.get("sharding") or ())
+
+
+def _values(entry: dict[str, Any], key: str, at: str) -> tuple[Value, ...]:
+    return tuple(
+        Value(value["name"], value["role"], _parsed(TensorType.parse, value, "type", f"{at}.{key}[{i}]"), _split(value))
+        for i, value in enumerate(entry[key])
     )
 
 
-def _weight(weight: _Object) -> Weight:
-    made = weight.get("made", bool)
+def _weight(weight: dict[str, Any], at: str) -> Weight:
+    made = weight["made"]
     return Weight(
-        key=weight.get("key", str),
-        type=weight.parsed("type", TensorType.parse),
-        sharding=weight.split(),
+        key=weight["key"],
+        type=_parsed(TensorType.parse, weight, "type", at),
+        sharding=_split(weight),
         # A checkpoint may have folders; the export has none.
-        file=weight.parsed("file", _name if made else _path),
-        tensor=weight.get("tensor", str),
+        file=_parsed(_name if made else _path, weight, "file", at),
+        tensor=weight["tensor"],
         made=made,
-        stored=weight.parsed("stored", element),
-        offset=weight.get("offset", int),
+        stored=_parsed(element, weight, "stored", at),
+        offset=weight["offset"],
     )
 
 
-def _entry(entry: _Object) -> Entry:
+def _entry(entry: dict[str, Any], at: str) -> Entry:
     return Entry(
-        name=entry.get("name", str),
-        module=entry.parsed("module", _name),
-        blake3=entry.get("module_blake3", str),
-        arguments=tuple(_value(value) for value in entry.objects("arguments")),
-        weights=tuple(entry.items("weights", str)),
-        results=tuple(_value(value) for value in entry.objects("results")),
+        name=entry["name"],
+        module=_parsed(_name, entry, "module", at),
+        blake3=entry["module_blake3"],
+        arguments=_values(entry, "arguments", at),
+        weights=tuple(entry["weights"]),
+        results=_values(entry, "results", at),
     )
 
 
@@ -369,9 +365,8 @@ def _check(manifest: Manifest, chunk: int) -> None:
     if not any(entry.chooses for entry in entries):
         raise ManifestError("no entry point chooses a token")
     sizes = {"context": manifest.context, "chunk": chunk, "batch": manifest.batch, "vocabulary": manifest.vocabulary}
-    for key, most in (_MOST | {"chunk": manifest.context}).items():
-        if not 1 <= sizes[key] <= most:
-            raise ManifestError(f"`{key}` is {sizes[key]}, expected 1 to {most}")
+    if chunk > manifest.context:
+        raise ManifestError(f"`chunk` is {chunk}, expected 1 to {manifest.context}")
     for key, weight in manifest.weights.items():
         _check_split(manifest, f"`{key}`", weight)
     for entry in entries:

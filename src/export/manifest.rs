@@ -3,8 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+#[cfg(feature = "schema")]
+use files::limits;
 use serde::{Deserialize, Serialize};
 use targets::{DeviceKind, Tuning};
+
+/// What the manifest of an export for XLA names as its engine.
+pub(super) const ENGINE: &str = "xla";
+
+/// The form of the manifest of an export for XLA: a reader refuses any other.
+pub const FORMAT: u32 = 2;
 
 /// The manifest of an export. Only that of an export for XLA has the key `engine`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,20 +114,26 @@ pub struct ManifestValue {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct XlaManifest {
     /// `xla`.
+    #[cfg_attr(feature = "schema", schemars(extend("const" = ENGINE)))]
     pub engine: String,
     /// The version of these fields: a reader refuses any other.
+    #[cfg_attr(feature = "schema", schemars(extend("const" = FORMAT)))]
     pub format: u32,
     /// The version of this program.
     pub tracewright: String,
     /// Type of weights and activations.
     pub dtype: String,
     /// The longest sequence.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::POSITIONS)))]
     pub context: usize,
     /// Tokens of each sequence that one prefill takes.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::POSITIONS)))]
     pub chunk: usize,
     /// Sequences at once.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::BATCH)))]
     pub batch: usize,
     /// Token ids.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = limits::EXTENT)))]
     pub vocabulary: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
@@ -150,6 +164,7 @@ pub struct ManifestAxis {
     /// Its name.
     pub name: String,
     /// Devices along it.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub size: usize,
 }
 

@@ -16,14 +16,8 @@ use targets::{Mesh, ShardRule, Target};
 use trace::{Argument, Parameter, Trace};
 
 use super::dir::{self, ExportFolder, FolderError, MADE, MANIFEST};
-use super::manifest::{ManifestAxis, ManifestValue, XlaEntry, XlaManifest, XlaWeight};
+use super::manifest::{ENGINE, FORMAT, ManifestAxis, ManifestValue, XlaEntry, XlaManifest, XlaWeight};
 use crate::{Plan, PlanError};
-
-/// What the manifest names as its engine.
-const ENGINE: &str = "xla";
-
-/// The form of the manifest: a reader refuses any other.
-pub const FORMAT: u32 = 2;
 
 /// A program for XLA: text, and how what it takes and gives is divided.
 pub struct XlaProgram {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
 
-use generate::{Chat, ChatTemplate};
+use generate::{Chat, ChatTemplate, GenerateError, chat_template};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -64,11 +64,11 @@ impl Renderer {
         let template = match self.template.get() {
             Some(template) => template,
             None => {
-                let template = with_room(|| ChatTemplate::load(&self.path))??;
+                let template = with_room(|| chat_template(&self.path))??;
                 self.template.get_or_init(|| template)
             }
         };
-        Ok(with_room(|| template.render(chat))??)
+        Ok(with_room(|| template.render(chat).map_err(GenerateError::from))??)
     }
 }
 

@@ -14,7 +14,7 @@ use safetensors::SafeTensors;
 use serde_json::Value as Json;
 use trace::{Parameter, Recipe};
 use tracewright::bake::{BakeOptions, FromBlocks};
-use tracewright::generate::{Chat, ChatTemplate, Tokenizer, stop_tokens};
+use tracewright::generate::{Chat, Tokenizer, chat_template, stop_tokens};
 use tracewright::lower::Weights;
 use tracewright::models;
 use tracewright::targets::Target;
@@ -274,7 +274,7 @@ fn what_a_file_says_of_chats_and_ends_is_heeded() {
     let path = model("tokens-spm");
     let messages = vec![serde_json::json!({"role": "user", "content": "Hi"})];
     let chat = Chat { messages, ..Chat::default() };
-    assert_eq!(ChatTemplate::load(&path).unwrap().render(&chat).unwrap(), "<s>[user] Hi</s>");
+    assert_eq!(chat_template(&path).unwrap().render(&chat).unwrap(), "<s>[user] Hi</s>");
     let tokenizer = Tokenizer::load(&path).unwrap().unwrap();
     let last = tokenizer.encode("a").unwrap().last().copied();
     assert_eq!(last, Some(2), "the end is added where the file says so");

@@ -9,4 +9,6 @@ fn the_schema_is_that_of_the_types() {
     let schema = schemars::schema_for!(Manifest);
     let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
     expect_test::expect_file!["../../docs/manifest.schema.json"].assert_eq(&text);
+    // The Python package validates manifests by this copy.
+    expect_test::expect_file!["../../python/tracewright_xla/manifest.schema.json"].assert_eq(&text);
 }

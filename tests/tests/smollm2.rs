@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use tracewright::Plan;
-use tracewright::generate::{Chat, ChatTemplate, Session, Tokenizer};
+use tracewright::generate::{Chat, Session, Tokenizer, chat_template};
 use tracewright::models;
 use tracewright::runtime::Device;
 use tracewright_tests::built::repository;
@@ -86,7 +86,7 @@ fn default_settings_keep_the_tokens_of_transformers() {
 fn texts_and_chats_are_the_tokens_of_transformers() {
     let Some(golden) = golden() else { return };
     let tokenizer = Tokenizer::load(&golden.model).unwrap().unwrap();
-    let template = ChatTemplate::load(&golden.model).unwrap();
+    let template = chat_template(&golden.model).unwrap();
     let mut counts = [0, 0];
     for prompt in &golden.prompts {
         let found = match (&prompt.prompt, &prompt.messages) {

@@ -25,6 +25,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-lower", 2),
     ("tracewright-dsl", 2),
     ("tracewright-models", 4),
+    ("tracewright-template", 2),
     ("tracewright-generate", 4),
     ("tracewright", 5),
     ("tracewright-instruments", 6),

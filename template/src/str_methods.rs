@@ -4,61 +4,22 @@ use minijinja::formatting::{self, FormatStyle};
 use minijinja::value::{Kwargs, Tuple, from_args};
 use minijinja::{Error, ErrorKind, Value};
 
-use super::room::{self, Room};
+use crate::budget::{self, Budget};
+use crate::invalid;
 
-/// All of them, those too that are not here.
-pub const METHODS: [&str; 47] = [
-    "capitalize",
-    "casefold",
-    "center",
-    "count",
-    "encode",
-    "endswith",
-    "expandtabs",
-    "find",
-    "format",
-    "format_map",
-    "index",
-    "isalnum",
-    "isalpha",
-    "isascii",
-    "isdecimal",
-    "isdigit",
-    "isidentifier",
-    "islower",
-    "isnumeric",
-    "isprintable",
-    "isspace",
-    "istitle",
-    "isupper",
-    "join",
-    "ljust",
-    "lower",
-    "lstrip",
-    "maketrans",
-    "partition",
-    "removeprefix",
-    "removesuffix",
-    "replace",
-    "rfind",
-    "rindex",
-    "rjust",
-    "rpartition",
-    "rsplit",
-    "rstrip",
-    "split",
-    "splitlines",
-    "startswith",
-    "strip",
-    "swapcase",
-    "title",
-    "translate",
-    "upper",
-    "zfill",
-];
+/// All methods of `str`, those too that [`call`] lacks.
+const METHODS: &str = "capitalize casefold center count encode endswith expandtabs find format format_map index isalnum \
+    isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper \
+    join ljust lower lstrip maketrans partition removeprefix removesuffix replace rfind rindex rjust \
+    rpartition rsplit rstrip split splitlines startswith strip swapcase title translate upper zfill";
+
+/// Whether `str` has a method of this name.
+pub fn is_method(name: &str) -> bool {
+    METHODS.split(' ').any(|method| method == name)
+}
 
 /// Calls a method of a text.
-pub fn call(room: Room, text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+pub fn call(budget: Budget, text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     match method {
         "capitalize" => of_none(args, || capitalize(text)),
         "center" => justify(text, args, half),
@@ -71,7 +32,7 @@ pub fn call(room: Room, text: &str, method: &str, args: &[Value]) -> Result<Valu
             Ok(Value::from(position(text, args, |part, what| part.find(what))?.map_or(-1, |at| at as i64)))
         }
         "format" => {
-            room.check_format(text, args)?;
+            budget.check_format(text, args)?;
             formatting::format(FormatStyle::StrFormat, text, args).map(Value::from)
         }
         "index" => found(position(text, args, |part, what| part.find(what))?),
@@ -88,7 +49,7 @@ pub fn call(room: Room, text: &str, method: &str, args: &[Value]) -> Result<Valu
         "isupper" => of_none(args, || {
             text.chars().any(char::is_uppercase) && !text.chars().any(|c| c.is_lowercase() || is_titlecase(c))
         }),
-        "join" => join(room, text, args),
+        "join" => join(budget, text, args),
         "ljust" => justify(text, args, |_, _| 0),
         "lower" => of_none(args, || text.to_lowercase()),
         "lstrip" => stripped(text, args, true, false),
@@ -101,7 +62,7 @@ pub fn call(room: Room, text: &str, method: &str, args: &[Value]) -> Result<Valu
             let (suffix,): (&str,) = from_args(args)?;
             Ok(Value::from(text.strip_suffix(suffix).unwrap_or(text)))
         }
-        "replace" => replace(room, text, args),
+        "replace" => replace(budget, text, args),
         "rfind" => {
             Ok(Value::from(position(text, args, |part, what| part.rfind(what))?.map_or(-1, |at| at as i64)))
         }
@@ -240,9 +201,9 @@ fn expect_text(value: &Value) -> Result<&str, Error> {
     value.as_str().ok_or_else(|| invalid(format!("expected a text, found a {}", value.kind())))
 }
 
-fn join(room: Room, text: &str, args: &[Value]) -> Result<Value, Error> {
+fn join(budget: Budget, text: &str, args: &[Value]) -> Result<Value, Error> {
     let (list,): (&Value,) = from_args(args)?;
-    room.check_join(list, text.len())?;
+    budget.check_join(list, text.len())?;
     let mut joined = String::new();
     for (i, item) in list.try_iter()?.enumerate() {
         if i > 0 {
@@ -253,10 +214,10 @@ fn join(room: Room, text: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(Value::from(joined))
 }
 
-fn replace(room: Room, text: &str, args: &[Value]) -> Result<Value, Error> {
+fn replace(budget: Budget, text: &str, args: &[Value]) -> Result<Value, Error> {
     let (from, to, count): (&Value, &Value, Option<i64>) = from_args(args)?;
     let (from, to) = (expect_text(from)?, expect_text(to)?);
-    room.check_replace(text, from, to)?;
+    budget.check_replace(text, from, to)?;
     Ok(Value::from(match usize::try_from(count.unwrap_or(-1)) {
         Ok(count) => text.replacen(from, to, count),
         Err(_) => text.replace(from, to), // a count below 0 stands for all
@@ -290,15 +251,15 @@ fn split(text: &str, args: &[Value], from_end: bool) -> Result<Value, Error> {
     match (separator, from_end) {
         (Some(separator), false) => {
             check_separator(separator)?;
-            room::list(text.splitn(parts, separator).map(Value::from))
+            budget::list(text.splitn(parts, separator).map(Value::from))
         }
         (Some(separator), true) => {
             check_separator(separator)?;
-            let parts = room::items(text.rsplitn(parts, separator).map(Value::from))?;
+            let parts = budget::items(text.rsplitn(parts, separator).map(Value::from))?;
             Ok(parts.into_iter().rev().collect())
         }
         (None, from_end) => {
-            let words = room::items(Pieces { rest: text, parts, from_end }.map(Value::from))?;
+            let words = budget::items(Pieces { rest: text, parts, from_end }.map(Value::from))?;
             Ok(if from_end { words.into_iter().rev().collect() } else { Value::from(words) })
         }
     }
@@ -333,7 +294,7 @@ fn splitlines(text: &str, args: &[Value]) -> Result<Value, Error> {
     let keep = keep.or(options.get("keepends")?).unwrap_or(false);
     options.assert_all_used()?;
     let mut rest = text;
-    room::list(std::iter::from_fn(|| {
+    budget::list(std::iter::from_fn(|| {
         let at = rest.find(LINE_ENDS).unwrap_or(rest.len());
         let end = match rest[at..].chars().next() {
             Some('\r') if rest[at..].starts_with("\r\n") => at + 2,
@@ -356,7 +317,7 @@ fn justify(text: &str, args: &[Value], left: impl Fn(usize, usize) -> usize) -> 
     let width = usize::try_from(width).unwrap_or(0);
     let missing = width.saturating_sub(text.chars().count());
     let left = left(missing, width);
-    Ok(Value::from(room::repeated(fill, left)? + text + &room::repeated(fill, missing - left)?))
+    Ok(Value::from(budget::repeated(fill, left)? + text + &budget::repeated(fill, missing - left)?))
 }
 
 /// Of so many blanks around a text of a width, those before it.
@@ -373,14 +334,14 @@ fn zfill(text: &str, args: &[Value]) -> Result<Value, Error> {
     let (width,): (i64,) = from_args(args)?;
     let missing = usize::try_from(width).unwrap_or(0).saturating_sub(text.chars().count());
     let (sign, digits) = text.split_at(usize::from(text.starts_with(['+', '-'])));
-    Ok(Value::from(format!("{sign}{}{digits}", room::repeated("0", missing)?)))
+    Ok(Value::from(format!("{sign}{}{digits}", budget::repeated("0", missing)?)))
 }
 
 fn expandtabs(text: &str, args: &[Value]) -> Result<Value, Error> {
     let (size, options): (Option<i64>, Kwargs) = from_args(args)?;
     let size = usize::try_from(size.or(options.get("tabsize")?).unwrap_or(8)).unwrap_or(0);
     options.assert_all_used()?;
-    room::check_width(text.matches('\t').count().saturating_mul(size))?;
+    budget::check_width(text.matches('\t').count().saturating_mul(size))?;
     let (mut out, mut column) = (String::with_capacity(text.len()), 0);
     for c in text.chars() {
         match c {
@@ -495,8 +456,4 @@ fn swapcase(text: &str) -> String {
         c if c.is_uppercase() => out.push_str(small),
         c => out.push(c),
     })
-}
-
-fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, what.into())
 }

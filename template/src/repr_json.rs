@@ -4,10 +4,11 @@ use std::borrow::Cow;
 
 use files::limits;
 use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, Value};
 
-use super::room::blanks;
-use super::values::{self, View};
+use crate::budget::blanks;
+use crate::collection_methods::{self, View};
+use crate::invalid;
 
 /// `json.dumps` with `ensure_ascii=False`, unlike Jinja's own filter, which escapes for HTML.
 pub fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
@@ -53,11 +54,11 @@ impl Dumps {
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => out.push_str(&number(value, ["NaN", "Infinity", "-Infinity"])?),
             ValueKind::String => self.string(value.as_str().unwrap_or_default(), out),
-            ValueKind::Seq | ValueKind::Iterable if values::is_list(value) => {
+            ValueKind::Seq | ValueKind::Iterable if collection_methods::is_list(value) => {
                 let items: Vec<_> = value.try_iter()?.collect();
                 self.list(('[', ']'), &items, depth, out, |item, out| self.value(item, depth + 1, out))?;
             }
-            ValueKind::Map if values::is_dict(value) => {
+            ValueKind::Map if collection_methods::is_dict(value) => {
                 let mut keys: Vec<_> = value.try_iter()?.collect();
                 if self.sort_keys {
                     keys.sort();
@@ -159,15 +160,19 @@ fn write_repr(value: &Value, ascii: bool, depth: usize, out: &mut String) -> Res
         ValueKind::None | ValueKind::Bool => out.push_str(&value.to_string()),
         ValueKind::Number => out.push_str(&number(value, ["nan", "inf", "-inf"])?),
         ValueKind::String => quoted(value.as_str().unwrap_or_default(), ascii, out),
-        _ if values::is_dict(value) => write_items(value, ["{", "}"], ascii, depth, out)?,
-        _ if values::is_namespace(value) => write_items(value, ["<Namespace {", "}>"], ascii, depth, out)?,
-        _ if values::is_tuple(value) => {
+        _ if collection_methods::is_dict(value) => write_items(value, ["{", "}"], ascii, depth, out)?,
+        _ if collection_methods::is_namespace(value) => {
+            write_items(value, ["<Namespace {", "}>"], ascii, depth, out)?
+        }
+        _ if collection_methods::is_tuple(value) => {
             let close = if value.len() == Some(1) { ",)" } else { ")" };
             write_items(value, ["(", close], ascii, depth, out)?;
         }
-        _ if values::is_list(value) => write_items(value, ["[", "]"], ascii, depth, out)?,
+        _ if collection_methods::is_list(value) => write_items(value, ["[", "]"], ascii, depth, out)?,
         _ => {
-            let Some(view) = View::of(value) else { return Err(invalid(values::without_text(value))) };
+            let Some(view) = View::of(value) else {
+                return Err(invalid(collection_methods::without_text(value)));
+            };
             out.push_str(view.name);
             write_items(&view.list, ["([", "])"], ascii, depth, out)?;
         }
@@ -250,8 +255,4 @@ fn number(value: &Value, [nan, infinity, minus_infinity]: [&str; 3]) -> Result<S
             format!("{digits}e{sign}{exponent:0>2}")
         }
     })
-}
-
-fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, what.into())
 }

@@ -7,10 +7,11 @@ use files::limits;
 use minijinja::Value;
 use serde_json::{Map, json};
 
-use super::generator::Generator;
-use super::jinja::is_divisible;
-use super::room::Room;
-use super::{Bounded, Chat, ChatTemplate, python};
+use crate::budget::Budget;
+use crate::chat::Bounded;
+use crate::generator::Generator;
+use crate::jinja::is_divisible;
+use crate::{Chat, ChatTemplate, repr_json};
 
 const FULL: usize = limits::PROMPT as usize;
 
@@ -34,15 +35,15 @@ fn nested(lists: usize) -> Value {
 
 #[test]
 fn the_widths_in_a_format_are_bounded() {
-    let room = Room { bytes: FULL };
+    let budget = Budget { bytes: FULL };
     for wide in ["%67108865d", "%67108864d%1d", "%.67108865f", "{:>67108865}", "%99999999999999999999d"] {
-        assert!(room.check_format(wide, &[]).is_err(), "{wide}");
+        assert!(budget.check_format(wide, &[]).is_err(), "{wide}");
     }
     for wide in ["%67108864d", "%60000000d%7000000d", "{:>67108864}"] {
-        room.check_format(wide, &[]).unwrap();
+        budget.check_format(wide, &[]).unwrap();
     }
     // What is written, not how wide.
-    room.check_format("%d", &[Value::from(10_000_000_000_i64)]).unwrap();
+    budget.check_format("%d", &[Value::from(10_000_000_000_i64)]).unwrap();
     refused("{{ '%*d' % (10000000000, 1) }}", "a width among the values");
     for conversion in ["%10000000000r", "%.10000000000r", "%10000000000a", "%(a)10000000000s"] {
         refused(&format!("{{{{ '{conversion}' % 1 }}}}"), "a text becomes too wide");
@@ -51,13 +52,13 @@ fn the_widths_in_a_format_are_bounded() {
 
 #[test]
 fn a_format_has_room_for_each_value_wherever_it_is_named() {
-    let room = Room { bytes: 100 };
+    let budget = Budget { bytes: 100 };
     let values = |bytes: usize| [Value::from("a".repeat(bytes))];
-    room.check_format("{0}{0}", &values(50)).unwrap();
-    room.check_format("{0}{0}", &values(51)).unwrap_err();
-    room.check_format("%s", &values(100)).unwrap();
-    room.check_format("%s", &values(101)).unwrap_err();
-    room.check_format("nothing", &values(100)).unwrap();
+    budget.check_format("{0}{0}", &values(50)).unwrap();
+    budget.check_format("{0}{0}", &values(51)).unwrap_err();
+    budget.check_format("%s", &values(100)).unwrap();
+    budget.check_format("%s", &values(101)).unwrap_err();
+    budget.check_format("nothing", &values(100)).unwrap();
     let long = "a text becomes too long where values are put into it";
     refused("{% set x = 'a' * 1000000 %}{{ ('{0}' * 1000).format(x)|length }}", long);
     refused("{% set x = 'a' * 1000000 %}{{ (('%(a)s' * 1000)|format({'a': x}))|length }}", long);
@@ -90,37 +91,37 @@ fn a_text_is_split_into_no_more_items_than_a_list_may_have() {
 /// The bound looks at what a generator will give, and takes nothing of it.
 #[test]
 fn a_generator_has_room_and_keeps_its_items() {
-    let room = Room { bytes: 100 };
+    let budget = Budget { bytes: 100 };
     let of = |bytes: usize| Generator::of(&Value::from(vec!["a".repeat(bytes)])).unwrap();
-    let generator = room.bounded(of(100)).unwrap();
+    let generator = budget.bounded(of(100)).unwrap();
     assert_eq!(generator.try_iter().unwrap().count(), 1);
-    room.bounded(of(101)).unwrap_err();
-    room.check_join(&of(100), 1).unwrap();
-    room.check_join(&of(10), 101).unwrap_err();
+    budget.bounded(of(101)).unwrap_err();
+    budget.check_join(&of(100), 1).unwrap();
+    budget.check_join(&of(10), 101).unwrap_err();
     let nested =
         |depth| (0..depth).fold(Value::from(1), |inner, _| Generator::of(&vec![inner].into()).unwrap());
-    room.bounded(nested(limits::TEMPLATE_DEPTH + 1)).unwrap();
-    room.bounded(nested(limits::TEMPLATE_DEPTH + 2)).unwrap_err();
+    budget.bounded(nested(limits::TEMPLATE_DEPTH + 1)).unwrap();
+    budget.bounded(nested(limits::TEMPLATE_DEPTH + 2)).unwrap_err();
 }
 
 #[test]
 fn a_value_has_room_to_its_last_byte_item_and_depth() {
-    let room = Room { bytes: 100 };
+    let budget = Budget { bytes: 100 };
     let texts = |bytes: usize| Value::from(vec!["a".repeat(50), "b".repeat(bytes)]);
-    room.bounded(texts(50)).unwrap();
-    room.bounded(texts(51)).unwrap_err();
+    budget.bounded(texts(50)).unwrap();
+    budget.bounded(texts(51)).unwrap_err();
     let of_map = |bytes: usize| Value::from_pairs([("k".repeat(50), "v".repeat(bytes))]);
-    room.bounded(of_map(50)).unwrap();
-    room.bounded(of_map(51)).unwrap_err();
+    budget.bounded(of_map(50)).unwrap();
+    budget.bounded(of_map(51)).unwrap_err();
     // The list is one itself.
     let items = |count: usize| Value::from(vec![1; count]);
-    room.bounded(items(limits::TEMPLATE_ITEMS - 1)).unwrap();
-    room.bounded(items(limits::TEMPLATE_ITEMS)).unwrap_err();
+    budget.bounded(items(limits::TEMPLATE_ITEMS - 1)).unwrap();
+    budget.bounded(items(limits::TEMPLATE_ITEMS)).unwrap_err();
     let unknown = Value::make_iterable(|| (0..limits::TEMPLATE_ITEMS).filter(|_| true));
-    room.bounded(unknown).unwrap_err();
-    room.bounded(nested(limits::TEMPLATE_DEPTH + 1)).unwrap();
-    room.bounded(nested(limits::TEMPLATE_DEPTH + 2)).unwrap_err();
-    room.bounded(nested(200)).unwrap_err();
+    budget.bounded(unknown).unwrap_err();
+    budget.bounded(nested(limits::TEMPLATE_DEPTH + 1)).unwrap();
+    budget.bounded(nested(limits::TEMPLATE_DEPTH + 2)).unwrap_err();
+    budget.bounded(nested(200)).unwrap_err();
 }
 
 /// Each of them holds the one before, which the system would drop one by one, in as much stack.
@@ -136,17 +137,17 @@ fn joiners_and_cyclers_are_nested_no_deeper_than_lists() {
 
 #[test]
 fn a_list_is_joined_where_its_texts_and_those_between_have_room() {
-    let room = Room { bytes: 100 };
+    let budget = Budget { bytes: 100 };
     let list = |count: usize, bytes: usize| Value::from(vec!["a".repeat(bytes); count]);
-    room.check_join(&list(2, 50), 0).unwrap();
-    room.check_join(&list(2, 51), 0).unwrap_err();
-    room.check_join(&list(10, 1), 10).unwrap();
-    room.check_join(&list(10, 1), 11).unwrap_err();
-    room.check_join(&list(10, 1), usize::MAX).unwrap_err();
+    budget.check_join(&list(2, 50), 0).unwrap();
+    budget.check_join(&list(2, 51), 0).unwrap_err();
+    budget.check_join(&list(10, 1), 10).unwrap();
+    budget.check_join(&list(10, 1), 11).unwrap_err();
+    budget.check_join(&list(10, 1), usize::MAX).unwrap_err();
     // One that does not say how long it is.
     let unknown = Value::make_iterable(|| (0..3).filter(|_| true));
-    room.check_join(&unknown, 0).unwrap();
-    room.check_join(&unknown, 1).unwrap_err();
+    budget.check_join(&unknown, 0).unwrap();
+    budget.check_join(&unknown, 1).unwrap_err();
 }
 
 /// Only a little more than there is room for: without the bound these, too, would end, and be seen to.
@@ -174,15 +175,15 @@ fn the_filter_join_and_the_method_join_are_bounded() {
 
 #[test]
 fn what_replaces_nothing_counts_at_each_end_and_between_any_two() {
-    let room = Room { bytes: 100 };
+    let budget = Budget { bytes: 100 };
     let with = |bytes: usize| "b".repeat(bytes);
-    room.check_replace("aaa", "", &with(25)).unwrap();
-    room.check_replace("aaa", "", &with(26)).unwrap_err();
-    room.check_replace("", "", &with(100)).unwrap();
-    room.check_replace("", "", &with(101)).unwrap_err();
-    room.check_replace("abab", "ab", &with(50)).unwrap();
-    room.check_replace("abab", "ab", &with(51)).unwrap_err();
-    room.check_replace("abab", "c", &with(1000)).unwrap();
+    budget.check_replace("aaa", "", &with(25)).unwrap();
+    budget.check_replace("aaa", "", &with(26)).unwrap_err();
+    budget.check_replace("", "", &with(100)).unwrap();
+    budget.check_replace("", "", &with(101)).unwrap_err();
+    budget.check_replace("abab", "ab", &with(50)).unwrap();
+    budget.check_replace("abab", "ab", &with(51)).unwrap_err();
+    budget.check_replace("abab", "c", &with(1000)).unwrap();
 }
 
 #[test]
@@ -225,9 +226,9 @@ fn the_smallest_integers_are_divisible_by_minus_one() {
 fn a_value_as_a_text_is_no_longer_than_a_prompt() {
     // The last item is one too many.
     let half = Value::from("a".repeat(FULL / 2));
-    assert!(python::repr(&Value::from(vec![half.clone(), half, Value::from(1)]), false).is_err());
-    python::repr(&nested(limits::TEMPLATE_DEPTH + 1), false).unwrap();
-    python::repr(&nested(limits::TEMPLATE_DEPTH + 2), false).unwrap_err();
+    assert!(repr_json::repr(&Value::from(vec![half.clone(), half, Value::from(1)]), false).is_err());
+    repr_json::repr(&nested(limits::TEMPLATE_DEPTH + 1), false).unwrap();
+    repr_json::repr(&nested(limits::TEMPLATE_DEPTH + 2), false).unwrap_err();
     // Each number stands behind so many blanks.
     let indented = |numbers: usize| {
         let list = vec!["1"; numbers].join(", ");

@@ -42,12 +42,8 @@ impl Takes {
                     places.push(Kwargs::from_iter(given).into());
                 }
             }
-            _ => {
-                // One that stands before another, and is not given, has a default that is an empty text.
-                let last = given.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-                let given = given.into_iter().take(last);
-                places.extend(given.map(|given| given.unwrap_or_else(|| Value::from(""))));
-            }
+            // A missing argument is undefined: the filter then uses its default or refuses it.
+            _ => places.extend(given.into_iter().map(Option::unwrap_or_default)),
         }
         Ok(places)
     }

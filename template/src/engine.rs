@@ -6,10 +6,10 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{FunctionArgs, FunctionResult, Kwargs, Rest, ValueOrKwargs, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value, filters};
 
-use super::arguments::Takes;
-use super::generator::Generator;
-use super::room::{self, Room};
-use super::{globals, jinja, markup, python, rewrite, text, values};
+use crate::arguments::Takes;
+use crate::budget::{self, Budget};
+use crate::generator::Generator;
+use crate::{collection_methods, globals, invalid, jinja, markup, repr_json, rewrite, str_methods};
 
 /// Under which a rendering remembers how much it has written.
 const WRITES: &str = "written";
@@ -22,21 +22,21 @@ pub fn plain() -> Result<Environment<'static>, Error> {
 }
 
 /// An environment without templates, in which what a template keeps has so much room, and which ends after so many steps.
-pub fn environment(room: Room, steps: u64) -> Result<Environment<'static>, Error> {
+pub fn environment(budget: Budget, steps: u64) -> Result<Environment<'static>, Error> {
     let mut environment = plain()?;
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_fuel(Some(steps));
     environment.set_formatter(move |out, state, value| {
         let escaped = match state.auto_escape() {
             AutoEscape::None => None,
-            _ => Some(jinja::escape(room, value)?),
+            _ => Some(jinja::escape(budget, value)?),
         };
-        let text = python::str(escaped.as_ref().unwrap_or(value))?;
+        let text = repr_json::str(escaped.as_ref().unwrap_or(value))?;
         let before = state.get_temp(WRITES).and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
         let written = before + text.len() as u64;
         if written > limits::TEMPLATE_WRITTEN {
             let what = format!("more than {} bytes are written", limits::TEMPLATE_WRITTEN);
-            return Err(Error::new(ErrorKind::InvalidOperation, what));
+            return Err(invalid(what));
         }
         state.set_temp(WRITES, Value::from(written));
         Ok(out.write_str(&text)?)
@@ -45,25 +45,29 @@ pub fn environment(room: Room, steps: u64) -> Result<Environment<'static>, Error
         rewrite::SLICE => jinja::slice(value, args),
         rewrite::PERCENT => jinja::percent(state, value, args),
         rewrite::CYCLE => match args {
-            [] => Err(Error::new(ErrorKind::InvalidOperation, "no items for cycling given")),
+            [] => Err(invalid("no items for cycling given")),
             _ => value.call_method(state, "cycle", args),
         },
         rewrite::ATTRIBUTE => {
             let (name,): (&str,) = from_args(args)?;
-            values::attribute(value, name)
+            collection_methods::attribute(value, name)
         }
         _ => match value.as_str() {
-            Some(text) => text::call(room, text, method, args),
-            None if values::is_dict(value) => values::call_of_dict(value, method, args),
-            None if values::is_list(value) => values::call_of_list(value, method, args),
+            Some(text) => str_methods::call(budget, text, method, args),
+            None if collection_methods::is_dict(value) => {
+                collection_methods::call_of_dict(value, method, args)
+            }
+            None if collection_methods::is_list(value) => {
+                collection_methods::call_of_list(value, method, args)
+            }
             None => Err(Error::from(ErrorKind::UnknownMethod)),
         },
     });
-    add_filters(&mut environment, room);
+    add_filters(&mut environment, budget);
     environment.add_test("divisibleby", jinja::is_divisible);
     environment.add_test("sequence", jinja::is_sequence);
     environment.add_test("iterable", jinja::is_iterable);
-    environment.add_test("mapping", values::is_dict);
+    environment.add_test("mapping", collection_methods::is_dict);
     // What the engine has and Jinja has not.
     for name in ["bool", "chain", "lines", "pprint", "split", "zip"] {
         environment.remove_filter(name);
@@ -73,34 +77,34 @@ pub fn environment(room: Room, steps: u64) -> Result<Environment<'static>, Error
     }
     environment.remove_global("debug");
     environment.add_function("cycler", globals::cycler);
-    environment.add_function("dict", values::dict);
+    environment.add_function("dict", collection_methods::dict);
     environment.add_function("joiner", globals::joiner);
     Ok(environment)
 }
 
-fn add_filters(environment: &mut Environment<'static>, room: Room) {
-    environment.add_filter(rewrite::BOUNDED, move |value: Value| room.bounded(value));
+fn add_filters(environment: &mut Environment<'static>, budget: Budget) {
+    environment.add_filter(rewrite::BOUNDED, move |value: Value| budget.bounded(value));
     environment.add_filter(rewrite::LOOPED, jinja::looped);
     checked(
         environment,
         ("join", Takes::Any),
         filters::join,
         move |arguments| match arguments {
-            [list, rest @ ..] => room.check_join(list, room::joiner(rest)?),
+            [list, rest @ ..] => budget.check_join(list, budget::joiner(rest)?),
             [] => Ok(()),
         },
         Ok,
     );
     let replace = Value::from_function(filters::replace);
     environment.add_filter("replace", move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
-        jinja::replace(room, state, &replace, &arguments.into_values())
+        jinja::replace(budget, state, &replace, &arguments.into_values())
     });
     // Items that come one by one.
     let items = |made: Value| Generator::of(&made);
     let batch = Takes::Places(&["linecount", "fill_with"]);
     let slice = Takes::Places(&["slices", "fill_with"]);
-    checked(environment, ("slice", slice), filters::slice, room::check_count, items);
-    checked(environment, ("batch", batch), filters::batch, room::check_count, items);
+    checked(environment, ("slice", slice), filters::slice, budget::check_count, items);
+    checked(environment, ("batch", batch), filters::batch, budget::check_count, items);
     checked(environment, ("reject", Takes::Any), filters::reject, |_| Ok(()), items);
     checked(environment, ("rejectattr", Takes::Any), filters::rejectattr, |_| Ok(()), items);
     checked(environment, ("select", Takes::Any), filters::select, |_| Ok(()), items);
@@ -124,36 +128,36 @@ fn add_filters(environment: &mut Environment<'static>, room: Room) {
     let sort = Takes::Names(&["reverse", "case_sensitive", "attribute"]);
     taking(environment, ("sort", sort), filters::sort);
     let tojson = Takes::Names(&["ensure_ascii", "indent", "separators", "sort_keys"]);
-    taking(environment, ("tojson", tojson), python::tojson);
-    let truncate = Takes::Names(&["length", "killwords", "end", "leeway"]);
+    taking(environment, ("tojson", tojson), repr_json::tojson);
+    let truncate = Takes::Places(&["length", "killwords", "end", "leeway"]);
     taking(environment, ("truncate", truncate), jinja::truncate);
     taking(environment, ("attr", Takes::Places(&["name"])), jinja::attr);
     taking(environment, ("center", Takes::Places(&["width"])), jinja::center);
     taking(environment, ("trim", Takes::Places(&["chars"])), jinja::trim);
     environment.add_filter("capitalize", jinja::capitalize);
     environment.add_filter("count", jinja::length);
-    environment.add_filter("e", move |value: &Value| jinja::escape(room, value));
-    environment.add_filter("escape", move |value: &Value| jinja::escape(room, value));
+    environment.add_filter("e", move |value: &Value| jinja::escape(budget, value));
+    environment.add_filter("escape", move |value: &Value| jinja::escape(budget, value));
     environment.add_filter("first", jinja::first);
-    environment.add_filter("float", jinja::float);
-    environment.add_filter("forceescape", move |value: &Value| jinja::force_escape(room, value));
+    taking(environment, ("float", Takes::Places(&["default"])), jinja::float);
+    environment.add_filter("forceescape", move |value: &Value| jinja::force_escape(budget, value));
     environment.add_filter("format", move |text: &str, values: Rest<Value>, named: Kwargs| {
-        jinja::format(room, text, values, &named)
+        jinja::format(budget, text, values, &named)
     });
-    environment.add_filter("indent", jinja::indent);
-    environment.add_filter("int", jinja::int);
+    taking(environment, ("indent", Takes::Places(&["width", "first", "blank"])), jinja::indent);
+    taking(environment, ("int", Takes::Places(&["default", "base"])), jinja::int);
     environment.add_filter("items", jinja::items);
     environment.add_filter("last", jinja::last);
     environment.add_filter("length", jinja::length);
-    environment.add_filter("lower", |value: &Value| python::str(value).map(|text| text.to_lowercase()));
+    environment.add_filter("lower", |value: &Value| repr_json::str(value).map(|text| text.to_lowercase()));
     environment.add_filter("reverse", jinja::reverse);
     environment.add_filter("safe", |value: &Value| {
-        python::str(value).map(|text| Value::from_safe_string(text.into()))
+        repr_json::str(value).map(|text| Value::from_safe_string(text.into()))
     });
-    environment.add_filter("string", move |value: &Value| jinja::string(room, value));
+    environment.add_filter("string", move |value: &Value| jinja::string(budget, value));
     environment.add_filter("striptags", markup::striptags);
     environment.add_filter("title", jinja::title);
-    environment.add_filter("upper", |value: &Value| python::str(value).map(|text| text.to_uppercase()));
+    environment.add_filter("upper", |value: &Value| repr_json::str(value).map(|text| text.to_uppercase()));
     environment.add_filter("wordcount", jinja::wordcount);
 }
 

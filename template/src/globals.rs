@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 
+use crate::invalid;
+
 /// Jinja's `joiner`: a function that gives nothing at its first call, and a separator at every other.
 pub fn joiner(separator: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     let separator = separator.or(options.get("sep")?).unwrap_or_else(|| Value::from(", "));
@@ -17,7 +19,7 @@ pub fn joiner(separator: Option<Value>, options: Kwargs) -> Result<Value, Error>
 /// Jinja's `cycler`: gives one value after the other, and begins again.
 pub fn cycler(items: Rest<Value>) -> Result<Value, Error> {
     match items.0.as_slice() {
-        [] => Err(Error::new(ErrorKind::InvalidOperation, "`cycler` has no items to give")),
+        [] => Err(invalid("`cycler` has no items to give")),
         [.., last] if last.is_kwargs() => Err(Error::from(ErrorKind::TooManyArguments)),
         _ => Ok(Value::from_object(Cycler { items: items.0, at: AtomicUsize::new(0) })),
     }

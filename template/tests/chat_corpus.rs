@@ -9,7 +9,7 @@ use std::path::Path;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 use serde_json::{Map, Value};
-use tracewright_generate::{Chat, ChatTemplate, GenerateError};
+use tracewright_template::{Chat, ChatTemplate, TemplateError};
 
 fn corpus() -> io::Result<(Value, Zoned)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/chat.json");
@@ -60,7 +60,7 @@ fn the_corpus_has_no_difference() {
             ChatTemplate::from_source(source, special_tokens).and_then(|template| template.render(&chat));
         let same = match (&rendered, case.get("text"), case.get("error")) {
             (Ok(text), Some(expected), None) => *expected == text.as_str(),
-            (Err(GenerateError::TemplateRaised { message }), None, Some(Value::String(expected))) => {
+            (Err(TemplateError::Raised { message }), None, Some(Value::String(expected))) => {
                 message == expected
             }
             (Err(_), None, Some(Value::Null)) => true,

@@ -5,11 +5,10 @@ use minijinja::tests::is_divisibleby;
 use minijinja::value::{Kwargs, Rest, Tuple, ValueKind, from_args};
 use minijinja::{AutoEscape, Error, ErrorKind, State, Value, filters};
 
-use super::generator::Generator;
-use super::python;
-use super::room::{self, Room, blanks};
-use super::text::{self, LINE_ENDS, is_space};
-use super::values;
+use crate::budget::{self, Budget, blanks};
+use crate::generator::Generator;
+use crate::str_methods::{self, LINE_ENDS, is_space};
+use crate::{collection_methods, invalid, repr_json};
 
 /// Python's `value[start:stop:step]` on strings and lists.
 pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
@@ -23,7 +22,7 @@ pub fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
             let text: Vec<char> = value.as_str().unwrap_or_default().chars().collect();
             Ok(Value::from(steps(text.len(), start, stop, step).map(|i| text[i]).collect::<String>()))
         }
-        _ if values::is_list(value) => {
+        _ if collection_methods::is_list(value) => {
             let items: Vec<Value> = value.try_iter()?.collect();
             let taken: Vec<_> = steps(items.len(), start, stop, step).map(|i| items[i].clone()).collect();
             Ok(if value.is_tuple() { Value::from(Tuple::from(taken)) } else { Value::from(taken) })
@@ -45,7 +44,7 @@ pub fn percent(state: &mut State, value: &Value, args: &[Value]) -> Result<Value
 }
 
 /// Jinja's `format`, Python's `text % values`.
-pub fn format(room: Room, text: &str, values: Rest<Value>, named: &Kwargs) -> Result<String, Error> {
+pub fn format(budget: Budget, text: &str, values: Rest<Value>, named: &Kwargs) -> Result<String, Error> {
     let mut values = values.0;
     let names: Vec<_> = named.args().collect();
     match (values.as_slice(), names.as_slice()) {
@@ -56,7 +55,7 @@ pub fn format(room: Room, text: &str, values: Rest<Value>, named: &Kwargs) -> Re
         }
         _ => return Err(invalid("`format` has values with names and without, expected either")),
     }
-    room.check_format(text, &values)?;
+    budget.check_format(text, &values)?;
     let text = with_reprs(text, &mut values)?;
     formatting::format(FormatStyle::Printf, &text, &values)
 }
@@ -78,7 +77,7 @@ fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
         match (kind, values.get_mut(index)) {
             (Some('*'), _) => return Err(invalid("a width among the values, `*`, is not supported")),
             (Some(kind @ ('r' | 'a')), Some(value)) => {
-                *value = Value::from(python::repr(value, kind == 'a')?);
+                *value = Value::from(repr_json::repr(value, kind == 'a')?);
                 out.push('s');
             }
             (kind, _) => out.extend(kind),
@@ -88,7 +87,7 @@ fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
     }
     // What is not used is an error, but for one list or dictionary.
     match values {
-        [one] if values::is_dict(one) || values::is_list(one) => Ok(out + rest),
+        [one] if collection_methods::is_dict(one) || collection_methods::is_list(one) => Ok(out + rest),
         _ if index < values.len() => Err(invalid("not all arguments converted during string formatting")),
         _ => Ok(out + rest),
     }
@@ -97,7 +96,7 @@ fn with_reprs(format: &str, values: &mut [Value]) -> Result<String, Error> {
 /// The list of a loop. The engine does not know which character of a text is the last.
 pub fn looped(list: Value) -> Result<Value, Error> {
     match list.as_str() {
-        Some(text) => room::list(text.chars().map(Value::from)),
+        Some(text) => budget::list(text.chars().map(Value::from)),
         None if list.is_none() => Err(invalid("`none` is no list to loop over")),
         None => Ok(list),
     }
@@ -106,13 +105,14 @@ pub fn looped(list: Value) -> Result<Value, Error> {
 /// The test `sequence`: what has a length and items.
 pub fn is_sequence(value: &Value) -> bool {
     is_iterable(value)
-        && (values::is_list(value) || !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable))
+        && (collection_methods::is_list(value)
+            || !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable))
 }
 
 /// The test `iterable`.
 pub fn is_iterable(value: &Value) -> bool {
     let iterates = [ValueKind::String, ValueKind::Undefined, ValueKind::Seq, ValueKind::Iterable];
-    iterates.contains(&value.kind()) || values::is_dict(value)
+    iterates.contains(&value.kind()) || collection_methods::is_dict(value)
 }
 
 /// The test `divisibleby`: minijinja 3.0.5 panics where it divides by 0, and where the smallest integer is divided by −1.
@@ -148,7 +148,9 @@ pub fn last(value: Value) -> Result<Value, Error> {
 pub fn items(value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Undefined => Generator::of(&Value::from(Vec::<Value>::new())),
-        _ if values::is_dict(value) => Generator::of(&values::call_of_dict(value, "items", &[])?),
+        _ if collection_methods::is_dict(value) => {
+            Generator::of(&collection_methods::call_of_dict(value, "items", &[])?)
+        }
         other => Err(invalid(format!("`items` is of dictionaries, found a {other}"))),
     }
 }
@@ -167,44 +169,44 @@ pub fn reverse(value: &Value) -> Result<Value, Error> {
 
 /// Jinja's `attr`, which sees no items of a dictionary.
 pub fn attr(value: &Value, name: &str) -> Result<Value, Error> {
-    let is_item = values::is_dict(value) && !values::has_method(value, name);
-    if is_item { Ok(Value::UNDEFINED) } else { values::attribute(value, name) }
+    let is_item = collection_methods::is_dict(value) && !collection_methods::has_method(value, name);
+    if is_item { Ok(Value::UNDEFINED) } else { collection_methods::attribute(value, name) }
 }
 
 /// Jinja's `escape`, which leaves alone what is `safe`.
-pub fn escape(room: Room, value: &Value) -> Result<Value, Error> {
-    if value.is_safe() { Ok(value.clone()) } else { force_escape(room, value) }
+pub fn escape(budget: Budget, value: &Value) -> Result<Value, Error> {
+    if value.is_safe() { Ok(value.clone()) } else { force_escape(budget, value) }
 }
 
 /// Jinja's `forceescape`.
-pub fn force_escape(room: Room, value: &Value) -> Result<Value, Error> {
-    let mut text = python::str(value)?.into_owned();
+pub fn force_escape(budget: Budget, value: &Value) -> Result<Value, Error> {
+    let mut text = repr_json::str(value)?.into_owned();
     // The ampersand first: the others have one.
     for (c, escaped) in [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ("\"", "&#34;")] {
-        room.check_replace(&text, c, escaped)?;
+        budget.check_replace(&text, c, escaped)?;
         text = text.replace(c, escaped);
     }
     Ok(Value::from_safe_string(text))
 }
 
 /// Jinja's `string`, which leaves alone what is one.
-pub fn string(room: Room, value: &Value) -> Result<Value, Error> {
+pub fn string(budget: Budget, value: &Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => Ok(value.clone()),
-        _ => Ok(Value::from(python::str(&room.bounded(value.clone())?)?)),
+        _ => Ok(Value::from(repr_json::str(&budget.bounded(value.clone())?)?)),
     }
 }
 
 /// Jinja's `replace`, which is the engine's where it has no count.
-pub fn replace(room: Room, state: &mut State, all: &Value, arguments: &[Value]) -> Result<Value, Error> {
+pub fn replace(budget: Budget, state: &mut State, all: &Value, arguments: &[Value]) -> Result<Value, Error> {
     let (text, from, to, count, options): (&Value, Option<Value>, Option<Value>, Option<i64>, Kwargs) =
         from_args(arguments)?;
     let given = |given: Option<Value>, name| given.map_or_else(|| options.get(name), Ok);
     let (from, to) = (given(from, "old")?, given(to, "new")?);
     let count = count.or(options.get("count")?);
     options.assert_all_used()?;
-    let (text, old, new) = (room::as_text(text)?, room::as_text(&from)?, room::as_text(&to)?);
-    room.check_replace(&text, &old, &new)?;
+    let (text, old, new) = (budget::as_text(text)?, budget::as_text(&from)?, budget::as_text(&to)?);
+    budget.check_replace(&text, &old, &new)?;
     match count.and_then(|count| usize::try_from(count).ok()) {
         Some(_) if *state.auto_escape() != AutoEscape::None => {
             Err(invalid("`replace` with a count is not supported where texts are escaped"))
@@ -230,7 +232,7 @@ pub fn map(state: &mut State, attributes: &Value, arguments: &[Value]) -> Result
 /// Jinja's `title`, whose words begin behind brackets and hyphens, too.
 pub fn title(value: &Value) -> Result<String, Error> {
     let separates = |c: char| "-({[<".contains(c) || is_space(c);
-    let text = python::str(value)?;
+    let text = repr_json::str(value)?;
     let mut out = String::with_capacity(text.len());
     for word in text.split_inclusive(separates) {
         let mut chars = word.chars();
@@ -242,31 +244,23 @@ pub fn title(value: &Value) -> Result<String, Error> {
 
 /// Jinja's `capitalize`.
 pub fn capitalize(value: &Value) -> Result<String, Error> {
-    Ok(text::capitalize(&python::str(value)?))
+    Ok(str_methods::capitalize(&repr_json::str(value)?))
 }
 
 /// Jinja's `trim`.
 pub fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
-    Ok(text::strip(&python::str(value)?, chars).to_owned())
+    Ok(str_methods::strip(&repr_json::str(value)?, chars).to_owned())
 }
 
 /// Jinja's `int`, with a default for what is no number.
-pub fn int(
-    value: &Value,
-    default: Option<Value>,
-    base: Option<u32>,
-    options: Kwargs,
-) -> Result<Value, Error> {
-    let default = default_of(default, &options, Value::from(0))?;
-    let base = base.or(options.get("base")?).unwrap_or(10);
-    options.assert_all_used()?;
+pub fn int(value: &Value, default: Value, base: Option<u32>) -> Result<Value, Error> {
     let number = match value.kind() {
         ValueKind::Bool => return Ok(Value::from(i64::from(value.is_true()))),
         ValueKind::Number if value.is_integer() => return Ok(value.clone()),
         ValueKind::Number => Some(f64::try_from(value.clone())?),
         ValueKind::String => {
             let text = number_text(value.as_str().unwrap_or_default())?;
-            if let Some(whole) = whole_number(text, base)? {
+            if let Some(whole) = whole_number(text, base.unwrap_or(10))? {
                 return Ok(Value::from(whole));
             }
             // What has no end as a text has the default.
@@ -278,14 +272,13 @@ pub fn int(
     match number {
         Some(number) if number.abs() < i128::MAX as f64 => Ok(Value::from(number as i128)),
         Some(number) if !number.is_nan() => Err(invalid(format!("{number:e} is too large for an integer"))),
+        _ if default.is_undefined() => Ok(Value::from(0)),
         _ => Ok(default),
     }
 }
 
 /// Jinja's `float`, with a default for what is no number.
-pub fn float(value: &Value, default: Option<Value>, options: Kwargs) -> Result<Value, Error> {
-    let default = default_of(default, &options, Value::from(0.0))?;
-    options.assert_all_used()?;
+pub fn float(value: &Value, default: Value) -> Result<Value, Error> {
     let number = match value.kind() {
         ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
         ValueKind::Number => Some(f64::try_from(value.clone())?),
@@ -293,22 +286,14 @@ pub fn float(value: &Value, default: Option<Value>, options: Kwargs) -> Result<V
         ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
         _ => None,
     };
+    let default = if default.is_undefined() { Value::from(0.0) } else { default };
     Ok(number.map_or(default, Value::from))
-}
-
-/// What is given by its place or its name, `none` too, or else another.
-fn default_of(given: Option<Value>, options: &Kwargs, other: Value) -> Result<Value, Error> {
-    match given {
-        Some(given) => Ok(given),
-        None if options.has("default") => options.get("default"),
-        None => Ok(other),
-    }
 }
 
 /// A text that is read as a number, without the white space around it. Which other digits there are than those of ASCII
 /// Python reads in tables that are not here.
 fn number_text(text: &str) -> Result<&str, Error> {
-    let text = text::strip(text, None);
+    let text = str_methods::strip(text, None);
     match text.is_ascii() {
         true => Ok(text),
         false => Err(invalid("a text that is no ASCII is not read as a number")),
@@ -349,7 +334,7 @@ fn real_number(text: &str) -> Option<f64> {
 
 /// Jinja's `center`.
 pub fn center(value: &Value, width: Option<i64>) -> Result<Value, Error> {
-    text::center(&python::str(value)?, width.unwrap_or(80))
+    str_methods::center(&repr_json::str(value)?, width.unwrap_or(80))
 }
 
 /// Jinja's `indent`, which keeps a last line end.
@@ -358,12 +343,9 @@ pub fn indent(
     width: Option<Value>,
     first: Option<bool>,
     blank: Option<bool>,
-    options: Kwargs,
 ) -> Result<String, Error> {
-    let width = width.or(options.get("width")?).unwrap_or(Value::from(4));
-    let first = first.or(options.get("first")?).unwrap_or(false);
-    let blank = blank.or(options.get("blank")?).unwrap_or(false);
-    options.assert_all_used()?;
+    let (first, blank) = (first.unwrap_or(false), blank.unwrap_or(false));
+    let width = width.unwrap_or(Value::from(4));
     let margin = match width.as_str() {
         Some(text) => text.to_string(),
         None => blanks(usize::try_from(width)?)?,
@@ -383,26 +365,24 @@ pub fn truncate(
     text: &str,
     length: Option<usize>,
     killwords: Option<bool>,
-    end: Option<String>,
-    options: Kwargs,
-) -> Result<String, Error> {
-    let length = length.or(options.get("length")?).unwrap_or(255);
-    let killwords = killwords.or(options.get("killwords")?).unwrap_or(false);
-    let end = end.or(options.get("end")?).unwrap_or("...".to_string());
-    let leeway = options.get::<Option<usize>>("leeway")?.unwrap_or(5);
-    options.assert_all_used()?;
-    if text.chars().count() <= length.saturating_add(leeway) {
-        return Ok(text.to_string());
+    end: Option<&str>,
+    leeway: Option<usize>,
+) -> String {
+    let (length, end) = (length.unwrap_or(255), end.unwrap_or("..."));
+    if text.chars().count() <= length.saturating_add(leeway.unwrap_or(5)) {
+        return text.to_string();
     }
     let kept: String = text.chars().take(length.saturating_sub(end.chars().count())).collect();
-    let kept =
-        if killwords { &kept } else { kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words) };
-    Ok(format!("{kept}{end}"))
+    let kept = match killwords.unwrap_or(false) {
+        true => &kept,
+        false => kept.rsplit_once(' ').map_or(kept.as_str(), |(words, _)| words),
+    };
+    format!("{kept}{end}")
 }
 
 /// Jinja's `wordcount`.
 pub fn wordcount(value: &Value) -> Result<usize, Error> {
-    let words = python::str(value)?;
+    let words = repr_json::str(value)?;
     let words = words.split(|c: char| !c.is_alphanumeric() && c != '_');
     Ok(words.filter(|word| !word.is_empty()).count())
 }
@@ -418,10 +398,6 @@ fn steps(len: usize, start: Option<i64>, stop: Option<i64>, step: i64) -> impl I
     std::iter::successors(Some(start), move |at| at.checked_add(step))
         .take_while(inside)
         .map(|at| at as usize)
-}
-
-fn invalid(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, what.into())
 }
 
 #[cfg(test)]

@@ -4,25 +4,25 @@ use std::borrow::Cow;
 
 use files::limits;
 use minijinja::value::ValueKind;
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, Value};
 
-use super::generator::Generator;
-use super::globals;
+use crate::generator::Generator;
+use crate::{globals, invalid};
 
 /// How much of a value there may be.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct Budget {
     /// Bytes of texts, those within lists and dictionaries included.
     pub bytes: usize,
 }
 
-impl Room {
+impl Budget {
     /// The value, if there is room for it.
     pub fn bounded(self, value: Value) -> Result<Value, Error> {
         let (mut bytes, mut items) = (self.bytes, limits::TEMPLATE_ITEMS);
         match takes(&value, 0, &mut bytes, &mut items) {
             Some(()) => Ok(value),
-            None => Err(too_large("a value becomes too large or is nested too deep")),
+            None => Err(invalid("a value becomes too large or is nested too deep")),
         }
     }
 
@@ -31,7 +31,7 @@ impl Room {
         self.bounded(list.clone())?;
         let items = Generator::rest(list).map(|rest| rest.len()).or(list.len());
         let items = items.unwrap_or(limits::TEMPLATE_ITEMS).saturating_mul(between);
-        if items > self.bytes { Err(too_large("a list becomes too long as a text")) } else { Ok(()) }
+        if items > self.bytes { Err(invalid("a list becomes too long as a text")) } else { Ok(()) }
     }
 
     /// Whether what a format makes of values has room, and its keys are ASCII: minijinja 3.0.5 panics in the middle of another
@@ -41,7 +41,7 @@ impl Room {
         let mut keys = without_signs.split("%(").skip(1).filter_map(|rest| rest.split(')').next());
         if let Some(key) = keys.find(|key| !key.is_ascii()) {
             let message = format!("a key in a format is not ASCII, which is not supported: `{key}`");
-            return Err(Error::new(ErrorKind::InvalidOperation, message));
+            return Err(invalid(message));
         }
         // All the widths that it names, and all the values wherever it may name one.
         let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|number| !number.is_empty());
@@ -51,7 +51,7 @@ impl Room {
         let fits = values.iter().try_for_each(|value| takes(value, 0, &mut left, &mut items));
         let names = text.matches(['%', '{']).count();
         match fits.is_none() || (self.bytes - left).saturating_mul(names) > self.bytes {
-            true => Err(too_large("a text becomes too long where values are put into it")),
+            true => Err(invalid("a text becomes too long where values are put into it")),
             false => Ok(()),
         }
     }
@@ -61,7 +61,7 @@ impl Room {
         // Nothing stands between any two characters, and at both ends.
         let count = if from.is_empty() { text.len() + 1 } else { text.matches(from).count() };
         match count.saturating_mul(to.len()) > self.bytes {
-            true => Err(too_large("a text becomes too long where a part is replaced")),
+            true => Err(invalid("a text becomes too long where a part is replaced")),
             false => Ok(()),
         }
     }
@@ -97,10 +97,6 @@ fn takes(value: &Value, depth: usize, bytes: &mut usize, items: &mut usize) -> O
     Some(())
 }
 
-fn too_large(what: &'static str) -> Error {
-    Error::new(ErrorKind::InvalidOperation, what)
-}
-
 /// What stands between others or replaces them, as a text. A list or a dictionary has no place there, and its text no end.
 pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
     match value.kind() {
@@ -108,7 +104,7 @@ pub fn as_text(value: &Value) -> Result<Cow<'_, str>, Error> {
         ValueKind::Number | ValueKind::Bool | ValueKind::None | ValueKind::Undefined => {
             Ok(value.to_string().into())
         }
-        kind => Err(Error::new(ErrorKind::InvalidOperation, format!("expected a text, found a {kind}"))),
+        kind => Err(invalid(format!("expected a text, found a {kind}"))),
     }
 }
 
@@ -128,7 +124,7 @@ pub fn check_count(arguments: &[Value]) -> Result<(), Error> {
     let is_large =
         |count: &Value| i64::try_from(count.clone()).is_ok_and(|count| count > limits::TEMPLATE_ITEMS as i64);
     match arguments.get(1).is_some_and(is_large) {
-        true => Err(too_large("a list becomes too long")),
+        true => Err(invalid("a list becomes too long")),
         false => Ok(()),
     }
 }
@@ -146,13 +142,13 @@ pub fn repeated(text: &str, count: usize) -> Result<String, Error> {
 
 /// Whether so many bytes may be put into a text to make it wide.
 pub fn check_width(bytes: usize) -> Result<(), Error> {
-    if bytes as u64 > limits::PROMPT { Err(too_large("a text becomes too wide")) } else { Ok(()) }
+    if bytes as u64 > limits::PROMPT { Err(invalid("a text becomes too wide")) } else { Ok(()) }
 }
 
 /// The items of a list, if they are not too many.
 pub fn items(items: impl Iterator<Item = Value>) -> Result<Vec<Value>, Error> {
     let items: Vec<_> = items.take(limits::TEMPLATE_ITEMS + 1).collect();
-    if items.len() > limits::TEMPLATE_ITEMS { Err(too_large("a list becomes too long")) } else { Ok(items) }
+    if items.len() > limits::TEMPLATE_ITEMS { Err(invalid("a list becomes too long")) } else { Ok(items) }
 }
 
 /// A list, if it does not become too long.

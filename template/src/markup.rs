@@ -1,9 +1,9 @@
 //! Jinja's `striptags`: a text without markup.
 
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, Value};
 
-use super::python;
-use super::text::is_space;
+use crate::str_methods::is_space;
+use crate::{invalid, repr_json};
 
 /// Names that HTML reads without a semicolon, too: those of U+00A0 to U+00FF in their order.
 const LATIN: &str = "nbsp iexcl cent pound curren yen brvbar sect uml copy ordf laquo not shy reg macr deg plusmn sup2 \
@@ -48,7 +48,7 @@ const LONG: &str = "apos 27 OElig 152 oelig 153 Scaron 160 scaron 161 Yuml 178 f
 
 /// Jinja's `striptags`: no comments, no tags, single blanks, and characters in place of references such as `&lt;`.
 pub fn striptags(value: &Value) -> Result<String, Error> {
-    let text = python::str(value)?;
+    let text = repr_json::str(value)?;
     let words = without_tags(&text);
     let words: Vec<_> = words.split(is_space).filter(|word| !word.is_empty()).collect();
     unescape(&words.join(" "))
@@ -127,7 +127,7 @@ fn named<'a>(text: &'a str, out: &mut String) -> Result<&'a str, Error> {
     // HTML has some 2,000 more, all of them two or more letters and digits.
     if behind.is_some() && name.len() > 1 && name.chars().all(|c| c.is_ascii_alphanumeric()) {
         let message = format!("`striptags` does not know the character reference `&{name};`");
-        return Err(Error::new(ErrorKind::InvalidOperation, message));
+        return Err(invalid(message));
     }
     out.push('&');
     Ok(text)

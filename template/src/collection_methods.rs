@@ -6,8 +6,8 @@ use std::sync::Arc;
 use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Value};
 
-use super::generator::Generator;
-use super::text;
+use crate::generator::Generator;
+use crate::{invalid, str_methods};
 
 const OF_DICT: [&str; 11] =
     ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
@@ -18,7 +18,7 @@ const OF_LIST: [&str; 11] =
 /// Whether a value has a method of this name, or may have: to Jinja `x.items` is the method, whatever is in a dictionary.
 pub fn has_method(value: &Value, name: &str) -> bool {
     match value.kind() {
-        ValueKind::String => text::METHODS.contains(&name),
+        ValueKind::String => str_methods::is_method(name),
         ValueKind::Map => is_dict(value) && OF_DICT.contains(&name),
         ValueKind::Seq | ValueKind::Iterable => is_list(value) && OF_LIST.contains(&name),
         _ => false,
@@ -27,7 +27,7 @@ pub fn has_method(value: &Value, name: &str) -> bool {
 
 /// Whether any kind of value has a method of this name.
 pub fn is_method(name: &str) -> bool {
-    text::METHODS.contains(&name) || OF_DICT.contains(&name) || OF_LIST.contains(&name)
+    str_methods::is_method(name) || OF_DICT.contains(&name) || OF_LIST.contains(&name)
 }
 
 /// Jinja's `dict`: one of a dictionary or of pairs, and of the arguments that have names.
@@ -45,7 +45,7 @@ pub fn dict(from: Option<Value>, options: Kwargs) -> Result<Value, Error> {
                 let parts: Vec<_> = pair.try_iter()?.collect();
                 let [key, value] = <[Value; 2]>::try_from(parts).map_err(|parts| {
                     let message = format!("item {index} of `dict` has {} parts, expected 2", parts.len());
-                    Error::new(ErrorKind::InvalidOperation, message)
+                    invalid(message)
                 })?;
                 pairs.push((key, value));
             }
@@ -198,8 +198,7 @@ pub fn call_of_list(list: &Value, method: &str, args: &[Value]) -> Result<Value,
         "index" => {
             let (what,): (&Value,) = from_args(args)?;
             let at = list.try_iter()?.position(|item| item == *what);
-            at.map(Value::from)
-                .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "it is not in the list"))
+            at.map(Value::from).ok_or_else(|| invalid("it is not in the list"))
         }
         "copy" if !list.is_tuple() => {
             let () = from_args(args)?;

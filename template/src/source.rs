@@ -8,9 +8,8 @@ use errors::{escaped, shortened};
 use files::limits;
 use minijinja::{Error, ErrorKind};
 
-use super::engine;
-use super::rewrite::{self, Tag, Translated};
-use crate::{GenerateError, TemplatePlace};
+use crate::rewrite::{self, Tag, Translated};
+use crate::{TemplateError, TemplatePlace, engine};
 
 /// The name of the template that serves where no other is wanted.
 pub const DEFAULT: &str = "default";
@@ -40,11 +39,11 @@ impl Source {
         file: Option<PathBuf>,
         name: String,
         text: &str,
-    ) -> Result<(Self, Translated), GenerateError> {
+    ) -> Result<(Self, Translated), TemplateError> {
         let mut source = Self { file, name, text: String::new(), tags: Vec::new() };
         if text.len() as u64 > limits::TEMPLATE {
             let why = format!("it has {} bytes, at most {} are read", text.len(), limits::TEMPLATE);
-            return Err(GenerateError::TemplateSyntax { at: source.whole().into(), why });
+            return Err(TemplateError::Syntax { at: source.whole().into(), why });
         }
         source.text = text.replace("\r\n", "\n").replace('\r', "\n");
         let (translated, tags) = rewrite::translate(&source.text);
@@ -58,7 +57,7 @@ impl Source {
                 Some(unknown) => words(unknown),
                 None => continue,
             };
-            return Err(GenerateError::TemplateSyntax { at: source.at(tag).into(), why });
+            return Err(TemplateError::Syntax { at: source.at(tag).into(), why });
         }
         Ok((source, translated))
     }
@@ -103,7 +102,7 @@ impl Source {
 
     /// Why the engine does not take a template. What it says of the template as it was is said, if it is about the same
     /// tag: of what that was rewritten to nobody knows.
-    pub fn syntax_error(&self, error: &Error) -> GenerateError {
+    pub fn syntax_error(&self, error: &Error) -> TemplateError {
         let at = self.place(error);
         let plain = engine::plain().and_then(|engine| engine.template_from_str(&self.text).map(drop)).err();
         let plain = plain.filter(|plain| {
@@ -111,7 +110,7 @@ impl Source {
             let tag = self.tags.iter().find(|tag| start.is_some_and(|start| tag.from.contains(&start)));
             tag.is_some_and(|tag| self.at(tag) == at)
         });
-        GenerateError::TemplateSyntax { at: at.into(), why: why(plain.as_ref().unwrap_or(error)) }
+        TemplateError::Syntax { at: at.into(), why: why(plain.as_ref().unwrap_or(error)) }
     }
 
     fn at_byte(&self, byte: usize) -> TemplatePlace {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{text, values};
+use crate::{collection_methods, str_methods};
 
 /// The method that a slice with a step becomes: the engine panics at `""[::-1]`.
 pub const SLICE: &str = "__slice__";
@@ -186,7 +186,7 @@ impl<'a> Raw<'a> {
         let no_block = |why| Some(Self { before, text: Err(why), behind: "", len: first });
         let inner = match sign {
             "+" => return no_block("the first tag of a `raw` block ends in `+%}`, expected `%}` or `-%}`"),
-            "-" => inner.trim_start_matches(text::is_space),
+            "-" => inner.trim_start_matches(str_methods::is_space),
             _ => inner,
         };
         // Jinja ends a block that is empty at the end of a template, whose last line end does not count.
@@ -204,8 +204,8 @@ impl<'a> Raw<'a> {
         };
         let line = text.rfind('\n').map_or(text.len(), |end| end + 1);
         let text = match sign {
-            "-" => text.trim_end_matches(text::is_space),
-            "" if text[line..].chars().all(text::is_space) => &text[..line],
+            "-" => text.trim_end_matches(str_methods::is_space),
+            "" if text[line..].chars().all(str_methods::is_space) => &text[..line],
             _ => text,
         };
         Some(Self { before, text: Ok(text), behind, len: source.len() - rest.len() })
@@ -284,11 +284,7 @@ fn list_of_loop(text: &str) -> Option<Range<usize>> {
             Some((end, "if" | "recursive")) if start.is_some() => return Some(start?..end),
             _ => {}
         }
-        match c {
-            '(' | '[' | '{' if code => depth += 1,
-            ')' | ']' | '}' if code => depth -= 1,
-            _ => {}
-        }
+        depth += if code { nesting(c) } else { 0 };
     }
     Some(start?..text.len())
 }
@@ -301,17 +297,19 @@ fn assignment(text: &str) -> Option<usize> {
         if !scan.is_code(c) {
             continue;
         }
-        match c {
-            '(' | '[' | '{' => depth += 1,
-            ')' | ']' | '}' => depth -= 1,
-            '=' if depth == 0 && !"=!<>".contains(before) && !text[at + 1..].starts_with('=') => {
-                return Some(at);
-            }
-            _ => {}
+        depth += nesting(c);
+        let is_sign = c == '=' && depth == 0;
+        if is_sign && !"=!<>".contains(before) && !text[at + 1..].starts_with('=') {
+            return Some(at);
         }
         before = c;
     }
     None
+}
+
+/// By how many brackets more, or fewer, what follows a character is inside.
+fn nesting(c: char) -> i32 {
+    i32::from("([{".contains(c)) - i32::from(")]}".contains(c))
 }
 
 /// The length of the tag that a text begins with; a string inside may hold its end.
@@ -383,7 +381,7 @@ fn expression(text: &str) -> String {
                 let (name, behind) = rest.split_at(name);
                 let rewritten = match behind.trim_start().starts_with('(') {
                     true => (name == "cycle").then(|| format!(".{CYCLE}")),
-                    false => values::is_method(name).then(|| format!(".{ATTRIBUTE}('{name}')")),
+                    false => collection_methods::is_method(name).then(|| format!(".{ATTRIBUTE}('{name}')")),
                 };
                 if let Some(rewritten) = rewritten {
                     out.push_str(&rewritten);
@@ -527,6 +525,10 @@ mod tests {
             (
                 "{%- set x.y = 'a=b' if c == 1 else d -%}",
                 "{%- set x.y = ('a=b' if c == 1 else d)|__bounded__ -%}",
+            ),
+            (
+                "{% set é = 1 %}{% for ü in x %}",
+                "{% set é = (1)|__bounded__ %}{% for ü in (x)|__looped__  %}",
             ),
             ("{% set a, b = 1, 2 %}{% set c %}", "{% set a, b = (1, 2)|__bounded__ %}{% set c %}"),
             (

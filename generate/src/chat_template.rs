@@ -1,0 +1,180 @@
+//! The chat template of a model, in the files in which transformers looks for it.
+
+use std::path::Path;
+
+use errors::{escaped, shortened};
+use files::limits;
+use irpa::Gguf;
+use serde_json::{Map, Value as Json};
+use template::ChatTemplate;
+
+use crate::GenerateError;
+use crate::model_file::{read_json, read_keys, read_text};
+
+/// Characters of a wrong value that an error shows.
+const SHOWN: usize = 300;
+
+/// Reads the template of a model's folder: `chat_template.jinja`, or else `chat_template` in `tokenizer_config.json`; or
+/// that of a GGUF file.
+///
+/// # Errors
+/// If there is none, or a file is not as transformers writes it.
+pub fn chat_template(model: &Path) -> Result<ChatTemplate, GenerateError> {
+    const FILE: &str = "chat_template.jinja";
+    const CONFIG: &str = "tokenizer_config.json";
+    const MAP: &str = "special_tokens_map.json";
+    let config_path = model.join(CONFIG);
+    let wanted = |key: &str| key == "chat_template" || key.ends_with("_token");
+    let config = Json::Object(read_keys(model, CONFIG, wanted)?.unwrap_or_default());
+    let (name, templates) = match read_text(model, FILE, limits::TEMPLATE)? {
+        Some(source) => (FILE, vec![(ChatTemplate::DEFAULT.into(), source)]),
+        None => (CONFIG, named_templates(&config_path, config.get("chat_template"))?),
+    };
+    if templates.is_empty() {
+        return Err(GenerateError::NoTemplate { dir: model.to_path_buf() });
+    }
+    let map = read_json(model, MAP)?.unwrap_or_default();
+    let mut tokens = special_tokens(&model.join(MAP), &map)?;
+    tokens.extend(special_tokens(&config_path, &config)?);
+    // A GGUF file has both, and is the file.
+    let path = if Gguf::is_at(model) { model.to_path_buf() } else { model.join(name) };
+    Ok(ChatTemplate::from_file(path, templates, tokens)?)
+}
+
+/// The templates of a `tokenizer_config.json`: a text, or a list of `{"name", "template"}`.
+fn named_templates(path: &Path, found: Option<&Json>) -> Result<Vec<(String, String)>, GenerateError> {
+    let bad = |found: &Json| {
+        let expected = "a text or a list of objects with `name` and `template`";
+        let found = escaped(&shortened(found.to_string(), SHOWN));
+        GenerateError::Key { path: path.into(), key: "chat_template", found, expected }
+    };
+    match found {
+        None | Some(Json::Null) => Ok(Vec::new()),
+        Some(Json::String(source)) => Ok(vec![(ChatTemplate::DEFAULT.into(), source.clone())]),
+        Some(Json::Array(list)) => {
+            let text = |entry: &Json, key| entry.get(key).and_then(Json::as_str).map(String::from);
+            let named = |entry| text(entry, "name").zip(text(entry, "template")).ok_or_else(|| bad(entry));
+            list.iter().map(named).collect()
+        }
+        Some(other) => Err(bad(other)),
+    }
+}
+
+/// The keys `*_token` of a configuration; a token is its text or an object with `content`.
+///
+/// # Errors
+/// If one that every tokenizer has is neither, nor null: a text would lose it.
+fn special_tokens(path: &Path, config: &Json) -> Result<Map<String, Json>, GenerateError> {
+    const KNOWN: [&str; 4] = ["bos_token", "eos_token", "unk_token", "pad_token"];
+    let text = |value: &Json| value.as_str().or_else(|| value.get("content")?.as_str()).map(Json::from);
+    for key in KNOWN {
+        if let Some(found) = config.get(key).filter(|value| !value.is_null() && text(value).is_none()) {
+            let expected = "a text, an object with `content`, or null";
+            let found = escaped(&shortened(found.to_string(), SHOWN));
+            return Err(GenerateError::Key { path: path.into(), key, found, expected });
+        }
+    }
+    let entries = config.as_object().into_iter().flatten();
+    let tokens = entries.filter(|(key, _)| key.ends_with("_token"));
+    Ok(tokens.filter_map(|(key, value)| Some((key.clone(), text(value)?))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+    use template::{Chat, TemplateError};
+
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_file_that_the_template_is_in() {
+        const CONFIG: &str = "tokenizer_config.json";
+        let failed =
+            |files: &[(&str, Json)], tools| errors::WithCauses(&said(files, tools).unwrap_err()).to_string();
+        let file = ("chat_template.jinja", json!("a\n{{ 1|nope }}"));
+        let config = (CONFIG, json!({"chat_template": "{{ 1|nope }}"}));
+        let shown = failed(&[file, config.clone()], None);
+        assert!(
+            shown.contains("chat_template.jinja` failed at line 2, `{{ 1|nope }}`: unknown filter"),
+            "{shown}"
+        );
+        let shown = failed(&[config], None);
+        assert!(
+            shown.contains("tokenizer_config.json` failed at line 1, `{{ 1|nope }}`: unknown filter"),
+            "{shown}"
+        );
+        let list = |of: &str| json!({"chat_template": [{"name": "default", "template": ""}, {"name": "tool_use", "template": of}]});
+        let shown = failed(&[(CONFIG, list("{{ 1|nope }}"))], Some(vec![]));
+        assert!(
+            shown.starts_with("the chat template `tool_use` in `") && shown.contains("` failed at line 1"),
+            "{shown}"
+        );
+        let shown = failed(&[(CONFIG, list("{{ 1 2 }}"))], None);
+        assert!(
+            shown.contains("tokenizer_config.json` is not valid Jinja at line 1, `{{ 1 2 }}`: syntax error"),
+            "{shown}"
+        );
+        let long = "a".repeat(100_000);
+        for value in [
+            json!([{"name": long, "template": "{{"}]),
+            json!([{"name": long, "template": ""}]),
+            json!([long]),
+        ] {
+            let shown = failed(&[(CONFIG, json!({"chat_template": value}))], None);
+            assert!(shown.len() < 600, "{shown:.1000}");
+        }
+    }
+
+    fn folder(files: &[(&str, Json)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, content) in files {
+            let text = content.as_str().map_or_else(|| content.to_string(), String::from);
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        dir
+    }
+
+    fn said(files: &[(&str, Json)], tools: Option<Vec<Json>>) -> Result<String, GenerateError> {
+        let dir = folder(files);
+        let chat = Chat { messages: vec![json!({"role": "user"})], tools, ..Chat::default() };
+        Ok(chat_template(dir.path())?.render(&chat)?)
+    }
+
+    #[test]
+    fn templates_are_found_where_transformers_finds_them() {
+        const CONFIG: &str = "tokenizer_config.json";
+        let config =
+            |template: Json| (CONFIG, json!({"chat_template": template, "bos_token": {"content": "<s>"}}));
+        assert_eq!(said(&[config(json!("{{ bos_token }}one"))], None).unwrap(), "<s>one");
+        let file = ("chat_template.jinja", json!("file{{ eos_token }}"));
+        let map = ("special_tokens_map.json", json!({"eos_token": "</s>", "bos_token": "x"}));
+        assert_eq!(said(&[config(json!("one")), file, map], None).unwrap(), "file</s>");
+
+        let list =
+            json!([{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]);
+        assert_eq!(said(&[config(list.clone())], None).unwrap(), "plain");
+        assert_eq!(said(&[config(list)], Some(vec![])).unwrap(), "tools");
+        let rag = json!([{"name": "rag", "template": "x"}]);
+        assert!(
+            matches!(said(&[config(rag)], None), Err(GenerateError::Template(TemplateError::NoDefault { names })) if names == "rag")
+        );
+        assert!(matches!(
+            said(&[config(json!(3))], None),
+            Err(GenerateError::Key { key: "chat_template", .. })
+        ));
+        for bad in [json!(5), json!(false), json!({"text": "<s>"})] {
+            let files = [
+                ("special_tokens_map.json", json!({"bos_token": bad})),
+                (CONFIG, json!({"chat_template": "x"})),
+            ];
+            assert!(matches!(said(&files, None), Err(GenerateError::Key { key: "bos_token", .. })), "{bad}");
+        }
+        let null = json!({"chat_template": "{{ eos_token }}x", "bos_token": null, "add_bos_token": true});
+        assert_eq!(said(&[(CONFIG, null)], None).unwrap(), "x");
+        assert!(matches!(said(&[], None), Err(GenerateError::NoTemplate { .. })));
+        let empty = ChatTemplate::from_source("x", Map::new()).unwrap().render(&Chat::default());
+        assert!(matches!(empty, Err(TemplateError::Empty)));
+    }
+}

@@ -1,0 +1,248 @@
+//! A conversation, and the template that makes one text of it.
+
+use std::collections::BTreeMap;
+use std::error::Error as _;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use files::limits;
+use jiff::Zoned;
+use minijinja::value::Serde;
+use minijinja::{Environment, Error, Template, Value};
+use serde_json::{Map, Value as Json};
+
+use crate::budget::Budget;
+use crate::source::{self, Source};
+use crate::strftime::strftime;
+use crate::{TemplateError, engine, invalid};
+
+/// Names under which a message's reasoning is passed; the first is the standard one.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// A conversation, and what else a template may see.
+#[derive(Debug, Clone, Default)]
+pub struct Chat {
+    /// Objects with `role` and `content`.
+    pub messages: Vec<Json>,
+    /// JSON schemas of the functions that the model may call.
+    pub tools: Option<Vec<Json>>,
+    /// Whether the text ends with the header of the model's answer.
+    pub add_generation_prompt: bool,
+    /// Further variables of the template.
+    pub variables: Map<String, Json>,
+    /// What `strftime_now` formats; the time of rendering where absent.
+    pub now: Option<Zoned>,
+}
+
+/// A model's chat template with its special tokens.
+///
+/// A template is a program that came with the model. What doubles, recurses, repeats or does not end is stopped by limits:
+/// on steps, on operators in a tag, on texts and lists wherever they get a name, on what is written. They end all
+/// that is known to take more, but are no proof: the engine has no limit on memory of its own, so that a list that contains
+/// itself and is compared or joined with `~`, or one filter on a long list (`sort`, `list`), may still take more of the
+/// stack, of time or of memory. Whoever renders templates of strangers does it in a process of its own, under limits of the system, as
+/// `tracewright prompt` does.
+///
+/// ```
+/// use serde_json::{Map, json};
+/// use tracewright_template::{Chat, ChatTemplate, TemplateError};
+///
+/// let template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+/// let template = ChatTemplate::from_source(template, Map::new())?;
+/// let chat = Chat { messages: vec![json!({ "role": "user", "content": "Hello" })], ..Chat::default() };
+/// assert_eq!(template.render(&chat)?, "<user>Hello");
+/// # Ok::<(), TemplateError>(())
+/// ```
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    sources: Vec<Source>,
+    special_tokens: Map<String, Json>,
+}
+
+impl ChatTemplate {
+    /// The name of the template for conversations that no other one is for.
+    pub const DEFAULT: &str = source::DEFAULT;
+
+    /// The templates in a file, each with its name: `tool_use` serves conversations with tools, `default` all others.
+    /// `special_tokens` maps names such as `bos_token` to texts.
+    pub fn from_file(
+        path: PathBuf,
+        templates: Vec<(String, String)>,
+        special_tokens: Map<String, Json>,
+    ) -> Result<Self, TemplateError> {
+        Self::new(Some(path), templates, special_tokens)
+    }
+
+    /// One template, given as text.
+    pub fn from_source(source: &str, special_tokens: Map<String, Json>) -> Result<Self, TemplateError> {
+        Self::new(None, vec![(Self::DEFAULT.to_owned(), source.to_owned())], special_tokens)
+    }
+
+    fn new(
+        file: Option<PathBuf>,
+        templates: Vec<(String, String)>,
+        special_tokens: Map<String, Json>,
+    ) -> Result<Self, TemplateError> {
+        let mut sources = Vec::new();
+        let mut rewritten = Vec::new();
+        let mut between = 0;
+        for (name, text) in templates {
+            let (source, translated) = Source::read(file.clone(), name, &text)?;
+            between = between.max(translated.between);
+            rewritten.push(translated.text);
+            sources.push(source);
+        }
+        // One tag joins a text with itself as often as it has operators.
+        let tags = sources.iter().flat_map(|source| &source.tags);
+        let operators = 1 + tags.map(|tag| tag.operators).max().unwrap_or(0) as u64;
+        let budget = Budget { bytes: (limits::TEMPLATE_MEMORY / operators).min(limits::PROMPT) as usize };
+        // Each step may write what stands between two tags.
+        let steps = (limits::TEMPLATE_MEMORY / (1 + between as u64)).min(limits::TEMPLATE_STEPS as u64);
+        let mut environment = engine::environment(budget, steps)
+            .map_err(|error| TemplateError::Syntax { at: Box::default(), why: source::why(&error) })?;
+        environment.add_function("raise_exception", raise_exception);
+        for (source, rewritten) in sources.iter().zip(rewritten) {
+            let added = environment.add_template_owned(source.name.clone(), rewritten);
+            added.map_err(|error| source.syntax_error(&error))?;
+        }
+        Ok(ChatTemplate { environment, sources, special_tokens })
+    }
+
+    /// The template for a conversation: it depends on whether there are tools.
+    fn chosen(&self, chat: &Chat) -> Result<Template<'_, '_>, TemplateError> {
+        let template = match self.environment.get_template("tool_use") {
+            Ok(template) if chat.tools.is_some() => Ok(template),
+            _ => self.environment.get_template(Self::DEFAULT),
+        };
+        let names = || self.sources.iter().map(|source| &*source.name).collect::<Vec<_>>().join(", ");
+        template.map_err(|_| TemplateError::NoDefault { names: source::words(&names()) })
+    }
+
+    /// What a conversation gives and the template for it does not read: `tools`, or names of variables.
+    ///
+    /// # Errors
+    /// If the model has no template for the conversation.
+    pub fn unread<'a>(&self, chat: &'a Chat) -> Result<Vec<&'a str>, TemplateError> {
+        let template = self.chosen(chat)?;
+        let source = self.sources.iter().find(|source| source.name == template.name());
+        let tools = chat.tools.iter().map(|_| "tools");
+        let given = tools.chain(chat.variables.keys().map(String::as_str));
+        Ok(given.filter(|name| source.is_some_and(|source| !source.reads(name))).collect())
+    }
+
+    /// Variables that the template for a conversation reads, without functions and special tokens, in alphabetical order.
+    ///
+    /// # Errors
+    /// If the model has no template for the conversation.
+    pub fn variables(&self, chat: &Chat) -> Result<Vec<String>, TemplateError> {
+        let functions: Vec<_> = self.environment.globals().map(|(name, _)| name.to_owned()).collect();
+        let known = |name: &String| {
+            functions.contains(name)
+                || ["caller", "strftime_now"].contains(&&**name)
+                || name.ends_with("_token")
+        };
+        let mut names: Vec<_> = self.chosen(chat)?.undeclared_variables(false).into_iter().collect();
+        names.retain(|name| !known(name));
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// The text of a conversation. It spells its special tokens: encode it with `encode_plain`.
+    pub fn render(&self, chat: &Chat) -> Result<String, TemplateError> {
+        let template = self.chosen(chat)?;
+        if chat.messages.is_empty() {
+            return Err(TemplateError::Empty);
+        }
+        let messages = chat.messages.iter().enumerate().map(|(i, message)| prepared(i, message));
+        let messages = messages.collect::<Result<Vec<_>, _>>()?;
+        let now = chat.now.clone();
+        let strftime_now = move |format: &str| strftime(now.clone().unwrap_or_else(Zoned::now), format);
+        // A variable of the conversation hides a special token of the same name, and nothing else.
+        let tokens_and_variables = self.special_tokens.iter().chain(&chat.variables);
+        let mut seen = BTreeMap::from([("documents", Value::from(()))]);
+        seen.extend(tokens_and_variables.map(|(name, value)| (name.as_str(), Value::from(Serde(value)))));
+        seen.extend([
+            ("messages", Value::from(Serde(&messages))),
+            ("tools", Value::from(Serde(&chat.tools))),
+            ("add_generation_prompt", Value::from(chat.add_generation_prompt)),
+            ("strftime_now", Value::from_function(strftime_now)),
+        ]);
+        let mut text = Bounded(Vec::new());
+        let rendered = template.render_captured_to(Value::from_pairs(seen), &mut text).map(drop);
+        let text = rendered.and_then(|()| {
+            let text = String::from_utf8(text.0);
+            text.map_err(|_| invalid("the text is no UTF-8"))
+        });
+        text.map_err(|error| {
+            if let Some(Raised(message)) = raised(&error) {
+                return TemplateError::Raised { message: source::words(message) };
+            }
+            let named = error.name().unwrap_or(template.name());
+            let source = self.sources.iter().find(|source| source.name == named);
+            let at = source.map(|source| source.place(&error)).unwrap_or_default();
+            TemplateError::Render { at: at.into(), why: source::why(&error) }
+        })
+    }
+}
+
+/// A text of at most as many bytes as a prompt may have.
+pub struct Bounded(pub Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match (self.0.len() + bytes.len()) as u64 > limits::PROMPT {
+            true => {
+                Err(io::Error::new(io::ErrorKind::FileTooLarge, "the text is longer than a prompt may be"))
+            }
+            false => self.0.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A message as templates see it: without keys that are null, and its reasoning under every name in use.
+pub fn prepared(index: usize, message: &Json) -> Result<Map<String, Json>, TemplateError> {
+    let Json::Object(message) = message else {
+        return Err(TemplateError::Message { index, found: source::words(&message.to_string()) });
+    };
+    let kept = message.iter().filter(|(_, value)| !value.is_null());
+    let kept: Map<_, _> = kept.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let Some(reasoning) = REASONING.iter().find_map(|name| kept.get(*name)).cloned() else { return Ok(kept) };
+    let mut out = Map::from_iter([("thinking".to_string(), reasoning.clone())]);
+    out.extend(kept);
+    out.insert("reasoning_content".to_string(), reasoning);
+    Ok(out)
+}
+
+/// What a template said with `raise_exception`, carried through the engine.
+#[derive(Debug)]
+struct Raised(String);
+
+impl fmt::Display for Raised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Raised {}
+
+fn raise_exception(message: Value) -> Result<Value, Error> {
+    let message = message.to_string();
+    Err(invalid(message.clone()).with_source(Raised(message)))
+}
+
+fn raised(error: &Error) -> Option<&Raised> {
+    let mut source = error.source();
+    while let Some(error) = source {
+        if let Some(raised) = error.downcast_ref() {
+            return Some(raised);
+        }
+        source = error.source();
+    }
+    None
+}

@@ -1,0 +1,31 @@
+//! Chat templates, rendered as transformers' `apply_chat_template` renders them.
+//!
+//! The environment is that of `utils/chat_template_utils.py`: Jinja with `trim_blocks`, `lstrip_blocks` and loop
+//! controls, `raise_exception`, `strftime_now`, a `tojson` that is `json.dumps`, and `{% generation %}` blocks.
+//! This crate reads no file: it gets the text of a template and the special tokens.
+
+mod arguments;
+mod budget;
+mod chat;
+mod collection_methods;
+mod engine;
+mod error;
+mod generator;
+mod globals;
+mod jinja;
+mod markup;
+mod repr_json;
+mod rewrite;
+mod source;
+mod str_methods;
+mod strftime;
+#[cfg(test)]
+mod tests;
+
+pub use chat::{Chat, ChatTemplate};
+pub use error::{TemplateError, TemplatePlace};
+
+/// An error of the engine that shows these words alone.
+fn invalid(what: impl Into<std::borrow::Cow<'static, str>>) -> minijinja::Error {
+    minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, what)
+}
