@@ -15,10 +15,11 @@ use crate::repository;
 const SCOPE: [(&str, fn(&str) -> Vec<Fragment>); 1] = [(".md", markdown)];
 
 /// Folders and files that are not rewritten yet.
-const NOT_YET: [&str; 10] = [
+const NOT_YET: [&str; 11] = [
     "ARCHITECTURE.md",
     "demo/",
     "demo-gemma3/",
+    "dsl/",
     "error-codes/",
     "examples/",
     "fuzz/",
