@@ -11,8 +11,11 @@ use std::process::Command;
 
 use crate::repository;
 
+/// Splits a text into fragments.
+type Reader = fn(&str) -> Vec<Fragment>;
+
 /// What is read: a name's ending, and how a text of that kind splits into fragments.
-const SCOPE: [(&str, fn(&str) -> Vec<Fragment>); 1] = [(".md", markdown)];
+const SCOPE: [(&str, Reader); 1] = [(".md", markdown)];
 
 /// Folders and files that are not rewritten yet.
 const NOT_YET: [&str; 11] = [
@@ -185,7 +188,7 @@ fn broken(sentence: &str) -> Vec<String> {
 }
 
 /// All that is wrong with a file, a line for each sentence and rule.
-fn findings(path: &str, text: &str, read: fn(&str) -> Vec<Fragment>) -> Vec<String> {
+fn findings(path: &str, text: &str, read: Reader) -> Vec<String> {
     let mut found = Vec::new();
     for Fragment { line, text } in read(text) {
         for sentence in sentences(&plain(&text)) {
