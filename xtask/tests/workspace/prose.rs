@@ -32,9 +32,8 @@ const NOT_YET: [&str; 11] = [
     "docs/reference/errors.md",       // a list of titles of errors
 ];
 
-/// Sentences that break a rule with a reason: file, words of the sentence, reason.
-const EXCEPTIONS: [(&str, &str, &str); 1] =
-    [("STYLE.md", "| private word |", "the table of words that are not used")];
+/// Sentences that may break a rule: file, words of the sentence, reason. None needs it today.
+const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
 /// The longest sentence, in words.
 const WORDS: usize = 30;
