@@ -737,7 +737,7 @@ pub struct BenchArguments {
     /// The same seed gives the same random weights
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Write everything that was measured, as docs/benchmarks.md explains it
+    /// Write everything that was measured, as docs/reference/json.md explains it
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Draw it

@@ -1,4 +1,4 @@
-//! The code blocks of the documents: of README, SECURITY, the Python package's, docs and the book.
+//! The code blocks of the documents: of README and its neighbours, of the Python package, and of the book.
 #![allow(dead_code, reason = "each program that tests them uses its part")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -42,31 +42,45 @@ pub fn words(command: &str) -> Vec<String> {
 
 /// All of them.
 pub fn blocks(root: &Path) -> Vec<CodeBlock> {
-    let in_folder = |folder: &str| -> Vec<PathBuf> {
-        let mut files: Vec<PathBuf> =
-            fs::read_dir(root.join(folder)).unwrap().map(|file| file.unwrap().path()).collect();
-        files.sort();
-        files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
-    };
-    let single = ["README.md", "SECURITY.md", "python/README.md"].map(|path| root.join(path));
-    let all = single.into_iter().chain(in_folder("docs"));
-    all.flat_map(|path| {
-        let document = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
-        of(&document, &fs::read_to_string(&path).unwrap())
-    })
-    .collect()
+    let single = ["README.md", "SECURITY.md", "CONTRIBUTING.md", "STYLE.md", "python/README.md"];
+    let mut paths: Vec<PathBuf> = single.map(|path| root.join(path)).into();
+    paths.extend(pages(root));
+    paths.iter().flat_map(|path| of(path.strip_prefix(root).unwrap().to_str().unwrap(), path)).collect()
 }
 
-/// The chapter "Declare your own network", which tests follow command for command.
-pub const CHAPTER: &str = "docs/own-architecture.md";
-
-/// Its blocks.
-pub fn chapter(root: &Path) -> Vec<CodeBlock> {
-    of(CHAPTER, &fs::read_to_string(root.join(CHAPTER)).unwrap())
+/// The pages of the book, its table of contents included.
+pub fn pages(root: &Path) -> Vec<PathBuf> {
+    let mut folders = vec![root.join("docs")];
+    let mut pages = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            match path.extension() {
+                Some(extension) if extension == "md" => pages.push(path),
+                _ if path.is_dir() => folders.push(path),
+                _ => {}
+            }
+        }
+    }
+    pages.sort();
+    pages
 }
 
-/// Those of a document with this text.
-fn of(document: &str, text: &str) -> Vec<CodeBlock> {
+/// The pages about networks of one's own, in the order in which tests follow them command for command.
+pub const OWN_NETWORK: [&str; 4] = [
+    "docs/tutorials/own-network.md",
+    "docs/guides/port-a-model.md",
+    "docs/tutorials/numbers.md",
+    "docs/guides/own-command-line.md",
+];
+
+/// Their blocks.
+pub fn own_network(root: &Path) -> Vec<CodeBlock> {
+    OWN_NETWORK.iter().flat_map(|page| of(page, &root.join(page))).collect()
+}
+
+/// Those of a document.
+fn of(document: &str, path: &Path) -> Vec<CodeBlock> {
+    let text = fs::read_to_string(path).unwrap();
     let mut blocks = Vec::new();
     let mut lines = text.lines().enumerate();
     let (mut before, mut path) = ("", None);

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use crate::blocks::{CHAPTER, CodeBlock, FIGURE, blocks};
+use crate::blocks::{CodeBlock, FIGURE, OWN_NETWORK, blocks, pages};
 use crate::support::*;
 
 /// `cargo run --bin NAME -- …` runs the program that is built already.
@@ -64,14 +64,17 @@ fn run_block(block: &CodeBlock, folder: &Path) {
 #[test]
 fn what_the_documents_say_to_type_runs() {
     let all = blocks(root());
-    // Another test follows that one command for command.
-    let is_run =
-        |block: &&CodeBlock| block.kind == "sh" && block.needs.is_none() && block.document != CHAPTER;
+    // Another test follows those command for command.
+    let is_run = |block: &&CodeBlock| {
+        block.kind == "sh" && block.needs.is_none() && !OWN_NETWORK.contains(&&*block.document)
+    };
     let mut runs: Vec<&CodeBlock> = all.iter().filter(is_run).collect();
     let commands: usize = runs.iter().map(|block| block.commands().len()).sum();
     assert!(runs.len() > 12 && commands > 30, "{} blocks, {commands} commands", runs.len());
-    // In the short form those of the first page: another test looks whether we know the words of all.
-    runs.retain(|block| block.document == "README.md" || is_long());
+    // The short form leaves out concepts and reference: another test looks whether we know the words of all.
+    let is_short =
+        |page: &str| ["README.md", "docs/tutorials/", "docs/guides/"].iter().any(|at| page.starts_with(at));
+    runs.retain(|block| is_short(&block.document) || is_long());
     for document in runs.chunk_by(|a, b| a.document == b.document) {
         let folder = workplace();
         document.iter().for_each(|block| run_block(block, folder.path()));
@@ -82,7 +85,8 @@ fn what_the_documents_say_to_type_runs() {
 #[test]
 fn every_block_is_looked_at() {
     for CodeBlock { document, line, kind, .. } in blocks(root()) {
-        let is_file_of_example = document == CHAPTER && ["rust,ignore", "json"].contains(&&*kind);
+        let is_file_of_example =
+            OWN_NETWORK.contains(&&*document) && ["rust,ignore", "json"].contains(&&*kind);
         let is_known = ["sh", "text", "rust", "rust,no_run", FIGURE].contains(&&*kind);
         assert!(is_known || is_file_of_example, "{document}:{line}: `{kind}` is neither run nor compiled");
     }
@@ -99,40 +103,101 @@ fn every_block_is_looked_at() {
     }
 }
 
-/// What a text links to outside of its blocks of code, without addresses of the network.
+/// What a text links to outside of its code, without addresses of the network.
 fn links(text: &str) -> Vec<&str> {
-    let prose = text.split("```").step_by(2);
+    let prose = text.split("```").step_by(2).flat_map(|text| text.split('`').step_by(2));
     let links = prose
         .flat_map(|text| text.split("](").skip(1))
         .filter_map(|rest| rest.split_once(')').map(|(link, _)| link));
     links.filter(|link| !link.contains("://") && !link.contains(' ')).collect()
 }
 
-/// Links lead to files that are there, and those of the book's chapters to what is in the book.
+/// The anchors that mdBook and GitHub make of a text's headings.
+fn anchors(text: &str) -> Vec<String> {
+    let headings = text.split("```").step_by(2).flat_map(str::lines).filter(|line| line.starts_with('#'));
+    let anchor = |heading: &str| -> String {
+        let kept = heading.trim_start_matches('#').trim().chars();
+        let kept = kept.filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+/// Links lead to files and headings that are there, and those of the book's pages to what is in the book.
 #[test]
 fn links_lead_somewhere() {
     let docs = root().join("docs");
-    let files = fs::read_dir(&docs).unwrap().map(|file| file.unwrap().path());
-    let chapters: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == "md")).collect();
-    let others = ["README.md", "ARCHITECTURE.md", "SECURITY.md"].map(|name| root().join(name));
+    let pages = pages(root());
+    let others =
+        ["README", "ARCHITECTURE", "SECURITY", "CHANGELOG", "STYLE", "CONTRIBUTING", "python/README"]
+            .map(|name| root().join(name).with_extension("md"));
     let mut count = 0;
-    for document in chapters.iter().chain(&others) {
+    for document in pages.iter().chain(&others) {
         let text = fs::read_to_string(document).unwrap();
         for link in links(&text) {
-            let file = link.split('#').next().unwrap();
-            let place = document.parent().unwrap().join(file);
-            assert!(file.is_empty() || place.exists(), "{}: `{link}` leads nowhere", document.display());
+            let (file, anchor) = link.split_once('#').map_or((link, None), |(file, to)| (file, Some(to)));
+            let place =
+                if file.is_empty() { document.clone() } else { document.parent().unwrap().join(file) };
+            assert!(place.exists(), "{}: `{link}` leads nowhere", document.display());
             let leaves = document.starts_with(&docs) && !place.canonicalize().unwrap().starts_with(&docs);
             assert!(!leaves, "{}: `{link}` is not in the book", document.display());
+            if let Some(anchor) = anchor {
+                let headings = anchors(&fs::read_to_string(&place).unwrap());
+                assert!(headings.iter().any(|heading| heading == anchor), "{}: `{link}`", document.display());
+            }
             count += 1;
         }
     }
     assert!(count > 50, "{count} links");
     let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
-    for chapter in chapters.iter().map(|path| path.file_name().unwrap().to_str().unwrap()) {
-        assert!(
-            chapter == "SUMMARY.md" || links(&summary).contains(&chapter),
-            "`{chapter}` is not in SUMMARY.md"
-        );
+    for page in pages.iter().map(|path| path.strip_prefix(&docs).unwrap().to_str().unwrap()) {
+        assert!(page == "SUMMARY.md" || links(&summary).contains(&page), "`{page}` is not in SUMMARY.md");
     }
+}
+
+/// A page of the book has one job.
+#[test]
+fn no_page_is_long() {
+    for page in pages(root()) {
+        let lines = fs::read_to_string(&page).unwrap().lines().count();
+        assert!(lines <= 250, "{}: {lines} lines, at most 250", page.display());
+    }
+}
+
+/// Compares a table between markers with what a command lists; `UPDATE_EXPECT=1` writes it.
+fn check_generated(page: &str, marker: &str, table: &str) {
+    let path = root().join(page);
+    let text = fs::read_to_string(&path).unwrap();
+    let (begin, end) = (format!("<!-- {marker} -->\n"), "<!-- end -->");
+    let (before, rest) = text.split_once(&begin).unwrap();
+    let (found, after) = rest.split_once(end).unwrap();
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        fs::write(&path, format!("{before}{begin}{table}{end}{after}")).unwrap();
+    } else {
+        assert_eq!(found, table, "`{page}` differs: UPDATE_EXPECT=1 renews it");
+    }
+}
+
+/// The rows that a command prints, each a name and its text.
+fn listed(argument: &str, is_row: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let output = Command::new(env!("CARGO_BIN_EXE_tracewright")).arg(argument).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows = text.lines().filter(|line| is_row(line)).filter_map(|line| line.trim().split_once("  "));
+    rows.map(|(name, text)| (name.to_owned(), text.trim().to_owned())).collect()
+}
+
+#[test]
+fn the_reference_lists_commands_and_errors() {
+    let commands = listed("help", |line| line.starts_with("  ") && !line.trim().starts_with('-'));
+    assert!(commands.len() > 15, "{commands:?}");
+    let rows: String = commands.iter().map(|(name, text)| format!("| `{name}` | {text} |\n")).collect();
+    check_generated(
+        "docs/reference/command-line.md",
+        "commands",
+        &format!("| command | help |\n|---|---|\n{rows}"),
+    );
+    let errors = listed("explain", |line| line.starts_with("TW"));
+    assert!(errors.len() > 100, "{}", errors.len());
+    let rows: String = errors.iter().map(|(code, title)| format!("| `{code}` | {title} |\n")).collect();
+    check_generated("docs/reference/errors.md", "errors", &format!("| code | meaning |\n|---|---|\n{rows}"));
 }

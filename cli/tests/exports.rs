@@ -178,7 +178,7 @@ fn text_for_an_export_without_a_tokenizer() {
     );
 }
 
-/// S26, M10: IREE's own program runs the export, as docs/export.md says; its logits and token are ours.
+/// S26, M10: IREE's own program runs the export, as docs/guides/export.md says; its logits and token are ours.
 #[test]
 fn s26_iree_run_module_runs_an_export_without_us() {
     let (export, out) = (shared(), folder());
@@ -201,11 +201,11 @@ fn s26_iree_run_module_runs_an_export_without_us() {
     let npy = fs::read(npy).unwrap();
     let logits = &tensors(&file)["logits"].2;
     assert_eq!(&npy[npy.len() - logits.len()..], logits, "bit for bit");
-    let guide = fs::read_to_string(root().join("docs/export.md")).unwrap();
+    let guide = fs::read_to_string(root().join("docs/guides/export.md")).unwrap();
     for argument in
         ["--module=model.vmfb", "--parameters=model=model.irpa", "--function=decode", "--input=1x1xi32="]
     {
-        assert!(guide.contains(argument), "docs/export.md does not show `{argument}`");
+        assert!(guide.contains(argument), "docs/guides/export.md does not show `{argument}`");
     }
 }
 

@@ -90,7 +90,7 @@ fn processor_time() -> Option<Duration> {
 }
 
 /// 405B from its configuration alone: every weight is divided or listed, and each device holds its share. How long that took is
-/// printed: docs/many-machines.md has what an optimised build needs, of which a build for tests may take ten times as much.
+/// printed: docs/dev/testing.md has the time of an optimised build, of which a build for tests may take ten times as much.
 #[test]
 fn the_largest_llama_divides_among_8_and_16_devices() {
     let plan = preset("llama-3.1-405b");

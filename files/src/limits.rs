@@ -1,4 +1,4 @@
-//! What a file that somebody else made may ask for at most. SECURITY.md has the same table.
+//! What a file that somebody else made may ask for at most. docs/reference/limits.md has the same table.
 
 /// Bytes of a configuration, a manifest, a list of special tokens.
 pub const CONFIG: u64 = 16 << 20;

@@ -273,8 +273,9 @@ impl<'a> Vocabulary<'a> {
         let merges = merges.texts().ok_or_else(|| bad("of another type"))?.map(pair);
         let merges = merges.collect::<Result<Vec<_>, _>>()?;
         let pre = self.file.text(PRE).unwrap_or("default");
-        let words = Words::of(pre)
-            .ok_or_else(|| wrong(self.file, PRE, pre, "one of those that are listed in docs/gguf.md"))?;
+        let words = Words::of(pre).ok_or_else(|| {
+            wrong(self.file, PRE, pre, "one of those that are listed in docs/guides/gguf.md")
+        })?;
         let split = |pattern: &&str| json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
         let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
         let splits: Vec<Value> = words.patterns.iter().map(split).chain([bytes.clone()]).collect();

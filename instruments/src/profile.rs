@@ -1,7 +1,7 @@
 //! How long a call took, dispatch by dispatch, and which nodes of a network these compute.
 //!
 //! `tracewright bench decode --trace FILE` writes a [`Profile`] as a list of trace events, which Chrome and
-//! [Perfetto](https://ui.perfetto.dev) draw, and beside them as itself; [`Profile::read`] reads it again. docs/benchmarks.md
+//! [Perfetto](https://ui.perfetto.dev) draw, and beside them as itself; [`Profile::read`] reads it again. docs/reference/json.md
 //! has the fields.
 
 use std::collections::BTreeMap;

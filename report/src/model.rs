@@ -8,7 +8,7 @@ use tracewright::ops::OpClass;
 /// All that is known of a network before it runs.
 ///
 /// Serialized it is a graph collection of Google's Model Explorer (`label`, `graphs`, and of each node `id`, `label`,
-/// `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds`, `attrs`), and more: `docs/trace-dump.md` has all fields.
+/// `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds`, `attrs`), and more: `docs/guides/inspect.md` has all fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkReport {
     /// The network's name.

@@ -23,16 +23,18 @@ pub mod tiles;
 /// The Rust in the documents is a test; that in the README is one of the root package.
 #[cfg(doctest)]
 mod documents {
-    #[doc = include_str!("../../docs/gguf.md")]
+    #[doc = include_str!("../../docs/guides/gguf.md")]
     struct Gguf;
-    #[doc = include_str!("../../docs/what.md")]
-    struct What;
-    #[doc = include_str!("../../docs/entries.md")]
-    struct Entries;
-    #[doc = include_str!("../../docs/formats.md")]
+    #[doc = include_str!("../../docs/guides/library.md")]
+    struct Library;
+    #[doc = include_str!("../../docs/introduction.md")]
+    struct Introduction;
+    #[doc = include_str!("../../docs/concepts/entry-points.md")]
+    struct EntryPoints;
+    #[doc = include_str!("../../docs/concepts/formats.md")]
     struct Formats;
-    #[doc = include_str!("../../docs/targets.md")]
+    #[doc = include_str!("../../docs/concepts/targets.md")]
     struct Targets;
-    #[doc = include_str!("../../docs/archives.md")]
+    #[doc = include_str!("../../docs/concepts/archives.md")]
     struct Archives;
 }

@@ -1,5 +1,5 @@
 //! What somebody new types and reads, from a clone on, with the minutes it takes (`cargo xtask newcomer`): the demo, a page, the
-//! commands of the chapter "Declare your own network", which print what it shows, and wrong shapes, which are shown at their
+//! commands of the pages about networks of one's own, which print what they show, and wrong shapes, which are shown at their
 //! lines. The suite has the chapter's networks as examples, and what they print (`own_architecture`).
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
-use blocks::{CodeBlock, chapter};
+use blocks::{CodeBlock, own_network};
 use tracewright_tests::built::repository;
 
 #[path = "../../cli/tests/blocks.rs"]
@@ -27,7 +27,7 @@ impl Chapter {
     /// Of the chapter in a checkout, with commands of ours after its first block.
     fn of(checkout: &Path, ours: &str) -> Self {
         let (mut script, mut commands, mut shown) = (String::from("set -e\n"), 0, Vec::new());
-        for CodeBlock { kind, text, path, .. } in chapter(checkout) {
+        for CodeBlock { kind, text, path, .. } in own_network(checkout) {
             match (&*kind, path) {
                 ("sh", _) => {
                     commands += 1;

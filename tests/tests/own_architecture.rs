@@ -1,5 +1,5 @@
-//! The book's chapter "Declare your own network": its code is the examples, and its networks compute what NumPy and
-//! transformers do. That its commands print what it shows: `newcomer.rs`.
+//! The book's pages about networks of one's own: their code is the examples, and their networks compute what NumPy and
+//! transformers do. That its commands print what they show: `newcomer.rs`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use tracewright_tests::built::repository;
 use tracewright_tests::golden::{BOUND, Golden, relative_error};
 use tracewright_tests::tensors::{floats, tokens};
 
-use blocks::{CodeBlock, chapter};
+use blocks::{CodeBlock, own_network};
 
 #[path = "../../cli/tests/blocks.rs"]
 mod blocks;
@@ -36,7 +36,11 @@ fn read(path: &str) -> String {
 
 /// What the chapter's programs print, in their order.
 fn shown() -> Vec<String> {
-    chapter(&repository()).into_iter().filter(|block| block.kind == "text").map(|block| block.text).collect()
+    own_network(&repository())
+        .into_iter()
+        .filter(|block| block.kind == "text")
+        .map(|block| block.text)
+        .collect()
 }
 
 fn tokens_of(shown: &str) -> Vec<u32> {
@@ -66,7 +70,7 @@ fn loaded(traced: &Traced, model: &Path, cache: &Path) -> Result<Loaded, LoadErr
 fn the_chapter_is_the_examples() {
     let main = read("examples/parallel/src/main.rs");
     let files: Vec<(String, String)> =
-        chapter(&repository()).into_iter().filter_map(|block| Some((block.path?, block.text))).collect();
+        own_network(&repository()).into_iter().filter_map(|block| Some((block.path?, block.text))).collect();
     let example = |package: &str, path: &str| (path.into(), read(&format!("examples/{package}/{path}")));
     let examples = [
         example("parallel", "model/config.json"),
@@ -76,7 +80,7 @@ fn the_chapter_is_the_examples() {
     ];
     assert_eq!(files, examples);
     let rust = |block: &CodeBlock| block.kind.starts_with("rust") && block.path.is_none();
-    let command_line: Vec<CodeBlock> = chapter(&repository()).into_iter().filter(rust).collect();
+    let command_line: Vec<CodeBlock> = own_network(&repository()).into_iter().filter(rust).collect();
     assert_eq!(command_line.len(), 1, "a block of code that is no file");
     assert!(read("examples/parallel-cli/src/main.rs").ends_with(&command_line[0].text));
 

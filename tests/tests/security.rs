@@ -1,4 +1,4 @@
-//! SECURITY.md has the limits that the code has.
+//! The page of limits has those of the code.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
@@ -27,15 +27,15 @@ fn constants(source: &str) -> Vec<(String, String)> {
 #[test]
 fn the_table_has_the_limits_of_the_code() {
     let read = |path: &str| fs::read_to_string(repository().join(path)).unwrap();
-    let table = read("SECURITY.md");
+    let table = read("docs/reference/limits.md");
     let mut limits = constants(&read("files/src/limits.rs"));
     limits.extend(constants(&read("errors/src/lib.rs")));
     assert!(limits.len() > 10, "{limits:?}");
     for (name, value) in &limits {
         let row = table.lines().find(|line| line.contains(&format!("| `{name}`")));
-        let row = row.unwrap_or_else(|| panic!("SECURITY.md has no row for `{name}`"));
-        assert!(row.ends_with(&format!(" {value} |")), "`{name}` is {value}, and SECURITY.md says\n{row}");
+        let row = row.unwrap_or_else(|| panic!("the page has no row for `{name}`"));
+        assert!(row.ends_with(&format!(" {value} |")), "`{name}` is {value}, and the page has\n{row}");
     }
     let rows = table.lines().filter(|line| line.starts_with("| ") && line.contains('`')).count();
-    assert_eq!(rows, limits.len(), "SECURITY.md has limits that the code has not");
+    assert_eq!(rows, limits.len(), "the page has limits that the code has not");
 }

@@ -40,7 +40,7 @@ fn it_is_run_and_exported_and_says_what_the_chapter_shows() {
 
     succeed(&["random", config, "-o", model, "--seed", "1"]);
     let tokens = succeed(&[&["generate", model][..], &prompt, &compile].concat());
-    let chapter = fs::read_to_string(checkout().join("docs/own-architecture.md")).unwrap();
+    let chapter = fs::read_to_string(checkout().join("docs/tutorials/own-network.md")).unwrap();
     assert!(chapter.contains(&format!("```text\n{}\n```", tokens.trim())), "{tokens}");
 
     succeed(&[&["export", model, "-o", out, "--context", "64"][..], &compile].concat());

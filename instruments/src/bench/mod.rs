@@ -38,7 +38,7 @@ pub use single::{AttentionSizes, Matmul, Single};
 pub use spread::Distribution;
 pub use stages::Stages;
 
-/// What was measured: the JSON of `tracewright bench`, whose fields docs/benchmarks.md explains.
+/// What was measured: the JSON of `tracewright bench`, whose fields docs/reference/json.md explains.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
     /// The version of these fields.

@@ -80,7 +80,7 @@ pub struct Tolerance {
     /// What products may differ by whose weights are rounded to other formats, in units of the largest result.
     pub products: Option<f64>,
     /// How much of what was calibrated may be used: 1, or less to see how near sound networks come
-    /// (docs/reliability.md).
+    /// (docs/dev/reliability.md).
     pub calibrated: f64,
 }
 

@@ -4,6 +4,7 @@ mod circles;
 mod floors;
 mod nouns;
 mod packages;
+mod prose;
 
 use std::path::{Path, PathBuf};
 
