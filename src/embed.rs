@@ -31,10 +31,9 @@ use std::path::Path;
 use dsl::Traced;
 use irpa::Checkpoint;
 use models::EmbeddingGemmaConfig;
-use ops::ElementType;
+use ops::{Array, ArrayError, ElementType};
 use trace::{Role, Signature};
 
-use crate::array::{Array, ArrayError};
 use crate::plan::{PlanError, computed_in, rounded_up};
 use crate::program::{CallError, Program};
 

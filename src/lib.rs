@@ -29,34 +29,29 @@ pub use trace;
 
 pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, TraceArg, model};
 
-mod array;
 #[cfg(feature = "iree")]
 pub mod build;
 #[cfg(feature = "iree")]
 pub mod embed;
 pub mod export;
-pub mod footprint;
 #[cfg(feature = "iree")]
 pub mod load;
 #[cfg(feature = "iree")]
 pub mod model;
-pub mod output;
-pub mod own;
-pub mod partition;
-mod pipeline;
+pub mod output_guard;
 mod plan;
 #[cfg(feature = "iree")]
 mod program;
-pub mod random;
 pub mod tuning;
 
-pub use array::{Array, ArrayError, Number};
-pub use footprint::{Footprint, Memory};
+pub use bake::random;
 #[cfg(feature = "iree")]
 pub use generate::{Follow, GenerateOptions, Sampling};
 #[cfg(feature = "iree")]
 pub use model::{Model, ModelError, OpenOptions, assistant, system, user};
-pub use pipeline::{Expanded, Lowered, StagedTrace, primitives};
+pub use ops::{Array, ArrayError, Number};
+pub use pipeline::{DevicePartition, Expanded, Footprint, Lowered, Memory, StagedTrace, primitives};
+pub use pipeline::{footprint, partition};
 pub use plan::{Plan, PlanError};
 #[cfg(feature = "iree")]
 pub use program::{CallError, Program};

@@ -5,6 +5,7 @@
 //! problems are listed at once.
 
 mod mismatch;
+pub mod random;
 mod recipe;
 
 use std::collections::{BTreeMap, BTreeSet};

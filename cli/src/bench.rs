@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use crate::output;
 use instruments::bench::{
     AttentionSizes, Bandwidth, BenchError, BenchReport, Case, Language, Matmul, Measured, Stages, fits,
     measure, watched, whole_chunks,
@@ -17,8 +18,7 @@ use tracewright::files::NewFile;
 use tracewright::irpa::Checkpoint;
 use tracewright::load::LoadOptions;
 use tracewright::lower::Weights;
-use tracewright::output;
-use tracewright::own::check_output;
+use tracewright::output_guard::check_output;
 use tracewright::runtime::{Compiler, Device};
 
 use crate::arguments::{

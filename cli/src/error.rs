@@ -21,7 +21,7 @@ use tracewright::irpa;
 use tracewright::lower::LowerError;
 use tracewright::models::OtherSizes;
 use tracewright::models::config::{ConfigError, KeyProblem};
-use tracewright::own::OwnFile;
+use tracewright::output_guard::OverwritesModel;
 use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
 use tracewright::tuning::TuningFileError;
@@ -208,7 +208,7 @@ pub enum Error {
     #[error(transparent)]
     Cached(irpa::ArchiveError),
     #[error(transparent)]
-    Own(#[from] OwnFile),
+    Own(#[from] OverwritesModel),
     #[error(transparent)]
     Bake(#[from] BakeError),
     #[error(transparent)]

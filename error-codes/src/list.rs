@@ -22,7 +22,7 @@ use instruments::profile::ProfileError;
 use tracewright::export::FolderError;
 use tracewright::export::xla::XlaError;
 use tracewright::footprint::TooLarge;
-use tracewright::own::OwnFile;
+use tracewright::output_guard::OverwritesModel;
 use tracewright::random::RandomError;
 use tracewright::tuning::TuningFileError;
 use tracewright::{ArrayError, PlanError};
@@ -39,7 +39,7 @@ macro_rules! all {
 }
 
 all! {
-    OwnFile => TW0008,
+    OverwritesModel => TW0008,
     UnknownPrompt => TW0108,
     OtherSizes => TW0211,
     ParameterConflict => TW0426,

@@ -17,7 +17,7 @@ use trace::{Argument, Parameter, Trace};
 
 use super::dir::{self, ExportFolder, FolderError, MADE, MANIFEST};
 use super::manifest::{ManifestAxis, ManifestValue, XlaEntry, XlaManifest, XlaWeight};
-use crate::{Plan, PlanError};
+use crate::{DevicePartition, Plan, PlanError};
 
 /// What the manifest names as its engine.
 const ENGINE: &str = "xla";
@@ -148,6 +148,33 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
             ShardRule { axes: axes.map(|axis| (*axis).to_owned()).collect(), over: (*over).to_owned() }
         });
     declared.filter(|rule| !rule.axes.is_empty()).chain(asked.iter().cloned()).collect()
+}
+
+/// What each device of a mesh holds and does in a plan for XLA ([`planned`]); without a mesh, one device.
+///
+/// ```
+/// use tracewright::Plan;
+/// use tracewright::export::xla::{partition, planned};
+/// use tracewright::models::presets::Preset;
+/// use tracewright::ops::ElementType;
+///
+/// let model = Preset::named("llama-3.1-405b").ok_or("it has this name")?.read()?;
+/// let plan = planned(Plan::new(Box::new(model), Some(ElementType::Bf16), Some(512), None)?)?;
+/// let share = partition(&plan, Some(&"model=8".parse()?), &[])?;
+/// println!("{} bytes of weights on each of {} devices", share.weights, share.devices);
+/// assert_eq!(share.devices, 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// If the trace is not one that lowers, or does not divide as the [rules](shard_rules) say.
+pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Result<DevicePartition, XlaError> {
+    let recorded = plan.record(&plan.steps())?;
+    let shards = match mesh {
+        Some(mesh) => Shards::new(&recorded.trace, mesh, &shard_rules(&recorded, mesh, asked))?,
+        None => Shards::whole(),
+    };
+    Ok(DevicePartition::of(&plan.expand(&recorded.trace)?, shards).map_err(PlanError::from)?)
 }
 
 impl XlaProgram {

@@ -22,7 +22,7 @@ use crate::build::{BuildStep, BuildTools, LoadError};
 use crate::embed::EmbeddingPlan;
 use crate::export::{self, IreeManifest};
 use crate::load::{LoadOptions, Loaded, load};
-use crate::tuning::TuningDb;
+use crate::tuning::{fastest, measured};
 use crate::{Plan, Program};
 
 /// The longest sequence unless another one is asked for.
@@ -268,8 +268,8 @@ fn tuning(
         return Ok((tuning.clone(), Vec::new()));
     }
     let cache = options.cache_folder().ok_or(ModelError::NoCache)?;
-    let measured = TuningDb::measured(&cache, target, &options.compiler())?;
-    Ok((measured.of(plan)?, measured.damaged))
+    let measured = measured(&cache, target, &options.compiler())?;
+    Ok((fastest(&measured, plan)?, measured.damaged))
 }
 
 /// What is called, and what is told of it.

@@ -24,6 +24,8 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-bake", 3),
     ("tracewright-lower", 2),
     ("tracewright-dsl", 2),
+    ("tracewright-tuning", 2),
+    ("tracewright-pipeline", 4),
     ("tracewright-models", 4),
     ("tracewright-generate", 4),
     ("tracewright", 5),

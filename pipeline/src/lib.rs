@@ -1,5 +1,8 @@
-//! From a recorded network to what is compiled and baked. Recording comes first and happens once: everything else is
-//! made of the trace.
+//! From a recorded network to the module that is compiled and the list of weights that is baked; and what they will hold in
+//! memory. Recording comes first and happens once: everything else follows from the trace.
+
+pub mod footprint;
+pub mod partition;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,6 +14,9 @@ use ops::WeightFormat;
 use simplify::{Options, Report, Rules, simplify};
 use targets::Target;
 use trace::{Parameter, Trace};
+
+pub use footprint::{Footprint, Memory};
+pub use partition::DevicePartition;
 
 /// A network in the form that is compiled, and what its checkpoint may hold.
 pub struct Lowered {
