@@ -6,8 +6,8 @@
 //! 1. [`dsl`]: a network declared with [`model!`] is recorded as a [`trace::Trace`]; no weight is read;
 //! 2. [`lower`]: composite ops become primitives, primitives become StableHLO text ([`Lowered`] does both);
 //! 3. [`bake`]: a checkpoint becomes the archive that the trace asks for;
-//! 4. `runtime` and `generate` (feature `iree`): the text is compiled, loaded and called. `load` takes any trace and
-//!    its checkpoint there in one call.
+//! 4. `runtime` and `generate` (feature `iree`): the text is compiled, loaded and called. `build::build_program` takes any
+//!    trace and its checkpoint there in one call.
 //!
 //! For a known model `Model` (feature `iree`) does all of that: open it, and chat, continue text, score or embed.
 
@@ -34,8 +34,6 @@ pub mod build;
 #[cfg(feature = "iree")]
 pub mod embed;
 pub mod export;
-#[cfg(feature = "iree")]
-pub mod load;
 #[cfg(feature = "iree")]
 pub mod model;
 pub mod output_guard;

@@ -28,10 +28,10 @@ use tracewright::tuning::TuningFileError;
 #[cfg(feature = "iree")]
 use tracewright::{
     ModelError,
+    build::LoadError,
     embed::EmbedError,
     export::ExportError,
     generate,
-    load::LoadError,
     models::UnknownPrompt,
     runtime::{self, CompileError},
 };

@@ -14,9 +14,9 @@ use crate::Expanded;
 /// What a program will hold in memory, in bytes.
 ///
 /// ```
-/// use tracewright_dsl::EntryPoint;
-/// use tracewright_models::{Architecture as _, presets::Preset};
-/// use tracewright_ops::ElementType;
+/// use dsl::EntryPoint;
+/// use models::{Architecture as _, presets::Preset};
+/// use ops::ElementType;
 /// use tracewright_pipeline::{Expanded, Footprint};
 ///
 /// let model = Preset::named("llama-3.2-1b").ok_or("it has this name")?.read()?;

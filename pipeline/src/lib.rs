@@ -7,7 +7,7 @@ pub mod partition;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bake::{BakeError, BakeOptions, Baked, Ignorable};
+use bake::{BakeError, BakeOptions, Baked, Checked, Ignorable};
 use irpa::Checkpoint;
 use lower::{DenseReason, LowerError, Module, Weights};
 use ops::WeightFormat;
@@ -103,7 +103,7 @@ impl Lowered {
     ///
     /// # Errors
     /// Everything in which they differ.
-    pub fn check(&self, checkpoint: &Checkpoint, recorded: &Trace) -> Result<Baked, BakeError> {
+    pub fn check(&self, checkpoint: &Checkpoint, recorded: &Trace) -> Result<Checked, BakeError> {
         let checked = bake::check(checkpoint, &self.module.parameters, &self.ignorable);
         checked.map_err(|refused| refused.declared_in(recorded))
     }

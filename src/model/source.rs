@@ -1,7 +1,6 @@
 //! From a path to a network that can be called: an export is loaded, a checkpoint is baked and compiled first.
 
 use std::io::{self, ErrorKind};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
@@ -18,10 +17,9 @@ use targets::{DeviceKind, DeviceName, Target, Tuning};
 use trace::Signature;
 
 use super::{ModelError, OpenOptions, TuningSource};
-use crate::build::{BuildStep, BuildTools, LoadError};
+use crate::build::{BuildStep, BuildTools, BuiltProgram, ProgramOptions, build_program};
 use crate::embed::EmbeddingPlan;
 use crate::export::{self, IreeManifest};
-use crate::load::{LoadOptions, Loaded, load};
 use crate::tuning::{fastest, measured};
 use crate::{Plan, Program};
 
@@ -129,7 +127,7 @@ fn is_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Loads what `export` wrote.
-pub(super) fn load_export(
+pub(super) fn open_export(
     folder: &Path,
     manifest: &IreeManifest,
     options: &OpenOptions,
@@ -162,7 +160,7 @@ pub(super) fn load_export(
 }
 
 /// Bakes, compiles and loads a checkpoint, with the entry point that scores where that is asked for.
-pub(super) fn load_checkpoint(
+pub(super) fn build_checkpoint(
     path: &Path,
     model: Box<dyn Architecture>,
     options: &OpenOptions,
@@ -184,18 +182,24 @@ pub(super) fn load_checkpoint(
     let plan = plan.tuned(tuning, options.chunk);
     let traced = plan.record(&if score { plan.entry_points() } else { plan.steps() })?;
     let checkpoint = plan.named(Checkpoint::open(path)?);
-    let ignorable = plan.model.ignorable();
-    let (rules, weights) = (plan.rules, plan.weights);
-    let loaded = build(options, |tools| {
-        let options = LoadOptions { target: plan.target, rules, weights, device, ignorable, ..tools.into() };
-        load(&traced, &checkpoint, options)
-    })?;
-    let (program, runtime, build) = split(loaded, damaged);
+    let (cache, compiler) = (options.cache_folder()?, options.compiler());
+    let mut watch = options.watch_steps();
+    let asked = ProgramOptions {
+        tools: BuildTools { watch: Some(&mut watch), ..BuildTools::new(&compiler, &cache) },
+        target: plan.target,
+        rules: plan.rules,
+        weights: plan.weights,
+        device,
+        ignorable: plan.model.ignorable(),
+        ..ProgramOptions::new(&compiler, &cache)
+    };
+    let built = build_program(&traced, &checkpoint, asked)?;
+    let (program, runtime, build) = verified(built, damaged, options)?;
     Ok(Ready { network: program.network()?, runtime, build })
 }
 
 /// Bakes, compiles and loads an embedding, for texts of up to `length` tokens.
-pub(super) fn load_embedding(
+pub(super) fn build_embedding(
     path: &Path,
     config: &EmbeddingGemmaConfig,
     options: &OpenOptions,
@@ -208,39 +212,29 @@ pub(super) fn load_embedding(
     let (tuning, damaged) = tuning(options, &target, None)?;
     let target = Target { tuning, ..target };
     let traced = plan.trace()?;
-    let weights = Weights {
-        quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
-        kernels: options.kernels.unwrap_or(true),
+    let (cache, compiler) = (options.cache_folder()?, options.compiler());
+    let mut watch = options.watch_steps();
+    let asked = ProgramOptions {
+        tools: BuildTools { watch: Some(&mut watch), ..BuildTools::new(&compiler, &cache) },
+        target,
+        rules: options.rules.unwrap_or_default(),
+        weights: Weights {
+            quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
+            kernels: options.kernels.unwrap_or(true),
+        },
+        device,
+        ignorable: plan.config.ignorable(),
+        ..ProgramOptions::new(&compiler, &cache)
     };
-    let (rules, ignorable) = (options.rules.unwrap_or_default(), plan.config.ignorable());
-    let loaded = build(options, |tools| {
-        let options = LoadOptions { target, rules, weights, device, ignorable, ..tools.into() };
-        load(&traced, &checkpoint, options)
-    })?;
-    let (program, _, build) = split(loaded, damaged);
+    let built = build_program(&traced, &checkpoint, asked)?;
+    let (program, _, build) = verified(built, damaged, options)?;
     Ok((program, build))
-}
-
-/// Loads with the compiler, the cache and the watcher of the options.
-fn build(
-    options: &OpenOptions,
-    load: impl FnOnce(BuildTools<'_>) -> Result<Loaded, LoadError>,
-) -> Result<Loaded, ModelError> {
-    let cache = options.cache_folder().ok_or(ModelError::NoCache)?;
-    let compiler = options.compiler();
-    let tools = BuildTools::new(&compiler, &cache);
-    let mut watch = |step| options.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.tell(step));
-    let loaded = load(BuildTools { watch: Some(&mut watch), ..tools })?;
-    if options.verify {
-        verify(&loaded.archive, options).map_err(ModelError::Cached)?;
-    }
-    Ok(loaded)
 }
 
 /// Compares the weights with the hashes in their archive.
 fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> {
-    let Some(watch) = &options.watch else { return archive.verify_content(None).map(drop) };
-    let mut watch = |progress| watch.tell(BuildStep::Verify(progress));
+    let mut steps = options.watch_steps();
+    let mut watch = |progress| steps(BuildStep::Verify(progress));
     archive.verify_content(Some(&mut watch)).map(drop)
 }
 
@@ -267,24 +261,31 @@ fn tuning(
     if let Some(TuningSource::Given(tuning)) = &options.tuning {
         return Ok((tuning.clone(), Vec::new()));
     }
-    let cache = options.cache_folder().ok_or(ModelError::NoCache)?;
+    let cache = options.cache_folder()?;
     let measured = measured(&cache, target, &options.compiler())?;
     Ok((fastest(&measured, plan)?, measured.damaged))
 }
 
-/// What is called, and what is told of it.
-fn split(loaded: Loaded, damaged: Vec<PathBuf>) -> (Program, Runtime, BuildInfo) {
+/// What was built, its weights compared with their hashes where the options ask for that.
+fn verified(
+    built: BuiltProgram,
+    damaged: Vec<PathBuf>,
+    options: &OpenOptions,
+) -> Result<(Program, Runtime, BuildInfo), ModelError> {
+    if options.verify {
+        verify(&built.archive, options).map_err(ModelError::Cached)?;
+    }
     let build = BuildInfo {
-        compile: loaded.compile,
-        load: loaded.load,
-        signatures: loaded.module.signatures.clone(),
-        module: Some(loaded.module),
-        options: Some(loaded.options),
-        archive: loaded.archive.path().into(),
-        baked: loaded.baked,
+        compile: built.compile,
+        load: built.load,
+        signatures: built.module.signatures.clone(),
+        module: Some(built.module),
+        options: Some(built.options),
+        archive: built.archive.path().into(),
+        baked: built.baked,
         damaged,
     };
-    (loaded.program, loaded.runtime, build)
+    Ok((built.program, built.runtime, build))
 }
 
 /// An export is what it is: an option that asks for something else is a mistake.
