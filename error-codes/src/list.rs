@@ -19,8 +19,8 @@ use tracewright::files::{NotReplaced, StandIn};
 
 use crate::{Code, Coded, UnknownCode, place};
 use instruments::profile::ProfileError;
-use tracewright::export::FolderError;
 use tracewright::export::xla::XlaError;
+use tracewright::export::{FolderError, ManifestError};
 use tracewright::footprint::TooLarge;
 use tracewright::output_guard::OverwritesModel;
 use tracewright::random::RandomError;
@@ -108,6 +108,16 @@ impl Coded for FolderError {
     }
 }
 
+impl Coded for ManifestError {
+    fn code(&self) -> Code {
+        match self {
+            Self::File(error) => error.code(),
+            Self::Syntax { .. } => TW0902,
+            Self::Module { .. } => TW0904,
+        }
+    }
+}
+
 impl Coded for XlaError {
     fn code(&self) -> Code {
         match self {
@@ -119,8 +129,8 @@ impl Coded for XlaError {
             Self::Bake(error) => error.code(),
             Self::Archive(error) => error.code(),
             Self::Lost { .. } => TW0208,
-            Self::Manifest { .. } => TW0902,
-            Self::Module { .. } | Self::Moved { .. } => TW0904,
+            Self::Manifest(error) => error.code(),
+            Self::Moved { .. } => TW0904,
         }
     }
 
@@ -513,9 +523,9 @@ mod with_runtime {
                 Self::File(error) => error.code(),
                 Self::Folder(error) => error.code(),
                 Self::Engine(_) => TW0908,
-                Self::Manifest { .. } => TW0902,
+                Self::Manifest(error) => error.code(),
                 Self::Lost { .. } => TW0903,
-                Self::Module { .. } | Self::Archive { .. } => TW0904,
+                Self::Archive { .. } => TW0904,
                 Self::NoManifest { .. } => TW0905,
                 Self::Architecture { .. } | Self::Cpu { .. } | Self::Device { .. } => TW0906,
                 Self::Config(error) => error.code(),

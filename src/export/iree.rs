@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use bake::Baked;
 use errors::FileError;
-use files::{FileKind, NewFile, is_there, limits};
 use irpa::{Archive, Checkpoint, Gguf, Verified, Watch};
 use lower::Module;
 use ops::{Attribute, Reader, TensorType};
@@ -15,24 +14,12 @@ use runtime::{CompileOptions, Compiled, Compiler, Runtime, VmModule};
 use targets::{DeviceKind, Tuning};
 use trace::{Argument, Parameter, Role, Signature};
 
-use super::dir::{self, ExportFolder, FolderError};
-use super::manifest::{IreeEntry, IreeManifest, ManifestValue};
+use super::dir::{self, ExportFolder, FolderError, names};
+use super::manifest::{
+    IreeEntry, IreeManifest, Manifest, ManifestError, ManifestValue, read_module, refused,
+};
 use crate::build::{Build, BuildTools, LoadError, map_parameters};
 use crate::{Plan, PlanError};
-
-/// The file names in an export directory.
-pub mod names {
-    /// What the directory is.
-    pub const MANIFEST: &str = super::super::dir::MANIFEST;
-    /// The StableHLO text.
-    pub const TEXT: &str = super::super::dir::TEXT;
-    /// The compiled module.
-    pub const MODULE: &str = super::super::dir::MODULE;
-    /// The weights.
-    pub const ARCHIVE: &str = super::super::dir::ARCHIVE;
-    /// What a tokenizer is read from; copied if it is there.
-    pub const COPIED: &[&str] = super::super::dir::COPIED;
-}
 
 /// Why an export directory cannot be written or used.
 #[derive(Debug, thiserror::Error)]
@@ -46,29 +33,14 @@ pub enum ExportError {
     /// It was made for another engine.
     #[error("`{}` was exported for XLA; `python -m tracewright_xla run` runs it", .0.display())]
     Engine(PathBuf),
-    /// The manifest is not one.
-    #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
-    Manifest {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    /// The manifest is not one, or the module is not that of the manifest.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
     /// A file that was exported is gone.
     #[error("`{}`, which the manifest names, is missing; export the model again", .path.display())]
     Lost {
         /// The file.
         path: PathBuf,
-    },
-    /// The module was changed after it was exported.
-    #[error("`{}` is not the module that the manifest names (blake3 {found}, expected {expected}); export the model again", .path.display())]
-    Module {
-        /// The file.
-        path: PathBuf,
-        /// What the manifest says.
-        expected: String,
-        /// What the file has.
-        found: String,
     },
     /// The archive is that of another export.
     #[error("`{}` is not the archive that the manifest names (its table has blake3 {found}, expected {expected}); export the model again", .path.display())]
@@ -143,16 +115,7 @@ impl IreeManifest {
     ) -> Result<Self, ExportError> {
         let Build { lowered, options, compiled, .. } = build;
         let module = &lowered.module;
-        let typed = |list: &[Argument]| -> Vec<ManifestValue> {
-            let typed = |a: &Argument| ManifestValue {
-                name: a.name.clone(),
-                role: a.role.to_string(),
-                ty: a.ty.to_string(),
-                axes: a.axes.iter().map(|axis| axis.to_string()).collect(),
-                sharding: None,
-            };
-            list.iter().map(typed).collect()
-        };
+        let typed = |list: &[Argument]| list.iter().map(|a| ManifestValue::new(a, None)).collect();
         let entry = |s: &Signature| IreeEntry {
             name: s.name.clone(),
             arguments: typed(&s.arguments),
@@ -189,16 +152,11 @@ impl IreeManifest {
     /// # Errors
     /// If it cannot be read or is not one.
     pub fn read(folder: &Path) -> Result<Option<Self>, ExportError> {
-        let path = folder.join(names::MANIFEST);
-        if !is_there(&path) {
-            return Ok(None);
-        }
-        let text = files::read_text(&path, limits::CONFIG)?;
-        if super::xla::is_manifest(&text) {
-            return Err(ExportError::Engine(folder.to_owned()));
-        }
-        let manifest: Result<Self, _> = serde_json::from_str(&text);
-        let manifest = manifest.map_err(|e| ExportError::Manifest { path, reason: e.to_string() })?;
+        let manifest = match Manifest::read(folder)? {
+            None => return Ok(None),
+            Some(Manifest::Xla(_)) => return Err(ExportError::Engine(folder.to_owned())),
+            Some(Manifest::Iree(manifest)) => *manifest,
+        };
         // Only the names that an export may have: a manifest does not say where else something is.
         let copied = names::COPIED.iter().filter(|name| manifest.copied.iter().any(|copied| copied == *name));
         match copied.map(|name| folder.join(name)).find(|path| !path.exists()) {
@@ -212,32 +170,26 @@ impl IreeManifest {
     /// # Errors
     /// If a type does not read.
     pub fn signatures(&self, folder: &Path) -> Result<Vec<Signature>, ExportError> {
-        let arguments = |list: &[ManifestValue]| -> Result<Vec<Argument>, ExportError> {
-            let argument = |t: &ManifestValue| {
-                let wrong = |what: &'static str| {
-                    move |e: ops::ParseError| ExportError::Manifest {
-                        path: folder.join(names::MANIFEST),
-                        reason: format!("{what} of `{}`: {e}", t.name),
-                    }
-                };
-                let mut text = Reader::new(&t.ty);
-                let ty = TensorType::parse(&mut text).and_then(|ty| text.end().map(|()| ty));
-                let ty = ty.map_err(wrong("type"))?;
-                let mut text = Reader::new(&t.role);
-                let role = Role::parse(&mut text).and_then(|role| text.end().map(|()| role));
-                let role = role.map_err(wrong("role"))?;
-                if let Role::Start { context } = role
-                    && context != self.context
-                {
-                    let reason =
-                        format!("the context of `{}` is {context}, expected {}", t.name, self.context);
-                    return Err(ExportError::Manifest { path: folder.join(names::MANIFEST), reason });
-                }
-                let axes = t.axes.iter().map(|axis| axis.clone().into()).collect();
-                Ok(Argument { name: t.name.clone(), role, ty, axes })
+        let argument = |t: &ManifestValue| -> Result<Argument, ManifestError> {
+            let wrong = |what: &str, error: ops::ParseError| {
+                refused(folder, format!("{what} of `{}`: {error}", t.name))
             };
-            list.iter().map(argument).collect()
+            let mut text = Reader::new(&t.ty);
+            let ty = TensorType::parse(&mut text).and_then(|ty| text.end().map(|()| ty));
+            let ty = ty.map_err(|error| wrong("type", error))?;
+            let mut text = Reader::new(&t.role);
+            let role = Role::parse(&mut text).and_then(|role| text.end().map(|()| role));
+            let role = role.map_err(|error| wrong("role", error))?;
+            if let Role::Start { context } = role
+                && context != self.context
+            {
+                let reason = format!("the context of `{}` is {context}, expected {}", t.name, self.context);
+                return Err(refused(folder, reason));
+            }
+            let axes = t.axes.iter().map(|axis| axis.clone().into()).collect();
+            Ok(Argument { name: t.name.clone(), role, ty, axes })
         };
+        let arguments = |list: &[ManifestValue]| list.iter().map(argument).collect::<Result<_, _>>();
         let signature = |e: &IreeEntry| {
             let (arguments, results) = (arguments(&e.arguments)?, arguments(&e.results)?);
             Ok(Signature { name: e.name.clone(), arguments, results })
@@ -317,19 +269,15 @@ pub fn export(
     let start = Instant::now();
     let baked = folder.fill(|out| {
         let (archive, baked) = build.bake(&out.join(names::ARCHIVE))?;
-        let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), FileKind::NEW, bytes);
-        for name in copied {
-            match made.as_ref().and_then(|made| made.get(name)) {
-                Some(text) => put(name, text.as_bytes())?,
-                None => put(name, &files::read(&model.join(name), limits::TOKENIZER)?)?,
-            }
+        for (name, text) in made.iter().flatten() {
+            dir::put(out, name, text.as_bytes())?;
         }
-        put(names::TEXT, build.lowered.module.text.as_bytes())?;
-        put(names::MODULE, &build.compiled.vmfb)?;
-        let manifest = IreeManifest { archive_blake3: archive.table_blake3(), ..manifest };
-        // Last: a directory without a manifest is no export.
-        let json = serde_json::to_string_pretty(&manifest).unwrap_or_default();
-        put(names::MANIFEST, (json + "\n").as_bytes())?;
+        if made.is_none() {
+            dir::copy(model, out)?;
+        }
+        dir::put(out, names::TEXT, build.lowered.module.text.as_bytes())?;
+        dir::put(out, names::MODULE, &build.compiled.vmfb)?;
+        dir::put_manifest(out, &IreeManifest { archive_blake3: archive.table_blake3(), ..manifest })?;
         Ok::<_, ExportError>(baked)
     })?;
     let Build { lowered, options, compiled, .. } = build;
@@ -361,7 +309,7 @@ pub fn open(
     runtime: &Runtime,
 ) -> Result<(VmModule, Archive), ExportError> {
     manifest.check_cpu()?;
-    let vmfb = module(folder, manifest)?;
+    let vmfb = read_module(folder.join(names::MODULE), &manifest.module_blake3)?;
     let archive = archive(folder, manifest)?;
     let expected = manifest.parameters.iter().map(|(key, ty)| (key.as_str(), ty.clone()));
     let parameters = map_parameters(&archive, expected)?;
@@ -376,16 +324,8 @@ pub fn open(
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, ExportError> {
     let manifest =
         IreeManifest::read(folder)?.ok_or_else(|| ExportError::NoManifest { path: folder.into() })?;
-    module(folder, &manifest)?;
+    read_module(folder.join(names::MODULE), &manifest.module_blake3)?;
     Ok(archive(folder, &manifest)?.verify_content(watch).map_err(LoadError::from)?)
-}
-
-/// The module that the manifest names.
-fn module(folder: &Path, manifest: &IreeManifest) -> Result<Vec<u8>, ExportError> {
-    let path = folder.join(names::MODULE);
-    let vmfb = files::read(&path, limits::MODULE)?;
-    let (expected, found) = (manifest.module_blake3.clone(), blake3::hash(&vmfb).to_string());
-    if found == expected { Ok(vmfb) } else { Err(ExportError::Module { path, expected, found }) }
 }
 
 /// The archive that the manifest names. Its data are not read.

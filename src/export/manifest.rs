@@ -1,10 +1,45 @@
 //! `manifest.json`: the contents of an export, for either engine. Its JSON Schema is made from these types.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use errors::FileError;
+use files::{is_there, limits};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use targets::{DeviceKind, Tuning};
+use trace::Argument;
+
+use super::names::MANIFEST;
+
+/// What an export for XLA names as its engine.
+pub(crate) const ENGINE: &str = "xla";
+
+/// Why an export does not read.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// A file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The manifest is not one.
+    #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A module was changed after it was exported.
+    #[error("`{}` is not the module that the manifest names (blake3 {found}, expected {expected}); export the model again", .path.display())]
+    Module {
+        /// The file.
+        path: PathBuf,
+        /// The hash in the manifest.
+        expected: String,
+        /// The hash of the file.
+        found: String,
+    },
+}
 
 /// The manifest of an export. Only that of an export for XLA has the key `engine`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +50,65 @@ pub enum Manifest {
     Xla(Box<XlaManifest>),
     /// An export for IREE.
     Iree(Box<IreeManifest>),
+}
+
+impl Manifest {
+    /// Reads the manifest of an export directory; `None` if it has none.
+    ///
+    /// # Errors
+    /// If it cannot be read or is not one.
+    pub fn read(folder: &Path) -> Result<Option<Self>, ManifestError> {
+        fn parsed<T: DeserializeOwned>(text: &str, folder: &Path) -> Result<T, ManifestError> {
+            serde_json::from_str(text).map_err(|error| refused(folder, error.to_string()))
+        }
+        let path = folder.join(MANIFEST);
+        if !is_there(&path) {
+            return Ok(None);
+        }
+        let text = files::read_text(&path, limits::CONFIG)?;
+        // By the engine and not by what fits, so that an error names the key that is wrong.
+        Ok(Some(match is_xla(&text) {
+            true => Self::Xla(parsed(&text, folder)?),
+            false => Self::Iree(parsed(&text, folder)?),
+        }))
+    }
+}
+
+/// Whether a manifest names XLA as its engine.
+pub(crate) fn is_xla(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Engine {
+        engine: String,
+    }
+    serde_json::from_str::<Engine>(text).is_ok_and(|manifest| manifest.engine == ENGINE)
+}
+
+/// What is wrong with the manifest of an export directory.
+pub(crate) fn refused(folder: &Path, reason: String) -> ManifestError {
+    ManifestError::Syntax { path: folder.join(MANIFEST), reason }
+}
+
+/// A module with the hash that the manifest has of it.
+pub(crate) fn read_module(path: PathBuf, expected: &str) -> Result<Vec<u8>, ManifestError> {
+    let module = files::read(&path, limits::MODULE)?;
+    let found = blake3::hash(&module).to_string();
+    if found == expected {
+        Ok(module)
+    } else {
+        Err(ManifestError::Module { path, expected: expected.into(), found })
+    }
+}
+
+impl ManifestValue {
+    pub(crate) fn new(argument: &Argument, sharding: Option<Vec<Vec<String>>>) -> Self {
+        Self {
+            name: argument.name.clone(),
+            role: argument.role.to_string(),
+            ty: argument.ty.to_string(),
+            axes: argument.axes.iter().map(|axis| axis.to_string()).collect(),
+            sharding,
+        }
+    }
 }
 
 /// The manifest of an export for IREE.

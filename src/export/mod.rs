@@ -9,7 +9,7 @@ mod iree;
 pub mod manifest;
 pub mod xla;
 
-pub use dir::FolderError;
+pub use dir::{FolderError, names};
 #[cfg(feature = "iree")]
-pub use iree::{ExportError, Exported, export, names, open, verify};
-pub use manifest::{IreeManifest, Manifest};
+pub use iree::{ExportError, Exported, export, open, verify};
+pub use manifest::{IreeManifest, Manifest, ManifestError};

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
-use bake::Baked;
+use bake::{Baked, Ignorable};
+use dsl::Traced;
 use errors::WithPath as _;
 use generate::Network;
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf, PassedOver};
@@ -17,7 +18,7 @@ use targets::{DeviceKind, DeviceName, Target, Tuning};
 use trace::Signature;
 
 use super::{ModelError, OpenOptions, TuningSource};
-use crate::build::{BuildStep, BuildTools, BuiltProgram, ProgramOptions, build_program};
+use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
 use crate::embed::EmbeddingPlan;
 use crate::export::{self, IreeManifest};
 use crate::tuning::{fastest, measured};
@@ -166,7 +167,7 @@ pub(super) fn build_checkpoint(
     options: &OpenOptions,
     score: bool,
 ) -> Result<Ready, ModelError> {
-    let (device, target) = place(options)?;
+    let target = chosen_target(options)?;
     let context = options.context.unwrap_or_else(|| model.max_context().min(CONTEXT));
     let plan = Plan::new(model, options.dtype, Some(context), options.chunk)?;
     let quantize = options.quantize.clone().unwrap_or(plan.weights.quantize);
@@ -182,20 +183,10 @@ pub(super) fn build_checkpoint(
     let plan = plan.tuned(tuning, options.chunk);
     let traced = plan.record(&if score { plan.entry_points() } else { plan.steps() })?;
     let checkpoint = plan.named(Checkpoint::open(path)?);
-    let (cache, compiler) = (options.cache_folder()?, options.compiler());
-    let mut watch = options.watch_steps();
-    let asked = ProgramOptions {
-        tools: BuildTools { watch: Some(&mut watch), ..BuildTools::new(&compiler, &cache) },
-        target: plan.target,
-        rules: plan.rules,
-        weights: plan.weights,
-        device,
-        ignorable: plan.model.ignorable(),
-        ..ProgramOptions::new(&compiler, &cache)
-    };
-    let built = build_program(&traced, &checkpoint, asked)?;
-    let (program, runtime, build) = verified(built, damaged, options)?;
-    Ok(Ready { network: program.network()?, runtime, build })
+    let ignorable = plan.model.ignorable();
+    let (program, runtime, build) =
+        build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
+    Ok(Ready { network: program.network()?, runtime, build: BuildInfo { damaged, ..build } })
 }
 
 /// Bakes, compiles and loads an embedding, for texts of up to `length` tokens.
@@ -205,30 +196,56 @@ pub(super) fn build_embedding(
     options: &OpenOptions,
     length: usize,
 ) -> Result<(Program, BuildInfo), ModelError> {
-    let (device, target) = place(options)?;
+    let target = chosen_target(options)?;
     let plan = EmbeddingPlan::new(config.clone(), options.dtype, length, options.slots.max(1))?;
     let checkpoint = plan.checkpoint(path)?;
     check_sizes(&plan.config.tower.sizes(), &checkpoint)?;
     let (tuning, damaged) = tuning(options, &target, None)?;
     let target = Target { tuning, ..target };
     let traced = plan.trace()?;
+    let weights = Weights {
+        quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
+        kernels: options.kernels.unwrap_or(true),
+    };
+    let (program, _, build) = build(options, &traced, &checkpoint, target, weights, plan.config.ignorable())?;
+    Ok((program, BuildInfo { damaged, ..build }))
+}
+
+/// Bakes, compiles and loads a network. Where the options ask for that, its weights are compared with their hashes.
+fn build(
+    options: &OpenOptions,
+    traced: &Traced,
+    checkpoint: &Checkpoint,
+    target: Target,
+    weights: Weights,
+    ignorable: Vec<Ignorable>,
+) -> Result<(Program, Runtime, BuildInfo), ModelError> {
     let (cache, compiler) = (options.cache_folder()?, options.compiler());
     let mut watch = options.watch_steps();
     let asked = ProgramOptions {
         tools: BuildTools { watch: Some(&mut watch), ..BuildTools::new(&compiler, &cache) },
         target,
         rules: options.rules.unwrap_or_default(),
-        weights: Weights {
-            quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
-            kernels: options.kernels.unwrap_or(true),
-        },
-        device,
-        ignorable: plan.config.ignorable(),
+        weights,
+        device: Device::of(options.device.unwrap_or(DeviceName::CPU), options.threads),
+        ignorable,
         ..ProgramOptions::new(&compiler, &cache)
     };
-    let built = build_program(&traced, &checkpoint, asked)?;
-    let (program, _, build) = verified(built, damaged, options)?;
-    Ok((program, build))
+    let built = build_program(traced, checkpoint, asked)?;
+    if options.verify {
+        verify(&built.archive, options).map_err(ModelError::Cached)?;
+    }
+    let build = BuildInfo {
+        compile: built.compile,
+        load: built.load,
+        signatures: built.module.signatures.clone(),
+        module: Some(built.module),
+        options: Some(built.options),
+        archive: built.archive.path().into(),
+        baked: built.baked,
+        damaged: Vec::new(),
+    };
+    Ok((built.program, built.runtime, build))
 }
 
 /// Compares the weights with the hashes in their archive.
@@ -238,18 +255,17 @@ fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> 
     archive.verify_content(Some(&mut watch)).map(drop)
 }
 
-/// The device, and what is compiled for it.
-fn place(options: &OpenOptions) -> Result<(Device, Target), ModelError> {
+/// What is compiled for.
+fn chosen_target(options: &OpenOptions) -> Result<Target, ModelError> {
     let name = options.device.unwrap_or(DeviceName::CPU);
-    let target = match (&options.target, name.kind) {
-        (None, DeviceKind::Cpu) => Target::host(),
-        (Some(target), kind) if target.device != kind => {
-            return Err(ModelError::Target { target: target.device, device: kind });
+    match (&options.target, name.kind) {
+        (Some(target), device) if target.device != device => {
+            Err(ModelError::Target { target: target.device, device })
         }
-        (Some(target), _) => target.clone(),
-        (None, _) => device(name)?.target(),
-    };
-    Ok((Device::of(name, options.threads), target))
+        (Some(target), _) => Ok(target.clone()),
+        (None, DeviceKind::Cpu) => Ok(Target::host()),
+        (None, _) => Ok(device(name)?.target()),
+    }
 }
 
 /// How kernels are cut for a plan, or for a network that is no language model; and which records of the tuner are damaged.
@@ -264,28 +280,6 @@ fn tuning(
     let cache = options.cache_folder()?;
     let measured = measured(&cache, target, &options.compiler())?;
     Ok((fastest(&measured, plan)?, measured.damaged))
-}
-
-/// What was built, its weights compared with their hashes where the options ask for that.
-fn verified(
-    built: BuiltProgram,
-    damaged: Vec<PathBuf>,
-    options: &OpenOptions,
-) -> Result<(Program, Runtime, BuildInfo), ModelError> {
-    if options.verify {
-        verify(&built.archive, options).map_err(ModelError::Cached)?;
-    }
-    let build = BuildInfo {
-        compile: built.compile,
-        load: built.load,
-        signatures: built.module.signatures.clone(),
-        module: Some(built.module),
-        options: Some(built.options),
-        archive: built.archive.path().into(),
-        baked: built.baked,
-        damaged,
-    };
-    Ok((built.program, built.runtime, build))
 }
 
 /// An export is what it is: an option that asks for something else is a mistake.
