@@ -30,7 +30,7 @@ use tracewright::{
     ModelError,
     build::LoadError,
     embed::EmbedError,
-    export::ExportError,
+    export::{ExportError, ManifestError},
     generate,
     models::UnknownPrompt,
     runtime::{self, CompileError},
@@ -320,6 +320,13 @@ impl From<LowerError> for Error {
 impl From<runtime::RuntimeError> for Error {
     fn from(error: runtime::RuntimeError) -> Self {
         Self::Load(error.into())
+    }
+}
+
+#[cfg(feature = "iree")]
+impl From<ManifestError> for Error {
+    fn from(error: ManifestError) -> Self {
+        Self::Export(error.into())
     }
 }
 

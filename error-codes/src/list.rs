@@ -113,6 +113,9 @@ impl Coded for ManifestError {
         match self {
             Self::File(error) => error.code(),
             Self::Syntax { .. } => TW0902,
+            Self::Lost { .. } => TW0903,
+            Self::Device { .. } => TW0906,
+            Self::Engine(_) => TW0908,
             Self::Module { .. } => TW0904,
         }
     }
@@ -522,12 +525,10 @@ mod with_runtime {
             match self {
                 Self::File(error) => error.code(),
                 Self::Folder(error) => error.code(),
-                Self::Engine(_) => TW0908,
                 Self::Manifest(error) => error.code(),
-                Self::Lost { .. } => TW0903,
                 Self::Archive { .. } => TW0904,
                 Self::NoManifest { .. } => TW0905,
-                Self::Architecture { .. } | Self::Cpu { .. } | Self::Device { .. } => TW0906,
+                Self::Architecture { .. } | Self::Cpu { .. } => TW0906,
                 Self::Config(error) => error.code(),
                 Self::Tokenizer(error) => error.code(),
                 Self::Plan(error) => error.code(),

@@ -11,15 +11,15 @@ use errors::FileError;
 use files::limits;
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf, Storage, Verified, Watch};
 use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards, Weights};
-use targets::{Mesh, ShardRule, Target};
-use trace::{Argument, Parameter, Trace};
-
-use super::dir::{self, ExportFolder, FolderError};
-use super::manifest::{
+use manifest::dir::names::{MADE, MANIFEST};
+use manifest::dir::{self, ExportFolder, FolderError};
+use manifest::{
     ENGINE, Manifest, ManifestAxis, ManifestError, ManifestValue, XlaEntry, XlaManifest, XlaWeight, is_xla,
     read_module, refused,
 };
-use super::names::{MADE, MANIFEST};
+use targets::{Mesh, ShardRule, Target};
+use trace::{Argument, Parameter, Trace};
+
 use crate::{DevicePartition, Plan, PlanError};
 
 /// The form of the manifest: a reader refuses any other.

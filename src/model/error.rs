@@ -16,7 +16,7 @@ use targets::DeviceKind;
 use crate::PlanError;
 use crate::build::LoadError;
 use crate::embed::EmbedError;
-use crate::export::ExportError;
+use crate::export::{ExportError, ManifestError};
 use crate::tuning::TuningFileError;
 
 /// Why a [`Model`](super::Model) does not open, or does not answer.
@@ -155,6 +155,12 @@ impl From<PlanError> for ModelError {
 impl From<ExportError> for ModelError {
     fn from(error: ExportError) -> Self {
         Self::Export(error.into())
+    }
+}
+
+impl From<ManifestError> for ModelError {
+    fn from(error: ManifestError) -> Self {
+        ExportError::from(error).into()
     }
 }
 

@@ -25,6 +25,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-lower", 2),
     ("tracewright-dsl", 2),
     ("tracewright-tuning", 2),
+    ("tracewright-manifest", 2),
     ("tracewright-pipeline", 4),
     ("tracewright-models", 4),
     ("tracewright-generate", 4),

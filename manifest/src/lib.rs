@@ -1,19 +1,23 @@
-//! `manifest.json`: the contents of an export, for either engine. Its JSON Schema is made from these types.
+//! An export on disk, for either engine: [`dir`] is the folder, the types here are its `manifest.json`, whose JSON Schema is made
+//! from them.
+
+pub mod dir;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use errors::FileError;
 use files::{is_there, limits};
+use ops::{Attribute as _, Reader, TensorType};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use targets::{DeviceKind, Tuning};
-use trace::Argument;
+use trace::{Argument, Role, Signature};
 
-use super::names::MANIFEST;
+use dir::names::{COPIED, MANIFEST};
 
 /// What an export for XLA names as its engine.
-pub(crate) const ENGINE: &str = "xla";
+pub const ENGINE: &str = "xla";
 
 /// Why an export does not read.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +32,24 @@ pub enum ManifestError {
         path: PathBuf,
         /// What is wrong.
         reason: String,
+    },
+    /// It was made for another engine.
+    #[error("`{}` was exported for XLA; `python -m tracewright_xla run` runs it", .0.display())]
+    Engine(PathBuf),
+    /// A file that was exported is gone.
+    #[error("`{}`, which the manifest names, is missing; export the model again", .path.display())]
+    Lost {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The module is for a kind of device that nobody knows here.
+    #[error(
+        "the module was exported for the device `{found}`, expected cpu, vulkan, cuda, hip or metal; use the version that \
+         exported it, or export again"
+    )]
+    Device {
+        /// What it is for.
+        found: String,
     },
     /// A module was changed after it was exported.
     #[error("`{}` is not the module that the manifest names (blake3 {found}, expected {expected}); export the model again", .path.display())]
@@ -75,7 +97,7 @@ impl Manifest {
 }
 
 /// Whether a manifest names XLA as its engine.
-pub(crate) fn is_xla(text: &str) -> bool {
+pub fn is_xla(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Engine {
         engine: String,
@@ -84,12 +106,12 @@ pub(crate) fn is_xla(text: &str) -> bool {
 }
 
 /// What is wrong with the manifest of an export directory.
-pub(crate) fn refused(folder: &Path, reason: String) -> ManifestError {
+pub fn refused(folder: &Path, reason: String) -> ManifestError {
     ManifestError::Syntax { path: folder.join(MANIFEST), reason }
 }
 
 /// A module with the hash that the manifest has of it.
-pub(crate) fn read_module(path: PathBuf, expected: &str) -> Result<Vec<u8>, ManifestError> {
+pub fn read_module(path: PathBuf, expected: &str) -> Result<Vec<u8>, ManifestError> {
     let module = files::read(&path, limits::MODULE)?;
     let found = blake3::hash(&module).to_string();
     if found == expected {
@@ -100,7 +122,8 @@ pub(crate) fn read_module(path: PathBuf, expected: &str) -> Result<Vec<u8>, Mani
 }
 
 impl ManifestValue {
-    pub(crate) fn new(argument: &Argument, sharding: Option<Vec<Vec<String>>>) -> Self {
+    /// The entry of an argument or a result; `sharding` is for XLA.
+    pub fn new(argument: &Argument, sharding: Option<Vec<Vec<String>>>) -> Self {
         Self {
             name: argument.name.clone(),
             role: argument.role.to_string(),
@@ -162,6 +185,66 @@ pub struct IreeManifest {
     pub copied: Vec<String>,
     /// The parameters and their types, in the scope `model`.
     pub parameters: BTreeMap<String, String>,
+}
+
+impl IreeManifest {
+    /// Reads the manifest of an export directory; `None` if it has none.
+    ///
+    /// # Errors
+    /// If it cannot be read or is not one.
+    pub fn read(folder: &Path) -> Result<Option<Self>, ManifestError> {
+        let manifest = match Manifest::read(folder)? {
+            None => return Ok(None),
+            Some(Manifest::Xla(_)) => return Err(ManifestError::Engine(folder.to_owned())),
+            Some(Manifest::Iree(manifest)) => *manifest,
+        };
+        // Only the names that an export may have: a manifest does not say where else something is.
+        let copied = COPIED.iter().filter(|name| manifest.copied.iter().any(|copied| copied == *name));
+        match copied.map(|name| folder.join(name)).find(|path| !path.exists()) {
+            Some(path) => Err(ManifestError::Lost { path }),
+            None => Ok(Some(manifest)),
+        }
+    }
+
+    /// How the entry points are called.
+    ///
+    /// # Errors
+    /// If a type does not read.
+    pub fn signatures(&self, folder: &Path) -> Result<Vec<Signature>, ManifestError> {
+        let argument = |t: &ManifestValue| -> Result<Argument, ManifestError> {
+            let wrong = |what: &str, error: ops::ParseError| {
+                refused(folder, format!("{what} of `{}`: {error}", t.name))
+            };
+            let mut text = Reader::new(&t.ty);
+            let ty = TensorType::parse(&mut text).and_then(|ty| text.end().map(|()| ty));
+            let ty = ty.map_err(|error| wrong("type", error))?;
+            let mut text = Reader::new(&t.role);
+            let role = Role::parse(&mut text).and_then(|role| text.end().map(|()| role));
+            let role = role.map_err(|error| wrong("role", error))?;
+            if let Role::Start { context } = role
+                && context != self.context
+            {
+                let reason = format!("the context of `{}` is {context}, expected {}", t.name, self.context);
+                return Err(refused(folder, reason));
+            }
+            let axes = t.axes.iter().map(|axis| axis.clone().into()).collect();
+            Ok(Argument { name: t.name.clone(), role, ty, axes })
+        };
+        let arguments = |list: &[ManifestValue]| list.iter().map(argument).collect::<Result<_, _>>();
+        let signature = |e: &IreeEntry| {
+            let (arguments, results) = (arguments(&e.arguments)?, arguments(&e.results)?);
+            Ok(Signature { name: e.name.clone(), arguments, results })
+        };
+        self.entry_points.iter().map(signature).collect()
+    }
+
+    /// The kind of device that runs it.
+    ///
+    /// # Errors
+    /// If there is no such kind.
+    pub fn device(&self) -> Result<DeviceKind, ManifestError> {
+        DeviceKind::of_name(&self.device).ok_or_else(|| ManifestError::Device { found: self.device.clone() })
+    }
 }
 
 /// A function of the module.

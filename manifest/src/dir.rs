@@ -68,7 +68,7 @@ struct WrittenEntry {
 }
 
 /// The folder of an export, and what is written into it.
-pub(crate) struct ExportFolder<'a> {
+pub struct ExportFolder<'a> {
     path: &'a Path,
     names: Vec<&'a str>,
 }
@@ -177,22 +177,22 @@ fn is_same_folder(model: &Path, out: &Path) -> bool {
 }
 
 /// The files of a model that go along.
-pub(crate) fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
+pub fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
     COPIED.iter().copied().filter(|name| is_there(&model.join(name)))
 }
 
 /// Copies them.
-pub(crate) fn copy(model: &Path, out: &Path) -> Result<(), FileError> {
+pub fn copy(model: &Path, out: &Path) -> Result<(), FileError> {
     copied(model).try_for_each(|name| put(out, name, &files::read(&model.join(name), limits::TOKENIZER)?))
 }
 
 /// Writes a file of an export.
-pub(crate) fn put(out: &Path, name: &str, bytes: &[u8]) -> Result<(), FileError> {
+pub fn put(out: &Path, name: &str, bytes: &[u8]) -> Result<(), FileError> {
     NewFile::write(&out.join(name), FileKind::NEW, bytes)
 }
 
 /// Writes the manifest. It comes last: a folder without one is no export.
-pub(crate) fn put_manifest(out: &Path, manifest: &impl Serialize) -> Result<(), FileError> {
+pub fn put_manifest(out: &Path, manifest: &impl Serialize) -> Result<(), FileError> {
     let json = serde_json::to_string_pretty(manifest).map_err(io::Error::from);
     put(out, MANIFEST, (json.with_path("write", &out.join(MANIFEST))? + "\n").as_bytes())
 }
