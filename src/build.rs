@@ -1,23 +1,27 @@
-//! From a lowered network and its checkpoint to a compiled module and an archive: what loading, exporting and tests
-//! have in common.
+//! From a trace and a checkpoint to a program that can be called. [`build_program`] does all of it; [`Build`] is for callers
+//! that stop in between, such as an export. The cache keeps compiled modules and archives.
 
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use bake::{BakeError, BakeOptions, Baked};
+use bake::{BakeError, BakeOptions, Baked, Checked, Ignorable};
+use dsl::Traced;
 use errors::{FileError, WithPath as _};
 use irpa::{Archive, Checkpoint, Storage};
-use lower::{LowerError, Module};
+use lower::{LowerError, Module, Weights};
 use ops::{ElementType, TensorType};
 use runtime::{
-    CompileError, CompileOptions, Compiled, Compiler, ModuleCache, ParameterData, Parameters, Runtime,
-    VmModule,
+    CompileError, CompileOptions, Compiled, Compiler, Device, ModuleCache, ParameterData, Parameters,
+    Runtime, VmModule,
 };
+use simplify::Rules;
+use targets::{DeviceKind, Target};
 use trace::{Parameter, Trace};
 
-use crate::Lowered;
 use crate::footprint::TooLarge;
+use crate::{Expanded, Footprint, Lowered, Memory, Program};
 
 /// What builds, and who watches.
 pub struct BuildTools<'a> {
@@ -43,6 +47,83 @@ pub enum BuildStep {
     Load,
     /// The weights are compared with their hashes.
     Verify(irpa::Progress),
+}
+
+/// How [`build_program`] builds.
+///
+/// ```no_run
+/// use std::path::Path;
+///
+/// use tracewright::irpa::Checkpoint;
+/// use tracewright::build::{ProgramOptions, build_program};
+/// use tracewright::models::ModelConfig;
+/// use tracewright::runtime::{Compiler, Device};
+/// use tracewright::Plan;
+///
+/// let folder = Path::new("demo");
+/// let plan = Plan::new(Box::new(ModelConfig::read(folder, &[])?), None, None, None)?;
+/// let compiler = Compiler::new("iree-compile"); // the one on PATH
+/// let options = ProgramOptions { device: Device::LocalSync, ..ProgramOptions::new(&compiler, Path::new("cache")) };
+/// let built = build_program(&plan.trace()?, &plan.named(Checkpoint::open(folder)?), options)?;
+/// println!("context {}", built.program.network()?.context());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ProgramOptions<'a> {
+    /// What builds, and who watches.
+    pub tools: BuildTools<'a>,
+    /// What it is built for; this machine unless changed.
+    pub target: Target,
+    /// The rules that simplify the trace; exact ones unless changed.
+    pub rules: Rules,
+    /// How weights are stored, and who multiplies with them; by kernels, as the network computes, unless changed.
+    pub weights: Weights,
+    /// Where the network runs; on all threads of this machine unless changed.
+    pub device: Device,
+    /// The memory that it must fit into; what this process may use unless changed.
+    pub memory: Option<Memory>,
+    /// Tensors that the checkpoint may have beside the parameters; none unless changed.
+    pub ignorable: Vec<Ignorable>,
+}
+
+impl<'a> ProgramOptions<'a> {
+    /// This compiler and this folder for what can be made again, and for the rest the usual choices.
+    pub fn new(compiler: &'a Compiler, cache: &'a Path) -> Self {
+        BuildTools::new(compiler, cache).into()
+    }
+}
+
+impl<'a> From<BuildTools<'a>> for ProgramOptions<'a> {
+    fn from(tools: BuildTools<'a>) -> Self {
+        Self {
+            tools,
+            target: Target::host(),
+            rules: Rules::default(),
+            weights: Weights::default(),
+            device: Device::LocalTask { workers: 0 },
+            memory: Memory::of_machine(),
+            ignorable: Vec::new(),
+        }
+    }
+}
+
+/// A program, what it is made of, and how long that took.
+pub struct BuiltProgram {
+    /// The program.
+    pub program: Program,
+    /// The device that it runs on.
+    pub runtime: Runtime,
+    /// The module it was compiled from.
+    pub module: Module,
+    /// How it was compiled.
+    pub options: CompileOptions,
+    /// Its weights.
+    pub archive: Archive,
+    /// What was done to the checkpoint; nothing if its archive was there.
+    pub baked: Option<Baked>,
+    /// The time that compiling took.
+    pub compile: Duration,
+    /// The time that loading took.
+    pub load: Duration,
 }
 
 /// Why there is no network.
@@ -86,6 +167,44 @@ pub enum LoadError {
     Runtime(#[from] runtime::RuntimeError),
 }
 
+/// Lowers the trace of a network's entry points, compiles and bakes what the cache lacks, and loads it.
+///
+/// # Errors
+/// Everything in which the checkpoint differs from what the trace asks for, before anything slow begins; or the
+/// first stage that fails.
+pub fn build_program(
+    traced: &Traced,
+    checkpoint: &Checkpoint,
+    options: ProgramOptions<'_>,
+) -> Result<BuiltProgram, LoadError> {
+    let ProgramOptions { tools, target, rules, weights, device, memory, ignorable } = options;
+    let target = tools.compiler.resolve(&target)?;
+    // What another device holds is not held here.
+    let memory = memory.filter(|_| target.device == DeviceKind::Cpu);
+    let expanded = Expanded::new(&traced.trace, rules, target, weights)?;
+    // Before the text is written: the tables of a context that cannot fit would not fit either.
+    let footprint = Footprint::of(&expanded).map_err(LowerError::from)?;
+    memory.map_or(Ok(()), |memory| footprint.check(memory))?;
+    let lowered = expanded.lower(ignorable)?;
+    let mut build = Build::new(lowered, &traced.trace, checkpoint, tools)?;
+    let (archive, baked) = build.cached_archive()?;
+    let start = Instant::now();
+    let runtime = Runtime::new(device)?;
+    let program = build.instantiate(&runtime, &archive)?;
+    let module = build.lowered.module;
+    let program = Program::new(&runtime, program, module.signatures.clone());
+    Ok(BuiltProgram {
+        program,
+        runtime,
+        module,
+        options: build.options,
+        archive,
+        baked,
+        compile: build.compiled.wall,
+        load: start.elapsed(),
+    })
+}
+
 /// A network whose checkpoint fits and whose module is compiled.
 pub struct Build<'a, 't> {
     /// What is compiled.
@@ -95,6 +214,8 @@ pub struct Build<'a, 't> {
     /// What became of it.
     pub compiled: Compiled,
     checkpoint: &'a Checkpoint,
+    /// What the checkpoint holds beside exactly what the network reads.
+    checked: Checked,
     tools: BuildTools<'t>,
 }
 
@@ -110,11 +231,11 @@ impl<'a, 't> Build<'a, 't> {
         checkpoint: &'a Checkpoint,
         mut tools: BuildTools<'t>,
     ) -> Result<Self, LoadError> {
-        lowered.check(checkpoint, recorded)?;
+        let checked = lowered.check(checkpoint, recorded)?;
         tools.tell(BuildStep::Compile)?;
-        let options = lowered.compile_options(tools.compiler)?;
+        let options = compile_options(&lowered, tools.compiler)?;
         let compiled = compile(&lowered.module, tools.compiler, &options, tools.cache)?;
-        Ok(Self { lowered, options, compiled, checkpoint, tools })
+        Ok(Self { lowered, options, compiled, checkpoint, checked, tools })
     }
 
     /// Writes the archive at `path`.
@@ -125,7 +246,8 @@ impl<'a, 't> Build<'a, 't> {
         let tools = &mut self.tools;
         let mut watch = |progress| tools.watch(BuildStep::Bake(progress));
         let options = BakeOptions { watch: Some(&mut watch), ..BakeOptions::default() };
-        let baked = self.lowered.bake(self.checkpoint, path, options)?;
+        let parameters = &self.lowered.module.parameters;
+        let baked = bake::write(self.checkpoint, parameters, self.checked.clone(), path, options)?;
         Ok((Archive::open(path)?, baked))
     }
 
@@ -152,32 +274,35 @@ impl<'a, 't> Build<'a, 't> {
     ///
     /// # Errors
     /// If they do not fit each other, or IREE refuses the module.
-    pub fn load(&mut self, runtime: &Runtime, archive: &Archive) -> Result<VmModule, LoadError> {
+    pub fn instantiate(&mut self, runtime: &Runtime, archive: &Archive) -> Result<VmModule, LoadError> {
         self.tools.tell(BuildStep::Load)?;
-        self.lowered.load(runtime, &self.compiled.vmfb, archive)
+        instantiate(&self.lowered.module, runtime, &self.compiled.vmfb, archive)
     }
 }
 
-impl Lowered {
-    /// How its module is best compiled.
-    ///
-    /// # Errors
-    /// If the compiler does not know the target.
-    pub fn compile_options(&self, compiler: &Compiler) -> Result<CompileOptions, CompileError> {
-        // Most of the time goes into products with the largest weights.
-        let largest = self.module.parameters.iter().max_by_key(|p| p.ty.bytes());
-        let element = largest.map_or(ElementType::F32, |p| p.ty.element);
-        compiler.options(&self.target, element, largest.is_some_and(Parameter::is_packed))
-    }
+/// How a lowered network is best compiled.
+///
+/// # Errors
+/// If the compiler does not know the target.
+pub fn compile_options(lowered: &Lowered, compiler: &Compiler) -> Result<CompileOptions, CompileError> {
+    // Most of the time goes into matmuls with the largest weights.
+    let largest = lowered.module.parameters.iter().max_by_key(|p| p.ty.bytes());
+    let element = largest.map_or(ElementType::F32, |p| p.ty.element);
+    compiler.options(&lowered.target, element, largest.is_some_and(Parameter::is_packed))
+}
 
-    /// Loads what its module became, with its archive.
-    ///
-    /// # Errors
-    /// If they do not fit each other, or IREE refuses the module.
-    pub fn load(&self, runtime: &Runtime, vmfb: &[u8], archive: &Archive) -> Result<VmModule, LoadError> {
-        let expected = self.module.parameters.iter().map(|p| (p.key.as_str(), p.ty.to_string()));
-        Ok(VmModule::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
-    }
+/// Loads a compiled module with its archive.
+///
+/// # Errors
+/// If they do not fit each other, or IREE refuses the module.
+pub fn instantiate(
+    module: &Module,
+    runtime: &Runtime,
+    vmfb: &[u8],
+    archive: &Archive,
+) -> Result<VmModule, LoadError> {
+    let expected = module.parameters.iter().map(|p| (p.key.as_str(), p.ty.to_string()));
+    Ok(VmModule::load(runtime, vmfb, &[map_parameters(archive, expected)?])?)
 }
 
 /// Compiles a module, or takes it from the cache.

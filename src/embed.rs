@@ -5,7 +5,7 @@
 //! # use std::path::Path;
 //! use tracewright::embed::{EmbeddingPlan, Embedder};
 //! use tracewright::generate::Tokenizer;
-//! use tracewright::load::{LoadOptions, load};
+//! use tracewright::build::{ProgramOptions, build_program};
 //! use tracewright::models::EmbeddingGemmaConfig;
 //! use tracewright::runtime::Compiler;
 //!
@@ -18,9 +18,9 @@
 //!
 //! let plan = EmbeddingPlan::new(config, None, 128, 1)?;
 //! let compiler = Compiler::new("iree-compile"); // the one on PATH
-//! let options = LoadOptions::new(&compiler, Path::new("cache"));
-//! let options = LoadOptions { ignorable: plan.config.ignorable(), ..options };
-//! let loaded = load(&plan.trace()?, &plan.checkpoint(folder)?, options)?;
+//! let options = ProgramOptions::new(&compiler, Path::new("cache"));
+//! let options = ProgramOptions { ignorable: plan.config.ignorable(), ..options };
+//! let loaded = build_program(&plan.trace()?, &plan.checkpoint(folder)?, options)?;
 //! let vectors = Embedder::new(&loaded.program, plan.config.vocab_size)?.embed(&[tokens])?;
 //! # Ok(())
 //! # }
@@ -31,10 +31,9 @@ use std::path::Path;
 use dsl::Traced;
 use irpa::Checkpoint;
 use models::EmbeddingGemmaConfig;
-use ops::ElementType;
+use ops::{Array, ArrayError, ElementType};
 use trace::{Role, Signature};
 
-use crate::array::{Array, ArrayError};
 use crate::plan::{PlanError, computed_in, rounded_up};
 use crate::program::{CallError, Program};
 

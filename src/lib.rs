@@ -6,8 +6,8 @@
 //! 1. [`dsl`]: a network declared with [`model!`] is recorded as a [`trace::Trace`]; no weight is read;
 //! 2. [`lower`]: composite ops become primitives, primitives become StableHLO text ([`Lowered`] does both);
 //! 3. [`bake`]: a checkpoint becomes the archive that the trace asks for;
-//! 4. `runtime` and `generate` (feature `iree`): the text is compiled, loaded and called. `load` takes any trace and
-//!    its checkpoint there in one call.
+//! 4. `runtime` and `generate` (feature `iree`): the text is compiled, loaded and called. `build::build_program` takes any
+//!    trace and its checkpoint there in one call.
 //!
 //! For a known model `Model` (feature `iree`) does all of that: open it, and chat, continue text, score or embed.
 
@@ -29,34 +29,27 @@ pub use trace;
 
 pub use dsl::{Axis, Bf16, CausalLm, EntryPoint, F16, F32, Float, I32, Tensor, TraceArg, model};
 
-mod array;
 #[cfg(feature = "iree")]
 pub mod build;
 #[cfg(feature = "iree")]
 pub mod embed;
 pub mod export;
-pub mod footprint;
-#[cfg(feature = "iree")]
-pub mod load;
 #[cfg(feature = "iree")]
 pub mod model;
-pub mod output;
-pub mod own;
-pub mod partition;
-mod pipeline;
+pub mod output_guard;
 mod plan;
 #[cfg(feature = "iree")]
 mod program;
-pub mod random;
 pub mod tuning;
 
-pub use array::{Array, ArrayError, Number};
-pub use footprint::{Footprint, Memory};
+pub use bake::random;
 #[cfg(feature = "iree")]
 pub use generate::{Follow, GenerateOptions, Sampling};
 #[cfg(feature = "iree")]
 pub use model::{Model, ModelError, OpenOptions, assistant, system, user};
-pub use pipeline::{Expanded, Lowered, StagedTrace, primitives};
+pub use ops::{Array, ArrayError, Number};
+pub use pipeline::{DevicePartition, Expanded, Footprint, Lowered, Memory, StagedTrace, primitives};
+pub use pipeline::{footprint, partition};
 pub use plan::{Plan, PlanError};
 #[cfg(feature = "iree")]
 pub use program::{CallError, Program};

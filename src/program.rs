@@ -1,11 +1,9 @@
 //! A loaded network, called with tensors of the host.
 
 use generate::Network;
-use ops::TensorType;
+use ops::{Array, TensorType};
 use runtime::{Buffer, Runtime};
 use trace::{Argument, Role, Signature};
-
-use crate::array::Array;
 
 /// A compiled network with its weights: its entry points can be called.
 pub struct Program {

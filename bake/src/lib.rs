@@ -5,6 +5,7 @@
 //! problems are listed at once.
 
 mod mismatch;
+pub mod random;
 mod recipe;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,6 +64,17 @@ pub struct Baked {
     pub blocks: BTreeMap<FromBlocks, usize>,
     /// Keys of the checkpoint that were left out.
     pub ignored: Vec<String>,
+}
+
+/// A checkpoint that fits, and what [`write`] will do to its tensors.
+#[derive(Clone, Debug)]
+pub struct Checked(Baked);
+
+impl Checked {
+    /// What a bake will do; its `bytes` are not counted yet.
+    pub fn planned(&self) -> &Baked {
+        &self.0
+    }
 }
 
 /// What became of a tensor that a checkpoint stores in blocks.
@@ -159,8 +171,22 @@ pub fn bake(
     out: &Path,
     options: BakeOptions<'_>,
 ) -> Result<Baked, BakeError> {
+    let checked = check(checkpoint, parameters, ignorable)?;
+    write(checkpoint, parameters, checked, out, options)
+}
+
+/// Writes the archive as [`bake`] does, of a checkpoint that [`check`] compared with the same parameters.
+///
+/// # Errors
+/// A failure to read or write, after which nothing new is left behind.
+pub fn write(
+    checkpoint: &Checkpoint,
+    parameters: &[Parameter],
+    Checked(mut baked): Checked,
+    out: &Path,
+    options: BakeOptions<'_>,
+) -> Result<Baked, BakeError> {
     checkpoint.check_output(out)?;
-    let mut baked = check(checkpoint, parameters, ignorable)?;
     baked.bytes = parameters.iter().map(|p| p.ty.bytes() as u64).sum();
     let by_key: BTreeMap<&str, &Parameter> = parameters.iter().map(|p| (p.key.as_str(), p)).collect();
     let entries = parameters.iter().map(entry).collect();
@@ -199,7 +225,7 @@ pub fn check(
     checkpoint: &Checkpoint,
     parameters: &[Parameter],
     ignorable: &[Ignorable],
-) -> Result<Baked, BakeError> {
+) -> Result<Checked, BakeError> {
     let mut baked = Baked::default();
     let mut problems = Vec::new();
     let mut read: BTreeMap<&str, &TensorType> = BTreeMap::new();
@@ -281,7 +307,7 @@ pub fn check(
         }
     }
     match problems.is_empty() {
-        true => Ok(baked),
+        true => Ok(Checked(baked)),
         false => Err(BakeError::Mismatch { path: checkpoint.path().to_owned(), problems }),
     }
 }

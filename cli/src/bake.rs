@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tracewright::bake::{BakeOptions, Baked};
 use tracewright::irpa::{Checkpoint, ConvertOptions, Gguf, convert_checkpoint};
-use tracewright::own::check_output;
+use tracewright::output_guard::check_output;
 
 use crate::arguments::{BakeArguments, ModelArguments};
 use crate::error::Error;

@@ -6,19 +6,19 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use crate::output;
 use instruments::bench::{
     AttentionSizes, Bandwidth, BenchError, BenchReport, Case, Language, Matmul, Measured, Stages, fits,
     measure, watched, whole_chunks,
 };
 use itertools::iproduct;
 use tracewright::Plan;
+use tracewright::build::ProgramOptions;
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
 use tracewright::irpa::Checkpoint;
-use tracewright::load::LoadOptions;
 use tracewright::lower::Weights;
-use tracewright::output;
-use tracewright::own::check_output;
+use tracewright::output_guard::check_output;
 use tracewright::runtime::{Compiler, Device};
 
 use crate::arguments::{
@@ -171,9 +171,9 @@ impl<'a> Bench<'a> {
         Ok(Self { arguments, read, interrupt, compiler, cache })
     }
 
-    fn options(&self, weights: Weights) -> LoadOptions<'_> {
+    fn options(&self, weights: Weights) -> ProgramOptions<'_> {
         let device = Device::LocalTask { workers: self.arguments.threads };
-        LoadOptions { device, weights, ..LoadOptions::new(&self.compiler, &self.cache) }
+        ProgramOptions { device, weights, ..ProgramOptions::new(&self.compiler, &self.cache) }
     }
 
     /// One plan for each combination of variants.

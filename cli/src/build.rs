@@ -9,7 +9,7 @@ use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::random::random_checkpoint;
 use tracewright::runtime::Compiler;
 use tracewright::targets::{Target, Tuning};
-use tracewright::tuning::{TuningDb, read_tuning};
+use tracewright::tuning::{self, TuningDb, read_tuning};
 use tracewright::{Plan, PlanError};
 
 use crate::arguments::{CompileArguments, TuningSource};
@@ -57,7 +57,7 @@ impl Tunings {
         Ok(match source.unwrap_or(&TuningSource::Measured) {
             TuningSource::Usual => Self::All(Tuning::default()),
             TuningSource::Measured => {
-                let known = TuningDb::measured(cache, target, compiler)?;
+                let known = tuning::measured(cache, target, compiler)?;
                 report_damage(&known.damaged);
                 Self::Measured(known)
             }
@@ -69,7 +69,7 @@ impl Tunings {
     pub fn of(&self, plan: Option<&Plan>) -> Result<Tuning, Error> {
         Ok(match self {
             Self::All(tuning) => tuning.clone(),
-            Self::Measured(known) => known.of(plan)?,
+            Self::Measured(known) => tuning::fastest(known, plan)?,
         })
     }
 }

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use crate::output;
 use etcetera::BaseStrategy as _;
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
@@ -14,8 +15,7 @@ use tracewright::files::{NewFile, limits};
 use tracewright::generate::{Finish, GenerateError};
 use tracewright::model::{Completion, Conversation, Opening};
 use tracewright::models::ReadModel;
-use tracewright::output;
-use tracewright::own::check_output;
+use tracewright::output_guard::check_output;
 use tracewright::{GenerateOptions, ModelError, system};
 
 use crate::arguments::ChatArguments;

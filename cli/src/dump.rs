@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use crate::output;
 use clap::{Parser, Subcommand, ValueEnum};
 use instruments::profile::Profile;
 use report::{NetworkReport, Stage};
@@ -14,8 +15,7 @@ use tracewright::irpa::Checkpoint;
 use tracewright::lower::{self, Weights};
 use tracewright::models::Architecture;
 use tracewright::models::presets::{PRESETS, Preset};
-use tracewright::output;
-use tracewright::own::check_output;
+use tracewright::output_guard::check_output;
 use tracewright::simplify;
 use tracewright::targets::{NamedMachine, Target};
 use tracewright::trace::{Counts, NodeKind, Trace};

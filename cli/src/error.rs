@@ -21,17 +21,17 @@ use tracewright::irpa;
 use tracewright::lower::LowerError;
 use tracewright::models::OtherSizes;
 use tracewright::models::config::{ConfigError, KeyProblem};
-use tracewright::own::OwnFile;
+use tracewright::output_guard::OverwritesModel;
 use tracewright::random::RandomError;
 use tracewright::simplify::ExplainError;
 use tracewright::tuning::TuningFileError;
 #[cfg(feature = "iree")]
 use tracewright::{
     ModelError,
+    build::LoadError,
     embed::EmbedError,
-    export::ExportError,
+    export::{ExportError, ManifestError},
     generate,
-    load::LoadError,
     models::UnknownPrompt,
     runtime::{self, CompileError},
 };
@@ -208,7 +208,7 @@ pub enum Error {
     #[error(transparent)]
     Cached(irpa::ArchiveError),
     #[error(transparent)]
-    Own(#[from] OwnFile),
+    Own(#[from] OverwritesModel),
     #[error(transparent)]
     Bake(#[from] BakeError),
     #[error(transparent)]
@@ -327,6 +327,13 @@ impl From<LowerError> for Error {
 impl From<runtime::RuntimeError> for Error {
     fn from(error: runtime::RuntimeError) -> Self {
         Self::Load(error.into())
+    }
+}
+
+#[cfg(feature = "iree")]
+impl From<ManifestError> for Error {
+    fn from(error: ManifestError) -> Self {
+        Self::Export(error.into())
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::output;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensorError};
 use serde_json::{Value, json};
@@ -13,8 +14,7 @@ use tracewright::footprint::peak_rss;
 use tracewright::generate::{Finish, GenerateError, Logprob, TokenLogprobs, Tokenizer};
 use tracewright::model::{Completion, Opening, Pieces};
 use tracewright::models::ReadModel;
-use tracewright::output;
-use tracewright::own::check_output;
+use tracewright::output_guard::check_output;
 use tracewright::{GenerateOptions, Model, ModelError};
 
 use crate::arguments::GenerateArguments;

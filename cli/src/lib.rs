@@ -59,6 +59,7 @@ mod manual;
 mod measure;
 mod model_path;
 mod ops;
+pub mod output;
 mod plan;
 mod progress;
 #[cfg(feature = "iree")]

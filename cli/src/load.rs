@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
+use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest};
 use tracewright::files::{FileKind, NewFile};
 use tracewright::generate::{GenerateError, check_tokens};
-use tracewright::load::LoadError;
 use tracewright::lower::Quantization;
 use tracewright::model::{BuildInfo, OpenWarning, Opening, TemplateProgram, TuningSource, WatchOpen};
 use tracewright::models::ReadModel;

@@ -4,12 +4,12 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
+use crate::output;
 use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
-use tracewright::output;
 
 use crate::arguments;
 use crate::error::Error;

@@ -6,7 +6,7 @@ use std::io::Write as _;
 
 use serde_json::{Value, json};
 use tracewright::Plan;
-use tracewright::export::xla::{check_model, planned};
+use tracewright::export::xla::{check_model, partition, planned};
 use tracewright::footprint::readable;
 use tracewright::lower::{Collective, CollectiveKind};
 use tracewright::partition::{CallCost, DevicePartition};
@@ -19,7 +19,7 @@ pub fn run(arguments: &PlanArguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
     check_model(&arguments.model)?;
     let plan = planned(plan)?;
-    let share = DevicePartition::of(&plan, mesh.map(|(mesh, _)| mesh), mesh.map_or(&[], |(_, rules)| rules))?;
+    let share = partition(&plan, mesh.map(|(mesh, _)| mesh), mesh.map_or(&[], |(_, rules)| rules))?;
     let shown = ShownShare {
         plan: &plan,
         mesh: mesh.map(|(mesh, _)| mesh),

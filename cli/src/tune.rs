@@ -7,8 +7,8 @@ use instruments::tune::{Trial, Tuned, TunedNetwork, Weighted, Workbench, tune};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tracewright::Plan;
+use tracewright::build::ProgramOptions;
 use tracewright::errors::WithPath as _;
-use tracewright::load::LoadOptions;
 use tracewright::runtime::{Device, Runtime};
 use tracewright::tuning::{FASTER, Record, TuningCache, Verdict};
 
@@ -40,7 +40,7 @@ pub fn run(arguments: &TuneArguments, read: ReadModel, interrupt: &Interrupt) ->
         false => {
             std::fs::create_dir_all(&folder).with_path("create", &folder)?;
             let checkpoint = build::checkpoint(&arguments.model, &plan, SEED, &folder, interrupt)?;
-            let options = || LoadOptions::new(&compiler, &folder);
+            let options = || ProgramOptions::new(&compiler, &folder);
             let weights = Weighted { checkpoint: &checkpoint, options: &options };
             let runtime = Runtime::new(Device::LocalTask { workers: 0 })?;
             let bench =

@@ -110,7 +110,7 @@ fn damaged(error: &Error) -> &[Damage] {
     match error {
         Error::Archive(ArchiveError::Content { damaged, .. }) => damaged,
         #[cfg(feature = "iree")]
-        Error::Load(tracewright::load::LoadError::Archive(ArchiveError::Content { damaged, .. })) => damaged,
+        Error::Load(tracewright::build::LoadError::Archive(ArchiveError::Content { damaged, .. })) => damaged,
         _ => &[],
     }
 }

@@ -5,12 +5,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use tracewright::Plan;
-use tracewright::export::xla::{XlaProgram, planned, shard_rules};
+use tracewright::export::xla::{XlaProgram, partition, planned, shard_rules};
 use tracewright::lower::{CollectiveKind, ShardNote, Sharding, Shards};
 use tracewright::models::ModelConfig;
 use tracewright::models::presets::{PRESETS, Preset};
 use tracewright::ops::ElementType;
-use tracewright::partition::DevicePartition;
 use tracewright::targets::{Mesh, NamedMachine, ShardRule};
 
 use crate::support::root;
@@ -139,7 +138,7 @@ fn the_largest_llama_divides_among_8_and_16_devices() {
 fn what_devices_exchange_follows_from_how_tensors_are_divided() {
     let exchanged = |model: &str, along: &str, asked: &[&str], batch: usize, entry: &str| {
         let plan = plan(ModelConfig::read(&root().join(model), &[]).unwrap(), 64, batch);
-        let share = DevicePartition::of(&plan, Some(&mesh(along)), &rules(asked)).unwrap();
+        let share = partition(&plan, Some(&mesh(along)), &rules(asked)).unwrap();
         let call = share.calls.into_iter().find(|call| call.entry == entry).unwrap();
         let mut counts: BTreeMap<(String, usize), usize> = BTreeMap::new();
         for one in call.collectives {
@@ -177,8 +176,8 @@ fn what_devices_exchange_follows_from_how_tensors_are_divided() {
 fn every_published_size_has_a_share() {
     for family in PRESETS {
         let plan = plan(family.read().unwrap(), 64, 1);
-        let alone = DevicePartition::of(&plan, None, &[]).unwrap();
-        let half = DevicePartition::of(&plan, Some(&mesh("model=2")), &[]).unwrap();
+        let alone = partition(&plan, None, &[]).unwrap();
+        let half = partition(&plan, Some(&mesh("model=2")), &[]).unwrap();
         let replicated: usize = half.replicated.values().sum();
         assert_eq!(2 * half.weights - replicated, alone.weights, "{}", family.name);
         for (alone, half) in alone.calls.iter().zip(&half.calls) {
@@ -195,7 +194,7 @@ fn every_published_size_has_a_share() {
 #[test]
 fn the_time_of_a_token_is_a_roofline() {
     let plan = preset("llama-3.1-405b");
-    let share = DevicePartition::of(&plan, Some(&mesh("model=8")), &[]).unwrap();
+    let share = partition(&plan, Some(&mesh("model=8")), &[]).unwrap();
     let machine: NamedMachine = "h100".parse().unwrap();
     let decode = share.calls.iter().find(|call| call.entry == "decode").unwrap();
     assert_eq!(decode.collectives.len(), 2 * 126 + 3);
@@ -214,7 +213,7 @@ fn the_time_of_a_token_is_a_roofline() {
     assert!((1.0..1.1).contains(&(decode.flops / products)), "{}", decode.flops / products);
     let cannot = share.check(&machine).unwrap_err();
     assert!(cannot.to_string().starts_with("each device needs 101."), "{cannot}");
-    let share = DevicePartition::of(&plan, Some(&mesh("model=16")), &[]).unwrap();
+    let share = partition(&plan, Some(&mesh("model=16")), &[]).unwrap();
     assert_eq!(share.check(&machine), Ok(()));
 }
 

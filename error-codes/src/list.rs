@@ -19,10 +19,10 @@ use tracewright::files::{NotReplaced, StandIn};
 
 use crate::{Code, Coded, UnknownCode, place};
 use instruments::profile::ProfileError;
-use tracewright::export::FolderError;
 use tracewright::export::xla::XlaError;
+use tracewright::export::{FolderError, ManifestError};
 use tracewright::footprint::TooLarge;
-use tracewright::own::OwnFile;
+use tracewright::output_guard::OverwritesModel;
 use tracewright::random::RandomError;
 use tracewright::tuning::TuningFileError;
 use tracewright::{ArrayError, PlanError};
@@ -39,7 +39,7 @@ macro_rules! all {
 }
 
 all! {
-    OwnFile => TW0008,
+    OverwritesModel => TW0008,
     UnknownPrompt => TW0108,
     OtherSizes => TW0211,
     ParameterConflict => TW0426,
@@ -108,6 +108,19 @@ impl Coded for FolderError {
     }
 }
 
+impl Coded for ManifestError {
+    fn code(&self) -> Code {
+        match self {
+            Self::File(error) => error.code(),
+            Self::Syntax { .. } => TW0902,
+            Self::Lost { .. } => TW0903,
+            Self::Device { .. } => TW0906,
+            Self::Engine(_) => TW0908,
+            Self::Module { .. } => TW0904,
+        }
+    }
+}
+
 impl Coded for XlaError {
     fn code(&self) -> Code {
         match self {
@@ -119,8 +132,8 @@ impl Coded for XlaError {
             Self::Bake(error) => error.code(),
             Self::Archive(error) => error.code(),
             Self::Lost { .. } => TW0208,
-            Self::Manifest { .. } => TW0902,
-            Self::Module { .. } | Self::Moved { .. } => TW0904,
+            Self::Manifest(error) => error.code(),
+            Self::Moved { .. } => TW0904,
         }
     }
 

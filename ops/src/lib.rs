@@ -3,6 +3,7 @@
 //! The operations are a closed list ([`Op`]). Each has one file, which holds its doc, its shape and element type
 //! rule, its meaning, its StableHLO spelling if it is a primitive, and a table of good and bad examples.
 
+mod array;
 mod facts;
 pub mod format;
 mod list;
@@ -13,6 +14,7 @@ mod text;
 mod types;
 mod value;
 
+pub use array::{Array, ArrayError, Number};
 pub use facts::{CostOperand, IterationSpace, OpClass, OpWork};
 pub use format::WeightFormat;
 pub use list::{Documented, Op};

@@ -7,32 +7,16 @@ use std::time::{Duration, Instant};
 
 use bake::Baked;
 use errors::FileError;
-use files::{FileKind, NewFile, is_there, limits};
 use irpa::{Archive, Checkpoint, Gguf, Verified, Watch};
 use lower::Module;
-use ops::{Attribute, Reader, TensorType};
+use manifest::dir::{self, ExportFolder, FolderError, names};
+use manifest::{IreeEntry, IreeManifest, ManifestError, ManifestValue, read_module};
 use runtime::{CompileOptions, Compiled, Compiler, Runtime, VmModule};
 use targets::{DeviceKind, Tuning};
-use trace::{Argument, Parameter, Role, Signature};
+use trace::{Argument, Parameter, Signature};
 
-use super::dir::{self, ExportFolder, FolderError};
-use super::manifest::{IreeEntry, IreeManifest, ManifestValue};
 use crate::build::{Build, BuildTools, LoadError, map_parameters};
 use crate::{Plan, PlanError};
-
-/// The file names in an export directory.
-pub mod names {
-    /// What the directory is.
-    pub const MANIFEST: &str = super::super::dir::MANIFEST;
-    /// The StableHLO text.
-    pub const TEXT: &str = super::super::dir::TEXT;
-    /// The compiled module.
-    pub const MODULE: &str = super::super::dir::MODULE;
-    /// The weights.
-    pub const ARCHIVE: &str = super::super::dir::ARCHIVE;
-    /// What a tokenizer is read from; copied if it is there.
-    pub const COPIED: &[&str] = super::super::dir::COPIED;
-}
 
 /// Why an export directory cannot be written or used.
 #[derive(Debug, thiserror::Error)]
@@ -43,33 +27,9 @@ pub enum ExportError {
     /// Nothing is written into that folder.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// It was made for another engine.
-    #[error("`{}` was exported for XLA; `python -m tracewright_xla run` runs it", .0.display())]
-    Engine(PathBuf),
-    /// The manifest is not one.
-    #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
-    Manifest {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A file that was exported is gone.
-    #[error("`{}`, which the manifest names, is missing; export the model again", .path.display())]
-    Lost {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The module was changed after it was exported.
-    #[error("`{}` is not the module that the manifest names (blake3 {found}, expected {expected}); export the model again", .path.display())]
-    Module {
-        /// The file.
-        path: PathBuf,
-        /// What the manifest says.
-        expected: String,
-        /// What the file has.
-        found: String,
-    },
+    /// The manifest is not one, or the module is not that of the manifest.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
     /// The archive is that of another export.
     #[error("`{}` is not the archive that the manifest names (its table has blake3 {found}, expected {expected}); export the model again", .path.display())]
     Archive {
@@ -85,15 +45,6 @@ pub enum ExportError {
     NoManifest {
         /// The folder.
         path: PathBuf,
-    },
-    /// The module is for a kind of device that nobody knows here.
-    #[error(
-        "the module was exported for the device `{found}`, expected cpu, vulkan, cuda, hip or metal; use the version that \
-         exported it, or export again"
-    )]
-    Device {
-        /// What it is for.
-        found: String,
     },
     /// The module is for another kind of processor.
     #[error(
@@ -133,143 +84,62 @@ pub enum ExportError {
     Load(#[from] LoadError),
 }
 
-impl IreeManifest {
-    /// The manifest of what was built; its archive is not written yet.
-    fn new(
-        plan: &Plan,
-        build: &Build<'_, '_>,
-        copied: &[&str],
-        compiler: &Compiler,
-    ) -> Result<Self, ExportError> {
-        let Build { lowered, options, compiled, .. } = build;
-        let module = &lowered.module;
-        let typed = |list: &[Argument]| -> Vec<ManifestValue> {
-            let typed = |a: &Argument| ManifestValue {
-                name: a.name.clone(),
-                role: a.role.to_string(),
-                ty: a.ty.to_string(),
-                axes: a.axes.iter().map(|axis| axis.to_string()).collect(),
-                sharding: None,
-            };
-            list.iter().map(typed).collect()
-        };
-        let entry = |s: &Signature| IreeEntry {
-            name: s.name.clone(),
-            arguments: typed(&s.arguments),
-            results: typed(&s.results),
-        };
-        Ok(Self {
-            tracewright: env!("CARGO_PKG_VERSION").into(),
-            iree_compiler: compiler.version()?,
-            device: options.target.device.name().into(),
-            architecture: options.target.architecture().into(),
-            target_triple: options.target.triple.clone(),
-            target_cpu: options.target.processor.clone(),
-            cpu_features: compiler.features(&options.target)?,
-            dtype: plan.element.to_string(),
-            context: plan.context,
-            chunk: plan.chunk,
-            simplify: plan.rules.to_string(),
-            quant: plan.weights.quantize.rounds().then(|| plan.weights.quantize.to_string()),
-            kv: plan.kv.word().to_owned(),
-            kernels: plan.weights.kernels,
-            layout: if module.parameters.iter().any(Parameter::is_packed) { "kernels" } else { "plain" }
-                .into(),
-            tuning: Tuning { kernels: module.tuned.clone(), ..plan.target.tuning.clone() },
-            module_blake3: blake3::hash(&compiled.vmfb).to_string(),
-            archive_blake3: String::new(),
-            entry_points: module.signatures.iter().map(entry).collect(),
-            copied: copied.iter().map(|name| (*name).to_owned()).collect(),
-            parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),
-        })
-    }
+/// The manifest of what was built; its archive is not written yet.
+fn manifest_of(
+    plan: &Plan,
+    build: &Build<'_, '_>,
+    copied: &[&str],
+    compiler: &Compiler,
+) -> Result<IreeManifest, ExportError> {
+    let Build { lowered, options, compiled, .. } = build;
+    let module = &lowered.module;
+    let typed = |list: &[Argument]| list.iter().map(|a| ManifestValue::new(a, None)).collect();
+    let entry = |s: &Signature| IreeEntry {
+        name: s.name.clone(),
+        arguments: typed(&s.arguments),
+        results: typed(&s.results),
+    };
+    Ok(IreeManifest {
+        tracewright: env!("CARGO_PKG_VERSION").into(),
+        iree_compiler: compiler.version()?,
+        device: options.target.device.name().into(),
+        architecture: options.target.architecture().into(),
+        target_triple: options.target.triple.clone(),
+        target_cpu: options.target.processor.clone(),
+        cpu_features: compiler.features(&options.target)?,
+        dtype: plan.element.to_string(),
+        context: plan.context,
+        chunk: plan.chunk,
+        simplify: plan.rules.to_string(),
+        quant: plan.weights.quantize.rounds().then(|| plan.weights.quantize.to_string()),
+        kv: plan.kv.word().to_owned(),
+        kernels: plan.weights.kernels,
+        layout: if module.parameters.iter().any(Parameter::is_packed) { "kernels" } else { "plain" }.into(),
+        tuning: Tuning { kernels: module.tuned.clone(), ..plan.target.tuning.clone() },
+        module_blake3: blake3::hash(&compiled.vmfb).to_string(),
+        archive_blake3: String::new(),
+        entry_points: module.signatures.iter().map(entry).collect(),
+        copied: copied.iter().map(|name| (*name).to_owned()).collect(),
+        parameters: module.parameters.iter().map(|p| (p.key.clone(), p.ty.to_string())).collect(),
+    })
+}
 
-    /// Reads the manifest of an export directory; `None` if it has none.
-    ///
-    /// # Errors
-    /// If it cannot be read or is not one.
-    pub fn read(folder: &Path) -> Result<Option<Self>, ExportError> {
-        let path = folder.join(names::MANIFEST);
-        if !is_there(&path) {
-            return Ok(None);
-        }
-        let text = files::read_text(&path, limits::CONFIG)?;
-        if super::xla::is_manifest(&text) {
-            return Err(ExportError::Engine(folder.to_owned()));
-        }
-        let manifest: Result<Self, _> = serde_json::from_str(&text);
-        let manifest = manifest.map_err(|e| ExportError::Manifest { path, reason: e.to_string() })?;
-        // Only the names that an export may have: a manifest does not say where else something is.
-        let copied = names::COPIED.iter().filter(|name| manifest.copied.iter().any(|copied| copied == *name));
-        match copied.map(|name| folder.join(name)).find(|path| !path.exists()) {
-            Some(path) => Err(ExportError::Lost { path }),
-            None => Ok(Some(manifest)),
-        }
+/// Whether the module runs on this machine's processor, or on another device than that.
+///
+/// # Errors
+/// The features it needs and this processor lacks.
+pub fn check_cpu(manifest: &IreeManifest) -> Result<(), ExportError> {
+    if manifest.device()? != DeviceKind::Cpu {
+        return Ok(());
     }
-
-    /// How the entry points are called.
-    ///
-    /// # Errors
-    /// If a type does not read.
-    pub fn signatures(&self, folder: &Path) -> Result<Vec<Signature>, ExportError> {
-        let arguments = |list: &[ManifestValue]| -> Result<Vec<Argument>, ExportError> {
-            let argument = |t: &ManifestValue| {
-                let wrong = |what: &'static str| {
-                    move |e: ops::ParseError| ExportError::Manifest {
-                        path: folder.join(names::MANIFEST),
-                        reason: format!("{what} of `{}`: {e}", t.name),
-                    }
-                };
-                let mut text = Reader::new(&t.ty);
-                let ty = TensorType::parse(&mut text).and_then(|ty| text.end().map(|()| ty));
-                let ty = ty.map_err(wrong("type"))?;
-                let mut text = Reader::new(&t.role);
-                let role = Role::parse(&mut text).and_then(|role| text.end().map(|()| role));
-                let role = role.map_err(wrong("role"))?;
-                if let Role::Start { context } = role
-                    && context != self.context
-                {
-                    let reason =
-                        format!("the context of `{}` is {context}, expected {}", t.name, self.context);
-                    return Err(ExportError::Manifest { path: folder.join(names::MANIFEST), reason });
-                }
-                let axes = t.axes.iter().map(|axis| axis.clone().into()).collect();
-                Ok(Argument { name: t.name.clone(), role, ty, axes })
-            };
-            list.iter().map(argument).collect()
-        };
-        let signature = |e: &IreeEntry| {
-            let (arguments, results) = (arguments(&e.arguments)?, arguments(&e.results)?);
-            Ok(Signature { name: e.name.clone(), arguments, results })
-        };
-        self.entry_points.iter().map(signature).collect()
+    let found = std::env::consts::ARCH;
+    if manifest.architecture != found {
+        return Err(ExportError::Architecture { expected: manifest.architecture.clone(), found });
     }
-
-    /// The kind of device that runs it.
-    ///
-    /// # Errors
-    /// If there is no such kind.
-    pub fn device(&self) -> Result<DeviceKind, ExportError> {
-        DeviceKind::of_name(&self.device).ok_or_else(|| ExportError::Device { found: self.device.clone() })
-    }
-
-    /// Whether the module runs on this machine's processor, or on another device than that.
-    ///
-    /// # Errors
-    /// The features it needs and this processor lacks.
-    pub fn check_cpu(&self) -> Result<(), ExportError> {
-        if self.device()? != DeviceKind::Cpu {
-            return Ok(());
-        }
-        let found = std::env::consts::ARCH;
-        if self.architecture != found {
-            return Err(ExportError::Architecture { expected: self.architecture.clone(), found });
-        }
-        let missing = runtime::missing_cpu_features(&self.cpu_features);
-        match missing.is_empty() {
-            true => Ok(()),
-            false => Err(ExportError::Cpu { cpu: self.target_cpu.clone(), missing }),
-        }
+    let missing = runtime::missing_cpu_features(&manifest.cpu_features);
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(ExportError::Cpu { cpu: manifest.target_cpu.clone(), missing }),
     }
 }
 
@@ -313,23 +183,19 @@ pub fn export(
         Some(made) => made.keys().copied().collect(),
         None => dir::copied(model).collect(),
     };
-    let manifest = IreeManifest::new(&plan, &build, &copied, compiler)?;
+    let manifest = manifest_of(&plan, &build, &copied, compiler)?;
     let start = Instant::now();
     let baked = folder.fill(|out| {
         let (archive, baked) = build.bake(&out.join(names::ARCHIVE))?;
-        let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), FileKind::NEW, bytes);
-        for name in copied {
-            match made.as_ref().and_then(|made| made.get(name)) {
-                Some(text) => put(name, text.as_bytes())?,
-                None => put(name, &files::read(&model.join(name), limits::TOKENIZER)?)?,
-            }
+        for (name, text) in made.iter().flatten() {
+            dir::put(out, name, text.as_bytes())?;
         }
-        put(names::TEXT, build.lowered.module.text.as_bytes())?;
-        put(names::MODULE, &build.compiled.vmfb)?;
-        let manifest = IreeManifest { archive_blake3: archive.table_blake3(), ..manifest };
-        // Last: a directory without a manifest is no export.
-        let json = serde_json::to_string_pretty(&manifest).unwrap_or_default();
-        put(names::MANIFEST, (json + "\n").as_bytes())?;
+        if made.is_none() {
+            dir::copy(model, out)?;
+        }
+        dir::put(out, names::TEXT, build.lowered.module.text.as_bytes())?;
+        dir::put(out, names::MODULE, &build.compiled.vmfb)?;
+        dir::put_manifest(out, &IreeManifest { archive_blake3: archive.table_blake3(), ..manifest })?;
         Ok::<_, ExportError>(baked)
     })?;
     let Build { lowered, options, compiled, .. } = build;
@@ -360,8 +226,8 @@ pub fn open(
     manifest: &IreeManifest,
     runtime: &Runtime,
 ) -> Result<(VmModule, Archive), ExportError> {
-    manifest.check_cpu()?;
-    let vmfb = module(folder, manifest)?;
+    check_cpu(manifest)?;
+    let vmfb = read_module(folder.join(names::MODULE), &manifest.module_blake3)?;
     let archive = archive(folder, manifest)?;
     let expected = manifest.parameters.iter().map(|(key, ty)| (key.as_str(), ty.clone()));
     let parameters = map_parameters(&archive, expected)?;
@@ -376,16 +242,8 @@ pub fn open(
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, ExportError> {
     let manifest =
         IreeManifest::read(folder)?.ok_or_else(|| ExportError::NoManifest { path: folder.into() })?;
-    module(folder, &manifest)?;
+    read_module(folder.join(names::MODULE), &manifest.module_blake3)?;
     Ok(archive(folder, &manifest)?.verify_content(watch).map_err(LoadError::from)?)
-}
-
-/// The module that the manifest names.
-fn module(folder: &Path, manifest: &IreeManifest) -> Result<Vec<u8>, ExportError> {
-    let path = folder.join(names::MODULE);
-    let vmfb = files::read(&path, limits::MODULE)?;
-    let (expected, found) = (manifest.module_blake3.clone(), blake3::hash(&vmfb).to_string());
-    if found == expected { Ok(vmfb) } else { Err(ExportError::Module { path, expected, found }) }
 }
 
 /// The archive that the manifest names. Its data are not read.

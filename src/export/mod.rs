@@ -3,13 +3,11 @@
 //! [`manifest`] declares what `manifest.json` contains. [`xla`] writes exports for XLA. With the feature `iree` this module
 //! writes, opens and verifies exports for IREE.
 
-mod dir;
 #[cfg(feature = "iree")]
 mod iree;
-pub mod manifest;
 pub mod xla;
 
-pub use dir::FolderError;
+pub use ::manifest::{self, IreeManifest, Manifest, ManifestError};
 #[cfg(feature = "iree")]
-pub use iree::{ExportError, Exported, export, names, open, verify};
-pub use manifest::{IreeManifest, Manifest};
+pub use iree::{ExportError, Exported, check_cpu, export, open, verify};
+pub use manifest::dir::{FolderError, names};

@@ -8,16 +8,19 @@ use std::path::{Path, PathBuf};
 use bake::{BakeError, BakeOptions};
 use dsl::Traced;
 use errors::FileError;
-use files::{FileKind, NewFile, limits};
+use files::limits;
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf, Storage, Verified, Watch};
 use lower::{EntryShards, Module, ShardError, ShardNote, Sharding, Shards, Weights};
-use serde::Deserialize;
+use manifest::dir::names::{MADE, MANIFEST};
+use manifest::dir::{self, ExportFolder, FolderError};
+use manifest::{
+    ENGINE, FORMAT, Manifest, ManifestAxis, ManifestError, ManifestValue, XlaEntry, XlaManifest, XlaWeight,
+    is_xla, read_module, refused,
+};
 use targets::{Mesh, ShardRule, Target};
 use trace::{Argument, Parameter, Trace};
 
-use super::dir::{self, ExportFolder, FolderError, MADE, MANIFEST};
-use super::manifest::{ENGINE, FORMAT, ManifestAxis, ManifestValue, XlaEntry, XlaManifest, XlaWeight};
-use crate::{Plan, PlanError};
+use crate::{DevicePartition, Plan, PlanError};
 
 /// A program for XLA: text, and how what it takes and gives is divided.
 pub struct XlaProgram {
@@ -67,24 +70,9 @@ pub enum XlaError {
         /// The file.
         path: PathBuf,
     },
-    /// The manifest is not one.
-    #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
-    Manifest {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A module was changed after it was exported.
-    #[error("`{}` is not the module that the manifest names (blake3 {found}, expected {expected}); export the model again", .path.display())]
-    Module {
-        /// The file.
-        path: PathBuf,
-        /// What the manifest says.
-        expected: String,
-        /// What the file has.
-        found: String,
-    },
+    /// The manifest is not one, or a module is not that of the manifest.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
     /// A weight that was made is not where the manifest says.
     #[error("`{}` has `{key}` at byte {found}, where the manifest says {expected}; export the model again", .path.display())]
     Moved {
@@ -99,18 +87,9 @@ pub enum XlaError {
     },
 }
 
-/// Whether a manifest is one of these.
-pub(crate) fn is_manifest(text: &str) -> bool {
-    #[derive(Deserialize)]
-    struct Engine {
-        engine: String,
-    }
-    serde_json::from_str::<Engine>(text).is_ok_and(|manifest| manifest.engine == ENGINE)
-}
-
-/// Whether a folder is an export for XLA.
+/// Whether a folder is an export for XLA. Its manifest may be damaged.
 pub fn is_export(folder: &Path) -> bool {
-    files::read_text(&folder.join(MANIFEST), limits::CONFIG).is_ok_and(|text| is_manifest(&text))
+    files::read_text(&folder.join(MANIFEST), limits::CONFIG).is_ok_and(|text| is_xla(&text))
 }
 
 /// A plan for XLA: without kernels, and with weights as the checkpoint has them.
@@ -142,6 +121,33 @@ pub fn shard_rules(recorded: &Traced, mesh: &Mesh, asked: &[ShardRule]) -> Vec<S
             ShardRule { axes: axes.map(|axis| (*axis).to_owned()).collect(), over: (*over).to_owned() }
         });
     declared.filter(|rule| !rule.axes.is_empty()).chain(asked.iter().cloned()).collect()
+}
+
+/// What each device of a mesh holds and does in a plan for XLA ([`planned`]); without a mesh, one device.
+///
+/// ```
+/// use tracewright::Plan;
+/// use tracewright::export::xla::{partition, planned};
+/// use tracewright::models::presets::Preset;
+/// use tracewright::ops::ElementType;
+///
+/// let model = Preset::named("llama-3.1-405b").ok_or("it has this name")?.read()?;
+/// let plan = planned(Plan::new(Box::new(model), Some(ElementType::Bf16), Some(512), None)?)?;
+/// let share = partition(&plan, Some(&"model=8".parse()?), &[])?;
+/// println!("{} bytes of weights on each of {} devices", share.weights, share.devices);
+/// assert_eq!(share.devices, 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// If the trace is not one that lowers, or does not divide as the [rules](shard_rules) say.
+pub fn partition(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Result<DevicePartition, XlaError> {
+    let recorded = plan.record(&plan.steps())?;
+    let shards = match mesh {
+        Some(mesh) => Shards::new(&recorded.trace, mesh, &shard_rules(&recorded, mesh, asked))?,
+        None => Shards::whole(),
+    };
+    Ok(DevicePartition::of(&plan.expand(&recorded.trace)?, shards).map_err(PlanError::from)?)
 }
 
 impl XlaProgram {
@@ -221,14 +227,9 @@ fn names(sharding: Option<&Sharding>, rank: usize) -> Vec<Vec<String>> {
 }
 
 fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<ManifestValue> {
-    let value = |(at, argument): (usize, &Argument)| ManifestValue {
-        name: argument.name.clone(),
-        role: argument.role.to_string(),
-        ty: argument.ty.to_string(),
-        axes: argument.axes.iter().map(|axis| axis.to_string()).collect(),
-        sharding: Some(names(shardings.get(at), argument.ty.rank())),
-    };
-    arguments.iter().enumerate().map(value).collect()
+    let sharding = |at: usize, argument: &Argument| names(shardings.get(at), argument.ty.rank());
+    let values = arguments.iter().enumerate();
+    values.map(|(at, argument)| ManifestValue::new(argument, Some(sharding(at, argument)))).collect()
 }
 
 /// Writes the export directory `out` of a plan for XLA ([`planned`]), with the tokenizer files of `model`. What is divided among
@@ -265,7 +266,6 @@ pub fn export(
     let folder = ExportFolder::new(model, out, modules.iter().map(String::as_str).chain([MADE]))?;
     let (made, plain): (Vec<&Parameter>, Vec<_>) = parameters.iter().partition(|p| p.recipe.is_some());
     folder.fill(|out| {
-        let put = |name: &str, bytes: &[u8]| NewFile::write(&out.join(name), FileKind::NEW, bytes);
         let mut weights = Vec::new();
         if !made.is_empty() {
             let made: Vec<Parameter> = made.into_iter().cloned().collect();
@@ -283,16 +283,11 @@ pub fn export(
         }
         weights.sort_by(|a, b| a.key.cmp(&b.key));
         manifest.weights = weights;
-        for name in dir::copied(model) {
-            put(name, &files::read(&model.join(name), limits::TOKENIZER)?)?;
-        }
+        dir::copy(model, out)?;
         for (entry, module) in manifest.entry_points.iter().zip(&program.modules) {
-            put(&entry.module, module.text.as_bytes())?;
+            dir::put(out, &entry.module, module.text.as_bytes())?;
         }
-        // Last: a directory without a manifest is no export.
-        let json = serde_json::to_string_pretty(&manifest)
-            .map_err(|error| XlaError::Manifest { path: out.join(MANIFEST), reason: error.to_string() })?;
-        put(MANIFEST, (json + "\n").as_bytes())?;
+        dir::put_manifest(out, &manifest)?;
         Ok(manifest)
     })
 }
@@ -326,10 +321,10 @@ fn stored_weight(
 /// # Errors
 /// If it is no export for XLA, or what is not as it was written.
 pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, XlaError> {
-    let path = folder.join(MANIFEST);
-    let refused = |reason: String| XlaError::Manifest { path: path.clone(), reason };
-    let text = files::read_text(&path, limits::CONFIG)?;
-    let manifest: XlaManifest = serde_json::from_str(&text).map_err(|error| refused(error.to_string()))?;
+    let refused = |reason: String| XlaError::from(refused(folder, reason));
+    let Some(Manifest::Xla(manifest)) = Manifest::read(folder)? else {
+        return Err(refused("it is of no export for XLA".into()));
+    };
     if manifest.format != FORMAT {
         return Err(refused(format!("its format is {}, expected {FORMAT}", manifest.format)));
     }
@@ -345,12 +340,7 @@ pub fn verify(folder: &Path, watch: Option<Watch<'_>>) -> Result<Verified, XlaEr
         if Path::new(&entry.module).file_name() != Some(OsStr::new(&entry.module)) {
             return Err(refused(format!("`{}` is no plain file name", entry.module)));
         }
-        let path = folder.join(&entry.module);
-        let (expected, found) =
-            (entry.module_blake3.clone(), blake3::hash(&files::read(&path, limits::MODULE)?).to_string());
-        if found != expected {
-            return Err(XlaError::Module { path, expected, found });
-        }
+        read_module(folder.join(&entry.module), &entry.module_blake3)?;
     }
     let (made, stored): (Vec<XlaWeight>, Vec<_>) =
         manifest.weights.into_iter().partition(|weight| weight.made);

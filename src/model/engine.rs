@@ -15,7 +15,7 @@ use generate::{
 use models::EmbeddingGemmaConfig;
 use runtime::Transfers;
 
-use super::source::{BuildInfo, OpenWarning, Ready, Source, load_checkpoint, load_embedding, load_export};
+use super::source::{BuildInfo, OpenWarning, Ready, Source, build_checkpoint, build_embedding, open_export};
 use super::{ModelError, OpenOptions};
 use crate::Program;
 use crate::embed::{Embedder, EmbeddingPlan, check_texts};
@@ -122,9 +122,9 @@ impl Engine {
     fn build(path: &Path, source: Source, options: &OpenOptions) -> Result<Self, ModelError> {
         Ok(match source {
             Source::Embedding(config) => Self::Embedding(config),
-            Source::Export(manifest, _) => Self::Text(Box::new(load_export(path, &manifest, options)?)),
+            Source::Export(manifest, _) => Self::Text(Box::new(open_export(path, &manifest, options)?)),
             Source::Checkpoint(model) => {
-                Self::Text(Box::new(load_checkpoint(path, model, options, options.score)?))
+                Self::Text(Box::new(build_checkpoint(path, model, options, options.score)?))
             }
         })
     }
@@ -271,7 +271,7 @@ impl<'a> Texts<'a> {
         let scorer = match self.scorer.take() {
             Some(scorer) => scorer,
             None => match Source::read(self.path, self.options)?.0 {
-                Source::Checkpoint(model) => load_checkpoint(self.path, model, self.options, true)?,
+                Source::Checkpoint(model) => build_checkpoint(self.path, model, self.options, true)?,
                 // It has the entry points that it was exported with.
                 _ => return Ok(Session::new(network).score(tokens)?),
             },
@@ -364,7 +364,7 @@ impl<'a> Embeddings<'a> {
         let length = self.options.context.unwrap_or_else(|| EmbeddingPlan::length_for(longest, most));
         check_texts(texts, length, self.config.vocab_size)?;
         if !self.programs.contains_key(&length) {
-            let built = load_embedding(&self.path, self.config, self.options, length)?;
+            let built = build_embedding(&self.path, self.config, self.options, length)?;
             self.programs.insert(length, built);
         }
         let (program, build) = &self.programs[&length];

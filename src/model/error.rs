@@ -1,10 +1,11 @@
 //! Why a model does not open, or does not answer.
 
+use std::fmt::{self, Display as _};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use errors::FileError;
+use errors::{FileError, WithCauses};
 use generate::GenerateError;
 use irpa::ArchiveError;
 use models::config::ConfigError;
@@ -15,11 +16,23 @@ use targets::DeviceKind;
 use crate::PlanError;
 use crate::build::LoadError;
 use crate::embed::EmbedError;
-use crate::export::ExportError;
+use crate::export::{ExportError, ManifestError};
 use crate::tuning::TuningFileError;
 
 /// Why a [`Model`](super::Model) does not open, or does not answer.
-#[derive(Debug, thiserror::Error)]
+///
+/// `Debug` shows the message and the causes behind it, since a `main` that returns an error prints it by `Debug`. For the same
+/// reason the fields of a variant are not shown.
+///
+/// ```
+/// use tracewright::Model;
+///
+/// let error = Model::open("no-such-folder").err().ok_or("there is no such folder")?;
+/// let shown = format!("{error:?}");
+/// assert!(shown.starts_with("cannot open the model directory `no-such-folder`\n  because: "), "{shown}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(thiserror::Error)]
 pub enum ModelError {
     /// A file cannot be read.
     #[error(transparent)]
@@ -127,6 +140,12 @@ pub enum ModelError {
     Gone,
 }
 
+impl fmt::Debug for ModelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        WithCauses(self).fmt(f)
+    }
+}
+
 impl From<PlanError> for ModelError {
     fn from(error: PlanError) -> Self {
         Self::Plan(error.into())
@@ -136,6 +155,12 @@ impl From<PlanError> for ModelError {
 impl From<ExportError> for ModelError {
     fn from(error: ExportError) -> Self {
         Self::Export(error.into())
+    }
+}
+
+impl From<ManifestError> for ModelError {
+    fn from(error: ManifestError) -> Self {
+        ExportError::from(error).into()
     }
 }
 

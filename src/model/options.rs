@@ -15,7 +15,7 @@ use simplify::Rules;
 use targets::{DeviceName, Target, Tuning};
 use trace::KvFormat;
 
-use super::TemplateProgram;
+use super::{ModelError, TemplateProgram};
 use crate::build::BuildStep;
 
 /// How [`Model::open_with`](super::Model::open_with) opens a model. `None` always means the usual choice.
@@ -143,11 +143,14 @@ impl OpenOptions {
     }
 
     /// The folder that keeps compiled modules and baked archives.
-    pub(super) fn cache_folder(&self) -> Option<PathBuf> {
-        self.cache.clone().or_else(|| {
-            let strategy = etcetera::choose_base_strategy().ok()?;
-            Some(strategy.cache_dir().join("tracewright"))
-        })
+    pub(super) fn cache_folder(&self) -> Result<PathBuf, ModelError> {
+        let usual = || Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("tracewright"));
+        self.cache.clone().or_else(usual).ok_or(ModelError::NoCache)
+    }
+
+    /// Tells [`watch`](Self::watch), if there is one.
+    pub(super) fn watch_steps(&self) -> impl FnMut(BuildStep) -> ControlFlow<()> + '_ {
+        |step| self.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.tell(step))
     }
 }
 

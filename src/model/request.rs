@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
-use generate::{Follow, GenerateOptions, TokenOptions};
+use generate::{Follow, GenerateOptions};
 
 use super::engine::{Completion, Event, GenerateJob, Job};
 use super::{Inner, ModelError};
@@ -69,8 +69,14 @@ impl Request {
     /// If an option cannot be followed. What is found later is an error of the iterator.
     pub fn stream(self) -> Result<Pieces, ModelError> {
         let Self { model, prompt, options, continues } = self;
-        let tokens = model.text.token_options(&options)?;
-        Pieces::begin(model, prompt, tokens, options.stop, continues)
+        let stop = options.stop.clone();
+        let options = model.text.token_options(&options)?;
+        let (send, events) = channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let job =
+            GenerateJob { prompt, options, stop, continues, cancelled: cancelled.clone(), events: send };
+        model.ask(Job::Generate(Box::new(job)))?;
+        Ok(Pieces { events: Some(events), completion: None, cancelled, _model: model })
     }
 
     /// The whole text.
@@ -99,12 +105,11 @@ impl IntoIterator for Request {
     /// Begins the text. An option that cannot be followed is the iterator's first and only item.
     fn into_iter(self) -> Pieces {
         let model = self.model.clone();
-        self.stream().unwrap_or_else(|error| Pieces {
-            events: None,
-            refused: Some(error),
-            completion: None,
-            cancelled: Arc::default(),
-            _model: model,
+        self.stream().unwrap_or_else(|error| {
+            let (send, events) = channel();
+            // The receiver is here.
+            let _ = send.send(Event::Failed(error));
+            Pieces { events: Some(events), completion: None, cancelled: Arc::default(), _model: model }
         })
     }
 }
@@ -112,7 +117,6 @@ impl IntoIterator for Request {
 /// The pieces of a text as they arrive, each a `String` that is not empty. Dropping it stops the generation.
 pub struct Pieces {
     events: Option<Receiver<Event>>,
-    refused: Option<ModelError>,
     completion: Option<Completion>,
     cancelled: Arc<AtomicBool>,
     /// The engine stays while somebody listens.
@@ -120,21 +124,6 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    fn begin(
-        model: Arc<Inner>,
-        prompt: Vec<u32>,
-        options: TokenOptions,
-        stop: Vec<String>,
-        continues: bool,
-    ) -> Result<Self, ModelError> {
-        let (send, events) = channel();
-        let cancelled = Arc::new(AtomicBool::new(false));
-        let job =
-            GenerateJob { prompt, options, stop, continues, cancelled: cancelled.clone(), events: send };
-        model.ask(Job::Generate(Box::new(job)))?;
-        Ok(Self { events: Some(events), refused: None, completion: None, cancelled, _model: model })
-    }
-
     /// Ends the text after the next token. What is there by then still arrives, and [`completion`](Self::completion) says
     /// [`Finish::Cancelled`](generate::Finish::Cancelled).
     pub fn cancel(&self) {
@@ -156,9 +145,6 @@ impl Iterator for Pieces {
     type Item = Result<String, ModelError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(error) = self.refused.take() {
-            return Some(Err(error));
-        }
         loop {
             match self.events.as_ref()?.recv() {
                 // A token may complete no text.

@@ -1,12 +1,12 @@
 //! From a path to a network that can be called: an export is loaded, a checkpoint is baked and compiled first.
 
 use std::io::{self, ErrorKind};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
-use bake::Baked;
+use bake::{Baked, Ignorable};
+use dsl::Traced;
 use errors::WithPath as _;
 use generate::Network;
 use irpa::{Archive, ArchiveError, Checkpoint, Gguf, PassedOver};
@@ -18,11 +18,10 @@ use targets::{DeviceKind, DeviceName, Target, Tuning};
 use trace::Signature;
 
 use super::{ModelError, OpenOptions, TuningSource};
-use crate::build::{BuildStep, BuildTools, LoadError};
+use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
 use crate::embed::EmbeddingPlan;
 use crate::export::{self, IreeManifest};
-use crate::load::{LoadOptions, Loaded, load};
-use crate::tuning::TuningDb;
+use crate::tuning::{fastest, measured};
 use crate::{Plan, Program};
 
 /// The longest sequence unless another one is asked for.
@@ -129,7 +128,7 @@ fn is_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Loads what `export` wrote.
-pub(super) fn load_export(
+pub(super) fn open_export(
     folder: &Path,
     manifest: &IreeManifest,
     options: &OpenOptions,
@@ -162,13 +161,13 @@ pub(super) fn load_export(
 }
 
 /// Bakes, compiles and loads a checkpoint, with the entry point that scores where that is asked for.
-pub(super) fn load_checkpoint(
+pub(super) fn build_checkpoint(
     path: &Path,
     model: Box<dyn Architecture>,
     options: &OpenOptions,
     score: bool,
 ) -> Result<Ready, ModelError> {
-    let (device, target) = place(options)?;
+    let target = chosen_target(options)?;
     let context = options.context.unwrap_or_else(|| model.max_context().min(CONTEXT));
     let plan = Plan::new(model, options.dtype, Some(context), options.chunk)?;
     let quantize = options.quantize.clone().unwrap_or(plan.weights.quantize);
@@ -185,23 +184,19 @@ pub(super) fn load_checkpoint(
     let traced = plan.record(&if score { plan.entry_points() } else { plan.steps() })?;
     let checkpoint = plan.named(Checkpoint::open(path)?);
     let ignorable = plan.model.ignorable();
-    let (rules, weights) = (plan.rules, plan.weights);
-    let loaded = build(options, |tools| {
-        let options = LoadOptions { target: plan.target, rules, weights, device, ignorable, ..tools.into() };
-        load(&traced, &checkpoint, options)
-    })?;
-    let (program, runtime, build) = split(loaded, damaged);
-    Ok(Ready { network: program.network()?, runtime, build })
+    let (program, runtime, build) =
+        build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
+    Ok(Ready { network: program.network()?, runtime, build: BuildInfo { damaged, ..build } })
 }
 
 /// Bakes, compiles and loads an embedding, for texts of up to `length` tokens.
-pub(super) fn load_embedding(
+pub(super) fn build_embedding(
     path: &Path,
     config: &EmbeddingGemmaConfig,
     options: &OpenOptions,
     length: usize,
 ) -> Result<(Program, BuildInfo), ModelError> {
-    let (device, target) = place(options)?;
+    let target = chosen_target(options)?;
     let plan = EmbeddingPlan::new(config.clone(), options.dtype, length, options.slots.max(1))?;
     let checkpoint = plan.checkpoint(path)?;
     check_sizes(&plan.config.tower.sizes(), &checkpoint)?;
@@ -212,50 +207,65 @@ pub(super) fn load_embedding(
         quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
         kernels: options.kernels.unwrap_or(true),
     };
-    let (rules, ignorable) = (options.rules.unwrap_or_default(), plan.config.ignorable());
-    let loaded = build(options, |tools| {
-        let options = LoadOptions { target, rules, weights, device, ignorable, ..tools.into() };
-        load(&traced, &checkpoint, options)
-    })?;
-    let (program, _, build) = split(loaded, damaged);
-    Ok((program, build))
+    let (program, _, build) = build(options, &traced, &checkpoint, target, weights, plan.config.ignorable())?;
+    Ok((program, BuildInfo { damaged, ..build }))
 }
 
-/// Loads with the compiler, the cache and the watcher of the options.
+/// Bakes, compiles and loads a network. Where the options ask for that, its weights are compared with their hashes.
 fn build(
     options: &OpenOptions,
-    load: impl FnOnce(BuildTools<'_>) -> Result<Loaded, LoadError>,
-) -> Result<Loaded, ModelError> {
-    let cache = options.cache_folder().ok_or(ModelError::NoCache)?;
-    let compiler = options.compiler();
-    let tools = BuildTools::new(&compiler, &cache);
-    let mut watch = |step| options.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.tell(step));
-    let loaded = load(BuildTools { watch: Some(&mut watch), ..tools })?;
+    traced: &Traced,
+    checkpoint: &Checkpoint,
+    target: Target,
+    weights: Weights,
+    ignorable: Vec<Ignorable>,
+) -> Result<(Program, Runtime, BuildInfo), ModelError> {
+    let (cache, compiler) = (options.cache_folder()?, options.compiler());
+    let mut watch = options.watch_steps();
+    let asked = ProgramOptions {
+        tools: BuildTools { watch: Some(&mut watch), ..BuildTools::new(&compiler, &cache) },
+        target,
+        rules: options.rules.unwrap_or_default(),
+        weights,
+        device: Device::of(options.device.unwrap_or(DeviceName::CPU), options.threads),
+        ignorable,
+        ..ProgramOptions::new(&compiler, &cache)
+    };
+    let built = build_program(traced, checkpoint, asked)?;
     if options.verify {
-        verify(&loaded.archive, options).map_err(ModelError::Cached)?;
+        verify(&built.archive, options).map_err(ModelError::Cached)?;
     }
-    Ok(loaded)
+    let build = BuildInfo {
+        compile: built.compile,
+        load: built.load,
+        signatures: built.module.signatures.clone(),
+        module: Some(built.module),
+        options: Some(built.options),
+        archive: built.archive.path().into(),
+        baked: built.baked,
+        damaged: Vec::new(),
+    };
+    Ok((built.program, built.runtime, build))
 }
 
 /// Compares the weights with the hashes in their archive.
 fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> {
-    let Some(watch) = &options.watch else { return archive.verify_content(None).map(drop) };
-    let mut watch = |progress| watch.tell(BuildStep::Verify(progress));
+    let mut steps = options.watch_steps();
+    let mut watch = |progress| steps(BuildStep::Verify(progress));
     archive.verify_content(Some(&mut watch)).map(drop)
 }
 
-/// The device, and what is compiled for it.
-fn place(options: &OpenOptions) -> Result<(Device, Target), ModelError> {
+/// What is compiled for.
+fn chosen_target(options: &OpenOptions) -> Result<Target, ModelError> {
     let name = options.device.unwrap_or(DeviceName::CPU);
-    let target = match (&options.target, name.kind) {
-        (None, DeviceKind::Cpu) => Target::host(),
-        (Some(target), kind) if target.device != kind => {
-            return Err(ModelError::Target { target: target.device, device: kind });
+    match (&options.target, name.kind) {
+        (Some(target), device) if target.device != device => {
+            Err(ModelError::Target { target: target.device, device })
         }
-        (Some(target), _) => target.clone(),
-        (None, _) => device(name)?.target(),
-    };
-    Ok((Device::of(name, options.threads), target))
+        (Some(target), _) => Ok(target.clone()),
+        (None, DeviceKind::Cpu) => Ok(Target::host()),
+        (None, _) => Ok(device(name)?.target()),
+    }
 }
 
 /// How kernels are cut for a plan, or for a network that is no language model; and which records of the tuner are damaged.
@@ -267,24 +277,9 @@ fn tuning(
     if let Some(TuningSource::Given(tuning)) = &options.tuning {
         return Ok((tuning.clone(), Vec::new()));
     }
-    let cache = options.cache_folder().ok_or(ModelError::NoCache)?;
-    let measured = TuningDb::measured(&cache, target, &options.compiler())?;
-    Ok((measured.of(plan)?, measured.damaged))
-}
-
-/// What is called, and what is told of it.
-fn split(loaded: Loaded, damaged: Vec<PathBuf>) -> (Program, Runtime, BuildInfo) {
-    let build = BuildInfo {
-        compile: loaded.compile,
-        load: loaded.load,
-        signatures: loaded.module.signatures.clone(),
-        module: Some(loaded.module),
-        options: Some(loaded.options),
-        archive: loaded.archive.path().into(),
-        baked: loaded.baked,
-        damaged,
-    };
-    (loaded.program, loaded.runtime, build)
+    let cache = options.cache_folder()?;
+    let measured = measured(&cache, target, &options.compiler())?;
+    Ok((fastest(&measured, plan)?, measured.damaged))
 }
 
 /// An export is what it is: an option that asks for something else is a mistake.

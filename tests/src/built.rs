@@ -45,7 +45,7 @@ impl Built {
         let folder = tempfile::tempdir()?;
         let (archive, baked) = build.bake(&folder.path().join("model.irpa"))?;
         let runtime = Runtime::new(device)?;
-        let program = build.load(&runtime, &archive)?;
+        let program = build.instantiate(&runtime, &archive)?;
         let Build { lowered, options, .. } = build;
         Ok(Self { program, runtime, module: lowered.module, archive, baked, options, _folder: folder })
     }

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
 
-use tracewright::load::LoadOptions;
 use tracewright::runtime::Device;
 use tracewright_tests::built::compiler;
 use tracewright_tests::golden::{BOUND, BuildOptions, Golden, STEPS, build, check, check_evaluated};
@@ -16,7 +15,8 @@ use tracewright_tests::long;
 /// asks for none, which is all threads of this machine.
 fn judge(fixture: &str) {
     let golden = golden(fixture);
-    let LoadOptions { device, .. } = LoadOptions::new(&compiler().unwrap(), Path::new("cache"));
+    let tracewright::build::ProgramOptions { device, .. } =
+        tracewright::build::ProgramOptions::new(&compiler().unwrap(), Path::new("cache"));
     assert_eq!(device, Device::LocalTask { workers: 0 });
     let sizes = BuildOptions { device, ..BuildOptions::of(&golden) };
     let subject = build(&golden.model, &sizes, STEPS, Ok).unwrap();

@@ -4,10 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use tracewright::build::compile;
+use tracewright::build::{LoadError, ProgramOptions, build_program, compile};
 use tracewright::footprint::{Phase, StoredAs};
 use tracewright::irpa::Checkpoint;
-use tracewright::load::{LoadError, LoadOptions, load};
 use tracewright::lower::{DenseReason, Quantization, Weights};
 use tracewright::models::ModelConfig;
 use tracewright::ops::{ElementType, WeightFormat};
@@ -160,8 +159,8 @@ fn what_cannot_fit_is_refused_before_anything_is_read_or_compiled() {
 
     let traced = plan.trace().unwrap();
     let (compiler, cache) = (compiler().unwrap(), tempfile::tempdir().unwrap());
-    let options = LoadOptions { memory: Some(less), ..LoadOptions::new(&compiler, cache.path()) };
-    let refused = load(&traced, &Checkpoint::open(&path).unwrap(), options).err().unwrap();
+    let options = ProgramOptions { memory: Some(less), ..ProgramOptions::new(&compiler, cache.path()) };
+    let refused = build_program(&traced, &Checkpoint::open(&path).unwrap(), options).err().unwrap();
     assert!(matches!(refused, LoadError::TooLarge(_)), "{refused}");
     assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0);
 }

@@ -83,7 +83,7 @@ fn loads(let_go: impl Fn(Session<'_>), rounds: usize) -> Held {
     left_by(rounds, || {
         let runtime = Runtime::new(Device::LocalTask { workers: 2 }).unwrap();
         let archive = Archive::open(&path).unwrap();
-        let module = build.load(&runtime, &archive).unwrap();
+        let module = build.instantiate(&runtime, &archive).unwrap();
         let network = Network::new(&runtime, &module, &signatures).unwrap();
         let mut session = Session::new(&network);
         let options = TokenOptions { max_tokens: 4, ..TokenOptions::default() };

@@ -11,10 +11,10 @@ use parallel::{Config, Parallel};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use tracewright::bake::{BakeError, Problem};
+use tracewright::build::{BuiltProgram, LoadError, ProgramOptions, build_program};
 use tracewright::dsl::Traced;
 use tracewright::generate::{Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
-use tracewright::load::{LoadError, LoadOptions, Loaded, load};
 use tracewright::random::write_random;
 use tracewright::runtime::{Compiler, Device};
 use tracewright::{CausalLm, EntryPoint, F32};
@@ -59,11 +59,11 @@ fn made() -> (tempfile::TempDir, PathBuf, Config, Traced) {
     (out, model, config, traced)
 }
 
-fn loaded(traced: &Traced, model: &Path, cache: &Path) -> Result<Loaded, LoadError> {
+fn loaded(traced: &Traced, model: &Path, cache: &Path) -> Result<BuiltProgram, LoadError> {
     let environment = repository().join(".tracewright/venv");
     let compiler = Compiler::find(None, &["bin", "Scripts"].map(|folder| environment.join(folder))).unwrap();
-    let options = LoadOptions { device: Device::LocalSync, ..LoadOptions::new(&compiler, cache) };
-    load(traced, &Checkpoint::open(model)?, options)
+    let options = ProgramOptions { device: Device::LocalSync, ..ProgramOptions::new(&compiler, cache) };
+    build_program(traced, &Checkpoint::open(model)?, options)
 }
 
 #[test]

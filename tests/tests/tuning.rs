@@ -17,7 +17,7 @@ use runtime::{Device, Runtime};
 use support::{compiler, one_round_less};
 use targets::{CompilerFlag, Target, Tuning};
 use tracewright::Plan;
-use tracewright::load::{LoadOptions, load};
+use tracewright::build::{ProgramOptions, build_program};
 use tracewright::models::ModelConfig;
 use tracewright::tuning::{BuildSettings, Record, TrialRecord, TuningCache, TuningDb, Verdict, network_name};
 use tracewright_tests::built::repository;
@@ -174,7 +174,7 @@ fn a_network_that_answers_otherwise_is_rejected() {
 
     let checkpoint = sound.named(Checkpoint::open(&model).unwrap());
     let compiler = compiler();
-    let options = || LoadOptions::new(&compiler, folder.path());
+    let options = || ProgramOptions::new(&compiler, folder.path());
     let weights = Weighted { checkpoint: &checkpoint, options: &options };
     let mut tuned = TunedNetwork::new(&sound, &TuningDb::default()).unwrap();
     let trials = tuned.trials(&weights, &Default::default()).unwrap();
@@ -189,7 +189,7 @@ fn a_network_that_answers_otherwise_is_rejected() {
     assert!(matches!(verdict, Verdict::Ratio { .. }), "{verdict:?}");
 
     let traced = spoiled.record(&spoiled.steps()).unwrap();
-    let wrong = load(&traced, &checkpoint, options()).unwrap();
+    let wrong = build_program(&traced, &checkpoint, options()).unwrap();
     let verdict = trials.of_network(&wrong.program.network().unwrap()).unwrap();
     assert!(matches!(verdict, Verdict::Wrong(_)), "{verdict:?}");
     tuned.record.tried.push(TrialRecord { way, verdict });

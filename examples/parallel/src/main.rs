@@ -2,11 +2,11 @@ use std::error::Error;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use tracewright::build::{ProgramOptions, build_program};
 use tracewright::dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
 use tracewright::errors::WithCauses;
 use tracewright::generate::{Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
-use tracewright::load::{LoadOptions, load};
 use tracewright::models::RopeParameters;
 use tracewright::models::config::{ConfigError, Keys};
 use tracewright::random::write_random;
@@ -117,8 +117,8 @@ fn run(folder: &Path) -> Result<(), Box<dyn Error>> {
         write_random(&folder.join("config.json"), &traced.trace.parameters()?, 1, folder, &go_on)?;
     }
     let compiler = Compiler::new("iree-compile"); // the one on PATH
-    let options = LoadOptions::new(&compiler, Path::new("cache"));
-    let loaded = load(&traced, &Checkpoint::open(folder)?, options)?;
+    let options = ProgramOptions::new(&compiler, Path::new("cache"));
+    let loaded = build_program(&traced, &Checkpoint::open(folder)?, options)?;
 
     let options = TokenOptions { max_tokens: 20, ..TokenOptions::default() };
     Session::new(&loaded.program.network()?).generate(&[5, 17, 3], &options, |token| {

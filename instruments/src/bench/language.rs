@@ -11,8 +11,8 @@ use super::paths::{Paths, paths};
 use super::{BenchError, Case, Label, Measured, Run, Watched, Workload, flops};
 use crate::profile::{Profile, variant};
 use tracewright::PlanError;
+use tracewright::build::{ProgramOptions, build_program};
 use tracewright::footprint::Footprint;
-use tracewright::load::{LoadOptions, load};
 use tracewright::{Expanded, Plan};
 
 /// A language model that is loaded to be measured.
@@ -33,26 +33,30 @@ impl Language {
     ///
     /// # Errors
     /// The first stage that fails.
-    pub fn load(plan: Plan, checkpoint: &Checkpoint, options: LoadOptions<'_>) -> Result<Self, BenchError> {
+    pub fn load(
+        plan: Plan,
+        checkpoint: &Checkpoint,
+        options: ProgramOptions<'_>,
+    ) -> Result<Self, BenchError> {
         let traced = plan.record(&plan.steps())?;
         let expanded = plan.expand(&traced.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
         let compiler = options.tools.compiler;
         let (target, ignorable) = (plan.target.clone(), plan.model.ignorable());
         let options =
-            LoadOptions { target, rules: plan.rules, weights: plan.weights.clone(), ignorable, ..options };
-        let again = watched(options.device).map(|device| LoadOptions {
+            ProgramOptions { target, rules: plan.rules, weights: plan.weights.clone(), ignorable, ..options };
+        let again = watched(options.device).map(|device| ProgramOptions {
             target: options.target.clone(),
             ignorable: options.ignorable.clone(),
             device,
             memory: options.memory,
             rules: plan.rules,
             weights: plan.weights.clone(),
-            ..LoadOptions::new(compiler, options.tools.cache)
+            ..ProgramOptions::new(compiler, options.tools.cache)
         });
-        let loaded = load(&traced, checkpoint, options)?;
+        let loaded = build_program(&traced, checkpoint, options)?;
         let watched = again.map(|again| -> Result<_, BenchError> {
-            let again = load(&traced, checkpoint, again)?;
+            let again = build_program(&traced, checkpoint, again)?;
             Ok((again.program.network()?, again.runtime))
         });
         let watched = watched.transpose()?;

@@ -25,7 +25,7 @@ use targets::Target;
 use trace::{NodeKind, Trace};
 
 use tracewright::PlanError;
-use tracewright::load::LoadError;
+use tracewright::build::LoadError;
 use tracewright::random::RandomError;
 
 use paths::Paths;

@@ -6,8 +6,7 @@ use files::Scratch;
 use lower::Module;
 use runtime::{CompileOptions, Compiler};
 
-use tracewright::build::compile;
-use tracewright::load::LoadError;
+use tracewright::build::{LoadError, compile};
 
 /// What a compiled module says of its dispatches.
 #[derive(Debug, Default)]

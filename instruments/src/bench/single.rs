@@ -18,8 +18,7 @@ use trace::{Builder, Function, FunctionId, NodeKind, Output, Parameter, Provenan
 use super::language::watched;
 use super::paths::{Paths, paths};
 use super::{BenchError, Case, Label, Run, Watched, Workload, flops};
-use tracewright::build::{BuildTools, compile};
-use tracewright::load::{LoadError, LoadOptions};
+use tracewright::build::{BuildTools, LoadError, ProgramOptions, compile, compile_options, instantiate};
 use tracewright::random::write_random;
 use tracewright::{Expanded, PlanError};
 
@@ -78,7 +77,7 @@ impl Matmul {
     ///
     /// # Errors
     /// The first stage that fails.
-    pub fn load(self, seed: u64, options: LoadOptions<'_>) -> Result<Single, BenchError> {
+    pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { m, n, k, element } = self;
         let weight = Parameter::new("weight", TensorType::new(element, [n, k]));
         let x = TensorType::new(element, [m, k]);
@@ -99,7 +98,7 @@ impl AttentionSizes {
     ///
     /// # Errors
     /// The first stage that fails.
-    pub fn load(self, seed: u64, options: LoadOptions<'_>) -> Result<Single, BenchError> {
+    pub fn load(self, seed: u64, options: ProgramOptions<'_>) -> Result<Single, BenchError> {
         let Self { queries, heads, groups, features, context, depth, element } = self;
         let q = TensorType::new(element, [1, heads, groups, queries, features]);
         let kv = TensorType::new(element, [1, heads, context, features]);
@@ -181,14 +180,14 @@ impl Single {
         trace: &Trace,
         arguments: Vec<Result<(TensorType, Vec<u8>), i32>>,
         seed: u64,
-        options: LoadOptions<'_>,
+        options: ProgramOptions<'_>,
     ) -> Result<Self, BenchError> {
-        let LoadOptions { tools, target, rules, weights, device, .. } = options;
+        let ProgramOptions { tools, target, rules, weights, device, .. } = options;
         let BuildTools { compiler, cache, .. } = tools;
         let target = compiler.resolve(&target).map_err(LoadError::from)?;
         let expanded = Expanded::new(trace, rules, target, weights.clone()).map_err(LoadError::from)?;
         let lowered = expanded.lower(Vec::new()).map_err(LoadError::from)?;
-        let options = lowered.compile_options(compiler).map_err(LoadError::from)?;
+        let options = compile_options(&lowered, compiler).map_err(LoadError::from)?;
         let vmfb = compile(&lowered.module, compiler, &options, cache).map_err(LoadError::from)?.vmfb;
         let parameters = trace.parameters().map_err(PlanError::from)?;
         let archive = match parameters.is_empty() {
@@ -210,7 +209,7 @@ impl Single {
         let on = |device| -> Result<(Runtime, VmFunction), BenchError> {
             let runtime = Runtime::new(device)?;
             let program = match &archive {
-                Some(archive) => lowered.load(&runtime, &vmfb, archive)?,
+                Some(archive) => instantiate(&lowered.module, &runtime, &vmfb, archive)?,
                 None => VmModule::load(&runtime, &vmfb, &[])?,
             };
             let function = program.function(ENTRY)?;

@@ -10,8 +10,7 @@ use runtime::Compiler;
 
 use super::{BenchError, Case, Label, Workload};
 use crate::profile::variant;
-use tracewright::build::compile;
-use tracewright::load::LoadError;
+use tracewright::build::{LoadError, compile, compile_options};
 use tracewright::{Expanded, Lowered, Plan, PlanError};
 
 /// A plan whose stages are measured.
@@ -58,7 +57,7 @@ impl Stages {
         self.case("compile", Workload::default(), move || {
             let cache = Scratch::new_in(&std::env::temp_dir())?;
             let module = &self.lowered.module;
-            let options = self.lowered.compile_options(compiler).map_err(LoadError::from)?;
+            let options = compile_options(&self.lowered, compiler).map_err(LoadError::from)?;
             compile(module, compiler, &options, cache.path()).map_err(LoadError::from)?;
             Ok(())
         })

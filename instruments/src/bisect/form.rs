@@ -136,7 +136,7 @@ impl CompiledForm<'_> {
         // Not in the cache: nobody asks for the weights of one layer again.
         let folder = Scratch::new_in(&std::env::temp_dir())?;
         let (archive, _) = build.bake(&folder.path().join("model.irpa"))?;
-        let module = build.load(&self.runtime, &archive)?;
+        let module = build.instantiate(&self.runtime, &archive)?;
         let signatures = build.lowered.module.signatures;
         let names: Vec<String> = signatures.iter().map(|signature| signature.name.clone()).collect();
         let program = Program::new(&self.runtime, module, signatures);

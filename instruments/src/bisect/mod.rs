@@ -32,7 +32,7 @@ pub use language::TokenCall;
 use difference::{allowances, distance, unrounded};
 use region::{Probed, Region};
 use tracewright::CallError;
-use tracewright::load::LoadError;
+use tracewright::build::LoadError;
 
 /// Why two forms were not compared.
 #[derive(Debug, thiserror::Error)]

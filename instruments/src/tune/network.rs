@@ -12,7 +12,7 @@ use targets::{CompilerFlag, Target, Tuning};
 use super::TuneError;
 use super::trial::{in_turn, is_refusal, said};
 use crate::bench::BenchError;
-use tracewright::load::{LoadError, LoadOptions, load};
+use tracewright::build::{LoadError, ProgramOptions, build_program};
 use tracewright::tuning::{BuildSettings, Record, TuningDb, Verdict, network_name};
 use tracewright::{Plan, PlanError};
 
@@ -34,7 +34,7 @@ pub struct Weighted<'a> {
     /// The weights.
     pub checkpoint: &'a Checkpoint,
     /// The compiler, the cache and the memory. What the plan says is the plan's.
-    pub options: &'a dyn Fn() -> LoadOptions<'a>,
+    pub options: &'a dyn Fn() -> ProgramOptions<'a>,
 }
 
 /// A network, and what is known of ways to make it.
@@ -101,7 +101,7 @@ struct Maker<'a> {
     context: usize,
     checkpoint: &'a Checkpoint,
     kernels: Tuning,
-    options: &'a dyn Fn() -> LoadOptions<'a>,
+    options: &'a dyn Fn() -> ProgramOptions<'a>,
 }
 
 impl Maker<'_> {
@@ -111,7 +111,7 @@ impl Maker<'_> {
         let traced = plan.record(&plan.steps_of(making.chunk.get(), *context))?;
         let flags = making.flags.clone();
         let tuning = Tuning { kernels: self.kernels.kernels.clone(), chunk: None, flags };
-        let options = LoadOptions {
+        let options = ProgramOptions {
             target: Target { tuning, ..plan.target.clone() },
             rules: plan.rules,
             weights: plan.weights.clone(),
@@ -119,7 +119,7 @@ impl Maker<'_> {
             device: Device::LocalTask { workers: 0 },
             ..(self.options)()
         };
-        let loaded = load(&traced, self.checkpoint, options).map_err(BenchError::from)?;
+        let loaded = build_program(&traced, self.checkpoint, options).map_err(BenchError::from)?;
         Ok(loaded.program.network().map_err(BenchError::from)?)
     }
 

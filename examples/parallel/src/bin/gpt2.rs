@@ -1,10 +1,10 @@
 use std::{error::Error, ops::ControlFlow, path::Path};
 
 use tracewright::bake::Ignorable;
+use tracewright::build::{ProgramOptions, build_program};
 use tracewright::dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh, positions_within};
 use tracewright::generate::{Session, TokenOptions};
 use tracewright::irpa::Checkpoint;
-use tracewright::load::{LoadOptions, load};
 use tracewright::models::config::{ConfigError, IGNORED, Keys};
 use tracewright::runtime::Compiler;
 use tracewright::{CausalLm, EntryPoint, F32, Float, model};
@@ -96,8 +96,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let checkpoint = Checkpoint::open(&folder)?.renamed(&[("transformer.", "")]);
     let ignorable = [".attn.bias", ".attn.masked_bias"].map(Ignorable::Suffix).to_vec();
     let compiler = Compiler::new("iree-compile");
-    let options = LoadOptions { ignorable, ..LoadOptions::new(&compiler, Path::new("cache")) };
-    let loaded = load(&traced, &checkpoint, options)?;
+    let options = ProgramOptions { ignorable, ..ProgramOptions::new(&compiler, Path::new("cache")) };
+    let loaded = build_program(&traced, &checkpoint, options)?;
 
     let options = TokenOptions { max_tokens: 20, ..TokenOptions::default() };
     let prompt = [19, 88, 73, 22, 130, 88, 100];

@@ -1,9 +1,9 @@
 //! README's first network, recorded and called.
 use std::{error::Error, path::Path};
 
+use tracewright::build::{ProgramOptions, build_program};
 use tracewright::dsl::nn::silu;
 use tracewright::irpa::Checkpoint;
-use tracewright::load::{LoadOptions, load};
 use tracewright::runtime::Compiler;
 use tracewright::{Array, F32, Float, model};
 
@@ -33,8 +33,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sizes = [("B", 1), ("S", 2)];
     let traced = Gated::<F32>::record(&config)?.entry("forward", Gated::forward, sizes)?.finish();
     let compiler = Compiler::new("iree-compile"); // the one on PATH
-    let options = LoadOptions::new(&compiler, Path::new("cache"));
-    let loaded = load(&traced, &Checkpoint::open(Path::new(&folder))?, options)?;
+    let options = ProgramOptions::new(&compiler, Path::new("cache"));
+    let loaded = build_program(&traced, &Checkpoint::open(Path::new(&folder))?, options)?;
     let x = Array::from_slice(&[0.5f32, -1.0, 2.0, 0.0, 1.0, 1.5, -0.5, 3.0], [1, 2, 4])?;
     let results = loaded.program.call("forward", &[x])?;
     println!("{:?}", results[0].to_vec::<f32>()?);

@@ -1,9 +1,9 @@
 //! A regression: three numbers in, one out.
 use std::{error::Error, path::Path};
 
+use tracewright::build::{ProgramOptions, build_program};
 use tracewright::dsl::nn::relu;
 use tracewright::irpa::Checkpoint;
-use tracewright::load::{LoadOptions, load};
 use tracewright::runtime::Compiler;
 use tracewright::{Array, F32, Float, model};
 
@@ -30,8 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sizes = Sizes { inputs: 3, hidden: 4 };
     let traced = Mlp::<F32>::record(&sizes)?.entry("predict", Mlp::predict, [("B", 2)])?.finish();
     let compiler = Compiler::new("iree-compile");
-    let options = LoadOptions::new(&compiler, Path::new("cache"));
-    let program = load(&traced, &Checkpoint::open(Path::new(&folder))?, options)?.program;
+    let options = ProgramOptions::new(&compiler, Path::new("cache"));
+    let program = build_program(&traced, &Checkpoint::open(Path::new(&folder))?, options)?.program;
     let x = Array::from_slice(&[0.5f32, -1.0, 2.0, 1.0, 0.25, -0.75], [2, 3])?;
     println!("{:?}", program.call("predict", &[x])?[0].to_vec::<f32>()?);
     Ok(())

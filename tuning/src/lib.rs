@@ -1,5 +1,5 @@
 //! Measurements of the tuner on disk: a file for each kernel's work and for each network, in a folder for each machine.
-//! Whoever builds a network reads them; the tuner itself is an instrument above this crate.
+//! Every command that builds a network reads them. The tuner, which writes them, is an instrument.
 
 mod settings;
 
@@ -12,14 +12,8 @@ use std::thread;
 
 use errors::{FileError, WithPath as _};
 use files::{FileKind, NewFile, limits};
-#[cfg(feature = "iree")]
-use runtime::Compiler;
 use serde::{Deserialize, Serialize};
 use targets::{Target, Tiling, Tuning};
-
-#[cfg(feature = "iree")]
-use crate::build::LoadError;
-use crate::{Plan, PlanError};
 
 pub use settings::BuildSettings;
 
@@ -144,34 +138,6 @@ impl<Way: Clone + PartialEq> Record<Way> {
     /// All that were tried, and the usual one.
     pub fn seen(&self) -> impl Iterator<Item = &Way> {
         once(&self.usual).chain(self.tried.iter().map(|tried| &tried.way))
-    }
-}
-
-#[cfg(feature = "iree")]
-impl TuningDb {
-    /// The measurements with the target's features and this compiler; none where nothing was measured.
-    ///
-    /// # Errors
-    /// If the compiler does not answer, or a file is there and cannot be read.
-    pub fn measured(cache: &Path, target: &Target, compiler: &Compiler) -> Result<Self, LoadError> {
-        // The compiler takes a while to report its version.
-        if !TuningCache::exists(cache) {
-            return Ok(Self::default());
-        }
-        let target = compiler.resolve(target)?;
-        Ok(TuningCache::new(cache, &target, &compiler.version()?).read()?)
-    }
-
-    /// How the network of a plan should be built, or one that is no language model.
-    ///
-    /// # Errors
-    /// If the configuration is wrong.
-    pub fn of(&self, plan: Option<&Plan>) -> Result<Tuning, PlanError> {
-        // To name a network, it is recorded.
-        if self.kernels.is_empty() && self.networks.is_empty() {
-            return Ok(Tuning::default());
-        }
-        Ok(self.tuning(plan.map(network_name).transpose()?.as_deref()))
     }
 }
 
@@ -301,22 +267,6 @@ pub fn read_tuning(path: &Path) -> Result<Tuning, TuningFileError> {
     let bytes = files::read(path, limits::CONFIG)?;
     let tuning = serde_json::from_slice(&bytes);
     tuning.map_err(|source| TuningFileError::Syntax { path: path.into(), source })
-}
-
-/// The name of a plan's network among what was measured: of what a step computes and how its weights are stored, however long
-/// sequences are and however many tokens a prefill takes.
-///
-/// # Errors
-/// What is wrong with the configuration.
-pub fn network_name(plan: &Plan) -> Result<String, PlanError> {
-    /// A context that every network can have.
-    const SHORTEST: usize = 1;
-    let trace = plan.record(&plan.steps_of(1, SHORTEST))?.trace.with_entries(&["decode"]);
-    let mut hasher = blake3::Hasher::new();
-    for part in [trace.to_string(), format!("{:?} {}", plan.weights, plan.rules)] {
-        hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
-    }
-    Ok(format!("network_{}", &hasher.finalize().to_hex()[..32]))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Which files Tracewright writes where you name one, and so which it replaces there: [`OUTPUTS`] has them all.
 
-use files::FileKind;
+use tracewright::files::FileKind;
 
 /// Parameter archives: `bake -o`.
-pub use irpa::ARCHIVE;
+pub use tracewright::irpa::ARCHIVE;
 
 /// `generate --save-logits`.
 pub const LOGITS: FileKind = FileKind { name: "a file of logits", is: is_logits };

@@ -9,7 +9,7 @@ use irpa::Gguf;
 /// What a model is read from, and an output was to be.
 #[derive(Debug, thiserror::Error)]
 #[error("`{}` is a file of the model itself; write elsewhere", .0.display())]
-pub struct OwnFile(pub PathBuf);
+pub struct OverwritesModel(pub PathBuf);
 
 /// The end of the name of what a checkpoint is read from.
 const READ: &[&str] = &["json", "safetensors", "jinja", "gguf"];
@@ -20,7 +20,7 @@ const READ: &[&str] = &["json", "safetensors", "jinja", "gguf"];
 ///
 /// # Errors
 /// If it may not.
-pub fn check_output(model: &Path, out: &Path) -> Result<(), OwnFile> {
+pub fn check_output(model: &Path, out: &Path) -> Result<(), OverwritesModel> {
     let mut own = vec![model.to_owned()];
     if !Gguf::is_at(model) {
         let folder = if model.is_file() { model.parent().unwrap_or(model) } else { model };
@@ -31,5 +31,5 @@ pub fn check_output(model: &Path, out: &Path) -> Result<(), OwnFile> {
         let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         own.extend(files.filter(|path| is_export || read(path)));
     }
-    if is_one_of(out, own) { Err(OwnFile(out.to_owned())) } else { Ok(()) }
+    if is_one_of(out, own) { Err(OverwritesModel(out.to_owned())) } else { Ok(()) }
 }

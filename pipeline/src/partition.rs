@@ -6,29 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use lower::{Collective, ShardNote, Shards};
 use ops::CostOperand;
 use ops::Op;
-use targets::{Mesh, NamedMachine, ShardRule};
-use trace::{Function, NodeId, NodeKind, Parameter, Role};
+use targets::{Machine, NamedMachine};
+use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Role};
 
-use crate::export::xla::{XlaError, shard_rules};
+use crate::Expanded;
 use crate::footprint::{Phase, TooLarge, only_looked_up, peak};
-use crate::{Plan, PlanError};
 
 /// What each device of a mesh has to hold and to do.
-///
-/// ```
-/// use tracewright::Plan;
-/// use tracewright::models::presets::Preset;
-/// use tracewright::ops::ElementType;
-/// use tracewright::partition::DevicePartition;
-/// use tracewright::export::xla::planned;
-///
-/// let model = Preset::named("llama-3.1-405b").ok_or("it has this name")?.read()?;
-/// let plan = planned(Plan::new(Box::new(model), Some(ElementType::Bf16), Some(512), None)?)?;
-/// let share = DevicePartition::of(&plan, Some(&"model=8".parse()?), &[])?;
-/// println!("{} bytes of weights on each of {} devices", share.weights, share.devices);
-/// assert_eq!(share.devices, 8);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct DevicePartition {
     /// How many devices there are.
@@ -74,19 +58,12 @@ pub struct CallSeconds {
 }
 
 impl DevicePartition {
-    /// The share of a device in a plan for XLA ([`planned`](crate::export::xla::planned)). Without a mesh there is one device. What is divided
-    /// follows [`shard_rules`].
+    /// The part that each device has of a program. The shards without a mesh are one device.
     ///
     /// # Errors
-    /// If the trace is not one that lowers, or does not divide as the rules say.
-    pub fn of(plan: &Plan, mesh: Option<&Mesh>, asked: &[ShardRule]) -> Result<Self, XlaError> {
-        let recorded = plan.record(&plan.steps())?;
-        let shards = match mesh {
-            Some(mesh) => Shards::new(&recorded.trace, mesh, &shard_rules(&recorded, mesh, asked))?,
-            None => Shards::whole(),
-        };
-        let trace = plan.expand(&recorded.trace)?.trace;
-        let parameters = trace.parameters().map_err(PlanError::from)?;
+    /// If one parameter has two types.
+    pub fn of(Expanded { trace, target, .. }: &Expanded, shards: Shards) -> Result<Self, ParameterConflict> {
+        let parameters = trace.parameters()?;
         let whole = shards.replicated(&parameters).into_iter();
         let mut state: BTreeMap<String, usize> = BTreeMap::new();
         let mut calls = Vec::new();
@@ -120,16 +97,16 @@ impl DevicePartition {
                 tokens: tokens(entry),
                 read: read.map(local).sum(),
                 activations: peak(entry, &divided.shardings),
-                flops: flops(plan, entry, &divided.parts),
+                flops: flops(&target.machine, entry, &divided.parts),
                 collectives: divided.collectives,
             });
         }
         Ok(Self {
             devices: shards.mesh.devices(),
             weights: shards.device_bytes(&parameters),
-            replicated: match mesh {
-                Some(_) => whole.map(|p: &Parameter| (p.key.clone(), p.ty.bytes())).collect(),
-                None => BTreeMap::new(),
+            replicated: match shards.mesh.axes.is_empty() {
+                true => BTreeMap::new(),
+                false => whole.map(|p: &Parameter| (p.key.clone(), p.ty.bytes())).collect(),
             },
             state,
             notes: shards.notes,
@@ -207,7 +184,7 @@ fn tokens(entry: &Function) -> usize {
 }
 
 /// The operations of one of the devices among which the work of each node is divided.
-fn flops(plan: &Plan, entry: &Function, parts: &[usize]) -> f64 {
+fn flops(machine: &Machine, entry: &Function, parts: &[usize]) -> f64 {
     let live = entry.live();
     let of_node = |id: NodeId| {
         let node = entry.node(id);
@@ -217,7 +194,7 @@ fn flops(plan: &Plan, entry: &Function, parts: &[usize]) -> f64 {
             .iter()
             .map(|&operand| CostOperand { ty: entry.node(operand).ty(), splat: false })
             .collect();
-        simplify::cost(&plan.target.machine, op, &reads, node.ty()).flops / parts[id.index()] as f64
+        simplify::cost(machine, op, &reads, node.ty()).flops / parts[id.index()] as f64
     };
     entry.ids().filter(|id| live[id.index()]).map(of_node).sum()
 }

@@ -1,16 +1,22 @@
-//! From a recorded network to what is compiled and baked. Recording comes first and happens once: everything else is
-//! made of the trace.
+//! From a recorded network to the module that is compiled and the list of weights that is baked; and what they will hold in
+//! memory. Recording comes first and happens once: everything else follows from the trace.
+
+pub mod footprint;
+pub mod partition;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use bake::{BakeError, BakeOptions, Baked, Ignorable};
+use bake::{BakeError, BakeOptions, Baked, Checked, Ignorable};
 use irpa::Checkpoint;
 use lower::{DenseReason, LowerError, Module, Weights};
 use ops::WeightFormat;
 use simplify::{Options, Report, Rules, simplify};
 use targets::Target;
 use trace::{Parameter, Trace};
+
+pub use footprint::{Footprint, Memory};
+pub use partition::DevicePartition;
 
 /// A network in the form that is compiled, and what its checkpoint may hold.
 pub struct Lowered {
@@ -97,7 +103,7 @@ impl Lowered {
     ///
     /// # Errors
     /// Everything in which they differ.
-    pub fn check(&self, checkpoint: &Checkpoint, recorded: &Trace) -> Result<Baked, BakeError> {
+    pub fn check(&self, checkpoint: &Checkpoint, recorded: &Trace) -> Result<Checked, BakeError> {
         let checked = bake::check(checkpoint, &self.module.parameters, &self.ignorable);
         checked.map_err(|refused| refused.declared_in(recorded))
     }

@@ -9,18 +9,20 @@ use ops::{ElementType, Literal, Op, WeightFormat};
 use sysinfo::{MemoryRefreshKind, Pid, Process, ProcessRefreshKind, ProcessesToUpdate, RefreshKind, System};
 use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Recipe, Role, Trace};
 
-use crate::pipeline::Expanded;
+use crate::Expanded;
 
 /// What a program will hold in memory, in bytes.
 ///
 /// ```
-/// use tracewright::models::presets::Preset;
-/// use tracewright::ops::ElementType;
-/// use tracewright::{Footprint, Plan};
+/// use dsl::EntryPoint;
+/// use models::{Architecture as _, presets::Preset};
+/// use ops::ElementType;
+/// use tracewright_pipeline::{Expanded, Footprint};
 ///
 /// let model = Preset::named("llama-3.2-1b").ok_or("it has this name")?.read()?;
-/// let plan = Plan::new(Box::new(model), Some(ElementType::Bf16), Some(512), None)?;
-/// let footprint = Footprint::of(&plan.expand(&plan.trace()?.trace)?)?;
+/// let trace = model.trace(ElementType::Bf16, &EntryPoint::steps(1, 128, 512))?.trace;
+/// let expanded = Expanded::new(&trace, Default::default(), Default::default(), Default::default())?;
+/// let footprint = Footprint::of(&expanded)?;
 /// assert_eq!(footprint.weight_bytes(), 2 * 1_235_814_400);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

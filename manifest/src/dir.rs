@@ -4,29 +4,33 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use errors::{FileError, WithPath as _};
-use files::{FolderLock, NewFolder, is_there, limits};
-use serde::Deserialize;
+use files::{FileKind, FolderLock, NewFile, NewFolder, is_there, limits};
+use serde::{Deserialize, Serialize};
 
-/// What says that a folder is an export, and which one: written last.
-pub(crate) const MANIFEST: &str = "manifest.json";
+use names::{ARCHIVE, COPIED, MADE, MANIFEST, MODULE, TEXT};
 
-/// The module text of an export for IREE, what it was compiled to, and the weights.
-pub(crate) const TEXT: &str = "model.mlir";
-pub(crate) const MODULE: &str = "model.vmfb";
-pub(crate) const ARCHIVE: &str = "model.irpa";
-
-/// The weights that an export for XLA makes.
-pub(crate) const MADE: &str = "made.irpa";
-
-/// What a tokenizer is read from; copied if it is there.
-pub(crate) const COPIED: &[&str] = &[
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-];
+/// The file names in an export directory.
+pub mod names {
+    /// What says that a folder is an export, and which one: written last.
+    pub const MANIFEST: &str = "manifest.json";
+    /// For IREE: the StableHLO text.
+    pub const TEXT: &str = "model.mlir";
+    /// For IREE: the compiled module.
+    pub const MODULE: &str = "model.vmfb";
+    /// For IREE: the weights.
+    pub const ARCHIVE: &str = "model.irpa";
+    /// For XLA: the weights that recipes make.
+    pub const MADE: &str = "made.irpa";
+    /// What a tokenizer is read from; copied if it is there.
+    pub const COPIED: &[&str] = &[
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "chat_template.jinja",
+    ];
+}
 
 /// What exports have of the one engine and of the other, whose modules the manifest names.
 const ENGINES: &[&str] = &[TEXT, MODULE, ARCHIVE, MADE];
@@ -64,7 +68,7 @@ struct WrittenEntry {
 }
 
 /// The folder of an export, and what is written into it.
-pub(crate) struct ExportFolder<'a> {
+pub struct ExportFolder<'a> {
     path: &'a Path,
     names: Vec<&'a str>,
 }
@@ -173,8 +177,24 @@ fn is_same_folder(model: &Path, out: &Path) -> bool {
 }
 
 /// The files of a model that go along.
-pub(crate) fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
+pub fn copied(model: &Path) -> impl Iterator<Item = &'static str> {
     COPIED.iter().copied().filter(|name| is_there(&model.join(name)))
+}
+
+/// Copies them.
+pub fn copy(model: &Path, out: &Path) -> Result<(), FileError> {
+    copied(model).try_for_each(|name| put(out, name, &files::read(&model.join(name), limits::TOKENIZER)?))
+}
+
+/// Writes a file of an export.
+pub fn put(out: &Path, name: &str, bytes: &[u8]) -> Result<(), FileError> {
+    NewFile::write(&out.join(name), FileKind::NEW, bytes)
+}
+
+/// Writes the manifest. It comes last: a folder without one is no export.
+pub fn put_manifest(out: &Path, manifest: &impl Serialize) -> Result<(), FileError> {
+    let json = serde_json::to_string_pretty(manifest).map_err(io::Error::from);
+    put(out, MANIFEST, (json.with_path("write", &out.join(MANIFEST))? + "\n").as_bytes())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Tensors of the host: what a program takes and gives.
 
+use crate::{ElementType, TensorType, Value};
 use half::{bf16, f16};
-use ops::{ElementType, TensorType, Value};
 
 /// A number that an [`Array`] can hold.
 pub trait Number: Copy {
@@ -107,9 +107,12 @@ impl Array {
         }
     }
 
-    /// The array with these little-endian bytes, which are those of `ty`.
-    #[cfg(feature = "iree")]
-    pub(crate) fn from_bytes(ty: TensorType, axes: Vec<String>, bytes: Vec<u8>) -> Self {
+    /// The array with these little-endian bytes.
+    ///
+    /// # Panics
+    /// If `bytes` is not `ty.bytes()` long.
+    pub fn from_bytes(ty: TensorType, axes: Vec<String>, bytes: Vec<u8>) -> Self {
+        assert_eq!(bytes.len(), ty.bytes(), "storage of {ty}");
         Self { ty, axes, bytes }
     }
 

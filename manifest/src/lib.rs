@@ -1,15 +1,67 @@
-//! `manifest.json`: the contents of an export, for either engine. Its JSON Schema is made from these types.
+//! An export on disk, for either engine: [`dir`] is the folder, the types here are its `manifest.json`, whose JSON Schema is made
+//! from them.
+
+pub mod dir;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-#[cfg(feature = "schema")]
-use files::limits;
+use errors::FileError;
+use files::{is_there, limits};
+use ops::{Attribute as _, Reader, TensorType};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use targets::{DeviceKind, Tuning};
+use trace::{Argument, Role, Signature};
 
-/// What the manifest of an export for XLA names as its engine.
-pub(super) const ENGINE: &str = "xla";
+use dir::names::{COPIED, MANIFEST};
+
+/// What an export for XLA names as its engine.
+pub const ENGINE: &str = "xla";
+
+/// Why an export does not read.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// A file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The manifest is not one.
+    #[error("`{}` is not a manifest: {reason}; export the model again", .path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It was made for another engine.
+    #[error("`{}` was exported for XLA; `python -m tracewright_xla run` runs it", .0.display())]
+    Engine(PathBuf),
+    /// A file that was exported is gone.
+    #[error("`{}`, which the manifest names, is missing; export the model again", .path.display())]
+    Lost {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The module is for a kind of device that nobody knows here.
+    #[error(
+        "the module was exported for the device `{found}`, expected cpu, vulkan, cuda, hip or metal; use the version that \
+         exported it, or export again"
+    )]
+    Device {
+        /// What it is for.
+        found: String,
+    },
+    /// A module was changed after it was exported.
+    #[error("`{}` is not the module that the manifest names (blake3 {found}, expected {expected}); export the model again", .path.display())]
+    Module {
+        /// The file.
+        path: PathBuf,
+        /// The hash in the manifest.
+        expected: String,
+        /// The hash of the file.
+        found: String,
+    },
+}
 
 /// The form of the manifest of an export for XLA: a reader refuses any other.
 pub const FORMAT: u32 = 2;
@@ -23,6 +75,66 @@ pub enum Manifest {
     Xla(Box<XlaManifest>),
     /// An export for IREE.
     Iree(Box<IreeManifest>),
+}
+
+impl Manifest {
+    /// Reads the manifest of an export directory; `None` if it has none.
+    ///
+    /// # Errors
+    /// If it cannot be read or is not one.
+    pub fn read(folder: &Path) -> Result<Option<Self>, ManifestError> {
+        fn parsed<T: DeserializeOwned>(text: &str, folder: &Path) -> Result<T, ManifestError> {
+            serde_json::from_str(text).map_err(|error| refused(folder, error.to_string()))
+        }
+        let path = folder.join(MANIFEST);
+        if !is_there(&path) {
+            return Ok(None);
+        }
+        let text = files::read_text(&path, limits::CONFIG)?;
+        // By the engine and not by what fits, so that an error names the key that is wrong.
+        Ok(Some(match is_xla(&text) {
+            true => Self::Xla(parsed(&text, folder)?),
+            false => Self::Iree(parsed(&text, folder)?),
+        }))
+    }
+}
+
+/// Whether a manifest names XLA as its engine.
+pub fn is_xla(text: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Engine {
+        engine: String,
+    }
+    serde_json::from_str::<Engine>(text).is_ok_and(|manifest| manifest.engine == ENGINE)
+}
+
+/// What is wrong with the manifest of an export directory.
+pub fn refused(folder: &Path, reason: String) -> ManifestError {
+    ManifestError::Syntax { path: folder.join(MANIFEST), reason }
+}
+
+/// A module with the hash that the manifest has of it.
+pub fn read_module(path: PathBuf, expected: &str) -> Result<Vec<u8>, ManifestError> {
+    let module = files::read(&path, limits::MODULE)?;
+    let found = blake3::hash(&module).to_string();
+    if found == expected {
+        Ok(module)
+    } else {
+        Err(ManifestError::Module { path, expected: expected.into(), found })
+    }
+}
+
+impl ManifestValue {
+    /// The entry of an argument or a result; `sharding` is for XLA.
+    pub fn new(argument: &Argument, sharding: Option<Vec<Vec<String>>>) -> Self {
+        Self {
+            name: argument.name.clone(),
+            role: argument.role.to_string(),
+            ty: argument.ty.to_string(),
+            axes: argument.axes.iter().map(|axis| axis.to_string()).collect(),
+            sharding,
+        }
+    }
 }
 
 /// The manifest of an export for IREE.
@@ -76,6 +188,66 @@ pub struct IreeManifest {
     pub copied: Vec<String>,
     /// The parameters and their types, in the scope `model`.
     pub parameters: BTreeMap<String, String>,
+}
+
+impl IreeManifest {
+    /// Reads the manifest of an export directory; `None` if it has none.
+    ///
+    /// # Errors
+    /// If it cannot be read or is not one.
+    pub fn read(folder: &Path) -> Result<Option<Self>, ManifestError> {
+        let manifest = match Manifest::read(folder)? {
+            None => return Ok(None),
+            Some(Manifest::Xla(_)) => return Err(ManifestError::Engine(folder.to_owned())),
+            Some(Manifest::Iree(manifest)) => *manifest,
+        };
+        // Only the names that an export may have: a manifest does not say where else something is.
+        let copied = COPIED.iter().filter(|name| manifest.copied.iter().any(|copied| copied == *name));
+        match copied.map(|name| folder.join(name)).find(|path| !path.exists()) {
+            Some(path) => Err(ManifestError::Lost { path }),
+            None => Ok(Some(manifest)),
+        }
+    }
+
+    /// How the entry points are called.
+    ///
+    /// # Errors
+    /// If a type does not read.
+    pub fn signatures(&self, folder: &Path) -> Result<Vec<Signature>, ManifestError> {
+        let argument = |t: &ManifestValue| -> Result<Argument, ManifestError> {
+            let wrong = |what: &str, error: ops::ParseError| {
+                refused(folder, format!("{what} of `{}`: {error}", t.name))
+            };
+            let mut text = Reader::new(&t.ty);
+            let ty = TensorType::parse(&mut text).and_then(|ty| text.end().map(|()| ty));
+            let ty = ty.map_err(|error| wrong("type", error))?;
+            let mut text = Reader::new(&t.role);
+            let role = Role::parse(&mut text).and_then(|role| text.end().map(|()| role));
+            let role = role.map_err(|error| wrong("role", error))?;
+            if let Role::Start { context } = role
+                && context != self.context
+            {
+                let reason = format!("the context of `{}` is {context}, expected {}", t.name, self.context);
+                return Err(refused(folder, reason));
+            }
+            let axes = t.axes.iter().map(|axis| axis.clone().into()).collect();
+            Ok(Argument { name: t.name.clone(), role, ty, axes })
+        };
+        let arguments = |list: &[ManifestValue]| list.iter().map(argument).collect::<Result<_, _>>();
+        let signature = |e: &IreeEntry| {
+            let (arguments, results) = (arguments(&e.arguments)?, arguments(&e.results)?);
+            Ok(Signature { name: e.name.clone(), arguments, results })
+        };
+        self.entry_points.iter().map(signature).collect()
+    }
+
+    /// The kind of device that runs it.
+    ///
+    /// # Errors
+    /// If there is no such kind.
+    pub fn device(&self) -> Result<DeviceKind, ManifestError> {
+        DeviceKind::of_name(&self.device).ok_or_else(|| ManifestError::Device { found: self.device.clone() })
+    }
 }
 
 /// A function of the module.
