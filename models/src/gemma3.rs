@@ -3,10 +3,10 @@
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
-use dsl::{Float, Tensor, WeightStyle, model};
+use dsl::{Float, Tensor, model};
 
 use crate::config::{IGNORED, Keys, read_base};
-use crate::decoder::{Attends, LlamaConfig};
+use crate::decoder::{AttentionBlock, LlamaConfig};
 use crate::rope::RopeParameters;
 
 /// The whole network.
@@ -14,7 +14,7 @@ pub type Gemma3<T> = Gemma<T, Attention<T>>;
 
 model! {
     /// The whole network, with the attention of a generation: `[B, S]` token ids to logits over the vocabulary.
-    pub Gemma<T: Float, A: Attends<T> = Attention<T>>(GemmaConfig) {
+    pub Gemma<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>>(GemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
@@ -53,7 +53,7 @@ model! {
             let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
             for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
                 let at = local.as_ref().filter(|_| self.config.window(i).is_some()).unwrap_or(&global);
-                x = layer.forward(x, &self.config.look(i, at), kv);
+                x = layer.forward(x, &at.clone().windowed(self.config.window(i)), kv);
             }
             self.norm(x)
         }
@@ -89,7 +89,7 @@ model! {
 
 model! {
     /// Queries and keys are normalized before they are rotated.
-    pub Attention<T: Float>(LlamaConfig): Attends<T> {
+    pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
@@ -201,15 +201,11 @@ fn read_text(keys: &Keys) -> GemmaConfig {
         num_key_value_heads: keys.optional_count("num_key_value_heads").unwrap_or(4),
         head_dim: Some(head_dim),
         rms_norm_eps: keys.number_or("rms_norm_eps", 1e-6),
-        norm_style: WeightStyle::OnePlus,
         rope,
-        rotary: Vec::new(),
         windows: sliding.map(|sliding| sliding.then_some(window)).collect(),
         tie_word_embeddings: keys.flag("tie_word_embeddings", true),
         attention_bias: keys.flag("attention_bias", false),
         mlp_bias: false,
-        num_local_experts: 0,
-        num_experts_per_tok: 0,
         max_position_embeddings,
         element: keys.element_type(),
     };
@@ -232,11 +228,6 @@ impl GemmaConfig {
             "model.multi_modal_projector.",
         ];
         self.llama.ignorable().into_iter().chain(towers.map(Ignorable::Prefix)).collect()
-    }
-
-    /// Reads the head from the checkpoint.
-    pub fn untie(&mut self) {
-        self.llama.untie();
     }
 
     /// How keys of a checkpoint begin, and how the parameters of the model do.

@@ -3,12 +3,18 @@
 /// A configuration that is another one's and more: it has that one's fields, and that one's blocks may be fields of
 /// its network.
 macro_rules! descends {
-    ($config:ident from $field:ident: $base:ident) => {
+    ($config:ident from $field:tt: $base:ident) => {
         impl std::ops::Deref for $config {
             type Target = $base;
 
             fn deref(&self) -> &$base {
                 &self.$field
+            }
+        }
+
+        impl std::ops::DerefMut for $config {
+            fn deref_mut(&mut self) -> &mut $base {
+                &mut self.$field
             }
         }
 
@@ -78,10 +84,10 @@ macro_rules! families {
                 match (self, element) {
                     $(
                         (Self::$family(config), ElementType::Bf16) => {
-                            $family::<Bf16>::trace(config, entry_points)
+                            $family::<Bf16>::trace(&config.clone().into(), entry_points)
                         }
-                        (Self::$family(config), ElementType::F16) => $family::<F16>::trace(config, entry_points),
-                        (Self::$family(config), _) => $family::<F32>::trace(config, entry_points),
+                        (Self::$family(config), ElementType::F16) => $family::<F16>::trace(&config.clone().into(), entry_points),
+                        (Self::$family(config), _) => $family::<F32>::trace(&config.clone().into(), entry_points),
                     )+
                 }
             }
@@ -195,7 +201,7 @@ pub use head::UntiedHead;
 pub use lfm2::{Lfm2, Lfm2Config};
 pub use llama::Llama;
 pub use mistral::Mistral;
-pub use mixtral::Mixtral;
+pub use mixtral::{Mixtral, MixtralConfig};
 pub use olmo2::Olmo2;
 pub use phi3::Phi3;
 pub use qwen2::Qwen2;
@@ -203,7 +209,7 @@ pub use qwen3::Qwen3;
 pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub use sentence::{SentenceConfig, UnknownPrompt};
 pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes};
-pub use smollm3::SmolLm3;
+pub use smollm3::{SmolLm3, SmolLm3Config};
 
 families! {
     llama::Llama(LlamaConfig): "LlamaForCausalLM", base "LlamaModel", or "llama";
@@ -213,12 +219,12 @@ families! {
     gpt2::Gpt2(Gpt2Config): "GPT2LMHeadModel", base "GPT2Model", or "gpt2";
     lfm2::Lfm2(Lfm2Config): "Lfm2ForCausalLM", base "Lfm2Model", or "lfm2";
     mistral::Mistral(LlamaConfig): "MistralForCausalLM", base "MistralModel", or "mistral";
-    mixtral::Mixtral(LlamaConfig): "MixtralForCausalLM", base "MixtralModel", or "mixtral", also mixtral::STACKS;
+    mixtral::Mixtral(MixtralConfig): "MixtralForCausalLM", base "MixtralModel", or "mixtral", also mixtral::STACKS;
     olmo2::Olmo2(LlamaConfig): "Olmo2ForCausalLM", base "Olmo2Model", or "olmo2";
     phi3::Phi3(LlamaConfig): "Phi3ForCausalLM", base "Phi3Model", or "phi3";
     qwen2::Qwen2(LlamaConfig): "Qwen2ForCausalLM", base "Qwen2Model", or "qwen2";
     qwen3::Qwen3(LlamaConfig): "Qwen3ForCausalLM", base "Qwen3Model", or "qwen3";
-    smollm3::SmolLm3(LlamaConfig): "SmolLM3ForCausalLM", base "SmolLM3Model", or "smollm3";
+    smollm3::SmolLm3(SmolLm3Config): "SmolLM3ForCausalLM", base "SmolLM3Model", or "smollm3";
 }
 
 /// Reads the configuration of a model: a Hugging Face folder, its `config.json`, or a GGUF file. The keys given may be there

@@ -4,14 +4,14 @@ use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig, Maps};
+use crate::decoder::{AttentionBlock, Decoder, Defaults, FeedForward, LlamaConfig};
 
 /// The whole network.
 pub type Llama<T> = Decoder<T, Layer<T>>;
 
 model! {
     /// Attention and feed-forward network, each behind a norm and beside a residual.
-    pub Layer<T: Float, A: Attends<T> = Attention<T>, M: Maps<T> = Mlp<T>>(LlamaConfig): Attends<T> {
+    pub Layer<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>, M: FeedForward<T, Config = LlamaConfig> = Mlp<T>>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
@@ -29,7 +29,7 @@ model! {
     }
 
     /// Grouped-query attention: K heads of keys and values, G query heads for each.
-    pub Attention<T: Float>: Attends<T> {
+    pub Attention<T: Float>: AttentionBlock<T> {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
         v_proj: Linear[D -> K, E](bias if attention_bias),
@@ -43,7 +43,7 @@ model! {
     }
 
     /// SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020).
-    pub Mlp<T: Float>: Maps<T> {
+    pub Mlp<T: Float>: FeedForward<T> {
         gate_proj: Linear[D -> F](bias if mlp_bias),
         up_proj: Linear[D -> F](bias if mlp_bias),
         down_proj: Linear[F -> D](bias if mlp_bias),

@@ -5,15 +5,16 @@ use dsl::nn::{Attend, Kv, dot, silu, softmax, topk};
 use dsl::{F32, Float, I32, Tensor, model};
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig};
+use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
 use crate::llama;
+use crate::shape_check::DeclaredSize;
 
 /// The whole network.
-pub type Mixtral<T> = Decoder<T, Layer<T>>;
+pub type Mixtral<T> = Decoder<T, Layer<T>, MixtralConfig>;
 
 model! {
     /// As in Llama, before another feed-forward network.
-    pub Layer<T: Float>(LlamaConfig): Attends<T> {
+    pub Layer<T: Float>(MixtralConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
             // All experts, and those chosen.
@@ -61,6 +62,36 @@ model! {
     }
 }
 
+/// `config.json` of a Mixtral.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MixtralConfig {
+    /// What it shares with Llama.
+    pub llama: LlamaConfig,
+    /// Experts in each layer.
+    pub num_local_experts: usize,
+    /// Experts that each token chooses.
+    pub num_experts_per_tok: usize,
+}
+
+descends!(MixtralConfig from llama: LlamaConfig);
+
+impl DecoderConfig for MixtralConfig {}
+
+impl MixtralConfig {
+    /// The sizes that a checkpoint's header shows.
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
+        let (inner, router) = (
+            &[("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1)],
+            &[("model.layers.*.block_sparse_moe.gate.weight", 0)],
+        );
+        let mut sizes = self.llama.sizes();
+        sizes.retain(|size| size.key != "intermediate_size");
+        sizes.push(DeclaredSize::extent("intermediate_size", self.intermediate_size, inner));
+        sizes.push(DeclaredSize::extent("num_local_experts", self.num_local_experts, router));
+        sizes
+    }
+}
+
 /// What training reads.
 const IGNORED: &[&str] = &["output_router_logits", "router_aux_loss_coef", "router_jitter_noise"];
 
@@ -75,7 +106,7 @@ pub(crate) const STACKS: &[(&str, &[&str])] = &[
 ];
 
 /// Reads the `config.json` of a Mixtral. Defaults are those of `MixtralConfig` in transformers.
-pub(crate) fn read(keys: &Keys) -> LlamaConfig {
+pub(crate) fn read(keys: &Keys) -> MixtralConfig {
     keys.ignore(IGNORED);
     keys.one_of("hidden_act", &["silu"]);
     let mut defaults =
@@ -89,5 +120,5 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
         keys.refuse("num_experts_per_tok", num_experts_per_tok, expected);
     }
     let windows = vec![keys.optional_count("sliding_window"); llama.num_hidden_layers].into();
-    LlamaConfig { windows, num_local_experts, num_experts_per_tok, ..llama }
+    MixtralConfig { llama: LlamaConfig { windows, ..llama }, num_local_experts, num_experts_per_tok }
 }

@@ -6,7 +6,7 @@ use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig, Maps};
+use crate::decoder::{AttentionBlock, Decoder, Defaults, FeedForward, LlamaConfig};
 use crate::llama::Layer;
 use crate::rope::{RopeDefaults, RopeScaling};
 
@@ -15,7 +15,7 @@ pub type Phi3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>>>;
 
 model! {
     /// One projection: query heads, then key heads, then value heads (`Phi3Attention`).
-    pub Attention<T: Float>(LlamaConfig): Attends<T> {
+    pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
@@ -35,7 +35,7 @@ model! {
     }
 
     /// SwiGLU of one projection: gate, then up (`Phi3MLP`).
-    pub Mlp<T: Float>: Maps<T> {
+    pub Mlp<T: Float>: FeedForward<T> {
         gate_up_proj: Linear[D -> U],
         down_proj: Linear[F -> D],
 

@@ -7,7 +7,7 @@ use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig};
+use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
 use crate::llama::Layer;
 
 /// The whole network.
@@ -15,7 +15,7 @@ pub type Qwen2<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 model! {
     /// The biases are not a matter of configuration; the output has none (`Qwen2Attention`).
-    pub Attention<T: Float>(LlamaConfig): Attends<T> {
+    pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,

@@ -5,7 +5,7 @@ use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig};
+use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
 use crate::llama::Layer;
 use crate::qwen2::windows;
 
@@ -14,7 +14,7 @@ pub type Qwen3<T> = Decoder<T, Layer<T, Attention<T>>>;
 
 model! {
     /// The norms are over a head's features, all heads with one weight (`Qwen3Attention`).
-    pub Attention<T: Float>(LlamaConfig): Attends<T> {
+    pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,

@@ -196,11 +196,11 @@ fn windows(architecture: &str, said: Value) -> Vec<usize> {
     let window = |layer| match &config {
         ModelConfig::Gemma2(config) => config.window(layer),
         ModelConfig::Mixtral(config) => config.window(layer),
+        ModelConfig::SmolLm3(config) => config.window(layer),
         ModelConfig::Mistral(config)
         | ModelConfig::Phi3(config)
         | ModelConfig::Qwen2(config)
-        | ModelConfig::Qwen3(config)
-        | ModelConfig::SmolLm3(config) => config.window(layer),
+        | ModelConfig::Qwen3(config) => config.window(layer),
         other => panic!("{other:?}"),
     };
     (0..4).map(|layer| window(layer).unwrap_or(0)).collect()
@@ -274,13 +274,13 @@ fn defaults_are_those_of_transformers() {
         std::fs::write(folder.path().join("config.json"), keys.to_string()).unwrap();
         let llama = match config(folder.path()) {
             ModelConfig::Gemma2(config) => config.llama,
+            ModelConfig::Mixtral(config) => config.llama,
+            ModelConfig::SmolLm3(config) => config.llama,
             ModelConfig::Mistral(config)
-            | ModelConfig::Mixtral(config)
             | ModelConfig::Olmo2(config)
             | ModelConfig::Phi3(config)
             | ModelConfig::Qwen2(config)
-            | ModelConfig::Qwen3(config)
-            | ModelConfig::SmolLm3(config) => config,
+            | ModelConfig::Qwen3(config) => config,
             other => panic!("{other:?}"),
         };
         assert_eq!((llama.num_key_value_heads, llama.head_dim), (heads, features), "{architecture}");
