@@ -234,11 +234,6 @@ impl LlamaConfig {
         "model.embed_tokens.weight"
     }
 
-    /// Reads the head from the checkpoint.
-    pub fn untie(&mut self) {
-        self.tie_word_embeddings = false;
-    }
-
     /// Tensors that a checkpoint may have beside the parameters.
     pub fn ignorable(&self) -> Vec<Ignorable> {
         let mut ignorable = vec![Ignorable::Suffix(".rotary_emb.inv_freq")];

@@ -2,12 +2,31 @@
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
+use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, Defaults, FeedForward, LlamaConfig};
+use crate::family::{Family, GgufFamily, interleaved, presets};
 
 /// The whole network.
 pub type Llama<T> = Decoder<T, Layer<T>>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "Llama 3.x, SmolLM2: llama3 rope scaling, grouped heads, tied and untied heads, biases",
+    gguf: Some(GgufFamily { is: |file| file.experts().or(file.window()).is_none(), ..GGUF }),
+    presets: presets!("llama-3.1-8b": "meta-llama/Llama-3.1-8B", "llama-3.1-405b": "meta-llama/Llama-3.1-405B", "llama-3.2-1b": "meta-llama/Llama-3.2-1B", "smollm2-1.7b": "HuggingFaceTB/SmolLM2-1.7B"),
+    ..Family::of(&["LlamaForCausalLM"], &["LlamaModel"], &["llama"])
+};
+
+/// Its GGUF files.
+pub(crate) const GGUF: GgufFamily = GgufFamily {
+    config: |file| {
+        let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
+        file.llama(json!({ "attention_bias": attention_bias, "mlp_bias": mlp_bias }))
+    },
+    arranged: interleaved,
+    ..GgufFamily::llama("llama")
+};
 
 model! {
     /// Attention and feed-forward network, each behind a norm and beside a residual.

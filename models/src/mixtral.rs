@@ -3,14 +3,41 @@
 
 use dsl::nn::{Attend, Kv, dot, silu, softmax, topk};
 use dsl::{F32, Float, I32, Tensor, model};
+use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
+use crate::family::{Family, GgufFamily, Stacks, presets};
 use crate::llama;
 use crate::shape_check::DeclaredSize;
 
 /// The whole network.
 pub type Mixtral<T> = Decoder<T, Layer<T>, MixtralConfig>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "the likeliest of several experts for each token; per-expert and stacked checkpoints",
+    stacks: STACKS,
+    gguf: Some(GgufFamily {
+        is: |file| file.experts().is_some(),
+        config: |file| {
+            file.llama(json!({
+                "num_local_experts": file.experts(),
+                "num_experts_per_tok": file.count("expert_used_count"),
+                "sliding_window": file.window(),
+            }))
+        },
+        keys: &[("num_local_experts", "expert_count"), ("num_experts_per_tok", "expert_used_count")],
+        parts: &[
+            ("ffn_gate_inp", "block_sparse_moe.gate"),
+            ("ffn_gate_exps", "block_sparse_moe.ffn_gate_exps"),
+            ("ffn_up_exps", "block_sparse_moe.ffn_up_exps"),
+            ("ffn_down_exps", "block_sparse_moe.ffn_down_exps"),
+        ],
+        ..llama::GGUF
+    }),
+    presets: presets!("mixtral-8x7b-v0.1": "mistralai/Mixtral-8x7B-v0.1"),
+    ..Family::of(&["MixtralForCausalLM"], &["MixtralModel"], &["mixtral"])
+};
 
 model! {
     /// As in Llama, before another feed-forward network.
@@ -95,14 +122,17 @@ impl MixtralConfig {
 /// What training reads.
 const IGNORED: &[&str] = &["output_router_logits", "router_aux_loss_coef", "router_jitter_noise"];
 
-/// The experts of a layer as transformers holds them, and as they were published.
-pub(crate) const STACKS: &[(&str, &[&str])] = &[
+/// The experts of a layer as transformers and GGUF files hold them, and as they were published.
+const STACKS: Stacks = &[
     ("mlp.gate.weight", &["block_sparse_moe.gate.weight"]),
     (
         "mlp.experts.gate_up_proj",
         &["block_sparse_moe.experts.*.w1.weight", "block_sparse_moe.experts.*.w3.weight"],
     ),
     ("mlp.experts.down_proj", &["block_sparse_moe.experts.*.w2.weight"]),
+    ("ffn_gate_exps.weight", &["experts.*.w1.weight"]),
+    ("ffn_down_exps.weight", &["experts.*.w2.weight"]),
+    ("ffn_up_exps.weight", &["experts.*.w3.weight"]),
 ];
 
 /// Reads the `config.json` of a Mixtral. Defaults are those of `MixtralConfig` in transformers.

@@ -3,13 +3,25 @@
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, WeightStyle, model};
+use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
+use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Mlp;
 
 /// The whole network. All norms apply their weight before they round (`Olmo2RMSNorm`).
 pub type Olmo2<T> = Decoder<T, Layer<T>, Wide>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "norms after each half",
+    gguf: Some(GgufFamily {
+        config: |file| file.llama(json!({ "attention_bias": file.is_biased("attn_q") })),
+        ..GgufFamily::llama("olmo2")
+    }),
+    presets: presets!("olmo-2-1124-7b": "allenai/OLMo-2-1124-7B"),
+    ..Family::of(&["Olmo2ForCausalLM"], &["Olmo2Model"], &["olmo2"])
+};
 
 model! {
     /// Each half is normalized before it joins the residual, which nothing else normalizes.

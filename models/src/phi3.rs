@@ -4,14 +4,34 @@
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
+use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, Defaults, FeedForward, LlamaConfig};
+use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 use crate::rope::{RopeDefaults, RopeScaling};
 
 /// The whole network.
 pub type Phi3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>>>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "fused projections, longrope, partial rotation",
+    gguf: Some(GgufFamily {
+        config: |file| {
+            let rotated = file.optional_count("rope.dimension_count").zip(file.features());
+            file.llama(json!({
+                "sliding_window": file.window(),
+                "partial_rotary_factor": rotated.map_or(1.0, |(some, all)| some as f64 / all as f64),
+                "original_max_position_embeddings": file.optional_count("rope.scaling.original_context_length"),
+            }))
+        },
+        parts: &[("ffn_up", "mlp.gate_up_proj")],
+        ..GgufFamily::llama("phi3")
+    }),
+    presets: presets!("phi-3-mini-4k": "microsoft/Phi-3-mini-4k-instruct"),
+    ..Family::of(&["Phi3ForCausalLM"], &["Phi3Model"], &["phi3"])
+};
 
 model! {
     /// One projection: query heads, then key heads, then value heads (`Phi3Attention`).

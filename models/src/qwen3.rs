@@ -3,14 +3,26 @@
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
+use serde_json::json;
 
 use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
+use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 use crate::qwen2::windows;
 
 /// The whole network.
 pub type Qwen3<T> = Decoder<T, Layer<T, Attention<T>>>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "norms of q and k",
+    gguf: Some(GgufFamily {
+        config: |file| file.llama(json!({ "attention_bias": file.is_biased("attn_q") })),
+        ..GgufFamily::llama("qwen3")
+    }),
+    presets: presets!("qwen3-0.6b": "Qwen/Qwen3-0.6B", "qwen3-8b": "Qwen/Qwen3-8B"),
+    ..Family::of(&["Qwen3ForCausalLM"], &["Qwen3Model"], &["qwen3"])
+};
 
 model! {
     /// The norms are over a head's features, all heads with one weight (`Qwen3Attention`).

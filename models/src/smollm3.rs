@@ -7,11 +7,19 @@ use dsl::nn::Attend;
 
 use crate::config::Keys;
 use crate::decoder::{Decoder, DecoderConfig, Defaults, LlamaConfig};
-use crate::llama::Layer;
+use crate::family::{Family, GgufFamily, presets};
+use crate::llama::{self, Layer};
 use crate::rope::RopeDefaults;
 
 /// The whole network.
 pub type SmolLm3<T> = Decoder<T, Layer<T>, SmolLm3Config>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "layers without rotary embedding",
+    gguf: Some(GgufFamily { architecture: "smollm3", is: |_| true, ..llama::GGUF }),
+    presets: presets!("smollm3-3b": "HuggingFaceTB/SmolLM3-3B"),
+    ..Family::of(&["SmolLM3ForCausalLM"], &["SmolLM3Model"], &["smollm3"])
+};
 
 /// `config.json` of a SmolLM3.
 #[derive(Clone, Debug, PartialEq)]

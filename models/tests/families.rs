@@ -14,9 +14,9 @@ use ops::ElementType;
 use serde_json::{Value, json};
 use support::*;
 use targets::Target;
-use tracewright_models::presets::{PRESETS, Preset};
+use tracewright_models::presets::Preset;
 use tracewright_models::{
-    ARCHITECTURES, Architecture as _, ModelConfig, OtherSizes, RopeScaling, check_sizes,
+    Architecture as _, ModelConfig, OtherSizes, RopeScaling, architectures, check_sizes,
 };
 
 /// Pattern, shape and how often, as `parameters.txt` lists them.
@@ -51,7 +51,7 @@ fn pattern(key: &str) -> String {
 /// Every file of the folder is a preset, and has been compared with transformers.
 #[test]
 fn presets_are_the_published_sizes() {
-    let mut names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
+    let mut names: Vec<&str> = Preset::all().map(|preset| preset.name).collect();
     names.sort_unstable();
     let made = made_by_transformers();
     let known: BTreeMap<&str, usize> = made.iter().map(|(name, total, _)| (name.as_str(), *total)).collect();
@@ -60,7 +60,7 @@ fn presets_are_the_published_sizes() {
     let is_json =
         |file: &std::fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
     assert_eq!(files.filter(|file| file.as_ref().is_ok_and(is_json)).count(), names.len());
-    for preset in PRESETS {
+    for preset in Preset::all() {
         let read = preset.read().unwrap();
         assert_eq!(read, config(&published(preset.name)), "{}", preset.name);
         let trace = read.trace(ElementType::Bf16, &EntryPoint::all(1, 8, 64)).unwrap().trace;
@@ -105,7 +105,7 @@ fn other_published_sizes_lower() {
 fn m6_s19_every_family_lowers_whole_and_to_what_may_be() {
     let features = ["avx2", "f16c", "fma"].map(str::to_owned).to_vec();
     let target = Target { features: Some(features), ..Target::processor("x86-64-v3") };
-    let mut left: BTreeSet<&str> = ARCHITECTURES.iter().copied().collect();
+    let mut left: BTreeSet<&str> = architectures().into_iter().collect();
     let mut folders: Vec<_> =
         std::fs::read_dir(fixture("")).unwrap().map(|entry| entry.unwrap().path()).collect();
     folders.sort();
