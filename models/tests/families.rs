@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use dsl::EntryPoint;
-use expect_test::{Expect, expect};
+use expect_test::{Expect, expect, expect_file};
 use irpa::{Checkpoint, Gguf};
 use lower::{Weights, expand, expand_for, lower};
 use ops::ElementType;
@@ -16,7 +16,7 @@ use support::*;
 use targets::Target;
 use tracewright_models::presets::Preset;
 use tracewright_models::{
-    Architecture as _, ModelConfig, OtherSizes, RopeScaling, architectures, check_sizes,
+    Architecture as _, FAMILIES, ModelConfig, OtherSizes, RopeScaling, architectures, check_sizes,
 };
 
 /// Pattern, shape and how often, as `parameters.txt` lists them.
@@ -140,38 +140,10 @@ fn m6_s19_every_family_lowers_whole_and_to_what_may_be() {
 /// The evaluator's logits, at every position, are those of transformers.
 #[test]
 fn m7_the_oracle_of_the_families() {
-    for name in [
-        "gemma2",
-        "gemma2-sliding",
-        "gemma2-uncapped",
-        "gemma3-untied",
-        "gpt2",
-        "gpt2-inner",
-        "gpt2-untied",
-        "lfm2",
-        "lfm2-bias",
-        "lfm2-wide",
-        "mistral",
-        "mistral-full",
-        "mixtral",
-        "mixtral-sliding",
-        "olmo2",
-        "olmo2-heads",
-        "olmo2-tied",
-        "phi3",
-        "phi3-longrope",
-        "phi3-partial",
-        "qwen2",
-        "qwen2-sliding",
-        "qwen3",
-        "qwen3-sliding",
-        "qwen3-yarn",
-        "smollm3",
-        "smollm3-interval",
-        "llama-dynamic",
-        "llama-linear",
-        "llama-yarn",
-    ] {
+    let judged = fixtures();
+    assert!(judged.len() > 30, "{judged:?}");
+    // Reading several parameters of one tensor is for `irpa`, and the suite.
+    for name in judged.iter().filter(|name| *name != "mixtral-stacked") {
         judged_by_transformers(&fixture(name));
     }
 }
@@ -365,6 +337,23 @@ fn phi_3_has_longrope() {
     assert_eq!(read(old("su")), rope);
     let partial = read(json!({"partial_rotary_factor": 0.5}));
     assert_eq!((partial.partial_rotary_factor, partial.frequencies(8, 1).inv_freq.len()), (0.5, 2));
+}
+
+/// The README's table has a row for each family. `UPDATE_EXPECT=1` writes it.
+#[test]
+fn the_readme_lists_the_families() {
+    let (begin, end) = ("<!-- ANCHOR: architectures -->\n", "<!-- ANCHOR_END: architectures -->");
+    let readme = std::fs::read_to_string(fixture("").join("../../README.md")).unwrap();
+    let (before, rest) = readme.split_once(begin).unwrap();
+    let (_, after) = rest.split_once(end).unwrap();
+    let mut table = "| `architectures` in `config.json` | network |\n|---|---|\n".to_owned();
+    for family in FAMILIES {
+        let names: Vec<String> = family.architectures.iter().map(|name| format!("`{name}`")).collect();
+        assert!(!family.about.is_empty(), "{names:?}");
+        table += &format!("| {} | {} |\n", names.join(", "), family.about);
+    }
+    table += "| `Gemma3TextModel` | EmbeddingGemma, with the files of sentence-transformers: [vectors of texts](#vectors-of-texts) |\n";
+    expect_file!["../../README.md"].assert_eq(&format!("{before}{begin}{table}{end}{after}"));
 }
 
 fn check(architecture: &str, said: Value, expected: Expect) {
