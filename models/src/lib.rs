@@ -126,6 +126,7 @@ families! {
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
     gpt2::Gpt2(Gpt2Config);
+    granite::Granite(granite::GraniteConfig);
     lfm2::Lfm2(Lfm2Config);
     mistral::Mistral(LlamaConfig);
     mixtral::Mixtral(mixtral::MixtralConfig);
