@@ -14,7 +14,7 @@ use tracewright::files::{FileKind, NewFile};
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::{self, Weights};
 use tracewright::models::Architecture;
-use tracewright::models::presets::{PRESETS, Preset};
+use tracewright::models::presets::Preset;
 use tracewright::output_guard::check_output;
 use tracewright::simplify;
 use tracewright::targets::{NamedMachine, Target};
@@ -485,13 +485,11 @@ impl Table {
 
 fn presets(json: bool) -> String {
     match json {
-        false => {
-            PRESETS.iter().map(|preset| format!("{:<20} {}\n", preset.name, preset.repository)).collect()
-        }
+        false => Preset::all().map(|preset| format!("{:<20} {}\n", preset.name, preset.repository)).collect(),
         true => {
             let preset =
                 |preset: &Preset| serde_json::json!({ "name": preset.name, "repository": preset.repository });
-            format!("{:#}\n", serde_json::Value::Array(PRESETS.iter().map(preset).collect()))
+            format!("{:#}\n", serde_json::Value::Array(Preset::all().map(preset).collect()))
         }
     }
 }

@@ -8,7 +8,7 @@ use tracewright::Plan;
 use tracewright::export::xla::{XlaProgram, partition, planned, shard_rules};
 use tracewright::lower::{CollectiveKind, ShardNote, Sharding, Shards};
 use tracewright::models::ModelConfig;
-use tracewright::models::presets::{PRESETS, Preset};
+use tracewright::models::presets::Preset;
 use tracewright::ops::ElementType;
 use tracewright::targets::{Mesh, NamedMachine, ShardRule};
 
@@ -35,7 +35,7 @@ fn rules(text: &[&str]) -> Vec<ShardRule> {
 /// differs by what is said of arguments and results alone.
 #[test]
 fn every_family_is_stablehlo_with_arguments() {
-    for family in PRESETS {
+    for family in Preset::all() {
         let plan = plan(family.read().unwrap(), 64, 1);
         let traced = plan.trace().unwrap();
         let along = mesh("model=2");
@@ -174,7 +174,7 @@ fn what_devices_exchange_follows_from_how_tensors_are_divided() {
 /// layer and few besides.
 #[test]
 fn every_published_size_has_a_share() {
-    for family in PRESETS {
+    for family in Preset::all() {
         let plan = plan(family.read().unwrap(), 64, 1);
         let alone = partition(&plan, None, &[]).unwrap();
         let half = partition(&plan, Some(&mesh("model=2")), &[]).unwrap();

@@ -59,7 +59,7 @@ pub enum ConfigError {
         /// The architecture named there.
         found: String,
         /// Those that are known.
-        known: &'static [&'static str],
+        known: Vec<&'static str>,
     },
     /// A text embedding where a language model is expected.
     #[error("`{}`: `{found}` makes vectors of texts and predicts no token", .path.display())]

@@ -1,10 +1,11 @@
 //! What decoders have in common: embedding, layers, a norm and a head. A family brings its layers.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position};
-use dsl::{Block, Call as _, Float, Tensor, WeightStyle, model};
+use dsl::{Block, Call as _, Float, Project, Tensor, WeightStyle, model};
 use ops::ElementType;
 
 use crate::config::Keys;
@@ -12,21 +13,56 @@ use crate::head::HEAD;
 use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
 
-/// What looks at other positions: a layer, or the attention within it.
-pub trait Attends<T: Float>: Block<Config = LlamaConfig> {
-    /// Features `[B, S, D]` of the next place in the network, by what other positions hold.
+/// A block that attends to other positions: a layer, or the attention within it.
+pub trait AttentionBlock<T: Float>: Block {
+    /// Features `[B, S, D]` of the next place in the network. `kv` caches the keys and values of other positions.
     fn forward(&self, x: Tensor<T>, at: &Attend<T>, kv: &mut Kv<T>) -> Tensor<T>;
 }
 
-/// What takes each position by itself: a feed-forward network.
-pub trait Maps<T: Float>: Block<Config = LlamaConfig> {
+/// A block that computes each position by itself.
+pub trait FeedForward<T: Float>: Block {
     /// Features `[B, S, D]` of the next place in the network.
     fn forward(&self, x: Tensor<T>) -> Tensor<T>;
 }
 
+/// The configuration of a [`Decoder`]: Llama's keys, and how a family departs from Llama outside of its layers.
+pub trait DecoderConfig: Deref<Target = LlamaConfig> + Clone + 'static {
+    /// How the last norm applies its weight. Layers declare the style of their own.
+    const NORM: WeightStyle = WeightStyle::Scale;
+
+    /// The input of the first layer, made of the tokens' embeddings.
+    fn embedded<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
+        x
+    }
+
+    /// How a layer attends. `rotary` sees all positions, with the rotary embedding.
+    fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
+        rotary.clone().windowed(self.window(layer))
+    }
+
+    /// The logits, made of the head's output.
+    fn logits<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
+        x
+    }
+}
+
+/// The configuration of a network that departs from Llama in its layers alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plain(LlamaConfig);
+
+descends!(Plain from 0: LlamaConfig);
+
+impl DecoderConfig for Plain {}
+
+impl From<LlamaConfig> for Plain {
+    fn from(config: LlamaConfig) -> Self {
+        Self(config)
+    }
+}
+
 model! {
     /// The whole network: `[B, S]` token ids to logits over the vocabulary.
-    pub Decoder<T: Float, Y: Attends<T>>(LlamaConfig) {
+    pub Decoder<T: Float, Y: AttentionBlock<T>, C: DecoderConfig + Project<Y::Config> = Plain>(C) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
@@ -41,7 +77,7 @@ model! {
             self.model(tokens, at, cache)
         }
         fn logits(x: T[.., D]) -> f32[.., V] {
-            self.lm_head(x).to()
+            self.config.logits(self.lm_head(x)).to()
         }
     }
 
@@ -54,16 +90,16 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = self.config.rope.frequencies(self.dim(E), cache.context);
             let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
-            let mut x = self.embed_tokens(tokens);
+            let mut x = self.config.embedded(self.embed_tokens(tokens));
             for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
-                x = layer.forward(x, &self.config.look(i, &at), kv);
+                x = layer.forward(x, &self.config.attention(i, &at), kv);
             }
-            self.norm.clone().style(self.config.norm_style).call(x)
+            self.norm.clone().style(C::NORM).call(x)
         }
     }
 }
 
-/// What the configurations of Llama and of its descendants say, most of which are this and no more.
+/// The keys of Llama and of its descendants. Most descendants have no others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
     /// Token ids.
@@ -82,12 +118,8 @@ pub struct LlamaConfig {
     pub head_dim: Option<usize>,
     /// Added to the mean square in norms.
     pub rms_norm_eps: f64,
-    /// How the last norm applies its weight; layers say it of theirs.
-    pub norm_style: WeightStyle,
     /// Rotary embedding.
     pub rope: RopeParameters,
-    /// Which layers rotate queries and keys; all do if the list is empty.
-    pub rotary: Vec<bool>,
     /// How many positions each layer sees, if not all; all see all if the list is empty. Shared: each layer has a configuration.
     pub windows: Arc<[Option<usize>]>,
     /// Whether `lm_head` is the embedding table.
@@ -96,10 +128,6 @@ pub struct LlamaConfig {
     pub attention_bias: bool,
     /// Whether the feed-forward network's linear layers have biases.
     pub mlp_bias: bool,
-    /// Experts in each layer; 0 where there are none.
-    pub num_local_experts: usize,
-    /// Experts that each token chooses.
-    pub num_experts_per_tok: usize,
     /// The longest sequence.
     pub max_position_embeddings: usize,
     /// The element type the checkpoint was made for.
@@ -131,7 +159,7 @@ impl Defaults {
 }
 
 impl LlamaConfig {
-    /// Reads what all families that descend from Llama say: all but biases, experts, and what differs between layers.
+    /// Reads what all families that descend from Llama say: all but biases and what differs between layers.
     pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
         let num_attention_heads = keys.count("num_attention_heads");
         let num_key_value_heads = keys.nullable_count("num_key_value_heads", defaults.num_key_value_heads);
@@ -148,15 +176,11 @@ impl LlamaConfig {
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
             head_dim: keys.optional_count("head_dim").or(defaults.head_dim),
             rms_norm_eps: keys.number_or("rms_norm_eps", defaults.rms_norm_eps),
-            norm_style: WeightStyle::Scale,
             rope: RopeParameters::read(keys, &rope),
-            rotary: Vec::new(),
             windows: Arc::from([]),
             tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
             attention_bias: false,
             mlp_bias: false,
-            num_local_experts: 0,
-            num_experts_per_tok: 0,
             max_position_embeddings,
             element: keys.element_type(),
         };
@@ -170,29 +194,17 @@ impl LlamaConfig {
         self.windows.get(layer).copied().flatten()
     }
 
-    /// How a layer looks, where `rotary` looks at all positions with the rotary embedding.
-    pub(crate) fn look<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
-        let at = match self.rotary.get(layer) {
-            Some(false) => Attend::causal(rotary.at, rotary.queries),
-            _ => rotary.clone(),
-        };
-        at.windowed(self.window(layer))
-    }
-
     /// What a checkpoint's header shows of these sizes.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);
-        let mut sizes = vec![
+        vec![
             DeclaredSize::numbers("num_hidden_layers", self.num_hidden_layers, "model.layers."),
             DeclaredSize::extent("vocab_size", self.vocab_size, &[("model.embed_tokens.weight", 0)]),
             DeclaredSize::extent("hidden_size", self.hidden_size, &[("model.embed_tokens.weight", 1)]),
             DeclaredSize::extent(
                 "intermediate_size",
                 self.intermediate_size,
-                &[
-                    ("model.layers.*.mlp.down_proj.weight", 1),
-                    ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
-                ],
+                &[("model.layers.*.mlp.down_proj.weight", 1)],
             ),
             DeclaredSize::extent(
                 "num_attention_heads × head_dim",
@@ -205,12 +217,7 @@ impl LlamaConfig {
                 self.num_key_value_heads.saturating_mul(head_dim),
                 &[("model.layers.*.self_attn.k_proj.weight", 0)],
             ),
-        ];
-        if self.num_local_experts > 0 {
-            let router = &[("model.layers.*.block_sparse_moe.gate.weight", 0)];
-            sizes.push(DeclaredSize::extent("num_local_experts", self.num_local_experts, router));
-        }
-        sizes
+        ]
     }
 
     /// How keys begin in a checkpoint that transformers saved without a head, and how the parameters of the model do.
@@ -225,11 +232,6 @@ impl LlamaConfig {
     /// The key of the embedding, which a tied head shares.
     pub fn embedding(&self) -> &'static str {
         "model.embed_tokens.weight"
-    }
-
-    /// Reads the head from the checkpoint.
-    pub fn untie(&mut self) {
-        self.tie_word_embeddings = false;
     }
 
     /// Tensors that a checkpoint may have beside the parameters.

@@ -167,9 +167,9 @@ impl EmbeddingGemmaConfig {
         // One that was a language model may still be called so.
         if !both_ways && !ARCHITECTURES.contains(&&*found) {
             let path = keys.path().to_owned();
-            return Err(match crate::ARCHITECTURES.contains(&&*found) {
+            return Err(match crate::architectures().contains(&&*found) {
                 true => ConfigError::Generates { path, found },
-                false => ConfigError::Architecture { path, found, known: ARCHITECTURES },
+                false => ConfigError::Architecture { path, found, known: ARCHITECTURES.to_vec() },
             });
         }
         if !both_ways {

@@ -4,11 +4,23 @@
 
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
-use crate::gemma3::{Gemma, GemmaConfig};
+use crate::family::{Family, GgufFamily, presets};
+use crate::gemma3::{self, Gemma, GemmaConfig};
 use crate::llama::Attention;
 
 /// The whole network.
 pub type Gemma2<T> = Gemma<T, Attention<T>>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "softcaps, every other layer sliding",
+    gguf: Some(GgufFamily {
+        // Without the key it has the usual window.
+        config: |file| file.llama(gemma3::gguf_keys(file, 46, 2, true)),
+        ..gemma3::gguf("gemma2")
+    }),
+    presets: presets!("gemma-2-2b": "google/gemma-2-2b", "gemma-2-9b": "google/gemma-2-9b"),
+    ..Family::of(&["Gemma2ForCausalLM"], &["Gemma2Model"], &["gemma2"])
+};
 
 /// Reads the `config.json` of a Gemma 2. Defaults are those of `Gemma2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> GemmaConfig {

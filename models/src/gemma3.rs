@@ -3,18 +3,40 @@
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
-use dsl::{Float, Tensor, WeightStyle, model};
+use dsl::{Float, Tensor, model};
+use files::limits;
+use irpa::{Arranged, GgufValue};
+use serde_json::{Value, json};
 
 use crate::config::{IGNORED, Keys, read_base};
-use crate::decoder::{Attends, LlamaConfig};
+use crate::decoder::{AttentionBlock, LlamaConfig};
+use crate::family::{Family, GgufFamily, Metadata, presets};
 use crate::rope::RopeParameters;
 
 /// The whole network.
 pub type Gemma3<T> = Gemma<T, Attention<T>>;
 
+pub(crate) const FAMILY: Family = Family {
+    about: "Gemma 3 text (1B, FunctionGemma 270M), and the text tower of 4B, 12B, 27B",
+    gguf: Some(GgufFamily {
+        config: |file| {
+            let mut keys = gguf_keys(file, 62, 6, file.window().is_some());
+            keys["rope_local_base_freq"] = json!(file.optional_number("rope.freq_base_swa").unwrap_or(1e4));
+            file.llama(keys)
+        },
+        ..gguf("gemma3")
+    }),
+    presets: presets!("functiongemma-270m": "google/functiongemma-270m-it", "gemma-3-1b": "google/gemma-3-1b-it", "gemma-3-4b": "google/gemma-3-4b-it", "gemma-3-12b": "google/gemma-3-12b-it", "gemma-3-27b": "google/gemma-3-27b-it"),
+    ..Family::of(
+        &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
+        &["Gemma3TextModel", "Gemma3Model"],
+        &["gemma3_text", "gemma3"],
+    )
+};
+
 model! {
     /// The whole network, with the attention of a generation: `[B, S]` token ids to logits over the vocabulary.
-    pub Gemma<T: Float, A: Attends<T> = Attention<T>>(GemmaConfig) {
+    pub Gemma<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>>(GemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
             H = num_attention_heads, K = num_key_value_heads, E = head_dim or D / H,
@@ -53,7 +75,7 @@ model! {
             let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
             for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
                 let at = local.as_ref().filter(|_| self.config.window(i).is_some()).unwrap_or(&global);
-                x = layer.forward(x, &self.config.look(i, at), kv);
+                x = layer.forward(x, &at.clone().windowed(self.config.window(i)), kv);
             }
             self.norm(x)
         }
@@ -89,7 +111,7 @@ model! {
 
 model! {
     /// Queries and keys are normalized before they are rotated.
-    pub Attention<T: Float>(LlamaConfig): Attends<T> {
+    pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
@@ -201,15 +223,11 @@ fn read_text(keys: &Keys) -> GemmaConfig {
         num_key_value_heads: keys.optional_count("num_key_value_heads").unwrap_or(4),
         head_dim: Some(head_dim),
         rms_norm_eps: keys.number_or("rms_norm_eps", 1e-6),
-        norm_style: WeightStyle::OnePlus,
         rope,
-        rotary: Vec::new(),
         windows: sliding.map(|sliding| sliding.then_some(window)).collect(),
         tie_word_embeddings: keys.flag("tie_word_embeddings", true),
         attention_bias: keys.flag("attention_bias", false),
         mlp_bias: false,
-        num_local_experts: 0,
-        num_experts_per_tok: 0,
         max_position_embeddings,
         element: keys.element_type(),
     };
@@ -234,13 +252,65 @@ impl GemmaConfig {
         self.llama.ignorable().into_iter().chain(towers.map(Ignorable::Prefix)).collect()
     }
 
-    /// Reads the head from the checkpoint.
-    pub fn untie(&mut self) {
-        self.llama.untie();
-    }
-
     /// How keys of a checkpoint begin, and how the parameters of the model do.
     pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
         PREFIXES
     }
+}
+
+/// The GGUF files of a Gemma.
+pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
+    GgufFamily {
+        keys: &[
+            ("attn_logit_softcapping", "attn_logit_softcapping"),
+            ("final_logit_softcapping", "final_logit_softcapping"),
+            ("rope_local_base_freq", "rope.freq_base_swa"),
+        ],
+        parts: &[("ffn_norm", "pre_feedforward_layernorm")],
+        arranged: |part, end, _, _| match part.ends_with("norm") && end == "weight" {
+            true => Arranged::OneMore,
+            false => Arranged::Same,
+        },
+        fits_f16: false,
+        ..GgufFamily::llama(architecture)
+    }
+}
+
+/// The keys of a Gemma that no Llama has. The files do not contain by what scores are divided: by the features of a head, but
+/// in the largest network of each generation, which has so many layers (`gemma2.cpp`, `gemma3.cpp` in llama.cpp). All layers but
+/// each `period`-th slide, if the file does not say and any does.
+pub(crate) fn gguf_keys(file: &Metadata<'_>, largest: usize, period: usize, slides: bool) -> Value {
+    let layers = file.count("block_count");
+    let scalar = if layers == Some(largest) { file.quotient() } else { file.features() };
+    json!({
+        "layer_types": gguf_layer_types(file, layers.unwrap_or(0), period, slides),
+        "query_pre_attn_scalar": scalar,
+        "attn_logit_softcapping": file.optional_number("attn_logit_softcapping"),
+        "final_logit_softcapping": file.optional_number("final_logit_softcapping"),
+        "sliding_window": file.window(),
+    })
+}
+
+fn gguf_layer_types(file: &Metadata<'_>, layers: usize, period: usize, slides: bool) -> Vec<&'static str> {
+    let layers = layers.min(limits::LAYERS);
+    let by_period = |period| (1..=layers).map(|layer: usize| !layer.is_multiple_of(period)).collect();
+    let expected = "a period, or a list of true and false";
+    let listed = file.typed("attention.sliding_window_pattern", expected, |value| match value {
+        GgufValue::Integer(period) => {
+            usize::try_from(period).ok().filter(|&period| period > 0).map(by_period)
+        }
+        GgufValue::Array(array) => {
+            let sliding = array.iter().map(|value| match value {
+                GgufValue::Bool(sliding) => Some(sliding),
+                GgufValue::Integer(sliding) => Some(sliding != 0),
+                _ => None,
+            });
+            sliding.take(limits::LAYERS).collect::<Option<Vec<bool>>>()
+        }
+        _ => None,
+    });
+    let mut sliding = listed.unwrap_or_else(|| by_period(period));
+    sliding.resize(layers, false);
+    let kind = |sliding| if sliding && slides { "sliding_attention" } else { "full_attention" };
+    sliding.into_iter().map(kind).collect()
 }

@@ -11,19 +11,81 @@ use std::path::Path;
 
 use bake::Ignorable;
 use dsl::{EntryPoint, TraceError, Traced};
-use irpa::{BlockFormat, Checkpoint, Gguf};
+use irpa::{Arranged, BlockFormat, Checkpoint, CheckpointTensor, Gguf};
 use lower::Quantization;
 use ops::{ElementType, WeightFormat};
+use serde_json::{Value, json};
 use trace::key_pattern;
 
 use crate::config::{ConfigError, Keys};
 use crate::shape_check::DeclaredSize;
-use crate::{Architecture, ModelConfig};
+use crate::{Architecture, FAMILIES, ModelConfig};
 
-use metadata::Metadata;
 use names::Renaming;
 
-pub use metadata::GGUF_ARCHITECTURES;
+pub(crate) use metadata::{Metadata, joined};
+pub(crate) use names::interleaved;
+
+/// A name in a GGUF file and ours.
+type Names = &'static [(&'static str, &'static str)];
+
+/// How GGUF files hold the networks of a family.
+#[derive(Clone, Copy, Debug)]
+pub struct GgufFamily {
+    /// The `general.architecture`.
+    pub architecture: &'static str,
+    /// Whether a file of this architecture is of this family: some share a name.
+    pub(crate) is: fn(&Metadata<'_>) -> bool,
+    /// The keys of the `config.json` that means the same as the metadata.
+    pub(crate) config: fn(&Metadata<'_>) -> Value,
+    /// Keys of a `config.json` and of metadata, beside those that most families share.
+    pub(crate) keys: Names,
+    /// Parts of a layer, beside those that most families share.
+    pub(crate) parts: Names,
+    /// What is outside of layers, likewise.
+    pub(crate) outside: Names,
+    /// How the keys of layers begin.
+    pub(crate) layers: &'static str,
+    /// What conversion did to a tensor (`conversion/*.py` in llama.cpp): a part and the end of its name, the query heads and
+    /// key-value heads.
+    pub(crate) arranged: fn(&str, &str, [usize; 2], &mut CheckpointTensor) -> Arranged,
+    /// Whether f16 has numbers for the sums of the network.
+    pub(crate) fits_f16: bool,
+}
+
+impl GgufFamily {
+    /// The files of a network with Llama's keys, names and sums, whose tensors conversion leaves as they are.
+    pub(crate) const fn llama(architecture: &'static str) -> Self {
+        Self {
+            architecture,
+            is: |_| true,
+            config: |file| file.llama(json!({})),
+            keys: &[],
+            parts: &[],
+            outside: &[],
+            layers: "model.layers",
+            arranged: |_, _, _, _| Arranged::Same,
+            fits_f16: true,
+        }
+    }
+}
+
+/// Files of one architecture have the same names.
+impl PartialEq for GgufFamily {
+    fn eq(&self, other: &Self) -> bool {
+        self.architecture == other.architecture
+    }
+}
+
+impl Eq for GgufFamily {}
+
+/// The architectures that [`GgufModel::read`] knows, as `general.architecture` names them.
+pub fn architectures() -> Vec<&'static str> {
+    let mut names: Vec<&str> = FAMILIES.iter().filter_map(|family| Some(family.gguf?.architecture)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
 
 /// A network of which a GGUF file has the configuration and the weights.
 #[derive(Clone, Debug, PartialEq)]

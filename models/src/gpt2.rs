@@ -4,11 +4,58 @@
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_within, relu, silu};
 use dsl::{Float, model};
+use irpa::Arranged;
 use ops::ElementType;
+use serde_json::json;
 
 use crate::config::Keys;
+use crate::family::{Family, GgufFamily, presets};
 use crate::head::HEAD;
 use crate::shape_check::DeclaredSize;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "learned positions, layer norms, matrices stored inputs first",
+    gguf: Some(GgufFamily {
+        config: |file| {
+            file.shared(json!({
+                "n_embd": file.count("embedding_length"),
+                "n_head": file.count("attention.head_count"),
+                "n_layer": file.count("block_count"),
+                "n_positions": file.count("context_length"),
+                "n_inner": file.optional_count("feed_forward_length"),
+                "layer_norm_epsilon": file.number("attention.layer_norm_epsilon"),
+            }))
+        },
+        keys: &[
+            ("n_layer", "block_count"),
+            ("n_embd", "embedding_length"),
+            ("n_positions", "context_length"),
+            ("n_inner", "feed_forward_length"),
+            ("n_head", "attention.head_count"),
+            ("layer_norm_epsilon", "attention.layer_norm_epsilon"),
+        ],
+        parts: &[
+            ("attn_norm", "ln_1"),
+            ("attn_qkv", "attn.c_attn"),
+            ("attn_output", "attn.c_proj"),
+            ("ffn_norm", "ln_2"),
+            ("ffn_up", "mlp.c_fc"),
+            ("ffn_down", "mlp.c_proj"),
+        ],
+        outside: &[("token_embd", "wte"), ("position_embd", "wpe"), ("output_norm", "ln_f")],
+        layers: "h",
+        arranged: |part, _, _, tensor| match part {
+            "attn_qkv" | "attn_output" | "ffn_up" | "ffn_down" if tensor.shape.len() == 2 => {
+                tensor.shape.reverse();
+                Arranged::Transposed
+            }
+            _ => Arranged::Same,
+        },
+        ..GgufFamily::llama("gpt2")
+    }),
+    presets: presets!("gpt2": "openai-community/gpt2"),
+    ..Family::of(&["GPT2LMHeadModel"], &["GPT2Model"], &["gpt2"])
+};
 
 model! {
     /// The whole network: `[B, S]` token ids to logits over the vocabulary.
@@ -143,30 +190,26 @@ const IGNORED: &[&str] = &[
 
 /// Reads the `config.json` of a GPT-2. Defaults are those of `GPT2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> Gpt2Config {
-    Gpt2Config::read(keys)
+    keys.ignore(IGNORED);
+    let count = |key, default| keys.optional_count(key).unwrap_or(default);
+    let hidden_size = count("n_embd", 768);
+    Gpt2Config {
+        vocab_size: count("vocab_size", 50_257),
+        max_position_embeddings: count("n_positions", 1024),
+        hidden_size,
+        intermediate_size: count("n_inner", 4 * hidden_size),
+        num_hidden_layers: count("n_layer", 12),
+        num_attention_heads: count("n_head", 12),
+        activation: Gpt2Config::activation(keys),
+        layer_norm_epsilon: keys.number_or("layer_norm_epsilon", 1e-5),
+        scale_attn_weights: keys.flag("scale_attn_weights", true),
+        scale_attn_by_inverse_layer_idx: keys.flag("scale_attn_by_inverse_layer_idx", false),
+        tie_word_embeddings: keys.flag("tie_word_embeddings", true),
+        element: keys.element_type(),
+    }
 }
 
 impl Gpt2Config {
-    fn read(keys: &Keys) -> Self {
-        keys.ignore(IGNORED);
-        let count = |key, default| keys.optional_count(key).unwrap_or(default);
-        let hidden_size = count("n_embd", 768);
-        Self {
-            vocab_size: count("vocab_size", 50_257),
-            max_position_embeddings: count("n_positions", 1024),
-            hidden_size,
-            intermediate_size: count("n_inner", 4 * hidden_size),
-            num_hidden_layers: count("n_layer", 12),
-            num_attention_heads: count("n_head", 12),
-            activation: Self::activation(keys),
-            layer_norm_epsilon: keys.number_or("layer_norm_epsilon", 1e-5),
-            scale_attn_weights: keys.flag("scale_attn_weights", true),
-            scale_attn_by_inverse_layer_idx: keys.flag("scale_attn_by_inverse_layer_idx", false),
-            tie_word_embeddings: keys.flag("tie_word_embeddings", true),
-            element: keys.element_type(),
-        }
-    }
-
     fn activation(keys: &Keys) -> Activation {
         keys.one_of("activation_function", &["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu"]);
         match keys.optional_text("activation_function").as_deref() {
@@ -205,11 +248,6 @@ impl Gpt2Config {
     /// The key of the embedding, which a tied head shares.
     pub fn embedding(&self) -> &'static str {
         "wte.weight"
-    }
-
-    /// Reads the head from the checkpoint.
-    pub fn untie(&mut self) {
-        self.tie_word_embeddings = false;
     }
 
     /// Tensors that a checkpoint may have beside the parameters: causal masks, and a tied head.

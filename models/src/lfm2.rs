@@ -1,15 +1,79 @@
 //! LFM2: "LFM2 Technical Report" (2025), §2; names as in the HF checkpoint (`modeling_lfm2.py`). Most layers mix
 //! neighbouring tokens by a short gated convolution, the others attend as those of Qwen3 do.
 
+use std::iter;
+
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
 use dsl::{F32, Float, model};
+use files::limits;
+use irpa::Arranged;
 use ops::ElementType;
+use serde_json::{Value, json};
 
 use crate::config::Keys;
+use crate::family::{Family, GgufFamily, Metadata, joined, presets};
 use crate::head::HEAD;
 use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "short convolutions between layers that attend",
+    gguf: Some(GgufFamily {
+        config: gguf_config,
+        keys: &[("norm_eps", "attention.layer_norm_rms_epsilon"), ("conv_L_cache", "shortconv.l_cache")],
+        parts: &[
+            ("attn_norm", "operator_norm"),
+            ("attn_output", "self_attn.out_proj"),
+            ("attn_q_norm", "self_attn.q_layernorm"),
+            ("attn_k_norm", "self_attn.k_layernorm"),
+            ("ffn_norm", "ffn_norm"),
+            ("ffn_gate", "feed_forward.w1"),
+            ("ffn_up", "feed_forward.w3"),
+            ("ffn_down", "feed_forward.w2"),
+            ("shortconv.conv", "conv.conv"),
+            ("shortconv.in_proj", "conv.in_proj"),
+            ("shortconv.out_proj", "conv.out_proj"),
+        ],
+        // Of either name: the norm behind the last layer.
+        outside: &[("token_embd_norm", "model.embedding_norm"), ("output_norm", "model.embedding_norm")],
+        arranged: |part, _, _, tensor| {
+            // The axis of a single input was dropped.
+            if part == "shortconv.conv" && tensor.shape.len() == 2 {
+                tensor.shape.insert(1, 1);
+            }
+            Arranged::Same
+        },
+        ..GgufFamily::llama("lfm2")
+    }),
+    presets: presets!("lfm2-1.2b": "LiquidAI/LFM2-1.2B"),
+    ..Family::of(&["Lfm2ForCausalLM"], &["Lfm2Model"], &["lfm2"])
+};
+
+fn gguf_config(file: &Metadata<'_>) -> Value {
+    let said = file.count("block_count");
+    // More are refused when the configuration is read.
+    let layers = said.filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
+    let heads = file.counts("attention.head_count_kv").unwrap_or_default();
+    let all = heads.iter().copied().chain(iter::repeat(heads.first().copied().unwrap_or(0)));
+    let kind = |heads| if heads > 0 { "full_attention" } else { "conv" };
+    let types: Vec<&str> = all.take(layers).map(kind).collect();
+    let keys = json!({
+        "hidden_size": file.count("embedding_length"),
+        "intermediate_size": file.count("feed_forward_length"),
+        "block_auto_adjust_ff_dim": false,
+        "num_hidden_layers": said,
+        "num_attention_heads": file.most("attention.head_count"),
+        "num_key_value_heads": heads.iter().copied().max(),
+        "head_dim": file.optional_count("attention.key_length"),
+        "norm_eps": file.number("attention.layer_norm_rms_epsilon"),
+        "layer_types": types,
+        "conv_L_cache": file.count("shortconv.l_cache"),
+        "conv_bias": (0..layers).any(|layer| file.has(&format!("blk.{layer}.shortconv.in_proj.bias"))),
+        "max_position_embeddings": file.count("context_length"),
+    });
+    file.shared(joined([keys, file.rope(None)]))
+}
 
 model! {
     /// The whole network: `[B, S]` token ids to logits over the vocabulary.
@@ -182,43 +246,39 @@ const IGNORED: &[&str] = &[
 
 /// Reads the `config.json` of an LFM2. Defaults are those of `Lfm2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> Lfm2Config {
-    Lfm2Config::read(keys)
+    keys.ignore(IGNORED);
+    let count = |key, default| keys.optional_count(key).unwrap_or(default);
+    let num_hidden_layers = count("num_hidden_layers", 32);
+    let max_position_embeddings = count("max_position_embeddings", 128_000);
+    let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(max_position_embeddings) };
+    let taps = count("conv_L_cache", 3);
+    if taps < 2 {
+        keys.refuse("conv_L_cache", taps, "at least 2");
+    }
+    let tied = keys.flag("tie_word_embeddings", true);
+    let config = Lfm2Config {
+        vocab_size: count("vocab_size", 65_536),
+        hidden_size: count("hidden_size", 2560),
+        intermediate_size: intermediate_size(keys),
+        num_hidden_layers,
+        num_attention_heads: count("num_attention_heads", 32),
+        num_key_value_heads: count("num_key_value_heads", 8),
+        head_dim: keys.optional_count("head_dim"),
+        norm_eps: keys.number_or("norm_eps", 1e-5),
+        rope: RopeParameters::read(keys, &rope),
+        tie_word_embeddings: keys.flag("tie_embedding", tied),
+        attention: attention(keys, num_hidden_layers),
+        conv_memory: taps - 1,
+        conv_bias: keys.flag("conv_bias", false),
+        max_position_embeddings,
+        element: keys.element_type(),
+    };
+    let features = config.head_dim.unwrap_or(config.hidden_size / config.num_attention_heads);
+    config.rope.check(keys, features);
+    config
 }
 
 impl Lfm2Config {
-    fn read(keys: &Keys) -> Self {
-        keys.ignore(IGNORED);
-        let count = |key, default| keys.optional_count(key).unwrap_or(default);
-        let num_hidden_layers = count("num_hidden_layers", 32);
-        let max_position_embeddings = count("max_position_embeddings", 128_000);
-        let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(max_position_embeddings) };
-        let taps = count("conv_L_cache", 3);
-        if taps < 2 {
-            keys.refuse("conv_L_cache", taps, "at least 2");
-        }
-        let tied = keys.flag("tie_word_embeddings", true);
-        let config = Self {
-            vocab_size: count("vocab_size", 65_536),
-            hidden_size: count("hidden_size", 2560),
-            intermediate_size: intermediate_size(keys),
-            num_hidden_layers,
-            num_attention_heads: count("num_attention_heads", 32),
-            num_key_value_heads: count("num_key_value_heads", 8),
-            head_dim: keys.optional_count("head_dim"),
-            norm_eps: keys.number_or("norm_eps", 1e-5),
-            rope: RopeParameters::read(keys, &rope),
-            tie_word_embeddings: keys.flag("tie_embedding", tied),
-            attention: attention(keys, num_hidden_layers),
-            conv_memory: taps - 1,
-            conv_bias: keys.flag("conv_bias", false),
-            max_position_embeddings,
-            element: keys.element_type(),
-        };
-        let features = config.head_dim.unwrap_or(config.hidden_size / config.num_attention_heads);
-        config.rope.check(keys, features);
-        config
-    }
-
     /// Whether a layer attends.
     pub fn attends(&self, layer: usize) -> bool {
         self.attention.get(layer).copied().unwrap_or_default()
@@ -262,11 +322,6 @@ impl Lfm2Config {
     /// The key of the embedding, which a tied head shares.
     pub fn embedding(&self) -> &'static str {
         "model.embed_tokens.weight"
-    }
-
-    /// Reads the head from the checkpoint.
-    pub fn untie(&mut self) {
-        self.tie_word_embeddings = false;
     }
 
     /// Tensors that a checkpoint may have beside the parameters.

@@ -3,12 +3,18 @@
 /// A configuration that is another one's and more: it has that one's fields, and that one's blocks may be fields of
 /// its network.
 macro_rules! descends {
-    ($config:ident from $field:ident: $base:ident) => {
+    ($config:ident from $field:tt: $base:ident) => {
         impl std::ops::Deref for $config {
             type Target = $base;
 
             fn deref(&self) -> &$base {
                 &self.$field
+            }
+        }
+
+        impl std::ops::DerefMut for $config {
+            fn deref_mut(&mut self) -> &mut $base {
+                &mut self.$field
             }
         }
 
@@ -20,134 +26,63 @@ macro_rules! descends {
     };
 }
 
-/// A network and its configuration in each line, which the module's `read` makes of a `config.json`; the architectures
-/// that one may name for it; those without a head, of which transformers makes the first one by the model type; the
-/// model types, for a file that was written by hand and names the family only; and how else a checkpoint may hold the
-/// parameters.
+/// A family in each line: its module, its network, and the configuration that the module's `read` makes of a `config.json`.
+/// The module's `FAMILY` has the rest.
 macro_rules! families {
-    ($($module:ident::$family:ident($config:ident): $($architecture:literal)+, base $($base:literal)+, or $($model_type:literal)+
-        $(, also $stacks:path)?;)+) => {
-        /// The architectures that [`ModelConfig::read`] knows, as `config.json` names them.
-        pub const ARCHITECTURES: &[&str] = &[$($($architecture),+),+];
+    ($($module:ident::$family:ident($config:ty);)+) => {
+        $(
+            pub mod $module;
+            pub use $module::$family;
+        )+
+
+        /// All families.
+        pub static FAMILIES: &[&Family] = &[$(&$module::FAMILY),+];
 
         /// The configuration of any known architecture.
         #[derive(Clone, Debug, PartialEq)]
         pub enum ModelConfig {
             $(
-                #[doc = concat!($("`", $architecture, "` "),+)]
+                #[doc = concat!("A network of [`", stringify!($module), "`].")]
                 $family($config),
             )+
         }
 
         impl ModelConfig {
-            /// Reads a `config.json`, or the one in the directory at `path`. `allowed` keys may be there although
-            /// nothing reads them.
-            ///
-            /// # Errors
-            /// An unknown architecture, a quantized checkpoint, or all keys that are missing, unknown or unusable.
-            pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
-                Self::of(Keys::read(path)?, allowed)
+            /// Reads the keys of the family that `found` names, if there is one.
+            fn reader(found: &str) -> Option<fn(&Keys) -> Self> {
+                $(
+                    if $module::FAMILY.is_named(found) {
+                        return Some(|keys| Self::$family($module::read(keys)));
+                    }
+                )+
+                None
             }
 
-            /// What the keys of a configuration say.
-            pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
-                let (found, path) = (architecture(&keys), keys.path().to_owned());
-                if embedding_gemma::is_embedding(&keys, &found) {
-                    return Err(ConfigError::Embeds { path, found });
-                }
-                let read: fn(&Keys) -> Self = match found.as_str() {
-                    $($($architecture)|+ | $($base)|+ | $($model_type)|+ => {
-                        |keys| Self::$family($module::read(keys))
-                    })+
-                    _ => return Err(ConfigError::Architecture { path, found, known: ARCHITECTURES }),
-                };
-                check_storage(&keys)?;
-                let config = read(&keys);
-                read_base(&keys);
-                keys.finish(IGNORED, allowed)?;
-                Ok(config)
-            }
-        }
-
-        impl Architecture for ModelConfig {
-            fn trace(
-                &self,
-                element: ElementType,
-                entry_points: &[EntryPoint],
-            ) -> Result<Traced, TraceError> {
-                match (self, element) {
-                    $(
-                        (Self::$family(config), ElementType::Bf16) => {
-                            $family::<Bf16>::trace(config, entry_points)
-                        }
-                        (Self::$family(config), ElementType::F16) => $family::<F16>::trace(config, entry_points),
-                        (Self::$family(config), _) => $family::<F32>::trace(config, entry_points),
-                    )+
-                }
-            }
-
-            fn ignorable(&self) -> Vec<Ignorable> {
+            fn facts(&self) -> Facts {
                 match self {
-                    $(Self::$family(config) => config.ignorable(),)+
+                    $(Self::$family(config) => Facts {
+                        family: &$module::FAMILY,
+                        element: config.element,
+                        max_context: config.max_position_embeddings,
+                        vocabulary: config.vocab_size,
+                        tied: config.tie_word_embeddings,
+                        embedding: config.embedding(),
+                        prefixes: config.prefixes(),
+                        ignorable: config.ignorable(),
+                        sizes: config.sizes(),
+                    },)+
                 }
             }
 
-            fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+            fn untie(&mut self) {
                 match self {
-                    $(Self::$family(config) => config.prefixes(),)+
+                    $(Self::$family(config) => config.tie_word_embeddings = false,)+
                 }
             }
 
-            fn stacks(&self) -> &'static [(&'static str, &'static [&'static str])] {
+            fn trace_in<T: Float>(&self, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
                 match self {
-                    $($(Self::$family(_) => $stacks,)?)+
-                    _ => &[],
-                }
-            }
-
-            fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-                let named = checkpoint.renamed(self.prefixes()).apart(self.stacks());
-                let (tied, embedding) = match self {
-                    $(Self::$family(config) => (config.tie_word_embeddings, config.embedding()),)+
-                };
-                // A checkpoint may have either of two tied weights.
-                if tied { named.renamed(&[(head::HEAD, embedding)]) } else { named }
-            }
-
-            fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
-                match self {
-                    $(Self::$family(config) if config.tie_word_embeddings => {
-                        let untied = head::own_head(checkpoint, config.embedding());
-                        if untied.is_some() {
-                            config.untie();
-                        }
-                        untied
-                    })+
-                    _ => None,
-                }
-            }
-
-            fn element(&self) -> Option<ElementType> {
-                match self {
-                    $(Self::$family(config) => config.element,)+
-                }
-            }
-
-            fn max_context(&self) -> usize {
-                match self {
-                    $(Self::$family(config) => config.max_position_embeddings,)+
-                }
-            }
-
-            fn vocabulary(&self) -> usize {
-                match self {
-                    $(Self::$family(config) => config.vocab_size,)+
-                }
-            }
-
-            fn sizes(&self) -> Vec<DeclaredSize> {
-                match self {
-                    $(Self::$family(config) => config.sizes(),)+
+                    $(Self::$family(config) => $family::<T>::trace(&config.clone().into(), entry_points),)+
                 }
             }
         }
@@ -157,68 +92,157 @@ macro_rules! families {
 pub mod config;
 pub mod decoder;
 pub mod embedding_gemma;
-pub mod gemma2;
-pub mod gemma3;
+mod family;
 pub mod gguf;
-pub mod gpt2;
 mod head;
-pub mod lfm2;
-pub mod llama;
-pub mod mistral;
-pub mod mixtral;
-pub mod olmo2;
-pub mod phi3;
 pub mod presets;
-pub mod qwen2;
-pub mod qwen3;
 mod rope;
 pub mod sentence;
 mod shape_check;
-pub mod smollm3;
 
 use std::path::Path;
 
 use bake::Ignorable;
 use config::{ConfigError, IGNORED, Keys, check_storage, read_base};
-use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, TraceError, Traced};
+use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, Float, TraceError, Traced};
 use irpa::{Checkpoint, Gguf};
 use lower::Quantization;
 use ops::ElementType;
 
 pub use decoder::LlamaConfig;
 pub use embedding_gemma::{EmbeddingGemma, EmbeddingGemmaConfig};
-pub use gemma2::Gemma2;
-pub use gemma3::{Gemma, Gemma3, GemmaConfig};
-pub use gguf::{GGUF_ARCHITECTURES, GgufModel};
-pub use gpt2::{Gpt2, Gpt2Config};
+pub use family::{Family, Stacks};
+pub use gemma3::{Gemma, GemmaConfig};
+pub use gguf::{GgufFamily, GgufModel};
+pub use gpt2::Gpt2Config;
 pub use head::UntiedHead;
-pub use lfm2::{Lfm2, Lfm2Config};
-pub use llama::Llama;
-pub use mistral::Mistral;
-pub use mixtral::Mixtral;
-pub use olmo2::Olmo2;
-pub use phi3::Phi3;
-pub use qwen2::Qwen2;
-pub use qwen3::Qwen3;
+pub use lfm2::Lfm2Config;
 pub use rope::{RopeDefaults, RopeParameters, RopeScaling};
 pub use sentence::{SentenceConfig, UnknownPrompt};
 pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes};
-pub use smollm3::SmolLm3;
 
 families! {
-    llama::Llama(LlamaConfig): "LlamaForCausalLM", base "LlamaModel", or "llama";
-    gemma3::Gemma3(GemmaConfig): "Gemma3ForCausalLM" "Gemma3ForConditionalGeneration",
-        base "Gemma3TextModel" "Gemma3Model", or "gemma3_text" "gemma3";
-    gemma2::Gemma2(GemmaConfig): "Gemma2ForCausalLM", base "Gemma2Model", or "gemma2";
-    gpt2::Gpt2(Gpt2Config): "GPT2LMHeadModel", base "GPT2Model", or "gpt2";
-    lfm2::Lfm2(Lfm2Config): "Lfm2ForCausalLM", base "Lfm2Model", or "lfm2";
-    mistral::Mistral(LlamaConfig): "MistralForCausalLM", base "MistralModel", or "mistral";
-    mixtral::Mixtral(LlamaConfig): "MixtralForCausalLM", base "MixtralModel", or "mixtral", also mixtral::STACKS;
-    olmo2::Olmo2(LlamaConfig): "Olmo2ForCausalLM", base "Olmo2Model", or "olmo2";
-    phi3::Phi3(LlamaConfig): "Phi3ForCausalLM", base "Phi3Model", or "phi3";
-    qwen2::Qwen2(LlamaConfig): "Qwen2ForCausalLM", base "Qwen2Model", or "qwen2";
-    qwen3::Qwen3(LlamaConfig): "Qwen3ForCausalLM", base "Qwen3Model", or "qwen3";
-    smollm3::SmolLm3(LlamaConfig): "SmolLM3ForCausalLM", base "SmolLM3Model", or "smollm3";
+    llama::Llama(LlamaConfig);
+    gemma3::Gemma3(GemmaConfig);
+    gemma2::Gemma2(GemmaConfig);
+    gpt2::Gpt2(Gpt2Config);
+    granite::Granite(granite::GraniteConfig);
+    lfm2::Lfm2(Lfm2Config);
+    mistral::Mistral(LlamaConfig);
+    mixtral::Mixtral(mixtral::MixtralConfig);
+    olmo2::Olmo2(LlamaConfig);
+    phi3::Phi3(LlamaConfig);
+    qwen2::Qwen2(LlamaConfig);
+    qwen3::Qwen3(LlamaConfig);
+    smollm3::SmolLm3(smollm3::SmolLm3Config);
+}
+
+/// What the configurations of all families have.
+struct Facts {
+    family: &'static Family,
+    element: Option<ElementType>,
+    max_context: usize,
+    vocabulary: usize,
+    tied: bool,
+    /// The key of the embedding, which a tied head shares.
+    embedding: &'static str,
+    /// How keys of a checkpoint may begin, and how those of the parameters do then.
+    prefixes: &'static [(&'static str, &'static str)],
+    /// Tensors that a checkpoint may have beside the parameters.
+    ignorable: Vec<Ignorable>,
+    /// The sizes that a checkpoint's header shows.
+    sizes: Vec<DeclaredSize>,
+}
+
+/// The architectures that [`ModelConfig::read`] knows, as `config.json` names them.
+pub fn architectures() -> Vec<&'static str> {
+    FAMILIES.iter().flat_map(|family| family.architectures).copied().collect()
+}
+
+impl ModelConfig {
+    /// Reads a `config.json`, or the one in the directory at `path`. `allowed` keys may be there although
+    /// nothing reads them.
+    ///
+    /// # Errors
+    /// An unknown architecture, a quantized checkpoint, or all keys that are missing, unknown or unusable.
+    pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
+        Self::of(Keys::read(path)?, allowed)
+    }
+
+    /// Reads the keys of a configuration.
+    pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
+        let (found, path) = (architecture(&keys), keys.path().to_owned());
+        if embedding_gemma::is_embedding(&keys, &found) {
+            return Err(ConfigError::Embeds { path, found });
+        }
+        let Some(read) = Self::reader(&found) else {
+            return Err(ConfigError::Architecture { path, found, known: architectures() });
+        };
+        check_storage(&keys)?;
+        let config = read(&keys);
+        read_base(&keys);
+        keys.finish(IGNORED, allowed)?;
+        Ok(config)
+    }
+
+    /// The family of the network.
+    pub fn family(&self) -> &'static Family {
+        self.facts().family
+    }
+}
+
+impl Architecture for ModelConfig {
+    fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
+        match element {
+            ElementType::Bf16 => self.trace_in::<Bf16>(entry_points),
+            ElementType::F16 => self.trace_in::<F16>(entry_points),
+            _ => self.trace_in::<F32>(entry_points),
+        }
+    }
+
+    fn ignorable(&self) -> Vec<Ignorable> {
+        self.facts().ignorable
+    }
+
+    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        self.facts().prefixes
+    }
+
+    fn stacks(&self) -> Stacks {
+        self.family().stacks
+    }
+
+    fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
+        let facts = self.facts();
+        let named = checkpoint.renamed(facts.prefixes).apart(facts.family.stacks);
+        // A checkpoint may have either of two tied weights.
+        if facts.tied { named.renamed(&[(head::HEAD, facts.embedding)]) } else { named }
+    }
+
+    fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
+        let facts = self.facts();
+        let untied = facts.tied.then(|| head::own_head(checkpoint, facts.embedding)).flatten();
+        if untied.is_some() {
+            self.untie();
+        }
+        untied
+    }
+
+    fn element(&self) -> Option<ElementType> {
+        self.facts().element
+    }
+
+    fn max_context(&self) -> usize {
+        self.facts().max_context
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.facts().vocabulary
+    }
+
+    fn sizes(&self) -> Vec<DeclaredSize> {
+        self.facts().sizes
+    }
 }
 
 /// Reads the configuration of a model: a Hugging Face folder, its `config.json`, or a GGUF file. The keys given may be there
@@ -276,7 +300,7 @@ pub trait Architecture: Send {
 
     /// How keys end under which a checkpoint may hold several parameters as one tensor, and how those of the
     /// parameters do.
-    fn stacks(&self) -> &'static [(&'static str, &'static [&'static str])] {
+    fn stacks(&self) -> Stacks {
         &[]
     }
 

@@ -2,16 +2,35 @@
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
+use serde_json::json;
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig, Maps};
+use crate::decoder::{AttentionBlock, Decoder, Defaults, FeedForward, LlamaConfig};
+use crate::family::{Family, GgufFamily, interleaved, presets};
 
 /// The whole network.
 pub type Llama<T> = Decoder<T, Layer<T>>;
 
+pub(crate) const FAMILY: Family = Family {
+    about: "Llama 3.x, SmolLM2: llama3 rope scaling, grouped heads, tied and untied heads, biases",
+    gguf: Some(GgufFamily { is: |file| file.experts().or(file.window()).is_none(), ..GGUF }),
+    presets: presets!("llama-3.1-8b": "meta-llama/Llama-3.1-8B", "llama-3.1-405b": "meta-llama/Llama-3.1-405B", "llama-3.2-1b": "meta-llama/Llama-3.2-1B", "smollm2-1.7b": "HuggingFaceTB/SmolLM2-1.7B"),
+    ..Family::of(&["LlamaForCausalLM"], &["LlamaModel"], &["llama"])
+};
+
+/// Its GGUF files.
+pub(crate) const GGUF: GgufFamily = GgufFamily {
+    config: |file| {
+        let [attention_bias, mlp_bias] = ["attn_q", "ffn_gate"].map(|part| file.is_biased(part));
+        file.llama(json!({ "attention_bias": attention_bias, "mlp_bias": mlp_bias }))
+    },
+    arranged: interleaved,
+    ..GgufFamily::llama("llama")
+};
+
 model! {
     /// Attention and feed-forward network, each behind a norm and beside a residual.
-    pub Layer<T: Float, A: Attends<T> = Attention<T>, M: Maps<T> = Mlp<T>>(LlamaConfig): Attends<T> {
+    pub Layer<T: Float, A: AttentionBlock<T, Config = LlamaConfig> = Attention<T>, M: FeedForward<T, Config = LlamaConfig> = Mlp<T>>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
@@ -29,7 +48,7 @@ model! {
     }
 
     /// Grouped-query attention: K heads of keys and values, G query heads for each.
-    pub Attention<T: Float>: Attends<T> {
+    pub Attention<T: Float>: AttentionBlock<T> {
         q_proj: Linear[D -> K, G, E](bias if attention_bias),
         k_proj: Linear[D -> K, E](bias if attention_bias),
         v_proj: Linear[D -> K, E](bias if attention_bias),
@@ -43,7 +62,7 @@ model! {
     }
 
     /// SwiGLU (Shazeer, "GLU Variants Improve Transformer", 2020).
-    pub Mlp<T: Float>: Maps<T> {
+    pub Mlp<T: Float>: FeedForward<T> {
         gate_proj: Linear[D -> F](bias if mlp_bias),
         up_proj: Linear[D -> F](bias if mlp_bias),
         down_proj: Linear[F -> D](bias if mlp_bias),

@@ -1,12 +1,26 @@
 //! Mistral: Jiang et al., "Mistral 7B" (2023), §2; names as in the HF checkpoint (`modeling_mistral.py`). A Llama whose
 //! layers all look through a sliding window.
 
+use serde_json::json;
+
 use crate::config::Keys;
 use crate::decoder::{Defaults, LlamaConfig};
-use crate::llama::Llama;
+use crate::family::{Family, GgufFamily, presets};
+use crate::llama::{self, Llama};
 
 /// The whole network.
 pub type Mistral<T> = Llama<T>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "sliding window",
+    gguf: Some(GgufFamily {
+        is: |file| file.experts().is_none() && file.window().is_some(),
+        config: |file| file.llama(json!({ "sliding_window": file.window() })),
+        ..llama::GGUF
+    }),
+    presets: presets!("mistral-7b-v0.1": "mistralai/Mistral-7B-v0.1"),
+    ..Family::of(&["MistralForCausalLM"], &["MistralModel"], &["mistral"])
+};
 
 /// Reads the `config.json` of a Mistral. Defaults are those of `MistralConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {

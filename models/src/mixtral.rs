@@ -3,17 +3,45 @@
 
 use dsl::nn::{Attend, Kv, dot, silu, softmax, topk};
 use dsl::{F32, Float, I32, Tensor, model};
+use serde_json::json;
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig};
+use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
+use crate::family::{Family, GgufFamily, Stacks, presets};
 use crate::llama;
+use crate::shape_check::DeclaredSize;
 
 /// The whole network.
-pub type Mixtral<T> = Decoder<T, Layer<T>>;
+pub type Mixtral<T> = Decoder<T, Layer<T>, MixtralConfig>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "the likeliest of several experts for each token; per-expert and stacked checkpoints",
+    stacks: STACKS,
+    gguf: Some(GgufFamily {
+        is: |file| file.experts().is_some(),
+        config: |file| {
+            file.llama(json!({
+                "num_local_experts": file.experts(),
+                "num_experts_per_tok": file.count("expert_used_count"),
+                "sliding_window": file.window(),
+            }))
+        },
+        keys: &[("num_local_experts", "expert_count"), ("num_experts_per_tok", "expert_used_count")],
+        parts: &[
+            ("ffn_gate_inp", "block_sparse_moe.gate"),
+            ("ffn_gate_exps", "block_sparse_moe.ffn_gate_exps"),
+            ("ffn_up_exps", "block_sparse_moe.ffn_up_exps"),
+            ("ffn_down_exps", "block_sparse_moe.ffn_down_exps"),
+        ],
+        ..llama::GGUF
+    }),
+    presets: presets!("mixtral-8x7b-v0.1": "mistralai/Mixtral-8x7B-v0.1"),
+    ..Family::of(&["MixtralForCausalLM"], &["MixtralModel"], &["mixtral"])
+};
 
 model! {
     /// As in Llama, before another feed-forward network.
-    pub Layer<T: Float>(LlamaConfig): Attends<T> {
+    pub Layer<T: Float>(MixtralConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
             // All experts, and those chosen.
@@ -61,21 +89,54 @@ model! {
     }
 }
 
+/// `config.json` of a Mixtral.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MixtralConfig {
+    /// What it shares with Llama.
+    pub llama: LlamaConfig,
+    /// Experts in each layer.
+    pub num_local_experts: usize,
+    /// Experts that each token chooses.
+    pub num_experts_per_tok: usize,
+}
+
+descends!(MixtralConfig from llama: LlamaConfig);
+
+impl DecoderConfig for MixtralConfig {}
+
+impl MixtralConfig {
+    /// The sizes that a checkpoint's header shows.
+    pub fn sizes(&self) -> Vec<DeclaredSize> {
+        let (inner, router) = (
+            &[("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1)],
+            &[("model.layers.*.block_sparse_moe.gate.weight", 0)],
+        );
+        let mut sizes = self.llama.sizes();
+        sizes.retain(|size| size.key != "intermediate_size");
+        sizes.push(DeclaredSize::extent("intermediate_size", self.intermediate_size, inner));
+        sizes.push(DeclaredSize::extent("num_local_experts", self.num_local_experts, router));
+        sizes
+    }
+}
+
 /// What training reads.
 const IGNORED: &[&str] = &["output_router_logits", "router_aux_loss_coef", "router_jitter_noise"];
 
-/// The experts of a layer as transformers holds them, and as they were published.
-pub(crate) const STACKS: &[(&str, &[&str])] = &[
+/// The experts of a layer as transformers and GGUF files hold them, and as they were published.
+const STACKS: Stacks = &[
     ("mlp.gate.weight", &["block_sparse_moe.gate.weight"]),
     (
         "mlp.experts.gate_up_proj",
         &["block_sparse_moe.experts.*.w1.weight", "block_sparse_moe.experts.*.w3.weight"],
     ),
     ("mlp.experts.down_proj", &["block_sparse_moe.experts.*.w2.weight"]),
+    ("ffn_gate_exps.weight", &["experts.*.w1.weight"]),
+    ("ffn_down_exps.weight", &["experts.*.w2.weight"]),
+    ("ffn_up_exps.weight", &["experts.*.w3.weight"]),
 ];
 
 /// Reads the `config.json` of a Mixtral. Defaults are those of `MixtralConfig` in transformers.
-pub(crate) fn read(keys: &Keys) -> LlamaConfig {
+pub(crate) fn read(keys: &Keys) -> MixtralConfig {
     keys.ignore(IGNORED);
     keys.one_of("hidden_act", &["silu"]);
     let mut defaults =
@@ -89,5 +150,5 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
         keys.refuse("num_experts_per_tok", num_experts_per_tok, expected);
     }
     let windows = vec![keys.optional_count("sliding_window"); llama.num_hidden_layers].into();
-    LlamaConfig { windows, num_local_experts, num_experts_per_tok, ..llama }
+    MixtralConfig { llama: LlamaConfig { windows, ..llama }, num_local_experts, num_experts_per_tok }
 }

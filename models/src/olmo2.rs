@@ -3,17 +3,29 @@
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, WeightStyle, model};
+use serde_json::json;
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig};
+use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
+use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Mlp;
 
 /// The whole network. All norms apply their weight before they round (`Olmo2RMSNorm`).
-pub type Olmo2<T> = Decoder<T, Layer<T>>;
+pub type Olmo2<T> = Decoder<T, Layer<T>, Wide>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "norms after each half",
+    gguf: Some(GgufFamily {
+        config: |file| file.llama(json!({ "attention_bias": file.is_biased("attn_q") })),
+        ..GgufFamily::llama("olmo2")
+    }),
+    presets: presets!("olmo-2-1124-7b": "allenai/OLMo-2-1124-7B"),
+    ..Family::of(&["Olmo2ForCausalLM"], &["Olmo2Model"], &["olmo2"])
+};
 
 model! {
     /// Each half is normalized before it joins the residual, which nothing else normalizes.
-    pub Layer<T: Float>(LlamaConfig): Attends<T> {
+    pub Layer<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
@@ -47,10 +59,26 @@ model! {
     }
 }
 
+/// The configuration of a network whose last norm applies its weight in f32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wide(LlamaConfig);
+
+descends!(Wide from 0: LlamaConfig);
+
+impl DecoderConfig for Wide {
+    const NORM: WeightStyle = WeightStyle::Wide;
+}
+
+impl From<LlamaConfig> for Wide {
+    fn from(config: LlamaConfig) -> Self {
+        Self(config)
+    }
+}
+
 /// Reads the `config.json` of an OLMo 2. Defaults are those of `Olmo2Config` in transformers.
 pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     keys.one_of("hidden_act", &["silu"]);
     let defaults = Defaults { rms_norm_eps: 1e-5, ..Defaults::new(2048) };
     let attention_bias = keys.flag("attention_bias", false);
-    LlamaConfig { attention_bias, norm_style: WeightStyle::Wide, ..LlamaConfig::shared(keys, defaults) }
+    LlamaConfig { attention_bias, ..LlamaConfig::shared(keys, defaults) }
 }

@@ -4,18 +4,38 @@
 
 use dsl::nn::{Attend, Kv, attend, silu};
 use dsl::{Float, model};
+use serde_json::json;
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig, Maps};
+use crate::decoder::{AttentionBlock, Decoder, Defaults, FeedForward, LlamaConfig};
+use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 use crate::rope::{RopeDefaults, RopeScaling};
 
 /// The whole network.
 pub type Phi3<T> = Decoder<T, Layer<T, Attention<T>, Mlp<T>>>;
 
+pub(crate) const FAMILY: Family = Family {
+    about: "fused projections, longrope, partial rotation",
+    gguf: Some(GgufFamily {
+        config: |file| {
+            let rotated = file.optional_count("rope.dimension_count").zip(file.features());
+            file.llama(json!({
+                "sliding_window": file.window(),
+                "partial_rotary_factor": rotated.map_or(1.0, |(some, all)| some as f64 / all as f64),
+                "original_max_position_embeddings": file.optional_count("rope.scaling.original_context_length"),
+            }))
+        },
+        parts: &[("ffn_up", "mlp.gate_up_proj")],
+        ..GgufFamily::llama("phi3")
+    }),
+    presets: presets!("phi-3-mini-4k": "microsoft/Phi-3-mini-4k-instruct"),
+    ..Family::of(&["Phi3ForCausalLM"], &["Phi3Model"], &["phi3"])
+};
+
 model! {
     /// One projection: query heads, then key heads, then value heads (`Phi3Attention`).
-    pub Attention<T: Float>(LlamaConfig): Attends<T> {
+    pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size, F = intermediate_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,
@@ -35,7 +55,7 @@ model! {
     }
 
     /// SwiGLU of one projection: gate, then up (`Phi3MLP`).
-    pub Mlp<T: Float>: Maps<T> {
+    pub Mlp<T: Float>: FeedForward<T> {
         gate_up_proj: Linear[D -> U],
         down_proj: Linear[F -> D],
 

@@ -7,15 +7,23 @@ use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig};
+use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
+use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 
 /// The whole network.
 pub type Qwen2<T> = Decoder<T, Layer<T, Attention<T>>>;
 
+pub(crate) const FAMILY: Family = Family {
+    about: "biases on q, k, v",
+    gguf: Some(GgufFamily::llama("qwen2")),
+    presets: presets!("qwen2-0.5b": "Qwen/Qwen2-0.5B", "qwen2-7b": "Qwen/Qwen2-7B"),
+    ..Family::of(&["Qwen2ForCausalLM"], &["Qwen2Model"], &["qwen2"])
+};
+
 model! {
     /// The biases are not a matter of configuration; the output has none (`Qwen2Attention`).
-    pub Attention<T: Float>(LlamaConfig): Attends<T> {
+    pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,

@@ -3,18 +3,30 @@
 
 use dsl::nn::{Attend, Kv, attend};
 use dsl::{Float, model};
+use serde_json::json;
 
 use crate::config::Keys;
-use crate::decoder::{Attends, Decoder, Defaults, LlamaConfig};
+use crate::decoder::{AttentionBlock, Decoder, Defaults, LlamaConfig};
+use crate::family::{Family, GgufFamily, presets};
 use crate::llama::Layer;
 use crate::qwen2::windows;
 
 /// The whole network.
 pub type Qwen3<T> = Decoder<T, Layer<T, Attention<T>>>;
 
+pub(crate) const FAMILY: Family = Family {
+    about: "norms of q and k",
+    gguf: Some(GgufFamily {
+        config: |file| file.llama(json!({ "attention_bias": file.is_biased("attn_q") })),
+        ..GgufFamily::llama("qwen3")
+    }),
+    presets: presets!("qwen3-0.6b": "Qwen/Qwen3-0.6B", "qwen3-8b": "Qwen/Qwen3-8B"),
+    ..Family::of(&["Qwen3ForCausalLM"], &["Qwen3Model"], &["qwen3"])
+};
+
 model! {
     /// The norms are over a head's features, all heads with one weight (`Qwen3Attention`).
-    pub Attention<T: Float>(LlamaConfig): Attends<T> {
+    pub Attention<T: Float>(LlamaConfig): AttentionBlock<T> {
         dims {
             D = hidden_size,
             H = num_attention_heads, K = num_key_value_heads, G = H / K, E = head_dim or D / H,

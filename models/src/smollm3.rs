@@ -2,16 +2,48 @@
 //! (`modeling_smollm3.py`). A Llama some of whose layers see no positions: "NoPE" (Yang et al., "RoPE to NoPE and Back
 //! Again", 2025). (SmolLM and SmolLM2 are Llamas.)
 
+use dsl::Float;
+use dsl::nn::Attend;
+
 use crate::config::Keys;
-use crate::decoder::{Defaults, LlamaConfig};
-use crate::llama::Llama;
+use crate::decoder::{Decoder, DecoderConfig, Defaults, LlamaConfig};
+use crate::family::{Family, GgufFamily, presets};
+use crate::llama::{self, Layer};
 use crate::rope::RopeDefaults;
 
 /// The whole network.
-pub type SmolLm3<T> = Llama<T>;
+pub type SmolLm3<T> = Decoder<T, Layer<T>, SmolLm3Config>;
+
+pub(crate) const FAMILY: Family = Family {
+    about: "layers without rotary embedding",
+    gguf: Some(GgufFamily { architecture: "smollm3", is: |_| true, ..llama::GGUF }),
+    presets: presets!("smollm3-3b": "HuggingFaceTB/SmolLM3-3B"),
+    ..Family::of(&["SmolLM3ForCausalLM"], &["SmolLM3Model"], &["smollm3"])
+};
+
+/// `config.json` of a SmolLM3.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SmolLm3Config {
+    /// What it shares with Llama.
+    pub llama: LlamaConfig,
+    /// Which layers rotate queries and keys.
+    pub rotary: Vec<bool>,
+}
+
+descends!(SmolLm3Config from llama: LlamaConfig);
+
+impl DecoderConfig for SmolLm3Config {
+    fn attention<T: Float>(&self, layer: usize, rotary: &Attend<T>) -> Attend<T> {
+        let at = match self.rotary.get(layer) {
+            Some(false) => Attend::causal(rotary.at, rotary.queries),
+            _ => rotary.clone(),
+        };
+        at.windowed(self.window(layer))
+    }
+}
 
 /// Reads the `config.json` of a SmolLM3. Defaults are those of `SmolLM3Config` in transformers.
-pub(crate) fn read(keys: &Keys) -> LlamaConfig {
+pub(crate) fn read(keys: &Keys) -> SmolLm3Config {
     keys.one_of("hidden_act", &["silu"]);
     let rope = RopeDefaults { theta: 2e6, ..RopeDefaults::new(32_768) };
     let (num_key_value_heads, tie_word_embeddings) = (Some(4), true);
@@ -25,7 +57,7 @@ pub(crate) fn read(keys: &Keys) -> LlamaConfig {
     });
     // The published checkpoint has two keys that transformers does not read.
     keys.ignore(&["max_window_layers", "pretraining_tp"]);
-    LlamaConfig { attention_bias, mlp_bias, rotary, windows, ..llama }
+    SmolLm3Config { llama: LlamaConfig { attention_bias, mlp_bias, windows, ..llama }, rotary }
 }
 
 /// `no_rope_layers`, which says 1 where there **is** a rotary embedding; or all layers but each

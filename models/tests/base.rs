@@ -8,24 +8,19 @@ use std::fs;
 
 use serde_json::{Map, Value, json};
 use support::*;
-use tracewright_models::ModelConfig;
+use tracewright_models::{FAMILIES, ModelConfig};
 
-/// A fixture of each family, and the class of its model without a head.
-const FAMILIES: &[(&str, &str)] = &[
-    ("llama-untied", "LlamaModel"),
-    ("gemma3-a", "Gemma3TextModel"),
-    ("gemma3-4b-tower", "Gemma3Model"),
-    ("gemma2", "Gemma2Model"),
-    ("gpt2", "GPT2Model"),
-    ("lfm2", "Lfm2Model"),
-    ("mistral", "MistralModel"),
-    ("mixtral", "MixtralModel"),
-    ("olmo2", "Olmo2Model"),
-    ("phi3", "Phi3Model"),
-    ("qwen2", "Qwen2Model"),
-    ("qwen3", "Qwen3Model"),
-    ("smollm3", "SmolLM3Model"),
-];
+/// A fixture of each architecture, and the class of its model without a head.
+fn families() -> Vec<(String, &'static str)> {
+    let named = |name: &String| keys(name)["architectures"][0].as_str().unwrap().to_owned();
+    let fixtures: Vec<(String, String)> = fixtures().into_iter().map(|name| (named(&name), name)).collect();
+    let classes = FAMILIES.iter().flat_map(|family| family.architectures.iter().zip(family.bases));
+    let fixture = |(architecture, base): (&&'static str, &&'static str)| {
+        let found = fixtures.iter().find(|(named, _)| named == architecture);
+        (found.unwrap_or_else(|| panic!("no fixture of {architecture}")).1.clone(), *base)
+    };
+    classes.map(fixture).collect()
+}
 
 fn keys(fixture_name: &str) -> Map<String, Value> {
     serde_json::from_slice(&fs::read(fixture(fixture_name).join("config.json")).unwrap()).unwrap()
@@ -50,7 +45,7 @@ fn the_keys_of_the_base_class_change_nothing() {
     let versions: Map<String, Value> = serde_json::from_str(text).unwrap();
     assert!(versions.len() > 1);
     for (version, base) in &versions {
-        for (name, _) in FAMILIES {
+        for (name, _) in &families() {
             let plain = keys(name);
             let mut full = plain.clone();
             // A family has a default of its own for a head that is tied.
@@ -103,8 +98,8 @@ fn the_keys_of_the_base_class_are_refused_where_they_change_something() {
 /// `LlamaModel(…).save_pretrained()` names that class, and transformers makes a `LlamaForCausalLM` of it.
 #[test]
 fn a_model_without_its_head_is_of_the_same_family() {
-    for (name, base) in FAMILIES {
-        let mut config = keys(name);
+    for (name, base) in families() {
+        let mut config = keys(&name);
         let whole = read(&config).unwrap();
         config.insert("architectures".into(), json!([base]));
         assert_eq!(read(&config), Ok(whole), "{name}");

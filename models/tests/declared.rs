@@ -131,7 +131,7 @@ fn s3_the_default_of_llama() {
     }
     // A library names the type itself.
     let ModelConfig::Llama(llama) = &model else { panic!("no Llama") };
-    let typed = Llama::<F16>::trace(llama, &EntryPoint::all(1, 2, 4)).unwrap().trace;
+    let typed = Llama::<F16>::trace(&llama.clone().into(), &EntryPoint::all(1, 2, 4)).unwrap().trace;
     assert_eq!(typed, model.trace(ElementType::F16, &EntryPoint::all(1, 2, 4)).unwrap().trace);
 }
 

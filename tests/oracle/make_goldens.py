@@ -1,6 +1,7 @@
 """Write the committed fixtures: `python make_goldens.py [demo] [demo-gemma3] [random] [NAME …] [embedding] [narrow] [ops]
 [rope] [long]`, where NAME is one of the random ones; all of them without arguments."""
 
+import json
 import shutil
 import sys
 import time
@@ -166,17 +167,25 @@ NARROW = [
 ]
 
 
+def committed():
+    """The cases of families that came later: the `case.json` of a fixture's folder, with its seed."""
+    cases = {path.parent.name: json.loads(path.read_text()) for path in sorted(FIXTURES.glob("*/case.json"))}
+    return [(case.pop("seed"), name, {**SMALL, "steps": STEPS, "own": True, **case}) for name, case in cases.items()]
+
+
 def random_models(names):
     lengths = [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, CONTEXT - 1, CONTEXT]
     llamas = [(seed, name, {**BASE, **change}) for seed, (name, change) in enumerate(RANDOM.items(), start=1)]
     others = [(seed, name, {**change, "steps": STEPS}) for seed, (name, change) in enumerate(FAMILIES.items(), start=11)]
-    for seed, name, config in llamas + others:
+    for seed, name, config in llamas + others + committed():
         if name not in names:
             continue
         start, out = time.time(), FIXTURES / name
-        shutil.rmtree(out, ignore_errors=True)
+        for file in out.glob("*"):
+            if file.name != "case.json":
+                file.unlink()
         # Where a state begins with nothing, prompts that are shorter than it come first.
-        prompts = write_case(out, seed, CHUNK, CONTEXT, [*config.pop("first", ()), *lengths], own=name in NARROW, **config)
+        prompts = write_case(out, seed, CHUNK, CONTEXT, [*config.pop("first", ()), *lengths], **{"own": name in NARROW, **config})
         size = sum(f.stat().st_size for f in out.iterdir())
         distinct = [len(set(p["tokens"])) for p in prompts]
         print(f"{name}: smallest gap {min(p['min_gap'] for p in prompts):.2e}, distinct tokens {distinct}, {size / 1e3:.0f} kB, {time.time() - start:.1f} s", flush=True)
@@ -208,7 +217,7 @@ ROUNDINGS = dict(hidden_size=28, num_attention_heads=4, num_hidden_layers=2, rms
 
 def main():
     parts = sys.argv[1:] or ["random", "embedding", "narrow", "ops", "rope", "long", "layer", *SHIPPED]
-    random_models({*RANDOM, *FAMILIES} if "random" in parts else parts)
+    random_models({*RANDOM, *FAMILIES, *(name for _, name, _ in committed())} if "random" in parts else parts)
     if "embedding" in parts:
         import embedding
 

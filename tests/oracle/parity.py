@@ -181,6 +181,21 @@ def embeddinggemma(rng):
 
 
 LANGUAGE_MODELS = {f.__name__: f for f in (llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2)}
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def of_fixture(path):
+    """A family that came with a fixture and no function here: a Llama of any sizes, with the fixture's other keys."""
+    def family(rng):
+        case = json.loads(path.read_text())
+        context, _, config = common(rng, case.pop("model_type"), head_dim=False)
+        case.pop("seed")
+        return context, config | {key: value for key, value in case.items() if key not in config}
+
+    return family
+
+
+LANGUAGE_MODELS |= {path.parent.name: of_fixture(path) for path in sorted(FIXTURES.glob("*/case.json"))}
 EMBEDDINGS = {f.__name__: f for f in (embeddinggemma,)}
 STORAGES = ["f32", "f32", "f16", "bf16"]
 

@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 
 use tracewright::generate::{Batch, Finish, GenerateError, Session, TokenOptions};
+use tracewright_tests::built::repository;
 use tracewright_tests::golden::{BuildOptions, Golden, Prompt, build};
 
 const BATCH: usize = 4;
@@ -74,8 +75,12 @@ fn k17_a_batch_up_to_the_end_of_the_context() {
 /// Rows whose rings and recurrent states stand at different positions, and are taken over by other texts.
 #[test]
 fn k17_windows_and_recurrent_states_in_a_batch() {
-    for fixture in ["gemma3-a", "mistral", "lfm2"] {
-        let golden = Golden::fixture(fixture).unwrap();
+    let folders = std::fs::read_dir(repository().join("tests/fixtures")).unwrap().flatten();
+    // Fixtures that bring their case are of families without a test elsewhere.
+    let brought = folders.filter(|folder| folder.path().join("case.json").exists());
+    let brought = brought.map(|folder| folder.file_name().into_string().unwrap());
+    for fixture in ["gemma3-a", "mistral", "lfm2"].map(str::to_owned).into_iter().chain(brought) {
+        let golden = Golden::fixture(&fixture).unwrap();
         check(&golden, golden.context, &golden.prompts.iter().collect::<Vec<_>>());
     }
 }

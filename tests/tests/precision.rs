@@ -51,26 +51,8 @@ macro_rules! judged {
     };
 }
 
-judged! {
-    llama_in_bf16: "bf16" in Bf16,
-    llama_in_f16: "llama-tied" in F16,
-    gemma3_in_bf16: "gemma3-a" in Bf16,
-    gemma3_with_norms_near_one_in_bf16: "gemma3-roundings" in Bf16,
-    gemma3_in_f16: "gemma3-b" in F16,
-    gemma2_in_bf16: "gemma2" in Bf16,
-    gemma2_in_f16: "gemma2-uncapped" in F16,
-    mistral_in_bf16: "mistral" in Bf16,
-    qwen2_in_bf16: "qwen2" in Bf16,
-    qwen3_in_bf16: "qwen3" in Bf16,
-    qwen3_in_f16: "qwen3-yarn" in F16,
-    smollm3_in_bf16: "smollm3" in Bf16,
-    olmo2_in_bf16: "olmo2" in Bf16,
-    olmo2_in_f16: "olmo2-tied" in F16,
-    phi3_in_bf16: "phi3" in Bf16,
-    mixtral_in_bf16: "mixtral" in Bf16,
-    gpt2_in_bf16: "gpt2" in Bf16,
-    lfm2_in_bf16: "lfm2" in Bf16,
-}
+// Of the fixtures that are there (`build.rs`).
+include!(concat!(env!("OUT_DIR"), "/precision.rs"));
 
 /// A number of a checkpoint in bf16, or what is rounded to one.
 fn bf16(x: f64) -> f64 {

@@ -107,8 +107,7 @@ pub struct Parity {
     /// Number of configurations.
     #[arg(long, default_value_t = 50)]
     cases: u32,
-    /// Of one family: llama, gemma3, gemma2, mistral, qwen2, qwen3, smollm3, olmo2, phi3, gpt2, mixtral, lfm2,
-    /// embeddinggemma; or of each in turn.
+    /// Of one family, by its `model_type` (an unknown one lists them all); or of each in turn.
     #[arg(long, default_value = "all")]
     family: String,
     /// Compare a narrow type over 200 positions instead of f32, of those that predict tokens, with kernels and without:

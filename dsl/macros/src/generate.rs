@@ -56,7 +56,8 @@ impl Generator<'_> {
         let calls = block.fields.iter().map(|field| self.call(field));
         let functions = block.functions.iter().map(|function| self.function(block, function));
         let role = self.role(block);
-        let extents = self.extents();
+        let (extents, turbofish) =
+            (self.extents(), self.config_is_generic().then(|| arguments.as_turbofish()));
         quote! {
             #(#attrs)*
             #docs
@@ -80,7 +81,7 @@ impl Generator<'_> {
                     scope: #dsl::Scope,
                     config: &::std::rc::Rc<#config>,
                 ) -> ::core::result::Result<Self, #dsl::BuildError> {
-                    let dims = #extents(config)?;
+                    let dims = #extents #turbofish(config)?;
                     ::core::result::Result::Ok(Self {
                         #(#names: #built,)*
                         scope,
@@ -130,6 +131,16 @@ impl Generator<'_> {
         format_ident!("__dims_of_{}", self.model.root().name)
     }
 
+    /// Whether the configuration is one of the root's parameters.
+    fn config_is_generic(&self) -> bool {
+        let (root, named) = (self.model.root(), |path: &syn::TypePath| path.path.get_ident().cloned());
+        let config = root.config.as_ref().and_then(|config| match config {
+            Type::Path(path) => named(path),
+            _ => None,
+        });
+        config.is_some_and(|config| root.generics.type_params().any(|parameter| parameter.ident == config))
+    }
+
     /// What only the root has: the extents, `new`, and `CausalLm` if there is a cache.
     fn root(&self) -> TokenStream {
         let Self { model, dsl } = self;
@@ -153,9 +164,10 @@ impl Generator<'_> {
         let causal = root.caches.iter().map(|cache| self.causal(cache));
         let shards = self.shards();
         let function = self.extents();
+        let (of, given) = self.config_is_generic().then_some((&generics, bounds)).unzip();
         quote! {
             #[allow(dead_code, non_snake_case, clippy::all)]
-            fn #function(config: &#config) -> ::core::result::Result<#dsl::__private::Dims, #dsl::BuildError> {
+            fn #function #of(config: &#config) -> ::core::result::Result<#dsl::__private::Dims, #dsl::BuildError> #given {
                 #(#extents)*
                 ::core::result::Result::Ok(#dsl::__private::Dims(::std::vec![#(#dims),*]))
             }

@@ -101,7 +101,7 @@ use proc_macro::TokenStream;
 ///
 /// **Parameters.** A block that is made around others takes them as type parameters behind the element type, and says
 /// by a trait what it asks of them; whoever can stand there says so behind its name. An inner block has the root's
-/// parameters, unless it has some of its own.
+/// parameters, unless it has some of its own. The configuration may be one of them, if its bounds lead to the keys by `Deref`.
 ///
 /// ```text
 /// pub trait Maps<T: Float>: Block<Config = Config> { fn forward(&self, x: Tensor<T>) -> Tensor<T>; }

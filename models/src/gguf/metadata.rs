@@ -1,23 +1,21 @@
 //! What the metadata of a GGUF file say, as a `config.json` says it.
 
 use std::cell::RefCell;
-use std::iter;
 
 use files::limits;
 use irpa::{Dtype, Gguf, GgufTensor, GgufValue, StoredNumbers};
 use ops::ElementType;
 use serde_json::{Map, Value, json};
 
+use super::GgufFamily;
 use crate::config::{ConfigError, KeyProblem};
-
-/// The architectures that [`GgufModel::read`](crate::GgufModel::read) knows, as `general.architecture` names them.
-pub const GGUF_ARCHITECTURES: &[&str] =
-    &["gemma2", "gemma3", "gpt2", "lfm2", "llama", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"];
+use crate::{FAMILIES, Family};
 
 /// The metadata of a network.
-pub(super) struct Metadata<'a> {
+pub(crate) struct Metadata<'a> {
     file: &'a Gguf,
-    architecture: &'a str,
+    pub(super) family: &'static Family,
+    pub(super) gguf: &'static GgufFamily,
     problems: RefCell<Vec<KeyProblem>>,
 }
 
@@ -28,14 +26,14 @@ impl<'a> Metadata<'a> {
     /// If the architecture is not known.
     pub(super) fn new(file: &'a Gguf) -> Result<Self, ConfigError> {
         let found = file.text("general.architecture").unwrap_or("(none)");
-        let known = GGUF_ARCHITECTURES;
+        let of = |family: &'static Family| {
+            let gguf = family.gguf.as_ref().filter(|gguf| gguf.architecture == found)?;
+            Some(Self { file, family, gguf, problems: RefCell::default() })
+        };
+        let families: Vec<Self> = FAMILIES.iter().copied().filter_map(of).collect();
+        let known = super::architectures();
         let unknown = || ConfigError::Architecture { path: file.path().into(), found: found.into(), known };
-        let architecture = known.iter().find(|name| **name == found).ok_or_else(unknown)?;
-        Ok(Self { file, architecture, problems: RefCell::default() })
-    }
-
-    pub(super) fn architecture(&self) -> &'a str {
-        self.architecture
+        families.into_iter().find(|metadata| (metadata.gguf.is)(metadata)).ok_or_else(unknown)
     }
 
     /// The keys of the `config.json` that says the same.
@@ -43,20 +41,21 @@ impl<'a> Metadata<'a> {
     /// # Errors
     /// All keys that are missing or unusable.
     pub(super) fn config(&self) -> Result<Map<String, Value>, ConfigError> {
-        let config = match self.architecture {
-            "gpt2" => self.gpt2(),
-            "lfm2" => self.lfm2(),
-            _ => self.llama(),
-        };
+        let config = (self.gguf.config)(self);
         let (path, problems) = (self.file.path().to_owned(), self.problems.take());
         if problems.is_empty() { Ok(without_null(config)) } else { Err(ConfigError::Keys { path, problems }) }
     }
 
     fn key(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture)
+        format!("{}.{key}", self.gguf.architecture)
     }
 
-    fn typed<T>(&self, key: &str, expected: &str, read: impl Fn(GgufValue<'a>) -> Option<T>) -> Option<T> {
+    pub(crate) fn typed<T>(
+        &self,
+        key: &str,
+        expected: &str,
+        read: impl Fn(GgufValue<'a>) -> Option<T>,
+    ) -> Option<T> {
         let key = self.key(key);
         let value = self.file.get(&key)?;
         let typed = read(value);
@@ -83,7 +82,7 @@ impl<'a> Metadata<'a> {
     }
 
     /// A count from 0 on, one for each layer or one for all.
-    fn counts(&self, key: &str) -> Option<Vec<usize>> {
+    pub(crate) fn counts(&self, key: &str) -> Option<Vec<usize>> {
         let one = |integer| usize::try_from(integer).ok().filter(|&count| count <= limits::EXTENT);
         let expected = format!("a count, or a list of counts, at most {}", limits::EXTENT);
         self.typed(key, &expected, |value| match value {
@@ -96,12 +95,12 @@ impl<'a> Metadata<'a> {
     }
 
     /// The largest of what is said of all layers.
-    pub(super) fn most(&self, key: &str) -> Option<usize> {
+    pub(crate) fn most(&self, key: &str) -> Option<usize> {
         self.counts(key)?.into_iter().max()
     }
 
     /// A count that is the same in all layers.
-    fn optional_count(&self, key: &str) -> Option<usize> {
+    pub(crate) fn optional_count(&self, key: &str) -> Option<usize> {
         let counts = self.counts(key)?;
         let same = counts.iter().all(|count| *count == counts[0]);
         if !same {
@@ -112,11 +111,11 @@ impl<'a> Metadata<'a> {
         same.then(|| counts[0])
     }
 
-    fn count(&self, key: &str) -> Option<usize> {
+    pub(crate) fn count(&self, key: &str) -> Option<usize> {
         self.required(key, "a positive integer", self.optional_count(key))
     }
 
-    fn optional_number(&self, key: &str) -> Option<f64> {
+    pub(crate) fn optional_number(&self, key: &str) -> Option<f64> {
         self.typed(key, "a positive number, stored as a float", |value| match value {
             GgufValue::Float(number) => Some(number).filter(|x| *x > 0.0 && x.is_finite()),
             _ => None,
@@ -131,7 +130,7 @@ impl<'a> Metadata<'a> {
         });
     }
 
-    fn number(&self, key: &str) -> Option<f64> {
+    pub(crate) fn number(&self, key: &str) -> Option<f64> {
         self.required(key, "a positive number", self.optional_number(key))
     }
 
@@ -142,7 +141,7 @@ impl<'a> Metadata<'a> {
         })
     }
 
-    fn has(&self, tensor: &str) -> bool {
+    pub(crate) fn has(&self, tensor: &str) -> bool {
         self.file.tensor(tensor).is_some()
     }
 
@@ -174,167 +173,84 @@ impl<'a> Metadata<'a> {
         None
     }
 
-    /// What all files say.
-    fn shared(&self, class: &str) -> Value {
+    /// The window of layers that have one, if there is any.
+    pub(crate) fn window(&self) -> Option<usize> {
+        self.optional_count("attention.sliding_window").filter(|&window| window > 0)
+    }
+
+    /// The experts of a layer, if there are any.
+    pub(crate) fn experts(&self) -> Option<usize> {
+        self.optional_count("expert_count").filter(|&experts| experts > 0)
+    }
+
+    /// The share of a head in the features of the residual stream.
+    pub(crate) fn quotient(&self) -> Option<usize> {
+        let (width, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
+        width.zip(heads).and_then(|(width, heads)| width.checked_div(heads))
+    }
+
+    /// The features of a head.
+    pub(crate) fn features(&self) -> Option<usize> {
+        self.optional_count("attention.key_length").or(self.quotient())
+    }
+
+    /// Whether the first layer's tensor has a bias.
+    pub(crate) fn is_biased(&self, part: &str) -> bool {
+        self.has(&format!("blk.0.{part}.bias"))
+    }
+
+    /// The keys of every family, and those of this one.
+    pub(crate) fn shared(&self, own: Value) -> Value {
         self.typed("attention.causal", "true: these networks look back only", |value| match value {
             GgufValue::Bool(true) => Some(()),
             _ => None,
         });
-        json!({
-            "architectures": [class],
+        let shared = json!({
+            "architectures": [self.family.architectures[0]],
             "vocab_size": self.vocabulary(),
             "tie_word_embeddings": !self.has("output.weight"),
-            "torch_dtype": match element(self.architecture, self.file.tensors()) {
+            "torch_dtype": match element(self.gguf, self.file.tensors()) {
                 ElementType::F16 => "float16",
                 ElementType::Bf16 => "bfloat16",
                 _ => "float32",
             },
-        })
-    }
-
-    fn gpt2(&self) -> Value {
-        let own = json!({
-            "n_embd": self.count("embedding_length"),
-            "n_head": self.count("attention.head_count"),
-            "n_layer": self.count("block_count"),
-            "n_positions": self.count("context_length"),
-            "n_inner": self.optional_count("feed_forward_length"),
-            "layer_norm_epsilon": self.number("attention.layer_norm_epsilon"),
         });
-        joined([self.shared("GPT2LMHeadModel"), own])
+        joined([shared, own])
     }
 
-    fn lfm2(&self) -> Value {
-        let said = self.count("block_count");
-        // More are refused when the configuration is read.
-        let layers = said.filter(|&layers| layers <= limits::LAYERS).unwrap_or(0);
-        let heads = self.counts("attention.head_count_kv").unwrap_or_default();
-        let all = heads.iter().copied().chain(iter::repeat(heads.first().copied().unwrap_or(0)));
-        let kind = |heads| if heads > 0 { "full_attention" } else { "conv" };
-        let types: Vec<&str> = all.take(layers).map(kind).collect();
-        let biased = |layer: usize| self.has(&format!("blk.{layer}.shortconv.in_proj.bias"));
-        let own = json!({
-            "hidden_size": self.count("embedding_length"),
-            "intermediate_size": self.count("feed_forward_length"),
-            "block_auto_adjust_ff_dim": false,
-            "num_hidden_layers": said,
-            "num_attention_heads": self.most("attention.head_count"),
-            "num_key_value_heads": heads.iter().copied().max(),
-            "head_dim": self.optional_count("attention.key_length"),
-            "norm_eps": self.number("attention.layer_norm_rms_epsilon"),
-            "layer_types": types,
-            "conv_L_cache": self.count("shortconv.l_cache"),
-            "conv_bias": (0..layers).any(biased),
-            "max_position_embeddings": self.count("context_length"),
-        });
-        joined([self.shared("Lfm2ForCausalLM"), own, self.rope(None)])
-    }
-
-    /// Llama, and what descends from it.
-    fn llama(&self) -> Value {
-        let experts = self.optional_count("expert_count").filter(|&experts| experts > 0);
-        let window = self.optional_count("attention.sliding_window").filter(|&window| window > 0);
-        let class = match (self.architecture, experts, window) {
-            ("llama", Some(_), _) => "MixtralForCausalLM",
-            ("llama", None, Some(_)) => "MistralForCausalLM",
-            ("llama", None, None) => "LlamaForCausalLM",
-            ("gemma2", ..) => "Gemma2ForCausalLM",
-            ("gemma3", ..) => "Gemma3ForCausalLM",
-            ("olmo2", ..) => "Olmo2ForCausalLM",
-            ("phi3", ..) => "Phi3ForCausalLM",
-            ("qwen2", ..) => "Qwen2ForCausalLM",
-            ("qwen3", ..) => "Qwen3ForCausalLM",
-            _ => "SmolLM3ForCausalLM",
-        };
+    /// The keys of Llama and of its descendants, and those of the family.
+    pub(crate) fn llama(&self, own: Value) -> Value {
         let (width, heads) = (self.count("embedding_length"), self.count("attention.head_count"));
-        let quotient = width.zip(heads).and_then(|(width, heads)| width.checked_div(heads));
-        let features = self.optional_count("attention.key_length").or(quotient);
-        let value_features = self.optional_count("attention.value_length").or(quotient);
+        let features = self.features();
+        let value_features = self.optional_count("attention.value_length").or(self.quotient());
         if features != value_features {
             let found = value_features.map_or_else(|| "missing".into(), |count| count.to_string());
             let expected = format!("{}, as `attention.key_length`", features.unwrap_or(0));
             let key = self.key("attention.value_length");
             self.note(KeyProblem::Value { key, found, expected });
         }
-        let usual = 1.0 / (features.unwrap_or(1) as f64).sqrt();
-        let is_usual = |scale: f64| scale == 0.0 || (scale / usual - 1.0).abs() < 1e-6;
-        self.usual("attention.scale", is_usual, "0, or one by the root of the features of a head");
-        let layers = self.count("block_count");
-        let own = json!({
+        if own.get("attention_multiplier").is_none() {
+            let usual = 1.0 / (features.unwrap_or(1) as f64).sqrt();
+            let is_usual = |scale: f64| scale == 0.0 || (scale / usual - 1.0).abs() < 1e-6;
+            self.usual("attention.scale", is_usual, "0, or one by the root of the features of a head");
+        }
+        let llama = json!({
             "hidden_size": width,
             "intermediate_size": self.count("feed_forward_length"),
-            "num_hidden_layers": layers,
+            "num_hidden_layers": self.count("block_count"),
             "num_attention_heads": heads,
             "num_key_value_heads": self.optional_count("attention.head_count_kv").or(heads),
             "head_dim": features,
             "rms_norm_eps": self.number("attention.layer_norm_rms_epsilon"),
             "max_position_embeddings": self.count("context_length"),
         });
-        let [query, gate] = ["blk.0.attn_q.bias", "blk.0.ffn_gate.bias"].map(|tensor| self.has(tensor));
-        let family = match class {
-            "LlamaForCausalLM" | "SmolLM3ForCausalLM" => json!({ "attention_bias": query, "mlp_bias": gate }),
-            "Olmo2ForCausalLM" | "Qwen3ForCausalLM" => json!({ "attention_bias": query }),
-            "MistralForCausalLM" | "Phi3ForCausalLM" => json!({ "sliding_window": window }),
-            "MixtralForCausalLM" => json!({
-                "num_local_experts": experts,
-                "num_experts_per_tok": self.count("expert_used_count"),
-                "sliding_window": window,
-            }),
-            "Gemma2ForCausalLM" | "Gemma3ForCausalLM" => {
-                // The files do not say by what scores are divided: heads' features, but in the largest of each
-                // generation (`gemma2.cpp`, `gemma3.cpp` in llama.cpp).
-                let largest = if class == "Gemma2ForCausalLM" { 46 } else { 62 };
-                let scalar = if layers == Some(largest) { quotient } else { features };
-                let scores = self.optional_number("attn_logit_softcapping");
-                json!({
-                    "layer_types": self.layer_types(layers.unwrap_or(0), window, class),
-                    "query_pre_attn_scalar": scalar,
-                    "attn_logit_softcapping": scores,
-                    "final_logit_softcapping": self.optional_number("final_logit_softcapping"),
-                    "sliding_window": window,
-                })
-            }
-            _ => json!({}),
-        };
-        joined([self.shared(class), own, family, self.rope(features)])
+        let rope = self.rope(features.filter(|_| own.get("partial_rotary_factor").is_none()));
+        self.shared(joined([llama, own, rope]))
     }
 
-    /// Which layers of a Gemma look through the window: all but each second or sixth, if the file does not say; none if
-    /// there is no window.
-    fn layer_types(&self, layers: usize, window: Option<usize>, class: &str) -> Vec<&'static str> {
-        let period = if class == "Gemma2ForCausalLM" { 2 } else { 6 };
-        let said = self.typed(
-            "attention.sliding_window_pattern",
-            "a period, or a list of true and false",
-            |value| match value {
-                GgufValue::Integer(period) => {
-                    let period = usize::try_from(period).ok().filter(|&period| period > 0)?;
-                    Some(Pattern::Period(period))
-                }
-                GgufValue::Array(array) => {
-                    let sliding = array.iter().map(|value| match value {
-                        GgufValue::Bool(sliding) => Some(sliding),
-                        GgufValue::Integer(sliding) => Some(sliding != 0),
-                        _ => None,
-                    });
-                    Some(Pattern::Layers(sliding.take(limits::LAYERS).collect::<Option<_>>()?))
-                }
-                _ => None,
-            },
-        );
-        let pattern = said.unwrap_or(Pattern::Period(period));
-        let sliding = |layer: usize| match &pattern {
-            Pattern::Period(period) => !(layer + 1).is_multiple_of(*period),
-            Pattern::Layers(sliding) => sliding.get(layer).copied().unwrap_or(false),
-        };
-        // Without the key a Gemma 2 has the usual window.
-        let none = window.is_none() && class != "Gemma2ForCausalLM";
-        let kind = |layer| if sliding(layer) && !none { "sliding_attention" } else { "full_attention" };
-        (0..layers.min(limits::LAYERS)).map(kind).collect()
-    }
-
-    /// The rotary embedding. A frequency that is divided by a factor of its own is one, wherever the factor comes from.
-    fn rope(&self, features: Option<usize>) -> Value {
+    /// The rotary embedding of heads that rotate all of these features, if they do. A frequency that is divided by a factor of
+    /// its own is one, wherever the factor comes from.
+    pub(crate) fn rope(&self, features: Option<usize>) -> Value {
         let context = self.optional_count("rope.scaling.original_context_length");
         // A factor without a type divides all, and one that is said to be of no type nothing (`llama-model.cpp`).
         let kind = self.optional_text("rope.scaling.type").unwrap_or("linear");
@@ -377,33 +293,18 @@ impl<'a> Metadata<'a> {
             }
         };
         let rotated = self.optional_count("rope.dimension_count");
-        let partial = rotated.zip(features).filter(|(rotated, features)| rotated != features);
-        let partial = partial.map(|(rotated, features)| rotated as f64 / features as f64);
-        if let (Some(rotated), Some(features)) = (rotated, features)
-            && partial.is_some()
-            && self.architecture != "phi3"
-        {
+        if let Some((rotated, features)) = rotated.zip(features).filter(|(some, all)| some != all) {
             let key = self.key("rope.dimension_count");
             let expected = format!("{features}, all features of a head");
-            let found = rotated.to_string();
-            self.note(KeyProblem::Value { key, found, expected });
+            self.note(KeyProblem::Value { key, found: rotated.to_string(), expected });
         }
         let base = self.optional_number("rope.freq_base").unwrap_or(1e4);
-        let mut rope = json!({ "rope_theta": base, "rope_scaling": without_null_in(scaling) });
-        if self.architecture == "gemma3" {
-            rope["rope_local_base_freq"] = self.optional_number("rope.freq_base_swa").unwrap_or(1e4).into();
-        }
-        if self.architecture == "phi3" {
-            rope["partial_rotary_factor"] = partial.unwrap_or(1.0).into();
-            rope["original_max_position_embeddings"] = json!(context);
-        }
-        rope
+        json!({ "rope_theta": base, "rope_scaling": without_null_in(scaling) })
     }
 }
 
 /// The type of weights and activations: the one that most matrices are stored in, f32 for blocks, whose numbers are f32.
-/// What a Gemma adds up is more than f16 has numbers for.
-fn element(architecture: &str, tensors: &[GgufTensor]) -> ElementType {
+fn element(gguf: &GgufFamily, tensors: &[GgufTensor]) -> ElementType {
     let matrices: Vec<StoredNumbers> =
         tensors.iter().filter(|tensor| tensor.shape.len() > 1).map(|tensor| tensor.numbers).collect();
     let most = |dtype| {
@@ -412,21 +313,13 @@ fn element(architecture: &str, tensors: &[GgufTensor]) -> ElementType {
     };
     match () {
         () if most(Dtype::BF16) => ElementType::Bf16,
-        () if most(Dtype::F16) && !architecture.starts_with("gemma") => ElementType::F16,
+        () if most(Dtype::F16) && gguf.fits_f16 => ElementType::F16,
         () => ElementType::F32,
     }
 }
 
-/// Which layers look through a window.
-enum Pattern {
-    /// All but each of so many.
-    Period(usize),
-    /// These.
-    Layers(Vec<bool>),
-}
-
 /// All keys of some objects.
-fn joined<const N: usize>(objects: [Value; N]) -> Value {
+pub(crate) fn joined<const N: usize>(objects: [Value; N]) -> Value {
     let keys = objects.into_iter().flat_map(|object| match object {
         Value::Object(keys) => keys,
         _ => Map::new(),

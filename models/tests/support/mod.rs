@@ -19,6 +19,23 @@ pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
 }
 
+/// The names of all random networks of which transformers' logits are known, at few positions.
+pub fn fixtures() -> Vec<String> {
+    let folders = std::fs::read_dir(fixture("")).unwrap().map(|folder| folder.unwrap().path());
+    let is_language_model = |folder: &PathBuf| {
+        let context =
+            |golden: &[u8]| serde_json::from_slice::<serde_json::Value>(golden).unwrap()["context"].as_u64();
+        let golden = std::fs::read(folder.join("golden.json")).ok();
+        let is_short = golden.and_then(|golden| context(&golden)).is_some_and(|context| context <= 40);
+        is_short && ModelConfig::read(folder, &[]).is_ok()
+    };
+    let folders = folders.filter(is_language_model);
+    let mut names: Vec<String> =
+        folders.map(|folder| folder.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
+
 pub fn config(path: &Path) -> ModelConfig {
     ModelConfig::read(path, &[]).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -5,7 +5,7 @@ use std::error::Error;
 
 use tracewright::Plan;
 use tracewright::export::xla::{XlaProgram, planned, shard_rules};
-use tracewright::models::presets::PRESETS;
+use tracewright::models::presets::Preset;
 use tracewright::targets::Target;
 
 const CONTEXT: usize = 64;
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ),
         ("cuda", "cuda:sm_86".parse()?),
     ];
-    for preset in PRESETS {
+    for preset in Preset::all() {
         let plan = || {
             Plan::new(Box::new(preset.read()?), None, Some(CONTEXT), Some(CHUNK))
                 .map_err(Box::<dyn Error>::from)

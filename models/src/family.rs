@@ -1,0 +1,43 @@
+//! What the list of families holds of each, beside its network and its configuration.
+
+pub(crate) use crate::gguf::{GgufFamily, Metadata, interleaved, joined};
+use crate::presets::Preset;
+pub(crate) use crate::presets::presets;
+
+/// How keys end under which a checkpoint may hold several parameters as one tensor, and how those of the parameters do.
+pub type Stacks = &'static [(&'static str, &'static [&'static str])];
+
+/// A family of networks: what its files are called, and which sizes of it are published.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// The names in the `architectures` of a `config.json`.
+    pub architectures: &'static [&'static str],
+    /// Classes without a head, of which transformers makes the first architecture by the model type.
+    pub bases: &'static [&'static str],
+    /// The `model_type` of a `config.json` that names no architecture.
+    pub model_types: &'static [&'static str],
+    /// What the network has that others lack, for the table of the README.
+    pub about: &'static str,
+    /// Tensors of a checkpoint that hold several parameters.
+    pub stacks: Stacks,
+    /// Its GGUF files, if llama.cpp has the family.
+    pub gguf: Option<GgufFamily>,
+    /// Published sizes.
+    pub presets: &'static [Preset],
+}
+
+impl Family {
+    /// A family of these architectures, classes without a head and model types.
+    pub(crate) const fn of(
+        architectures: &'static [&'static str],
+        bases: &'static [&'static str],
+        model_types: &'static [&'static str],
+    ) -> Self {
+        Self { architectures, bases, model_types, about: "", stacks: &[], gguf: None, presets: &[] }
+    }
+
+    /// Whether a `config.json` that names `found` is of this family.
+    pub(crate) fn is_named(&self, found: &str) -> bool {
+        [self.architectures, self.bases, self.model_types].iter().any(|names| names.contains(&found))
+    }
+}
