@@ -2,42 +2,12 @@
 
 use std::panic::Location;
 
-use trace::{KvFormat, KvState, Part, RingState, Role, Sizes, StateAxis, StateKind};
+use trace::{KvFormat, Role, Sizes};
 
-use crate::element::{Element, Float, I32};
-use crate::nn::{Slots, argmax};
+use crate::element::{Float, I32};
+use crate::nn::{StateArguments, argmax};
 use crate::record::{DeclaredShards, EntryRecorder, Recording, Traced};
-use crate::tracer::Raw;
-use crate::{Axis, BuildError, Cache, Dim, Kv, Position, Recurrent, Tensor, TraceArg, TraceError};
-
-/// What one layer remembers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LayerState {
-    /// Keys and values.
-    Kv {
-        /// The axis of key-value heads.
-        heads: Dim,
-        /// The axis of a head's features.
-        features: Dim,
-        /// How many positions a query sees, its own included, if not all: then a ring of slots is enough.
-        window: Option<usize>,
-    },
-    /// What a recurrence carries, without the batch.
-    Recurrent(Vec<Dim>),
-}
-
-impl LayerState {
-    /// Its kind in a program of these sizes, and the axes that the layer declares.
-    fn kind(&self, format: KvFormat, sizes: Sizes) -> (StateKind, Vec<Dim>) {
-        match self {
-            Self::Kv { heads, features, window } => {
-                let ring = window.and_then(|window| RingState::of(window, format, sizes));
-                (ring.map_or(StateKind::Kv(KvState { format }), StateKind::Ring), vec![*heads, *features])
-            }
-            Self::Recurrent(dims) => (StateKind::Recurrent(trace::RecurrentState), dims.clone()),
-        }
-    }
-}
+use crate::{Axis, BuildError, Cache, LayerState, Position, Tensor, TraceArg, TraceError};
 
 /// What layers remember, in the order of the layers.
 #[doc(hidden)]
@@ -179,7 +149,7 @@ fn record<M: CausalLm>(
         }
         Wanted::All => entry.output("logits", Role::Logits, model.logits(features)),
     }
-    returned(entry, &cache, &kept);
+    returned(entry, &cache, kept);
 }
 
 /// The tokens, and at which positions they are.
@@ -191,82 +161,26 @@ fn steps(entry: &mut EntryRecorder, point: &EntryPoint) -> (Tensor<I32>, Positio
     (tokens, Position { start, count })
 }
 
-/// One tensor for each part of each layer's state; after the call, its new value is under the same name and role.
+/// One argument for each tensor of each layer's state; after the call, its new value is under the same name and role.
 fn taken<T: Float>(
     entry: &mut EntryRecorder,
     state: Vec<(usize, LayerState)>,
     point: &EntryPoint,
     sizes: Sizes,
-) -> (Cache<T>, Vec<(usize, StateKind)>) {
-    let mut cache = Cache { layers: Vec::new(), recurrent: Vec::new(), context: point.context };
-    let mut kept = Vec::new();
-    for (layer, state) in state {
-        let (kind, own) = state.kind(point.kv, sizes);
-        let own = own.iter().map(|d| (d.axis.0.into(), d.extent)).collect();
-        let mut parts = Parts { entry, layer, kind, own, sizes };
-        match kind {
-            StateKind::Kv(KvState { format }) | StateKind::Ring(RingState { format, .. }) => {
-                cache.layers.push(Kv { k: parts.slots(format, 0), v: parts.slots(format, 1) });
-            }
-            StateKind::Recurrent(_) => cache.recurrent.push(Recurrent { state: parts.input(0) }),
-        }
-        kept.push((layer, kind));
+) -> (Cache<T>, Vec<(String, Role)>) {
+    let (mut cache, mut kept) = (Cache::new(point.context), Vec::new());
+    for (layer, declared) in state {
+        let arguments = StateArguments { entry, layer, format: point.kv, sizes, kept: &mut kept };
+        cache.take(&declared, arguments);
     }
     (cache, kept)
 }
 
 /// What the layers remember now.
-fn returned<T: Float>(entry: &mut EntryRecorder, cache: &Cache<T>, kept: &[(usize, StateKind)]) {
-    let (mut layers, mut recurrent) = (cache.layers.iter(), cache.recurrent.iter());
-    for &(layer, kind) in kept {
-        let parts: Vec<Raw> = match kind {
-            StateKind::Kv(_) | StateKind::Ring(_) => layers.next().map_or(vec![], |kv| flat(&(kv.k, kv.v))),
-            StateKind::Recurrent(_) => recurrent.next().map_or(vec![], flat),
-        };
-        for (index, part) in parts.into_iter().enumerate() {
-            entry.output_raw(name(kind, index, layer), role(kind, index, layer), part);
-        }
-    }
-}
-
-/// The tensors of what a layer remembers, in the order of its parts.
-fn flat(state: &impl TraceArg) -> Vec<Raw> {
+fn returned<T: Float>(entry: &mut EntryRecorder, cache: &Cache<T>, kept: Vec<(String, Role)>) {
     let mut tensors = Vec::new();
-    state.flatten(&mut tensors, &mut Vec::new());
-    tensors
-}
-
-/// What a layer remembers, while an entry point takes it.
-struct Parts<'a> {
-    entry: &'a mut EntryRecorder,
-    layer: usize,
-    kind: StateKind,
-    own: Vec<StateAxis>,
-    sizes: Sizes,
-}
-
-impl Parts<'_> {
-    fn input<T: Element>(&mut self, index: usize) -> Tensor<T> {
-        let axes = self.kind.axes(index, &self.own, self.sizes);
-        let dims: Vec<Dim> = axes.iter().map(|(axis, extent)| Axis::named(axis).of(*extent)).collect();
-        let (name, role) = (name(self.kind, index, self.layer), role(self.kind, index, self.layer));
-        self.entry.input(name, role, &dims)
+    cache.flatten(&mut tensors, &mut Vec::new());
+    for ((name, role), tensor) in kept.into_iter().zip(tensors) {
+        entry.output_raw(name, role, tensor);
     }
-
-    /// The keys, or the values after them.
-    fn slots<T: Float>(&mut self, format: KvFormat, which: usize) -> Slots<T> {
-        match format {
-            KvFormat::Computed => Slots::Computed(self.input(which)),
-            KvFormat::Q8 => Slots::Q8 { integers: self.input(2 * which), scales: self.input(2 * which + 1) },
-        }
-    }
-}
-
-/// `keys3`
-fn name(kind: StateKind, index: usize, layer: usize) -> String {
-    format!("{}{layer}", kind.parts()[index])
-}
-
-fn role(kind: StateKind, index: usize, layer: usize) -> Role {
-    Role::State { layer, part: Part { kind, index } }
 }

@@ -269,6 +269,37 @@ pub enum TraceErrorKind {
         /// The name.
         name: String,
     },
+    /// A state that no layer declares under this name.
+    #[error(
+        "layer {layer} has no state of the kind `{kind}`{}; `cache` declares a layer's state",
+        .name.map_or_else(|| " without a name".to_owned(), |name| format!(" with the name `{name}`"))
+    )]
+    NoState {
+        /// The kind asked for.
+        kind: &'static str,
+        /// The layer.
+        layer: usize,
+        /// The name asked for.
+        name: Option<&'static str>,
+    },
+    /// A name that a tensor of state cannot have.
+    #[error(
+        "the name of a state is `{name}`, expected at most 32 letters, digits and `_`, the last no digit"
+    )]
+    StateName {
+        /// The name.
+        name: String,
+    },
+    /// Two states of one name in a layer.
+    #[error(
+        "layer {layer} declares `{name}` twice; give one of the states another name, as in `cache {{ L of other: Recurrent[C, D] }}`"
+    )]
+    StateTwice {
+        /// The tensor of both.
+        name: String,
+        /// The layer.
+        layer: usize,
+    },
     /// The configuration is refused.
     #[error(transparent)]
     Build(#[from] BuildError),

@@ -166,6 +166,10 @@ impl EntryRecorder {
         self.results.push((name, role, raw));
     }
 
+    pub(crate) fn fail(&self, kind: TraceErrorKind) {
+        tracer::with(|t| t.fail(kind, self.place));
+    }
+
     /// The extent that the recording gives to an axis.
     pub fn size(&mut self, axis: Axis) -> Option<usize> {
         tracer::with(|t| t.size(axis)).flatten()

@@ -240,6 +240,7 @@ impl Coded for TraceErrorKind {
             Self::Size { .. } => TW0423,
             Self::UnusedSize { .. } => TW0424,
             Self::EntryTwice { .. } => TW0425,
+            Self::NoState { .. } | Self::StateName { .. } | Self::StateTwice { .. } => TW0429,
             Self::Build(error) => error.code(),
         }
     }

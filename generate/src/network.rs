@@ -135,9 +135,8 @@ impl<E: Executor> Network<E> {
         // A position past the slots of a layer would be written over another one.
         for argument in &first.arguments {
             let Role::State { part, .. } = argument.role else { continue };
-            if let Some(slots) =
-                part.kind.slots(context).filter(|slots| argument.ty.shape.get(2) != Some(slots))
-            {
+            let Some((slots, axis)) = part.slots(context, argument.ty.rank()) else { continue };
+            if argument.ty.shape[axis] != slots {
                 let why = format!("takes `{argument}`, expected {slots} slots for the context of {context}");
                 return Err(refuse(first, why));
             }

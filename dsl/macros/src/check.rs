@@ -76,13 +76,6 @@ fn headers(model: &Model, errors: &mut Errors) {
         }
         for state in &cache.states {
             known_axes(model, std::iter::once(&state.layers).chain(&state.axes), errors);
-            if state.recurrent.is_none() && state.axes.len() != 2 {
-                let message = "keys and values have two axes, heads and features: `cache { L of [K, E] }`";
-                errors.at(&state.layers, message);
-            }
-            if let (Some(_), Some(window)) = (&state.recurrent, &state.window) {
-                errors.at(window, "a recurrent state has no window");
-            }
         }
     }
     for block in &model.blocks[1..] {

@@ -205,17 +205,19 @@ impl Generator<'_> {
         };
         let states = cache.states.iter().map(|state| {
             let (layers, axes) = (dim(&state.layers), state.axes.iter().map(dim));
-            let what = match (&state.recurrent, &state.window) {
-                (Some(_), _) => quote!(#dsl::LayerState::Recurrent(::std::vec![#(#axes),*])),
-                (None, window) => {
-                    let fields = ["heads", "features"].map(|field| Ident::new(field, Span::call_site()));
-                    let window = match window {
-                        None => quote!(::core::option::Option::None),
-                        Some(window) => quote_spanned!(window.span()=> self.config.#window(_layer)),
-                    };
-                    quote!(#dsl::LayerState::Kv { #(#fields: #axes,)* window: #window })
+            let (here, kind) = (state.kind.span(), &state.kind);
+            let own = state.element.as_ref().map_or_else(|| quote!(#element), |own| quote!(#own));
+            let dsl = self.dsl_at(here);
+            let kind = quote_spanned!(here=> #dsl::nn::#kind<#own>);
+            let what = match &state.window {
+                None => quote_spanned!(here=> #dsl::LayerState::new::<#kind, _>([#(#axes),*])),
+                Some(window) => {
+                    let window = quote_spanned!(window.span()=> self.config.#window(_layer));
+                    quote_spanned!(here=> #dsl::LayerState::windowed::<#kind, _>([#(#axes),*], #window))
                 }
             };
+            let name = state.name.iter().map(Ident::to_string);
+            let what = quote!(#what #(.named(#name))*);
             let layers = quote!((0..#layers.extent));
             let layers = match &state.condition {
                 None => layers,
