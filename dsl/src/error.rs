@@ -300,6 +300,26 @@ pub enum TraceErrorKind {
         /// The layer.
         layer: usize,
     },
+    /// An entry point of what a network has no function for.
+    #[error("the entry point `{name}` needs the function `{function}`, which the root block does not have")]
+    NoFunction {
+        /// The entry point.
+        name: String,
+        /// The function.
+        function: &'static str,
+    },
+    /// Memory that an encoder leaves empty.
+    #[error("the memory `{name}` is not filled; call `fill` on it in `encode`")]
+    Unfilled {
+        /// The memory.
+        name: String,
+    },
+    /// Memory that is filled where it is read.
+    #[error("the memory `{name}` is filled by an entry point that reads it; only `encode` fills memory")]
+    Filled {
+        /// The memory.
+        name: String,
+    },
     /// The configuration is refused.
     #[error(transparent)]
     Build(#[from] BuildError),

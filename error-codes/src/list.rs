@@ -240,7 +240,12 @@ impl Coded for TraceErrorKind {
             Self::Size { .. } => TW0423,
             Self::UnusedSize { .. } => TW0424,
             Self::EntryTwice { .. } => TW0425,
-            Self::NoState { .. } | Self::StateName { .. } | Self::StateTwice { .. } => TW0429,
+            Self::NoState { .. }
+            | Self::StateName { .. }
+            | Self::StateTwice { .. }
+            | Self::Unfilled { .. }
+            | Self::Filled { .. } => TW0429,
+            Self::NoFunction { .. } => TW0430,
             Self::Build(error) => error.code(),
         }
     }
@@ -413,7 +418,8 @@ mod with_runtime {
                 Self::Full { .. } => TW0814,
                 Self::EmptyPrompt => TW0815,
                 Self::TooLong { .. } => TW0816,
-                Self::EntryPoint { .. } | Self::NoEntryPoint { .. } => TW0817,
+                Self::EntryPoint { .. } | Self::NoEntryPoint { .. } | Self::NoMemory => TW0817,
+                Self::Features { .. } => TW0815,
                 Self::Evaluate(error) => error.code(),
                 Self::Gguf(error) => error.code(),
                 Self::Runtime(error) => error.code(),

@@ -4,6 +4,7 @@
 
 mod batch;
 mod constraint;
+mod entry;
 mod error;
 mod executor;
 mod generation;

@@ -29,6 +29,8 @@ mod documents {
     struct What;
     #[doc = include_str!("../../docs/entries.md")]
     struct Entries;
+    #[doc = include_str!("../../docs/state.md")]
+    struct State;
     #[doc = include_str!("../../docs/formats.md")]
     struct Formats;
     #[doc = include_str!("../../docs/targets.md")]

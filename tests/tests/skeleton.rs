@@ -63,7 +63,8 @@ fn m2_one_dot_general_is_exact() {
         batch: 2,
         chunk: 3,
         context: 8,
-        wanted: Wanted::All,
+        input: EntryInput::Tokens,
+        logits: LogitsMode::All,
         kv: trace::KvFormat::Computed,
     };
     let trace = recorded(Rc::new(body), vec![], &[score]);
@@ -115,7 +116,8 @@ fn m15_the_modules_own_argmax_is_that_of_torch() {
         batch,
         chunk: 1,
         context: 8,
-        wanted: Wanted::Next,
+        input: EntryInput::Tokens,
+        logits: LogitsMode::Next,
         kv: trace::KvFormat::Computed,
     };
     let trace = recorded(Rc::new(body), vec![], &[entry("one", 1), entry("all", cases.len())]);

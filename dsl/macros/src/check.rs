@@ -74,6 +74,18 @@ fn headers(model: &Model, errors: &mut Errors) {
                 errors.at(&cache.keyword, format!("a model with a `cache` also needs {what}"));
             }
         }
+        for name in ["forward_features", "encode_features"] {
+            let Some(function) = root.function(name) else { continue };
+            let width = match function.arguments.first().map(|argument| &argument.ty) {
+                Some(SignatureType::Tensor(tensor)) => tensor.axes.last(),
+                _ => None,
+            };
+            if !width.is_some_and(|axis| model.is_dim(axis)) {
+                let message =
+                    format!("`{name}` takes features first, `x: T[B, S, D]`, whose last axis is in `dims`");
+                errors.at(&function.name, message);
+            }
+        }
         for state in &cache.states {
             known_axes(model, std::iter::once(&state.layers).chain(&state.axes), errors);
         }

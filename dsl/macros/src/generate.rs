@@ -231,6 +231,7 @@ impl Generator<'_> {
         let (forward, logits) = (self.named(root, "forward"), self.named(root, "logits"));
         let forward = quote_spanned!(forward.span()=> <#name #arguments>::#forward(self, tokens, at, cache));
         let logits = quote_spanned!(logits.span()=> <#name #arguments>::#logits(self, features));
+        let optional = self.optional(root);
         let shards = self.shards();
         quote! {
             impl #generics #dsl::CausalLm for #name #arguments #bounds {
@@ -260,8 +261,51 @@ impl Generator<'_> {
                 fn logits(&self, features: #dsl::Tensor<#element>) -> #dsl::Tensor<#dsl::F32> {
                     #logits
                 }
+
+                #(#optional)*
             }
         }
+    }
+
+    /// The functions of `CausalLm` that a root may have: each takes tokens or features, then a place among positions or a count,
+    /// then the cache.
+    fn optional(&self, root: &Block) -> Vec<TokenStream> {
+        let (dsl, name, element) = (&self.dsl, &root.name, self.element());
+        let (_, arguments, _) = root.generics.split_for_impl();
+        let features = quote!(#dsl::Tensor<#element>);
+        let number = quote!(#dsl::Tensor<#dsl::I32>);
+        let place = quote!(#dsl::Position);
+        let optional = [
+            ("forward_features", Some("features"), &features, &place, quote!(-> #features)),
+            ("encode", None, &number, &number, quote!()),
+            ("encode_features", Some("encoder_features"), &features, &number, quote!()),
+        ];
+        let written = optional.into_iter().filter_map(|(known, width, input, at, output)| {
+            let function = root.function(known)?;
+            let (named, method) = (&function.name, Ident::new(known, Span::call_site()));
+            let call = quote_spanned!(named.span()=> <#name #arguments>::#named(self, input, at, cache));
+            // The last axis of the first argument.
+            let first = function.arguments.first().map(|argument| &argument.ty);
+            let axis = match first {
+                Some(SignatureType::Tensor(tensor)) => tensor.axes.last().map(Ident::to_string),
+                _ => None,
+            };
+            let width = width.zip(axis).map(|(width, axis)| {
+                let width = Ident::new(width, Span::call_site());
+                quote! {
+                    fn #width(&self) -> ::core::option::Option<#dsl::Dim> {
+                        ::core::option::Option::Some(self.dims.dim(#dsl::Axis(#axis)))
+                    }
+                }
+            });
+            Some(quote! {
+                fn #method(&self, input: #input, at: #at, cache: &mut #dsl::Cache<#element>) #output {
+                    #call
+                }
+                #width
+            })
+        });
+        written.collect()
     }
 
     /// The name of a function that was checked to be there, as it is written.

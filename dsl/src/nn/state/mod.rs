@@ -1,6 +1,7 @@
 //! What layers remember, as a network sees it: it is written here, and so that the promises of
 //! [`trace::StateKind`] hold.
 
+mod encoded;
 mod recurrent;
 mod slots;
 
@@ -10,6 +11,7 @@ use std::panic::Location;
 
 use trace::{KvFormat, Part, Role, Sizes, StateAxis, StateKind, StateName};
 
+pub use encoded::Encoded;
 pub use recurrent::Recurrent;
 pub use slots::{Kv, Slots};
 
@@ -21,6 +23,10 @@ use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
 /// A kind of state, as a network reads and writes it: the type that `cache` names.
 pub trait State: TraceArg {
+    /// Whether `encode` fills it and other entry points only read it.
+    #[doc(hidden)]
+    const IS_MEMORY: bool = false;
+
     /// Takes what a layer declares as arguments of an entry point, in the order of [`TraceArg::flatten`].
     #[doc(hidden)]
     fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self;
@@ -51,6 +57,7 @@ pub struct LayerState {
     name: Option<&'static str>,
     dims: Vec<Dim>,
     window: Option<usize>,
+    pub(crate) is_memory: bool,
     take: fn(&Self, &mut StateArguments<'_>) -> Box<dyn AnyState>,
 }
 
@@ -60,7 +67,7 @@ impl LayerState {
         let take = |declared: &Self, arguments: &mut StateArguments<'_>| -> Box<dyn AnyState> {
             Box::new(S::take(declared, arguments))
         };
-        Self { name: None, dims: dims.into(), window: None, take }
+        Self { name: None, dims: dims.into(), window: None, is_memory: S::IS_MEMORY, take }
     }
 
     /// The same in a layer that sees this many positions, if not all.
@@ -98,8 +105,19 @@ pub struct StateArguments<'a> {
     pub(crate) layer: usize,
     pub(crate) format: KvFormat,
     pub(crate) sizes: Sizes,
-    /// The names and roles of all arguments so far.
-    pub(crate) kept: &'a mut Vec<(String, Role)>,
+    /// Whether the entry point fills memory instead of taking it.
+    pub(crate) fills: bool,
+    /// All tensors so far.
+    pub(crate) kept: &'a mut Vec<StateTensor>,
+}
+
+/// A tensor of state in an entry point.
+pub(crate) struct StateTensor {
+    pub name: String,
+    pub role: Role,
+    pub dims: Vec<Dim>,
+    /// The argument; poisoned where the entry point fills it.
+    pub raw: Raw,
 }
 
 impl StateArguments<'_> {
@@ -112,18 +130,32 @@ impl StateArguments<'_> {
     /// The next tensor, called `keys3` if its name is `keys`.
     fn input<E: Element>(&mut self, kind: StateKind, name: String, axes: &[StateAxis]) -> Tensor<E> {
         let layer = self.layer;
+        self.tensor(name, |name| Role::State { layer, part: Part { kind, name } }, axes)
+    }
+
+    fn tensor<E: Element>(
+        &mut self,
+        name: String,
+        role: impl FnOnce(StateName) -> Role,
+        axes: &[StateAxis],
+    ) -> Tensor<E> {
+        let layer = self.layer;
         let dims: Vec<Dim> = axes.iter().map(|(axis, extent)| Axis::named(axis).of(*extent)).collect();
-        let Some(part) = StateName::new(&name).map(|name| Part { kind, name }) else {
+        let Some(role) = StateName::new(&name).map(role) else {
             self.entry.fail(TraceErrorKind::StateName { name });
             return Tensor::new(Raw::POISON);
         };
-        let (name, role) = (format!("{name}{layer}"), Role::State { layer, part });
-        if self.kept.iter().any(|(_, known)| *known == role) {
+        let name = format!("{name}{layer}");
+        if self.kept.iter().any(|known| known.role == role) {
             self.entry.fail(TraceErrorKind::StateTwice { name, layer });
             return Tensor::new(Raw::POISON);
         }
-        self.kept.push((name.clone(), role));
-        self.entry.input(name, role, &dims)
+        let tensor = match self.fills {
+            true => Tensor::new(Raw::POISON),
+            false => self.entry.input(name.clone(), role, &dims),
+        };
+        self.kept.push(StateTensor { name, role, dims, raw: tensor.raw });
+        tensor
     }
 }
 
