@@ -3,10 +3,13 @@
 //! Modules name each other by `super`: `tracewright-fuzz` has them as modules of its own, since such a crate offers macros only.
 
 mod ast;
+
+mod causal;
 mod check;
 mod context;
 mod derive;
 mod expand;
+mod extents;
 mod generate;
 mod keys;
 mod leaf;
