@@ -30,7 +30,7 @@ use std::path::Path;
 
 use dsl::Traced;
 use irpa::Checkpoint;
-use models::EmbeddingGemmaConfig;
+use models::{Architecture as _, EmbeddingGemmaConfig};
 use ops::{Array, ArrayError, ElementType};
 use trace::{Role, Signature};
 
@@ -80,7 +80,8 @@ impl EmbeddingPlan {
     /// # Errors
     /// What is wrong with the configuration.
     pub fn trace(&self) -> Result<Traced, PlanError> {
-        Ok(self.config.trace(self.element, self.batch, self.length)?)
+        let entries = self.config.entry_points(self.batch, self.length, self.length);
+        Ok(self.config.trace(self.element, &entries)?)
     }
 
     /// The checkpoint in the model's folder, those of the layers behind the tower included, with its tensors as the model
@@ -89,8 +90,8 @@ impl EmbeddingPlan {
     /// # Errors
     /// If one is missing or cannot be read.
     pub fn checkpoint(&self, folder: &Path) -> Result<Checkpoint, irpa::ArchiveError> {
-        let tower = Checkpoint::open(folder)?.renamed(self.config.prefixes());
-        EmbeddingGemmaConfig::FOLDERS.into_iter().try_fold(tower, Checkpoint::with_folder)
+        let tower = self.config.named(Checkpoint::open(folder)?);
+        self.config.folders().iter().copied().try_fold(tower, Checkpoint::with_folder)
     }
 }
 

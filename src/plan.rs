@@ -126,9 +126,9 @@ impl Plan {
         rounded_up(tokens, 512, longest)
     }
 
-    /// The entry points that choose tokens, and `score`: see [`EntryPoint::all`].
+    /// The model's entry points: see [`Architecture::entry_points`].
     pub fn entry_points(&self) -> Vec<EntryPoint> {
-        self.remembering(EntryPoint::all(self.batch, self.chunk, self.context))
+        self.remembering(self.model.entry_points(self.batch, self.chunk, self.context))
     }
 
     /// Those that choose tokens.

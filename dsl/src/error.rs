@@ -269,6 +269,57 @@ pub enum TraceErrorKind {
         /// The name.
         name: String,
     },
+    /// A state that no layer declares under this name.
+    #[error(
+        "layer {layer} has no state of the kind `{kind}`{}; `cache` declares a layer's state",
+        .name.map_or_else(|| " without a name".to_owned(), |name| format!(" with the name `{name}`"))
+    )]
+    NoState {
+        /// The kind asked for.
+        kind: &'static str,
+        /// The layer.
+        layer: usize,
+        /// The name asked for.
+        name: Option<&'static str>,
+    },
+    /// A name that a tensor of state cannot have.
+    #[error(
+        "the name of a state is `{name}`, expected at most 32 letters, digits and `_`, the last no digit"
+    )]
+    StateName {
+        /// The name.
+        name: String,
+    },
+    /// Two states of one name in a layer.
+    #[error(
+        "layer {layer} declares `{name}` twice; give one of the states another name, as in `cache {{ L of other: Recurrent[C, D] }}`"
+    )]
+    StateTwice {
+        /// The tensor of both.
+        name: String,
+        /// The layer.
+        layer: usize,
+    },
+    /// An entry point of what a network has no function for.
+    #[error("the entry point `{name}` needs the function `{function}`, which the root block does not have")]
+    NoFunction {
+        /// The entry point.
+        name: String,
+        /// The function.
+        function: &'static str,
+    },
+    /// Memory that an encoder leaves empty.
+    #[error("the memory `{name}` is not filled; call `fill` on it in `encode`")]
+    Unfilled {
+        /// The memory.
+        name: String,
+    },
+    /// Memory that is filled where it is read.
+    #[error("the memory `{name}` is filled by an entry point that reads it; only `encode` fills memory")]
+    Filled {
+        /// The memory.
+        name: String,
+    },
     /// The configuration is refused.
     #[error(transparent)]
     Build(#[from] BuildError),

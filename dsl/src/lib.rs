@@ -13,6 +13,7 @@ mod check;
 mod dims;
 mod element;
 mod elementwise;
+mod entry_point;
 mod error;
 mod leaves;
 pub mod nn;
@@ -24,13 +25,16 @@ mod tracer;
 
 pub use argument::TraceArg;
 pub use axis::{Axis, Dim};
-pub use causal::{CausalLm, EntryPoint, LayerState, Wanted};
+pub use causal::CausalLm;
 pub use element::{Bf16, Bool, Element, F16, F32, Float, I8, I32};
 pub use elementwise::TensorOrNumber;
+pub use entry_point::{EntryInput, EntryPoint, LogitsMode};
 pub use error::{BuildError, NamedType, TraceError, TraceErrorKind};
 pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
 pub use macros::{TraceArg, model};
-pub use nn::{Attend, Cache, Kv, Mask, Position, Recurrent, Slots, attend, dot, softmax};
+pub use nn::{
+    Attend, Cache, Encoded, Kv, LayerState, Mask, Position, Recurrent, Slots, State, attend, dot, softmax,
+};
 pub use ops::ops::{MaskTerm, WeightStyle};
 pub use record::{DeclaredShards, EntryArgument, EntryFunction, EntryRecorder, Recording, Traced};
 pub use scope::{Block, Project, Scope};

@@ -8,7 +8,7 @@ use crate::argument::TraceArg;
 use crate::block::numbered;
 use crate::element::Element;
 use crate::tracer::{self, Place, Raw, Tracer};
-use crate::{Axis, Dim, Tensor, TraceError, TraceErrorKind};
+use crate::{Axis, Dim, NamedType, Tensor, TraceError, TraceErrorKind};
 
 /// A network of which entry points are recorded. `Network::record`, which [`model!`](crate::model) makes, begins one.
 ///
@@ -164,6 +164,21 @@ impl EntryRecorder {
 
     pub(crate) fn output_raw(&mut self, name: String, role: Role, raw: Raw) {
         self.results.push((name, role, raw));
+    }
+
+    pub(crate) fn fail(&self, kind: TraceErrorKind) {
+        tracer::with(|t| t.fail(kind, self.place));
+    }
+
+    /// Checks the type of what fills memory.
+    pub(crate) fn expect(&self, name: &str, raw: Raw, dims: &[Dim]) {
+        let place = self.place;
+        tracer::with(|t| {
+            let Some(found) = t.named_type(raw, place).filter(|ty| ty.dims != dims) else { return };
+            let declared = NamedType { element: found.element, dims: dims.into() }.to_string();
+            let (function, what) = ("encode".to_owned(), format!("memory `{name}`"));
+            t.fail(TraceErrorKind::Signature { function, what, declared, found }, place);
+        });
     }
 
     /// The extent that the recording gives to an axis.

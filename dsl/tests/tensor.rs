@@ -53,7 +53,8 @@ fn entries(names: &[&str]) -> Vec<EntryPoint> {
         batch: 2,
         chunk: 3,
         context: 8,
-        wanted: Wanted::All,
+        input: EntryInput::Tokens,
+        logits: LogitsMode::All,
         kv: trace::KvFormat::Computed,
     };
     names.iter().map(entry).collect()

@@ -253,6 +253,12 @@ impl Coded for TraceErrorKind {
             Self::Size { .. } => TW0423,
             Self::UnusedSize { .. } => TW0424,
             Self::EntryTwice { .. } => TW0425,
+            Self::NoState { .. }
+            | Self::StateName { .. }
+            | Self::StateTwice { .. }
+            | Self::Unfilled { .. }
+            | Self::Filled { .. } => TW0429,
+            Self::NoFunction { .. } => TW0430,
             Self::Build(error) => error.code(),
         }
     }

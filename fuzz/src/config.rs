@@ -15,7 +15,7 @@ pub fn read(folder: &Path, bytes: &[u8]) {
         said(config.trace(ElementType::Bf16, &EntryPoint::steps(1, 8, context)));
     }
     if let Some(config) = said(EmbeddingGemmaConfig::read(&path, &[])) {
-        said(config.trace(ElementType::F32, 1, 8));
+        said(config.trace(ElementType::F32, &config.entry_points(1, 8, 8)));
     }
     said(SentenceConfig::read(folder, 64, &[]));
     said(tracewright::generate::stop_tokens(folder));

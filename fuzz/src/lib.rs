@@ -18,9 +18,11 @@ mod trace_text;
 #[path = "../../dsl/macros/src"]
 mod macros {
     mod ast;
+    mod causal;
     mod check;
     mod context;
     pub mod expand;
+    mod extents;
     mod generate;
     mod keys;
     mod leaf;

@@ -135,6 +135,17 @@ pub enum GenerateError {
         /// What is wrong with it.
         why: String,
     },
+    /// Memory that is read before an encoder filled it.
+    #[error("the network reads memory that is not filled; call `Session::encode` first")]
+    NoMemory,
+    /// Features that are not those of whole positions, or more than an encoder takes.
+    #[error("{found} numbers of features are given, expected {expected}")]
+    Features {
+        /// How many.
+        found: usize,
+        /// How many there may be.
+        expected: String,
+    },
     /// A program without an entry point that this crate could call.
     #[error("the program has no entry point {}", for_what(.role))]
     NoEntryPoint {

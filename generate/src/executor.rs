@@ -33,6 +33,14 @@ pub trait Executor {
     /// If there is no room for it.
     fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Self::Buffer, GenerateError>;
 
+    /// Another tensor with the same numbers.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    fn copy(&self, ty: &TensorType, buffer: &Self::Buffer) -> Result<Self::Buffer, GenerateError> {
+        self.upload(ty, &self.read(buffer)?)
+    }
+
     /// The little-endian bytes of a tensor.
     ///
     /// # Errors
@@ -83,6 +91,10 @@ impl Executor for Iree {
 
     fn upload(&self, ty: &TensorType, bytes: &[u8]) -> Result<Buffer, GenerateError> {
         Ok(Buffer::from_bytes(&self.runtime, ty, bytes)?)
+    }
+
+    fn copy(&self, _: &TensorType, buffer: &Buffer) -> Result<Buffer, GenerateError> {
+        Ok(buffer.copied()?)
     }
 
     fn read(&self, buffer: &Buffer) -> Result<Vec<u8>, GenerateError> {

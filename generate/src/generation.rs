@@ -96,12 +96,14 @@ fn rate(count: usize, time: Duration) -> f64 {
 
 /// What the caller wants to know after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum LogitsMode {
+pub(crate) enum StepRequest {
     Nothing,
     Token,
     Logits,
     /// The logits after each token.
     All,
+    /// The token that is favoured after each.
+    Each,
 }
 
 /// What a call answers for one row.
@@ -110,7 +112,9 @@ pub(crate) enum StepOutput {
     Nothing,
     /// The token that the logits favour.
     Token(u32),
-    /// The logits after the last token; of [`LogitsMode::All`], after each that the call took.
+    /// The token that is favoured after each that the call took.
+    Tokens(Vec<u32>),
+    /// The logits after the last token; of [`StepRequest::All`], after each that the call took.
     Logits(Vec<Vec<f32>>),
 }
 
@@ -149,12 +153,12 @@ impl Generation {
     }
 
     /// Without sampling, eight bytes tell the token and its logit: the argmax is part of the module.
-    pub fn want(&self) -> LogitsMode {
+    pub fn want(&self) -> StepRequest {
         let TokenOptions { sampling, keep_logits, logprobs, .. } = &self.options;
         let reads_logits = *keep_logits || logprobs.is_some() || self.guide.is_some();
         match sampling.takes_the_likeliest() && !reads_logits {
-            true => LogitsMode::Token,
-            false => LogitsMode::Logits,
+            true => StepRequest::Token,
+            false => StepRequest::Logits,
         }
     }
 
@@ -203,7 +207,7 @@ impl Generation {
                 }
                 token
             }
-            StepOutput::Nothing => return Err(GenerateError::EmptyPrompt),
+            StepOutput::Nothing | StepOutput::Tokens(_) => return Err(GenerateError::EmptyPrompt),
         };
         let finish = if self.options.stop_tokens.contains(&token) {
             self.generated.logprobs.truncate(self.generated.tokens.len());

@@ -5,6 +5,7 @@
 mod batch;
 mod chat_template;
 mod constraint;
+mod entry;
 mod error;
 mod executor;
 mod generation;

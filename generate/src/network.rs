@@ -1,10 +1,14 @@
 //! A program seen as a network: which entry points it has, and what their arguments and results are.
 
-use ops::{ElementType, TensorType};
+use ops::{TensorType, Value};
 use runtime::{Runtime, VmModule};
-use trace::{Argument, Part, Role, Signature};
+use trace::{Role, Signature};
 
 use crate::GenerateError;
+use crate::entry::{
+    ArgBinding, EntryKind, EntryPoint, KeptTensor, Shared, encodes, is_memory, is_state, kept, only, refuse,
+    takes_positions,
+};
 use crate::executor::{CallArgument, Executor, Iree};
 
 /// A program that predicts the next token. Everything in it is known by its role.
@@ -12,61 +16,30 @@ pub struct Network<E: Executor = Iree> {
     pub(crate) executor: E,
     /// Those that choose a token, by the number of tokens that they take.
     steps: Vec<EntryPoint>,
-    /// That with the logits after each token, if there is one.
-    scorer: Option<EntryPoint>,
-    batch: usize,
-    context: usize,
-    vocabulary: usize,
-    /// What layers remember.
-    state: Vec<StateTensor>,
-}
-
-/// A tensor of a layer's state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct StateTensor {
-    layer: usize,
-    part: Part,
-    ty: TensorType,
-}
-
-/// An entry point, and the place of what has a role.
-#[derive(Clone, Debug)]
-pub(crate) struct EntryPoint {
-    name: String,
-    /// New tokens of each row.
-    pub chunk: usize,
-    arguments: Vec<ArgBinding>,
-    logits: usize,
-    token: Option<usize>,
-    /// Of each tensor of the state, in the network's order: which result it becomes.
-    state: Vec<usize>,
-    results: usize,
-}
-
-/// What an argument gets.
-#[derive(Clone, Debug)]
-enum ArgBinding {
-    Tokens(TensorType),
-    /// A number of the host, or one for each row.
-    Start(Option<TensorType>),
-    Count(Option<TensorType>),
-    State(usize),
+    /// The same for features in place of tokens.
+    feature_steps: Vec<EntryPoint>,
+    /// Those of another kind, at most one of each.
+    others: Vec<EntryPoint>,
+    shared: Shared,
 }
 
 /// What a call costs beside its tokens, in tokens: the weights are read once for all of them. Measured with kernels, where a
 /// chunk of 128 takes as long as eight single tokens; without them reading counts for less.
 const CALL: usize = 16;
 
-/// New tokens of a row, and where they stand.
-#[derive(Clone, Copy, Default)]
+/// New positions of a row, and where they stand.
+#[derive(Clone, Default)]
 pub(crate) struct Feed<'a> {
     pub tokens: &'a [u32],
+    /// What stands in place of the tokens, if the entry point takes that.
+    pub features: Vec<f32>,
     pub start: usize,
+    pub adapter: u32,
 }
 
 /// What a call gives beside the state.
 pub(crate) struct StepResults<B> {
-    pub logits: B,
+    pub logits: Option<B>,
     pub token: Option<B>,
 }
 
@@ -84,39 +57,10 @@ impl Network {
     }
 }
 
-/// The one argument or result of a role.
-fn only<'a>(
-    entry: &Signature,
-    list: &'a [Argument],
-    role: &str,
-    is: impl Fn(Role) -> bool,
-) -> Result<(usize, &'a Argument), GenerateError> {
-    let mut found = list.iter().enumerate().filter(|(_, one)| is(one.role));
-    let kind = if std::ptr::eq(list, entry.arguments.as_slice()) { "argument" } else { "result" };
-    match (found.next(), found.next()) {
-        (Some(one), None) => Ok(one),
-        (None, _) => Err(refuse(entry, format!("has no {kind} with the role `{role}`"))),
-        (Some(_), Some(_)) => Err(refuse(entry, format!("has several {kind}s with the role `{role}`"))),
-    }
-}
-
-fn refuse(entry: &Signature, why: String) -> GenerateError {
-    GenerateError::EntryPoint { name: entry.name.clone(), why }
-}
-
-/// What layers remember, among arguments or results.
-fn slots(list: &[Argument]) -> Vec<(usize, StateTensor)> {
-    let slot = |(index, one): (usize, &Argument)| match one.role {
-        Role::State { layer, part } => Some((index, StateTensor { layer, part, ty: one.ty.clone() })),
-        _ => None,
-    };
-    list.iter().enumerate().filter_map(slot).collect()
-}
-
 impl<E: Executor> Network<E> {
     /// Whether an entry point gives the logits after each token: [`Session::score`](crate::Session::score) needs it.
     pub fn has_scorer(&self) -> bool {
-        self.scorer.is_some()
+        self.only(EntryKind::Scorer).is_ok()
     }
 
     /// The network whose entry points have these signatures, called by `executor`.
@@ -124,48 +68,26 @@ impl<E: Executor> Network<E> {
     /// # Errors
     /// If an entry point lacks a role, or no entry point takes a single token.
     pub fn on(executor: E, signatures: &[Signature]) -> Result<Self, GenerateError> {
-        let called = |s: &&Signature| s.arguments.iter().any(|argument| argument.role == Role::Tokens);
-        let Some(first) = signatures.iter().find(called) else {
-            return Err(GenerateError::NoEntryPoint { role: Role::Tokens });
-        };
-        let state: Vec<StateTensor> = slots(&first.arguments).into_iter().map(|(_, slot)| slot).collect();
-        let tokens = only(first, &first.arguments, "tokens", |role| role == Role::Tokens)?.1;
-        let start = only(first, &first.arguments, "start", |role| matches!(role, Role::Start { .. }))?.1;
-        let Role::Start { context } = start.role else { unreachable!("found by this role") };
-        // A position past the slots of a layer would be written over another one.
-        for argument in &first.arguments {
-            let Role::State { part, .. } = argument.role else { continue };
-            if let Some(slots) =
-                part.kind.slots(context).filter(|slots| argument.ty.shape.get(2) != Some(slots))
-            {
-                let why = format!("takes `{argument}`, expected {slots} slots for the context of {context}");
-                return Err(refuse(first, why));
-            }
-        }
-        let logits = only(first, &first.results, "logits", |role| role == Role::Logits)?.1;
-        let sizes = (tokens.ty.shape.first().copied(), logits.ty.shape.last().copied());
-        let (Some(batch), Some(vocabulary)) = sizes else {
-            return Err(refuse(first, format!("takes `{tokens}` and gives `{logits}`, which have no axes")));
-        };
-        let (mut steps, mut scorer) = (Vec::new(), None);
-        for signature in signatures.iter().filter(called) {
-            let entry = EntryPoint::new(signature, &state, batch, context, vocabulary)?;
-            match entry.token {
-                Some(_) => steps.push(entry),
-                None => {
-                    if let Some(first) = &scorer {
-                        let first: &EntryPoint = first;
-                        let why =
-                            format!("gives logits and no token, as `{}` does; expected one such", first.name);
-                        return Err(refuse(signature, why));
+        let shared = shared(signatures)?;
+        let (mut steps, mut feature_steps) = (Vec::new(), Vec::new());
+        let mut others: Vec<EntryPoint> = Vec::new();
+        for signature in signatures.iter().filter(|signature| takes_positions(signature)) {
+            let entry = EntryPoint::new(signature, &shared)?;
+            match (entry.kind, entry.features()) {
+                (EntryKind::Step, None) => steps.push(entry),
+                (EntryKind::Step, Some(_)) => feature_steps.push(entry),
+                (kind, _) => {
+                    if let Some(first) = others.iter().find(|other| other.kind == kind) {
+                        return Err(refuse(signature, twice(kind, &first.name)));
                     }
-                    scorer = Some(entry);
+                    others.push(entry);
                 }
             }
         }
         steps.sort_by_key(|entry| entry.chunk);
+        feature_steps.sort_by_key(|entry| entry.chunk);
         match steps.first().is_some_and(|entry| entry.chunk == 1) {
-            true => Ok(Self { executor, steps, scorer, batch, context, vocabulary, state }),
+            true => Ok(Self { executor, steps, feature_steps, others, shared }),
             false => Err(GenerateError::NoEntryPoint { role: Role::Token }),
         }
     }
@@ -177,12 +99,12 @@ impl<E: Executor> Network<E> {
 
     /// The longest sequence, prompt and answer together.
     pub fn context(&self) -> usize {
-        self.context
+        self.shared.context
     }
 
     /// The number of token ids.
     pub fn vocabulary(&self) -> usize {
-        self.vocabulary
+        self.shared.vocabulary
     }
 
     /// Tokens of a sequence that one call takes at most.
@@ -192,74 +114,75 @@ impl<E: Executor> Network<E> {
 
     /// Sequences that one call takes.
     pub fn batch(&self) -> usize {
-        self.batch
+        self.shared.batch
     }
 
     /// Whether `tokens` may follow `seen` others.
     pub(crate) fn check(&self, tokens: &[u32], seen: usize) -> Result<(), GenerateError> {
-        check_tokens(tokens, seen, self.context, self.vocabulary)
+        check_tokens(tokens, seen, self.shared.context, self.shared.vocabulary)
     }
 
-    /// The entry point for the next of `tokens` new tokens of a row: the longest, as long as they fill it; then that with
-    /// which the rest of them costs least.
-    pub(crate) fn step(&self, tokens: usize) -> &EntryPoint {
-        let longest = &self.steps[self.steps.len() - 1];
-        let cost = |entry: &&EntryPoint| tokens.div_ceil(entry.chunk) * (CALL + entry.chunk);
-        let cheapest = self.steps.iter().filter(|_| tokens < longest.chunk).min_by_key(cost);
-        cheapest.unwrap_or(longest)
+    /// The entry point for the next of `positions` new positions of a row: the longest, as long as they fill it; then that
+    /// with which the rest of them costs least.
+    pub(crate) fn step(&self, positions: usize, of_features: bool) -> Result<&EntryPoint, GenerateError> {
+        let steps = if of_features { &self.feature_steps } else { &self.steps };
+        let longest = steps.last().ok_or(GenerateError::NoEntryPoint { role: Role::Features })?;
+        let cost = |entry: &&EntryPoint| positions.div_ceil(entry.chunk) * (CALL + entry.chunk);
+        let cheapest = steps.iter().filter(|_| positions < longest.chunk).min_by_key(cost);
+        Ok(cheapest.unwrap_or(longest))
     }
 
-    /// The entry point that gives logits after each token.
-    pub(crate) fn scorer(&self) -> Result<&EntryPoint, GenerateError> {
-        self.scorer.as_ref().ok_or(GenerateError::EntryPoint {
-            name: "score".into(),
-            why: "is missing in the program".into(),
-        })
+    /// The numbers of a position that is given by features.
+    pub(crate) fn features(&self) -> Result<usize, GenerateError> {
+        self.step(1, true).map(|entry| entry.features().unwrap_or_default())
+    }
+
+    /// The one entry point of a kind.
+    pub(crate) fn only(&self, kind: EntryKind) -> Result<&EntryPoint, GenerateError> {
+        let name = match kind {
+            EntryKind::Step => "decode",
+            EntryKind::Scorer => "score",
+            EntryKind::Each => "each",
+            EntryKind::Encoder => "encode",
+        };
+        let missing =
+            || GenerateError::EntryPoint { name: name.into(), why: "is missing in the program".into() };
+        self.others.iter().find(|entry| entry.kind == kind).ok_or_else(missing)
     }
 
     /// Whether a row can go back to position `to` after positions below `written` were written.
     pub(crate) fn rewinds(&self, written: usize, to: usize) -> bool {
-        self.state.iter().all(|slot| slot.part.kind.rewinds(written, to))
+        let parts = self.shared.state.iter().filter_map(KeptTensor::part);
+        parts.into_iter().all(|part| part.kind.rewinds(written, to))
     }
 
     /// What layers remember of nothing.
     pub(crate) fn empty(&self) -> Result<Vec<E::Buffer>, GenerateError> {
-        self.state.iter().map(|slot| self.executor.zeros(&slot.ty)).collect()
+        self.shared.state.iter().map(|slot| self.executor.zeros(&slot.ty)).collect()
     }
 
-    /// Calls an entry point with new tokens of each row. The state moves in and out: after an error it is gone.
+    /// Calls an entry point with new positions of each row. The state moves in and out: after an error it is gone. Memory is
+    /// only read.
     pub(crate) fn call(
         &self,
         entry: &EntryPoint,
         rows: &[Feed<'_>],
         state: &mut Vec<E::Buffer>,
+        memory: &[E::Buffer],
     ) -> Result<StepResults<E::Buffer>, GenerateError> {
-        let bytes =
-            |numbers: Vec<u32>| -> Vec<u8> { numbers.into_iter().flat_map(u32::to_le_bytes).collect() };
-        let of_rows = |ty: &Option<TensorType>, number: &dyn Fn(&Feed<'_>) -> usize| {
-            let numbers: Vec<u32> = rows.iter().map(|row| number(row) as u32).collect();
-            match ty {
-                None => Ok(CallArgument::Scalar(numbers[0] as i32)),
-                Some(ty) => self.executor.upload(ty, &bytes(numbers)).map(CallArgument::Buffer),
-            }
-        };
         let mut held: Vec<Option<E::Buffer>> = state.drain(..).map(Some).collect();
         let mut arguments = Vec::with_capacity(entry.arguments.len());
         for bound in &entry.arguments {
             arguments.push(match bound {
-                ArgBinding::Tokens(ty) => {
-                    let padded = rows.iter().flat_map(|row| {
-                        let padding = std::iter::repeat_n(0, entry.chunk - row.tokens.len());
-                        row.tokens.iter().copied().chain(padding)
-                    });
-                    CallArgument::Buffer(self.executor.upload(ty, &bytes(padded.collect()))?)
-                }
-                ArgBinding::Start(ty) => of_rows(ty, &|row| row.start)?,
-                ArgBinding::Count(ty) => of_rows(ty, &|row| row.tokens.len())?,
                 ArgBinding::State(slot) => match held[*slot].take() {
                     Some(buffer) => CallArgument::Buffer(buffer),
                     None => unreachable!("each part of the state is one argument"),
                 },
+                ArgBinding::Memory(slot) => {
+                    let filled = memory.get(*slot).ok_or(GenerateError::NoMemory)?;
+                    CallArgument::Buffer(self.executor.copy(&self.shared.memory[*slot].ty, filled)?)
+                }
+                bound => self.input(bound, entry.chunk, rows)?,
             });
         }
         let results = self.executor.call(&entry.name, arguments)?;
@@ -272,73 +195,93 @@ impl<E: Executor> Network<E> {
             Some(buffer) => buffer,
             None => unreachable!("each result has one role"),
         };
-        let answered = StepResults { logits: take(entry.logits), token: entry.token.map(&mut take) };
-        state.extend(entry.state.iter().map(|&index| take(index)));
+        let answered = StepResults { logits: entry.logits.map(&mut take), token: entry.token.map(&mut take) };
+        state.extend(entry.kept.iter().map(|&index| take(index)));
         Ok(answered)
+    }
+
+    /// An argument that follows from the rows.
+    fn input(
+        &self,
+        bound: &ArgBinding,
+        chunk: usize,
+        rows: &[Feed<'_>],
+    ) -> Result<CallArgument<E::Buffer>, GenerateError> {
+        let upload = |ty: &TensorType, numbers: &mut dyn Iterator<Item = u32>| {
+            let bytes: Vec<u8> = numbers.flat_map(u32::to_le_bytes).collect();
+            self.executor.upload(ty, &bytes).map(CallArgument::Buffer)
+        };
+        let of_rows = |ty: &Option<TensorType>, number: &dyn Fn(&Feed<'_>) -> usize| match ty {
+            None => Ok(CallArgument::Scalar(rows.first().map_or(0, number) as i32)),
+            Some(ty) => upload(ty, &mut rows.iter().map(|row| number(row) as u32)),
+        };
+        match bound {
+            ArgBinding::Tokens(ty) => {
+                let padded = |row: &Feed<'_>| {
+                    let padding = std::iter::repeat_n(0, chunk - row.tokens.len());
+                    row.tokens.iter().copied().chain(padding).collect::<Vec<u32>>()
+                };
+                upload(ty, &mut rows.iter().flat_map(padded))
+            }
+            ArgBinding::Features(ty) => {
+                let of_row = ty.count() / rows.len().max(1);
+                let padded = rows.iter().flat_map(|row| {
+                    let padding = std::iter::repeat_n(0.0, of_row - row.features.len());
+                    row.features.iter().map(|&number| f64::from(number)).chain(padding)
+                });
+                let value = Value::new(ty.clone(), padded);
+                self.executor.upload(ty, &value.to_bytes()).map(CallArgument::Buffer)
+            }
+            ArgBinding::Start(ty) => of_rows(ty, &|row| row.start),
+            ArgBinding::Count(ty) => of_rows(ty, &|row| row.tokens.len()),
+            ArgBinding::Sequence(ty) => upload(ty, &mut (0..rows.len()).map(|row| row as u32)),
+            ArgBinding::Adapter(ty) => upload(ty, &mut rows.iter().map(|row| row.adapter)),
+            ArgBinding::State(_) | ArgBinding::Memory(_) => unreachable!("kept on the device"),
+        }
     }
 }
 
-impl EntryPoint {
-    fn new(
-        signature: &Signature,
-        state: &[StateTensor],
-        batch: usize,
-        context: usize,
-        vocabulary: usize,
-    ) -> Result<Self, GenerateError> {
-        let Signature { name, arguments, results } = signature;
-        let (tokens, _) = only(signature, arguments, "tokens", |role| role == Role::Tokens)?;
-        only(signature, arguments, "start", |role| role == Role::Start { context })?;
-        only(signature, arguments, "count", |role| role == Role::Count)?;
-        let (logits, typed) = only(signature, results, "logits", |role| role == Role::Logits)?;
-        let token = results.iter().position(|result| result.role == Role::Token);
-        let i32s = |shape: &[usize]| TensorType::new(ElementType::I32, shape);
-        let expect = |argument: &Argument, expected: TensorType| match argument.ty == expected {
-            true => Ok(expected),
-            false => Err(refuse(signature, format!("takes `{argument}`, expected the type {expected}"))),
-        };
-        let chunk = arguments[tokens].ty.shape.get(1).copied().unwrap_or(1);
-        if typed.ty.element != ElementType::F32 || typed.ty.shape.last() != Some(&vocabulary) {
-            return Err(refuse(signature, format!("gives `{typed}`, expected `f32[…,{vocabulary}]`")));
+/// What all entry points share, as the first that steps has it.
+fn shared(signatures: &[Signature]) -> Result<Shared, GenerateError> {
+    let steps = |s: &&Signature| {
+        takes_positions(s) && !encodes(s) && s.results.iter().any(|result| result.role == Role::Logits)
+    };
+    let tokens = |s: &&Signature| s.arguments.iter().any(|argument| argument.role == Role::Tokens);
+    let Some(first) = signatures.iter().filter(tokens).find(steps) else {
+        return Err(GenerateError::NoEntryPoint { role: Role::Tokens });
+    };
+    let tokens = only(first, &first.arguments, "tokens", |role| role == Role::Tokens)?.1;
+    let start = only(first, &first.arguments, "start", |role| matches!(role, Role::Start { .. }))?.1;
+    let Role::Start { context } = start.role else { unreachable!("found by this role") };
+    // A position past the slots of a layer would be written over another one.
+    for argument in &first.arguments {
+        let Role::State { part, .. } = argument.role else { continue };
+        let Some((slots, axis)) = part.slots(context, argument.ty.rank()) else { continue };
+        if argument.ty.shape[axis] != slots {
+            let why = format!("takes `{argument}`, expected {slots} slots for the context of {context}");
+            return Err(refuse(first, why));
         }
-        let of_rows = |argument: &Argument| match argument.is_host_scalar() && batch == 1 {
-            true => Ok(None),
-            false => expect(argument, i32s(&[batch])).map(Some),
-        };
-        let kept = slots(results);
-        let place = |slot: &StateTensor| kept.iter().find(|(_, one)| one == slot).map(|(index, _)| *index);
-        let mut places = Vec::new();
-        for slot in state {
-            let StateTensor { layer, part, ty } = slot;
-            let missing = || refuse(signature, format!("does not return `{part}` of layer {layer}, {ty}"));
-            places.push(place(slot).ok_or_else(missing)?);
-        }
-        let mut bound = Vec::new();
-        for argument in arguments {
-            bound.push(match argument.role {
-                Role::Tokens => ArgBinding::Tokens(expect(argument, i32s(&[batch, chunk]))?),
-                Role::Start { .. } => ArgBinding::Start(of_rows(argument)?),
-                Role::Count => ArgBinding::Count(of_rows(argument)?),
-                Role::State { layer, part } => {
-                    let slot = StateTensor { layer, part, ty: argument.ty.clone() };
-                    let index = state.iter().position(|one| *one == slot);
-                    let other =
-                        || refuse(signature, format!("takes `{argument}`, which other entry points do not"));
-                    ArgBinding::State(index.ok_or_else(other)?)
-                }
-                Role::Plain | Role::Logits | Role::Token | Role::Embedding => {
-                    let why = format!("takes `{argument}`, whose role no session fills");
-                    return Err(refuse(signature, why));
-                }
-            });
-        }
-        let taken = bound.iter().filter(|bound| matches!(bound, ArgBinding::State(_))).count();
-        if taken != state.len() {
-            return Err(refuse(signature, "does not take the state that other entry points do".into()));
-        }
-        let (name, results) = (name.clone(), results.len());
-        Ok(Self { name, chunk, arguments: bound, logits, token, state: places, results })
     }
+    let logits = only(first, &first.results, "logits", |role| role == Role::Logits)?.1;
+    let sizes = (tokens.ty.shape.first().copied(), logits.ty.shape.last().copied());
+    let (Some(batch), Some(vocabulary)) = sizes else {
+        return Err(refuse(first, format!("takes `{tokens}` and gives `{logits}`, which have no axes")));
+    };
+    let encoder = signatures.iter().find(|signature| encodes(signature));
+    let tensors = |found: Vec<(usize, KeptTensor)>| found.into_iter().map(|(_, tensor)| tensor).collect();
+    let state = tensors(kept(&first.arguments, is_state));
+    let memory = encoder.map_or_else(Vec::new, |entry| tensors(kept(&entry.results, is_memory)));
+    Ok(Shared { batch, context, vocabulary, state, memory })
+}
+
+/// Why an entry point is refused beside one of the same kind.
+fn twice(kind: EntryKind, first: &str) -> String {
+    let what = match kind {
+        EntryKind::Scorer => "gives logits and no token",
+        EntryKind::Each => "gives a token after each one",
+        EntryKind::Step | EntryKind::Encoder => "fills memory",
+    };
+    format!("{what}, as `{first}` does; expected one such")
 }
 
 /// Whether `tokens` may follow `seen` others: they fit into the context, and each is one of the vocabulary.

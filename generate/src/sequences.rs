@@ -1,11 +1,13 @@
 //! The engine that steps a network: rows of tokens, each at a position of its own.
 
+use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
+use crate::entry::EntryKind;
 use crate::executor::Executor;
-use crate::generation::{Generated, Generation, LogitsMode, StepOutput};
-use crate::network::{Feed, StepResults, floats, ids};
+use crate::generation::{Generated, Generation, StepOutput, StepRequest};
+use crate::network::{Feed, StepResults, check_tokens, floats, ids};
 use crate::{GenerateError, Network};
 
 /// The rows of a network, and what its layers remember of them.
@@ -14,21 +16,47 @@ pub(crate) struct Sequences<'a, E: Executor> {
     rows: Vec<Row>,
     /// Empty before the first call, and after a failed one, which consumed it.
     state: Vec<E::Buffer>,
+    /// What an encoder filled; empty before.
+    memory: Vec<E::Buffer>,
 }
 
 /// The tokens of a row.
 #[derive(Clone, Default)]
 struct Row {
     tokens: Vec<u32>,
+    /// What stands in place of tokens, by position.
+    features: BTreeMap<usize, Vec<f32>>,
+    adapter: u32,
     /// How many of them the network has seen.
     seen: usize,
     /// Below which position something was written since the row began.
     written: usize,
 }
 
+impl Row {
+    /// Whether the next position is given by features; `None` if there is none.
+    fn next_is_features(&self) -> Option<bool> {
+        (self.seen < self.tokens.len()).then(|| self.features.contains_key(&self.seen))
+    }
+
+    /// How many positions come next that are given by features, or by tokens.
+    fn next(&self, of_features: bool) -> usize {
+        let is = |position: &usize| self.features.contains_key(position) == of_features;
+        (self.seen..self.tokens.len()).take_while(is).count()
+    }
+
+    fn feed(&self, range: Range<usize>, of_features: bool) -> Feed<'_> {
+        let features = match of_features {
+            true => self.features.range(range.clone()).flat_map(|(_, numbers)| numbers).copied().collect(),
+            false => Vec::new(),
+        };
+        Feed { tokens: &self.tokens[range.clone()], features, start: range.start, adapter: self.adapter }
+    }
+}
+
 impl<'a, E: Executor> Sequences<'a, E> {
     pub fn new(network: &'a Network<E>) -> Self {
-        Self { network, rows: vec![Row::default(); network.batch()], state: Vec::new() }
+        Self { network, rows: vec![Row::default(); network.batch()], state: Vec::new(), memory: Vec::new() }
     }
 
     /// The tokens of a row, those included that the network has still to see.
@@ -51,10 +79,75 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
+    /// Adds positions that are given by features, with `placeholder` as their tokens.
+    ///
+    /// # Errors
+    /// If they do not fit, or the network takes no features of this width.
+    pub fn push_features(
+        &mut self,
+        row: usize,
+        features: &[f32],
+        placeholder: u32,
+    ) -> Result<(), GenerateError> {
+        let width = self.network.features()?;
+        if width == 0 || !features.len().is_multiple_of(width) {
+            let expected = format!("a multiple of {width}, one position's");
+            return Err(GenerateError::Features { found: features.len(), expected });
+        }
+        let first = self.rows[row].tokens.len();
+        self.push(row, &vec![placeholder; features.len() / width])?;
+        let positions = features.chunks(width).map(<[f32]>::to_vec);
+        self.rows[row].features.extend((first..).zip(positions));
+        Ok(())
+    }
+
+    /// Fills the memory of a row, which begins again. The other rows' memory is of nothing.
+    ///
+    /// # Errors
+    /// If the network has no encoder, it takes less, or the call fails.
+    pub fn encode(&mut self, row: usize, tokens: &[u32], features: &[f32]) -> Result<(), GenerateError> {
+        let entry = self.network.only(EntryKind::Encoder)?;
+        let width = entry.features();
+        let positions = match width {
+            None => {
+                check_tokens(tokens, 0, entry.chunk, self.network.vocabulary())?;
+                tokens.len()
+            }
+            Some(width) => features.len() / width.max(1),
+        };
+        let expected = width.map_or(0, |width| positions * width);
+        if features.len() != expected || !(1..=entry.chunk).contains(&positions) {
+            let expected = match width {
+                Some(width) => format!("1 to {} times {width}", entry.chunk),
+                None => format!("none, and 1 to {} tokens", entry.chunk),
+            };
+            return Err(GenerateError::Features { found: features.len(), expected });
+        }
+        let placeholders = vec![0; positions];
+        let mut feeds = vec![Feed::default(); self.rows.len()];
+        feeds[row] = Feed {
+            tokens: if width.is_some() { &placeholders } else { tokens },
+            features: features.to_vec(),
+            ..Feed::default()
+        };
+        let mut memory = Vec::new();
+        self.network.call(entry, &feeds, &mut memory, &[])?;
+        self.memory = memory;
+        self.truncate(row, 0);
+        Ok(())
+    }
+
+    /// Chooses the adapter of a row, which begins again.
+    pub fn adapt(&mut self, row: usize, adapter: u32) {
+        let one = &mut self.rows[row];
+        (one.adapter, one.seen, one.written) = (adapter, 0, 0);
+    }
+
     /// Takes back all but the first `length` tokens of a row. Where its state cannot go back there, it begins again.
     pub fn truncate(&mut self, row: usize, length: usize) {
         let one = &mut self.rows[row];
         one.tokens.truncate(length);
+        one.features.split_off(&length);
         if one.seen <= length {
             return;
         }
@@ -75,28 +168,31 @@ impl<'a, E: Executor> Sequences<'a, E> {
     ///
     /// # Errors
     /// If the call fails. Then the state is lost, and the next steps show all rows from their beginning.
-    pub fn step(&mut self, want: LogitsMode) -> Result<(Vec<StepOutput>, Duration), GenerateError> {
+    pub fn step(&mut self, want: StepRequest) -> Result<(Vec<StepOutput>, Duration), GenerateError> {
         let begin = Instant::now();
-        let longest = self.rows.iter().map(|row| row.tokens.len() - row.seen).max().unwrap_or_default();
-        if longest == 0 {
+        // Rows whose next positions are of the other kind wait.
+        let Some(of_features) = self.rows.iter().find_map(Row::next_is_features) else {
             return Ok((self.rows.iter().map(|_| StepOutput::Nothing).collect(), Duration::ZERO));
-        }
-        let entry = match want {
-            LogitsMode::All => self.network.scorer()?,
-            _ => self.network.step(longest),
         };
+        let longest = self.rows.iter().map(|row| row.next(of_features)).max().unwrap_or_default();
+        let entry = match want {
+            StepRequest::All => self.network.only(EntryKind::Scorer)?,
+            StepRequest::Each => self.network.only(EntryKind::Each)?,
+            _ => self.network.step(longest, of_features)?,
+        };
+        if entry.features().is_some() != of_features {
+            let why = "takes tokens, expected features".into();
+            return Err(GenerateError::EntryPoint { name: entry.name.clone(), why });
+        }
         if self.state.is_empty() {
             self.state = self.network.empty()?;
         }
-        let feed = |row: &Row| {
-            let end = row.tokens.len().min(row.seen + entry.chunk);
-            row.seen..end
-        };
+        let feed = |row: &Row| row.seen..row.seen + row.next(of_features).min(entry.chunk);
         let ranges: Vec<_> = self.rows.iter().map(feed).collect();
         let feeds: Vec<Feed<'_>> = (self.rows.iter().zip(&ranges))
-            .map(|(row, range)| Feed { tokens: &row.tokens[range.clone()], start: range.start })
+            .map(|(row, range)| row.feed(range.clone(), of_features))
             .collect();
-        let answered = match self.network.call(entry, &feeds, &mut self.state) {
+        let answered = match self.network.call(entry, &feeds, &mut self.state, &self.memory) {
             Ok(answered) => answered,
             Err(error) => {
                 self.lose();
@@ -119,32 +215,43 @@ impl<'a, E: Executor> Sequences<'a, E> {
 
     fn answers(
         &self,
-        want: LogitsMode,
+        want: StepRequest,
         answered: StepResults<E::Buffer>,
         ranges: &[Range<usize>],
         chunk: usize,
     ) -> Result<Vec<StepOutput>, GenerateError> {
         let answers = |row: usize| !ranges[row].is_empty() && self.is_settled(row);
         let vocabulary = self.network.vocabulary();
-        Ok(match (want, &answered.token) {
-            (LogitsMode::Token, Some(token)) if (0..ranges.len()).any(answers) => {
+        let StepResults { logits, token } = &answered;
+        Ok(match (want, token, logits) {
+            (StepRequest::Token, Some(token), Some(logits)) if (0..ranges.len()).any(answers) => {
                 let tokens = ids(&self.network.executor.read(token)?);
                 let answer = |row: usize| match answers(row) {
-                    true => self.favoured(tokens[row], row, &answered.logits),
+                    true => self.favoured(tokens[row], row, logits),
                     false => Ok(StepOutput::Nothing),
                 };
                 (0..ranges.len()).map(answer).collect::<Result<_, _>>()?
             }
-            (LogitsMode::Logits, _) if (0..ranges.len()).any(answers) => {
-                let logits = floats(&self.network.executor.read(&answered.logits)?);
+            (StepRequest::Logits, _, Some(logits)) if (0..ranges.len()).any(answers) => {
+                let logits = floats(&self.network.executor.read(logits)?);
                 let answer = |row: usize| match answers(row) {
                     true => StepOutput::Logits(vec![logits[row * vocabulary..][..vocabulary].to_vec()]),
                     false => StepOutput::Nothing,
                 };
                 (0..ranges.len()).map(answer).collect()
             }
-            (LogitsMode::All, _) => {
-                let logits = floats(&self.network.executor.read(&answered.logits)?);
+            (StepRequest::Each, Some(token), _) => {
+                let tokens = ids(&self.network.executor.read(token)?);
+                if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
+                    return Err(GenerateError::Favoured { token, vocabulary });
+                }
+                let answer = |(row, range): (usize, &Range<usize>)| {
+                    StepOutput::Tokens(tokens[row * chunk..][..range.len()].to_vec())
+                };
+                ranges.iter().enumerate().map(answer).collect()
+            }
+            (StepRequest::All, _, Some(logits)) => {
+                let logits = floats(&self.network.executor.read(logits)?);
                 let after =
                     |row: usize, i: usize| logits[(row * chunk + i) * vocabulary..][..vocabulary].to_vec();
                 let answer = |(row, range): (usize, &Range<usize>)| {
@@ -182,7 +289,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         running: &mut [Option<Generation>],
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<(usize, Generated)>, GenerateError> {
-        let want = running.iter().flatten().map(Generation::want).max().unwrap_or(LogitsMode::Nothing);
+        let want = running.iter().flatten().map(Generation::want).max().unwrap_or(StepRequest::Nothing);
         let (answers, time) = self.step(want)?;
         let mut ended = Vec::new();
         for (row, (place, answer)) in running.iter_mut().zip(answers).enumerate() {

@@ -2,8 +2,9 @@
 
 use std::ops::ControlFlow;
 
+use crate::entry::EntryKind;
 use crate::executor::{Executor, Iree};
-use crate::generation::{Generated, Generation, LogitsMode, StepOutput, TokenOptions};
+use crate::generation::{Generated, Generation, StepOutput, StepRequest, TokenOptions};
 use crate::sequences::Sequences;
 use crate::{GenerateError, Network};
 
@@ -57,8 +58,17 @@ impl<'a, E: Executor> Session<'a, E> {
     /// # Errors
     /// If the module has no entry point for it, the tokens do not fit, or a call fails.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<Vec<f32>>, GenerateError> {
-        self.rows.network.scorer()?;
-        self.show(tokens, LogitsMode::All)
+        self.rows.network.only(EntryKind::Scorer)?;
+        Ok(self.show(StepRequest::All, |rows| rows.push(ROW, tokens))?.0)
+    }
+
+    /// The token that the network favours after each of `tokens`, which follow what the session has seen.
+    ///
+    /// # Errors
+    /// If the module has no entry point for it, the tokens do not fit, or a call fails.
+    pub fn favoured(&mut self, tokens: &[u32]) -> Result<Vec<u32>, GenerateError> {
+        self.rows.network.only(EntryKind::Each)?;
+        Ok(self.show(StepRequest::Each, |rows| rows.push(ROW, tokens))?.1)
     }
 
     /// Shows the session tokens and returns the logits after the last.
@@ -69,35 +79,72 @@ impl<'a, E: Executor> Session<'a, E> {
         if tokens.is_empty() {
             return Err(GenerateError::EmptyPrompt);
         }
-        self.show(tokens, LogitsMode::Logits)?.pop().ok_or(GenerateError::EmptyPrompt)
+        let (mut logits, _) = self.show(StepRequest::Logits, |rows| rows.push(ROW, tokens))?;
+        logits.pop().ok_or(GenerateError::EmptyPrompt)
     }
 
-    /// Shows the session tokens, and returns the logits that are wanted.
-    fn show(&mut self, tokens: &[u32], want: LogitsMode) -> Result<Vec<Vec<f32>>, GenerateError> {
+    /// Shows the session positions that are given by features in place of tokens, and returns the logits after the last. In
+    /// [`tokens`](Self::tokens) each is a `placeholder`.
+    ///
+    /// # Errors
+    /// If there are none, the network takes none of this width, they do not fit, or a call fails.
+    pub fn feed_features(&mut self, features: &[f32], placeholder: u32) -> Result<Vec<f32>, GenerateError> {
+        let push = |rows: &mut Sequences<'a, E>| rows.push_features(ROW, features, placeholder);
+        let (mut logits, _) = self.show(StepRequest::Logits, push)?;
+        logits.pop().ok_or(GenerateError::EmptyPrompt)
+    }
+
+    /// Fills the network's memory from these tokens. The session begins again.
+    ///
+    /// # Errors
+    /// If the network has no encoder that takes tokens, they do not fit, or the call fails.
+    pub fn encode(&mut self, tokens: &[u32]) -> Result<(), GenerateError> {
+        self.rows.encode(ROW, tokens, &[])
+    }
+
+    /// The same from features in place of tokens.
+    ///
+    /// # Errors
+    /// If the network has no encoder that takes features of this width, they do not fit, or the call fails.
+    pub fn encode_features(&mut self, features: &[f32]) -> Result<(), GenerateError> {
+        self.rows.encode(ROW, &[], features)
+    }
+
+    /// Chooses the adapter that tokens go through; 0 is none. The network is shown again what the session has seen.
+    pub fn adapt(&mut self, adapter: u32) {
+        self.rows.adapt(ROW, adapter);
+    }
+
+    /// Shows the session what `push` adds, and returns the logits and the tokens that are wanted.
+    fn show(
+        &mut self,
+        want: StepRequest,
+        push: impl FnOnce(&mut Sequences<'a, E>) -> Result<(), GenerateError>,
+    ) -> Result<(Vec<Vec<f32>>, Vec<u32>), GenerateError> {
         let before = self.tokens().len();
         self.flush()?;
-        self.rows.push(ROW, tokens)?;
-        let mut logits = Vec::new();
+        push(&mut self.rows)?;
+        let (mut logits, mut favoured) = (Vec::new(), Vec::new());
         while !self.rows.is_settled(ROW) {
             match self.rows.step(want) {
-                Ok((mut answers, _)) => {
-                    if let StepOutput::Logits(rows) = answers.swap_remove(ROW) {
-                        logits.extend(rows);
-                    }
-                }
+                Ok((mut answers, _)) => match answers.swap_remove(ROW) {
+                    StepOutput::Logits(rows) => logits.extend(rows),
+                    StepOutput::Tokens(tokens) => favoured.extend(tokens),
+                    StepOutput::Token(_) | StepOutput::Nothing => {}
+                },
                 Err(error) => {
                     self.rows.truncate(ROW, before);
                     return Err(error);
                 }
             }
         }
-        Ok(logits)
+        Ok((logits, favoured))
     }
 
     /// Shows the network what it has lost.
     fn flush(&mut self) -> Result<(), GenerateError> {
         while !self.rows.is_settled(ROW) {
-            self.rows.step(LogitsMode::Nothing)?;
+            self.rows.step(StepRequest::Nothing)?;
         }
         Ok(())
     }

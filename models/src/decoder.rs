@@ -91,8 +91,8 @@ model! {
             let rope = self.config.rope.frequencies(self.dim(E), cache.context);
             let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.config.embedded(self.embed_tokens(tokens));
-            for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
-                x = layer.forward(x, &self.config.attention(i, &at), kv);
+            for (i, layer) in self.layers.iter().enumerate() {
+                x = layer.forward(x, &self.config.attention(i, &at), cache.state(i));
             }
             self.norm.clone().style(C::NORM).call(x)
         }

@@ -6,16 +6,21 @@ use std::path::Path;
 
 use bake::Ignorable;
 use dsl::nn::{Attend, Kv, Mask, Position, Slots};
-use dsl::{Axis, Bf16, Bool, F16, F32, Float, I32, Tensor, TraceError, Traced, model};
+use dsl::{
+    Axis, Bf16, Bool, EntryInput, EntryPoint, F16, F32, Float, I32, LogitsMode, Tensor, TraceError,
+    TraceErrorKind, Traced, model,
+};
 use ops::ops::Sdpa;
 use ops::{ElementType, Literal, TensorType};
-use trace::Role;
+use trace::{Provenance, Role};
 
+use crate::Architecture;
 use crate::config::{ConfigError, IGNORED, Keys, check_storage, read_base};
 use crate::decoder::LlamaConfig;
 use crate::gemma3::{self, GemmaConfig};
 use crate::rope::RopeParameters;
 use crate::sentence::SentenceConfig;
+use crate::shape_check::DeclaredSize;
 
 /// The axis of the texts.
 const TEXTS: Axis = Axis("B");
@@ -201,26 +206,20 @@ impl EmbeddingGemmaConfig {
         })
     }
 
-    /// The trace of the entry point `embed`, with weights and activations of type `element` (f32, f16 or bf16): by
-    /// role, it takes `tokens: i32[B,S]` and `count: i32[B]` of B `texts` of up to S `tokens`, and returns `embedding`.
-    ///
-    /// # Errors
-    /// What is wrong with the configuration.
-    pub fn trace(&self, element: ElementType, texts: usize, tokens: usize) -> Result<Traced, TraceError> {
-        match element {
-            ElementType::Bf16 => self.trace_in::<Bf16>(texts, tokens),
-            ElementType::F16 => self.trace_in::<F16>(texts, tokens),
-            _ => self.trace_in::<F32>(texts, tokens),
+    fn trace_in<T: Float>(&self, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
+        let mut recording = EmbeddingGemma::<T>::record(self)?;
+        for point in entry_points {
+            if (point.input, point.logits) != (EntryInput::Tokens, LogitsMode::None) {
+                let kind = TraceErrorKind::NoFunction { name: point.name.clone(), function: "logits" };
+                return Err(TraceError { kind: Box::new(kind), provenance: Provenance::new("", "", 0) });
+            }
+            let (rows, text) = (TEXTS.of(point.batch), TOKENS.of(point.chunk));
+            recording = recording.entry_with(&point.name, |model, entry| {
+                let tokens = entry.input("tokens", Role::Tokens, &[rows, text]);
+                let count = entry.input("count", Role::Count, &[rows]);
+                entry.output("embedding", Role::Embedding, model.embed(tokens, count));
+            })?;
         }
-    }
-
-    fn trace_in<T: Float>(&self, texts: usize, tokens: usize) -> Result<Traced, TraceError> {
-        let (rows, text) = (TEXTS.of(texts), TOKENS.of(tokens));
-        let recording = EmbeddingGemma::<T>::record(self)?.entry_with("embed", |model, entry| {
-            let tokens = entry.input("tokens", Role::Tokens, &[rows, text]);
-            let count = entry.input("count", Role::Count, &[rows]);
-            entry.output("embedding", Role::Embedding, model.embed(tokens, count));
-        })?;
         Ok(recording.finish())
     }
 
@@ -233,6 +232,51 @@ impl EmbeddingGemmaConfig {
     /// Tensors that a checkpoint may have beside the parameters: the head of the language model that it was.
     pub fn ignorable(&self) -> Vec<Ignorable> {
         vec![Ignorable::Prefix("lm_head.")]
+    }
+}
+
+impl Architecture for EmbeddingGemmaConfig {
+    /// Each entry point takes, by role, `tokens: i32[B,S]` and `count: i32[B]` of B texts of up to S tokens, and returns
+    /// `embedding`.
+    fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
+        match element {
+            ElementType::Bf16 => self.trace_in::<Bf16>(entry_points),
+            ElementType::F16 => self.trace_in::<F16>(entry_points),
+            _ => self.trace_in::<F32>(entry_points),
+        }
+    }
+
+    /// `embed` alone.
+    fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
+        vec![EntryPoint::new("embed", batch, chunk, context, LogitsMode::None)]
+    }
+
+    fn folders(&self) -> &'static [&'static str] {
+        &Self::FOLDERS
+    }
+
+    fn max_context(&self) -> usize {
+        self.sentence.max_tokens
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn element(&self) -> Option<ElementType> {
+        self.tower.element
+    }
+
+    fn ignorable(&self) -> Vec<Ignorable> {
+        self.ignorable()
+    }
+
+    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
+        self.prefixes()
+    }
+
+    fn sizes(&self) -> Vec<DeclaredSize> {
+        self.tower.sizes()
     }
 }
 

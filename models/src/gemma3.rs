@@ -73,9 +73,9 @@ model! {
             let local = self.config.rope_local.as_ref().map(attention);
             // √D is rounded to T before the product: 33.9… is 34 in bf16 (`Gemma3TextScaledWordEmbedding`).
             let mut x = self.embed_tokens(tokens) * Tensor::scalar((self.dim(D) as f64).sqrt());
-            for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
+            for (i, layer) in self.layers.iter().enumerate() {
                 let at = local.as_ref().filter(|_| self.config.window(i).is_some()).unwrap_or(&global);
-                x = layer.forward(x, &at.clone().windowed(self.config.window(i)), kv);
+                x = layer.forward(x, &at.clone().windowed(self.config.window(i)), cache.state(i));
             }
             self.norm(x)
         }

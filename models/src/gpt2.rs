@@ -79,8 +79,9 @@ model! {
             positions_within(self.dims.dim(N), cache.context);
             let mut x = self.wte(tokens) + self.wpe(at.positions(S, tokens.extent(S)));
             let at = Attend::causal(at, S);
-            for (i, (layer, kv)) in self.h.iter().zip(&mut cache.layers).enumerate() {
-                x = layer.forward(x, &at.clone().scaled(self.config.scale(i, self.dim(E))), kv);
+            for (i, layer) in self.h.iter().enumerate() {
+                let at = at.clone().scaled(self.config.scale(i, self.dim(E)));
+                x = layer.forward(x, &at, cache.state(i));
             }
             self.ln_f(x)
         }

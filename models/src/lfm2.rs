@@ -110,14 +110,12 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = self.config.rope.frequencies(self.dim(E), cache.context);
             let attention = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
-            let (mut kv, mut states) = (cache.layers.iter_mut(), cache.recurrent.iter_mut());
             let mut x = self.embed_tokens(tokens);
             for (i, layer) in self.layers.iter().enumerate() {
-                if self.config.attends(i) && let Some(kv) = kv.next() {
-                    x = layer.forward(x, &attention, kv);
-                } else if let Some(state) = states.next() {
-                    x = layer.convolve(x, at, state);
-                }
+                x = match self.config.attends(i) {
+                    true => layer.forward(x, &attention, cache.state(i)),
+                    false => layer.convolve(x, at, cache.state(i)),
+                };
             }
             self.norm(x)
         }

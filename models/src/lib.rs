@@ -276,6 +276,16 @@ pub trait Architecture: Send {
     /// What is wrong with the configuration.
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
 
+    /// The entry points of a program of these sizes: those of a language model, unless it is another network.
+    fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
+        EntryPoint::all(batch, chunk, context)
+    }
+
+    /// The folders beside the checkpoint whose tensors belong to the network.
+    fn folders(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// The longest sequence.
     fn max_context(&self) -> usize;
 

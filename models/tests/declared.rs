@@ -39,12 +39,12 @@ model! {
             let rope = RopeParameters::plain(100.0).frequencies(self.dim(E), cache.context);
             let causal = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.embed(tokens);
-            for (i, (layer, kv)) in self.layers.iter().zip(&mut cache.layers).enumerate() {
+            for (i, layer) in self.layers.iter().enumerate() {
                 let mut at = causal.clone();
                 if i % self.config.kinds > 0 {
                     at.mask &= Mask::window(2 + i % self.config.kinds);
                 }
-                x = layer.forward(x, &at, kv);
+                x = layer.forward(x, &at, cache.state(i));
             }
             x
         }

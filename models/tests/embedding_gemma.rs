@@ -7,15 +7,15 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use dsl::{Bf16, F32};
+use dsl::{Bf16, EntryPoint, F32};
 use expect_test::{Expect, expect};
 use irpa::Checkpoint;
-use ops::{TensorType, Value};
+use ops::{ElementType, TensorType, Value};
 use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use serde_json::json;
 use support::*;
 use trace::{Evaluation, Trace, evaluate};
-use tracewright_models::{EmbeddingGemma, EmbeddingGemmaConfig};
+use tracewright_models::{Architecture, EmbeddingGemma, EmbeddingGemmaConfig};
 
 const FIXTURES: [&str; 2] = ["embeddinggemma", "embeddinggemma-saved"];
 
@@ -306,4 +306,19 @@ fn the_head_of_a_language_model_is_left_out() {
     let parameters = recorded(&source, 1).parameters().unwrap();
     let checked = bake::check(&checkpoint, &parameters, &config.ignorable()).unwrap();
     assert_eq!(checked.planned().ignored, ["lm_head.weight"]);
+}
+
+/// An embedding is an architecture: its entry point has a name and a size, and one with logits is refused.
+#[test]
+fn an_architecture_with_one_entry_point() {
+    let config = EmbeddingGemmaConfig::read(&fixture(FIXTURES[0]), &[]).unwrap();
+    let model: &dyn Architecture = &config;
+    let trace = model.trace(ElementType::F32, &model.entry_points(2, 8, 8)).unwrap().trace;
+    let signature = trace.entry("embed").unwrap().signature();
+    assert_eq!(signature.arguments[0].to_string(), "tokens: i32[2,8] (tokens)");
+    let error = model.trace(ElementType::F32, &EntryPoint::steps(1, 8, 8)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the entry point `prefill` needs the function `logits`, which the root block does not have"
+    );
 }

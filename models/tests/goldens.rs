@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use dsl::{EntryPoint, Wanted};
+use dsl::{EntryInput, EntryPoint, LogitsMode};
 use expect_test::expect_file;
 use lower::{expand, lower};
 use ops::ElementType;
@@ -35,7 +35,8 @@ fn recorded() -> Trace {
         batch: 1,
         chunk: 5,
         context: 7,
-        wanted: Wanted::Next,
+        input: EntryInput::Tokens,
+        logits: LogitsMode::Next,
         kv: trace::KvFormat::Computed,
     };
     ModelConfig::Llama(config).trace(ElementType::Bf16, &[prefill]).unwrap().trace

@@ -151,10 +151,15 @@ impl Footprint {
             largest.is_some_and(|p| !p.is_packed() && target.repacks(p.ty.element == ElementType::Bf16));
         let entries = || trace.entries.iter().map(|&id| trace.function(id));
         let mut state: BTreeMap<String, usize> = BTreeMap::new();
-        for argument in entries().next().map(|entry| entry.signature().arguments).unwrap_or_default() {
-            if let Role::State { part, .. } = argument.role {
-                *state.entry(part.kind.to_string()).or_default() += argument.ty.bytes();
-            }
+        let keeps = |one: &trace::Argument| matches!(one.role, Role::State { .. } | Role::Memory { .. });
+        let kept = entries().map(|entry| entry.signature().arguments).find(|all| all.iter().any(keeps));
+        for argument in kept.unwrap_or_default() {
+            let kind = match argument.role {
+                Role::State { part, .. } => part.kind.to_string(),
+                Role::Memory { .. } => "memory".to_owned(),
+                _ => continue,
+            };
+            *state.entry(kind).or_default() += argument.ty.bytes();
         }
         let computed = computed(trace);
         let activations = entries()

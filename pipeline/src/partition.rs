@@ -174,6 +174,7 @@ impl CallSeconds {
 fn kind_of_state(entry: &Function, id: NodeId) -> Option<String> {
     match entry.node(id).kind {
         NodeKind::Input { role: Role::State { part, .. }, .. } => Some(part.kind.to_string()),
+        NodeKind::Input { role: Role::Memory { .. }, .. } => Some("memory".to_owned()),
         _ => None,
     }
 }

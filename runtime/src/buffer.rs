@@ -69,6 +69,14 @@ impl Buffer {
         &self.ty
     }
 
+    /// Another tensor with the same numbers, copied on the device.
+    pub fn copied(&self) -> Result<Self, RuntimeError> {
+        let copied = self.raw.copy(self.runtime.raw());
+        let raw =
+            copied.map_err(|status| RuntimeError::Buffer { action: "copy", ty: self.ty.clone(), status })?;
+        Ok(Self { raw, ty: self.ty.clone(), runtime: self.runtime.clone() })
+    }
+
     /// Downloads the bytes.
     pub fn read(&self) -> Result<Vec<u8>, RuntimeError> {
         let mut bytes = vec![0; self.ty.bytes()];

@@ -31,6 +31,8 @@ mod documents {
     struct Introduction;
     #[doc = include_str!("../../docs/concepts/entry-points.md")]
     struct EntryPoints;
+    #[doc = include_str!("../../docs/concepts/state.md")]
+    struct State;
     #[doc = include_str!("../../docs/concepts/formats.md")]
     struct Formats;
     #[doc = include_str!("../../docs/concepts/targets.md")]

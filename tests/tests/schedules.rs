@@ -62,12 +62,11 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let rope = RopeFrequencies { inv_freq: vec![0.5], scaling: 1.0 };
             let rotary = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
-            let (mut kv, mut recurrent) = (cache.layers.iter_mut(), cache.recurrent.iter_mut());
             let mut x = self.embed(tokens);
             for (i, layer) in self.layers.iter().enumerate() {
                 x = match self.config.attends(i) {
-                    true => layer.forward(x, &rotary.clone().windowed(self.config.window(i)), kv.next().unwrap()),
-                    false => layer.convolve(x, at, recurrent.next().unwrap()),
+                    true => layer.forward(x, &rotary.clone().windowed(self.config.window(i)), cache.state(i)),
+                    false => layer.convolve(x, at, cache.state(i)),
                 };
             }
             x

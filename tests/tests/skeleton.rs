@@ -63,7 +63,8 @@ fn m2_one_dot_general_is_exact() {
         batch: 2,
         chunk: 3,
         context: 8,
-        wanted: Wanted::All,
+        input: EntryInput::Tokens,
+        logits: LogitsMode::All,
         kv: trace::KvFormat::Computed,
     };
     let trace = recorded(Rc::new(body), vec![], &[score]);
@@ -115,7 +116,8 @@ fn m15_the_modules_own_argmax_is_that_of_torch() {
         batch,
         chunk: 1,
         context: 8,
-        wanted: Wanted::Next,
+        input: EntryInput::Tokens,
+        logits: LogitsMode::Next,
         kv: trace::KvFormat::Computed,
     };
     let trace = recorded(Rc::new(body), vec![], &[entry("one", 1), entry("all", cases.len())]);
@@ -144,7 +146,7 @@ fn transformer(tokens: Tensor<I32>, at: Position, cache: &mut Cache<F32>) -> Ten
     let length = tokens.extent(S);
     let attend = Attend::rotary(at, S, length, &frequencies, context);
     let mut x = Embedding::<F32>::build(root.child("embed"), &[v, d]).call(tokens);
-    for i in 0..cache.layers.len() {
+    for i in 0..LAYERS {
         let scope = root.element("layers", i);
         let mut at = attend.clone();
         if i % 2 == 1 {
@@ -164,8 +166,8 @@ fn transformer(tokens: Tensor<I32>, at: Position, cache: &mut Cache<F32>) -> Ten
             let gate = nn::silu(linear("gate", &[d], &[f]).call(h));
             (x + linear("down", &[f], &[d]).call(gate * linear("up", &[d], &[f]).call(h)), kv)
         };
-        let (y, kv) = dsl::__private::block(&scope, "Layer::forward", (x, cache.layers[i], at), layer);
-        (x, cache.layers[i]) = (y, kv);
+        let (y, kv) = dsl::__private::block(&scope, "Layer::forward", (x, *cache.state(i), at), layer);
+        (x, *cache.state(i)) = (y, kv);
     }
     let x = RmsNorm::build(root.child("norm"), &[d]).style(WeightStyle::OnePlus).call(x);
     Linear::<F32>::build(root.child("head"), &[d], &[v]).tied(root.child("embed")).call(x)
@@ -174,7 +176,7 @@ fn transformer(tokens: Tensor<I32>, at: Position, cache: &mut Cache<F32>) -> Ten
 const LAYERS: usize = 4;
 
 fn small_transformer() -> trace::Trace {
-    let layer = |i| (i, LayerState::Kv { heads: dim(K, 2), features: dim(E, 4), window: None });
+    let layer = |i| (i, LayerState::new::<Kv<F32>, _>([dim(K, 2), dim(E, 4)]));
     let cache = (0..LAYERS).map(layer).collect();
     recorded(Rc::new(transformer), cache, &EntryPoint::all(1, 5, 9))
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use ops::{Attribute as _, ElementType, ParseError, Reader, TensorType};
 
 use crate::axis::AxisName;
-use crate::state::Part;
+use crate::state::{Part, StateName};
 
 /// What an argument or a result is: the protocol between who declares a program and who runs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,6 +15,8 @@ pub enum Role {
     Plain,
     /// Token ids `i32[B,S]`: S new ones of each row.
     Tokens,
+    /// What stands in place of the embeddings of tokens, `[B,S,D]`: S new positions of each row.
+    Features,
     /// How many tokens a row has seen, which is the position of its first new one: `i32[]` for a single row, else
     /// `i32[B]`.
     Start {
@@ -30,19 +32,34 @@ pub enum Role {
         /// Which tensor of which kind of state.
         part: Part,
     },
+    /// What an encoder gives a layer: as a result, filled by this entry point; as an argument, read by it and not returned.
+    Memory {
+        /// The layer.
+        layer: usize,
+        /// The tensor's name, which no other one of the layer's memory has.
+        name: StateName,
+    },
+    /// `i32[B]`: which of the sequences that run a row belongs to.
+    Sequence,
+    /// `i32[B]`: which adapter a row goes through; 0 is none.
+    Adapter,
     /// Logits over the vocabulary: `f32[B,V]` after the last real token, or `f32[B,S,V]` after each.
     Logits,
-    /// `i32[B]`: the token that the logits favour, the lowest id where several do.
+    /// The token that the logits favour, the lowest id where several do: `i32[B]` after the last real token, or `i32[B,S]`
+    /// after each.
     Token,
     /// `f32[B,O]`: a vector for each row.
     Embedding,
 }
 
 impl Role {
-    const WORDS: [(&str, Self); 6] = [
+    const WORDS: [(&str, Self); 9] = [
         ("plain", Self::Plain),
         ("tokens", Self::Tokens),
+        ("features", Self::Features),
         ("count", Self::Count),
+        ("sequence", Self::Sequence),
+        ("adapter", Self::Adapter),
         ("logits", Self::Logits),
         ("token", Self::Token),
         ("embedding", Self::Embedding),
@@ -67,11 +84,20 @@ impl Role {
             reader.expect(")")?;
             return Ok(Self::State { layer, part });
         }
+        if reader.eat("memory(") {
+            let name = StateName::parse(reader)?;
+            reader.expect(",")?;
+            reader.expect("layer")?;
+            let layer = usize::parse(reader)?;
+            reader.expect(")")?;
+            return Ok(Self::Memory { layer, name });
+        }
         let ahead = reader.clone().word();
         match Self::WORDS.into_iter().find(|(word, _)| ahead.as_ref() == Ok(word)) {
             Some((_, role)) => reader.word().map(|_| role),
             None => reader.error(
-                "a role: `plain`, `tokens`, `start(…)`, `count`, `logits`, `token`, `embedding` or `state(…)`",
+                "a role: `plain`, `tokens`, `features`, `start(…)`, `count`, `state(…)`, `memory(…)`, `sequence`, `adapter`, \
+                 `logits`, `token` or `embedding`",
             ),
         }
     }
@@ -82,6 +108,7 @@ impl fmt::Display for Role {
         match self {
             Self::Start { context } => write!(f, "start(context {context})"),
             Self::State { layer, part } => write!(f, "state({part}, layer {layer})"),
+            Self::Memory { layer, name } => write!(f, "memory({name}, layer {layer})"),
             role => {
                 let word = Self::WORDS.iter().find(|(_, known)| known == role);
                 f.write_str(word.map_or("plain", |(word, _)| word))

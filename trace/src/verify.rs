@@ -2,7 +2,7 @@
 
 use ops::{InferError, TensorType};
 
-use crate::{Function, NodeId, NodeKind, ParameterConflict, Provenance, Trace};
+use crate::{Argument, Function, NodeId, NodeKind, ParameterConflict, Provenance, Role, Signature, Trace};
 
 /// Why a trace is not sound.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -47,9 +47,26 @@ pub enum VerifyError {
     /// Two functions of one name.
     #[error("two functions are named `{0}`")]
     DuplicateFunction(String),
+    /// Memory that one entry point reads and none fills, or that one fills with another type.
+    #[error("the entry point `{reader}` reads `{memory}`, {}", other_filler(.filler))]
+    Memory {
+        /// The entry point that reads it.
+        reader: String,
+        /// The argument.
+        memory: String,
+        /// The entry point that fills something else, and what.
+        filler: Option<(String, String)>,
+    },
     /// A parameter with two types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
+}
+
+fn other_filler(filler: &Option<(String, String)>) -> String {
+    match filler {
+        Some((name, result)) => format!("and the entry point `{name}` fills `{result}`"),
+        None => "which no other entry point fills".into(),
+    }
 }
 
 impl Trace {
@@ -88,6 +105,27 @@ impl Trace {
             }
         }
         self.parameters()?;
+        self.verify_memory()
+    }
+
+    /// What an entry point reads of memory another one fills, with the same type.
+    fn verify_memory(&self) -> Result<(), VerifyError> {
+        let entries: Vec<Signature> = self.entries.iter().map(|&id| self.function(id).signature()).collect();
+        let is_memory = |argument: &&Argument| matches!(argument.role, Role::Memory { .. });
+        for reader in &entries {
+            for memory in reader.arguments.iter().filter(is_memory) {
+                let fillers = entries.iter().filter(|entry| entry.name != reader.name);
+                let mut filled =
+                    fillers.flat_map(|entry| entry.results.iter().map(move |result| (&entry.name, result)));
+                let found = filled.find(|(_, result)| result.role == memory.role);
+                if found.is_some_and(|(_, result)| result.ty == memory.ty) {
+                    continue;
+                }
+                let filler = found.map(|(name, result)| (name.clone(), result.to_string()));
+                let (reader, memory) = (reader.name.clone(), memory.to_string());
+                return Err(VerifyError::Memory { reader, memory, filler });
+            }
+        }
         Ok(())
     }
 

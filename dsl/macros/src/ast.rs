@@ -54,7 +54,7 @@ pub enum Extent {
     Or(Ident, Box<Extent>),
 }
 
-/// `cache { L of [K, E] within window if attends, L of recurrent [C, D] if convolves }`.
+/// `cache { L of [K, E] within window if attends, L of delta: Recurrent<F32>[H, E] if recurs }`.
 pub struct Cache {
     pub keyword: Ident,
     pub states: Vec<LayerState>,
@@ -72,11 +72,14 @@ pub struct ShardRule {
     pub over: Ident,
 }
 
-/// What each layer remembers, or some of them.
+/// A state of each layer, or of some of them.
 pub struct LayerState {
     pub layers: Ident,
-    /// The word in front of the axes: keys and values need none.
-    pub recurrent: Option<Ident>,
+    pub name: Option<Ident>,
+    /// A type of the dsl.
+    pub kind: Ident,
+    /// Its own element type, if it does not share the model's.
+    pub element: Option<Type>,
     pub axes: Vec<Ident>,
     /// The configuration's method that gives a layer's window.
     pub window: Option<Ident>,

@@ -74,15 +74,20 @@ fn headers(model: &Model, errors: &mut Errors) {
                 errors.at(&cache.keyword, format!("a model with a `cache` also needs {what}"));
             }
         }
+        for name in ["forward_features", "encode_features"] {
+            let Some(function) = root.function(name) else { continue };
+            let width = match function.arguments.first().map(|argument| &argument.ty) {
+                Some(SignatureType::Tensor(tensor)) => tensor.axes.last(),
+                _ => None,
+            };
+            if !width.is_some_and(|axis| model.is_dim(axis)) {
+                let message =
+                    format!("`{name}` takes features first, `x: T[B, S, D]`, whose last axis is in `dims`");
+                errors.at(&function.name, message);
+            }
+        }
         for state in &cache.states {
             known_axes(model, std::iter::once(&state.layers).chain(&state.axes), errors);
-            if state.recurrent.is_none() && state.axes.len() != 2 {
-                let message = "keys and values have two axes, heads and features: `cache { L of [K, E] }`";
-                errors.at(&state.layers, message);
-            }
-            if let (Some(_), Some(window)) = (&state.recurrent, &state.window) {
-                errors.at(window, "a recurrent state has no window");
-            }
         }
     }
     for block in &model.blocks[1..] {

@@ -16,14 +16,14 @@ pub fn generate(model: &Model) -> TokenStream {
     quote!(#(#blocks)* #root)
 }
 
-struct Generator<'a> {
-    model: &'a Model,
-    dsl: TokenStream,
+pub(super) struct Generator<'a> {
+    pub(super) model: &'a Model,
+    pub(super) dsl: TokenStream,
 }
 
 impl Generator<'_> {
     /// The dsl's path at the user's token: what rustc says of an expression then points there.
-    fn dsl_at(&self, here: Span) -> TokenStream {
+    pub(super) fn dsl_at(&self, here: Span) -> TokenStream {
         let respanned = self.dsl.clone().into_iter().map(|mut token| {
             token.set_span(here);
             token
@@ -127,7 +127,7 @@ impl Generator<'_> {
     }
 
     /// The function that computes the extents.
-    fn extents(&self) -> Ident {
+    pub(super) fn extents(&self) -> Ident {
         format_ident!("__dims_of_{}", self.model.root().name)
     }
 
@@ -197,7 +197,7 @@ impl Generator<'_> {
     }
 
     /// What `shard` says: axes, and the axis of the mesh.
-    fn shards(&self) -> TokenStream {
+    pub(super) fn shards(&self) -> TokenStream {
         let rules = self.model.root().shards.iter().flat_map(|section| &section.rules).map(|rule| {
             let axes = rule.axes.iter().map(Ident::to_string);
             let over = rule.over.to_string();
@@ -206,82 +206,14 @@ impl Generator<'_> {
         quote!(&[#(#rules),*])
     }
 
-    fn causal(&self, cache: &Cache) -> TokenStream {
-        let Self { model, dsl } = self;
-        let root = model.root();
-        let (name, config, element) = (&root.name, &root.config, self.element());
-        let (generics, arguments, bounds) = root.generics.split_for_impl();
-        let dim = |axis: &Ident| {
-            let axis = axis.to_string();
-            quote!(self.dims.dim(#dsl::Axis(#axis)))
-        };
-        let states = cache.states.iter().map(|state| {
-            let (layers, axes) = (dim(&state.layers), state.axes.iter().map(dim));
-            let what = match (&state.recurrent, &state.window) {
-                (Some(_), _) => quote!(#dsl::LayerState::Recurrent(::std::vec![#(#axes),*])),
-                (None, window) => {
-                    let fields = ["heads", "features"].map(|field| Ident::new(field, Span::call_site()));
-                    let window = match window {
-                        None => quote!(::core::option::Option::None),
-                        Some(window) => quote_spanned!(window.span()=> self.config.#window(_layer)),
-                    };
-                    quote!(#dsl::LayerState::Kv { #(#fields: #axes,)* window: #window })
-                }
-            };
-            let layers = quote!((0..#layers.extent));
-            let layers = match &state.condition {
-                None => layers,
-                Some(condition) => {
-                    let has = quote_spanned!(condition.span()=> self.config.#condition(*_layer));
-                    quote!(#layers.filter(|_layer| #has))
-                }
-            };
-            quote!(state.extend(#layers.map(|_layer| (_layer, #what)));)
-        });
-        let (forward, logits) = (self.named(root, "forward"), self.named(root, "logits"));
-        let forward = quote_spanned!(forward.span()=> <#name #arguments>::#forward(self, tokens, at, cache));
-        let logits = quote_spanned!(logits.span()=> <#name #arguments>::#logits(self, features));
-        let shards = self.shards();
-        quote! {
-            impl #generics #dsl::CausalLm for #name #arguments #bounds {
-                type Element = #element;
-                type Config = #config;
-                const SHARDS: #dsl::DeclaredShards = #shards;
-
-                fn new(config: &#config) -> ::core::result::Result<Self, #dsl::BuildError> {
-                    <#name #arguments>::new(config)
-                }
-
-                fn state(&self) -> ::std::vec::Vec<(usize, #dsl::LayerState)> {
-                    let mut state = ::std::vec::Vec::new();
-                    #(#states)*
-                    #dsl::__private::by_layer(state)
-                }
-
-                fn forward(
-                    &self,
-                    tokens: #dsl::Tensor<#dsl::I32>,
-                    at: #dsl::Position,
-                    cache: &mut #dsl::Cache<#element>,
-                ) -> #dsl::Tensor<#element> {
-                    #forward
-                }
-
-                fn logits(&self, features: #dsl::Tensor<#element>) -> #dsl::Tensor<#dsl::F32> {
-                    #logits
-                }
-            }
-        }
-    }
-
     /// The name of a function that was checked to be there, as it is written.
-    fn named(&self, block: &Block, function: &str) -> Ident {
+    pub(super) fn named(&self, block: &Block, function: &str) -> Ident {
         let written = block.function(function).map(|function| function.name.clone());
         written.unwrap_or_else(|| Ident::new(function, Span::call_site()))
     }
 
     /// The type parameter's name.
-    fn element(&self) -> &Ident {
+    pub(super) fn element(&self) -> &Ident {
         match self.model.root().element() {
             Some(element) => element,
             None => unreachable!("checked"),
@@ -614,89 +546,15 @@ impl Generator<'_> {
             SignatureType::TensorReference(..) | SignatureType::Rust(_) => None,
         }
     }
-
-    /// The value of a dim, within `__dims`.
-    fn extent(&self, extent: &Extent) -> TokenStream {
-        let dsl = &self.dsl;
-        match extent {
-            Extent::Key(key) => config(key),
-            Extent::Dim(name) => {
-                let local = local(name);
-                quote!(#local)
-            }
-            Extent::Integer(literal) => {
-                let value = literal.base10_digits().parse::<usize>().unwrap_or_default();
-                quote!(#value)
-            }
-            Extent::Sum(a, b) | Extent::Product(a, b) => {
-                let (key, a, b) = (self.text(extent), self.extent(a), self.extent(b));
-                let checked = match extent {
-                    Extent::Sum(..) => quote!(checked_add),
-                    _ => quote!(checked_mul),
-                };
-                quote! {
-                    usize::#checked(#a, #b).ok_or_else(|| #dsl::BuildError::Key {
-                        key: #key.into(),
-                        found: "too large to count".into(),
-                        expected: "the extent of an axis".into(),
-                    })?
-                }
-            }
-            Extent::Quotient(a, b) => {
-                let (dividend, divisor) = (self.text(a), self.text(b));
-                let (a, b) = (self.extent(a), self.extent(b));
-                quote!(#dsl::__private::divide((#dividend, #a), (#divisor, #b))?)
-            }
-            Extent::Or(key, default) => {
-                let (key, default) = (config(key), self.extent(default));
-                quote! {
-                    match #key {
-                        ::core::option::Option::Some(extent) => extent,
-                        ::core::option::Option::None => #default,
-                    }
-                }
-            }
-        }
-    }
-
-    /// An extent in terms of configuration keys, as messages name it.
-    fn text(&self, extent: &Extent) -> String {
-        let factor = |extent: &Extent| match extent {
-            Extent::Sum(..) | Extent::Product(..) | Extent::Quotient(..) | Extent::Or(..) => {
-                format!("({})", self.text(extent))
-            }
-            Extent::Dim(_) | Extent::Key(_) | Extent::Integer(_) => self.text(extent),
-        };
-        match extent {
-            Extent::Key(key) => key.to_string(),
-            Extent::Dim(name) => {
-                // Of a wrong declaration, which may go round in circles, this is asked too.
-                let mut name = name;
-                for _ in self.model.dims() {
-                    match self.model.dims().find(|dim| dim.name == *name).map(|dim| &dim.value) {
-                        Some(Extent::Dim(other)) => name = other,
-                        Some(value @ (Extent::Key(_) | Extent::Integer(_))) => return self.text(value),
-                        _ => break,
-                    }
-                }
-                name.to_string()
-            }
-            Extent::Integer(literal) => literal.to_string(),
-            Extent::Sum(a, b) => format!("{} + {}", self.text(a), self.text(b)),
-            Extent::Product(a, b) => format!("{} * {}", factor(a), factor(b)),
-            Extent::Quotient(a, b) => format!("{} / {}", factor(a), factor(b)),
-            Extent::Or(key, default) => format!("{key} or {}", self.text(default)),
-        }
-    }
 }
 
 /// A local variable that no constant of the user's can be mistaken for.
-fn local(name: &Ident) -> Ident {
+pub(super) fn local(name: &Ident) -> Ident {
     format_ident!("__{}", name)
 }
 
 /// A key of the configuration, all of it at the user's token.
-fn config(key: &Ident) -> TokenStream {
+pub(super) fn config(key: &Ident) -> TokenStream {
     quote_spanned!(key.span()=> config.#key)
 }
 

@@ -3,10 +3,13 @@
 //! Modules name each other by `super`: `tracewright-fuzz` has them as modules of its own, since such a crate offers macros only.
 
 mod ast;
+
+mod causal;
 mod check;
 mod context;
 mod derive;
 mod expand;
+mod extents;
 mod generate;
 mod keys;
 mod leaf;
@@ -93,7 +96,9 @@ use proc_macro::TokenStream;
 /// the root a `CausalLm`. `cache { L of [H, E] within window }`: keys and values with these heads and features; a
 /// layer i for which the configuration's method `window(i) -> Option<usize>` gives a number sees that many positions,
 /// and remembers no more than it must. `cache { L of [H, E] if attends, L of recurrent [C, D] if convolves }`: only
-/// layers for which the method says so have keys and values, others carry a state of their own.
+/// layers for which the method says so have keys and values, others carry a state of their own. The general form is
+/// `L of name: Kind<Element>[axes]`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In `forward`,
+/// `cache.state(i)` is the state that layer i declares without a name, `cache.named(i, "delta")` one with a name.
 ///
 /// **`shard`** says which axes are divided among many devices, and along which axis of their mesh:
 /// `shard { K, F, V over model; B over data }`. Every weight, state, argument and result that has one of these axes is. A mesh

@@ -128,14 +128,21 @@ fn layer_state(input: ParseStream) -> Result<LayerState> {
     if of != "of" {
         return Err(Error::new(of.span(), "expected `of`, as in `cache { L of [K, E] }`"));
     }
-    let recurrent = match input.peek(Ident) {
-        true => Some(input.parse::<Ident>()?),
+    let name = match input.peek(Ident) && input.peek2(Token![:]) {
+        true => Some(input.parse()?),
         false => None,
     };
-    if let Some(word) = recurrent.as_ref().filter(|word| *word != "recurrent") {
-        let message = "expected axes, or `recurrent` and axes, as in `cache { L of recurrent [C, D] }`";
-        return Err(Error::new(word.span(), message));
+    if name.is_some() {
+        input.parse::<Token![:]>()?;
     }
+    // Keys and values need no word.
+    let (kind, element) = match input.peek(Bracket) {
+        true => (Ident::new("Kv", input.span()), None),
+        false => {
+            let segment: syn::PathSegment = input.parse()?;
+            (kind_of_state(&segment.ident), own_element(&segment.arguments)?)
+        }
+    };
     let axes = in_brackets(input, axes)?;
     let mut window = None;
     if input.peek(Ident) {
@@ -151,7 +158,15 @@ fn layer_state(input: ParseStream) -> Result<LayerState> {
         Some(_) => Some(input.parse()?),
         None => None,
     };
-    Ok(LayerState { layers, recurrent, axes, window, condition })
+    Ok(LayerState { layers, name, kind, element, axes, window, condition })
+}
+
+/// The type that a word names: `recurrent` stands for `Recurrent`.
+fn kind_of_state(word: &Ident) -> Ident {
+    let text = word.to_string();
+    let mut chars = text.chars();
+    let first = chars.next().map(|first| first.to_ascii_uppercase());
+    Ident::new(&first.into_iter().chain(chars).collect::<String>(), word.span())
 }
 
 fn shard_rule(input: ParseStream) -> Result<ShardRule> {
@@ -271,25 +286,25 @@ fn field_type(input: ParseStream) -> Result<FieldType> {
     }
 }
 
-fn leaf(segment: &syn::PathSegment, input: ParseStream) -> Result<Leaf> {
-    let element = match &segment.arguments {
-        PathArguments::None => None,
+/// The element type behind the name of a leaf or of a kind of state.
+fn own_element(arguments: &PathArguments) -> Result<Option<syn::Type>> {
+    match arguments {
+        PathArguments::None => Ok(None),
         PathArguments::AngleBracketed(arguments) => match arguments.args.first() {
-            Some(syn::GenericArgument::Type(ty)) if arguments.args.len() == 1 => Some(ty.clone()),
-            _ => {
-                return Err(Error::new_spanned(
-                    arguments,
-                    "a leaf takes one element type, as in `Linear<F32>[D -> V]`",
-                ));
-            }
+            Some(syn::GenericArgument::Type(ty)) if arguments.args.len() == 1 => Ok(Some(ty.clone())),
+            _ => Err(Error::new_spanned(
+                arguments,
+                "a leaf takes one element type, as in `Linear<F32>[D -> V]`",
+            )),
         },
         PathArguments::Parenthesized(arguments) => {
-            return Err(Error::new_spanned(
-                arguments,
-                "settings stand behind the axes, as in `Linear[D -> V](bias)`",
-            ));
+            Err(Error::new_spanned(arguments, "settings stand behind the axes, as in `Linear[D -> V](bias)`"))
         }
-    };
+    }
+}
+
+fn leaf(segment: &syn::PathSegment, input: ParseStream) -> Result<Leaf> {
+    let element = own_element(&segment.arguments)?;
     let (axes, outputs) = in_brackets(input, |content| {
         let inputs = axes(content)?;
         let outputs = match content.peek(Token![->]) {

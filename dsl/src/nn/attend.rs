@@ -111,11 +111,12 @@ impl<T: Float> Attend<T> {
     }
 }
 
-/// Attention of queries `[…, S, …, E]` over keys and values `[…, N, E]`, with the mask, scale and softcap of `at`.
+/// Attention of queries `[…, S, …, E]` over keys `[…, N, E]` and values `[…, N, E]` or `[…, N, W]`, with the mask, scale
+/// and softcap of `at`.
 ///
 /// Axes that q and k share, but the last one of k (the features), are batch axes. k's other axis counts the keys; if
 /// it is [`RING`], they are a ring. q's other axes are the queries and at most one that groups query heads. The
-/// result has the axes of q.
+/// result has the axes of q, with the features of v.
 #[track_caller]
 pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
     let place = Location::caller();
@@ -143,11 +144,18 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
 
         let q_order = [&batch[..], &groups, &[queries, feature.axis]].concat();
         let k_order = [&batch[..], &[*keys, feature.axis]].concat();
-        let back = axes(&query.dims);
+        // A value may have other features than a key.
+        let own = value.dims.iter().find(|d| key.position(d.axis).is_none());
+        let features = own.map_or(feature.axis, |d| d.axis);
+        let v_order = [&batch[..], &[*keys, features]].concat();
+        let with_features = |order: Vec<Axis>| -> Vec<Axis> {
+            order.into_iter().map(|axis| if axis == feature.axis { features } else { axis }).collect()
+        };
+        let back = with_features(axes(&query.dims));
         let mut operands = vec![
             permuted(t, raw, query, &q_order, place),
             permuted(t, k.raw, key, &k_order, place),
-            permuted(t, v.raw, value, &k_order, place),
+            permuted(t, v.raw, value, &v_order, place),
             at.at.start.raw,
         ];
         let scores = [&batch[..], &groups, &[queries, *keys]].concat();
@@ -164,7 +172,7 @@ pub fn attend<T: Float>(q: Tensor<T>, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>
         let mut mask = at.mask.terms.clone();
         mask.extend((*keys == RING).then_some(MaskTerm::Ring));
         let op = Sdpa { mask, scale: at.scale.map(Real), softcap: at.softcap.map(Real), offset: true };
-        let attended = t.op(None, op, &operands, &q_order, place);
+        let attended = t.op(None, op, &operands, &with_features(q_order), place);
         match t.named_type(attended, place) {
             Some(ty) => permuted(t, attended, ty, &back, place),
             None => attended,

@@ -1,7 +1,7 @@
 //! Where new tokens stand.
 
 use crate::argument::trace_arg;
-use crate::element::{Element, I32};
+use crate::element::{Bool, Element, I32};
 use crate::{Axis, Tensor};
 
 /// Which positions an entry point computes: of each row, `count` real tokens from position `start` on.
@@ -28,6 +28,13 @@ impl Position {
     #[track_caller]
     pub fn positions(self, tokens: Axis, length: usize) -> Tensor<I32> {
         Tensor::iota(tokens, length).outer(self.start, |token, start| token + start)
+    }
+
+    /// Whether each of `length` tokens on the axis `tokens` is real: `[S]`, or `[B, S]` where rows stand apart. Whoever writes a
+    /// state without `append` passes over the others.
+    #[track_caller]
+    pub fn real(self, tokens: Axis, length: usize) -> Tensor<Bool> {
+        Tensor::iota(tokens, length).outer(self.count, |token, count| token.less(count))
     }
 
     /// The rows of `table` for the positions of `length` tokens; its first axis, of the name `tokens`, counts

@@ -44,8 +44,8 @@ model! {
         fn forward(tokens: i32[B, S], at: Position, cache: &mut Cache<T>) -> T[B, S, D] {
             let at = Attend::causal(at, S);
             let mut x = self.embed(tokens);
-            for (layer, kv) in self.layers.iter().zip(&mut cache.layers) {
-                x = layer.forward(x, &at, kv);
+            for (i, layer) in self.layers.iter().enumerate() {
+                x = layer.forward(x, &at, cache.state(i));
             }
             self.gate.forward(x)
         }

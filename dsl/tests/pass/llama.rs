@@ -51,8 +51,8 @@ model! {
             let mut x = self.embed_tokens(tokens);
             let rope = nn::RopeFrequencies { inv_freq: vec![1.0, 0.5], scaling: 1.0 };
             let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
-            for (layer, kv) in self.layers.iter().zip(&mut cache.layers) {
-                x = layer.forward(x, &at, kv);
+            for (i, layer) in self.layers.iter().enumerate() {
+                x = layer.forward(x, &at, cache.state(i));
             }
             self.norm(x)
         }

@@ -28,8 +28,8 @@ model! {
             let rope = RopeParameters::plain(self.config.rope_base).frequencies(self.dim(E), cache.context);
             let at = Attend::rotary(at, S, tokens.extent(S), &rope, cache.context);
             let mut x = self.tokens(tokens);
-            for (block, kv) in self.blocks.iter().zip(&mut cache.layers) {
-                x = block.forward(x, &at, kv);
+            for (i, block) in self.blocks.iter().enumerate() {
+                x = block.forward(x, &at, cache.state(i));
             }
             self.norm(x)
         }

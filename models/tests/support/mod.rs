@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use dsl::{EntryPoint, Wanted};
+use dsl::{EntryInput, EntryPoint, LogitsMode};
 use ops::{ElementType, TensorType, Value};
 use trace::{Evaluation, Trace, evaluate};
 use tracewright_models::{Architecture as _, ModelConfig};
@@ -92,7 +92,8 @@ pub fn judged_by_transformers(folder: &Path) {
         batch: 1,
         chunk: length,
         context: length + 3,
-        wanted: Wanted::All,
+        input: EntryInput::Tokens,
+        logits: LogitsMode::All,
         kv: trace::KvFormat::Computed,
     };
     let trace = config.trace(ElementType::F32, &[score]).unwrap().trace;

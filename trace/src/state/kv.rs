@@ -18,34 +18,20 @@ ops::words! {
 }
 
 impl KvFormat {
-    pub(super) fn parts(self) -> &'static [&'static str] {
-        match self {
-            Self::Computed => &["keys", "values"],
-            Self::Q8 => &["keys", "key_scales", "values", "value_scales"],
-        }
-    }
-
-    /// The axes of a part, `own` being a layer's heads and features, with the batch in front and the slots behind the
-    /// heads.
-    pub(super) fn axes(
-        self,
-        part: usize,
-        own: &[StateAxis],
-        batch: usize,
-        slots: StateAxis,
-    ) -> Vec<StateAxis> {
-        let mut axes = own.to_vec();
-        axes.insert(own.len().saturating_sub(1), slots);
-        axes.insert(0, ("B".into(), batch));
-        if self == Self::Q8 && part % 2 == 1 {
-            axes.pop();
-        }
-        axes
-    }
+    /// How the name of the scales of a tensor ends.
+    pub const SCALES: &'static str = "_scales";
 }
 
-/// Keys and values of all positions, `[B, heads, N, features]` each: slot j holds position j. Slots behind the last
-/// token are never looked at before they are written, so a row can go back anywhere.
+/// The axes of a tensor with slots: the batch in front of the layer's own axes, the slots before the last of them.
+pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> Vec<StateAxis> {
+    let mut axes = own.to_vec();
+    axes.insert(own.len().saturating_sub(1), slots);
+    axes.insert(0, ("B".into(), batch));
+    axes
+}
+
+/// One slot for each position, as keys and values have: `[B, heads, N, features]`. Slot j holds position j. Slots behind the
+/// last token are never read before they are written, so a row can go back anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KvState {
     /// How they are remembered.
@@ -55,12 +41,12 @@ pub struct KvState {
 impl Kind for KvState {
     const NAME: &'static str = "kv";
 
-    fn parts(&self) -> &'static [&'static str] {
-        self.format.parts()
+    fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
+        with_slots(own, sizes.batch, ("N".into(), sizes.context))
     }
 
-    fn axes(&self, part: usize, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
-        self.format.axes(part, own, sizes.batch, ("N".into(), sizes.context))
+    fn format(&self) -> KvFormat {
+        self.format
     }
 
     fn slots(&self, context: usize) -> Option<usize> {

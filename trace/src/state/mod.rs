@@ -11,6 +11,7 @@
 //! They differ in the shape of their tensors and in how far a row can go back.
 
 mod kv;
+mod name;
 mod recurrent;
 mod ring;
 
@@ -19,6 +20,7 @@ use std::fmt;
 use ops::{ParseError, Reader};
 
 pub use kv::{KvFormat, KvState};
+pub use name::StateName;
 pub use recurrent::RecurrentState;
 pub use ring::RingState;
 
@@ -42,13 +44,15 @@ pub type StateAxis = (AxisName, usize);
 trait Kind: Sized {
     /// Its name in the text form.
     const NAME: &'static str;
-    /// The tensors that a layer has of it.
-    fn parts(&self) -> &'static [&'static str];
+    /// The axes of a tensor of which the layer declares `own`.
+    fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis>;
 
-    /// The axes of one of its tensors, `own` being those that the layer declares.
-    fn axes(&self, part: usize, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis>;
+    /// How its tensors are remembered.
+    fn format(&self) -> KvFormat {
+        KvFormat::Computed
+    }
 
-    /// How many slots its tensors have in a program of this context, on their third axis; `None` if they have no slots.
+    /// How many slots its tensors have in a program of this context; `None` if they have no slots.
     fn slots(&self, context: usize) -> Option<usize>;
 
     /// Whether a row can go back to position `to` after positions below `written` were written.
@@ -72,18 +76,17 @@ macro_rules! kinds {
         }
 
         impl StateKind {
-            /// The tensors that a layer has of it.
-            pub fn parts(self) -> &'static [&'static str] {
-                match self { $(Self::$name(kind) => kind.parts(),)+ }
+            /// The axes of a tensor of which the layer declares `own`. The scales of a tensor lack the last one.
+            pub fn axes(self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
+                match self { $(Self::$name(kind) => kind.axes(own, sizes),)+ }
             }
 
-            /// The axes of one of its tensors, `own` being those that the layer declares.
-            pub fn axes(self, part: usize, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
-                match self { $(Self::$name(kind) => kind.axes(part, own, sizes),)+ }
+            /// How its tensors are remembered.
+            pub fn format(self) -> KvFormat {
+                match self { $(Self::$name(kind) => kind.format(),)+ }
             }
 
-            /// How many slots its tensors have in a program of this context, on their third axis; `None` if they have
-            /// no slots.
+            /// How many slots its tensors have in a program of this context; `None` if they have no slots.
             pub fn slots(self, context: usize) -> Option<usize> {
                 match self { $(Self::$name(kind) => kind.slots(context),)+ }
             }
@@ -122,25 +125,28 @@ kinds! { Kv: KvState, Ring: RingState, Recurrent: RecurrentState }
 pub struct Part {
     /// The kind of state.
     pub kind: StateKind,
-    /// Which of the kind's tensors.
-    pub index: usize,
+    /// The tensor's name, which no other one of the layer has.
+    pub name: StateName,
 }
 
 impl Part {
+    /// How many slots the tensor has in a program of this context, and on which of `rank` axes; `None` if it has no slots.
+    pub fn slots(self, context: usize, rank: usize) -> Option<(usize, usize)> {
+        let is_scales = self.kind.format() == KvFormat::Q8 && self.name.as_str().ends_with(KvFormat::SCALES);
+        let features = if is_scales { 0 } else { 1 };
+        Some((self.kind.slots(context)?, rank.checked_sub(1 + features)?))
+    }
+
     /// Reads what `Display` wrote: `ring(8).keys`.
     pub(crate) fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         let kind = StateKind::parse(reader)?;
         reader.expect(".")?;
-        let ahead = reader.clone().word();
-        match kind.parts().iter().position(|part| ahead.as_ref() == Ok(part)) {
-            Some(index) => reader.word().map(|_| Self { kind, index }),
-            None => reader.error(format!("one of {:?}", kind.parts())),
-        }
+        Ok(Self { kind, name: StateName::parse(reader)? })
     }
 }
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.kind, self.kind.parts().get(self.index).unwrap_or(&"?"))
+        write!(f, "{}.{}", self.kind, self.name)
     }
 }

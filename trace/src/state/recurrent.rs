@@ -10,11 +10,7 @@ pub struct RecurrentState;
 impl Kind for RecurrentState {
     const NAME: &'static str = "recurrent";
 
-    fn parts(&self) -> &'static [&'static str] {
-        &["state"]
-    }
-
-    fn axes(&self, _: usize, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
+    fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
         [&[("B".into(), sizes.batch)], own].concat()
     }
 

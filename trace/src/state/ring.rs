@@ -2,6 +2,7 @@ use std::fmt;
 
 use ops::{Attribute as _, ParseError, Reader};
 
+use super::kv::with_slots;
 use super::{Kind, KvFormat, Sizes, StateAxis};
 
 /// Keys and values of a layer that looks through a window, in as many slots as the window and the longest chunk fill:
@@ -37,12 +38,12 @@ impl RingState {
 impl Kind for RingState {
     const NAME: &'static str = "ring";
 
-    fn parts(&self) -> &'static [&'static str] {
-        self.format.parts()
+    fn axes(&self, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
+        with_slots(own, sizes.batch, (Self::AXIS.into(), self.length()))
     }
 
-    fn axes(&self, part: usize, own: &[StateAxis], sizes: Sizes) -> Vec<StateAxis> {
-        self.format.axes(part, own, sizes.batch, (Self::AXIS.into(), self.length()))
+    fn format(&self) -> KvFormat {
+        self.format
     }
 
     fn slots(&self, _: usize) -> Option<usize> {

@@ -28,8 +28,8 @@ model! {
             positions_within(self.dims.dim(N), cache.context);
             let mut x = self.tokens(tokens) + self.positions(at.positions(S, tokens.extent(S)));
             let at = Attend::causal(at, S);
-            for (block, kv) in self.blocks.iter().zip(&mut cache.layers) {
-                x = block.forward(x, &at, kv);
+            for (i, block) in self.blocks.iter().enumerate() {
+                x = block.forward(x, &at, cache.state(i));
             }
             self.norm(x)
         }

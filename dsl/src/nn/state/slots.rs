@@ -1,19 +1,22 @@
-//! What layers remember, as a network sees it: it is written here, and so that the promises of
-//! [`trace::StateKind`] hold.
+//! State with a slot for each position: keys and values, or any other tensors.
 
 use std::panic::Location;
 
-use ops::ops::{Append, Concatenate, Dequantize, DynamicUpdateSlice};
+use ops::ops::{Append, Dequantize, DynamicUpdateSlice};
+use trace::{KvFormat, KvState, RingState, StateKind};
 
-use super::{Attend, Position, RING};
+use super::{HasAxes, LayerState, State, StateArguments, Windowed};
 use crate::argument::{TraceArg, trace_arg};
 use crate::element::{Element, F32, Float, I8};
+use crate::nn::{Attend, Position, RING};
 use crate::tensor::{axes, permuted};
 use crate::tracer::{self, Place, Raw};
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 
-/// The keys and values that one layer remembers: `[B, K, N, E]` each, N slots (see [`trace::KvState`]); or
-/// `[B, K, ring, E]` (see [`trace::RingState`]).
+/// The keys and values of one layer: `[B, K, N, E]` each, N slots (see [`trace::KvState`]); or `[B, K, ring, E]` (see
+/// [`trace::RingState`]).
+///
+/// `cache { L of [K, E] }` declares them. With a third axis, `[K, E, W]`, a value has the features W.
 #[derive(Clone, Copy, Debug)]
 pub struct Kv<T: Float> {
     /// The keys.
@@ -22,7 +25,9 @@ pub struct Kv<T: Float> {
     pub v: Slots<T>,
 }
 
-/// The slots of keys or of values (see [`trace::KvFormat`]).
+/// A tensor with a slot for each position (see [`trace::KvFormat`]): keys, values, or a state by itself.
+///
+/// `cache { L of latent: Slots[R] }` declares one: `[B, N, R]`. Other axes stand in front of the slots.
 #[derive(Clone, Copy, Debug)]
 pub enum Slots<T: Float> {
     /// As the network computes with them.
@@ -36,27 +41,7 @@ pub enum Slots<T: Float> {
     },
 }
 
-/// What one layer carries from token to token, `[B, …]`: see [`trace::RecurrentState`].
-#[derive(Clone, Copy, Debug)]
-pub struct Recurrent<T: Float> {
-    /// The state. What is read of it is [`Recurrent::before`].
-    pub state: Tensor<T>,
-}
-
-/// What all layers remember.
-#[derive(Clone, Debug)]
-pub struct Cache<T: Float> {
-    /// The keys and values of each layer that keeps them.
-    pub layers: Vec<Kv<T>>,
-    /// The state of each layer that carries one.
-    pub recurrent: Vec<Recurrent<T>>,
-    /// The longest sequence that fits.
-    pub context: usize,
-}
-
 trace_arg!(Kv<T> { k, v });
-trace_arg!(Recurrent<T> { state });
-trace_arg!(Cache<T> { layers, recurrent, context });
 
 impl<T: Float> Kv<T> {
     /// Writes keys and values of new positions into their slots, and returns all of them.
@@ -70,10 +55,70 @@ impl<T: Float> Kv<T> {
     }
 }
 
+impl<T: Float> State for Kv<T> {
+    fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
+        let dims = declared.dims();
+        // Heads, features of a key, features of a value.
+        let values = [&dims[..1], &dims[dims.len() - 1..]].concat();
+        let k = Slots::of("keys", "key", &dims[..2], declared, arguments);
+        Self { k, v: Slots::of("values", "value", &values, declared, arguments) }
+    }
+
+    fn missing() -> Self {
+        Self { k: Slots::missing(), v: Slots::missing() }
+    }
+}
+
+impl<T: Float> HasAxes<2> for Kv<T> {}
+impl<T: Float> HasAxes<3> for Kv<T> {}
+impl<T: Float> Windowed for Kv<T> {}
+
+impl<T: Float> State for Slots<T> {
+    fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
+        Self::of("slots", "slot", declared.dims(), declared, arguments)
+    }
+
+    fn missing() -> Self {
+        Self::Computed(Tensor::new(Raw::POISON))
+    }
+}
+
+impl<T: Float> HasAxes<1> for Slots<T> {}
+impl<T: Float> HasAxes<2> for Slots<T> {}
+impl<T: Float> HasAxes<3> for Slots<T> {}
+impl<T: Float> Windowed for Slots<T> {}
+
 impl<T: Float> Slots<T> {
-    /// Writes new rows into their slots, and returns all of them as the network computes with them.
+    /// Those of a layer with these axes; `one` of the tensors called `all` has scales.
+    fn of(
+        all: &str,
+        one: &str,
+        dims: &[Dim],
+        declared: &LayerState,
+        arguments: &mut StateArguments<'_>,
+    ) -> Self {
+        let (format, sizes) = (arguments.format, arguments.sizes);
+        let ring = declared.window().and_then(|window| RingState::of(window, format, sizes));
+        let kind = ring.map_or(StateKind::Kv(KvState { format }), StateKind::Ring);
+        let axes = arguments.axes(kind, dims);
+        let name = declared.tensor_name(all);
+        match format {
+            KvFormat::Computed => Self::Computed(arguments.input(kind, name, &axes)),
+            KvFormat::Q8 => {
+                let scales = format!("{}{}", declared.tensor_name(one), KvFormat::SCALES);
+                let integers = arguments.input(kind, name, &axes);
+                let axes = &axes[..axes.len() - 1];
+                Self::Q8 { integers, scales: arguments.input(kind, scales, axes) }
+            }
+        }
+    }
+
+    /// Writes new rows into the slots of their positions, and returns all slots as the network computes with them.
+    ///
+    /// `new` has one axis that the slots have not (it counts the new positions); the slots have one that it has not.
+    /// Tokens that pad a chunk write nothing.
     #[track_caller]
-    fn append(&mut self, new: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
+    pub fn append(&mut self, new: Tensor<T>, at: &Attend<T>) -> Tensor<T> {
         let place = Location::caller();
         match self {
             Self::Computed(all) => {
@@ -173,33 +218,5 @@ impl<T: Element> Tensor<T> {
         let order = slots.iter().map(|d| if d.axis == replaced.axis { added.axis } else { d.axis });
         let order: Vec<Axis> = order.collect();
         Some((new.apply(place, |t, raw, ty| permuted(t, raw, ty, &order, place)), *added, *replaced))
-    }
-}
-
-impl<T: Float> Recurrent<T> {
-    /// The state before the first new token: zeros where a row begins.
-    #[track_caller]
-    pub fn before(&self, at: Position) -> Tensor<T> {
-        let begins = at.start.equals(at.start.filled(0.0));
-        begins.select(self.state.filled(0.0), self.state)
-    }
-
-    /// What a causal convolution sees, where the state is its last inputs on the axis `kept`: those, then the new
-    /// inputs `x` on its axis `tokens`. The last real ones are kept.
-    #[track_caller]
-    pub fn append(&mut self, x: Tensor<T>, kept: Axis, tokens: Axis, at: Position) -> Tensor<T> {
-        let place = Location::caller();
-        let length = self.state.extent(kept);
-        let before = self.before(at).rename(kept, tokens).permute(&axes(&x.dims(place)));
-        let all = before.apply(place, |t, raw, ty| {
-            let axis = ty.position(tokens).unwrap_or_default();
-            t.op(None, Concatenate { axis }, &[raw, x.raw], &axes(&ty.dims), place)
-        });
-        let last = match at.is_by_row() {
-            false => all.dynamic_narrow(tokens, at.count, length).rename(tokens, kept),
-            true => all.take(tokens, Tensor::iota(kept, length).outer(at.count, |i, count| i + count)),
-        };
-        self.state = last.permute(&axes(&self.state.dims(place)));
-        all
     }
 }

@@ -1,0 +1,131 @@
+//! `CausalLm` for a root with a `cache`.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::Ident;
+
+use super::ast::*;
+use super::generate::Generator;
+
+impl Generator<'_> {
+    pub(super) fn causal(&self, cache: &Cache) -> TokenStream {
+        let Self { model, dsl } = self;
+        let root = model.root();
+        let (name, config, element) = (&root.name, &root.config, self.element());
+        let (generics, arguments, bounds) = root.generics.split_for_impl();
+        let states = self.states(cache);
+        let (forward, logits) = (self.named(root, "forward"), self.named(root, "logits"));
+        let forward = quote_spanned!(forward.span()=> <#name #arguments>::#forward(self, tokens, at, cache));
+        let logits = quote_spanned!(logits.span()=> <#name #arguments>::#logits(self, features));
+        let optional = self.optional(root);
+        let shards = self.shards();
+        quote! {
+            impl #generics #dsl::CausalLm for #name #arguments #bounds {
+                type Element = #element;
+                type Config = #config;
+                const SHARDS: #dsl::DeclaredShards = #shards;
+
+                fn new(config: &#config) -> ::core::result::Result<Self, #dsl::BuildError> {
+                    <#name #arguments>::new(config)
+                }
+
+                fn state(&self) -> ::std::vec::Vec<(usize, #dsl::LayerState)> {
+                    let mut state = ::std::vec::Vec::new();
+                    #(#states)*
+                    #dsl::__private::by_layer(state)
+                }
+
+                fn forward(
+                    &self,
+                    tokens: #dsl::Tensor<#dsl::I32>,
+                    at: #dsl::Position,
+                    cache: &mut #dsl::Cache<#element>,
+                ) -> #dsl::Tensor<#element> {
+                    #forward
+                }
+
+                fn logits(&self, features: #dsl::Tensor<#element>) -> #dsl::Tensor<#dsl::F32> {
+                    #logits
+                }
+
+                #(#optional)*
+            }
+        }
+    }
+
+    /// The functions of `CausalLm` that a root may have: each takes tokens or features, then a place among positions or a count,
+    /// then the cache.
+    fn optional(&self, root: &Block) -> Vec<TokenStream> {
+        let (dsl, name, element) = (&self.dsl, &root.name, self.element());
+        let (_, arguments, _) = root.generics.split_for_impl();
+        let features = quote!(#dsl::Tensor<#element>);
+        let number = quote!(#dsl::Tensor<#dsl::I32>);
+        let place = quote!(#dsl::Position);
+        let optional = [
+            ("forward_features", Some("features"), &features, &place, quote!(-> #features)),
+            ("encode", None, &number, &number, quote!()),
+            ("encode_features", Some("encoder_features"), &features, &number, quote!()),
+        ];
+        let written = optional.into_iter().filter_map(|(known, width, input, at, output)| {
+            let function = root.function(known)?;
+            let (named, method) = (&function.name, Ident::new(known, Span::call_site()));
+            let call = quote_spanned!(named.span()=> <#name #arguments>::#named(self, input, at, cache));
+            // The last axis of the first argument.
+            let first = function.arguments.first().map(|argument| &argument.ty);
+            let axis = match first {
+                Some(SignatureType::Tensor(tensor)) => tensor.axes.last().map(Ident::to_string),
+                _ => None,
+            };
+            let width = width.zip(axis).map(|(width, axis)| {
+                let width = Ident::new(width, Span::call_site());
+                quote! {
+                    fn #width(&self) -> ::core::option::Option<#dsl::Dim> {
+                        ::core::option::Option::Some(self.dims.dim(#dsl::Axis(#axis)))
+                    }
+                }
+            });
+            Some(quote! {
+                fn #method(&self, input: #input, at: #at, cache: &mut #dsl::Cache<#element>) #output {
+                    #call
+                }
+                #width
+            })
+        });
+        written.collect()
+    }
+
+    /// Statements that add what each layer declares.
+    fn states(&self, cache: &Cache) -> Vec<TokenStream> {
+        let (dsl, element) = (&self.dsl, self.element());
+        let dim = |axis: &Ident| {
+            let axis = axis.to_string();
+            quote!(self.dims.dim(#dsl::Axis(#axis)))
+        };
+        let states = cache.states.iter().map(|state| {
+            let (layers, axes) = (dim(&state.layers), state.axes.iter().map(dim));
+            let (here, kind) = (state.kind.span(), &state.kind);
+            let own = state.element.as_ref().map_or_else(|| quote!(#element), |own| quote!(#own));
+            let dsl = self.dsl_at(here);
+            let kind = quote_spanned!(here=> #dsl::nn::#kind<#own>);
+            let what = match &state.window {
+                None => quote_spanned!(here=> #dsl::LayerState::new::<#kind, _>([#(#axes),*])),
+                Some(window) => {
+                    let window = quote_spanned!(window.span()=> self.config.#window(_layer));
+                    quote_spanned!(here=> #dsl::LayerState::windowed::<#kind, _>([#(#axes),*], #window))
+                }
+            };
+            let name = state.name.iter().map(Ident::to_string);
+            let what = quote!(#what #(.named(#name))*);
+            let layers = quote!((0..#layers.extent));
+            let layers = match &state.condition {
+                None => layers,
+                Some(condition) => {
+                    let has = quote_spanned!(condition.span()=> self.config.#condition(*_layer));
+                    quote!(#layers.filter(|_layer| #has))
+                }
+            };
+            quote!(state.extend(#layers.map(|_layer| (_layer, #what)));)
+        });
+        states.collect()
+    }
+}

@@ -1,0 +1,59 @@
+//! State that an encoder fills.
+
+use trace::Role;
+
+use super::{HasAxes, LayerState, State, StateArguments};
+use crate::Tensor;
+use crate::argument::TraceArg;
+use crate::element::Element;
+use crate::tracer::Raw;
+
+/// What an encoder gives one layer, `[B, …]`: the function `encode` fills it, `forward` reads it.
+///
+/// `cache { L of cross: Encoded[N, D] }` declares one with the axes N and D. It is as long as it is declared: how much of it is
+/// real is memory of its own, such as a `Encoded<I32>[]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Encoded<T: Element> {
+    tensor: Tensor<T>,
+}
+
+impl<T: Element> Encoded<T> {
+    /// What the encoder gave.
+    pub fn read(&self) -> Tensor<T> {
+        self.tensor
+    }
+
+    /// Gives it, in `encode`.
+    pub fn fill(&mut self, tensor: Tensor<T>) {
+        self.tensor = tensor;
+    }
+}
+
+impl<T: Element> TraceArg for Encoded<T> {
+    fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>) {
+        self.tensor.flatten(tensors, data);
+    }
+
+    fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self {
+        Self { tensor: self.tensor.rebuild(tensors) }
+    }
+}
+
+impl<T: Element> State for Encoded<T> {
+    const IS_MEMORY: bool = true;
+
+    fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
+        let layer = arguments.layer;
+        let own = declared.dims.iter().map(|d| (d.axis.0.into(), d.extent));
+        let batch = std::iter::once(("B".into(), arguments.sizes.batch));
+        let axes: Vec<trace::StateAxis> = batch.chain(own).collect();
+        let name = declared.tensor_name("state");
+        Self { tensor: arguments.tensor(name, |name| Role::Memory { layer, name }, &axes) }
+    }
+
+    fn missing() -> Self {
+        Self { tensor: Tensor::new(Raw::POISON) }
+    }
+}
+
+impl<T: Element, const N: usize> HasAxes<N> for Encoded<T> {}

@@ -1,0 +1,261 @@
+//! What layers remember, as a network sees it: it is written here, and so that the promises of
+//! [`trace::StateKind`] hold.
+
+mod encoded;
+mod recurrent;
+mod slots;
+
+use std::any::{Any, type_name};
+use std::marker::PhantomData;
+use std::panic::Location;
+
+use trace::{KvFormat, Part, Role, Sizes, StateAxis, StateKind, StateName};
+
+pub use encoded::Encoded;
+pub use recurrent::Recurrent;
+pub use slots::{Kv, Slots};
+
+use crate::argument::TraceArg;
+use crate::element::{Element, Float};
+use crate::record::EntryRecorder;
+use crate::tracer::{self, Raw};
+use crate::{Axis, Dim, Tensor, TraceErrorKind};
+
+/// A kind of state, as a network reads and writes it: the type that `cache` names.
+pub trait State: TraceArg {
+    /// Whether `encode` fills it and other entry points only read it.
+    #[doc(hidden)]
+    const IS_MEMORY: bool = false;
+
+    /// Takes what a layer declares as arguments of an entry point, in the order of [`TraceArg::flatten`].
+    #[doc(hidden)]
+    fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self;
+
+    /// What stands for a state that is not declared, after the error.
+    #[doc(hidden)]
+    fn missing() -> Self;
+}
+
+/// A kind of state that a layer declares with `N` axes of its own.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no state with {N} axes",
+    label = "a state with other axes",
+    note = "keys and values have heads and features, `[K, E]`, or heads, features of a key and features of a value, `[K, E, W]`"
+)]
+pub trait HasAxes<const N: usize>: State {}
+
+/// A kind of state of which a layer with a window keeps a part.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no window",
+    label = "a state that is declared with `within`"
+)]
+pub trait Windowed: State {}
+
+/// A state that a layer declares.
+#[derive(Clone, Debug)]
+pub struct LayerState {
+    name: Option<&'static str>,
+    dims: Vec<Dim>,
+    window: Option<usize>,
+    pub(crate) is_memory: bool,
+    take: fn(&Self, &mut StateArguments<'_>) -> Box<dyn AnyState>,
+}
+
+impl LayerState {
+    /// A state of the kind `S` whose tensors have these axes, beside those that the kind gives them.
+    pub fn new<S: HasAxes<N>, const N: usize>(dims: [Dim; N]) -> Self {
+        let take = |declared: &Self, arguments: &mut StateArguments<'_>| -> Box<dyn AnyState> {
+            Box::new(S::take(declared, arguments))
+        };
+        Self { name: None, dims: dims.into(), window: None, is_memory: S::IS_MEMORY, take }
+    }
+
+    /// The same in a layer that sees this many positions, if not all.
+    pub fn windowed<S: HasAxes<N> + Windowed, const N: usize>(dims: [Dim; N], window: Option<usize>) -> Self {
+        Self { window, ..Self::new::<S, N>(dims) }
+    }
+
+    /// The same with a name: a layer can have several states of a kind.
+    #[must_use]
+    pub fn named(self, name: &'static str) -> Self {
+        Self { name: Some(name), ..self }
+    }
+
+    fn dims(&self) -> &[Dim] {
+        &self.dims
+    }
+
+    fn window(&self) -> Option<usize> {
+        self.window
+    }
+
+    /// The name of a tensor of the state: the state's own name if it has one and the kind calls its only tensor `state` or `slots`.
+    fn tensor_name(&self, tensor: &str) -> String {
+        match (self.name, tensor) {
+            (None, _) => tensor.to_owned(),
+            (Some(name), "state" | "slots" | "slot") => name.to_owned(),
+            (Some(name), _) => format!("{name}_{tensor}"),
+        }
+    }
+}
+
+/// The arguments of an entry point that hold the state of one layer.
+pub struct StateArguments<'a> {
+    pub(crate) entry: &'a mut EntryRecorder,
+    pub(crate) layer: usize,
+    pub(crate) format: KvFormat,
+    pub(crate) sizes: Sizes,
+    /// Whether the entry point fills memory instead of taking it.
+    pub(crate) fills: bool,
+    /// All tensors so far.
+    pub(crate) kept: &'a mut Vec<StateTensor>,
+}
+
+/// A tensor of state in an entry point.
+pub(crate) struct StateTensor {
+    pub name: String,
+    pub role: Role,
+    pub dims: Vec<Dim>,
+    /// The argument; poisoned where the entry point fills it.
+    pub raw: Raw,
+}
+
+impl StateArguments<'_> {
+    /// The axes of a tensor of which a layer declares `own`.
+    fn axes(&self, kind: StateKind, own: &[Dim]) -> Vec<StateAxis> {
+        let own: Vec<StateAxis> = own.iter().map(|d| (d.axis.0.into(), d.extent)).collect();
+        kind.axes(&own, self.sizes)
+    }
+
+    /// The next tensor, called `keys3` if its name is `keys`.
+    fn input<E: Element>(&mut self, kind: StateKind, name: String, axes: &[StateAxis]) -> Tensor<E> {
+        let layer = self.layer;
+        self.tensor(name, |name| Role::State { layer, part: Part { kind, name } }, axes)
+    }
+
+    fn tensor<E: Element>(
+        &mut self,
+        name: String,
+        role: impl FnOnce(StateName) -> Role,
+        axes: &[StateAxis],
+    ) -> Tensor<E> {
+        let layer = self.layer;
+        let dims: Vec<Dim> = axes.iter().map(|(axis, extent)| Axis::named(axis).of(*extent)).collect();
+        let Some(role) = StateName::new(&name).map(role) else {
+            self.entry.fail(TraceErrorKind::StateName { name });
+            return Tensor::new(Raw::POISON);
+        };
+        let name = format!("{name}{layer}");
+        if self.kept.iter().any(|known| known.role == role) {
+            self.entry.fail(TraceErrorKind::StateTwice { name, layer });
+            return Tensor::new(Raw::POISON);
+        }
+        let tensor = match self.fills {
+            true => Tensor::new(Raw::POISON),
+            false => self.entry.input(name.clone(), role, &dims),
+        };
+        self.kept.push(StateTensor { name, role, dims, raw: tensor.raw });
+        tensor
+    }
+}
+
+/// A state of any kind.
+trait AnyState {
+    fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>);
+    fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Box<dyn AnyState>;
+    fn any(&mut self) -> &mut dyn Any;
+}
+
+impl<S: State> AnyState for S {
+    fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>) {
+        TraceArg::flatten(self, tensors, data);
+    }
+
+    fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Box<dyn AnyState> {
+        Box::new(TraceArg::rebuild(self, tensors))
+    }
+
+    fn any(&mut self) -> &mut dyn Any {
+        self
+    }
+}
+
+/// The state of all layers.
+pub struct Cache<T: Float> {
+    states: Vec<Declared>,
+    /// The longest sequence that fits.
+    pub context: usize,
+    element: PhantomData<T>,
+}
+
+/// A state, and where it is declared.
+struct Declared {
+    layer: usize,
+    name: Option<&'static str>,
+    state: Box<dyn AnyState>,
+}
+
+impl<T: Float> Cache<T> {
+    pub(crate) fn new(context: usize) -> Self {
+        Self { states: Vec::new(), context, element: PhantomData }
+    }
+
+    pub(crate) fn take(&mut self, declared: &LayerState, mut arguments: StateArguments<'_>) {
+        let state = (declared.take)(declared, &mut arguments);
+        self.states.push(Declared { layer: arguments.layer, name: declared.name, state });
+    }
+
+    /// The state of the kind `S` that a layer declares without a name.
+    #[track_caller]
+    pub fn state<S: State>(&mut self, layer: usize) -> &mut S {
+        self.find(layer, None, Location::caller())
+    }
+
+    /// The state of the kind `S` that a layer declares by this name.
+    #[track_caller]
+    pub fn named<S: State>(&mut self, layer: usize, name: &'static str) -> &mut S {
+        self.find(layer, Some(name), Location::caller())
+    }
+
+    fn find<S: State>(
+        &mut self,
+        layer: usize,
+        name: Option<&'static str>,
+        place: &'static Location<'static>,
+    ) -> &mut S {
+        let is = |one: &mut Declared| one.layer == layer && one.name == name && one.state.any().is::<S>();
+        let at = self.states.iter_mut().position(is).unwrap_or_else(|| {
+            let kind = type_name::<S>().split('<').next().and_then(|path| path.rsplit("::").next());
+            let kind = kind.unwrap_or_default();
+            tracer::with(|t| t.fail(TraceErrorKind::NoState { kind, layer, name }, place));
+            self.states.push(Declared { layer, name, state: Box::new(S::missing()) });
+            self.states.len() - 1
+        });
+        match self.states[at].state.any().downcast_mut() {
+            Some(state) => state,
+            None => unreachable!("found by its type"),
+        }
+    }
+}
+
+impl<T: Float> Clone for Cache<T> {
+    fn clone(&self) -> Self {
+        let mut tensors = Vec::new();
+        self.flatten(&mut tensors, &mut Vec::new());
+        self.rebuild(&mut tensors.into_iter())
+    }
+}
+
+impl<T: Float> TraceArg for Cache<T> {
+    fn flatten(&self, tensors: &mut Vec<Raw>, data: &mut Vec<u8>) {
+        self.states.iter().for_each(|one| one.state.flatten(tensors, data));
+        self.context.flatten(tensors, data);
+    }
+
+    fn rebuild(&self, tensors: &mut dyn Iterator<Item = Raw>) -> Self {
+        let rebuilt =
+            |one: &Declared| Declared { layer: one.layer, name: one.name, state: one.state.rebuild(tensors) };
+        let states = self.states.iter().map(rebuilt).collect();
+        Self { states, context: self.context, element: PhantomData }
+    }
+}

@@ -1,0 +1,68 @@
+//! State that a recurrence carries.
+
+use std::panic::Location;
+
+use ops::ops::Concatenate;
+use trace::{RecurrentState, StateKind};
+
+use super::{HasAxes, LayerState, State, StateArguments};
+use crate::argument::trace_arg;
+use crate::element::Float;
+use crate::nn::Position;
+use crate::tensor::axes;
+use crate::tracer::Raw;
+use crate::{Axis, Tensor};
+
+/// What one layer carries from token to token, `[B, …]`: see [`trace::RecurrentState`].
+///
+/// `cache { L of recurrent [C, D] }` declares one, and `cache { L of delta: Recurrent<F32>[H, K, E] }` one with a name and
+/// an element type of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Recurrent<T: Float> {
+    /// The state. What is read of it is [`Recurrent::before`].
+    pub state: Tensor<T>,
+}
+
+trace_arg!(Recurrent<T> { state });
+
+impl<T: Float> State for Recurrent<T> {
+    fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
+        let kind = StateKind::Recurrent(RecurrentState);
+        let axes = arguments.axes(kind, declared.dims());
+        Self { state: arguments.input(kind, declared.tensor_name("state"), &axes) }
+    }
+
+    fn missing() -> Self {
+        Self { state: Tensor::new(Raw::POISON) }
+    }
+}
+
+impl<T: Float, const N: usize> HasAxes<N> for Recurrent<T> {}
+
+impl<T: Float> Recurrent<T> {
+    /// The state before the first new token: zeros where a row begins.
+    #[track_caller]
+    pub fn before(&self, at: Position) -> Tensor<T> {
+        let begins = at.start.equals(at.start.filled(0.0));
+        begins.select(self.state.filled(0.0), self.state)
+    }
+
+    /// What a causal convolution sees, where the state is its last inputs on the axis `kept`: those, then the new
+    /// inputs `x` on its axis `tokens`. The last real ones are kept.
+    #[track_caller]
+    pub fn append(&mut self, x: Tensor<T>, kept: Axis, tokens: Axis, at: Position) -> Tensor<T> {
+        let place = Location::caller();
+        let length = self.state.extent(kept);
+        let before = self.before(at).rename(kept, tokens).permute(&axes(&x.dims(place)));
+        let all = before.apply(place, |t, raw, ty| {
+            let axis = ty.position(tokens).unwrap_or_default();
+            t.op(None, Concatenate { axis }, &[raw, x.raw], &axes(&ty.dims), place)
+        });
+        let last = match at.is_by_row() {
+            false => all.dynamic_narrow(tokens, at.count, length).rename(tokens, kept),
+            true => all.take(tokens, Tensor::iota(kept, length).outer(at.count, |i, count| i + count)),
+        };
+        self.state = last.permute(&axes(&self.state.dims(place)));
+        all
+    }
+}

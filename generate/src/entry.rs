@@ -1,0 +1,247 @@
+//! One entry point of a network: what its arguments and results are.
+
+use ops::{ElementType, TensorType};
+use trace::{Argument, Part, Role, Signature};
+
+use crate::GenerateError;
+
+/// A tensor that stays on the device between calls: a layer's state, or memory that an encoder fills.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeptTensor {
+    pub role: Role,
+    pub ty: TensorType,
+}
+
+impl KeptTensor {
+    /// The tensor of state, if it is one.
+    pub fn part(&self) -> Option<Part> {
+        match self.role {
+            Role::State { part, .. } => Some(part),
+            _ => None,
+        }
+    }
+}
+
+/// What all entry points of a network share.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shared {
+    pub batch: usize,
+    pub context: usize,
+    pub vocabulary: usize,
+    pub state: Vec<KeptTensor>,
+    pub memory: Vec<KeptTensor>,
+}
+
+/// What an entry point is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    /// It chooses a token after those of each row.
+    Step,
+    /// It gives logits after each token.
+    Scorer,
+    /// It chooses a token after each.
+    Each,
+    /// It fills memory.
+    Encoder,
+}
+
+/// An entry point, and the place of what has a role.
+#[derive(Clone, Debug)]
+pub(crate) struct EntryPoint {
+    pub name: String,
+    pub kind: EntryKind,
+    /// New positions of each row.
+    pub chunk: usize,
+    pub arguments: Vec<ArgBinding>,
+    pub logits: Option<usize>,
+    pub token: Option<usize>,
+    /// Which result each tensor of the state becomes; of an encoder, each tensor of the memory.
+    pub kept: Vec<usize>,
+    pub results: usize,
+}
+
+/// What an argument gets.
+#[derive(Clone, Debug)]
+pub(crate) enum ArgBinding {
+    Tokens(TensorType),
+    Features(TensorType),
+    /// A number of the host, or one for each row.
+    Start(Option<TensorType>),
+    Count(Option<TensorType>),
+    State(usize),
+    Memory(usize),
+    Sequence(TensorType),
+    Adapter(TensorType),
+}
+
+/// Whether an entry point takes tokens, or features in place of them.
+pub(crate) fn takes_positions(signature: &Signature) -> bool {
+    signature.arguments.iter().any(|argument| matches!(argument.role, Role::Tokens | Role::Features))
+}
+
+/// Whether an entry point fills memory.
+pub(crate) fn encodes(signature: &Signature) -> bool {
+    signature.results.iter().any(|result| matches!(result.role, Role::Memory { .. }))
+}
+
+/// The one argument or result of a role.
+pub(crate) fn only<'a>(
+    entry: &Signature,
+    list: &'a [Argument],
+    role: &str,
+    is: impl Fn(Role) -> bool,
+) -> Result<(usize, &'a Argument), GenerateError> {
+    let mut found = list.iter().enumerate().filter(|(_, one)| is(one.role));
+    let kind = if std::ptr::eq(list, entry.arguments.as_slice()) { "argument" } else { "result" };
+    match (found.next(), found.next()) {
+        (Some(one), None) => Ok(one),
+        (None, _) => Err(refuse(entry, format!("has no {kind} with the role `{role}`"))),
+        (Some(_), Some(_)) => Err(refuse(entry, format!("has several {kind}s with the role `{role}`"))),
+    }
+}
+
+pub(crate) fn refuse(entry: &Signature, why: String) -> GenerateError {
+    GenerateError::EntryPoint { name: entry.name.clone(), why }
+}
+
+/// The tensors with such a role, among arguments or results.
+pub(crate) fn kept(list: &[Argument], is: fn(Role) -> bool) -> Vec<(usize, KeptTensor)> {
+    let found = list.iter().enumerate().filter(|(_, one)| is(one.role));
+    found.map(|(index, one)| (index, KeptTensor { role: one.role, ty: one.ty.clone() })).collect()
+}
+
+pub(crate) fn is_state(role: Role) -> bool {
+    matches!(role, Role::State { .. })
+}
+
+pub(crate) fn is_memory(role: Role) -> bool {
+    matches!(role, Role::Memory { .. })
+}
+
+impl EntryPoint {
+    pub fn new(signature: &Signature, shared: &Shared) -> Result<Self, GenerateError> {
+        let Signature { name, arguments, results } = signature;
+        let is_input = |role| matches!(role, Role::Tokens | Role::Features);
+        let (_, input) = only(signature, arguments, "tokens", is_input)?;
+        let chunk = input.ty.shape.get(1).copied().unwrap_or(1);
+        only(signature, arguments, "count", |role| role == Role::Count)?;
+        let kind = Self::kind(signature, shared, chunk)?;
+        let kept = match kind {
+            EntryKind::Encoder => returned(signature, &shared.memory, is_memory)?,
+            _ => returned(signature, &shared.state, is_state)?,
+        };
+        let mut bound = Vec::new();
+        for argument in arguments {
+            bound.push(ArgBinding::new(signature, argument, shared, chunk)?);
+        }
+        let taken = |is: fn(&ArgBinding) -> bool| bound.iter().filter(|bound| is(bound)).count();
+        let state = if kind == EntryKind::Encoder { 0 } else { shared.state.len() };
+        if taken(|bound| matches!(bound, ArgBinding::State(_))) != state {
+            return Err(refuse(signature, "does not take the state that other entry points do".into()));
+        }
+        let place = |role| results.iter().position(|result| result.role == role);
+        Ok(Self {
+            name: name.clone(),
+            kind,
+            chunk,
+            arguments: bound,
+            logits: place(Role::Logits),
+            token: place(Role::Token),
+            kept,
+            results: results.len(),
+        })
+    }
+
+    /// What it is for: its logits and tokens say that, and have the right types.
+    fn kind(signature: &Signature, shared: &Shared, chunk: usize) -> Result<EntryKind, GenerateError> {
+        let Signature { arguments, results, .. } = signature;
+        if encodes(signature) {
+            return Ok(EntryKind::Encoder);
+        }
+        let start = Role::Start { context: shared.context };
+        only(signature, arguments, "start", |role| role == start)?;
+        let token = results.iter().find(|result| result.role == Role::Token);
+        let each = TensorType::new(ElementType::I32, [shared.batch, chunk]);
+        if let Some(token) = token.filter(|_| results.iter().all(|result| result.role != Role::Logits)) {
+            return match token.ty == each {
+                true => Ok(EntryKind::Each),
+                false => Err(refuse(signature, format!("gives `{token}` and no logits, expected `{each}`"))),
+            };
+        }
+        let (_, typed) = only(signature, results, "logits", |role| role == Role::Logits)?;
+        if typed.ty.element != ElementType::F32 || typed.ty.shape.last() != Some(&shared.vocabulary) {
+            let vocabulary = shared.vocabulary;
+            return Err(refuse(signature, format!("gives `{typed}`, expected `f32[…,{vocabulary}]`")));
+        }
+        Ok(if token.is_some() { EntryKind::Step } else { EntryKind::Scorer })
+    }
+
+    /// Whether it takes features in place of tokens, and how many numbers of each position.
+    pub fn features(&self) -> Option<usize> {
+        self.arguments.iter().find_map(|bound| match bound {
+            ArgBinding::Features(ty) => ty.shape.last().copied(),
+            _ => None,
+        })
+    }
+}
+
+/// Which results the tensors of `all` become.
+fn returned(
+    signature: &Signature,
+    all: &[KeptTensor],
+    is: fn(Role) -> bool,
+) -> Result<Vec<usize>, GenerateError> {
+    let found = kept(&signature.results, is);
+    let place = |tensor: &KeptTensor| {
+        let index = found.iter().find(|(_, one)| one == tensor).map(|(index, _)| *index);
+        let missing = || refuse(signature, format!("does not return `{}`, {}", tensor.role, tensor.ty));
+        index.ok_or_else(missing)
+    };
+    all.iter().map(place).collect()
+}
+
+impl ArgBinding {
+    fn new(
+        signature: &Signature,
+        argument: &Argument,
+        shared: &Shared,
+        chunk: usize,
+    ) -> Result<Self, GenerateError> {
+        let batch = shared.batch;
+        let i32s = |shape: &[usize]| TensorType::new(ElementType::I32, shape);
+        let expect = |expected: TensorType| match argument.ty == expected {
+            true => Ok(expected),
+            false => Err(refuse(signature, format!("takes `{argument}`, expected the type {expected}"))),
+        };
+        let of_rows = || match argument.is_host_scalar() && batch == 1 {
+            true => Ok(None),
+            false => expect(i32s(&[batch])).map(Some),
+        };
+        let index = |all: &[KeptTensor], why: &str| {
+            let is = |one: &KeptTensor| one.role == argument.role && one.ty == argument.ty;
+            all.iter().position(is).ok_or_else(|| refuse(signature, format!("takes `{argument}`, {why}")))
+        };
+        Ok(match argument.role {
+            Role::Tokens => Self::Tokens(expect(i32s(&[batch, chunk]))?),
+            Role::Features => match (argument.ty.shape.as_slice(), argument.ty.element.is_float()) {
+                (&[rows, positions, _], true) if (rows, positions) == (batch, chunk) => {
+                    Self::Features(argument.ty.clone())
+                }
+                _ => {
+                    let why =
+                        format!("takes `{argument}`, expected numbers of the shape [{batch},{chunk},…]");
+                    return Err(refuse(signature, why));
+                }
+            },
+            Role::Start { .. } => Self::Start(of_rows()?),
+            Role::Count => Self::Count(of_rows()?),
+            Role::State { .. } => Self::State(index(&shared.state, "which other entry points do not")?),
+            Role::Memory { .. } => Self::Memory(index(&shared.memory, "which no entry point fills")?),
+            Role::Sequence => Self::Sequence(expect(i32s(&[batch]))?),
+            Role::Adapter => Self::Adapter(expect(i32s(&[batch]))?),
+            Role::Plain | Role::Logits | Role::Token | Role::Embedding => {
+                return Err(refuse(signature, format!("takes `{argument}`, whose role no session fills")));
+            }
+        })
+    }
+}
