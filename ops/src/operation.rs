@@ -5,6 +5,7 @@ use std::hash::Hash;
 
 use crate::{
     CostOperand, ElementType, IterationSpace, OpClass, OpWork, ParseError, Reader, TensorType, Value,
+    WeightUse,
 };
 
 /// One operation: a function of its operands. Its file holds all there is to know of it.
@@ -26,6 +27,9 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
 
     /// Whether the result is a part of the operand, or the operand several times: never stored.
     const IS_VIEW: bool = false;
+
+    /// How it reads a weight that may be stored in another layout, if it reads one.
+    const WEIGHT_USE: Option<WeightUse> = None;
 
     /// Good and bad uses, run by the tests over the list.
     const EXAMPLES: &'static [Example];
@@ -55,9 +59,12 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
             false => IterationSpace::opaque(operands, ty),
         }
     }
+}
 
-    /// The StableHLO spelling, if this is a primitive. A composite has a converter in `lower` instead.
-    fn spell(&self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling;
+/// An operation that is one StableHLO statement.
+pub trait Primitive: Operation {
+    /// The right-hand side of its statement. `statements` takes those that must come before.
+    fn spell(&self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String;
 }
 
 /// The name and the attributes of an operation, written and read in the text form. Made by [`operation!`](crate::operation!).
@@ -106,17 +113,6 @@ macro_rules! operation {
             }
         }
     };
-}
-
-/// How an operation is written in StableHLO.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Spelling {
-    /// The right-hand side of one statement.
-    Primitive(String),
-    /// None: a converter expands it.
-    Composite,
-    /// None: a kernel computes it.
-    Kernel,
 }
 
 /// An operand as the spelling needs it: its SSA name (`%4`) and its type.

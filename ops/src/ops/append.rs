@@ -131,8 +131,4 @@ impl Operation for Append {
             new.at(&source)
         })
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
-    }
 }

@@ -118,10 +118,12 @@ impl Operation for Binary {
         };
         Value::new(ty.clone(), operands[0].data.iter().zip(&operands[1].data).map(|(&a, &b)| f(a, b)))
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for Binary {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let [a, b] = operands else { unreachable!("inferred") };
-        Spelling::Primitive(format!("stablehlo.{} {}, {} : {}", self.kind.word(), a.name, b.name, ty.mlir()))
+        format!("stablehlo.{} {}, {} : {}", self.kind.word(), a.name, b.name, ty.mlir())
     }
 }
 

@@ -63,13 +63,12 @@ impl Operation for BroadcastInDim {
         let axes = stretched.map(|(&axis, &extent)| (extent == ty.shape[axis]).then_some(axis)).collect();
         IterationSpace::of_result(vec![axes], ty)
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for BroadcastInDim {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let (x, axes) = (operands[0], mlir_list(&self.axes));
         let (from, to) = (x.ty.mlir(), ty.mlir());
-        Spelling::Primitive(format!(
-            "stablehlo.broadcast_in_dim {}, dims = {axes} : ({from}) -> {to}",
-            x.name
-        ))
+        format!("stablehlo.broadcast_in_dim {}, dims = {axes} : ({from}) -> {to}", x.name)
     }
 }

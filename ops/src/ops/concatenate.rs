@@ -57,16 +57,18 @@ impl Operation for Concatenate {
             _ => IterationSpace::aligned_but(self.axis, operands, ty),
         }
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for Concatenate {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let names: Vec<&str> = operands.iter().map(|x| x.name).collect();
         let types: Vec<String> = operands.iter().map(|x| x.ty.mlir()).collect();
-        Spelling::Primitive(format!(
+        format!(
             "stablehlo.concatenate {}, dim = {} : ({}) -> {}",
             names.join(", "),
             self.axis,
             types.join(", "),
             ty.mlir()
-        ))
+        )
     }
 }

@@ -46,8 +46,10 @@ impl Operation for Constant {
             None => OpWork { bytes: ty.bytes() as f64, ..OpWork::FREE },
         }
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Primitive(format!("stablehlo.constant {}", self.value.mlir()))
+impl Primitive for Constant {
+    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> String {
+        format!("stablehlo.constant {}", self.value.mlir())
     }
 }

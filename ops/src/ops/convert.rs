@@ -55,9 +55,11 @@ impl Operation for Convert {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         Value::new(ty.clone(), operands[0].data.iter().copied())
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for Convert {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let x = operands[0];
-        Spelling::Primitive(format!("stablehlo.convert {} : ({}) -> {}", x.name, x.ty.mlir(), ty.mlir()))
+        format!("stablehlo.convert {} : ({}) -> {}", x.name, x.ty.mlir(), ty.mlir())
     }
 }

@@ -67,17 +67,19 @@ impl Operation for DynamicUpdateSlice {
         }
         space
     }
+}
 
-    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for DynamicUpdateSlice {
+    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let [x, update, start] = operands else { unreachable!("inferred") };
         let (starts, types) = starts(s, self.axis, x.ty.rank(), start.name);
-        Spelling::Primitive(format!(
+        format!(
             "stablehlo.dynamic_update_slice {}, {}, {starts} : ({}, {}, {types}) -> {}",
             x.name,
             update.name,
             x.ty.mlir(),
             update.ty.mlir(),
             ty.mlir()
-        ))
+        )
     }
 }

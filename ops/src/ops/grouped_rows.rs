@@ -82,8 +82,4 @@ impl Operation for GroupedRows {
             rows.flat_map(|r| matrix.data[r * self.inputs..][..self.inputs].iter().copied()),
         )
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
-    }
 }

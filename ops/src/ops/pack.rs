@@ -58,10 +58,6 @@ impl Operation for Pack {
         // An archive's recipe costs nothing when the program runs.
         OpWork::FREE
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
-    }
 }
 
 /// The matrix `[outputs, inputs]` that a packed one is multiplied as.

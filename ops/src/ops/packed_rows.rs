@@ -68,8 +68,4 @@ impl Operation for PackedRows {
             rows.flat_map(|r| matrix.data[r * self.inputs..][..self.inputs].iter().copied()),
         )
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Kernel
-    }
 }

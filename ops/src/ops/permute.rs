@@ -49,15 +49,17 @@ impl Operation for Permute {
         self.order.iter().enumerate().for_each(|(at, &axis)| axes[axis] = Some(at));
         IterationSpace::of_result(vec![axes], ty)
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for Permute {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let x = operands[0];
-        Spelling::Primitive(format!(
+        format!(
             "stablehlo.transpose {}, dims = {} : ({}) -> {}",
             x.name,
             mlir_list(&self.order),
             x.ty.mlir(),
             ty.mlir()
-        ))
+        )
     }
 }

@@ -66,10 +66,6 @@ impl Operation for Quantize {
         // An archive's recipe costs nothing when the program runs.
         OpWork::FREE
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
-    }
 }
 
 /// The type of a part of a matrix in groups.

@@ -89,8 +89,10 @@ impl Operation for Reduce {
         let operands = operands.iter().map(|operand| same(operand.rank())).collect();
         IterationSpace { operands, result: kept, count }
     }
+}
 
-    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for Reduce {
+    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let x = operands[0];
         let neutral = match self.kind {
             ReduceKind::Add => 0.0,
@@ -100,7 +102,7 @@ impl Operation for Reduce {
         let scalar = TensorType::new(ty.element, []);
         let literal = crate::Literal::splat(scalar.clone(), neutral);
         let init = s.statement(format!("stablehlo.constant {}", literal.mlir()));
-        Spelling::Primitive(format!(
+        format!(
             "stablehlo.reduce({} init: {init}) applies stablehlo.{} across dimensions = {} : ({}, {}) -> {}",
             x.name,
             self.kind.word(),
@@ -108,6 +110,6 @@ impl Operation for Reduce {
             x.ty.mlir(),
             scalar.mlir(),
             ty.mlir()
-        ))
+        )
     }
 }

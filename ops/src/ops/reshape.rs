@@ -30,9 +30,11 @@ impl Operation for Reshape {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         Value { ty: ty.clone(), data: operands[0].data.clone() }
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for Reshape {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let x = operands[0];
-        Spelling::Primitive(format!("stablehlo.reshape {} : ({}) -> {}", x.name, x.ty.mlir(), ty.mlir()))
+        format!("stablehlo.reshape {} : ({}) -> {}", x.name, x.ty.mlir(), ty.mlir())
     }
 }

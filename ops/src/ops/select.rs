@@ -30,16 +30,11 @@ impl Operation for Select {
         let pick = |i: usize| if p.data[i] != 0.0 { a.data[i] } else { b.data[i] };
         Value::new(ty.clone(), (0..ty.count()).map(pick))
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for Select {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let [p, a, b] = operands else { unreachable!("inferred") };
-        Spelling::Primitive(format!(
-            "stablehlo.select {}, {}, {} : {}, {}",
-            p.name,
-            a.name,
-            b.name,
-            p.ty.mlir(),
-            ty.mlir()
-        ))
+        format!("stablehlo.select {}, {}, {} : {}, {}", p.name, a.name, b.name, p.ty.mlir(), ty.mlir())
     }
 }

@@ -55,8 +55,4 @@ impl Operation for SlicedAppend {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         self.append().eval(operands, ty)
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
-    }
 }

@@ -106,8 +106,10 @@ impl Operation for Unary {
         };
         Value::new(ty.clone(), operands[0].data.iter().map(|&x| f(x)))
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
-        Spelling::Primitive(format!("stablehlo.{} {} : {}", self.kind.word(), operands[0].name, ty.mlir()))
+impl Primitive for Unary {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
+        format!("stablehlo.{} {} : {}", self.kind.word(), operands[0].name, ty.mlir())
     }
 }
