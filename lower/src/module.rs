@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use kernels::Kernels;
-use ops::{ElementType, Literal, Operand, Spelling, Statements, TensorType};
+use ops::{ElementType, Form, Literal, Operand, Statements, TensorType};
 use targets::{Dialect, Target, Tiling, Unsupported};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
 
 use crate::fusion::{Fusion, Fusions};
 use crate::legalize::{Legalization, legalize};
-use crate::{LowerError, append, bounded_sdpa};
+use crate::{LowerError, idiom};
 
 /// Constants above this size are globals, written once for all functions.
 const INLINE_BYTES: usize = 1024;
@@ -351,34 +351,20 @@ impl Writer<'_> {
                             |o: &NodeId| Operand { name: &names[o.index()], ty: function.node(*o).ty() };
                         operands.iter().map(value).collect()
                     };
-                    let call = match fusion {
-                        Some(Fusion { work, operands, .. }) => {
-                            self.kernels.call(&mut fresh, work, &values(operands), node.ty())
+                    let values = match fusion {
+                        Some(Fusion { operands, .. }) => values(operands),
+                        None => values(&operands),
+                    };
+                    let rhs = match (fusion, op.form()) {
+                        (Some(Fusion { work, .. }), _) => {
+                            self.kernels.call(&mut fresh, work, &values, node.ty())
                         }
-                        None => match op {
-                            ops::Op::SlicedAppend(op) if self.dialect == Dialect::IreeGlobals => {
-                                Some(append::spell(&mut fresh, op, &values(&operands)))
-                            }
-                            ops::Op::BoundedSdpa(op) if self.dialect == Dialect::IreeGlobals => {
-                                Some(bounded_sdpa::spell(&mut fresh, op, &values(&operands), node.ty()))
-                            }
-                            _ => None,
-                        },
+                        (None, Form::Idiom(idiom)) if self.dialect == Dialect::IreeGlobals => {
+                            Some(idiom::spell(&mut fresh, idiom, &values, node.ty()))
+                        }
+                        (None, _) => op.spell(&mut fresh, &values, node.ty()),
                     };
-                    let rhs = match call {
-                        Some(call) => call,
-                        None => match op.spell(&mut fresh, &values(&operands), node.ty()) {
-                            Spelling::Primitive(rhs) => rhs,
-                            unspelled => {
-                                let provenance = node.provenance.clone();
-                                let (function, node, op) = (function.name.clone(), id.index(), op.name());
-                                return Err(match unspelled {
-                                    Spelling::Kernel => LowerError::Kernel { function, node, provenance, op },
-                                    _ => LowerError::Composite { function, node, provenance, op },
-                                });
-                            }
-                        },
-                    };
+                    let Some(rhs) = rhs else { return Err(unspelled(function, id, op)) };
                     let f32s = |o: &NodeId| function.node(*o).ty().element == ElementType::F32;
                     let is_matmul = matches!(op, ops::Op::DotGeneral(_)) && operands.iter().all(f32s);
                     fresh.statement(match self.frame.exact && is_matmul {
@@ -425,6 +411,16 @@ impl Writer<'_> {
             statements,
             end: format!("    return {} : {}\n  }}\n", returned.join(", "), results.join(", ")),
         })
+    }
+}
+
+/// Why an operation has no statement.
+fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
+    let provenance = function.node(id).provenance.clone();
+    let (function, node, name) = (function.name.clone(), id.index(), op.name());
+    match op.form() {
+        Form::Kernel => LowerError::Kernel { function, node, provenance, op: name },
+        _ => LowerError::Composite { function, node, provenance, op: name },
     }
 }
 

@@ -4,8 +4,10 @@
 use std::fmt::Write as _;
 
 use ops::ops::{BoundedSdpa, MaskTerm, Sdpa};
-use ops::{ElementType, Operand, Statements, TensorType};
-use targets::{DeviceKind, Dialect, Target};
+use ops::{ElementType, Op, Operand, Statements, TensorType};
+use targets::DeviceKind;
+
+use super::Program;
 
 /// Keys are read in steps of so many: a multiple of every vector.
 const STEP: usize = 64;
@@ -15,25 +17,21 @@ const LEAST: usize = 512;
 
 /// The same with that promise: for a single query, whose product is small beside the reading of the caches. In a function
 /// with chunks of queries, which gets two numbers of the host, iree-compile 3.13 leaves a dispatch in front of the choice
-/// (docs/upstream/two_numbers.mlir), and in any for other devices than the processor. In networks with rings `expand_for` does
-/// not ask: a ring reads both numbers for a single query too.
-pub(crate) fn of(op: &Sdpa, operands: &[&TensorType], target: &Target) -> Option<BoundedSdpa> {
+/// (docs/upstream/two_numbers.mlir), and in any for other devices than the processor. A ring reads both numbers for a single
+/// query too, and then nothing compiles behind this idiom.
+pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
+    let (Op::Sdpa(op), [q, k, ..]) = (op, operands) else { return None };
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
-    let [q, k, ..] = operands else { return None };
     let (queries, keys) = (q.shape[q.rank() - 2], k.shape[k.rank() - 2]);
-    let iree = target.backend.dialect() == Dialect::IreeGlobals && target.device == DeviceKind::Cpu;
-    let some = operands.iter().all(|operand| operand.count() > 0);
-    let fits = op.offset && bounded.unbounded() == *op && op_infers(&bounded, operands);
-    (iree && some && fits && queries == 1 && keys > LEAST).then_some(bounded)
-}
-
-fn op_infers(op: &BoundedSdpa, operands: &[&TensorType]) -> bool {
-    ops::Op::from(op.clone()).infer(operands).is_ok()
+    let same = op.offset && bounded.unbounded() == *op;
+    let compiles = program.target.device == DeviceKind::Cpu && !program.has_rings;
+    let bounded = Op::from(bounded);
+    (same && compiles && queries == 1 && keys > LEAST && bounded.infer(operands).is_ok()).then_some(bounded)
 }
 
 /// The right-hand side of its statement: a choice between the part that is used and, since that is copied, all of the
 /// caches.
-pub(crate) fn spell(
+pub(super) fn spell(
     s: &mut dyn Statements,
     op: &BoundedSdpa,
     operands: &[Operand<'_>],
