@@ -21,6 +21,29 @@ pub struct Documented {
 
 macro_rules! operations {
     (
+        $dollar:tt
+        functions { $($function:ident::$map:ident,)* }
+        primitives { $($primitive_file:ident::$primitive:ident,)* }
+        composites { $($composite_file:ident::$composite:ident,)* }
+        idioms { $($idiom_file:ident::$idiom:ident,)* }
+        archive { $($archive_file:ident::$archive:ident,)* }
+        kernels { $($kernel_file:ident::$kernel:ident,)* }
+    ) => {
+        /// Calls a macro with `name::Operation` for each composite that is a function of each element of one float tensor.
+        #[macro_export]
+        macro_rules! float_functions {
+            ($dollar then:ident) => { $dollar then! { $($function::$map,)* } };
+        }
+
+        operations! {
+            primitives { $($primitive_file::$primitive,)* }
+            composites { $($function::$map,)* $($composite_file::$composite,)* }
+            idioms { $($idiom_file::$idiom,)* }
+            archive { $($archive_file::$archive,)* }
+            kernels { $($kernel_file::$kernel,)* }
+        }
+    };
+    (
         primitives { $($primitive_file:ident::$primitive:ident,)* }
         composites { $($composite_file:ident::$composite:ident,)* }
         idioms { $($idiom_file:ident::$idiom:ident,)* }

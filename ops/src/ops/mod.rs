@@ -49,7 +49,10 @@ use crate::{
     Operand, Operation, ParseError, Primitive, Reader, Statements, TensorType, Value, WeightUse,
 };
 
-operations! {
+// The dollar is for the macro that this one writes.
+operations! { $
+    // Composites of one float tensor without attributes: each is a method of the DSL, too.
+    functions { erf::Erf, }
     primitives {
         // Leaves.
         constant::Constant, iota::Iota,
@@ -64,7 +67,7 @@ operations! {
         dot_general::DotGeneral, reduce::Reduce,
     }
     composites {
-        append::Append, dequantize::Dequantize, erf::Erf,
+        append::Append, dequantize::Dequantize,
         grouped_linear::GroupedLinear, grouped_rows::GroupedRows, linear::Linear, rms_norm::RmsNorm,
         rope::Rope, sdpa::Sdpa,
     }
