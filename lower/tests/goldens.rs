@@ -667,6 +667,35 @@ fn gelu_tanh() {
 }
 
 #[test]
+fn softplus() {
+    check_op(
+        "softplus",
+        &["f16[2,3]"],
+        expect![[r#"
+        func.func @main(%arg0: tensor<2x3xf16>) -> (tensor<2x3xf16>) {
+          %0 = stablehlo.convert %arg0 : (tensor<2x3xf16>) -> tensor<2x3xf32>
+          %1 = stablehlo.abs %0 : tensor<2x3xf32>
+          %2 = stablehlo.negate %1 : tensor<2x3xf32>
+          %3 = stablehlo.exponential %2 : tensor<2x3xf32>
+          %4 = stablehlo.constant dense<0x3F800000> : tensor<2x3xf32>
+          %5 = stablehlo.add %3, %4 : tensor<2x3xf32>
+          %6 = stablehlo.log %5 : tensor<2x3xf32>
+          %7 = stablehlo.subtract %5, %4 : tensor<2x3xf32>
+          %8 = stablehlo.divide %6, %7 : tensor<2x3xf32>
+          %9 = stablehlo.multiply %3, %8 : tensor<2x3xf32>
+          %10 = stablehlo.compare EQ, %5, %4, FLOAT : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xi1>
+          %11 = stablehlo.select %10, %3, %9 : tensor<2x3xi1>, tensor<2x3xf32>
+          %12 = stablehlo.constant dense<0x00000000> : tensor<2x3xf32>
+          %13 = stablehlo.maximum %0, %12 : tensor<2x3xf32>
+          %14 = stablehlo.add %13, %11 : tensor<2x3xf32>
+          %15 = stablehlo.convert %14 : (tensor<2x3xf32>) -> tensor<2x3xf16>
+          return %15 : tensor<2x3xf16>
+        }
+    "#]],
+    );
+}
+
+#[test]
 fn erf() {
     check_op(
         "erf",

@@ -8,6 +8,7 @@ mod linear;
 mod rms_norm;
 mod rope;
 mod sdpa;
+mod softplus;
 
 use ops::{Composite, Form, Idiom, InferError, Op};
 use trace::{Builder, NodeId};
@@ -30,5 +31,6 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Resu
         Composite::RmsNorm(op) => rms_norm::convert(b, op, operands),
         Composite::Rope(op) => rope::convert(b, op, operands),
         Composite::Sdpa(op) => sdpa::convert(b, op, operands),
+        Composite::Softplus(op) => softplus::convert(b, op, operands),
     }
 }

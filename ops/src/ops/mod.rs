@@ -34,6 +34,7 @@ mod rope;
 mod sdpa;
 mod select;
 mod sliced_append;
+mod softplus;
 mod unary;
 
 pub use binary::BinaryKind;
@@ -52,7 +53,7 @@ use crate::{
 // The dollar is for the macro that this one writes.
 operations! { $
     // Composites of one float tensor without attributes: each is a method of the DSL, too.
-    functions { erf::Erf, }
+    functions { erf::Erf, softplus::Softplus, }
     primitives {
         // Leaves.
         constant::Constant, iota::Iota,
