@@ -12,8 +12,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use irpa::{BlockFormat, Checkpoint, CheckpointTensor, NewEntry, StoredNumbers, Watch, WriteOptions};
-use ops::ops::{Pack, Quantize};
-use ops::{ElementType, InferError, Op, TensorType, Value, WeightFormat};
+use ops::{ElementType, Form, InferError, LayoutOp, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe, Trace};
 
 use mismatch::{Moved, declarations, list};
@@ -288,9 +287,11 @@ pub fn check(
 
 /// The format that a parameter is stored in, if it has one of its own.
 fn format(parameter: &Parameter) -> Option<WeightFormat> {
-    match parameter.recipe.as_deref()? {
-        Recipe::Op(Op::Pack(Pack { format }) | Op::Quantize(Quantize { format, .. }), _) => Some(*format),
-        _ => None,
+    let Recipe::Op(op, _) = parameter.recipe.as_deref()? else { return None };
+    match op.form() {
+        Form::Archive(LayoutOp::Pack(pack)) => Some(pack.format),
+        Form::Archive(LayoutOp::Quantize(quantize)) => Some(quantize.format),
+        Form::Primitive | Form::Composite(_) | Form::Idiom(_) | Form::Kernel => None,
     }
 }
 

@@ -70,7 +70,7 @@ impl Listed {
                     becomes.extend(converted(op, types));
                     Kind::Composite
                 }
-                Form::Archive => Kind::Archive,
+                Form::Archive(_) => Kind::Archive,
                 Form::Kernel => Kind::Kernel,
             };
         }

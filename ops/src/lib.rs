@@ -19,7 +19,7 @@ pub use format::WeightFormat;
 pub use list::Documented;
 pub use literal::{Literal, RopePart, RopeTable};
 pub use operation::{Attributes, Bound, Example, InferError, Operand, Operation, Primitive, Statements};
-pub use ops::{Composite, Form, Idiom, Op};
+pub use ops::{Composite, Form, Idiom, LayoutOp, Op};
 pub use text::{Attribute, ParseError, Reader, Real, print_string};
 pub use types::{ElementType, TensorType, UnknownElementType};
 pub use value::{Value, exact_sum, flat_index, for_each_index};

@@ -60,7 +60,7 @@ macro_rules! operations {
             /// It replaces a composite where one compiler needs other words for it.
             Idiom(Idiom<'a>),
             /// It happens when an archive is written; no program contains it.
-            Archive,
+            Archive(LayoutOp<'a>),
             /// Only kernels compute it.
             Kernel,
         }
@@ -69,6 +69,12 @@ macro_rules! operations {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Composite<'a> {
             $(#[doc = concat!("See [`", stringify!($composite), "`].")] $composite(&'a $composite)),*
+        }
+
+        /// An operation that happens when an archive is written.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum LayoutOp<'a> {
+            $(#[doc = concat!("See [`", stringify!($archive), "`].")] $archive(&'a $archive)),*
         }
 
         /// An operation in words that only one compiler knows.
@@ -84,7 +90,7 @@ macro_rules! operations {
                     $(Self::$primitive(_) => Form::Primitive,)*
                     $(Self::$composite(op) => Form::Composite(Composite::$composite(op)),)*
                     $(Self::$idiom(op) => Form::Idiom(Idiom::$idiom(op)),)*
-                    $(Self::$archive(_) => Form::Archive,)*
+                    $(Self::$archive(op) => Form::Archive(LayoutOp::$archive(op)),)*
                     $(Self::$kernel(_) => Form::Kernel,)*
                 }
             }
@@ -150,6 +156,31 @@ macro_rules! operations {
             /// Whether the result is a part of the operand, or the operand several times.
             pub fn is_view(&self) -> bool {
                 match self { $(Self::$name(_) => $name::IS_VIEW),* }
+            }
+
+            /// Whether each element of the result depends only on elements at its own place along the axes that both have.
+            pub fn keeps_axes(&self) -> bool {
+                match self { $(Self::$name(_) => $name::KEEPS_AXES),* }
+            }
+
+            /// Whether a compiler may write the result where an operand of the same type is.
+            pub fn in_place(&self) -> bool {
+                match self { $(Self::$name(_) => $name::IN_PLACE),* }
+            }
+
+            /// Whether of operand 0 it reads only the rows that indices select.
+            pub fn picks_rows(&self) -> bool {
+                match self { $(Self::$name(_) => $name::PICKS_ROWS),* }
+            }
+
+            /// Whether any piece of the result can be made from bounded pieces of float operands when an archive is written.
+            pub fn bakes(&self) -> bool {
+                match self { $(Self::$name(op) => op.bakes()),* }
+            }
+
+            /// What it does, in a word or two.
+            pub fn label(&self) -> String {
+                match self { $(Self::$name(op) => op.label()),* }
             }
 
             /// How it reads a weight that may be stored in another layout.

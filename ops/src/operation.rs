@@ -28,6 +28,15 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// Whether the result is a part of the operand, or the operand several times: never stored.
     const IS_VIEW: bool = false;
 
+    /// Whether each element of the result depends only on elements at its own place along the axes that both have.
+    const KEEPS_AXES: bool = Self::IS_MAP;
+
+    /// Whether a compiler may write the result where an operand of the same type is.
+    const IN_PLACE: bool = false;
+
+    /// Whether of operand 0 it reads only the rows that indices select.
+    const PICKS_ROWS: bool = false;
+
     /// How it reads a weight that may be stored in another layout, if it reads one.
     const WEIGHT_USE: Option<WeightUse> = None;
 
@@ -50,6 +59,16 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
             true => OpWork::FREE,
             false => OpWork::usual(Self::CLASS, operands, ty),
         }
+    }
+
+    /// Whether any piece of the result can be made from bounded pieces of float operands when an archive is written.
+    fn bakes(&self) -> bool {
+        false
+    }
+
+    /// What it does, in a word or two.
+    fn label(&self) -> String {
+        Self::NAME.replace('_', " ")
     }
 
     /// The loops it runs over, which tell how it can be divided among devices.

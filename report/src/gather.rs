@@ -10,7 +10,6 @@ use tracewright::trace::{Function, Node, NodeId, NodeKind, Parameter, Provenance
 use tracewright::{Footprint, Plan, PlanError, StagedTrace};
 
 use crate::model::*;
-use crate::words::label;
 
 /// Lines of Rust that are shown before and after the one a node comes from.
 const AROUND: u32 = 3;
@@ -162,7 +161,7 @@ fn node(function: &Function, id: NodeId, machine: &Machine, known: &[FunctionGra
             let reads: Vec<CostOperand<'_>> = operands.iter().map(read).collect();
             let simplify::Cost { bytes, flops, seconds } = simplify::cost(machine, op, &reads, &types[0]);
             cost = CostFacts { bytes, flops, seconds };
-            (op.class().into(), label(op))
+            (op.class().into(), op.label())
         }
         NodeKind::Call { function: callee, prefix } => {
             let callee = &known[callee.0 as usize];

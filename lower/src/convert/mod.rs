@@ -19,7 +19,7 @@ pub(crate) fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Resu
         Form::Composite(composite) => composite,
         Form::Idiom(Idiom::BoundedSdpa(op)) => return sdpa::convert(b, &op.unbounded(), operands),
         Form::Idiom(Idiom::SlicedAppend(op)) => return append::convert(b, &op.append(), operands),
-        Form::Primitive | Form::Archive | Form::Kernel => return b.op(op.clone(), operands),
+        Form::Primitive | Form::Archive(_) | Form::Kernel => return b.op(op.clone(), operands),
     };
     match composite {
         Composite::Append(op) => append::convert(b, op, operands),

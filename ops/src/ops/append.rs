@@ -23,6 +23,7 @@ impl Append {
 
 impl Operation for Append {
     const CLASS: OpClass = OpClass::State;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good(

@@ -13,6 +13,7 @@ operation! {
 
 impl Operation for BroadcastInDim {
     const CLASS: OpClass = OpClass::Movement;
+    const KEEPS_AXES: bool = true;
     const IS_VIEW: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
@@ -62,6 +63,14 @@ impl Operation for BroadcastInDim {
         let stretched = self.axes.iter().zip(&operands[0].shape);
         let axes = stretched.map(|(&axis, &extent)| (extent == ty.shape[axis]).then_some(axis)).collect();
         IterationSpace::of_result(vec![axes], ty)
+    }
+
+    fn bakes(&self) -> bool {
+        true
+    }
+
+    fn label(&self) -> String {
+        "broadcast".into()
     }
 }
 

@@ -58,6 +58,10 @@ impl Operation for Compare {
         };
         Value::new(ty.clone(), operands[0].data.iter().zip(&operands[1].data).map(|(&a, &b)| f(a, b).into()))
     }
+
+    fn label(&self) -> String {
+        format!("compare {}", self.direction.word())
+    }
 }
 
 impl Primitive for Compare {

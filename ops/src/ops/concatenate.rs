@@ -57,6 +57,10 @@ impl Operation for Concatenate {
             _ => IterationSpace::aligned_but(self.axis, operands, ty),
         }
     }
+
+    fn bakes(&self) -> bool {
+        true
+    }
 }
 
 impl Primitive for Concatenate {

@@ -46,6 +46,14 @@ impl Operation for Constant {
             None => OpWork { bytes: ty.bytes() as f64, ..OpWork::FREE },
         }
     }
+
+    fn bakes(&self) -> bool {
+        true
+    }
+
+    fn label(&self) -> String {
+        self.value.as_rope_table().map_or("constant".into(), |table| format!("{} table", table.part.word()))
+    }
 }
 
 impl Primitive for Constant {

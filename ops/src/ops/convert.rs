@@ -55,6 +55,14 @@ impl Operation for Convert {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         Value::new(ty.clone(), operands[0].data.iter().copied())
     }
+
+    fn bakes(&self) -> bool {
+        self.to.is_float()
+    }
+
+    fn label(&self) -> String {
+        format!("to {}", self.to)
+    }
 }
 
 impl Primitive for Convert {

@@ -12,6 +12,7 @@ operation! {
 
 impl Operation for DynamicUpdateSlice {
     const CLASS: OpClass = OpClass::State;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("dynamic_update_slice axis=0", &["i32[4] 1,2,3,4", "i32[2] 8,9", "i32[] 1"], "i32[4] 1,8,9,4"),

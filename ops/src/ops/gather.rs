@@ -8,6 +8,7 @@ operation! {
 
 impl Operation for Gather {
     const CLASS: OpClass = OpClass::Movement;
+    const PICKS_ROWS: bool = true;
     const WEIGHT_USE: Option<WeightUse> = Some(WeightUse::Rows);
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[

@@ -18,6 +18,7 @@ operation! {
 
 impl Operation for GroupedRows {
     const CLASS: OpClass = OpClass::Movement;
+    const PICKS_ROWS: bool = true;
     const BOUND: Bound = Bound::Ulps(1.0);
     const EXAMPLES: &'static [Example] = &[
         good(

@@ -58,6 +58,10 @@ impl Operation for Pack {
         // An archive's recipe costs nothing when the program runs.
         OpWork::FREE
     }
+
+    fn bakes(&self) -> bool {
+        true
+    }
 }
 
 /// The matrix `[outputs, inputs]` that a packed one is multiplied as.

@@ -10,6 +10,7 @@ operation! {
 
 impl Operation for Permute {
     const CLASS: OpClass = OpClass::Movement;
+    const KEEPS_AXES: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("permute order=[1,0]", &["i32[2,3] 1,2,3,4,5,6"], "i32[3,2] 1,4,2,5,3,6"),
@@ -48,6 +49,10 @@ impl Operation for Permute {
         let mut axes = vec![None; ty.rank()];
         self.order.iter().enumerate().for_each(|(at, &axis)| axes[axis] = Some(at));
         IterationSpace::of_result(vec![axes], ty)
+    }
+
+    fn bakes(&self) -> bool {
+        true
     }
 }
 

@@ -66,6 +66,10 @@ impl Operation for Quantize {
         // An archive's recipe costs nothing when the program runs.
         OpWork::FREE
     }
+
+    fn bakes(&self) -> bool {
+        true
+    }
 }
 
 /// The type of a part of a matrix in groups.

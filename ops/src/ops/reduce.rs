@@ -25,6 +25,7 @@ operation! {
 
 impl Operation for Reduce {
     const CLASS: OpClass = OpClass::Reduction;
+    const KEEPS_AXES: bool = true;
     const BOUND: Bound = Bound::UlpsOfLargest(4.0);
     const EXAMPLES: &'static [Example] = &[
         good("reduce kind=add axes=[1]", &["f32[2,3] 1,2,3,4,5,6"], "f32[2] 6,15"),
@@ -88,6 +89,10 @@ impl Operation for Reduce {
         let kept = (0..count).filter(|axis| !self.axes.contains(axis)).map(Some).collect();
         let operands = operands.iter().map(|operand| same(operand.rank())).collect();
         IterationSpace { operands, result: kept, count }
+    }
+
+    fn label(&self) -> String {
+        format!("reduce {}", self.kind.word())
     }
 }
 

@@ -11,6 +11,7 @@ operation! {
 
 impl Operation for ReducePrecision {
     const CLASS: OpClass = OpClass::Elementwise;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("reduce_precision to=bf16", &["f32[3] 1,1.001953125,1.005859375"], "f32[3] 1,1,1.0078125"),

@@ -30,6 +30,10 @@ impl Operation for Reshape {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         Value { ty: ty.clone(), data: operands[0].data.clone() }
     }
+
+    fn bakes(&self) -> bool {
+        true
+    }
 }
 
 impl Primitive for Reshape {

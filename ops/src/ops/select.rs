@@ -7,6 +7,7 @@ operation! {
 
 impl Operation for Select {
     const CLASS: OpClass = OpClass::Elementwise;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("select", &["i1[3] 1,0,1", "f32[3] 1,2,3", "f32[3] 4,5,6"], "f32[3] 1,5,3"),

@@ -21,6 +21,7 @@ impl SlicedAppend {
 
 impl Operation for SlicedAppend {
     const CLASS: OpClass = OpClass::State;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Append::BOUND;
     const EXAMPLES: &'static [Example] = &[
         good(

@@ -38,6 +38,7 @@ operation! {
 
 impl Operation for Unary {
     const CLASS: OpClass = OpClass::Elementwise;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Bound::Ulps(4.0);
     const EXAMPLES: &'static [Example] = &[
         good("unary kind=negate", &["f32[4] 0,-1,2.5,inf"], "f32[4] -0,1,-2.5,-inf"),
@@ -105,6 +106,10 @@ impl Operation for Unary {
             UnaryKind::Not => f64::from(x == 0.0),
         };
         Value::new(ty.clone(), operands[0].data.iter().map(|&x| f(x)))
+    }
+
+    fn label(&self) -> String {
+        self.kind.word().into()
     }
 }
 
