@@ -204,15 +204,7 @@ pub fn check(
     let mut read: BTreeMap<&str, &TensorType> = BTreeMap::new();
     let mut blocks: BTreeSet<(&str, FromBlocks)> = BTreeSet::new();
     for parameter in parameters {
-        if let Some(recipe) = &parameter.recipe {
-            let what = "a parameter and what is made must have one type";
-            let made = recipe.ty().and_then(|right| match parameter.ty == right {
-                true => Ok(()),
-                false => Err(InferError::Mismatch { op: "recipe", what, left: parameter.ty.clone(), right }),
-            });
-            let wrong = |source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) };
-            made.map_err(wrong)?;
-        }
+        check_recipe(parameter)?;
         read.extend(parameter.sources());
         for (key, ty) in parameter.sources() {
             if let Some(from) = checkpoint.get(key).and_then(CheckpointTensor::blocks) {
@@ -283,6 +275,17 @@ pub fn check(
         true => Ok(baked),
         false => Err(BakeError::Mismatch { path: checkpoint.path().to_owned(), problems }),
     }
+}
+
+/// A parameter has the type that its recipe makes.
+fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
+    let Some(recipe) = &parameter.recipe else { return Ok(()) };
+    let what = "a parameter and what is made must have one type";
+    let made = recipe.ty().and_then(|right| match parameter.ty == right {
+        true => Ok(()),
+        false => Err(InferError::Mismatch { op: "recipe", what, left: parameter.ty.clone(), right }),
+    });
+    made.map_err(|source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) })
 }
 
 /// The format that a parameter is stored in, if it has one of its own.
