@@ -39,7 +39,7 @@ mod write;
 
 pub use archive::{Archive, Entry, Storage, Verified};
 pub use checkpoint::{
-    Arranged, Checkpoint, CheckpointTensor, ConvertOptions, Converted, TensorNumbers, convert_checkpoint,
+    Checkpoint, CheckpointTensor, ConvertOptions, Converted, StoredOrder, TensorNumbers, convert_checkpoint,
 };
 pub use convert::convert;
 pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, GgufProblem, IndexProblem};

@@ -1,6 +1,6 @@
 //! The names of a GGUF file's tensors, and what was done to them.
 
-use irpa::{Arranged, Checkpoint, CheckpointTensor};
+use irpa::{Checkpoint, CheckpointTensor, StoredOrder};
 
 use super::metadata::Metadata;
 
@@ -180,22 +180,22 @@ impl Renaming {
         let [queries, keys] = self.heads;
         tensor.arranged = match (self.architecture.as_str(), part) {
             ("llama" | "smollm3", "attn_q") if has_heads(tensor, queries) => {
-                Arranged::Interleaved { heads: queries }
+                StoredOrder::PermutedRope { heads: queries }
             }
             ("llama" | "smollm3", "attn_k") if has_heads(tensor, keys) => {
-                Arranged::Interleaved { heads: keys }
+                StoredOrder::PermutedRope { heads: keys }
             }
-            ("gemma2" | "gemma3", _) if part.ends_with("norm") && end == "weight" => Arranged::OneMore,
+            ("gemma2" | "gemma3", _) if part.ends_with("norm") && end == "weight" => StoredOrder::PlusOne,
             ("gpt2", "attn_qkv" | "attn_output" | "ffn_up" | "ffn_down") if tensor.shape.len() == 2 => {
                 tensor.shape.reverse();
-                Arranged::Transposed
+                StoredOrder::Transposed
             }
             // The axis of a single input was dropped.
             ("lfm2", "shortconv.conv") if tensor.shape.len() == 2 => {
                 tensor.shape.insert(1, 1);
-                Arranged::Same
+                StoredOrder::Same
             }
-            _ => Arranged::Same,
+            _ => StoredOrder::Same,
         };
     }
 }
