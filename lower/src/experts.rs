@@ -4,7 +4,7 @@ use ops::ops::{Gather, Pack, PackedExperts, PackedLinear, Permute, Reshape};
 use ops::{ElementType, InferError, Op, WeightFormat};
 use trace::{Builder, Function, NodeId, NodeKind, Parameter};
 
-use crate::derive::{made, step};
+use crate::derive::{from_recipe, step};
 
 /// A product with matrices of a stack `[experts, outputs, inputs]`.
 pub(crate) struct Experts {
@@ -67,7 +67,7 @@ impl Experts {
         let [experts, outputs, inputs] = self.weight.ty.shape[..] else { unreachable!("a stack") };
         // One matrix below the other.
         let shape = vec![experts * outputs, inputs];
-        let packed = made(b, self.weight.key.clone(), &self.weight, |stack| {
+        let packed = from_recipe(b, self.weight.key.clone(), &self.weight, |stack| {
             step(Pack { format }, step(Reshape { shape }, stack))
         })?;
         let op = PackedExperts { format, experts, outputs, element };

@@ -8,7 +8,7 @@ use ops::{ElementType, InferError, WeightFormat};
 use trace::{Builder, NodeId, Parameter};
 
 use crate::convert::convert;
-use crate::derive::{made, step};
+use crate::derive::{from_recipe, step};
 use crate::implementation::{Reader, StoredWeight};
 use crate::layout::WeightLayout;
 
@@ -25,7 +25,7 @@ impl StoredWeight {
 
 /// A parameter in panels.
 fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> Result<NodeId, InferError> {
-    made(b, parameter.key.clone(), parameter, |matrix| step(Pack { format }, matrix))
+    from_recipe(b, parameter.key.clone(), parameter, |matrix| step(Pack { format }, matrix))
 }
 
 /// The parts of a parameter in groups. The integers keep its key.
@@ -37,7 +37,7 @@ fn grouped(
     let key = &parameter.key;
     let mut part = |&part: &GroupPart| {
         let key = if part == GroupPart::Integers { key.clone() } else { format!("{key}.{}", part.word()) };
-        made(b, key, parameter, |matrix| step(Quantize { format, part }, matrix))
+        from_recipe(b, key, parameter, |matrix| step(Quantize { format, part }, matrix))
     };
     format.parts().iter().map(&mut part).collect()
 }
