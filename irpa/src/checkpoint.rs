@@ -1,10 +1,10 @@
 //! Checkpoints: safetensors files, alone or as the shards of an index, and GGUF files.
 
 use crate::ArchiveError;
-use crate::foreign::Foreign;
 use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
 use crate::index::PassedOver;
 use crate::progress::Watch;
+use crate::unsupported::UnsupportedFormat;
 use crate::weight_files::{WeightFiles, rejected};
 use crate::write::{NewEntry, WriteOptions, write};
 use memmap2::Mmap;
@@ -314,7 +314,7 @@ impl Checkpoint {
     /// Maps a file and returns its tensors.
     pub(crate) fn add_file(&mut self, path: PathBuf) -> Result<Vec<CheckpointTensor>, ArchiveError> {
         let map = crate::map(&path)?;
-        if let Some(format) = Foreign::of_file(&path, &map) {
+        if let Some(format) = UnsupportedFormat::of_file(&path, &map) {
             return Err(ArchiveError::Foreign { path, format });
         }
         let (header, metadata) =

@@ -28,12 +28,12 @@ mod archive;
 mod checkpoint;
 mod convert;
 mod error;
-mod foreign;
 mod gguf;
 mod hub;
 mod index;
 mod progress;
 mod shards;
+mod unsupported;
 mod weight_files;
 mod write;
 
@@ -43,12 +43,12 @@ pub use checkpoint::{
 };
 pub use convert::convert;
 pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, GgufProblem, IndexProblem};
-pub use foreign::Foreign;
 pub use gguf::{BlockFormat, Gguf, GgufArray, GgufTensor, GgufValue, StoredNumbers};
 pub use hub::HubFolder;
 pub use index::{PassedOver, ShardDifference};
 pub use progress::{Progress, Watch};
 pub use safetensors::Dtype;
+pub use unsupported::UnsupportedFormat;
 
 pub use write::{ARCHIVE, NewEntry, Sink, WriteOptions, write};
 
