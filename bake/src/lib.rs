@@ -13,8 +13,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use irpa::{BlockFormat, Checkpoint, CheckpointTensor, NewEntry, StoredNumbers, Watch, WriteOptions};
-use ops::ops::{Pack, Quantize};
-use ops::{ElementType, InferError, Op, TensorType, Value, WeightFormat};
+use ops::{ElementType, Form, InferError, LayoutOp, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe, Trace};
 
 use mismatch::{Moved, declarations, list};
@@ -231,15 +230,7 @@ pub fn check(
     let mut read: BTreeMap<&str, &TensorType> = BTreeMap::new();
     let mut blocks: BTreeSet<(&str, FromBlocks)> = BTreeSet::new();
     for parameter in parameters {
-        if let Some(recipe) = &parameter.recipe {
-            let what = "a parameter and what is made must have one type";
-            let made = recipe.ty().and_then(|right| match parameter.ty == right {
-                true => Ok(()),
-                false => Err(InferError::Mismatch { op: "recipe", what, left: parameter.ty.clone(), right }),
-            });
-            let wrong = |source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) };
-            made.map_err(wrong)?;
-        }
+        check_recipe(parameter)?;
         read.extend(parameter.sources());
         for (key, ty) in parameter.sources() {
             if let Some(from) = checkpoint.get(key).and_then(CheckpointTensor::blocks) {
@@ -312,11 +303,24 @@ pub fn check(
     }
 }
 
+/// A parameter has the type that its recipe makes.
+fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
+    let Some(recipe) = &parameter.recipe else { return Ok(()) };
+    let what = "a parameter and what is made must have one type";
+    let made = recipe.ty().and_then(|right| match parameter.ty == right {
+        true => Ok(()),
+        false => Err(InferError::Mismatch { op: "recipe", what, left: parameter.ty.clone(), right }),
+    });
+    made.map_err(|source| BakeError::Recipe { key: parameter.key.clone(), source: Box::new(source) })
+}
+
 /// The format that a parameter is stored in, if it has one of its own.
 fn format(parameter: &Parameter) -> Option<WeightFormat> {
-    match parameter.recipe.as_deref()? {
-        Recipe::Op(Op::Pack(Pack { format }) | Op::Quantize(Quantize { format, .. }), _) => Some(*format),
-        _ => None,
+    let Recipe::Op(op, _) = parameter.recipe.as_deref()? else { return None };
+    match op.form() {
+        Form::Archive(LayoutOp::Pack(pack)) => Some(pack.format),
+        Form::Archive(LayoutOp::Quantize(quantize)) => Some(quantize.format),
+        Form::Primitive | Form::Composite(_) | Form::Idiom(_) | Form::Kernel => None,
     }
 }
 

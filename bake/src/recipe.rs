@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use std::borrow::Cow;
 
-use irpa::{ArchiveError, Arranged, Checkpoint, CheckpointTensor, Sink, TensorNumbers};
+use irpa::{ArchiveError, Checkpoint, CheckpointTensor, Sink, StoredOrder, TensorNumbers};
 use ops::format::{PANEL, Quantized};
 use ops::ops::{Binary, BinaryKind, Constant, Convert, Pack, Permute, Quantize, Reshape};
 use ops::{ElementType, Literal, Op, TensorType, Value, WeightFormat};
@@ -32,15 +32,15 @@ fn write_source(
     sink: &mut Sink<'_>,
 ) -> Result<(), ArchiveError> {
     match checkpoint.get(key) {
-        Some(tensor) if tensor.blocks().is_some() || tensor.arranged != Arranged::Same => {
-            write_made(&Made::source(key, ty, checkpoint, false)?, sink)
+        Some(tensor) if tensor.blocks().is_some() || tensor.arranged != StoredOrder::Same => {
+            write_made(&PieceReader::source(key, ty, checkpoint, false)?, sink)
         }
         _ => sink.write_converted(checkpoint.data(key)?, checkpoint.ty(key)?.element, ty.element),
     }
 }
 
 /// Writes what is made, a piece at a time.
-fn write_made(made: &Made<'_>, sink: &mut Sink<'_>) -> Result<(), ArchiveError> {
+fn write_made(made: &PieceReader<'_>, sink: &mut Sink<'_>) -> Result<(), ArchiveError> {
     let element = made.ty.element;
     let mut values = vec![0.0f32; PIECE];
     let mut bytes = vec![0; element.bytes(PIECE)];
@@ -61,12 +61,12 @@ pub(crate) fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Opti
     let tensor = checkpoint.get(key).filter(|tensor| tensor.shape == ty.shape)?;
     match tensor.element() {
         // Exact where an f32 has not all numbers of the type, too.
-        Some(_) if tensor.arranged == Arranged::Same => {
+        Some(_) if tensor.arranged == StoredOrder::Same => {
             let value = Value::from_bytes(checkpoint.ty(key).ok()?, checkpoint.data(key).ok()?);
             Some(if value.ty == *ty { value } else { Value::new(ty.clone(), value.data) })
         }
         _ => {
-            let made = Made::source(key, ty, checkpoint, false).ok()?;
+            let made = PieceReader::source(key, ty, checkpoint, false).ok()?;
             let mut values = vec![0.0; ty.count()];
             made.read(0, &mut values);
             Some(Value::new(ty.clone(), values.into_iter().map(f64::from)))
@@ -105,7 +105,7 @@ fn write_recipe(recipe: &Recipe, checkpoint: &Checkpoint, sink: &mut Sink<'_>) -
             };
             write_panels(&operands[0], *format, bytes, quantize, checkpoint, sink)
         }
-        Recipe::Op(..) => write_made(&Made::new(recipe, checkpoint, false)?, sink),
+        Recipe::Op(..) => write_made(&PieceReader::new(recipe, checkpoint, false)?, sink),
     }
 }
 
@@ -122,7 +122,7 @@ fn write_panels(
     checkpoint: &Checkpoint,
     sink: &mut Sink<'_>,
 ) -> Result<(), ArchiveError> {
-    let made = Made::new(matrix, checkpoint, format.element().is_none())?;
+    let made = PieceReader::new(matrix, checkpoint, format.element().is_none())?;
     let [outputs, inputs] = made.ty.shape[..] else { unreachable!("`check` has inferred it") };
     let panel = bytes(PANEL, inputs);
     let make_all = |first: usize, made_bytes: &mut Vec<u8>| {
@@ -148,7 +148,7 @@ fn write_panels(
 
 /// Rows of a matrix that are stored together.
 struct Panel<'p, 'a> {
-    made: &'p Made<'a>,
+    made: &'p PieceReader<'a>,
     /// The first of them.
     first: usize,
     inputs: usize,
@@ -170,18 +170,18 @@ impl Panel<'_, '_> {
 }
 
 /// A recipe with its types and the numbers it starts from.
-struct Made<'a> {
+struct PieceReader<'a> {
     ty: TensorType,
-    from: From<'a>,
+    from: PieceSource<'a>,
 }
 
-enum From<'a> {
+enum PieceSource<'a> {
     /// The numbers of a tensor, and the type that they are rounded to.
     Source(TensorNumbers<'a>, Option<ElementType>),
-    Op(Cow<'a, Op>, Vec<Made<'a>>),
+    Op(Cow<'a, Op>, Vec<PieceReader<'a>>),
 }
 
-impl<'a> Made<'a> {
+impl<'a> PieceReader<'a> {
     /// What a recipe makes. `grouped` says that it will be stored in groups: then what the checkpoint stores in blocks is
     /// rounded to no type before.
     fn new(recipe: &'a Recipe, checkpoint: &'a Checkpoint, grouped: bool) -> Result<Self, ArchiveError> {
@@ -198,7 +198,7 @@ impl<'a> Made<'a> {
     fn op(op: Cow<'a, Op>, mut operands: Vec<Self>) -> Self {
         // What is turned and turned back is what it was.
         let turned_back = match (&*op, &operands[..]) {
-            (Op::Permute(outer), [Self { from: From::Op(inner, _), .. }]) => match &**inner {
+            (Op::Permute(outer), [Self { from: PieceSource::Op(inner, _), .. }]) => match &**inner {
                 Op::Permute(inner) => {
                     (0..inner.order.len()).all(|axis| inner.order[outer.order[axis]] == axis)
                 }
@@ -207,14 +207,14 @@ impl<'a> Made<'a> {
             _ => false,
         };
         if turned_back
-            && let Some(Self { from: From::Op(_, mut inner), .. }) = operands.pop()
+            && let Some(Self { from: PieceSource::Op(_, mut inner), .. }) = operands.pop()
             && let Some(same) = inner.pop()
         {
             return same;
         }
         let types: Vec<&TensorType> = operands.iter().map(|o| &o.ty).collect();
         let Ok(ty) = op.infer(&types) else { unreachable!("`check` has inferred it") };
-        Self { ty, from: From::Op(op, operands) }
+        Self { ty, from: PieceSource::Op(op, operands) }
     }
 
     /// A tensor of the checkpoint, whatever the file did to it.
@@ -230,24 +230,24 @@ impl<'a> Made<'a> {
         let stored = tensor.and_then(CheckpointTensor::element);
         let as_stored = |shape: Vec<usize>, element: ElementType| {
             let rounded = (!kept && stored != Some(element)).then_some(element);
-            Self { ty: TensorType::new(element, shape), from: From::Source(numbers, rounded) }
+            Self { ty: TensorType::new(element, shape), from: PieceSource::Source(numbers, rounded) }
         };
         let one = |op: Op, operand: Self| Self::op(Cow::Owned(op), vec![operand]);
         let (shape, element) = (ty.shape.clone(), ty.element);
-        Ok(match tensor.map_or(Arranged::Same, |tensor| tensor.arranged) {
-            Arranged::Same => as_stored(shape, element),
-            Arranged::Transposed => {
+        Ok(match tensor.map_or(StoredOrder::Same, |tensor| tensor.arranged) {
+            StoredOrder::Same => as_stored(shape, element),
+            StoredOrder::Transposed => {
                 let stored = as_stored(shape.into_iter().rev().collect(), element);
                 one(Permute { order: vec![1, 0] }.into(), stored)
             }
-            Arranged::Interleaved { heads } => {
+            StoredOrder::PermutedRope { heads } => {
                 let (rows, row) = shape.split_first().map_or((1, &[][..]), |(rows, row)| (*rows, row));
                 let pairs = as_stored([&[heads, rows / heads / 2, 2], row].concat(), element);
                 let order = [0, 2, 1].into_iter().chain(3..3 + row.len()).collect();
                 one(Reshape { shape: shape.clone() }.into(), one(Permute { order }.into(), pairs))
             }
             // In f32: a narrow type has no numbers for what is added to 1.
-            Arranged::OneMore => {
+            StoredOrder::PlusOne => {
                 let wide = as_stored(shape.clone(), ElementType::F32);
                 let value = Literal::splat(wide.ty.clone(), -1.0);
                 let one_less = Self::op(Cow::Owned(Constant { value }.into()), Vec::new());
@@ -261,8 +261,8 @@ impl<'a> Made<'a> {
     /// What the checkpoint stores of `count` numbers from `start` on, if it rounded these together.
     fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match &self.from {
-            From::Source(numbers, _) => numbers.quantized(start),
-            From::Op(op, operands) => match &**op {
+            PieceSource::Source(numbers, _) => numbers.quantized(start),
+            PieceSource::Op(op, operands) => match &**op {
                 Op::Reshape(_) => operands[0].quantized(start, count),
                 Op::Concatenate(concatenate) => {
                     let row: usize = self.ty.shape[concatenate.axis..].iter().product();
@@ -294,17 +294,17 @@ impl<'a> Made<'a> {
     /// The elements from `start` on, in row-major order. Recipes are of floats, all of which an f32 can have.
     fn read(&self, start: usize, out: &mut [f32]) {
         match &self.from {
-            From::Source(numbers, rounded) => {
+            PieceSource::Source(numbers, rounded) => {
                 numbers.read(start, out);
                 if let Some(element) = rounded {
                     out.iter_mut().for_each(|value| *value = element.round((*value).into()) as f32);
                 }
             }
-            From::Op(op, operands) => self.compute(op, operands, start, out),
+            PieceSource::Op(op, operands) => self.compute(op, operands, start, out),
         }
     }
 
-    fn compute(&self, op: &Op, operands: &[Made<'_>], start: usize, out: &mut [f32]) {
+    fn compute(&self, op: &Op, operands: &[PieceReader<'_>], start: usize, out: &mut [f32]) {
         match op {
             Op::Reshape(_) => operands[0].read(start, out),
             Op::Concatenate(concatenate) => self.read_pieces(concatenate.axis, operands, start, out),
@@ -331,7 +331,7 @@ impl<'a> Made<'a> {
             }
             // Elementwise: a piece of the result needs the same pieces of the operands.
             op => {
-                let piece = |operand: &Made<'_>| {
+                let piece = |operand: &PieceReader<'_>| {
                     let mut data = vec![0.0; out.len()];
                     operand.read(start, &mut data);
                     Value::new(
@@ -347,7 +347,7 @@ impl<'a> Made<'a> {
         }
     }
 
-    fn read_pieces(&self, axis: usize, pieces: &[Made<'_>], start: usize, out: &mut [f32]) {
+    fn read_pieces(&self, axis: usize, pieces: &[PieceReader<'_>], start: usize, out: &mut [f32]) {
         let row: usize = self.ty.shape[axis..].iter().product();
         let mut done = 0;
         while done < out.len() {
@@ -366,7 +366,7 @@ impl<'a> Made<'a> {
     }
 
     /// Elements whose place in the operand moves by a stride for each axis of the result.
-    fn read_strided(&self, moves: &[usize], operand: &Made<'_>, start: usize, out: &mut [f32]) {
+    fn read_strided(&self, moves: &[usize], operand: &PieceReader<'_>, start: usize, out: &mut [f32]) {
         let shape = &self.ty.shape;
         let own = strides(shape);
         let place = |flat: usize| -> usize {

@@ -12,7 +12,7 @@ use tracewright::export::xla::{self, XlaError};
 use tracewright::lower::legalize::shown;
 use tracewright::lower::{self, DenseReason, Weights};
 use tracewright::ops::format::GROUP;
-use tracewright::ops::{ElementType, Op};
+use tracewright::ops::{ElementType, Form, Op};
 use tracewright::targets::{Backend, Target};
 use tracewright::trace::{Function, NodeKind, Provenance, Trace, key_pattern};
 use tracewright::{Expanded, Footprint, Plan, StagedTrace};
@@ -186,8 +186,7 @@ fn findings(
     }
     let kernels_there = |function: &Function| {
         function.ids().any(|id| match &function.node(id).kind {
-            NodeKind::Op(Op::BoundedSdpa(_) | Op::SlicedAppend(_)) => false,
-            NodeKind::Op(op) => stays(op),
+            NodeKind::Op(op) => matches!(op.form(), Form::Composite(_) | Form::Kernel),
             _ => false,
         })
     };
@@ -245,22 +244,6 @@ fn served(op: &Op) -> Option<&'static str> {
     })
 }
 
-/// Whether an operation stays as it is in the form that is written: a kernel computes it, or a form of its own that reads less.
-fn stays(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Sdpa(_)
-            | Op::BoundedSdpa(_)
-            | Op::Append(_)
-            | Op::SlicedAppend(_)
-            | Op::RmsNorm(_)
-            | Op::Rope(_)
-            | Op::PackedLinear(_)
-            | Op::PackedExperts(_)
-            | Op::PackedRows(_)
-    )
-}
-
 /// The operations that no kernel computes, of those that some kernel could.
 fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: bool) -> Vec<Finding> {
     let mut found: BTreeMap<&'static str, (&'static str, Vec<String>)> = BTreeMap::new();
@@ -300,7 +283,7 @@ fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
             (NodeKind::Op(Op::PackedLinear(_)), Op::Linear(_))
             | (NodeKind::Op(Op::BoundedSdpa(_)), Op::Sdpa(_))
             | (NodeKind::Op(Op::SlicedAppend(_)), Op::Append(_)) => true,
-            (NodeKind::Op(other), op) => stays(other) && other.name() == op.name(),
+            (NodeKind::Op(other), op) => other.name() == op.name(),
             _ => false,
         };
         became && node.provenance == *provenance

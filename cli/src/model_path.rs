@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use etcetera::BaseStrategy as _;
 use tracewright::errors::FileError;
 use tracewright::files::{BrokenLink, is_there};
-use tracewright::irpa::{ArchiveError, Foreign, HubFolder};
+use tracewright::irpa::{ArchiveError, HubFolder, UnsupportedFormat};
 
 use crate::arguments::Command;
 use crate::error::Error;
@@ -63,8 +63,8 @@ pub fn resolved(model: &Path) -> Result<PathBuf, Error> {
     }
     let foreign = match model.is_dir() {
         true if ["config.json", "manifest.json"].iter().any(|name| is_there(&model.join(name))) => None,
-        true => Foreign::of_folder(model)?,
-        false => Foreign::of_file(model, &head(model)),
+        true => UnsupportedFormat::of_folder(model)?,
+        false => UnsupportedFormat::of_file(model, &head(model)),
     };
     match foreign {
         Some(format) => Err(ArchiveError::Foreign { path: model.to_owned(), format }.into()),

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use tracewright::lower;
 use tracewright::ops::{
-    Attribute as _, Documented, ElementType, Example, Op, Operand, Reader, Spelling, Statements, TensorType,
+    Attribute as _, Documented, ElementType, Example, Form, Op, Operand, Reader, Statements, TensorType,
 };
 use tracewright::trace::{Builder, Function, FunctionId, NodeKind, Output, Provenance, Trace};
 
@@ -61,22 +61,18 @@ impl Listed {
         let mut becomes = BTreeSet::new();
         let mut kind = Kind::Primitive;
         for (op, types) in &good {
-            match spelled(op, types) {
-                Some((Spelling::Primitive(rhs), before)) => {
-                    becomes.extend(before.iter().chain([&rhs]).filter_map(|text| word(text)));
+            kind = match op.form() {
+                Form::Primitive => {
+                    becomes.extend(statements(op, types).iter().filter_map(|text| word(text)));
+                    Kind::Primitive
                 }
-                Some((Spelling::Composite, _)) => {
-                    kind = Kind::Composite;
+                Form::Composite(_) | Form::Idiom(_) => {
                     becomes.extend(converted(op, types));
+                    Kind::Composite
                 }
-                Some((Spelling::Kernel, _)) => kind = Kind::Kernel,
-                None => {}
-            }
-        }
-        // What stays as it is has no converter.
-        if kind == Kind::Composite && becomes.remove(said.name) {
-            kind = Kind::Archive;
-            becomes.clear();
+                Form::Archive(_) => Kind::Archive,
+                Form::Kernel => Kind::Kernel,
+            };
         }
         let accepts = |element: &ElementType| {
             good.iter().any(|(op, types)| {
@@ -163,14 +159,14 @@ impl Statements for Before {
     }
 }
 
-/// How an operation is spelled, and what goes before.
-fn spelled(op: &Op, types: &[TensorType]) -> Option<(Spelling, Vec<String>)> {
-    let ty = op.infer(&types.iter().collect::<Vec<_>>()).ok()?;
+/// The right-hand sides that a primitive is spelled with.
+fn statements(op: &Op, types: &[TensorType]) -> Vec<String> {
+    let Ok(ty) = op.infer(&types.iter().collect::<Vec<_>>()) else { return Vec::new() };
     let names: Vec<String> = (0..types.len()).map(|i| format!("%{i}")).collect();
     let operands: Vec<Operand<'_>> = names.iter().zip(types).map(|(name, ty)| Operand { name, ty }).collect();
     let mut before = Before(Vec::new());
-    let spelling = op.spell(&mut before, &operands, &ty);
-    Some((spelling, before.0))
+    let last = op.spell(&mut before, &operands, &ty);
+    before.0.into_iter().chain(last).collect()
 }
 
 /// `stablehlo.add` of a statement.

@@ -3,9 +3,7 @@
 use std::ops::{Add, Div, Mul, Neg, Not, Sub};
 use std::panic::Location;
 
-use ops::ops::{
-    Binary, BinaryKind, BroadcastInDim, Compare, Constant, Direction, Erf, Select, Unary, UnaryKind,
-};
+use ops::ops::{Binary, BinaryKind, BroadcastInDim, Compare, Constant, Direction, Select, Unary, UnaryKind};
 use ops::{ElementType, Literal, TensorType};
 
 use crate::element::{Bool, Element, Float};
@@ -249,12 +247,6 @@ impl<T: Float> Tensor<T> {
         self.unary(Unary { kind: UnaryKind::Round }, Location::caller())
     }
 
-    /// The error function: 2/√π · ∫₀ˣ e^(−t²) dt.
-    #[track_caller]
-    pub fn erf(self) -> Self {
-        self.unary(Erf {}, Location::caller())
-    }
-
     /// xʸ, elementwise, as `pow` of IEEE 754.
     #[track_caller]
     pub fn pow(self, exponent: impl Into<TensorOrNumber<T>>) -> Self {
@@ -267,6 +259,20 @@ impl<T: Float> Tensor<T> {
         self.compared(self, Direction::Ne, Location::caller())
     }
 }
+
+macro_rules! functions {
+    ($($method:ident::$op:ident,)*) => {
+        impl<T: Float> Tensor<T> {$(
+            #[doc = concat!("[`", stringify!($op), "`](ops::ops::", stringify!($op), ") of each element.")]
+            #[track_caller]
+            pub fn $method(self) -> Self {
+                self.unary(ops::ops::$op {}, Location::caller())
+            }
+        )*}
+    };
+}
+
+ops::float_functions!(functions);
 
 impl Tensor<Bool> {
     /// Elementwise: `yes` where this is true, else `no`; both are tensors or numbers.

@@ -108,7 +108,7 @@ impl<'a> Origin<'a> {
                 continue;
             }
             match &self.function.node(id).kind {
-                NodeKind::Op(op) if derives(op) => open.extend(self.function.operands(id)),
+                NodeKind::Op(op) if op.keeps_axes() => open.extend(self.function.operands(id)),
                 _ => {
                     found.insert(id);
                 }
@@ -116,9 +116,4 @@ impl<'a> Origin<'a> {
         }
         found
     }
-}
-
-/// Whether an operation computes from single elements, or reduces, and says nothing of other places.
-fn derives(op: &Op) -> bool {
-    op.is_map() || matches!(op, Op::Permute(_) | Op::BroadcastInDim(_) | Op::Reduce(_))
 }

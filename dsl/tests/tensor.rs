@@ -169,6 +169,8 @@ fn functions_of_each_element() {
     assert_eq!(of(|x| x.ln())[..5], logarithm);
     let erf = [0., 0.8427007794380188, 0.9953222870826721];
     assert_eq!(of(|x| x.erf())[..3], erf);
+    let softplus = [0.6931471824645996, 1.31326162815094, 2.1269280910491943];
+    assert_eq!(of(|x| x.softplus())[..3], softplus);
     assert_eq!(of(nn::gelu)[..2], [0., 0.8413447141647339]);
     assert_eq!(of(|x| (x / x).is_nan().select(1, 0)), [1., 0., 0., 0., 0., 0.]);
     let integers = recorded(|x| x.to::<I32>().abs().less(2).select(1, 2.0));

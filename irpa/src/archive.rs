@@ -272,8 +272,8 @@ impl Verifier<'_> {
         LittleEndian::read_u64(self.slice(at..at + 8))
     }
 
-    /// Header and entry table: the entries, and every range that something claims.
-    fn table(&self) -> Result<(Vec<Record>, Vec<Range<u64>>), ArchiveError> {
+    /// Everything in the header but the segments.
+    fn header(&self) -> Result<(), ArchiveError> {
         let length = self.length();
         self.check(length >= HEADER_SIZE, 0, ArchiveRule::FileSize, "at least 88 bytes", length)?;
         let magic = self.slice(0..4);
@@ -294,12 +294,17 @@ impl Verifier<'_> {
         )?;
         self.check(self.u64(8) == HEADER_SIZE, 8, ArchiveRule::HeaderSize, HEADER_SIZE, self.u64(8))?;
         self.check(self.u64(16) == 0, 16, ArchiveRule::NextHeader, "none", self.u64(16))?;
-        self.check(self.u64(24) == 0, 24, ArchiveRule::Flags, 0, format_args!("{:#x}", self.u64(24)))?;
+        self.check(self.u64(24) == 0, 24, ArchiveRule::Flags, 0, format_args!("{:#x}", self.u64(24)))
+    }
+
+    /// Header and entry table: the entries, and every range that something claims.
+    fn table(&self) -> Result<(Vec<Record>, Vec<Range<u64>>), ArchiveError> {
+        self.header()?;
         let entries = self.segment(40, HEADER_SIZE, ENTRY_ALIGNMENT)?;
         let metadata = self.segment(56, entries.end, 1)?;
         let storage = self.segment(72, metadata.end, DATA_ALIGNMENT)?;
         let size = storage.end.checked_next_multiple_of(FILE_ALIGNMENT).unwrap_or(u64::MAX);
-        self.check(size == length, length, ArchiveRule::FileSize, size, length)?;
+        self.check(size == self.length(), self.length(), ArchiveRule::FileSize, size, self.length())?;
 
         let count = self.u64(32);
         let mut records = Vec::new();

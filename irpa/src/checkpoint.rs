@@ -1,10 +1,10 @@
 //! Checkpoints: safetensors files, alone or as the shards of an index, and GGUF files.
 
 use crate::ArchiveError;
-use crate::foreign::Foreign;
 use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
 use crate::index::PassedOver;
 use crate::progress::Watch;
+use crate::unsupported::UnsupportedFormat;
 use crate::weight_files::{WeightFiles, rejected};
 use crate::write::{NewEntry, WriteOptions, write};
 use memmap2::Mmap;
@@ -52,7 +52,7 @@ pub struct CheckpointTensor {
     /// The bytes of the file that hold the data.
     pub range: Range<usize>,
     /// What to do with what is stored to get the tensor.
-    pub arranged: Arranged,
+    pub arranged: StoredOrder,
     /// Whether it is in a shard although the index does not list it, as the leftovers of a checkpoint are of which others
     /// replace some tensors.
     pub unlisted: bool,
@@ -61,20 +61,20 @@ pub struct CheckpointTensor {
 
 /// How a file holds a tensor, if that is not the tensor itself: what conversion to GGUF does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Arranged {
+pub enum StoredOrder {
     /// It is the tensor itself.
     #[default]
     Same,
     /// Rows are those of so many heads. Of a head's rows the first half stand at even places and the second half at odd
     /// ones: what is rotated together is side by side.
-    Interleaved {
+    PermutedRope {
         /// Heads.
         heads: usize,
     },
     /// The axes of a matrix are exchanged.
     Transposed,
     /// 1 is added to each number.
-    OneMore,
+    PlusOne,
 }
 
 /// The numbers of a tensor as they are stored.
@@ -155,7 +155,7 @@ impl Checkpoint {
     pub fn of_gguf(file: &Gguf) -> Self {
         let tensor = |tensor: &crate::GgufTensor| {
             let (name, shape, range) = (tensor.name.clone(), tensor.shape.clone(), tensor.range.clone());
-            let (stored, arranged) = (tensor.numbers, Arranged::Same);
+            let (stored, arranged) = (tensor.numbers, StoredOrder::Same);
             let source = name.clone();
             let unlisted = false;
             let tensor = CheckpointTensor { name, source, stored, shape, range, arranged, unlisted, file: 0 };
@@ -314,7 +314,7 @@ impl Checkpoint {
     /// Maps a file and returns its tensors.
     pub(crate) fn add_file(&mut self, path: PathBuf) -> Result<Vec<CheckpointTensor>, ArchiveError> {
         let map = crate::map(&path)?;
-        if let Some(format) = Foreign::of_file(&path, &map) {
+        if let Some(format) = UnsupportedFormat::of_file(&path, &map) {
             return Err(ArchiveError::Foreign { path, format });
         }
         let (header, metadata) =
@@ -327,7 +327,7 @@ impl Checkpoint {
             stored: StoredNumbers::Each(info.dtype),
             shape: info.shape.clone(),
             range: start + info.data_offsets.0..start + info.data_offsets.1,
-            arranged: Arranged::Same,
+            arranged: StoredOrder::Same,
             unlisted: false,
             file,
         };

@@ -1,6 +1,6 @@
 //! What can be wrong with an archive, a checkpoint or the way from one to the other.
 
-use crate::Foreign;
+use crate::UnsupportedFormat;
 use errors::{FileError, LISTED};
 use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensorError};
@@ -134,7 +134,7 @@ pub enum ArchiveError {
         /// The file or directory.
         path: PathBuf,
         /// Which format, and what to do.
-        format: Foreign,
+        format: UnsupportedFormat,
     },
     /// A folder of the Hugging Face hub's cache in which no snapshot is the one that is meant.
     #[error(

@@ -1,7 +1,7 @@
 //! The index of a checkpoint of several files, and how one that is not read differs from the file that is.
 
 use crate::ArchiveError;
-use crate::foreign::{INDEX, SINGLE};
+use crate::unsupported::{INDEX, SINGLE};
 use serde::Deserialize;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -28,27 +28,27 @@ mod archive;
 mod checkpoint;
 mod convert;
 mod error;
-mod foreign;
 mod gguf;
 mod hub;
 mod index;
 mod progress;
 mod shards;
+mod unsupported;
 mod weight_files;
 mod write;
 
 pub use archive::{Archive, Entry, Storage, Verified};
 pub use checkpoint::{
-    Arranged, Checkpoint, CheckpointTensor, ConvertOptions, Converted, TensorNumbers, convert_checkpoint,
+    Checkpoint, CheckpointTensor, ConvertOptions, Converted, StoredOrder, TensorNumbers, convert_checkpoint,
 };
 pub use convert::convert;
 pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, GgufProblem, IndexProblem};
-pub use foreign::Foreign;
 pub use gguf::{BlockFormat, Gguf, GgufArray, GgufTensor, GgufValue, StoredNumbers};
 pub use hub::HubFolder;
 pub use index::{PassedOver, ShardDifference};
 pub use progress::{Progress, Watch};
 pub use safetensors::Dtype;
+pub use unsupported::UnsupportedFormat;
 
 pub use write::{ARCHIVE, NewEntry, Sink, WriteOptions, write};
 

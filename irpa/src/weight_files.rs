@@ -1,7 +1,7 @@
 //! The files that hold weights: where they are in a folder, and what is wrong with one that is not read.
 
-use crate::foreign::{INDEX, SINGLE, list};
-use crate::{ArchiveError, Foreign, HubFolder};
+use crate::unsupported::{INDEX, SINGLE, list};
+use crate::{ArchiveError, HubFolder, UnsupportedFormat};
 use files::{StandIn, is_there};
 use safetensors::{SafeTensorError, tensor::Metadata};
 use std::{
@@ -31,7 +31,7 @@ impl WeightFiles {
         if let Some(hub) = HubFolder::at(folder) {
             return Err(hub.refused());
         }
-        if let Some(format) = Foreign::of_folder(folder)? {
+        if let Some(format) = UnsupportedFormat::of_folder(folder)? {
             return Err(ArchiveError::Foreign { path, format });
         }
         let found = list(folder)?.into_iter();
@@ -65,6 +65,8 @@ pub(crate) fn rejected(path: &Path, bytes: &[u8], error: SafeTensorError) -> Arc
 pub(crate) fn refuse_stand_in(path: &Path, bytes: &[u8]) -> Result<(), ArchiveError> {
     match StandIn::of(bytes) {
         None | Some(StandIn::Empty) => Ok(()),
-        Some(found) => Err(ArchiveError::Foreign { path: path.into(), format: Foreign::StandIn(found) }),
+        Some(found) => {
+            Err(ArchiveError::Foreign { path: path.into(), format: UnsupportedFormat::StandIn(found) })
+        }
     }
 }

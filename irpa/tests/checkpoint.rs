@@ -6,8 +6,8 @@ use ops::ElementType::{self, *};
 use safetensors::{serialize, tensor::TensorView};
 use std::{collections::BTreeMap, fs, path::Path};
 use tracewright_irpa::{
-    Archive, ArchiveError, Checkpoint, ConvertOptions, Converted, Dtype, Foreign, IndexProblem,
-    ShardDifference, convert_checkpoint,
+    Archive, ArchiveError, Checkpoint, ConvertOptions, Converted, Dtype, IndexProblem, ShardDifference,
+    UnsupportedFormat, convert_checkpoint,
 };
 
 fn safetensors(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
@@ -301,9 +301,9 @@ fn a_broken_index_is_named() {
 
 #[test]
 fn other_formats_are_told_what_to_do() {
-    let cases: &[(&str, &[u8], Foreign, &str)] = &[
-        ("pytorch_model.bin", b"PK\x03\x04", Foreign::PyTorch, "safe_serialization=True"),
-        ("consolidated.00.pth", b"", Foreign::PyTorch, "safe_serialization=True"),
+    let cases: &[(&str, &[u8], UnsupportedFormat, &str)] = &[
+        ("pytorch_model.bin", b"PK\x03\x04", UnsupportedFormat::PyTorch, "safe_serialization=True"),
+        ("consolidated.00.pth", b"", UnsupportedFormat::PyTorch, "safe_serialization=True"),
     ];
     for (name, bytes, format, advice) in cases {
         let folder = folder(&[(name, bytes), ("config.json", b"{}")]);
@@ -315,13 +315,16 @@ fn other_formats_are_told_what_to_do() {
     }
     let files = folder(&[("model.Q4_K_M.gguf", b"GGUF"), ("README.md", b"")]);
     let error = Checkpoint::open(files.path()).unwrap_err();
-    assert!(matches!(error, ArchiveError::Foreign { format: Foreign::Gguf(_), .. }), "{error}");
+    assert!(matches!(error, ArchiveError::Foreign { format: UnsupportedFormat::Gguf(_), .. }), "{error}");
     assert!(error.to_string().contains("name the file itself"), "{error}");
     let pointer =
         folder(&[("model.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:00")]);
     let error = Checkpoint::open(pointer.path()).unwrap_err();
     assert!(
-        matches!(error, ArchiveError::Foreign { format: Foreign::StandIn(StandIn::LfsPointer), .. }),
+        matches!(
+            error,
+            ArchiveError::Foreign { format: UnsupportedFormat::StandIn(StandIn::LfsPointer), .. }
+        ),
         "{error}"
     );
     let other = folder(&[("consolidated.safetensors", b""), ("pytorch_model.bin", b"")]);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use tracewright_irpa::{
-    ArchiveError, Arranged, BlockFormat, Checkpoint, Gguf, GgufProblem, GgufValue, StoredNumbers,
+    ArchiveError, BlockFormat, Checkpoint, Gguf, GgufProblem, GgufValue, StoredNumbers, StoredOrder,
 };
 
 /// A file that is put together piece by piece.
@@ -147,7 +147,7 @@ fn a_checkpoint_has_the_tensors_under_new_names() {
         }
         tensor.name = "other".into();
         tensor.shape.reverse();
-        tensor.arranged = Arranged::Transposed;
+        tensor.arranged = StoredOrder::Transposed;
         Some(tensor)
     });
     assert_eq!(revised.tensors().map(|tensor| tensor.name.as_str()).collect::<Vec<_>>(), ["other"]);

@@ -24,7 +24,7 @@ mod tilings;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use ops::ops::Rope;
+use ops::ops::{Dequantize, PackedExperts, PackedLinear, PackedRows, RmsNorm};
 use ops::{ElementType, Op, Operand, Statements, TensorType, WeightFormat};
 use targets::{Target, Tiling};
 
@@ -39,6 +39,17 @@ use rope::Rotation;
 
 pub use fused_op::{Broadcast, Epilogue, EpilogueOp, FusedOp, TailStep, Tokens};
 pub use tilings::Tilings;
+
+/// The kernel that serves a work.
+enum Serving<'w> {
+    Matmul(Matmul<'w>),
+    Rows(&'w PackedRows),
+    Append(Appending),
+    Dequantize(&'w Dequantize),
+    Attention(Attention),
+    Rope(Rotation, Option<Norm>),
+    Norm(&'w RmsNorm),
+}
 
 /// The kernels of a module: which there could be, and which are called.
 pub struct Kernels {
@@ -79,22 +90,32 @@ impl Kernels {
 
     /// Whether a kernel does all of a work.
     pub fn can_do(&self, work: &FusedOp<'_>) -> bool {
-        let Some(isa) = self.isa else { return false };
-        let steps = work.tail.steps.iter().all(|step| step.kind.is_known());
+        self.serving(work).is_some()
+    }
+
+    /// The kernel that does all of a work.
+    fn serving<'w>(&self, work: &'w FusedOp<'_>) -> Option<Serving<'w>> {
+        let isa = self.isa?;
         let (plain, ends) = (work.norm.is_none() && work.rope.is_none(), work.tail.steps.is_empty());
-        steps
-            && match work.op {
-                Op::Sdpa(op) => ends && Attention::of(isa, op, work).is_some(),
-                Op::Append(op) => ends && Appending::of(op, work).is_some(),
-                _ if work.tokens.is_some() => false,
-                Op::PackedLinear(_) => work.rope.is_none() && product(isa, work).is_some(),
-                Op::PackedExperts(_) => plain && !work.tail.halves && product(isa, work).is_some(),
-                Op::PackedRows(_) => plain && ends,
-                Op::Dequantize(_) => plain && ends && work.types[0].count() > 0,
-                Op::Rope(op) => work.rope.is_none() && ends && rotation(op, work).is_some(),
-                Op::RmsNorm(_) => plain && !work.tail.halves && work.types[0].count() > 0,
-                _ => false,
+        let (whole, some) = (!work.tail.halves, work.types.first().is_some_and(|ty| ty.count() > 0));
+        if !work.tail.steps.iter().all(|step| step.kind.is_known()) {
+            return None;
+        }
+        Some(match work.op {
+            Op::Sdpa(op) if ends => Serving::Attention(Attention::of(isa, op, work)?),
+            Op::Append(op) if ends => Serving::Append(Appending::of(op, work)?),
+            _ if work.tokens.is_some() => return None,
+            Op::PackedLinear(op) if work.rope.is_none() => Serving::Matmul(linear(isa, op, work)?),
+            Op::PackedExperts(op) if plain && whole => Serving::Matmul(experts(isa, op, work)?),
+            Op::PackedRows(op) if plain && ends => Serving::Rows(op),
+            Op::Dequantize(op) if plain && ends && some => Serving::Dequantize(op),
+            Op::Rope(op) if work.rope.is_none() && ends => {
+                let rotation = Rotation::of(op, [work.types[0], work.types[1]])?;
+                Serving::Rope(rotation, work.norm.map(|(op, x)| Norm::of(op, x)))
             }
+            Op::RmsNorm(op) if plain && whole && some => Serving::Norm(op),
+            _ => return None,
+        })
     }
 
     /// What calls the kernel for a work: the right-hand side of its statement. `None` if no kernel does it.
@@ -105,12 +126,11 @@ impl Kernels {
         operands: &[Operand<'_>],
         ty: &TensorType,
     ) -> Option<String> {
-        let isa = self.isa.filter(|_| self.can_do(work))?;
+        let serving = self.serving(work)?;
         let (mut operands, result) = (typed(operands), ty.mlir());
         let element = lane(ty.element);
-        Some(match work.op {
-            Op::PackedLinear(_) | Op::PackedExperts(_) => {
-                let product = product(isa, work)?;
+        Some(match serving {
+            Serving::Matmul(product) => {
                 let prepared;
                 if let Some(ActivationPacking { name, ty, kernel }) = product.apart() {
                     let call = self.dispatch(name, kernel, &operands[..1], &ty.mlir());
@@ -121,35 +141,32 @@ impl Kernels {
                 let name = self.ending(product.name(), &work.tail);
                 self.dispatch(name, kernel, &operands, &result)
             }
-            Op::PackedRows(op) => {
+            Serving::Rows(op) => {
                 let (name, kernel) = rows::kernel(op, ty.count() / op.inputs);
                 self.dispatch(name, kernel, &operands, &result)
             }
-            Op::Append(op) => {
-                let (name, kernel) = Appending::of(op, work)?.kernel();
+            Serving::Append(appending) => {
+                let (name, kernel) = appending.kernel();
                 let updated = operands[0].0;
                 self.dispatch(name, kernel, &operands, updated)
             }
-            Op::Dequantize(op) => {
+            Serving::Dequantize(op) => {
                 let (name, kernel) = dequantize::kernel(op, work.types[0]);
                 self.dispatch(name, kernel, &operands, &result)
             }
-            Op::Sdpa(op) => {
-                let attention = Attention::of(isa, op, work)?;
+            Serving::Attention(attention) => {
                 let (name, kernel) = attention.kernel(self.tiling(attention.name(), attention.usual()));
                 self.dispatch(name, kernel, &operands, &result)
             }
-            Op::Rope(op) => {
-                let (name, kernel) =
-                    rope::kernel(rotation(op, work)?, work.norm.map(|(op, x)| Norm::of(op, x)));
+            Serving::Rope(rotation, norm) => {
+                let (name, kernel) = rope::kernel(rotation, norm);
                 self.dispatch(name, kernel, &operands, &result)
             }
-            Op::RmsNorm(op) => {
+            Serving::Norm(op) => {
                 let (name, kernel) = norm::kernel(op, work.types[0], &work.tail, element);
                 let name = self.ending(name, &work.tail);
                 self.dispatch(name, kernel, &operands, &result)
             }
-            _ => return None,
         })
     }
 
@@ -168,11 +185,14 @@ impl Kernels {
 
     /// How the product or the attention that a work is may be cut: what is worth trying. `None` if it is none.
     pub fn tilings(&self, work: &FusedOp<'_>) -> Option<Tilings> {
-        let isa = self.isa.filter(|_| self.can_do(work))?;
-        match work.op {
-            Op::PackedLinear(_) | Op::PackedExperts(_) => Some(product(isa, work)?.tilings()),
-            Op::Sdpa(op) => Some(Attention::of(isa, op, work)?.tilings()),
-            _ => None,
+        match self.serving(work)? {
+            Serving::Matmul(product) => Some(product.tilings()),
+            Serving::Attention(attention) => Some(attention.tilings()),
+            Serving::Rows(_)
+            | Serving::Append(_)
+            | Serving::Dequantize(_)
+            | Serving::Rope(..)
+            | Serving::Norm(_) => None,
         }
     }
 
@@ -236,24 +256,32 @@ impl Kernels {
     }
 }
 
-/// The product that a work is; `None` if it is none, or the kernel does not serve it.
-fn product<'a>(isa: Isa, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
+/// The product with one matrix that a work is; `None` if the kernel does not serve it.
+fn linear<'a>(isa: Isa, op: &PackedLinear, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
+    product(isa, work, (op.format, op.element, op.outputs), None)
+}
+
+/// The product with matrices of a stack that a work is; `None` if the kernel does not serve it.
+fn experts<'a>(isa: Isa, op: &PackedExperts, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
+    let x = *work.types.first()?;
+    let chosen = work.types.get(2);
+    let rows = chosen.map_or(x.count() / x.shape[x.rank() - 1], |indices| indices.count());
+    let stack = Stack { matrices: op.experts, rows, chosen: chosen.is_some() };
+    product(isa, work, (op.format, op.element, op.outputs), Some(stack))
+}
+
+fn product<'a>(
+    isa: Isa,
+    work: &'a FusedOp<'_>,
+    (format, element, outputs): (WeightFormat, ElementType, usize),
+    stack: Option<Stack>,
+) -> Option<Matmul<'a>> {
     let x = *work.types.first()?;
     let inputs = x.shape[x.rank() - 1];
-    let (format, y, outputs, stack) = match work.op {
-        Op::PackedLinear(op) => (op.format, op.element, op.outputs, None),
-        Op::PackedExperts(op) => {
-            let chosen = work.types.get(2);
-            let rows = chosen.map_or(x.count() / inputs, |indices| indices.count());
-            let stack = Stack { matrices: op.experts, rows, chosen: chosen.is_some() };
-            (op.format, op.element, op.outputs, Some(stack))
-        }
-        _ => return None,
-    };
     let product = Matmul {
         format,
         x: lane(x.element),
-        y: lane(y),
+        y: lane(element),
         rows: x.count() / inputs,
         inputs,
         outputs,
@@ -263,11 +291,6 @@ fn product<'a>(isa: Isa, work: &'a FusedOp<'_>) -> Option<Matmul<'a>> {
         isa,
     };
     product.serves().then_some(product)
-}
-
-/// The rotation that a work is.
-fn rotation(op: &Rope, work: &FusedOp<'_>) -> Option<Rotation> {
-    Rotation::of(op, [work.types[0], work.types[1]])
 }
 
 fn typed<'a>(operands: &[Operand<'a>]) -> Vec<(&'a str, String)> {

@@ -4,7 +4,7 @@ use ops::{InferError, Op};
 use trace::{Builder, NodeId, NodeKind, Parameter, Recipe};
 
 /// A parameter that is made of another when the archive is written.
-pub(crate) fn made(
+pub(crate) fn from_recipe(
     b: &mut Builder<'_>,
     key: String,
     parameter: &Parameter,

@@ -1,15 +1,17 @@
 //! Products with a stack of matrices, of which rows have one each: mixtures of experts.
 
-use ops::ops::{DotGeneral, Gather, Pack, PackedExperts, PackedLinear, Permute, Reshape};
+use ops::ops::{Gather, Pack, PackedExperts, PackedLinear, Permute, Reshape};
 use ops::{ElementType, InferError, Op, WeightFormat};
 use trace::{Builder, Function, NodeId, NodeKind, Parameter};
 
-use crate::derive::{made, step};
+use crate::derive::{from_recipe, step};
 
 /// A product with matrices of a stack `[experts, outputs, inputs]`.
 pub(crate) struct Experts {
     pub(crate) weight: Parameter,
     which: Which,
+    /// The type of the result.
+    element: ElementType,
 }
 
 /// Which matrices rows of x are multiplied with.
@@ -18,14 +20,14 @@ enum Which {
     All,
     /// x `[…, experts, inputs]`: each expert's with its own.
     Own,
-    /// Those that a tensor of indices says.
-    Chosen(NodeId),
+    /// Those that a tensor of indices selects.
+    Chosen,
 }
 
 impl Experts {
     /// What a product is, if it is one with a stack that is a weight.
-    pub(crate) fn of(function: &Function, dot: &DotGeneral, operands: &[NodeId]) -> Option<Self> {
-        let [x, matrices] = operands else { return None };
+    pub(crate) fn of(function: &Function, op: &Op, operands: &[NodeId]) -> Option<Self> {
+        let (Op::DotGeneral(dot), [x, matrices]) = (op, operands) else { return None };
         let (x, axes) = (function.node(*x).ty().rank(), function.node(*matrices).ty().rank());
         let parameter = |id: NodeId| match &function.node(id).kind {
             NodeKind::Parameter(parameter) if parameter.ty.rank() == 3 => Some(parameter.clone()),
@@ -37,12 +39,12 @@ impl Experts {
         let batch: Vec<usize> = (0..dot.left_batch.len()).collect();
         let (weight, which) = match &function.node(*matrices).kind {
             NodeKind::Op(Op::Gather(Gather {})) => {
-                let [stack, indices] = function.operands(*matrices)[..] else { return None };
+                let stack = *function.operands(*matrices).first()?;
                 let chosen = axes - 2;
                 let places = [chosen, chosen.wrapping_sub(1)].contains(&batch.len());
                 let same =
                     places && dot.left_batch == batch && dot.right_batch == batch && x == batch.len() + 1;
-                (parameter(stack)?, same.then_some(Which::Chosen(indices))?)
+                (parameter(stack)?, same.then_some(Which::Chosen)?)
             }
             _ if batch.is_empty() => (parameter(*matrices)?, Which::All),
             _ if dot.left_batch == [x.wrapping_sub(2)] && dot.right_batch == [0] => {
@@ -50,7 +52,7 @@ impl Experts {
             }
             _ => return None,
         };
-        Some(Self { weight, which })
+        Some(Self { weight, which, element: dot.element })
     }
 
     /// The same product with the stack in panels, in the result's type.
@@ -58,13 +60,14 @@ impl Experts {
         &self,
         b: &mut Builder<'_>,
         format: WeightFormat,
-        element: ElementType,
-        x: NodeId,
+        operands: &[NodeId],
     ) -> Result<NodeId, InferError> {
+        let &[x, matrices] = operands else { unreachable!("a product") };
+        let element = self.element;
         let [experts, outputs, inputs] = self.weight.ty.shape[..] else { unreachable!("a stack") };
         // One matrix below the other.
         let shape = vec![experts * outputs, inputs];
-        let packed = made(b, self.weight.key.clone(), &self.weight, |stack| {
+        let packed = from_recipe(b, self.weight.key.clone(), &self.weight, |stack| {
             step(Pack { format }, step(Reshape { shape }, stack))
         })?;
         let op = PackedExperts { format, experts, outputs, element };
@@ -84,7 +87,7 @@ impl Experts {
                 let order = [rank - 2].into_iter().chain(0..rank - 2).chain([rank - 1]).collect();
                 b.op(Permute { order }, &[product])
             }
-            Which::Chosen(indices) => b.op(op, &[x, packed, indices]),
+            Which::Chosen => b.op(op, &[x, packed, b.function.operands(matrices)[1]]),
         }
     }
 }

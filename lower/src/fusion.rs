@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kernels::{Broadcast, Epilogue, EpilogueOp, FusedOp, Kernels, TailStep, Tokens};
 use ops::ops::{Binary, BroadcastInDim, Constant, Convert, Narrow, Reshape, Unary};
-use ops::{ElementType, Op, Real, TensorType};
+use ops::{ElementType, Form, Op, Real, TensorType};
 use trace::{Function, NodeId, NodeKind};
 
 /// What one kernel computes, and of what.
@@ -34,13 +34,12 @@ impl<'f> Fusions<'f> {
         let graph = Graph::of(function);
         // From the end: what computes a value may take the norm and the rotation in front of it.
         for id in function.ids().rev() {
+            // Expansion leaves no other composites than those of kernels.
             if let Some(op) = graph.op(id)
+                && matches!(op.form(), Form::Composite(_) | Form::Kernel)
                 && !fusions.within[id.index()]
             {
-                let work = FusedOp::alone(op, graph.types(id));
-                if kernels.can_do(&work) {
-                    fusions.add(&graph, id, work, kernels);
-                }
+                fusions.add(&graph, id, FusedOp::alone(op, graph.types(id)), kernels);
             }
         }
         // What only swallowed nodes read, a bias that was broadcast, has no value of its own either.

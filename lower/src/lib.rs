@@ -4,25 +4,20 @@
 //! dumped, evaluated and compared. [`lower`] writes it as StableHLO; what a target's compiler gets wrong, it says
 //! otherwise before ([`legalize`]).
 
-mod append;
-mod bounded_sdpa;
 mod collectives;
-mod dequantize;
+mod convert;
 mod derive;
-mod erf;
 mod expand;
 mod experts;
 mod fusion;
-mod grouped;
+mod idiom;
+mod implementation;
+mod layout;
 pub mod legalize;
-mod linear;
 mod module;
 mod rewrite;
-mod rms_norm;
-mod rope;
-mod sdpa;
 mod shard;
-mod store;
+mod stored;
 mod tunable;
 mod xla;
 
@@ -31,10 +26,11 @@ use targets::{Target, Unsupported};
 use trace::Provenance;
 
 pub use collectives::{Collective, CollectiveKind, Collectives};
-pub use expand::{expand, expand_for};
+pub use expand::expand;
+pub use implementation::Implementations;
+pub use layout::{DenseReason, Quantization, Weights};
 pub use module::{Module, Statement, location, lower, namespace, write};
 pub use shard::{EntryShards, ShardError, ShardNote, Sharding, Shards, divisible_axes};
-pub use store::{DenseReason, Quantization, Weights, formats, store};
 pub use tunable::{FusedAttention, FusedExperts, FusedMatmul, Tunable, tunable};
 pub use xla::xla;
 

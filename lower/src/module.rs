@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use kernels::Kernels;
-use ops::{ElementType, Literal, Operand, Spelling, Statements, TensorType};
+use ops::{ElementType, Form, Literal, Operand, Statements, TensorType};
 use targets::{Dialect, Target, Tiling, Unsupported};
 use trace::{Function, NodeId, NodeKind, Parameter, Provenance, Read, Reads, Signature, Trace, resolve_key};
 
 use crate::fusion::{Fusion, Fusions};
 use crate::legalize::{Legalization, legalize};
-use crate::{LowerError, append, bounded_sdpa};
+use crate::{LowerError, idiom};
 
 /// Constants above this size are globals, written once for all functions.
 const INLINE_BYTES: usize = 1024;
@@ -296,28 +296,67 @@ impl Writer<'_> {
             && literal.ty().bytes() > INLINE_BYTES
     }
 
-    fn function(&mut self, function: &Function, index: usize, entry: bool) -> Result<Body, LowerError> {
+    /// The arguments of a function. A function that does not load its weights takes them: `weight_names` gets their names.
+    fn arguments(
+        &self,
+        signature: &Signature,
+        index: usize,
+        entry: bool,
+        weight_names: &mut HashMap<String, String>,
+    ) -> Vec<String> {
         let loads = entry && self.dialect == Dialect::IreeGlobals;
         let mut arguments = Vec::new();
+        for (i, argument) in signature.arguments.iter().enumerate() {
+            let ty = if loads && argument.is_host_scalar() { "i32".into() } else { argument.ty.mlir() };
+            let said = self.frame.arguments.get(i).filter(|_| entry).map_or("", String::as_str);
+            arguments.push(format!("%arg{i}: {ty}{said}"));
+        }
+        for (i, Weight { key, ty }) in self.weights[index].iter().enumerate().filter(|_| !loads) {
+            let said = self.frame.weights.get(key).filter(|_| entry).map_or("", String::as_str);
+            arguments.push(format!("%weight{i}: {ty}{said}"));
+            weight_names.insert(key.clone(), format!("%weight{i}"));
+        }
+        arguments
+    }
+
+    /// The right-hand side of an operation's statement, by whoever computes it; `names` has those of earlier nodes.
+    fn operation(
+        &mut self,
+        fresh: &mut Fresh<'_>,
+        (function, id): (&Function, NodeId),
+        op: &ops::Op,
+        fusion: Option<&Fusion<'_>>,
+        names: &[String],
+    ) -> Result<String, LowerError> {
+        let ty = function.node(id).ty();
+        let operands = fusion.map_or_else(|| function.operands(id), |fusion| fusion.operands.clone());
+        let value = |o: &NodeId| Operand { name: &names[o.index()], ty: function.node(*o).ty() };
+        let values: Vec<Operand<'_>> = operands.iter().map(value).collect();
+        let rhs = match (fusion, op.form()) {
+            (Some(Fusion { work, .. }), _) => self.kernels.call(fresh, work, &values, ty),
+            (None, Form::Idiom(idiom)) if self.dialect == Dialect::IreeGlobals => {
+                Some(idiom::spell(fresh, idiom, &values, ty))
+            }
+            (None, _) => op.spell(fresh, &values, ty),
+        };
+        let rhs = rhs.ok_or_else(|| unspelled(function, id, op))?;
+        let f32s = values.iter().all(|value| value.ty.element == ElementType::F32);
+        Ok(match self.frame.exact && f32s && matches!(op, ops::Op::DotGeneral(_)) {
+            true => rhs.replacen(" : (", ", precision = [HIGHEST, HIGHEST] : (", 1),
+            false => rhs,
+        })
+    }
+
+    fn function(&mut self, function: &Function, index: usize, entry: bool) -> Result<Body, LowerError> {
+        let loads = entry && self.dialect == Dialect::IreeGlobals;
         let mut statements = Vec::new();
         let mut next = 0;
         // The name of each value; of a call, the name of its group of results.
         let mut names: Vec<String> = vec![String::new(); function.len()];
         let mut weight_names: HashMap<String, String> = HashMap::new();
         let signature = function.signature();
+        let arguments = self.arguments(&signature, index, entry, &mut weight_names);
         let fusions = Fusions::of(function, &self.kernels);
-        for (i, argument) in signature.arguments.iter().enumerate() {
-            let ty = if loads && argument.is_host_scalar() { "i32".into() } else { argument.ty.mlir() };
-            let said = self.frame.arguments.get(i).filter(|_| entry).map_or("", String::as_str);
-            arguments.push(format!("%arg{i}: {ty}{said}"));
-        }
-        if !loads {
-            for (i, Weight { key, ty }) in self.weights[index].iter().enumerate() {
-                let said = self.frame.weights.get(key).filter(|_| entry).map_or("", String::as_str);
-                arguments.push(format!("%weight{i}: {ty}{said}"));
-                weight_names.insert(key.clone(), format!("%weight{i}"));
-            }
-        }
         for id in function.ids() {
             if fusions.within(id) {
                 continue;
@@ -346,45 +385,8 @@ impl Writer<'_> {
                     ))
                 }
                 NodeKind::Op(op) => {
-                    let values = |operands: &[NodeId]| -> Vec<Operand<'_>> {
-                        let value =
-                            |o: &NodeId| Operand { name: &names[o.index()], ty: function.node(*o).ty() };
-                        operands.iter().map(value).collect()
-                    };
-                    let call = match fusion {
-                        Some(Fusion { work, operands, .. }) => {
-                            self.kernels.call(&mut fresh, work, &values(operands), node.ty())
-                        }
-                        None => match op {
-                            ops::Op::SlicedAppend(op) if self.dialect == Dialect::IreeGlobals => {
-                                Some(append::spell(&mut fresh, op, &values(&operands)))
-                            }
-                            ops::Op::BoundedSdpa(op) if self.dialect == Dialect::IreeGlobals => {
-                                Some(bounded_sdpa::spell(&mut fresh, op, &values(&operands), node.ty()))
-                            }
-                            _ => None,
-                        },
-                    };
-                    let rhs = match call {
-                        Some(call) => call,
-                        None => match op.spell(&mut fresh, &values(&operands), node.ty()) {
-                            Spelling::Primitive(rhs) => rhs,
-                            unspelled => {
-                                let provenance = node.provenance.clone();
-                                let (function, node, op) = (function.name.clone(), id.index(), op.name());
-                                return Err(match unspelled {
-                                    Spelling::Kernel => LowerError::Kernel { function, node, provenance, op },
-                                    _ => LowerError::Composite { function, node, provenance, op },
-                                });
-                            }
-                        },
-                    };
-                    let f32s = |o: &NodeId| function.node(*o).ty().element == ElementType::F32;
-                    let is_matmul = matches!(op, ops::Op::DotGeneral(_)) && operands.iter().all(f32s);
-                    fresh.statement(match self.frame.exact && is_matmul {
-                        true => rhs.replacen(" : (", ", precision = [HIGHEST, HIGHEST] : (", 1),
-                        false => rhs,
-                    })
+                    let rhs = self.operation(&mut fresh, (function, id), op, fusion, &names)?;
+                    fresh.statement(rhs)
                 }
                 NodeKind::Call { function: callee, prefix } => {
                     let target = self.trace.function(*callee);
@@ -425,6 +427,16 @@ impl Writer<'_> {
             statements,
             end: format!("    return {} : {}\n  }}\n", returned.join(", "), results.join(", ")),
         })
+    }
+}
+
+/// Why an operation has no statement.
+fn unspelled(function: &Function, id: NodeId, op: &ops::Op) -> LowerError {
+    let provenance = function.node(id).provenance.clone();
+    let (function, node, name) = (function.name.clone(), id.index(), op.name());
+    match op.form() {
+        Form::Kernel => LowerError::Kernel { function, node, provenance, op: name },
+        _ => LowerError::Composite { function, node, provenance, op: name },
     }
 }
 

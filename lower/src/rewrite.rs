@@ -11,14 +11,25 @@ pub(crate) fn rewrite(
     trace: &Trace,
     operation: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 ) -> Result<Trace, LowerError> {
-    let function = |function| rewrite_function(function, &operation);
-    let functions = trace.functions.iter().map(function).collect::<Result<_, _>>()?;
+    rewrite_nodes(trace, |b, _, op, operands| operation(b, op, operands))
+}
+
+/// The same; `operation` also gets the place of the operation in the trace.
+pub(crate) fn rewrite_nodes(
+    trace: &Trace,
+    operation: impl Fn(&mut Builder<'_>, (usize, NodeId), &Op, &[NodeId]) -> Result<NodeId, InferError>,
+) -> Result<Trace, LowerError> {
+    let functions = trace.functions.iter().enumerate();
+    let function = |(index, function)| {
+        rewrite_function(function, |b, id, op, operands| operation(b, (index, id), op, operands))
+    };
+    let functions = functions.map(function).collect::<Result<_, _>>()?;
     Ok(Trace { functions, entries: trace.entries.clone() })
 }
 
 fn rewrite_function(
     function: &Function,
-    operation: impl Fn(&mut Builder<'_>, &Op, &[NodeId]) -> Result<NodeId, InferError>,
+    operation: impl Fn(&mut Builder<'_>, NodeId, &Op, &[NodeId]) -> Result<NodeId, InferError>,
 ) -> Result<Function, LowerError> {
     let mut rewritten = Function::new(function.name.clone(), function.prefix.clone());
     let live = function.live();
@@ -33,7 +44,7 @@ fn rewrite_function(
         let mut builder = Builder { function: &mut rewritten, provenance: node.provenance.clone() };
         let written = match &node.kind {
             NodeKind::Op(op) => {
-                operation(&mut builder, op, &operands).map_err(|source| LowerError::Infer {
+                operation(&mut builder, id, op, &operands).map_err(|source| LowerError::Infer {
                     function: function.name.clone(),
                     node: id.index(),
                     provenance: node.provenance.clone(),

@@ -5,7 +5,7 @@ use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu_tanh};
 use dsl::{Float, Tensor, model};
 use files::limits;
-use irpa::{Arranged, GgufValue};
+use irpa::{GgufValue, StoredOrder};
 use serde_json::{Value, json};
 
 use crate::config::{IGNORED, Keys, read_base};
@@ -268,8 +268,8 @@ pub(crate) const fn gguf(architecture: &'static str) -> GgufFamily {
         ],
         parts: &[("ffn_norm", "pre_feedforward_layernorm")],
         arranged: |part, end, _, _| match part.ends_with("norm") && end == "weight" {
-            true => Arranged::OneMore,
-            false => Arranged::Same,
+            true => StoredOrder::PlusOne,
+            false => StoredOrder::Same,
         },
         fits_f16: false,
         ..GgufFamily::llama(architecture)

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use bake::Ignorable;
 use dsl::{EntryPoint, TraceError, Traced};
-use irpa::{Arranged, BlockFormat, Checkpoint, CheckpointTensor, Gguf};
+use irpa::{BlockFormat, Checkpoint, CheckpointTensor, Gguf, StoredOrder};
 use lower::Quantization;
 use ops::{ElementType, WeightFormat};
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ pub struct GgufFamily {
     pub(crate) layers: &'static str,
     /// What conversion did to a tensor (`conversion/*.py` in llama.cpp): a part and the end of its name, the query heads and
     /// key-value heads.
-    pub(crate) arranged: fn(&str, &str, [usize; 2], &mut CheckpointTensor) -> Arranged,
+    pub(crate) arranged: fn(&str, &str, [usize; 2], &mut CheckpointTensor) -> StoredOrder,
     /// Whether f16 has numbers for the sums of the network.
     pub(crate) fits_f16: bool,
 }
@@ -64,7 +64,7 @@ impl GgufFamily {
             parts: &[],
             outside: &[],
             layers: "model.layers",
-            arranged: |_, _, _, _| Arranged::Same,
+            arranged: |_, _, _, _| StoredOrder::Same,
             fits_f16: true,
         }
     }

@@ -4,7 +4,7 @@
 use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, attend, gelu, gelu_tanh, positions_within, relu, silu};
 use dsl::{Float, model};
-use irpa::Arranged;
+use irpa::StoredOrder;
 use ops::ElementType;
 use serde_json::json;
 
@@ -47,9 +47,9 @@ pub(crate) const FAMILY: Family = Family {
         arranged: |part, _, _, tensor| match part {
             "attn_qkv" | "attn_output" | "ffn_up" | "ffn_down" if tensor.shape.len() == 2 => {
                 tensor.shape.reverse();
-                Arranged::Transposed
+                StoredOrder::Transposed
             }
-            _ => Arranged::Same,
+            _ => StoredOrder::Same,
         },
         ..GgufFamily::llama("gpt2")
     }),

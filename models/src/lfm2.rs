@@ -7,7 +7,7 @@ use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position, Recurrent, attend, silu};
 use dsl::{F32, Float, model};
 use files::limits;
-use irpa::Arranged;
+use irpa::StoredOrder;
 use ops::ElementType;
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ pub(crate) const FAMILY: Family = Family {
             if part == "shortconv.conv" && tensor.shape.len() == 2 {
                 tensor.shape.insert(1, 1);
             }
-            Arranged::Same
+            StoredOrder::Same
         },
         ..GgufFamily::llama("lfm2")
     }),

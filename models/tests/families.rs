@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use dsl::EntryPoint;
 use expect_test::{Expect, expect, expect_file};
 use irpa::{Checkpoint, Gguf};
-use lower::{Weights, expand, expand_for, lower};
+use lower::{Implementations, Weights, expand, lower};
 use ops::ElementType;
 use serde_json::{Value, json};
 use support::*;
@@ -120,7 +120,10 @@ fn m6_s19_every_family_lowers_whole_and_to_what_may_be() {
             let trace = config(&folder).trace(element, &entries).unwrap().trace;
             for kernels in [false, true] {
                 let weights = Weights { kernels, ..Weights::default() };
-                let module = lower(&expand_for(&trace, &weights, &target).unwrap(), &target);
+                let module = lower(
+                    &Implementations::of(&trace, &weights, &target).unwrap().expand().unwrap(),
+                    &target,
+                );
                 let module = module.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
                 assert_eq!(module.signatures.len(), entries.len());
                 assert_eq!(module.text.contains("flow.dispatch"), kernels, "{}", folder.display());

@@ -21,6 +21,17 @@ pub enum OpClass {
     State,
 }
 
+/// How an operation reads a weight that may be stored in another layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightUse {
+    /// It multiplies with the matrix that is operand 1.
+    Matmul,
+    /// It picks rows of operand 0.
+    Rows,
+    /// It multiplies with the matrices of a stack, operand 1.
+    Stack,
+}
+
 /// An operand, as far as it costs something to read it.
 #[derive(Clone, Copy, Debug)]
 pub struct CostOperand<'a> {

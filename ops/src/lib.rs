@@ -3,10 +3,11 @@
 //! The operations are a closed list ([`Op`]). Each has one file, which holds its doc, its shape and element type
 //! rule, its meaning, its StableHLO spelling if it is a primitive, and a table of good and bad examples.
 
+#[macro_use]
+mod list;
 mod array;
 mod facts;
 pub mod format;
-mod list;
 mod literal;
 mod operation;
 pub mod ops;
@@ -15,11 +16,12 @@ mod types;
 mod value;
 
 pub use array::{Array, ArrayError, Number};
-pub use facts::{CostOperand, IterationSpace, OpClass, OpWork};
+pub use facts::{CostOperand, IterationSpace, OpClass, OpWork, WeightUse};
 pub use format::WeightFormat;
-pub use list::{Documented, Op};
+pub use list::Documented;
 pub use literal::{Literal, RopePart, RopeTable};
-pub use operation::{Attributes, Bound, Example, InferError, Operand, Operation, Spelling, Statements};
+pub use operation::{Attributes, Bound, Example, InferError, Operand, Operation, Primitive, Statements};
+pub use ops::{Composite, Form, Idiom, LayoutOp, Op};
 pub use text::{Attribute, ParseError, Reader, Real, print_string};
 pub use types::{ElementType, TensorType, UnknownElementType};
 pub use value::{Value, exact_sum, flat_index, for_each_index};

@@ -1,10 +1,6 @@
-//! The closed list of operations.
+//! What is made of the closed list of operations, which is in `ops/mod.rs`.
 
-use crate::ops::*;
-use crate::{
-    Attributes, Bound, CostOperand, Example, InferError, IterationSpace, OpClass, OpWork, Operand, Operation,
-    ParseError, Reader, Spelling, Statements, TensorType, Value,
-};
+use crate::Example;
 
 /// What an operation says of itself.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +20,103 @@ pub struct Documented {
 }
 
 macro_rules! operations {
-    ($($name:ident),* $(,)?) => {
+    (
+        $dollar:tt
+        functions { $($function:ident::$map:ident,)* }
+        primitives { $($primitive_file:ident::$primitive:ident,)* }
+        composites { $($composite_file:ident::$composite:ident,)* }
+        idioms { $($idiom_file:ident::$idiom:ident,)* }
+        archive { $($archive_file:ident::$archive:ident,)* }
+        kernels { $($kernel_file:ident::$kernel:ident,)* }
+    ) => {
+        /// Calls a macro with `name::Operation` for each composite that is a function of each element of one float tensor.
+        #[macro_export]
+        macro_rules! float_functions {
+            ($dollar then:ident) => { $dollar then! { $($function::$map,)* } };
+        }
+
+        operations! {
+            primitives { $($primitive_file::$primitive,)* }
+            composites { $($function::$map,)* $($composite_file::$composite,)* }
+            idioms { $($idiom_file::$idiom,)* }
+            archive { $($archive_file::$archive,)* }
+            kernels { $($kernel_file::$kernel,)* }
+        }
+    };
+    (
+        primitives { $($primitive_file:ident::$primitive:ident,)* }
+        composites { $($composite_file:ident::$composite:ident,)* }
+        idioms { $($idiom_file:ident::$idiom:ident,)* }
+        archive { $($archive_file:ident::$archive:ident,)* }
+        kernels { $($kernel_file:ident::$kernel:ident,)* }
+    ) => {
+        /// Who says how an operation is computed.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Form<'a> {
+            /// It is one StableHLO statement.
+            Primitive,
+            /// A converter expands it into primitives.
+            Composite(Composite<'a>),
+            /// It replaces a composite where one compiler needs other words for it.
+            Idiom(Idiom<'a>),
+            /// It happens when an archive is written; no program contains it.
+            Archive(LayoutOp<'a>),
+            /// Only kernels compute it.
+            Kernel,
+        }
+
+        /// A composite operation. The list is closed, so that each has a converter.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Composite<'a> {
+            $(#[doc = concat!("See [`", stringify!($composite), "`].")] $composite(&'a $composite)),*
+        }
+
+        /// An operation that happens when an archive is written.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum LayoutOp<'a> {
+            $(#[doc = concat!("See [`", stringify!($archive), "`].")] $archive(&'a $archive)),*
+        }
+
+        /// An operation in words that only one compiler knows.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Idiom<'a> {
+            $(#[doc = concat!("See [`", stringify!($idiom), "`].")] $idiom(&'a $idiom)),*
+        }
+
+        impl Op {
+            /// Who says how it is computed.
+            pub fn form(&self) -> Form<'_> {
+                match self {
+                    $(Self::$primitive(_) => Form::Primitive,)*
+                    $(Self::$composite(op) => Form::Composite(Composite::$composite(op)),)*
+                    $(Self::$idiom(op) => Form::Idiom(Idiom::$idiom(op)),)*
+                    $(Self::$archive(op) => Form::Archive(LayoutOp::$archive(op)),)*
+                    $(Self::$kernel(_) => Form::Kernel,)*
+                }
+            }
+
+            /// The StableHLO spelling of a primitive; `None` for other operations.
+            pub fn spell(
+                &self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType,
+            ) -> Option<String> {
+                match self {
+                    $(Self::$primitive(op) => Some(op.spell(statements, operands, ty)),)*
+                    $(Self::$composite(_) => None,)*
+                    $(Self::$idiom(_) => None,)*
+                    $(Self::$archive(_) => None,)*
+                    $(Self::$kernel(_) => None,)*
+                }
+            }
+        }
+
+        operations! {
+            $($primitive_file::$primitive,)* $($composite_file::$composite,)*
+            $($idiom_file::$idiom,)* $($archive_file::$archive,)* $($kernel_file::$kernel,)*
+        }
+    };
+    ($($file:ident::$name:ident,)*) => {
+        $(pub use $file::$name;)*
+
         /// One operation with its attributes. The list is closed, so that every stage is total.
         #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Op { $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name)),* }
@@ -51,13 +143,6 @@ macro_rules! operations {
                 match self { $(Self::$name(op) => op.eval(operands, ty)),* }
             }
 
-            /// The StableHLO spelling of a primitive.
-            pub fn spell(
-                &self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType,
-            ) -> Spelling {
-                match self { $(Self::$name(op) => op.spell(statements, operands, ty)),* }
-            }
-
             /// What kind of operation it is.
             pub fn class(&self) -> OpClass {
                 match self { $(Self::$name(_) => $name::CLASS),* }
@@ -71,6 +156,36 @@ macro_rules! operations {
             /// Whether the result is a part of the operand, or the operand several times.
             pub fn is_view(&self) -> bool {
                 match self { $(Self::$name(_) => $name::IS_VIEW),* }
+            }
+
+            /// Whether each element of the result depends only on elements at its own place along the axes that both have.
+            pub fn keeps_axes(&self) -> bool {
+                match self { $(Self::$name(_) => $name::KEEPS_AXES),* }
+            }
+
+            /// Whether a compiler may write the result where an operand of the same type is.
+            pub fn in_place(&self) -> bool {
+                match self { $(Self::$name(_) => $name::IN_PLACE),* }
+            }
+
+            /// Whether of operand 0 it reads only the rows that indices select.
+            pub fn picks_rows(&self) -> bool {
+                match self { $(Self::$name(_) => $name::PICKS_ROWS),* }
+            }
+
+            /// Whether any piece of the result can be made from bounded pieces of float operands when an archive is written.
+            pub fn bakes(&self) -> bool {
+                match self { $(Self::$name(op) => op.bakes()),* }
+            }
+
+            /// What it does, in a word or two.
+            pub fn label(&self) -> String {
+                match self { $(Self::$name(op) => op.label()),* }
+            }
+
+            /// How it reads a weight that may be stored in another layout.
+            pub fn weight_use(&self) -> Option<WeightUse> {
+                match self { $(Self::$name(_) => $name::WEIGHT_USE),* }
             }
 
             /// What it asks of a machine that computes it.
@@ -132,21 +247,4 @@ macro_rules! operations {
             }
         })*
     };
-}
-
-operations! {
-    // Leaves.
-    Constant, Iota,
-    // Elementwise.
-    Unary, Binary, Compare, Select, Convert, ReducePrecision, OptimizationBarrier,
-    // Data movement.
-    Reshape, Permute, Narrow, BroadcastInDim, Concatenate, Gather, DynamicSlice, DynamicUpdateSlice,
-    // Contractions.
-    DotGeneral, Reduce,
-    // Composites: each has a converter in `lower`.
-    Append, BoundedSdpa, Dequantize, Erf, GroupedLinear, GroupedRows, Linear, RmsNorm, Rope, Sdpa, SlicedAppend,
-    // What an archive holds.
-    Pack, Quantize,
-    // Packed weights: what kernels compute.
-    PackedExperts, PackedLinear, PackedRows,
 }

@@ -5,6 +5,7 @@ use std::hash::Hash;
 
 use crate::{
     CostOperand, ElementType, IterationSpace, OpClass, OpWork, ParseError, Reader, TensorType, Value,
+    WeightUse,
 };
 
 /// One operation: a function of its operands. Its file holds all there is to know of it.
@@ -27,6 +28,18 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
     /// Whether the result is a part of the operand, or the operand several times: never stored.
     const IS_VIEW: bool = false;
 
+    /// Whether each element of the result depends only on elements at its own place along the axes that both have.
+    const KEEPS_AXES: bool = Self::IS_MAP;
+
+    /// Whether a compiler may write the result where an operand of the same type is.
+    const IN_PLACE: bool = false;
+
+    /// Whether of operand 0 it reads only the rows that indices select.
+    const PICKS_ROWS: bool = false;
+
+    /// How it reads a weight that may be stored in another layout, if it reads one.
+    const WEIGHT_USE: Option<WeightUse> = None;
+
     /// Good and bad uses, run by the tests over the list.
     const EXAMPLES: &'static [Example];
 
@@ -48,6 +61,16 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
         }
     }
 
+    /// Whether any piece of the result can be made from bounded pieces of float operands when an archive is written.
+    fn bakes(&self) -> bool {
+        false
+    }
+
+    /// What it does, in a word or two.
+    fn label(&self) -> String {
+        Self::NAME.replace('_', " ")
+    }
+
     /// The loops it runs over, which tell how it can be divided among devices.
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
         match Self::IS_MAP || Self::CLASS == OpClass::Constant {
@@ -55,9 +78,12 @@ pub trait Operation: Attributes + Clone + Debug + PartialEq + Eq + Hash {
             false => IterationSpace::opaque(operands, ty),
         }
     }
+}
 
-    /// The StableHLO spelling, if this is a primitive. A composite has a converter in `lower` instead.
-    fn spell(&self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling;
+/// An operation that is one StableHLO statement.
+pub trait Primitive: Operation {
+    /// The right-hand side of its statement. `statements` takes those that must come before.
+    fn spell(&self, statements: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String;
 }
 
 /// The name and the attributes of an operation, written and read in the text form. Made by [`operation!`](crate::operation!).
@@ -106,17 +132,6 @@ macro_rules! operation {
             }
         }
     };
-}
-
-/// How an operation is written in StableHLO.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Spelling {
-    /// The right-hand side of one statement.
-    Primitive(String),
-    /// None: a converter expands it.
-    Composite,
-    /// None: a kernel computes it.
-    Kernel,
 }
 
 /// An operand as the spelling needs it: its SSA name (`%4`) and its type.

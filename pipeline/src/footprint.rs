@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 
 use lower::{DenseReason, Sharding};
-use ops::{ElementType, Literal, Op, WeightFormat};
+use ops::{ElementType, Form, LayoutOp, Literal, Op, OpClass, WeightFormat};
 use sysinfo::{MemoryRefreshKind, Pid, Process, ProcessRefreshKind, ProcessesToUpdate, RefreshKind, System};
 use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Recipe, Role, Trace};
 
@@ -242,10 +242,13 @@ impl Memory {
 impl Expanded {
     /// How a parameter that was declared with these keys is stored.
     fn stored_as(&self, parameter: &Parameter, origins: &BTreeSet<String>) -> StoredAs {
-        match parameter.recipe.as_deref() {
-            Some(Recipe::Op(Op::Pack(pack), _)) => return StoredAs::Packed(pack.format),
-            Some(Recipe::Op(Op::Quantize(quantize), _)) => return StoredAs::Grouped(quantize.format),
-            _ => {}
+        if let Some(Recipe::Op(op, _)) = parameter.recipe.as_deref()
+            && let Form::Archive(stored) = op.form()
+        {
+            return match stored {
+                LayoutOp::Pack(pack) => StoredAs::Packed(pack.format),
+                LayoutOp::Quantize(quantize) => StoredAs::Grouped(quantize.format),
+            };
         }
         let why = origins.iter().find_map(|key| self.formats.get(key)?.err());
         // What only became a weight when composites were expanded is part of none that is packed.
@@ -260,8 +263,7 @@ pub(crate) fn only_looked_up(trace: &Trace) -> BTreeSet<String> {
         for id in function.ids() {
             for (position, operand) in function.operands(id).into_iter().enumerate() {
                 let NodeKind::Parameter(parameter) = &function.node(operand).kind else { continue };
-                let looks_up =
-                    matches!(&function.node(id).kind, NodeKind::Op(Op::Gather(_) | Op::PackedRows(_)));
+                let looks_up = matches!(&function.node(id).kind, NodeKind::Op(op) if op.picks_rows());
                 let keys = if looks_up && position == 0 { &mut looked_up } else { &mut read };
                 keys.insert(parameter.key.clone());
             }
@@ -374,10 +376,11 @@ impl Room {
         let operands = function.operands(id);
         let shared = match op {
             // What attention reads as it is stored.
-            Op::Constant(_) | Op::Iota(_) | Op::Dequantize(_) => return Self::None,
+            Op::Dequantize(_) => return Self::None,
+            op if op.class() == OpClass::Constant => return Self::None,
             op if op.is_view() => operands.first().copied(),
             op => operands.into_iter().find(|&operand| {
-                updates(op)
+                op.in_place()
                     && readers[operand.index()] == 1
                     && function.node(operand).ty() == function.node(id).ty()
             }),
@@ -425,20 +428,6 @@ fn argument_of(function: &Function, call: NodeId, result: usize, callees: &[Comp
     let NodeKind::Call { function: callee, .. } = function.node(call).kind else { return None };
     let argument = callees[callee.0 as usize].in_place.get(result).copied()??;
     function.operands(call).get(argument).copied()
-}
-
-/// Whether the result can take the memory of an operand of its type.
-fn updates(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Append(_)
-            | Op::DynamicUpdateSlice(_)
-            | Op::Select(_)
-            | Op::Unary(_)
-            | Op::Binary(_)
-            | Op::ReducePrecision(_)
-            | Op::SlicedAppend(_)
-    )
 }
 
 /// The most memory that this process ever held, in bytes, where the system tells.

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use bake::{BakeError, BakeOptions, Baked, Checked, Ignorable};
 use irpa::Checkpoint;
-use lower::{DenseReason, LowerError, Module, Weights};
+use lower::{DenseReason, Implementations, LowerError, Module, Weights};
 use ops::WeightFormat;
 use simplify::{Options, Report, Rules, simplify};
 use targets::Target;
@@ -56,8 +56,9 @@ impl StagedTrace {
         let options = Options::new(rules, &target);
         let recorded = trace.parameters()?;
         let simplified = simplify(trace, &options);
-        let formats = lower::formats(&simplified.0, &weights, &target);
-        let (trace, primitives) = simplify(&lower::expand_for(&simplified.0, &weights, &target)?, &options);
+        let implementations = Implementations::of(&simplified.0, &weights, &target)?;
+        let formats = implementations.formats();
+        let (trace, primitives) = simplify(&implementations.expand()?, &options);
         let expanded = Expanded { trace, formats, target, recorded };
         Ok(Self { simplified, expanded: (expanded, primitives) })
     }

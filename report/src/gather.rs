@@ -10,7 +10,6 @@ use tracewright::trace::{Function, Node, NodeId, NodeKind, Parameter, Provenance
 use tracewright::{Footprint, Plan, PlanError, StagedTrace};
 
 use crate::model::*;
-use crate::words::label;
 
 /// Lines of Rust that are shown before and after the one a node comes from.
 const AROUND: u32 = 3;
@@ -162,7 +161,7 @@ fn node(function: &Function, id: NodeId, machine: &Machine, known: &[FunctionGra
             let reads: Vec<CostOperand<'_>> = operands.iter().map(read).collect();
             let simplify::Cost { bytes, flops, seconds } = simplify::cost(machine, op, &reads, &types[0]);
             cost = CostFacts { bytes, flops, seconds };
-            (op.class().into(), label(op))
+            (op.class().into(), op.label())
         }
         NodeKind::Call { function: callee, prefix } => {
             let callee = &known[callee.0 as usize];
@@ -185,14 +184,6 @@ fn node(function: &Function, id: NodeId, machine: &Machine, known: &[FunctionGra
         target_node_input_id: position.to_string(),
     };
     let types: Vec<TypeFacts> = types.iter().map(|ty| named(ty, axes)).collect();
-    let mut attrs: Vec<(&str, String)> = vec![("operation", text.clone())];
-    if cost.seconds > 0.0 {
-        attrs.push(("bytes", cost.bytes.to_string()));
-        attrs.push(("FLOPs", cost.flops.to_string()));
-        attrs.push(("roofline", format!("{:.3} µs", cost.seconds * 1e6)));
-    }
-    attrs.push(("Rust", format!("{}:{}", provenance.file, provenance.line)));
-    let attribute = |(key, value): (&str, String)| AttributeFacts { key: key.into(), value };
     let output = |(index, ty): (usize, &TypeFacts)| OutputFacts {
         id: index.to_string(),
         attrs: vec![AttributeFacts { key: "tensor_shape".into(), value: ty.named() }],
@@ -204,7 +195,7 @@ fn node(function: &Function, id: NodeId, machine: &Machine, known: &[FunctionGra
         namespace: lower::namespace(if path.is_empty() { &function.name } else { path }),
         incoming_edges: operands.iter().enumerate().map(edge).collect(),
         subgraph_ids,
-        attrs: attrs.into_iter().map(attribute).collect(),
+        attrs: attributes(&text, cost, provenance),
         outputs_metadata: types.iter().enumerate().map(output).collect(),
         class,
         text,
@@ -215,6 +206,18 @@ fn node(function: &Function, id: NodeId, machine: &Machine, known: &[FunctionGra
         file: provenance.file.to_string(),
         line: provenance.line,
     }
+}
+
+fn attributes(text: &str, cost: CostFacts, provenance: &Provenance) -> Vec<AttributeFacts> {
+    let mut attrs: Vec<(&str, String)> = vec![("operation", text.to_owned())];
+    if cost.seconds > 0.0 {
+        attrs.push(("bytes", cost.bytes.to_string()));
+        attrs.push(("FLOPs", cost.flops.to_string()));
+        attrs.push(("roofline", format!("{:.3} µs", cost.seconds * 1e6)));
+    }
+    attrs.push(("Rust", format!("{}:{}", provenance.file, provenance.line)));
+    let attribute = |(key, value): (&str, String)| AttributeFacts { key: key.into(), value };
+    attrs.into_iter().map(attribute).collect()
 }
 
 fn named(ty: &TensorType, axes: &[tracewright::trace::AxisName]) -> TypeFacts {

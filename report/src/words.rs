@@ -1,35 +1,5 @@
 //! What nodes are called where there is little room.
 
-use tracewright::ops::{Attribute as _, Op};
-
-/// What an operation does, in a word or two.
-pub(crate) fn label(op: &Op) -> String {
-    let mut word = String::new();
-    match op {
-        Op::Unary(unary) => unary.kind.print(&mut word),
-        Op::Binary(binary) => binary.kind.print(&mut word),
-        Op::Compare(compare) => {
-            word.push_str("compare ");
-            compare.direction.print(&mut word);
-        }
-        Op::Convert(convert) => word = format!("to {}", convert.to),
-        Op::Reduce(reduce) => {
-            word.push_str("reduce ");
-            reduce.kind.print(&mut word);
-        }
-        Op::BroadcastInDim(_) => word.push_str("broadcast"),
-        Op::Constant(constant) => match constant.value.as_rope_table() {
-            Some(table) => {
-                table.part.print(&mut word);
-                word.push_str(" table");
-            }
-            None => word.push_str("constant"),
-        },
-        op => word = op.name().replace('_', " "),
-    }
-    word
-}
-
 /// `model.layers.0–4, 6` for the keys of elements, in order; keys without a number as they are.
 pub fn spans(keys: &[String]) -> String {
     let mut found: Vec<(&str, Option<[usize; 2]>)> = Vec::new();

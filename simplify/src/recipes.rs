@@ -1,7 +1,7 @@
 //! Which terms can be computed when the archive is written, and what they are called there.
 
 use egg::Id;
-use ops::{Attribute as _, Op, Real, TensorType};
+use ops::{Attribute as _, Form, Op, Real, TensorType};
 use std::collections::HashMap;
 use trace::{NodeKind, Parameter, Recipe};
 
@@ -69,7 +69,7 @@ fn recipe(graph: &Graph, known: &HashMap<Id, Recipe>, term: &Term) -> Option<Rec
 /// renames elements is not.
 pub(crate) fn stored(recipe: &Recipe) -> Option<Parameter> {
     match recipe {
-        Recipe::Op(Op::Permute(_) | Op::Concatenate(_) | Op::Convert(_) | Op::Binary(_), _) => {
+        Recipe::Op(op, _) if op.form() == Form::Primitive && !op.is_view() => {
             let (first, rest) = describe(recipe)?;
             Parameter::derived(format!("{first}{rest}"), recipe.clone()).ok()
         }

@@ -1,4 +1,4 @@
-"""The coefficients of `lower/src/erf.rs`: two fits, each minimax in what it adds to the answer's relative error."""
+"""The coefficients of `lower/src/convert/erf.rs`: two fits, each minimax in what it adds to the answer's relative error."""
 
 import math
 

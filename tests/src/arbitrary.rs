@@ -416,6 +416,7 @@ fn candidate(dice: &mut Dice, name: &str, given: Option<&TensorType>) -> Option<
             (Reduce { kind: *dice.pick(ReduceKind::ALL), axes }.into(), vec![x])
         }
         "erf" => (Erf {}.into(), vec![operand(dice, 0, float)]),
+        "softplus" => (Softplus {}.into(), vec![operand(dice, 0, float)]),
         "linear" => {
             let outputs = extent(dice);
             let (x, w) = match given {

@@ -161,7 +161,7 @@ fn stored(target: &Target, weights: Stored) -> Vec<(String, String)> {
         let w = b.push(NodeKind::Parameter(parameter), types, &[]);
         Ok(vec![b.op(op("linear"), &[x[0], w])?, b.op(op("gather"), &[w, x[1]])?])
     });
-    let stored = lower::expand_for(&trace, &weights, target).unwrap();
+    let stored = lower::Implementations::of(&trace, &weights, target).unwrap().expand().unwrap();
     let parameters = stored.parameters().unwrap();
     let module = lower::lower(&stored, target).unwrap();
     assert_eq!(module.text.contains("flow.dispatch"), parameters.iter().any(|p| p.is_packed()));

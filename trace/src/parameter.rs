@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ops::Attribute as _;
-use ops::ops::{BinaryKind, Concatenate, Permute, Reshape};
-use ops::{InferError, Op, ParseError, Reader, TensorType, Value, print_string};
+use ops::ops::{Concatenate, Permute, Reshape};
+use ops::{Form, InferError, Op, ParseError, Reader, TensorType, Value, print_string};
 
 /// A weight: its key and its type. In the body of a repeated block the key starts with the function's prefix,
 /// `model.layers.*`, which each call replaces.
@@ -153,19 +153,7 @@ impl Recipe {
     /// Whether a recipe may contain an operation with operands of these types. It may if `bake` can make any piece of the
     /// result from bounded pieces of them.
     pub fn can(op: &Op, operands: &[&TensorType]) -> bool {
-        let floats = operands.iter().all(|ty| ty.element.is_float());
-        match op {
-            Op::Constant(_) => true,
-            Op::Permute(_)
-            | Op::Concatenate(_)
-            | Op::Reshape(_)
-            | Op::BroadcastInDim(_)
-            | Op::Pack(_)
-            | Op::Quantize(_) => floats,
-            Op::Convert(convert) => convert.to.is_float() && floats,
-            Op::Binary(binary) => matches!(binary.kind, BinaryKind::Add | BinaryKind::Multiply) && floats,
-            _ => false,
-        }
+        op.bakes() && operands.iter().all(|ty| ty.element.is_float())
     }
 
     /// How many operations it has.
@@ -188,9 +176,9 @@ impl Recipe {
                 let types: Vec<&TensorType> = types.iter().collect();
                 let ty = op.infer(&types)?;
                 // What is packed or quantized is in its last form.
-                let last = operands
-                    .iter()
-                    .any(|operand| matches!(operand, Self::Op(Op::Pack(_) | Op::Quantize(_), _)));
+                let last = operands.iter().any(
+                    |operand| matches!(operand, Self::Op(op, _) if matches!(op.form(), Form::Archive(_))),
+                );
                 match Self::can(op, &types) && !last {
                     true => Ok(ty),
                     false => Err(InferError::Attribute {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use irpa::{ArchiveError, Checkpoint};
-use ops::{Bound, ElementType, Op, TensorType, Value};
+use ops::{Bound, ElementType, Op, TensorType, Value, WeightUse};
 use trace::{Function, NodeId, NodeKind, Trace};
 
 use super::difference::share;
@@ -172,7 +172,7 @@ fn points_of(function: &Function, nodes: &[NodeId]) -> Vec<(NodeId, String)> {
         match &function.node(id).kind {
             NodeKind::Result { index: 0 } => points.push((id, path(id))),
             NodeKind::Op(op) if weighted.contains(&path(id)) => {
-                if matches!(op, Op::Linear(_) | Op::RmsNorm(_)) {
+                if op.weight_use() == Some(WeightUse::Matmul) || matches!(op, Op::RmsNorm(_)) {
                     points.push((function.operands(id)[0], format!("{}:input", path(id))));
                 }
                 if nodes.iter().rev().find(|last| path(**last) == path(id)) == Some(&id) {

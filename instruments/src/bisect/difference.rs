@@ -1,7 +1,7 @@
 //! How two values of one node differ, and by how much they may.
 
 use ops::ops::Convert;
-use ops::{Bound, ElementType, Op, Value};
+use ops::{Bound, ElementType, Op, Value, WeightUse};
 use serde::Serialize;
 use trace::{Node, NodeKind};
 
@@ -99,7 +99,11 @@ impl Tolerance {
     pub(super) fn bound(self, node: &Node) -> Bound {
         let element = node.ty().element;
         match &node.kind {
-            NodeKind::Op(Op::Linear(_) | Op::Gather(_)) if element.is_float() && self.products.is_some() => {
+            NodeKind::Op(op)
+                if matches!(op.weight_use(), Some(WeightUse::Matmul | WeightUse::Rows))
+                    && element.is_float()
+                    && self.products.is_some() =>
+            {
                 share(self.products.unwrap_or_default(), element)
             }
             NodeKind::Op(Op::Convert(Convert { to })) if is_narrow(*to) => Bound::Ulps(1.0),

@@ -1,6 +1,6 @@
 //! The names of a GGUF file's tensors, and what was done to them.
 
-use irpa::{Arranged, Checkpoint, CheckpointTensor};
+use irpa::{Checkpoint, CheckpointTensor, StoredOrder};
 
 use super::metadata::Metadata;
 use super::{GgufFamily, Names};
@@ -120,11 +120,11 @@ pub(crate) fn interleaved(
     _end: &str,
     [queries, keys]: [usize; 2],
     tensor: &mut CheckpointTensor,
-) -> Arranged {
+) -> StoredOrder {
     match part {
-        "attn_q" if has_heads(tensor, queries) => Arranged::Interleaved { heads: queries },
-        "attn_k" if has_heads(tensor, keys) => Arranged::Interleaved { heads: keys },
-        _ => Arranged::Same,
+        "attn_q" if has_heads(tensor, queries) => StoredOrder::PermutedRope { heads: queries },
+        "attn_k" if has_heads(tensor, keys) => StoredOrder::PermutedRope { heads: keys },
+        _ => StoredOrder::Same,
     }
 }
 

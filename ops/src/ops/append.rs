@@ -23,6 +23,7 @@ impl Append {
 
 impl Operation for Append {
     const CLASS: OpClass = OpClass::State;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good(
@@ -130,9 +131,5 @@ impl Operation for Append {
             source[self.axis] = token as usize;
             new.at(&source)
         })
-    }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
     }
 }

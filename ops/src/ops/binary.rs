@@ -34,6 +34,7 @@ operation! {
 
 impl Operation for Binary {
     const CLASS: OpClass = OpClass::Elementwise;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Bound::Ulps(4.0);
     const EXAMPLES: &'static [Example] = &[
         good("binary kind=add", &["f32[3] 1,-0,inf", "f32[3] 2,-0,-inf"], "f32[3] 3,-0,nan"),
@@ -119,9 +120,19 @@ impl Operation for Binary {
         Value::new(ty.clone(), operands[0].data.iter().zip(&operands[1].data).map(|(&a, &b)| f(a, b)))
     }
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn bakes(&self) -> bool {
+        matches!(self.kind, BinaryKind::Add | BinaryKind::Multiply)
+    }
+
+    fn label(&self) -> String {
+        self.kind.word().into()
+    }
+}
+
+impl Primitive for Binary {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let [a, b] = operands else { unreachable!("inferred") };
-        Spelling::Primitive(format!("stablehlo.{} {}, {} : {}", self.kind.word(), a.name, b.name, ty.mlir()))
+        format!("stablehlo.{} {}, {} : {}", self.kind.word(), a.name, b.name, ty.mlir())
     }
 }
 

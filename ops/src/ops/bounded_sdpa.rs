@@ -90,8 +90,4 @@ impl Operation for BoundedSdpa {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         self.unbounded().eval(operands, ty)
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
-    }
 }

@@ -13,6 +13,7 @@ operation! {
 
 impl Operation for BroadcastInDim {
     const CLASS: OpClass = OpClass::Movement;
+    const KEEPS_AXES: bool = true;
     const IS_VIEW: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
@@ -64,12 +65,19 @@ impl Operation for BroadcastInDim {
         IterationSpace::of_result(vec![axes], ty)
     }
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn bakes(&self) -> bool {
+        true
+    }
+
+    fn label(&self) -> String {
+        "broadcast".into()
+    }
+}
+
+impl Primitive for BroadcastInDim {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let (x, axes) = (operands[0], mlir_list(&self.axes));
         let (from, to) = (x.ty.mlir(), ty.mlir());
-        Spelling::Primitive(format!(
-            "stablehlo.broadcast_in_dim {}, dims = {axes} : ({from}) -> {to}",
-            x.name
-        ))
+        format!("stablehlo.broadcast_in_dim {}, dims = {axes} : ({from}) -> {to}", x.name)
     }
 }

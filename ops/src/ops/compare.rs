@@ -59,16 +59,22 @@ impl Operation for Compare {
         Value::new(ty.clone(), operands[0].data.iter().zip(&operands[1].data).map(|(&a, &b)| f(a, b).into()))
     }
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn label(&self) -> String {
+        format!("compare {}", self.direction.word())
+    }
+}
+
+impl Primitive for Compare {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let [a, b] = operands else { unreachable!("inferred") };
         let kind = if a.ty.element.is_float() { "FLOAT" } else { "SIGNED" };
-        Spelling::Primitive(format!(
+        format!(
             "stablehlo.compare {}, {}, {}, {kind} : ({t}, {t}) -> {}",
             self.direction.word(),
             a.name,
             b.name,
             ty.mlir(),
             t = a.ty.mlir(),
-        ))
+        )
     }
 }

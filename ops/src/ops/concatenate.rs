@@ -58,15 +58,21 @@ impl Operation for Concatenate {
         }
     }
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn bakes(&self) -> bool {
+        true
+    }
+}
+
+impl Primitive for Concatenate {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let names: Vec<&str> = operands.iter().map(|x| x.name).collect();
         let types: Vec<String> = operands.iter().map(|x| x.ty.mlir()).collect();
-        Spelling::Primitive(format!(
+        format!(
             "stablehlo.concatenate {}, dim = {} : ({}) -> {}",
             names.join(", "),
             self.axis,
             types.join(", "),
             ty.mlir()
-        ))
+        )
     }
 }

@@ -47,7 +47,17 @@ impl Operation for Constant {
         }
     }
 
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Primitive(format!("stablehlo.constant {}", self.value.mlir()))
+    fn bakes(&self) -> bool {
+        true
+    }
+
+    fn label(&self) -> String {
+        self.value.as_rope_table().map_or("constant".into(), |table| format!("{} table", table.part.word()))
+    }
+}
+
+impl Primitive for Constant {
+    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> String {
+        format!("stablehlo.constant {}", self.value.mlir())
     }
 }

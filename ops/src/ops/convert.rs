@@ -56,8 +56,18 @@ impl Operation for Convert {
         Value::new(ty.clone(), operands[0].data.iter().copied())
     }
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn bakes(&self) -> bool {
+        self.to.is_float()
+    }
+
+    fn label(&self) -> String {
+        format!("to {}", self.to)
+    }
+}
+
+impl Primitive for Convert {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let x = operands[0];
-        Spelling::Primitive(format!("stablehlo.convert {} : ({}) -> {}", x.name, x.ty.mlir(), ty.mlir()))
+        format!("stablehlo.convert {} : ({}) -> {}", x.name, x.ty.mlir(), ty.mlir())
     }
 }

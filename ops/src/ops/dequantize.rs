@@ -49,8 +49,4 @@ impl Operation for Dequantize {
             |(i, integer): (usize, &f64)| ElementType::F32.round(integer * scales.data[i / features]);
         Value::new(ty.clone(), integers.data.iter().enumerate().map(number))
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
-    }
 }

@@ -26,6 +26,7 @@ impl DotGeneral {
 
 impl Operation for DotGeneral {
     const CLASS: OpClass = OpClass::Matmul;
+    const WEIGHT_USE: Option<WeightUse> = Some(WeightUse::Stack);
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good(
@@ -173,8 +174,10 @@ impl Operation for DotGeneral {
         free.zip(self.left_batch.len()..).for_each(|(axis, at)| *axis = Some(at));
         IterationSpace { operands: vec![left, right], result: same(ty.rank()), count }
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for DotGeneral {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let [a, b] = operands else { unreachable!("inferred") };
         let batch = match self.left_batch.is_empty() {
             true => String::new(),
@@ -184,7 +187,7 @@ impl Operation for DotGeneral {
                 mlir_list(&self.right_batch)
             ),
         };
-        Spelling::Primitive(format!(
+        format!(
             "stablehlo.dot_general {}, {}, {batch}contracting_dims = {} x {} : ({}, {}) -> {}",
             a.name,
             b.name,
@@ -193,6 +196,6 @@ impl Operation for DotGeneral {
             a.ty.mlir(),
             b.ty.mlir(),
             ty.mlir()
-        ))
+        )
     }
 }

@@ -52,17 +52,19 @@ impl Operation for DynamicSlice {
             false => IterationSpace::aligned_but(self.axis, operands, ty),
         }
     }
+}
 
-    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for DynamicSlice {
+    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let [x, start] = operands else { unreachable!("inferred") };
         let (starts, types) = starts(s, self.axis, x.ty.rank(), start.name);
-        Spelling::Primitive(format!(
+        format!(
             "stablehlo.dynamic_slice {}, {starts}, sizes = {} : ({}, {types}) -> {}",
             x.name,
             mlir_list(&ty.shape),
             x.ty.mlir(),
             ty.mlir()
-        ))
+        )
     }
 }
 

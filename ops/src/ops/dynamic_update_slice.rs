@@ -12,6 +12,7 @@ operation! {
 
 impl Operation for DynamicUpdateSlice {
     const CLASS: OpClass = OpClass::State;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("dynamic_update_slice axis=0", &["i32[4] 1,2,3,4", "i32[2] 8,9", "i32[] 1"], "i32[4] 1,8,9,4"),
@@ -67,17 +68,19 @@ impl Operation for DynamicUpdateSlice {
         }
         space
     }
+}
 
-    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for DynamicUpdateSlice {
+    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let [x, update, start] = operands else { unreachable!("inferred") };
         let (starts, types) = starts(s, self.axis, x.ty.rank(), start.name);
-        Spelling::Primitive(format!(
+        format!(
             "stablehlo.dynamic_update_slice {}, {}, {starts} : ({}, {}, {types}) -> {}",
             x.name,
             update.name,
             x.ty.mlir(),
             update.ty.mlir(),
             ty.mlir()
-        ))
+        )
     }
 }

@@ -41,8 +41,4 @@ impl Operation for Erf {
     fn work(&self, _: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
         OpWork::fused(40.0 * ty.count() as f64)
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
-    }
 }

@@ -8,6 +8,8 @@ operation! {
 
 impl Operation for Gather {
     const CLASS: OpClass = OpClass::Movement;
+    const PICKS_ROWS: bool = true;
+    const WEIGHT_USE: Option<WeightUse> = Some(WeightUse::Rows);
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("gather", &["i32[3,2] 1,2,3,4,5,6", "i32[2] 2,0"], "i32[2,2] 5,6,1,2"),
@@ -45,14 +47,16 @@ impl Operation for Gather {
         let table = std::iter::once(Some(rank)).chain((lead..rank).map(Some)).collect();
         IterationSpace { operands: vec![table, same(lead)], result: same(rank), count: rank + 1 }
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for Gather {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let [table, indices] = operands else { unreachable!("inferred") };
         let batch = indices.ty.rank();
         let offsets: Vec<usize> = (batch..ty.rank()).collect();
         let row = table.ty.shape[1..].iter().copied();
         let sizes: Vec<String> = std::iter::once(1).chain(row).map(|n| n.to_string()).collect();
-        Spelling::Primitive(format!(
+        format!(
             "\"stablehlo.gather\"({}, {}) <{{dimension_numbers = #stablehlo.gather<offset_dims = {}, \
              collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = {batch}>, \
              slice_sizes = array<i64: {}>, indices_are_sorted = false}}> : ({}, {}) -> {}",
@@ -63,6 +67,6 @@ impl Operation for Gather {
             table.ty.mlir(),
             indices.ty.mlir(),
             ty.mlir()
-        ))
+        )
     }
 }

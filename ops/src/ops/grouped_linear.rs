@@ -91,10 +91,6 @@ impl Operation for GroupedLinear {
         let inputs = x.ty.shape[x.ty.rank() - 1];
         product(&rounded(x), &ungrouped(self.format, parts, inputs), None, ty)
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
-    }
 }
 
 /// The activations of a product with quantized weights, their rows rounded to bytes.

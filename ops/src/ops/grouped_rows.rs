@@ -18,6 +18,7 @@ operation! {
 
 impl Operation for GroupedRows {
     const CLASS: OpClass = OpClass::Movement;
+    const PICKS_ROWS: bool = true;
     const BOUND: Bound = Bound::Ulps(1.0);
     const EXAMPLES: &'static [Example] = &[
         good(
@@ -81,9 +82,5 @@ impl Operation for GroupedRows {
             ty.clone(),
             rows.flat_map(|r| matrix.data[r * self.inputs..][..self.inputs].iter().copied()),
         )
-    }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
     }
 }

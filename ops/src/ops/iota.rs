@@ -35,8 +35,10 @@ impl Operation for Iota {
     fn eval(&self, _: &[&Value], ty: &TensorType) -> Value {
         Value::from_fn(ty.clone(), |index| index[self.axis] as f64)
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], ty: &TensorType) -> Spelling {
-        Spelling::Primitive(format!("stablehlo.iota dim = {} : {}", self.axis, ty.mlir()))
+impl Primitive for Iota {
+    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], ty: &TensorType) -> String {
+        format!("stablehlo.iota dim = {} : {}", self.axis, ty.mlir())
     }
 }

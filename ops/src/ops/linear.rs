@@ -10,6 +10,7 @@ operation! {
 
 impl Operation for Linear {
     const CLASS: OpClass = OpClass::Matmul;
+    const WEIGHT_USE: Option<WeightUse> = Some(WeightUse::Matmul);
     const BOUND: Bound = Bound::UlpsOfLargest(8.0);
     const EXAMPLES: &'static [Example] = &[
         good("linear", &["f32[1,2] 1,2", "f32[3,2] 1,0,0,1,1,1"], "f32[1,3] 1,2,3"),
@@ -54,10 +55,6 @@ impl Operation for Linear {
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         product(operands[0], operands[1], operands.get(2).copied(), ty)
-    }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
     }
 }
 

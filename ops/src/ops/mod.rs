@@ -1,4 +1,4 @@
-//! The operations, a file each.
+//! The closed list of operations, a file each.
 
 mod append;
 mod binary;
@@ -34,43 +34,48 @@ mod rope;
 mod sdpa;
 mod select;
 mod sliced_append;
+mod softplus;
 mod unary;
 
-pub use append::Append;
-pub use binary::{Binary, BinaryKind};
-pub use bounded_sdpa::BoundedSdpa;
-pub use broadcast_in_dim::BroadcastInDim;
-pub use compare::{Compare, Direction};
-pub use concatenate::Concatenate;
-pub use constant::Constant;
-pub use convert::Convert;
-pub use dequantize::Dequantize;
-pub use dot_general::DotGeneral;
-pub use dynamic_slice::DynamicSlice;
-pub use dynamic_update_slice::DynamicUpdateSlice;
-pub use erf::Erf;
-pub use gather::Gather;
-pub use grouped_linear::GroupedLinear;
-pub use grouped_rows::GroupedRows;
-pub use iota::Iota;
-pub use linear::Linear;
-pub use narrow::Narrow;
-pub use optimization_barrier::OptimizationBarrier;
-pub use pack::Pack;
-pub use packed_experts::PackedExperts;
-pub use packed_linear::PackedLinear;
-pub use packed_rows::PackedRows;
-pub use permute::Permute;
-pub use quantize::Quantize;
-pub use reduce::{Reduce, ReduceKind};
-pub use reduce_precision::ReducePrecision;
-pub use reshape::Reshape;
-pub use rms_norm::{RmsNorm, WeightStyle};
-pub use rope::{Rope, RopeLayout};
-pub use sdpa::{MaskTerm, Sdpa};
-pub use select::Select;
-pub use sliced_append::SlicedAppend;
-pub use unary::{Unary, UnaryKind};
+pub use binary::BinaryKind;
+pub use compare::Direction;
+pub use reduce::ReduceKind;
+pub use rms_norm::WeightStyle;
+pub use rope::RopeLayout;
+pub use sdpa::MaskTerm;
+pub use unary::UnaryKind;
+
+use crate::{
+    Attributes, Bound, CostOperand, Documented, Example, InferError, IterationSpace, OpClass, OpWork,
+    Operand, Operation, ParseError, Primitive, Reader, Statements, TensorType, Value, WeightUse,
+};
+
+// The dollar is for the macro that this one writes.
+operations! { $
+    // Composites of one float tensor without attributes: each is a method of the DSL, too.
+    functions { erf::Erf, softplus::Softplus, }
+    primitives {
+        // Leaves.
+        constant::Constant, iota::Iota,
+        // Elementwise.
+        unary::Unary, binary::Binary, compare::Compare, select::Select, convert::Convert,
+        reduce_precision::ReducePrecision, optimization_barrier::OptimizationBarrier,
+        // Data movement.
+        reshape::Reshape, permute::Permute, narrow::Narrow, broadcast_in_dim::BroadcastInDim,
+        concatenate::Concatenate, gather::Gather, dynamic_slice::DynamicSlice,
+        dynamic_update_slice::DynamicUpdateSlice,
+        // Contractions.
+        dot_general::DotGeneral, reduce::Reduce,
+    }
+    composites {
+        append::Append, dequantize::Dequantize,
+        grouped_linear::GroupedLinear, grouped_rows::GroupedRows, linear::Linear, rms_norm::RmsNorm,
+        rope::Rope, sdpa::Sdpa,
+    }
+    idioms { bounded_sdpa::BoundedSdpa, sliced_append::SlicedAppend, }
+    archive { pack::Pack, quantize::Quantize, }
+    kernels { packed_experts::PackedExperts, packed_linear::PackedLinear, packed_rows::PackedRows, }
+}
 
 /// What an operation's file needs.
 pub(crate) mod prelude {
@@ -78,6 +83,7 @@ pub(crate) mod prelude {
     pub(crate) use crate::operation::{agree, arity, attribute, axis, bad, element, good, mlir_list};
     pub(crate) use crate::{
         Attributes as _, Bound, CostOperand, ElementType, Example, InferError, IterationSpace, OpClass,
-        OpWork, Operand, Operation, Spelling, Statements, TensorType, Value, exact_sum, operation,
+        OpWork, Operand, Operation, Primitive, Statements, TensorType, Value, WeightUse, exact_sum,
+        operation,
     };
 }

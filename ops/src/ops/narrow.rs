@@ -49,20 +49,16 @@ impl Operation for Narrow {
             false => IterationSpace::aligned_but(self.axis, operands, ty),
         }
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for Narrow {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let x = operands[0];
         let range = |(axis, &extent): (usize, &usize)| match axis == self.axis {
             true => format!("{}:{}", self.start, self.start + self.length),
             false => format!("0:{extent}"),
         };
         let ranges: Vec<String> = x.ty.shape.iter().enumerate().map(range).collect();
-        Spelling::Primitive(format!(
-            "stablehlo.slice {} [{}] : ({}) -> {}",
-            x.name,
-            ranges.join(", "),
-            x.ty.mlir(),
-            ty.mlir()
-        ))
+        format!("stablehlo.slice {} [{}] : ({}) -> {}", x.name, ranges.join(", "), x.ty.mlir(), ty.mlir())
     }
 }

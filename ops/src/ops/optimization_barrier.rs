@@ -33,8 +33,10 @@ impl Operation for OptimizationBarrier {
     fn iteration_space(&self, operands: &[&TensorType], ty: &TensorType) -> IterationSpace {
         IterationSpace::aligned(operands, ty)
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
-        Spelling::Primitive(format!("stablehlo.optimization_barrier {} : {}", operands[0].name, ty.mlir()))
+impl Primitive for OptimizationBarrier {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
+        format!("stablehlo.optimization_barrier {} : {}", operands[0].name, ty.mlir())
     }
 }

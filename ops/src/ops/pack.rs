@@ -59,8 +59,8 @@ impl Operation for Pack {
         OpWork::FREE
     }
 
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
+    fn bakes(&self) -> bool {
+        true
     }
 }
 

@@ -150,8 +150,4 @@ impl Operation for PackedExperts {
         let bytes = matrices + operands[0].ty.bytes() as f64 + ty.bytes() as f64;
         OpWork { bytes, ..OpWork::matmul(operands, ty, contracted) }
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Kernel
-    }
 }

@@ -70,8 +70,4 @@ impl Operation for PackedLinear {
             None => product(&rounded(x), &weight, None, ty),
         }
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Kernel
-    }
 }

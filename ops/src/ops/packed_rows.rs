@@ -20,6 +20,7 @@ operation! {
 
 impl Operation for PackedRows {
     const CLASS: OpClass = OpClass::Movement;
+    const PICKS_ROWS: bool = true;
     const BOUND: Bound = Bound::Ulps(1.0);
     const EXAMPLES: &'static [Example] = &[
         good(
@@ -67,9 +68,5 @@ impl Operation for PackedRows {
             ty.clone(),
             rows.flat_map(|r| matrix.data[r * self.inputs..][..self.inputs].iter().copied()),
         )
-    }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Kernel
     }
 }

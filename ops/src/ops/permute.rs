@@ -10,6 +10,7 @@ operation! {
 
 impl Operation for Permute {
     const CLASS: OpClass = OpClass::Movement;
+    const KEEPS_AXES: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("permute order=[1,0]", &["i32[2,3] 1,2,3,4,5,6"], "i32[3,2] 1,4,2,5,3,6"),
@@ -50,14 +51,20 @@ impl Operation for Permute {
         IterationSpace::of_result(vec![axes], ty)
     }
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn bakes(&self) -> bool {
+        true
+    }
+}
+
+impl Primitive for Permute {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let x = operands[0];
-        Spelling::Primitive(format!(
+        format!(
             "stablehlo.transpose {}, dims = {} : ({}) -> {}",
             x.name,
             mlir_list(&self.order),
             x.ty.mlir(),
             ty.mlir()
-        ))
+        )
     }
 }

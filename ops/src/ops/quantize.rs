@@ -67,8 +67,8 @@ impl Operation for Quantize {
         OpWork::FREE
     }
 
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
+    fn bakes(&self) -> bool {
+        true
     }
 }
 

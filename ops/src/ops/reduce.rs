@@ -25,6 +25,7 @@ operation! {
 
 impl Operation for Reduce {
     const CLASS: OpClass = OpClass::Reduction;
+    const KEEPS_AXES: bool = true;
     const BOUND: Bound = Bound::UlpsOfLargest(4.0);
     const EXAMPLES: &'static [Example] = &[
         good("reduce kind=add axes=[1]", &["f32[2,3] 1,2,3,4,5,6"], "f32[2] 6,15"),
@@ -90,7 +91,13 @@ impl Operation for Reduce {
         IterationSpace { operands, result: kept, count }
     }
 
-    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn label(&self) -> String {
+        format!("reduce {}", self.kind.word())
+    }
+}
+
+impl Primitive for Reduce {
+    fn spell(&self, s: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let x = operands[0];
         let neutral = match self.kind {
             ReduceKind::Add => 0.0,
@@ -100,7 +107,7 @@ impl Operation for Reduce {
         let scalar = TensorType::new(ty.element, []);
         let literal = crate::Literal::splat(scalar.clone(), neutral);
         let init = s.statement(format!("stablehlo.constant {}", literal.mlir()));
-        Spelling::Primitive(format!(
+        format!(
             "stablehlo.reduce({} init: {init}) applies stablehlo.{} across dimensions = {} : ({}, {}) -> {}",
             x.name,
             self.kind.word(),
@@ -108,6 +115,6 @@ impl Operation for Reduce {
             x.ty.mlir(),
             scalar.mlir(),
             ty.mlir()
-        ))
+        )
     }
 }

@@ -11,6 +11,7 @@ operation! {
 
 impl Operation for ReducePrecision {
     const CLASS: OpClass = OpClass::Elementwise;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("reduce_precision to=bf16", &["f32[3] 1,1.001953125,1.005859375"], "f32[3] 1,1,1.0078125"),
@@ -31,10 +32,12 @@ impl Operation for ReducePrecision {
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         Value::new(ty.clone(), operands[0].data.iter().map(|&x| self.to.round(x)))
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for ReducePrecision {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let format = if self.to == ElementType::F16 { "e5m10" } else { "e8m7" };
         let x = operands[0].name;
-        Spelling::Primitive(format!("stablehlo.reduce_precision {x}, format = {format} : {}", ty.mlir()))
+        format!("stablehlo.reduce_precision {x}, format = {format} : {}", ty.mlir())
     }
 }

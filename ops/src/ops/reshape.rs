@@ -31,8 +31,14 @@ impl Operation for Reshape {
         Value { ty: ty.clone(), data: operands[0].data.clone() }
     }
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+    fn bakes(&self) -> bool {
+        true
+    }
+}
+
+impl Primitive for Reshape {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let x = operands[0];
-        Spelling::Primitive(format!("stablehlo.reshape {} : ({}) -> {}", x.name, x.ty.mlir(), ty.mlir()))
+        format!("stablehlo.reshape {} : ({}) -> {}", x.name, x.ty.mlir(), ty.mlir())
     }
 }

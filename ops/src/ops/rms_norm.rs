@@ -86,8 +86,4 @@ impl Operation for RmsNorm {
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
         OpWork::kernel(operands, ty, 4.0 * ty.count() as f64)
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
-    }
 }

@@ -124,8 +124,4 @@ impl Operation for Rope {
     fn work(&self, operands: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
         OpWork { dispatches: 0.2, ..OpWork::kernel(operands, ty, 3.0 * ty.count() as f64) }
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
-    }
 }

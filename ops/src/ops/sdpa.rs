@@ -459,8 +459,4 @@ impl Operation for Sdpa {
             exact_sum(weights.iter().enumerate().map(|(key, w)| w * value_at(key)))
         })
     }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
-    }
 }

@@ -7,6 +7,7 @@ operation! {
 
 impl Operation for Select {
     const CLASS: OpClass = OpClass::Elementwise;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Bound::Exact;
     const EXAMPLES: &'static [Example] = &[
         good("select", &["i1[3] 1,0,1", "f32[3] 1,2,3", "f32[3] 4,5,6"], "f32[3] 1,5,3"),
@@ -30,16 +31,11 @@ impl Operation for Select {
         let pick = |i: usize| if p.data[i] != 0.0 { a.data[i] } else { b.data[i] };
         Value::new(ty.clone(), (0..ty.count()).map(pick))
     }
+}
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
+impl Primitive for Select {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
         let [p, a, b] = operands else { unreachable!("inferred") };
-        Spelling::Primitive(format!(
-            "stablehlo.select {}, {}, {} : {}, {}",
-            p.name,
-            a.name,
-            b.name,
-            p.ty.mlir(),
-            ty.mlir()
-        ))
+        format!("stablehlo.select {}, {}, {} : {}, {}", p.name, a.name, b.name, p.ty.mlir(), ty.mlir())
     }
 }

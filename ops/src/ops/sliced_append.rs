@@ -21,6 +21,7 @@ impl SlicedAppend {
 
 impl Operation for SlicedAppend {
     const CLASS: OpClass = OpClass::State;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Append::BOUND;
     const EXAMPLES: &'static [Example] = &[
         good(
@@ -54,9 +55,5 @@ impl Operation for SlicedAppend {
 
     fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
         self.append().eval(operands, ty)
-    }
-
-    fn spell(&self, _: &mut dyn Statements, _: &[Operand<'_>], _: &TensorType) -> Spelling {
-        Spelling::Composite
     }
 }

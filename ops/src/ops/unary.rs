@@ -38,6 +38,7 @@ operation! {
 
 impl Operation for Unary {
     const CLASS: OpClass = OpClass::Elementwise;
+    const IN_PLACE: bool = true;
     const BOUND: Bound = Bound::Ulps(4.0);
     const EXAMPLES: &'static [Example] = &[
         good("unary kind=negate", &["f32[4] 0,-1,2.5,inf"], "f32[4] -0,1,-2.5,-inf"),
@@ -107,7 +108,13 @@ impl Operation for Unary {
         Value::new(ty.clone(), operands[0].data.iter().map(|&x| f(x)))
     }
 
-    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> Spelling {
-        Spelling::Primitive(format!("stablehlo.{} {} : {}", self.kind.word(), operands[0].name, ty.mlir()))
+    fn label(&self) -> String {
+        self.kind.word().into()
+    }
+}
+
+impl Primitive for Unary {
+    fn spell(&self, _: &mut dyn Statements, operands: &[Operand<'_>], ty: &TensorType) -> String {
+        format!("stablehlo.{} {} : {}", self.kind.word(), operands[0].name, ty.mlir())
     }
 }

@@ -1,5 +1,6 @@
 //! The workspace itself: which crate may need which, what it may say, what its packages have in them.
 
+mod arms;
 mod circles;
 mod floors;
 mod nouns;

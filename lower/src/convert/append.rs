@@ -1,13 +1,9 @@
-//! `append` in primitives; and for IREE, which copies a cache that a program reads beside the update, `sliced_append`. The
-//! numbers of the host that say how long the slice is, are no StableHLO. A ring, which is
-//! short, is written anew: it would take two slices.
+//! `append` in primitives.
 
 use ops::ops::{
     Append, BinaryKind, BroadcastInDim, Compare, Direction, Gather, Iota, Permute, Reshape, Select,
-    SlicedAppend,
 };
-use ops::{ElementType, InferError, Operand, Statements, TensorType};
-use targets::{Dialect, Target};
+use ops::{ElementType, InferError, TensorType};
 use trace::{Builder, NodeId};
 
 /// Every slot chooses: the token that falls on it, if a real one does, or what it had.
@@ -73,48 +69,4 @@ fn picked(b: &mut Builder<'_>, new: NodeId, lead: &[usize], indices: NodeId) -> 
     let mut back = vec![0; order.len()];
     order.into_iter().enumerate().for_each(|(place, axis)| back[axis] = place);
     b.op(Permute { order: back }, &[picked])
-}
-
-/// The same as a slice: for a single row, of which the host knows where it stands.
-pub(crate) fn sliced(op: &Append, operands: &[&TensorType], target: &Target) -> Option<SlicedAppend> {
-    let iree = target.backend.dialect() == Dialect::IreeGlobals;
-    let some = operands.iter().all(|operand| operand.count() > 0);
-    let one = !op.ring && !Append::by_row(operands[2]);
-    (iree && some && one).then_some(SlicedAppend { axis: op.axis })
-}
-
-/// The right-hand side of its statement: the real tokens up to the last slot.
-pub(crate) fn spell(s: &mut dyn Statements, op: &SlicedAppend, operands: &[Operand<'_>]) -> String {
-    let [cache, new, start, count] = operands else { unreachable!("inferred") };
-    let (slots, tokens) = (cache.ty.shape[op.axis], new.ty.shape[op.axis]);
-    let index = |s: &mut dyn Statements, n: usize| s.statement(format!("arith.constant {n} : index"));
-    let binary = |s: &mut dyn Statements, kind: &str, a: &str, b: &str| {
-        s.statement(format!("arith.{kind} {a}, {b} : index"))
-    };
-    let (zero, slots, tokens) = (index(s, 0), index(s, slots), index(s, tokens));
-    // A number of the host, neither below zero nor too large.
-    let number = |s: &mut dyn Statements, of: &Operand<'_>, most: &str| {
-        let number = s.statement(format!("tensor.extract {}[] : tensor<i32>", of.name));
-        let number = s.statement(format!("arith.index_cast {number} : i32 to index"));
-        let number = binary(s, "maxsi", &number, &zero);
-        binary(s, "minui", &number, most)
-    };
-    let (start, count) = (number(s, start, &slots), number(s, count, &tokens));
-    let left = binary(s, "subi", &slots, &start);
-    let length = binary(s, "minui", &count, &left);
-
-    // What is said of the axis, and of each other one.
-    let list = |of_axis: &str, of_other: &dyn Fn(usize) -> String| {
-        let axes = cache.ty.shape.iter().enumerate();
-        let list = axes.map(|(axis, &n)| if axis == op.axis { of_axis.to_owned() } else { of_other(n) });
-        list.collect::<Vec<_>>()
-    };
-    let extents = list(&length, &|n| n.to_string()).join(", ");
-    let strides = list("1", &|_| "1".into()).join(", ");
-    let part = |first: &str| format!("[{}] [{extents}] [{strides}]", list(first, &|_| "0".into()).join(", "));
-    let rows_ty = format!("tensor<{}x{}>", list("?", &|n| n.to_string()).join("x"), cache.ty.element.name());
-    let (cache_ty, new_ty) = (cache.ty.mlir(), new.ty.mlir());
-    let rows =
-        s.statement(format!("tensor.extract_slice {}{} : {new_ty} to {rows_ty}", new.name, part(&zero)));
-    format!("tensor.insert_slice {rows} into {}{} : {rows_ty} into {cache_ty}", cache.name, part(&start))
 }

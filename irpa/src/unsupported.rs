@@ -11,7 +11,7 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// Formats that are recognised in order to say what to do about them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Foreign {
+pub enum UnsupportedFormat {
     /// Pickled PyTorch weights.
     PyTorch,
     /// llama.cpp files where one of them, or a safetensors file, should be named.
@@ -39,7 +39,7 @@ pub enum Foreign {
     HubCache(Vec<String>),
 }
 
-impl fmt::Display for Foreign {
+impl fmt::Display for UnsupportedFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PyTorch => f.write_str(
@@ -89,7 +89,7 @@ fn one_of(names: &[String]) -> String {
     names.join(" or ")
 }
 
-impl Foreign {
+impl UnsupportedFormat {
     /// What a file is, by how it begins or by its name, if it is neither safetensors nor GGUF nor JSON as far as that shows.
     pub fn of_file(path: &Path, head: &[u8]) -> Option<Self> {
         of_file(path, head).filter(|format| *format != Self::Gguf(Vec::new()))
@@ -147,54 +147,54 @@ impl Foreign {
 const ONNX: &str = "a model in ONNX";
 
 /// The ends of names of files in other formats.
-const EXTENSIONS: &[(&str, Foreign)] = &[
-    ("bin", Foreign::PyTorch),
-    ("pt", Foreign::PyTorch),
-    ("pth", Foreign::PyTorch),
-    ("ckpt", Foreign::PyTorch),
-    ("gguf", Foreign::Gguf(Vec::new())),
-    ("onnx", Foreign::Other(ONNX)),
-    ("h5", Foreign::Other("a model of TensorFlow or Keras")),
-    ("keras", Foreign::Other("a model of TensorFlow or Keras")),
-    ("pb", Foreign::Other("a model of TensorFlow")),
-    ("tflite", Foreign::Other("a model of TensorFlow Lite")),
-    ("msgpack", Foreign::Other("a model of Flax")),
-    ("npz", Foreign::Other("arrays of NumPy")),
-    ("pte", Foreign::Other("a program of ExecuTorch")),
-    ("mlpackage", Foreign::Other("a model of Core ML")),
-    ("ggml", Foreign::Other("the format that llama.cpp had before GGUF")),
-    ("irpa", Foreign::Archive),
-    ("zip", Foreign::Packed(None)),
-    ("tar", Foreign::Packed(None)),
-    ("gz", Foreign::Packed(None)),
-    ("tgz", Foreign::Packed(None)),
-    ("xz", Foreign::Packed(None)),
-    ("zst", Foreign::Packed(None)),
-    ("7z", Foreign::Packed(None)),
+const EXTENSIONS: &[(&str, UnsupportedFormat)] = &[
+    ("bin", UnsupportedFormat::PyTorch),
+    ("pt", UnsupportedFormat::PyTorch),
+    ("pth", UnsupportedFormat::PyTorch),
+    ("ckpt", UnsupportedFormat::PyTorch),
+    ("gguf", UnsupportedFormat::Gguf(Vec::new())),
+    ("onnx", UnsupportedFormat::Other(ONNX)),
+    ("h5", UnsupportedFormat::Other("a model of TensorFlow or Keras")),
+    ("keras", UnsupportedFormat::Other("a model of TensorFlow or Keras")),
+    ("pb", UnsupportedFormat::Other("a model of TensorFlow")),
+    ("tflite", UnsupportedFormat::Other("a model of TensorFlow Lite")),
+    ("msgpack", UnsupportedFormat::Other("a model of Flax")),
+    ("npz", UnsupportedFormat::Other("arrays of NumPy")),
+    ("pte", UnsupportedFormat::Other("a program of ExecuTorch")),
+    ("mlpackage", UnsupportedFormat::Other("a model of Core ML")),
+    ("ggml", UnsupportedFormat::Other("the format that llama.cpp had before GGUF")),
+    ("irpa", UnsupportedFormat::Archive),
+    ("zip", UnsupportedFormat::Packed(None)),
+    ("tar", UnsupportedFormat::Packed(None)),
+    ("gz", UnsupportedFormat::Packed(None)),
+    ("tgz", UnsupportedFormat::Packed(None)),
+    ("xz", UnsupportedFormat::Packed(None)),
+    ("zst", UnsupportedFormat::Packed(None)),
+    ("7z", UnsupportedFormat::Packed(None)),
 ];
 
 /// How files in other formats begin.
-const MAGIC: &[(&[u8], Foreign)] = &[
-    (b"IRPA", Foreign::Archive),
-    (b"\x1f\x8b", Foreign::Packed(None)),
-    (b"\xfd7zXZ\0", Foreign::Packed(None)),
-    (b"\x28\xb5\x2f\xfd", Foreign::Packed(None)),
-    (b"7z\xbc\xaf\x27\x1c", Foreign::Packed(None)),
-    (b"BZh", Foreign::Packed(None)),
-    (b"\x89HDF", Foreign::Other("a file in HDF5")),
+const MAGIC: &[(&[u8], UnsupportedFormat)] = &[
+    (b"IRPA", UnsupportedFormat::Archive),
+    (b"\x1f\x8b", UnsupportedFormat::Packed(None)),
+    (b"\xfd7zXZ\0", UnsupportedFormat::Packed(None)),
+    (b"\x28\xb5\x2f\xfd", UnsupportedFormat::Packed(None)),
+    (b"7z\xbc\xaf\x27\x1c", UnsupportedFormat::Packed(None)),
+    (b"BZh", UnsupportedFormat::Packed(None)),
+    (b"\x89HDF", UnsupportedFormat::Other("a file in HDF5")),
 ];
 
-fn by_extension(path: &Path) -> Option<Foreign> {
+fn by_extension(path: &Path) -> Option<UnsupportedFormat> {
     let end = path.extension()?.to_str()?;
     EXTENSIONS.iter().find(|(known, _)| *known == end).map(|(_, format)| format.clone())
 }
 
-/// See [`Foreign::of_file`].
-fn of_file(path: &Path, bytes: &[u8]) -> Option<Foreign> {
+/// See [`UnsupportedFormat::of_file`].
+fn of_file(path: &Path, bytes: &[u8]) -> Option<UnsupportedFormat> {
     match StandIn::of(bytes) {
         // Cut off before its first byte, unless its name says that it is another format.
         None | Some(StandIn::Empty) => {}
-        Some(found) => return Some(Foreign::StandIn(found)),
+        Some(found) => return Some(UnsupportedFormat::StandIn(found)),
     }
     let known = by_extension(path);
     // The length of a header may have any bytes.
@@ -203,21 +203,23 @@ fn of_file(path: &Path, bytes: &[u8]) -> Option<Foreign> {
     }
     if bytes.starts_with(b"PK\x03\x04") {
         return Some(match known {
-            Some(Foreign::Other(what)) => Foreign::Other(what),
-            Some(Foreign::PyTorch) => Foreign::PyTorch,
+            Some(UnsupportedFormat::Other(what)) => UnsupportedFormat::Other(what),
+            Some(UnsupportedFormat::PyTorch) => UnsupportedFormat::PyTorch,
             // PyTorch's own have a pickle among the first names.
             _ if bytes.get(..512).unwrap_or(bytes).windows(9).any(|name| name == b"/data.pkl") => {
-                Foreign::PyTorch
+                UnsupportedFormat::PyTorch
             }
-            _ => Foreign::Packed(None),
+            _ => UnsupportedFormat::Packed(None),
         });
     }
     let begins = MAGIC.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|(_, format)| format.clone());
-    begins.or_else(|| (bytes.get(257..262) == Some(b"ustar")).then_some(Foreign::Packed(None))).or(known)
+    begins
+        .or_else(|| (bytes.get(257..262) == Some(b"ustar")).then_some(UnsupportedFormat::Packed(None)))
+        .or(known)
 }
 
 /// The adapter with this configuration, if it is there.
-fn adapter(config: &Path) -> Option<Foreign> {
+fn adapter(config: &Path) -> Option<UnsupportedFormat> {
     if !is_there(config) {
         return None;
     }
@@ -225,18 +227,18 @@ fn adapter(config: &Path) -> Option<Foreign> {
     let keys: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
     let text = |key: &str| keys.get(key).and_then(|value| value.as_str()).map(str::to_owned);
     let kind = text("peft_type").unwrap_or_else(|| "of an unknown type".into());
-    Some(Foreign::Adapter { kind, base: text("base_model_name_or_path") })
+    Some(UnsupportedFormat::Adapter { kind, base: text("base_model_name_or_path") })
 }
 
 /// The only folder in this one, if the model is in there.
-fn inside(path: &Path, names: &[String]) -> Option<Foreign> {
+fn inside(path: &Path, names: &[String]) -> Option<UnsupportedFormat> {
     if names.iter().any(|name| name == "config.json") {
         return None;
     }
     let mut folders = names.iter().filter(|name| path.join(name).is_dir());
     let (only, more) = (folders.next()?, folders.next());
     let is_model = is_there(&path.join(only).join("config.json")) && more.is_none();
-    is_model.then(|| Foreign::Inside(only.clone()))
+    is_model.then(|| UnsupportedFormat::Inside(only.clone()))
 }
 
 /// The names in a folder, sorted.

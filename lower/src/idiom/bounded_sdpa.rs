@@ -4,8 +4,10 @@
 use std::fmt::Write as _;
 
 use ops::ops::{BoundedSdpa, MaskTerm, Sdpa};
-use ops::{ElementType, Operand, Statements, TensorType};
-use targets::{DeviceKind, Dialect, Target};
+use ops::{ElementType, Op, Operand, Statements, TensorType};
+use targets::DeviceKind;
+
+use super::Program;
 
 /// Keys are read in steps of so many: a multiple of every vector.
 const STEP: usize = 64;
@@ -15,25 +17,21 @@ const LEAST: usize = 512;
 
 /// The same with that promise: for a single query, whose product is small beside the reading of the caches. In a function
 /// with chunks of queries, which gets two numbers of the host, iree-compile 3.13 leaves a dispatch in front of the choice
-/// (docs/upstream/two_numbers.mlir), and in any for other devices than the processor. In networks with rings `expand_for` does
-/// not ask: a ring reads both numbers for a single query too.
-pub(crate) fn of(op: &Sdpa, operands: &[&TensorType], target: &Target) -> Option<BoundedSdpa> {
+/// (docs/upstream/two_numbers.mlir), and in any for other devices than the processor. A ring reads both numbers for a single
+/// query too, and then nothing compiles behind this idiom.
+pub(super) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
+    let (Op::Sdpa(op), [q, k, ..]) = (op, operands) else { return None };
     let bounded = BoundedSdpa { mask: op.mask.clone(), scale: op.scale, softcap: op.softcap };
-    let [q, k, ..] = operands else { return None };
     let (queries, keys) = (q.shape[q.rank() - 2], k.shape[k.rank() - 2]);
-    let iree = target.backend.dialect() == Dialect::IreeGlobals && target.device == DeviceKind::Cpu;
-    let some = operands.iter().all(|operand| operand.count() > 0);
-    let fits = op.offset && bounded.unbounded() == *op && op_infers(&bounded, operands);
-    (iree && some && fits && queries == 1 && keys > LEAST).then_some(bounded)
-}
-
-fn op_infers(op: &BoundedSdpa, operands: &[&TensorType]) -> bool {
-    ops::Op::from(op.clone()).infer(operands).is_ok()
+    let same = op.offset && bounded.unbounded() == *op;
+    let compiles = program.target.device == DeviceKind::Cpu && !program.has_rings;
+    let bounded = Op::from(bounded);
+    (same && compiles && queries == 1 && keys > LEAST && bounded.infer(operands).is_ok()).then_some(bounded)
 }
 
 /// The right-hand side of its statement: a choice between the part that is used and, since that is copied, all of the
 /// caches.
-pub(crate) fn spell(
+pub(super) fn spell(
     s: &mut dyn Statements,
     op: &BoundedSdpa,
     operands: &[Operand<'_>],
@@ -140,22 +138,13 @@ impl Attention<'_> {
             })
             .collect();
         let shape = s.statement(format!("tensor.from_elements {} : {shape_ty}", extents.join(", ")));
-        // A number everywhere, or a tensor of all axes but the last.
         let repeat = |s: &mut dyn Statements, x: &str, from: &str, to: &str, axes: &[usize]| {
-            let axes = axes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
-            let kept = format!("{{known_nonexpanding_dimensions = array<i64: {axes}>}}");
-            let kept = if axes.is_empty() { String::new() } else { kept };
-            s.statement(format!(
-            "stablehlo.dynamic_broadcast_in_dim {x}, {shape}, dims = [{axes}] {kept} : ({from}, {shape_ty}) -> {to}"
-        ))
+            repeat(s, x, (&shape, &shape_ty), (from, to), axes)
         };
         let number = |s: &mut dyn Statements, n: f64| {
             let n = s
                 .statement(format!("stablehlo.constant dense<0x{:08X}> : tensor<f32>", (n as f32).to_bits()));
             repeat(s, &n, "tensor<f32>", &f32s, &[])
-        };
-        let binary = |s: &mut dyn Statements, kind: &str, a: &str, b: &str, ty: &str| {
-            s.statement(format!("stablehlo.{kind} {a}, {b} : {ty}"))
         };
 
         let batches = (0..batch).map(|axis| axis.to_string()).collect::<Vec<_>>().join(", ");
@@ -201,23 +190,7 @@ impl Attention<'_> {
             score = s.statement(format!("stablehlo.select {visible}, {score}, {hidden} : {i1s}, {f32s}"));
         }
 
-        let row = TensorType::new(ElementType::F32, &scores.shape[..rank - 1]).mlir();
-        let others: Vec<usize> = (0..rank - 1).collect();
-        let along = |s: &mut dyn Statements, kind: &str, start: f32, x: &str| {
-            let start =
-                s.statement(format!("stablehlo.constant dense<0x{:08X}> : tensor<f32>", start.to_bits()));
-            let reduced = s.statement(format!(
-                "stablehlo.reduce({x} init: {start}) applies stablehlo.{kind} across dimensions = [{}] : \
-             ({f32s}, tensor<f32>) -> {row}",
-                rank - 1
-            ));
-            repeat(s, &reduced, &row, &f32s, &others)
-        };
-        let largest = along(s, "maximum", f32::NEG_INFINITY, &score);
-        let shifted = binary(s, "subtract", &score, &largest, &f32s);
-        let exponential = s.statement(format!("stablehlo.exponential {shifted} : {f32s}"));
-        let sum = along(s, "add", 0.0, &exponential);
-        let mut weights = binary(s, "divide", &exponential, &sum, &f32s);
+        let mut weights = self.softmax(s, &score, &scores, &shape);
         if narrow != f32s {
             weights = s.statement(format!("stablehlo.convert {weights} : ({f32s}) -> {narrow}"));
         }
@@ -229,4 +202,48 @@ impl Attention<'_> {
         let attended = s.statement(attended);
         format!("stablehlo.convert {attended} : ({attended_ty}) -> {}", self.ty.mlir())
     }
+
+    /// The weights of keys whose scores, of these extents, are `score`.
+    fn softmax(&self, s: &mut dyn Statements, score: &str, scores: &TensorType, shape: &str) -> String {
+        let rank = scores.rank();
+        let (f32s, shape_ty) =
+            (self.over_keys(scores, ElementType::F32, rank - 1), format!("tensor<{rank}xi32>"));
+        let row = TensorType::new(ElementType::F32, &scores.shape[..rank - 1]).mlir();
+        let others: Vec<usize> = (0..rank - 1).collect();
+        let along = |s: &mut dyn Statements, kind: &str, start: f32, x: &str| {
+            let start =
+                s.statement(format!("stablehlo.constant dense<0x{:08X}> : tensor<f32>", start.to_bits()));
+            let reduced = s.statement(format!(
+                "stablehlo.reduce({x} init: {start}) applies stablehlo.{kind} across dimensions = [{}] : \
+             ({f32s}, tensor<f32>) -> {row}",
+                rank - 1
+            ));
+            repeat(s, &reduced, (shape, &shape_ty), (&row, &f32s), &others)
+        };
+        let largest = along(s, "maximum", f32::NEG_INFINITY, score);
+        let shifted = binary(s, "subtract", score, &largest, &f32s);
+        let exponential = s.statement(format!("stablehlo.exponential {shifted} : {f32s}"));
+        let sum = along(s, "add", 0.0, &exponential);
+        binary(s, "divide", &exponential, &sum, &f32s)
+    }
+}
+
+/// A number everywhere, or a tensor of all axes but the last, in a tensor of this shape.
+fn repeat(
+    s: &mut dyn Statements,
+    x: &str,
+    (shape, shape_ty): (&str, &str),
+    (from, to): (&str, &str),
+    axes: &[usize],
+) -> String {
+    let axes = axes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    let kept = format!("{{known_nonexpanding_dimensions = array<i64: {axes}>}}");
+    let kept = if axes.is_empty() { String::new() } else { kept };
+    s.statement(format!(
+        "stablehlo.dynamic_broadcast_in_dim {x}, {shape}, dims = [{axes}] {kept} : ({from}, {shape_ty}) -> {to}"
+    ))
+}
+
+fn binary(s: &mut dyn Statements, kind: &str, a: &str, b: &str, ty: &str) -> String {
+    s.statement(format!("stablehlo.{kind} {a}, {b} : {ty}"))
 }

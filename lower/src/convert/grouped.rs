@@ -8,7 +8,7 @@ use ops::ops::{
 use ops::{ElementType, InferError, Literal, TensorType, WeightFormat};
 use trace::{Builder, NodeId};
 
-use crate::linear::product;
+use super::linear::product;
 
 /// Up to so many rows a product of integers for each group is faster than one of the numbers that they stand for: its
 /// results, which are as many as groups, have to be written and read again. (IREE 3.13, 8192 outputs of 2048 inputs

@@ -1,0 +1,39 @@
+//! What IREE needs in words of its own dialects: extents that the host knows when a program runs.
+
+mod bounded_sdpa;
+mod sliced_append;
+
+use ops::{Idiom, Op, Operand, Statements, TensorType};
+use targets::{Dialect, Target};
+
+/// An idiom that replaces an operation on operands of these types.
+type Replace = fn(&Op, &[&TensorType], &Program<'_>) -> Option<Op>;
+
+const IDIOMS: &[Replace] = &[bounded_sdpa::of, sliced_append::of];
+
+/// What decides whether an idiom compiles.
+pub(crate) struct Program<'t> {
+    pub(crate) target: &'t Target,
+    /// Whether it appends to rings.
+    pub(crate) has_rings: bool,
+}
+
+/// The idiom that replaces an operation for a target's compiler.
+pub(crate) fn of(op: &Op, operands: &[&TensorType], program: &Program<'_>) -> Option<Op> {
+    let iree = program.target.backend.dialect() == Dialect::IreeGlobals;
+    let some = operands.iter().all(|ty| ty.count() > 0);
+    IDIOMS.iter().filter(|_| iree && some).find_map(|replace| replace(op, operands, program))
+}
+
+/// The right-hand side of its statement.
+pub(crate) fn spell(
+    statements: &mut dyn Statements,
+    idiom: Idiom<'_>,
+    operands: &[Operand<'_>],
+    ty: &TensorType,
+) -> String {
+    match idiom {
+        Idiom::BoundedSdpa(op) => bounded_sdpa::spell(statements, op, operands, ty),
+        Idiom::SlicedAppend(op) => sliced_append::spell(statements, op, operands),
+    }
+}

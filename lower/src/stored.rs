@@ -1,0 +1,93 @@
+//! Operations over weights in a layout.
+
+use ops::format::GroupPart;
+use ops::ops::{
+    BinaryKind, BroadcastInDim, GroupedLinear, GroupedRows, Pack, PackedLinear, PackedRows, Quantize,
+};
+use ops::{ElementType, InferError, WeightFormat};
+use trace::{Builder, NodeId, Parameter};
+
+use crate::convert::convert;
+use crate::derive::{from_recipe, step};
+use crate::implementation::{Reader, StoredWeight};
+use crate::layout::WeightLayout;
+
+impl StoredWeight {
+    /// The operation that reads the weight, over the weight as it is stored.
+    pub(crate) fn compute(&self, b: &mut Builder<'_>, operands: &[NodeId]) -> Result<NodeId, InferError> {
+        match &self.reader {
+            Reader::Matmul(parameter) => linear(b, self.layout, parameter, operands),
+            Reader::Rows(parameter) => rows(b, self.layout, parameter, operands[1]),
+            Reader::Experts(experts) => experts.product(b, self.layout.format(), operands),
+        }
+    }
+}
+
+/// A parameter in panels.
+fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> Result<NodeId, InferError> {
+    from_recipe(b, parameter.key.clone(), parameter, |matrix| step(Pack { format }, matrix))
+}
+
+/// The parts of a parameter in groups. The integers keep its key.
+fn grouped(
+    b: &mut Builder<'_>,
+    format: WeightFormat,
+    parameter: &Parameter,
+) -> Result<Vec<NodeId>, InferError> {
+    let key = &parameter.key;
+    let mut part = |&part: &GroupPart| {
+        let key = if part == GroupPart::Integers { key.clone() } else { format!("{key}.{}", part.word()) };
+        from_recipe(b, key, parameter, |matrix| step(Quantize { format, part }, matrix))
+    };
+    format.parts().iter().map(&mut part).collect()
+}
+
+/// A product and its bias, rounded once.
+fn linear(
+    b: &mut Builder<'_>,
+    layout: WeightLayout,
+    parameter: &Parameter,
+    operands: &[NodeId],
+) -> Result<NodeId, InferError> {
+    let (x, outputs) = (operands[0], parameter.ty.shape[0]);
+    let narrow = b.ty(x).element;
+    let product = |b: &mut Builder<'_>, element| match layout {
+        WeightLayout::Packed(format) => {
+            let packed = packed(b, format, parameter)?;
+            b.op(PackedLinear { format, outputs, element }, &[x, packed])
+        }
+        WeightLayout::Grouped(format) => {
+            let operands = [vec![x], grouped(b, format, parameter)?].concat();
+            convert(b, &GroupedLinear { format, element }.into(), &operands)
+        }
+    };
+    let Some(&bias) = operands.get(2) else { return product(b, narrow) };
+    let sum = product(b, ElementType::F32)?;
+    let bias = b.convert(bias, ElementType::F32)?;
+    let shape = b.ty(sum).shape.clone();
+    let last = shape.len() - 1;
+    let bias = b.op(BroadcastInDim { shape, axes: vec![last] }, &[bias])?;
+    let sum = b.binary(BinaryKind::Add, sum, bias)?;
+    b.convert(sum, narrow)
+}
+
+/// Rows of a weight.
+fn rows(
+    b: &mut Builder<'_>,
+    layout: WeightLayout,
+    parameter: &Parameter,
+    indices: NodeId,
+) -> Result<NodeId, InferError> {
+    let [outputs, inputs] = parameter.ty.shape[..] else { unreachable!("a matrix is stored") };
+    let element = parameter.ty.element;
+    match layout {
+        WeightLayout::Packed(format) => {
+            let packed = packed(b, format, parameter)?;
+            b.op(PackedRows { format, outputs, inputs, element }, &[packed, indices])
+        }
+        WeightLayout::Grouped(format) => {
+            let operands = [grouped(b, format, parameter)?, vec![indices]].concat();
+            convert(b, &GroupedRows { format, inputs, element }.into(), &operands)
+        }
+    }
+}

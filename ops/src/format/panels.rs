@@ -1,0 +1,169 @@
+//! Panels: sixteen rows of a matrix side by side, as kernels read them.
+
+use half::{bf16, f16};
+
+use super::{GROUP, Group, LINE, PANEL, Quantized, SuperBlock, WeightFormat};
+
+impl WeightFormat {
+    /// Packs a panel: its rows one after the other, `inputs` numbers each, at most 16 rows.
+    ///
+    /// # Panics
+    /// If `packed` is not as long as a panel of the packed type.
+    pub fn pack_panel(self, rows: &[f32], inputs: usize, packed: &mut [u8]) {
+        assert_eq!(packed.len(), self.packed(PANEL, inputs).bytes(), "the bytes of a panel");
+        packed.fill(0);
+        match self {
+            Self::F32 => pack_kept::<1, 4>(rows, inputs, packed, |number| {
+                if number.is_nan() { f32::NAN } else { number }.to_le_bytes()
+            }),
+            Self::F16 => pack_kept::<1, 2>(rows, inputs, packed, |number| {
+                if number.is_nan() { f16::NAN } else { f16::from_f32(number) }.to_le_bytes()
+            }),
+            Self::Bf16 => pack_kept::<2, 2>(rows, inputs, packed, |number| {
+                if number.is_nan() { bf16::NAN } else { bf16::from_f32(number) }.to_le_bytes()
+            }),
+            Self::Q8 | Self::Q4 | Self::Q4K => self.pack_groups(rows, inputs, packed, |_, _| None),
+        }
+    }
+
+    /// The same of a format with scales, where `known` may have what is stored of the numbers from a row and a column on. Others
+    /// are rounded.
+    ///
+    /// # Panics
+    /// If there are no groups, or `packed` is not as long as a panel of the packed type.
+    pub fn pack_groups(
+        self,
+        rows: &[f32],
+        inputs: usize,
+        packed: &mut [u8],
+        known: impl Fn(usize, usize) -> Option<Quantized>,
+    ) {
+        let (columns, together) = (self.columns(), self.together().unwrap_or(1));
+        let zero = self.offset() * if self.in_a_byte() == Some(2) { 0x11 } else { 1 };
+        for (index, chunk) in packed.chunks_exact_mut(self.chunk()).enumerate() {
+            let (scales, integers) = chunk.split_at_mut(self.scales());
+            scales.fill(0);
+            integers.fill(zero);
+            for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
+                let first = index * columns;
+                let columns = &numbers[first..inputs.min(first + columns)];
+                for (run, numbers) in columns.chunks(together).enumerate() {
+                    let known = known(row, first + run * together);
+                    match known.unwrap_or_else(|| self.quantize(numbers)) {
+                        Quantized::Group(Group { integers: own, scale }) => {
+                            scales[2 * (run * PANEL + row)..][..2].copy_from_slice(&scale.to_le_bytes());
+                            self.store_group(row, run, &own, integers);
+                        }
+                        Quantized::SuperBlock(block) => {
+                            let steps = block.steps.iter().enumerate();
+                            steps.for_each(|(which, step)| {
+                                scales[2 * (which * PANEL + row)..][..2].copy_from_slice(&step.to_le_bytes());
+                            });
+                            let counts = block.packed_counts();
+                            for (line, counts) in scales[LINE..].chunks_exact_mut(LINE).zip(counts.chunks(4))
+                            {
+                                line[4 * row..][..4].copy_from_slice(counts);
+                            }
+                            for (group, own) in block.integers.iter().enumerate() {
+                                self.store_group(row, group, &own.map(|integer| integer as i8), integers);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where a number of a panel is, in elements.
+    fn place(self, row: usize, column: usize) -> usize {
+        match self {
+            Self::Bf16 => column / 2 * 2 * PANEL + row * 2 + column % 2,
+            _ => column * PANEL + row,
+        }
+    }
+
+    /// Writes a row's integers of a group into the lines of its chunk.
+    fn store_group(self, row: usize, group: usize, integers: &[i8; GROUP], lines: &mut [u8]) {
+        let in_a_byte = self.in_a_byte().unwrap_or(1);
+        let (fours, _) = integers.as_chunks::<4>();
+        let lines = lines.chunks_exact_mut(LINE).skip(group * GROUP / (4 * in_a_byte));
+        for (line, fours) in lines.zip(fours.chunks_exact(in_a_byte)) {
+            let bytes = |four: &[i8; 4]| four.map(|integer| (integer as u8).wrapping_add(self.offset()));
+            let word = match fours {
+                [four] => u32::from_le_bytes(bytes(four)),
+                _ => u32::from_le_bytes(bytes(&fours[0])) | u32::from_le_bytes(bytes(&fours[1])) << 4,
+            };
+            line[4 * row..][..4].copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    /// Where in its chunk a number is: the byte, and by how many bits it is shifted.
+    fn nibble(self, row: usize, column: usize) -> (usize, u32) {
+        let in_a_byte = self.in_a_byte().unwrap_or(1);
+        let line = column / (4 * in_a_byte) * LINE;
+        (self.scales() + line + 4 * row + column % 4, (column / 4 % in_a_byte * 4) as u32)
+    }
+
+    /// The rows of a panel, as [`pack_panel`](Self::pack_panel) stored them: what they are multiplied as.
+    ///
+    /// # Panics
+    /// If the lengths are not those of a panel and of at most 16 rows.
+    pub fn unpack_panel(self, packed: &[u8], inputs: usize, rows: &mut [f32]) {
+        let bytes = self.chunk();
+        for (row, numbers) in rows.chunks_exact_mut(inputs).enumerate() {
+            for (column, number) in numbers.iter_mut().enumerate() {
+                *number = match self.element() {
+                    Some(element) => element.decode(element.load(packed, self.place(row, column))) as f32,
+                    None => {
+                        let chunk = &packed[column / self.columns() * bytes..][..bytes];
+                        let column = column % self.columns();
+                        let (byte, shift) = self.nibble(row, column);
+                        let bits = if self.in_a_byte() == Some(2) { 15 } else { 255 };
+                        let integer = i32::from(chunk[byte] >> shift & bits) - i32::from(self.offset());
+                        let [scale, minimum] = self.scale_and_minimum(chunk, row, column / GROUP);
+                        integer as f32 * scale - minimum
+                    }
+                };
+            }
+        }
+    }
+
+    /// Those of a group of a row in a chunk.
+    fn scale_and_minimum(self, chunk: &[u8], row: usize, group: usize) -> [f32; 2] {
+        let half = |which: usize| {
+            let at = 2 * (which * PANEL + row);
+            f16::from_le_bytes([chunk[at], chunk[at + 1]])
+        };
+        match self {
+            Self::Q4K => {
+                let packed = std::array::from_fn(|i| chunk[LINE * (1 + i / 4) + 4 * row + i % 4]);
+                let counts = SuperBlock::unpacked_counts(packed)[group].map(f32::from);
+                [0, 1].map(|which| half(which).to_f32() * counts[which])
+            }
+            _ => [half(group).to_f32(), 0.0],
+        }
+    }
+}
+
+/// Columns that are packed together.
+const NEAR: usize = 64;
+
+/// Packs numbers that are kept: so many of each row side by side, of so many bytes each.
+fn pack_kept<const TOGETHER: usize, const BYTES: usize>(
+    rows: &[f32],
+    inputs: usize,
+    packed: &mut [u8],
+    encode: impl Fn(f32) -> [u8; BYTES],
+) {
+    // Some columns of all rows at a time: what is written next to each other stays in the cache for so long.
+    for first in (0..inputs).step_by(NEAR) {
+        for (row, numbers) in rows.chunks_exact(inputs).enumerate() {
+            let numbers = &numbers[first..inputs.min(first + NEAR)];
+            let lines = packed[first * PANEL * BYTES..].chunks_exact_mut(TOGETHER * PANEL * BYTES);
+            for (line, numbers) in lines.zip(numbers.chunks(TOGETHER)) {
+                let (places, _) = line[row * TOGETHER * BYTES..].as_chunks_mut::<BYTES>();
+                places.iter_mut().zip(numbers).for_each(|(place, number)| *place = encode(*number));
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+use super::prelude::*;
+
+operation! {
+    /// ln(1 + eˣ) of each element, computed in f32, and x itself above 20, as `torch.nn.functional.softplus` does.
+    /// Dugas et al., "Incorporating Second-Order Functional Knowledge for Better Option Pricing" (2000).
+    ///
+    /// Composite: StableHLO has none.
+    Softplus = "softplus" {}
+}
+
+/// Above it ln(1 + e⁻ˣ) is less than half a unit in the last place of x in f32.
+const THRESHOLD: f64 = 20.0;
+
+impl Operation for Softplus {
+    const CLASS: OpClass = OpClass::Elementwise;
+    const BOUND: Bound = Bound::Ulps(8.0);
+    const EXAMPLES: &'static [Example] = &[
+        good(
+            "softplus",
+            &["f32[5] 0,-0,inf,-inf,nan"],
+            "f32[5] 0.693147182464599609375,0.693147182464599609375,inf,0,nan",
+        ),
+        good(
+            "softplus",
+            &["f32[4] 1,-1,3,-5"],
+            "f32[4] 1.31326162815093994140625,0.3132616877555847168,3.0485873222351074219,0.0067153484560549259186",
+        ),
+        // On either side of the threshold, and where 1 + eˣ rounds to 1.
+        good("softplus", &["f32[6] 19.5,20,20.000002,-15,-17,-80"], "f32[6]"),
+        good(
+            "softplus",
+            &["f32[4] 1e-30,-1e-8,1e30,-1e30"],
+            "f32[4] 0.693147182464599609375,0.693147182464599609375,1e30,0",
+        ),
+        good("softplus", &["f32[2,3]"], "f32[2,3]"),
+        good("softplus", &["f16[4] 0.25,-1.5,60000,-9"], "f16[4]"),
+        good("softplus", &["bf16[5] 0.25,-1.5,3e38,-0,-60"], "bf16[5]"),
+        bad("softplus", &["i32[2]"], "`softplus` needs float elements"),
+        bad("softplus", &["f32[2]", "f32[2]"], "takes 1 operands, found 2"),
+    ];
+
+    fn infer(&self, operands: &[&TensorType]) -> Result<TensorType, InferError> {
+        let [x] = arity(Self::NAME, operands)?;
+        element(Self::NAME, x, "float", ElementType::is_float)?;
+        Ok(x.clone())
+    }
+
+    fn eval(&self, operands: &[&Value], ty: &TensorType) -> Value {
+        let softplus = |&x: &f64| if x > THRESHOLD { x } else { libm::log1p(libm::exp(x)) };
+        Value::new(ty.clone(), operands[0].data.iter().map(softplus))
+    }
+
+    fn work(&self, _: &[CostOperand<'_>], ty: &TensorType) -> OpWork {
+        OpWork::fused(25.0 * ty.count() as f64)
+    }
+}
