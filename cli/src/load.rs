@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use console::{KernelUse, Layout, NetworkArguments, Quant, usage, warn_of_head};
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest};
 use tracewright::files::{FileKind, NewFile};
@@ -14,15 +15,15 @@ use tracewright::models::ReadModel;
 use tracewright::runtime::Compiler;
 use tracewright::targets::Tuning;
 use tracewright::tuning::read_tuning;
-use tracewright::{Model, ModelError, OpenOptions};
+use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
 
-use crate::arguments::{
-    self, CompileArguments, DeviceArguments, Kernels, Layout, NetworkArguments, Quant, RunArguments,
-    TuningArguments, VARIABLES,
-};
+use crate::arguments::{self, CompileArguments, DeviceArguments, RunArguments, TuningArguments};
+use crate::checkpoint::report_baked;
+use crate::commands::VARIABLES;
 use crate::error::Error;
+use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
-use crate::{Interrupt, bake, build, commands, progress};
+use crate::{build, iree_tools, progress};
 
 /// Reads the files of a model: what is wrong with them is said before anything slow begins.
 pub fn read(
@@ -129,7 +130,7 @@ impl Tools {
 pub fn report_build(build: Option<&BuildInfo>) {
     if let Some(build) = build {
         build::report_damage(&build.damaged);
-        build.baked.iter().for_each(bake::report);
+        build.baked.iter().for_each(report_baked);
     }
 }
 
@@ -150,7 +151,7 @@ pub fn network_options(
     Ok(OpenOptions {
         dtype: network.dtype,
         quantize: network.quant.map(|Quant(format)| Quantization::from(format)),
-        kernels: Some(network.kernels != Some(Kernels::Off) && network.layout != Some(Layout::Plain)),
+        kernels: Some(network.kernels != Some(KernelUse::Off) && network.layout != Some(Layout::Plain)),
         rules: network.simplify,
         device: Some(device),
         target: Some(target),
@@ -182,7 +183,7 @@ pub fn watch(interrupt: &Interrupt) -> WatchOpen {
 
 pub fn warn(warning: &OpenWarning) {
     match warning {
-        OpenWarning::UntiedHead(head) => crate::warn_of_head(Some(head.clone())),
+        OpenWarning::UntiedHead(head) => warn_of_head(Some(head)),
         OpenWarning::PassedOver(other) => say!("warning: {other}"),
     }
 }
@@ -219,13 +220,13 @@ pub fn print_commands(
             let [text, vmfb] = ["mlir", "vmfb"].map(|extension| named.with_extension(extension));
             NewFile::write(&text, FileKind::CACHED, module.text.as_bytes())?;
             let compiler = build::compiler(compile, interrupt)?;
-            say!("{}", commands::compile(&compiler, options, &text, &vmfb));
+            say!("{}", iree_tools::compile(&compiler, options, &text, &vmfb));
             vmfb
         }
         _ => model.join(export::names::MODULE),
     };
     for entry in &build.signatures {
-        say!("{}", commands::call(&vmfb, &build.archive, entry, prompt));
+        say!("{}", iree_tools::call(&vmfb, &build.archive, entry, prompt));
     }
     Ok(())
 }
@@ -234,11 +235,11 @@ pub fn print_commands(
 fn check_as_exported(manifest: &IreeManifest, asked: &RunArguments) -> Result<(), Error> {
     if asked.device.target.is_some() {
         let what = "`--target` is for what is compiled now; leave the option out, or export again with it";
-        return Err(Error::Usage { what: what.into() });
+        return Err(usage(what).into());
     }
     if asked.tuning.source.is_some() {
         let what = "`--tuning` is for what is compiled now; leave the option out, or export again with it";
-        return Err(Error::Usage { what: what.into() });
+        return Err(usage(what).into());
     }
     let made_for = manifest.device()?;
     if let Some(name) = asked.device.device.filter(|name| name.kind != made_for) {
@@ -247,11 +248,11 @@ fn check_as_exported(manifest: &IreeManifest, asked: &RunArguments) -> Result<()
              `--target {}`",
             name.kind
         );
-        return Err(Error::Usage { what });
+        return Err(usage(what).into());
     }
     let asked = &asked.model_arguments;
     let quant = manifest.quant.as_deref().unwrap_or("no rounding");
-    let kernels = if manifest.kernels { Kernels::On } else { Kernels::Off };
+    let kernels = if manifest.kernels { KernelUse::On } else { KernelUse::Off };
     let options = [
         ("dtype", asked.network.dtype.map(|dtype| dtype.to_string()), manifest.dtype.clone()),
         ("context", asked.context.map(|n| n.to_string()), manifest.context.to_string()),
@@ -271,8 +272,17 @@ fn check_as_exported(manifest: &IreeManifest, asked: &RunArguments) -> Result<()
             let what = format!(
                 "`--{name}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
             );
-            return Err(Error::Usage { what });
+            return Err(usage(what).into());
         }
     }
     Ok(())
+}
+
+/// Says which tokens would end an answer if they were ones of the network.
+pub fn say_ends(options: &GenerateOptions, model: &Model) {
+    let count = model.info().vocabulary;
+    let ends = model.stop_tokens().iter().filter(|end| !options.ignore_eos && **end as usize >= count);
+    ends.for_each(|end| {
+        say!("no answer ends at token {end}, which `eos_token_id` names: the network has {count} tokens");
+    });
 }

@@ -15,6 +15,7 @@ mod difference;
 mod form;
 mod language;
 mod region;
+mod report;
 
 use std::collections::HashMap;
 
@@ -28,6 +29,7 @@ pub use activations::Activations;
 pub use difference::{Difference, Tolerance};
 pub use form::{CheckpointValues, CompiledForm, EvaluatedForm, Form};
 pub use language::TokenCall;
+pub use report::BisectReport;
 
 use difference::{allowances, distance, unrounded};
 use region::{Probed, Region};
