@@ -15,6 +15,7 @@ mod man;
 mod plan;
 mod prompt;
 mod random;
+mod tokenize;
 mod tune;
 mod verify;
 
@@ -94,6 +95,8 @@ commands! {
     Chat: chat(model) iree;
     /// Print the text that a chat becomes, by the model's chat template
     Prompt: prompt(model) iree;
+    /// Print the tokens of texts, as the model reads them
+    Tokenize: tokenize(model) iree;
     /// Make vectors of texts
     Embed: embed(model) iree;
     /// Write module, archive, tokenizer and manifest to a directory that runs without Python and compiler
