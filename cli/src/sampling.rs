@@ -116,6 +116,7 @@ pub struct SamplingArguments {
 mod wanted {
     use std::path::Path;
 
+    use console::usage;
     use tracewright::files::{limits, read_stream};
     use tracewright::generate::{
         Breakers, Dry, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep, Tokenizer, Xtc,
@@ -125,7 +126,6 @@ mod wanted {
 
     use super::{SamplingArguments, Step};
     use crate::error::Error;
-    use console::usage;
 
     impl From<Step> for SamplingStep {
         fn from(step: Step) -> Self {

@@ -5,8 +5,10 @@ mod counts;
 mod diff;
 mod dump;
 mod error;
+mod footprint;
 mod lint;
 mod ops;
+mod partition;
 mod presets;
 mod recorded;
 mod stats;
@@ -14,6 +16,8 @@ mod stats;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+pub use footprint::FootprintReport;
+pub use partition::PartitionReport;
 use report::Stage;
 use tracewright::models::ReadModel;
 

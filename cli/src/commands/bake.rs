@@ -1,11 +1,9 @@
 //! `tracewright bake`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use console::{ModelArguments, usage};
-use std::path::Path;
-
 use tracewright::bake::BakeOptions;
 use tracewright::irpa::{Checkpoint, ConvertOptions, Gguf, convert_checkpoint};
 use tracewright::own::check_output;

@@ -217,6 +217,7 @@ pub struct BenchArguments {
 mod run {
     use std::path::{Path, PathBuf};
 
+    use console::{KernelUse, Quant, name_of, print, usage, warn_of_head};
     use instruments::bench::{
         AttentionSizes, Bandwidth, BenchError, BenchReport, Case, Language, Matmul, Stages, fits, measure,
         watched, whole_chunks,
@@ -228,14 +229,14 @@ mod run {
     use tracewright::irpa::Checkpoint;
     use tracewright::load::LoadOptions;
     use tracewright::lower::Weights;
+    use tracewright::models::ReadModel;
     use tracewright::output;
     use tracewright::own::check_output;
     use tracewright::runtime::{Compiler, Device};
 
-    use super::Arguments;
     use super::{
-        AttentionBench, BenchArguments, DecodeBench, MatmulBench, ModelBench, PrefillBench, ProfileArguments,
-        VariantArguments,
+        Arguments, AttentionBench, BenchArguments, DecodeBench, MatmulBench, ModelBench, PrefillBench,
+        ProfileArguments, VariantArguments,
     };
     use crate::Invocation;
     use crate::build::Tunings;
@@ -243,9 +244,6 @@ mod run {
     use crate::error::Error;
     use crate::interrupt::Interrupt;
     use crate::{build, progress};
-    use console::{KernelUse, Quant};
-    use console::{name_of, print, usage, warn_of_head};
-    use tracewright::models::ReadModel;
 
     impl Arguments {
         /// How it is measured.
@@ -265,108 +263,118 @@ mod run {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let bench = Bench::new(self.bench(), invocation.read, &invocation.interrupt)?;
             match self {
-                Arguments::Decode(DecodeBench {
-                    model, variants, depth, tokens, neighbour, profile, ..
-                }) => {
-                    let plans = bench.plans(model, variants)?;
-                    let measured = plans.len() * depth.len() * if *neighbour { 2 } else { 1 };
-                    let trace = bench.trace(profile, model, variants, measured)?;
-                    for (plan, &depth) in iproduct!(&plans, depth) {
-                        fits(plan.context, depth, *tokens)?;
-                    }
-                    let languages = bench.languages(model, variants, plans)?;
-                    let mut cases = Vec::new();
-                    for language in &languages {
-                        for &depth in depth {
-                            cases.push(language.decode(depth, *tokens)?);
-                            if *neighbour {
-                                cases.push(language.decode(depth, *tokens)?.beside_a_neighbour());
-                            }
-                        }
-                    }
-                    bench.profiled(cases, model, &languages, trace)
-                }
-                Arguments::Prefill(PrefillBench { model, variants, tokens, profile, .. }) => {
-                    let plans = bench.plans(model, variants)?;
-                    let trace = bench.trace(profile, model, variants, plans.len() * tokens.len())?;
-                    for (plan, &tokens) in iproduct!(&plans, tokens) {
-                        fits(plan.context, 0, tokens)?;
-                    }
-                    if let (Some(_), [plan], [tokens]) = (&trace, &plans[..], &tokens[..]) {
-                        whole_chunks(*tokens, plan.chunk)?;
-                    }
-                    let languages = bench.languages(model, variants, plans)?;
-                    let mut cases = Vec::new();
-                    for language in &languages {
-                        for &tokens in tokens {
-                            cases.push(language.prefill(tokens)?);
-                        }
-                    }
-                    bench.profiled(cases, model, &languages, trace)
-                }
-                Arguments::Matmul(MatmulBench { m, n, k, dtype, quant, kernels, .. }) => {
-                    let mut products = Vec::new();
-                    for (&kernels, &quant, &element, &m) in iproduct!(kernels, formats(quant), dtype, m) {
-                        let product = Matmul { m, n: *n, k: *k, element };
-                        products.push(
-                            product.load(bench.arguments.seed, bench.options(weights(kernels, quant)))?,
-                        );
-                    }
-                    bench.report(products.iter().map(|product| product.case()).collect())
-                }
-                Arguments::Attention(AttentionBench {
-                    queries,
-                    heads,
-                    groups,
-                    features,
-                    context,
-                    depth,
-                    dtype,
-                    kernels,
-                    ..
-                }) => {
-                    let mut loaded = Vec::new();
-                    for (&kernels, &element, &context) in iproduct!(kernels, dtype, context) {
-                        let (queries, heads, groups, features) = (*queries, *heads, *groups, *features);
-                        let depth = depth.unwrap_or(context.saturating_sub(queries));
-                        if queries == 0 || depth.checked_add(queries).is_none_or(|end| end > context) {
-                            return Err(BenchError::Depth { depth, tokens: queries, context }.into());
-                        }
-                        let attention =
-                            AttentionSizes { queries, heads, groups, features, context, depth, element };
-                        let weights = weights(kernels, Quant(None));
-                        loaded.push(attention.load(bench.arguments.seed, bench.options(weights))?);
-                    }
-                    bench.report(loaded.iter().map(|attention| attention.case()).collect())
-                }
-                Arguments::Trace(ModelBench { model, variants, .. }) => {
+                Self::Decode(arguments) => arguments.run(&bench),
+                Self::Prefill(arguments) => arguments.run(&bench),
+                Self::Matmul(arguments) => arguments.run(&bench),
+                Self::Attention(arguments) => arguments.run(&bench),
+                Self::Trace(ModelBench { model, variants, .. }) => {
                     let stages = bench.stages(model, variants)?;
                     bench.report(stages.iter().flat_map(Stages::trace).collect())
                 }
-                Arguments::Compile(ModelBench { model, variants, .. }) => {
+                Self::Compile(ModelBench { model, variants, .. }) => {
                     let stages = bench.stages(model, variants)?;
                     bench.report(stages.iter().map(|stages| stages.compile(&bench.compiler)).collect())
                 }
-                Arguments::Bake(ModelBench { model, variants, .. }) => {
+                Self::Bake(ModelBench { model, variants, .. }) => {
                     let baked = bench.checkpoints(model, variants)?;
                     bench.report(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)).collect())
                 }
-                Arguments::Suite(ModelBench { model, variants, .. }) => {
-                    let languages = bench.languages(model, variants, bench.plans(model, variants)?)?;
-                    let baked = bench.checkpoints(model, variants)?;
-                    let mut cases = Vec::new();
-                    for language in &languages {
-                        cases.push(language.prefill(language.chunk())?);
+                Self::Suite(arguments) => arguments.suite(&bench),
+            }
+        }
+    }
+
+    impl DecodeBench {
+        fn run(&self, bench: &Bench<'_>) -> Result<(), Error> {
+            let Self { model, variants, depth, tokens, neighbour, profile, .. } = self;
+            let plans = bench.plans(model, variants)?;
+            let measured = plans.len() * depth.len() * if *neighbour { 2 } else { 1 };
+            let trace = bench.trace(profile, model, variants, measured)?;
+            for (plan, &depth) in iproduct!(&plans, depth) {
+                fits(plan.context, depth, *tokens)?;
+            }
+            let languages = bench.languages(model, variants, plans)?;
+            let mut cases = Vec::new();
+            for language in &languages {
+                for &depth in depth {
+                    cases.push(language.decode(depth, *tokens)?);
+                    if *neighbour {
+                        cases.push(language.decode(depth, *tokens)?.beside_a_neighbour());
                     }
-                    for language in &languages {
-                        cases.push(language.decode(0, SUITE_TOKENS.min(language.chunk()))?);
-                    }
-                    cases.extend(baked.iter().flat_map(|(stages, _)| stages.trace()));
-                    cases.extend(baked.iter().map(|(stages, _)| stages.compile(&bench.compiler)));
-                    cases.extend(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)));
-                    bench.report(cases)
                 }
             }
+            bench.profiled(cases, model, &languages, trace)
+        }
+    }
+
+    impl PrefillBench {
+        fn run(&self, bench: &Bench<'_>) -> Result<(), Error> {
+            let Self { model, variants, tokens, profile, .. } = self;
+            let plans = bench.plans(model, variants)?;
+            let trace = bench.trace(profile, model, variants, plans.len() * tokens.len())?;
+            for (plan, &tokens) in iproduct!(&plans, tokens) {
+                fits(plan.context, 0, tokens)?;
+            }
+            if let (Some(_), [plan], [tokens]) = (&trace, &plans[..], &tokens[..]) {
+                whole_chunks(*tokens, plan.chunk)?;
+            }
+            let languages = bench.languages(model, variants, plans)?;
+            let mut cases = Vec::new();
+            for language in &languages {
+                for &tokens in tokens {
+                    cases.push(language.prefill(tokens)?);
+                }
+            }
+            bench.profiled(cases, model, &languages, trace)
+        }
+    }
+
+    impl MatmulBench {
+        fn run(&self, bench: &Bench<'_>) -> Result<(), Error> {
+            let Self { m, n, k, dtype, quant, kernels, .. } = self;
+            let mut products = Vec::new();
+            for (&kernels, &quant, &element, &m) in iproduct!(kernels, formats(quant), dtype, m) {
+                let product = Matmul { m, n: *n, k: *k, element };
+                products.push(product.load(bench.arguments.seed, bench.options(weights(kernels, quant)))?);
+            }
+            bench.report(products.iter().map(|product| product.case()).collect())
+        }
+    }
+
+    impl AttentionBench {
+        fn run(&self, bench: &Bench<'_>) -> Result<(), Error> {
+            let Self { queries, heads, groups, features, context, depth, dtype, kernels, .. } = self;
+            let mut loaded = Vec::new();
+            for (&kernels, &element, &context) in iproduct!(kernels, dtype, context) {
+                let (queries, heads, groups, features) = (*queries, *heads, *groups, *features);
+                let depth = depth.unwrap_or(context.saturating_sub(queries));
+                if queries == 0 || depth.checked_add(queries).is_none_or(|end| end > context) {
+                    return Err(BenchError::Depth { depth, tokens: queries, context }.into());
+                }
+                let attention = AttentionSizes { queries, heads, groups, features, context, depth, element };
+                let weights = weights(kernels, Quant(None));
+                loaded.push(attention.load(bench.arguments.seed, bench.options(weights))?);
+            }
+            bench.report(loaded.iter().map(|attention| attention.case()).collect())
+        }
+    }
+
+    impl ModelBench {
+        fn suite(&self, bench: &Bench<'_>) -> Result<(), Error> {
+            let Self { model, variants, .. } = self;
+            let languages = bench.languages(model, variants, bench.plans(model, variants)?)?;
+            let baked = bench.checkpoints(model, variants)?;
+            let mut cases = Vec::new();
+            for language in &languages {
+                cases.push(language.prefill(language.chunk())?);
+            }
+            for language in &languages {
+                cases.push(language.decode(0, SUITE_TOKENS.min(language.chunk()))?);
+            }
+            cases.extend(baked.iter().flat_map(|(stages, _)| stages.trace()));
+            cases.extend(baked.iter().map(|(stages, _)| stages.compile(&bench.compiler)));
+            cases.extend(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)));
+            bench.report(cases)
         }
     }
 

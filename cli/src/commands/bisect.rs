@@ -61,15 +61,12 @@ impl From<&str> for Against {
 mod run {
     use std::path::Path;
 
+    use console::{print, usage};
     use instruments::bisect::{
-        Activations, BisectReport, Bisection, CheckpointValues, CompiledForm, EvaluatedForm, Form, TokenCall,
-        Tolerance,
+        Activations, BisectReport, CheckpointValues, CompiledNetwork, Reference, TokenCall,
     };
     use tracewright::Plan;
-    use tracewright::lower::{Quantization, Weights};
-    use tracewright::ops::WeightFormat;
     use tracewright::runtime::{Device, Runtime};
-    use tracewright::simplify::Rules;
     use tracewright::targets::{Target, Tuning};
 
     use super::Against;
@@ -81,7 +78,6 @@ mod run {
     use crate::error::Error;
     use crate::limit::Limit;
     use crate::load::check_prompt;
-    use console::{print, usage};
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
@@ -130,16 +126,6 @@ mod run {
                 Device::LocalTask { .. } => Device::LocalSync,
                 device => device,
             })?;
-            let compiled = |name: &str, rules, weights| CompiledForm {
-                name: name.into(),
-                tools: (&compiler, &cache),
-                runtime: runtime.clone(),
-                checkpoint: &checkpoint,
-                rules,
-                weights,
-                target: target.clone(),
-            };
-            let subject = compiled("iree", plan.rules, plan.weights.clone());
             let name = match against {
                 Against::Evaluator => "evaluator",
                 Against::Unsimplified => "unsimplified",
@@ -147,57 +133,43 @@ mod run {
                 Against::Dense => "dense",
                 Against::Activations(_) => "transformers",
             };
-            let mut watch = |call: &TokenCall| {
-                say!("comparing {}", call);
+            let reference = match (against, &activations) {
+                (_, Some(activations)) => Reference::Activations(activations),
+                (Against::Unsimplified, _) => Reference::Unsimplified,
+                (Against::NoKernels, _) => Reference::NoKernels,
+                (Against::Dense, _) => Reference::Dense,
+                _ => Reference::Evaluator,
+            };
+            let network = CompiledNetwork {
+                plan: &plan,
+                trace: &trace,
+                checkpoint: &checkpoint,
+                values: &values,
+                tools: (&compiler, &cache),
+                runtime: &runtime,
+                target: &target,
+            };
+            let compared = network.compare(&reference, &calls, &mut |call| {
+                say!("comparing {call}");
                 interrupt.go_on()
-            };
-            let mut compare = |reference: &dyn Form, products| {
-                let tolerance = Tolerance::new(plan.element, products);
-                let bisection = Bisection { subject: &subject, reference, values: &values, tolerance };
-                bisection.compare_calls(&trace, &calls, &mut watch)
-            };
-            // A byte more or less, where a norm rounds otherwise.
-            let rounded = quantized.then_some(ACTIVATIONS);
-            let compared = match against {
-                Against::Evaluator => {
-                    let stored = quantized.then(|| (plan.weights.clone(), target.clone()));
-                    compare(&EvaluatedForm { values: &values, stored }, rounded)?
-                }
-                Against::Unsimplified => compare(&compiled(name, Rules::Off, plan.weights.clone()), rounded)?,
-                Against::NoKernels => compare(
-                    &compiled(name, plan.rules, Weights { kernels: false, ..plan.weights.clone() }),
-                    rounded,
-                )?,
-                Against::Dense => {
-                    let dense = compiled(
-                        name,
-                        plan.rules,
-                        Weights { quantize: Quantization::Computed, ..plan.weights.clone() },
-                    );
-                    compare(&dense, Some(rounding(&plan.weights.quantize)))?
-                }
-                Against::Activations(_) => {
-                    let known = activations.iter();
-                    let compared =
-                        known.map(|known| known.compare(&subject, &trace, &calls[0], plan.element));
-                    compared.collect::<Result<_, _>>()?
-                }
-            };
-            let report = BisectReport { names: ["iree", name], calls: &calls, compared: &compared };
-            let text = match self.json {
-                true => format!("{}\n", report.json()),
-                false => report.text(),
-            };
-            let written = print(&text);
-            match report.finding() {
-                None if report.nodes() == 0 => {
-                    let what =
-                        format!("nothing was compared: {name} has no value of a module of this network");
-                    Err(usage(what).into())
-                }
-                None => Ok(written?),
-                Some((_, finding)) => Err(Error::Differs { path: finding.node.place.path.clone() }),
+            })?;
+            report(&BisectReport { names: ["iree", name], calls: &calls, compared: &compared }, self.json)
+        }
+    }
+
+    /// Prints a report; a difference is an error even where nobody reads it.
+    fn report(report: &BisectReport<'_>, json: bool) -> Result<(), Error> {
+        let written = print(&if json { format!("{}\n", report.json()) } else { report.text() });
+        match report.finding() {
+            None if report.nodes() == 0 => {
+                let what = format!(
+                    "nothing was compared: {} has no value of a module of this network",
+                    report.names[1]
+                );
+                Err(usage(what).into())
             }
+            None => Ok(written?),
+            Some((_, finding)) => Err(Error::Differs { path: finding.node.place.path.clone() }),
         }
     }
 
@@ -213,14 +185,5 @@ mod run {
                 Err(usage(what).into())
             }
         }
-    }
-
-    /// What products may differ by where activations are rounded to bytes.
-    const ACTIVATIONS: f64 = 0.06;
-
-    /// What products may differ by from those over weights that are not rounded.
-    fn rounding(formats: &Quantization) -> f64 {
-        let four_bits = [WeightFormat::Q4, WeightFormat::Q4K].map(Quantization::All);
-        if four_bits.contains(formats) { 0.5 } else { 0.1 }
     }
 }

@@ -45,6 +45,7 @@ mod run {
     use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
     use std::path::{Path, PathBuf};
 
+    use console::{ConsoleError, usage};
     use etcetera::BaseStrategy as _;
     use rustyline::error::ReadlineError;
     use rustyline::{Config, DefaultEditor};
@@ -65,7 +66,6 @@ mod run {
     use crate::interrupt::Interrupt;
     use crate::limit::Limit;
     use crate::load::{self, say_ends};
-    use console::{ConsoleError, usage};
 
     /// Tokens that a chat has room for, unless somebody says otherwise.
     const ROOM: usize = 4096;

@@ -18,6 +18,7 @@ mod run {
     use std::io::{self, Write as _};
     use std::path::{Path, PathBuf};
 
+    use console::ConsoleError;
     use kernels::Kernels;
     use serde_json::{Value, json};
     use tracewright::Memory;
@@ -31,7 +32,6 @@ mod run {
     use crate::build;
     use crate::error::Error;
     use crate::interrupt::Interrupt;
-    use console::ConsoleError;
 
     /// What was looked at.
     struct Finding {

@@ -53,6 +53,7 @@ mod run {
     use std::iter::zip;
     use std::time::Duration;
 
+    use console::{ConsoleError, usage};
     use serde_json::{Value, json};
     use tracewright::embed::{EmbedError, EmbeddingPlan, check_texts};
     use tracewright::files::{limits, read_stream};
@@ -70,7 +71,6 @@ mod run {
     use crate::limit::{Limit, SetBy};
     use crate::load;
     use crate::load::Tools;
-    use console::{ConsoleError, usage};
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {

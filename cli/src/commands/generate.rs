@@ -72,6 +72,7 @@ mod run {
     use std::path::Path;
     use std::time::Duration;
 
+    use console::{ConsoleError, print, usage};
     use safetensors::tensor::TensorView;
     use safetensors::{Dtype, SafeTensorError};
     use serde_json::{Value, json};
@@ -91,7 +92,6 @@ mod run {
     use crate::extras::conversation;
     use crate::interrupt::Interrupt;
     use crate::load::{self, say_ends};
-    use console::{ConsoleError, print, usage};
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {

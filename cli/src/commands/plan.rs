@@ -1,16 +1,14 @@
 //! `tracewright plan`
 
-mod partition;
-
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
 use console::{ModelArguments, print, read_network, warn_of_head};
-use std::fmt::Write as _;
-
-use serde_json::{Value, json};
-use tracewright::footprint::{Footprint, Memory, readable};
+use inspect::{FootprintReport, PartitionReport};
+use tracewright::export::xla::{check_model, planned};
+use tracewright::footprint::{Footprint, Memory};
+use tracewright::partition::DevicePartition;
 use tracewright::targets::NamedMachine;
 use tracewright::{Plan, PlanError};
 
@@ -40,9 +38,6 @@ pub struct Arguments {
     pub model_arguments: ModelArguments,
 }
 
-/// How many keys are named of weights that are not packed.
-const NAMED: usize = 3;
-
 impl Arguments {
     pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
         let read = invocation.read;
@@ -52,79 +47,30 @@ impl Arguments {
         let plan = model.plan(network, model.context)?;
         let plan = Plan { batch: self.batch.get(), ..plan };
         if self.mesh.is_said() || self.machine.is_some() {
-            return partition::run(self, plan);
+            return partitioned(self, plan);
         }
         let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
         let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
         let memory = Memory::of_machine();
-        let text = match self.json {
-            true => format!("{}\n", json(&plan, &footprint, memory)),
-            false => table(&plan, &footprint, memory),
-        };
+        let report = FootprintReport { plan: &plan, footprint: &footprint, memory };
+        let text = if self.json { format!("{}\n", report.json()) } else { report.table() };
         let written = print(&text);
         memory.map_or(Ok(()), |memory| footprint.check(memory))?;
         Ok(written?)
     }
 }
 
-fn json(plan: &Plan, footprint: &Footprint, memory: Option<Memory>) -> Value {
-    let weights = footprint.weights.iter().map(|(stored_as, stored)| {
-        json!({ "stored": stored_as.to_string(), "keys": stored.keys, "bytes": stored.bytes })
-    });
-    json!({
-        "context": plan.context,
-        "chunk": plan.chunk,
-        "batch": plan.batch,
-        "weights": weights.collect::<Vec<_>>(),
-        "weight_bytes": footprint.weight_bytes(),
-        "streamed_bytes": footprint.streamed,
-        "repacked_bytes": footprint.repacked,
-        "state_bytes": footprint.state,
-        "activation_bytes": footprint.activations,
-        "constant_bytes": footprint.constants,
-        "running_bytes": footprint.running(),
-        "compiling_bytes": footprint.compile,
-        "memory": memory.map(|memory| json!({ "total_bytes": memory.total, "available_bytes": memory.available })),
-        "fits": memory.map(|memory| footprint.check(memory).is_ok()),
-    })
-}
-
-fn table(plan: &Plan, footprint: &Footprint, memory: Option<Memory>) -> String {
-    let mut text = String::new();
-    let mut line = |name: &str, bytes: usize, what: &str| {
-        let bytes = readable(bytes as u64);
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{}", format!("{name:<14}{bytes:>10}  {what}").trim_end());
-    };
-    line("weights", footprint.weight_bytes(), "in the archive, mapped");
-    for (stored_as, stored) in &footprint.weights {
-        let packed = matches!(stored_as, tracewright::footprint::StoredAs::Packed(_));
-        let shown = if packed { 0 } else { NAMED };
-        let mut keys = stored.keys.iter().take(shown).map(String::as_str).collect::<Vec<_>>().join(", ");
-        if !packed && stored.keys.len() > shown {
-            keys.push_str(", …");
-        }
-        let colon = if keys.is_empty() { "" } else { ": " };
-        line("", stored.bytes, &format!("{} of {stored_as}{colon}{keys}", stored.keys.len()));
-    }
-    if footprint.repacked > 0 {
-        line("packed copy", footprint.repacked, "made when the program is loaded");
-    }
-    let sizes = format!("context {}, batch {}", plan.context, plan.batch);
-    let kinds = footprint.state.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-    line("state", footprint.state_bytes(), &format!("{kinds}: {sizes}"));
-    let largest = footprint.activations.iter().max_by_key(|(_, bytes)| **bytes);
-    let entry = largest.map_or("", |(entry, _)| entry);
-    line(
-        "activations",
-        footprint.activation_bytes(),
-        &format!("at most, in `{entry}`, chunk {}", plan.chunk),
-    );
-    line("constants", footprint.constants, "tables in the compiled module");
-    line("running", footprint.running() as usize, "all of it, and the process itself");
-    line("compiling", footprint.compile, "before, in a process of its own; about");
-    if let Some(memory) = memory {
-        line("machine", memory.total as usize, &format!("of which {} are free", readable(memory.available)));
-    }
-    text
+/// What each device of a mesh holds and does.
+fn partitioned(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
+    let mesh = arguments.mesh.rules()?;
+    check_model(&arguments.model)?;
+    let plan = planned(plan)?;
+    let (mesh, rules) = mesh.unzip();
+    let partition = DevicePartition::of(&plan, mesh, rules.unwrap_or_default())?;
+    let machine = arguments.machine.as_ref();
+    let report = PartitionReport { plan: &plan, mesh, machine, partition: &partition };
+    let text = if arguments.json { format!("{}\n", report.json()) } else { report.table() };
+    let written = print(&text);
+    machine.map_or(Ok(()), |machine| partition.check(machine))?;
+    Ok(written?)
 }

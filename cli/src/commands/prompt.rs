@@ -35,6 +35,7 @@ mod run {
     use std::io;
     use std::path::Path;
 
+    use console::print;
     use serde_json::Value;
     use tracewright::errors::WithPath as _;
     use tracewright::files::{limits, read_from, read_stream};
@@ -46,7 +47,6 @@ mod run {
     use crate::error::Error;
     use crate::extras::{Extras, conversation};
     use crate::load::template_program;
-    use console::print;
 
     impl Arguments {
         pub fn run(&self, _: &Invocation) -> Result<(), Error> {

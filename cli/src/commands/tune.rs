@@ -36,6 +36,7 @@ fn time(text: &str) -> Result<Duration, String> {
 
 #[cfg(feature = "iree")]
 mod run {
+    use console::{print, warn_of_head};
     use instruments::tune::{Trial, TuneReport, Tuned, TunedNetwork, Weighted, Workbench, tune};
     use tracewright::Plan;
     use tracewright::errors::WithPath as _;
@@ -48,7 +49,6 @@ mod run {
     use crate::build;
     use crate::checkpoint::fit_weights;
     use crate::error::Error;
-    use console::{print, warn_of_head};
 
     /// All runs measure with the same numbers.
     const SEED: u64 = 0;

@@ -1,11 +1,10 @@
 //! `tracewright verify`
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use clap::Args;
 use console::{ConsoleError, print};
-use std::time::Instant;
-
 use error_codes::Coded as _;
 use serde_json::{Value, json};
 use tracewright::errors::WithCauses;

@@ -14,6 +14,7 @@ mod activations;
 mod difference;
 mod form;
 mod language;
+mod reference;
 mod region;
 mod report;
 
@@ -29,6 +30,7 @@ pub use activations::Activations;
 pub use difference::{Difference, Tolerance};
 pub use form::{CheckpointValues, CompiledForm, EvaluatedForm, Form};
 pub use language::TokenCall;
+pub use reference::{CompiledNetwork, Reference};
 pub use report::BisectReport;
 
 use difference::{allowances, distance, unrounded};

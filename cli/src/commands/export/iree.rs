@@ -1,5 +1,6 @@
 //! `tracewright export --engine iree`
 
+use console::{print, usage};
 use tracewright::Plan;
 use tracewright::export::{export, names};
 
@@ -10,7 +11,6 @@ use crate::build::milliseconds;
 use crate::checkpoint::{open, report_baked};
 use crate::error::Error;
 use crate::{build, iree_tools};
-use console::{print, usage};
 
 pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> {
     if arguments.xla.mesh.is_said() || arguments.xla.batch.is_some() {

@@ -1,5 +1,6 @@
 //! `tracewright export --engine xla`
 
+use console::{KernelUse, Layout, print, usage};
 use tracewright::Plan;
 use tracewright::export::manifest::XlaManifest;
 use tracewright::export::xla;
@@ -10,7 +11,6 @@ use super::Arguments;
 use crate::checkpoint::open;
 use crate::error::Error;
 use crate::{Invocation, progress};
-use console::{KernelUse, Layout, print, usage};
 
 pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> {
     let &Invocation { read, ref interrupt } = invocation;

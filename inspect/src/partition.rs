@@ -1,42 +1,25 @@
-//! `tracewright plan --mesh`: what each device of many holds and does.
+//! What each device of a mesh holds and does.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use console::print;
 use serde_json::{Value, json};
 use tracewright::Plan;
-use tracewright::export::xla::{check_model, planned};
 use tracewright::footprint::readable;
 use tracewright::lower::{Collective, CollectiveKind};
 use tracewright::partition::{CallCost, DevicePartition};
 use tracewright::targets::{Mesh, NamedMachine};
 
-use super::Arguments;
-use crate::error::Error;
-
-pub fn run(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
-    let mesh = arguments.mesh.rules()?;
-    check_model(&arguments.model)?;
-    let plan = planned(plan)?;
-    let share = DevicePartition::of(&plan, mesh.map(|(mesh, _)| mesh), mesh.map_or(&[], |(_, rules)| rules))?;
-    let shown = ShownShare {
-        plan: &plan,
-        mesh: mesh.map(|(mesh, _)| mesh),
-        machine: arguments.machine.as_ref(),
-        share: &share,
-    };
-    let text = if arguments.json { format!("{}\n", shown.json()) } else { shown.table() };
-    let written = print(&text);
-    arguments.machine.as_ref().map_or(Ok(()), |machine| share.check(machine))?;
-    Ok(written?)
-}
-
-struct ShownShare<'a> {
-    plan: &'a Plan,
-    mesh: Option<&'a Mesh>,
-    machine: Option<&'a NamedMachine>,
-    share: &'a DevicePartition,
+/// What each device of a mesh holds and does, as text and as JSON.
+pub struct PartitionReport<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The devices, unless it is one.
+    pub mesh: Option<&'a Mesh>,
+    /// What each device is, if that is known.
+    pub machine: Option<&'a NamedMachine>,
+    /// What each device holds.
+    pub partition: &'a DevicePartition,
 }
 
 /// Exchanges of one kind: what, with what result, among how many devices.
@@ -53,9 +36,10 @@ fn kinds(collectives: &[Collective]) -> BTreeMap<Kind, (usize, f64)> {
     kinds
 }
 
-impl ShownShare<'_> {
-    fn json(&self) -> Value {
-        let Self { plan, share, .. } = self;
+impl PartitionReport<'_> {
+    /// The fields are those that `tracewright plan --mesh --json` prints.
+    pub fn json(&self) -> Value {
+        let Self { plan, partition, .. } = self;
         let call = |call: &CallCost| {
             let collective = |(kind, (count, sent)): (Kind, (usize, f64))| {
                 json!({
@@ -81,18 +65,18 @@ impl ShownShare<'_> {
         };
         json!({
             "mesh": self.mesh.map(Mesh::to_string),
-            "devices": share.devices,
+            "devices": partition.devices,
             "dtype": plan.element.to_string(),
             "context": plan.context,
             "chunk": plan.chunk,
             "batch": plan.batch,
-            "notes": share.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "weight_bytes": share.weights,
-            "replicated_bytes": share.replicated.values().sum::<usize>(),
-            "replicated": share.replicated.keys().collect::<Vec<_>>(),
-            "state_bytes": share.state,
-            "activation_bytes": share.activation_bytes(),
-            "device_bytes": share.bytes(),
+            "notes": partition.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "weight_bytes": partition.weights,
+            "replicated_bytes": partition.replicated.values().sum::<usize>(),
+            "replicated": partition.replicated.keys().collect::<Vec<_>>(),
+            "state_bytes": partition.state,
+            "activation_bytes": partition.activation_bytes(),
+            "device_bytes": partition.bytes(),
             "machine": self.machine.map(|machine| json!({
                 "name": machine.name,
                 "source": machine.source,
@@ -101,35 +85,36 @@ impl ShownShare<'_> {
                 "flops_per_second": machine.machine.flops,
                 "link_bytes_per_second": machine.link,
             })),
-            "fits": self.machine.filter(|machine| machine.memory.is_some()).map(|m| share.check(m).is_ok()),
-            "calls": share.calls.iter().map(call).collect::<Vec<_>>(),
+            "fits": self.machine.filter(|machine| machine.memory.is_some()).map(|m| partition.check(m).is_ok()),
+            "calls": partition.calls.iter().map(call).collect::<Vec<_>>(),
         })
     }
 
     // Writing to a string cannot fail.
-    fn table(&self) -> String {
-        let Self { plan, share, .. } = self;
+    /// The table for a reader.
+    pub fn table(&self) -> String {
+        let Self { plan, partition, .. } = self;
         let mut text = String::new();
         let _ = match self.mesh {
-            Some(mesh) => writeln!(text, "each of {} devices, {mesh}", share.devices),
+            Some(mesh) => writeln!(text, "each of {} devices, {mesh}", partition.devices),
             None => writeln!(text, "one device"),
         };
         let mut line = |name: &str, bytes: u64, what: &str| {
             let _ = writeln!(text, "{}", format!("{name:<14}{:>10}  {what}", readable(bytes)).trim_end());
         };
-        let (whole, bytes) = (share.replicated.len(), share.replicated.values().sum::<usize>());
+        let (whole, bytes) = (partition.replicated.len(), partition.replicated.values().sum::<usize>());
         let replicated = match self.mesh {
             Some(_) => {
                 format!("{} of it in {whole} weights that all devices hold whole", readable(bytes as u64))
             }
             None => String::new(),
         };
-        line("weights", share.weights as u64, &replicated);
-        let kinds_of_state = share.state.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        line("weights", partition.weights as u64, &replicated);
+        let kinds_of_state = partition.state.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         let sizes = format!("context {}, batch {}", plan.context, plan.batch);
-        line("state", share.state_bytes() as u64, &format!("{kinds_of_state}: {sizes}"));
-        line("activations", share.activation_bytes() as u64, &format!("at most, chunk {}", plan.chunk));
-        line("together", share.bytes(), "");
+        line("state", partition.state_bytes() as u64, &format!("{kinds_of_state}: {sizes}"));
+        line("activations", partition.activation_bytes() as u64, &format!("at most, chunk {}", plan.chunk));
+        line("together", partition.bytes(), "");
         if let Some(machine) = self.machine {
             let memory = machine.memory.map_or(String::new(), |memory| format!("{}, ", readable(memory)));
             let _ = writeln!(
@@ -144,7 +129,7 @@ impl ShownShare<'_> {
                 machine.source,
             );
         }
-        for note in &share.notes {
+        for note in &partition.notes {
             let _ = writeln!(text, "{note}");
         }
         self.calls(&mut text);
@@ -158,7 +143,7 @@ impl ShownShare<'_> {
             let _ = write!(text, "{:>10}{:>10}{:>10}{:>10}", "read ms", "comp. ms", "exch. ms", "total ms");
         }
         text.push('\n');
-        for call in &self.share.calls {
+        for call in &self.partition.calls {
             let _ = write!(
                 text,
                 "{:<14}{:>8}{:>12}{:>12.3}{:>12}",
@@ -176,7 +161,7 @@ impl ShownShare<'_> {
             }
             text.push('\n');
         }
-        for call in self.share.calls.iter().filter(|call| !call.collectives.is_empty()) {
+        for call in self.partition.calls.iter().filter(|call| !call.collectives.is_empty()) {
             let _ = writeln!(text, "\n{:<14}exchanges", call.entry);
             for ((op, ty, devices), (count, sent)) in kinds(&call.collectives) {
                 let _ = writeln!(
