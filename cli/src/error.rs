@@ -261,6 +261,14 @@ impl From<ModelError> for Error {
             ModelError::Thread(error) => Self::Thread(error),
             ModelError::Template { message } => said(&message).unwrap_or(Self::Template),
             ModelError::TemplateLimit => Self::Template,
+            ModelError::AsExported { option, asked, exported } => usage(format!(
+                "`--{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
+            ))
+            .into(),
+            ModelError::Compiled { option } => usage(format!(
+                "`--{option}` is for what is compiled now; leave the option out, or export again with it"
+            ))
+            .into(),
             ModelError::NoCache => usage("there is no home folder; name one with `--cache`").into(),
             error => Self::Model(error.into()),
         }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use console::{KernelUse, Layout, NetworkArguments, Quant, usage, warn_of_head};
+use console::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, usage, warn_of_head};
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest};
 use tracewright::files::{FileKind, NewFile};
@@ -32,13 +32,15 @@ pub fn read(
     read: ReadModel,
     interrupt: &Interrupt,
 ) -> Result<Opening, Error> {
-    let manifest = if model.is_dir() { IreeManifest::read(model)? } else { None };
-    let options = match &manifest {
-        Some(manifest) => {
-            check_as_exported(manifest, arguments)?;
-            OpenOptions { device: arguments.device.device, ..OpenOptions::default() }
-        }
-        None => build_options(arguments)?,
+    let ModelArguments { network, context, chunk, kv } = &arguments.model_arguments;
+    let options = OpenOptions {
+        context: *context,
+        chunk: *chunk,
+        kv: *kv,
+        kernels: network.kernels.map(|kernels| kernels == KernelUse::On),
+        device: arguments.device.device,
+        target: arguments.device.target.clone(),
+        ..network_options(network, &arguments.tuning)?
     };
     let options = OpenOptions {
         threads: arguments.threads,
@@ -49,7 +51,11 @@ pub fn read(
         ..options
     };
     let path = model.to_owned();
-    let opening = interrupt.or(move || Opening::read(path, options))??;
+    let mut opening = interrupt.or(move || Opening::read(path, options))??;
+    match opening.manifest() {
+        Some(manifest) => check_as_exported(manifest, arguments)?,
+        None => choose(&mut opening.options, network, &arguments.device)?,
+    }
     if opening.sentence().is_some()
         && let Err(embeds) = read(model, &arguments.model_arguments.network.allow_config_key)
     {
@@ -134,35 +140,33 @@ pub fn report_build(build: Option<&BuildInfo>) {
     }
 }
 
-/// What decides how a checkpoint is built.
-fn build_options(arguments: &RunArguments) -> Result<OpenOptions, Error> {
-    let model = &arguments.model_arguments;
-    let options = network_options(&model.network, &arguments.device, &arguments.tuning)?;
-    Ok(OpenOptions { context: model.context, chunk: model.chunk, kv: model.kv, ..options })
-}
-
-/// What decides how any network is built.
-pub fn network_options(
-    network: &NetworkArguments,
-    device: &DeviceArguments,
-    tuning: &TuningArguments,
-) -> Result<OpenOptions, Error> {
-    let (device, target) = device.choose_target()?;
+/// What decides how any network is built, but for kernels and the device.
+pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> Result<OpenOptions, Error> {
     Ok(OpenOptions {
         dtype: network.dtype,
         quantize: network.quant.map(|Quant(format)| Quantization::from(format)),
-        kernels: Some(network.kernels != Some(KernelUse::Off) && network.layout != Some(Layout::Plain)),
         rules: network.simplify,
-        device: Some(device),
-        target: Some(target),
         tuning: match &tuning.source {
-            None | Some(arguments::TuningSource::Measured) => None,
+            None => None,
+            Some(arguments::TuningSource::Measured) => Some(TuningSource::Measured),
             Some(arguments::TuningSource::Usual) => Some(TuningSource::Given(Tuning::default())),
             Some(arguments::TuningSource::File(path)) => Some(TuningSource::Given(read_tuning(path)?)),
         },
         allow_config_keys: network.allow_config_key.clone(),
         ..OpenOptions::default()
     })
+}
+
+/// Chooses kernels and the device for what is compiled now.
+pub fn choose(
+    options: &mut OpenOptions,
+    network: &NetworkArguments,
+    device: &DeviceArguments,
+) -> Result<(), Error> {
+    let (device, target) = device.choose_target()?;
+    (options.device, options.target) = (Some(device), Some(target));
+    options.kernels = Some(network.kernels != Some(KernelUse::Off) && network.layout != Some(Layout::Plain));
+    Ok(())
 }
 
 /// This program once more, under limits of the system, without what the environment says to this process.
@@ -231,16 +235,8 @@ pub fn print_commands(
     Ok(())
 }
 
-/// An export is what it is: asking for something else is a mistake, not a wish.
+/// Compares with an export what only the command line knows of it. The library compares all other options.
 fn check_as_exported(manifest: &IreeManifest, asked: &RunArguments) -> Result<(), Error> {
-    if asked.device.target.is_some() {
-        let what = "`--target` is for what is compiled now; leave the option out, or export again with it";
-        return Err(usage(what).into());
-    }
-    if asked.tuning.source.is_some() {
-        let what = "`--tuning` is for what is compiled now; leave the option out, or export again with it";
-        return Err(usage(what).into());
-    }
     let made_for = manifest.device()?;
     if let Some(name) = asked.device.device.filter(|name| name.kind != made_for) {
         let what = format!(
@@ -250,32 +246,15 @@ fn check_as_exported(manifest: &IreeManifest, asked: &RunArguments) -> Result<()
         );
         return Err(usage(what).into());
     }
-    let asked = &asked.model_arguments;
-    let quant = manifest.quant.as_deref().unwrap_or("no rounding");
-    let kernels = if manifest.kernels { KernelUse::On } else { KernelUse::Off };
-    let options = [
-        ("dtype", asked.network.dtype.map(|dtype| dtype.to_string()), manifest.dtype.clone()),
-        ("context", asked.context.map(|n| n.to_string()), manifest.context.to_string()),
-        ("chunk", asked.chunk.map(|n| n.to_string()), manifest.chunk.to_string()),
-        ("simplify", asked.network.simplify.map(|rules| rules.to_string()), manifest.simplify.clone()),
-        (
-            "quant",
-            asked.network.quant.map(|Quant(format)| format.map_or("no rounding", |f| f.word()).to_owned()),
-            quant.to_owned(),
-        ),
-        ("kernels", asked.network.kernels.map(|kernels| kernels.to_string()), kernels.to_string()),
-        ("layout", asked.network.layout.map(|layout| layout.to_string()), manifest.layout.clone()),
-        ("kv", asked.kv.map(|kv| kv.word().to_owned()), manifest.kv.clone()),
-    ];
-    for (name, asked, exported) in options {
-        if let Some(asked) = asked.filter(|asked| *asked != exported) {
-            let what = format!(
-                "`--{name}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
-            );
-            return Err(usage(what).into());
+    match asked.model_arguments.network.layout {
+        Some(layout) if layout.to_string() != manifest.layout => Err(ModelError::AsExported {
+            option: "layout",
+            asked: layout.to_string(),
+            exported: manifest.layout.clone(),
         }
+        .into()),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Says which tokens would end an answer if they were ones of the network.

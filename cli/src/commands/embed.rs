@@ -149,7 +149,8 @@ mod run {
     /// Reads the files of the model.
     fn read(arguments: &Arguments, interrupt: &Interrupt) -> Result<Opening, Error> {
         let Arguments { model, network, batch, threads, .. } = arguments;
-        let options = load::network_options(network, &arguments.device, &arguments.tuning)?;
+        let mut options = load::network_options(network, &arguments.tuning)?;
+        load::choose(&mut options, network, &arguments.device)?;
         let options = OpenOptions {
             slots: batch.get(),
             threads: *threads,
