@@ -63,7 +63,7 @@ mod run {
 
     use console::{print, usage};
     use instruments::bisect::{
-        Activations, BisectReport, CheckpointValues, CompiledNetwork, Reference, TokenCall,
+        Activations, Baseline, BisectReport, CheckpointValues, CompiledNetwork, TokenCall,
     };
     use tracewright::Plan;
     use tracewright::runtime::{Device, Runtime};
@@ -133,12 +133,12 @@ mod run {
                 Against::Dense => "dense",
                 Against::Activations(_) => "transformers",
             };
-            let reference = match (against, &activations) {
-                (_, Some(activations)) => Reference::Activations(activations),
-                (Against::Unsimplified, _) => Reference::Unsimplified,
-                (Against::NoKernels, _) => Reference::NoKernels,
-                (Against::Dense, _) => Reference::Dense,
-                _ => Reference::Evaluator,
+            let baseline = match (against, &activations) {
+                (_, Some(activations)) => Baseline::Activations(activations),
+                (Against::Unsimplified, _) => Baseline::Unsimplified,
+                (Against::NoKernels, _) => Baseline::NoKernels,
+                (Against::Dense, _) => Baseline::Dense,
+                _ => Baseline::Evaluator,
             };
             let network = CompiledNetwork {
                 plan: &plan,
@@ -149,7 +149,7 @@ mod run {
                 runtime: &runtime,
                 target: &target,
             };
-            let compared = network.compare(&reference, &calls, &mut |call| {
+            let compared = network.compare(&baseline, &calls, &mut |call| {
                 say!("comparing {call}");
                 interrupt.go_on()
             })?;

@@ -11,10 +11,10 @@
 //! has it.
 
 mod activations;
+mod baseline;
 mod difference;
 mod form;
 mod language;
-mod reference;
 mod region;
 mod report;
 
@@ -27,10 +27,10 @@ use serde::Serialize;
 use trace::{EvaluateError, Evaluation, Function, NodeId, NodeKind, Output, Provenance, Signature, Trace};
 
 pub use activations::Activations;
+pub use baseline::{Baseline, CompiledNetwork};
 pub use difference::{Difference, Tolerance};
 pub use form::{CheckpointValues, CompiledForm, EvaluatedForm, Form};
 pub use language::TokenCall;
-pub use reference::{CompiledNetwork, Reference};
 pub use report::BisectReport;
 
 use difference::{allowances, distance, unrounded};

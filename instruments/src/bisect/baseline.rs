@@ -21,7 +21,7 @@ use super::{
 const ROUNDED_ACTIVATIONS: f64 = 0.06;
 
 /// What a compiled network is compared with.
-pub enum Reference<'a> {
+pub enum Baseline<'a> {
     /// The reference evaluator.
     Evaluator,
     /// The same network, not simplified.
@@ -34,7 +34,7 @@ pub enum Reference<'a> {
     Activations(&'a Activations),
 }
 
-/// A network that is compiled for a target, to be compared with a reference.
+/// A network that is compiled for a target, to be compared with a baseline.
 pub struct CompiledNetwork<'a> {
     /// How it is built.
     pub plan: &'a Plan,
@@ -53,13 +53,13 @@ pub struct CompiledNetwork<'a> {
 }
 
 impl CompiledNetwork<'_> {
-    /// Compares the network with a reference, call by call.
+    /// Compares the network with a baseline, call by call.
     ///
     /// # Errors
     /// If one of the two cannot be carried out, or `watch` asks to stop.
     pub fn compare(
         &self,
-        reference: &Reference<'_>,
+        baseline: &Baseline<'_>,
         calls: &[TokenCall],
         watch: &mut dyn FnMut(&TokenCall) -> ControlFlow<()>,
     ) -> Result<Vec<Bisected>, BisectError> {
@@ -72,24 +72,24 @@ impl CompiledNetwork<'_> {
             Bisection { subject: &subject, reference, values, tolerance }.compare_calls(trace, calls, watch)
         };
         let matmuls = rounded.then_some(ROUNDED_ACTIVATIONS);
-        match reference {
-            Reference::Evaluator => {
+        match baseline {
+            Baseline::Evaluator => {
                 let stored = rounded.then(|| (plan.weights.clone(), self.target.clone()));
                 compare(&EvaluatedForm { values, stored }, matmuls)
             }
-            Reference::Unsimplified => {
+            Baseline::Unsimplified => {
                 compare(&self.form("unsimplified", Rules::Off, plan.weights.clone()), matmuls)
             }
-            Reference::NoKernels => {
+            Baseline::NoKernels => {
                 let weights = Weights { quantize, kernels: false };
                 compare(&self.form("no-kernels", plan.rules, weights), matmuls)
             }
-            Reference::Dense => {
+            Baseline::Dense => {
                 let matmuls = Some(rounding(&quantize));
                 let weights = Weights { quantize: Quantization::Computed, kernels };
                 compare(&self.form("dense", plan.rules, weights), matmuls)
             }
-            Reference::Activations(known) => {
+            Baseline::Activations(known) => {
                 calls.iter().map(|call| known.compare(&subject, trace, call, plan.element)).collect()
             }
         }
