@@ -3,18 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use console::usage;
 use etcetera::BaseStrategy;
 use tracewright::build::BuildTools;
 use tracewright::irpa::{Checkpoint, Gguf};
 use tracewright::random::random_checkpoint;
-use tracewright::runtime::Compiler;
-use tracewright::targets::{Target, Tuning};
+use tracewright::runtime::{Compiler, Device, device};
+use tracewright::targets::{DeviceKind, DeviceName, Target, Tuning};
 use tracewright::tuning::{self, TuningDb, read_tuning};
 use tracewright::{Plan, PlanError};
 
-use crate::arguments::{CompileArguments, TuningSource};
+use crate::arguments::{CompileArguments, DeviceArguments, TuningSource};
 use crate::error::Error;
-use crate::{Interrupt, progress};
+use crate::interrupt::Interrupt;
+use crate::progress;
 
 /// Builds with the compiler and the cache that the arguments name, and with progress on stderr.
 pub fn with_tools<T>(
@@ -110,7 +112,42 @@ pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
         return Ok(folder.clone());
     }
     let strategy = etcetera::choose_base_strategy();
-    let strategy = strategy
-        .map_err(|_| Error::Usage { what: "there is no home folder; name one with `--cache`".into() })?;
+    let strategy = strategy.map_err(|_| usage("there is no home folder; name one with `--cache`"))?;
     Ok(strategy.cache_dir().join("tracewright"))
+}
+
+impl DeviceArguments {
+    /// The device that is named, or the processor.
+    pub fn name(&self) -> DeviceName {
+        self.device.unwrap_or(DeviceName::CPU)
+    }
+
+    /// Where a network runs, and what is compiled for it.
+    pub fn choose(&self, threads: usize) -> Result<(Device, Target), Error> {
+        let (name, target) = self.choose_target()?;
+        Ok((Device::of(name, threads), target))
+    }
+
+    /// The device, and what is compiled for it.
+    pub fn choose_target(&self) -> Result<(DeviceName, Target), Error> {
+        let name = self.name();
+        let target = match (&self.target, name.kind) {
+            (None, DeviceKind::Cpu) => Target::host(),
+            (Some(target), kind) if target.device != kind || kind == DeviceKind::Cpu => {
+                let what = format!(
+                    "`--target` names {target} and `--device` is {name}; `--target` says which {} it is, as `vulkan:rdna3`",
+                    if kind == DeviceKind::Cpu { "graphics processor" } else { kind.name() }
+                );
+                return Err(usage(what).into());
+            }
+            (Some(target), _) => target.clone(),
+            (None, _) => device(name)?.target(),
+        };
+        Ok((name, target))
+    }
+}
+
+/// A time as reports show it.
+pub fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }

@@ -1,29 +1,28 @@
 //! Everything that ends a command, and which flag helps.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
 #[cfg(feature = "iree")]
 use std::sync::Arc;
 
-use clap::{Command, FromArgMatches};
+#[cfg(feature = "iree")]
+use console::usage;
+use console::{CommandError, ConsoleError};
 use error_codes::{Code, Coded, UnknownCode};
-use instruments::profile::ProfileError;
 #[cfg(feature = "iree")]
 use instruments::{bench::BenchError, bisect::BisectError, tune::TuneError};
 use tracewright::PlanError;
 use tracewright::bake::BakeError;
-use tracewright::errors::{FileError, LISTED, Place, WithCauses, escaped};
+use tracewright::errors::{FileError, LISTED, Place, escaped};
 use tracewright::export::xla::XlaError;
 use tracewright::files::limits;
 use tracewright::footprint::{Phase, TooLarge};
-use tracewright::irpa;
+use tracewright::irpa::ArchiveError;
 use tracewright::lower::LowerError;
 use tracewright::models::OtherSizes;
-use tracewright::models::config::{ConfigError, KeyProblem};
+use tracewright::models::config::ConfigError;
 use tracewright::output_guard::OverwritesModel;
 use tracewright::random::RandomError;
-use tracewright::simplify::ExplainError;
 use tracewright::tuning::TuningFileError;
 #[cfg(feature = "iree")]
 use tracewright::{
@@ -38,7 +37,6 @@ use tracewright::{
 
 #[cfg(feature = "iree")]
 use crate::limit::Limit;
-use crate::{Interrupt, source};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -58,12 +56,9 @@ pub enum Error {
         /// The command.
         command: &'static str,
     },
-    /// Arguments that do not go together.
-    #[error("{what}")]
-    Usage {
-        /// What is wrong, and what to do.
-        what: String,
-    },
+    /// What every command line may have.
+    #[error(transparent)]
+    Console(#[from] ConsoleError),
     /// Ctrl-C.
     #[error("interrupted")]
     Interrupted,
@@ -74,21 +69,12 @@ pub enum Error {
         /// The field path.
         path: String,
     },
-    /// Some target has no program for a network.
-    #[error("{} refuses the network", .targets.join(", "))]
-    Refused {
-        /// Those that do not.
-        targets: Vec<String>,
-    },
     /// What should be verified does not say what it should be.
     #[error("`{}` carries no hashes: there is nothing to compare it with", .path.display())]
     WithoutHashes {
         /// The archive.
         path: PathBuf,
     },
-    /// stdout is closed.
-    #[error("cannot write to stdout")]
-    Output(#[source] io::Error),
     /// This program cannot be started once more.
     #[error("cannot start a process for the chat template")]
     Program(#[source] io::Error),
@@ -163,18 +149,6 @@ pub enum Error {
     /// The system gives no thread.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The name of a model on the Hugging Face hub, where a path is expected.
-    #[error(
-        "`{name}` is not a folder or file here, but looks like a name on the Hugging Face hub; Tracewright downloads nothing"
-    )]
-    HubName {
-        /// The name.
-        name: String,
-        /// The folder of its download, if there is one.
-        downloaded: Option<PathBuf>,
-    },
     /// More tokens than a network takes.
     #[cfg(feature = "iree")]
     #[error("{what} has {found} tokens, expected at most {limit}")]
@@ -186,33 +160,18 @@ pub enum Error {
         /// How many there may be.
         limit: Limit,
     },
-    /// Neither a model nor the name of one.
-    #[error(transparent)]
-    NoModel(FileError),
-    #[error(transparent)]
-    Config(#[from] ConfigError),
     #[error(transparent)]
     Sizes(#[from] OtherSizes),
     #[error(transparent)]
-    Plan(#[from] PlanError),
-    #[error(transparent)]
     TooLarge(#[from] TooLarge),
     #[error(transparent)]
-    Explain(#[from] ExplainError),
-    #[error(transparent)]
     Code(#[from] UnknownCode),
-    #[error(transparent)]
-    Archive(#[from] irpa::ArchiveError),
     /// An archive of the cache.
     #[cfg(feature = "iree")]
     #[error(transparent)]
-    Cached(irpa::ArchiveError),
-    #[error(transparent)]
-    Own(#[from] OverwritesModel),
+    Cached(ArchiveError),
     #[error(transparent)]
     Bake(#[from] BakeError),
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
     #[error(transparent)]
     Random(#[from] RandomError),
     #[error(transparent)]
@@ -269,10 +228,10 @@ pub enum Error {
 impl From<XlaError> for Error {
     fn from(error: XlaError) -> Self {
         match error {
-            XlaError::Plan(error) => Self::Plan(error),
+            XlaError::Plan(error) => error.into(),
             XlaError::Bake(error) => Self::Bake(error),
-            XlaError::Archive(error) => Self::Archive(error),
-            XlaError::File(error) => Self::File(error),
+            XlaError::Archive(error) => error.into(),
+            XlaError::File(error) => error.into(),
             error => Self::Xla(error),
         }
     }
@@ -302,31 +261,26 @@ impl From<ModelError> for Error {
             ModelError::Thread(error) => Self::Thread(error),
             ModelError::Template { message } => said(&message).unwrap_or(Self::Template),
             ModelError::TemplateLimit => Self::Template,
-            ModelError::NoCache => {
-                Self::Usage { what: "there is no home folder; name one with `--cache`".into() }
-            }
+            ModelError::AsExported { option, asked, exported } => usage(format!(
+                "`--{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
+            ))
+            .into(),
+            ModelError::Compiled { option } => usage(format!(
+                "`--{option}` is for what is compiled now; leave the option out, or export again with it"
+            ))
+            .into(),
+            ModelError::NoCache => usage("there is no home folder; name one with `--cache`").into(),
             error => Self::Model(error.into()),
         }
     }
 }
 
+console::from_console!(Error: ArchiveError ConfigError FileError LowerError OverwritesModel PlanError);
+
 #[cfg(feature = "iree")]
 impl From<generate::TemplateError> for Error {
     fn from(error: generate::TemplateError) -> Self {
         Self::Generate(error.into())
-    }
-}
-
-impl From<LowerError> for Error {
-    fn from(error: LowerError) -> Self {
-        Self::Plan(error.into())
-    }
-}
-
-#[cfg(feature = "iree")]
-impl From<runtime::RuntimeError> for Error {
-    fn from(error: runtime::RuntimeError) -> Self {
-        Self::Load(error.into())
     }
 }
 
@@ -338,10 +292,17 @@ impl From<ManifestError> for Error {
 }
 
 #[cfg(feature = "iree")]
+impl From<runtime::RuntimeError> for Error {
+    fn from(error: runtime::RuntimeError) -> Self {
+        Self::Load(error.into())
+    }
+}
+
+#[cfg(feature = "iree")]
 impl From<ExportError> for Error {
     fn from(error: ExportError) -> Self {
         match error {
-            ExportError::Plan(error) => Self::Plan(error),
+            ExportError::Plan(error) => error.into(),
             ExportError::Load(error) => Self::Load(error),
             ExportError::Compile(error) => error.into(),
             error => Self::Export(error),
@@ -403,13 +364,11 @@ impl Coded for Error {
         match self {
             #[cfg(not(feature = "iree"))]
             Self::WithoutIree { .. } => Code::TW0002,
-            Self::Usage { .. } => Code::TW0001,
+            Self::Console(error) => error.code(),
             Self::Interrupted => Code::TW0005,
             #[cfg(feature = "iree")]
             Self::Differs { .. } => Code::TW1001,
-            Self::Refused { .. } => Code::TW1009,
             Self::WithoutHashes { .. } => Code::TW0304,
-            Self::Output(_) => Code::TW0003,
             Self::Program(_) | Self::Thread(_) => Code::TW0004,
             Self::Said { code, .. } => *code,
             Self::Messages { .. } => Code::TW0810,
@@ -422,21 +381,13 @@ impl Coded for Error {
             #[cfg(feature = "iree")]
             Self::Followed { source, .. } => source.code(),
             Self::Template => Code::TW0809,
-            Self::HubName { .. } => Code::TW0212,
             #[cfg(feature = "iree")]
             Self::TooLong { .. } => Code::TW0816,
-            Self::File(error) | Self::NoModel(error) => error.code(),
-            Self::Config(error) => error.code(),
             Self::Sizes(error) => error.code(),
-            Self::Plan(error) => error.code(),
             Self::TooLarge(error) => error.code(),
-            Self::Explain(error) => error.code(),
             Self::Code(error) => error.code(),
-            Self::Archive(error) => error.code(),
             #[cfg(feature = "iree")]
             Self::Cached(error) => error.code(),
-            Self::Own(error) => error.code(),
-            Self::Profile(error) => error.code(),
             Self::Xla(error) => error.code(),
             Self::Bake(error) => error.code(),
             Self::Random(error) => error.code(),
@@ -466,7 +417,7 @@ impl Coded for Error {
 
     fn places(&self) -> Vec<Place> {
         match self {
-            Self::Plan(error) => error.places(),
+            Self::Console(error) => error.places(),
             Self::Bake(error) => error.places(),
             #[cfg(feature = "iree")]
             Self::Load(error) => error.places(),
@@ -483,26 +434,10 @@ impl Coded for Error {
     }
 }
 
-impl Error {
-    /// What the library cannot know: which flag to give.
+impl CommandError for Error {
     fn help(&self) -> Vec<String> {
         let flag = match self {
-            Self::Config(ConfigError::Keys { problems, .. }) => {
-                let unknown = problems.iter().filter_map(|problem| match problem {
-                    KeyProblem::Unknown { key, .. } => Some(key),
-                    _ => None,
-                });
-                return unknown
-                    .take(LISTED)
-                    .map(|key| format!("`--allow-config-key {key}` proceeds without it"))
-                    .collect();
-            }
-            Self::Config(ConfigError::Embeds { .. }) => {
-                "only `tracewright embed` takes it, which makes vectors of texts"
-            }
-            Self::Config(ConfigError::Generates { .. }) => {
-                "use `tracewright generate`: it continues text with this model"
-            }
+            Self::Console(error) => return error.help(),
             Self::NoList { what, .. } | Self::Entry { what, .. } => match *what {
                 "tools" => {
                     r#"a tool is `{"type": "function", "function": {"name": …, "description": …, "parameters": {…}}}`"#
@@ -510,36 +445,22 @@ impl Error {
                 _ => r#"a document is an object, such as `{"title": …, "text": …}`"#,
             },
             Self::Unread { name, variables } => return unread(name, variables),
-            Self::NoModel(_) => "`trace-dump presets` lists the published sizes that have a name",
             Self::WithoutHashes { .. } => "`bake` without `--no-metadata` writes them",
             Self::Xla(XlaError::Shard(_)) => {
                 "`--shard AXES=MESH_AXIS` divides axes along one of `--mesh`, `--shard AXES=none` leaves them whole"
             }
             Self::Xla(XlaError::Quantized) => "leave out `--quant`",
-            Self::Profile(ProfileError::Variant { .. }) => {
-                "without options of its own `trace-dump` takes those of the profile"
-            }
             #[cfg(feature = "iree")]
             Self::Bench(BenchError::Chunks { .. }) => "`--tokens N` and `--chunk N` set them",
             #[cfg(feature = "iree")]
             Self::Bench(BenchError::NotWatched) => "leave out `--device`",
-            Self::Plan(PlanError::Length { .. }) => "`--length N` sets the length",
             #[cfg(feature = "iree")]
             Self::Bench(BenchError::Depth { .. }) => {
                 "`--depth N` sets the depth, `--context N` the context, up to the model's own limit"
             }
-            Self::Plan(PlanError::Context { .. }) => "`--context N` sets the context",
-            Self::Plan(PlanError::Chunk { .. }) => "`--chunk N` sets the chunk",
             Self::TooLarge(error) => return smaller(error),
             #[cfg(feature = "iree")]
             Self::Load(LoadError::TooLarge(error)) => return smaller(error),
-            Self::Plan(PlanError::Element(_)) => "`--dtype TYPE` sets the element type",
-            Self::HubName { downloaded: Some(folder), .. } => {
-                return vec![format!("name the folder of its download: `{}`", folder.display())];
-            }
-            Self::HubName { name, downloaded: None } => {
-                return vec![format!("`hf download {name}` downloads it, and prints the folder to name")];
-            }
             #[cfg(feature = "iree")]
             Self::TooLong { limit, .. } => {
                 return vec![limit.raised().unwrap_or_else(|| "shorten the text".into())];
@@ -553,7 +474,7 @@ impl Error {
                 "`export` it here, or elsewhere with `--target` for this machine"
             }
             #[cfg(feature = "iree")]
-            Self::Cached(irpa::ArchiveError::Content { .. }) => "remove that file: it is baked again",
+            Self::Cached(ArchiveError::Content { .. }) => "remove that file: it is baked again",
             #[cfg(feature = "iree")]
             Self::Load(LoadError::Compile(error)) => match error {
                 CompileError::NotFound { .. } => {
@@ -565,6 +486,17 @@ impl Error {
             _ => return Vec::new(),
         };
         vec![flag.to_owned()]
+    }
+
+    fn console(&self) -> Option<&ConsoleError> {
+        match self {
+            Self::Console(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    fn is_interruption(&self) -> bool {
+        matches!(self, Self::Interrupted)
     }
 }
 
@@ -622,59 +554,9 @@ fn smaller(error: &TooLarge) -> Vec<String> {
     }
 }
 
-/// The beginning of what is said of an error, and behind it its code.
-const BEGINNING: &str = "error[";
-
-/// Reads what [`exit`] said in another process.
+/// The error that this program printed in another process.
 #[cfg(feature = "iree")]
-pub fn said(text: &str) -> Option<Error> {
-    let (code, what) = text.strip_prefix(BEGINNING)?.split_once("]: ")?;
-    Some(Error::Said { code: code.parse().ok()?, what: what.trim_end().to_owned() })
-}
-
-/// The arguments of this process. Where they are wrong it ends here, as an error does.
-pub fn parsed<A: FromArgMatches>(command: Command) -> A {
-    let read = command.try_get_matches().and_then(|matches| A::from_arg_matches(&matches));
-    read.unwrap_or_else(|error| {
-        if !error.use_stderr() {
-            error.exit();
-        }
-        let text = error.render().ansi().to_string();
-        let coded = format!("error[{}]:", Code::TW0001);
-        // Where stderr is full, the exit code still says it.
-        let _ = write!(anstream::stderr(), "{}", text.replacen("error:", &coded, 1));
-        std::process::exit(error.exit_code())
-    })
-}
-
-/// Says an error: its code, its message with its causes, which flag helps, the lines of Rust that it is about.
-pub fn tell(error: &Error) {
-    say!("{BEGINNING}{}]: {}", error.code(), WithCauses(error));
-    error.help().iter().for_each(|help| say!("  help: {help}"));
-    source::show(&error.places());
-}
-
-/// Says how a command ended.
-pub fn exit(result: Result<(), Error>, interrupt: &Interrupt) -> ExitCode {
-    const INTERRUPTED: u8 = 130;
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        // A reader that has seen enough, as `head`, is no failure.
-        Err(Error::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(Error::Interrupted) => {
-            say!("interrupted");
-            ExitCode::from(INTERRUPTED)
-        }
-        Err(error) if interrupt.is_set() => {
-            say!("interrupted: {error}");
-            ExitCode::from(INTERRUPTED)
-        }
-        Err(error) => {
-            tell(&error);
-            match error {
-                Error::Usage { .. } => ExitCode::from(2),
-                _ => ExitCode::FAILURE,
-            }
-        }
-    }
+fn said(text: &str) -> Option<Error> {
+    let (code, what) = console::told(text)?;
+    Some(Error::Said { code, what: what.to_owned() })
 }

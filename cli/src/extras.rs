@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use console::usage;
+use serde_json::{Map, Value, json};
 use tracewright::errors::{escaped, shortened};
 use tracewright::files::{limits, read_stream};
 use tracewright::generate::Chat;
@@ -12,6 +13,19 @@ use crate::error::Error;
 
 /// The variable that `--thinking` sets.
 const THINKING: &str = "enable_thinking";
+
+impl TemplateArguments {
+    /// The first option that is given.
+    pub fn first(&self) -> Option<&'static str> {
+        let given = [
+            ("--tools", self.tools.is_some()),
+            ("--documents", self.documents.is_some()),
+            ("--thinking", self.thinking.is_some()),
+            ("--template-var", !self.template_var.is_empty()),
+        ];
+        given.into_iter().find_map(|(option, given)| given.then_some(option))
+    }
+}
 
 /// Tools, documents and variables of a chat.
 #[derive(Clone, Default)]
@@ -38,7 +52,7 @@ impl Extras {
                     true => format!("`--thinking` and `--template-var` both set `{THINKING}`; leave one out"),
                     false => format!("`--template-var` sets `{name}` twice; leave one out"),
                 };
-                return Err(Error::Usage { what });
+                return Err(usage(what).into());
             }
         }
         Ok(Self { tools: tools.as_deref().map(self::tools).transpose()?, variables })
@@ -111,4 +125,10 @@ fn shown(value: Option<&Value>) -> String {
         Some(value) => format!("`{}`", escaped(&shortened(value.to_string(), MOST))),
         None => "missing".to_owned(),
     }
+}
+
+/// One message to answer.
+pub fn conversation(system: Option<&str>, message: &str) -> Vec<Value> {
+    let messages = system.map(|text| ("system", text)).into_iter().chain([("user", message)]);
+    messages.map(|(role, text)| json!({ "role": role, "content": text })).collect()
 }

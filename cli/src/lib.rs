@@ -1,4 +1,4 @@
-//! The command line: generate text, make vectors of texts, export a model, bake a checkpoint, make random weights, show a trace.
+//! The command line: generate text, make vectors of texts, export a model, bake a checkpoint, make random weights.
 //!
 //! Which networks there are is said by who calls it. A network of your own gets a command line by a `main` that reads
 //! its configuration:
@@ -13,91 +13,56 @@
 //!
 //! Everything else is a library: `tracewright` itself knows no flag, prints nothing and reads no environment.
 
-/// Says something on stderr, as `eprintln` does. That nobody can hear it ends nothing, and no name in a file that is
-/// talked about moves the terminal.
-macro_rules! say {
-    ($($words:tt)*) => { $crate::say(&format!($($words)*)) };
+#[macro_use]
+extern crate console;
+
+/// What `$run` gives, where IREE is built in.
+macro_rules! with_iree {
+    ($command:expr, $run:expr) => {{
+        #[cfg(feature = "iree")]
+        {
+            $run
+        }
+        #[cfg(not(feature = "iree"))]
+        {
+            Err($crate::error::Error::WithoutIree { command: $command })
+        }
+    }};
 }
 
 mod arguments;
-mod bake;
-#[cfg(feature = "iree")]
-mod bench;
-#[cfg(feature = "iree")]
-mod bisect;
 #[cfg(test)]
 #[path = "../tests/blocks.rs"]
 mod blocks;
 #[cfg(feature = "iree")]
 mod build;
-#[cfg(feature = "iree")]
-mod chat;
+mod checkpoint;
 mod commands;
-#[cfg(feature = "iree")]
-mod device;
-mod diff;
-#[cfg(feature = "iree")]
-mod doctor;
-mod dump;
-#[cfg(feature = "iree")]
-mod embed;
 mod error;
-mod explain;
-#[cfg(feature = "iree")]
-mod export;
 #[cfg(feature = "iree")]
 mod extras;
-#[cfg(feature = "iree")]
-mod generate;
+mod interrupt;
+mod iree_tools;
 #[cfg(feature = "iree")]
 mod limit;
-mod lint;
 #[cfg(feature = "iree")]
 mod load;
-mod manual;
-#[cfg(feature = "iree")]
-mod measure;
-mod model_path;
-mod ops;
-pub mod output;
-mod plan;
 mod progress;
-#[cfg(feature = "iree")]
-mod prompt;
-mod random;
 mod sampling;
-mod share;
-mod source;
-mod stats;
-#[cfg(feature = "iree")]
-mod tune;
-mod verify;
-mod xla;
 
-use std::io::{ErrorKind, Write as _};
-use std::ops::ControlFlow;
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-#[cfg(feature = "iree")]
-use std::sync::mpsc::{self, RecvTimeoutError};
-#[cfg(feature = "iree")]
-use std::thread;
-#[cfg(feature = "iree")]
-use std::time::Duration;
 
-use arguments::{Arguments, Command, Engine};
-use clap::CommandFactory as _;
-use error::Error;
-use tracewright::errors::escaped;
-use tracewright::irpa::{ArchiveError, Checkpoint, Gguf};
-use tracewright::models::config::ConfigError;
-use tracewright::models::presets::Preset;
-use tracewright::models::{Architecture, ReadModel, UntiedHead, check_sizes};
+use commands::Arguments;
+pub use inspect::main as trace_dump;
+use interrupt::{CAUGHT, Interrupt};
+use tracewright::models::ReadModel;
 
-/// The name of threads on which panics are caught and become errors.
-const CAUGHT: &str = "text";
+/// What every command gets beside its arguments.
+struct Invocation {
+    /// Reads the network of a model.
+    read: ReadModel,
+    interrupt: Interrupt,
+}
 
 /// The command line `tracewright` for the networks that `read` knows.
 pub fn main(read: ReadModel) -> ExitCode {
@@ -107,7 +72,7 @@ pub fn main(read: ReadModel) -> ExitCode {
             usual(panic);
         }
     }));
-    let arguments: Arguments = error::parsed(arguments::command());
+    let arguments: Arguments = console::parsed(commands::command());
     if let Some(filter) = &arguments.log {
         let filter = tracing_subscriber::EnvFilter::new(filter);
         tracing_subscriber::fmt()
@@ -116,9 +81,10 @@ pub fn main(read: ReadModel) -> ExitCode {
             .log_internal_errors(false)
             .init();
     }
-    let interrupt = Interrupt::default();
-    interrupt.listen();
-    error::exit(run(arguments.command, read, &interrupt), &interrupt)
+    let invocation = Invocation { read, interrupt: Interrupt::default() };
+    invocation.interrupt.listen();
+    let result = arguments.command.run(&invocation);
+    console::exit(result, invocation.interrupt.is_set())
 }
 
 #[cfg(feature = "iree")]
@@ -129,236 +95,19 @@ fn catches_panics() -> bool {
     false
 }
 
-fn say(text: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", escaped(text));
-}
-
-/// The model in a folder and its checkpoint. What is wrong with the configuration is said first; but weights in another
-/// format rarely have one. Sizes of other weights are refused before a network of them is recorded.
-fn open(
-    read: ReadModel,
-    folder: &Path,
-    allowed_keys: &[String],
-) -> Result<(Box<dyn Architecture>, Checkpoint), Error> {
-    match read(folder, allowed_keys) {
-        Err(ConfigError::File(missing)) if missing.source.kind() == ErrorKind::NotFound => {
-            Checkpoint::open(folder)?;
-            Err(missing.into())
-        }
-        model => {
-            let (mut model, checkpoint) = (model?, open_checkpoint(folder)?);
-            warn_of_head(fit(&mut *model, checkpoint.clone())?);
-            Ok((model, checkpoint))
-        }
-    }
-}
-
-/// A checkpoint; says so where there is another one in its folder.
-fn open_checkpoint(path: &Path) -> Result<Checkpoint, ArchiveError> {
-    let checkpoint = Checkpoint::open(path)?;
-    tell_passed_over(&checkpoint);
-    Ok(checkpoint)
-}
-
-fn tell_passed_over(checkpoint: &Checkpoint) {
-    if let Some(other) = checkpoint.passed_over() {
-        say!("warning: {other}");
-    }
-}
-
-/// The network that is meant, of which no weight is needed. A folder or a file of a preset's name comes before it.
-fn network(read: ReadModel, model: &Path, allowed_keys: &[String]) -> Result<Box<dyn Architecture>, Error> {
-    if let Some(preset) = preset(model) {
-        return Ok(Box::new(preset.read()?));
-    }
-    read(model, allowed_keys).map_err(|error| match error {
-        ConfigError::File(missing) if missing.source.kind() == ErrorKind::NotFound => Error::NoModel(missing),
-        error => error.into(),
-    })
-}
-
-/// Fits a network to the weights beside its configuration, where there are some.
-fn fit_weights(network: &mut dyn Architecture, model: &Path) -> Result<Option<UntiedHead>, Error> {
-    if !model.is_dir() && !Gguf::is_at(model) {
-        return Ok(None);
-    }
-    match open_checkpoint(model) {
-        Ok(checkpoint) => fit(network, checkpoint),
-        Err(ArchiveError::NoCheckpoint { .. }) => Ok(None),
-        // A configuration alone is enough, whatever is beside it.
-        Err(ArchiveError::Foreign { path, .. }) if path == model => Ok(None),
-        Err(damaged) => Err(damaged.into()),
-    }
-}
-
-/// Compares the sizes of a network with those of a checkpoint, and takes the checkpoint's head where it has one of its own.
-fn fit(network: &mut dyn Architecture, checkpoint: Checkpoint) -> Result<Option<UntiedHead>, Error> {
-    let named = network.named(checkpoint);
-    check_sizes(&network.sizes(), &named)?;
-    Ok(network.settle_head(&named))
-}
-
-/// Warns of a head that is not the embedding.
-fn warn_of_head(untied: Option<UntiedHead>) {
-    if let Some(untied) = untied {
-        say!("warning: {untied}");
-        say!("  help: set `tie_word_embeddings` to false in the configuration, or remove `lm_head.weight`");
-    }
-}
-
-/// The published size that is meant, if that is what is named.
-fn preset(model: &Path) -> Option<&'static Preset> {
-    if model.exists() { None } else { model.to_str().and_then(Preset::named) }
-}
-
-fn run(mut command: Command, read: ReadModel, interrupt: &Interrupt) -> Result<(), Error> {
-    model_path::resolve(&mut command)?;
-    match command {
-        #[cfg(feature = "iree")]
-        Command::Generate(arguments) => generate::run(arguments, read, interrupt),
-        #[cfg(not(feature = "iree"))]
-        Command::Generate(_) => Err(Error::WithoutIree { command: "generate" }),
-        #[cfg(feature = "iree")]
-        Command::Chat(arguments) => chat::run(&arguments, read, interrupt),
-        #[cfg(not(feature = "iree"))]
-        Command::Chat(_) => Err(Error::WithoutIree { command: "chat" }),
-        #[cfg(feature = "iree")]
-        Command::Prompt(arguments) => prompt::run(&arguments),
-        #[cfg(not(feature = "iree"))]
-        Command::Prompt(_) => Err(Error::WithoutIree { command: "prompt" }),
-        #[cfg(feature = "iree")]
-        Command::Embed(arguments) => embed::run(&arguments, interrupt),
-        #[cfg(not(feature = "iree"))]
-        Command::Embed(_) => Err(Error::WithoutIree { command: "embed" }),
-        Command::Export(arguments) if arguments.engine == Engine::Xla => {
-            xla::run(&arguments, read, interrupt)
-        }
-        #[cfg(feature = "iree")]
-        Command::Export(arguments) => export::run(arguments, read, interrupt),
-        #[cfg(not(feature = "iree"))]
-        Command::Export(_) => Err(Error::WithoutIree { command: "export" }),
-        Command::Bake(arguments) => bake::run(arguments, read, interrupt),
-        Command::Verify(arguments) => verify::run(&arguments, interrupt),
-        #[cfg(feature = "iree")]
-        Command::Bisect(arguments) => bisect::run(&arguments, read, interrupt),
-        #[cfg(not(feature = "iree"))]
-        Command::Bisect(_) => Err(Error::WithoutIree { command: "bisect" }),
-        #[cfg(feature = "iree")]
-        Command::Bench(command) => bench::run(&command, read, interrupt),
-        #[cfg(not(feature = "iree"))]
-        Command::Bench(_) => Err(Error::WithoutIree { command: "bench" }),
-        #[cfg(feature = "iree")]
-        Command::Tune(arguments) => tune::run(&arguments, read, interrupt),
-        #[cfg(not(feature = "iree"))]
-        Command::Tune(_) => Err(Error::WithoutIree { command: "tune" }),
-        Command::Plan(arguments) => plan::run(&arguments, read),
-        Command::Random(arguments) => random::run(arguments, read, interrupt),
-        #[cfg(feature = "iree")]
-        Command::Doctor(arguments) => doctor::run(&arguments, interrupt),
-        #[cfg(not(feature = "iree"))]
-        Command::Doctor(_) => Err(Error::WithoutIree { command: "doctor" }),
-        #[cfg(feature = "iree")]
-        Command::Devices { json } => device::run(json),
-        #[cfg(not(feature = "iree"))]
-        Command::Devices { .. } => Err(Error::WithoutIree { command: "devices" }),
-        Command::Explain { code, json } => explain::run(code.as_deref(), json),
-        Command::Completions { shell } => manual::completions(shell),
-        Command::Man { out } => manual::pages(&out),
-    }
-}
-
-/// The command line `trace-dump` for the networks that `read` knows.
-pub fn trace_dump(read: ReadModel) -> ExitCode {
-    error::exit(dump::run(&error::parsed(dump::Arguments::command()), read), &Interrupt::default())
-}
-
-/// Set by Ctrl-C: whatever takes long looks at it.
-#[derive(Clone, Default)]
-struct Interrupt {
-    asked: Arc<AtomicBool>,
-    /// Nothing is being done that could stop by itself.
-    idle: Arc<AtomicBool>,
-}
-
-impl Interrupt {
-    /// The first Ctrl-C asks to stop; the second ends the process at once.
-    fn listen(&self) {
-        let interrupt = self.clone();
-        let handler = ctrlc::set_handler(move || {
-            if interrupt.asked.swap(true, Ordering::SeqCst) || interrupt.idle.load(Ordering::SeqCst) {
-                std::process::exit(130);
-            }
-        });
-        if let Err(error) = handler {
-            tracing::warn!("Ctrl-C is not handled: {error}");
-        }
-    }
-
-    fn is_set(&self) -> bool {
-        self.asked.load(Ordering::SeqCst)
-    }
-
-    /// What was asked to stop has stopped, and something else goes on.
-    #[cfg(feature = "iree")]
-    fn clear(&self) {
-        self.asked.store(false, Ordering::SeqCst);
-    }
-
-    /// Says whether somebody is waited for.
-    #[cfg(feature = "iree")]
-    fn wait(&self, idle: bool) {
-        self.idle.store(idle, Ordering::SeqCst);
-    }
-
-    /// For whoever asks whether to go on.
-    fn go_on(&self) -> ControlFlow<()> {
-        if self.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    /// What `work` gives, unless Ctrl-C comes first: for what cannot be asked to stop, and what text that somebody else
-    /// wrote may lead deep. It has a thread of its own, with room.
-    #[cfg(feature = "iree")]
-    fn or<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
-        const ROOM: usize = 256 << 20;
-        const LOOK: Duration = Duration::from_millis(50);
-        let (send, receive) = mpsc::channel();
-        let work = move || drop(send.send(work()));
-        let worker =
-            thread::Builder::new().name(CAUGHT.into()).stack_size(ROOM).spawn(work).map_err(Error::Thread)?;
-        loop {
-            match receive.recv_timeout(LOOK) {
-                Ok(done) => return Ok(done),
-                Err(RecvTimeoutError::Timeout) => self.check()?,
-                Err(RecvTimeoutError::Disconnected) => match worker.join() {
-                    // One that nobody caught, and of which nothing was said.
-                    Err(panic) => match panic.downcast::<String>() {
-                        Ok(words) => panic!("{words}"),
-                        Err(panic) => panic!("{}", panic.downcast_ref::<&str>().unwrap_or(&"on a thread")),
-                    },
-                    Ok(()) => unreachable!("it sends before it ends"),
-                },
-            }
-        }
-    }
-
-    /// For what stops by an error.
-    #[cfg(feature = "iree")]
-    fn check(&self) -> Result<(), Error> {
-        if self.is_set() { Err(Error::Interrupted) } else { Ok(()) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::Mutex;
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use clap::Parser as _;
     use error_codes::{Code, Coded as _};
     use tracewright::EntryPoint;
     use tracewright::bake::Ignorable;
     use tracewright::dsl::{TraceError, Traced};
-    use tracewright::models::{DeclaredSize, ModelConfig};
+    use tracewright::models::config::ConfigError;
+    use tracewright::models::{Architecture, DeclaredSize, ModelConfig};
     use tracewright::ops::ElementType;
 
     use super::*;
@@ -397,12 +146,16 @@ mod tests {
         Ok(Box::new(Counted(ModelConfig::read(model, allowed)?)))
     }
 
+    fn invocation() -> Invocation {
+        Invocation { read, interrupt: Interrupt::default() }
+    }
+
     /// How often a command records its model.
     fn recorded(words: &[&str]) -> usize {
         let _counting = COUNTING.lock().unwrap();
         TRACED.store(0, Ordering::SeqCst);
         let arguments = Arguments::try_parse_from([&["tracewright"], words].concat()).unwrap();
-        run(arguments.command, read, &Interrupt::default()).unwrap();
+        arguments.command.run(&invocation()).unwrap();
         TRACED.load(Ordering::SeqCst)
     }
 
@@ -439,7 +192,7 @@ mod tests {
             for words in commands {
                 TRACED.store(0, Ordering::SeqCst);
                 let arguments = Arguments::try_parse_from([&["tracewright"], *words].concat()).unwrap();
-                let error = run(arguments.command, read, &Interrupt::default()).unwrap_err();
+                let error = arguments.command.run(&invocation()).unwrap_err();
                 assert_eq!(
                     (error.code(), TRACED.load(Ordering::SeqCst)),
                     (Code::TW0211, 0),
@@ -467,7 +220,7 @@ mod tests {
                         Arguments::try_parse_from(words).map(drop)
                     }
                     words if words.first() == Some(&"trace-dump") => {
-                        dump::Arguments::try_parse_from(words).map(drop)
+                        inspect::command().try_get_matches_from(words).map(drop)
                     }
                     _ => continue,
                 };
@@ -501,7 +254,7 @@ mod tests {
                         Arguments::try_parse_from([&["tracewright"], rest].concat()).map(drop)
                     }
                     ["trace-dump", rest @ ..] => {
-                        dump::Arguments::try_parse_from([&["trace-dump"], rest].concat()).map(drop)
+                        inspect::command().try_get_matches_from([&["trace-dump"], rest].concat()).map(drop)
                     }
                     ["cargo", "run", .., "tracewright" | "trace-dump", "--"] => {
                         panic!("{command} does nothing")
@@ -512,7 +265,7 @@ mod tests {
                             rest[at + 1..].iter().copied().filter(|word| *word != "--").collect();
                         match inner[0] {
                             "tracewright" => Arguments::try_parse_from(inner).map(drop),
-                            "trace-dump" => dump::Arguments::try_parse_from(inner).map(drop),
+                            "trace-dump" => inspect::command().try_get_matches_from(inner).map(drop),
                             _ => continue, // The book's own programs.
                         }
                     }

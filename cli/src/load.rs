@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use console::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, usage, warn_of_head};
 use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest};
@@ -14,15 +15,15 @@ use tracewright::models::ReadModel;
 use tracewright::runtime::Compiler;
 use tracewright::targets::Tuning;
 use tracewright::tuning::read_tuning;
-use tracewright::{Model, ModelError, OpenOptions};
+use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
 
-use crate::arguments::{
-    self, CompileArguments, DeviceArguments, Kernels, Layout, NetworkArguments, Quant, RunArguments,
-    TuningArguments, VARIABLES,
-};
+use crate::arguments::{self, CompileArguments, DeviceArguments, RunArguments, TuningArguments};
+use crate::checkpoint::report_baked;
+use crate::commands::VARIABLES;
 use crate::error::Error;
+use crate::interrupt::Interrupt;
 use crate::limit::{Limit, SetBy};
-use crate::{Interrupt, bake, build, commands, progress};
+use crate::{build, iree_tools, progress};
 
 /// Reads the files of a model: what is wrong with them is said before anything slow begins.
 pub fn read(
@@ -31,13 +32,15 @@ pub fn read(
     read: ReadModel,
     interrupt: &Interrupt,
 ) -> Result<Opening, Error> {
-    let manifest = if model.is_dir() { IreeManifest::read(model)? } else { None };
-    let options = match &manifest {
-        Some(manifest) => {
-            check_as_exported(manifest, arguments)?;
-            OpenOptions { device: arguments.device.device, ..OpenOptions::default() }
-        }
-        None => build_options(arguments)?,
+    let ModelArguments { network, context, chunk, kv } = &arguments.model_arguments;
+    let options = OpenOptions {
+        context: *context,
+        chunk: *chunk,
+        kv: *kv,
+        kernels: network.kernels.map(|kernels| kernels == KernelUse::On),
+        device: arguments.device.device,
+        target: arguments.device.target.clone(),
+        ..network_options(network, &arguments.tuning)?
     };
     let options = OpenOptions {
         threads: arguments.threads,
@@ -48,7 +51,11 @@ pub fn read(
         ..options
     };
     let path = model.to_owned();
-    let opening = interrupt.or(move || Opening::read(path, options))??;
+    let mut opening = interrupt.or(move || Opening::read(path, options))??;
+    match opening.manifest() {
+        Some(manifest) => check_as_exported(manifest, arguments)?,
+        None => choose(&mut opening.options, network, &arguments.device)?,
+    }
     if opening.sentence().is_some()
         && let Err(embeds) = read(model, &arguments.model_arguments.network.allow_config_key)
     {
@@ -129,39 +136,37 @@ impl Tools {
 pub fn report_build(build: Option<&BuildInfo>) {
     if let Some(build) = build {
         build::report_damage(&build.damaged);
-        build.baked.iter().for_each(bake::report);
+        build.baked.iter().for_each(report_baked);
     }
 }
 
-/// What decides how a checkpoint is built.
-fn build_options(arguments: &RunArguments) -> Result<OpenOptions, Error> {
-    let model = &arguments.model_arguments;
-    let options = network_options(&model.network, &arguments.device, &arguments.tuning)?;
-    Ok(OpenOptions { context: model.context, chunk: model.chunk, kv: model.kv, ..options })
-}
-
-/// What decides how any network is built.
-pub fn network_options(
-    network: &NetworkArguments,
-    device: &DeviceArguments,
-    tuning: &TuningArguments,
-) -> Result<OpenOptions, Error> {
-    let (device, target) = device.choose_target()?;
+/// What decides how any network is built, but for kernels and the device.
+pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> Result<OpenOptions, Error> {
     Ok(OpenOptions {
         dtype: network.dtype,
         quantize: network.quant.map(|Quant(format)| Quantization::from(format)),
-        kernels: Some(network.kernels != Some(Kernels::Off) && network.layout != Some(Layout::Plain)),
         rules: network.simplify,
-        device: Some(device),
-        target: Some(target),
         tuning: match &tuning.source {
-            None | Some(arguments::TuningSource::Measured) => None,
+            None => None,
+            Some(arguments::TuningSource::Measured) => Some(TuningSource::Measured),
             Some(arguments::TuningSource::Usual) => Some(TuningSource::Given(Tuning::default())),
             Some(arguments::TuningSource::File(path)) => Some(TuningSource::Given(read_tuning(path)?)),
         },
         allow_config_keys: network.allow_config_key.clone(),
         ..OpenOptions::default()
     })
+}
+
+/// Chooses kernels and the device for what is compiled now.
+pub fn choose(
+    options: &mut OpenOptions,
+    network: &NetworkArguments,
+    device: &DeviceArguments,
+) -> Result<(), Error> {
+    let (device, target) = device.choose_target()?;
+    (options.device, options.target) = (Some(device), Some(target));
+    options.kernels = Some(network.kernels != Some(KernelUse::Off) && network.layout != Some(Layout::Plain));
+    Ok(())
 }
 
 /// This program once more, under limits of the system, without what the environment says to this process.
@@ -182,7 +187,7 @@ pub fn watch(interrupt: &Interrupt) -> WatchOpen {
 
 pub fn warn(warning: &OpenWarning) {
     match warning {
-        OpenWarning::UntiedHead(head) => crate::warn_of_head(Some(head.clone())),
+        OpenWarning::UntiedHead(head) => warn_of_head(Some(head)),
         OpenWarning::PassedOver(other) => say!("warning: {other}"),
     }
 }
@@ -219,27 +224,19 @@ pub fn print_commands(
             let [text, vmfb] = ["mlir", "vmfb"].map(|extension| named.with_extension(extension));
             NewFile::write(&text, FileKind::CACHED, module.text.as_bytes())?;
             let compiler = build::compiler(compile, interrupt)?;
-            say!("{}", commands::compile(&compiler, options, &text, &vmfb));
+            say!("{}", iree_tools::compile(&compiler, options, &text, &vmfb));
             vmfb
         }
         _ => model.join(export::names::MODULE),
     };
     for entry in &build.signatures {
-        say!("{}", commands::call(&vmfb, &build.archive, entry, prompt));
+        say!("{}", iree_tools::call(&vmfb, &build.archive, entry, prompt));
     }
     Ok(())
 }
 
-/// An export is what it is: asking for something else is a mistake, not a wish.
+/// Compares with an export what only the command line knows of it. The library compares all other options.
 fn check_as_exported(manifest: &IreeManifest, asked: &RunArguments) -> Result<(), Error> {
-    if asked.device.target.is_some() {
-        let what = "`--target` is for what is compiled now; leave the option out, or export again with it";
-        return Err(Error::Usage { what: what.into() });
-    }
-    if asked.tuning.source.is_some() {
-        let what = "`--tuning` is for what is compiled now; leave the option out, or export again with it";
-        return Err(Error::Usage { what: what.into() });
-    }
     let made_for = manifest.device()?;
     if let Some(name) = asked.device.device.filter(|name| name.kind != made_for) {
         let what = format!(
@@ -247,32 +244,24 @@ fn check_as_exported(manifest: &IreeManifest, asked: &RunArguments) -> Result<()
              `--target {}`",
             name.kind
         );
-        return Err(Error::Usage { what });
+        return Err(usage(what).into());
     }
-    let asked = &asked.model_arguments;
-    let quant = manifest.quant.as_deref().unwrap_or("no rounding");
-    let kernels = if manifest.kernels { Kernels::On } else { Kernels::Off };
-    let options = [
-        ("dtype", asked.network.dtype.map(|dtype| dtype.to_string()), manifest.dtype.clone()),
-        ("context", asked.context.map(|n| n.to_string()), manifest.context.to_string()),
-        ("chunk", asked.chunk.map(|n| n.to_string()), manifest.chunk.to_string()),
-        ("simplify", asked.network.simplify.map(|rules| rules.to_string()), manifest.simplify.clone()),
-        (
-            "quant",
-            asked.network.quant.map(|Quant(format)| format.map_or("no rounding", |f| f.word()).to_owned()),
-            quant.to_owned(),
-        ),
-        ("kernels", asked.network.kernels.map(|kernels| kernels.to_string()), kernels.to_string()),
-        ("layout", asked.network.layout.map(|layout| layout.to_string()), manifest.layout.clone()),
-        ("kv", asked.kv.map(|kv| kv.word().to_owned()), manifest.kv.clone()),
-    ];
-    for (name, asked, exported) in options {
-        if let Some(asked) = asked.filter(|asked| *asked != exported) {
-            let what = format!(
-                "`--{name}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
-            );
-            return Err(Error::Usage { what });
+    match asked.model_arguments.network.layout {
+        Some(layout) if layout.to_string() != manifest.layout => Err(ModelError::AsExported {
+            option: "layout",
+            asked: layout.to_string(),
+            exported: manifest.layout.clone(),
         }
+        .into()),
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// Says which tokens would end an answer if they were ones of the network.
+pub fn say_ends(options: &GenerateOptions, model: &Model) {
+    let count = model.info().vocabulary;
+    let ends = model.stop_tokens().iter().filter(|end| !options.ignore_eos && **end as usize >= count);
+    ends.for_each(|end| {
+        say!("no answer ends at token {end}, which `eos_token_id` names: the network has {count} tokens");
+    });
 }

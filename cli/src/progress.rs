@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tracewright::build::BuildStep;
 use tracewright::irpa;
 
-use crate::Interrupt;
+use crate::interrupt::Interrupt;
 
 /// A bar over bytes.
 pub fn bytes(what: &'static str, total: u64) -> ProgressBar {

@@ -21,7 +21,6 @@ pub enum Step {
 
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Sampling")]
-#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "only text is sampled"))]
 pub struct SamplingArguments {
     /// 0 takes the most likely token; more makes unlikely ones likelier
     #[arg(long, visible_alias = "temperature", default_value_t = 0.0, allow_negative_numbers = true)]
@@ -117,6 +116,7 @@ pub struct SamplingArguments {
 mod wanted {
     use std::path::Path;
 
+    use console::usage;
     use tracewright::files::{limits, read_stream};
     use tracewright::generate::{
         Breakers, Dry, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep, Tokenizer, Xtc,
@@ -220,7 +220,7 @@ mod wanted {
                 Some(_) => Ok(Some(given.clone())),
                 None => {
                     let what = "`--dry-sequence-breaker` needs text, and the model has no tokenizer.json";
-                    Err(Error::Usage { what: what.into() })
+                    Err(usage(what).into())
                 }
             }
         }
@@ -235,7 +235,7 @@ mod wanted {
             };
             if tokenizer.is_none() {
                 let what = format!("`--{flag}` needs text, and `{}` has no tokenizer.json", model.display());
-                return Err(Error::Usage { what });
+                return Err(usage(what).into());
             }
             Ok(Some(follow(read_stream(path, limits::GRAMMAR)?)))
         }

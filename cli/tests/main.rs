@@ -24,6 +24,7 @@ mod sampling;
 mod schemas;
 mod support;
 mod templates;
+mod tokenize;
 mod tune;
 mod verify;
 mod windows;

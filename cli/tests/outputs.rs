@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use tracewright_cli::output::{self, OUTPUTS};
+use console::output::{self, OUTPUTS};
 
 use crate::support::*;
 

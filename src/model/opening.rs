@@ -14,6 +14,7 @@ use super::source::{CONTEXT, OpenWarning, Source};
 use super::text::ModelText;
 use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK};
 use crate::Plan;
+use crate::export::IreeManifest;
 
 /// A model of which configuration, tokenizer and stop tokens are read, and the network is not built yet. What is wrong with its
 /// files is known by now, before anything slow begins.
@@ -59,6 +60,14 @@ impl Opening {
     /// Whether it is an export, which needs no compiler.
     pub fn is_export(&self) -> bool {
         matches!(self.source, Source::Export(..))
+    }
+
+    /// What the manifest of an export contains, if it is one.
+    pub fn manifest(&self) -> Option<&IreeManifest> {
+        match &self.source {
+            Source::Export(manifest, _) => Some(manifest),
+            _ => None,
+        }
     }
 
     /// The most tokens that the model was made for, if its configuration is there.

@@ -1,7 +1,7 @@
-//! Shows what a model is recorded and lowered to. Reads no weight and needs no set-up.
+//! `trace-dump`, for the networks that the library has.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    tracewright_cli::trace_dump(tracewright::models::read)
+    inspect::main(tracewright::models::read)
 }

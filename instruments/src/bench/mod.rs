@@ -8,10 +8,12 @@ mod bandwidth;
 mod language;
 mod neighbour;
 mod paths;
+mod plot;
 mod profiled;
 mod single;
 mod spread;
 mod stages;
+mod table;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -55,6 +57,18 @@ pub struct BenchReport {
     pub peak_rss_bytes: Option<u64>,
     /// The variants, in the order in which they were given.
     pub cases: Vec<Measured>,
+}
+
+impl BenchReport {
+    /// A table, with the functions that took longest.
+    pub fn table(&self) -> String {
+        table::table(self)
+    }
+
+    /// A picture as SVG: a bar for each variant, a panel for each case.
+    pub fn plot(&self) -> String {
+        plot::svg(self)
+    }
 }
 
 /// A machine.

@@ -1,6 +1,7 @@
 //! Tokens of a language model, call by call.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use ops::{TensorType, Value};
 use serde::Serialize;
@@ -17,6 +18,15 @@ pub struct TokenCall {
     pub start: usize,
     /// The tokens.
     pub tokens: Vec<u32>,
+}
+
+/// `decode of 1 token from position 4`
+impl fmt::Display for TokenCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entry, start, tokens } = self;
+        let noun = if tokens.len() == 1 { "token" } else { "tokens" };
+        write!(f, "{entry} of {} {noun} from position {start}", tokens.len())
+    }
 }
 
 impl TokenCall {

@@ -11,10 +11,12 @@
 //! has it.
 
 mod activations;
+mod baseline;
 mod difference;
 mod form;
 mod language;
 mod region;
+mod report;
 
 use std::collections::HashMap;
 
@@ -25,9 +27,11 @@ use serde::Serialize;
 use trace::{EvaluateError, Evaluation, Function, NodeId, NodeKind, Output, Provenance, Signature, Trace};
 
 pub use activations::Activations;
+pub use baseline::{Baseline, CompiledNetwork};
 pub use difference::{Difference, Tolerance};
 pub use form::{CheckpointValues, CompiledForm, EvaluatedForm, Form};
 pub use language::TokenCall;
+pub use report::BisectReport;
 
 use difference::{allowances, distance, unrounded};
 use region::{Probed, Region};

@@ -4,6 +4,7 @@ mod attention;
 mod experts;
 mod matmul;
 mod network;
+mod report;
 mod sample;
 mod search;
 mod trial;
@@ -17,6 +18,7 @@ use crate::bench::BenchError;
 use tracewright::PlanError;
 
 pub use network::{NetworkTrials, TunedNetwork, Weighted};
+pub use report::TuneReport;
 pub use search::{Trial, Tuned, WatchTrials, tune};
 pub use trial::{Trials, Workbench};
 

@@ -34,13 +34,15 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-instruments", 6),
     ("tracewright-report", 7),
     ("tracewright-error-codes", 7),
-    ("tracewright-cli", 8),
+    ("tracewright-console", 8),
+    ("tracewright-inspect", 9),
+    ("tracewright-cli", 10),
     ("tracewright-tests", 7),
     ("tracewright-fuzz", 6),
     ("chat", 6),
     ("parallel", 6),
     ("programs", 6),
-    ("parallel-cli", 9),
+    ("parallel-cli", 11),
     ("xtask", 6),
 ];
 
@@ -60,7 +62,7 @@ const FOR_PROGRAMS: &[&str] = &["clap", "ctrlc", "indicatif", "tracing-subscribe
 const UNSAFE: &[(&str, usize)] = &[("runtime/src/", usize::MAX), ("irpa/src/", 1)];
 
 /// Crates that are programs, or evidence about programs; all others are libraries.
-const PROGRAMS: &[&str] = &["cli/", "examples/", "fuzz/", "tests/", "xtask/"];
+const PROGRAMS: &[&str] = &["cli/", "console/", "examples/", "fuzz/", "inspect/", "tests/", "xtask/"];
 
 /// A member of the workspace, as far as the floors care.
 struct Member {

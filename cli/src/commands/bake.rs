@@ -1,0 +1,108 @@
+//! `tracewright bake`
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use console::{ModelArguments, usage};
+use tracewright::bake::BakeOptions;
+use tracewright::irpa::{Checkpoint, ConvertOptions, Gguf, convert_checkpoint};
+use tracewright::output_guard::check_output;
+
+use crate::checkpoint::{open, report_baked};
+use crate::error::Error;
+use crate::{Invocation, iree_tools, progress};
+
+#[derive(Args)]
+pub struct Arguments {
+    /// A model directory or a GGUF file (its parameters are checked and written as the module reads them), or a
+    /// .safetensors file (written as it is)
+    pub checkpoint: PathBuf,
+    /// The archive to write
+    #[arg(short, long, value_name = "FILE.irpa")]
+    pub out: PathBuf,
+    /// Write neither types nor hashes, as IREE's own tool does
+    #[arg(long)]
+    pub no_metadata: bool,
+    /// Say on stderr which commands of IREE's own programs do the same
+    #[arg(long)]
+    pub print_commands: bool,
+    #[command(flatten)]
+    pub model: ModelArguments,
+}
+
+impl Arguments {
+    pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
+        let &Invocation { read, ref interrupt } = invocation;
+        let Arguments { checkpoint: source, out, no_metadata, print_commands, model } = self;
+        check_output(source, out)?;
+        let bar = progress::bytes("baking", 0);
+        let mut watch = progress::watch(&bar, interrupt);
+        if !source.is_dir() && !Gguf::is_at(source) {
+            check(model)?;
+            let checkpoint = Checkpoint::open(source)?;
+            let options = ConvertOptions {
+                float: model.network.dtype,
+                metadata: !no_metadata,
+                watch: Some(&mut watch),
+            };
+            let converted = convert_checkpoint(&checkpoint, out, options)?;
+            bar.finish_and_clear();
+            say!("wrote `{}`, {} tensors converted", out.display(), converted.len());
+            match converted.is_empty() {
+                _ if !print_commands => {}
+                true => say!("{}", converts(source, out)),
+                false => say!("no program of IREE converts element types"),
+            }
+            return Ok(());
+        }
+        let (network, checkpoint) = open(read, source, &model.network.allow_config_key)?;
+        let plan = model.plan(network, model.context)?;
+        let traced = plan.trace()?;
+        let lowered = plan.lower(&traced.trace)?;
+        let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
+        let checkpoint = plan.named(checkpoint);
+        let baked = lowered.bake(&checkpoint, out, options);
+        let baked = baked.map_err(|refused| refused.declared_in(&traced.trace))?;
+        bar.finish_and_clear();
+        report_baked(&baked);
+        if *print_commands {
+            say!(
+                "no program of IREE makes what the module reads of a model: `tracewright bake` converts and packs its weights"
+            );
+        }
+        say!(
+            "wrote `{}`: {} parameters, {} bytes",
+            out.display(),
+            lowered.module.parameters.len(),
+            baked.bytes
+        );
+        Ok(())
+    }
+}
+
+/// What is said of a network, where there are tensors alone.
+fn check(model: &ModelArguments) -> Result<(), Error> {
+    let ModelArguments { network, context, chunk, kv } = model;
+    let option = match () {
+        () if context.is_some() => "--context",
+        () if chunk.is_some() => "--chunk",
+        () if kv.is_some() => "--kv",
+        () if network.quant.is_some() => "--quant",
+        () if network.simplify.is_some() => "--simplify",
+        () if network.kernels.is_some() => "--kernels",
+        () if network.layout.is_some() => "--layout",
+        () => return Ok(()),
+    };
+    let what = format!("`{option}` is for a model; name its directory, not one file of its weights");
+    Err(usage(what).into())
+}
+
+/// What writes the tensors of a checkpoint as they are into an archive.
+fn converts(checkpoint: &Path, archive: &Path) -> String {
+    let words = [
+        "iree-convert-parameters".to_owned(),
+        format!("--parameters={}", checkpoint.display()),
+        format!("--output={}", archive.display()),
+    ];
+    iree_tools::line(words.iter().map(String::as_str))
+}

@@ -1,0 +1,388 @@
+//! `tracewright chat`: messages from a terminal or from stdin, and answers.
+//!
+//! [`Conversation`] keeps what the network has seen.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::arguments::{RunArguments, TemplateArguments};
+use crate::sampling::SamplingArguments;
+
+#[derive(Args, Clone)]
+pub struct Arguments {
+    /// A Hugging Face model directory, or what `export` wrote
+    pub model: PathBuf,
+    /// The system message of the chat
+    #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
+    pub system: Option<String>,
+    #[command(flatten)]
+    pub template: TemplateArguments,
+    /// At most this many new tokens in an answer
+    #[arg(
+        short = 'n',
+        long = "max-tokens",
+        visible_alias = "n-predict",
+        value_name = "N",
+        default_value_t = 1024
+    )]
+    pub max_tokens: usize,
+    /// Stop an answer in front of this text; may be repeated
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
+    pub stop: Vec<String>,
+    /// Keep what is typed at a terminal to this chat
+    #[arg(long)]
+    pub no_history: bool,
+    #[command(flatten)]
+    pub sampling: SamplingArguments,
+    #[command(flatten)]
+    pub run: RunArguments,
+}
+
+#[cfg(feature = "iree")]
+mod run {
+    use std::fs;
+    use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+    use std::path::{Path, PathBuf};
+
+    use console::output;
+    use console::{ConsoleError, usage};
+    use etcetera::BaseStrategy as _;
+    use rustyline::error::ReadlineError;
+    use rustyline::{Config, DefaultEditor};
+    use serde_json::Value;
+    use tracewright::files::{NewFile, limits};
+    use tracewright::generate::{Finish, GenerateError};
+    use tracewright::model::{Completion, Conversation, Opening};
+    use tracewright::output_guard::check_output;
+    use tracewright::{GenerateOptions, ModelError, system};
+
+    use super::Arguments;
+    use crate::Invocation;
+    use crate::build::milliseconds;
+    use crate::error::Error;
+    use crate::extras::Extras;
+    use crate::extras::conversation;
+    use crate::interrupt::Interrupt;
+    use crate::limit::Limit;
+    use crate::load::{self, say_ends};
+
+    /// Tokens that a chat has room for, unless somebody says otherwise.
+    const ROOM: usize = 4096;
+
+    /// What is said with a slash, and what it does.
+    const COMMANDS: [(&str, &str); 6] = [
+        ("/help", "list the commands"),
+        ("/reset", "begin a new chat, with the same system message"),
+        ("/system TEXT", "begin a new chat with this system message, or with none"),
+        ("/save FILE", "write the chat as JSON, which `tracewright prompt --messages FILE` reads"),
+        ("/exit", "end, as Ctrl-D does"),
+        ("//…", "a message that begins with a slash"),
+    ];
+
+    impl Arguments {
+        pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
+            let &Invocation { read, ref interrupt } = invocation;
+            let opening = load::read(&self.model, &self.run, read, interrupt)?;
+            let (mut opening, (extras, options)) = load::prepared(opening, self, interrupt, prepare)?;
+            opening.fit_context(ROOM);
+            let limit = load::limit(&opening);
+            let model = load::open(opening, &self.run.compile, interrupt)?;
+            say_ends(&options, &model);
+            if model.stop_tokens().is_empty() && self.stop.is_empty() {
+                let most = self.max_tokens;
+                say!(
+                    "the model names no token that ends an answer (`eos_token_id`): each has {most} tokens, or use `--stop`"
+                );
+            }
+
+            let mut input = Input::open(self.no_history)?;
+            if matches!(input, Input::Terminal(..)) {
+                say!("a context of {} tokens; /help lists the commands, Ctrl-D ends", model.info().context);
+            }
+            let mut conversation = model.conversation();
+            conversation.options = options;
+            (conversation.tools, conversation.variables) = extras.into_parts();
+            let mut chat = Chat { arguments: self, interrupt, limit, system: None, conversation };
+            chat.begin(self.system.clone());
+            loop {
+                interrupt.wait(true);
+                let line = input.read()?;
+                interrupt.wait(false);
+                let Some(line) = line else { return Ok(()) };
+                match (line.strip_prefix("//"), line.strip_prefix('/')) {
+                    (Some(message), _) => chat.answer(&format!("/{message}"))?,
+                    (None, Some(command)) => match chat.command(command) {
+                        Ok(true) => {}
+                        Ok(false) => return Ok(()),
+                        Err(error) => console::tell(&error),
+                    },
+                    (None, None) if line.trim().is_empty() => {}
+                    (None, None) => chat.answer(&line)?,
+                }
+            }
+        }
+    }
+
+    /// Checks the template and the sampling options before anything slow begins.
+    fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Extras, GenerateOptions), Error> {
+        let model = &arguments.model;
+        if opening.tokenizer().is_none() {
+            let what = format!("a chat needs text, and `{}` has no tokenizer.json", model.display());
+            return Err(usage(what).into());
+        }
+        let extras = Extras::read(&arguments.template)?;
+        opening.render(&extras.clone().chat(conversation(None, "Hello")))?;
+        let options = GenerateOptions {
+            max_tokens: arguments.max_tokens,
+            stop: arguments.stop.clone(),
+            ..arguments.sampling.options(model, opening.tokenizer())?
+        };
+        arguments.sampling.check(opening, &options)?;
+        Ok((extras, options))
+    }
+
+    struct Chat<'a> {
+        arguments: &'a Arguments,
+        interrupt: &'a Interrupt,
+        limit: Limit,
+        system: Option<String>,
+        conversation: Conversation,
+    }
+
+    impl Chat<'_> {
+        /// Does what was said with a slash, and says whether the chat goes on.
+        fn command(&mut self, command: &str) -> Result<bool, Error> {
+            let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+            let rest = rest.trim();
+            match name {
+                "help" => COMMANDS.iter().for_each(|(name, what)| say!("{name:13} {what}")),
+                "reset" => {
+                    self.begin(self.system.clone());
+                    say!("a new chat");
+                }
+                "system" => {
+                    self.begin((!rest.is_empty()).then(|| rest.to_owned()));
+                    say!("a new chat with {} system message", if rest.is_empty() { "no" } else { "this" });
+                }
+                "save" if rest.is_empty() => say!("/save needs the name of a file"),
+                "save" => {
+                    let path = Path::new(rest);
+                    check_output(&self.arguments.model, path)?;
+                    NewFile::write(
+                        path,
+                        output::MESSAGES,
+                        format!("{:#}\n", Value::from(self.conversation.messages.clone())).as_bytes(),
+                    )?;
+                    say!("wrote {} messages to `{rest}`", self.conversation.messages.len());
+                }
+                "exit" | "quit" => return Ok(false),
+                _ => say!(
+                    "there is no command `/{name}`; /help lists them, `//` begins a message with a slash"
+                ),
+            }
+            Ok(true)
+        }
+
+        /// Begins a new chat with this system message, or with none.
+        fn begin(&mut self, message: Option<String>) {
+            self.conversation.messages = message.iter().map(system).collect();
+            self.system = message;
+        }
+
+        /// Answers a message. What is wrong with it alone is said, and the chat goes on without it.
+        fn answer(&mut self, message: &str) -> Result<(), Error> {
+            self.interrupt.clear();
+            match self.generate(message) {
+                Ok(()) => return Ok(()),
+                Err(Error::Interrupted) => self.interrupt.clear(),
+                Err(Error::Generate(GenerateError::TooLong { length, .. })) => {
+                    let limit = self.limit;
+                    say!(
+                        "the message is not answered: the chat has {length} tokens, expected at most {limit}; {}",
+                        self.room()
+                    );
+                }
+                Err(
+                    error @ (Error::Said { .. }
+                    | Error::Template
+                    | Error::Generate(GenerateError::Tokenize { .. })),
+                ) => {
+                    console::tell(&error);
+                }
+                Err(error) => return Err(error),
+            }
+            Ok(())
+        }
+
+        fn generate(&mut self, message: &str) -> Result<(), Error> {
+            let (conversation, message) = (self.conversation.clone(), message.to_owned());
+            let prepared = self.interrupt.or(move || conversation.prepare(message))??;
+            let mut turn = self.conversation.begin(prepared)?;
+            while let Some(piece) = turn.next() {
+                let piece = piece?;
+                let mut out = io::stdout().lock();
+                out.write_all(piece.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)?;
+                if self.interrupt.is_set() {
+                    turn.cancel();
+                }
+            }
+            let completion = turn.finish().ok_or(ModelError::Gone)?;
+            writeln!(io::stdout()).map_err(ConsoleError::Output)?;
+            self.interrupt.clear();
+            self.summarize(&completion);
+            Ok(())
+        }
+
+        /// How to have room for more.
+        fn room(&self) -> String {
+            let raised = self.limit.raised().map(|raised| format!("; {raised}"));
+            format!("/reset begins a new chat{}", raised.unwrap_or_default())
+        }
+
+        /// What an answer took, on stderr.
+        fn summarize(&self, completion: &Completion) {
+            let Completion { generated, prompt_tokens, .. } = completion;
+            let new = generated.prefill_tokens;
+            say!(
+                "prompt {prompt_tokens} tokens, {new} of them new, in {:.0} ms ({:.1}/s); {} new tokens at {:.1}/s",
+                milliseconds(generated.prefill),
+                generated.prefill_rate(),
+                generated.tokens.len(),
+                generated.decode_rate(),
+            );
+            match generated.finish {
+                Finish::Context => {
+                    say!("the context of {} tokens is full: {}", self.limit.tokens, self.room());
+                }
+                Finish::Length => {
+                    say!("the answer is cut: `-n N` allows more than {} tokens", generated.tokens.len())
+                }
+                Finish::Cancelled => say!("stopped; Ctrl-D ends the chat"),
+                Finish::Stop => {}
+            }
+        }
+    }
+
+    /// Where messages come from.
+    enum Input {
+        /// Somebody types, with a history of what was typed, and the file that keeps it, if one does.
+        Terminal(Box<DefaultEditor>, Option<PathBuf>),
+        /// Lines of stdin.
+        Lines(io::Stdin),
+    }
+
+    impl Input {
+        fn open(no_history: bool) -> Result<Self, Error> {
+            if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+                return Ok(Self::Lines(io::stdin()));
+            }
+            let remembers = Config::builder().max_history_size(REMEMBERED).map_err(typed)?.build();
+            let mut editor = DefaultEditor::with_config(remembers).map_err(typed)?;
+            let file = if no_history { None } else { history_file() };
+            if let Some(path) = &file {
+                // One that is not there, or is none, is no history.
+                let _ = editor.load_history(path);
+            }
+            Ok(Self::Terminal(Box::new(editor), file))
+        }
+
+        /// The next message; lines that end with `\` go on. `None` at the end.
+        fn read(&mut self) -> Result<Option<String>, Error> {
+            let mut message = String::new();
+            loop {
+                let line = match self.line(if message.is_empty() { "> " } else { ". " })? {
+                    Typed::Line(line) => line,
+                    Typed::Nothing => return Ok(Some(String::new())),
+                    Typed::End if message.is_empty() => return Ok(None),
+                    Typed::End => break,
+                };
+                check_message(message.len() + line.len())?;
+                match line.strip_suffix('\\') {
+                    Some(part) => message.extend([part, "\n"]),
+                    None => {
+                        message.push_str(&line);
+                        break;
+                    }
+                }
+            }
+            if let Self::Terminal(editor, file) = self
+                && editor.add_history_entry(&message).map_err(typed)?
+                && let Some(path) = file
+                && let Err(error) = keep(editor, path)
+            {
+                // Nobody chats to fill a history.
+                say!("`{}` does not keep what is typed: {error}", path.display());
+                *file = None;
+            }
+            Ok(Some(message))
+        }
+
+        fn line(&mut self, prompt: &str) -> Result<Typed, Error> {
+            match self {
+                Self::Terminal(editor, _) => match editor.readline(prompt) {
+                    Ok(line) => Ok(Typed::Line(line)),
+                    Err(ReadlineError::Interrupted) => {
+                        say!("Ctrl-D ends the chat");
+                        Ok(Typed::Nothing)
+                    }
+                    Err(ReadlineError::Eof) => Ok(Typed::End),
+                    Err(error) => Err(typed(error)),
+                },
+                Self::Lines(stdin) => {
+                    let mut line = Vec::new();
+                    let count = stdin.lock().take(limits::PROMPT + 1).read_until(b'\n', &mut line);
+                    let count = count.map_err(|error| Error::Typed(error.into()))?;
+                    check_message(line.len())?;
+                    let line = String::from_utf8(line).map_err(|error| Error::Typed(error.into()))?;
+                    let line = line.strip_suffix('\n').unwrap_or(&line);
+                    let line = line.strip_suffix('\r').unwrap_or(line);
+                    Ok(if count == 0 { Typed::End } else { Typed::Line(line.to_owned()) })
+                }
+            }
+        }
+    }
+
+    /// Whether a message may have so many bytes.
+    fn check_message(bytes: usize) -> Result<(), Error> {
+        let most = limits::PROMPT;
+        match bytes as u64 > most {
+            true => {
+                let what = format!("a message has more bytes than are read, at most {most}");
+                Err(Error::Typed(what.into()))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Messages that the file of the history holds at most.
+    const REMEMBERED: usize = 1000;
+
+    /// Where what is typed is kept: beside what other programs remember from one run to the next, or where the system has no such
+    /// folder, with their data. `None` without a home folder.
+    fn history_file() -> Option<PathBuf> {
+        let strategy = etcetera::choose_base_strategy().ok()?;
+        let folder = strategy.state_dir().unwrap_or_else(|| strategy.data_dir());
+        Some(folder.join("tracewright").join("chat-history"))
+    }
+
+    /// Adds the last message to the file, which only its owner reads. Chats that run side by side do not lose each other's.
+    fn keep(editor: &mut DefaultEditor, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        Ok(editor.append_history(path)?)
+    }
+
+    /// What one line was.
+    enum Typed {
+        Line(String),
+        /// Taken back.
+        Nothing,
+        End,
+    }
+
+    fn typed(error: ReadlineError) -> Error {
+        Error::Typed(error.into())
+    }
+}

@@ -1,0 +1,215 @@
+//! `tracewright doctor`: what is there of all that is needed, and what to do about what is not.
+
+use clap::Args;
+
+use crate::arguments::CompileArguments;
+
+#[derive(Args)]
+pub struct Arguments {
+    /// One JSON object on stdout instead of a line for each thing
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub compile: CompileArguments,
+}
+
+#[cfg(feature = "iree")]
+mod run {
+    use std::io::{self, Write as _};
+    use std::path::{Path, PathBuf};
+
+    use console::ConsoleError;
+    use kernels::Kernels;
+    use serde_json::{Value, json};
+    use tracewright::Memory;
+    use tracewright::errors::WithCauses;
+    use tracewright::footprint::readable;
+    use tracewright::runtime::{Device, Runtime, WHEEL};
+    use tracewright::targets::{Target, host_features};
+
+    use super::Arguments;
+    use crate::Invocation;
+    use crate::build;
+    use crate::error::Error;
+    use crate::interrupt::Interrupt;
+
+    /// What was looked at.
+    struct Finding {
+        what: &'static str,
+        /// What is there, or what is wrong.
+        found: Result<String, String>,
+        /// What to do about it.
+        help: Option<String>,
+        /// The same for a program.
+        value: Value,
+    }
+
+    /// Bytes that a module and an archive of a small model take.
+    const ROOM: u64 = 1 << 30;
+
+    impl Arguments {
+        pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
+            let interrupt = &invocation.interrupt;
+            let (compiler, target) = compiler(self, interrupt)?;
+            let all = [compiler, processor(target), runtime(), cache(self), memory()];
+            let missing = all.iter().filter(|finding| finding.found.is_err()).count();
+            let mut out = io::stdout().lock();
+            let written = match self.json {
+                true => {
+                    let finding = |one: &Finding| {
+                        json!({
+                            "what": one.what,
+                            "good": one.found.is_ok(),
+                            "found": one.found.as_ref().unwrap_or_else(|wrong| wrong),
+                            "help": one.help,
+                            "value": one.value,
+                        })
+                    };
+                    let findings: Vec<Value> = all.iter().map(finding).collect();
+                    writeln!(out, "{}", json!({ "good": missing == 0, "findings": findings }))
+                }
+                false => all.iter().try_for_each(|one| {
+                    let (sign, found) = match &one.found {
+                        Ok(found) => ("ok", found),
+                        Err(wrong) => ("BAD", wrong),
+                    };
+                    writeln!(out, "{sign:3} {:10} {found}", one.what)?;
+                    one.help.iter().try_for_each(|help| writeln!(out, "{:14} help: {help}", ""))
+                }),
+            }
+            .map_err(ConsoleError::Output);
+            match missing {
+                0 => Ok(written?),
+                missing => Err(Error::Missing { missing, looked_at: all.len() }),
+            }
+        }
+    }
+
+    /// The compiler, and this machine as it sees it.
+    fn compiler(arguments: &Arguments, interrupt: &Interrupt) -> Result<(Finding, Option<Target>), Error> {
+        let what = "compiler";
+        let expected = WHEEL.split_once("==").map_or(WHEEL, |(_, version)| version);
+        let install = format!(
+            "`cargo xtask setup` installs it into a checkout, `pip install {WHEEL}` elsewhere; then put its folder on PATH"
+        );
+        let asked = build::compiler(&arguments.compile, interrupt).and_then(|compiler| {
+            let version = compiler.version()?;
+            Ok((compiler, version))
+        });
+        let (compiler, version) = match asked {
+            Ok(found) => found,
+            Err(_) if interrupt.is_set() => return Err(Error::Interrupted),
+            Err(error) => {
+                let wrong = WithCauses(&error).to_string().lines().next().unwrap_or_default().to_owned();
+                return Ok((
+                    Finding { what, found: Err(wrong), help: Some(install), value: Value::Null },
+                    None,
+                ));
+            }
+        };
+        let value =
+            json!({ "path": compiler.path.to_string_lossy(), "version": version, "expected": expected });
+        let found = format!("iree-compile {version} at `{}`", compiler.path.display());
+        let is_pinned = version.starts_with(expected);
+        let found = if is_pinned { Ok(found) } else { Err(format!("{found}, expected {expected}")) };
+        let target = compiler.resolve(&Target::host()).ok();
+        Ok((Finding { what, found, help: (!is_pinned).then_some(install), value }, target))
+    }
+
+    /// What this processor can do, and which kernels that gives.
+    fn processor(target: Option<Target>) -> Finding {
+        let detected =
+            || host_features().into_iter().filter(|(_, has)| *has).map(|(name, _)| name.to_owned());
+        let target =
+            target.unwrap_or_else(|| Target { features: Some(detected().collect()), ..Target::host() });
+        let features = target.features.clone().unwrap_or_default();
+        let has_kernels = !Kernels::of(&target).is_empty();
+        // Those that kernels differ by.
+        let told = |name: &&String| {
+            ["avx2", "fma", "avx512", "amx", "neon", "dotprod", "i8mm", "bf16"]
+                .iter()
+                .any(|of| name.contains(of))
+        };
+        let told: Vec<&str> = features.iter().filter(told).map(String::as_str).collect();
+        let kernels =
+            if has_kernels { "kernels of ours" } else { "no kernels of ours: all is the compiler's" };
+        Finding {
+            what: "processor",
+            found: Ok(format!("{kernels}; {} ({})", target.architecture(), told.join(", "))),
+            help: (!has_kernels).then(|| {
+                "kernels need AVX2, FMA and F16C, or NEON; `--quant` works without them, more slowly".into()
+            }),
+            value: json!({ "architecture": target.architecture(), "features": features, "kernels": has_kernels }),
+        }
+    }
+
+    /// Whether IREE's runtime starts.
+    fn runtime() -> Finding {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let started = Runtime::new(Device::LocalTask { workers: 0 });
+        Finding {
+            what: "runtime",
+            found: match &started {
+                Ok(_) => Ok(format!("IREE's runtime starts, on {cores} cores")),
+                Err(error) => Err(WithCauses(error).to_string()),
+            },
+            help: started.is_err().then(|| "`--threads 1` needs the least of the system".into()),
+            value: json!({ "cores": cores }),
+        }
+    }
+
+    /// Whether the cache folder takes files, and how many.
+    fn cache(arguments: &Arguments) -> Finding {
+        let what = "cache";
+        let other = Some("`--cache DIR` or TRACEWRIGHT_CACHE names another folder".to_owned());
+        let folder = match build::cache_folder(&arguments.compile) {
+            Ok(folder) => folder,
+            Err(error) => {
+                return Finding { what, found: Err(error.to_string()), help: other, value: Value::Null };
+            }
+        };
+        let room = room(&folder);
+        let value = json!({ "folder": folder.to_string_lossy(), "free_bytes": room });
+        let tried = std::fs::create_dir_all(&folder).and_then(|()| tempfile::tempfile_in(&folder));
+        let found = match (tried, room) {
+            (Err(error), _) => Err(format!("cannot write to `{}`: {error}", folder.display())),
+            (Ok(_), Some(room)) if room < ROOM => {
+                Err(format!("`{}` has only {} left", folder.display(), readable(room)))
+            }
+            (Ok(_), Some(room)) => Ok(format!("`{}`, {} free", folder.display(), readable(room))),
+            (Ok(_), None) => Ok(format!("`{}`", folder.display())),
+        };
+        Finding { what, help: if found.is_err() { other } else { None }, found, value }
+    }
+
+    /// Free bytes of the disk of a folder, or of the nearest one above it that exists.
+    fn room(folder: &Path) -> Option<u64> {
+        #[cfg(unix)]
+        {
+            let there = folder.ancestors().map(PathBuf::from).find(|folder| folder.exists())?;
+            let disk = rustix::fs::statvfs(&there).ok()?;
+            Some(disk.f_bavail * disk.f_frsize)
+        }
+        #[cfg(not(unix))]
+        {
+            let _ = folder;
+            None
+        }
+    }
+
+    /// The memory of the machine, or what its container may use.
+    fn memory() -> Finding {
+        let memory = Memory::of_machine();
+        Finding {
+            what: "memory",
+            found: Ok(memory.as_ref().map_or("the system does not say".into(), |memory| {
+                format!("{}, of which {} are free", readable(memory.total), readable(memory.available))
+            })),
+            help: Some("`tracewright plan MODEL_DIR` says what a model will hold".into()),
+            value: memory.map_or(
+                Value::Null,
+                |memory| json!({ "total_bytes": memory.total, "available_bytes": memory.available }),
+            ),
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! `tracewright embed`
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::Args;
+use console::NetworkArguments;
+
+use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments, batch};
+
+#[derive(Args, Clone)]
+#[command(group(clap::ArgGroup::new("input").required(true).multiple(true)))]
+pub struct Arguments {
+    /// A Hugging Face model directory with the files of sentence-transformers
+    pub model: PathBuf,
+    /// A text; may be repeated
+    #[arg(short = 'p', long = "text", group = "input", value_name = "TEXT")]
+    pub texts: Vec<String>,
+    /// A file with a text on each line, behind the others
+    #[arg(short, long, group = "input", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The token ids of a single text, special ones included: 2,17,1
+    #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["texts", "file", "prompt_name"])]
+    pub tokens: Option<Vec<u32>>,
+    /// The prompt that stands in front of each text, one of the model's [default: the model's]
+    #[arg(long, value_name = "NAME")]
+    pub prompt_name: Option<String>,
+    /// Tokens of a text at most; longer ones are cut [default: what the longest text needs, up to the model's own]
+    #[arg(long, value_name = "N")]
+    pub length: Option<usize>,
+    /// Texts at once
+    #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
+    pub batch: NonZeroUsize,
+    /// Worker threads; 0 for as many as there are cores
+    #[arg(long, default_value_t = 0)]
+    pub threads: usize,
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    /// One JSON object on stdout instead of a line of numbers for each text
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub network: NetworkArguments,
+    #[command(flatten)]
+    pub tuning: TuningArguments,
+    #[command(flatten)]
+    pub compile: CompileArguments,
+}
+
+#[cfg(feature = "iree")]
+mod run {
+    use std::io::{self, Write as _};
+    use std::iter::zip;
+    use std::time::Duration;
+
+    use console::{ConsoleError, usage};
+    use serde_json::{Value, json};
+    use tracewright::embed::{EmbedError, EmbeddingPlan, check_texts};
+    use tracewright::files::{limits, read_stream};
+    use tracewright::footprint::peak_rss;
+    use tracewright::generate::Tokenizer;
+    use tracewright::model::{Embedded, Opening};
+    use tracewright::models::{EmbeddingGemmaConfig, SentenceConfig};
+    use tracewright::{OpenOptions, PlanError};
+
+    use super::Arguments;
+    use crate::Invocation;
+    use crate::build::milliseconds;
+    use crate::error::Error;
+    use crate::interrupt::Interrupt;
+    use crate::limit::{Limit, SetBy};
+    use crate::load;
+    use crate::load::Tools;
+
+    impl Arguments {
+        pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
+            let interrupt = &invocation.interrupt;
+            let batch = self.batch;
+            let opening = read(self, interrupt)?;
+            let (mut opening, (texts, longest)) = load::prepared(opening, self, interrupt, prepare)?;
+            let length = self.length.unwrap_or_else(|| EmbeddingPlan::length_for(texts.longest(), longest));
+            if !(1..=longest).contains(&length) {
+                return Err(PlanError::Length { found: length, longest }.into());
+            }
+            let limit = Limit { tokens: length, longest: Some(longest), set_by: SetBy::Flag("--length") };
+            check_texts(&texts.tokens, length, opening.vocabulary().unwrap_or(usize::MAX)).map_err(
+                |error| match error {
+                    EmbedError::TooLong { text, found, .. } => Error::TooLong {
+                        what: format!("text {} of {}", text + 1, texts.tokens.len()),
+                        found,
+                        limit,
+                    },
+                    error => error.into(),
+                },
+            )?;
+            texts.tell_cut();
+            opening.options.context = Some(length);
+            // The network is built by the first call.
+            let mut tools = Some(Tools::find(&mut opening, &self.compile, interrupt)?);
+            let model = opening.build()?;
+
+            let mut embedded = Embedded::default();
+            for texts in texts.tokens.chunks(batch.get()) {
+                interrupt.check()?;
+                let new = model.embed_tokens(texts.to_vec());
+                let new = new.map_err(|error| match tools.take() {
+                    Some(tools) => tools.error(error),
+                    None => error.into(),
+                })?;
+                if embedded.build.is_none() {
+                    load::report_build(new.build.as_ref());
+                }
+                if !self.json {
+                    new.embeddings
+                        .iter()
+                        .try_for_each(|vector| print(vector))
+                        .map_err(ConsoleError::Output)?;
+                }
+                embedded.embeddings.extend(new.embeddings);
+                embedded.time += new.time;
+                embedded.build = new.build;
+            }
+            if self.json {
+                let text = |i: usize| json!({ "tokens": texts.tokens[i], "cut_from": texts.cut_from[i], "embedding": embedded.embeddings[i] });
+                let json = json!({
+                    "texts": (0..embedded.embeddings.len()).map(text).collect::<Value>(),
+                    "timings": timings(&embedded, texts.count()),
+                    "peak_rss_bytes": peak_rss(),
+                });
+                console::print(&format!("{json}\n"))?;
+            } else {
+                summarize(&embedded, &texts);
+            }
+            interrupt.check()
+        }
+    }
+
+    /// The texts in tokens, and the most tokens that the model takes.
+    fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Texts, usize), Error> {
+        let Arguments { model, network, .. } = arguments;
+        let sentence = match opening.sentence() {
+            Some(sentence) => sentence.clone(),
+            // The error says what the model does instead.
+            None => EmbeddingGemmaConfig::read(model, &network.allow_config_key)?.sentence,
+        };
+        Ok((Texts::read(arguments, opening.tokenizer(), &sentence)?, sentence.max_tokens))
+    }
+
+    /// Reads the files of the model.
+    fn read(arguments: &Arguments, interrupt: &Interrupt) -> Result<Opening, Error> {
+        let Arguments { model, network, batch, threads, .. } = arguments;
+        let mut options = load::network_options(network, &arguments.tuning)?;
+        load::choose(&mut options, network, &arguments.device)?;
+        let options = OpenOptions {
+            slots: batch.get(),
+            threads: *threads,
+            // Which models make embeddings is known by who reads them.
+            read: tracewright::models::read,
+            watch: Some(load::watch(interrupt)),
+            ..options
+        };
+        let path = model.clone();
+        let opening = interrupt.or(move || Opening::read(path, options))??;
+        opening.warnings().iter().for_each(load::warn);
+        Ok(opening)
+    }
+
+    /// Texts as the network takes them.
+    struct Texts {
+        tokens: Vec<Vec<u32>>,
+        /// How many tokens each had, if it was cut.
+        cut_from: Vec<Option<usize>>,
+    }
+
+    impl Texts {
+        /// The texts that the arguments give, with their prompt and within the length.
+        fn read(
+            arguments: &Arguments,
+            tokenizer: Option<&Tokenizer>,
+            sentence: &SentenceConfig,
+        ) -> Result<Self, Error> {
+            if let Some(tokens) = &arguments.tokens {
+                return Ok(Self { tokens: vec![tokens.clone()], cut_from: vec![None] });
+            }
+            let prompt = sentence.prompt(arguments.prompt_name.as_deref())?;
+            let folder = &arguments.model;
+            let tokenizer = tokenizer.ok_or_else(|| {
+                usage(format!("`{}` has no tokenizer.json; give token ids with `--tokens`", folder.display()))
+            })?;
+            let file = arguments.file.as_deref();
+            let file = file.map(|path| read_stream(path, limits::PROMPT)).transpose()?;
+            let given = arguments.texts.iter().map(String::as_str);
+            let given = given.chain(file.iter().flat_map(|file| file.lines()));
+            let limit = arguments.length.unwrap_or(sentence.max_tokens);
+            let mut texts = Self { tokens: Vec::new(), cut_from: Vec::new() };
+            for text in given {
+                let (tokens, whole) = tokenizer.encode_within(&format!("{prompt}{text}"), limit)?;
+                texts.cut_from.push((tokens.len() < whole).then_some(whole));
+                texts.tokens.push(tokens);
+            }
+            match texts.tokens.is_empty() {
+                true => Err(usage("there is no text: the file is empty").into()),
+                false => Ok(texts),
+            }
+        }
+
+        /// Tokens of all texts.
+        fn count(&self) -> usize {
+            self.tokens.iter().map(Vec::len).sum()
+        }
+
+        /// Tokens of the longest text.
+        fn longest(&self) -> usize {
+            self.tokens.iter().map(Vec::len).max().unwrap_or_default()
+        }
+
+        /// Says on stderr which texts were cut.
+        fn tell_cut(&self) {
+            for (number, (tokens, cut_from)) in zip(1.., zip(&self.tokens, &self.cut_from)) {
+                if let Some(whole) = cut_from {
+                    let (texts, kept) = (self.tokens.len(), tokens.len());
+                    say!("text {number} of {texts} is cut from {whole} tokens to {kept}");
+                }
+            }
+        }
+    }
+
+    /// A line with the numbers of a vector, which a reader may have while others are made.
+    fn print(vector: &[f32]) -> io::Result<()> {
+        let numbers: Vec<String> = vector.iter().map(f32::to_string).collect();
+        writeln!(io::stdout(), "{}", numbers.join(" "))
+    }
+
+    /// How long loading and compiling took.
+    fn built(embedded: &Embedded) -> (Duration, Duration) {
+        embedded.build.as_ref().map_or_else(Default::default, |build| (build.load, build.compile))
+    }
+
+    fn timings(embedded: &Embedded, tokens: usize) -> Value {
+        let (load, compile) = built(embedded);
+        json!({
+            "load_ms": milliseconds(load),
+            "compile_ms": milliseconds(compile),
+            "embed_ms": milliseconds(embedded.time),
+            "tokens_per_s": tokens as f64 / embedded.time.as_secs_f64(),
+        })
+    }
+
+    /// One line for a reader, on stderr.
+    fn summarize(embedded: &Embedded, texts: &Texts) {
+        let (load, compile) = built(embedded);
+        say!(
+            "{} texts, {} tokens in {:.0} ms ({:.1}/s), {} numbers each; load {:.0} ms, compile {:.0} ms",
+            texts.tokens.len(),
+            texts.count(),
+            milliseconds(embedded.time),
+            texts.count() as f64 / embedded.time.as_secs_f64(),
+            embedded.embeddings.first().map_or(0, Vec::len),
+            milliseconds(load),
+            milliseconds(compile),
+        );
+    }
+}

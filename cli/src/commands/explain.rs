@@ -1,0 +1,37 @@
+//! `tracewright explain`: what an error means, and what to do.
+
+use clap::Args;
+use console::print;
+use error_codes::Code;
+use serde_json::{Value, json};
+
+use crate::Invocation;
+use crate::error::Error;
+
+#[derive(Args)]
+pub struct Arguments {
+    /// Its code, as TW0201; without one all are listed
+    code: Option<String>,
+    /// One JSON object on stdout instead of the text
+    #[arg(long)]
+    json: bool,
+}
+
+impl Arguments {
+    pub fn run(&self, _: &Invocation) -> Result<(), Error> {
+        let text = match (self.code.as_deref().map(str::parse::<Code>).transpose()?, self.json) {
+            (Some(code), false) => code.explanation().to_owned(),
+            (Some(code), true) => format!("{:#}\n", explained(code)),
+            (None, false) => Code::ALL.iter().map(|code| format!("{code}  {}\n", code.title())).collect(),
+            (None, true) => {
+                let all: Vec<Value> = Code::ALL.iter().copied().map(explained).collect();
+                format!("{:#}\n", json!({ "codes": all }))
+            }
+        };
+        Ok(print(&text)?)
+    }
+}
+
+fn explained(code: Code) -> Value {
+    json!({ "code": code.name(), "title": code.title(), "explanation": code.explanation() })
+}

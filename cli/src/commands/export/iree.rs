@@ -1,0 +1,69 @@
+//! `tracewright export --engine iree`
+
+use console::{print, usage};
+use tracewright::Plan;
+use tracewright::export::{export, names};
+
+use super::Arguments;
+use crate::Invocation;
+use crate::build::Tunings;
+use crate::build::milliseconds;
+use crate::checkpoint::{open, report_baked};
+use crate::error::Error;
+use crate::{build, iree_tools};
+
+pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> {
+    if arguments.xla.mesh.is_said() || arguments.xla.batch.is_some() {
+        let what = "`--mesh`, `--shard` and `--batch` are for XLA; add `--engine xla`";
+        return Err(usage(what).into());
+    }
+    let &Invocation { read, ref interrupt } = invocation;
+    let Arguments {
+        model: folder,
+        out,
+        target,
+        model_arguments: model,
+        tuning,
+        compile,
+        json,
+        print_commands,
+        ..
+    } = arguments;
+    let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
+    let plan = model.plan(network, model.context)?;
+    let checkpoint = plan.named(checkpoint);
+    let (exported, compiler) = build::with_tools(compile, interrupt, |tools| {
+        let plan = Plan { target: target.clone(), ..plan };
+        let (asked, compiler) = (tuning.source.as_ref(), tools.compiler.clone());
+        let tuning = Tunings::read(asked, &plan.target, (tools.compiler, tools.cache))?.of(Some(&plan))?;
+        Ok((export(plan.tuned(tuning, model.chunk), folder, &checkpoint, out, tools)?, compiler))
+    })?;
+    if *print_commands {
+        let [text, vmfb, archive] = [names::TEXT, names::MODULE, names::ARCHIVE].map(|name| out.join(name));
+        say!("{}", iree_tools::compile(&compiler, &exported.options, &text, &vmfb));
+        let calls = exported.module.signatures.iter();
+        calls.for_each(|entry| say!("{}", iree_tools::call(&vmfb, &archive, entry, &[])));
+    }
+    report_baked(&exported.baked);
+    let (compiled, bytes) = (&exported.compiled, exported.baked.bytes);
+    if *json {
+        let json = serde_json::json!({
+            "out": out.to_string_lossy(),
+            "compile_ms": milliseconds(compiled.wall),
+            "compiled_before": compiled.from_cache,
+            "bake_ms": milliseconds(exported.wrote),
+            "bytes": bytes,
+        });
+        print(&format!("{json}\n"))?;
+    } else {
+        say!(
+            "wrote `{}`: {} parameters ({:.1} MB) in {:.1} s, module compiled in {:.1} s",
+            out.display(),
+            exported.module.parameters.len(),
+            bytes as f64 / 1e6,
+            exported.wrote.as_secs_f64(),
+            compiled.wall.as_secs_f64(),
+        );
+    }
+    Ok(())
+}

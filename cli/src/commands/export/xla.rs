@@ -1,0 +1,72 @@
+//! `tracewright export --engine xla`
+
+use console::{KernelUse, Layout, print, usage};
+use tracewright::Plan;
+use tracewright::export::manifest::XlaManifest;
+use tracewright::export::xla;
+use tracewright::footprint::readable;
+use tracewright::targets::Target;
+
+use super::Arguments;
+use crate::checkpoint::open;
+use crate::error::Error;
+use crate::{Invocation, progress};
+
+pub fn run(arguments: &Arguments, invocation: &Invocation) -> Result<(), Error> {
+    let &Invocation { read, ref interrupt } = invocation;
+    check(arguments)?;
+    let Arguments { model: folder, out, model_arguments: model, xla: asked, .. } = arguments;
+    // What its blocks ask for is no mistake of the user.
+    xla::check_model(folder)?;
+    let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
+    let plan = model.plan(network, model.context)?;
+    let plan = xla::planned(Plan { batch: asked.batch.map_or(1, usize::from), ..plan })?;
+    let checkpoint = plan.named(checkpoint);
+    let bar = progress::bytes("making weights", 0);
+    let mut watch = progress::watch(&bar, interrupt);
+    let manifest = xla::export(&plan, folder, &checkpoint, asked.mesh.rules()?, out, Some(&mut watch))?;
+    bar.finish_and_clear();
+    report(arguments, &manifest)
+}
+
+/// What is said for IREE alone.
+fn check(arguments: &Arguments) -> Result<(), Error> {
+    let network = &arguments.model_arguments.network;
+    let kernels = network.kernels == Some(KernelUse::On) || network.layout == Some(Layout::Kernels);
+    let option = match () {
+        () if arguments.target != Target::host() => "--target",
+        () if arguments.tuning.source.is_some() => "--tuning",
+        () if kernels => "--kernels",
+        () if arguments.print_commands => "--print-commands",
+        () => return Ok(arguments.xla.mesh.rules().map(drop)?),
+    };
+    let what = format!(
+        "`{option}` is for IREE; XLA compiles for the devices that it finds, without kernels of ours"
+    );
+    Err(usage(what).into())
+}
+
+fn report(arguments: &Arguments, manifest: &XlaManifest) -> Result<(), Error> {
+    if arguments.json {
+        let json = serde_json::json!({
+            "out": arguments.out.to_string_lossy(),
+            "mesh": manifest.mesh,
+            "device_bytes": manifest.device_bytes,
+            "replicated": manifest.replicated,
+            "notes": manifest.notes,
+        });
+        return Ok(print(&format!("{json}\n"))?);
+    }
+    let entries: Vec<&str> = manifest.entry_points.iter().map(|entry| entry.name.as_str()).collect();
+    let (weights, bytes) = (manifest.weights.len(), readable(manifest.device_bytes as u64));
+    say!(
+        "wrote `{}`: {}; {weights} weights, {bytes} on each device",
+        arguments.out.display(),
+        entries.join(", ")
+    );
+    if !manifest.mesh.is_empty() {
+        say!("mesh {}: {} weights are whole on each device", manifest.mesh, manifest.replicated.len());
+    }
+    manifest.notes.iter().for_each(|note| say!("{note}"));
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! `tracewright generate`
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::arguments::{RunArguments, TemplateArguments};
+use crate::sampling::SamplingArguments;
+
+#[derive(Args, Clone)]
+#[command(group(clap::ArgGroup::new("input").required(true)))]
+pub struct Arguments {
+    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    pub model: PathBuf,
+    /// The text to continue
+    #[arg(short, long, group = "input", value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// A file with the text to continue
+    #[arg(short, long, group = "input", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// A message to answer, through the model's chat template
+    #[arg(long, group = "input", value_name = "TEXT")]
+    pub chat: Option<String>,
+    /// The token ids to continue: 5,17,3
+    #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',')]
+    pub tokens: Option<Vec<u32>>,
+    /// The system message of the chat
+    #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
+    pub system: Option<String>,
+    #[command(flatten)]
+    pub template: TemplateArguments,
+    /// At most this many new tokens
+    #[arg(
+        short = 'n',
+        long = "max-tokens",
+        visible_alias = "n-predict",
+        value_name = "N",
+        default_value_t = 128
+    )]
+    pub max_tokens: usize,
+    /// Do not stop at the model's end-of-text tokens
+    #[arg(long, conflicts_with_all = ["json_schema", "grammar"])]
+    pub ignore_eos: bool,
+    /// Stop in front of this text; may be repeated
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
+    pub stop: Vec<String>,
+    /// One JSON object on stdout instead of the text
+    #[arg(long)]
+    pub json: bool,
+    /// Write the logits that chose each token: f32 `logits` [steps, vocab]
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub save_logits: Option<PathBuf>,
+    /// With --save-logits: also `prompt_logits` [prompt, vocab]
+    #[arg(long, requires = "save_logits")]
+    pub all_positions: bool,
+    /// With --json: the N most likely tokens at each place, by the model's own logits, before anything of the sampling
+    #[arg(long, value_name = "N", requires = "json")]
+    pub logprobs: Option<usize>,
+    /// Say on stderr which commands of IREE's own programs do the same
+    #[arg(long)]
+    pub print_commands: bool,
+    #[command(flatten)]
+    pub sampling: SamplingArguments,
+    #[command(flatten)]
+    pub run: RunArguments,
+}
+
+#[cfg(feature = "iree")]
+mod run {
+    use std::collections::HashMap;
+    use std::io::{self, Write as _};
+    use std::path::Path;
+    use std::time::Duration;
+
+    use console::output;
+    use console::{ConsoleError, print, usage};
+    use safetensors::tensor::TensorView;
+    use safetensors::{Dtype, SafeTensorError};
+    use serde_json::{Value, json};
+    use tracewright::files::{NewFile, limits, read_stream};
+    use tracewright::footprint::peak_rss;
+    use tracewright::generate::{Finish, GenerateError, Logprob, TokenLogprobs, Tokenizer};
+    use tracewright::model::{Completion, Opening, Pieces};
+    use tracewright::output_guard::check_output;
+    use tracewright::{GenerateOptions, Model, ModelError};
+
+    use super::Arguments;
+    use crate::Invocation;
+    use crate::build::milliseconds;
+    use crate::error::Error;
+    use crate::extras::Extras;
+    use crate::extras::conversation;
+    use crate::interrupt::Interrupt;
+    use crate::load::{self, say_ends};
+
+    impl Arguments {
+        pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
+            let &Invocation { read, ref interrupt } = invocation;
+            if self.system.is_some() && self.chat.is_none() {
+                return Err(
+                    usage("`--system` belongs to `--chat`; give the message to answer with it").into()
+                );
+            }
+            if self.chat.is_none()
+                && let Some(option) = self.template.first()
+            {
+                let what = format!("`{option}` belongs to `--chat`; give the message to answer with it");
+                return Err(usage(what).into());
+            }
+            // What is wrong with the model is said before what is wrong with the prompt.
+            let opening = load::read(&self.model, &self.run, read, interrupt)?;
+            let (mut opening, (prompt, options)) = load::prepared(opening, self, interrupt, prepare)?;
+            let logits = self.save_logits.as_deref().map(|path| begin(&self.model, path)).transpose()?;
+            let &Arguments { max_tokens, all_positions, .. } = self;
+            opening.fit_context(prompt.len().saturating_add(max_tokens));
+            opening.options.score = all_positions;
+            let limit = load::limit(&opening);
+            if let Some(vocabulary) = opening.vocabulary() {
+                load::check_prompt(&prompt, limit, vocabulary)?;
+            }
+            let model = load::open(opening, &self.run.compile, interrupt)?;
+            load::check_prompt(&prompt, limit, model.info().vocabulary)?;
+            let build = model.info().build.as_ref();
+            if let Some(build) = build.filter(|_| self.print_commands) {
+                load::print_commands(&self.model, build, &self.run.compile, &prompt, interrupt)?;
+            }
+            say_ends(&options, &model);
+
+            let constrained = options.follow.is_some();
+            let pieces = model.continue_tokens(prompt.clone()).options(options).stream()?;
+            let completion = stream(pieces, self.json, interrupt)?;
+            let generated = &completion.generated;
+
+            // Of an answer that was interrupted there are too few, and an older file may be whole.
+            let logits = logits.filter(|_| generated.finish != Finish::Cancelled);
+            if let (Some(file), Some(path)) = (logits, &self.save_logits) {
+                let scored = self.all_positions.then(|| model.score(&prompt)).transpose()?;
+                let logits = logits_file(&generated.logits, scored.as_deref());
+                file.publish_as(&logits.map_err(|source| Error::Logits { path: path.clone(), source })?)?;
+            }
+            if self.json {
+                let json = report(self, &model, &prompt, &completion);
+                print(&format!("{json}\n"))?;
+            } else {
+                writeln!(io::stdout()).map_err(ConsoleError::Output)?;
+                summarize(&model, &completion);
+                if constrained && generated.finish != Finish::Stop {
+                    say!(
+                        "the answer is not complete: `-n N` allows more than its {} tokens",
+                        generated.tokens.len()
+                    );
+                }
+            }
+            interrupt.check()
+        }
+    }
+
+    /// The prompt's tokens and the options, checked against the tokenizer.
+    fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Vec<u32>, GenerateOptions), Error> {
+        let prompt = prompt(opening, arguments)?;
+        let options = GenerateOptions {
+            max_tokens: arguments.max_tokens,
+            stop: arguments.stop.clone(),
+            ignore_eos: arguments.ignore_eos,
+            logprobs: arguments.logprobs,
+            keep_logits: arguments.save_logits.is_some(),
+            ..arguments.sampling.options(&arguments.model, opening.tokenizer())?
+        };
+        arguments.sampling.check(opening, &options)?;
+        Ok((prompt, options))
+    }
+
+    /// Prints an answer piece by piece, unless it is quiet. Ctrl-C ends it after the next token.
+    pub fn stream(mut pieces: Pieces, quiet: bool, interrupt: &Interrupt) -> Result<Completion, Error> {
+        while let Some(piece) = pieces.next() {
+            let piece = piece?;
+            if !quiet {
+                let mut out = io::stdout().lock();
+                out.write_all(piece.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)?;
+            }
+            if interrupt.is_set() {
+                pieces.cancel();
+            }
+        }
+        pieces.into_completion().ok_or_else(|| ModelError::Gone.into())
+    }
+
+    /// The answer and what it took, as one JSON object.
+    fn report(arguments: &Arguments, model: &Model, prompt: &[u32], completion: &Completion) -> Value {
+        let Completion { text, generated, transfers, .. } = completion;
+        let mut json = json!({
+            "prompt_tokens": prompt,
+            "tokens": generated.tokens,
+            "text": model.tokenizer().map(|_| text),
+            "finish": format!("{:?}", generated.finish).to_lowercase(),
+            "timings": timings(model, completion),
+            "transfers": {
+                "host_to_device_bytes": transfers.host_to_device,
+                "device_to_host_bytes": transfers.device_to_host,
+            },
+            "peak_rss_bytes": peak_rss(),
+        });
+        if arguments.logprobs.is_some() {
+            json["logprobs"] = logprobs(&generated.logprobs, model.tokenizer());
+        }
+        json
+    }
+
+    /// A new file that is made from the model in `folder`, and is none of it.
+    fn begin(folder: &Path, path: &Path) -> Result<NewFile, Error> {
+        check_output(folder, path)?;
+        Ok(NewFile::begin(path, output::LOGITS)?)
+    }
+
+    /// The token ids that the arguments ask to continue.
+    fn prompt(opening: &Opening, arguments: &Arguments) -> Result<Vec<u32>, Error> {
+        let folder = &arguments.model;
+        let Some(tokenizer) = opening.tokenizer() else {
+            let usage = |what| Err(usage(what).into());
+            return match &arguments.tokens {
+                _ if !arguments.stop.is_empty() => {
+                    usage(format!("`--stop` needs text, and `{}` has no tokenizer.json", folder.display()))
+                }
+                Some(tokens) => not_empty(tokens.clone()),
+                None => usage(format!(
+                    "`{}` has no tokenizer.json; give token ids with `--tokens`",
+                    folder.display()
+                )),
+            };
+        };
+        let Arguments { tokens, chat, prompt, file, .. } = arguments;
+        not_empty(match (tokens, chat, prompt, file) {
+            (Some(tokens), ..) => tokens.clone(),
+            (_, Some(message), ..) => {
+                let extras = Extras::read(&arguments.template)?;
+                let messages = conversation(arguments.system.as_deref(), message);
+                tokenizer.encode_plain(&opening.render(&extras.chat(messages))?)?
+            }
+            (_, _, Some(text), _) => tokenizer.encode(text)?,
+            (_, _, _, Some(path)) => tokenizer.encode(&read_stream(path, limits::PROMPT)?)?,
+            (None, None, None, None) => Vec::new(),
+        })
+    }
+
+    fn not_empty(prompt: Vec<u32>) -> Result<Vec<u32>, Error> {
+        if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
+    }
+
+    /// A safetensors file of the logits that chose each token, and those after each token of the prompt.
+    fn logits_file(logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<Vec<u8>, SafeTensorError> {
+        let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
+        for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
+            let Some(rows) = rows else { continue };
+            let bytes = rows.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
+            tensors.push((name, vec![rows.len(), rows.first().map_or(0, Vec::len)], bytes));
+        }
+        let mut views = HashMap::new();
+        for (name, shape, bytes) in &tensors {
+            views.insert(*name, TensorView::new(Dtype::F32, shape.clone(), bytes)?);
+        }
+        safetensors::serialize(views, None)
+    }
+
+    /// What was likely at each place, in the form of OpenAI's and llama.cpp's `logprobs`.
+    fn logprobs(logprobs: &[TokenLogprobs], tokenizer: Option<&Tokenizer>) -> Value {
+        let pieces = tokenizer.map(Tokenizer::pieces).unwrap_or_default();
+        let one = |Logprob { token, logprob }: &Logprob| {
+            let piece = pieces.get(*token as usize);
+            json!({
+                "id": token,
+                "token": piece.map(|piece| String::from_utf8_lossy(piece)),
+                "bytes": piece,
+                "logprob": logprob,
+            })
+        };
+        let all = |TokenLogprobs { chosen, top }: &TokenLogprobs| {
+            let mut object = one(chosen);
+            object["top_logprobs"] = top.iter().map(one).collect();
+            object
+        };
+        json!({ "content": logprobs.iter().map(all).collect::<Vec<_>>() })
+    }
+
+    fn timings(model: &Model, completion: &Completion) -> Value {
+        let (load, compile) = built(model);
+        json!({
+            "load_ms": milliseconds(load),
+            "compile_ms": milliseconds(compile),
+            "prefill_ms": milliseconds(completion.generated.prefill),
+            "first_token_ms": completion.first_token.map(milliseconds),
+            "prefill_tokens_per_s": completion.generated.prefill_rate(),
+            "decode_tokens_per_s": completion.generated.decode_rate(),
+        })
+    }
+
+    /// How long loading and compiling took.
+    fn built(model: &Model) -> (Duration, Duration) {
+        model.info().build.as_ref().map_or_else(Default::default, |build| (build.load, build.compile))
+    }
+
+    /// One line for a reader, on stderr.
+    fn summarize(model: &Model, completion: &Completion) {
+        let Completion { generated, prompt_tokens, first_token, .. } = completion;
+        let (load, compile) = built(model);
+        let first = first_token.map(|time| format!(", first token after {:.0} ms", milliseconds(time)));
+        let full = match generated.finish {
+            Finish::Context => format!(", then the context of {} was full", model.info().context),
+            _ => String::new(),
+        };
+        say!(
+            "prompt {prompt_tokens} tokens in {:.0} ms ({:.1}/s){}, {} new tokens at {:.1}/s{full}; load {:.0} ms, compile {:.0} ms",
+            milliseconds(generated.prefill),
+            generated.prefill_rate(),
+            first.unwrap_or_default(),
+            generated.tokens.len(),
+            generated.decode_rate(),
+            milliseconds(load),
+            milliseconds(compile),
+        );
+    }
+}

@@ -1,0 +1,75 @@
+//! `tracewright plan`
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::Args;
+use console::{ModelArguments, print, read_network, warn_of_head};
+use inspect::{FootprintReport, PartitionReport};
+use tracewright::export::xla::{self, check_model, planned};
+use tracewright::footprint::{Footprint, Memory};
+use tracewright::targets::NamedMachine;
+use tracewright::{Plan, PlanError};
+
+use crate::Invocation;
+use crate::arguments::{MeshArguments, batch};
+use crate::checkpoint::fit_weights;
+use crate::error::Error;
+
+#[derive(Args)]
+pub struct Arguments {
+    /// A Hugging Face model directory, its config.json, a GGUF file, or a published size by name (`trace-dump presets` lists
+    /// them)
+    pub model: PathBuf,
+    #[command(flatten)]
+    pub mesh: MeshArguments,
+    /// For XLA: what each device is, for how long a call takes at least: a name, or its bytes, its operations and its bytes
+    /// over links in a second, as 3e12:200e12:300e9
+    #[arg(long, value_name = NamedMachine::FORMS)]
+    pub machine: Option<NamedMachine>,
+    /// Sequences at once
+    #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
+    pub batch: NonZeroUsize,
+    /// One JSON object on stdout instead of a table
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model_arguments: ModelArguments,
+}
+
+impl Arguments {
+    pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
+        let read = invocation.read;
+        let model = &self.model_arguments;
+        let mut network = read_network(read, &self.model, &model.network.allow_config_key)?;
+        warn_of_head(fit_weights(&mut *network, &self.model)?.as_ref());
+        let plan = model.plan(network, model.context)?;
+        let plan = Plan { batch: self.batch.get(), ..plan };
+        if self.mesh.is_said() || self.machine.is_some() {
+            return partitioned(self, plan);
+        }
+        let expanded = plan.expand(&plan.record(&plan.steps())?.trace)?;
+        let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
+        let memory = Memory::of_machine();
+        let report = FootprintReport { plan: &plan, footprint: &footprint, memory };
+        let text = if self.json { format!("{}\n", report.json()) } else { report.table() };
+        let written = print(&text);
+        memory.map_or(Ok(()), |memory| footprint.check(memory))?;
+        Ok(written?)
+    }
+}
+
+/// What each device of a mesh holds and does.
+fn partitioned(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
+    let mesh = arguments.mesh.rules()?;
+    check_model(&arguments.model)?;
+    let plan = planned(plan)?;
+    let (mesh, rules) = mesh.unzip();
+    let partition = xla::partition(&plan, mesh, rules.unwrap_or_default())?;
+    let machine = arguments.machine.as_ref();
+    let report = PartitionReport { plan: &plan, mesh, machine, partition: &partition };
+    let text = if arguments.json { format!("{}\n", report.json()) } else { report.table() };
+    let written = print(&text);
+    machine.map_or(Ok(()), |machine| partition.check(machine))?;
+    Ok(written?)
+}

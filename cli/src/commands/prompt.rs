@@ -1,0 +1,116 @@
+//! `tracewright prompt`: the text that a chat becomes.
+//!
+//! A chat template is a program that came with the model. It is rendered in a process of its own, this command once more,
+//! whose memory and time the system limits: what allocates, recurses or squares ends there.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::arguments::TemplateArguments;
+
+#[derive(Args)]
+pub struct Arguments {
+    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    pub model: PathBuf,
+    /// The message to answer
+    #[arg(long, value_name = "TEXT", required_unless_present = "messages")]
+    pub chat: Option<String>,
+    /// The system message of the chat
+    #[arg(long, value_name = "TEXT", conflicts_with = "messages")]
+    pub system: Option<String>,
+    /// A file with the whole chat, `-` for stdin: a JSON list of objects with `role` and `content`, as `/save` of `chat`
+    /// writes it
+    #[arg(long, value_name = "FILE", conflicts_with = "chat")]
+    pub messages: Option<PathBuf>,
+    #[command(flatten)]
+    pub template: TemplateArguments,
+    /// Render here, and let the system end this process where that takes too much
+    #[arg(long, hide = true)]
+    pub limited: bool,
+}
+
+#[cfg(feature = "iree")]
+mod run {
+    use std::io;
+    use std::path::Path;
+
+    use console::print;
+    use serde_json::Value;
+    use tracewright::errors::WithPath as _;
+    use tracewright::files::{limits, read_from, read_stream};
+    use tracewright::generate::chat_template;
+    use tracewright::model::TemplateRequest;
+
+    use super::Arguments;
+    use crate::Invocation;
+    use crate::error::Error;
+    use crate::extras::{Extras, conversation};
+    use crate::load::template_program;
+
+    impl Arguments {
+        pub fn run(&self, _: &Invocation) -> Result<(), Error> {
+            let Arguments { model, chat, system, messages, template, limited } = self;
+            let text = match limited {
+                true => {
+                    limit();
+                    render(model)?
+                }
+                false => {
+                    let extras = Extras::read(template)?;
+                    let messages = match (messages, chat) {
+                        (Some(path), _) => read_messages(path)?,
+                        (None, Some(chat)) => conversation(system.as_deref(), chat),
+                        (None, None) => Vec::new(),
+                    };
+                    template_program()?.render(model, &extras.chat(messages))?
+                }
+            };
+            match text.len() as u64 > limits::PROMPT {
+                true => Err(Error::Template),
+                false => Ok(print(&text)?),
+            }
+        }
+    }
+
+    /// The text of the request on stdin.
+    fn render(model: &Path) -> Result<String, Error> {
+        // Messages, tools, documents and variables, each as long as any may be.
+        let text = read_from(io::stdin().lock(), 4 * limits::PROMPT).with_path("read", Path::new("-"))?;
+        let request = serde_json::from_str::<TemplateRequest>(&text);
+        let request = request.map_err(|source| Error::Messages { path: "-".into(), source })?;
+        let chat = request.chat();
+        let template = chat_template(model)?;
+        if let Some(name) = template.unread(&chat)?.first() {
+            let variables = template.variables(&chat)?;
+            return Err(Error::Unread { name: (*name).to_owned(), variables });
+        }
+        Ok(template.render(&chat)?)
+    }
+
+    /// The messages in a file, or in what stdin gives.
+    fn read_messages(path: &Path) -> Result<Vec<Value>, Error> {
+        let text = match path.as_os_str() == "-" {
+            true => read_from(io::stdin().lock(), limits::PROMPT).with_path("read", path)?,
+            false => read_stream(path, limits::PROMPT)?,
+        };
+        serde_json::from_str(&text).map_err(|source| Error::Messages { path: path.to_owned(), source })
+    }
+
+    /// Has the system end this process when it takes more than a template needs.
+    fn limit() {
+        #[cfg(unix)]
+        {
+            use rustix::process::{Resource, Rlimit, setrlimit};
+            let limits = [
+                (Resource::Cpu, limits::TEMPLATE_SECONDS),
+                (Resource::As, limits::TEMPLATE_MEMORY),
+                (Resource::Core, 0),
+            ];
+            for (resource, most) in limits {
+                // A lower limit that holds already is as good.
+                let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
+            }
+        }
+    }
+}

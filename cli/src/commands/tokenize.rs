@@ -1,0 +1,111 @@
+//! `tracewright tokenize`: the tokens of texts.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Args)]
+pub struct Arguments {
+    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    pub model: PathBuf,
+    /// The texts
+    #[arg(value_name = "TEXT", required_unless_present = "file")]
+    texts: Vec<String>,
+    /// A file with one text, `-` for stdin
+    #[arg(short, long, value_name = "FILE", conflicts_with = "texts")]
+    file: Option<PathBuf>,
+    /// Add no special tokens, such as the begin of a text; those that the text spells stay
+    #[arg(long)]
+    plain: bool,
+    /// One JSON object on stdout instead of a line for each token
+    #[arg(long)]
+    json: bool,
+}
+
+#[cfg(feature = "iree")]
+mod run {
+    use std::path::Path;
+    use std::{fs, io};
+
+    use console::{print, usage};
+    use serde_json::{Value, json};
+    use tracewright::errors::{WithPath as _, escaped};
+    use tracewright::files::{limits, read_from, read_stream};
+    use tracewright::generate::Tokenizer;
+
+    use super::Arguments;
+    use crate::Invocation;
+    use crate::error::Error;
+
+    impl Arguments {
+        pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
+            let texts = match &self.file {
+                Some(path) => vec![read(path)?],
+                None => self.texts.clone(),
+            };
+            let (model, plain) = (self.model.clone(), self.plain);
+            // A tokenizer is somebody else's work, and may take long.
+            let (texts, pieces) = invocation.interrupt.or(move || tokenize(&model, texts, plain))??;
+            let text = match self.json {
+                true => format!("{}\n", json(&texts, &pieces)),
+                false => lines(&texts, &pieces),
+            };
+            Ok(print(&text)?)
+        }
+    }
+
+    /// A text, and the ids of its tokens.
+    type Tokenized = (String, Vec<u32>);
+
+    fn read(path: &Path) -> Result<String, Error> {
+        Ok(match path.as_os_str() == "-" {
+            true => read_from(io::stdin().lock(), limits::PROMPT).with_path("read", path)?,
+            false => read_stream(path, limits::PROMPT)?,
+        })
+    }
+
+    /// The tokens of each text, and the bytes that each token of the model stands for.
+    fn tokenize(
+        model: &Path,
+        texts: Vec<String>,
+        plain: bool,
+    ) -> Result<(Vec<Tokenized>, Vec<Vec<u8>>), Error> {
+        fs::metadata(model).with_path("open", model)?;
+        let tokenizer = Tokenizer::load(model)?
+            .ok_or_else(|| usage(format!("`{}` has no tokenizer.json", model.display())))?;
+        let mut tokenized = Vec::new();
+        for text in texts {
+            let tokens = if plain { tokenizer.encode_plain(&text) } else { tokenizer.encode(&text) }?;
+            tokenized.push((text, tokens));
+        }
+        Ok((tokenized, tokenizer.pieces()))
+    }
+
+    fn piece(id: u32, pieces: &[Vec<u8>]) -> &[u8] {
+        pieces.get(id as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// A line for each token, with an empty line between texts. Nothing that a model calls a token moves the terminal.
+    fn lines(texts: &[Tokenized], pieces: &[Vec<u8>]) -> String {
+        let line = |id: &u32| {
+            let bytes = piece(*id, pieces);
+            let piece = match std::str::from_utf8(bytes) {
+                Ok(text) => format!("{text:?}"),
+                // A part of a character.
+                Err(_) => format!("\"{}\"", bytes.escape_ascii()),
+            };
+            format!("{id:>7}  {}\n", escaped(&piece))
+        };
+        let blocks: Vec<String> = texts.iter().map(|(_, ids)| ids.iter().map(line).collect()).collect();
+        blocks.join("\n")
+    }
+
+    fn json(texts: &[Tokenized], pieces: &[Vec<u8>]) -> Value {
+        let token = |id: &u32| {
+            let bytes = piece(*id, pieces);
+            json!({ "id": id, "piece": String::from_utf8_lossy(bytes), "bytes": bytes })
+        };
+        let text = |(text, ids): &Tokenized| json!({ "text": text, "tokens": ids.iter().map(token).collect::<Value>() });
+        json!({ "texts": texts.iter().map(text).collect::<Value>() })
+    }
+}

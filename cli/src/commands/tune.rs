@@ -1,0 +1,103 @@
+//! `tracewright tune`
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use console::ModelArguments;
+use jiff::SignedDuration;
+
+use crate::arguments::CompileArguments;
+
+#[derive(Args)]
+pub struct Arguments {
+    /// A Hugging Face model directory, its config.json, or a GGUF file
+    pub model: PathBuf,
+    /// Try no more after this time; another run goes on where this one stopped
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
+    pub budget: Duration,
+    /// Say what is known, and measure nothing
+    #[arg(long)]
+    pub show: bool,
+    /// One JSON object on stdout instead of a table
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model_arguments: ModelArguments,
+    #[command(flatten)]
+    pub compile: CompileArguments,
+}
+
+/// A time as people write it.
+fn time(text: &str) -> Result<Duration, String> {
+    let time = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
+    time.ok_or_else(|| "expected a time, as 90s or 5m".into())
+}
+
+#[cfg(feature = "iree")]
+mod run {
+    use console::{print, warn_of_head};
+    use instruments::tune::{Trial, TuneReport, Tuned, TunedNetwork, Weighted, Workbench, tune};
+    use tracewright::Plan;
+    use tracewright::build::ProgramOptions;
+    use tracewright::errors::WithPath as _;
+    use tracewright::runtime::{Device, Runtime};
+    use tracewright::tuning::TuningCache;
+
+    use super::Arguments;
+    use crate::Invocation;
+    use crate::build;
+    use crate::checkpoint::fit_weights;
+    use crate::error::Error;
+
+    /// All runs measure with the same numbers.
+    const SEED: u64 = 0;
+
+    impl Arguments {
+        pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
+            let &Invocation { read, ref interrupt } = invocation;
+            let model = &self.model_arguments;
+            let mut network = read(&self.model, &model.network.allow_config_key)?;
+            warn_of_head(fit_weights(&mut *network, &self.model)?.as_ref());
+            let plan = model.plan(network, model.context)?;
+            let compiler = build::compiler(&self.compile, interrupt)?;
+            let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };
+            let folder = build::cache_folder(&self.compile)?;
+            let cache = TuningCache::new(&folder, &plan.target, &compiler.version()?);
+            let known = cache.read()?;
+            build::report_damage(&known.damaged);
+            let mut works = Tuned::all(&plan, &known)?;
+            if works.is_empty() {
+                say!(
+                    "no kernel multiplies for this model here, or attends: there is nothing of them to tune"
+                );
+            }
+            let mut network = TunedNetwork::new(&plan, &known)?;
+            let result = match self.show {
+                true => Ok(()),
+                false => {
+                    std::fs::create_dir_all(&folder).with_path("create", &folder)?;
+                    let checkpoint = build::checkpoint(&self.model, &plan, SEED, &folder, interrupt)?;
+                    let options = || ProgramOptions::new(&compiler, &folder);
+                    let weights = Weighted { checkpoint: &checkpoint, options: &options };
+                    let runtime = Runtime::new(Device::LocalTask { workers: 0 })?;
+                    let bench = Workbench {
+                        compiler: &compiler,
+                        runtime: &runtime,
+                        target: &plan.target,
+                        seed: SEED,
+                    };
+                    let network = Some((&mut network, &weights));
+                    tune(&mut works, network, &cache, &bench, self.budget, &mut |trial: Trial<'_>| {
+                        say!("{trial}");
+                        interrupt.go_on()
+                    })
+                }
+            };
+            let report = TuneReport { works: &works, network: &network, cache: &cache };
+            let text = if self.json { format!("{}\n", report.json()) } else { report.table() };
+            print(&text)?;
+            Ok(result?)
+        }
+    }
+}

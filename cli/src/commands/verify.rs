@@ -1,0 +1,129 @@
+//! `tracewright verify`
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use console::{ConsoleError, print};
+use error_codes::Coded as _;
+use serde_json::{Value, json};
+use tracewright::errors::WithCauses;
+use tracewright::export::xla;
+use tracewright::irpa::{Archive, ArchiveError, Damage, Gguf, Verified, Watch};
+
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use crate::{Invocation, progress};
+
+#[derive(Args)]
+pub struct Arguments {
+    /// An archive, or what `export` wrote
+    #[arg(value_name = "FILE.irpa|EXPORT_DIR")]
+    pub path: PathBuf,
+    /// One JSON object on stdout instead of a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How many names are said of what carries no hash.
+const NAMED: usize = 3;
+
+impl Arguments {
+    pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
+        let interrupt = &invocation.interrupt;
+        let start = Instant::now();
+        let verified = compare(self, interrupt);
+        let seconds = start.elapsed().as_secs_f64();
+        // Of an export the program was compared at least.
+        let compared = |verified: &Verified| self.path.is_dir() || verified.entries > 0;
+        let said = match (self.json, &verified) {
+            (true, Ok(verified)) => Some(json(self, Ok(verified), seconds).to_string()),
+            (false, Ok(verified)) if compared(verified) => Some(line(self, verified, seconds)),
+            (true, Err(Error::Interrupted)) => None,
+            (true, Err(error)) => Some(json(self, Err(error), seconds).to_string()),
+            _ => None,
+        };
+        let written = said.map_or(Ok(()), |said| print(&format!("{said}\n")));
+        match compared(&verified?) {
+            true => Ok(written?),
+            false => Err(Error::WithoutHashes { path: self.path.clone() }),
+        }
+    }
+}
+
+fn compare(arguments: &Arguments, interrupt: &Interrupt) -> Result<Verified, Error> {
+    let path = &arguments.path;
+    Ok(match path.is_dir() {
+        true if xla::is_export(path) => shown(interrupt, |watch| xla::verify(path, Some(watch)))?,
+        true => export(arguments, interrupt)?,
+        // Whether it is whole is all that it can say of itself.
+        false if Gguf::is_at(path) => Gguf::open(path).map(|_| Verified::default())?,
+        false => content(&Archive::open(path)?, interrupt)?,
+    })
+}
+
+/// Compares an archive's data with the hashes that it carries.
+pub fn content(archive: &Archive, interrupt: &Interrupt) -> Result<Verified, ArchiveError> {
+    shown(interrupt, |watch| archive.verify_content(Some(watch)))
+}
+
+fn export(arguments: &Arguments, interrupt: &Interrupt) -> Result<Verified, Error> {
+    let _ = (arguments, interrupt);
+    with_iree!(
+        "verify EXPORT_DIR",
+        Ok(shown(interrupt, |watch| tracewright::export::verify(&arguments.path, Some(watch)))?)
+    )
+}
+
+/// What `verify` does, with a bar as long as it does.
+fn shown<T>(interrupt: &Interrupt, verify: impl FnOnce(Watch<'_>) -> T) -> T {
+    let bar = progress::bytes("verifying", 0);
+    let verified = verify(&mut progress::watch(&bar, interrupt));
+    bar.finish_and_clear();
+    verified
+}
+
+/// `the program and 15 tensors, 485520 bytes: as they were written (3.1 GB/s)`
+fn line(arguments: &Arguments, verified: &Verified, seconds: f64) -> String {
+    let Verified { entries, bytes, without_hash } = verified;
+    let program = if arguments.path.is_dir() { "the program and " } else { "" };
+    let speed = *bytes as f64 / seconds / 1e9;
+    let mut line =
+        format!("{program}{entries} tensors, {bytes} bytes: as they were written ({speed:.1} GB/s)");
+    if !without_hash.is_empty() {
+        let more = if without_hash.len() > NAMED { ", …" } else { "" };
+        let named = without_hash[..without_hash.len().min(NAMED)].join("`, `");
+        line += &format!("; {} carry no hash and were not compared: `{named}`{more}", without_hash.len());
+    }
+    line
+}
+
+/// What was found; after an error nobody knows how much was as it was written, and that is null.
+fn json(arguments: &Arguments, verified: Result<&Verified, &Error>, seconds: f64) -> Value {
+    let (verified, error) = (verified.ok(), verified.err());
+    let damage = |damage: &Damage| {
+        let Damage { name, offset, expected, found } = damage;
+        json!({ "name": name, "offset": offset, "expected": expected, "found": found })
+    };
+    json!({
+        "path": arguments.path.to_string_lossy(),
+        "tensors": verified.map(|verified| verified.entries),
+        "bytes": verified.map(|verified| verified.bytes),
+        "without_hash": verified.map(|verified| &verified.without_hash),
+        "damaged": error.map_or(&[][..], damaged).iter().map(damage).collect::<Value>(),
+        "error": error.map(|error| json!({
+            "code": error.code().name(), "message": WithCauses(error).to_string(),
+        })),
+        "seconds": seconds,
+    })
+}
+
+/// The tensors that an error names.
+fn damaged(error: &Error) -> &[Damage] {
+    match error {
+        Error::Console(ConsoleError::Archive(ArchiveError::Content { damaged, .. })) => damaged,
+        #[cfg(feature = "iree")]
+        Error::Load(tracewright::build::LoadError::Archive(ArchiveError::Content { damaged, .. })) => damaged,
+        _ => &[],
+    }
+}

@@ -1,0 +1,50 @@
+//! The network that a path or a name means.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use tracewright::models::config::ConfigError;
+use tracewright::models::presets::Preset;
+use tracewright::models::{Architecture, ReadModel, UntiedHead};
+
+use crate::error::ConsoleError;
+
+/// The published size of this name, unless a file has it.
+pub fn preset(model: &Path) -> Option<&'static Preset> {
+    if model.exists() { None } else { model.to_str().and_then(Preset::named) }
+}
+
+/// The network at a path, or of a preset's name. Reads no weight.
+///
+/// # Errors
+/// What is wrong with the configuration.
+pub fn read_network(
+    read: ReadModel,
+    model: &Path,
+    allowed_keys: &[String],
+) -> Result<Box<dyn Architecture>, ConsoleError> {
+    if let Some(preset) = preset(model) {
+        return Ok(Box::new(preset.read()?));
+    }
+    read(model, allowed_keys).map_err(|error| match error {
+        ConfigError::File(missing) if missing.source.kind() == ErrorKind::NotFound => {
+            ConsoleError::NoModel(missing)
+        }
+        error => error.into(),
+    })
+}
+
+/// Warns of a head that is not the embedding.
+pub fn warn_of_head(untied: Option<&UntiedHead>) {
+    if let Some(untied) = untied {
+        say!("warning: {untied}");
+        say!("  help: set `tie_word_embeddings` to false in the configuration, or remove `lm_head.weight`");
+    }
+}
+
+/// What a model is called: `demo` for `demo`, `demo/config.json` and `.` in it.
+pub fn name_of(model: &Path) -> String {
+    let whole = model.canonicalize().unwrap_or_else(|_| model.to_owned());
+    let named = if whole.ends_with("config.json") { whole.parent().unwrap_or(&whole) } else { &whole };
+    named.file_stem().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+}

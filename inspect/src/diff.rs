@@ -1,0 +1,107 @@
+//! `trace-dump diff`: in what two networks differ, or one that is recorded in two ways.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use console::{ModelArguments, print};
+use report::{FunctionGraph, NetworkReport, NodeFacts, Stage, TypeFacts};
+use similar::TextDiff;
+use tracewright::models::ReadModel;
+
+use crate::error::InspectError;
+use crate::recorded::Recorded;
+use crate::stage;
+
+#[derive(Args)]
+pub struct DiffArguments {
+    /// A model, as for `trace-dump` itself
+    first: PathBuf,
+    /// Another
+    second: PathBuf,
+    /// How far the traces are carried
+    #[arg(long, value_parser = stage, value_name = "traced|simplified|expanded", default_value = "traced")]
+    stage: Stage,
+    #[command(flatten)]
+    model_arguments: ModelArguments,
+}
+
+impl DiffArguments {
+    pub fn run(&self, read: ReadModel) -> Result<(), InspectError> {
+        let report = |model| Recorded::new(model, &self.model_arguments, read)?.report();
+        Ok(print(&diff([&report(&self.first)?, &report(&self.second)?], self.stage))?)
+    }
+}
+
+/// Lines around what differs.
+const AROUND: usize = 2;
+
+/// A table, and for each pair of functions that differ their lines: with `-` those of the first, with `+` those of the second.
+/// Entry points are pairs by their names, what they call by its order.
+fn diff(reports: [&NetworkReport; 2], stage: Stage) -> String {
+    let mut text = table(reports);
+    let [first, second] = reports.map(|report| functions(report, stage));
+    let places: BTreeSet<_> = first.keys().chain(second.keys()).collect();
+    for place in places {
+        let [before, after] = [&first, &second].map(|functions| functions.get(place));
+        let [old, new] = [before, after].map(|graph| graph.map(|graph| lines(graph)).unwrap_or_default());
+        let (entry, kind) = place;
+        let name = |graph: Option<&&FunctionGraph>| {
+            let called = graph
+                .map(|graph| report::spans(&graph.layers))
+                .filter(|layers| *kind > 0 && !layers.is_empty());
+            called.map_or_else(|| entry.clone(), |layers| format!("{entry}, {layers}"))
+        };
+        let differences = TextDiff::from_lines(&old, &new);
+        let mut differences = differences.unified_diff();
+        differences.context_radius(AROUND).header(&name(before), &name(after));
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{}{differences}", if old == new { "" } else { "\n" });
+    }
+    text
+}
+
+/// The functions by entry point: itself, then what it calls, in order, unless an entry point before has it.
+fn functions(report: &NetworkReport, stage: Stage) -> BTreeMap<(String, usize), &FunctionGraph> {
+    let mut functions = BTreeMap::new();
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
+    for entry in report.stage(stage).filter(|graph| graph.entry) {
+        functions.insert((entry.function.clone(), 0), entry);
+        let mut kind = 0;
+        for callee in entry.nodes.iter().flat_map(|node| &node.subgraph_ids) {
+            if seen.insert(callee)
+                && let Some(callee) = report.graphs.iter().find(|graph| graph.id == *callee)
+            {
+                kind += 1;
+                functions.insert((entry.function.clone(), kind), callee);
+            }
+        }
+    }
+    functions
+}
+
+/// The nodes without their numbers, which every node before would change.
+fn lines(graph: &FunctionGraph) -> String {
+    let line = |node: &NodeFacts| {
+        let types: Vec<String> = node.types.iter().map(TypeFacts::named).collect();
+        format!("{} : {} from {:?}\n", node.text, types.join(", "), node.path)
+    };
+    graph.nodes.iter().map(line).collect()
+}
+
+fn table(reports: [&NetworkReport; 2]) -> String {
+    let mut text = format!("{:<18}{:>20}{:>20}\n", "", reports[0].label, reports[1].label);
+    // Writing to a string cannot fail.
+    let mut line = |name: &str, of: fn(&NetworkReport) -> String| {
+        let [first, second] = reports.map(of);
+        let mark = if first == second { "" } else { "  *" };
+        let _ = writeln!(text, "{name:<18}{first:>20}{second:>20}{mark}");
+    };
+    line("element type", |report| report.network.element.clone());
+    line("parameters", |report| report.network.parameters.to_string());
+    line("parameter bytes", |report| report.network.parameter_bytes.to_string());
+    line("state bytes", |report| report.memory.state.values().sum::<usize>().to_string());
+    line("running bytes", |report| report.memory.running.to_string());
+    text
+}

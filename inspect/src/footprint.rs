@@ -1,0 +1,92 @@
+//! What a model will hold in memory.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use tracewright::Plan;
+use tracewright::footprint::{Footprint, Memory, readable};
+
+/// How many keys are named of weights that are not packed.
+const NAMED: usize = 3;
+
+/// A footprint beside the memory of this machine, as text and as JSON.
+pub struct FootprintReport<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// What it holds.
+    pub footprint: &'a Footprint,
+    /// The memory of this machine, where the system tells.
+    pub memory: Option<Memory>,
+}
+
+impl FootprintReport<'_> {
+    /// The fields are those that `tracewright plan --json` prints.
+    pub fn json(&self) -> Value {
+        let Self { plan, footprint, memory } = self;
+        let weights = footprint.weights.iter().map(|(stored_as, stored)| {
+        json!({ "stored": stored_as.to_string(), "keys": stored.keys, "bytes": stored.bytes })
+    });
+        json!({
+            "context": plan.context,
+            "chunk": plan.chunk,
+            "batch": plan.batch,
+            "weights": weights.collect::<Vec<_>>(),
+            "weight_bytes": footprint.weight_bytes(),
+            "streamed_bytes": footprint.streamed,
+            "repacked_bytes": footprint.repacked,
+            "state_bytes": footprint.state,
+            "activation_bytes": footprint.activations,
+            "constant_bytes": footprint.constants,
+            "running_bytes": footprint.running(),
+            "compiling_bytes": footprint.compile,
+            "memory": memory.map(|memory| json!({ "total_bytes": memory.total, "available_bytes": memory.available })),
+            "fits": memory.map(|memory| footprint.check(memory).is_ok()),
+        })
+    }
+
+    /// The table for a reader.
+    pub fn table(&self) -> String {
+        let Self { plan, footprint, memory } = self;
+        let mut text = String::new();
+        let mut line = |name: &str, bytes: usize, what: &str| {
+            let bytes = readable(bytes as u64);
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{}", format!("{name:<14}{bytes:>10}  {what}").trim_end());
+        };
+        line("weights", footprint.weight_bytes(), "in the archive, mapped");
+        for (stored_as, stored) in &footprint.weights {
+            let packed = matches!(stored_as, tracewright::footprint::StoredAs::Packed(_));
+            let shown = if packed { 0 } else { NAMED };
+            let mut keys = stored.keys.iter().take(shown).map(String::as_str).collect::<Vec<_>>().join(", ");
+            if !packed && stored.keys.len() > shown {
+                keys.push_str(", …");
+            }
+            let colon = if keys.is_empty() { "" } else { ": " };
+            line("", stored.bytes, &format!("{} of {stored_as}{colon}{keys}", stored.keys.len()));
+        }
+        if footprint.repacked > 0 {
+            line("packed copy", footprint.repacked, "made when the program is loaded");
+        }
+        let sizes = format!("context {}, batch {}", plan.context, plan.batch);
+        let kinds = footprint.state.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        line("state", footprint.state_bytes(), &format!("{kinds}: {sizes}"));
+        let largest = footprint.activations.iter().max_by_key(|(_, bytes)| **bytes);
+        let entry = largest.map_or("", |(entry, _)| entry);
+        line(
+            "activations",
+            footprint.activation_bytes(),
+            &format!("at most, in `{entry}`, chunk {}", plan.chunk),
+        );
+        line("constants", footprint.constants, "tables in the compiled module");
+        line("running", footprint.running() as usize, "all of it, and the process itself");
+        line("compiling", footprint.compile, "before, in a process of its own; about");
+        if let Some(memory) = memory {
+            line(
+                "machine",
+                memory.total as usize,
+                &format!("of which {} are free", readable(memory.available)),
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,30 @@
+//! `trace-dump presets`: the published sizes, and whose configurations they are.
+
+use clap::Args;
+use serde_json::{Value, json};
+use tracewright::models::presets::Preset;
+
+use crate::error::InspectError;
+
+#[derive(Args)]
+pub struct PresetsArguments {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl PresetsArguments {
+    pub fn run(&self) -> Result<(), InspectError> {
+        let text = match self.json {
+            true => {
+                let preset =
+                    |preset: &Preset| json!({ "name": preset.name, "repository": preset.repository });
+                format!("{:#}\n", Value::Array(Preset::all().map(preset).collect()))
+            }
+            false => {
+                Preset::all().map(|preset| format!("{:<20} {}\n", preset.name, preset.repository)).collect()
+            }
+        };
+        Ok(console::print(&text)?)
+    }
+}

@@ -1,0 +1,68 @@
+//! The network that a command looks at, recorded.
+
+use std::path::Path;
+
+use console::{
+    KernelUse, Layout, ModelArguments, name_of, preset, read_network, read_source, resolved, warn_of_head,
+};
+use report::NetworkReport;
+use tracewright::Plan;
+use tracewright::errors::escaped;
+use tracewright::irpa::Checkpoint;
+use tracewright::lower::Weights;
+use tracewright::models::{Architecture, ReadModel};
+use tracewright::targets::Target;
+use tracewright::trace::Trace;
+
+use crate::error::InspectError;
+
+/// A network, the plan for it, and its trace.
+pub struct Recorded {
+    pub name: String,
+    pub plan: Plan,
+    pub trace: Trace,
+}
+
+impl Recorded {
+    pub fn new(model: &Path, asked: &ModelArguments, read: ReadModel) -> Result<Self, InspectError> {
+        let (network, name) = named(model, &asked.network.allow_config_key, read)?;
+        let mut plan = asked.plan(network, asked.context)?;
+        // Kernels differ between machines: they are shown to who asks for them. To others all machines show the same.
+        let wants =
+            [asked.network.kernels == Some(KernelUse::On), asked.network.layout == Some(Layout::Kernels)];
+        let shown = plan.weights.kernels && (wants.contains(&true) || asked.network.quant.is_some());
+        if !shown {
+            plan.target = Target::processor("generic");
+            plan.weights = Weights { kernels: false, ..plan.weights.clone() };
+        }
+        let trace = plan.trace()?.trace;
+        Ok(Self { name, plan, trace })
+    }
+
+    pub fn report(&self) -> Result<NetworkReport, InspectError> {
+        Ok(NetworkReport::new(&self.name, &self.plan, &self.trace, &read_source)?)
+    }
+}
+
+/// The network that is meant, and what it is called.
+pub fn named(
+    model: &Path,
+    allowed_keys: &[String],
+    read: ReadModel,
+) -> Result<(Box<dyn Architecture>, String), InspectError> {
+    let name = match preset(model) {
+        Some(preset) => preset.name.to_owned(),
+        // Of whatever characters.
+        None => escaped(&name_of(model)),
+    };
+    let model = resolved(model)?;
+    let mut network = read_network(read, &model, allowed_keys)?;
+    // Other commands refuse weights that do not fit; here the configuration is enough.
+    if model.is_dir()
+        && let Ok(checkpoint) = Checkpoint::open(&model)
+    {
+        let named = network.named(checkpoint);
+        warn_of_head(network.settle_head(&named).as_ref());
+    }
+    Ok((network, name))
+}
