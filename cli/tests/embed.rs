@@ -262,16 +262,12 @@ fn folders_that_lack_a_file() {
 /// Each command names the other where a model is not its own.
 #[test]
 fn models_of_the_other_command() {
-    let words = [
-        "`LlamaForCausalLM` predicts tokens and makes no vectors of texts",
-        "help: use `tracewright generate`",
-    ];
+    let words =
+        ["`LlamaForCausalLM` predicts tokens and embeds no texts", "help: use `tracewright generate`"];
     refuses(&fixture("llama-untied"), &["--tokens", "5"], 1, &words);
-    refuses(&demo(), &["-p", "Once"], 1, &["makes no vectors", "help: use `tracewright generate`"]);
-    let words = [
-        "`Gemma3TextModel` makes vectors of texts and predicts no token",
-        "help: only `tracewright embed` takes it",
-    ];
+    refuses(&demo(), &["-p", "Once"], 1, &["embeds no texts", "help: use `tracewright generate`"]);
+    let words =
+        ["`Gemma3TextModel` embeds texts and predicts no token", "help: only `tracewright embed` takes it"];
     let model = fixture(FIXTURES[0]);
     let model = text(&model);
     for command in [

@@ -62,7 +62,7 @@ pub enum ConfigError {
         known: Vec<&'static str>,
     },
     /// A text embedding where a language model is expected.
-    #[error("`{}`: `{found}` makes vectors of texts and predicts no token", .path.display())]
+    #[error("`{}`: `{found}` embeds texts and predicts no token", .path.display())]
     Embeds {
         /// The file.
         path: PathBuf,
@@ -70,7 +70,7 @@ pub enum ConfigError {
         found: String,
     },
     /// A language model where a text embedding is expected.
-    #[error("`{}`: `{found}` predicts tokens and makes no vectors of texts", .path.display())]
+    #[error("`{}`: `{found}` predicts tokens and embeds no texts", .path.display())]
     Generates {
         /// The file.
         path: PathBuf,

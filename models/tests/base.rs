@@ -109,7 +109,7 @@ fn a_model_without_its_head_is_of_the_same_family() {
     config.insert("architectures".into(), json!(["Gemma3TextModel"]));
     config.insert("use_bidirectional_attention".into(), json!(true));
     let said = read(&config).expect_err("an embedding");
-    assert!(said.contains("`Gemma3TextModel` makes vectors of texts"), "{said}");
+    assert!(said.contains("`Gemma3TextModel` embeds texts"), "{said}");
 }
 
 /// Whatever else is wrong: the user needs another file, or a network of their own.

@@ -229,7 +229,7 @@ fn what_is_no_embedding_is_named() {
             keys["architectures"] = json!(["Gemma3ForCausalLM"]);
             keys["use_bidirectional_attention"] = json!(false);
         },
-        expect!["`./config.json`: `Gemma3ForCausalLM` predicts tokens and makes no vectors of texts"],
+        expect!["`./config.json`: `Gemma3ForCausalLM` predicts tokens and embeds no texts"],
     );
     check(
         "config.json",

@@ -355,7 +355,7 @@ fn the_readme_lists_the_families() {
         assert!(!family.about.is_empty(), "{names:?}");
         table += &format!("| {} | {} |\n", names.join(", "), family.about);
     }
-    table += "| `Gemma3TextModel` | EmbeddingGemma, with the files of sentence-transformers: [vectors of texts](#vectors-of-texts) |\n";
+    table += "| `Gemma3TextModel` | EmbeddingGemma, with the files of sentence-transformers: embeddings |\n";
     expect_file!["../../README.md"].assert_eq(&format!("{before}{begin}{table}{end}{after}"));
 }
 

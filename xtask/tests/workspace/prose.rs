@@ -18,8 +18,7 @@ type Reader = fn(&str) -> Vec<Fragment>;
 const SCOPE: [(&str, Reader); 1] = [(".md", markdown)];
 
 /// Folders and files that are not rewritten yet.
-const NOT_YET: [&str; 11] = [
-    "ARCHITECTURE.md",
+const NOT_YET: [&str; 10] = [
     "demo/",
     "demo-gemma3/",
     "dsl/",
