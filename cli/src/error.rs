@@ -197,6 +197,9 @@ pub enum Error {
     Bench(BenchError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
+    Quality(instruments::quality::QualityError),
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
     Tune(TuneError),
     #[error(transparent)]
     TuningFile(#[from] TuningFileError),
@@ -403,6 +406,8 @@ impl Coded for Error {
             Self::Model(error) => error.code(),
             #[cfg(feature = "iree")]
             Self::Bench(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Quality(error) => error.code(),
             #[cfg(feature = "iree")]
             Self::Tune(error) => error.code(),
             Self::TuningFile(error) => error.code(),

@@ -20,6 +20,7 @@ mod odd_files;
 mod outputs;
 mod profile;
 mod prompts;
+mod quality;
 mod sampling;
 mod schemas;
 mod support;

@@ -8,6 +8,7 @@ use crate::Code::*;
 use crate::{Code, Coded};
 use instruments::bench::BenchError;
 use instruments::bisect::BisectError;
+use instruments::quality::QualityError;
 use instruments::tune::TuneError;
 use tracewright::CallError;
 use tracewright::build::LoadError;
@@ -258,6 +259,17 @@ impl Coded for BisectError {
             Self::Lower(error) => error.places(),
             Self::Load(error) => error.places(),
             _ => Vec::new(),
+        }
+    }
+}
+
+impl Coded for QualityError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Short { .. } | Self::Window(_) | Self::Vocabulary { .. } => TW1010,
+            Self::NotFinite { .. } => TW0812,
+            Self::Model(error) => error.code(),
+            Self::Interrupted => TW0005,
         }
     }
 }

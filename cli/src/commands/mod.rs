@@ -14,6 +14,7 @@ mod generate;
 mod man;
 mod plan;
 mod prompt;
+mod quality;
 mod random;
 mod tokenize;
 mod tune;
@@ -107,6 +108,8 @@ commands! {
     Verify: verify();
     /// Run two forms of a model side by side, and name the first operation whose numbers differ
     Bisect: bisect(model) iree;
+    /// Compare a format with full precision on a text: KL divergence, same tokens, perplexity
+    Quality: quality(model) iree;
     /// Say what a model will hold in memory, without reading a weight
     Plan: plan(model);
     /// Measure speed: variants in turn, beside what the memory gives

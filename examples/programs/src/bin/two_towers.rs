@@ -30,9 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args().nth(1).ok_or("name a folder with `model.safetensors`")?;
     let (towers, sizes) = (Towers { ages: 2, words: 3, features: 4 }, [("B", 1), ("I", 2)]);
     let traced = TwoTowers::<F32>::record(&towers)?.entry("matching", TwoTowers::matching, sizes)?.finish();
-    let (compiler, checkpoint) = (Compiler::new("iree-compile"), Checkpoint::open(Path::new(&folder))?);
-    let program =
-        build_program(&traced, &checkpoint, ProgramOptions::new(&compiler, Path::new("cache")))?.program;
+    let (compiler, data) = (Compiler::new("iree-compile"), Checkpoint::open(Path::new(&folder))?);
+    let program = build_program(&traced, &data, ProgramOptions::new(&compiler, Path::new("cache")))?.program;
     let item = Array::from_slice(&[1.0f32, 0.5, -1.0, 0.0, 2.0, 0.25], [2, 3])?.with_axes(&["I", "W"])?;
     let arguments = [("item", item), ("user", Array::from_slice(&[0.5f32, -1.0], [1, 2])?)];
     let results = program.call_named("matching", &arguments)?;

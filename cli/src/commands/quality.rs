@@ -1,0 +1,163 @@
+//! `tracewright quality`: what a format costs on real text.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use console::{Quant, quant_or_none};
+
+use crate::arguments::RunArguments;
+
+#[derive(Args, Clone)]
+pub struct Arguments {
+    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    pub model: PathBuf,
+    /// The text, `-` for stdin
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// What the model is compared with: itself in another format and in f32, or another model with the same tokens
+    #[arg(long, value_name = "none|q8|q4|q4_k|MODEL", default_value = "none")]
+    pub against: String,
+    /// Tokens of a window; the second half of each window counts
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
+    pub window: u32,
+    /// Windows at most [default: all that the text fills]
+    #[arg(long, value_name = "N")]
+    pub windows: Option<usize>,
+    /// One JSON object on stdout instead of lines
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub run: RunArguments,
+}
+
+impl Arguments {
+    /// The model to compare with, and its format if that differs from the model's own.
+    #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "models are compared by running them"))]
+    fn reference(&self) -> (PathBuf, Option<Quant>) {
+        match quant_or_none(&self.against) {
+            Ok(format) => (self.model.clone(), Some(format)),
+            Err(_) => (PathBuf::from(&self.against), None),
+        }
+    }
+}
+
+#[cfg(feature = "iree")]
+mod run {
+    use std::fs;
+    use std::path::Path;
+
+    use console::{print, usage};
+    use instruments::quality::{Quality, QualityError, Windows, compare};
+    use serde_json::json;
+    use tracewright::Model;
+    use tracewright::errors::WithPath as _;
+    use tracewright::files::{limits, read_from, read_stream};
+    use tracewright::footprint::readable;
+    use tracewright::generate::{GenerateError, Tokenizer};
+    use tracewright::ops::ElementType;
+
+    use super::Arguments;
+    use crate::Invocation;
+    use crate::error::Error;
+    use crate::interrupt::Interrupt;
+    use crate::load;
+    use crate::progress::spinner;
+
+    impl Arguments {
+        pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
+            let Invocation { interrupt, .. } = invocation;
+            let text = read(&self.file)?;
+            let model = self.open(&self.model, &self.run, invocation)?;
+            let (path, format) = self.reference();
+            let mut reference = self.run.clone();
+            let arguments = &mut reference.model_arguments;
+            if let Some(format) = format {
+                (arguments.network.quant, arguments.network.dtype) = (Some(format), Some(ElementType::F32));
+                arguments.kv = None;
+            }
+            let reference = self.open(&console::resolved(&path)?, &reference, invocation)?;
+
+            let tokenizer = model
+                .tokenizer()
+                .ok_or_else(|| usage(format!("`{}` has no tokenizer.json", self.model.display())))?;
+            let tokens = tokenizer.encode_plain(&text)?;
+            let windows =
+                Windows { length: self.window as usize, most: self.windows, first: first_token(tokenizer)? };
+            let quality = measure(&model, &reference, &tokens, &windows, interrupt)?;
+            let weights = [weights(&model)?, weights(&reference)?];
+            Ok(print(&if self.json { json(&quality, weights) } else { lines(&quality, weights) })?)
+        }
+
+        fn open(
+            &self,
+            path: &Path,
+            run: &crate::arguments::RunArguments,
+            invocation: &Invocation,
+        ) -> Result<Model, Error> {
+            let mut opening = load::read(path, run, invocation.read, &invocation.interrupt)?;
+            opening.fit_context(self.window as usize);
+            opening.options.score = true;
+            load::open(opening, &run.compile, &invocation.interrupt)
+        }
+    }
+
+    fn read(path: &Path) -> Result<String, Error> {
+        Ok(match path.as_os_str() == "-" {
+            true => read_from(std::io::stdin().lock(), limits::PROMPT).with_path("read", path)?,
+            false => read_stream(path, limits::PROMPT)?,
+        })
+    }
+
+    /// The token that the tokenizer puts in front of every text, if it does.
+    fn first_token(tokenizer: &Tokenizer) -> Result<Option<u32>, GenerateError> {
+        let (empty, text) = (tokenizer.encode("")?, tokenizer.encode("a")?);
+        Ok(empty.first().filter(|first| text.first() == Some(first)).copied())
+    }
+
+    fn measure(
+        model: &Model,
+        reference: &Model,
+        tokens: &[u32],
+        windows: &Windows,
+        interrupt: &Interrupt,
+    ) -> Result<Quality, Error> {
+        let bar = spinner("comparing");
+        let compared = compare(model, reference, tokens, windows, |done, all| {
+            bar.set_message(format!("window {} of {all}", done + 1));
+            interrupt.go_on()
+        });
+        bar.finish_and_clear();
+        compared.map_err(|error| match error {
+            QualityError::Interrupted => Error::Interrupted,
+            QualityError::Model(error) => error.into(),
+            error => Error::Quality(error),
+        })
+    }
+
+    /// Bytes of the archive.
+    fn weights(model: &Model) -> Result<Option<u64>, Error> {
+        let archive = model.info().build.as_ref().map(|build| &build.archive);
+        Ok(archive.map(|path| fs::metadata(path).with_path("open", path)).transpose()?.map(|file| file.len()))
+    }
+
+    fn lines(quality: &Quality, [model, reference]: [Option<u64>; 2]) -> String {
+        let Quality { positions, mean_kl, mean_kl_error, median_kl, kl_99, max_kl, same_token, .. } = quality;
+        let mut lines = format!(
+            "positions      {positions}\n\
+             KL divergence  {mean_kl:.4} ± {mean_kl_error:.4} nats (median {median_kl:.4}, 99 % {kl_99:.4}, largest {max_kl:.4})\n\
+             same token     {:.1} %\n\
+             perplexity     {:.3} (reference {:.3})\n",
+            same_token * 100.0,
+            quality.perplexity,
+            quality.reference_perplexity,
+        );
+        if let (Some(model), Some(reference)) = (model, reference) {
+            lines += &format!("weights        {} (reference {})\n", readable(model), readable(reference));
+        }
+        lines
+    }
+
+    fn json(quality: &Quality, [model, reference]: [Option<u64>; 2]) -> String {
+        format!("{}\n", json!({ "quality": quality, "bytes": model, "reference_bytes": reference }))
+    }
+}
