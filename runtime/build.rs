@@ -180,10 +180,12 @@ fn iree_source(out: &Path) -> Result<PathBuf, String> {
 /// The folder whose `include` has `cuda.h`: the one that the set-up unpacks, or that of a toolkit.
 fn cuda_headers(package: &Path) -> Result<PathBuf, String> {
     println!("cargo:rerun-if-env-changed=CUDA_PATH");
-    let own = package.join("../.tracewright/cuda/lib/python3/site-packages/nvidia/cu13");
+    // `lib/python3.13` in a virtual environment, `lib/python3` in a plain folder.
+    let versions = fs::read_dir(package.join("../.tracewright/cuda/lib")).into_iter().flatten().flatten();
+    let own = versions.map(|version| version.path().join("site-packages/nvidia/cu13"));
     let toolkit = env::var_os("CUDA_PATH").map(PathBuf::from);
-    let folders = [Some(own), toolkit, Some("/usr/local/cuda".into())];
-    folders.into_iter().flatten().find(|folder| folder.join("include/cuda.h").is_file()).ok_or_else(|| {
+    let mut folders = own.chain(toolkit).chain([PathBuf::from("/usr/local/cuda")]);
+    folders.find(|folder| folder.join("include/cuda.h").is_file()).ok_or_else(|| {
         "the feature `cuda` needs `cuda.h`; run `cargo xtask setup`, which unpacks it into the project's own folder, or name \
          the folder of NVIDIA's toolkit in CUDA_PATH"
             .into()

@@ -10,6 +10,7 @@
 //!    trace and its checkpoint there in one call.
 //!
 //! For a known model `Model` (feature `iree`) does all of that: open it, and chat, continue text, score or embed.
+#![warn(missing_docs)]
 
 pub use bake;
 pub use dsl;

@@ -52,7 +52,6 @@ impl Default for BakeOptions<'_> {
     }
 }
 
-/// What a bake did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Baked {
     /// Bytes of parameters written.
@@ -79,7 +78,6 @@ impl Checked {
 /// What became of a tensor that a checkpoint stores in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FromBlocks {
-    /// How it was stored.
     pub from: BlockFormat,
     /// How it is stored now; the element type, where it has no format of its own.
     pub to: (Option<WeightFormat>, ElementType),
@@ -123,19 +121,13 @@ pub enum BakeError {
     /// The checkpoint is not what the model asks for. Nothing was written.
     #[error("checkpoint `{}` does not fit the model: {} problem(s){}", .path.display(), .problems.len(), list(.problems))]
     Mismatch {
-        /// The checkpoint.
         path: PathBuf,
         /// Everything that is wrong with it.
         problems: Vec<Problem>,
     },
     /// A recipe that makes nothing, or something else than its parameter.
     #[error("the recipe of `{key}` is wrong")]
-    Recipe {
-        /// The parameter's key.
-        key: String,
-        /// What is wrong.
-        source: Box<InferError>,
-    },
+    Recipe { key: String, source: Box<InferError> },
     /// Reading or writing failed.
     #[error(transparent)]
     Archive(#[from] irpa::ArchiveError),

@@ -21,41 +21,32 @@ pub enum Problem {
         declared: String,
         /// How those of the checkpoint begin.
         found: String,
-        /// One of the parameters.
         key: String,
-        /// How many there are.
         count: usize,
     },
     /// A parameter that the checkpoint lacks.
     Missing {
-        /// The key.
         key: String,
-        /// The declared type.
         ty: TensorType,
         /// The most similar key that nothing else reads.
         nearest: Option<String>,
     },
     /// A tensor that the model does not read.
     Extra {
-        /// The key.
         key: String,
         /// The file it is in.
         file: PathBuf,
     },
     /// A tensor that may be ignored only if it equals another, and does not.
     NotEqual {
-        /// The key.
         key: String,
         /// The key whose content it should have.
         other: String,
     },
-    /// Another shape.
     Shape {
-        /// The key.
         key: String,
         /// The file it is in.
         file: PathBuf,
-        /// The declared shape.
         expected: Vec<usize>,
         /// The shape in the file.
         found: Vec<usize>,
@@ -64,11 +55,9 @@ pub enum Problem {
     },
     /// An element type that does not convert to the declared one.
     Element {
-        /// The key.
         key: String,
         /// The file it is in.
         file: PathBuf,
-        /// The declared type.
         expected: ElementType,
         /// The type in the file.
         found: String,
@@ -80,7 +69,6 @@ pub enum Problem {
 pub struct Declared {
     /// The names of its axes; none if it is only a part of a parameter.
     pub axes: Vec<AxisName>,
-    /// Where it is read.
     pub provenance: Provenance,
 }
 

@@ -28,20 +28,10 @@ pub enum RandomError {
     Stopped(PathBuf),
     /// There is no memory for a tensor, each of which is made whole.
     #[error("`{key}` has {bytes} bytes, more than there is memory for")]
-    Memory {
-        /// Its key.
-        key: String,
-        /// Its size.
-        bytes: usize,
-    },
+    Memory { key: String, bytes: usize },
     /// The checkpoint cannot be written.
     #[error("cannot write `{}`", .path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: safetensors::SafeTensorError,
-    },
+    Write { path: PathBuf, source: safetensors::SafeTensorError },
 }
 
 struct RandomTensor<'a> {

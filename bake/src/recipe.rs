@@ -149,7 +149,6 @@ fn write_panels(
 /// Rows of a matrix that are stored together.
 struct Panel<'p, 'a> {
     made: &'p PieceReader<'a>,
-    /// The first of them.
     first: usize,
     inputs: usize,
     numbers: Vec<f32>,

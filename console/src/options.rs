@@ -71,7 +71,6 @@ impl ModelArguments {
 
 /// Whether kernels multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs, reason = "a comment would become a text of `--help`")]
 pub enum KernelUse {
     On,
     Off,
@@ -85,7 +84,6 @@ impl std::fmt::Display for KernelUse {
 
 /// How weights are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs, reason = "a comment would become a text of `--help`")]
 pub enum Layout {
     Kernels,
     Plain,

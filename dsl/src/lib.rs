@@ -4,6 +4,7 @@
 //! [`trace::Trace`]. No weight is read.
 //!
 #![doc = include_str!("functions.md")]
+#![warn(missing_docs)]
 
 mod argument;
 mod axis;

@@ -15,7 +15,6 @@ use trace::Provenance;
 ///
 /// An implementation is a `match` over all variants, so that none is without; what only passes on another error has its code.
 pub trait Coded: Error {
-    /// Its code.
     fn code(&self) -> Code;
 
     /// The places in the declaration of a network that it is about, the most telling one first.
@@ -36,7 +35,6 @@ macro_rules! codes {
         /// configuration, 2 the checkpoint, 3 archives, 4 the declaration of a network, 5 plans and lowering, 6 the compiler, 7 the
         /// runtime, 8 generation, 9 exports, 10 the instruments.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[allow(missing_docs, reason = "the explanation says what each is")]
         pub enum Code {
             $($name),*
         }
@@ -80,7 +78,6 @@ codes! {
 }
 
 impl Code {
-    /// In a few words.
     pub fn title(self) -> &'static str {
         let first = self.explanation().lines().next().unwrap_or_default();
         first.split_once(": ").map_or(first, |(_, title)| title)

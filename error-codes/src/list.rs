@@ -27,7 +27,6 @@ use tracewright::random::RandomError;
 use tracewright::tuning::TuningFileError;
 use tracewright::{ArrayError, PlanError};
 
-/// Errors of one kind.
 macro_rules! all {
     ($($error:ident => $code:ident),* $(,)?) => {
         $(impl Coded for $error {

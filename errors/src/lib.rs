@@ -14,9 +14,7 @@ use std::path::{Path, PathBuf};
 pub struct FileError {
     /// What was tried: `read`, `create`, `create a file in`.
     pub action: &'static str,
-    /// On what.
     pub path: PathBuf,
-    /// The answer.
     pub source: io::Error,
 }
 

@@ -46,7 +46,6 @@ impl Scratch {
         }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }

@@ -75,7 +75,6 @@ pub const SOURCE: u64 = 16 << 20;
 /// Bytes of a profile.
 pub const PROFILE: u64 = 64 << 20;
 
-/// Layers of a network.
 pub const LAYERS: usize = 4096;
 
 /// Positions that a network knows.

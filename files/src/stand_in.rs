@@ -8,7 +8,6 @@ pub enum StandIn {
     LfsPointer,
     /// A page for a browser.
     HtmlPage,
-    /// Nothing.
     Empty,
 }
 

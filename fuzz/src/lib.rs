@@ -69,7 +69,6 @@ pub struct FuzzRun {
 /// What no bytes may do.
 #[derive(Debug, thiserror::Error)]
 pub enum FuzzFailure {
-    /// The reader panicked.
     #[error("it panicked: {0}")]
     Panic(String),
     /// The reader took too much memory.
@@ -88,7 +87,6 @@ const fn target(name: &'static str, read: fn(&Path, &[u8])) -> FuzzTarget {
     FuzzTarget { name, prepare: |_| {}, read, room: ROOM }
 }
 
-/// All of them.
 pub const TARGETS: &[FuzzTarget] = &[
     // Of which a network of as many layers as there may be takes most, when it is recorded.
     FuzzTarget { room: 4 * ROOM, ..target("config", config::read) },

@@ -1,6 +1,7 @@
 //! Text in, tokens; tokens out, text: the tokenizer, the chat template, the choice of the next token and the end.
 //!
 //! Each module answers as Hugging Face transformers answers, token for token and byte for byte.
+#![warn(missing_docs)]
 
 mod batch;
 mod chat_template;

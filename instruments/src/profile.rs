@@ -29,7 +29,6 @@ pub struct Profile {
     pub schema: u64,
     /// The version of the program that measured.
     pub version: String,
-    /// The model's name.
     pub model: String,
     /// What was measured: `decode`, `prefill`.
     pub case: String,
@@ -69,9 +68,7 @@ pub struct ProfiledDispatch {
 pub struct ProfiledPlace {
     /// The field path, with `*` for the layer: `model.layers.*.mlp`.
     pub path: String,
-    /// The Rust file.
     pub file: String,
-    /// The line in it.
     pub line: u32,
     /// The operation there that costs most, as it is recorded; none where nothing is recorded there.
     pub operation: Option<String>,
@@ -82,17 +79,11 @@ pub struct ProfiledPlace {
 /// Why a profile is not that of a network.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// It cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
     /// It is none.
     #[error("`{}` is no profile: {reason}; `tracewright bench decode MODEL --trace FILE` writes one", .path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    Syntax { path: PathBuf, reason: String },
     /// The network was built in another way.
     #[error("the profile is of another form of the network: {}", .differences.join("; "))]
     Variant {
@@ -104,22 +95,17 @@ pub enum ProfileError {
     Entry {
         /// The entry point that was measured.
         entry: String,
-        /// Those that there are.
         found: Vec<String>,
     },
-    /// It is another network.
     #[error(
         "the profile is of another network, `{model}`, or of a declaration that has changed since: what is recorded of \
          `{entry}` has blake3 {found}, expected {expected}"
     )]
     Network {
-        /// What was measured.
         model: String,
-        /// The entry point.
         entry: String,
         /// What the profile was measured of.
         expected: String,
-        /// What is here.
         found: String,
     },
 }
@@ -281,7 +267,6 @@ impl ProfiledPlace {
 /// What must be equal, so that nodes of the one are nodes of the other.
 const COMPARED: [&str; 7] = ["dtype", "quant", "kv", "kernels", "simplify", "context", "batch"];
 
-/// What tells plans apart.
 pub(crate) fn variant(plan: &Plan) -> BTreeMap<&'static str, String> {
     let kernels = if plan.weights.kernels { "on" } else { "off" };
     let quant = plan.weights.quantize.to_string();

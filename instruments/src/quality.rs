@@ -11,7 +11,6 @@ use tracewright::{Model, ModelError};
 /// How much of a text is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
-    /// Tokens of a window.
     pub length: usize,
     /// How many windows are compared at most; `None` for all that the text fills.
     pub most: Option<usize>,
@@ -36,17 +35,13 @@ impl Windows {
 /// What a comparison found. KL divergences are in nats, from the reference to the model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Quality {
-    /// Positions counted.
     pub positions: usize,
-    /// Mean KL divergence.
     pub mean_kl: f64,
     /// Standard error of the mean.
     pub mean_kl_error: f64,
-    /// Median KL divergence.
     pub median_kl: f64,
     /// The 99th percentile of the KL divergence.
     pub kl_99: f64,
-    /// The largest KL divergence.
     pub max_kl: f64,
     /// Share of positions at which both favour the same token.
     pub same_token: f64,
@@ -61,23 +56,13 @@ pub struct Quality {
 pub enum QualityError {
     /// The text fills no window.
     #[error("the text has {found} tokens, expected at least {window}, which is one window")]
-    Short {
-        /// Tokens of the text.
-        found: usize,
-        /// Tokens of a window.
-        window: usize,
-    },
+    Short { found: usize, window: usize },
     /// A window has no position to count.
     #[error("a window has {0} tokens, expected at least 4")]
     Window(usize),
     /// The models have different tokens.
     #[error("the model has {found} token ids, the reference has {reference}")]
-    Vocabulary {
-        /// Those of the model.
-        found: usize,
-        /// Those of the reference.
-        reference: usize,
-    },
+    Vocabulary { found: usize, reference: usize },
     /// Logits that are no numbers.
     #[error("the logits after token {position} of window {window} are not finite")]
     NotFinite {
@@ -86,7 +71,6 @@ pub enum QualityError {
         /// The position in it, from 0.
         position: usize,
     },
-    /// A call failed.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The caller stopped the comparison.

@@ -37,7 +37,6 @@ pub struct Archive {
 /// One parameter of an archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The key.
     pub name: String,
     /// The type, if the entry carries metadata of ours.
     pub ty: Option<TensorType>,
@@ -153,7 +152,6 @@ impl Archive {
 /// What was compared with its hash, and found to be right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Entries.
     pub entries: usize,
     /// Their bytes.
     pub bytes: u64,

@@ -41,7 +41,6 @@ pub struct Checkpoint {
 /// One tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointTensor {
-    /// The key.
     pub name: String,
     /// What the file calls the tensor that it is, or is a part of.
     pub source: String,
@@ -67,10 +66,7 @@ pub enum StoredOrder {
     Same,
     /// Rows are those of so many heads. Of a head's rows the first half stand at even places and the second half at odd
     /// ones: what is rotated together is side by side.
-    PermutedRope {
-        /// Heads.
-        heads: usize,
-    },
+    PermutedRope { heads: usize },
     /// The axes of a matrix are exchanged.
     Transposed,
     /// 1 is added to each number.
@@ -99,7 +95,6 @@ impl TensorNumbers<'_> {
         }
     }
 
-    /// How they are stored.
     pub fn stored(&self) -> StoredNumbers {
         self.stored
     }
@@ -232,12 +227,10 @@ impl Checkpoint {
         self
     }
 
-    /// What was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The safetensors files.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|(path, _)| path.as_path())
     }
@@ -414,11 +407,8 @@ impl Default for ConvertOptions<'_> {
 /// A tensor whose element type changed on its way into the archive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
-    /// The tensor.
     pub name: String,
-    /// The stored type.
     pub from: ElementType,
-    /// The archive's type.
     pub to: ElementType,
 }
 

@@ -9,7 +9,6 @@ use std::{fmt, path::PathBuf};
 /// What was wrong, where, what was expected and found, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The operating system refused.
     #[error(transparent)]
     File(#[from] FileError),
     /// The archive does not fit where it should go.
@@ -18,47 +17,32 @@ pub enum ArchiveError {
         available.map_or("the file system or quota is full".into(), |bytes| format!("{bytes} are available"))
     )]
     DiskFull {
-        /// The archive.
         path: PathBuf,
-        /// Its size.
         needed: u64,
         /// What the file system has to give, if it says.
         available: Option<u64>,
     },
     /// The progress callback asked to stop.
     #[error("stopped on request while working on `{path}`")]
-    Cancelled {
-        /// The archive.
-        path: PathBuf,
-    },
+    Cancelled { path: PathBuf },
     /// An archive breaks a rule of the format.
     #[error(
         "`{path}` is not a valid parameter archive: at byte {offset}, {rule}: expected {expected}, found {found}"
     )]
     Archive {
-        /// The archive.
         path: PathBuf,
-        /// Where in the file.
         offset: u64,
-        /// Which rule.
         rule: ArchiveRule,
         /// What the rule asks for.
         expected: String,
-        /// What the file has.
         found: String,
     },
     /// The data of archive entries are not those that were written.
     #[error("`{path}` is damaged: {}; write the archive again", List(damaged))]
-    Content {
-        /// The archive.
-        path: PathBuf,
-        /// All such entries.
-        damaged: Vec<Damage>,
-    },
+    Content { path: PathBuf, damaged: Vec<Damage> },
     /// An entry that cannot be written.
     #[error("cannot write an entry `{name}`: {problem}")]
     Entry {
-        /// The entry.
         name: String,
         /// Why not.
         problem: EntryProblem,
@@ -66,7 +50,6 @@ pub enum ArchiveError {
     /// The source of an entry gave another number of bytes than its type takes.
     #[error("the data of `{name}` have another size than planned: expected {expected} bytes, found {found}")]
     SourceLength {
-        /// The entry.
         name: String,
         /// Bytes planned.
         expected: u64,
@@ -77,20 +60,13 @@ pub enum ArchiveError {
     #[error(
         "cannot convert {from} to {to}: only f32, f16 and bf16 convert to each other; declare the tensor as {from}"
     )]
-    Conversion {
-        /// The stored type.
-        from: ElementType,
-        /// The wanted type.
-        to: ElementType,
-    },
+    Conversion { from: ElementType, to: ElementType },
     /// Source and destination of a conversion do not have the same number of elements.
     #[error(
         "cannot convert {source_bytes} bytes of {from} into {target_bytes} bytes of {to}: the counts differ"
     )]
     ConversionLength {
-        /// The stored type.
         from: ElementType,
-        /// The wanted type.
         to: ElementType,
         /// Bytes of the source.
         source_bytes: usize,
@@ -100,34 +76,19 @@ pub enum ArchiveError {
     /// A GGUF file with everything that is wrong with it.
     #[error("`{path}` is not a GGUF file that is read: {}", List(problems))]
     Gguf {
-        /// The file.
         path: PathBuf,
         /// All problems; one that keeps the rest from being read is the last.
         problems: Vec<GgufProblem>,
     },
     /// A tensor in blocks where its numbers are asked for one by one.
     #[error("`{path}`: tensor `{name}` is stored in blocks, as {format}, and not number by number")]
-    Blocks {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// How it is stored.
-        format: &'static str,
-    },
+    Blocks { path: PathBuf, name: String, format: &'static str },
     /// A checkpoint's element type that this system does not compute with.
     #[error(
         "`{path}`: tensor `{name}` is stored as {dtype}; expected one of F32, F16, BF16, I32, I8, BOOL: \
          save the checkpoint with one of these"
     )]
-    Dtype {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// Its element type.
-        dtype: Dtype,
-    },
+    Dtype { path: PathBuf, name: String, dtype: Dtype },
     /// A file or directory in another format.
     #[error("`{path}` is {format}")]
     Foreign {
@@ -145,7 +106,6 @@ pub enum ArchiveError {
         }
     )]
     Snapshots {
-        /// The folder.
         path: PathBuf,
         /// The folders of its snapshots.
         snapshots: Vec<String>,
@@ -160,28 +120,19 @@ pub enum ArchiveError {
         }
     )]
     NoCheckpoint {
-        /// The directory.
         path: PathBuf,
         /// Safetensors files under other names.
         found: Vec<String>,
     },
     /// A file that the safetensors crate rejects.
     #[error("`{path}` ({size} bytes) is not a valid safetensors file; download or save it again")]
-    Safetensors {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        size: u64,
-        /// What the crate says.
-        source: SafeTensorError,
-    },
+    Safetensors { path: PathBuf, size: u64, source: SafeTensorError },
     /// A safetensors file that is cut off or has something behind its end.
     #[error(
         "`{path}` is {}: its header asks for {expected} bytes, found {found}; download or save it again",
         if found < expected { "truncated" } else { "too long" }
     )]
     SafetensorsLength {
-        /// The file.
         path: PathBuf,
         /// The size that the header implies, or at least implies.
         expected: u64,
@@ -191,33 +142,19 @@ pub enum ArchiveError {
     /// An index that is not JSON or not an index.
     #[error("`{path}` is not a checkpoint index")]
     Index {
-        /// The index.
         path: PathBuf,
         /// What the JSON parser says.
         source: serde_json::Error,
     },
     /// An index and its shards that do not agree, with everything that is wrong.
     #[error("`{path}` does not match its shards: {}", List(problems))]
-    IndexMismatch {
-        /// The index.
-        path: PathBuf,
-        /// All problems.
-        problems: Vec<IndexProblem>,
-    },
+    IndexMismatch { path: PathBuf, problems: Vec<IndexProblem> },
     /// A tensor that is not in the checkpoint.
     #[error("no tensor `{name}` in `{path}`")]
-    NoTensor {
-        /// The checkpoint.
-        path: PathBuf,
-        /// The tensor.
-        name: String,
-    },
+    NoTensor { path: PathBuf, name: String },
     /// An archive that would replace the checkpoint that it is made from.
     #[error("`{path}` is a file of the checkpoint itself: write the archive elsewhere")]
-    OutputIsInput {
-        /// The file.
-        path: PathBuf,
-    },
+    OutputIsInput { path: PathBuf },
 }
 
 impl ArchiveError {
@@ -297,10 +234,8 @@ impl fmt::Display for ArchiveRule {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryProblem {
-    /// Names are keys.
     #[error("another entry has the same name")]
     Duplicate,
-    /// Names are keys.
     #[error("a name must not be empty")]
     Unnamed,
     /// The size does not fit a file.
@@ -326,87 +261,58 @@ pub enum GgufProblem {
     /// It begins otherwise.
     #[error("it does not begin with `GGUF`; download it again")]
     Magic,
-    /// Another version.
     #[error("its version is {found}, expected 2 or 3; convert the model again")]
-    Version {
-        /// The version.
-        found: u32,
-    },
+    Version { found: u32 },
     /// Numbers whose first byte is the highest.
     #[error(
         "its numbers are big-endian, expected little-endian; convert it with `gguf-convert-endian` of the package `gguf`"
     )]
     BigEndian,
-    /// It ends too early.
     #[error(
         "it is cut off: {what} at byte {at} takes {needed} bytes, and the file has {size}; download it again"
     )]
     CutOff {
         /// What stands at its end.
         what: &'static str,
-        /// Where that begins.
         at: u64,
         /// How many bytes that takes.
         needed: u64,
         /// How many there are in the file.
         size: u64,
     },
-    /// Too many of something.
     #[error("it has {found} {what}, at most {most} are read")]
     Count {
         /// What there are too many of.
         what: &'static str,
-        /// How many.
         found: u64,
         /// How many there may be.
         most: usize,
     },
     /// A text that is none.
     #[error("{what} at byte {at} is not UTF-8")]
-    Text {
-        /// What it should be.
-        what: &'static str,
-        /// Where it begins.
-        at: u64,
-    },
+    Text { what: &'static str, at: u64 },
     /// A type of values that the format does not have, or arrays in an array.
     #[error("`{key}` has values of the type {found}, expected 0 to 8 or 10 to 12, or one array of them")]
     ValueType {
-        /// The key.
         key: String,
         /// The number of the type.
         found: u32,
     },
     /// A key that is there twice.
     #[error("the key `{key}` is there twice")]
-    KeyTwice {
-        /// The key.
-        key: String,
-    },
+    KeyTwice { key: String },
     /// Tensors that are aligned in another way than the format allows.
     #[error("`general.alignment` is {found}, expected a power of two from 8 to 1048576")]
-    Alignment {
-        /// What is said.
-        found: i128,
-    },
+    Alignment { found: i128 },
     /// A part of a model.
     #[error("it is one of {count} parts; join them with `llama-gguf-split --merge` of llama.cpp")]
-    Part {
-        /// How many there are.
-        count: i128,
-    },
+    Part { count: i128 },
     /// A tensor that is there twice.
     #[error("tensor `{name}` is there twice")]
-    TensorTwice {
-        /// The tensor.
-        name: String,
-    },
-    /// Too many axes.
+    TensorTwice { name: String },
     #[error("tensor `{name}` has {found} axes, at most {most} are read")]
     Rank {
-        /// The tensor.
         name: String,
-        /// How many it has.
         found: u32,
         /// How many it may have.
         most: u32,
@@ -417,7 +323,6 @@ pub enum GgufProblem {
          Q5_1, Q8_0, Q4_K, Q5_K or Q6_K: use a file in one of these"
     )]
     TensorType {
-        /// The tensor.
         name: String,
         /// The number of its type.
         found: u32,
@@ -427,17 +332,14 @@ pub enum GgufProblem {
         "tensor `{name}` has shape {shape:?}, expected extents from 1 on and rows of a multiple of {together}"
     )]
     Shape {
-        /// The tensor.
         name: String,
         /// The extents, outermost first.
         shape: Vec<u64>,
-        /// Numbers of a block.
         together: u64,
     },
     /// Data at a place that is not aligned.
     #[error("the data of tensor `{name}` begin at {offset}, expected a multiple of {alignment}")]
     Offset {
-        /// The tensor.
         name: String,
         /// Where they begin, behind the table.
         offset: u64,
@@ -448,9 +350,7 @@ pub enum GgufProblem {
     #[error("the data of tensor `{name}` end {}, and the file has {size} bytes; download it again",
         match end { Some(end) => format!("at byte {end}"), None => "beyond any file".into() })]
     Beyond {
-        /// The tensor.
         name: String,
-        /// Where they end.
         end: Option<u64>,
         /// The size of the file.
         size: u64,
@@ -461,9 +361,7 @@ pub enum GgufProblem {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the data of `{name}` at byte {offset} have blake3 {found}, expected {expected}")]
 pub struct Damage {
-    /// The entry.
     pub name: String,
-    /// Where its data start.
     pub offset: u64,
     /// The hash in the entry's metadata.
     pub expected: String,
@@ -484,7 +382,6 @@ pub enum IndexProblem {
     /// A shard that cannot be read.
     #[error("shard `{shard}` is broken: {reason}")]
     BrokenShard {
-        /// The shard.
         shard: String,
         /// What is wrong with it.
         reason: String,
@@ -492,7 +389,6 @@ pub enum IndexProblem {
     /// A tensor that its shard does not hold.
     #[error("tensor `{name}` is not in shard `{shard}`")]
     MissingTensor {
-        /// The tensor.
         name: String,
         /// Where the index says it is.
         shard: String,

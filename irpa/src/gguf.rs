@@ -51,7 +51,6 @@ pub struct Gguf {
 /// One tensor of a GGUF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufTensor {
-    /// The name.
     pub name: String,
     /// How its numbers are stored.
     pub numbers: StoredNumbers,
@@ -73,15 +72,10 @@ pub enum StoredNumbers {
 /// A value of the metadata.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum GgufValue<'a> {
-    /// Of any integer type.
     Integer(i128),
-    /// Of either float type.
     Float(f64),
-    /// A truth value.
     Bool(bool),
-    /// A text.
     Text(&'a str),
-    /// An array.
     Array(GgufArray<'a>),
 }
 
@@ -233,7 +227,6 @@ impl Gguf {
         }
     }
 
-    /// The file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -292,7 +285,6 @@ impl<'a> GgufArray<'a> {
         self.count == 0
     }
 
-    /// The elements.
     pub fn iter(self) -> impl Iterator<Item = GgufValue<'a>> {
         let mut rest = self.bytes;
         (0..self.count).map(move |_| {

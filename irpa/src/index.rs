@@ -29,11 +29,9 @@ impl Index {
 /// Shards with an index that stand beside one file of other weights. The file is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassedOver {
-    /// The index.
     pub index: PathBuf,
     /// The first tensor, by name, in which they differ.
     pub tensor: String,
-    /// How.
     pub difference: ShardDifference,
 }
 
@@ -46,7 +44,6 @@ pub enum ShardDifference {
     OnlyInShards,
     /// It has another shape or type.
     Type,
-    /// It has other numbers.
     Numbers,
 }
 

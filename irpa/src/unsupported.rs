@@ -12,7 +12,6 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnsupportedFormat {
-    /// Pickled PyTorch weights.
     PyTorch,
     /// llama.cpp files where one of them, or a safetensors file, should be named.
     Gguf(Vec<String>),

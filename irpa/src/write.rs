@@ -64,7 +64,6 @@ impl NewEntry {
         self
     }
 
-    /// The key.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -233,7 +232,6 @@ impl Destination<'_> {
 
 /// Everything about an archive that is known before its data are.
 pub(crate) struct Layout {
-    /// Header, entries and metadata.
     front: Vec<u8>,
     entries: Vec<Placed>,
     data_size: u64,

@@ -13,7 +13,6 @@ use crate::{lane, math};
 /// those of the tail.
 #[derive(Clone, Debug)]
 pub struct FusedOp<'a> {
-    /// The operation.
     pub op: &'a Op,
     /// The types of its operands.
     pub types: Vec<&'a TensorType>,
@@ -75,16 +74,13 @@ impl<'a> FusedOp<'a> {
 pub struct Epilogue {
     /// Whether the two halves of the result's last axis meet: gate and up.
     pub halves: bool,
-    /// The operations.
     pub steps: Vec<TailStep>,
     /// How each operand lies on what is written.
     pub operands: Vec<Broadcast>,
 }
 
-/// An elementwise operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TailStep {
-    /// What it computes.
     pub kind: EpilogueOp,
     /// The element type that its numbers are rounded to.
     pub element: ElementType,
@@ -97,7 +93,6 @@ pub enum EpilogueOp {
     Result(usize),
     /// An operand of the tail.
     Operand(usize),
-    /// The same number everywhere.
     Constant(Real),
     /// A step, in another element type.
     Convert(usize),
@@ -108,7 +103,6 @@ pub enum EpilogueOp {
 }
 
 impl EpilogueOp {
-    /// Whether kernels compute it.
     pub fn is_known(self) -> bool {
         match self {
             Self::Unary(kind, _) => math::unary(kind).is_some(),

@@ -6,11 +6,9 @@ use crate::code::{Code, Value};
 
 /// Code that a module calls by its name.
 pub(crate) struct Kernel {
-    /// Operands and results.
     pub(crate) bindings: usize,
     /// Into how many parts the work is cut. There may be fewer workers.
     pub(crate) workgroups: usize,
-    /// Its statements.
     pub(crate) body: String,
 }
 

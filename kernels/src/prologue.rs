@@ -5,7 +5,6 @@ use crate::fused_op::FusedOp;
 use crate::norm::Norm;
 use crate::rope::Rotation;
 
-/// What rows go through.
 #[derive(Clone, Copy)]
 pub(crate) struct Prologue {
     norm: Option<Norm>,
@@ -23,12 +22,10 @@ impl Prologue {
         Some(Self { norm, rotation })
     }
 
-    /// Whether there is nothing.
     pub(crate) fn is_nothing(self) -> bool {
         self.norm.is_none() && self.rotation.is_none()
     }
 
-    /// Whether rows are rotated.
     pub(crate) fn rotates(self) -> bool {
         self.rotation.is_some()
     }

@@ -45,7 +45,6 @@ impl Form {
         self.values() / GROUP
     }
 
-    /// All of it.
     pub(crate) fn bytes(self) -> usize {
         self.values() + 8 * self.groups()
     }

@@ -15,7 +15,6 @@ pub(crate) struct Rotation {
     rows: usize,
     pub(crate) features: usize,
     half: usize,
-    /// Numbers of one table.
     table: usize,
     /// Positions, and rows of each.
     positions: usize,

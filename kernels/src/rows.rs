@@ -50,7 +50,6 @@ struct Line<'k> {
     weight: Buffer<'k>,
     /// The first byte of the panel.
     base: Value<'k>,
-    /// Which of its rows.
     lane: Value<'k>,
 }
 

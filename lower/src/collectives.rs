@@ -21,10 +21,8 @@ pub struct Collectives {
     pub collectives: Vec<Collective>,
 }
 
-/// One exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collective {
-    /// Which.
     pub kind: CollectiveKind,
     /// What each device has afterwards.
     pub ty: TensorType,

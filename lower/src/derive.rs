@@ -19,7 +19,6 @@ pub(crate) fn from_recipe(
     Ok(b.push(NodeKind::Parameter(parameter), vec![ty], &[]))
 }
 
-/// A recipe's operation.
 pub(crate) fn step(op: impl Into<Op>, operand: Recipe) -> Recipe {
     Recipe::Op(op.into(), vec![operand])
 }

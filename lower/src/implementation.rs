@@ -14,7 +14,6 @@ use crate::experts::Experts;
 use crate::layout::{DenseReason, Layouts, WeightLayout, Weights, assign_layouts};
 use crate::{LowerError, idiom};
 
-/// Who computes a node.
 pub(crate) enum Implementation {
     /// A kernel of ours, over a weight in panels if it reads one.
     Kernel(Option<StoredWeight>),

@@ -19,7 +19,6 @@ pub enum Quantization {
     /// As the network computes.
     #[default]
     Computed,
-    /// One for all.
     All(WeightFormat),
     /// By the patterns of their keys, as a checkpoint holds them; others as the network computes.
     ByKey(Arc<BTreeMap<String, WeightFormat>>),
@@ -105,7 +104,6 @@ impl Weights {
 /// How a weight is stored that is only multiplied with or looked up by rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WeightLayout {
-    /// In panels, for kernels.
     Packed(WeightFormat),
     /// In parts, each in the order of the checkpoint.
     Grouped(WeightFormat),

@@ -40,37 +40,28 @@ pub enum LowerError {
     /// A converter or an operation refuses its operands.
     #[error("`{function}` %{node} does not lower")]
     Infer {
-        /// The function.
         function: String,
-        /// The node.
         node: usize,
         /// Where the node comes from.
         provenance: Provenance,
-        /// What the operation says.
         source: Box<ops::InferError>,
     },
     /// A composite op, which has no spelling.
     #[error("`{function}` %{node}: `{op}` is a composite; `expand` the trace before it is lowered")]
     Composite {
-        /// The function.
         function: String,
-        /// The node.
         node: usize,
         /// Where the node comes from.
         provenance: Provenance,
-        /// The operation.
         op: &'static str,
     },
     /// An operation that only kernels compute, and none does.
     #[error("`{function}` %{node}: no kernel computes `{op}` for this target")]
     Kernel {
-        /// The function.
         function: String,
-        /// The node.
         node: usize,
         /// Where the node comes from.
         provenance: Provenance,
-        /// The operation.
         op: &'static str,
     },
     /// Keys and values in 8 bits, without kernels.
@@ -82,17 +73,13 @@ pub enum LowerError {
     /// A type of numbers that programs for a device have no tensors of.
     #[error("`{function}` %{node} is of type {element}, {}", lacking(target, *lack))]
     Element {
-        /// The function.
         function: String,
-        /// The node.
         node: usize,
         /// Where the node comes from.
         provenance: Provenance,
-        /// The type.
         element: ElementType,
         /// What it is lowered for.
         target: Box<Target>,
-        /// What stands against it.
         lack: Unsupported,
     },
     /// A name that is no entry point's.

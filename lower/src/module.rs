@@ -39,7 +39,6 @@ pub struct Module {
     pub text: String,
     /// The same text without locations: equal programs have equal texts wherever they were declared.
     pub text_without_locs: String,
-    /// The entry points.
     pub signatures: Vec<Signature>,
     /// The parameters, sorted by key. They are read in the scope `model`.
     pub parameters: Vec<Parameter>,
@@ -52,7 +51,6 @@ pub struct Module {
 pub struct Statement<'a> {
     /// The function that it is in.
     pub function: &'a str,
-    /// Its text.
     pub text: &'a str,
     /// Its location, as [`location`] spells one.
     pub location: &'a str,
@@ -133,11 +131,8 @@ pub fn write(trace: &Trace, dialect: Dialect) -> Result<Module, LowerError> {
 
 /// What a module says beside its functions, and of the arguments and results of its entry points.
 pub(crate) struct Frame {
-    /// The module's name.
     pub name: String,
-    /// What follows it.
     pub attributes: String,
-    /// Lines before all functions.
     pub before: String,
     /// Behind the type of each argument of an entry point that is no weight.
     pub arguments: Vec<String>,
@@ -151,7 +146,6 @@ pub(crate) struct Frame {
 }
 
 impl Default for Frame {
-    /// Nothing.
     fn default() -> Self {
         Self {
             name: "tracewright".into(),

@@ -43,18 +43,14 @@ pub struct Sharding(pub Vec<Vec<MeshAxis>>);
 pub enum ShardNote {
     /// The axis is shorter than the mesh: several devices hold the same part.
     Short {
-        /// The axis.
         axis: String,
-        /// Its extent.
         extent: usize,
         /// The axis of the mesh.
         over: MeshAxis,
     },
     /// Query heads of one key-value head, along what that leaves of the mesh.
     Groups {
-        /// The axis.
         axis: String,
-        /// Its extent.
         extent: usize,
         /// The axis of the mesh.
         over: MeshAxis,
@@ -70,18 +66,12 @@ pub enum ShardNote {
 pub enum ShardError {
     /// A rule over an axis that the mesh lacks.
     #[error("`{rule}` divides along `{}`, which is no axis of the mesh `{mesh}`", .rule.over)]
-    NoMeshAxis {
-        /// The rule.
-        rule: ShardRule,
-        /// The mesh.
-        mesh: Mesh,
-    },
+    NoMeshAxis { rule: ShardRule, mesh: Mesh },
     /// An axis of the mesh along which nothing is divided.
     #[error("nothing is divided along `{axis}` of the mesh `{mesh}`: all of its devices would do the same")]
     Idle {
         /// The axis of the mesh.
         axis: String,
-        /// The mesh.
         mesh: Mesh,
     },
     /// Two rules for one axis.
@@ -89,23 +79,15 @@ pub enum ShardError {
     Twice(String),
     /// An axis that no tensor has.
     #[error("no weight, argument or result has the axis `{axis}`; there are {}", .known.join(", "))]
-    NoAxis {
-        /// The axis.
-        axis: String,
-        /// Those that there are.
-        known: Vec<String>,
-    },
+    NoAxis { axis: String, known: Vec<String> },
     /// An extent that does not come out even.
     #[error(
         "`{tensor}`: the axis `{axis}` of extent {extent} is not divisible by the {} devices along `{}`",
         .over.size, .over.name
     )]
     Uneven {
-        /// The tensor.
         tensor: String,
-        /// The axis.
         axis: String,
-        /// Its extent.
         extent: usize,
         /// The axis of the mesh.
         over: MeshAxis,
@@ -115,9 +97,7 @@ pub enum ShardError {
         "`{tensor}`: the axis `{axis}` lies within others of `{within}`; divide the outermost, or none of them"
     )]
     Within {
-        /// The tensor.
         tensor: String,
-        /// The axis.
         axis: String,
         /// The axis that holds it.
         within: String,
@@ -127,7 +107,6 @@ pub enum ShardError {
     Cuts {
         /// The axis of the mesh.
         over: MeshAxis,
-        /// The parts of one.
         first: usize,
         /// The parts of the other.
         second: usize,
@@ -205,7 +184,6 @@ impl Shards {
         })
     }
 
-    /// Everything on one device.
     pub fn whole() -> Self {
         let (weights, entries) = (BTreeMap::new(), BTreeMap::new());
         Self { mesh: Mesh::default(), weights, entries, notes: BTreeSet::new() }

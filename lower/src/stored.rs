@@ -23,7 +23,6 @@ impl StoredWeight {
     }
 }
 
-/// A parameter in panels.
 fn packed(b: &mut Builder<'_>, format: WeightFormat, parameter: &Parameter) -> Result<NodeId, InferError> {
     from_recipe(b, parameter.key.clone(), parameter, |matrix| step(Pack { format }, matrix))
 }
@@ -71,7 +70,6 @@ fn linear(
     b.convert(sum, narrow)
 }
 
-/// Rows of a weight.
 fn rows(
     b: &mut Builder<'_>,
     layout: WeightLayout,

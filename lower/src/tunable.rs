@@ -15,18 +15,15 @@ use crate::legalize::{Legalization, legalize};
 /// A work that one kernel does, by what its speed depends on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tunable {
-    /// A product.
     Matmul(FusedMatmul),
     /// A product with a matrix for each row.
     Experts(FusedExperts),
-    /// Attention.
     Attention(FusedAttention),
 }
 
 /// A product that one kernel computes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedMatmul {
-    /// The product.
     pub op: PackedLinear,
     /// What is multiplied, `[rows, inputs]`.
     pub x: TensorType,
@@ -39,9 +36,7 @@ pub struct FusedMatmul {
 /// A product with a matrix for each row that one kernel computes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedExperts {
-    /// The product.
     pub op: PackedExperts,
-    /// What is multiplied.
     pub x: TensorType,
     /// Which matrix each row has, unless they have them in turn.
     pub indices: Option<TensorType>,
@@ -50,7 +45,6 @@ pub struct FusedExperts {
 /// Attention that one kernel computes, whatever its queries go through before.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FusedAttention {
-    /// The attention.
     pub op: Sdpa,
     /// The types of its operands: q, k, v, the offset.
     pub types: Vec<TensorType>,

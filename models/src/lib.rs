@@ -1,4 +1,5 @@
 //! The networks: one file per architecture, and their configurations.
+#![warn(missing_docs)]
 
 /// A configuration that is another one's and more: it has that one's fields, and that one's blocks may be fields of
 /// its network.

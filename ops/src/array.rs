@@ -5,12 +5,10 @@ use half::{bf16, f16};
 
 /// A number that an [`Array`] can hold.
 pub trait Number: Copy {
-    /// Its element type.
     const TYPE: ElementType;
     /// Appends its little-endian bytes.
     #[doc(hidden)]
     fn write(self, bytes: &mut Vec<u8>);
-    /// Reads them.
     #[doc(hidden)]
     fn read(bytes: &[u8]) -> Self;
 }
@@ -52,31 +50,18 @@ pub enum ArrayError {
     /// More or fewer numbers than the shape has.
     #[error("{found} numbers for the shape {shape:?}, which has {expected}")]
     Count {
-        /// The shape.
         shape: Vec<usize>,
         /// How many numbers it has.
         expected: usize,
-        /// How many there are.
         found: usize,
     },
-    /// Numbers of another type.
     #[error(
         "the array is {ty}, and its numbers were asked for as {asked}; use `to_vec` of its own element type"
     )]
-    Element {
-        /// What it is.
-        ty: TensorType,
-        /// What was asked for.
-        asked: ElementType,
-    },
+    Element { ty: TensorType, asked: ElementType },
     /// More or fewer names than axes.
     #[error("the names {names:?} for the axes of {ty}")]
-    Axes {
-        /// What it is.
-        ty: TensorType,
-        /// The names.
-        names: Vec<String>,
-    },
+    Axes { ty: TensorType, names: Vec<String> },
 }
 
 impl Array {
@@ -116,7 +101,6 @@ impl Array {
         Self { ty, axes, bytes }
     }
 
-    /// Element type and shape.
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }

@@ -13,9 +13,7 @@ pub enum OpClass {
     Movement,
     /// A sum, a maximum or a norm over axes.
     Reduction,
-    /// A matmul.
     Matmul,
-    /// Attention.
     Attention,
     /// Writes a part of a state.
     State,
@@ -35,7 +33,6 @@ pub enum WeightUse {
 /// An operand, as far as it costs something to read it.
 #[derive(Clone, Copy, Debug)]
 pub struct CostOperand<'a> {
-    /// Its type.
     pub ty: &'a TensorType,
     /// Whether all its elements are one constant: it is not in memory.
     pub splat: bool,

@@ -7,7 +7,6 @@ use crate::Example;
 pub struct Documented {
     /// The name in the text form.
     pub name: &'static str,
-    /// The name in Rust.
     pub rust: &'static str,
     /// The module that declares it.
     pub module: &'static str,
@@ -15,7 +14,6 @@ pub struct Documented {
     pub doc: &'static [&'static str],
     /// Its attributes, and the lines of their documentation.
     pub fields: &'static [(&'static str, &'static [&'static str])],
-    /// Good and bad uses.
     pub examples: &'static [Example],
 }
 

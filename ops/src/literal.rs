@@ -40,7 +40,6 @@ crate::words! {
 pub struct RopeTable {
     /// Cosine or sine.
     pub part: RopePart,
-    /// The number of rows.
     pub positions: usize,
     /// The factor on cosine and sine (1 but for yarn and longrope).
     pub scaling: Real,
@@ -99,7 +98,6 @@ impl Literal {
         Self { ty, content: Content::Rope(Arc::new(table)) }
     }
 
-    /// The type.
     pub fn ty(&self) -> &TensorType {
         &self.ty
     }
@@ -120,7 +118,6 @@ impl Literal {
         }
     }
 
-    /// The little-endian storage.
     pub fn to_bytes(&self) -> Vec<u8> {
         let element = self.ty.element;
         let mut bytes = vec![0; self.ty.bytes()];

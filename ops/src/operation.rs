@@ -139,7 +139,6 @@ macro_rules! operation {
 pub struct Operand<'a> {
     /// `%4`
     pub name: &'a str,
-    /// Its type.
     pub ty: &'a TensorType,
 }
 
@@ -220,57 +219,28 @@ pub enum InferError {
     /// A wrong number of operands.
     #[error("`{op}` takes {expected} operands, found {found}")]
     Arity {
-        /// The operation.
         op: &'static str,
         /// How many it takes, in words.
         expected: String,
-        /// How many there are.
         found: usize,
     },
     /// An element type that the operation is not defined for.
     #[error("`{op}` needs {expected} elements, found `{found}`")]
     Element {
-        /// The operation.
         op: &'static str,
         /// What it is defined for.
         expected: &'static str,
-        /// The operand's type.
         found: TensorType,
     },
     /// Two types that must agree and do not.
     #[error("`{op}`: {what}: `{left}` against `{right}`")]
-    Mismatch {
-        /// The operation.
-        op: &'static str,
-        /// What must agree.
-        what: &'static str,
-        /// One operand's type.
-        left: TensorType,
-        /// The other's.
-        right: TensorType,
-    },
+    Mismatch { op: &'static str, what: &'static str, left: TensorType, right: TensorType },
     /// An axis that the operand does not have.
     #[error("`{op}`: axis {axis} of `{ty}`, which has {} axes", .ty.rank())]
-    Axis {
-        /// The operation.
-        op: &'static str,
-        /// The axis asked for.
-        axis: usize,
-        /// The operand's type.
-        ty: TensorType,
-    },
+    Axis { op: &'static str, axis: usize, ty: TensorType },
     /// An attribute out of its range.
     #[error("`{op}`: {what} is {found}, expected {expected}")]
-    Attribute {
-        /// The operation.
-        op: &'static str,
-        /// Which attribute.
-        what: &'static str,
-        /// What it is.
-        found: String,
-        /// What it may be.
-        expected: String,
-    },
+    Attribute { op: &'static str, what: &'static str, found: String, expected: String },
 }
 
 /// The operands as an array of the length that `op` takes.

@@ -14,7 +14,6 @@ pub struct ParseError {
     pub column: usize,
     /// What could have stood here.
     pub expected: String,
-    /// The text that did.
     pub found: String,
 }
 
@@ -147,7 +146,6 @@ pub fn print_string(value: &str, out: &mut String) {
 
 /// A value that an op carries beside its operands, with its spelling in the text form.
 pub trait Attribute: Sized {
-    /// Appends the spelling.
     fn print(&self, out: &mut String);
     /// Reads what `print` wrote.
     fn parse(reader: &mut Reader<'_>) -> Result<Self, ParseError>;

@@ -31,7 +31,6 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// Every element type.
     pub const ALL: [Self; 7] = [Self::F32, Self::F16, Self::Bf16, Self::I32, Self::I8, Self::I4, Self::I1];
 
     /// The spelling in StableHLO, in dumps and in archives.

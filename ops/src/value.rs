@@ -17,7 +17,6 @@ use crate::{ElementType, TensorType};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Value {
-    /// Element type and shape.
     pub ty: TensorType,
     /// One f64 per element, row-major.
     pub data: Vec<f64>,
@@ -56,7 +55,6 @@ impl Value {
         Self { ty, data }
     }
 
-    /// The little-endian storage.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.ty.bytes()];
         for (i, &x) in self.data.iter().enumerate() {

@@ -87,26 +87,19 @@ pub struct Memory {
     readable(*.total)
 )]
 pub struct TooLarge {
-    /// What needs it.
     pub what: Phase,
-    /// How much it needs.
     pub needs: u64,
     /// What the weights need of it.
     pub weights: usize,
-    /// What layers remember.
     pub state: usize,
-    /// What a call computes.
     pub activations: usize,
-    /// How much there is.
     pub total: u64,
 }
 
-/// What needs memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The network, loaded and called.
     Running,
-    /// Its compilation.
     Compiling,
     /// One device of those among which the network is divided.
     Device,
@@ -307,7 +300,6 @@ fn computed(trace: &Trace) -> Vec<usize> {
     found.into_iter().map(|computed| computed.bytes).collect()
 }
 
-/// What one function computes.
 struct Computed {
     /// Bytes of what it and the largest of its callees compute, its arguments not counted.
     bytes: usize,

@@ -30,7 +30,6 @@ pub struct Lowered {
 /// A trace in the form that is written: simplified, its weights packed for a target, the rest in primitives and what the
 /// target's kernels compute.
 pub struct Expanded {
-    /// The program.
     pub trace: Trace,
     /// Of each weight that the simplified network declares, by its key there: its format, or why it has none.
     pub formats: BTreeMap<String, Result<WeightFormat, DenseReason>>,

@@ -32,7 +32,6 @@ pub struct DevicePartition {
 /// A device's part of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallCost {
-    /// The entry point.
     pub entry: String,
     /// New tokens of all sequences.
     pub tokens: usize,
@@ -165,7 +164,6 @@ impl CallCost {
 }
 
 impl CallSeconds {
-    /// All of it.
     pub fn total(&self) -> f64 {
         self.read.max(self.compute) + self.exchange
     }

@@ -11,7 +11,6 @@ use tracewright::ops::OpClass;
 /// `namespace`, `incomingEdges`, `outputsMetadata`, `subgraphIds`, `attrs`), and more: `docs/guides/inspect.md` has all fields.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkReport {
-    /// The network's name.
     pub label: String,
     /// Every function of every stage, callees before callers.
     pub graphs: Vec<FunctionGraph>,
@@ -41,7 +40,6 @@ pub struct ProfileFacts {
     pub model: String,
     /// `decode` or `prefill`.
     pub case: String,
-    /// The entry point.
     pub entry: String,
     /// How it was built and measured, as words.
     pub variant: BTreeMap<String, String>,
@@ -81,7 +79,6 @@ pub struct FunctionTime {
     pub bytes: Option<f64>,
     /// Operations, where they are known.
     pub flops: Option<f64>,
-    /// The field paths.
     pub paths: BTreeSet<String>,
 }
 
@@ -91,9 +88,7 @@ pub struct FunctionTime {
 pub enum Stage {
     /// As the declaration records it.
     Traced,
-    /// Simplified, with its composites.
     Simplified,
-    /// In primitives, simplified again.
     Expanded,
 }
 
@@ -102,13 +97,10 @@ pub enum Stage {
 pub struct NetworkFacts {
     /// The type of weights and activations.
     pub element: String,
-    /// The longest sequence.
     pub context: usize,
     /// Tokens of a sequence that one prefill takes.
     pub chunk: usize,
-    /// Sequences at once.
     pub batch: usize,
-    /// Which rules simplify.
     pub rules: String,
     /// Numbers in the weights that the network declares.
     pub parameters: usize,
@@ -125,9 +117,7 @@ pub struct NetworkFacts {
 pub struct FunctionGraph {
     /// `traced/decode`
     pub id: String,
-    /// The stage.
     pub stage: Stage,
-    /// The function's name.
     pub function: String,
     /// Whether it is called from outside.
     pub entry: bool,
@@ -141,7 +131,6 @@ pub struct FunctionGraph {
     pub fired: BTreeMap<String, usize>,
     /// The nodes, operands before users.
     pub nodes: Vec<NodeFacts>,
-    /// The results.
     pub results: Vec<ResultFacts>,
     /// The function in StableHLO; of the last stage only.
     pub statements: Vec<StatementFacts>,
@@ -162,15 +151,12 @@ pub struct CostFacts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeClass {
-    /// An argument.
     Input,
-    /// A weight.
     Parameter,
     /// What is known when the network is recorded.
     Constant,
     /// A product with a weight, or of two tensors.
     Product,
-    /// Attention.
     Attention,
     /// A norm or another sum over an axis.
     Reduction,
@@ -178,7 +164,6 @@ pub enum NodeClass {
     Elementwise,
     /// What moves numbers and computes none.
     Movement,
-    /// What writes a state.
     State,
     /// A call of a function.
     Call,
@@ -186,7 +171,6 @@ pub enum NodeClass {
     Result,
 }
 
-/// A node.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeFacts {
@@ -196,7 +180,6 @@ pub struct NodeFacts {
     pub label: String,
     /// The field path, with slashes; the function's name where there is none.
     pub namespace: String,
-    /// Its operands.
     pub incoming_edges: Vec<EdgeFacts>,
     /// The graphs of the function that it calls.
     pub subgraph_ids: Vec<String>,
@@ -208,18 +191,14 @@ pub struct NodeFacts {
     pub class: NodeClass,
     /// What it is, as the text form of a trace says it.
     pub text: String,
-    /// Its results.
     pub types: Vec<TypeFacts>,
     /// What it costs; of a call, what it calls.
     pub cost: CostFacts,
     /// Seconds that it took, where that was measured: in one call of the function, the mean of those that there are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<f64>,
-    /// The field path.
     pub path: String,
-    /// The Rust file.
     pub file: String,
-    /// The line in it.
     pub line: u32,
 }
 
@@ -231,25 +210,20 @@ pub struct EdgeFacts {
     pub source_node_id: String,
     /// Which of that node's results.
     pub source_node_output_id: String,
-    /// Which operand it is.
     pub target_node_input_id: String,
 }
 
 /// Something that viewers show of a node.
 #[derive(Clone, Debug, Serialize)]
 pub struct AttributeFacts {
-    /// What it is.
     pub key: String,
-    /// What it says.
     pub value: String,
 }
 
 /// What viewers show of a result.
 #[derive(Clone, Debug, Serialize)]
 pub struct OutputFacts {
-    /// Which result.
     pub id: String,
-    /// Its type.
     pub attrs: Vec<AttributeFacts>,
 }
 
@@ -258,7 +232,6 @@ pub struct OutputFacts {
 pub struct TypeFacts {
     /// The type of an element.
     pub element: String,
-    /// The extents.
     pub shape: Vec<usize>,
     /// The names; empty where nobody gave any.
     pub axes: Vec<String>,
@@ -269,7 +242,6 @@ pub struct TypeFacts {
 /// A result of a function.
 #[derive(Clone, Debug, Serialize)]
 pub struct ResultFacts {
-    /// Its name.
     pub name: String,
     /// What it is to the caller of an entry point.
     pub role: String,
@@ -280,13 +252,9 @@ pub struct ResultFacts {
 /// A statement of the module.
 #[derive(Clone, Debug, Serialize)]
 pub struct StatementFacts {
-    /// Its text.
     pub text: String,
-    /// The field path.
     pub path: String,
-    /// The Rust file.
     pub file: String,
-    /// The line in it.
     pub line: u32,
 }
 
@@ -311,9 +279,7 @@ pub struct ParameterGroup {
 /// A rule that found something.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleFacts {
-    /// Its name.
     pub name: String,
-    /// What it says.
     pub equation: String,
     /// How often it found something, in all functions.
     pub fired: usize,
@@ -341,20 +307,16 @@ pub struct MemoryFacts {
 /// Weights that are stored in one way.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoredFacts {
-    /// How.
     pub stored: String,
-    /// How many.
     pub count: usize,
     /// Their bytes.
     pub bytes: usize,
 }
 
-/// What some attention sees.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MaskFacts {
     /// The entry points that lead there.
     pub entries: Vec<String>,
-    /// The function.
     pub function: String,
     /// The layers that are calls of it.
     pub layers: Vec<String>,
@@ -362,7 +324,6 @@ pub struct MaskFacts {
     pub terms: Vec<String>,
     /// Positions that ask, in one call.
     pub queries: usize,
-    /// Slots of keys.
     pub keys: usize,
     /// The factor on the scores.
     pub scale: f64,
@@ -372,12 +333,10 @@ pub struct MaskFacts {
     pub groups: usize,
 }
 
-/// A rotary embedding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RotaryFacts {
     /// The layers that use it.
     pub layers: Vec<String>,
-    /// Positions in its tables.
     pub positions: usize,
     /// The factor on cosine and sine.
     pub scaling: f64,
@@ -409,7 +368,6 @@ impl Stage {
     /// All of them, in order.
     pub const ALL: [Self; 3] = [Self::Traced, Self::Simplified, Self::Expanded];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Traced => "traced",
@@ -434,7 +392,6 @@ impl From<OpClass> for NodeClass {
 }
 
 impl NodeClass {
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Input => "input",

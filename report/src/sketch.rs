@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::model::{FunctionGraph, NetworkReport, NodeClass, NodeFacts, TypeFacts};
 use crate::words::spans;
 
-/// One box.
 pub(crate) struct NodeBox {
     /// The nodes that it stands for: the one that it is named after, then those that stand in it.
     pub nodes: Vec<usize>,
@@ -31,7 +30,6 @@ pub(crate) struct Place {
     pub height: f64,
 }
 
-/// An operand.
 pub(crate) struct BoxEdge {
     pub from: usize,
     pub to: usize,
@@ -63,11 +61,9 @@ enum Note {
     Number(String),
     /// A state that is written.
     Written(String),
-    /// What several read.
     Shared(String),
     /// A state that a call reads and writes.
     State(String),
-    /// Nothing: nobody reads it.
     Unread,
 }
 

@@ -23,7 +23,6 @@ impl ModuleCache {
         Self { dir: dir.into() }
     }
 
-    /// Makes the folder.
     pub(crate) fn create(&self) -> Result<(), FileError> {
         fs::create_dir_all(&self.dir).with_path("create", &self.dir)
     }

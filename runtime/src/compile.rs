@@ -16,13 +16,11 @@ const KEY_VERSION: &str = "tracewright module 1";
 /// The text of a module.
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleText<'a> {
-    /// What is compiled.
     pub text: &'a str,
     /// The same without source locations, which do not change what a module computes.
     pub text_without_locs: &'a str,
 }
 
-/// A compiled module.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// The bytes of the `.vmfb` file.

@@ -34,7 +34,6 @@ const IN_WHEEL: &str = "iree/compiler/_mlir_libs";
 /// ```
 #[derive(Clone, Debug)]
 pub struct Compiler {
-    /// The executable file.
     pub path: PathBuf,
     /// How long one compilation may take.
     pub timeout: Duration,
@@ -46,7 +45,6 @@ pub struct Compiler {
 
 /// What went wrong before there was a module.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum CompileError {
     /// There is no compiler.
     #[error(
@@ -66,7 +64,6 @@ pub enum CompileError {
         limit.as_secs_f64(), log.display()
     )]
     TimedOut { limit: Duration, log: PathBuf },
-    /// The caller ended it.
     #[error("the compilation was interrupted")]
     Interrupted,
     /// A signal ended it: a crash, or the system was out of memory.
@@ -128,7 +125,6 @@ fn check(target: &Target) -> Result<(), CompileError> {
 /// How a module is compiled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompileOptions {
-    /// What for.
     pub target: Target,
     /// Whether weights are packed for the processor's instructions when the module is loaded. Memory holds the packed
     /// copy then; else they are read where they are mapped.
@@ -142,7 +138,6 @@ pub struct CompileOptions {
 }
 
 impl Default for CompileOptions {
-    /// For this machine, tiled.
     fn default() -> Self {
         Self::new(Target::host(), true)
     }

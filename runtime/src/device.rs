@@ -9,7 +9,6 @@ use targets::{DeviceKind, DeviceName};
 use crate::error::RuntimeError;
 use crate::{driver, ffi};
 
-/// The kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Device {
     /// A pool of threads on this machine's CPU. They are not pinned to cores: pinned ones lose most of
@@ -18,7 +17,6 @@ pub enum Device {
         /// How many threads; 0 for as many as this process may use at once.
         workers: usize,
     },
-    /// The calling thread alone.
     LocalSync,
     /// A pool of threads that keeps account of what it executes, which [`Runtime::executed`] tells. That costs time.
     Watched {
@@ -70,7 +68,6 @@ struct Inner {
 }
 
 impl Runtime {
-    /// Opens a device.
     pub fn new(device: Device) -> Result<Self, RuntimeError> {
         let watched = matches!(device, Device::Watched { .. });
         let workers = match device {

@@ -6,9 +6,7 @@ use std::ops::Range;
 use ops::TensorType;
 use targets::{DeviceKind, DeviceName};
 
-/// IREE's status codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the names are IREE's own")]
 pub enum StatusCode {
     Cancelled,
     Unknown,
@@ -57,7 +55,6 @@ impl StatusCode {
 /// A failure that IREE reported: its code, and its message without source locations and stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// What kind of failure.
     pub code: StatusCode,
     /// What IREE says about it.
     pub message: String,
@@ -106,16 +103,10 @@ pub enum RuntimeError {
     NotRun(DeviceKind),
     /// The system has no library for such devices, or the driver fails.
     #[error("the {kind} driver does not start ({needs}): {status}", needs = needs(*kind))]
-    Driver {
-        /// The kind of device.
-        kind: DeviceKind,
-        /// What IREE says.
-        status: Status,
-    },
+    Driver { kind: DeviceKind, status: Status },
     /// There is no such device.
     #[error("there is no device `{wanted}`: the {kind} driver finds {}", list(found), kind = wanted.kind)]
     NoDevice {
-        /// The device asked for.
         wanted: DeviceName,
         /// The names of those that there are, in order.
         found: Vec<String>,
@@ -128,9 +119,7 @@ pub enum RuntimeError {
     Buffer {
         /// `allocate`, `fill`, `read` or `copy`.
         action: &'static str,
-        /// The buffer's type.
         ty: TensorType,
-        /// What IREE says.
         status: Status,
     },
     /// The type of a buffer does not fit into memory.
@@ -139,32 +128,22 @@ pub enum RuntimeError {
     /// The bytes given for a buffer, or to read one into, are not as many as its type says.
     #[error("type `{ty}` takes {expected} bytes, found {found}")]
     Length {
-        /// The buffer's type.
         ty: TensorType,
         /// How many bytes it takes.
         expected: usize,
-        /// How many were given.
         found: usize,
     },
     /// IREE refused a scope of parameters.
     #[error("cannot provide the parameters of scope `{scope}`: {status}")]
-    Parameters {
-        /// The scope.
-        scope: String,
-        /// What IREE says.
-        status: Status,
-    },
+    Parameters { scope: String, status: Status },
     /// An entry lies outside the bytes that should hold it.
     #[error(
         "parameter `{name}` of scope `{scope}` lies at bytes {} to {} of an archive that has {size}; \
          is the file truncated?", range.start, range.end
     )]
     ParameterRange {
-        /// The scope.
         scope: String,
-        /// The parameter.
         name: String,
-        /// Where it should lie.
         range: Range<usize>,
         /// How many bytes there are.
         size: usize,
@@ -198,27 +177,18 @@ pub enum RuntimeError {
     /// A call gave more or fewer arguments than the function takes.
     #[error("function `{function}` takes {expected} arguments, found {found}: `{declaration}`")]
     Arity {
-        /// The function.
         function: String,
-        /// How many it takes.
         expected: usize,
-        /// How many were given.
         found: usize,
         /// The function's type as the compiler spells it.
         declaration: String,
     },
     /// A buffer of one runtime was given to a program of another.
     #[error("argument {index} of function `{function}` belongs to another runtime")]
-    OtherRuntime {
-        /// The function.
-        function: String,
-        /// Which argument.
-        index: usize,
-    },
+    OtherRuntime { function: String, index: usize },
     /// The call failed: a wrong type or shape, or a failure inside the function.
     #[error("call of `{function}` failed: {status}: `{declaration}`")]
     Call {
-        /// The function.
         function: String,
         /// What IREE says; `input2` is the third argument.
         status: Status,
@@ -227,12 +197,7 @@ pub enum RuntimeError {
     },
     /// A result has an element type that cannot cross the boundary.
     #[error("result {index} of function `{function}` has an element type that is not supported")]
-    ResultType {
-        /// The function.
-        function: String,
-        /// Which result.
-        index: usize,
-    },
+    ResultType { function: String, index: usize },
 }
 
 /// What a driver needs of the system.

@@ -369,7 +369,6 @@ impl Buffer {
         unsafe { tw_buffer_is_writable(self.0.as_ptr()) }
     }
 
-    /// Gives up the reference.
     fn into_raw(self) -> *mut RawBuffer {
         let raw = self.0.as_ptr();
         std::mem::forget(self);
@@ -500,9 +499,7 @@ impl Program {
 
 /// One result of a call.
 pub(crate) enum RawValue {
-    /// A tensor.
     Buffer(Buffer),
-    /// A host scalar.
     I32(i32),
 }
 

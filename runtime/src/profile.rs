@@ -11,7 +11,6 @@ use crate::error::RuntimeError;
 pub struct Executed {
     /// Its name in the module: that of a kernel, or what the compiler called the operations that it fused.
     pub name: String,
-    /// How often.
     pub calls: u64,
     /// How long, all calls together, each from its first workgroup to its last.
     pub time: Duration,

@@ -3,7 +3,6 @@
 use ops::{CostOperand, Op, OpWork, TensorType};
 use targets::Machine;
 
-/// What something costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// Bytes read and written.

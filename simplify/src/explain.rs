@@ -26,13 +26,10 @@ pub struct Explanation {
 /// One equation of a chain.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// The rule.
     pub rule: &'static str,
-    /// What it says.
     pub equation: String,
     /// What the node is after it.
     pub term: String,
-    /// Its type, inferred again.
     pub ty: TensorType,
     /// Whether that computes the same.
     pub check: Check,
@@ -41,9 +38,7 @@ pub struct Step {
 /// What a step computes on random inputs, against what was recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Check {
-    /// The same bits.
     Equal,
-    /// Something else.
     Different,
     /// Numbers rounded otherwise, as approximate rules may: the largest difference, against the largest number.
     Rounded(f64),
@@ -56,22 +51,10 @@ pub enum Check {
 pub enum ExplainError {
     /// There is no such function.
     #[error("there is no function `{name}`; there are {known:?}")]
-    Function {
-        /// The name asked for.
-        name: String,
-        /// The names there are.
-        known: Vec<String>,
-    },
+    Function { name: String, known: Vec<String> },
     /// There is no such node.
     #[error("`{function}` has no node %{node} after it was simplified; it has {count}")]
-    Node {
-        /// The function.
-        function: String,
-        /// The node asked for.
-        node: usize,
-        /// How many there are.
-        count: usize,
-    },
+    Node { function: String, node: usize, count: usize },
 }
 
 impl fmt::Display for Explanation {

@@ -18,7 +18,6 @@ pub type Graph = EGraph<Term, Context>;
 /// The types that no operation infers.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
-    /// Of the function's inputs.
     pub inputs: Vec<TensorType>,
     /// Of the results of every function of the trace.
     pub results: Vec<Arc<[TensorType]>>,
@@ -53,7 +52,6 @@ pub struct Facts {
 /// Which node of the function a class stems from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// It is that node.
     Node(u32),
     /// A rule made it from that node.
     Near(u32),

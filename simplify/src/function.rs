@@ -80,7 +80,6 @@ impl<'a> Saturated<'a> {
         Self { function, runner, classes }
     }
 
-    /// The e-graph.
     pub fn graph(&self) -> &Graph {
         &self.runner.egraph
     }

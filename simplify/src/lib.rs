@@ -49,7 +49,6 @@ use function::{Saturated, function_cost};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
-    /// The rules.
     pub rules: Rules,
     /// The machine whose time is saved.
     pub machine: Machine,
@@ -76,7 +75,6 @@ impl Options {
     }
 }
 
-/// What a simplification did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// What each function was and became.
@@ -88,11 +86,8 @@ pub struct Report {
 /// What one function was and became.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// Its name.
     pub name: String,
-    /// Nodes before and after.
     pub nodes: [usize; 2],
-    /// Estimates before and after.
     pub cost: [Cost; 2],
     /// How often each rule found something new in it.
     pub fired: BTreeMap<&'static str, usize>,

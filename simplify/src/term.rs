@@ -11,14 +11,12 @@ use trace::NodeKind;
 /// know of an operation is whether it equals another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Term {
-    /// What it is.
     pub kind: Arc<NodeKind>,
     /// The classes of its operands.
     pub operands: Vec<Id>,
 }
 
 impl Term {
-    /// A term.
     pub fn new(kind: NodeKind, operands: Vec<Id>) -> Self {
         Self { kind: Arc::new(kind), operands }
     }

@@ -30,7 +30,6 @@ pub use tuning::{CompilerFlag, Tiling, Tuning};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    /// Who takes the module.
     pub backend: Backend,
     /// LLVM's name of the platform, as `aarch64-linux-gnu`; this one if there is none.
     pub triple: Option<String>,
@@ -44,13 +43,11 @@ pub struct Target {
     pub features: Option<Vec<String>>,
     /// What kind of device runs the program.
     pub device: DeviceKind,
-    /// What bounds its speed.
     pub machine: Machine,
     /// What was measured to be faster on it than what is usual; nothing unless changed.
     pub tuning: Tuning,
 }
 
-/// Who takes a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// iree-compile 3.13.
@@ -108,7 +105,6 @@ impl Target {
         }
     }
 
-    /// The reference interpreter, here.
     pub fn interpreter() -> Self {
         Self { backend: Backend::Interpreter, ..Self::host() }
     }
@@ -158,7 +154,6 @@ impl Target {
 }
 
 impl Default for Target {
-    /// This machine.
     fn default() -> Self {
         Self::host()
     }

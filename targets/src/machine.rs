@@ -28,7 +28,6 @@ impl Machine {
 pub struct NamedMachine {
     /// Its name on the command line; its rates, if it has no other.
     pub name: Cow<'static, str>,
-    /// What bounds its speed.
     pub machine: Machine,
     /// Bytes that it sends to others in a second, while it receives as many: one direction of all its links together.
     pub link: f64,

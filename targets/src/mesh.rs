@@ -21,9 +21,7 @@ pub struct Mesh {
 /// An axis of a mesh.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MeshAxis {
-    /// Its name.
     pub name: String,
-    /// Devices along it.
     pub size: usize,
 }
 

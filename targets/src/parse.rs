@@ -11,23 +11,16 @@ const FORMS: &str = "`host`, a processor that LLVM knows, PLATFORM:PROCESSOR[:FE
 /// A text that names no target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// There is nothing.
     #[error("the target is empty; expected {FORMS}")]
     Empty,
     /// One of the parts is empty.
     #[error("the target `{target}` names no {part}; expected {FORMS}")]
-    Missing {
-        /// The text.
-        target: String,
-        /// What it lacks.
-        part: &'static str,
-    },
+    Missing { target: String, part: &'static str },
     /// A feature that is neither asked for nor forbidden.
     #[error(
         "the target `{target}` has the feature `{feature}`; expected `+NAME` or `-NAME`, separated by commas"
     )]
     Feature {
-        /// The text.
         target: String,
         /// What is no feature.
         feature: String,

@@ -13,26 +13,13 @@ pub enum TemplateError {
     },
     /// A chat template that does not parse.
     #[error("the chat template{} is not valid Jinja{}: {why}", .at.of(), .at.line())]
-    Syntax {
-        /// Where.
-        at: Box<TemplatePlace>,
-        /// The engine's reason.
-        why: String,
-    },
+    Syntax { at: Box<TemplatePlace>, why: String },
     /// A chat template that failed on this conversation.
     #[error("the chat template{} failed{}: {why}", .at.of(), .at.line())]
-    Render {
-        /// Where.
-        at: Box<TemplatePlace>,
-        /// The engine's reason.
-        why: String,
-    },
+    Render { at: Box<TemplatePlace>, why: String },
     /// The chat template refused this conversation with `raise_exception`.
     #[error("the chat template refuses this conversation: {message}")]
-    Raised {
-        /// What the template said.
-        message: String,
-    },
+    Raised { message: String },
     /// A conversation without messages.
     #[error("the conversation is empty, expected at least one message")]
     Empty,
@@ -41,7 +28,6 @@ pub enum TemplateError {
     Message {
         /// Which message, from 0.
         index: usize,
-        /// What stands there.
         found: String,
     },
 }

@@ -24,7 +24,6 @@ pub const LOOPED: &str = "__looped__";
 
 /// A template in words of the engine.
 pub struct Translated {
-    /// The template.
     pub text: String,
     /// Bytes between two tags, at most.
     pub between: usize,
@@ -35,7 +34,6 @@ pub struct Translated {
 pub struct Tag {
     /// Where its author wrote it.
     pub from: Range<usize>,
-    /// Where it stands now.
     pub to: Range<usize>,
     /// In which line, from 1.
     pub line: usize,
@@ -241,7 +239,6 @@ fn operators_in(tag: &str) -> usize {
     count
 }
 
-/// Rewrites a statement.
 fn statement(inner: &str) -> String {
     let text = inner.trim_matches(['-', '+']).trim();
     let Some((keyword, rest)) = text.split_once(char::is_whitespace) else { return expression(inner) };
@@ -329,7 +326,6 @@ struct Bracket {
     /// Where it stands in what is written.
     at: usize,
     kind: char,
-    /// Where its colons stand.
     colons: Vec<usize>,
     /// Where what follows its last comma begins.
     part: usize,

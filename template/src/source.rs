@@ -27,7 +27,6 @@ pub struct Source {
     file: Option<PathBuf>,
     /// Its name among those of the model.
     pub name: String,
-    /// Its text.
     text: String,
     /// Its tags, and where they stand in what the engine was given.
     pub tags: Vec<Tag>,

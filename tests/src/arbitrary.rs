@@ -62,12 +62,10 @@ pub fn shape(dice: &mut Dice, rank: usize) -> Vec<usize> {
     shape
 }
 
-/// Any element type.
 pub fn element(dice: &mut Dice) -> ElementType {
     *dice.pick(&ElementType::ALL)
 }
 
-/// A float type.
 pub fn float(dice: &mut Dice) -> ElementType {
     *dice.pick(&[ElementType::F32, ElementType::F16, ElementType::Bf16])
 }
@@ -553,7 +551,6 @@ fn sdpa(dice: &mut Dice, q: TensorType) -> Option<(Op, Vec<TensorType>)> {
     Some((Sdpa { mask, scale, softcap, offset }.into(), types))
 }
 
-/// Which graphs are made.
 #[derive(Clone, Copy)]
 pub struct Limits {
     /// Whether an operation with these operands may occur.
@@ -562,12 +559,10 @@ pub struct Limits {
     pub guard: fn(&mut Builder<'_>, &Op, &mut [NodeId]) -> Result<(), InferError>,
     /// Whether a leaf may have this type.
     pub leaf: fn(&TensorType) -> bool,
-    /// The content of constants.
     pub literal: fn(&mut Dice, &TensorType) -> Literal,
 }
 
 impl Limits {
-    /// All that is valid.
     pub const NONE: Self = Self { accept: |_, _, _| true, guard: |_, _, _| Ok(()), leaf: |_| true, literal };
 }
 
@@ -765,7 +760,6 @@ impl Growing<'_> {
         };
     }
 
-    /// A choice between choices.
     fn selections(&mut self, dice: &mut Dice, x: NodeId) -> Option<NodeId> {
         let ty = self.builder.ty(x).clone();
         let predicate = ty.with_element(ElementType::I1);

@@ -16,15 +16,11 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// A module that is compiled, baked and loaded.
 pub struct Built {
-    /// What can be called.
     pub program: VmModule,
-    /// The device.
     pub runtime: Runtime,
     /// The module it was compiled from.
     pub module: Module,
-    /// Its weights.
     pub archive: Archive,
-    /// What the bake did.
     pub baked: Baked,
     /// How the module was compiled.
     pub options: CompileOptions,
@@ -59,7 +55,6 @@ pub fn compiler() -> Result<Compiler> {
     Ok(Compiler::find(None, &folders.chain(std::env::split_paths(&path)).collect::<Vec<_>>())?)
 }
 
-/// The checkout.
 pub fn repository() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()

@@ -18,9 +18,7 @@ use crate::portable::{Numbers, PORTABLE};
 pub struct Calls {
     /// The program: one entry point for each call, in the same order.
     pub trace: Trace,
-    /// Its weights.
     pub weights: WeightValues,
-    /// The calls.
     pub calls: Vec<CheckedCall>,
     /// How many graphs simplification changed.
     pub changed: usize,
@@ -60,13 +58,11 @@ impl Calls {
 /// A call of an entry point.
 #[derive(Clone)]
 pub struct CheckedCall {
-    /// The entry point.
     pub name: String,
     /// What it is, for messages.
     pub text: String,
     /// One value for each input.
     pub arguments: Vec<Value>,
-    /// What the evaluator gives.
     pub expected: Vec<Value>,
     /// How far from it each result may be.
     pub leeway: Vec<Leeway>,
@@ -109,7 +105,6 @@ pub fn examples_of(wanted: impl Fn(&str) -> bool) -> Calls {
     all
 }
 
-/// Graphs in one module.
 pub const GRAPHS: usize = 50;
 
 /// Random graphs, each as it is and simplified.
@@ -183,7 +178,6 @@ impl Calls {
         self.calls.push(CheckedCall { name, text, arguments, expected, leeway });
     }
 
-    /// A case alone.
     pub fn of(case: GraphCase) -> Self {
         let (mut all, expected) = (Self::default(), case.expected());
         all.add(case, expected);
@@ -277,7 +271,6 @@ pub fn wire(ty: &TensorType) -> TensorType {
     TensorType::new(element, shape)
 }
 
-/// Appends an input.
 pub fn input(b: &mut Builder<'_>, index: usize, ty: TensorType) -> NodeId {
     b.push(NodeKind::input(index, format!("argument{index}")), vec![ty], &[])
 }

@@ -16,7 +16,6 @@ use crate::leeway::Leeway;
 /// A program of one function, and what it is given.
 #[derive(Clone, Debug)]
 pub struct GraphCase {
-    /// The program.
     pub trace: Trace,
     /// One value for each input.
     pub arguments: Vec<Value>,
@@ -41,7 +40,6 @@ impl GraphCase {
         function.ids().filter_map(operation).collect()
     }
 
-    /// What the evaluator gives.
     pub fn expected(&self) -> Vec<Value> {
         evaluate(&self.trace, &self.function().name, &self.arguments, &self.weights)
     }

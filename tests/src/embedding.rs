@@ -23,7 +23,6 @@ use crate::level;
 /// The golden in a folder that is a model too.
 #[derive(Debug, Deserialize)]
 pub struct Golden {
-    /// The case.
     pub name: String,
     /// The element type of the checkpoint.
     #[serde(deserialize_with = "element")]
@@ -32,9 +31,7 @@ pub struct Golden {
     pub max_length: usize,
     /// The number of token ids.
     pub vocab_size: usize,
-    /// The texts.
     pub texts: Vec<Text>,
-    /// The folder.
     #[serde(skip)]
     pub model: PathBuf,
     #[serde(skip)]
@@ -44,11 +41,9 @@ pub struct Golden {
 /// A text and what it is to the network.
 #[derive(Debug, Deserialize)]
 pub struct Text {
-    /// The text.
     pub text: String,
     /// The name of the prompt in front of it.
     pub prompt: Option<String>,
-    /// The tokens of both.
     pub tokens: Vec<u32>,
 }
 
@@ -94,7 +89,6 @@ pub fn build(
 /// How our vectors compare with a golden's.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    /// The texts compared.
     pub texts: usize,
     /// The largest error in units of the vector's largest magnitude, and of which text.
     pub worst: (f64, usize),

@@ -30,7 +30,6 @@ pub const BOUND: f64 = 1e-5;
 /// A golden and the model that it is of.
 #[derive(Debug, Deserialize)]
 pub struct Golden {
-    /// The case.
     pub name: String,
     /// Versions and settings of what answered.
     pub reference: String,
@@ -68,9 +67,7 @@ pub struct Prompt {
     /// Whether the text is not of the kind that the model was trained on.
     #[serde(default)]
     pub outside: bool,
-    /// Its tokens.
     pub prompt_tokens: Vec<u32>,
-    /// The greedy continuation.
     pub tokens: Vec<u32>,
     /// The continuation as text, where the model has a tokenizer.
     pub text: Option<String>,
@@ -233,7 +230,6 @@ pub(crate) fn largest(row: &[f32]) -> f64 {
     row.iter().fold(0.0, |max, x| f64::from(x.abs()).max(max))
 }
 
-/// Which is the largest.
 pub fn best(row: &[f32]) -> usize {
     (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or_default()
 }
@@ -262,7 +258,6 @@ pub fn relative_error(expected: &[f32], found: &[f32]) -> f64 {
 
 /// A language model that can be called.
 pub struct Subject {
-    /// The network.
     pub network: Network,
     /// What it was made of.
     pub built: Built,
@@ -324,9 +319,7 @@ pub struct BuildOptions {
     pub element: ElementType,
     /// Tokens that one prefill takes.
     pub chunk: usize,
-    /// The longest sequence.
     pub context: usize,
-    /// Sequences at once.
     pub batch: usize,
     /// The rules that simplify the trace.
     pub rules: Rules,
@@ -336,7 +329,6 @@ pub struct BuildOptions {
     pub kv: KvFormat,
     /// What it is compiled for.
     pub target: Target,
-    /// Where it runs.
     pub device: Device,
     /// Keys that the configuration may have although nothing reads them.
     pub allowed_keys: Vec<String>,
@@ -414,7 +406,6 @@ pub struct Comparison {
     pub gap: f32,
     /// Where other tokens were chosen: prompt, step, expected, found.
     pub wrong: Vec<(usize, usize, Option<u32>, Option<u32>)>,
-    /// The prompts compared.
     pub prompts: usize,
 }
 

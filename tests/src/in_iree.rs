@@ -79,7 +79,6 @@ fn module_for(trace: &Trace, target: &Target) -> lower::Module {
     lower::lower(&expanded, target).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A loaded module.
 pub struct LoadedCalls<'a> {
     module: &'a lower::Module,
     program: VmModule,
@@ -132,7 +131,6 @@ impl LoadedCalls<'_> {
         calls.calls.iter().filter_map(violation).collect()
     }
 
-    /// Calls an entry point.
     pub fn call(&self, name: &str, arguments: &[Value]) -> Vec<Value> {
         let signature = self.module.signatures.iter().find(|s| s.name == name).unwrap();
         let pass = |(value, argument): (&Value, &Argument)| -> VmValue {

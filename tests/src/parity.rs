@@ -25,9 +25,7 @@ pub const BOUND: f64 = 3e-5;
 /// How many of how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// Those that are equal.
     pub equal: usize,
-    /// All.
     pub of: usize,
 }
 
@@ -40,32 +38,26 @@ impl fmt::Display for Tally {
 /// A position of a prompt and what follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PromptPosition {
-    /// Which prompt.
     pub prompt: usize,
     /// Which position, from 0.
     pub position: usize,
 }
 
-/// How logits differ.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LogitDifference {
     /// The rows compared: prompts by one pass and by chunks, what follows token by token.
     pub rows: usize,
     /// The largest difference, in units of its row's largest logit.
     pub largest: f64,
-    /// What it may be.
     pub bound: f64,
-    /// Where it is.
     pub at: PromptPosition,
 }
 
 /// The type of the checkpoint beside transformers' own run in it, both judged by f32.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NarrowParity {
-    /// The type.
     #[serde(rename = "type")]
     pub element: String,
-    /// The positions compared.
     pub positions: usize,
     /// Our error in units of transformers' own: many tokens at once, token by token.
     pub error_ratio: [f64; 2],
@@ -79,7 +71,6 @@ pub struct NarrowParity {
     pub judged: usize,
     /// Where another one was chosen.
     pub wrong: Vec<PromptPosition>,
-    /// Whether nothing is wrong.
     pub passes: bool,
 }
 
@@ -106,20 +97,16 @@ impl NarrowParity {
 pub struct Parting {
     /// The tokens that were read.
     pub tokens: Vec<u32>,
-    /// What both computed with.
     #[serde(rename = "type")]
     pub element: String,
     /// The layer, or the part that is no layer: `model.layers.3`, `lm_head`. Nothing if all modules agree as long as all
     /// tokens are read in one pass.
     pub layer: Option<String>,
-    /// The operation.
     pub finding: Option<Finding>,
 }
 
-/// How a checkpoint compares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CheckpointParity {
-    /// Whether nothing is wrong.
     pub passes: bool,
     /// The directory of the checkpoint.
     pub model: PathBuf,

@@ -99,10 +99,8 @@ pub enum Numbers {
 }
 
 impl Numbers {
-    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Whole, Self::Tame, Self::Any];
 
-    /// Made-up elements.
     pub fn value(self, dice: &mut Dice, ty: &TensorType) -> Value {
         match self {
             Self::Whole => {

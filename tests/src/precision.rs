@@ -55,7 +55,6 @@ pub struct Precision {
     pub scored: Distance,
     /// Ours, token by token.
     pub decoded: Distance,
-    /// Transformers' own.
     pub theirs: Distance,
     /// Ours, many tokens at once, from transformers' own.
     pub between: Distance,
@@ -68,7 +67,6 @@ pub struct Precision {
 }
 
 impl Precision {
-    /// The positions compared.
     pub fn positions(&self) -> usize {
         self.theirs.rows
     }
@@ -124,7 +122,6 @@ pub struct Average {
 }
 
 impl Average {
-    /// Takes a case.
     pub fn add(&mut self, case: Precision) {
         self.cases.push(case);
     }

@@ -69,7 +69,6 @@ fn each(variable: &str, end: &str) -> String {
     )
 }
 
-/// A constant place.
 fn place(name: &str, number: usize) -> String {
     format!("%{name}# = arith.constant {number} : index\n")
 }

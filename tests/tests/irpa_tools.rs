@@ -82,7 +82,6 @@ fn checkpoint(path: &Path, element: ElementType, tensors: &[(&str, &[usize])]) {
     store(path, &values.collect::<Vec<_>>());
 }
 
-/// What a recipe makes.
 fn derived(key: String, recipe: &str) -> Parameter {
     Parameter::derived(key, Recipe::parse(&mut Reader::new(recipe)).unwrap()).unwrap()
 }

@@ -39,7 +39,6 @@ fn prompts() -> Vec<(&'static str, &'static Prompt)> {
 /// The shipped model with one slot, open once for all tests.
 static ONE: LazyLock<Model> = LazyLock::new(|| Model::open_with(demo(), options()).unwrap());
 
-/// The same with four.
 static FOUR: LazyLock<Model> =
     LazyLock::new(|| Model::open_with(demo(), OpenOptions { slots: 4, ..options() }).unwrap());
 

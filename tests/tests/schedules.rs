@@ -154,7 +154,6 @@ impl Oracle<'_> {
         rows.last().unwrap().clone()
     }
 
-    /// The greedy continuation.
     fn continued(&self, prompt: &[u32], length: usize) -> Vec<u32> {
         let mut tokens = prompt.to_vec();
         let mut new = Vec::new();

@@ -17,7 +17,6 @@ use tracewright_tests::arbitrary::{Dice, graph, names, same, tame_value, value};
 use tracewright_tests::calls::{GRAPHS, WeightValues, evaluate, graphs};
 use tracewright_tests::long;
 
-/// Graphs in every run.
 const SHORT: u32 = 10_000;
 /// Graphs when there is time.
 const LONG: u32 = 100_000;
@@ -64,7 +63,6 @@ fn values(dice: &mut Dice, function: &Function, tame: bool) -> (Vec<Value>, Weig
     (arguments, weights)
 }
 
-/// What many graphs show.
 #[derive(Default)]
 struct Seen {
     /// In how many graphs each operation is.

@@ -12,7 +12,6 @@ use std::process::Command;
 use targets::host_features;
 use tracewright_tests::built::repository;
 
-/// How a fault shows.
 enum Shows {
     /// What the last command prints, or says as it fails; and the feature that a processor needs for that.
     As(&'static str, Option<&'static str>),

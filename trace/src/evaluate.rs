@@ -9,16 +9,10 @@ use crate::{Function, NodeKind, Provenance, Trace, resolve_key};
 pub enum EvaluateError {
     /// There is no such entry point.
     #[error("no entry point `{name}`; there are {entries:?}")]
-    NoEntry {
-        /// The name asked for.
-        name: String,
-        /// The names there are.
-        entries: Vec<String>,
-    },
+    NoEntry { name: String, entries: Vec<String> },
     /// The arguments do not have the types of the inputs.
     #[error("`{function}` takes ({}), found ({})", list(.expected), list(.found))]
     Arguments {
-        /// The function.
         function: String,
         /// The types of its inputs.
         expected: Vec<TensorType>,
@@ -27,12 +21,7 @@ pub enum EvaluateError {
     },
     /// A weight is not there or has another type.
     #[error("no value of type `{ty}` for parameter `{key}`")]
-    Parameter {
-        /// The key.
-        key: String,
-        /// The declared type.
-        ty: TensorType,
-    },
+    Parameter { key: String, ty: TensorType },
 }
 
 fn list(types: &[TensorType]) -> String {

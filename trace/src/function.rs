@@ -36,32 +36,25 @@ impl Provenance {
     }
 }
 
-/// What a node is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NodeKind {
     /// An argument of the function.
     Input {
-        /// Which one.
         index: usize,
-        /// Its name.
         name: String,
         /// What it is to the caller of an entry point.
         role: Role,
     },
-    /// A weight.
     Parameter(Parameter),
-    /// An operation.
     Op(Op),
     /// A call of another function of the trace; the operands are its arguments.
     Call {
-        /// The function.
         function: FunctionId,
         /// What replaces that function's prefix in its parameters' keys.
         prefix: String,
     },
     /// One result of the call that is the only operand.
     Result {
-        /// Which one.
         index: usize,
     },
 }
@@ -76,13 +69,11 @@ impl NodeKind {
 /// A node: what it is, its type, and where it comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// What it is.
     pub kind: NodeKind,
     /// One type, or one for each result of a call.
     pub types: Vec<TensorType>,
     /// The names of the axes; empty where nobody gave any.
     pub axes: Vec<AxisName>,
-    /// Where it comes from.
     pub provenance: Provenance,
 }
 
@@ -96,7 +87,6 @@ impl Node {
 /// A named result of a function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// Its name.
     pub name: String,
     /// What it is to the caller of an entry point.
     pub role: Role,
@@ -114,7 +104,6 @@ impl Output {
 /// A function: arguments, a DAG, results.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Unique in the trace.
     pub name: String,
     /// What a call replaces in the parameters' keys: `model.layers.*`; empty for an entry point.
     pub prefix: String,
@@ -147,7 +136,6 @@ impl Function {
         id
     }
 
-    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.graph.node_count()
     }
@@ -162,7 +150,6 @@ impl Function {
         (0..self.len()).map(NodeId::new)
     }
 
-    /// A node.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.graph[id]
     }
@@ -272,7 +259,6 @@ impl Function {
 /// ```
 #[derive(Debug)]
 pub struct Builder<'a> {
-    /// The function that grows.
     pub function: &'a mut Function,
     /// Where the nodes come from.
     pub provenance: Provenance,
@@ -290,7 +276,6 @@ impl Builder<'_> {
         Ok(self.push(NodeKind::Op(op), vec![ty], operands))
     }
 
-    /// Appends any node.
     pub fn push(&mut self, kind: NodeKind, types: Vec<TensorType>, operands: &[NodeId]) -> NodeId {
         let node = Node { kind, types, axes: Vec::new(), provenance: self.provenance.clone() };
         self.function.push(node, operands)

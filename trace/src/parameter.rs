@@ -35,7 +35,6 @@ pub struct Parameter {
 pub enum Recipe {
     /// A tensor of the checkpoint: its key and its declared type.
     Source(String, TensorType),
-    /// An operation.
     Op(Op, Vec<Recipe>),
 }
 

@@ -27,14 +27,12 @@ pub enum Role {
     Count,
     /// What a layer remembers: as an argument, before the call; as a result, after it.
     State {
-        /// The layer.
         layer: usize,
         /// Which tensor of which kind of state.
         part: Part,
     },
     /// What an encoder gives a layer: as a result, filled by this entry point; as an argument, read by it and not returned.
     Memory {
-        /// The layer.
         layer: usize,
         /// The tensor's name, which no other one of the layer's memory has.
         name: StateName,
@@ -120,11 +118,8 @@ impl fmt::Display for Role {
 /// An argument or a result of an entry point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// Its name.
     pub name: String,
-    /// What it is.
     pub role: Role,
-    /// Its type.
     pub ty: TensorType,
     /// The names of its axes; empty where nobody gave any.
     pub axes: Vec<AxisName>,
@@ -153,7 +148,6 @@ impl fmt::Display for Argument {
 /// How an entry point is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// The function's name.
     pub name: String,
     /// The arguments in order.
     pub arguments: Vec<Argument>,

@@ -40,11 +40,8 @@ pub struct Trace {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("parameter `{key}` is declared as `{first}` and as `{second}`, or made in two ways")]
 pub struct ParameterConflict {
-    /// The key.
     pub key: String,
-    /// One declared type.
     pub first: TensorType,
-    /// The other.
     pub second: TensorType,
     /// The keys that both have in the functions that declare them.
     pub origins: BTreeSet<String>,
@@ -71,20 +68,16 @@ pub struct Reads {
 /// What a trace consists of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Functions.
     pub functions: usize,
     /// Nodes, each function counted once.
     pub nodes: usize,
-    /// Distinct parameters, calls expanded.
     pub parameters: usize,
-    /// Their elements.
     pub parameter_elements: usize,
     /// Their bytes.
     pub parameter_bytes: usize,
 }
 
 impl Trace {
-    /// A function.
     pub fn function(&self, id: FunctionId) -> &Function {
         &self.functions[id.0 as usize]
     }

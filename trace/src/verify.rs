@@ -10,40 +10,25 @@ pub enum VerifyError {
     /// An operation refuses its operands.
     #[error("`{function}` %{node} ({}, {}:{}) is not sound", .provenance.path, .provenance.file, .provenance.line)]
     Infer {
-        /// The function.
         function: String,
-        /// The node.
         node: usize,
         /// Where the node comes from.
         provenance: Provenance,
-        /// What the operation says.
         source: Box<InferError>,
     },
     /// A node has another type than its operation gives it.
     #[error("`{function}` %{node} ({}, {}:{}): its type is `{found}`, expected `{expected}`",
         .provenance.path, .provenance.file, .provenance.line)]
     Type {
-        /// The function.
         function: String,
-        /// The node.
         node: usize,
         /// Where the node comes from.
         provenance: Provenance,
-        /// What it should be.
         expected: String,
-        /// What it is.
         found: String,
     },
-    /// The structure is broken.
     #[error("`{function}` %{node}: {what}")]
-    Structure {
-        /// The function.
-        function: String,
-        /// The node.
-        node: usize,
-        /// What is wrong.
-        what: &'static str,
-    },
+    Structure { function: String, node: usize, what: &'static str },
     /// Two functions of one name.
     #[error("two functions are named `{0}`")]
     DuplicateFunction(String),
@@ -52,7 +37,6 @@ pub enum VerifyError {
     Memory {
         /// The entry point that reads it.
         reader: String,
-        /// The argument.
         memory: String,
         /// The entry point that fills something else, and what.
         filler: Option<(String, String)>,

@@ -37,16 +37,13 @@ pub const FASTER: f64 = 0.97;
 pub enum Verdict {
     /// It is right, and takes this share of the usual time.
     Ratio {
-        /// The median of pairs.
         median: f64,
         /// What three quarters of the pairs stay below.
         upper_quartile: f64,
         /// Of the shortest time of all.
         shortest: f64,
     },
-    /// It gives other numbers.
     Wrong(String),
-    /// The compiler refuses it.
     Refused(String),
 }
 
@@ -79,7 +76,6 @@ pub struct Record<Way = Tiling> {
     pub name: String,
     /// What all others are compared with.
     pub usual: Way,
-    /// What was tried.
     pub tried: Vec<TrialRecord<Way>>,
 }
 
@@ -87,9 +83,7 @@ pub struct Record<Way = Tiling> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrialRecord<Way = Tiling> {
-    /// The way.
     pub way: Way,
-    /// What came of it.
     pub verdict: Verdict,
 }
 
@@ -101,7 +95,6 @@ enum Written {
     Network(Record<BuildSettings>),
 }
 
-/// What a cache holds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TuningDb {
     /// Of kernels, by the name of their work.
@@ -176,7 +169,6 @@ impl TuningCache {
         cache.join(FOLDER).is_dir()
     }
 
-    /// Where the records are.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -246,13 +238,10 @@ fn record(bytes: &[u8]) -> Option<Written> {
 /// Why a file gives no tuning.
 #[derive(Debug, thiserror::Error)]
 pub enum TuningFileError {
-    /// It cannot be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It holds something else.
     #[error("`{}` holds no tuning; expected JSON, as `tuning` in a manifest", .path.display())]
     Syntax {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         source: serde_json::Error,

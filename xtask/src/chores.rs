@@ -116,7 +116,6 @@ fn cuda_headers(root: &Path) -> Result<(), Error> {
     python::install_for(Some(platform), &folder, &pins, "2.7 MB").map(drop)
 }
 
-/// Streams a story.
 pub fn demo(root: &Path, args: &[String]) -> Result<(), Error> {
     let tools = setup(root)?;
     let story = ["-p", "Once upon a time", "-n", "200"].map(String::from);

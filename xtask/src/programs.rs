@@ -16,16 +16,13 @@ use crate::step::{Step, check, human, start_error};
 /// How many of many run at the same time; the processors are divided among them.
 pub const AT_ONCE: usize = 2;
 
-/// A program of tests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestProgram {
     /// What it is called: as `--test` wants it, or the package.
     pub name: String,
-    /// Where it is.
     path: PathBuf,
     /// The folder of its package.
     pub folder: PathBuf,
-    /// What it is told.
     arguments: Vec<String>,
     envs: Vec<(&'static str, String)>,
 }

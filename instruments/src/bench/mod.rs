@@ -47,9 +47,7 @@ pub struct BenchReport {
     pub schema: u32,
     /// The version of this program.
     pub tracewright: &'static str,
-    /// Where it was measured.
     pub machine: BenchMachine,
-    /// How many rounds count.
     pub rounds: usize,
     /// Bytes that one second reads and copies, with as many threads as there are cores; of each round.
     pub memory: Rates<Distribution>,
@@ -71,7 +69,6 @@ impl BenchReport {
     }
 }
 
-/// A machine.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchMachine {
     /// Its architecture, in Rust's name.
@@ -84,11 +81,9 @@ pub struct BenchMachine {
 
 /// One variant of what is measured.
 pub struct Case<'a> {
-    /// What it is.
     pub label: Label,
     /// What one unit of it takes.
     pub work: Workload,
-    /// Does it.
     pub run: Run<'a>,
     /// The same where it is watched, if it can be.
     pub watched: Option<Watched<'a>>,
@@ -96,7 +91,6 @@ pub struct Case<'a> {
 
 /// The same on a watched device.
 pub struct Watched<'a> {
-    /// The device.
     pub runtime: &'a Runtime,
     /// Does what the case's `run` does.
     pub run: Run<'a>,
@@ -127,7 +121,6 @@ pub struct Label {
 pub struct Workload {
     /// Tokens that come of it or go into it.
     pub tokens: Option<f64>,
-    /// Multiplications and additions.
     pub flops: Option<f64>,
     /// Bytes of weights, or of what is read in their place.
     pub bytes: Option<f64>,
@@ -136,18 +129,14 @@ pub struct Workload {
 /// What was measured of a case.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
-    /// Which one.
     #[serde(flatten)]
     pub label: Label,
     /// What one unit takes.
     pub work: Workload,
     /// Seconds of a unit.
     pub seconds: Distribution,
-    /// At the median.
     pub tokens_per_s: Option<f64>,
-    /// At the median.
     pub gflop_per_s: Option<f64>,
-    /// At the median.
     pub gb_per_s: Option<f64>,
     /// Its bytes a second as a share of what reading reached in the same round: the median of rounds.
     pub of_read_bandwidth: Option<f64>,
@@ -196,9 +185,7 @@ pub enum BenchError {
     Depth {
         /// Tokens before the first one that is measured.
         depth: usize,
-        /// Tokens that are measured.
         tokens: usize,
-        /// The longest sequence.
         context: usize,
     },
     /// A profile of a prompt that ends in the middle of a chunk.
@@ -207,7 +194,6 @@ pub enum BenchError {
          two; choose a multiple"
     )]
     Chunks {
-        /// Tokens of the prompt.
         tokens: usize,
         /// Tokens that one call takes.
         chunk: usize,

@@ -28,7 +28,6 @@ pub(super) struct Declared {
 /// One dispatch of an entry point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Dispatched {
-    /// The function.
     pub name: String,
     /// The path of the call that it was inlined from: `model.layers.3`.
     pub within: Option<String>,
@@ -128,7 +127,6 @@ enum Location<'a> {
     CallSite(Box<[Self; 2]>),
     /// `fused[#loc4, #loc5]`
     Fused(Vec<Self>),
-    /// Anything else.
     Unknown,
 }
 

@@ -95,7 +95,6 @@ impl Language {
 struct Costs {
     /// Of each function: the cost at each place, and the operation there that costs most.
     functions: Vec<BTreeMap<Declared, (Cost, String, f64)>>,
-    /// The entry point.
     entry: usize,
     /// The functions that it calls, by the prefixes of their keys.
     layers: BTreeMap<String, usize>,

@@ -31,11 +31,8 @@ const ENTRY: &str = "run";
 /// A matrix product with a weight: x `[m, k]`, weight `[n, k]` → `[m, n]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul {
-    /// Rows of x.
     pub m: usize,
-    /// Outputs.
     pub n: usize,
-    /// What is summed over.
     pub k: usize,
     /// The type that is computed with.
     pub element: ElementType,
@@ -47,11 +44,9 @@ pub struct Matmul {
 pub struct AttentionSizes {
     /// Queries of each head.
     pub queries: usize,
-    /// Key-value heads.
     pub heads: usize,
     /// Query heads for each of them.
     pub groups: usize,
-    /// Features of a head.
     pub features: usize,
     /// Slots of keys and values.
     pub context: usize,

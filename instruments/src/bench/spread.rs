@@ -13,7 +13,6 @@ pub struct Distribution {
     pub median: f64,
     /// Three quarters of them are at most this.
     pub upper_quartile: f64,
-    /// The largest.
     pub max: f64,
 }
 

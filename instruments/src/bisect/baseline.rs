@@ -22,7 +22,6 @@ const ROUNDED_ACTIVATIONS: f64 = 0.06;
 
 /// What a compiled network is compared with.
 pub enum Baseline<'a> {
-    /// The reference evaluator.
     Evaluator,
     /// The same network, not simplified.
     Unsimplified,
@@ -30,13 +29,11 @@ pub enum Baseline<'a> {
     NoKernels,
     /// The same network with weights that are not rounded.
     Dense,
-    /// What another program computed.
     Activations(&'a Activations),
 }
 
 /// A network that is compiled for a target, to be compared with a baseline.
 pub struct CompiledNetwork<'a> {
-    /// How it is built.
     pub plan: &'a Plan,
     /// The network as it was recorded.
     pub trace: &'a Trace,
@@ -46,7 +43,6 @@ pub struct CompiledNetwork<'a> {
     pub values: &'a CheckpointValues<'a>,
     /// The compiler and the cache.
     pub tools: (&'a Compiler, &'a Path),
-    /// Where it runs.
     pub runtime: &'a Runtime,
     /// What it is compiled for.
     pub target: &'a Target,

@@ -18,9 +18,7 @@ const SAMPLE: f64 = 4.0;
 pub struct Difference {
     /// The place of the largest difference.
     pub at: Vec<usize>,
-    /// The subject's number there.
     pub subject: f64,
-    /// The reference's number there.
     pub reference: f64,
     /// The largest difference in units of the reference's largest magnitude.
     pub relative: f64,

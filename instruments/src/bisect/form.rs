@@ -59,7 +59,6 @@ impl<'a> CheckpointValues<'a> {
 
 /// The reference evaluator: what operations mean.
 pub struct EvaluatedForm<'a> {
-    /// The weights.
     pub values: &'a CheckpointValues<'a>,
     /// How the trace is rewritten first, if weights are rounded to another format.
     pub stored: Option<(Weights, Target)>,
@@ -95,13 +94,9 @@ impl Form for EvaluatedForm<'_> {
 
 /// Compiled, and run by IREE.
 pub struct CompiledForm<'a> {
-    /// What reports call it.
     pub name: String,
-    /// What compiles.
     pub tools: (&'a Compiler, &'a std::path::Path),
-    /// The device.
     pub runtime: Runtime,
-    /// The weights.
     pub checkpoint: &'a Checkpoint,
     /// The rules that simplify the trace.
     pub rules: Rules,

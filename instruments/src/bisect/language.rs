@@ -12,11 +12,9 @@ use super::{BisectError, Bisected, Bisection};
 /// One call of an entry point that reads tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TokenCall {
-    /// The entry point.
     pub entry: String,
     /// The position of the first token.
     pub start: usize,
-    /// The tokens.
     pub tokens: Vec<u32>,
 }
 

@@ -44,13 +44,10 @@ pub enum BisectError {
     /// The trace is not one that lowers.
     #[error(transparent)]
     Lower(#[from] LowerError),
-    /// It cannot be built.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// It cannot be called.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// It cannot be evaluated.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
     /// A file or folder cannot be made.
@@ -81,13 +78,10 @@ pub struct Bisection<'a> {
 pub struct NamedNode {
     /// Its field path: `model.layers.0.self_attn`.
     pub path: String,
-    /// The Rust file.
     pub file: String,
-    /// The line.
     pub line: u32,
     /// What it is, with its attributes; or which result of a layer.
     pub op: String,
-    /// Its type.
     #[serde(rename = "type")]
     pub ty: String,
 }
@@ -95,7 +89,6 @@ pub struct NamedNode {
 /// A node whose values were compared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedNode {
-    /// Which one.
     pub place: NamedNode,
     /// How they differ; nothing of what both forms were given.
     pub difference: Option<Difference>,
@@ -104,7 +97,6 @@ pub struct ComparedNode {
 /// The first node at which two forms part.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// The node.
     pub node: ComparedNode,
     /// What it is computed of.
     pub operands: Vec<ComparedNode>,
@@ -114,7 +106,6 @@ pub struct Finding {
     pub after: [usize; 2],
 }
 
-/// What a comparison found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bisected {
     /// How many nodes were compared.
@@ -123,7 +114,6 @@ pub struct Bisected {
     pub finding: Option<Finding>,
     /// How the results of the entry point differ, by name.
     pub results: Vec<(String, Difference)>,
-    /// The reference's results.
     pub reference: Vec<Value>,
 }
 

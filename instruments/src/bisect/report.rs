@@ -8,9 +8,7 @@ use super::{Bisected, ComparedNode, Difference, Finding, TokenCall};
 
 /// What comparing the calls of a network found.
 pub struct BisectReport<'a> {
-    /// The subject's, the reference's.
     pub names: [&'a str; 2],
-    /// What was called.
     pub calls: &'a [TokenCall],
     /// What comparing each call found.
     pub compared: &'a [Bisected],

@@ -81,7 +81,6 @@ impl Sample for ExpertsSample {
         types(&self.experts).into_iter().map(argument).collect()
     }
 
-    /// Some rows and panels.
     fn sample(&self, result: &Value) -> Value {
         let outputs = self.experts.op.outputs;
         let ty = TensorType::new(result.ty.element, [result.ty.count() / outputs, outputs]);

@@ -84,7 +84,6 @@ impl Sample for MatmulSample {
         }
     }
 
-    /// Some rows and panels.
     fn sample(&self, result: &Value) -> Value {
         pick(result, &self.rows(), &self.columns(&self.panels()))
     }

@@ -22,7 +22,6 @@ pub use report::TuneReport;
 pub use search::{Trial, Tuned, WatchTrials, tune};
 pub use trial::{Trials, Workbench};
 
-/// Why tuning ended.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
     /// The plan cannot be carried out.
@@ -37,7 +36,6 @@ pub enum TuneError {
     /// The compiler fails at what is usual, or was stopped.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// IREE refuses a program.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
     /// A file or folder cannot be read or made.
@@ -47,12 +45,7 @@ pub enum TuneError {
     #[error(
         "`{work}` gives other numbers than the evaluator: {how}; this is a fault of its kernel, please report it"
     )]
-    Wrong {
-        /// The work.
-        work: String,
-        /// Where.
-        how: String,
-    },
+    Wrong { work: String, how: String },
     /// A network cannot be measured.
     #[error(transparent)]
     Bench(Box<BenchError>),

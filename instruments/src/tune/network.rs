@@ -22,7 +22,6 @@ const CHUNKS: [usize; 5] = [32, 64, 128, 256, 512];
 /// Tokens of the prompt: no multiple of any chunk, as prompts are.
 const PROMPT: usize = 500;
 
-/// Tokens that follow it.
 const STEPS: usize = 16;
 
 /// Steps whose logits are compared, after the prompt's.
@@ -31,7 +30,6 @@ const COMPARED: usize = 3;
 /// The weights of a network that is tuned, and how it is loaded.
 #[derive(Clone, Copy)]
 pub struct Weighted<'a> {
-    /// The weights.
     pub checkpoint: &'a Checkpoint,
     /// The compiler, the cache and the memory. What the plan says is the plan's.
     pub options: &'a dyn Fn() -> ProgramOptions<'a>,
@@ -41,7 +39,6 @@ pub struct Weighted<'a> {
 pub struct TunedNetwork<'a> {
     plan: &'a Plan,
     context: usize,
-    /// What was tried.
     pub record: Record<BuildSettings>,
 }
 

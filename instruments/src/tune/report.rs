@@ -10,11 +10,8 @@ use super::{Trial, Tuned, TunedNetwork};
 
 /// What is known of the kernels of a network, and of the network as a whole.
 pub struct TuneReport<'a> {
-    /// The kernels.
     pub works: &'a [Tuned],
-    /// The network.
     pub network: &'a TunedNetwork<'a>,
-    /// Where it is kept.
     pub cache: &'a TuningCache,
 }
 

@@ -53,7 +53,6 @@ pub(super) trait Sample {
         self.bound()
     }
 
-    /// Some of the result.
     fn sample(&self, result: &Value) -> Value;
 
     /// The same as the evaluator gives it for the arguments of trial 0.
@@ -141,7 +140,6 @@ impl Aligned {
         Self { bytes: Arc::new(bytes), start }
     }
 
-    /// Some of them.
     pub(super) fn slice(&self, from: usize, length: usize) -> &[u8] {
         &self.bytes[self.start + from..][..length]
     }

@@ -22,17 +22,14 @@ const KERNELS: f64 = 0.75;
 
 /// A kernel's work in a network, and what is known of it.
 pub struct Tuned {
-    /// The work.
     pub work: Tunable,
     /// The ways to cut it.
     pub tilings: Tilings,
     /// Its part of the time of all such works of an entry point, estimated: the mean of those that choose tokens.
     pub share: f64,
-    /// What was tried.
     pub record: Record,
 }
 
-/// What is being tried.
 pub struct Trial<'a> {
     /// The kernel's work, or the network.
     pub name: &'a str,

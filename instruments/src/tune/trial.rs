@@ -30,9 +30,7 @@ const SAMPLE: f64 = 4e-3;
 
 /// Who compiles and runs what is tried.
 pub struct Workbench<'a> {
-    /// Compiles.
     pub compiler: &'a Compiler,
-    /// Runs.
     pub runtime: &'a Runtime,
     /// What for; its features are known.
     pub target: &'a Target,

@@ -31,7 +31,6 @@ pub enum BlockFormat {
 }
 
 impl BlockFormat {
-    /// All of them.
     pub const ALL: [Self; 8] =
         [Self::Q4_0, Self::Q4_1, Self::Q5_0, Self::Q5_1, Self::Q8_0, Self::Q4K, Self::Q5K, Self::Q6K];
 
@@ -50,7 +49,6 @@ impl BlockFormat {
         })
     }
 
-    /// Its name in ggml.
     pub fn word(self) -> &'static str {
         match self {
             Self::Q4_0 => "Q4_0",
@@ -64,7 +62,6 @@ impl BlockFormat {
         }
     }
 
-    /// Numbers of a block.
     pub fn numbers(self) -> usize {
         match self {
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => GROUP,

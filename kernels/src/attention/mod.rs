@@ -20,7 +20,6 @@ use crate::math::{exp, tanh};
 use crate::prologue::{Prologue, Start};
 use crate::tilings::{Tilings, count};
 
-/// Keys of one round.
 const KEYS: usize = 16;
 
 /// Parts at most: so many leave none of a machine's workers idle.
@@ -33,7 +32,6 @@ const CARRIED: usize = 32;
 const LANES: Type = Type::lanes(KEYS, Element::F32);
 const PLACES: Type = Type::lanes(KEYS, Element::I32);
 
-/// Attention of known extents.
 pub(crate) struct Attention {
     element: Element,
     /// Products of all batch axes, and how many of them share an offset.
@@ -498,12 +496,10 @@ impl<'k> Tile<'k> {
     }
 }
 
-/// A row of queries.
 struct Row<'k> {
     /// Its number head by head, and token by token: what queries go through before is in that order.
     by_head: Value<'k>,
     by_token: Value<'k>,
-    /// Where its numbers are.
     from: Value<'k>,
     /// Its number among the queries of its head.
     place: Value<'k>,

@@ -24,7 +24,6 @@ const PAIRS: Type = Type::lanes(ROWS, Element::I32);
 const TOGETHER: usize = 4;
 const ROOM: usize = (32 << 10) - 1024;
 
-/// Registers.
 const SUMS: usize = 0;
 const QUERIES: usize = 2;
 const KEY_TILE: usize = 3;
@@ -72,7 +71,6 @@ impl<'k> Held<'k> {
 }
 
 impl Attention {
-    /// Whether tiles compute it.
     pub(super) fn is_tiled(&self) -> bool {
         self.has_tiles
             && self.element == Element::Bf16

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write as _};
 use std::ops::Range;
 
-/// What a lane holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Element {
     F32,
@@ -62,7 +61,6 @@ impl Display for Element {
 pub(crate) enum Type {
     /// A place or a count.
     Index,
-    /// One number.
     Scalar(Element),
     /// Numbers side by side.
     Vector(usize, Element),
@@ -174,7 +172,6 @@ impl Code {
         }
     }
 
-    /// All statements.
     pub(crate) fn into_text(self) -> String {
         let named = self.constants.into_inner();
         let constants: BTreeMap<usize, String> =

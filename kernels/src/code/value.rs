@@ -57,7 +57,6 @@ impl<'k> Value<'k> {
         self.unary(if self.ty.is_float() { "math.absf" } else { "math.absi" })
     }
 
-    /// √x
     pub(crate) fn square_root(self) -> Self {
         self.unary("math.sqrt")
     }
@@ -70,7 +69,6 @@ impl<'k> Value<'k> {
         self.code.value(self.ty, call)
     }
 
-    /// The larger one.
     pub(crate) fn max(self, other: Self) -> Self {
         self.binary("arith.maximumf", "arith.maxsi", other)
     }
@@ -81,12 +79,10 @@ impl<'k> Value<'k> {
         self.binary("arith.minimumf", integer, other)
     }
 
-    /// The quotient.
     pub(crate) fn divide(self, other: Self) -> Self {
         self.binary("arith.divf", "arith.divui", other)
     }
 
-    /// The remainder.
     pub(crate) fn remainder(self, other: Self) -> Self {
         self.binary("arith.remf", "arith.remui", other)
     }
@@ -131,7 +127,6 @@ impl<'k> Value<'k> {
         self.code.value(self.ty, format_args!("arith.select {condition}, {self}, {other} : {types}"))
     }
 
-    /// Whether it is greater.
     pub(crate) fn greater(self, other: Self) -> Self {
         let (op, kind) = if self.ty.is_float() { ("arith.cmpf", "ogt") } else { ("arith.cmpi", "sgt") };
         let ty = self.ty.with_element(Element::I1);
@@ -149,7 +144,6 @@ impl<'k> Value<'k> {
         self.reduce("add")
     }
 
-    /// The largest lane.
     pub(crate) fn largest(self) -> Self {
         self.reduce(if self.ty.is_float() { "maximumf" } else { "maxsi" })
     }
@@ -166,7 +160,6 @@ impl<'k> Value<'k> {
         self.cast("vector.broadcast", Type::Vector(lanes, element))
     }
 
-    /// One lane.
     pub(crate) fn lane(self, lane: usize) -> Self {
         let Type::Vector(_, element) = self.ty else { unreachable!("only vectors have lanes") };
         let ty = Type::Scalar(element);

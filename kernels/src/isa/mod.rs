@@ -53,7 +53,6 @@ impl Isa {
         }
     }
 
-    /// Which tiles it multiplies.
     pub(crate) fn tiles(self) -> TileProducts {
         match self {
             Self::X86(x86) => x86.tiles(),

@@ -3,13 +3,11 @@
 
 use crate::code::{Buffer, Code, Element, Type, Value};
 
-/// Rows of a tile.
 pub(crate) const ROWS: usize = 16;
 
 /// Bytes of a tile's row, if it has all, and of what products read of a panel at once.
 pub(crate) const LINE: usize = 64;
 
-/// Tile registers.
 const REGISTERS: usize = 8;
 
 /// The tile registers of the worker that runs a kernel.
@@ -56,7 +54,6 @@ impl<'k> Tiles<'k> {
         Self { code, extents }
     }
 
-    /// Gives them back.
     pub(crate) fn release(self) {
         self.code.assembly("tilerelease", &[]);
     }

@@ -14,7 +14,6 @@ pub(crate) struct X86 {
     /// Whether those are slow: on Intel's cores (known by `avx512fp16`, which no other has) one of them takes as long as four
     /// products of f32; on AMD's as long as one.
     slow_bf16: bool,
-    /// Products of tiles.
     tiles: TileProducts,
 }
 
@@ -74,7 +73,6 @@ impl X86 {
         if self.vnni == Some(512) { 1 } else { 2 }
     }
 
-    /// Those of such parts.
     pub(super) fn add_bytes<'k>(
         self,
         sums: Vec<Value<'k>>,

@@ -27,7 +27,6 @@ pub(crate) struct Matmul<'a> {
     pub(crate) format: WeightFormat,
     pub(crate) x: Element,
     pub(crate) y: Element,
-    /// Rows of x.
     pub(crate) rows: usize,
     pub(crate) inputs: usize,
     pub(crate) outputs: usize,
@@ -52,7 +51,6 @@ pub(crate) struct ActivationPacking {
 #[derive(Clone, Copy)]
 pub(crate) struct Stack {
     pub(crate) matrices: usize,
-    /// Rows of the result.
     pub(crate) rows: usize,
     /// Whether an operand says which matrix each row has; else they have them in turn.
     pub(crate) chosen: bool,
@@ -75,7 +73,6 @@ impl<'k> Rows<'k> {
         self.first + i * self.apart
     }
 
-    /// The same in x.
     fn x(self, i: usize) -> Value<'k> {
         match self.shared {
             1 => self.result(i),
@@ -113,10 +110,12 @@ const SUMS: Type = Type::lanes(PANEL, Element::F32);
 /// The activations of a product.
 #[derive(Clone, Copy)]
 enum X<'k> {
-    /// Numbers.
     Dense(Dense<'k>),
     /// Bytes; where weights have minima, with memory for the scales and minima of a chunk, `[panels, groups, 2, 16]`.
-    Quantized { rows: Buffer<'k>, scales: Option<Buffer<'k>> },
+    Quantized {
+        rows: Buffer<'k>,
+        scales: Option<Buffer<'k>>,
+    },
 }
 
 /// Rows of so many numbers: one after the other, or cut into tiles.
@@ -129,7 +128,6 @@ struct Dense<'k> {
 }
 
 impl<'k> Dense<'k> {
-    /// Where a number is.
     fn at(self, row: Value<'k>, column: Value<'k>) -> Value<'k> {
         if self.tiled { tiled::place(self.inputs, row, column) } else { row * self.inputs + column }
     }

@@ -117,7 +117,6 @@ pub(super) fn rounding(
 }
 
 impl Matmul<'_> {
-    /// Whether tiles compute it.
     pub(super) fn is_tiled(&self) -> bool {
         let tiles = self.isa.tiles();
         let multiplied = match self.format {

@@ -39,7 +39,6 @@ pub(crate) fn convert(b: &mut Builder<'_>, _: &Erf, operands: &[NodeId]) -> Resu
     b.convert(value, element)
 }
 
-/// Horner's scheme.
 fn polynomial(b: &mut Builder<'_>, coefficients: &[f64], x: NodeId) -> Result<NodeId, InferError> {
     let Some((&last, rest)) = coefficients.split_last() else { return b.splat(x, 0.0) };
     let leading = b.splat(x, last)?;

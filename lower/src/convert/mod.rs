@@ -13,7 +13,6 @@ mod softplus;
 use ops::{Composite, Form, Idiom, InferError, Op};
 use trace::{Builder, NodeId};
 
-/// One operation in primitives.
 pub(crate) fn convert(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let composite = match op.form() {
         Form::Composite(composite) => composite,

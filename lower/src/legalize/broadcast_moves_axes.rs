@@ -23,7 +23,6 @@ fn shows(_: &Function, op: &Op, _: &[NodeId]) -> bool {
     matches!(op, Op::BroadcastInDim(broadcast) if !broadcast.axes.is_sorted())
 }
 
-/// The transposition first.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::BroadcastInDim(BroadcastInDim { shape, axes }) = op else { unreachable!("it shows") };
     let mut order: Vec<usize> = (0..axes.len()).collect();

@@ -25,7 +25,6 @@ use trace::{Builder, Function, NodeId, NodeKind, Provenance, Trace};
 use crate::LowerError;
 use crate::rewrite::rewrite;
 
-/// All legalizations.
 pub const LEGALIZATIONS: &[Legalization] = &[
     iota_bf16::LEGALIZATION,
     iota_in_reduction::LEGALIZATION,
@@ -46,13 +45,10 @@ pub const LEGALIZATIONS: &[Legalization] = &[
 /// A fault of a compiler, and a way round it.
 #[derive(Debug)]
 pub struct Legalization {
-    /// A name for messages.
     pub name: &'static str,
-    /// Who has the fault.
     pub backends: &'static [Backend],
     /// On which kinds of devices, the one first whose examples are compiled for.
     pub devices: &'static [DeviceKind],
-    /// What goes wrong.
     pub fault: &'static str,
     /// Programs that do not compile or give other numbers without the legalization.
     pub examples: &'static [FaultExample],

@@ -27,7 +27,6 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     left_contract.iter().any(|&axis| function.node(operands[0]).ty().shape[axis] == 0)
 }
 
-/// Zeros.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let types: Vec<_> = operands.iter().map(|&operand| b.ty(operand)).collect();
     let ty = op.infer(&types)?;

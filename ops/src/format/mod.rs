@@ -66,9 +66,7 @@ pub struct Group {
 /// Numbers of a row that were rounded together.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Quantized {
-    /// With a scale.
     Group(Group),
-    /// With scales and minima.
     SuperBlock(Box<SuperBlock>),
 }
 

@@ -32,7 +32,6 @@ impl SuperBlock {
         [0, 1].map(|which| self.steps[which].to_f32() * f32::from(self.counts[group][which]))
     }
 
-    /// The numbers.
     pub fn numbers(&self) -> [f32; SUPER_BLOCK] {
         let mut numbers = [0.0; SUPER_BLOCK];
         for (group, numbers) in numbers.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {

@@ -3,7 +3,6 @@ use super::prelude::*;
 operation! {
     /// The operands one after the other along one axis. StableHLO: `concatenate`.
     Concatenate = "concatenate" {
-        /// The axis.
         axis: usize,
     }
 }

@@ -18,7 +18,6 @@ operation! {
     Rope = "rope" {
         /// The axis of x that counts positions.
         axis: usize,
-        /// Which elements are paired.
         layout: RopeLayout,
     }
 }

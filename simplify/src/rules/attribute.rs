@@ -12,7 +12,6 @@ use crate::facts::{Context, Facts, Graph};
 /// One use of an operation, and what is known around it.
 pub struct Site<'a> {
     graph: &'a Graph,
-    /// The operation.
     pub op: &'a Op,
     /// The class of the result.
     pub class: Id,
@@ -23,14 +22,11 @@ pub struct Site<'a> {
 /// What a rule says a use equals.
 #[derive(Clone, Debug)]
 pub enum Tree {
-    /// What is there already.
     Class(Id),
-    /// An operation.
     Op(Op, Vec<Tree>),
 }
 
 impl Tree {
-    /// An operation.
     pub fn op(op: impl Into<Op>, operands: impl Into<Vec<Tree>>) -> Self {
         Self::Op(op.into(), operands.into())
     }
@@ -58,7 +54,6 @@ impl<'a> Site<'a> {
         self.facts(class).ty()
     }
 
-    /// The result's type.
     pub fn result(&self) -> &'a TensorType {
         self.ty(self.class)
     }

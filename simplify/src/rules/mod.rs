@@ -59,7 +59,6 @@ pub fn equation(name: &str) -> Option<String> {
     rule.map(Rule::equation).or_else(|| (name == FOLDING.0).then(|| FOLDING.1.to_owned()))
 }
 
-/// One equation.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// Its name, in reports and explanations.
@@ -73,7 +72,6 @@ pub struct Rule {
 pub enum RuleKind {
     /// Two patterns; variables of the first that must be constants.
     Text {
-        /// What is replaced.
         left: &'static str,
         /// By what.
         right: &'static str,
@@ -82,9 +80,7 @@ pub enum RuleKind {
     },
     /// An operation, its attributes and its operands: what else equals it.
     Attribute {
-        /// What the rule says.
         equation: &'static str,
-        /// The operation's name.
         op: &'static str,
         /// Every other form of one of its uses.
         forms: fn(&Site<'_>) -> Vec<Tree>,
@@ -94,9 +90,7 @@ pub enum RuleKind {
 /// The rules of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// Numbers.
     Algebra,
-    /// Data movement.
     Shape,
     /// What moves to where the archive is written.
     Parameters,
@@ -105,10 +99,8 @@ pub enum Table {
 }
 
 impl Table {
-    /// All of them.
     pub const ALL: [Self; 4] = [Self::Algebra, Self::Shape, Self::Parameters, Self::Approximate];
 
-    /// Its rules.
     pub fn rules(self) -> &'static [Rule] {
         match self {
             Self::Algebra => algebra::RULES,
@@ -219,7 +211,6 @@ impl Rule {
     }
 }
 
-/// A text rule.
 const fn text(
     name: &'static str,
     left: &'static str,
@@ -229,7 +220,6 @@ const fn text(
     Rule { name, how: RuleKind::Text { left, right, splats } }
 }
 
-/// A rule on attributes.
 const fn attribute(
     name: &'static str,
     equation: &'static str,

@@ -14,15 +14,11 @@ use crate::{Machine, Target};
 /// A kind of device, by the interface that programs reach it through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceKind {
-    /// The processor's cores.
     Cpu,
     /// Any graphics processor with a driver for Vulkan 1.3; or a processor that a driver lets pass for one.
     Vulkan,
-    /// NVIDIA's.
     Cuda,
-    /// AMD's.
     Hip,
-    /// Apple's.
     Metal,
 }
 
@@ -32,7 +28,6 @@ struct Description {
     name: &'static str,
     /// What the compiler calls the processor unless somebody names another.
     processor: &'static str,
-    /// What bounds its speed.
     machine: Machine,
     /// What the compiler is told.
     flags: fn(&Target) -> Vec<String>,
@@ -64,7 +59,6 @@ fn flags_of(device: &str, name: &str, target: &Target) -> Vec<String> {
 }
 
 impl DeviceKind {
-    /// All kinds.
     pub const ALL: [Self; 5] = [Self::Cpu, Self::Vulkan, Self::Cuda, Self::Hip, Self::Metal];
 
     fn description(self) -> &'static Description {
@@ -113,14 +107,12 @@ impl fmt::Display for DeviceKind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceName {
-    /// Its kind.
     pub kind: DeviceKind,
     /// Its number among those of its kind, from 0.
     pub ordinal: usize,
 }
 
 impl DeviceName {
-    /// The processor.
     pub const CPU: Self = Self { kind: DeviceKind::Cpu, ordinal: 0 };
 }
 

@@ -14,7 +14,6 @@ use crate::instances::Instance;
 
 /// What one application of a rule shows.
 pub enum Outcome {
-    /// It finds nothing.
     Silent,
     /// All that it finds is equal.
     Holds,

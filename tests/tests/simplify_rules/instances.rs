@@ -156,7 +156,6 @@ impl Make<'_, '_> {
         self.op(op, &operands)
     }
 
-    /// Operations in a row.
     fn chain(&mut self, least: usize, names: &[&str]) -> Option<NodeId> {
         let x = self.any(least);
         names.iter().try_fold(x, |x, name| self.over(name, x))

@@ -49,7 +49,6 @@ const EQUAL: &[(&str, &str, &str)] = &[
     ("norm scale", "sibling 0 in style at operand 0 of the root", "where the weight is 1 it does not matter"),
 ];
 
-/// One faulty rule.
 struct Mutant {
     what: String,
     rule: Rule,
@@ -398,7 +397,6 @@ impl Text {
         }
     }
 
-    /// Every faulty pattern.
     fn faults(&self, variables: &BTreeSet<String>) -> Vec<(String, Text)> {
         let mut faults = Vec::new();
         match self {

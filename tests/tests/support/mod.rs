@@ -20,7 +20,6 @@ pub fn stored(trace: &Trace) -> (BTreeMap<String, usize>, usize) {
     (stored, bytes)
 }
 
-/// Appends a weight.
 pub fn parameter(b: &mut Builder<'_>, key: &str, ty: TensorType) -> NodeId {
     b.push(NodeKind::Parameter(Parameter::new(key, ty.clone())), vec![ty], &[])
 }

@@ -34,7 +34,6 @@ pub(super) fn with_slots(own: &[StateAxis], batch: usize, slots: StateAxis) -> V
 /// last token are never read before they are written, so a row can go back anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KvState {
-    /// How they are remembered.
     pub format: KvFormat,
 }
 

@@ -29,11 +29,9 @@ use crate::axis::AxisName;
 /// The sizes of a program that state is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Rows at once.
     pub batch: usize,
     /// New tokens of each row, at most.
     pub chunk: usize,
-    /// The longest sequence.
     pub context: usize,
 }
 
@@ -69,7 +67,6 @@ trait Kind: Sized {
 
 macro_rules! kinds {
     ($($name:ident: $kind:ident),+) => {
-        /// A kind of state.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum StateKind {
             $(#[doc = concat!("See [`", stringify!($kind), "`].")] $name($kind),)+
@@ -123,7 +120,6 @@ kinds! { Kv: KvState, Ring: RingState, Recurrent: RecurrentState }
 /// One tensor of a layer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Part {
-    /// The kind of state.
     pub kind: StateKind,
     /// The tensor's name, which no other one of the layer has.
     pub name: StateName,

@@ -6,7 +6,6 @@ use ops::{ParseError, Reader};
 /// name with the number of a layer behind it is another one's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateName {
-    /// Zeros behind the name.
     bytes: [u8; Self::LONGEST],
 }
 

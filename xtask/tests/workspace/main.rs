@@ -9,7 +9,6 @@ mod prose;
 
 use std::path::{Path, PathBuf};
 
-/// The checkout.
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the checkout").to_owned()
 }
