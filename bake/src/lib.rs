@@ -64,7 +64,7 @@ pub struct Baked {
     pub ignored: Vec<String>,
 }
 
-/// A checkpoint that fits, and what [`write`] will do to its tensors.
+/// A checkpoint that fits, and what [`write()`] will do to its tensors.
 #[derive(Clone, Debug)]
 pub struct Checked(Baked);
 

@@ -179,7 +179,7 @@ pub struct IreeManifest {
     pub tuning: Tuning,
     /// blake3 of the compiled module.
     pub module_blake3: String,
-    /// blake3 of the archive's table, which has the hash of each tensor: [`irpa::Archive::table_blake3`].
+    /// blake3 of the archive's table, which has the hash of each tensor: `irpa::Archive::table_blake3`.
     pub archive_blake3: String,
     /// What can be called.
     pub entry_points: Vec<IreeEntry>,

@@ -60,7 +60,7 @@ fn lower_level() -> Option<(&'static str, &'static [&'static str])> {
 /// What the set-up gives to the other chores.
 pub struct Tools {
     iree_compile: PathBuf,
-    path: OsString,
+    pub path: OsString,
 }
 
 /// Checks the compilers and installs the pinned tools.
@@ -462,7 +462,7 @@ fn added(variable: &str, first: impl Iterator<Item = PathBuf>) -> OsString {
 }
 
 /// The cargo that runs us, in the checkout.
-fn cargo(root: &Path, words: &[&str]) -> Command {
+pub fn cargo(root: &Path, words: &[&str]) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(words).current_dir(root);
     cargo

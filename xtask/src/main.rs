@@ -1,7 +1,8 @@
-//! Set-up and chores: `cargo xtask setup | demo | test | newcomer | parity | differential | xla | sanitize | fuzz`.
+//! Set-up and chores: `cargo xtask setup | demo | test | bless | newcomer | parity | differential | xla | sanitize | fuzz`.
 //!
 //! Needs Rust, Python 3 with pip, a C and a C++ compiler; everything else goes into `.tracewright/`, once.
 
+mod bless;
 #[cfg(test)]
 #[path = "../../cli/tests/blocks.rs"]
 mod blocks;
@@ -59,6 +60,8 @@ enum Chore {
         #[arg(long, conflicts_with_all = ["fast", "vulkan"])]
         long: bool,
     },
+    /// Renew the text that tests expect, and list the files that changed.
+    Bless,
     /// Go the way of somebody new in a fresh clone, and say how many minutes each step takes: the demo, a page, a wrong shape, a
     /// network of one's own.
     Newcomer,
@@ -138,6 +141,7 @@ fn main() -> ExitCode {
         Chore::Test { fast: true, .. } => chores::test_fast(&cli.root),
         Chore::Test { vulkan: true, .. } => chores::test_vulkan(&cli.root),
         Chore::Test { long, .. } => chores::test(&cli.root, *long),
+        Chore::Bless => bless::bless(&cli.root),
         Chore::Newcomer => chores::newcomer(&cli.root),
         Chore::Parity(parity) => match &parity.model {
             Some(model) => chores::parity_of(&cli.root, model, parity),

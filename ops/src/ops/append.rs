@@ -7,6 +7,7 @@ operation! {
     ///
     /// In a ring slots are counted modulo their number; else tokens behind the last slot are dropped.
     Append = "append" {
+        /// The axis.
         axis: usize,
         /// Whether the slots are a ring.
         ring: bool,

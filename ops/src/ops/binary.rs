@@ -5,7 +5,9 @@ crate::words! {
     pub enum BinaryKind {
         /// a + b
         Add = "add",
+        /// a − b
         Subtract = "subtract",
+        /// a · b
         Multiply = "multiply",
         /// a / b; integers truncate towards zero
         Divide = "divide",
@@ -25,6 +27,7 @@ crate::words! {
 operation! {
     /// An elementwise function of two operands of one type. StableHLO: the op of the same name.
     Binary = "binary" {
+        /// Which function.
         kind: BinaryKind,
     }
 }

@@ -8,6 +8,7 @@ operation! {
     ///
     /// Has no spelling in StableHLO, whose extents are known: `lower` writes it for IREE.
     BoundedSdpa = "bounded_sdpa" {
+        /// Causal, and windows.
         mask: Vec<MaskTerm>,
         /// The factor on the scores; 1/√features if there is none.
         scale: Option<Real>,

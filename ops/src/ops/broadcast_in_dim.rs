@@ -4,6 +4,7 @@ operation! {
     /// Repeats the operand: its axis i becomes axis `axes[i]` of the result; an extent of 1 is stretched.
     /// StableHLO: `broadcast_in_dim` (its constraints C4 and C5: axes unique, extents 1 or equal).
     BroadcastInDim = "broadcast_in_dim" {
+        /// The result's shape.
         shape: Vec<usize>,
         /// Where each axis of the operand goes.
         axes: Vec<usize>,

@@ -5,12 +5,15 @@ crate::words! {
     pub enum Direction {
         /// a = b
         Eq = "EQ",
+        /// a ≠ b
         Ne = "NE",
         /// a < b
         Lt = "LT",
+        /// a ≤ b
         Le = "LE",
         /// a > b
         Gt = "GT",
+        /// a ≥ b
         Ge = "GE",
     }
 }
@@ -18,6 +21,7 @@ crate::words! {
 operation! {
     /// An elementwise comparison. StableHLO: `compare`.
     Compare = "compare" {
+        /// Which comparison.
         direction: Direction,
     }
 }

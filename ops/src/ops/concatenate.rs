@@ -3,6 +3,7 @@ use super::prelude::*;
 operation! {
     /// The operands one after the other along one axis. StableHLO: `concatenate`.
     Concatenate = "concatenate" {
+        /// The axis.
         axis: usize,
     }
 }

@@ -4,6 +4,7 @@ use crate::Literal;
 operation! {
     /// A tensor known when the trace is recorded. StableHLO: `constant`.
     Constant = "constant" {
+        /// The content.
         value: Literal,
     }
 }

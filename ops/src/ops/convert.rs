@@ -4,6 +4,7 @@ operation! {
     /// Elementwise conversion to another element type: to nearest even between floats; towards zero from float
     /// to integer (out of range is implementation-defined in StableHLO; here it saturates). StableHLO: `convert`.
     Convert = "convert" {
+        /// The result's element type.
         to: ElementType,
     }
 }

@@ -4,6 +4,7 @@ operation! {
     /// Rows of integers with a scale each, as numbers: `i8[…, E]` and `f32[…]` give `[…, E]`, each integer times the
     /// scale of its row.
     Dequantize = "dequantize" {
+        /// The result's element type.
         element: ElementType,
     }
 }

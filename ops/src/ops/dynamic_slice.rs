@@ -4,7 +4,9 @@ operation! {
     /// A range of static length along one axis, from a start known at run time: operands x and start (`i32[]`).
     /// The start is clamped so that the range fits. StableHLO: `dynamic_slice`.
     DynamicSlice = "dynamic_slice" {
+        /// The axis.
         axis: usize,
+        /// How many indices.
         length: usize,
     }
 }

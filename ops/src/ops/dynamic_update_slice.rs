@@ -5,6 +5,7 @@ operation! {
     /// The first operand with a range along one axis replaced by the second, from a start known at run time
     /// (the third, `i32[]`), clamped so that the range fits. StableHLO: `dynamic_update_slice`.
     DynamicUpdateSlice = "dynamic_update_slice" {
+        /// The axis.
         axis: usize,
     }
 }

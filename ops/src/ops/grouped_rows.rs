@@ -9,7 +9,9 @@ operation! {
     GroupedRows = "grouped_rows" {
         /// How the matrix is stored.
         format: WeightFormat,
+        /// Its columns.
         inputs: usize,
+        /// The result's element type.
         element: ElementType,
     }
 }

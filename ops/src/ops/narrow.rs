@@ -3,8 +3,11 @@ use super::prelude::*;
 operation! {
     /// A contiguous range along one axis. StableHLO: `slice`.
     Narrow = "narrow" {
+        /// The axis.
         axis: usize,
+        /// The first index.
         start: usize,
+        /// How many indices.
         length: usize,
     }
 }

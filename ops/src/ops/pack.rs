@@ -7,6 +7,7 @@ operation! {
     ///
     /// Happens when the archive is written: no program contains it.
     Pack = "pack" {
+        /// What is stored.
         format: WeightFormat,
     }
 }

@@ -17,6 +17,7 @@ operation! {
     PackedExperts = "packed_experts" {
         /// How the weight is stored.
         format: WeightFormat,
+        /// The matrices.
         experts: usize,
         /// The rows of each.
         outputs: usize,

@@ -12,6 +12,7 @@ operation! {
     PackedLinear = "packed_linear" {
         /// How the weight is stored.
         format: WeightFormat,
+        /// Its rows.
         outputs: usize,
         /// The result's element type: f32, or that of x.
         element: ElementType,

@@ -9,8 +9,11 @@ operation! {
     PackedRows = "packed_rows" {
         /// How the matrix is stored.
         format: WeightFormat,
+        /// Its rows.
         outputs: usize,
+        /// Its columns.
         inputs: usize,
+        /// The result's element type.
         element: ElementType,
     }
 }

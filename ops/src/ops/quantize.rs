@@ -8,6 +8,7 @@ operation! {
     Quantize = "quantize" {
         /// How the numbers of a group are stored.
         format: WeightFormat,
+        /// Which of its parts.
         part: GroupPart,
     }
 }

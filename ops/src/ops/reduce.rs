@@ -4,6 +4,7 @@ use super::prelude::*;
 crate::words! {
     /// How elements are combined.
     pub enum ReduceKind {
+        /// Their sum.
         Add = "add",
         /// The largest; NaN if any is.
         Maximum = "maximum",
@@ -15,6 +16,7 @@ crate::words! {
 operation! {
     /// Combines the elements along some axes, which vanish. StableHLO: `reduce` from the neutral element.
     Reduce = "reduce" {
+        /// How.
         kind: ReduceKind,
         /// The axes that vanish, ascending.
         axes: Vec<usize>,

@@ -3,6 +3,7 @@ use super::prelude::*;
 operation! {
     /// The same elements in row-major order under another shape. StableHLO: `reshape`.
     Reshape = "reshape" {
+        /// The result's shape.
         shape: Vec<usize>,
     }
 }

@@ -18,6 +18,7 @@ operation! {
     Rope = "rope" {
         /// The axis of x that counts positions.
         axis: usize,
+        /// Which elements are paired.
         layout: RopeLayout,
     }
 }

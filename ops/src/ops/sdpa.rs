@@ -5,6 +5,7 @@ use crate::{Attribute, ParseError, Reader, Real};
 /// intersection. i counts from the query offset. Some terms have an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MaskTerm {
+    /// j ≤ i
     Causal,
     /// i − W < j: the window includes the query's own position
     /// (HF `masking_utils.py`, `sliding_window_overlay`).

@@ -7,6 +7,7 @@ operation! {
     ///
     /// Has no spelling in StableHLO, whose extents are known: `lower` writes it for IREE.
     SlicedAppend = "sliced_append" {
+        /// The axis.
         axis: usize,
     }
 }

@@ -3,14 +3,19 @@ use super::prelude::*;
 crate::words! {
     /// Which elementwise function of one operand.
     pub enum UnaryKind {
+        /// −x
         Negate = "negate",
         /// |x|
         Abs = "abs",
+        /// eˣ
         Exponential = "exponential",
+        /// ln x
         Log = "log",
+        /// tanh x
         Tanh = "tanh",
         /// 1 / (1 + e⁻ˣ)
         Logistic = "logistic",
+        /// √x
         Sqrt = "sqrt",
         /// 1 / √x
         Rsqrt = "rsqrt",
@@ -26,6 +31,7 @@ crate::words! {
 operation! {
     /// An elementwise function of one operand. StableHLO: the op of the same name.
     Unary = "unary" {
+        /// Which function.
         kind: UnaryKind,
     }
 }
