@@ -27,17 +27,30 @@ pub mod output;
 mod source;
 
 use std::io::{self, Write as _};
+use std::path::Path;
 
 pub use error::{CommandError, ConsoleError, exit, parsed, tell, told, usage};
 pub use model_path::resolved;
 pub use network::{name_of, preset, read_network, warn_of_head};
 pub use options::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, kv_format, quant_or_none};
 pub use source::read as read_source;
-use tracewright::errors::escaped;
+use tracewright::errors::{FileError, WithPath as _, escaped};
+use tracewright::files::{limits, read_from, read_stream};
 
 /// Prints a line on stderr; see [`say!`].
 pub fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{}", escaped(text));
+}
+
+/// The text in a file, or in stdin for `-`.
+///
+/// # Errors
+/// If it can't be read, is not UTF-8, or is longer than a prompt may be.
+pub fn read_text(path: &Path) -> Result<String, FileError> {
+    match path.as_os_str() == "-" {
+        true => read_from(io::stdin().lock(), limits::PROMPT).with_path("read", path),
+        false => read_stream(path, limits::PROMPT),
+    }
 }
 
 /// Prints what a command is for on stdout.

@@ -35,10 +35,10 @@ mod run {
     use std::io;
     use std::path::Path;
 
-    use console::print;
+    use console::{print, read_text};
     use serde_json::Value;
     use tracewright::errors::WithPath as _;
-    use tracewright::files::{limits, read_from, read_stream};
+    use tracewright::files::{limits, read_from};
     use tracewright::generate::chat_template;
     use tracewright::model::TemplateRequest;
 
@@ -90,10 +90,7 @@ mod run {
 
     /// The messages in a file, or in what stdin gives.
     fn read_messages(path: &Path) -> Result<Vec<Value>, Error> {
-        let text = match path.as_os_str() == "-" {
-            true => read_from(io::stdin().lock(), limits::PROMPT).with_path("read", path)?,
-            false => read_stream(path, limits::PROMPT)?,
-        };
+        let text = read_text(path)?;
         serde_json::from_str(&text).map_err(|source| Error::Messages { path: path.to_owned(), source })
     }
 

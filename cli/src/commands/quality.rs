@@ -46,12 +46,11 @@ mod run {
     use std::fs;
     use std::path::Path;
 
-    use console::{print, usage};
+    use console::{print, read_text, usage};
     use instruments::quality::{Quality, QualityError, Windows, compare};
     use serde_json::json;
     use tracewright::Model;
     use tracewright::errors::WithPath as _;
-    use tracewright::files::{limits, read_from, read_stream};
     use tracewright::footprint::readable;
     use tracewright::generate::{GenerateError, Tokenizer};
     use tracewright::ops::ElementType;
@@ -66,7 +65,7 @@ mod run {
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let Invocation { interrupt, .. } = invocation;
-            let text = read(&self.file)?;
+            let text = read_text(&self.file)?;
             let model = self.open(&self.model, &self.run, invocation)?;
             let (path, format) = self.reference();
             let mut reference = self.run.clone();
@@ -99,13 +98,6 @@ mod run {
             opening.options.score = true;
             load::open(opening, &run.compile, &invocation.interrupt)
         }
-    }
-
-    fn read(path: &Path) -> Result<String, Error> {
-        Ok(match path.as_os_str() == "-" {
-            true => read_from(std::io::stdin().lock(), limits::PROMPT).with_path("read", path)?,
-            false => read_stream(path, limits::PROMPT)?,
-        })
     }
 
     /// The token that the tokenizer puts in front of every text, if it does.

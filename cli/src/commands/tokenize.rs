@@ -24,13 +24,12 @@ pub struct Arguments {
 
 #[cfg(feature = "iree")]
 mod run {
+    use std::fs;
     use std::path::Path;
-    use std::{fs, io};
 
-    use console::{print, usage};
+    use console::{print, read_text, usage};
     use serde_json::{Value, json};
     use tracewright::errors::{WithPath as _, escaped};
-    use tracewright::files::{limits, read_from, read_stream};
     use tracewright::generate::Tokenizer;
 
     use super::Arguments;
@@ -40,7 +39,7 @@ mod run {
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let texts = match &self.file {
-                Some(path) => vec![read(path)?],
+                Some(path) => vec![read_text(path)?],
                 None => self.texts.clone(),
             };
             let (model, plain) = (self.model.clone(), self.plain);
@@ -56,13 +55,6 @@ mod run {
 
     /// A text, and the ids of its tokens.
     type Tokenized = (String, Vec<u32>);
-
-    fn read(path: &Path) -> Result<String, Error> {
-        Ok(match path.as_os_str() == "-" {
-            true => read_from(io::stdin().lock(), limits::PROMPT).with_path("read", path)?,
-            false => read_stream(path, limits::PROMPT)?,
-        })
-    }
 
     /// The tokens of each text, and the bytes that each token of the model stands for.
     fn tokenize(
