@@ -11,6 +11,7 @@ use dsl::Traced;
 use errors::{FileError, WithPath as _};
 use irpa::{Archive, Checkpoint, Storage};
 use lower::{LowerError, Module, Weights};
+use ops::format::ROUNDING;
 use ops::{ElementType, TensorType};
 use runtime::{
     CompileError, CompileOptions, Compiled, Compiler, Device, ModuleCache, ParameterData, Parameters,
@@ -337,11 +338,12 @@ impl<'a> BuildTools<'a> {
     }
 }
 
-/// Which archive belongs to a checkpoint: its files, and what is read from them. A file is known by its path, its size
+/// Which archive belongs to a checkpoint: its files, what is read from them, and how that is rounded. A file is known by its path, its size
 /// and the time of its change, and on Unix by what no rewriting keeps: its number and the time at which the system saw it
 /// change. Hashing gigabytes of weights at every start would take longer than loading them.
 fn archive_key(checkpoint: &Checkpoint, parameters: &[Parameter]) -> Result<String, LoadError> {
     let mut hasher = blake3::Hasher::new();
+    hasher.update(&ROUNDING.to_le_bytes());
     for file in checkpoint.files() {
         let path = file.canonicalize().with_path("read", file)?;
         let metadata = path.metadata().with_path("read", file)?;

@@ -41,6 +41,7 @@ pub mod output_guard;
 mod plan;
 #[cfg(feature = "iree")]
 mod program;
+pub mod quant_map;
 pub mod tuning;
 
 pub use bake::random;

@@ -9,6 +9,7 @@ use simplify::{Options, Rules};
 use targets::{Target, Tuning};
 use trace::{KvFormat, ParameterConflict, Trace};
 
+use crate::quant_map::QuantMapError;
 use crate::{Expanded, Lowered, StagedTrace};
 
 /// A model and the sizes it is built for.
@@ -87,6 +88,9 @@ pub enum PlanError {
     /// A parameter with two types.
     #[error(transparent)]
     Parameter(#[from] ParameterConflict),
+    /// The formats of matrices do not read.
+    #[error(transparent)]
+    QuantMap(#[from] QuantMapError),
 }
 
 /// Tokens that one prefill takes unless said otherwise: where the matrix products become compute-bound.
@@ -153,9 +157,13 @@ impl Plan {
         entries.into_iter().map(|entry| EntryPoint { kv: self.kv, ..entry }).collect()
     }
 
-    /// How the trace is simplified.
-    pub fn simplification(&self) -> Options {
-        Options::new(self.rules, &self.target)
+    /// How a trace of this plan is simplified.
+    ///
+    /// # Errors
+    /// If formats are for other matrices than those of the trace.
+    pub fn simplification(&self, trace: &Trace) -> Result<Options, PlanError> {
+        let quantize = self.weights.quantize.resolved(trace).map_err(LowerError::from)?;
+        Ok(Options { formats: quantize.formats(), ..Options::new(self.rules, &self.target) })
     }
 
     /// A checkpoint with its tensors as the model names them.

@@ -4,7 +4,9 @@
 //! type that converts without surprise; every tensor of the checkpoint is used, or known to be ignorable. All
 //! problems are listed at once.
 
+mod compensate;
 mod mismatch;
+mod quantize;
 pub mod random;
 mod recipe;
 
@@ -12,13 +14,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use irpa::{BlockFormat, Checkpoint, CheckpointTensor, NewEntry, StoredNumbers, Watch, WriteOptions};
+use irpa::{
+    ArchiveError, BlockFormat, Checkpoint, CheckpointTensor, NewEntry, StoredNumbers, Watch, WriteOptions,
+};
 use ops::{ElementType, Form, InferError, LayoutOp, TensorType, Value, WeightFormat};
 use trace::{Parameter, Recipe, Trace};
 
 use mismatch::{Moved, declarations, list};
 
+pub use compensate::{Importance, Moments};
 pub use mismatch::{Declared, Problem};
+pub use quantize::{QuantizeError, Quantizer};
 
 /// A tensor that a checkpoint may have although the model does not read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -260,11 +266,11 @@ pub fn check(
             (_, Some(element)) if element.is_float() && ty.element.is_float() => {
                 baked.converted.push((key.to_owned(), element, ty.element));
             }
-            (StoredNumbers::Blocks(_), _) if ty.element.is_float() => {}
+            (StoredNumbers::Blocks(_) | StoredNumbers::Rows(..), _) if ty.element.is_float() => {}
             (stored, _) => {
                 let found = match stored {
                     StoredNumbers::Each(dtype) => format!("{dtype:?}"),
-                    StoredNumbers::Blocks(blocks) => blocks.to_string(),
+                    StoredNumbers::Blocks(blocks) | StoredNumbers::Rows(blocks, _) => blocks.to_string(),
                 };
                 problems.push(Problem::Element { key: key.to_owned(), file, expected: ty.element, found });
             }
@@ -307,13 +313,27 @@ fn check_recipe(parameter: &Parameter) -> Result<(), BakeError> {
 }
 
 /// The format that a parameter is stored in, if it has one of its own.
-fn format(parameter: &Parameter) -> Option<WeightFormat> {
+pub fn format(parameter: &Parameter) -> Option<WeightFormat> {
     let Recipe::Op(op, _) = parameter.recipe.as_deref()? else { return None };
     match op.form() {
         Form::Archive(LayoutOp::Pack(pack)) => Some(pack.format),
         Form::Archive(LayoutOp::Quantize(quantize)) => Some(quantize.format),
         Form::Primitive | Form::Composite(_) | Form::Idiom(_) | Form::Kernel => None,
     }
+}
+
+/// The numbers of a tensor of a checkpoint from `start` on, rounded to what a network declares.
+///
+/// # Errors
+/// If the checkpoint has no such tensor.
+pub fn read(
+    checkpoint: &Checkpoint,
+    key: &str,
+    ty: &TensorType,
+    start: usize,
+    out: &mut [f32],
+) -> Result<(), ArchiveError> {
+    recipe::read(checkpoint, key, ty, start, out)
 }
 
 /// The value of a tensor of a checkpoint, converted to what a network declares; `None` if it is not there, or of another

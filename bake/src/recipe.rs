@@ -55,6 +55,18 @@ fn write_made(made: &PieceReader<'_>, sink: &mut Sink<'_>) -> Result<(), Archive
     Ok(())
 }
 
+/// The numbers of a tensor from `start` on, rounded to what a network declares.
+pub(crate) fn read(
+    checkpoint: &Checkpoint,
+    key: &str,
+    ty: &TensorType,
+    start: usize,
+    out: &mut [f32],
+) -> Result<(), ArchiveError> {
+    PieceReader::source(key, ty, checkpoint, true)?.read(start, out);
+    Ok(())
+}
+
 /// The value of a tensor of a checkpoint, converted to what a network declares; `None` if it is not there, or of another
 /// shape.
 pub(crate) fn value(checkpoint: &Checkpoint, key: &str, ty: &TensorType) -> Option<Value> {
@@ -157,7 +169,7 @@ struct Panel<'p, 'a> {
 impl Panel<'_, '_> {
     /// What the checkpoint stores of the numbers from a column of a row on, if a format keeps that as it is.
     fn quantized(&self, format: WeightFormat, row: usize, column: usize) -> Option<Quantized> {
-        let together = format.together().filter(|together| column + together <= self.inputs)?;
+        let together = format.together()?.min(self.inputs - column);
         let stored = self.made.quantized((self.first + row) * self.inputs + column, together)?;
         let kept = match (format, &stored) {
             (WeightFormat::Q8, Quantized::Group(_)) | (WeightFormat::Q4K, Quantized::SuperBlock(_)) => true,
@@ -260,7 +272,7 @@ impl<'a> PieceReader<'a> {
     /// What the checkpoint stores of `count` numbers from `start` on, if it rounded these together.
     fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match &self.from {
-            PieceSource::Source(numbers, _) => numbers.quantized(start),
+            PieceSource::Source(numbers, _) => numbers.quantized(start, count),
             PieceSource::Op(op, operands) => match &**op {
                 Op::Reshape(_) => operands[0].quantized(start, count),
                 Op::Concatenate(concatenate) => {

@@ -25,7 +25,7 @@ from gguf_model import write_gguf
 HERE = Path(__file__).parent
 SOURCE = "llama-cpp-python==0.3.36"
 # Ours, theirs.
-FORMATS = {"bf16": ([], "BF16"), "q8": (["--quant", "q8"], "Q8_0"), "q4": (["--quant", "q4"], "Q4_0"), "q4_k": (["--quant", "q4_k"], "Q4_K_S")}
+FORMATS = {"bf16": ([], "BF16"), "q8": (["--quant", "q8"], "Q8_0"), "q4": (["--quant", "q4:pure"], "Q4_0"), "q4_k": (["--quant", "q4_k:pure"], "Q4_K_S")}
 
 # What a case is called in which another program is busy.
 BUSY = ", a busy neighbour"
@@ -74,7 +74,7 @@ def build(work):
         options = [*for_this_processor(), "LLAMA_BUILD_TESTS=OFF", "LLAMA_BUILD_SERVER=OFF", "LLAMA_CURL=OFF"]
         ninja = f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"
         run(tools / "cmake", "-S", source, "-B", work / "llama.cpp", "-G", "Ninja", ninja, "-DCMAKE_BUILD_TYPE=Release", *(f"-D{option}" for option in options))
-        run(tools / "ninja", "-C", work / "llama.cpp", "llama-bench", "llama-quantize")
+        run(tools / "ninja", "-C", work / "llama.cpp", "llama-bench", "llama-quantize", "llama-imatrix")
     return programs
 
 

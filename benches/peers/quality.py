@@ -5,6 +5,11 @@
 
 for a small network of every family, or for those of some `config.json` whose extents are multiples of 256, and an environment as
 that of `llama_cpp.py`. All matrices are quantized by either program, and activations are rounded as it does; keys and values stay f32.
+
+    SCRATCH/venv/bin/python benches/peers/quality.py --work SCRATCH --model MODEL.gguf [--calibrate TEXT]
+
+for real weights: the default formats of both programs, with their bytes, on `quality.txt` in windows of 256 tokens. The truth is what
+either program computes of the file's weights in f32. With a text both are calibrated: by `quantize`, and by `llama-imatrix`.
 """
 
 import argparse
@@ -35,6 +40,11 @@ GPT2 = {
     "vocab_size": 4096, "n_embd": 512, "n_layer": 4, "n_head": 8, "n_positions": 4096, "layer_norm_epsilon": 1e-5,
     "activation_function": "gelu_new", "torch_dtype": "bfloat16",
 }
+
+# Default formats of real weights.
+OURS_MIXED = ["q8", "q4", "q4_k"]
+THEIRS_MIXED = ["Q8_0", "Q4_0", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M"]
+WINDOW = 256
 
 # Theirs, by ours; Q4_K_S is what a file of Q4_K blocks alone is called.
 FORMATS = {"f32": "BF16", "q8": "Q8_0", "q4": "Q4_0", "q4_k": "Q4_K_S"}
@@ -85,16 +95,65 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--formats", nargs="+", choices=[name for name in FORMATS if name != "f32"], default=[name for name in FORMATS if name != "f32"])
     parser.add_argument("--kernels", choices=["on", "off"], default="on")
+    parser.add_argument("--model", type=Path, help="a GGUF file with real weights, instead of random ones")
+    parser.add_argument("--calibrate", type=Path, help="a text for that model")
     arguments = parser.parse_args()
     arguments.work = arguments.work.resolve()
     programs = build(arguments.work)
     source = next(arguments.work.glob("llama_cpp_python-*/vendor/llama.cpp"))
     includes = [f"-I{source / folder}" for folder in ("include", "ggml/include")]
     run("cc", "-O2", *includes, HERE / "logits.c", "-o", arguments.work / "logits", f"-L{programs}", "-lllama", f"-Wl,-rpath,{programs}")
+    if arguments.model:
+        real(arguments, programs)
+        return
     print("| weights | format | ours | llama.cpp | ratio |\n|---|---|---|---|---|")
     for path in arguments.configs or small(arguments.work):
         for seed in range(1, arguments.seeds + 1):
             compare(arguments, programs, path, seed)
+
+
+def real(arguments, programs):
+    """Prints the lines of a model: of each file its bytes, the KL divergence, and the share of positions with the same best token."""
+    work, text = arguments.work, HERE / "quality.txt"
+    print("| file | bytes | KL | same token |\n|---|---|---|---|")
+    ours = [(name, arguments.model, ["--quant", name]) for name in OURS_MIXED]
+    if arguments.calibrate:
+        for name in OURS_MIXED[1:]:
+            out = work / f"calibrated-{name}"
+            if not out.exists():
+                run(arguments.tracewright, "quantize", arguments.model, "-o", out, "--quant", name, "--calibrate", arguments.calibrate, "--cache", work / "cache")
+            ours.append((f"{name}, calibrated", out, []))
+    for name, model, flags in ours:
+        words = [arguments.tracewright, "quality", model, "-f", text, "--window", WINDOW, "--json", "--cache", work / "cache", *flags]
+        found = json.loads(run(*words, *(["--against", arguments.model, "--dtype", "f32"] if model != arguments.model else [])))
+        quality = found["quality"]
+        print(f"| {name} | {found['bytes']} | {quality['mean_kl']:.4f} | {quality['same_token']:.3f} |", flush=True)
+
+    tokens = json.loads(run(arguments.tracewright, "tokenize", arguments.model, "-f", text, "--plain", "--json"))["texts"][0]["tokens"]
+    tokens = [token["id"] for token in tokens][: len(tokens) // WINDOW * WINDOW]
+    np.array(tokens, np.int32).tofile(work / "tokens")
+
+    def logits(path):
+        run(work / "logits", path, work / "tokens", work / "theirs", arguments.threads, WINDOW)
+        rows = np.fromfile(work / "theirs", np.float32).reshape(len(tokens) // WINDOW, WINDOW, -1)
+        rows = rows[:, WINDOW // 2 : WINDOW - 1]
+        return rows.reshape(-1, rows.shape[-1])
+
+    exact = work / "F32.gguf"
+    if not exact.exists():
+        run(programs / "llama-quantize", "--allow-requantize", arguments.model, exact, "F32")
+    importance = work / "imatrix.gguf"
+    if arguments.calibrate and not importance.exists():
+        run(programs / "llama-imatrix", "-m", exact, "-f", arguments.calibrate, "-o", importance, "-c", 512)
+    reference = logits(exact)
+    for name in THEIRS_MIXED:
+        for flags in [[], ["--imatrix", importance]] if arguments.calibrate else [[]]:
+            path = work / f"default-{name}{'-imatrix' if flags else ''}.gguf"
+            if not path.exists():
+                run(programs / "llama-quantize", *flags, exact, path, name)
+            found = logits(path)
+            same = (found.argmax(-1) == reference.argmax(-1)).mean()
+            print(f"| {name}{', imatrix' if flags else ''} | {path.stat().st_size} | {divergence(reference, found):.4f} | {same:.3f} |", flush=True)
 
 
 def small(work):
@@ -129,7 +188,7 @@ def compare(arguments, programs, path, seed):
         if form == "f32":
             print(f"| {name} | bf16 weights |  | {b:.2e} | |", flush=True)
             continue
-        a = divergence(reference, ours(arguments, model, tokens, ["--quant", form]))
+        a = divergence(reference, ours(arguments, model, tokens, ["--quant", form if form == "q8" else f"{form}:pure"]))
         print(f"| {name} | {form}, {their_form} | {a:.3e} | {b:.3e} | **{a / b:.3f}** |", flush=True)
 
 

@@ -10,9 +10,10 @@ use console::usage;
 use console::{CommandError, ConsoleError};
 use error_codes::{Code, Coded, UnknownCode};
 #[cfg(feature = "iree")]
-use instruments::{bench::BenchError, bisect::BisectError, tune::TuneError};
+use instruments::{bench::BenchError, bisect::BisectError, calibrate::CalibrateError, tune::TuneError};
 use tracewright::PlanError;
 use tracewright::bake::BakeError;
+use tracewright::bake::QuantizeError;
 use tracewright::errors::{FileError, LISTED, Place, escaped};
 use tracewright::export::xla::XlaError;
 use tracewright::files::limits;
@@ -21,6 +22,7 @@ use tracewright::irpa::ArchiveError;
 use tracewright::lower::LowerError;
 use tracewright::models::OtherSizes;
 use tracewright::models::config::ConfigError;
+use tracewright::models::gguf::ImatrixError;
 use tracewright::output_guard::OverwritesModel;
 use tracewright::random::RandomError;
 use tracewright::tuning::TuningFileError;
@@ -200,6 +202,13 @@ pub enum Error {
     Quality(instruments::quality::QualityError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
+    Calibrate(CalibrateError),
+    #[error(transparent)]
+    Quantize(#[from] QuantizeError),
+    #[error(transparent)]
+    Imatrix(#[from] ImatrixError),
+    #[cfg(feature = "iree")]
+    #[error(transparent)]
     Tune(TuneError),
     #[error(transparent)]
     TuningFile(#[from] TuningFileError),
@@ -335,6 +344,19 @@ impl From<BenchError> for Error {
 }
 
 #[cfg(feature = "iree")]
+impl From<CalibrateError> for Error {
+    fn from(error: CalibrateError) -> Self {
+        match error {
+            CalibrateError::Part(error) => error.into(),
+            CalibrateError::Plan(error) => error.into(),
+            CalibrateError::Archive(error) => error.into(),
+            CalibrateError::Interrupted => Self::Interrupted,
+            error => Self::Calibrate(error),
+        }
+    }
+}
+
+#[cfg(feature = "iree")]
 impl From<BisectError> for Error {
     fn from(error: BisectError) -> Self {
         match error {
@@ -408,6 +430,10 @@ impl Coded for Error {
             Self::Bench(error) => error.code(),
             #[cfg(feature = "iree")]
             Self::Quality(error) => error.code(),
+            #[cfg(feature = "iree")]
+            Self::Calibrate(error) => error.code(),
+            Self::Quantize(error) => error.code(),
+            Self::Imatrix(error) => error.code(),
             #[cfg(feature = "iree")]
             Self::Tune(error) => error.code(),
             Self::TuningFile(error) => error.code(),

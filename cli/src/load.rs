@@ -3,19 +3,18 @@
 use std::fs;
 use std::path::Path;
 
-use console::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, usage, warn_of_head};
+use console::{KernelUse, Layout, ModelArguments, NetworkArguments, usage, warn_of_head};
 use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest};
 use tracewright::files::{FileKind, NewFile};
 use tracewright::generate::{GenerateError, check_tokens};
-use tracewright::lower::Quantization;
 use tracewright::model::{BuildInfo, OpenWarning, Opening, TemplateProgram, TuningSource, WatchOpen};
 use tracewright::models::ReadModel;
 use tracewright::runtime::Compiler;
 use tracewright::targets::Tuning;
 use tracewright::tuning::read_tuning;
-use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
+use tracewright::{GenerateOptions, Model, ModelError, OpenOptions, PlanError};
 
 use crate::arguments::{self, CompileArguments, DeviceArguments, RunArguments, TuningArguments};
 use crate::checkpoint::report_baked;
@@ -144,7 +143,7 @@ pub fn report_build(build: Option<&BuildInfo>) {
 pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> Result<OpenOptions, Error> {
     Ok(OpenOptions {
         dtype: network.dtype,
-        quantize: network.quant.map(|Quant(format)| Quantization::from(format)),
+        quantize: network.quantization().map_err(PlanError::from)?,
         rules: network.simplify,
         tuning: match &tuning.source {
             None => None,

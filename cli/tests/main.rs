@@ -21,6 +21,7 @@ mod outputs;
 mod profile;
 mod prompts;
 mod quality;
+mod quantize;
 mod sampling;
 mod schemas;
 mod support;

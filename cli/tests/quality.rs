@@ -27,6 +27,26 @@ fn eight_bits_cost_less_than_four_and_none_cost_nothing() {
     assert!(eight.2 > four.2, "{eight:?} {four:?}");
 }
 
+/// With `--layers` each matrix is rounded by itself: none costs more than a little over all together.
+#[test]
+fn each_matrix_is_measured() {
+    let folder = folder();
+    let file = folder.path().join("text");
+    fs::write(&file, "Once upon a time, there was a little girl who loved to play in the park. ".repeat(4))
+        .unwrap();
+    let words =
+        ["--window", "32", "--windows", "1", "--quant", "q4:pure", "--dtype", "f32", "--layers", "--json"];
+    let out = succeed(tracewright(&["quality", text(&demo()), "-f", text(&file)]).args(words)).out;
+    let measured: Value = serde_json::from_str(&out).unwrap();
+    let layers = measured["layers"].as_array().unwrap();
+    let kl = |of: &Value| of["quality"]["mean_kl"].as_f64().unwrap();
+    assert_eq!(layers.len(), 8, "{out}");
+    assert!(layers.iter().all(|layer| layer["format"] == "q4" && kl(layer) > 0.0), "{out}");
+    assert!(layers.iter().all(|layer| kl(layer) < 1.5 * kl(&measured)), "{out}");
+    let down = layers.iter().find(|layer| layer["pattern"] == "model.layers.*.mlp.down_proj.weight");
+    assert!(down.is_some(), "{out}");
+}
+
 #[test]
 fn what_cannot_be_compared() {
     let folder = folder();

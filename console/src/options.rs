@@ -1,9 +1,12 @@
 //! Options that decide what is built of a network.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
 use tracewright::lower::{Quantization, Weights};
 use tracewright::models::Architecture;
-use tracewright::ops::{ElementType, WeightFormat};
+use tracewright::ops::ElementType;
+use tracewright::quant_map::{QuantMapError, read_quant_map};
 use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
 use tracewright::{Plan, PlanError};
@@ -18,9 +21,13 @@ pub struct NetworkArguments {
     /// rounded [default: exact]
     #[arg(long, value_name = "off|exact|approximate")]
     pub simplify: Option<Rules>,
-    /// Store the weights of products in fewer bits, in groups of 32 with a scale, or number by number [default: as they are]
-    #[arg(long, value_name = "none|q8|q4|q4_k", value_parser = quant_or_none)]
-    pub quant: Option<Quant>,
+    /// Store the weights of matmuls in fewer bits, or number by number. `q4` and `q4_k` keep the head and the matrices of values
+    /// in `q8`; with `:pure` they don't [default: as they are]
+    #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]")]
+    pub quant: Option<Quantization>,
+    /// Formats for some matrices, as JSON: {"model.layers.*.mlp.down_proj.weight": "q8"}; `--quant` has that of the others
+    #[arg(long, value_name = "FILE.json", requires = "quant")]
+    pub quant_map: Option<PathBuf>,
     /// Multiply by kernels made for the processor, or by what the compiler makes of StableHLO [default: on]
     #[arg(long, value_name = "on|off")]
     pub kernels: Option<KernelUse>,
@@ -35,9 +42,23 @@ pub struct NetworkArguments {
 
 impl NetworkArguments {
     /// How weights are stored, which a checkpoint stores like this, and who multiplies with them.
-    pub fn weights(&self, stored: Quantization) -> Weights {
+    ///
+    /// # Errors
+    /// If the file of `--quant-map` does not read.
+    pub fn weights(&self, stored: Quantization) -> Result<Weights, QuantMapError> {
         let kernels = self.kernels != Some(KernelUse::Off) && self.layout != Some(Layout::Plain);
-        Weights { quantize: self.quant.map_or(stored, |Quant(format)| format.into()), kernels }
+        Ok(Weights { quantize: self.quantization()?.unwrap_or(stored), kernels })
+    }
+
+    /// How weights are stored; `None` for as the checkpoint stores them.
+    ///
+    /// # Errors
+    /// If the file of `--quant-map` does not read.
+    pub fn quantization(&self) -> Result<Option<Quantization>, QuantMapError> {
+        Ok(match (&self.quant, &self.quant_map) {
+            (Some(base), Some(path)) => Some(Quantization::mapped(base.clone(), read_quant_map(path)?)),
+            (base, _) => base.clone(),
+        })
     }
 }
 
@@ -64,7 +85,7 @@ impl ModelArguments {
     pub fn plan(&self, model: Box<dyn Architecture>, context: Option<usize>) -> Result<Plan, PlanError> {
         let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
         let rules = self.network.simplify.unwrap_or_default();
-        let weights = self.network.weights(plan.model.stored());
+        let weights = self.network.weights(plan.model.stored())?;
         Ok(Plan { rules, weights, kv: self.kv.unwrap_or_default(), ..plan })
     }
 }
@@ -93,26 +114,6 @@ impl std::fmt::Display for Layout {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if *self == Self::Kernels { "kernels" } else { "plain" })
     }
-}
-
-/// A format of weights, or none.
-#[derive(Clone, Copy, Debug)]
-pub struct Quant(pub Option<WeightFormat>);
-
-/// A format of fewer bits, or none.
-pub fn quant_or_none(text: &str) -> Result<Quant, String> {
-    match text {
-        "none" => Ok(Quant(None)),
-        _ => quantized(text)
-            .map(|format| Quant(Some(format)))
-            .map_err(|_| "expected none, q8, q4 or q4_k".into()),
-    }
-}
-
-/// A format of fewer bits.
-fn quantized(text: &str) -> Result<WeightFormat, String> {
-    let mut formats = WeightFormat::ALL.iter().copied().filter(|format| format.element().is_none());
-    formats.find(|format| format.word() == text).ok_or_else(|| "expected q8, q4 or q4_k".into())
 }
 
 /// How keys and values are remembered.

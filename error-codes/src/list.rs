@@ -3,12 +3,13 @@
 //! What is made of another error and says nothing itself has the code of that one.
 
 use Code::*;
-use bake::{BakeError, Problem};
+use bake::{BakeError, Problem, QuantizeError};
 use dsl::{BuildError, TraceError, TraceErrorKind};
 use errors::{FileError, Place};
 use irpa::ArchiveError;
 use lower::{LowerError, ShardError};
 use models::config::ConfigError;
+use models::gguf::ImatrixError;
 use models::{OtherSizes, UnknownPrompt};
 use ops::{InferError, ParseError, UnknownElementType};
 use simplify::ExplainError;
@@ -23,6 +24,7 @@ use tracewright::export::xla::XlaError;
 use tracewright::export::{FolderError, ManifestError};
 use tracewright::footprint::TooLarge;
 use tracewright::output_guard::OverwritesModel;
+use tracewright::quant_map::QuantMapError;
 use tracewright::random::RandomError;
 use tracewright::tuning::TuningFileError;
 use tracewright::{ArrayError, PlanError};
@@ -61,6 +63,27 @@ impl Coded for FileError {
             Some(source) if source.is::<NotReplaced>() => TW0009,
             Some(source) if source.is::<StandIn>() => TW0203,
             _ => TW0006,
+        }
+    }
+}
+
+impl Coded for ImatrixError {
+    fn code(&self) -> Code {
+        match self {
+            Self::File(error) => error.code(),
+            Self::Config(error) => error.code(),
+            Self::NoNames(_) | Self::Empty(_) => TW0517,
+        }
+    }
+}
+
+impl Coded for QuantizeError {
+    fn code(&self) -> Code {
+        match self {
+            Self::File(error) => error.code(),
+            Self::Archive(error) => error.code(),
+            Self::Exists(_) => TW0009,
+            Self::Write { .. } => TW0006,
         }
     }
 }
@@ -199,7 +222,7 @@ impl Coded for ArchiveError {
             | Self::Dtype { .. } => TW0209,
             Self::Foreign { .. } => TW0203,
             Self::NoCheckpoint { .. } | Self::Snapshots { .. } => TW0204,
-            Self::Safetensors { .. } | Self::SafetensorsLength { .. } => TW0205,
+            Self::Safetensors { .. } | Self::SafetensorsLength { .. } | Self::Rows { .. } => TW0205,
             Self::Index { .. } => TW0206,
             Self::IndexMismatch { .. } => TW0207,
             Self::NoTensor { .. } => TW0208,
@@ -303,6 +326,7 @@ impl Coded for LowerError {
             Self::Element { .. } => TW0513,
             Self::NoEntry(_) => TW0428,
             Self::Parameter(error) => error.code(),
+            Self::Pattern(_) => TW0514,
         }
     }
 
@@ -317,6 +341,15 @@ impl Coded for LowerError {
     }
 }
 
+impl Coded for QuantMapError {
+    fn code(&self) -> Code {
+        match self {
+            Self::File(error) => error.code(),
+            Self::Json { .. } | Self::Format { .. } => TW0515,
+        }
+    }
+}
+
 impl Coded for PlanError {
     fn code(&self) -> Code {
         match self {
@@ -327,6 +360,7 @@ impl Coded for PlanError {
             Self::Trace(error) => error.code(),
             Self::Lower(error) => error.code(),
             Self::Parameter(error) => error.code(),
+            Self::QuantMap(error) => error.code(),
         }
     }
 

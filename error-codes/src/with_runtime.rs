@@ -8,6 +8,7 @@ use crate::Code::*;
 use crate::{Code, Coded};
 use instruments::bench::BenchError;
 use instruments::bisect::BisectError;
+use instruments::calibrate::CalibrateError;
 use instruments::quality::QualityError;
 use instruments::tune::TuneError;
 use tracewright::CallError;
@@ -270,6 +271,27 @@ impl Coded for QualityError {
             Self::NotFinite { .. } => TW0812,
             Self::Model(error) => error.code(),
             Self::Interrupted => TW0005,
+        }
+    }
+}
+
+impl Coded for CalibrateError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Part(error) => error.code(),
+            Self::Plan(error) => error.code(),
+            Self::Archive(error) => error.code(),
+            Self::Between { .. } => TW0516,
+            Self::Short { .. } => TW1010,
+            Self::Interrupted => TW0005,
+        }
+    }
+
+    fn places(&self) -> Vec<Place> {
+        match self {
+            Self::Part(error) => error.places(),
+            Self::Plan(error) => error.places(),
+            _ => Vec::new(),
         }
     }
 }

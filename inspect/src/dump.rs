@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use console::{
-    KernelUse, ModelArguments, NetworkArguments, kv_format, output, print, quant_or_none, resolved, usage,
-};
+use console::{KernelUse, ModelArguments, NetworkArguments, kv_format, output, print, resolved, usage};
 use instruments::profile::Profile;
 use report::{NetworkReport, Stage};
 use tracewright::files::{FileKind, NewFile};
@@ -123,7 +121,7 @@ fn as_profiled(asked: &ModelArguments, profile: &Profile) -> ModelArguments {
         network: NetworkArguments {
             dtype: network.dtype.or_else(|| said("dtype").parse().ok()),
             simplify: network.simplify.or_else(|| said("simplify").parse().ok()),
-            quant: network.quant.or_else(|| quant_or_none(said("quant")).ok()),
+            quant: network.quant.or_else(|| said("quant").parse().ok()),
             kernels: network.kernels.or_else(|| kernels.filter(|_| network.layout.is_none())),
             ..network
         },
@@ -155,7 +153,7 @@ fn dump(arguments: &DumpArguments, read: ReadModel, model: &Path) -> Result<Stri
     }
     let layer = arguments.layer.map(|layer| function_of(trace, layer)).transpose()?;
     if let Some((function, node)) = &arguments.explain {
-        let options = plan.simplification();
+        let options = plan.simplification(trace)?;
         let before = match arguments.stage {
             Stage::Expanded => &lower::expand(&simplify::simplify(trace, &options).0)?,
             _ => trace,
@@ -216,7 +214,7 @@ fn shown(
 fn carried(plan: &Plan, trace: &Trace, stage: Stage) -> Result<Trace, PlanError> {
     Ok(match stage {
         Stage::Traced => trace.clone(),
-        Stage::Simplified => simplify::simplify(trace, &plan.simplification()).0,
+        Stage::Simplified => simplify::simplify(trace, &plan.simplification(trace)?).0,
         Stage::Expanded => plan.expand(trace)?.trace,
     })
 }

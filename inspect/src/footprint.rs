@@ -4,10 +4,21 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use tracewright::Plan;
-use tracewright::footprint::{Footprint, Memory, readable};
+use tracewright::footprint::{Footprint, Memory, Stored, StoredAs, readable};
 
 /// How many keys are named of weights that are not packed.
 const NAMED: usize = 3;
+
+/// The patterns of weights in one line.
+pub fn patterns(stored: &Stored) -> String {
+    stored.patterns.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// The first few keys.
+fn named(keys: &[String]) -> String {
+    let more = if keys.len() > NAMED { ", …" } else { "" };
+    keys.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ") + more
+}
 
 /// A footprint beside the memory of this machine, as text and as JSON.
 pub struct FootprintReport<'a> {
@@ -24,7 +35,7 @@ impl FootprintReport<'_> {
     pub fn json(&self) -> Value {
         let Self { plan, footprint, memory } = self;
         let weights = footprint.weights.iter().map(|(stored_as, stored)| {
-        json!({ "stored": stored_as.to_string(), "keys": stored.keys, "bytes": stored.bytes })
+        json!({ "stored": stored_as.to_string(), "keys": stored.keys, "patterns": stored.patterns, "bytes": stored.bytes })
     });
         json!({
             "context": plan.context,
@@ -55,14 +66,16 @@ impl FootprintReport<'_> {
         };
         line("weights", footprint.weight_bytes(), "in the archive, mapped");
         for (stored_as, stored) in &footprint.weights {
-            let packed = matches!(stored_as, tracewright::footprint::StoredAs::Packed(_));
-            let shown = if packed { 0 } else { NAMED };
-            let mut keys = stored.keys.iter().take(shown).map(String::as_str).collect::<Vec<_>>().join(", ");
-            if !packed && stored.keys.len() > shown {
-                keys.push_str(", …");
-            }
-            let colon = if keys.is_empty() { "" } else { ": " };
-            line("", stored.bytes, &format!("{} of {stored_as}{colon}{keys}", stored.keys.len()));
+            let what = format!("{} of {stored_as}", stored.keys.len());
+            let what = if matches!(stored_as, StoredAs::Packed(_)) {
+                what
+            } else {
+                format!("{what}: {}", named(&stored.keys))
+            };
+            line("", stored.bytes, &what);
+        }
+        for (format, stored) in footprint.mixture() {
+            line("", stored.bytes, &format!("{}: {}", format.word(), patterns(stored)));
         }
         if footprint.repacked > 0 {
             line("packed copy", footprint.repacked, "made when the program is loaded");

@@ -16,7 +16,7 @@ mod stats;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-pub use footprint::FootprintReport;
+pub use footprint::{FootprintReport, patterns};
 pub use partition::PartitionReport;
 use report::Stage;
 use tracewright::models::ReadModel;

@@ -20,7 +20,7 @@ pub struct Windows {
 
 impl Windows {
     /// The windows of these tokens, each with its first token. A rest that fills no window is left out.
-    fn of(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
+    pub fn of(&self, tokens: &[u32]) -> Vec<Vec<u32>> {
         let own = self.length.saturating_sub(usize::from(self.first.is_some())).max(1);
         let windows = tokens.chunks_exact(own).take(self.most.unwrap_or(usize::MAX));
         windows.map(|window| self.first.into_iter().chain(window.iter().copied()).collect()).collect()

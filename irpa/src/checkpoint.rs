@@ -1,9 +1,10 @@
 //! Checkpoints: safetensors files, alone or as the shards of an index, and GGUF files.
 
-use crate::ArchiveError;
+use crate::error::{ArchiveError, RowsProblem};
 use crate::gguf::{BlockFormat, Gguf, StoredNumbers};
 use crate::index::PassedOver;
 use crate::progress::Watch;
+use crate::rows::{BLOCKS, BlockRows};
 use crate::unsupported::UnsupportedFormat;
 use crate::weight_files::{WeightFiles, rejected};
 use crate::write::{NewEntry, WriteOptions, write};
@@ -90,6 +91,15 @@ impl TensorNumbers<'_> {
     pub fn read(&self, start: usize, out: &mut [f32]) {
         match (self.stored, self.element) {
             (StoredNumbers::Blocks(format), _) => format.decode(self.bytes, start, out),
+            (StoredNumbers::Rows(format, length), _) => {
+                let (mut done, padded) = (0, length.next_multiple_of(format.numbers()));
+                while done < out.len() {
+                    let (row, column) = ((start + done) / length, (start + done) % length);
+                    let count = (length - column).min(out.len() - done);
+                    format.decode(self.bytes, row * padded + column, &mut out[done..done + count]);
+                    done += count;
+                }
+            }
             (StoredNumbers::Each(_), Some(element)) => element.decode_all(self.bytes, start, out),
             (StoredNumbers::Each(_), None) => out.fill(0.0),
         }
@@ -99,11 +109,17 @@ impl TensorNumbers<'_> {
         self.stored
     }
 
-    /// The integers and the scales of the block that begins at `start`, where a format of ours has the same.
-    pub fn quantized(&self, start: usize) -> Option<Quantized> {
+    /// The integers and the scales of the block that has the `count` numbers from `start` on, where a format of ours has the same.
+    pub fn quantized(&self, start: usize, count: usize) -> Option<Quantized> {
         match self.stored {
-            StoredNumbers::Blocks(format) => format.quantized(self.bytes, start),
-            StoredNumbers::Each(_) => None,
+            StoredNumbers::Blocks(format) if count == format.numbers() => format.quantized(self.bytes, start),
+            StoredNumbers::Rows(format, length) => {
+                let (row, column) = (start / length, start % length);
+                let whole = count == format.numbers().min(length - column);
+                let padded = length.next_multiple_of(format.numbers());
+                whole.then(|| format.quantized(self.bytes, row * padded + column))?
+            }
+            StoredNumbers::Blocks(_) | StoredNumbers::Each(_) => None,
         }
     }
 }
@@ -256,7 +272,7 @@ impl Checkpoint {
         let tensor = self.require(name)?;
         let (path, name) = (self.file(tensor).to_owned(), name.to_owned());
         match (tensor.stored, tensor.element()) {
-            (StoredNumbers::Blocks(format), _) => {
+            (StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _), _) => {
                 Err(ArchiveError::Blocks { path, name, format: format.word() })
             }
             (StoredNumbers::Each(dtype), None) => Err(ArchiveError::Dtype { path, name, dtype }),
@@ -324,7 +340,11 @@ impl Checkpoint {
             unlisted: false,
             file,
         };
-        let tensors = metadata.tensors().into_iter().map(tensor).collect();
+        let mut tensors: Vec<_> = metadata.tensors().into_iter().map(tensor).collect();
+        if let Some(text) = metadata.metadata().as_ref().and_then(|texts| texts.get(BLOCKS)) {
+            in_blocks(&mut tensors, text)
+                .map_err(|problem| ArchiveError::Rows { path: path.clone(), problem })?;
+        }
         self.files.push((path, map));
         Ok(tensors)
     }
@@ -339,6 +359,30 @@ impl Checkpoint {
             false => Ok(()),
         }
     }
+}
+
+/// Makes the tensors of a file that are in blocks what they stand for. `text` describes them.
+fn in_blocks(tensors: &mut [CheckpointTensor], text: &str) -> Result<(), RowsProblem> {
+    let mut described: BTreeMap<String, BlockRows> = serde_json::from_str(text).map_err(RowsProblem::Json)?;
+    for tensor in tensors {
+        let Some(rows) = described.remove(&tensor.name) else { continue };
+        let name = tensor.name.clone();
+        let (Some(format), Some(expected)) = (rows.blocks(), rows.bytes()) else {
+            return Err(RowsProblem::Format { name, format: rows.format });
+        };
+        match tensor.stored {
+            StoredNumbers::Each(Dtype::U8) if tensor.range.len() == expected && expected > 0 => {}
+            StoredNumbers::Each(dtype) => {
+                return Err(RowsProblem::Bytes { name, dtype, found: tensor.range.len(), expected });
+            }
+            StoredNumbers::Blocks(_) | StoredNumbers::Rows(..) => {}
+        }
+        let [outputs, inputs] = rows.shape;
+        tensor.stored = StoredNumbers::Rows(format, inputs);
+        tensor.shape = if rows.transposed { vec![inputs, outputs] } else { vec![outputs, inputs] };
+        tensor.arranged = if rows.transposed { StoredOrder::Transposed } else { StoredOrder::Same };
+    }
+    described.into_keys().next().map_or(Ok(()), |name| Err(RowsProblem::Missing(name)))
 }
 
 impl CheckpointTensor {
@@ -367,7 +411,7 @@ impl CheckpointTensor {
     /// The format of its blocks, if it is stored in blocks.
     pub fn blocks(&self) -> Option<BlockFormat> {
         match self.stored {
-            StoredNumbers::Blocks(format) => Some(format),
+            StoredNumbers::Blocks(format) | StoredNumbers::Rows(format, _) => Some(format),
             StoredNumbers::Each(_) => None,
         }
     }

@@ -6,6 +6,19 @@ use ops::{ElementType, TensorType};
 use safetensors::{Dtype, SafeTensorError};
 use std::{fmt, path::PathBuf};
 
+/// What is wrong with the matrices in blocks of a safetensors file.
+#[derive(Debug, thiserror::Error)]
+pub enum RowsProblem {
+    #[error("its metadata do not describe matrices in blocks: {0}")]
+    Json(serde_json::Error),
+    #[error("it has no tensor `{0}`, which its metadata describe")]
+    Missing(String),
+    #[error("tensor `{name}` is in blocks of `{format}`, expected q8, q4 or q4_k")]
+    Format { name: String, format: String },
+    #[error("tensor `{name}` has {found} bytes of {dtype:?}, expected {expected} of U8 for its blocks")]
+    Bytes { name: String, dtype: Dtype, found: usize, expected: usize },
+}
+
 /// What was wrong, where, what was expected and found, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
@@ -83,6 +96,9 @@ pub enum ArchiveError {
     /// A tensor in blocks where its numbers are asked for one by one.
     #[error("`{path}`: tensor `{name}` is stored in blocks, as {format}, and not number by number")]
     Blocks { path: PathBuf, name: String, format: &'static str },
+    /// The matrices in blocks of a safetensors file.
+    #[error("`{path}`: {problem}; quantize the model again")]
+    Rows { path: PathBuf, problem: RowsProblem },
     /// A checkpoint's element type that this system does not compute with.
     #[error(
         "`{path}`: tensor `{name}` is stored as {dtype}; expected one of F32, F16, BF16, I32, I8, BOOL: \

@@ -67,6 +67,8 @@ pub enum StoredNumbers {
     Each(Dtype),
     /// In blocks that share scales.
     Blocks(BlockFormat),
+    /// In blocks, where each row of this length begins with a block: zeros fill its last one.
+    Rows(BlockFormat, usize),
 }
 
 /// A value of the metadata.
@@ -560,7 +562,7 @@ impl StoredNumbers {
         match self {
             Self::Each(Dtype::F32) => (1, 4),
             Self::Each(_) => (1, 2),
-            Self::Blocks(format) => (format.numbers() as u64, format.bytes() as u64),
+            Self::Blocks(format) | Self::Rows(format, _) => (format.numbers() as u64, format.bytes() as u64),
         }
     }
 }

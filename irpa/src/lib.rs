@@ -32,6 +32,7 @@ mod gguf;
 mod hub;
 mod index;
 mod progress;
+mod rows;
 mod shards;
 mod unsupported;
 mod weight_files;
@@ -42,11 +43,12 @@ pub use checkpoint::{
     Checkpoint, CheckpointTensor, ConvertOptions, Converted, StoredOrder, TensorNumbers, convert_checkpoint,
 };
 pub use convert::convert;
-pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, GgufProblem, IndexProblem};
+pub use error::{ArchiveError, ArchiveRule, Damage, EntryProblem, GgufProblem, IndexProblem, RowsProblem};
 pub use gguf::{BlockFormat, Gguf, GgufArray, GgufTensor, GgufValue, StoredNumbers};
 pub use hub::HubFolder;
 pub use index::{PassedOver, ShardDifference};
 pub use progress::{Progress, Watch};
+pub use rows::{BLOCKS, BlockRows};
 pub use safetensors::Dtype;
 pub use unsupported::UnsupportedFormat;
 

@@ -53,14 +53,15 @@ impl<'t> Implementations<'t> {
     /// Decides it for a simplified trace.
     ///
     /// # Errors
-    /// If the trace keeps keys and values in 8 bits, which kernels read, and there are none.
+    /// If the trace keeps keys and values in 8 bits, which kernels read, and there are none; or if formats are for other
+    /// matrices than those of the trace.
     pub fn of(trace: &'t Trace, weights: &Weights, target: &Target) -> Result<Self, LowerError> {
         let kernels = weights.kernels(target);
         // As primitives through iree-compile 3.13 the numbers are those of kernels, but where a number lies between two integers.
         if kernels.is_empty() && has(trace, |op| matches!(op, Op::Dequantize(_))) {
             return Err(LowerError::IntegersWithoutKernels);
         }
-        let layouts = assign_layouts(trace, &weights.quantize, &kernels);
+        let layouts = assign_layouts(trace, &weights.quantize.resolved(trace)?, &kernels);
         let has_rings = has(trace, |op| matches!(op, Op::Append(append) if append.ring));
         let program = idiom::Program { target, has_rings };
         let node = |function: &Function, id: NodeId| {

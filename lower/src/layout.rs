@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use kernels::Kernels;
@@ -11,6 +12,7 @@ use targets::Target;
 use trace::{Function, NodeId, NodeKind, Parameter, Trace, key_pattern};
 
 use crate::experts::Experts;
+use crate::mixed::{Matrices, matrices, mixed};
 
 /// The format of the weights of products. All others (norms, biases, what is no product's, products of fewer outputs than a
 /// panel has rows) are stored as the network computes.
@@ -20,8 +22,24 @@ pub enum Quantization {
     #[default]
     Computed,
     All(WeightFormat),
+    /// In this format, and the head and the matrices of values in eight bits.
+    Mixed(WeightFormat),
     /// By the patterns of their keys, as a checkpoint holds them; others as the network computes.
     ByKey(Arc<BTreeMap<String, WeightFormat>>),
+    /// By the patterns of their keys, as the user asks, `None` as the network computes; others as `base` has them.
+    Mapped {
+        base: Box<Quantization>,
+        formats: Arc<BTreeMap<String, Option<WeightFormat>>>,
+    },
+}
+
+/// Why the patterns of a map do not fit a network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    #[error("`{pattern}` names no matrix of the network{}", nearest.as_ref().map_or(String::new(), |known| format!("; did you mean `{known}`?")))]
+    Unknown { pattern: String, nearest: Option<String> },
+    #[error("`{pattern}` has fewer than two axes, expected a matrix; leave it out")]
+    NoMatrix { pattern: String },
 }
 
 impl Quantization {
@@ -30,9 +48,59 @@ impl Quantization {
         if formats.is_empty() { Self::Computed } else { Self::ByKey(Arc::new(formats)) }
     }
 
+    /// `base`, but for some patterns.
+    pub fn mapped(base: Self, formats: BTreeMap<String, Option<WeightFormat>>) -> Self {
+        Self::Mapped { base: Box::new(base), formats: Arc::new(formats) }
+    }
+
+    /// With one format for all: a matmul by itself is no head.
+    #[must_use]
+    pub fn pure(&self) -> Self {
+        match self {
+            Self::Mixed(format) => Self::All(*format),
+            _ => self.clone(),
+        }
+    }
+
     /// Whether some weights are rounded, or were when they came.
     pub fn rounds(&self) -> bool {
         *self != Self::Computed
+    }
+
+    /// The same with the format of each matrix of a recorded network, where the choice depends on the network.
+    ///
+    /// # Errors
+    /// If a pattern names no matrix of the network.
+    pub fn resolved(&self, trace: &Trace) -> Result<Self, PatternError> {
+        let (base, changes) = match self {
+            Self::Computed | Self::All(_) | Self::ByKey(_) => return Ok(self.clone()),
+            Self::Mixed(format) => return Ok(Self::by_key(mixed(trace, *format))),
+            Self::Mapped { base, formats } => (base.resolved(trace)?, formats),
+        };
+        let known = matrices(trace);
+        let mut formats = match base {
+            Self::All(format) => known.keys().map(|pattern| (pattern.clone(), format)).collect(),
+            Self::ByKey(formats) => BTreeMap::clone(&formats),
+            _ => BTreeMap::new(),
+        };
+        for (pattern, format) in &**changes {
+            if !known.contains_key(pattern) {
+                return Err(PatternError::of(pattern, trace, &known));
+            }
+            match format {
+                Some(format) => formats.insert(pattern.clone(), *format),
+                None => formats.remove(pattern),
+            };
+        }
+        Ok(Self::by_key(formats))
+    }
+
+    /// The formats by the patterns of keys, where they are chosen by key.
+    pub fn formats(&self) -> Arc<BTreeMap<String, WeightFormat>> {
+        match self {
+            Self::ByKey(formats) => formats.clone(),
+            _ => Arc::default(),
+        }
     }
 
     /// The format of a parameter; `None` if it is stored as the network computes.
@@ -48,7 +116,21 @@ impl Quantization {
                 let one = others.iter().all(|other| other == first);
                 Some(if one { *first } else { WeightFormat::Q8 })
             }
+            Self::Mixed(_) | Self::Mapped { .. } => unreachable!("formats are resolved before they are read"),
         }
+    }
+}
+
+impl PatternError {
+    fn of(pattern: &str, trace: &Trace, known: &Matrices) -> Self {
+        let pattern = pattern.to_owned();
+        let keys = trace.functions.iter().flat_map(Function::parameters).flat_map(Parameter::sources);
+        if keys.map(|(key, _)| key_pattern(key)).any(|key| key == pattern) {
+            return Self::NoMatrix { pattern };
+        }
+        let similar = known.keys().map(|key| (strsim::jaro(key, &pattern), key));
+        let nearest = similar.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(similarity, _)| *similarity > 0.8);
+        Self::Unknown { nearest: nearest.map(|(_, key)| key.clone()), pattern }
     }
 }
 
@@ -58,12 +140,41 @@ impl From<Option<WeightFormat>> for Quantization {
     }
 }
 
+/// As `--quant` names it: `q4` is mixed, `q4:pure` is not.
 impl fmt::Display for Quantization {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Computed => "none",
-            Self::All(format) => format.word(),
-            Self::ByKey(_) => "stored",
+        match self {
+            Self::Computed => f.write_str("none"),
+            Self::All(format @ (WeightFormat::Q4 | WeightFormat::Q4K)) => write!(f, "{}:pure", format.word()),
+            Self::All(format) | Self::Mixed(format) => f.write_str(format.word()),
+            Self::ByKey(_) => f.write_str("stored"),
+            Self::Mapped { base, formats } => {
+                base.fmt(f)?;
+                formats.iter().try_for_each(|(pattern, format)| {
+                    write!(f, ",{pattern}={}", format.map_or("none", WeightFormat::word))
+                })
+            }
+        }
+    }
+}
+
+/// A word that names no format.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` names no format, expected none, q8, q4, q4_k, q4:pure or q4_k:pure")]
+pub struct UnknownQuantization(pub String);
+
+impl FromStr for Quantization {
+    type Err = UnknownQuantization;
+
+    fn from_str(text: &str) -> Result<Self, UnknownQuantization> {
+        Ok(match text {
+            "none" => Self::Computed,
+            "q8" => Self::All(WeightFormat::Q8),
+            "q4" => Self::Mixed(WeightFormat::Q4),
+            "q4_k" => Self::Mixed(WeightFormat::Q4K),
+            "q4:pure" => Self::All(WeightFormat::Q4),
+            "q4_k:pure" => Self::All(WeightFormat::Q4K),
+            _ => return Err(UnknownQuantization(text.to_owned())),
         })
     }
 }
@@ -95,6 +206,14 @@ impl Default for Weights {
 }
 
 impl Weights {
+    /// The same with the [formats of a network](Quantization::resolved).
+    ///
+    /// # Errors
+    /// If a pattern names no matrix of the network.
+    pub fn resolved(self, trace: &Trace) -> Result<Self, PatternError> {
+        Ok(Self { quantize: self.quantize.resolved(trace)?, ..self })
+    }
+
     /// The kernels that a module for a target may call.
     pub(crate) fn kernels(&self, target: &Target) -> Kernels {
         if self.kernels { Kernels::of(target) } else { Kernels::none() }

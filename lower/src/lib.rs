@@ -14,6 +14,7 @@ mod idiom;
 mod implementation;
 mod layout;
 pub mod legalize;
+mod mixed;
 mod module;
 mod rewrite;
 mod shard;
@@ -28,7 +29,7 @@ use trace::Provenance;
 pub use collectives::{Collective, CollectiveKind, Collectives};
 pub use expand::expand;
 pub use implementation::Implementations;
-pub use layout::{DenseReason, Quantization, Weights};
+pub use layout::{DenseReason, PatternError, Quantization, UnknownQuantization, Weights};
 pub use module::{Module, Statement, location, lower, namespace, write};
 pub use shard::{EntryShards, ShardError, ShardNote, Sharding, Shards, divisible_axes};
 pub use tunable::{FusedAttention, FusedExperts, FusedMatmul, Tunable, tunable};
@@ -88,6 +89,9 @@ pub enum LowerError {
     /// A parameter with two types.
     #[error(transparent)]
     Parameter(#[from] trace::ParameterConflict),
+    /// A format for what is no matrix of the network.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
 }
 
 fn lacking(target: &Target, lack: Unsupported) -> String {

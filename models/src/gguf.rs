@@ -3,26 +3,27 @@
 //!
 //! The metadata and names are those of `docs/gguf.md` in ggml and of `gguf-py/gguf/constants.py` in llama.cpp.
 
+mod imatrix;
 mod metadata;
 mod names;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use bake::Ignorable;
 use dsl::{EntryPoint, TraceError, Traced};
-use irpa::{BlockFormat, Checkpoint, CheckpointTensor, Gguf, StoredOrder};
+use irpa::{Checkpoint, CheckpointTensor, Gguf, StoredOrder};
 use lower::Quantization;
-use ops::{ElementType, WeightFormat};
+use ops::ElementType;
 use serde_json::{Value, json};
-use trace::key_pattern;
 
 use crate::config::{ConfigError, Keys};
+use crate::quantized::stored;
 use crate::shape_check::DeclaredSize;
 use crate::{Architecture, FAMILIES, ModelConfig};
 
 use names::Renaming;
 
+pub use imatrix::{ImatrixError, read_imatrix};
 pub(crate) use metadata::{Metadata, joined};
 pub(crate) use names::interleaved;
 
@@ -131,27 +132,6 @@ fn open(path: &Path) -> Result<Gguf, ConfigError> {
         let unknown = named.and_then(|file| Metadata::new(&file).err());
         unknown.unwrap_or_else(|| error.into())
     })
-}
-
-/// How products read weights that a checkpoint stores in blocks, by the pattern of their keys: as they are, where a format
-/// of ours is the same; in eight bits, where none is, since nothing else of that size loses less. All layers share one
-/// format.
-fn stored(checkpoint: &Checkpoint) -> Quantization {
-    let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
-    for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {
-        blocks.entry(key_pattern(&tensor.name)).or_default().push(tensor.blocks());
-    }
-    let format = |formats: &[Option<BlockFormat>]| match formats {
-        _ if formats.contains(&None) => None,
-        [Some(first), others @ ..] if others.iter().all(|other| *other == Some(*first)) => match first {
-            BlockFormat::Q4_0 => Some(WeightFormat::Q4),
-            BlockFormat::Q4K => Some(WeightFormat::Q4K),
-            _ => Some(WeightFormat::Q8),
-        },
-        _ => Some(WeightFormat::Q8),
-    };
-    let formats = blocks.into_iter().filter_map(|(key, formats)| Some((key, format(&formats)?)));
-    Quantization::by_key(formats.collect())
 }
 
 impl Architecture for GgufModel {

@@ -97,6 +97,7 @@ mod family;
 pub mod gguf;
 mod head;
 pub mod presets;
+mod quantized;
 mod rope;
 pub mod sentence;
 mod shape_check;
@@ -109,6 +110,7 @@ use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, Float, TraceError, Traced};
 use irpa::{Checkpoint, Gguf};
 use lower::Quantization;
 use ops::ElementType;
+use quantized::QuantizedModel;
 
 pub use decoder::LlamaConfig;
 pub use embedding_gemma::{EmbeddingGemma, EmbeddingGemmaConfig};
@@ -265,7 +267,7 @@ pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, Confi
 pub fn read(path: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, ConfigError> {
     Ok(match Gguf::is_at(path) {
         true => Box::new(GgufModel::read(path, allowed)?),
-        false => Box::new(ModelConfig::read(path, allowed)?),
+        false => QuantizedModel::of(ModelConfig::read(path, allowed)?, path),
     })
 }
 

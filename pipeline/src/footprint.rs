@@ -7,7 +7,7 @@ use std::fs;
 use lower::{DenseReason, Sharding};
 use ops::{ElementType, Form, LayoutOp, Literal, Op, OpClass, WeightFormat};
 use sysinfo::{MemoryRefreshKind, Pid, Process, ProcessRefreshKind, ProcessesToUpdate, RefreshKind, System};
-use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Recipe, Role, Trace};
+use trace::{Function, NodeId, NodeKind, Parameter, ParameterConflict, Recipe, Role, Trace, key_pattern};
 
 use crate::Expanded;
 
@@ -66,6 +66,8 @@ pub enum StoredAs {
 pub struct Stored {
     /// Their keys in the archive.
     pub keys: Vec<String>,
+    /// The patterns of their keys in the checkpoint.
+    pub patterns: BTreeSet<String>,
     /// Their bytes.
     pub bytes: usize,
 }
@@ -117,6 +119,13 @@ const COMPILED_CONSTANT: usize = 8;
 const PROCESS: usize = 32 << 20;
 
 impl Footprint {
+    /// Of each quantized format the weights, if there are several formats.
+    pub fn mixture(&self) -> Vec<(WeightFormat, &Stored)> {
+        let quantized = |(stored_as, stored): (&StoredAs, _)| Some((stored_as.quantized()?, stored));
+        let formats: Vec<_> = self.weights.iter().filter_map(quantized).collect();
+        if formats.len() > 1 { formats } else { Vec::new() }
+    }
+
     /// The footprint of a program.
     ///
     /// # Errors
@@ -131,6 +140,7 @@ impl Footprint {
             let bytes = read.parameter.ty.bytes();
             let stored = weights.entry(program.stored_as(&read.parameter, &read.origins)).or_default();
             stored.keys.push(key.clone());
+            stored.patterns.extend(read.parameter.sources().into_iter().map(|(key, _)| key_pattern(key)));
             stored.bytes += bytes;
             if !read.origins.is_subset(&looked_up) {
                 streamed += bytes;
@@ -435,6 +445,16 @@ pub fn readable(bytes: u64) -> String {
         0..10_000_000 => format!("{:.2} MB", bytes as f64 / 1e6),
         10_000_000..1_000_000_000 => format!("{:.0} MB", bytes as f64 / 1e6),
         _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+impl StoredAs {
+    /// The format of a weight that is quantized.
+    pub fn quantized(&self) -> Option<WeightFormat> {
+        match self {
+            Self::Packed(format) | Self::Grouped(format) => Some(*format).filter(|f| f.element().is_none()),
+            Self::Plain(..) => None,
+        }
     }
 }
 

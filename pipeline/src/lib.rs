@@ -52,7 +52,8 @@ impl StagedTrace {
     /// # Errors
     /// If the trace is not one that lowers.
     pub fn new(trace: &Trace, rules: Rules, target: Target, weights: Weights) -> Result<Self, LowerError> {
-        let options = Options::new(rules, &target);
+        let weights = weights.resolved(trace)?;
+        let options = Options { formats: weights.quantize.formats(), ..Options::new(rules, &target) };
         let recorded = trace.parameters()?;
         let simplified = simplify(trace, &options);
         let implementations = Implementations::of(&simplified.0, &weights, &target)?;

@@ -1,10 +1,11 @@
 //! What is known of every class of equal terms: type, constant value, where it came from.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use egg::{Analysis, DidMerge, EGraph, Id};
 use ops::ops::Constant;
-use ops::{Literal, Op, TensorType, Value};
+use ops::{Literal, Op, TensorType, Value, WeightFormat};
 use trace::NodeKind;
 
 use crate::Term;
@@ -29,6 +30,8 @@ pub struct Context {
     pub limit: Option<usize>,
     /// Whether rules may change how a result is rounded: then two ways to compute a constant may differ.
     pub approximate: bool,
+    /// The formats that weights are stored in, by the patterns of their keys.
+    pub formats: Arc<BTreeMap<String, WeightFormat>>,
 }
 
 impl Context {

@@ -13,7 +13,7 @@ use crate::cost::{Cost, cost};
 use crate::extract::{Candidate, Class, Extraction};
 use crate::facts::{Context, FOLDING, Graph, Origin};
 use crate::recipes::{recipes, stored};
-use crate::{Options, Term};
+use crate::{Options, Rules, Term};
 
 /// Iterations of all rules. What a model needs is done after three or four.
 const ITERATIONS: usize = 12;
@@ -44,16 +44,22 @@ pub(crate) struct Saturated<'a> {
 }
 
 impl<'a> Saturated<'a> {
-    /// Applies the rules to a function until they find nothing new, or a limit is met. `approximate` says whether some
-    /// of them change how a result is rounded.
+    /// Applies the rules to a function until they find nothing new, or a limit is met. The options say
+    /// whether some of them change how a result is rounded, and which weights stay apart.
     pub fn new(
         function: &'a Function,
         results: &[Arc<[TensorType]>],
         rules: &[Rewrite<Term, Context>],
-        approximate: bool,
+        options: &Options,
     ) -> Self {
         let inputs = function.inputs().into_iter().map(|(_, ty)| ty.clone()).collect();
-        let context = Context { inputs, results: results.to_vec(), approximate, ..Context::default() };
+        let context = Context {
+            inputs,
+            results: results.to_vec(),
+            approximate: options.rules == Rules::Approximate,
+            formats: options.formats.clone(),
+            ..Context::default()
+        };
         let mut graph = Graph::new(context);
         let live = function.live();
         let mut classes: Vec<Option<Id>> = Vec::with_capacity(function.len());

@@ -16,7 +16,7 @@ mod term;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ops::TensorType;
+use ops::{TensorType, WeightFormat};
 use targets::{Machine, Target};
 use trace::{Parameter, Read, Trace};
 
@@ -47,7 +47,7 @@ use function::{Saturated, function_cost};
 /// assert_eq!(simple.functions[0].len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     pub rules: Rules,
     /// The machine whose time is saved.
@@ -55,18 +55,25 @@ pub struct Options {
     /// Whether what depends on weights alone may become a recipe, computed when the archive is written. Without an archive
     /// weights stay as they are recorded.
     pub recipes: bool,
+    /// The formats of quantized weights, by the patterns of their keys. Weights of different formats stay apart.
+    pub formats: Arc<BTreeMap<String, WeightFormat>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { rules: Rules::default(), machine: Machine::CPU, recipes: true }
+        Self { rules: Rules::default(), machine: Machine::CPU, recipes: true, formats: Arc::default() }
     }
 }
 
 impl Options {
     /// These rules, for the time of this target.
     pub fn new(rules: Rules, target: &Target) -> Self {
-        Self { rules, machine: target.machine, recipes: target.backend.has_archive() }
+        Self {
+            rules,
+            machine: target.machine,
+            recipes: target.backend.has_archive(),
+            formats: Arc::default(),
+        }
     }
 
     /// The input as it is.
@@ -130,12 +137,11 @@ pub fn simplify(trace: &Trace, options: &Options) -> (Trace, Report) {
 fn saturate<'a>(trace: &'a Trace, options: &Options) -> (Vec<Saturated<'a>>, Trace, BTreeSet<String>) {
     let results: Vec<Arc<[TensorType]>> =
         trace.functions.iter().map(|f| f.output_types().into_iter().cloned().collect()).collect();
-    let approximate = options.rules == Rules::Approximate;
     let rewrites = match options.recipes {
         true => options.rules.rewrites(),
         false => options.rules.rewrites_without_archive(),
     };
-    let saturate = |function| Saturated::new(function, &results, rewrites, approximate);
+    let saturate = |function| Saturated::new(function, &results, rewrites, options);
     let saturated: Vec<Saturated<'_>> = trace.functions.iter().map(saturate).collect();
     // What two functions read must be stored once: a recipe that would store a tensor again is not used anywhere.
     // What the trace had before is not ours to undo.

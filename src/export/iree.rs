@@ -216,6 +216,19 @@ fn made_of(model: &Path) -> Result<Option<BTreeMap<&'static str, String>>, Expor
     Ok(Some(made))
 }
 
+/// Puts the configuration, the tokenizer and the chat template of a model into a folder; those of a GGUF file are made from its
+/// metadata.
+///
+/// # Errors
+/// If one cannot be read or written.
+pub fn put_model_files(model: &Path, out: &Path) -> Result<(), ExportError> {
+    match made_of(model)? {
+        Some(made) => made.iter().try_for_each(|(name, text)| dir::put(out, name, text.as_bytes()))?,
+        None => dir::copy(model, out)?,
+    }
+    Ok(())
+}
+
 /// Opens an export directory: checks the processor, the module's hash, and the archive against the module. The archive is
 /// that of the module, for whoever wants to know more of it.
 ///

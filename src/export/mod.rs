@@ -9,5 +9,5 @@ pub mod xla;
 
 pub use ::manifest::{self, IreeManifest, Manifest, ManifestError};
 #[cfg(feature = "iree")]
-pub use iree::{ExportError, Exported, check_cpu, export, open, verify};
+pub use iree::{ExportError, Exported, check_cpu, export, open, put_model_files, verify};
 pub use manifest::dir::{FolderError, names};

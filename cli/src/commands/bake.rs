@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use console::{ModelArguments, usage};
+use inspect::patterns;
+use tracewright::PlanError;
 use tracewright::bake::BakeOptions;
+use tracewright::footprint::Footprint;
 use tracewright::irpa::{Checkpoint, ConvertOptions, Gguf, convert_checkpoint};
 use tracewright::output_guard::check_output;
 
@@ -58,13 +61,18 @@ impl Arguments {
         let (network, checkpoint) = open(read, source, &model.network.allow_config_key)?;
         let plan = model.plan(network, model.context)?;
         let traced = plan.trace()?;
-        let lowered = plan.lower(&traced.trace)?;
+        let expanded = plan.expand(&traced.trace)?;
+        let footprint = Footprint::of(&expanded).map_err(PlanError::from)?;
+        let lowered = expanded.lower(plan.model.ignorable()).map_err(PlanError::from)?;
         let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
         let checkpoint = plan.named(checkpoint);
         let baked = lowered.bake(&checkpoint, out, options);
         let baked = baked.map_err(|refused| refused.declared_in(&traced.trace))?;
         bar.finish_and_clear();
         report_baked(&baked);
+        for (format, stored) in footprint.mixture() {
+            say!("{}: {}", format.word(), patterns(stored));
+        }
         if *print_commands {
             say!(
                 "no program of IREE makes what the module reads of a model: `tracewright bake` converts and packs its weights"

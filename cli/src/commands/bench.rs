@@ -4,7 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use console::{KernelUse, Quant, kv_format, quant_or_none};
+use console::{KernelUse, kv_format};
+use tracewright::lower::Quantization;
 use tracewright::ops::ElementType;
 use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
@@ -107,8 +108,8 @@ pub struct MatmulBench {
     #[arg(long, value_name = "TYPES", value_delimiter = ',', default_value = "bf16")]
     pub dtype: Vec<ElementType>,
     /// Formats of the weight: none, q8, q4, q4_k; several with commas
-    #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = quant_or_none)]
-    pub quant: Vec<Quant>,
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
+    pub quant: Vec<Quantization>,
     /// Who multiplies: on, off, or both with a comma
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
@@ -160,9 +161,9 @@ pub struct VariantArguments {
     /// Types of weights and activations: f32, f16, bf16; several with commas [default: the checkpoint's]
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     pub dtype: Vec<ElementType>,
-    /// Formats of the weights of products: none, q8, q4, q4_k; several with commas [default: none]
-    #[arg(long, value_name = "FORMATS", value_delimiter = ',', value_parser = quant_or_none)]
-    pub quant: Vec<Quant>,
+    /// Formats of the weights of matmuls: none, q8, q4, q4:pure, q4_k, q4_k:pure; several with commas [default: none]
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
+    pub quant: Vec<Quantization>,
     /// Who multiplies: on, off, or both with a comma
     #[arg(long, value_name = "on|off", value_delimiter = ',', default_value = "on")]
     pub kernels: Vec<KernelUse>,
@@ -218,7 +219,7 @@ mod run {
     use std::path::{Path, PathBuf};
 
     use console::output;
-    use console::{KernelUse, Quant, name_of, print, usage, warn_of_head};
+    use console::{KernelUse, name_of, print, usage, warn_of_head};
     use instruments::bench::{
         AttentionSizes, Bandwidth, BenchError, BenchReport, Case, Language, Matmul, Stages, fits, measure,
         watched, whole_chunks,
@@ -229,7 +230,7 @@ mod run {
     use tracewright::errors::WithPath as _;
     use tracewright::files::NewFile;
     use tracewright::irpa::Checkpoint;
-    use tracewright::lower::Weights;
+    use tracewright::lower::{Quantization, Weights};
     use tracewright::models::ReadModel;
     use tracewright::output_guard::check_output;
     use tracewright::runtime::{Compiler, Device};
@@ -333,9 +334,11 @@ mod run {
         fn run(&self, bench: &Bench<'_>) -> Result<(), Error> {
             let Self { m, n, k, dtype, quant, kernels, .. } = self;
             let mut products = Vec::new();
-            for (&kernels, &quant, &element, &m) in iproduct!(kernels, formats(quant), dtype, m) {
+            for (&kernels, quant, &element, &m) in iproduct!(kernels, formats(quant), dtype, m) {
                 let product = Matmul { m, n: *n, k: *k, element };
-                products.push(product.load(bench.arguments.seed, bench.options(weights(kernels, quant)))?);
+                products.push(
+                    product.load(bench.arguments.seed, bench.options(weights(kernels, &quant.pure())))?,
+                );
             }
             bench.report(products.iter().map(|product| product.case()).collect())
         }
@@ -352,7 +355,7 @@ mod run {
                     return Err(BenchError::Depth { depth, tokens: queries, context }.into());
                 }
                 let attention = AttentionSizes { queries, heads, groups, features, context, depth, element };
-                let weights = weights(kernels, Quant(None));
+                let weights = weights(kernels, &Quantization::Computed);
                 loaded.push(attention.load(bench.arguments.seed, bench.options(weights))?);
             }
             bench.report(loaded.iter().map(|attention| attention.case()).collect())
@@ -390,12 +393,12 @@ mod run {
     const CONTEXT: usize = 512;
 
     /// The formats that were asked for: by default weights as they are.
-    fn formats(asked: &[Quant]) -> &[Quant] {
-        if asked.is_empty() { &[Quant(None)] } else { asked }
+    fn formats(asked: &[Quantization]) -> &[Quantization] {
+        if asked.is_empty() { &[Quantization::Computed] } else { asked }
     }
 
-    fn weights(kernels: KernelUse, Quant(quantize): Quant) -> Weights {
-        Weights { quantize: quantize.into(), kernels: kernels == KernelUse::On }
+    fn weights(kernels: KernelUse, quantize: &Quantization) -> Weights {
+        Weights { quantize: quantize.clone(), kernels: kernels == KernelUse::On }
     }
 
     /// What all benchmarks share.
@@ -439,7 +442,7 @@ mod run {
             let tunings = variants.tuning.iter().map(|source| Tunings::read(Some(source), &target, tools));
             let tunings = tunings.collect::<Result<Vec<_>, _>>()?;
             let mut plans = Vec::new();
-            for (&kernels, &quant, element, context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
+            for (&kernels, quant, element, context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
                 &variants.kernels,
                 formats(&variants.quant),
                 each(&variants.dtype),

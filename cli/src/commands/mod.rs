@@ -15,6 +15,7 @@ mod man;
 mod plan;
 mod prompt;
 mod quality;
+mod quantize;
 mod random;
 mod tokenize;
 mod tune;
@@ -110,6 +111,8 @@ commands! {
     Bisect: bisect(model) iree;
     /// Compare a format with full precision on a text: KL divergence, same tokens, perplexity
     Quality: quality(model) iree;
+    /// Write a model with rounded weights, for the text that it will read
+    Quantize: quantize(model) iree;
     /// Say what a model will hold in memory, without reading a weight
     Plan: plan(model);
     /// Measure speed: variants in turn, beside what the memory gives

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use console::{Quant, quant_or_none};
+use tracewright::lower::Quantization;
 
 use crate::arguments::RunArguments;
 
@@ -14,8 +14,8 @@ pub struct Arguments {
     /// The text, `-` for stdin
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
-    /// What the model is compared with: itself in another format and in f32, or another model with the same tokens
-    #[arg(long, value_name = "none|q8|q4|q4_k|MODEL", default_value = "none")]
+    /// What the model is compared with, in f32: itself in another format, or another model with the same tokens
+    #[arg(long, value_name = "none|q8|q4[:pure]|q4_k[:pure]|MODEL", default_value = "none")]
     pub against: String,
     /// Tokens of a window; the second half of each window counts
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
@@ -23,6 +23,9 @@ pub struct Arguments {
     /// Windows at most [default: all that the text fills]
     #[arg(long, value_name = "N")]
     pub windows: Option<usize>,
+    /// Also measure the model with one matrix rounded in all layers, for each matrix
+    #[arg(long)]
+    pub layers: bool,
     /// One JSON object on stdout instead of lines
     #[arg(long)]
     pub json: bool,
@@ -31,29 +34,35 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The model to compare with, and its format if that differs from the model's own.
+    /// The model to compare with, and the format of its weights.
     #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "models are compared by running them"))]
-    fn reference(&self) -> (PathBuf, Option<Quant>) {
-        match quant_or_none(&self.against) {
-            Ok(format) => (self.model.clone(), Some(format)),
-            Err(_) => (PathBuf::from(&self.against), None),
+    fn reference(&self) -> (PathBuf, Quantization) {
+        match self.against.parse() {
+            Ok(format) => (self.model.clone(), format),
+            Err(_) => (PathBuf::from(&self.against), Quantization::Computed),
         }
     }
 }
 
 #[cfg(feature = "iree")]
 mod run {
+    use std::collections::BTreeMap;
     use std::fs;
     use std::path::Path;
 
     use console::{print, read_text, usage};
     use instruments::quality::{Quality, QualityError, Windows, compare};
+    use serde::Serialize;
     use serde_json::json;
     use tracewright::Model;
+    use tracewright::bake::format;
     use tracewright::errors::WithPath as _;
+    use tracewright::export::IreeManifest;
     use tracewright::footprint::readable;
     use tracewright::generate::{GenerateError, Tokenizer};
-    use tracewright::ops::ElementType;
+    use tracewright::lower::Quantization;
+    use tracewright::ops::{ElementType, WeightFormat};
+    use tracewright::trace::{Parameter, key_pattern};
 
     use super::Arguments;
     use crate::Invocation;
@@ -68,13 +77,15 @@ mod run {
             let text = read_text(&self.file)?;
             let model = self.open(&self.model, &self.run, invocation)?;
             let (path, format) = self.reference();
+            let path = console::resolved(&path)?;
             let mut reference = self.run.clone();
             let arguments = &mut reference.model_arguments;
-            if let Some(format) = format {
+            // An export is what it is.
+            if !matches!(IreeManifest::read(&path), Ok(Some(_))) {
                 (arguments.network.quant, arguments.network.dtype) = (Some(format), Some(ElementType::F32));
-                arguments.kv = None;
+                (arguments.network.quant_map, arguments.kv) = (None, None);
             }
-            let reference = self.open(&console::resolved(&path)?, &reference, invocation)?;
+            let reference = self.open(&path, &reference, invocation)?;
 
             let tokenizer = model
                 .tokenizer()
@@ -84,7 +95,20 @@ mod run {
                 Windows { length: self.window as usize, most: self.windows, first: first_token(tokenizer)? };
             let quality = measure(&model, &reference, &tokens, &windows, interrupt)?;
             let weights = [weights(&model)?, weights(&reference)?];
-            Ok(print(&if self.json { json(&quality, weights) } else { lines(&quality, weights) })?)
+            let mut layers = Vec::new();
+            for (pattern, format) in if self.layers { matrices(&model) } else { BTreeMap::new() } {
+                let mut run = self.run.clone();
+                let one = BTreeMap::from([(pattern.clone(), Some(format))]);
+                let network = &mut run.model_arguments.network;
+                network.quant = Some(Quantization::mapped(Quantization::Computed, one));
+                network.quant_map = None;
+                let model = self.open(&self.model, &run, invocation)?;
+                let quality = measure(&model, &reference, &tokens, &windows, interrupt)?;
+                layers.push(Layer { pattern, format: format.word(), quality });
+            }
+            let report =
+                if self.json { json(&quality, weights, &layers) } else { lines(&quality, weights, &layers) };
+            Ok(print(&report)?)
         }
 
         fn open(
@@ -98,6 +122,26 @@ mod run {
             opening.options.score = true;
             load::open(opening, &run.compile, &invocation.interrupt)
         }
+    }
+
+    /// A model with one matrix rounded in all layers.
+    #[derive(Serialize)]
+    struct Layer {
+        pattern: String,
+        format: &'static str,
+        quality: Quality,
+    }
+
+    /// The formats of a model's quantized matrices, by the patterns of their keys.
+    fn matrices(model: &Model) -> BTreeMap<String, WeightFormat> {
+        let module = model.info().build.as_ref().and_then(|build| build.module.as_ref());
+        let parameters = module.map_or(&[][..], |module| &module.parameters);
+        let quantized = |parameter: &Parameter| {
+            let format = format(parameter).filter(|format| format.element().is_none())?;
+            let keys = parameter.sources().into_iter().map(|(key, _)| key_pattern(key));
+            Some(keys.map(|key| (key, format)).collect::<Vec<_>>())
+        };
+        parameters.iter().filter_map(quantized).flatten().collect()
     }
 
     /// The token that the tokenizer puts in front of every text, if it does.
@@ -132,7 +176,7 @@ mod run {
         Ok(archive.map(|path| fs::metadata(path).with_path("open", path)).transpose()?.map(|file| file.len()))
     }
 
-    fn lines(quality: &Quality, [model, reference]: [Option<u64>; 2]) -> String {
+    fn lines(quality: &Quality, [model, reference]: [Option<u64>; 2], layers: &[Layer]) -> String {
         let Quality { positions, mean_kl, mean_kl_error, median_kl, kl_99, max_kl, same_token, .. } = quality;
         let mut lines = format!(
             "positions      {positions}\n\
@@ -146,10 +190,17 @@ mod run {
         if let (Some(model), Some(reference)) = (model, reference) {
             lines += &format!("weights        {} (reference {})\n", readable(model), readable(reference));
         }
+        for Layer { pattern, format, quality } in layers {
+            lines += &format!("{:<6} {:.4}  {pattern}\n", format, quality.mean_kl);
+        }
         lines
     }
 
-    fn json(quality: &Quality, [model, reference]: [Option<u64>; 2]) -> String {
-        format!("{}\n", json!({ "quality": quality, "bytes": model, "reference_bytes": reference }))
+    fn json(quality: &Quality, [model, reference]: [Option<u64>; 2], layers: &[Layer]) -> String {
+        let mut report = json!({ "quality": quality, "bytes": model, "reference_bytes": reference });
+        if !layers.is_empty() {
+            report["layers"] = json!(layers);
+        }
+        format!("{report}\n")
     }
 }

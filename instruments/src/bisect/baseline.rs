@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use irpa::Checkpoint;
-use lower::{Quantization, Weights};
+use lower::{LowerError, Quantization, Weights};
 use ops::WeightFormat;
 use runtime::{Compiler, Runtime};
 use simplify::Rules;
@@ -60,9 +60,11 @@ impl CompiledNetwork<'_> {
         watch: &mut dyn FnMut(&TokenCall) -> ControlFlow<()>,
     ) -> Result<Vec<Bisected>, BisectError> {
         let Self { plan, trace, values, .. } = *self;
-        let Weights { quantize, kernels } = plan.weights.clone();
+        // A part of the network is stored as it is in the whole.
+        let weights = plan.weights.clone().resolved(trace).map_err(LowerError::from)?;
+        let Weights { quantize, kernels } = weights.clone();
         let rounded = quantize.rounds();
-        let subject = self.form("iree", plan.rules, plan.weights.clone());
+        let subject = self.form("iree", plan.rules, weights.clone());
         let mut compare = |reference: &dyn Form, matmuls| {
             let tolerance = Tolerance::new(plan.element, matmuls);
             Bisection { subject: &subject, reference, values, tolerance }.compare_calls(trace, calls, watch)
@@ -70,12 +72,10 @@ impl CompiledNetwork<'_> {
         let matmuls = rounded.then_some(ROUNDED_ACTIVATIONS);
         match baseline {
             Baseline::Evaluator => {
-                let stored = rounded.then(|| (plan.weights.clone(), self.target.clone()));
+                let stored = rounded.then(|| (weights, self.target.clone()));
                 compare(&EvaluatedForm { values, stored }, matmuls)
             }
-            Baseline::Unsimplified => {
-                compare(&self.form("unsimplified", Rules::Off, plan.weights.clone()), matmuls)
-            }
+            Baseline::Unsimplified => compare(&self.form("unsimplified", Rules::Off, weights), matmuls),
             Baseline::NoKernels => {
                 let weights = Weights { quantize, kernels: false };
                 compare(&self.form("no-kernels", plan.rules, weights), matmuls)
@@ -106,6 +106,10 @@ impl CompiledNetwork<'_> {
 
 /// What matmuls may differ by from those over weights that are not rounded.
 fn rounding(formats: &Quantization) -> f64 {
-    let four_bits = [WeightFormat::Q4, WeightFormat::Q4K].map(Quantization::All);
-    if four_bits.contains(formats) { 0.5 } else { 0.1 }
+    let four_bits = |format: &WeightFormat| matches!(format, WeightFormat::Q4 | WeightFormat::Q4K);
+    let rounds_to_four = match formats {
+        Quantization::All(format) => four_bits(format),
+        formats => formats.formats().values().any(four_bits),
+    };
+    if rounds_to_four { 0.5 } else { 0.1 }
 }

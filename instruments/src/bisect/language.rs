@@ -45,7 +45,7 @@ impl TokenCall {
     }
 
     /// What the entry point gets, by role; a part of the state that there is none of yet is empty.
-    pub(super) fn arguments(&self, signature: &Signature, state: &HashMap<Role, Value>) -> Vec<Value> {
+    pub(crate) fn arguments(&self, signature: &Signature, state: &HashMap<Role, Value>) -> Vec<Value> {
         let argument = |argument: &trace::Argument| {
             let ty: TensorType = argument.ty.clone();
             let count = ty.count();

@@ -15,7 +15,7 @@ mod baseline;
 mod difference;
 mod form;
 mod language;
-mod region;
+pub(crate) mod region;
 mod report;
 
 use std::collections::HashMap;
@@ -254,7 +254,7 @@ impl Bisection<'_> {
 }
 
 /// How an entry point is called.
-fn signature(trace: &Trace, entry: &str) -> Result<Signature, BisectError> {
+pub(crate) fn signature(trace: &Trace, entry: &str) -> Result<Signature, BisectError> {
     let missing = || EvaluateError::NoEntry {
         name: entry.into(),
         entries: trace.entries.iter().map(|&id| trace.function(id).name.clone()).collect(),

@@ -6,13 +6,13 @@ use ops::{ElementType, Op, Value};
 use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Trace};
 
 /// A function, and what it is called with.
-pub(super) struct Region {
+pub(crate) struct Region {
     trace: Trace,
     pub arguments: Vec<Value>,
 }
 
 /// A trace whose entry points return what nodes of a region compute, beside what they return anyway.
-pub(super) struct Probed {
+pub(crate) struct Probed {
     pub trace: Trace,
     /// Of each node: the entry point and the result that has its value.
     pub places: Vec<(usize, usize)>,
@@ -109,7 +109,7 @@ impl Region {
     }
 
     /// The trace with other entry points.
-    fn with(&self, entries: Vec<Function>) -> Trace {
+    pub fn with(&self, entries: Vec<Function>) -> Trace {
         let own = self.trace.entries[0].0 as usize;
         // Callees come before; nothing calls an entry point.
         let mut functions = self.trace.functions[..own].to_vec();

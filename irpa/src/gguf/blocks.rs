@@ -4,6 +4,7 @@
 use std::fmt;
 
 use half::f16;
+use ops::WeightFormat;
 use ops::format::{GROUP, Group, Quantized, SUPER_BLOCK, SuperBlock};
 
 /// Numbers of a block of the formats whose name ends with K.
@@ -112,6 +113,37 @@ impl BlockFormat {
         }
     }
 
+    /// The block of this name that is the same as what a format of ours stores.
+    pub fn of_ours(format: WeightFormat) -> Option<Self> {
+        match format {
+            WeightFormat::Q8 => Some(Self::Q8_0),
+            WeightFormat::Q4 => Some(Self::Q4_0),
+            WeightFormat::Q4K => Some(Self::Q4K),
+            WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 => None,
+        }
+    }
+
+    /// The block with these integers and scales: in eight bits or in four, with minima or without.
+    pub fn encode(quantized: &Quantized, in_eight_bits: bool) -> Vec<u8> {
+        match quantized {
+            Quantized::Group(Group { integers, scale }) => {
+                let scale = scale.to_le_bytes().into_iter();
+                match in_eight_bits {
+                    true => scale.chain(integers.iter().map(|&integer| integer as u8)).collect(),
+                    false => scale.chain(paired(&integers.map(|integer| (integer + 8) as u8))).collect(),
+                }
+            }
+            Quantized::SuperBlock(block) => {
+                let mut bytes = block.steps.map(f16::to_le_bytes).as_flattened().to_vec();
+                bytes.extend(block.packed_counts());
+                for pair in block.integers.as_chunks::<2>().0 {
+                    bytes.extend(pair[0].iter().zip(pair[1]).map(|(low, high)| low | high << 4));
+                }
+                bytes
+            }
+        }
+    }
+
     /// Q4_0, Q5_0 and Q8_0.
     fn with_scale(self, block: &[u8]) -> Group {
         let mut integers = [0; GROUP];
@@ -189,6 +221,12 @@ fn six_bits(block: &[u8], out: &mut [f32; LONG]) {
     }
 }
 
+/// The integers that [`nibbles`] takes apart.
+fn paired(integers: &[u8; GROUP]) -> impl Iterator<Item = u8> + '_ {
+    let (low, high) = integers.split_at(GROUP / 2);
+    low.iter().zip(high).map(|(low, high)| low | high << 4)
+}
+
 fn half(bytes: &[u8]) -> f16 {
     f16::from_le_bytes([bytes[0], bytes[1]])
 }
@@ -206,5 +244,22 @@ fn bits(bytes: &[u8]) -> [u8; GROUP] {
 impl fmt::Display for BlockFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_ours_come_back() {
+        let numbers: Vec<f32> = (0..LONG).map(|i| ((i * 37 + i * i) % 101) as f32 / 7.0 - 6.0).collect();
+        for format in [WeightFormat::Q8, WeightFormat::Q4, WeightFormat::Q4K] {
+            let block = BlockFormat::of_ours(format).unwrap();
+            let quantized = format.quantize(&numbers[..block.numbers()]);
+            let bytes = BlockFormat::encode(&quantized, format == WeightFormat::Q8);
+            assert_eq!(bytes.len(), block.bytes());
+            assert_eq!(block.quantized(&bytes, 0), Some(quantized));
+        }
     }
 }

@@ -72,6 +72,21 @@ impl Renaming {
         }
     }
 
+    /// The names of a family's networks alone.
+    pub(super) fn of(gguf: &'static GgufFamily) -> Self {
+        Self { gguf, stacks: &[], heads: [0, 0] }
+    }
+
+    /// What the network calls a tensor; `None` if it has no name for it.
+    pub(super) fn name(&self, tensor: &str) -> Option<String> {
+        let (before, end) = tensor.rsplit_once('.')?;
+        let name = match before.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+            Some((layer, part)) => self.in_layer(layer, part),
+            None => self.outside(before),
+        };
+        Some(format!("{}.{end}", name?))
+    }
+
     /// What metadata call a key, or a product of some, that a `config.json` calls so.
     pub(super) fn key(&self, key: &str) -> String {
         let own = |key: &str| {
@@ -92,11 +107,9 @@ impl Renaming {
         }
         let Some((before, end)) = tensor.name.rsplit_once('.') else { return Some(tensor) };
         let end = end.to_owned();
-        let (part, name) = match before.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-            Some((layer, part)) => (part.to_owned(), self.in_layer(layer, part)),
-            None => (before.to_owned(), self.outside(before)),
-        };
-        let name = name.map(|name| format!("{name}.{end}"));
+        let in_layer = before.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+        let part = in_layer.map_or(before, |(_, part)| part).to_owned();
+        let name = self.name(&tensor.name);
         tensor.arranged = (self.gguf.arranged)(&part, &end, self.heads, &mut tensor);
         tensor.name = name.unwrap_or(tensor.name);
         Some(tensor)

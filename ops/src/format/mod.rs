@@ -3,6 +3,7 @@
 //! checkpoint, integers and scales apart.
 
 mod panels;
+mod search;
 mod super_block;
 
 use std::cmp::Ordering;
@@ -18,6 +19,9 @@ pub const PANEL: usize = 16;
 
 /// Numbers of a row that share a scale, where there are scales.
 pub const GROUP: usize = 32;
+
+/// Changes when [`WeightFormat::quantize`] rounds the same numbers to others: then archives in caches are made again.
+pub const ROUNDING: u32 = 1;
 
 /// Bytes of a line of a panel: so many of each of its rows.
 const LINE: usize = PANEL * 4;
@@ -247,22 +251,33 @@ impl WeightFormat {
 
     /// At most as many numbers as are rounded together, rounded to integers in units of their scales.
     ///
-    /// With one scale the largest number is ±127 units, or −8 units of four bits, as in llama.cpp's Q8_0 and Q4_0: the side of
-    /// the largest gets the integer that the other side lacks.
+    /// In eight bits the largest number of a group is ±127 units, as in llama.cpp's Q8_0. In four bits the unit is the one by which
+    /// the squares of the errors add up to least.
     pub fn quantize(self, numbers: &[f32]) -> Quantized {
+        self.quantize_weighted(numbers, &[])
+    }
+
+    /// The same where the square of each error counts as much as its weight. Weights are positive, or there are none.
+    pub fn quantize_weighted(self, numbers: &[f32], weights: &[f32]) -> Quantized {
         match self {
-            Self::Q4K => Quantized::SuperBlock(Box::new(SuperBlock::nearest(numbers))),
-            _ => Quantized::Group(self.group(numbers)),
+            Self::Q4K => Quantized::SuperBlock(Box::new(SuperBlock::nearest(numbers, weights))),
+            _ => Quantized::Group(self.group(numbers, weights)),
         }
     }
 
-    fn group(self, group: &[f32]) -> Group {
+    fn group(self, group: &[f32], weights: &[f32]) -> Group {
         // Of one length and without branches, so that all of it is done in vectors.
         let mut numbers = [0.0; GROUP];
         numbers.iter_mut().zip(group).for_each(|(number, x)| *number = if x.is_nan() { 0.0 } else { *x });
         let largest = largest(&numbers);
         let (scale, least, most) = match self {
-            Self::Q4 => (largest / -8.0, -8.0, 7.0),
+            Self::Q4 if largest == 0.0 => (0.0, -8.0, 7.0),
+            Self::Q4 => {
+                let scale = search::scale(&numbers, &group_weights(weights), largest).to_f32();
+                // Where no f16 is near, integers are in units that there are none of.
+                let is_one = scale.is_finite() && scale != 0.0;
+                (if is_one { scale } else { largest / -8.0 }, -8.0, 7.0)
+            }
             _ => (largest.abs() / 127.0, -127.0, 127.0),
         };
         let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
@@ -286,6 +301,25 @@ const LEAST: i8 = 8;
 
 /// Around here an f32 has no room for a fraction: what is added to it is rounded, and is in its last bits.
 const INTEGERS: f32 = 12_582_912.0;
+
+/// The weights of a group's numbers: 1 if there are none.
+fn group_weights(weights: &[f32]) -> [f32; GROUP] {
+    let mut all = [if weights.is_empty() { 1.0 } else { weights[0] }; GROUP];
+    all.iter_mut().zip(weights).for_each(|(all, weight)| *all = *weight);
+    all
+}
+
+/// Sums over a group, in eight lanes each, so that all of it is done in vectors.
+fn sums<const N: usize>(of: impl Fn(usize) -> [f32; N]) -> [f32; N] {
+    let mut lanes = [[0.0f32; 8]; N];
+    for start in (0..GROUP).step_by(8) {
+        for lane in 0..8 {
+            let terms = of(start + lane);
+            lanes.iter_mut().zip(terms).for_each(|(lanes, term)| lanes[lane] += term);
+        }
+    }
+    lanes.map(|lanes| lanes.into_iter().sum())
+}
 
 /// The number that is farthest from zero, the first of those; 0 if there are only zeros.
 fn largest(numbers: &[f32; GROUP]) -> f32 {
@@ -412,15 +446,15 @@ mod tests {
 
     #[test]
     fn the_largest_of_four_bits_is_minus_eight() {
-        let Group { integers, scale } = WeightFormat::Q4.group(&[0.5, -1.0, 4.0, 2.0]);
+        let Group { integers, scale } = WeightFormat::Q4.group(&[0.5, -1.0, 4.0, 2.0], &[]);
         assert_eq!((scale.to_f32(), &integers[..4]), (-0.5, &[-1, 2, -8, -4][..]));
-        let Group { integers, scale } = WeightFormat::Q8.group(&[0.0; 4]);
+        let Group { integers, scale } = WeightFormat::Q8.group(&[0.0; 4], &[]);
         assert_eq!((scale.to_f32(), integers), (0.0, [0; GROUP]));
     }
 
-    /// As one says it number by number: the first that is farthest from zero, halves away from zero.
+    /// As one says it number by number: halves away from zero.
     #[test]
-    fn groups_are_quantized_as_they_are_number_by_number() {
+    fn eight_bits_are_as_they_are_number_by_number() {
         let mut groups: Vec<Vec<f32>> = numbers(32 * 500).chunks(32).map(<[f32]>::to_vec).collect();
         // Ties of either sign first, halves and what is next to them, and what has no finite scale.
         groups.extend([vec![1.0, -1.0], vec![-1.0, 1.0], vec![-0.0], vec![f32::NAN, 3.0], vec![f32::NAN]]);
@@ -431,18 +465,55 @@ mod tests {
         }
         for group in groups {
             let largest = group.iter().fold(0.0f32, |m, &x| if x.abs() > m.abs() { x } else { m });
-            for (format, scale, least, most) in [
-                (WeightFormat::Q8, largest.abs() / 127.0, -127.0, 127.0),
-                (WeightFormat::Q4, largest / -8.0, -8.0, 7.0),
-            ] {
-                let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
-                let integer = |x: &f32| (x * inverse).round().clamp(least, most) as i8;
-                let expected: Vec<i8> = group.iter().map(integer).collect();
-                let Group { integers, scale: found } = format.group(&group);
-                assert_eq!(found.to_bits(), f16::from_f32(scale).to_bits(), "{format:?} {group:?}");
-                assert_eq!(integers[..group.len()], expected, "{format:?} {group:?}");
-                assert!(integers[group.len()..].iter().all(|&integer| integer == 0));
+            let scale = largest.abs() / 127.0;
+            let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+            let integer = |x: &f32| (x * inverse).round().clamp(-127.0, 127.0) as i8;
+            let expected: Vec<i8> = group.iter().map(integer).collect();
+            let Group { integers, scale: found } = WeightFormat::Q8.group(&group, &[]);
+            assert_eq!(found.to_bits(), f16::from_f32(scale).to_bits(), "{group:?}");
+            assert_eq!(integers[..group.len()], expected, "{group:?}");
+            assert!(integers[group.len()..].iter().all(|&integer| integer == 0));
+        }
+    }
+
+    /// The error of four bits is never above that of a largest number of −8 units, and near the least of two thousand scales.
+    #[test]
+    fn the_scale_of_four_bits_is_near_the_best() {
+        let weights: Vec<f32> = (0..GROUP).map(|i| 1.0 + (i * 7 % 32) as f32).collect();
+        let (mut all, mut best_of_all, mut simple_of_all) = (0.0, 0.0, 0.0);
+        for numbers in numbers(32 * 200).chunks(GROUP) {
+            for weights in [&[][..], &weights] {
+                let error = |scale: f64| -> f64 {
+                    let error = |(i, x): (usize, &f32)| {
+                        let integer = (f64::from(*x) / scale).round().clamp(-8.0, 7.0);
+                        let weight = weights.get(i).map_or(1.0, |weight| f64::from(*weight));
+                        weight * (f64::from(*x) - integer * scale).powi(2)
+                    };
+                    numbers.iter().enumerate().map(error).sum()
+                };
+                let largest = numbers.iter().fold(0.0f32, |m, &x| if x.abs() > m.abs() { x } else { m });
+                let simple = error(f64::from(largest) / -8.0);
+                let scales = (-1000..1000).filter(|&n| n != 0).map(|n| f64::from(n) / 1000.0 * 0.25);
+                let best = scales.map(error).fold(f64::INFINITY, f64::min);
+                let found = error(WeightFormat::Q4.group(numbers, weights).scale.to_f64());
+                assert!(found <= simple * 1.001, "{found} {simple}");
+                (all, best_of_all, simple_of_all) = (all + found, best_of_all + best, simple_of_all + simple);
             }
+        }
+        assert!(
+            all < 1.06 * best_of_all && all < 0.93 * simple_of_all,
+            "{all} {best_of_all} {simple_of_all}"
+        );
+    }
+
+    /// Numbers that are multiples of a scale are kept.
+    #[test]
+    fn four_bits_keep_what_they_can_say() {
+        for scale in [0.5f32, -0.25, 0.001_953_125] {
+            let numbers: Vec<f32> = (0..32).map(|i| ((i * 5 % 16) as f32 - 8.0) * scale).collect();
+            let Group { integers, scale } = WeightFormat::Q4.group(&numbers, &[]);
+            let found: Vec<f32> = integers.iter().map(|&q| f32::from(q) * scale.to_f32()).collect();
+            assert_eq!(found, numbers);
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use egg::{Applier, Id, PatternAst, SearchMatches, Searcher, Subst, Symbol, Var};
-use ops::{Op, TensorType};
-use trace::{NodeKind, Parameter};
+use ops::{Op, TensorType, WeightFormat};
+use trace::{NodeKind, Parameter, key_pattern};
 
 use crate::Term;
 use crate::facts::{Context, Facts, Graph};
@@ -70,6 +70,13 @@ impl<'a> Site<'a> {
             NodeKind::Parameter(parameter) => Some(parameter),
             _ => None,
         })
+    }
+
+    /// The format that a weight will be stored in, if it is quantized by the pattern of its key.
+    pub fn format(&self, class: Id) -> Option<WeightFormat> {
+        let parameter = self.parameter(class)?;
+        let (key, _) = *parameter.sources().first()?;
+        self.graph.analysis.formats.get(&key_pattern(key)).copied()
     }
 
     /// Every class that an operation of this name computes, with the use, oldest first.

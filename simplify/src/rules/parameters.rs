@@ -11,14 +11,14 @@ pub(super) const RULES: &[Rule] = &[attribute(
     merge_linears,
 )];
 
-/// All linear layers of one input become one: their weights are one after the other in the archive.
+/// All linear layers of one input and one format become one: their weights are one after the other in the archive.
 fn merge_linears(site: &Site<'_>) -> Vec<Tree> {
     let weights = |operands: &[egg::Id]| operands[1..].iter().all(|&id| site.parameter(id).is_some());
     let same = |operands: &[egg::Id]| {
-        let elements = |operands: &[egg::Id]| -> Vec<_> {
-            operands[1..].iter().map(|&id| site.ty(id).element).collect()
+        let stored = |operands: &[egg::Id]| -> Vec<_> {
+            operands[1..].iter().map(|&id| (site.ty(id).element, site.format(id))).collect()
         };
-        operands[0] == site.operands[0] && elements(operands) == elements(site.operands) && weights(operands)
+        operands[0] == site.operands[0] && stored(operands) == stored(site.operands) && weights(operands)
     };
     if !weights(site.operands) {
         return vec![];

@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (model, out) = (Path::new(model), Path::new(out));
     let plan = Plan::new(Box::new(ModelConfig::read(model, &[])?), None, Some(32), Some(8))?;
     let trace = plan.trace()?.trace;
-    let simplified = primitives(&trace, &plan.simplification())?.0;
+    let simplified = primitives(&trace, &plan.simplification(&trace)?)?.0;
     let lowered = plan.lower(&trace)?;
     let checkpoint = plan.named(Checkpoint::open(model)?);
     lowered.bake(&checkpoint, out, BakeOptions::default())?;

@@ -1,0 +1,171 @@
+//! Rounding of a matrix for the inputs that it meets.
+//!
+//! Columns are rounded one after the other. The error of a column is taken from the columns after it, as far as they can make up for
+//! it (Frantar et al., "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers", 2023).
+
+use irpa::BlockFormat;
+use ops::WeightFormat;
+use ops::format::{GROUP, Group, Quantized};
+use rayon::prelude::*;
+
+/// What the diagonal of the moments grows by, as a share of its mean: GPTQ's `percdamp`.
+const DAMPING: f64 = 0.01;
+
+/// Rows that are rounded together, so that a row of the factor is read once for all of them.
+const TOGETHER: usize = 16;
+
+/// What is known of a matmul's inputs.
+pub enum Importance {
+    /// Nothing: all count the same.
+    Equal,
+    /// The mean square of each input.
+    Squares(Vec<f32>),
+    /// The second moments of all pairs.
+    Moments(Moments),
+}
+
+/// The second moments H of a matmul's inputs, as the upper triangular U of `UᵀU = H⁻¹`.
+pub struct Moments {
+    /// U, f32 `[inputs, inputs]`.
+    factor: Vec<f32>,
+    /// The cost of the error of each column, if those after it make up for it: `1 / U²` on the diagonal.
+    weights: Vec<f32>,
+}
+
+impl Moments {
+    /// From the sums of products of all pairs of inputs, f32 `[inputs, inputs]`. An input that is always zero counts nothing.
+    pub fn new(sums: &[f32], inputs: usize) -> Self {
+        let mut factor: Vec<f64> = sums.iter().map(|&sum| f64::from(sum)).collect();
+        let diagonal = |i: usize| i * inputs + i;
+        let mean = (0..inputs).map(|i| factor[diagonal(i)]).sum::<f64>() / inputs.max(1) as f64;
+        let damping = if mean > 0.0 { DAMPING * mean } else { 1.0 };
+        (0..inputs).for_each(|i| factor[diagonal(i)] += damping);
+        upper_root(&mut factor, inputs);
+        let factor = inverse(&factor, inputs);
+        let weights = (0..inputs).map(|i| 1.0 / factor[diagonal(i)].powi(2)).collect();
+        Self { factor, weights }
+    }
+}
+
+/// The upper triangular R of `R Rᵀ = H`, in place of the upper half of H.
+fn upper_root(h: &mut [f64], n: usize) {
+    for i in (0..n).rev() {
+        let (above, rest) = h.split_at_mut(i * n);
+        let row = &mut rest[..n];
+        let square = row[i] - dot(&row[i + 1..], &row[i + 1..]);
+        // Damped moments are positive definite; rounding may take that from a tiny one.
+        row[i] = square.max(f64::MIN_POSITIVE).sqrt();
+        let row = &*row;
+        above.par_chunks_mut(n).with_min_len(64).for_each(|above| {
+            above[i] = (above[i] - dot(&above[i + 1..], &row[i + 1..])) / row[i];
+        });
+    }
+}
+
+/// The inverse of an upper triangular matrix; zeros below its diagonal.
+fn inverse(r: &[f64], n: usize) -> Vec<f32> {
+    let mut inverse = vec![0.0f32; n * n];
+    inverse.par_chunks_mut(n.max(1)).enumerate().for_each(|(i, row)| {
+        let mut sums = vec![0.0f64; n];
+        for k in i..n {
+            let one = if k == i { 1.0 } else { 0.0 };
+            let found = (one - sums[k]) / r[k * n + k];
+            row[k] = found as f32;
+            let known = &r[k * n + k + 1..(k + 1) * n];
+            sums[k + 1..].iter_mut().zip(known).for_each(|(sum, r)| *sum += found * r);
+        }
+    });
+    inverse
+}
+
+/// Summed in eight lanes, always in the same order.
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    let mut lanes = [0.0; 8];
+    let (a, a_rest) = a.as_chunks::<8>();
+    let (b, b_rest) = b.as_chunks::<8>();
+    for (a, b) in a.iter().zip(b) {
+        (0..8).for_each(|lane| lanes[lane] += a[lane] * b[lane]);
+    }
+    let rest: f64 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    lanes.iter().sum::<f64>() + rest
+}
+
+/// The blocks of a matrix, each row of which begins with one, as GGUF has them. Its numbers are used up.
+///
+/// # Panics
+/// If the format has no blocks, or the moments are of another number of inputs.
+pub fn round(format: WeightFormat, matrix: &mut [f32], inputs: usize, importance: &Importance) -> Vec<u8> {
+    let Some(block) = BlockFormat::of_ours(format) else { unreachable!("only formats with blocks round") };
+    let row = inputs.div_ceil(block.numbers()) * block.bytes();
+    let mut bytes = vec![0; matrix.len() / inputs.max(1) * row];
+    let rows = matrix.par_chunks_mut(TOGETHER * inputs).zip(bytes.par_chunks_mut(TOGETHER * row));
+    rows.for_each(|(rows, bytes)| round_rows(format, rows, inputs, importance, bytes));
+    bytes
+}
+
+fn round_rows(
+    format: WeightFormat,
+    rows: &mut [f32],
+    inputs: usize,
+    importance: &Importance,
+    bytes: &mut [u8],
+) {
+    let together = format.together().unwrap_or(GROUP);
+    let each = bytes.len() / (rows.len() / inputs);
+    let weights: &[f32] = match importance {
+        Importance::Equal => &[],
+        Importance::Squares(squares) => squares,
+        Importance::Moments(moments) => &moments.weights,
+    };
+    for start in (0..inputs).step_by(together) {
+        let end = inputs.min(start + together);
+        let weights = weights.get(start..end).unwrap_or_default();
+        let scaled = rows.chunks(inputs).map(|row| format.quantize_weighted(&row[start..end], weights));
+        let mut blocks: Vec<Quantized> = scaled.collect();
+        if let Importance::Moments(moments) = importance {
+            for column in start..end {
+                let factor = &moments.factor[column * inputs + column..(column + 1) * inputs];
+                for (row, block) in rows.chunks_mut(inputs).zip(&mut blocks) {
+                    if (column - start) % GROUP == 0 && column > start {
+                        let group = column..end.min(column + GROUP);
+                        refit(block, (column - start) / GROUP, &row[group.clone()], &moments.weights[group]);
+                    }
+                    let rounded = set(format, block, column - start, row[column]);
+                    let error = (row[column] - rounded) / factor[0];
+                    let rest = row[column + 1..].iter_mut().zip(&factor[1..]);
+                    rest.for_each(|(x, factor)| *x -= error * factor);
+                }
+            }
+        }
+        for (block, bytes) in blocks.iter().zip(bytes.chunks_mut(each)) {
+            let block = BlockFormat::encode(block, format == WeightFormat::Q8);
+            bytes[start / together * block.len()..][..block.len()].copy_from_slice(&block);
+        }
+    }
+}
+
+/// Chooses scale and minimum of a later group of a block again, for the numbers that it has by now.
+fn refit(block: &mut Quantized, group: usize, numbers: &[f32], weights: &[f32]) {
+    if let Quantized::SuperBlock(block) = block {
+        block.refit(group, numbers, weights);
+    }
+}
+
+/// Rounds a number to the integer at its place of a block, and returns what that stands for.
+fn set(format: WeightFormat, block: &mut Quantized, place: usize, x: f32) -> f32 {
+    match block {
+        Quantized::Group(Group { integers, scale }) => {
+            let (scale, limits) =
+                (scale.to_f32(), if format == WeightFormat::Q8 { (-127.0, 127.0) } else { (-8.0, 7.0) });
+            let units = if scale == 0.0 { 0.0 } else { (x / scale).round().clamp(limits.0, limits.1) };
+            integers[place] = units as i8;
+            units * scale
+        }
+        Quantized::SuperBlock(block) => {
+            let [scale, minimum] = block.scale_and_minimum(place / GROUP);
+            let units = if scale == 0.0 { 0.0 } else { ((x + minimum) / scale).round().clamp(0.0, 15.0) };
+            block.integers[place / GROUP][place % GROUP] = units as u8;
+            units * scale - minimum
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! A checkpoint with rounded matrices: a safetensors file that says which of its tensors are in blocks.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use errors::FileError;
+use files::{FileKind, NewFile, NewFolder, is_there};
+use irpa::{ArchiveError, BLOCKS, BlockRows, Checkpoint, CheckpointTensor};
+use ops::ops::Permute;
+use ops::{ElementType, Op, TensorType, WeightFormat};
+use safetensors::{Dtype, View};
+use trace::{Parameter, Recipe, key_pattern};
+
+use crate::compensate::{Importance, round};
+
+/// The file that has the tensors.
+const FILE: &str = "model.safetensors";
+
+/// Why a checkpoint is not rounded.
+#[derive(Debug, thiserror::Error)]
+pub enum QuantizeError {
+    /// A file or folder cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A tensor is missing.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// There is a checkpoint already.
+    #[error("`{}` exists; remove it, or write to another folder", .0.display())]
+    Exists(PathBuf),
+    /// The checkpoint cannot be written.
+    #[error("cannot write `{}`", .path.display())]
+    Write { path: PathBuf, source: safetensors::SafeTensorError },
+}
+
+/// A checkpoint whose matrices are rounded one after the other.
+pub struct Quantizer<'a> {
+    checkpoint: &'a Checkpoint,
+    sources: BTreeMap<String, Source>,
+    rounded: BTreeMap<String, (BlockRows, Vec<u8>)>,
+}
+
+/// A tensor that a network reads.
+struct Source {
+    ty: TensorType,
+    format: Option<WeightFormat>,
+    /// Whether a matmul reads it with its axes exchanged.
+    transposed: bool,
+}
+
+impl<'a> Quantizer<'a> {
+    /// For the tensors that recorded parameters are made of, and the formats of matrices by the patterns of their keys.
+    pub fn new(
+        checkpoint: &'a Checkpoint,
+        parameters: &[Parameter],
+        formats: &BTreeMap<String, WeightFormat>,
+    ) -> Self {
+        let mut sources = BTreeMap::new();
+        for parameter in parameters {
+            let transposed = match parameter.recipe.as_deref() {
+                Some(Recipe::Op(Op::Permute(Permute { order }), operands)) => {
+                    order[..] == [1, 0] && matches!(operands[..], [Recipe::Source(..)])
+                }
+                _ => false,
+            };
+            for (key, ty) in parameter.sources() {
+                let format = formats.get(&key_pattern(key)).copied().filter(|_| ty.rank() == 2);
+                sources.insert(key.to_owned(), Source { ty: ty.clone(), format, transposed });
+            }
+        }
+        Self { checkpoint, sources, rounded: BTreeMap::new() }
+    }
+
+    /// The keys of the matrices that are not rounded yet, with their bytes in f32.
+    pub fn left(&self) -> Vec<(String, usize)> {
+        let left = self
+            .sources
+            .iter()
+            .filter(|(key, source)| source.format.is_some() && !self.rounded.contains_key(*key));
+        left.map(|(key, source)| (key.clone(), 4 * source.ty.count())).collect()
+    }
+
+    /// Rounds the matrix of this key, if it has a format.
+    ///
+    /// # Errors
+    /// If the checkpoint does not have it.
+    pub fn round(&mut self, key: &str, importance: &Importance) -> Result<(), ArchiveError> {
+        let Some(Source { ty, format: Some(format), transposed }) = self.sources.get(key) else {
+            return Ok(());
+        };
+        let mut matrix = vec![0.0; ty.count()];
+        crate::read(self.checkpoint, key, &ty.with_element(ElementType::F32), 0, &mut matrix)?;
+        let mut shape = [ty.shape[0], ty.shape[1]];
+        if *transposed {
+            let [inputs, outputs] = shape;
+            matrix = (0..matrix.len()).map(|i| matrix[i % inputs * outputs + i / inputs]).collect();
+            shape = [outputs, inputs];
+        }
+        let blocks = round(*format, &mut matrix, shape[1], importance);
+        let rows = BlockRows { format: format.word().to_owned(), shape, transposed: *transposed };
+        self.rounded.insert(key.to_owned(), (rows, blocks));
+        Ok(())
+    }
+
+    /// Writes all tensors into a folder, and returns their bytes. Matrices that are left are rounded by themselves.
+    ///
+    /// # Errors
+    /// If there is a checkpoint in the folder, or it cannot be written.
+    pub fn write(mut self, folder: &Path) -> Result<u64, QuantizeError> {
+        for (key, _) in self.left() {
+            self.round(&key, &Importance::Equal)?;
+        }
+        let path = folder.join(FILE);
+        if is_there(&path) {
+            return Err(QuantizeError::Exists(path));
+        }
+        let described: BTreeMap<&String, &BlockRows> =
+            self.rounded.iter().map(|(key, (rows, _))| (key, rows)).collect();
+        let texts = [("format", "pt".to_owned()), (BLOCKS, serde_json::json!(described).to_string())];
+        let texts: HashMap<String, String> = texts.map(|(key, text)| (key.to_owned(), text)).into();
+        let tensors: Vec<(&String, Written<'_>)> =
+            self.sources.iter().map(|(key, source)| (key, self.written(key, source))).collect();
+        let bytes = tensors.iter().map(|(_, tensor)| (&tensor).data_len() as u64).sum();
+        let new = NewFolder::create(folder)?;
+        let write = || {
+            let file = NewFile::begin(&path, FileKind::NEW)?;
+            safetensors::serialize_to_file(
+                tensors.iter().map(|(key, t)| (key, t)),
+                Some(texts),
+                file.partial(),
+            )
+            .map_err(|source| QuantizeError::Write { path: path.clone(), source })?;
+            Ok(file.publish()?)
+        };
+        match write() {
+            Ok(()) => Ok(bytes),
+            Err(error) => {
+                new.discard();
+                Err(error)
+            }
+        }
+    }
+
+    fn written(&self, key: &'a str, source: &'a Source) -> Written<'_> {
+        match self.rounded.get(key) {
+            Some((_, blocks)) => {
+                Written { dtype: Dtype::U8, shape: vec![blocks.len()], data: Data::Blocks(blocks) }
+            }
+            None => {
+                // In the type of the checkpoint, unless it has blocks.
+                let stored = self.checkpoint.get(key).and_then(CheckpointTensor::element);
+                let element = stored.filter(|element| element.is_float()).unwrap_or(ElementType::F32);
+                let dtype = match element {
+                    ElementType::F16 => Dtype::F16,
+                    ElementType::Bf16 => Dtype::BF16,
+                    _ => Dtype::F32,
+                };
+                let ty = source.ty.with_element(element);
+                Written { dtype, shape: ty.shape.clone(), data: Data::Dense(self.checkpoint, key, ty) }
+            }
+        }
+    }
+}
+
+struct Written<'a> {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    data: Data<'a>,
+}
+
+enum Data<'a> {
+    Blocks(&'a [u8]),
+    Dense(&'a Checkpoint, &'a str, TensorType),
+}
+
+impl View for &Written<'_> {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+    fn data(&self) -> Cow<'_, [u8]> {
+        match &self.data {
+            Data::Blocks(blocks) => (*blocks).into(),
+            Data::Dense(checkpoint, key, ty) => {
+                let (mut numbers, mut bytes) = (vec![0.0; ty.count()], vec![0; ty.bytes()]);
+                // That the checkpoint has the tensor was checked before anything was rounded.
+                let _ = crate::read(checkpoint, key, ty, 0, &mut numbers);
+                for (i, number) in numbers.iter().enumerate() {
+                    ty.element.store(&mut bytes, i, ty.element.encode((*number).into()));
+                }
+                bytes.into()
+            }
+        }
+    }
+    fn data_len(&self) -> usize {
+        match &self.data {
+            Data::Blocks(blocks) => blocks.len(),
+            Data::Dense(_, _, ty) => ty.bytes(),
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The second moments of the inputs of every matmul, over the windows of a text.
+//!
+//! The network runs layer by layer: all windows go through a layer before the next one is built. So memory holds what one layer
+//! reads, computes and sums up, and the activations between two layers.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use bake::{Ignorable, Moments};
+use files::Scratch;
+use irpa::{ArchiveError, Checkpoint};
+use lower::{Quantization, Weights};
+use ops::ops::{DotGeneral, Reshape};
+use ops::{Array, ElementType, WeightUse};
+use runtime::{Compiler, Runtime};
+use trace::{Builder, Function, FunctionId, NodeId, NodeKind, Output, Role, Trace};
+use tracewright::build::{Build, BuildTools};
+use tracewright::{Lowered, Plan, PlanError, Program};
+
+use crate::bisect::region::Region;
+use crate::bisect::{BisectError, TokenCall, signature};
+
+/// A network that runs over text, in f32.
+pub struct Calibration<'a> {
+    /// Its context and its chunk are the length of a window.
+    pub plan: &'a Plan,
+    /// Its tensors have the names of the network.
+    pub checkpoint: &'a Checkpoint,
+    pub tools: (&'a Compiler, &'a Path),
+    pub runtime: Runtime,
+}
+
+/// Why there are no moments.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// A part of the network cannot be built or called.
+    #[error(transparent)]
+    Part(#[from] BisectError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A matrix is missing.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// A layer reads what the code between layers computes.
+    #[error(
+        "`{path}` reads an activation that no layer returns, expected layers that follow each other; round without a text"
+    )]
+    Between { path: String },
+    /// The text fills no window.
+    #[error("the text has {found} tokens, expected at least {window}, which is one window")]
+    Short { found: usize, window: usize },
+    /// The watcher asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// The moments of a layer's matmuls.
+pub struct LayerMoments {
+    /// The keys of matrices that read one input, and the moments of that input.
+    pub inputs: Vec<(Vec<String>, Moments)>,
+}
+
+impl Calibration<'_> {
+    /// Calls `each` with the moments of one layer after the other. `watch` is told how many layers of how many are done, and may
+    /// stop.
+    ///
+    /// # Errors
+    /// If a layer cannot be built or called, or one of the two stops.
+    pub fn run(
+        &self,
+        windows: &[Vec<u32>],
+        mut each: impl FnMut(LayerMoments) -> Result<(), CalibrateError>,
+        mut watch: impl FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<(), CalibrateError> {
+        let trace = self.plan.record(&self.plan.steps())?.trace;
+        let entry = Region::of_entry(&trace, ENTRY, Vec::new());
+        let layers = Layers::of(&entry)?;
+        let mut values = self.before_layers(&trace, &entry, &layers, windows)?;
+        for (index, &call) in layers.calls.iter().enumerate() {
+            if watch(index, layers.calls.len()).is_break() {
+                return Err(CalibrateError::Interrupted);
+            }
+            let first = layers.first[&callee(entry.function(), call)];
+            let sums = self.layer(&entry, (call, first), &layers, &mut values, windows.len())?;
+            values.retain(|node, _| layers.last_use.get(node).is_some_and(|last| *last > index));
+            let moments = |(keys, sums): (Vec<String>, Vec<f32>)| {
+                let inputs = sums.len().isqrt();
+                (keys, Moments::new(&sums, inputs))
+            };
+            each(LayerMoments { inputs: sums.into_iter().map(moments).collect() })?;
+        }
+        Ok(())
+    }
+
+    /// What layers read that no layer computes.
+    fn before_layers(
+        &self,
+        trace: &Trace,
+        entry: &Region,
+        layers: &Layers,
+        windows: &[Vec<u32>],
+    ) -> Result<Values, CalibrateError> {
+        let (signature, function) = (signature(trace, ENTRY)?, entry.function());
+        let mut values = Values::new();
+        let mut program = None;
+        let computed: Vec<NodeId> = layers.before.iter().copied().collect();
+        for window in windows {
+            let call = TokenCall { entry: ENTRY.into(), start: 0, tokens: window.clone() };
+            let arguments = call.arguments(&signature, &HashMap::new());
+            let arguments: Vec<Array> = arguments.iter().map(Array::from).collect();
+            if values.is_empty() {
+                for id in function.ids() {
+                    if let NodeKind::Input { index, .. } = &function.node(id).kind
+                        && layers.last_use.contains_key(&id)
+                    {
+                        let by_window = signature.arguments[*index].role == Role::Tokens;
+                        let known = if by_window { Vec::new() } else { vec![arguments[*index].clone()] };
+                        values.insert(id, known);
+                    }
+                }
+            }
+            let program = match &program {
+                Some(program) => program,
+                None => {
+                    let outputs = computed.iter().map(|&id| (format!("node{}", id.index()), id));
+                    let part = with_outputs(entry, function.clone(), outputs.collect());
+                    program.insert(self.built(&part, self.checkpoint)?)
+                }
+            };
+            let results = program.call(ENTRY, &arguments).map_err(BisectError::from)?;
+            for (&id, result) in computed.iter().zip(results) {
+                let known = values.entry(id).or_default();
+                if known.is_empty() || layers.by_window.contains(&id) {
+                    known.push(without_axes(&result));
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    /// Runs all windows through a layer: its results come to the values, and the sums of products of its inputs are returned. The
+    /// layer is the function of `first`, over the weights of `call`.
+    fn layer(
+        &self,
+        entry: &Region,
+        (call, first): (NodeId, NodeId),
+        layers: &Layers,
+        values: &mut Values,
+        windows: usize,
+    ) -> Result<Vec<(Vec<String>, Vec<f32>)>, CalibrateError> {
+        let region = entry.of_call(first, Vec::new());
+        let mut function = region.function().clone();
+        let results = layers.results(entry.function(), call);
+        let mut outputs: Vec<(String, NodeId)> = results
+            .iter()
+            .map(|&(index, _)| (function.outputs[index].name.clone(), function.outputs[index].node))
+            .collect();
+        let inputs = matmul_inputs(&function);
+        let (own, theirs) = (prefix(entry.function(), call), prefix(entry.function(), first));
+        for (place, (input, _)) in inputs.iter().enumerate() {
+            let sums = sums_of_products(&mut function, *input).map_err(|source| {
+                let provenance = function.node(*input).provenance.clone();
+                let (name, node) = (function.name.clone(), input.index());
+                let error =
+                    lower::LowerError::Infer { function: name, node, provenance, source: source.into() };
+                BisectError::from(error)
+            })?;
+            outputs.push((format!("sums{place}"), sums));
+        }
+        let name = function.name.clone();
+        let part = with_outputs(&region, function, outputs);
+        let checkpoint =
+            self.checkpoint.clone().revised(|mut tensor| match tensor.name.strip_prefix(&*own) {
+                Some(rest) => {
+                    tensor.name = format!("{theirs}{rest}");
+                    Some(tensor)
+                }
+                None => (!tensor.name.starts_with(&*theirs)).then_some(tensor),
+            });
+        let program = self.built(&part, &checkpoint)?;
+        let mut sums: Vec<Vec<f32>> = vec![Vec::new(); inputs.len()];
+        let operands = entry.function().operands(call);
+        for window in 0..windows {
+            let arguments: Vec<Array> = operands
+                .iter()
+                .map(|operand| {
+                    let known = &values[operand];
+                    known[if known.len() == 1 { 0 } else { window }].clone()
+                })
+                .collect();
+            let mut found = program.call(&name, &arguments).map_err(BisectError::from)?.into_iter();
+            for (&(_, node), value) in results.iter().zip(found.by_ref()) {
+                values.entry(node).or_default().push(without_axes(&value));
+            }
+            for (sums, found) in sums.iter_mut().zip(found) {
+                let found = found.bytes().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+                match sums.is_empty() {
+                    true => sums.extend(found),
+                    false => sums.iter_mut().zip(found).for_each(|(sum, found)| *sum += found),
+                }
+            }
+        }
+        let named = |keys: Vec<String>| {
+            let own_key = |key: String| match key.strip_prefix(&*theirs) {
+                Some(rest) => format!("{own}{rest}"),
+                None => key,
+            };
+            keys.into_iter().map(own_key).collect()
+        };
+        Ok(inputs.into_iter().zip(sums).map(|((_, keys), sums)| (named(keys), sums)).collect())
+    }
+
+    /// A part of the network, ready to be called.
+    fn built(&self, part: &Trace, checkpoint: &Checkpoint) -> Result<Program, CalibrateError> {
+        let (compiler, cache) = self.tools;
+        let weights = Weights { quantize: Quantization::Computed, ..self.plan.weights.clone() };
+        let (rules, target) = (self.plan.rules, self.plan.target.clone());
+        let all = vec![Ignorable::Prefix("")];
+        let lowered = Lowered::new(part, rules, target, weights, all).map_err(BisectError::from)?;
+        let build = Build::new(lowered, part, checkpoint, BuildTools::new(compiler, cache));
+        let mut build = build.map_err(BisectError::from)?;
+        let folder = Scratch::new_in(&std::env::temp_dir()).map_err(BisectError::from)?;
+        let (archive, _) = build.bake(&folder.path().join("part.irpa")).map_err(BisectError::from)?;
+        let module = build.instantiate(&self.runtime, &archive).map_err(BisectError::from)?;
+        Ok(Program::new(&self.runtime, module, build.lowered.module.signatures))
+    }
+}
+
+/// The entry point that reads a window.
+const ENTRY: &str = "prefill";
+
+/// Of a node: its value in each window, or one value that all windows share.
+type Values = HashMap<NodeId, Vec<Array>>;
+
+/// The layers of an entry point, and what they read.
+struct Layers {
+    /// In order.
+    calls: Vec<NodeId>,
+    /// The first call of each function.
+    first: HashMap<FunctionId, NodeId>,
+    /// The nodes that layers read and no layer computes.
+    before: BTreeSet<NodeId>,
+    /// Those of them that depend on tokens.
+    by_window: BTreeSet<NodeId>,
+    /// Of each node that layers read, the last layer that does.
+    last_use: HashMap<NodeId, usize>,
+}
+
+impl Layers {
+    fn of(entry: &Region) -> Result<Self, CalibrateError> {
+        let function = entry.function();
+        let signature = function.signature();
+        // Whether a node depends on tokens, and on a layer.
+        let mut depends: Vec<[bool; 2]> = Vec::with_capacity(function.len());
+        let mut layers = Self {
+            calls: Vec::new(),
+            first: HashMap::new(),
+            before: BTreeSet::new(),
+            by_window: BTreeSet::new(),
+            last_use: HashMap::new(),
+        };
+        for id in function.ids() {
+            let node = function.node(id);
+            let operands = function.operands(id);
+            let any = |which: usize| operands.iter().any(|operand| depends[operand.index()][which]);
+            let mut own = [any(0), any(1)];
+            match &node.kind {
+                NodeKind::Input { index, .. } => own[0] = signature.arguments[*index].role == Role::Tokens,
+                NodeKind::Call { function: callee, .. } => {
+                    for &operand in &operands {
+                        layers.last_use.insert(operand, layers.calls.len());
+                        match &function.node(operand).kind {
+                            NodeKind::Input { .. } | NodeKind::Result { .. } => {}
+                            _ if depends[operand.index()][1] => {
+                                let path = node.provenance.path.to_string();
+                                return Err(CalibrateError::Between { path });
+                            }
+                            _ => {
+                                layers.before.insert(operand);
+                                if depends[operand.index()][0] {
+                                    layers.by_window.insert(operand);
+                                }
+                            }
+                        }
+                    }
+                    layers.first.entry(*callee).or_insert(id);
+                    layers.calls.push(id);
+                    own[1] = true;
+                }
+                _ => {}
+            }
+            depends.push(own);
+        }
+        Ok(layers)
+    }
+
+    /// The results of a call that a later layer reads: their places, and their nodes.
+    fn results(&self, function: &Function, call: NodeId) -> Vec<(usize, NodeId)> {
+        let result = |id: NodeId| match &function.node(id).kind {
+            NodeKind::Result { index } if function.operands(id) == [call] => Some((*index, id)),
+            _ => None,
+        };
+        function.ids().filter(|id| self.last_use.contains_key(id)).filter_map(result).collect()
+    }
+}
+
+/// A layer names other axes than its caller.
+fn without_axes(array: &Array) -> Array {
+    Array::from_bytes(array.ty().clone(), Vec::new(), array.bytes().to_vec())
+}
+
+fn callee(function: &Function, call: NodeId) -> FunctionId {
+    match &function.node(call).kind {
+        NodeKind::Call { function, .. } => *function,
+        _ => unreachable!("layers are calls"),
+    }
+}
+
+/// How the keys of a call's weights begin.
+fn prefix(function: &Function, call: NodeId) -> String {
+    match &function.node(call).kind {
+        NodeKind::Call { prefix, .. } => format!("{prefix}."),
+        _ => unreachable!("layers are calls"),
+    }
+}
+
+/// A region's program with other results.
+fn with_outputs(region: &Region, mut function: Function, outputs: Vec<(String, NodeId)>) -> Trace {
+    function.outputs = outputs.into_iter().map(|(name, node)| Output::new(name, node)).collect();
+    region.with(vec![function])
+}
+
+/// What matmuls read, in order, and the keys of the matrices that read it.
+fn matmul_inputs(function: &Function) -> Vec<(NodeId, Vec<String>)> {
+    let mut inputs: BTreeMap<NodeId, Vec<String>> = BTreeMap::new();
+    for id in function.ids() {
+        let NodeKind::Op(op) = &function.node(id).kind else { continue };
+        let operands = function.operands(id);
+        if op.weight_use() != Some(WeightUse::Matmul) {
+            continue;
+        }
+        if let NodeKind::Parameter(parameter) = &function.node(operands[1]).kind {
+            let keys = parameter.sources().into_iter().map(|(key, _)| key.to_owned());
+            inputs.entry(operands[0]).or_default().extend(keys);
+        }
+    }
+    inputs.into_iter().collect()
+}
+
+/// XᵀX of an activation whose last axis is the features.
+fn sums_of_products(function: &mut Function, x: NodeId) -> Result<NodeId, ops::InferError> {
+    let provenance = function.node(x).provenance.clone();
+    let b = &mut Builder { function, provenance };
+    let shape = b.ty(x).shape.clone();
+    let features = shape.last().copied().unwrap_or(1);
+    let tokens = shape.iter().product::<usize>() / features.max(1);
+    let x = b.op(Reshape { shape: vec![tokens, features] }, &[x])?;
+    let x = b.convert(x, ElementType::F32)?;
+    let product = DotGeneral {
+        left_batch: vec![],
+        right_batch: vec![],
+        left_contract: vec![0],
+        right_contract: vec![0],
+        element: ElementType::F32,
+    };
+    b.op(product, &[x, x])
+}

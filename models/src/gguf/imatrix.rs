@@ -1,0 +1,72 @@
+//! Files of `llama-imatrix`: the mean squares of the inputs of matmuls (`tools/imatrix/imatrix.cpp` in llama.cpp).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use irpa::{ArchiveError, Dtype, Gguf, GgufTensor, StoredNumbers};
+
+use super::GgufModel;
+use super::names::Renaming;
+use crate::ModelConfig;
+use crate::config::ConfigError;
+
+/// Why an importance matrix is not read.
+#[derive(Debug, thiserror::Error)]
+pub enum ImatrixError {
+    /// It is no GGUF file.
+    #[error(transparent)]
+    File(#[from] ArchiveError),
+    /// The model's configuration does not read.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// No GGUF file has networks of this family.
+    #[error("`{}` is of a family that has no names in GGUF files; calibrate with a text", .0.display())]
+    NoNames(PathBuf),
+    /// Nothing in it is of the network.
+    #[error("`{}` has no tensor `….in_sum2` for a matrix of the network; write it with `llama-imatrix`", .0.display())]
+    Empty(PathBuf),
+}
+
+/// What ends the name of the sums of squares, and of the number of tokens.
+const SUMS: &str = ".in_sum2";
+const COUNTS: &str = ".counts";
+
+/// The least that an input counts, as a share of the mean.
+const LEAST: f32 = 1e-6;
+
+/// The mean squares of the inputs of matrices, by the keys of the network of `model`.
+///
+/// # Errors
+/// If `path` is no such file, or one for another network.
+pub fn read_imatrix(
+    path: &Path,
+    model: &Path,
+    allowed: &[String],
+) -> Result<BTreeMap<String, Vec<f32>>, ImatrixError> {
+    let renaming = match Gguf::is_at(model) {
+        true => GgufModel::read(model, allowed)?.renaming,
+        false => {
+            let gguf = &ModelConfig::read(model, allowed)?.family().gguf;
+            Renaming::of(gguf.as_ref().ok_or_else(|| ImatrixError::NoNames(model.to_owned()))?)
+        }
+    };
+    let file = Gguf::open(path)?;
+    let numbers = |tensor: &GgufTensor| match tensor.numbers {
+        StoredNumbers::Each(Dtype::F32) => {
+            let words = file.data(tensor).as_chunks::<4>().0;
+            Some(words.iter().map(|word| f32::from_le_bytes(*word)).collect::<Vec<f32>>())
+        }
+        _ => None,
+    };
+    let squares = |tensor: &GgufTensor| {
+        let matrix = tensor.name.strip_suffix(SUMS)?;
+        let [count] = numbers(file.tensor(&format!("{matrix}{COUNTS}"))?)?[..] else { return None };
+        let mut squares = numbers(tensor)?;
+        squares.iter_mut().for_each(|square| *square /= count.max(1.0));
+        let mean = squares.iter().sum::<f32>() / squares.len().max(1) as f32;
+        squares.iter_mut().for_each(|square| *square = square.max(LEAST * mean).max(f32::MIN_POSITIVE));
+        Some((renaming.name(matrix)?, squares))
+    };
+    let squares: BTreeMap<String, Vec<f32>> = file.tensors().iter().filter_map(squares).collect();
+    if squares.is_empty() { Err(ImatrixError::Empty(path.to_owned())) } else { Ok(squares) }
+}

@@ -1,0 +1,93 @@
+//! Models whose checkpoint has matrices in blocks, as `tracewright quantize` writes them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use bake::Ignorable;
+use dsl::{EntryPoint, TraceError, Traced};
+use irpa::{BlockFormat, Checkpoint};
+use lower::Quantization;
+use ops::{ElementType, WeightFormat};
+use trace::key_pattern;
+
+use crate::shape_check::DeclaredSize;
+use crate::{Architecture, ModelConfig, UntiedHead};
+
+/// How matmuls read weights that a checkpoint stores in blocks, by the pattern of their keys: as they are, where a format
+/// of ours is the same; in eight bits, where none is, since nothing else of that size loses less. All layers share one
+/// format.
+pub(crate) fn stored(checkpoint: &Checkpoint) -> Quantization {
+    let mut blocks: BTreeMap<String, Vec<Option<BlockFormat>>> = BTreeMap::new();
+    for tensor in checkpoint.tensors().filter(|tensor| tensor.shape.len() > 1) {
+        blocks.entry(key_pattern(&tensor.name)).or_default().push(tensor.blocks());
+    }
+    let format = |formats: &[Option<BlockFormat>]| match formats {
+        _ if formats.contains(&None) => None,
+        [Some(first), others @ ..] if others.iter().all(|other| *other == Some(*first)) => match first {
+            BlockFormat::Q4_0 => Some(WeightFormat::Q4),
+            BlockFormat::Q4K => Some(WeightFormat::Q4K),
+            _ => Some(WeightFormat::Q8),
+        },
+        _ => Some(WeightFormat::Q8),
+    };
+    let formats = blocks.into_iter().filter_map(|(key, formats)| Some((key, format(&formats)?)));
+    Quantization::by_key(formats.collect())
+}
+
+/// A network whose checkpoint has matrices in blocks.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct QuantizedModel {
+    config: ModelConfig,
+    stored: Quantization,
+}
+
+impl QuantizedModel {
+    /// The model with the formats of the checkpoint in its directory, if that has any.
+    pub(crate) fn of(config: ModelConfig, path: &Path) -> Box<dyn Architecture> {
+        // A damaged checkpoint, or none, is an error where somebody reads it.
+        let checkpoint = path.is_dir().then(|| Checkpoint::open(path).ok()).flatten();
+        let stored = checkpoint.map(|checkpoint| stored(&config.named(checkpoint)));
+        match stored {
+            Some(stored) if stored.rounds() => Box::new(Self { config, stored }),
+            _ => Box::new(config),
+        }
+    }
+}
+
+impl Architecture for QuantizedModel {
+    fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
+        self.config.trace(element, entry_points)
+    }
+
+    fn max_context(&self) -> usize {
+        self.config.max_context()
+    }
+
+    fn vocabulary(&self) -> usize {
+        self.config.vocabulary()
+    }
+
+    fn element(&self) -> Option<ElementType> {
+        self.config.element()
+    }
+
+    fn ignorable(&self) -> Vec<Ignorable> {
+        self.config.ignorable()
+    }
+
+    fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
+        self.config.named(checkpoint)
+    }
+
+    fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
+        self.config.settle_head(checkpoint)
+    }
+
+    fn stored(&self) -> Quantization {
+        self.stored.clone()
+    }
+
+    fn sizes(&self) -> Vec<DeclaredSize> {
+        self.config.sizes()
+    }
+}
