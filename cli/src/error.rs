@@ -202,7 +202,7 @@ pub enum Error {
     Quality(instruments::quality::QualityError),
     #[cfg(feature = "iree")]
     #[error(transparent)]
-    Calibrate(CalibrateError),
+    Calibrate(Box<CalibrateError>),
     #[error(transparent)]
     Quantize(#[from] QuantizeError),
     #[error(transparent)]
@@ -347,11 +347,11 @@ impl From<BenchError> for Error {
 impl From<CalibrateError> for Error {
     fn from(error: CalibrateError) -> Self {
         match error {
-            CalibrateError::Part(error) => error.into(),
+            CalibrateError::Part(error) => (*error).into(),
             CalibrateError::Plan(error) => error.into(),
             CalibrateError::Archive(error) => error.into(),
             CalibrateError::Interrupted => Self::Interrupted,
-            error => Self::Calibrate(error),
+            error => Self::Calibrate(Box::new(error)),
         }
     }
 }

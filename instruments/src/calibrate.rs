@@ -36,7 +36,7 @@ pub struct Calibration<'a> {
 pub enum CalibrateError {
     /// A part of the network cannot be built or called.
     #[error(transparent)]
-    Part(#[from] BisectError),
+    Part(Box<BisectError>),
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A matrix is missing.
@@ -53,6 +53,12 @@ pub enum CalibrateError {
     /// The watcher asked to stop.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl From<BisectError> for CalibrateError {
+    fn from(error: BisectError) -> Self {
+        Self::Part(Box::new(error))
+    }
 }
 
 /// The moments of a layer's matmuls.
@@ -84,7 +90,7 @@ impl Calibration<'_> {
             let first = layers.first[&callee(entry.function(), call)];
             let sums = self.layer(&entry, (call, first), &layers, &mut values, windows.len())?;
             values.retain(|node, _| layers.last_use.get(node).is_some_and(|last| *last > index));
-            let moments = |(keys, sums): (Vec<String>, Vec<f32>)| {
+            let moments = |(keys, sums): InputSums| {
                 let inputs = sums.len().isqrt();
                 (keys, Moments::new(&sums, inputs))
             };
@@ -148,7 +154,7 @@ impl Calibration<'_> {
         layers: &Layers,
         values: &mut Values,
         windows: usize,
-    ) -> Result<Vec<(Vec<String>, Vec<f32>)>, CalibrateError> {
+    ) -> Result<Vec<InputSums>, CalibrateError> {
         let region = entry.of_call(first, Vec::new());
         let mut function = region.function().clone();
         let results = layers.results(entry.function(), call);
@@ -229,6 +235,9 @@ impl Calibration<'_> {
 
 /// The entry point that reads a window.
 const ENTRY: &str = "prefill";
+
+/// The keys of matrices that read one input, and the sums of products of that input.
+type InputSums = (Vec<String>, Vec<f32>);
 
 /// Of a node: its value in each window, or one value that all windows share.
 type Values = HashMap<NodeId, Vec<Array>>;

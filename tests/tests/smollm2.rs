@@ -104,27 +104,3 @@ fn texts_and_chats_are_the_tokens_of_transformers() {
     }
     assert_eq!(counts, [10, 6]);
 }
-
-/// Short questions, and what an answer that is right has in it.
-const QUESTIONS: &[(&str, &str)] = &[
-    ("What is the capital of France?", "Paris"),
-    ("What is the capital of Germany?", "Berlin"),
-    ("What is the capital of Italy?", "Rome"),
-    ("What is the capital of Spain?", "Madrid"),
-    ("What is the capital of Japan?", "Tokyo"),
-    ("What is the capital of Russia?", "Moscow"),
-    ("What is the capital of China?", "Beijing"),
-    ("What is the capital of Greece?", "Athens"),
-    ("What is the capital of England?", "London"),
-    ("What is the capital of Egypt?", "Cairo"),
-    ("What is the largest planet in the solar system?", "Jupiter"),
-    ("Which planet is closest to the sun?", "Mercury"),
-    ("Who wrote Romeo and Juliet?", "Shakespeare"),
-    ("Who painted the Mona Lisa?", "Leonardo"),
-    ("What is the chemical formula of water?", "H2O"),
-    ("What is the largest ocean on Earth?", "Pacific"),
-    ("How many days are in a week?", "7"),
-    ("What is 2 + 2?", "4"),
-    ("What language do people speak in Brazil?", "Portuguese"),
-    ("Who was the first president of the United States?", "Washington"),
-];
