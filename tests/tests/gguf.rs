@@ -227,9 +227,8 @@ fn other_blocks_become_eight_bits_and_that_is_said() {
     let expected = [
         "1 of Q5_0 as q8, exactly".to_owned(),
         "1 of Q8_0 as q8, exactly".into(),
-        // In products with others; and alone.
-        format!("2 of Q4_K as q8, {off}"),
-        "1 of Q4_K as q4_k, exactly".into(),
+        // Beside matmuls of other formats over one input, too.
+        "3 of Q4_K as q4_k, exactly".into(),
         format!("1 of Q5_K as q8, {off}"),
         format!("3 of Q6_K as q8, {off}"),
     ];
