@@ -1,11 +1,11 @@
 //! Errors that every command line has, and how errors are printed.
 
 use std::io::{self, ErrorKind, Write as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Command, FromArgMatches};
 use error_codes::{Code, Coded};
+use hub::{HubError, ModelName};
 use tracewright::PlanError;
 use tracewright::errors::{FileError, LISTED, Place, WithCauses};
 use tracewright::irpa::ArchiveError;
@@ -27,16 +27,15 @@ pub enum ConsoleError {
     /// stdout is closed.
     #[error("cannot write to stdout")]
     Output(#[source] io::Error),
-    /// The name of a model on the Hugging Face hub, where a path is expected.
-    #[error(
-        "`{name}` is not a folder or file here, but looks like a name on the Hugging Face hub; Tracewright downloads nothing"
-    )]
-    HubName {
+    /// The name of a model on the Hugging Face hub that is not in the cache.
+    #[error("`{name}` is not a folder or file here, and not in the cache of the Hugging Face hub")]
+    NotDownloaded {
         /// The name.
-        name: String,
-        /// The folder of its download, if there is one.
-        downloaded: Option<PathBuf>,
+        name: ModelName,
     },
+    /// A name that does not lead to a model.
+    #[error(transparent)]
+    Hub(#[from] HubError),
     /// Neither a model nor the name of one.
     #[error(transparent)]
     NoModel(FileError),
@@ -73,7 +72,8 @@ impl Coded for ConsoleError {
         match self {
             Self::Usage { .. } => Code::TW0001,
             Self::Output(_) => Code::TW0003,
-            Self::HubName { .. } => Code::TW0212,
+            Self::NotDownloaded { .. } => Code::TW0212,
+            Self::Hub(error) => error.code(),
             Self::File(error) | Self::NoModel(error) => error.code(),
             Self::Config(error) => error.code(),
             Self::Plan(error) => error.code(),
@@ -128,12 +128,10 @@ impl CommandError for ConsoleError {
             Self::Plan(PlanError::Context { .. }) => "`--context N` sets the context",
             Self::Plan(PlanError::Chunk { .. }) => "`--chunk N` sets the chunk",
             Self::Plan(PlanError::Element(_)) => "`--dtype TYPE` sets the element type",
-            Self::HubName { downloaded: Some(folder), .. } => {
-                return vec![format!("name the folder of its download: `{}`", folder.display())];
+            Self::NotDownloaded { name } => {
+                return vec![format!("`tracewright models --fetch {name}` downloads it")];
             }
-            Self::HubName { name, downloaded: None } => {
-                return vec![format!("`hf download {name}` downloads it, and prints the folder to name")];
-            }
+            Self::Hub(error) => return error.help().into_iter().collect(),
             _ => return Vec::new(),
         };
         vec![help.to_owned()]

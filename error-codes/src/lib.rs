@@ -33,7 +33,8 @@ macro_rules! codes {
     ($($name:ident)*) => {
         /// What kind of error it is. The hundreds say where it comes from: 0 the command line and the system, 1 the
         /// configuration, 2 the checkpoint, 3 archives, 4 the declaration of a network, 5 plans and lowering, 6 the compiler, 7 the
-        /// runtime, 8 generation, 9 exports, 10 the instruments.
+        /// runtime, 8 generation, 9 exports, 10 the instruments, 11 the
+        /// Hugging Face hub.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $($name),*
@@ -75,6 +76,7 @@ codes! {
     TW0817 TW0818 TW0819 TW0820 TW0821 TW0822 TW0823
     TW0901 TW0902 TW0903 TW0904 TW0905 TW0906 TW0907 TW0908
     TW1001 TW1002 TW1003 TW1004 TW1005 TW1006 TW1007 TW1008 TW1009 TW1010
+    TW1101 TW1102 TW1103 TW1104 TW1105
 }
 
 impl Code {

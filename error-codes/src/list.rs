@@ -6,6 +6,7 @@ use Code::*;
 use bake::{BakeError, Problem};
 use dsl::{BuildError, TraceError, TraceErrorKind};
 use errors::{FileError, Place};
+use hub::HubError;
 use irpa::ArchiveError;
 use lower::{LowerError, ShardError};
 use models::config::ConfigError;
@@ -204,6 +205,19 @@ impl Coded for ArchiveError {
             Self::IndexMismatch { .. } => TW0207,
             Self::NoTensor { .. } => TW0208,
             Self::OutputIsInput { .. } => TW0008,
+        }
+    }
+}
+
+impl Coded for HubError {
+    fn code(&self) -> Code {
+        match self {
+            Self::NoCache | Self::Offline { .. } => TW1101,
+            Self::NoModel { .. } | Self::NoAccess { .. } | Self::NoRevision { .. } => TW1102,
+            Self::NoFile { .. } | Self::SeveralFiles { .. } | Self::NoWeights { .. } => TW1103,
+            Self::Status { .. } | Self::Connection { .. } | Self::Answer { .. } => TW1104,
+            Self::Hash { .. } => TW1105,
+            Self::File(error) => error.code(),
         }
     }
 }

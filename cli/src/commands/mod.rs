@@ -12,6 +12,7 @@ mod explain;
 mod export;
 mod generate;
 mod man;
+mod models;
 mod plan;
 mod prompt;
 mod quality;
@@ -56,7 +57,7 @@ macro_rules! commands {
             /// Runs the command, on the path to read for its model.
             pub fn run(mut self, invocation: &Invocation) -> Result<(), Error> {
                 if let Some(model) = self.model() {
-                    *model = console::resolved(model)?;
+                    *model = models::resolved(model, &invocation.interrupt)?;
                 }
                 match self {
                     $(Self::$command(arguments) => run!($($iree)? $file arguments invocation)),+
@@ -119,6 +120,8 @@ commands! {
     Tune: tune(model) iree;
     /// Write random weights for a configuration
     Random: random(config);
+    /// List the models in the Hugging Face cache, or download models into it
+    Models: models();
     /// Look at all that is needed: compiler, processor, runtime, cache, memory; say what to do about what is missing
     Doctor: doctor() iree;
     /// List the devices that models can run on, and say what others lack
