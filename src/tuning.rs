@@ -1,4 +1,4 @@
-//! What the tuner measured, for a plan.
+//! Applies the tuner's measurements to a plan.
 
 #[cfg(feature = "iree")]
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::{Plan, PlanError};
 
 pub use ::tuning::*;
 
-/// The measurements with the target's features and this compiler; none where nothing was measured.
+/// The measurements for this target and this compiler; empty if the tuner has not run.
 ///
 /// # Errors
-/// If the compiler does not answer, or a file is there and cannot be read.
+/// If the compiler's version cannot be determined, or a file cannot be read.
 #[cfg(feature = "iree")]
 pub fn measured(cache: &Path, target: &targets::Target, compiler: &Compiler) -> Result<TuningDb, LoadError> {
     // The compiler takes a while to report its version.
@@ -27,10 +27,11 @@ pub fn measured(cache: &Path, target: &targets::Target, compiler: &Compiler) -> 
     Ok(TuningCache::new(cache, &target, &compiler.version()?).read()?)
 }
 
-/// How the network of a plan should be built, or one that is no language model.
+/// The fastest measured tuning for the network of a plan. `None` is for a network that is not a language
+/// model.
 ///
 /// # Errors
-/// If the configuration is wrong.
+/// If a value in the configuration is invalid.
 pub fn fastest(measured: &TuningDb, plan: Option<&Plan>) -> Result<Tuning, PlanError> {
     // To name a network, it is recorded.
     if measured.kernels.is_empty() && measured.networks.is_empty() {
@@ -39,13 +40,13 @@ pub fn fastest(measured: &TuningDb, plan: Option<&Plan>) -> Result<Tuning, PlanE
     Ok(measured.tuning(plan.map(network_name).transpose()?.as_deref()))
 }
 
-/// The name of a plan's network among the measurements. It depends on what a step computes and on how weights are stored, and
-/// neither on the context nor on the chunk.
+/// The name of a plan's network in the measurements. It depends on the computation of a step and on the
+/// storage of weights, but not on the context or the chunk.
 ///
 /// # Errors
-/// What is wrong with the configuration.
+/// If a value in the configuration is invalid.
 pub fn network_name(plan: &Plan) -> Result<String, PlanError> {
-    /// A context that every network can have.
+    /// A context that every network supports, in tokens.
     const SHORTEST: usize = 1;
     let trace = plan.record(&plan.steps_of(1, SHORTEST))?.trace.with_entries(&["decode"]);
     let mut hasher = blake3::Hasher::new();

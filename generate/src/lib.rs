@@ -1,6 +1,7 @@
-//! Text in, tokens; tokens out, text: the tokenizer, the chat template, the choice of the next token and the end.
+//! Generates text with a compiled network: the tokenizer, the engine that steps sequences, and the choice of the
+//! next token.
 //!
-//! Each module answers as Hugging Face transformers answers, token for token and byte for byte.
+//! Each module gives the same results as Hugging Face transformers, token for token and byte for byte.
 #![warn(missing_docs)]
 
 mod batch;

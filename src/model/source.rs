@@ -1,4 +1,4 @@
-//! From a path to a network that can be called: an export is loaded, a checkpoint is baked and compiled first.
+//! From a path to a loaded network: an export is loaded; a checkpoint is first baked and compiled.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -24,25 +24,25 @@ use crate::export::{self, IreeManifest};
 use crate::tuning::{fastest, measured};
 use crate::{Plan, Program};
 
-/// The longest sequence unless another one is asked for.
+/// The default of [`OpenOptions::context`], in tokens.
 pub(super) const CONTEXT: usize = 4096;
 
-/// What a path names.
+/// The kind of model at a path.
 pub(super) enum Source {
-    /// What `export` wrote, and the longest context that its model was made for, if its configuration is there.
+    /// An export, and the longest context of its model if its configuration is there.
     Export(Box<IreeManifest>, Option<usize>),
-    /// A checkpoint of a network that continues text.
+    /// The checkpoint of a network that continues text.
     Checkpoint(Box<dyn Architecture>),
-    /// A checkpoint of a network that makes embeddings.
+    /// The checkpoint of a network that computes embeddings.
     Embedding(Box<EmbeddingGemmaConfig>),
 }
 
-/// What the user of a model should know, though it opens.
+/// A warning about a model that can be opened nevertheless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpenWarning {
-    /// The checkpoint has a head of its own although the configuration ties it to the embedding.
+    /// The checkpoint contains an output head although the configuration ties it to the embedding.
     UntiedHead(UntiedHead),
-    /// Shards of other weights lie beside the file that is read.
+    /// The folder also contains shards of other weights, which are ignored.
     PassedOver(PassedOver),
 }
 
@@ -55,36 +55,36 @@ impl fmt::Display for OpenWarning {
     }
 }
 
-/// A network, the device that it runs on, and what was made on the way.
+/// A loaded network and its device, and facts about the build.
 pub(super) struct Ready {
     pub network: Network,
     pub runtime: Runtime,
     pub build: BuildInfo,
 }
 
-/// How a network was built and loaded.
+/// Facts about how a network was built and loaded.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time that compiling took; zero where the module was there.
+    /// The time that compiling took; zero if the cache had the module.
     pub compile: Duration,
     /// The time that loading took.
     pub load: Duration,
-    /// The module, unless it is that of an export.
+    /// The module text; `None` for an export.
     pub module: Option<Module>,
-    /// How it was compiled, unless it is that of an export.
+    /// The options of the compiler; `None` for an export.
     pub options: Option<CompileOptions>,
-    /// The archive of the weights.
+    /// Path of the archive with the weights.
     pub archive: PathBuf,
-    /// What was done to the checkpoint, unless its archive was there.
+    /// Statistics of the bake; `None` if the archive existed.
     pub baked: Option<Baked>,
-    /// How the entry points are called.
+    /// Arguments and results of each entry point.
     pub signatures: Vec<Signature>,
-    /// Records of the tuner that are damaged, and not used.
+    /// Files of the tuner that are damaged, and therefore ignored.
     pub damaged: Vec<PathBuf>,
 }
 
 impl Source {
-    /// What is at a path, and what its user should know.
+    /// Reads the kind of model at a path, and warnings about its files.
     pub fn read(path: &Path, options: &OpenOptions) -> Result<(Self, Vec<OpenWarning>), ModelError> {
         if !Gguf::is_at(path) {
             is_folder(path).with_path("open the model directory", path)?;
@@ -118,7 +118,7 @@ impl Source {
     }
 }
 
-/// Whether a model can be in there.
+/// Checks that the path is a folder.
 fn is_folder(path: &Path) -> io::Result<()> {
     if path.is_file() {
         let what = "it is a file; name the folder of the model, or a GGUF file";
@@ -127,7 +127,7 @@ fn is_folder(path: &Path) -> io::Result<()> {
     fs::read_dir(path).map(drop)
 }
 
-/// Loads what `export` wrote.
+/// Loads an export.
 pub(super) fn open_export(
     folder: &Path,
     manifest: &IreeManifest,
@@ -160,7 +160,7 @@ pub(super) fn open_export(
     Ok(Ready { network, runtime, build })
 }
 
-/// Bakes, compiles and loads a checkpoint, with the entry point that scores where that is asked for.
+/// Bakes, compiles and loads a checkpoint. The entry point for scores is included if the options ask for it.
 pub(super) fn build_checkpoint(
     path: &Path,
     model: Box<dyn Architecture>,
@@ -189,7 +189,7 @@ pub(super) fn build_checkpoint(
     Ok(Ready { network: program.network()?, runtime, build: BuildInfo { damaged, ..build } })
 }
 
-/// Bakes, compiles and loads an embedding, for texts of up to `length` tokens.
+/// Bakes, compiles and loads an embedding model, for texts of up to `length` tokens.
 pub(super) fn build_embedding(
     path: &Path,
     config: &EmbeddingGemmaConfig,
@@ -211,7 +211,8 @@ pub(super) fn build_embedding(
     Ok((program, BuildInfo { damaged, ..build }))
 }
 
-/// Bakes, compiles and loads a network. Where the options ask for that, its weights are compared with their hashes.
+/// Bakes, compiles and loads a network. If the options ask for it, the weights are compared with their
+/// hashes.
 fn build(
     options: &OpenOptions,
     traced: &Traced,
@@ -255,7 +256,7 @@ fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> 
     archive.verify_content(Some(&mut watch)).map(drop)
 }
 
-/// What is compiled for.
+/// The target of the compiler.
 fn chosen_target(options: &OpenOptions) -> Result<Target, ModelError> {
     let name = options.device.unwrap_or(DeviceName::CPU);
     match (&options.target, name.kind) {
@@ -268,7 +269,7 @@ fn chosen_target(options: &OpenOptions) -> Result<Target, ModelError> {
     }
 }
 
-/// How kernels are cut for a plan, or for a network that is no language model; and which records of the tuner are damaged.
+/// The tuning for a plan, or for a network that is not a language model, and the tuner's damaged files.
 fn tuning(
     options: &OpenOptions,
     target: &Target,
@@ -282,7 +283,7 @@ fn tuning(
     Ok((fastest(&measured, plan)?, measured.damaged))
 }
 
-/// An export is what it is: an option that asks for something else is a mistake.
+/// Rejects options that differ from the export's.
 fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(), ModelError> {
     for (option, given) in [("target", asked.target.is_some()), ("tuning", asked.tuning.is_some())] {
         if given {
