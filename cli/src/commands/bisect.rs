@@ -9,20 +9,20 @@ use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, or a GGUF file
+    /// Hugging Face model directory, or a GGUF file
     pub model: PathBuf,
-    /// The token ids to read: 5,17,3
+    /// Token ids to read, such as 5,17,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
     pub tokens: Vec<u32>,
-    /// What the compiled model is compared with: the reference evaluator; itself unsimplified, without kernels, or with
-    /// weights that are not rounded; or what transformers computed, as tests/oracle/activations.py writes it
+    /// Form to compare the compiled model with: the reference evaluator, the same model without simplification, kernels or
+    /// quantization, or a file of transformers' activations by tests/oracle/activations.py
     #[arg(
         long,
         value_name = "evaluator|unsimplified|no-kernels|dense|FILE.safetensors",
         default_value = "evaluator"
     )]
     pub against: Against,
-    /// One JSON object on stdout instead of a report
+    /// Print one JSON object on stdout instead of a report
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

@@ -11,14 +11,14 @@ use crate::sampling::SamplingArguments;
 
 #[derive(Args, Clone)]
 pub struct Arguments {
-    /// A Hugging Face model directory, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The system message of the chat
+    /// System message of the chat
     #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// At most this many new tokens in an answer
+    /// Maximum number of new tokens per answer
     #[arg(
         short = 'n',
         long = "max-tokens",
@@ -27,10 +27,10 @@ pub struct Arguments {
         default_value_t = 1024
     )]
     pub max_tokens: usize,
-    /// Stop an answer in front of this text; may be repeated
+    /// Stop an answer before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// Keep what is typed at a terminal to this chat
+    /// Save no history of what you type
     #[arg(long)]
     pub no_history: bool,
     #[command(flatten)]

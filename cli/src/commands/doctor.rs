@@ -6,7 +6,7 @@ use crate::arguments::CompileArguments;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// One JSON object on stdout instead of a line for each thing
+    /// Print one JSON object on stdout instead of a line for each check
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

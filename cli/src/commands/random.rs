@@ -14,18 +14,18 @@ use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A config.json
+    /// config.json to write random weights for
     pub config: PathBuf,
-    /// The model directory to write
+    /// Model directory to write
     #[arg(short, long, value_name = "DIR")]
     pub out: PathBuf,
-    /// The same seed gives the same bytes
+    /// Seed of the weights; the same seed gives the same bytes
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Type of weights: f32, f16, bf16 [default: the configuration's]
     #[arg(long)]
     pub dtype: Option<ElementType>,
-    /// Proceed although config.json has this unknown key; may be repeated
+    /// Ignore this unknown key of config.json; may be repeated
     #[arg(long, value_name = "KEY")]
     pub allow_config_key: Vec<String>,
 }

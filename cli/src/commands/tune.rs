@@ -11,15 +11,15 @@ use crate::arguments::CompileArguments;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, its config.json, or a GGUF file
+    /// Hugging Face model directory, its config.json, or a GGUF file
     pub model: PathBuf,
-    /// Try no more after this time; another run goes on where this one stopped
+    /// Stop after this time; another run continues where this one stopped
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
     pub budget: Duration,
-    /// Say what is known, and measure nothing
+    /// Print the known measurements, and measure nothing
     #[arg(long)]
     pub show: bool,
-    /// One JSON object on stdout instead of a table
+    /// Print one JSON object on stdout instead of a table
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
