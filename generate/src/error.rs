@@ -136,7 +136,9 @@ pub enum GenerateError {
         why: String,
     },
     /// Memory that is read before an encoder filled it.
-    #[error("the network reads memory that is not filled; call `Session::encode` first")]
+    #[error(
+        "the network reads memory that is not filled; call `Session::encode` first, or give `SequenceInput` a source"
+    )]
     NoMemory,
     /// Features that are not those of whole positions, or more than an encoder takes.
     #[error("{found} numbers of features are given, expected {expected}")]
@@ -223,6 +225,7 @@ fn place(at: &Option<(usize, usize)>) -> String {
 fn for_what(role: &Role) -> String {
     match role {
         Role::Tokens => "that takes an argument with the role `tokens`".into(),
+        Role::Adapter => "that takes an argument with the role `adapter`".into(),
         role => format!("that takes a single token and gives a result with the role `{role}`"),
     }
 }

@@ -6,7 +6,7 @@ use crate::entry::EntryKind;
 use crate::executor::{Executor, Iree};
 use crate::generation::{Generated, Generation, StepOutput, StepRequest, TokenOptions};
 use crate::sequences::Sequences;
-use crate::{GenerateError, Network};
+use crate::{EncoderInput, GenerateError, Network};
 
 /// A sequence of tokens that a network has seen, and what its layers remember of them: one row.
 ///
@@ -99,7 +99,7 @@ impl<'a, E: Executor> Session<'a, E> {
     /// # Errors
     /// If the network has no encoder that takes tokens, they do not fit, or the call fails.
     pub fn encode(&mut self, tokens: &[u32]) -> Result<(), GenerateError> {
-        self.rows.encode(ROW, tokens, &[])
+        self.rows.encode(ROW, EncoderInput::Tokens(tokens))
     }
 
     /// The same from features in place of tokens.
@@ -107,7 +107,7 @@ impl<'a, E: Executor> Session<'a, E> {
     /// # Errors
     /// If the network has no encoder that takes features of this width, they do not fit, or the call fails.
     pub fn encode_features(&mut self, features: &[f32]) -> Result<(), GenerateError> {
-        self.rows.encode(ROW, &[], features)
+        self.rows.encode(ROW, EncoderInput::Features(features))
     }
 
     /// Chooses the adapter that tokens go through; 0 is none. The network is shown again what the session has seen.
