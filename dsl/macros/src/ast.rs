@@ -76,7 +76,7 @@ pub struct ShardRule {
 pub struct LayerState {
     pub layers: Ident,
     pub name: Option<Ident>,
-    /// A type of the dsl.
+    /// A type of `dsl::nn::states`.
     pub kind: Ident,
     /// Its own element type, if it does not share the model's.
     pub element: Option<Type>,

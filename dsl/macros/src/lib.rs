@@ -97,7 +97,8 @@ use proc_macro::TokenStream;
 /// layer i for which the configuration's method `window(i) -> Option<usize>` gives a number sees that many positions,
 /// and remembers no more than it must. `cache { L of [H, E] if attends, L of recurrent [C, D] if convolves }`: only
 /// layers for which the method says so have keys and values, others carry a state of their own. The general form is
-/// `L of name: Kind<Element>[axes]`: `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In `forward`,
+/// `L of name: Kind<Element>[axes]`, with a kind of `nn::states`:
+/// `cache { L of delta: Recurrent<F32>[H, E], L of latent: Slots[R] }`. In `forward`,
 /// `cache.state(i)` is the state that layer i declares without a name, `cache.named(i, "delta")` one with a name.
 ///
 /// **`shard`** says which axes are divided among many devices, and along which axis of their mesh:

@@ -26,7 +26,8 @@ pub use mask::{Mask, RING};
 pub use position::Position;
 pub use positions::positions_within;
 pub(crate) use state::StateTensor;
-pub use state::{Cache, Encoded, HasAxes, Kv, LayerState, Recurrent, Slots, State, StateArguments, Windowed};
+pub use state::states::{self, *};
+pub use state::{Cache, HasAxes, LayerState, State, StateArguments, Windowed};
 
 /// The product of two tensors summed over the axis `contracted`. Axes that both have are batch axes; the rest of
 /// `a`, then the rest of `b`, follow. f16 and bf16 products are summed in f32 and rounded once.

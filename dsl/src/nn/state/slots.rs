@@ -1,4 +1,4 @@
-//! State with a slot for each position: keys and values, or any other tensors.
+//! State with a slot for each position.
 
 use std::panic::Location;
 
@@ -6,24 +6,12 @@ use ops::ops::{Append, Dequantize, DynamicUpdateSlice};
 use trace::{KvFormat, KvState, RingState, StateKind};
 
 use super::{HasAxes, LayerState, State, StateArguments, Windowed};
-use crate::argument::{TraceArg, trace_arg};
+use crate::argument::TraceArg;
 use crate::element::{Element, F32, Float, I8};
 use crate::nn::{Attend, Position, RING};
 use crate::tensor::{axes, permuted};
 use crate::tracer::{self, Place, Raw};
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
-
-/// The keys and values of one layer: `[B, K, N, E]` each, N slots (see [`trace::KvState`]); or `[B, K, ring, E]` (see
-/// [`trace::RingState`]).
-///
-/// `cache { L of [K, E] }` declares them. With a third axis, `[K, E, W]`, a value has the features W.
-#[derive(Clone, Copy, Debug)]
-pub struct Kv<T: Float> {
-    /// The keys.
-    pub k: Slots<T>,
-    /// The values.
-    pub v: Slots<T>,
-}
 
 /// A tensor with a slot for each position (see [`trace::KvFormat`]): keys, values, or a state by itself.
 ///
@@ -40,38 +28,6 @@ pub enum Slots<T: Float> {
         scales: Tensor<F32>,
     },
 }
-
-trace_arg!(Kv<T> { k, v });
-
-impl<T: Float> Kv<T> {
-    /// Writes keys and values of new positions into their slots, and returns all of them.
-    ///
-    /// `k` and `v` have one axis that the cache has not (it counts the new positions); the cache has one that they
-    /// have not (its slots). The slots are those of the positions of `at`, in a ring modulo their number. Tokens that
-    /// pad a chunk write nothing.
-    #[track_caller]
-    pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
-        (self.k.append(k, at), self.v.append(v, at))
-    }
-}
-
-impl<T: Float> State for Kv<T> {
-    fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
-        let dims = declared.dims();
-        // Heads, features of a key, features of a value.
-        let values = [&dims[..1], &dims[dims.len() - 1..]].concat();
-        let k = Slots::of("keys", "key", &dims[..2], declared, arguments);
-        Self { k, v: Slots::of("values", "value", &values, declared, arguments) }
-    }
-
-    fn missing() -> Self {
-        Self { k: Slots::missing(), v: Slots::missing() }
-    }
-}
-
-impl<T: Float> HasAxes<2> for Kv<T> {}
-impl<T: Float> HasAxes<3> for Kv<T> {}
-impl<T: Float> Windowed for Kv<T> {}
 
 impl<T: Float> State for Slots<T> {
     fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
@@ -90,7 +46,7 @@ impl<T: Float> Windowed for Slots<T> {}
 
 impl<T: Float> Slots<T> {
     /// Those of a layer with these axes; `one` of the tensors called `all` has scales.
-    fn of(
+    pub(super) fn of(
         all: &str,
         one: &str,
         dims: &[Dim],
