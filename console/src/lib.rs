@@ -7,18 +7,6 @@ macro_rules! say {
     ($($words:tt)*) => { $crate::say(&format!($($words)*)) };
 }
 
-/// Turns errors that are [`ConsoleError`]s into an error that has a variant `Console`.
-#[macro_export]
-macro_rules! from_console {
-    ($error:ident: $($cause:ty)*) => {
-        $(impl From<$cause> for $error {
-            fn from(cause: $cause) -> Self {
-                Self::Console(cause.into())
-            }
-        })*
-    };
-}
-
 mod error;
 mod model_path;
 mod network;
@@ -29,7 +17,7 @@ mod source;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-pub use error::{CommandError, ConsoleError, exit, parsed, tell, told, usage};
+pub use error::{CommandError, ConsoleError, exit, help, parsed, tell, told, usage};
 pub use model_path::resolved;
 pub use network::{name_of, preset, read_network, warn_of_head};
 pub use options::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, kv_format, quant_or_none};

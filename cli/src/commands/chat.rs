@@ -46,7 +46,8 @@ mod run {
     use std::path::{Path, PathBuf};
 
     use console::output;
-    use console::{ConsoleError, usage};
+    use console::{CommandError as _, ConsoleError, usage};
+    use error_codes::AnyCoded;
     use etcetera::BaseStrategy as _;
     use rustyline::error::ReadlineError;
     use rustyline::{Config, DefaultEditor};
@@ -193,24 +194,20 @@ mod run {
         /// Answers a message. What is wrong with it alone is said, and the chat goes on without it.
         fn answer(&mut self, message: &str) -> Result<(), Error> {
             self.interrupt.clear();
-            match self.generate(message) {
-                Ok(()) => return Ok(()),
-                Err(Error::Interrupted) => self.interrupt.clear(),
-                Err(Error::Generate(GenerateError::TooLong { length, .. })) => {
+            let Err(error) = self.generate(message) else { return Ok(()) };
+            match (&error, error.library().and_then(AnyCoded::find)) {
+                (Error::Interrupted, _) => self.interrupt.clear(),
+                (_, Some(GenerateError::TooLong { length, .. })) => {
                     let limit = self.limit;
                     say!(
                         "the message is not answered: the chat has {length} tokens, expected at most {limit}; {}",
                         self.room()
                     );
                 }
-                Err(
-                    error @ (Error::Said { .. }
-                    | Error::Template
-                    | Error::Generate(GenerateError::Tokenize { .. })),
-                ) => {
+                (Error::Said { .. } | Error::Template, _) | (_, Some(GenerateError::Tokenize { .. })) => {
                     console::tell(&error);
                 }
-                Err(error) => return Err(error),
+                _ => return Err(error),
             }
             Ok(())
         }

@@ -122,7 +122,7 @@ mod run {
         compared.map_err(|error| match error {
             QualityError::Interrupted => Error::Interrupted,
             QualityError::Model(error) => error.into(),
-            error => Error::Quality(error),
+            error => error.into(),
         })
     }
 
