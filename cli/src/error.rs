@@ -176,6 +176,13 @@ fn in_options(error: ModelError) -> Error {
             None => Error::Template,
         },
         ModelError::TemplateLimit => Error::Template,
+        ModelError::AsExported { option: "device", asked, exported } => {
+            let kind = asked.split(':').next().unwrap_or_default();
+            usage(format!(
+                "`--device` is {asked}, but the model was exported for {exported}; leave the option out, or export again with \
+                 `--target {kind}`"
+            ))
+        }
         ModelError::AsExported { option, asked, exported } => usage(format!(
             "`--{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
         )),

@@ -9,6 +9,7 @@ use errors::{FileError, Place};
 use irpa::ArchiveError;
 use lower::{LowerError, ShardError};
 use models::config::ConfigError;
+use models::fit::FitError;
 use models::{OtherSizes, UnknownPrompt};
 use ops::{InferError, ParseError, UnknownElementType};
 use simplify::ExplainError;
@@ -175,6 +176,8 @@ coded! {
         TW0106: Generates;
         TW0107: Quantized;
     }
+
+    FitError: Config Archive Sizes {}
 
     BakeError: Archive {
         TW0201: Mismatch;

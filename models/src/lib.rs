@@ -94,6 +94,7 @@ pub mod config;
 pub mod decoder;
 pub mod embedding_gemma;
 mod family;
+pub mod fit;
 pub mod gguf;
 mod head;
 pub mod presets;
@@ -106,7 +107,7 @@ use std::path::Path;
 use bake::Ignorable;
 use config::{ConfigError, IGNORED, Keys, check_storage, read_base};
 use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, Float, TraceError, Traced};
-use irpa::{Checkpoint, Gguf};
+use irpa::{ArchiveError, Checkpoint, Gguf};
 use lower::Quantization;
 use ops::ElementType;
 
@@ -318,6 +319,14 @@ pub trait Architecture: Send {
     /// A checkpoint with its tensors as the model names them.
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
         checkpoint.renamed(self.prefixes()).apart(self.stacks())
+    }
+
+    /// The [named](Self::named) checkpoint, with the tensors of the [folders](Self::folders) beside it.
+    ///
+    /// # Errors
+    /// If one of the folders has no weights.
+    fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
+        self.folders().iter().copied().try_fold(self.named(checkpoint), Checkpoint::with_folder)
     }
 
     /// Unties the head from the embedding if the [named](Self::named) checkpoint has a head that differs, as transformers does.

@@ -12,11 +12,12 @@ use models::ReadModel;
 use ops::ElementType;
 use runtime::Compiler;
 use simplify::Rules;
-use targets::{DeviceName, Target, Tuning};
+use targets::{DeviceName, Target};
 use trace::KvFormat;
 
 use super::{ModelError, TemplateProgram};
 use crate::build::BuildStep;
+use crate::tuning::TuningSource;
 
 /// How [`Model::open_with`](super::Model::open_with) opens a model. `None` always means the usual choice.
 ///
@@ -75,15 +76,6 @@ pub struct OpenOptions {
     pub watch: Option<WatchOpen>,
 }
 
-/// Where the way in which kernels are cut comes from.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TuningSource {
-    /// What `tracewright tune` measured with this compiler on this machine; the usual way where nothing was measured.
-    Measured,
-    /// These settings, for all kernels.
-    Given(Tuning),
-}
-
 /// A function that is told each step of opening a model, from the thread that does it.
 #[derive(Clone)]
 pub struct WatchOpen(Arc<Mutex<WatchStep>>);
@@ -107,6 +99,11 @@ impl fmt::Debug for WatchOpen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WatchOpen").finish_non_exhaustive()
     }
+}
+
+/// The folder in the user's cache folder that keeps compiled modules and baked archives. `None` without a home folder.
+pub fn cache_folder() -> Option<PathBuf> {
+    Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("tracewright"))
 }
 
 impl Default for OpenOptions {
@@ -144,8 +141,7 @@ impl OpenOptions {
 
     /// The folder that keeps compiled modules and baked archives.
     pub(super) fn cache_folder(&self) -> Result<PathBuf, ModelError> {
-        let usual = || Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("tracewright"));
-        self.cache.clone().or_else(usual).ok_or(ModelError::NoCache)
+        self.cache.clone().or_else(cache_folder).ok_or(ModelError::NoCache)
     }
 
     /// Tells [`watch`](Self::watch), if there is one.
