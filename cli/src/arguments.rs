@@ -79,6 +79,13 @@ pub struct RunArguments {
     #[arg(long)]
     pub verify: bool,
     #[command(flatten)]
+    pub build: BuildArguments,
+}
+
+/// How a language model is built.
+#[derive(Args, Clone)]
+pub struct BuildArguments {
+    #[command(flatten)]
     pub model_arguments: ModelArguments,
     #[command(flatten)]
     pub tuning: TuningArguments,

@@ -117,6 +117,7 @@ mod wanted {
     use std::path::Path;
 
     use console::usage;
+    use error_codes::AnyCoded;
     use tracewright::files::{limits, read_stream};
     use tracewright::generate::{
         Breakers, Dry, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep, Tokenizer, Xtc,
@@ -257,7 +258,7 @@ mod wanted {
         pub fn check(&self, opening: &Opening, options: &GenerateOptions) -> Result<(), Error> {
             let path = self.json_schema.as_ref().or(self.grammar.as_ref());
             opening.check_options(options).map_err(|source| match path {
-                Some(path) => Error::Followed { path: path.clone(), source },
+                Some(path) => Error::Followed { path: path.clone(), source: AnyCoded::new(source) },
                 None => source.into(),
             })
         }

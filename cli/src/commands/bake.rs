@@ -60,7 +60,6 @@ impl Arguments {
         let traced = plan.trace()?;
         let lowered = plan.lower(&traced.trace)?;
         let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
-        let checkpoint = plan.named(checkpoint);
         let baked = lowered.bake(&checkpoint, out, options);
         let baked = baked.map_err(|refused| refused.declared_in(&traced.trace))?;
         bar.finish_and_clear();

@@ -8,11 +8,10 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use console::ModelArguments;
 use tracewright::targets::Target;
 
 use crate::Invocation;
-use crate::arguments::{CompileArguments, MeshArguments, TuningArguments, batch};
+use crate::arguments::{BuildArguments, MeshArguments, batch};
 use crate::error::Error;
 
 #[derive(Args)]
@@ -39,11 +38,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub xla: XlaArguments,
     #[command(flatten)]
-    pub model_arguments: ModelArguments,
-    #[command(flatten)]
-    pub tuning: TuningArguments,
-    #[command(flatten)]
-    pub compile: CompileArguments,
+    pub build: BuildArguments,
 }
 
 /// What runs an export.

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Command};
 use clap_mangen::Man;
-use console::ConsoleError;
-use console::output;
+use console::{ConsoleError, output};
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
 
