@@ -60,6 +60,7 @@ impl Steps {
     /// Shows where a step is, and stops on Ctrl-C.
     pub fn watch(&mut self, step: BuildStep) -> ControlFlow<()> {
         let (what, progress) = match step {
+            BuildStep::Download(progress) => ("downloading", progress),
             BuildStep::Bake(progress) => ("baking", progress),
             BuildStep::Verify(progress) => ("verifying", progress),
             BuildStep::Compile | BuildStep::Load => {

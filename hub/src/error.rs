@@ -50,6 +50,9 @@ pub enum HubError {
     /// A file arrived with other bytes than the hub has.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]
     Hash { name: ModelName, file: String, found: String, expected: String },
+    /// The caller stopped the download. What has arrived stays.
+    #[error("stopped")]
+    Stopped,
     /// A file of the cache that cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),

@@ -15,6 +15,9 @@ use crate::client::{Client, Commit, Described};
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Fetched, Hub, HubError, ModelName};
 
+/// A function that is told how far a download is, and may stop it.
+type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
+
 /// How often a download may fail in a row, without a byte between.
 const ATTEMPTS: u32 = 5;
 
@@ -25,14 +28,16 @@ const PAUSE: Duration = Duration::from_millis(500);
 const BLOCK: usize = 1 << 18;
 
 impl Hub {
-    /// The path of a model: that in the cache, or of a download into it. `watch` sees each step of the download.
+    /// The path of a model: that in the cache, or of a download into it. `watch` sees each step of the download, and may
+    /// stop it.
     ///
     /// A download that broke off goes on where it stopped. Every file is compared with the hub's hash before it
     /// appears in the cache.
     ///
     /// # Errors
-    /// If the hub has no such model or file, it cannot be reached, a file is damaged, or the cache cannot be written.
-    pub fn fetch(&self, name: &ModelName, watch: &mut dyn FnMut(Fetched<'_>)) -> Result<PathBuf, HubError> {
+    /// If the hub has no such model or file, it cannot be reached, a file is damaged, the cache cannot be written, or
+    /// `watch` stops.
+    pub fn fetch(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         match self.find(name)? {
             Some(path) => Ok(path),
             None => self.update(name, watch),
@@ -43,7 +48,7 @@ impl Hub {
     ///
     /// # Errors
     /// As [`fetch`](Self::fetch).
-    pub fn update(&self, name: &ModelName, watch: &mut dyn FnMut(Fetched<'_>)) -> Result<PathBuf, HubError> {
+    pub fn update(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         if self.offline {
             return Err(HubError::Offline { name: name.clone(), cache: self.cache.clone() });
         }
@@ -100,7 +105,7 @@ struct Download<'a> {
     locks: PathBuf,
     done: u64,
     total: u64,
-    watch: &'a mut dyn FnMut(Fetched<'_>),
+    watch: Watch<'a>,
 }
 
 impl Download<'_> {
@@ -126,6 +131,14 @@ impl Download<'_> {
         Ok(())
     }
 
+    /// Tells how far the download is, with `more` bytes of this file.
+    fn tell(&mut self, file: &str, more: u64) -> Result<(), HubError> {
+        match (self.watch)(Fetched { file, done: self.done + more, total: self.total }) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(HubError::Stopped),
+        }
+    }
+
     fn missing(&self, file: &str) -> HubError {
         let known = self.commit.files.iter().map(|known| known.name.clone()).collect();
         HubError::NoFile { name: self.name.clone(), file: file.to_owned(), known }
@@ -145,8 +158,7 @@ impl Download<'_> {
             place(&blob, &link, file.name.matches('/').count())?;
         }
         self.done += file.size;
-        (self.watch)(Fetched { file: &file.name, done: self.done, total: self.total });
-        Ok(())
+        self.tell(&file.name, 0)
     }
 
     /// Downloads a blob, which appears under its name when it is whole.
@@ -242,7 +254,7 @@ impl Download<'_> {
             written.write_all(&bytes).with_path("write", part)?;
             hash.update(&bytes);
             *length += bytes.len() as u64;
-            (self.watch)(Fetched { file: &file.name, done: self.done + *length, total: self.total });
+            self.tell(&file.name, *length)?;
             if *length > file.size {
                 return Ok(());
             }
@@ -322,23 +334,28 @@ fn make_folder(folder: &Path) -> Result<(), FileError> {
     fs::create_dir_all(folder).with_path("create", folder)
 }
 
-/// Puts a blob into a snapshot: a relative link, `depth` folders below it.
+/// Puts a blob into a snapshot: a relative link, `depth` folders below it. It takes the place of a link to a blob that was
+/// removed, and of one that another run makes at the same time.
 fn place(blob: &Path, link: &Path, depth: usize) -> Result<(), FileError> {
-    link.parent().map_or(Ok(()), make_folder)?;
-    // A link whose blob was removed.
-    if fs::symlink_metadata(link).is_ok() {
-        fs::remove_file(link).with_path("remove", link)?;
-    }
-    #[cfg(unix)]
-    {
-        let name = Path::new("blobs").join(blob.file_name().unwrap_or_default());
-        let target = Path::new(&"../".repeat(depth + 2)).join(name);
-        match std::os::unix::fs::symlink(&target, link) {
-            // A file system without links.
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
-            made => return made.with_path("create", link),
-        }
-    }
-    let _ = depth;
-    fs::copy(blob, link).map(drop).with_path("create", link)
+    let folder = link.parent().unwrap_or(link);
+    make_folder(folder)?;
+    let name = Path::new("blobs").join(blob.file_name().unwrap_or_default());
+    let target = Path::new(&"../".repeat(depth + 2)).join(name);
+    let make = |path: &Path| match linked(&target, path) {
+        // A file system without links.
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => fs::copy(blob, path).map(drop),
+        made => made,
+    };
+    let made = tempfile::Builder::new().make_in(folder, make).with_path("create a file in", folder)?;
+    made.into_temp_path().persist(link).map_err(|error| error.error).with_path("create", link)
+}
+
+#[cfg(unix)]
+fn linked(target: &Path, path: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(target, path)
+}
+
+#[cfg(not(unix))]
+fn linked(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use errors::{FileError, WithCauses};
 use generate::GenerateError;
+use hub::HubError;
 use irpa::ArchiveError;
 use models::config::ConfigError;
 use models::fit::FitError;
@@ -41,6 +42,9 @@ pub enum ModelError {
     /// The `config.json` cannot be read, or has invalid values.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A name on the Hugging Face hub did not lead to a model.
+    #[error(transparent)]
+    Hub(#[from] HubError),
     /// The weights have other sizes than the configuration declares.
     #[error(transparent)]
     Sizes(#[from] OtherSizes),

@@ -1,5 +1,6 @@
 //! `tracewright models`: the models of the Hugging Face cache, and downloads into it.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -67,10 +68,13 @@ fn download(name: &ModelName, newest: bool, interrupt: &Interrupt) -> Result<Pat
         let mut begins = true;
         let mut watch = |at: Fetched<'_>| {
             if std::mem::take(&mut begins) {
-                shown.suspend(|| say!("downloading {name} from {} into {}", hub.endpoint, hub.cache.display()));
+                shown.suspend(|| {
+                    say!("downloading {name} from {} into {}", hub.endpoint, hub.cache.display())
+                });
             }
             shown.set_length(at.total);
             shown.set_position(at.done);
+            ControlFlow::Continue(())
         };
         if newest { hub.update(&name, &mut watch) } else { hub.fetch(&name, &mut watch) }
     };
