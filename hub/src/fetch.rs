@@ -50,7 +50,7 @@ impl Hub {
     /// As [`fetch`](Self::fetch).
     pub fn update(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         if self.offline {
-            return Err(HubError::Offline { name: name.clone(), cache: self.cache.clone() });
+            return Err(HubError::Offline { name: name.clone().into(), cache: self.cache.clone() });
         }
         let client = Client::new(self);
         let commit = client.commit(name)?;
@@ -141,7 +141,7 @@ impl Download<'_> {
 
     fn missing(&self, file: &str) -> HubError {
         let known = self.commit.files.iter().map(|known| known.name.clone()).collect();
-        HubError::NoFile { name: self.name.clone(), file: file.to_owned(), known }
+        HubError::NoFile { name: self.name.clone().into(), file: file.to_owned(), known }
     }
 
     fn file(&mut self, file: &Described) -> Result<(), HubError> {
@@ -179,7 +179,7 @@ impl Download<'_> {
         let found = self.part(file, hash.len(), &part)?;
         if found != hash {
             fs::remove_file(&part).with_path("remove", &part)?;
-            let (name, file) = (self.name.clone(), file.name.clone());
+            let (name, file) = (self.name.clone().into(), file.name.clone());
             return Err(HubError::Hash { name, file, found, expected: hash.to_owned() });
         }
         Ok(fs::rename(&part, blob).with_path("rename", &part)?)
