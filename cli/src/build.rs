@@ -112,7 +112,12 @@ pub fn cache_folder(arguments: &CompileArguments) -> Result<PathBuf, Error> {
         return Ok(folder.clone());
     }
     let strategy = etcetera::choose_base_strategy();
-    let strategy = strategy.map_err(|_| usage("there is no home folder; name one with `--cache`"))?;
+    let strategy = strategy.map_err(|_| {
+        usage(
+            "there is no home folder for the cache; name a folder with \
+        `--cache`",
+        )
+    })?;
     Ok(strategy.cache_dir().join("tracewright"))
 }
 
@@ -135,7 +140,8 @@ impl DeviceArguments {
             (None, DeviceKind::Cpu) => Target::host(),
             (Some(target), kind) if target.device != kind || kind == DeviceKind::Cpu => {
                 let what = format!(
-                    "`--target` names {target} and `--device` is {name}; `--target` says which {} it is, as `vulkan:rdna3`",
+                    "`--target` is {target} and `--device` is {name}; expected a target of the same {}, \
+                     such as `vulkan:rdna3`",
                     if kind == DeviceKind::Cpu { "graphics processor" } else { kind.name() }
                 );
                 return Err(usage(what).into());

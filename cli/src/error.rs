@@ -88,7 +88,7 @@ pub enum Error {
     },
     /// Not everything is there that is needed.
     #[cfg(feature = "iree")]
-    #[error("{missing} of {looked_at} things are not as they must be")]
+    #[error("{missing} of {looked_at} checks failed")]
     Missing {
         /// How many are not.
         missing: usize,
@@ -137,12 +137,12 @@ pub enum Error {
     },
     /// What is typed cannot be read.
     #[cfg(feature = "iree")]
-    #[error("cannot read what is typed")]
+    #[error("cannot read from the terminal")]
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template was stopped.
     #[error(
-        "the chat template was stopped: it takes more than {} s, more than {} MiB or nests too deep, \
-         or the text becomes longer than {} MiB",
+        "the chat template was stopped: it takes more than {} s or {} MiB, nests too deep, or writes more \
+         than {} MiB",
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,
@@ -269,10 +269,12 @@ impl From<ModelError> for Error {
             ))
             .into(),
             ModelError::Compiled { option } => usage(format!(
-                "`--{option}` is for what is compiled now; leave the option out, or export again with it"
+                "`--{option}` changes the compilation, and an export is compiled already; leave the option \
+                 out, or export again with it"
             ))
             .into(),
-            ModelError::NoCache => usage("there is no home folder; name one with `--cache`").into(),
+            ModelError::NoCache => usage("there is no home folder for the cache; name a folder with \
+                `--cache`").into(),
             error => Self::Model(error.into()),
         }
     }
@@ -479,7 +481,7 @@ impl CommandError for Error {
                 "`export` it here, or elsewhere with `--target` for this machine"
             }
             #[cfg(feature = "iree")]
-            Self::Cached(ArchiveError::Content { .. }) => "remove that file: it is baked again",
+            Self::Cached(ArchiveError::Content { .. }) => "remove that file: Tracewright bakes it again",
             #[cfg(feature = "iree")]
             Self::Load(LoadError::Compile(error)) => match error {
                 CompileError::NotFound { .. } => {

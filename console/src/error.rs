@@ -118,7 +118,7 @@ impl CommandError for ConsoleError {
                     .collect();
             }
             Self::Config(ConfigError::Embeds { .. }) => {
-                "only `tracewright embed` takes it, which makes vectors of texts"
+                "only `tracewright embed` takes it, which computes embeddings"
             }
             Self::Config(ConfigError::Generates { .. }) => {
                 "use `tracewright generate`: it continues text with this model"

@@ -44,7 +44,7 @@ impl CommandError for InspectError {
         match self {
             Self::Console(error) => error.help(),
             Self::Profile(ProfileError::Variant { .. }) => {
-                vec!["without options of its own `trace-dump` takes those of the profile".to_owned()]
+                vec!["without size options, `trace-dump` uses those of the profile".to_owned()]
             }
             _ => Vec::new(),
         }

@@ -11,14 +11,14 @@ use crate::sampling::SamplingArguments;
 
 #[derive(Args, Clone)]
 pub struct Arguments {
-    /// A Hugging Face model directory, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The system message of the chat
+    /// System message of the chat
     #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// At most this many new tokens in an answer
+    /// Maximum number of new tokens per answer
     #[arg(
         short = 'n',
         long = "max-tokens",
@@ -27,10 +27,10 @@ pub struct Arguments {
         default_value_t = 1024
     )]
     pub max_tokens: usize,
-    /// Stop an answer in front of this text; may be repeated
+    /// Stop an answer before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// Keep what is typed at a terminal to this chat
+    /// Save no history of what you type
     #[arg(long)]
     pub no_history: bool,
     #[command(flatten)]
@@ -92,7 +92,8 @@ mod run {
             if model.stop_tokens().is_empty() && self.stop.is_empty() {
                 let most = self.max_tokens;
                 say!(
-                    "the model names no token that ends an answer (`eos_token_id`): each has {most} tokens, or use `--stop`"
+                    "the model has no token that ends an answer (`eos_token_id`): each answer has {most} \
+                     tokens; `--stop` ends it sooner"
                 );
             }
 
@@ -312,7 +313,7 @@ mod run {
                 && let Err(error) = keep(editor, path)
             {
                 // Nobody chats to fill a history.
-                say!("`{}` does not keep what is typed: {error}", path.display());
+                say!("cannot save the history in `{}`: {error}", path.display());
                 *file = None;
             }
             Ok(Some(message))
@@ -348,7 +349,7 @@ mod run {
         let most = limits::PROMPT;
         match bytes as u64 > most {
             true => {
-                let what = format!("a message has more bytes than are read, at most {most}");
+                let what = format!("the message is too long, expected at most {most} bytes");
                 Err(Error::Typed(what.into()))
             }
             false => Ok(()),

@@ -11,32 +11,32 @@ use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments, batch
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true).multiple(true)))]
 pub struct Arguments {
-    /// A Hugging Face model directory with the files of sentence-transformers
+    /// Hugging Face model directory with the files of sentence-transformers
     pub model: PathBuf,
-    /// A text; may be repeated
+    /// Text to embed; may be repeated
     #[arg(short = 'p', long = "text", group = "input", value_name = "TEXT")]
     pub texts: Vec<String>,
-    /// A file with a text on each line, behind the others
+    /// File with one text per line, embedded after the others
     #[arg(short, long, group = "input", value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// The token ids of a single text, special ones included: 2,17,1
+    /// Token ids of a single text, including special tokens, such as 2,17,1
     #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["texts", "file", "prompt_name"])]
     pub tokens: Option<Vec<u32>>,
-    /// The prompt that stands in front of each text, one of the model's [default: the model's]
+    /// Name of the model's prompt to put before each text [default: the model's default prompt]
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
-    /// Tokens of a text at most; longer ones are cut [default: what the longest text needs, up to the model's own]
+    /// Maximum tokens per text; longer texts are cut [default: as the longest text needs, up to the model's limit]
     #[arg(long, value_name = "N")]
     pub length: Option<usize>,
-    /// Texts at once
+    /// Texts per step
     #[arg(long, value_name = "N", value_parser = batch, default_value = "1")]
     pub batch: NonZeroUsize,
-    /// Worker threads; 0 for as many as there are cores
+    /// Worker threads; 0 uses all cores
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// One JSON object on stdout instead of a line of numbers for each text
+    /// Print one JSON object on stdout instead of a line of numbers for each text
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

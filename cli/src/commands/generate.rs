@@ -10,26 +10,26 @@ use crate::sampling::SamplingArguments;
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true)))]
 pub struct Arguments {
-    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The text to continue
+    /// Text to continue
     #[arg(short, long, group = "input", value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// A file with the text to continue
+    /// File with the text to continue
     #[arg(short, long, group = "input", value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// A message to answer, through the model's chat template
+    /// Message to answer, with the model's chat template
     #[arg(long, group = "input", value_name = "TEXT")]
     pub chat: Option<String>,
-    /// The token ids to continue: 5,17,3
+    /// Token ids to continue, such as 5,17,3
     #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',')]
     pub tokens: Option<Vec<u32>>,
-    /// The system message of the chat
+    /// System message of the chat
     #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// At most this many new tokens
+    /// Maximum number of new tokens
     #[arg(
         short = 'n',
         long = "max-tokens",
@@ -38,25 +38,25 @@ pub struct Arguments {
         default_value_t = 128
     )]
     pub max_tokens: usize,
-    /// Do not stop at the model's end-of-text tokens
+    /// Continue past the model's end-of-text tokens
     #[arg(long, conflicts_with_all = ["json_schema", "grammar"])]
     pub ignore_eos: bool,
-    /// Stop in front of this text; may be repeated
+    /// Stop before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// One JSON object on stdout instead of the text
+    /// Print one JSON object on stdout instead of the text
     #[arg(long)]
     pub json: bool,
-    /// Write the logits that chose each token: f32 `logits` [steps, vocab]
+    /// Write the logits that chose each token, as f32 `logits` [steps, vocab]
     #[arg(long, value_name = "FILE.safetensors")]
     pub save_logits: Option<PathBuf>,
-    /// With --save-logits: also `prompt_logits` [prompt, vocab]
+    /// With --save-logits: also write the prompt's logits, as `prompt_logits` [prompt, vocab]
     #[arg(long, requires = "save_logits")]
     pub all_positions: bool,
-    /// With --json: the N most likely tokens at each place, by the model's own logits, before anything of the sampling
+    /// With --json: list the N most likely tokens at each position, by the model's logits before sampling
     #[arg(long, value_name = "N", requires = "json")]
     pub logprobs: Option<usize>,
-    /// Say on stderr which commands of IREE's own programs do the same
+    /// Print on stderr the commands of IREE's own tools that do the same
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]

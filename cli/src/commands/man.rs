@@ -16,7 +16,7 @@ use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// The directory to write
+    /// Directory to write
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
 }

@@ -11,15 +11,15 @@ use crate::arguments::CompileArguments;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, its config.json, or a GGUF file
+    /// Hugging Face model directory, its config.json, or a GGUF file
     pub model: PathBuf,
-    /// Try no more after this time; another run goes on where this one stopped
+    /// Stop after this time; another run continues where this one stopped
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
     pub budget: Duration,
-    /// Say what is known, and measure nothing
+    /// Print the known measurements, and measure nothing
     #[arg(long)]
     pub show: bool,
-    /// One JSON object on stdout instead of a table
+    /// Print one JSON object on stdout instead of a table
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -69,7 +69,7 @@ mod run {
             let mut works = Tuned::all(&plan, &known)?;
             if works.is_empty() {
                 say!(
-                    "no kernel multiplies for this model here, or attends: there is nothing of them to tune"
+                    "no kernel computes a matmul or attention of this model on this machine: there is nothing to tune"
                 );
             }
             let mut network = TunedNetwork::new(&plan, &known)?;

@@ -17,10 +17,10 @@ use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// An archive, or what `export` wrote
+    /// Archive, or export directory
     #[arg(value_name = "FILE.irpa|EXPORT_DIR")]
     pub path: PathBuf,
-    /// One JSON object on stdout instead of a line
+    /// Print one JSON object on stdout instead of a line
     #[arg(long)]
     pub json: bool,
 }
