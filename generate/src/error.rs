@@ -99,7 +99,9 @@ pub enum GenerateError {
         vocabulary: usize,
     },
     /// A text that joins a batch without a free row.
-    #[error("all {rows} rows of the batch are taken; wait until a text ends, or build the program for more")]
+    #[error(
+        "all {rows} sequences of the batch are in use; wait until a text ends, or build the program for more"
+    )]
     Full {
         /// How many there are.
         rows: usize,
@@ -160,8 +162,8 @@ pub enum GenerateError {
     Runtime(#[from] runtime::RuntimeError),
     /// A tokenizer from which the bytes of its tokens do not follow.
     #[error(
-        "the tokenizer does not say which bytes its tokens stand for, which a schema or a grammar needs: its decoder has \
-         neither `ByteLevel` nor `ByteFallback`, or its tokens are no map"
+        "the tokenizer does not define the bytes of its tokens, which a schema or a grammar needs: its \
+         decoder has neither `ByteLevel` nor `ByteFallback`, or its vocabulary is no map"
     )]
     NoBytes {
         /// The library's reason.
@@ -197,8 +199,8 @@ pub enum GenerateError {
     },
     /// No token continues the text as it must.
     #[error(
-        "step {step}: no token that the model has continues the text as the schema or the grammar wants; \
-         loosen it, or spell what it wants with characters that the tokenizer knows"
+        "step {step}: no token of the model continues the text as the schema or the grammar requires; \
+         loosen it, or use only characters that the tokenizer knows"
     )]
     NothingAllowed {
         /// Which token was to be chosen, from 0.

@@ -66,8 +66,8 @@ pub enum LowerError {
     },
     /// Keys and values in 8 bits, without kernels.
     #[error(
-        "keys and values are remembered in 8 bits, which kernels read; there are none for this target, or they are off: \
-         remember what is computed instead"
+        "the KV cache is stored in 8 bits, which only kernels read, and the target has none or they are \
+         off; store it as computed"
     )]
     IntegersWithoutKernels,
     /// A type of numbers that programs for a device have no tensors of.
@@ -93,10 +93,11 @@ pub enum LowerError {
 fn lacking(target: &Target, lack: Unsupported) -> String {
     match lack {
         Unsupported::Device => format!(
-            "which the target {target} does not say to have; compute or store in another type, or name a target that has it"
+            "which the target {target} does not declare; compute or store in another type, or name a target \
+             that has it"
         ),
         Unsupported::Arithmetic => format!(
-            "and operations on that give other numbers on {} devices with IREE 3.13; store weights in another format",
+            "and operations on it compute wrong values on {} devices with IREE 3.13; store weights in another format",
             target.device
         ),
         Unsupported::Compiler => {

@@ -36,7 +36,7 @@ pub struct XlaProgram {
 #[derive(Debug, thiserror::Error)]
 pub enum XlaError {
     /// Weights in a form that only kernels read.
-    #[error("weights in groups of bits are for IREE; XLA multiplies with them as the network computes")]
+    #[error("quantized weights are for IREE; XLA reads weights in the type of the network")]
     Quantized,
     /// A model whose weights are in blocks.
     #[error("`{}` is a GGUF file, and XLA reads safetensors; name a model directory", .0.display())]
@@ -74,7 +74,7 @@ pub enum XlaError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// A weight that was made is not where the manifest says.
-    #[error("`{}` has `{key}` at byte {found}, where the manifest says {expected}; export the model again", .path.display())]
+    #[error("`{}` has `{key}` at byte {found}, where the manifest has {expected}; export the model again", .path.display())]
     Moved {
         /// The file.
         path: PathBuf,

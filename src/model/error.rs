@@ -103,7 +103,8 @@ pub enum ModelError {
     },
     /// An option of compiling, for an export.
     #[error(
-        "`{option}` is for what is compiled now, and an export is compiled; leave the option out, or export again with it"
+        "`{option}` changes the compilation, and an export is compiled already; leave the option out, or \
+         export again with it"
     )]
     Compiled {
         /// The option.
