@@ -117,8 +117,8 @@ pub enum Error {
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template was stopped.
     #[error(
-        "the chat template was stopped: it takes more than {} s, more than {} MiB or nests too deep, \
-         or the text becomes longer than {} MiB",
+        "the chat template was stopped: it takes more than {} s or {} MiB, nests too deep, or writes more \
+         than {} MiB",
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,

@@ -108,7 +108,8 @@ pub enum ModelError {
     },
     /// The option affects compiling, but an export is already compiled.
     #[error(
-        "`{option}` is for what is compiled now, and an export is compiled; leave the option out, or export again with it"
+        "`{option}` changes the compilation, and an export is compiled already; leave the option out, or \
+         export again with it"
     )]
     Compiled {
         /// Name of the option in [`OpenOptions`](super::OpenOptions).

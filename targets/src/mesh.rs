@@ -43,7 +43,9 @@ impl ShardRule {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
     /// A part that is no axis of a mesh.
-    #[error("`{0}` is no axis of a mesh; expected NAME=DEVICES with at least one device, as `model=4`")]
+    #[error(
+        "`{0}` is not an axis of a mesh; expected NAME=DEVICES with at least one device, such as `model=4`"
+    )]
     Axis(String),
     /// An axis of the mesh that is there twice.
     #[error("the mesh has the axis `{0}` twice")]
@@ -52,7 +54,7 @@ pub enum MeshError {
     #[error("the mesh `{0}` has more than {most} devices", most = Mesh::MOST)]
     Large(String),
     /// A part that is no rule.
-    #[error("`{0}` does not say what is divided; expected AXES=MESH_AXIS, as `K,F,V=model`")]
+    #[error("`{0}` is not a rule for sharding; expected AXES=MESH_AXIS, such as `K,F,V=model`")]
     Rule(String),
 }
 

@@ -400,7 +400,7 @@ mod run {
                 check_output(model, out)?;
             }
             if self.arguments.json.is_some() && self.arguments.json == self.arguments.plot {
-                let what = "`--json` and `--plot` name one file; each has one of its own";
+                let what = "`--json` and `--plot` name the same file; give each its own";
                 return Err(usage(what).into());
             }
             // What was measured is read once for all plans.
@@ -480,7 +480,7 @@ mod run {
             watched(self.device(variants)).ok_or(BenchError::NotWatched)?;
             check_output(model, path)?;
             if measured != 1 {
-                let what = "`--trace` is of one variant; name one value of each option that takes several";
+                let what = "`--trace` profiles one variant; give each option one value";
                 return Err(usage(what).into());
             }
             Ok(Some(NewFile::begin(path, output::PROFILE)?))

@@ -190,8 +190,8 @@ pub enum BenchError {
     },
     /// A profile of a prompt that ends in the middle of a chunk.
     #[error(
-        "a profile is of calls of one entry point, and a prompt of `tokens` {tokens} with a `chunk` of {chunk} is read by \
-         two; choose a multiple"
+        "a profile covers one entry point, and a prompt of `tokens` {tokens} with a `chunk` of {chunk} \
+         needs two; choose a multiple of the chunk"
     )]
     Chunks {
         tokens: usize,
@@ -199,7 +199,7 @@ pub enum BenchError {
         chunk: usize,
     },
     /// A profile of what was not watched.
-    #[error("only the processor is watched: elsewhere there is no time of each dispatch")]
+    #[error("only the CPU can be profiled: other devices report no time for each dispatch")]
     NotWatched,
     /// The watcher asked to stop.
     #[error("stopped on request")]
