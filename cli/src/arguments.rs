@@ -112,7 +112,7 @@ pub struct MeshArguments {
     #[arg(long, value_name = "AXIS=DEVICES,…")]
     pub mesh: Option<Mesh>,
     /// For XLA: divide axes of the network along an axis of the mesh, such as `K,F,V=model`, or along none, such as
-    /// `V=none`; overrides or extends the network's declaration; may be repeated
+    /// `V=none`. Overrides or extends the network's declaration; may be repeated
     #[arg(long, value_name = "AXES=MESH_AXIS")]
     pub shard: Vec<ShardRule>,
 }

@@ -65,7 +65,7 @@ pub enum Error {
         what: String,
     },
     /// Not everything is there that is needed.
-    #[error("{missing} of {looked_at} things are not as they must be")]
+    #[error("{missing} of {looked_at} checks failed")]
     Missing {
         /// How many are not.
         missing: usize,
@@ -113,7 +113,7 @@ pub enum Error {
         variables: Vec<String>,
     },
     /// What is typed cannot be read.
-    #[error("cannot read what is typed")]
+    #[error("cannot read from the terminal")]
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template was stopped.
     #[error(
@@ -187,9 +187,9 @@ fn in_options(error: ModelError) -> Error {
             "`--{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
         )),
         ModelError::Compiled { option } => usage(format!(
-            "`--{option}` is for what is compiled now; leave the option out, or export again with it"
+            "`--{option}` changes the compilation, and an export is compiled already; leave the option out, or export again with it"
         )),
-        ModelError::NoCache => usage("there is no home folder; name one with `--cache`".to_owned()),
+        ModelError::NoCache => usage("there is no home folder for the cache; name a folder with `--cache`".to_owned()),
         error => Error::Library(AnyCoded::new(error)),
     }
 }

@@ -46,7 +46,7 @@ impl Arguments {
 
 #[derive(Args)]
 pub struct DecodeBench {
-    /// Tokens before the first one that is measured; several with commas
+    /// Tokens before the first measured one; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
     pub depth: Vec<usize>,
     /// Tokens per round
@@ -63,7 +63,7 @@ pub struct DecodeBench {
 
 #[derive(Args)]
 pub struct PrefillBench {
-    /// Tokens of the prompt; several with commas
+    /// Tokens of the prompt; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128")]
     pub tokens: Vec<usize>,
     #[command(flatten)]
