@@ -30,21 +30,12 @@ pub enum ArchiveError {
     #[error(
         "`{path}` is not a valid parameter archive: at byte {offset}, {rule}: expected {expected}, found {found}"
     )]
-    Archive {
-        path: PathBuf,
-        offset: u64,
-        rule: ArchiveRule,
-        expected: String,
-        found: String,
-    },
+    Archive { path: PathBuf, offset: u64, rule: ArchiveRule, expected: String, found: String },
     /// The data of archive entries differ from their hashes.
     #[error("`{path}` is damaged: {}; write the archive again", List(damaged))]
     Content { path: PathBuf, damaged: Vec<Damage> },
     #[error("cannot write an entry `{name}`: {problem}")]
-    Entry {
-        name: String,
-        problem: EntryProblem,
-    },
+    Entry { name: String, problem: EntryProblem },
     /// The source of an entry returned more or fewer bytes than its type takes.
     #[error("the data of `{name}` have another size than planned: expected {expected} bytes, found {found}")]
     SourceLength {
@@ -63,12 +54,7 @@ pub enum ArchiveError {
     #[error(
         "cannot convert {source_bytes} bytes of {from} into {target_bytes} bytes of {to}: the counts differ"
     )]
-    ConversionLength {
-        from: ElementType,
-        to: ElementType,
-        source_bytes: usize,
-        target_bytes: usize,
-    },
+    ConversionLength { from: ElementType, to: ElementType, source_bytes: usize, target_bytes: usize },
     /// The GGUF file has problems, all of which are listed.
     #[error("`{path}` is not a GGUF file that is read: {}", List(problems))]
     Gguf {
@@ -100,10 +86,7 @@ pub enum ArchiveError {
             several => format!("several snapshots; name one of them: {}", List(several)),
         }
     )]
-    Snapshots {
-        path: PathBuf,
-        snapshots: Vec<String>,
-    },
+    Snapshots { path: PathBuf, snapshots: Vec<String> },
     /// The directory contains no checkpoint.
     #[error(
         "no checkpoint in `{path}`: expected `model.safetensors` or `model.safetensors.index.json`, found {}",
@@ -113,10 +96,7 @@ pub enum ArchiveError {
             several => format!("{}; download the index, which says what is in which", List(several)),
         }
     )]
-    NoCheckpoint {
-        path: PathBuf,
-        found: Vec<String>,
-    },
+    NoCheckpoint { path: PathBuf, found: Vec<String> },
     /// The safetensors crate rejects the file.
     #[error("`{path}` ({size} bytes) is not a valid safetensors file; download or save it again")]
     Safetensors { path: PathBuf, size: u64, source: SafeTensorError },
@@ -133,10 +113,7 @@ pub enum ArchiveError {
     },
     /// The index is not JSON, or has another structure.
     #[error("`{path}` is not a checkpoint index")]
-    Index {
-        path: PathBuf,
-        source: serde_json::Error,
-    },
+    Index { path: PathBuf, source: serde_json::Error },
     /// The index and its shards contradict each other. All problems are listed.
     #[error("`{path}` does not match its shards: {}", List(problems))]
     IndexMismatch { path: PathBuf, problems: Vec<IndexProblem> },
@@ -231,10 +208,7 @@ pub enum EntryProblem {
     #[error(
         "a splat repeats 1, 2, 4, 8 or 16 bytes a whole number of times; found {pattern} bytes for {length}"
     )]
-    Splat {
-        pattern: usize,
-        length: u64,
-    },
+    Splat { pattern: usize, length: u64 },
 }
 
 /// A problem of a GGUF file.
@@ -275,10 +249,7 @@ pub enum GgufProblem {
     Text { what: &'static str, at: u64 },
     /// The type of a value is unknown, or an array contains arrays.
     #[error("`{key}` has values of the type {found}, expected 0 to 8 or 10 to 12, or one array of them")]
-    ValueType {
-        key: String,
-        found: u32,
-    },
+    ValueType { key: String, found: u32 },
     /// A key occurs twice.
     #[error("the key `{key}` is there twice")]
     KeyTwice { key: String },
@@ -292,20 +263,13 @@ pub enum GgufProblem {
     #[error("tensor `{name}` is there twice")]
     TensorTwice { name: String },
     #[error("tensor `{name}` has {found} axes, at most {most} are read")]
-    Rank {
-        name: String,
-        found: u32,
-        most: u32,
-    },
+    Rank { name: String, found: u32, most: u32 },
     /// The storage type of a tensor is not supported.
     #[error(
         "tensor `{name}` is stored as number {found} of ggml's types; expected F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
          Q5_1, Q8_0, Q4_K, Q5_K or Q6_K: use a file in one of these"
     )]
-    TensorType {
-        name: String,
-        found: u32,
-    },
+    TensorType { name: String, found: u32 },
     /// The shape has no numbers or too many, or its rows are not whole blocks.
     #[error(
         "tensor `{name}` has shape {shape:?}, expected extents from 1 on and rows of a multiple of {together}"
@@ -328,11 +292,7 @@ pub enum GgufProblem {
     /// The data of a tensor lie beyond the end of the file.
     #[error("the data of tensor `{name}` end {}, and the file has {size} bytes; download it again",
         match end { Some(end) => format!("at byte {end}"), None => "beyond any file".into() })]
-    Beyond {
-        name: String,
-        end: Option<u64>,
-        size: u64,
-    },
+    Beyond { name: String, end: Option<u64>, size: u64 },
 }
 
 /// An entry whose data differ from their hash.
@@ -357,10 +317,7 @@ pub enum IndexProblem {
     MissingShard(String),
     /// A shard cannot be read.
     #[error("shard `{shard}` is broken: {reason}")]
-    BrokenShard {
-        shard: String,
-        reason: String,
-    },
+    BrokenShard { shard: String, reason: String },
     /// A shard lacks a tensor.
     #[error("tensor `{name}` is not in shard `{shard}`")]
     MissingTensor {

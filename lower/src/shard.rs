@@ -40,11 +40,7 @@ pub struct Sharding(pub Vec<Vec<MeshAxis>>);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ShardNote {
     /// The axis is shorter than the mesh axis, so several devices have copies of a part.
-    Short {
-        axis: String,
-        extent: usize,
-        over: MeshAxis,
-    },
+    Short { axis: String, extent: usize, over: MeshAxis },
     /// The query heads per key-value head are partitioned along the rest of the mesh axis.
     Groups {
         axis: String,
@@ -65,10 +61,7 @@ pub enum ShardError {
     NoMeshAxis { rule: ShardRule, mesh: Mesh },
     /// No rule uses an axis of the mesh.
     #[error("nothing is divided along `{axis}` of the mesh `{mesh}`: all of its devices would do the same")]
-    Idle {
-        axis: String,
-        mesh: Mesh,
-    },
+    Idle { axis: String, mesh: Mesh },
     /// Two rules name one axis.
     #[error("the axis `{0}` is divided by two rules; expected one")]
     Twice(String),
@@ -80,12 +73,7 @@ pub enum ShardError {
         "`{tensor}`: the axis `{axis}` of extent {extent} is not divisible by the {} devices along `{}`",
         .over.size, .over.name
     )]
-    Uneven {
-        tensor: String,
-        axis: String,
-        extent: usize,
-        over: MeshAxis,
-    },
+    Uneven { tensor: String, axis: String, extent: usize, over: MeshAxis },
     /// The axis is inside a combined axis whose outer part is not partitioned.
     #[error(
         "`{tensor}`: the axis `{axis}` lies within others of `{within}`; divide the outermost, or none of them"

@@ -49,11 +49,7 @@ pub struct Array {
 pub enum ArrayError {
     /// The number of elements differs from the shape's.
     #[error("{found} numbers for the shape {shape:?}, which has {expected}")]
-    Count {
-        shape: Vec<usize>,
-        expected: usize,
-        found: usize,
-    },
+    Count { shape: Vec<usize>, expected: usize, found: usize },
     #[error(
         "the array is {ty}, and its numbers were asked for as {asked}; use `to_vec` of its own element type"
     )]

@@ -229,11 +229,7 @@ pub enum InferError {
     },
     /// The operation is not defined for this element type.
     #[error("`{op}` needs {expected} elements, found `{found}`")]
-    Element {
-        op: &'static str,
-        expected: &'static str,
-        found: TensorType,
-    },
+    Element { op: &'static str, expected: &'static str, found: TensorType },
     /// Two types must agree, but they differ.
     #[error("`{op}`: {what}: `{left}` against `{right}`")]
     Mismatch { op: &'static str, what: &'static str, left: TensorType, right: TensorType },
