@@ -2,6 +2,7 @@
 
 #[cfg(feature = "iree")]
 use std::path::Path;
+use std::path::PathBuf;
 
 #[cfg(feature = "iree")]
 use runtime::Compiler;
@@ -13,31 +14,67 @@ use crate::{Plan, PlanError};
 
 pub use ::tuning::*;
 
-/// The measurements for this target and this compiler; empty if the tuner has not run.
-///
-/// # Errors
-/// If the compiler's version cannot be determined, or a file cannot be read.
-#[cfg(feature = "iree")]
-pub fn measured(cache: &Path, target: &targets::Target, compiler: &Compiler) -> Result<TuningDb, LoadError> {
-    // The compiler takes a while to report its version.
-    if !TuningCache::exists(cache) {
-        return Ok(TuningDb::default());
-    }
-    let target = compiler.resolve(target)?;
-    Ok(TuningCache::new(cache, &target, &compiler.version()?).read()?)
+/// Where the way in which kernels are cut comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TuningSource {
+    /// What `tracewright tune` measured with this compiler on this machine; the usual way where nothing was measured.
+    Measured,
+    /// These settings, for all kernels.
+    Given(Tuning),
 }
 
-/// The fastest measured tuning for the network of a plan. `None` is for a network that is not a language
-/// model.
-///
-/// # Errors
-/// If a value in the configuration is invalid.
-pub fn fastest(measured: &TuningDb, plan: Option<&Plan>) -> Result<Tuning, PlanError> {
-    // To name a network, it is recorded.
-    if measured.kernels.is_empty() && measured.networks.is_empty() {
-        return Ok(Tuning::default());
+/// How the programs for a target are cut.
+pub enum Tunings {
+    /// All in one way.
+    Given(Tuning),
+    /// Each as it was measured to be fastest.
+    Measured(TuningDb),
+}
+
+#[cfg(feature = "iree")]
+impl TuningSource {
+    /// The tunings with the target's features and this compiler, whose cache has the measurements.
+    ///
+    /// # Errors
+    /// If the compiler does not answer, or a file is there and cannot be read.
+    pub fn read(
+        &self,
+        target: &targets::Target,
+        (compiler, cache): (&Compiler, &Path),
+    ) -> Result<Tunings, LoadError> {
+        Ok(match self {
+            Self::Given(tuning) => Tunings::Given(tuning.clone()),
+            // The compiler takes a while to report its version.
+            Self::Measured if !TuningCache::exists(cache) => Tunings::Measured(TuningDb::default()),
+            Self::Measured => {
+                let target = compiler.resolve(target)?;
+                Tunings::Measured(TuningCache::new(cache, &target, &compiler.version()?).read()?)
+            }
+        })
     }
-    Ok(measured.tuning(plan.map(network_name).transpose()?.as_deref()))
+}
+
+impl Tunings {
+    /// The tuning of a plan's network, or of one that is no language model.
+    ///
+    /// # Errors
+    /// If the configuration is wrong.
+    pub fn of(&self, plan: Option<&Plan>) -> Result<Tuning, PlanError> {
+        match self {
+            Self::Given(tuning) => Ok(tuning.clone()),
+            // To name a network, it is recorded.
+            Self::Measured(db) if db.kernels.is_empty() && db.networks.is_empty() => Ok(Tuning::default()),
+            Self::Measured(db) => Ok(db.tuning(plan.map(network_name).transpose()?.as_deref())),
+        }
+    }
+
+    /// Records of the tuner that are damaged, and not used.
+    pub fn damaged(&self) -> &[PathBuf] {
+        match self {
+            Self::Given(_) => &[],
+            Self::Measured(db) => &db.damaged,
+        }
+    }
 }
 
 /// The name of a plan's network in the measurements. It depends on the computation of a step and on the

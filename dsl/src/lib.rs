@@ -33,9 +33,8 @@ pub use entry_point::{EntryInput, EntryPoint, LogitsMode};
 pub use error::{BuildError, NamedType, TraceError, TraceErrorKind};
 pub use leaves::{Call, Embedding, LayerNorm, Linear, RmsNorm, Weight};
 pub use macros::{TraceArg, model};
-pub use nn::{
-    Attend, Cache, Encoded, Kv, LayerState, Mask, Position, Recurrent, Slots, State, attend, dot, softmax,
-};
+pub use nn::states::*;
+pub use nn::{Attend, Cache, LayerState, Mask, Position, State, attend, dot, softmax};
 pub use ops::ops::{MaskTerm, WeightStyle};
 pub use record::{DeclaredShards, EntryArgument, EntryFunction, EntryRecorder, Recording, Traced};
 pub use scope::{Block, Project, Scope};

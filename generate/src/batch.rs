@@ -1,12 +1,13 @@
 //! [`Batch`]: several texts that a network continues in parallel.
 
-use std::iter::zip;
 use std::ops::ControlFlow;
+
+use trace::Role;
 
 use crate::executor::{Executor, Iree};
 use crate::generation::{Generated, Generation, TokenOptions};
 use crate::sequences::Sequences;
-use crate::{GenerateError, Network};
+use crate::{GenerateError, InputPart, Network, SequenceInput};
 
 /// Texts that a network continues in parallel. Each step reads the weights once for all texts.
 ///
@@ -50,15 +51,57 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.begin(row, 0, prompt, options)
     }
 
-    /// Like [`join`](Self::join), but chooses the free row whose earlier tokens share the longest beginning
-    /// with this prompt. The network doesn't compute that beginning again. If two tokens are nearly equally
-    /// likely, the choice can differ from that of [`join`](Self::join). The reason is rounding: a position
-    /// that was decoded alone is rounded differently than one in a chunk.
+    /// As [`join`](Self::join), with features in place of tokens, what an encoder reads, or an adapter.
+    ///
+    /// # Errors
+    /// As [`join`](Self::join), and if the network takes no such input. The row is free then.
+    pub fn join_input(
+        &mut self,
+        input: &SequenceInput<'_>,
+        options: &TokenOptions,
+    ) -> Result<usize, GenerateError> {
+        let row = self.running.iter().position(Option::is_none);
+        let row = row.ok_or(GenerateError::Full { rows: self.running.len() })?;
+        let has_features = input.parts.iter().any(|part| matches!(part, InputPart::Features { .. }));
+        let width = if has_features { self.rows.network.features()? } else { 0 };
+        let tokens = input.tokens(width);
+        let generation = Generation::new(&tokens, options)?;
+        self.rows.network.check(&tokens, 0)?;
+        self.rows.begin(row, 0);
+        if let Err(error) = self.fill(row, input) {
+            self.rows.begin(row, 0);
+            return Err(error);
+        }
+        self.running[row] = Some(generation);
+        Ok(row)
+    }
+
+    fn fill(&mut self, row: usize, input: &SequenceInput<'_>) -> Result<(), GenerateError> {
+        if input.adapter != 0 && !self.rows.network.adapts() {
+            return Err(GenerateError::NoEntryPoint { role: Role::Adapter });
+        }
+        self.rows.adapt(row, input.adapter);
+        if let Some(source) = input.source {
+            self.rows.encode(row, source)?;
+        } else if self.rows.network.reads_memory() {
+            return Err(GenerateError::NoMemory);
+        }
+        input.parts.iter().try_for_each(|part| match *part {
+            InputPart::Tokens(tokens) => self.rows.push(row, tokens),
+            InputPart::Features { numbers, placeholder } => {
+                self.rows.push_features(row, numbers, placeholder)
+            }
+        })
+    }
+
+    /// As [`join`](Self::join), in the free row that has seen most of this prompt's beginning, which the network is not
+    /// shown again. The tokens may differ from those of [`join`](Self::join) where the two best are nearly equal: a position
+    /// that was decoded alone is not rounded as one of a chunk is.
     ///
     /// # Errors
     /// The errors of [`join`](Self::join).
     pub fn join_seen(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
-        let shared = |row: usize| zip(prompt, self.rows.tokens(row)).take_while(|(a, b)| a == b).count();
+        let shared = |row: usize| self.rows.shared(row, prompt);
         let free = (0..self.running.len()).filter(|&row| self.running[row].is_none());
         let best = free.max_by_key(|&row| shared(row));
         let row = best.ok_or(GenerateError::Full { rows: self.running.len() })?;
@@ -77,7 +120,10 @@ impl<'a, E: Executor> Batch<'a, E> {
     ) -> Result<usize, GenerateError> {
         let generation = Generation::new(&prompt[seen..], options)?;
         self.rows.network.check(prompt, 0)?;
-        self.rows.truncate(row, seen);
+        if self.rows.network.reads_memory() {
+            return Err(GenerateError::NoMemory);
+        }
+        self.rows.begin(row, seen);
         self.rows.push(row, &prompt[seen..])?;
         self.running[row] = Some(generation);
         Ok(row)

@@ -135,8 +135,10 @@ pub enum GenerateError {
         /// The problem, as a phrase for the message.
         why: String,
     },
-    /// The decoder runs before an encoder has filled its state.
-    #[error("the network reads memory that is not filled; call `Session::encode` first")]
+    /// Memory that is read before an encoder filled it.
+    #[error(
+        "the network reads memory that is not filled; call `Session::encode` first, or give `SequenceInput` a source"
+    )]
     NoMemory,
     /// The number of features is not a multiple of a position's, or more than an encoder takes.
     #[error("{found} numbers of features are given, expected {expected}")]
@@ -223,6 +225,7 @@ fn place(at: &Option<(usize, usize)>) -> String {
 fn for_what(role: &Role) -> String {
     match role {
         Role::Tokens => "that takes an argument with the role `tokens`".into(),
+        Role::Adapter => "that takes an argument with the role `adapter`".into(),
         role => format!("that takes a single token and gives a result with the role `{role}`"),
     }
 }

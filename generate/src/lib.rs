@@ -16,6 +16,7 @@ mod model_file;
 mod network;
 mod reply;
 mod sample;
+mod sequence_input;
 mod sequences;
 mod session;
 mod stop;
@@ -34,6 +35,7 @@ pub use sample::{
     Breakers, Dry, Logprob, Mirostat, MirostatVersion, Penalties, Sampler, Sampling, SamplingStep,
     TokenLogprobs, Xtc,
 };
+pub use sequence_input::{EncoderInput, InputPart, SequenceInput};
 pub use session::Session;
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};

@@ -1,14 +1,15 @@
 //! The engine that steps a network over rows of tokens, each at its own position.
 
 use std::collections::BTreeMap;
+use std::iter::zip;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
-use crate::entry::EntryKind;
+use crate::entry::{EntryKind, EntryPoint};
 use crate::executor::Executor;
 use crate::generation::{Generated, Generation, StepOutput, StepRequest};
 use crate::network::{Feed, StepResults, check_tokens, floats, ids};
-use crate::{GenerateError, Network};
+use crate::{EncoderInput, GenerateError, Network};
 
 /// The rows of a network, and the state of its layers.
 pub(crate) struct Sequences<'a, E: Executor> {
@@ -27,10 +28,49 @@ struct Row {
     /// Vectors in place of embeddings, by position.
     features: BTreeMap<usize, Vec<f32>>,
     adapter: u32,
-    /// How many tokens the network has processed.
+    /// What the memory was filled from.
+    source: Option<Source>,
+    /// How many of them the network has seen.
     seen: usize,
     /// The position after the last one written since the row began.
     written: usize,
+}
+
+/// What an encoder read.
+#[derive(Clone)]
+struct Source {
+    tokens: Vec<u32>,
+    features: Vec<f32>,
+}
+
+impl Source {
+    fn new(entry: &EntryPoint, vocabulary: usize, input: EncoderInput<'_>) -> Result<Self, GenerateError> {
+        let refuse = |found: usize, expected: String| Err(GenerateError::Features { found, expected });
+        match (entry.features(), input) {
+            (None, EncoderInput::Tokens(tokens)) if !tokens.is_empty() => {
+                check_tokens(tokens, 0, entry.chunk, vocabulary)?;
+                Ok(Self { tokens: tokens.to_vec(), features: Vec::new() })
+            }
+            (None, EncoderInput::Tokens(_)) => Err(GenerateError::EmptyPrompt),
+            (None, EncoderInput::Features(features)) => {
+                refuse(features.len(), format!("none, and 1 to {} tokens", entry.chunk))
+            }
+            (Some(width), EncoderInput::Features(features)) => {
+                let positions = features.len().checked_div(width).unwrap_or_default();
+                match (1..=entry.chunk).contains(&positions) && positions * width == features.len() {
+                    true => Ok(Self { tokens: vec![0; positions], features: features.to_vec() }),
+                    false => refuse(features.len(), format!("1 to {} times {width}", entry.chunk)),
+                }
+            }
+            (Some(width), EncoderInput::Tokens(_)) => {
+                refuse(0, format!("1 to {} times {width}", entry.chunk))
+            }
+        }
+    }
+
+    fn feed(&self) -> Feed<'_> {
+        Feed { tokens: &self.tokens, features: self.features.clone(), ..Feed::default() }
+    }
 }
 
 impl Row {
@@ -101,43 +141,46 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Runs the encoder for a row, which starts again. The other rows' encoder state becomes empty.
+    /// Fills the memory of a row, which begins again. One call encodes for all rows, so the others' sources are encoded again.
     ///
     /// # Errors
-    /// If the network has no encoder, the input is too long, or the call fails.
-    pub fn encode(&mut self, row: usize, tokens: &[u32], features: &[f32]) -> Result<(), GenerateError> {
+    /// If the network has no encoder, it takes less, or the call fails.
+    pub fn encode(&mut self, row: usize, input: EncoderInput<'_>) -> Result<(), GenerateError> {
         let entry = self.network.only(EntryKind::Encoder)?;
-        let width = entry.features();
-        let positions = match width {
-            None => {
-                check_tokens(tokens, 0, entry.chunk, self.network.vocabulary())?;
-                tokens.len()
-            }
-            Some(width) => features.len() / width.max(1),
-        };
-        let expected = width.map_or(0, |width| positions * width);
-        if features.len() != expected || !(1..=entry.chunk).contains(&positions) {
-            let expected = match width {
-                Some(width) => format!("1 to {} times {width}", entry.chunk),
-                None => format!("none, and 1 to {} tokens", entry.chunk),
-            };
-            return Err(GenerateError::Features { found: features.len(), expected });
-        }
-        let placeholders = vec![0; positions];
-        let mut feeds = vec![Feed::default(); self.rows.len()];
-        feeds[row] = Feed {
-            tokens: if width.is_some() { &placeholders } else { tokens },
-            features: features.to_vec(),
-            ..Feed::default()
-        };
+        let source = Source::new(entry, self.network.vocabulary(), input)?;
+        let sources = self.rows.iter().enumerate().map(|(index, one)| match index == row {
+            true => Some(&source),
+            false => one.source.as_ref(),
+        });
+        let feeds: Vec<Feed<'_>> =
+            sources.map(|source| source.map_or_else(Feed::default, Source::feed)).collect();
         let mut memory = Vec::new();
         self.network.call(entry, &feeds, &mut memory, &[])?;
         self.memory = memory;
         self.truncate(row, 0);
+        self.rows[row].source = Some(source);
         Ok(())
     }
 
-    /// Sets the adapter of a row, which starts again.
+    /// Empties a row but for its first `seen` tokens. The rest of a new text's input takes effect on an empty row only.
+    pub fn begin(&mut self, row: usize, seen: usize) {
+        self.truncate(row, seen);
+        if seen == 0 {
+            (self.rows[row].adapter, self.rows[row].source) = (0, None);
+        }
+    }
+
+    /// How many of the prompt's first tokens a row has, where the row is what tokens alone make it.
+    pub fn shared(&self, row: usize, prompt: &[u32]) -> usize {
+        let one = &self.rows[row];
+        if one.adapter != 0 || one.source.is_some() {
+            return 0;
+        }
+        let tokens = one.features.keys().next().copied().unwrap_or(one.tokens.len());
+        zip(prompt, &one.tokens[..tokens]).take_while(|(a, b)| a == b).count()
+    }
+
+    /// Chooses the adapter of a row, which begins again.
     pub fn adapt(&mut self, row: usize, adapter: u32) {
         let one = &mut self.rows[row];
         (one.adapter, one.seen, one.written) = (adapter, 0, 0);
@@ -162,6 +205,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
     pub fn settle_back(&mut self, row: usize) {
         let one = &mut self.rows[row];
         one.tokens.truncate(one.seen);
+        one.features.split_off(&one.seen);
     }
 
     /// Runs one call with the next tokens of all rows. Rows without new tokens do not change. Returns an
@@ -171,10 +215,14 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// If the call fails. Then the state is lost, and the next steps process all rows from their beginning.
     pub fn step(&mut self, want: StepRequest) -> Result<(Vec<StepOutput>, Duration), GenerateError> {
         let begin = Instant::now();
-        // Rows whose next positions are of the other kind wait.
-        let Some(of_features) = self.rows.iter().find_map(Row::next_is_features) else {
+        // Rows whose next positions are tokens wait for features, of which there is an end.
+        let Some(of_features) = self.rows.iter().filter_map(Row::next_is_features).max() else {
             return Ok((self.rows.iter().map(|_| StepOutput::Nothing).collect(), Duration::ZERO));
         };
+        let unfilled = |row: &Row| row.source.is_none() && row.seen < row.tokens.len();
+        if self.network.reads_memory() && self.rows.iter().any(unfilled) {
+            return Err(GenerateError::NoMemory);
+        }
         let longest = self.rows.iter().map(|row| row.next(of_features)).max().unwrap_or_default();
         let entry = match want {
             StepRequest::All => self.network.only(EntryKind::Scorer)?,

@@ -6,7 +6,7 @@ use crate::entry::EntryKind;
 use crate::executor::{Executor, Iree};
 use crate::generation::{Generated, Generation, StepOutput, StepRequest, TokenOptions};
 use crate::sequences::Sequences;
-use crate::{GenerateError, Network};
+use crate::{EncoderInput, GenerateError, Network};
 
 /// A sequence of tokens, and the state of the network's layers after them.
 ///
@@ -99,7 +99,7 @@ impl<'a, E: Executor> Session<'a, E> {
     /// # Errors
     /// If the network has no encoder for tokens, there are too many tokens, or the call fails.
     pub fn encode(&mut self, tokens: &[u32]) -> Result<(), GenerateError> {
-        self.rows.encode(ROW, tokens, &[])
+        self.rows.encode(ROW, EncoderInput::Tokens(tokens))
     }
 
     /// Runs the network's encoder on features. The session starts again.
@@ -107,7 +107,7 @@ impl<'a, E: Executor> Session<'a, E> {
     /// # Errors
     /// If the network has no encoder for features of this width, there are too many, or the call fails.
     pub fn encode_features(&mut self, features: &[f32]) -> Result<(), GenerateError> {
-        self.rows.encode(ROW, &[], features)
+        self.rows.encode(ROW, EncoderInput::Features(features))
     }
 
     /// Sets the adapter (LoRA) for all tokens; 0 selects none. The next call processes the session's tokens

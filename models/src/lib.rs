@@ -94,6 +94,7 @@ pub mod config;
 pub mod decoder;
 pub mod embedding_gemma;
 mod family;
+pub mod fit;
 pub mod gguf;
 mod head;
 pub mod presets;
@@ -106,7 +107,7 @@ use std::path::Path;
 use bake::Ignorable;
 use config::{ConfigError, IGNORED, Keys, check_storage, read_base};
 use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, Float, TraceError, Traced};
-use irpa::{Checkpoint, Gguf};
+use irpa::{ArchiveError, Checkpoint, Gguf};
 use lower::Quantization;
 use ops::ElementType;
 
@@ -322,9 +323,16 @@ pub trait Architecture: Send {
         checkpoint.renamed(self.prefixes()).apart(self.stacks())
     }
 
-    /// Unties the head from the embedding if the [named](Self::named) checkpoint contains a head that
-    /// differs, as transformers does. Call it before [`trace`](Self::trace); otherwise such a checkpoint is
-    /// rejected. The result is a warning for the user.
+    /// The [named](Self::named) checkpoint, with the tensors of the [folders](Self::folders) beside it.
+    ///
+    /// # Errors
+    /// If one of the folders has no weights.
+    fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
+        self.folders().iter().copied().try_fold(self.named(checkpoint), Checkpoint::with_folder)
+    }
+
+    /// Unties the head from the embedding if the [named](Self::named) checkpoint has a head that differs, as transformers does.
+    /// Call it before [`trace`](Self::trace): otherwise such a checkpoint does not fit. The result is a warning for the user.
     fn settle_head(&mut self, _checkpoint: &Checkpoint) -> Option<UntiedHead> {
         None
     }

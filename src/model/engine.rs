@@ -13,9 +13,10 @@ use generate::{
     Batch, Finish, GenerateError, Generated, Reply, Session, TokenOptions, Tokenizer, check_tokens,
 };
 use models::EmbeddingGemmaConfig;
+use models::fit::OpenWarning;
 use runtime::Transfers;
 
-use super::source::{BuildInfo, OpenWarning, Ready, Source, build_checkpoint, build_embedding, open_export};
+use super::source::{BuildInfo, Ready, Source, build_checkpoint, build_embedding, open_export};
 use super::{ModelError, OpenOptions};
 use crate::Program;
 use crate::embed::{Embedder, EmbeddingPlan, check_texts};

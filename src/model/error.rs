@@ -9,6 +9,7 @@ use errors::{FileError, WithCauses};
 use generate::GenerateError;
 use irpa::ArchiveError;
 use models::config::ConfigError;
+use models::fit::FitError;
 use models::{OtherSizes, UnknownPrompt};
 use runtime::{CompileError, RuntimeError};
 use targets::DeviceKind;
@@ -143,6 +144,16 @@ pub enum ModelError {
 impl fmt::Debug for ModelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         WithCauses(self).fmt(f)
+    }
+}
+
+impl From<FitError> for ModelError {
+    fn from(error: FitError) -> Self {
+        match error {
+            FitError::Config(error) => Self::Config(error),
+            FitError::Archive(error) => Self::Archive(error),
+            FitError::Sizes(error) => Self::Sizes(error),
+        }
     }
 }
 

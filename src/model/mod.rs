@@ -25,11 +25,14 @@ use text::ModelText;
 pub use conversation::{Conversation, PreparedTurn, Turn};
 pub use engine::{Completion, Embedded, ModelInfo};
 pub use error::ModelError;
+pub use models::fit::OpenWarning;
 pub use opening::Opening;
-pub use options::{OpenOptions, TuningSource, WatchOpen};
+pub use options::{OpenOptions, WatchOpen, cache_folder};
 pub use render::{TemplateProgram, TemplateRequest};
 pub use request::{Pieces, Request};
-pub use source::{BuildInfo, OpenWarning};
+pub use source::{BuildInfo, choose_target};
+
+pub use crate::tuning::TuningSource;
 
 /// Stack size in bytes of threads that parse or render untrusted input, which may be deeply nested. The
 /// system allocates only the part that a thread uses.

@@ -8,9 +8,10 @@ use std::thread;
 use generate::{Chat, GenerateError, GenerateOptions, Tokenizer};
 use irpa::HubFolder;
 use models::SentenceConfig;
+use models::fit::OpenWarning;
 
 use super::engine::{self, Unbuilt};
-use super::source::{CONTEXT, OpenWarning, Source};
+use super::source::{CONTEXT, Source};
 use super::text::ModelText;
 use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK};
 use crate::Plan;

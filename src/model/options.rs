@@ -12,11 +12,12 @@ use models::ReadModel;
 use ops::ElementType;
 use runtime::Compiler;
 use simplify::Rules;
-use targets::{DeviceName, Target, Tuning};
+use targets::{DeviceName, Target};
 use trace::KvFormat;
 
 use super::{ModelError, TemplateProgram};
 use crate::build::BuildStep;
+use crate::tuning::TuningSource;
 
 /// Options of [`Model::open_with`](super::Model::open_with). `None` always means the default.
 ///
@@ -76,17 +77,7 @@ pub struct OpenOptions {
     pub watch: Option<WatchOpen>,
 }
 
-/// The source of the kernels' tile sizes.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TuningSource {
-    /// The measurements of `tracewright tune` with this compiler on this machine. Kernels without a
-    /// measurement use defaults.
-    Measured,
-    /// These settings, for all kernels.
-    Given(Tuning),
-}
-
-/// A function that receives each step of opening a model. The thread that does the step calls it.
+/// A function that is told each step of opening a model, from the thread that does it.
 #[derive(Clone)]
 pub struct WatchOpen(Arc<Mutex<WatchStep>>);
 
@@ -109,6 +100,11 @@ impl fmt::Debug for WatchOpen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WatchOpen").finish_non_exhaustive()
     }
+}
+
+/// The folder in the user's cache folder that keeps compiled modules and baked archives. `None` without a home folder.
+pub fn cache_folder() -> Option<PathBuf> {
+    Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("tracewright"))
 }
 
 impl Default for OpenOptions {
@@ -146,8 +142,7 @@ impl OpenOptions {
 
     /// The folder for compiled modules and baked archives.
     pub(super) fn cache_folder(&self) -> Result<PathBuf, ModelError> {
-        let usual = || Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("tracewright"));
-        self.cache.clone().or_else(usual).ok_or(ModelError::NoCache)
+        self.cache.clone().or_else(cache_folder).ok_or(ModelError::NoCache)
     }
 
     /// A function that forwards steps to [`watch`](Self::watch).

@@ -1,27 +1,28 @@
 //! From a path to a loaded network: an export is loaded; a checkpoint is first baked and compiled.
 
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{fmt, fs};
 
 use bake::{Baked, Ignorable};
 use dsl::Traced;
 use errors::WithPath as _;
 use generate::Network;
-use irpa::{Archive, ArchiveError, Checkpoint, Gguf, PassedOver};
+use irpa::{Archive, ArchiveError, Checkpoint, Gguf};
 use lower::{Module, Quantization, Weights};
 use models::config::ConfigError;
-use models::{Architecture, EmbeddingGemmaConfig, UntiedHead, check_sizes};
+use models::fit::{self, FitError, OpenWarning};
+use models::{Architecture, EmbeddingGemmaConfig, check_sizes};
 use runtime::{CompileOptions, Device, Runtime, device};
-use targets::{DeviceKind, DeviceName, Target, Tuning};
+use targets::{DeviceKind, DeviceName, Target};
 use trace::Signature;
 
-use super::{ModelError, OpenOptions, TuningSource};
+use super::{ModelError, OpenOptions};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
 use crate::embed::EmbeddingPlan;
 use crate::export::{self, IreeManifest};
-use crate::tuning::{fastest, measured};
+use crate::tuning::{TuningSource, Tunings};
 use crate::{Plan, Program};
 
 /// The default of [`OpenOptions::context`], in tokens.
@@ -37,25 +38,7 @@ pub(super) enum Source {
     Embedding(Box<EmbeddingGemmaConfig>),
 }
 
-/// A warning about a model that can be opened nevertheless.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OpenWarning {
-    /// The checkpoint contains an output head although the configuration ties it to the embedding.
-    UntiedHead(UntiedHead),
-    /// The folder also contains shards of other weights, which are ignored.
-    PassedOver(PassedOver),
-}
-
-impl fmt::Display for OpenWarning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UntiedHead(head) => head.fmt(f),
-            Self::PassedOver(other) => other.fmt(f),
-        }
-    }
-}
-
-/// A loaded network and its device, and facts about the build.
+/// A network, the device that it runs on, and what was made on the way.
 pub(super) struct Ready {
     pub network: Network,
     pub runtime: Runtime,
@@ -94,25 +77,14 @@ impl Source {
             let longest = (options.read)(path, &[]).ok().map(|model| model.max_context());
             return Ok((Self::Export(Box::new(manifest), longest), Vec::new()));
         }
-        match (options.read)(path, &options.allow_config_keys) {
-            Err(ConfigError::Embeds { .. }) => {
+        match fit::open(options.read, path, &options.allow_config_keys) {
+            Err(FitError::Config(ConfigError::Embeds { .. })) => {
                 let config = EmbeddingGemmaConfig::read(path, &options.allow_config_keys)?;
                 Ok((Self::Embedding(Box::new(config)), Vec::new()))
             }
-            // Weights in another format rarely have a configuration: what is wrong with them is said first.
-            Err(ConfigError::File(missing)) if missing.source.kind() == ErrorKind::NotFound => {
-                Checkpoint::open(path)?;
-                Err(missing.into())
-            }
-            model => {
-                let (mut model, checkpoint) = (model?, Checkpoint::open(path)?);
-                let mut warnings: Vec<_> =
-                    checkpoint.passed_over().cloned().map(OpenWarning::PassedOver).into_iter().collect();
-                let named = model.named(checkpoint);
-                // Before a network of these sizes is recorded.
-                check_sizes(&model.sizes(), &named)?;
-                warnings.extend(model.settle_head(&named).map(OpenWarning::UntiedHead));
-                Ok((Self::Checkpoint(model), warnings))
+            fitted => {
+                let fitted = fitted?;
+                Ok((Self::Checkpoint(fitted.network), fitted.warnings))
             }
         }
     }
@@ -136,10 +108,6 @@ pub(super) fn open_export(
     let start = Instant::now();
     let made_for = manifest.device()?;
     let name = options.device.unwrap_or(DeviceName { kind: made_for, ordinal: 0 });
-    if name.kind != made_for {
-        let (asked, exported) = (name.to_string(), made_for.to_string());
-        return Err(ModelError::AsExported { option: "device", asked, exported });
-    }
     let runtime = Runtime::new(Device::of(name, options.threads))?;
     let (program, archive) = export::open(folder, manifest, &runtime)?;
     if options.verify {
@@ -167,7 +135,7 @@ pub(super) fn build_checkpoint(
     options: &OpenOptions,
     score: bool,
 ) -> Result<Ready, ModelError> {
-    let target = chosen_target(options)?;
+    let target = options.chosen_target()?;
     let context = options.context.unwrap_or_else(|| model.max_context().min(CONTEXT));
     let plan = Plan::new(model, options.dtype, Some(context), options.chunk)?;
     let quantize = options.quantize.clone().unwrap_or(plan.weights.quantize);
@@ -179,7 +147,8 @@ pub(super) fn build_checkpoint(
         target,
         ..plan
     };
-    let (tuning, damaged) = tuning(options, &plan.target, Some(&plan))?;
+    let tunings = options.tunings(&plan.target)?;
+    let (tuning, damaged) = (tunings.of(Some(&plan))?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);
     let traced = plan.record(&if score { plan.entry_points() } else { plan.steps() })?;
     let checkpoint = plan.named(Checkpoint::open(path)?);
@@ -196,12 +165,13 @@ pub(super) fn build_embedding(
     options: &OpenOptions,
     length: usize,
 ) -> Result<(Program, BuildInfo), ModelError> {
-    let target = chosen_target(options)?;
+    let target = options.chosen_target()?;
     let plan = EmbeddingPlan::new(config.clone(), options.dtype, length, options.slots.max(1))?;
     let checkpoint = plan.checkpoint(path)?;
     check_sizes(&plan.config.tower.sizes(), &checkpoint)?;
-    let (tuning, damaged) = tuning(options, &target, None)?;
-    let target = Target { tuning, ..target };
+    let tunings = options.tunings(&target)?;
+    let damaged = tunings.damaged().to_vec();
+    let target = Target { tuning: tunings.of(None)?, ..target };
     let traced = plan.trace()?;
     let weights = Weights {
         quantize: options.quantize.clone().unwrap_or(Quantization::Computed),
@@ -256,10 +226,12 @@ fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> 
     archive.verify_content(Some(&mut watch)).map(drop)
 }
 
-/// The target of the compiler.
-fn chosen_target(options: &OpenOptions) -> Result<Target, ModelError> {
-    let name = options.device.unwrap_or(DeviceName::CPU);
-    match (&options.target, name.kind) {
+/// What is compiled for: the target that is named, or the device as it describes itself.
+///
+/// # Errors
+/// If the target is another kind of device, or the device is not there.
+pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target, ModelError> {
+    match (target, name.kind) {
         (Some(target), device) if target.device != device => {
             Err(ModelError::Target { target: target.device, device })
         }
@@ -269,18 +241,17 @@ fn chosen_target(options: &OpenOptions) -> Result<Target, ModelError> {
     }
 }
 
-/// The tuning for a plan, or for a network that is not a language model, and the tuner's damaged files.
-fn tuning(
-    options: &OpenOptions,
-    target: &Target,
-    plan: Option<&Plan>,
-) -> Result<(Tuning, Vec<PathBuf>), ModelError> {
-    if let Some(TuningSource::Given(tuning)) = &options.tuning {
-        return Ok((tuning.clone(), Vec::new()));
+impl OpenOptions {
+    /// What is compiled for.
+    fn chosen_target(&self) -> Result<Target, ModelError> {
+        choose_target(self.device.unwrap_or(DeviceName::CPU), self.target.as_ref())
     }
-    let cache = options.cache_folder()?;
-    let measured = measured(&cache, target, &options.compiler())?;
-    Ok((fastest(&measured, plan)?, measured.damaged))
+
+    /// How kernels are cut for a target.
+    fn tunings(&self, target: &Target) -> Result<Tunings, ModelError> {
+        let source = self.tuning.as_ref().unwrap_or(&TuningSource::Measured);
+        Ok(source.read(target, (&self.compiler(), &self.cache_folder()?))?)
+    }
 }
 
 /// Rejects options that differ from the export's.
@@ -310,5 +281,12 @@ fn check_as_exported(manifest: &IreeManifest, asked: &OpenOptions) -> Result<(),
             return Err(ModelError::AsExported { option, asked, exported });
         }
     }
-    Ok(())
+    let made_for = manifest.device()?;
+    match asked.device.filter(|name| name.kind != made_for) {
+        Some(name) => {
+            let (asked, exported) = (name.to_string(), made_for.to_string());
+            Err(ModelError::AsExported { option: "device", asked, exported })
+        }
+        None => Ok(()),
+    }
 }

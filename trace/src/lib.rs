@@ -22,6 +22,6 @@ pub use evaluate::{EvaluateError, Evaluation, evaluate};
 pub use function::{Builder, Function, FunctionId, Node, NodeId, NodeKind, Output, Provenance};
 pub use parameter::{Parameter, Recipe, key_pattern, resolve_key};
 pub use signature::{Argument, Role, Signature};
-pub use state::{KvFormat, KvState, Part, RecurrentState, RingState, Sizes, StateAxis, StateKind, StateName};
+pub use state::*;
 pub use trace::{Counts, ParameterConflict, Read, Reads, Trace};
 pub use verify::VerifyError;

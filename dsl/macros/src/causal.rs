@@ -106,7 +106,7 @@ impl Generator<'_> {
             let (here, kind) = (state.kind.span(), &state.kind);
             let own = state.element.as_ref().map_or_else(|| quote!(#element), |own| quote!(#own));
             let dsl = self.dsl_at(here);
-            let kind = quote_spanned!(here=> #dsl::nn::#kind<#own>);
+            let kind = quote_spanned!(here=> #dsl::nn::states::#kind<#own>);
             let what = match &state.window {
                 None => quote_spanned!(here=> #dsl::LayerState::new::<#kind, _>([#(#axes),*])),
                 Some(window) => {

@@ -26,7 +26,8 @@ pub use mask::{Mask, RING};
 pub use position::Position;
 pub use positions::positions_within;
 pub(crate) use state::StateTensor;
-pub use state::{Cache, Encoded, HasAxes, Kv, LayerState, Recurrent, Slots, State, StateArguments, Windowed};
+pub use state::states::{self, *};
+pub use state::{Cache, HasAxes, LayerState, State, StateArguments, Windowed};
 
 /// Multiplies two tensors and sums over the axis `contracted`. Axes that both have are batch axes. The result
 /// has the batch axes, then the other axes of `a`, then those of `b`. Products of f16 and bf16 are summed in

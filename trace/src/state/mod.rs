@@ -19,10 +19,8 @@ use std::fmt;
 
 use ops::{ParseError, Reader};
 
-pub use kv::{KvFormat, KvState};
+pub use kv::KvFormat;
 pub use name::StateName;
-pub use recurrent::RecurrentState;
-pub use ring::RingState;
 
 use crate::axis::AxisName;
 
@@ -65,7 +63,9 @@ trait Kind: Sized {
 }
 
 macro_rules! kinds {
-    ($($name:ident: $kind:ident),+) => {
+    ($($name:ident: $file:ident::$kind:ident),+) => {
+        $(pub use $file::$kind;)+
+
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum StateKind {
             $(#[doc = concat!("See [`", stringify!($kind), "`].")] $name($kind),)+
@@ -115,7 +115,7 @@ macro_rules! kinds {
     };
 }
 
-kinds! { Kv: KvState, Ring: RingState, Recurrent: RecurrentState }
+kinds! { Kv: kv::KvState, Ring: ring::RingState, Recurrent: recurrent::RecurrentState }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Part {

@@ -2,6 +2,7 @@
 //! [`trace::StateKind`].
 
 mod encoded;
+mod kv;
 mod recurrent;
 mod slots;
 
@@ -11,9 +12,7 @@ use std::panic::Location;
 
 use trace::{KvFormat, Part, Role, Sizes, StateAxis, StateKind, StateName};
 
-pub use encoded::Encoded;
-pub use recurrent::Recurrent;
-pub use slots::{Kv, Slots};
+pub use states::*;
 
 use crate::argument::TraceArg;
 use crate::element::{Element, Float};
@@ -21,7 +20,30 @@ use crate::record::EntryRecorder;
 use crate::tracer::{self, Raw};
 use crate::{Axis, Dim, Tensor, TraceErrorKind};
 
-/// A kind of state, as a network reads and writes it. `cache` names types that implement this trait.
+macro_rules! states {
+    ($($file:ident::$ty:ident is [$($kind:ident),*];)+) => {
+        /// The types that `cache` can name: `model!` looks for them here.
+        pub mod states {
+            $(pub use super::$file::$ty;)+
+        }
+
+        /// Doesn't compile if no type writes a kind of the trace.
+        #[allow(dead_code, unreachable_patterns, reason = "several types write one kind")]
+        const fn is_written(kind: StateKind) {
+            match kind { $($(StateKind::$kind(_) => {})*)+ }
+        }
+    };
+}
+
+// A type, and the kinds of the trace that its tensors have.
+states! {
+    kv::Kv is [Kv, Ring];
+    slots::Slots is [Kv, Ring];
+    recurrent::Recurrent is [Recurrent];
+    encoded::Encoded is [];
+}
+
+/// A kind of state, as a network reads and writes it: the type that `cache` names.
 pub trait State: TraceArg {
     /// Whether only `encode` fills the state, and other entry points only read it.
     #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! State with a slot for each position, such as keys and values.
+//! State with a slot for each position.
 
 use std::panic::Location;
 
@@ -6,28 +6,14 @@ use ops::ops::{Append, Dequantize, DynamicUpdateSlice};
 use trace::{KvFormat, KvState, RingState, StateKind};
 
 use super::{HasAxes, LayerState, State, StateArguments, Windowed};
-use crate::argument::{TraceArg, trace_arg};
+use crate::argument::TraceArg;
 use crate::element::{Element, F32, Float, I8};
 use crate::nn::{Attend, Position, RING};
 use crate::tensor::{axes, permuted};
 use crate::tracer::{self, Place, Raw};
 use crate::{Axis, Dim, NamedType, Tensor, TraceErrorKind};
 
-/// The keys and values of one layer: `[B, K, N, E]` each, N slots (see [`trace::KvState`]); or `[B, K, ring, E]` (see
-/// [`trace::RingState`]).
-///
-/// `cache { L of [K, E] }` declares a state of this kind. With a third axis, `[K, E, W]`, values have the
-/// features W.
-#[derive(Clone, Copy, Debug)]
-pub struct Kv<T: Float> {
-    /// The keys, with a slot per position.
-    pub k: Slots<T>,
-    /// The values, with a slot per position.
-    pub v: Slots<T>,
-}
-
-/// A tensor with a slot for each position (see [`trace::KvFormat`]): keys, values, or a state of another
-/// kind.
+/// A tensor with a slot for each position (see [`trace::KvFormat`]): keys, values, or a state by itself.
 ///
 /// `cache { L of latent: Slots[R] }` declares a tensor `[B, N, R]`. Further declared axes come before the
 /// slots.
@@ -43,38 +29,6 @@ pub enum Slots<T: Float> {
         scales: Tensor<F32>,
     },
 }
-
-trace_arg!(Kv<T> { k, v });
-
-impl<T: Float> Kv<T> {
-    /// Writes keys and values of new positions into their slots, and returns all slots.
-    ///
-    /// `k` and `v` have one axis that the cache lacks, which counts the new positions. In its place, the
-    /// cache has the axis of slots. The token at position p is written to slot p, or in a ring of R slots to
-    /// slot p mod R. Tokens that pad a chunk are not written.
-    #[track_caller]
-    pub fn append(&mut self, k: Tensor<T>, v: Tensor<T>, at: &Attend<T>) -> (Tensor<T>, Tensor<T>) {
-        (self.k.append(k, at), self.v.append(v, at))
-    }
-}
-
-impl<T: Float> State for Kv<T> {
-    fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
-        let dims = declared.dims();
-        // Heads, features of a key, features of a value.
-        let values = [&dims[..1], &dims[dims.len() - 1..]].concat();
-        let k = Slots::of("keys", "key", &dims[..2], declared, arguments);
-        Self { k, v: Slots::of("values", "value", &values, declared, arguments) }
-    }
-
-    fn missing() -> Self {
-        Self { k: Slots::missing(), v: Slots::missing() }
-    }
-}
-
-impl<T: Float> HasAxes<2> for Kv<T> {}
-impl<T: Float> HasAxes<3> for Kv<T> {}
-impl<T: Float> Windowed for Kv<T> {}
 
 impl<T: Float> State for Slots<T> {
     fn take(declared: &LayerState, arguments: &mut StateArguments<'_>) -> Self {
@@ -92,9 +46,8 @@ impl<T: Float> HasAxes<3> for Slots<T> {}
 impl<T: Float> Windowed for Slots<T> {}
 
 impl<T: Float> Slots<T> {
-    /// The slots of a layer with these axes. The tensor is called `all`, and its scales have the name `one`
-    /// with a suffix.
-    fn of(
+    /// Those of a layer with these axes; `one` of the tensors called `all` has scales.
+    pub(super) fn of(
         all: &str,
         one: &str,
         dims: &[Dim],
