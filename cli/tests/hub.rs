@@ -30,7 +30,8 @@ fn a_name_is_downloaded_once() {
     let downloading = format!("downloading org/name from {} into {}\n", server.endpoint(), cache.display());
     assert!(said.err.starts_with(&downloading), "{}", said.err);
     let snapshot = cache.join("models--org--name/snapshots").join(COMMIT);
-    let mut names: Vec<_> = fs::read_dir(&snapshot).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut names: Vec<_> =
+        fs::read_dir(&snapshot).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["config.json", "model.safetensors"]);
     // As if the files were named.

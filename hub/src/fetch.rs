@@ -1,4 +1,4 @@
-//! Downloads into the cache: whole files with the right hash, or none.
+//! Downloads into the cache. Only whole files with the right hash appear there.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -15,23 +15,23 @@ use crate::client::{Client, Commit, Described};
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Fetched, Hub, HubError, ModelName};
 
-/// How often a download may fail in a row, without a byte between.
+/// How often a download may fail in a row without receiving a byte.
 const ATTEMPTS: u32 = 5;
 
-/// The pause after the first failure; each further one is twice as long.
+/// The pause after the first failure. It doubles with each further one.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Bytes that are read at once.
 const BLOCK: usize = 1 << 18;
 
 impl Hub {
-    /// The path of a model: that in the cache, or of a download into it. `watch` sees each step of the download.
+    /// The path of a model in the cache. Downloads missing files; `watch` receives the progress.
     ///
-    /// A download that broke off goes on where it stopped. Every file is compared with the hub's hash before it
-    /// appears in the cache.
+    /// An interrupted download continues where it stopped. Every file is compared with the hub's hash before
+    /// it appears in the cache.
     ///
     /// # Errors
-    /// If the hub has no such model or file, it cannot be reached, a file is damaged, or the cache cannot be written.
+    /// If the hub has no such model or file or cannot be reached, a file is damaged, or the cache cannot be
+    /// written.
     pub fn fetch(&self, name: &ModelName, watch: &mut dyn FnMut(Fetched<'_>)) -> Result<PathBuf, HubError> {
         match self.find(name)? {
             Some(path) => Ok(path),
@@ -39,10 +39,10 @@ impl Hub {
         }
     }
 
-    /// As [`fetch`](Self::fetch), but asks the hub first: it may have a newer commit.
+    /// Like [`fetch`](Self::fetch), but asks the hub for a newer commit first.
     ///
     /// # Errors
-    /// As [`fetch`](Self::fetch).
+    /// The errors of [`fetch`](Self::fetch).
     pub fn update(&self, name: &ModelName, watch: &mut dyn FnMut(Fetched<'_>)) -> Result<PathBuf, HubError> {
         if self.offline {
             return Err(HubError::Offline { name: name.clone(), cache: self.cache.clone() });
@@ -90,12 +90,10 @@ impl Hub {
     }
 }
 
-/// A download of some files of a commit.
 struct Download<'a> {
     name: &'a ModelName,
     client: &'a Client<'a>,
     commit: &'a Commit,
-    /// The model's folder in the cache.
     folder: PathBuf,
     locks: PathBuf,
     done: u64,
@@ -112,7 +110,7 @@ impl Download<'_> {
         self.snapshot().join(file)
     }
 
-    /// Downloads files that are not there yet.
+    /// Downloads the files that are missing.
     fn files(&mut self, files: &[String]) -> Result<(), HubError> {
         let mut described = Vec::new();
         for file in files {
@@ -149,7 +147,7 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// Downloads a blob, which appears under its name when it is whole.
+    /// Downloads a blob, which appears under its name once it is complete.
     fn blob(&mut self, file: &Described, hash: &str, blob: &Path) -> Result<(), HubError> {
         make_folder(&self.locks)?;
         make_folder(&self.folder.join("blobs"))?;
@@ -173,7 +171,8 @@ impl Download<'_> {
         Ok(fs::rename(&part, blob).with_path("rename", &part)?)
     }
 
-    /// Downloads what is missing of a part, and returns the hash of the whole, of so many digits.
+    /// Downloads the missing bytes of a partial file, and returns the hash of the whole file with this number
+    /// of digits.
     fn part(&mut self, file: &Described, digits: usize, part: &Path) -> Result<String, HubError> {
         let open = File::options().create(true).read(true).append(true).open(part);
         let mut written = open.with_path("create", part)?;
@@ -210,7 +209,7 @@ impl Download<'_> {
         Ok(hash.digits())
     }
 
-    /// Adds to a part what one connection gives.
+    /// Appends the bytes of one connection to a partial file.
     fn some(
         &mut self,
         file: &Described,
@@ -249,7 +248,7 @@ impl Download<'_> {
         }
     }
 
-    /// Keeps which commit the revision is.
+    /// Records the commit of the revision.
     fn keep_revision(&self) -> Result<(), HubError> {
         let revision = self.name.revision();
         if revision == self.commit.sha {
@@ -268,10 +267,10 @@ impl Download<'_> {
     }
 }
 
-/// The hash that names a blob, of what has arrived.
+/// The hash of the bytes that have arrived.
 enum Hash {
     Large(Sha256),
-    /// Git puts the length of the whole in front.
+    /// Git hashes the length of the file first.
     Small(Sha1),
 }
 
@@ -322,7 +321,7 @@ fn make_folder(folder: &Path) -> Result<(), FileError> {
     fs::create_dir_all(folder).with_path("create", folder)
 }
 
-/// Puts a blob into a snapshot: a relative link, `depth` folders below it.
+/// Adds a blob to a snapshot, by a relative link at a depth of `depth` folders.
 fn place(blob: &Path, link: &Path, depth: usize) -> Result<(), FileError> {
     link.parent().map_or(Ok(()), make_folder)?;
     // A link whose blob was removed.

@@ -22,7 +22,7 @@ pub struct Windows {
     pub first: Option<u32>,
 }
 
-/// The token that the tokenizer puts in front of every text, if it does.
+/// The token that the tokenizer adds before every text, if it adds one.
 ///
 /// # Errors
 /// If the tokenizer fails.

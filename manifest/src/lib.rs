@@ -149,8 +149,8 @@ pub struct IreeManifest {
     pub chunk: usize,
     /// The rules that simplified the trace: off, exact or approximate.
     pub simplify: String,
-    /// The format of matmul weights: q8, q4 or q4_k; `stored` if each weight has the checkpoint's format;
-    /// null if weights have the type `dtype`.
+    /// The format of matmul weights: q8, q4 or q4_k. It is `stored` if each weight has the checkpoint's
+    /// format, and null if weights have the type `dtype`.
     pub quant: Option<String>,
     /// The format of cached keys and values: `computed`, `q8`.
     pub kv: String,

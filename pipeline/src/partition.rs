@@ -33,7 +33,8 @@ pub struct CallCost {
     pub entry: String,
     /// New tokens of all sequences.
     pub tokens: usize,
-    /// Bytes that are read: weights and all state. Of some weights, only rows are looked up.
+    /// Bytes of all state, and of the weights that are read. If only rows of a weight are looked up, only
+    /// those count.
     pub read: usize,
     /// The largest number of bytes of values that exist at one time.
     pub activations: usize,

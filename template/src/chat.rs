@@ -40,9 +40,9 @@ pub struct Chat {
 /// A template is an untrusted program that comes with the model. Limits stop templates that grow, recurse or
 /// loop: on steps, on operators in a tag, on the sizes of named values, and on the output. These limits stop
 /// all known attacks, but they are no proof of safety, because the engine itself does not limit memory. For
-/// example, a list that contains itself can still exhaust the stack when it is compared or joined with `~`,
-/// and a filter such as `sort` on a long list can take much time and memory. If you render templates of
-/// strangers, use a separate process with limits of the operating system, as `tracewright prompt` does.
+/// example, comparing a list that contains itself can still exhaust the stack. A filter such as `sort` on a
+/// long list can take much time and memory. If you render templates of strangers, use a separate process with
+/// limits of the operating system, as `tracewright prompt` does.
 ///
 /// ```
 /// use serde_json::{Map, json};

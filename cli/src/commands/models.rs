@@ -67,7 +67,9 @@ fn download(name: &ModelName, newest: bool, interrupt: &Interrupt) -> Result<Pat
         let mut begins = true;
         let mut watch = |at: Fetched<'_>| {
             if std::mem::take(&mut begins) {
-                shown.suspend(|| say!("downloading {name} from {} into {}", hub.endpoint, hub.cache.display()));
+                shown.suspend(|| {
+                    say!("downloading {name} from {} into {}", hub.endpoint, hub.cache.display())
+                });
             }
             shown.set_length(at.total);
             shown.set_position(at.done);
