@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Command, FromArgMatches};
 use error_codes::{AnyCoded, Code, Coded, coded};
+use hub::{HubError, ModelName};
 use tracewright::PlanError;
 use tracewright::errors::{FileError, LISTED, WithCauses};
 use tracewright::irpa::ArchiveError;
@@ -61,10 +62,10 @@ pub fn usage(what: impl Into<String>) -> ConsoleError {
 }
 
 coded! {
-    ConsoleError: NoModel File Config Plan Archive Own {
+    ConsoleError: Hub NoModel File Config Plan Archive Own {
         TW0001: Usage;
         TW0003: Output;
-        TW0212: HubName;
+        TW0212: NotDownloaded;
     }
 }
 
@@ -110,18 +111,16 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
             PlanError::Element(_) => "`--dtype TYPE` sets the element type",
             _ => return Vec::new(),
         }
+    } else if let Some(error) = error.find::<HubError>() {
+        return error.help().into_iter().collect();
     } else {
         match error.find() {
             Some(ConsoleError::NoModel(_)) => {
                 "`trace-dump presets` lists the published sizes that have a name"
             }
-            Some(ConsoleError::HubName { downloaded: Some(folder), .. }) => {
-                return vec![format!("name the folder of its download: `{}`", folder.display())];
+            Some(ConsoleError::NotDownloaded { name }) => {
+                return vec![format!("`tracewright models --fetch {name}` downloads it")];
             }
-            Some(ConsoleError::HubName { name, downloaded: None }) => {
-                return vec![format!("`hf download {name}` downloads it, and prints the folder to name")];
-            }
-            Self::Hub(error) => return error.help().into_iter().collect(),
             _ => return Vec::new(),
         }
     };

@@ -18,7 +18,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 pub use error::{CommandError, ConsoleError, exit, help, parsed, tell, told, usage};
-pub use model_path::resolved;
+pub use model_path::{hub, resolved};
 pub use network::{name_of, preset, read_network, warn};
 pub use options::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, kv_format, quant_or_none};
 pub use source::read as read_source;

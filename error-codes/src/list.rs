@@ -132,6 +132,14 @@ impl Coded for VerifyError {
 }
 
 coded! {
+    HubError: File {
+        TW1101: NoCache Offline;
+        TW1102: NoModel NoAccess NoRevision;
+        TW1103: NoFile SeveralFiles NoWeights;
+        TW1104: Status Connection Answer;
+        TW1105: Hash;
+    }
+
     RandomError: File {
         TW0009: Exists;
         TW0005: Stopped;
