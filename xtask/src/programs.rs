@@ -1,5 +1,5 @@
 //! Runs cargo's test programs, two at a time. cargo runs one after the other, so half of the machine waits for a
-//! single long test. (cargo-nextest would help, too, but building it takes longer than it saves.)
+//! single long test. The tool cargo-nextest would help, too, but building it takes longer than it saves.
 
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};

@@ -56,7 +56,7 @@ model! {
     }
 }
 
-/// What config.json says, under its own names.
+/// The keys of `config.json`, under their own names.
 #[derive(Clone)]
 pub struct Config {
     pub vocab_size: usize,
