@@ -51,10 +51,11 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.begin(row, 0, prompt, options)
     }
 
-    /// As [`join`](Self::join), with features in place of tokens, what an encoder reads, or an adapter.
+    /// Like [`join`](Self::join), with features in place of tokens, the input of an encoder, or an adapter.
     ///
     /// # Errors
-    /// As [`join`](Self::join), and if the network takes no such input. The row is free then.
+    /// The errors of [`join`](Self::join); or if the network does not take such an input. The row then stays
+    /// free.
     pub fn join_input(
         &mut self,
         input: &SequenceInput<'_>,
@@ -94,9 +95,10 @@ impl<'a, E: Executor> Batch<'a, E> {
         })
     }
 
-    /// As [`join`](Self::join), in the free row that has seen most of this prompt's beginning, which the network is not
-    /// shown again. The tokens may differ from those of [`join`](Self::join) where the two best are nearly equal: a position
-    /// that was decoded alone is not rounded as one of a chunk is.
+    /// Like [`join`](Self::join), but chooses the free row whose earlier tokens share the longest beginning
+    /// with this prompt. The network doesn't compute that beginning again. If two tokens are nearly equally
+    /// likely, the choice can differ from that of [`join`](Self::join). The reason is rounding: a position
+    /// that was decoded alone is rounded differently than one in a chunk.
     ///
     /// # Errors
     /// The errors of [`join`](Self::join).

@@ -135,7 +135,7 @@ pub enum GenerateError {
         /// The problem, as a phrase for the message.
         why: String,
     },
-    /// Memory that is read before an encoder filled it.
+    /// The decoder runs before an encoder has filled its state.
     #[error(
         "the network reads memory that is not filled; call `Session::encode` first, or give `SequenceInput` a source"
     )]

@@ -28,15 +28,15 @@ struct Row {
     /// Vectors in place of embeddings, by position.
     features: BTreeMap<usize, Vec<f32>>,
     adapter: u32,
-    /// What the memory was filled from.
+    /// The input from which the encoder's state was computed.
     source: Option<Source>,
-    /// How many of them the network has seen.
+    /// How many of the tokens the network has processed.
     seen: usize,
     /// The position after the last one written since the row began.
     written: usize,
 }
 
-/// What an encoder read.
+/// The input of an encoder.
 #[derive(Clone)]
 struct Source {
     tokens: Vec<u32>,
@@ -141,10 +141,11 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Fills the memory of a row, which begins again. One call encodes for all rows, so the others' sources are encoded again.
+    /// Runs the encoder for a row, which starts again. One call encodes for all rows, so the inputs of other
+    /// rows are encoded again.
     ///
     /// # Errors
-    /// If the network has no encoder, it takes less, or the call fails.
+    /// If the network has no encoder, the input is too long, or the call fails.
     pub fn encode(&mut self, row: usize, input: EncoderInput<'_>) -> Result<(), GenerateError> {
         let entry = self.network.only(EntryKind::Encoder)?;
         let source = Source::new(entry, self.network.vocabulary(), input)?;
@@ -162,7 +163,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Empties a row but for its first `seen` tokens. The rest of a new text's input takes effect on an empty row only.
+    /// Removes all but the first `seen` tokens of a row. If there are none, the row also loses its encoder
+    /// input and its adapter.
     pub fn begin(&mut self, row: usize, seen: usize) {
         self.truncate(row, seen);
         if seen == 0 {
@@ -170,7 +172,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// How many of the prompt's first tokens a row has, where the row is what tokens alone make it.
+    /// The number of tokens that the row shares with the beginning of the prompt. It is 0 if the row's state
+    /// depends on more than tokens.
     pub fn shared(&self, row: usize, prompt: &[u32]) -> usize {
         let one = &self.rows[row];
         if one.adapter != 0 || one.source.is_some() {
@@ -180,7 +183,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         zip(prompt, &one.tokens[..tokens]).take_while(|(a, b)| a == b).count()
     }
 
-    /// Chooses the adapter of a row, which begins again.
+    /// Sets the adapter of a row, which starts again.
     pub fn adapt(&mut self, row: usize, adapter: u32) {
         let one = &mut self.rows[row];
         (one.adapter, one.seen, one.written) = (adapter, 0, 0);

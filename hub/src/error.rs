@@ -1,4 +1,4 @@
-//! What can fail between a name and a model.
+//! [`HubError`]: errors of finding or downloading a model by name.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,13 @@ use errors::{FileError, Listed};
 
 use crate::ModelName;
 
-/// Why a name did not lead to a model.
+/// Why a model was not found or downloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// Neither a variable nor a home folder tells where models are kept.
+    /// Neither a variable nor a home folder determines the cache.
     #[error("no folder for models is known, expected `HF_HOME`, `HF_HUB_CACHE` or a home folder")]
     NoCache,
-    /// The model is not in the cache, and downloads are off.
+    /// The model is not in the cache, and downloads are disabled.
     #[error("`{name}` is not in the cache `{}`, and `HF_HUB_OFFLINE` forbids downloads", .cache.display())]
     Offline { name: Box<ModelName>, cache: PathBuf },
     /// The hub has no such model, or hides it.
@@ -41,13 +41,13 @@ pub enum HubError {
     /// The hub answered with another status than success.
     #[error("{url} answered with status {status}, expected 200")]
     Status { url: String, status: u16 },
-    /// The connection failed, or broke off too often.
+    /// The connection failed, or was interrupted too often.
     #[error("cannot download {url}")]
     Connection { url: String, source: Box<dyn std::error::Error + Send + Sync> },
-    /// The hub's description of a model is not one.
+    /// The hub's description of a model is invalid.
     #[error("{url} did not answer with the description of a model: {what}")]
     Answer { url: String, what: String },
-    /// A file arrived with other bytes than the hub has.
+    /// A downloaded file has another hash than the hub declares.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]
     Hash { name: Box<ModelName>, file: String, found: String, expected: String },
     /// The caller stopped the download. What has arrived stays.
@@ -59,7 +59,7 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// What to do about it.
+    /// The remedy for the error.
     pub fn help(&self) -> Option<String> {
         Some(match self {
             Self::NoCache => "set `HF_HOME` to a folder".into(),

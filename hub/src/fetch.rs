@@ -1,4 +1,4 @@
-//! Downloads into the cache: whole files with the right hash, or none.
+//! Downloads into the cache. Only whole files with the right hash appear there.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -21,18 +21,17 @@ type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
 /// How often a download may fail in a row, without a byte between.
 const ATTEMPTS: u32 = 5;
 
-/// The pause after the first failure; each further one is twice as long.
+/// The pause after the first failure. It doubles with each further one.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Bytes that are read at once.
 const BLOCK: usize = 1 << 18;
 
 impl Hub {
     /// The path of a model: that in the cache, or of a download into it. `watch` sees each step of the download, and may
     /// stop it.
     ///
-    /// A download that broke off goes on where it stopped. Every file is compared with the hub's hash before it
-    /// appears in the cache.
+    /// An interrupted download continues where it stopped. Every file is compared with the hub's hash before
+    /// it appears in the cache.
     ///
     /// # Errors
     /// If the hub has no such model or file, it cannot be reached, a file is damaged, the cache cannot be written, or
@@ -44,7 +43,7 @@ impl Hub {
         }
     }
 
-    /// As [`fetch`](Self::fetch), but asks the hub first: it may have a newer commit.
+    /// Like [`fetch`](Self::fetch), but asks the hub for a newer commit first.
     ///
     /// # Errors
     /// As [`fetch`](Self::fetch).
@@ -95,12 +94,10 @@ impl Hub {
     }
 }
 
-/// A download of some files of a commit.
 struct Download<'a> {
     name: &'a ModelName,
     client: &'a Client<'a>,
     commit: &'a Commit,
-    /// The model's folder in the cache.
     folder: PathBuf,
     locks: PathBuf,
     done: u64,
@@ -117,7 +114,7 @@ impl Download<'_> {
         self.snapshot().join(file)
     }
 
-    /// Downloads files that are not there yet.
+    /// Downloads the files that are missing.
     fn files(&mut self, files: &[String]) -> Result<(), HubError> {
         let mut described = Vec::new();
         for file in files {
@@ -161,7 +158,7 @@ impl Download<'_> {
         self.tell(&file.name, 0)
     }
 
-    /// Downloads a blob, which appears under its name when it is whole.
+    /// Downloads a blob, which appears under its name once it is complete.
     fn blob(&mut self, file: &Described, hash: &str, blob: &Path) -> Result<(), HubError> {
         make_folder(&self.locks)?;
         make_folder(&self.folder.join("blobs"))?;
@@ -185,7 +182,8 @@ impl Download<'_> {
         Ok(fs::rename(&part, blob).with_path("rename", &part)?)
     }
 
-    /// Downloads what is missing of a part, and returns the hash of the whole, of so many digits.
+    /// Downloads the missing bytes of a partial file, and returns the hash of the whole file with this number
+    /// of digits.
     fn part(&mut self, file: &Described, digits: usize, part: &Path) -> Result<String, HubError> {
         let open = File::options().create(true).read(true).append(true).open(part);
         let mut written = open.with_path("create", part)?;
@@ -222,7 +220,7 @@ impl Download<'_> {
         Ok(hash.digits())
     }
 
-    /// Adds to a part what one connection gives.
+    /// Appends the bytes of one connection to a partial file.
     fn some(
         &mut self,
         file: &Described,
@@ -261,7 +259,7 @@ impl Download<'_> {
         }
     }
 
-    /// Keeps which commit the revision is.
+    /// Records the commit of the revision.
     fn keep_revision(&self) -> Result<(), HubError> {
         let revision = self.name.revision();
         if revision == self.commit.sha {
@@ -280,10 +278,10 @@ impl Download<'_> {
     }
 }
 
-/// The hash that names a blob, of what has arrived.
+/// The hash of the bytes that have arrived.
 enum Hash {
     Large(Sha256),
-    /// Git puts the length of the whole in front.
+    /// Git hashes the length of the file first.
     Small(Sha1),
 }
 

@@ -1,4 +1,4 @@
-//! Why a command of `trace-dump` fails.
+//! The error of `trace-dump`'s commands.
 
 use console::CommandError;
 use error_codes::{AnyCoded, Code, Coded};
@@ -8,7 +8,7 @@ use instruments::profile::ProfileError;
 pub enum InspectError {
     #[error(transparent)]
     Library(AnyCoded),
-    /// Some target has no program for a network.
+    /// A target has no program for the network.
     #[error("{} refuses the network", .targets.join(", "))]
     Refused { targets: Vec<String> },
 }

@@ -323,7 +323,8 @@ pub trait Architecture: Send {
         checkpoint.renamed(self.prefixes()).apart(self.stacks())
     }
 
-    /// The [named](Self::named) checkpoint, with the tensors of the [folders](Self::folders) beside it.
+    /// The [named](Self::named) checkpoint, together with the tensors of the network's
+    /// [folders](Self::folders).
     ///
     /// # Errors
     /// If one of the folders has no weights.
@@ -331,8 +332,9 @@ pub trait Architecture: Send {
         self.folders().iter().copied().try_fold(self.named(checkpoint), Checkpoint::with_folder)
     }
 
-    /// Unties the head from the embedding if the [named](Self::named) checkpoint has a head that differs, as transformers does.
-    /// Call it before [`trace`](Self::trace): otherwise such a checkpoint does not fit. The result is a warning for the user.
+    /// Unties the head from the embedding if the [named](Self::named) checkpoint contains a head that
+    /// differs, as transformers does. Call it before [`trace`](Self::trace); otherwise such a checkpoint is
+    /// rejected. The result is a warning for the user.
     fn settle_head(&mut self, _checkpoint: &Checkpoint) -> Option<UntiedHead> {
         None
     }

@@ -239,8 +239,8 @@ fn values(arguments: &[Argument], shardings: &[Sharding]) -> Vec<ManifestValue> 
 /// must have [the model's names](Plan::named); only weights that a recipe computes are written.
 ///
 /// # Errors
-/// All differences between the checkpoint and the network's parameters, before anything is written; a mesh
-/// that does not fit; or a failure to write. After such a failure `out` is not an export, and a new folder is
+/// All differences between the checkpoint and the network's parameters, before anything is written; or a mesh
+/// that does not fit, or a failure to write. After such a failure `out` is not an export, and a new folder is
 /// removed.
 pub fn export(
     plan: &Plan,

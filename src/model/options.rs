@@ -81,7 +81,7 @@ pub struct OpenOptions {
     pub watch: Option<WatchOpen>,
 }
 
-/// A function that is told each step of opening a model, from the thread that does it.
+/// A function that receives each step of opening a model. The thread that does the step calls it.
 #[derive(Clone)]
 pub struct WatchOpen(Arc<Mutex<WatchStep>>);
 
@@ -106,7 +106,8 @@ impl fmt::Debug for WatchOpen {
     }
 }
 
-/// The folder in the user's cache folder that keeps compiled modules and baked archives. `None` without a home folder.
+/// The default folder for compiled modules and baked archives, in the user's cache folder. `None` without a
+/// home folder.
 pub fn cache_folder() -> Option<PathBuf> {
     Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("tracewright"))
 }

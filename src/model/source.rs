@@ -38,7 +38,7 @@ pub(super) enum Source {
     Embedding(Box<EmbeddingGemmaConfig>),
 }
 
-/// A network, the device that it runs on, and what was made on the way.
+/// A loaded network and its device, and facts about the build.
 pub(super) struct Ready {
     pub network: Network,
     pub runtime: Runtime,
@@ -226,10 +226,10 @@ fn verify(archive: &Archive, options: &OpenOptions) -> Result<(), ArchiveError> 
     archive.verify_content(Some(&mut watch)).map(drop)
 }
 
-/// What is compiled for: the target that is named, or the device as it describes itself.
+/// The target of the compiler: the given target, or the device's own description.
 ///
 /// # Errors
-/// If the target is another kind of device, or the device is not there.
+/// If the target is for another kind of device, or the device is missing.
 pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target, ModelError> {
     match (target, name.kind) {
         (Some(target), device) if target.device != device => {
@@ -242,12 +242,11 @@ pub fn choose_target(name: DeviceName, target: Option<&Target>) -> Result<Target
 }
 
 impl OpenOptions {
-    /// What is compiled for.
     fn chosen_target(&self) -> Result<Target, ModelError> {
         choose_target(self.device.unwrap_or(DeviceName::CPU), self.target.as_ref())
     }
 
-    /// How kernels are cut for a target.
+    /// The settings of kernels for a target.
     fn tunings(&self, target: &Target) -> Result<Tunings, ModelError> {
         let source = self.tuning.as_ref().unwrap_or(&TuningSource::Measured);
         Ok(source.read(target, (&self.compiler(), &self.cache_folder()?))?)

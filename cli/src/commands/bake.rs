@@ -1,4 +1,4 @@
-//! `tracewright bake`
+//! `tracewright bake` writes a checkpoint as an IREE parameter archive.
 
 use std::path::{Path, PathBuf};
 
@@ -77,7 +77,7 @@ impl Arguments {
     }
 }
 
-/// What is said of a network, where there are tensors alone.
+/// Rejects options about a network if the checkpoint consists of tensors alone.
 fn check(model: &ModelArguments) -> Result<(), Error> {
     let ModelArguments { network, context, chunk, kv } = model;
     let option = match () {
@@ -94,7 +94,7 @@ fn check(model: &ModelArguments) -> Result<(), Error> {
     Err(usage(what).into())
 }
 
-/// What writes the tensors of a checkpoint as they are into an archive.
+/// The command of IREE's tools that writes the same archive.
 fn converts(checkpoint: &Path, archive: &Path) -> String {
     let words = [
         "iree-convert-parameters".to_owned(),

@@ -1,4 +1,4 @@
-//! `tracewright bisect`
+//! `tracewright bisect` finds the first operation at which two forms of a model diverge.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ pub struct Arguments {
     pub build: BuildArguments,
 }
 
-/// What a compiled model is compared with.
+/// The form that a compiled model is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
     Evaluator,
@@ -151,7 +151,7 @@ mod run {
         }
     }
 
-    /// Prints a report; a difference is an error even where nobody reads it.
+    /// Prints a report. A difference is an error even if stdout is closed.
     fn report(report: &BisectReport<'_>, json: bool) -> Result<(), Error> {
         let written = print(&if json { format!("{}\n", report.json()) } else { report.text() });
         match report.finding() {
@@ -167,7 +167,7 @@ mod run {
         }
     }
 
-    /// What transformers computed of the same tokens.
+    /// The values that transformers computed for the same tokens.
     fn activations(path: &Path, tokens: &[u32]) -> Result<Activations, Error> {
         let activations = Activations::open(path)?;
         match activations.tokens() {

@@ -1,4 +1,4 @@
-//! `tracewright embed`
+//! `tracewright embed` computes embeddings of texts.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -129,7 +129,7 @@ mod run {
         }
     }
 
-    /// The texts in tokens, and the most tokens that the model takes.
+    /// The texts as tokens, and the largest number of tokens that the model takes.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Texts, usize), Error> {
         let Arguments { model, network, .. } = arguments;
         let sentence = match opening.sentence() {
@@ -159,15 +159,15 @@ mod run {
         Ok(opening)
     }
 
-    /// Texts as the network takes them.
+    /// Texts in the form that the network takes.
     struct Texts {
         tokens: Vec<Vec<u32>>,
-        /// How many tokens each had, if it was cut.
+        /// For each text that was cut, its original number of tokens.
         cut_from: Vec<Option<usize>>,
     }
 
     impl Texts {
-        /// The texts that the arguments give, with their prompt and within the length.
+        /// Reads the texts of the arguments, adds the prompt, and cuts them to the length.
         fn read(
             arguments: &Arguments,
             tokenizer: Option<&Tokenizer>,
@@ -198,17 +198,17 @@ mod run {
             }
         }
 
-        /// Tokens of all texts.
+        /// The number of tokens in all texts.
         fn count(&self) -> usize {
             self.tokens.iter().map(Vec::len).sum()
         }
 
-        /// Tokens of the longest text.
+        /// The number of tokens in the longest text.
         fn longest(&self) -> usize {
             self.tokens.iter().map(Vec::len).max().unwrap_or_default()
         }
 
-        /// Says on stderr which texts were cut.
+        /// Reports on stderr which texts were cut.
         fn tell_cut(&self) {
             for (number, (tokens, cut_from)) in zip(1.., zip(&self.tokens, &self.cut_from)) {
                 if let Some(whole) = cut_from {
@@ -219,7 +219,7 @@ mod run {
         }
     }
 
-    /// The numbers of a vector.
+    /// An embedding as a line of numbers.
     fn line(vector: &[f32]) -> String {
         let numbers: Vec<String> = vector.iter().map(f32::to_string).collect();
         format!("{}\n", numbers.join(" "))
@@ -235,7 +235,7 @@ mod run {
         })
     }
 
-    /// One line for a reader, on stderr.
+    /// Prints a summary line on stderr.
     fn summarize(embedded: &Embedded, texts: &Texts) {
         let [load, compile] = build_times(embedded.build.as_ref());
         say!(

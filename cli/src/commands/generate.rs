@@ -1,4 +1,4 @@
-//! `tracewright generate`
+//! `tracewright generate` continues a text or answers a message.
 
 use std::path::PathBuf;
 
@@ -180,7 +180,7 @@ mod run {
         pieces.into_completion().ok_or_else(|| ModelError::Gone.into())
     }
 
-    /// The answer and what it took, as one JSON object.
+    /// The answer with its timings, as one JSON object.
     fn report(arguments: &Arguments, model: &Model, prompt: &[u32], completion: &Completion) -> Value {
         let Completion { text, generated, transfers, .. } = completion;
         let mut json = json!({
@@ -201,13 +201,13 @@ mod run {
         json
     }
 
-    /// A new file that is made from the model in `folder`, and is none of it.
+    /// Begins a new file, after checking that it is not a file of the model in `folder`.
     fn begin(folder: &Path, path: &Path) -> Result<NewFile, Error> {
         check_output(folder, path)?;
         Ok(NewFile::begin(path, output::LOGITS)?)
     }
 
-    /// The token ids that the arguments ask to continue.
+    /// The token ids to continue.
     fn prompt(opening: &Opening, arguments: &Arguments) -> Result<Vec<u32>, Error> {
         let folder = &arguments.model;
         let Some(tokenizer) = opening.tokenizer() else {
@@ -241,7 +241,7 @@ mod run {
         if prompt.is_empty() { Err(GenerateError::EmptyPrompt.into()) } else { Ok(prompt) }
     }
 
-    /// A safetensors file of the logits that chose each token, and those after each token of the prompt.
+    /// A safetensors file with the logits behind each chosen token, and those after each token of the prompt.
     fn logits_file(logits: &[Vec<f32>], scored: Option<&[Vec<f32>]>) -> Result<Vec<u8>, SafeTensorError> {
         let mut tensors: Vec<(&str, Vec<usize>, Vec<u8>)> = Vec::new();
         for (name, rows) in [("logits", Some(logits)), ("prompt_logits", scored)] {
@@ -256,7 +256,7 @@ mod run {
         safetensors::serialize(views, None)
     }
 
-    /// What was likely at each place, in the form of OpenAI's and llama.cpp's `logprobs`.
+    /// The most likely tokens at each position, in the form of OpenAI's and llama.cpp's `logprobs`.
     fn logprobs(logprobs: &[TokenLogprobs], tokenizer: Option<&Tokenizer>) -> Value {
         let pieces = tokenizer.map(Tokenizer::pieces).unwrap_or_default();
         let one = |Logprob { token, logprob }: &Logprob| {
@@ -288,7 +288,7 @@ mod run {
         })
     }
 
-    /// One line for a reader, on stderr.
+    /// Prints a summary line on stderr.
     fn summarize(model: &Model, completion: &Completion) {
         let Completion { generated, prompt_tokens, first_token, .. } = completion;
         let [load, compile] = build_times(model.info().build.as_ref());

@@ -1,4 +1,4 @@
-//! `tracewright models`: the models of the Hugging Face cache, and downloads into it.
+//! `tracewright models` lists the models of the Hugging Face cache, and downloads models into it.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Downloads what is asked for and prints its paths, or lists the cache.
+    /// Downloads the named models and prints their paths, or lists the cache.
     pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
         let hub = hub().map_err(ConsoleError::from)?;
         if self.fetch.is_empty() {
@@ -59,7 +59,7 @@ pub fn resolved(model: &Path, interrupt: &Interrupt) -> Result<PathBuf, Error> {
     }
 }
 
-/// Downloads a model, with a bar. Ctrl-C leaves what has arrived, and the next run goes on from there.
+/// Downloads a model, with a progress bar. After Ctrl-C, the next run continues the download.
 fn download(name: &ModelName, newest: bool, interrupt: &Interrupt) -> Result<PathBuf, Error> {
     let hub = hub().map_err(ConsoleError::from)?;
     let bar = progress::bytes("downloading", 0);

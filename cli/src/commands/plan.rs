@@ -1,4 +1,4 @@
-//! `tracewright plan`
+//! `tracewright plan` computes the memory of a model from its configuration.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ impl Arguments {
     }
 }
 
-/// What each device of a mesh holds and does.
+/// Prints the memory and work of each device of a mesh.
 fn partitioned(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
     check_model(&arguments.model)?;

@@ -1,4 +1,4 @@
-//! `tracewright random`
+//! `tracewright random` writes random weights for a configuration.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `tracewright tune`
+//! `tracewright tune` measures which settings of kernels are fastest on this machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub struct Arguments {
     pub compile: CompileArguments,
 }
 
-/// A time as people write it.
+/// Parses a time with a unit.
 fn time(text: &str) -> Result<Duration, String> {
     let time = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
     time.ok_or_else(|| "expected a time, as 90s or 5m".into())
@@ -50,7 +50,7 @@ mod run {
     use crate::build;
     use crate::error::Error;
 
-    /// All runs measure with the same numbers.
+    /// The seed of random numbers, which is the same for all runs.
     const SEED: u64 = 0;
 
     impl Arguments {

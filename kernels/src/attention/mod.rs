@@ -472,9 +472,9 @@ struct Tile<'k> {
     /// The prepared queries of these rows, and their positions among the keys.
     queries: Buffer<'k>,
     positions: Buffer<'k>,
-    /// For each row: the largest score so far (the same in all sixteen lanes); the sums of weights so far (a
-    /// lane for every sixteenth key); the factor on sums from before the last sixteen keys (the same in all
-    /// lanes). Then the weights of these keys.
+    /// The softmax state of each row. In order: the largest score so far, the same in all sixteen lanes; the
+    /// sums of weights so far, a lane for every sixteenth key. Then the factor on sums from before the last
+    /// sixteen keys, the same in all lanes, and the weights of these keys.
     largest: Buffer<'k>,
     totals: Buffer<'k>,
     kept: Buffer<'k>,
