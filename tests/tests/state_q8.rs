@@ -120,19 +120,26 @@ fn weights(trace: &Trace) -> WeightValues {
     trace.parameters().unwrap().into_iter().enumerate().map(value).collect()
 }
 
-
 #[test]
 fn q8_scratch() {
     let trace = record::<F32>(1, 4, KvFormat::Q8);
     let weights = weights(&trace);
     let built = built(&trace);
-    if let Ok(path) = std::env::var("DUMP") { std::fs::write(path, &built.module.text).unwrap(); }
+    if let Ok(path) = std::env::var("DUMP") {
+        std::fs::write(path, &built.module.text).unwrap();
+    }
     let loaded = built.load(&weights);
     let signature = trace.entry("decode").unwrap().signature();
-    let mut state: Vec<Value> = signature.arguments[3..].iter().map(|a| Value::new(a.ty.clone(), vec![0.0; a.ty.count()])).collect();
+    let mut state: Vec<Value> =
+        signature.arguments[3..].iter().map(|a| Value::new(a.ty.clone(), vec![0.0; a.ty.count()])).collect();
     for (i, &token) in TOKENS.iter().enumerate() {
-        let scalar = |x: f64| Value::new(ops::TensorType::new(ops::ElementType::I32, Vec::<usize>::new()), [x]);
-        let mut args = vec![Value::new(ops::TensorType::new(ops::ElementType::I32, vec![1usize, 1]), [f64::from(token)]), scalar(i as f64), scalar(1.0)];
+        let scalar =
+            |x: f64| Value::new(ops::TensorType::new(ops::ElementType::I32, Vec::<usize>::new()), [x]);
+        let mut args = vec![
+            Value::new(ops::TensorType::new(ops::ElementType::I32, vec![1usize, 1]), [f64::from(token)]),
+            scalar(i as f64),
+            scalar(1.0),
+        ];
         args.extend(state.iter().cloned());
         let expected = tracewright_tests::calls::evaluate(&trace, "decode", &args, &weights);
         let found = loaded.call("decode", &args);
