@@ -1,98 +1,43 @@
-//! Texts to vectors: what to build of an embedding's folder, and the program that was built, called with tokens.
+//! Texts to vectors: a program that was built, called with tokens.
 //!
 //! ```no_run
 //! # use std::error::Error;
 //! # use std::path::Path;
-//! use tracewright::embed::{EmbeddingPlan, Embedder};
+//! use tracewright::Plan;
+//! use tracewright::embed::Embedder;
 //! use tracewright::generate::Tokenizer;
 //! use tracewright::build::{ProgramOptions, build_program};
-//! use tracewright::models::EmbeddingGemmaConfig;
+//! use tracewright::models::{self, check_embeds, fit};
 //! use tracewright::runtime::Compiler;
 //!
 //! # fn main() -> Result<(), Box<dyn Error>> {
 //! let folder = Path::new("embeddinggemma-300m");
-//! let config = EmbeddingGemmaConfig::read(folder, &[])?;
-//! let text = format!("{}Why is the sky blue?", config.sentence.prompt(Some("query"))?);
+//! let fitted = fit::open(models::read, folder, &[])?;
+//! let sentence = check_embeds(&*fitted.network, folder)?;
+//! let text = format!("{}Why is the sky blue?", sentence.prompt(Some("query"))?);
 //! let tokenizer = Tokenizer::load(folder)?.ok_or("there is no tokenizer.json")?;
-//! let (tokens, _) = tokenizer.encode_within(&text, config.sentence.max_tokens)?;
+//! let (tokens, _) = tokenizer.encode_within(&text, sentence.max_tokens)?;
 //!
-//! let plan = EmbeddingPlan::new(config, None, 128, 1)?;
+//! let plan = Plan::new(fitted.network, None, Some(128), None)?;
 //! let compiler = Compiler::new("iree-compile"); // the one on PATH
 //! let options = ProgramOptions::new(&compiler, Path::new("cache"));
-//! let options = ProgramOptions { ignorable: plan.config.ignorable(), ..options };
-//! let loaded = build_program(&plan.trace()?, &plan.checkpoint(folder)?, options)?;
-//! let vectors = Embedder::new(&loaded.program, plan.config.vocab_size)?.embed(&[tokens])?;
+//! let options = ProgramOptions { ignorable: plan.model.ignorable(), ..options };
+//! let loaded = build_program(&plan.trace()?, &fitted.checkpoint, options)?;
+//! let vectors = Embedder::new(&loaded.program, plan.model.vocabulary())?.embed(&[tokens])?;
 //! # Ok(())
 //! # }
 //! ```
 
-use std::path::Path;
-
-use dsl::Traced;
-use irpa::Checkpoint;
-use models::{Architecture as _, EmbeddingGemmaConfig};
-use ops::{Array, ArrayError, ElementType};
+use ops::{Array, ArrayError};
 use trace::{Role, Signature};
 
-use crate::plan::{PlanError, computed_in, rounded_up};
+use crate::plan::rounded_up;
 use crate::program::{CallError, Program};
 
-/// A text embedding, and the sizes it is built for.
-pub struct EmbeddingPlan {
-    /// The model.
-    pub config: EmbeddingGemmaConfig,
-    /// The type of weights and activations: f32, f16 or bf16.
-    pub element: ElementType,
-    /// Tokens of a text; shorter ones are padded.
-    pub length: usize,
-    /// Texts at once.
-    pub batch: usize,
-}
-
-impl EmbeddingPlan {
-    /// A plan for texts of up to `length` tokens, `batch` of them at once, in the element type of the configuration
-    /// unless another one is asked for.
-    ///
-    /// # Errors
-    /// If the model was not made for texts of this length, or the element type is none that models compute with.
-    pub fn new(
-        config: EmbeddingGemmaConfig,
-        element: Option<ElementType>,
-        length: usize,
-        batch: usize,
-    ) -> Result<Self, PlanError> {
-        let longest = config.sentence.max_tokens;
-        if !(1..=longest).contains(&length) {
-            return Err(PlanError::Length { found: length, longest });
-        }
-        let element = computed_in(element.or(config.element))?;
-        Ok(Self { config, element, length, batch })
-    }
-
-    /// The length that texts of up to `tokens` tokens are padded to: a power of two, so that few different modules are
-    /// compiled, and at most `longest`.
-    pub fn length_for(tokens: usize, longest: usize) -> usize {
-        rounded_up(tokens, 32, longest)
-    }
-
-    /// The trace of the entry point, as it is recorded.
-    ///
-    /// # Errors
-    /// What is wrong with the configuration.
-    pub fn trace(&self) -> Result<Traced, PlanError> {
-        let entries = self.config.entry_points(self.batch, self.length, self.length);
-        Ok(self.config.trace(self.element, &entries)?)
-    }
-
-    /// The checkpoint in the model's folder, those of the layers behind the tower included, with its tensors as the model
-    /// names them.
-    ///
-    /// # Errors
-    /// If one is missing or cannot be read.
-    pub fn checkpoint(&self, folder: &Path) -> Result<Checkpoint, irpa::ArchiveError> {
-        let tower = self.config.named(Checkpoint::open(folder)?);
-        self.config.folders().iter().copied().try_fold(tower, Checkpoint::with_folder)
-    }
+/// The length that texts of up to `tokens` tokens are padded to: a power of two, so that few different modules are compiled,
+/// and at most `longest`.
+pub fn length_for(tokens: usize, longest: usize) -> usize {
+    rounded_up(tokens, 32, longest)
 }
 
 /// A program that makes vectors of tokens. Everything in it is known by its role.

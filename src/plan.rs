@@ -1,6 +1,6 @@
 //! What to build from a configuration: element type, context, chunk.
 
-use dsl::{EntryPoint, TraceError, Traced};
+use dsl::{EntryPoint, LogitsMode, TraceError, Traced};
 use irpa::Checkpoint;
 use lower::{LowerError, Weights};
 use models::Architecture;
@@ -107,7 +107,10 @@ impl Plan {
         let longest = model.max_context();
         let context = context.unwrap_or_else(|| longest.min(2048));
         if !(1..=longest).contains(&context) {
-            return Err(PlanError::Context { found: context, longest });
+            return Err(match model.sentence() {
+                Some(_) => PlanError::Length { found: context, longest },
+                None => PlanError::Context { found: context, longest },
+            });
         }
         let chunk = chunk.unwrap_or(CHUNK.min(context));
         if !(1..=context).contains(&chunk) {
@@ -131,14 +134,16 @@ impl Plan {
         self.remembering(self.model.entry_points(self.batch, self.chunk, self.context))
     }
 
-    /// Those that choose tokens.
+    /// All but those that score.
     pub fn steps(&self) -> Vec<EntryPoint> {
         self.steps_of(self.chunk, self.context)
     }
 
     /// The entry points of [`steps`](Self::steps) for another chunk and another context.
     pub fn steps_of(&self, chunk: usize, context: usize) -> Vec<EntryPoint> {
-        self.remembering(EntryPoint::steps(self.batch, chunk, context))
+        let mut entries = self.model.entry_points(self.batch, chunk, context);
+        entries.retain(|entry| entry.logits != LogitsMode::All);
+        self.remembering(entries)
     }
 
     /// The same plan, made as a tuning says, but with the chunk that was asked for, if one was.
@@ -206,7 +211,7 @@ impl Plan {
 }
 
 /// The type of weights and activations: the one wanted, or f32.
-pub(crate) fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
+fn computed_in(wanted: Option<ElementType>) -> Result<ElementType, PlanError> {
     match wanted.unwrap_or(ElementType::F32) {
         element @ (ElementType::F32 | ElementType::F16 | ElementType::Bf16) => Ok(element),
         other => Err(PlanError::Element(other)),

@@ -55,16 +55,17 @@ impl TuningSource {
 }
 
 impl Tunings {
-    /// The tuning of a plan's network, or of one that is no language model.
+    /// The tuning of a plan's network.
     ///
     /// # Errors
     /// If the configuration is wrong.
-    pub fn of(&self, plan: Option<&Plan>) -> Result<Tuning, PlanError> {
+    pub fn of(&self, plan: &Plan) -> Result<Tuning, PlanError> {
         match self {
             Self::Given(tuning) => Ok(tuning.clone()),
             // To name a network, it is recorded.
             Self::Measured(db) if db.kernels.is_empty() && db.networks.is_empty() => Ok(Tuning::default()),
-            Self::Measured(db) => Ok(db.tuning(plan.map(network_name).transpose()?.as_deref())),
+            Self::Measured(db) if plan.model.sentence().is_some() => Ok(db.tuning(None)),
+            Self::Measured(db) => Ok(db.tuning(Some(&network_name(plan)?))),
         }
     }
 

@@ -56,7 +56,7 @@ impl Arguments {
             return Ok(());
         }
         let (network, checkpoint) = open(read, source, &model.network.allow_config_key)?;
-        let plan = model.plan(network, model.context)?;
+        let plan = model.plan(network, source, model.context)?;
         let traced = plan.trace()?;
         let lowered = plan.lower(&traced.trace)?;
         let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
