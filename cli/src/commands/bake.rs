@@ -10,7 +10,7 @@ use tracewright::output_guard::check_output;
 
 use crate::checkpoint::{open, report_baked};
 use crate::error::Error;
-use crate::{Invocation, iree_tools, progress};
+use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -103,5 +103,6 @@ fn converts(checkpoint: &Path, archive: &Path) -> String {
         format!("--parameters={}", checkpoint.display()),
         format!("--output={}", archive.display()),
     ];
-    iree_tools::line(words.iter().map(String::as_str))
+    // A word with a zero byte is no argument of any program.
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_default()
 }
