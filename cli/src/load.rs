@@ -11,7 +11,7 @@ use tracewright::files::{FileKind, NewFile};
 use tracewright::generate::{GenerateError, check_tokens};
 use tracewright::lower::Quantization;
 use tracewright::model::{BuildInfo, Opening, TemplateProgram, WatchOpen};
-use tracewright::models::ReadModel;
+use tracewright::models::{ReadModel, check_generates};
 use tracewright::runtime::Compiler;
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
 
@@ -51,11 +51,7 @@ pub fn read(
         Some(manifest) => check_layout(manifest, network.layout)?,
         None => choose(&mut opening.options, network, &arguments.device)?,
     }
-    if opening.sentence().is_some()
-        && let Err(embeds) = read(model, &arguments.build.model_arguments.network.allow_config_key)
-    {
-        return Err(embeds.into());
-    }
+    opening.network().map_or(Ok(()), |network| check_generates(network, model))?;
     warn(opening.warnings());
     Ok(opening)
 }

@@ -1,12 +1,16 @@
 //! Options that determine how a network is built.
 
+use std::path::Path;
+
 use clap::{Args, ValueEnum};
+use tracewright::Plan;
 use tracewright::lower::{Quantization, Weights};
-use tracewright::models::Architecture;
+use tracewright::models::{Architecture, check_generates};
 use tracewright::ops::{ElementType, WeightFormat};
 use tracewright::simplify::Rules;
 use tracewright::trace::KvFormat;
-use tracewright::{Plan, PlanError};
+
+use crate::error::ConsoleError;
 
 /// Options for building any network.
 #[derive(Args, Clone)]
@@ -64,8 +68,17 @@ pub struct ModelArguments {
 }
 
 impl ModelArguments {
-    /// The plan for a model and a context.
-    pub fn plan(&self, model: Box<dyn Architecture>, context: Option<usize>) -> Result<Plan, PlanError> {
+    /// The plan for the model at a path, and a context.
+    ///
+    /// # Errors
+    /// If the model is no language model; or what is wrong with the sizes.
+    pub fn plan(
+        &self,
+        model: Box<dyn Architecture>,
+        path: &Path,
+        context: Option<usize>,
+    ) -> Result<Plan, ConsoleError> {
+        check_generates(&*model, path)?;
         let plan = Plan::new(model, self.network.dtype, context, self.chunk)?;
         let rules = self.network.simplify.unwrap_or_default();
         let weights = self.network.weights(plan.model.stored());

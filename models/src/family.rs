@@ -1,5 +1,8 @@
 //! [`Family`]: facts about a family of networks besides its network and configuration.
 
+use dsl::EntryPoint;
+
+use crate::config::Keys;
 pub(crate) use crate::gguf::{GgufFamily, Metadata, interleaved, joined};
 use crate::presets::Preset;
 pub(crate) use crate::presets::presets;
@@ -21,7 +24,13 @@ pub struct Family {
     pub about: &'static str,
     /// Tensors of a checkpoint that contain several parameters.
     pub stacks: Stacks,
-    /// The family's GGUF files, if llama.cpp supports the family.
+    /// Whether a `config.json` that names it is its own, where another family has the name too.
+    pub is: fn(&Keys) -> bool,
+    /// The entry points of a program of this batch, chunk and context.
+    pub entry_points: fn(usize, usize, usize) -> Vec<EntryPoint>,
+    /// Folders beside the checkpoint whose tensors belong to the network.
+    pub folders: &'static [&'static str],
+    /// Its GGUF files, if llama.cpp has the family.
     pub gguf: Option<GgufFamily>,
     /// Published sizes of the network.
     pub presets: &'static [Preset],
@@ -34,7 +43,18 @@ impl Family {
         bases: &'static [&'static str],
         model_types: &'static [&'static str],
     ) -> Self {
-        Self { architectures, bases, model_types, about: "", stacks: &[], gguf: None, presets: &[] }
+        Self {
+            architectures,
+            bases,
+            model_types,
+            about: "",
+            stacks: &[],
+            is: |_| true,
+            entry_points: EntryPoint::all,
+            folders: &[],
+            gguf: None,
+            presets: &[],
+        }
     }
 
     /// Whether a `config.json` with the architecture or model type `found` belongs to this family.

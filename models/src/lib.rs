@@ -27,10 +27,10 @@ macro_rules! descends {
     };
 }
 
-/// The list of families. A line has the module, the network, and the configuration that the module's `read`
-/// returns. The module's `FAMILY` contains all other facts.
+/// A family in each line: its module, its network, and the configuration that the module's `read` makes of a `config.json`,
+/// or of the files `beside` it too. The module's `FAMILY` has the rest.
 macro_rules! families {
-    ($($module:ident::$family:ident($config:ty);)+) => {
+    ($($module:ident::$family:ident($config:ty) $($beside:ident)?;)+) => {
         $(
             pub mod $module;
             pub use $module::$family;
@@ -49,11 +49,11 @@ macro_rules! families {
         }
 
         impl ModelConfig {
-            /// The reader for the architecture or model type `found`; `None` if it is not supported.
-            fn reader(found: &str) -> Option<fn(&Keys) -> Self> {
+            /// Reads the keys of the family that `found` names, if there is one.
+            fn reader(found: &str, keys: &Keys) -> Option<ReadKeys> {
                 $(
-                    if $module::FAMILY.is_named(found) {
-                        return Some(|keys| Self::$family($module::read(keys)));
+                    if $module::FAMILY.is_named(found) && ($module::FAMILY.is)(keys) {
+                        return Some(|keys, allowed| Ok(Self::$family(read!($module keys allowed $($beside)?))));
                     }
                 )+
                 None
@@ -90,9 +90,21 @@ macro_rules! families {
     };
 }
 
+/// What the `read` of a module makes of all keys.
+macro_rules! read {
+    ($module:ident $keys:ident $allowed:ident) => {{
+        let config = $module::read(&$keys);
+        read_base(&$keys);
+        $keys.finish(IGNORED, $allowed)?;
+        config
+    }};
+    ($module:ident $keys:ident $allowed:ident beside) => {
+        $module::read($keys, $allowed)?
+    };
+}
+
 pub mod config;
 pub mod decoder;
-pub mod embedding_gemma;
 mod family;
 pub mod fit;
 pub mod gguf;
@@ -112,7 +124,7 @@ use lower::Quantization;
 use ops::ElementType;
 
 pub use decoder::LlamaConfig;
-pub use embedding_gemma::{EmbeddingGemma, EmbeddingGemmaConfig};
+pub use embedding_gemma::EmbeddingGemmaConfig;
 pub use family::{Family, Stacks};
 pub use gemma3::{Gemma, GemmaConfig};
 pub use gguf::{GgufFamily, GgufModel};
@@ -125,6 +137,7 @@ pub use shape_check::{DeclaredSize, Evidence, OtherSize, OtherSizes, check_sizes
 
 families! {
     llama::Llama(LlamaConfig);
+    embedding_gemma::EmbeddingGemma(EmbeddingGemmaConfig) beside;
     gemma3::Gemma3(GemmaConfig);
     gemma2::Gemma2(GemmaConfig);
     gpt2::Gpt2(Gpt2Config);
@@ -139,7 +152,10 @@ families! {
     smollm3::SmolLm3(smollm3::SmolLm3Config);
 }
 
-/// Facts that the configurations of all families provide.
+/// Reads a configuration; the keys given may be there although nothing reads them.
+type ReadKeys = fn(Keys, &[String]) -> Result<ModelConfig, ConfigError>;
+
+/// What the configurations of all families have.
 struct Facts {
     family: &'static Family,
     element: Option<ElementType>,
@@ -175,17 +191,11 @@ impl ModelConfig {
     /// Reads the keys of a configuration whose file was parsed.
     pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
         let (found, path) = (architecture(&keys), keys.path().to_owned());
-        if embedding_gemma::is_embedding(&keys, &found) {
-            return Err(ConfigError::Embeds { path, found });
-        }
-        let Some(read) = Self::reader(&found) else {
+        let Some(read) = Self::reader(&found, &keys) else {
             return Err(ConfigError::Architecture { path, found, known: architectures() });
         };
         check_storage(&keys)?;
-        let config = read(&keys);
-        read_base(&keys);
-        keys.finish(IGNORED, allowed)?;
-        Ok(config)
+        read(keys, allowed)
     }
 
     /// The family that the network belongs to.
@@ -201,6 +211,21 @@ impl Architecture for ModelConfig {
             ElementType::F16 => self.trace_in::<F16>(entry_points),
             _ => self.trace_in::<F32>(entry_points),
         }
+    }
+
+    fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
+        (self.family().entry_points)(batch, chunk, context)
+    }
+
+    fn sentence(&self) -> Option<&SentenceConfig> {
+        match self {
+            Self::EmbeddingGemma(config) => Some(&config.sentence),
+            _ => None,
+        }
+    }
+
+    fn folders(&self) -> &'static [&'static str] {
+        self.family().folders
     }
 
     fn ignorable(&self) -> Vec<Ignorable> {
@@ -285,7 +310,12 @@ pub trait Architecture: Send {
         EntryPoint::all(batch, chunk, context)
     }
 
-    /// Further folders with tensors of the network, relative to the checkpoint. Default: none.
+    /// What becomes of a text before a network embeds it; `None` for one that predicts tokens.
+    fn sentence(&self) -> Option<&SentenceConfig> {
+        None
+    }
+
+    /// The folders beside the checkpoint whose tensors belong to the network.
     fn folders(&self) -> &'static [&'static str] {
         &[]
     }
@@ -352,7 +382,32 @@ pub trait Architecture: Send {
     }
 }
 
-/// The architecture or model type in a `config.json`.
+/// Refuses a network that embeds texts where one that predicts tokens is expected.
+///
+/// # Errors
+/// [`ConfigError::Embeds`].
+pub fn check_generates(network: &dyn Architecture, path: &Path) -> Result<(), ConfigError> {
+    let Some(_) = network.sentence() else { return Ok(()) };
+    let keys = Keys::read(path)?;
+    Err(ConfigError::Embeds { found: architecture(&keys), path: keys.path().to_owned() })
+}
+
+/// Refuses a network that predicts tokens where one that embeds texts is expected; else what becomes of a text first.
+///
+/// # Errors
+/// [`ConfigError::Generates`].
+pub fn check_embeds<'a>(
+    network: &'a dyn Architecture,
+    path: &Path,
+) -> Result<&'a SentenceConfig, ConfigError> {
+    if let Some(sentence) = network.sentence() {
+        return Ok(sentence);
+    }
+    let keys = Keys::read(path)?;
+    Err(ConfigError::Generates { found: architecture(&keys), path: keys.path().to_owned() })
+}
+
+/// The architecture or model type that a `config.json` names.
 fn architecture(keys: &Keys) -> String {
     // A list as a rule; what is none is named as it is.
     let named =

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensors;
 use serde::Deserialize;
-use tracewright::embed::{Embedder, EmbeddingPlan};
+use tracewright::embed::Embedder;
 use tracewright::errors::WithPath as _;
 use tracewright::lower::Weights;
-use tracewright::models::EmbeddingGemmaConfig;
+use tracewright::models::{self, fit};
 use tracewright::ops::ElementType;
 use tracewright::runtime::Device;
 use tracewright::simplify::Rules;
 use tracewright::trace::Trace;
-use tracewright::{Lowered, Program};
+use tracewright::{Lowered, Plan, Program};
 
 use crate::built::{Built, Result, compiler, repository};
 use crate::golden::{BOUND, element, largest, max_error};
@@ -78,12 +78,12 @@ pub fn build(
     batch: usize,
     edit: impl FnOnce(Trace) -> Result<Trace>,
 ) -> Result<Built> {
-    let config = EmbeddingGemmaConfig::read(&golden.model, &[])?;
-    let plan = EmbeddingPlan::new(config, Some(element), golden.max_length, batch)?;
+    let fitted = fit::open(models::read, &golden.model, &[])?;
+    let plan = Plan::new(fitted.network, Some(element), Some(golden.max_length), None)?;
+    let plan = Plan { batch, ..plan };
     let (trace, target) = (edit(plan.trace()?.trace)?, compiler()?.resolve(&level::target())?);
-    let lowered =
-        Lowered::new(&trace, Rules::default(), target, Weights::default(), plan.config.ignorable())?;
-    Built::new(lowered, &trace, &plan.checkpoint(&golden.model)?, Device::LocalSync)
+    let lowered = Lowered::new(&trace, Rules::default(), target, Weights::default(), plan.model.ignorable())?;
+    Built::new(lowered, &trace, &fitted.checkpoint, Device::LocalSync)
 }
 
 /// How our vectors compare with a golden's.

@@ -92,13 +92,8 @@ mod run {
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt } = invocation;
-            if self.system.is_some() && self.chat.is_none() {
-                return Err(
-                    usage("`--system` belongs to `--chat`; give the message to answer with it").into()
-                );
-            }
             if self.chat.is_none()
-                && let Some(option) = self.template.first()
+                && let Some(option) = self.system.as_ref().map(|_| "--system").or(self.template.first())
             {
                 let what = format!("`{option}` belongs to `--chat`; give the message to answer with it");
                 return Err(usage(what).into());
