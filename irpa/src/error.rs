@@ -74,7 +74,7 @@ pub enum ArchiveError {
         target_bytes: usize,
     },
     /// A GGUF file with everything that is wrong with it.
-    #[error("`{path}` is not a GGUF file that is read: {}", List(problems))]
+    #[error("`{path}` is not a readable GGUF file: {}", List(problems))]
     Gguf {
         path: PathBuf,
         /// All problems; one that keeps the rest from being read is the last.
@@ -298,8 +298,8 @@ pub enum GgufProblem {
         /// The number of the type.
         found: u32,
     },
-    /// A key that is there twice.
-    #[error("the key `{key}` is there twice")]
+    /// A key that occurs twice.
+    #[error("the key `{key}` occurs twice")]
     KeyTwice { key: String },
     /// Tensors that are aligned in another way than the format allows.
     #[error("`general.alignment` is {found}, expected a power of two from 8 to 1048576")]
@@ -307,8 +307,8 @@ pub enum GgufProblem {
     /// A part of a model.
     #[error("it is one of {count} parts; join them with `llama-gguf-split --merge` of llama.cpp")]
     Part { count: i128 },
-    /// A tensor that is there twice.
-    #[error("tensor `{name}` is there twice")]
+    /// A tensor that occurs twice.
+    #[error("tensor `{name}` occurs twice")]
     TensorTwice { name: String },
     #[error("tensor `{name}` has {found} axes, at most {most} are read")]
     Rank {

@@ -47,7 +47,7 @@ pub enum MeshError {
         "`{0}` is not an axis of a mesh; expected NAME=DEVICES with at least one device, such as `model=4`"
     )]
     Axis(String),
-    /// An axis of the mesh that is there twice.
+    /// An axis of the mesh that occurs twice.
     #[error("the mesh has the axis `{0}` twice")]
     Twice(String),
     /// More devices than can be counted.
