@@ -140,9 +140,9 @@ impl DeviceArguments {
             (None, DeviceKind::Cpu) => Target::host(),
             (Some(target), kind) if target.device != kind || kind == DeviceKind::Cpu => {
                 let what = format!(
-                    "`--target` is {target} and `--device` is {name}; expected a target of the same {}, \
+                    "`--target` is {target} and `--device` is {name}; `--target` names the model of a {} device, \
                      such as `vulkan:rdna3`",
-                    if kind == DeviceKind::Cpu { "graphics processor" } else { kind.name() }
+                    if kind == DeviceKind::Cpu { "GPU" } else { kind.name() }
                 );
                 return Err(usage(what).into());
             }
