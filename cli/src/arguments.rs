@@ -1,4 +1,4 @@
-//! Groups of options that several commands have.
+//! Groups of options that several commands share.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use console::{ConsoleError, ModelArguments, usage};
 use tracewright::files::limits;
 use tracewright::targets::{DeviceName, Mesh, ShardRule, Target};
 
-/// What a chat template sees beside the messages.
+/// Inputs of a chat template besides the messages.
 #[derive(Args, Clone)]
 pub struct TemplateArguments {
     /// File with a JSON list of functions that the model may call, in OpenAI's form, for the chat template
@@ -27,14 +27,12 @@ pub struct TemplateArguments {
     pub template_var: Vec<TemplateVariable>,
 }
 
-/// Whether a model thinks before it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Thinking {
     On,
     Off,
 }
 
-/// A variable of a chat template.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "no template is rendered"))]
 pub struct TemplateVariable {
@@ -67,7 +65,7 @@ impl FromStr for TemplateVariable {
     }
 }
 
-/// How a model is made ready to be called.
+/// Options for running a model.
 #[derive(Args, Clone)]
 pub struct RunArguments {
     /// Worker threads; 0 uses all cores
@@ -79,6 +77,13 @@ pub struct RunArguments {
     #[arg(long)]
     pub verify: bool,
     #[command(flatten)]
+    pub build: BuildArguments,
+}
+
+/// Options for building a language model.
+#[derive(Args, Clone)]
+pub struct BuildArguments {
+    #[command(flatten)]
     pub model_arguments: ModelArguments,
     #[command(flatten)]
     pub tuning: TuningArguments,
@@ -86,7 +91,7 @@ pub struct RunArguments {
     pub compile: CompileArguments,
 }
 
-/// Where a model runs.
+/// The device that runs a model.
 #[derive(Args, Clone)]
 pub struct DeviceArguments {
     /// Device to run on, with a number if it is not the first, such as `vulkan:1`; `devices` lists them [default: cpu, or
@@ -98,7 +103,7 @@ pub struct DeviceArguments {
     pub target: Option<Target>,
 }
 
-/// Devices, and what is divided among them.
+/// A device mesh, and the axes that are partitioned over it.
 #[derive(Args, Clone)]
 pub struct MeshArguments {
     /// For XLA: grid of devices with named axes, such as `model=4,data=2` [default: one device]
@@ -111,12 +116,12 @@ pub struct MeshArguments {
 }
 
 impl MeshArguments {
-    /// Whether something is said of devices.
+    /// Whether any option about devices is given.
     pub fn is_said(&self) -> bool {
         self.mesh.is_some() || !self.shard.is_empty()
     }
 
-    /// The mesh, and what is divided otherwise than the network declares.
+    /// The mesh, and the rules that differ from the network's declaration.
     pub fn rules(&self) -> Result<Option<(&Mesh, &[ShardRule])>, ConsoleError> {
         for axis in self.shard.iter().flat_map(|rule| &rule.axes) {
             let of_axis = self.shard.iter().filter(|rule| rule.axes.contains(axis));
@@ -136,7 +141,7 @@ impl MeshArguments {
     }
 }
 
-/// How what is compiled cuts its work.
+/// The tuning of kernels.
 #[derive(Args, Clone)]
 pub struct TuningArguments {
     /// Use the kernel settings that `tune` measured on this machine, the defaults, or those of a JSON file in the form of a
@@ -145,7 +150,7 @@ pub struct TuningArguments {
     pub source: Option<TuningSource>,
 }
 
-/// What says how kernels cut their work.
+/// The source of the kernels' tunings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TuningSource {
     Measured,
@@ -163,7 +168,7 @@ impl From<&str> for TuningSource {
     }
 }
 
-/// How it is compiled.
+/// Options of the compiler.
 #[derive(Args, Clone)]
 pub struct CompileArguments {
     /// iree-compile to use [default: the one on PATH]
@@ -177,7 +182,7 @@ pub struct CompileArguments {
     pub cache: Option<PathBuf>,
 }
 
-/// Sequences at once, as many as there is any use for.
+/// Parses a batch size, within the supported range.
 pub fn batch(text: &str) -> Result<NonZeroUsize, String> {
     let count = text.parse().ok().filter(|count: &NonZeroUsize| count.get() <= limits::BATCH);
     count.ok_or_else(|| format!("expected a number from 1 to {}", limits::BATCH))

@@ -1,4 +1,4 @@
-//! `--print-commands`: what IREE's own programs would be told to do the same.
+//! `--print-commands` prints the equivalent commands of IREE's own tools.
 
 #[cfg(feature = "iree")]
 mod calls;
@@ -6,7 +6,7 @@ mod calls;
 #[cfg(feature = "iree")]
 pub use calls::{call, compile};
 
-/// A command line as a shell takes it.
+/// A command line, quoted for a shell.
 pub fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     // A word with a zero byte is no argument of any program.
     shlex::try_join(words).unwrap_or_default()

@@ -1,4 +1,5 @@
-//! `trace-dump lint`: what a target would refuse of a network, do slowly, or get wrong if nobody looked.
+//! `trace-dump lint` lists parts of a network that a target rejects, runs slowly, or would compute wrongly without
+//! a legalization.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -52,10 +53,9 @@ impl LintArguments {
     }
 }
 
-/// A target as `lint` names it: as `export` does, or XLA.
+/// A target of `lint`: a target of `export`, or XLA.
 #[derive(Clone, Debug)]
 pub struct LintTarget {
-    /// The words on the command line.
     name: String,
     target: Target,
 }
@@ -69,14 +69,14 @@ impl FromStr for LintTarget {
     }
 }
 
-/// What a finding means for who runs the network.
+/// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Severity {
-    /// There is no program.
+    /// The target has no program for it.
     Refused,
-    /// There is one that is slower, or larger, than it could be.
+    /// The program is slower or larger than it could be.
     Slow,
-    /// It is done otherwise than it is said, and as well.
+    /// The compiled form differs from the declared one, at no cost.
     Note,
 }
 
@@ -90,27 +90,26 @@ impl Severity {
     }
 }
 
-/// One thing that was found.
 struct Finding {
     severity: Severity,
-    /// What, in a few words that are the same wherever it is found.
+    /// A short title, which is equal for findings of one kind.
     what: String,
-    /// What follows from it.
+    /// The consequence of the finding.
     why: String,
-    /// The error that it would be.
+    /// The code of the corresponding error.
     code: Option<Code>,
-    /// Where: field paths or keys, and how often.
+    /// Field paths or keys, with the number of occurrences.
     places: BTreeMap<String, usize>,
 }
 
-/// What was found for each target.
+/// The findings for each target.
 struct Lint {
     model: String,
     targets: Vec<(LintTarget, Vec<Finding>)>,
 }
 
 impl Lint {
-    /// Looks at a network, for each of these targets or for this machine.
+    /// Checks a network for each of these targets, or for this machine.
     fn new((model, name): (&Path, &str), plan: &Plan, trace: &Trace, targets: &[LintTarget]) -> Self {
         let host = [LintTarget { name: "host".into(), target: Target::host() }];
         let targets = if targets.is_empty() { &host } else { targets };
@@ -118,7 +117,7 @@ impl Lint {
         Self { model: name.to_owned(), targets: found.collect() }
     }
 
-    /// The targets that refuse the network.
+    /// The targets that reject the network.
     fn refusing(&self) -> Vec<String> {
         let refuses = |findings: &[Finding]| findings.iter().any(|one| one.severity == Severity::Refused);
         let refusing = self.targets.iter().filter(|(_, findings)| refuses(findings));
@@ -149,7 +148,7 @@ impl Lint {
         text
     }
 
-    /// The same for programs.
+    /// The findings as JSON.
     fn json(&self) -> Value {
         let finding = |one: &Finding| {
             json!({
@@ -168,7 +167,8 @@ impl Lint {
     }
 }
 
-/// The target with the features that its name says, where nobody else does: iree-compile knows more, and is not asked.
+/// The target with the features in its name, if its features are unknown. iree-compile would know more, but
+/// is not called.
 fn with_named_features(target: Target) -> Target {
     let Some(changes) = target.changes.as_deref().filter(|_| target.features.is_none()) else {
         return target;
@@ -272,7 +272,7 @@ fn counted(places: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
     counted
 }
 
-/// What kernels are there for, and what it costs where none is.
+/// The purpose of an operation's kernels, and the cost without a kernel.
 fn served(op: &Op) -> Option<&'static str> {
     Some(match op {
         Op::Sdpa(_) => "attention writes its scores to memory, and also reads masked keys and values",
@@ -283,7 +283,7 @@ fn served(op: &Op) -> Option<&'static str> {
     })
 }
 
-/// The operations that no kernel computes, of those that some kernel could.
+/// Operations without a kernel, among those that some kernel could compute.
 fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: bool) -> Vec<Finding> {
     let mut found: BTreeMap<&'static str, (&'static str, Vec<String>)> = BTreeMap::new();
     for function in &simplified.functions {
@@ -314,7 +314,7 @@ fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: boo
         .collect()
 }
 
-/// Whether what became of an operation is a kernel, or a form of its own.
+/// Whether an operation became a kernel, or kept a form of its own.
 fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
     written.ids().any(|id| {
         let node = written.node(id);
@@ -329,7 +329,7 @@ fn has_kernel(written: &Function, op: &Op, provenance: &Provenance) -> bool {
     })
 }
 
-/// Weights that are not stored as was asked, or with padding.
+/// Weights that are stored in another format than asked for, or with padding.
 fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     let mut found = Vec::new();
     let rounds = plan.weights.quantize.rounds();
@@ -373,7 +373,7 @@ fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     found
 }
 
-/// What the compiler does with weights that no kernel reads.
+/// How the compiler treats weights that no kernel reads.
 fn compiler(expanded: &Expanded, target: &Target) -> Vec<Finding> {
     let mut found = Vec::new();
     let bf16 = || {

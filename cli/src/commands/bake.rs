@@ -1,4 +1,4 @@
-//! `tracewright bake`
+//! `tracewright bake` writes a checkpoint as an IREE parameter archive.
 
 use std::path::{Path, PathBuf};
 
@@ -60,7 +60,6 @@ impl Arguments {
         let traced = plan.trace()?;
         let lowered = plan.lower(&traced.trace)?;
         let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
-        let checkpoint = plan.named(checkpoint);
         let baked = lowered.bake(&checkpoint, out, options);
         let baked = baked.map_err(|refused| refused.declared_in(&traced.trace))?;
         bar.finish_and_clear();
@@ -78,7 +77,7 @@ impl Arguments {
     }
 }
 
-/// What is said of a network, where there are tensors alone.
+/// Rejects options about a network if the checkpoint consists of tensors alone.
 fn check(model: &ModelArguments) -> Result<(), Error> {
     let ModelArguments { network, context, chunk, kv } = model;
     let option = match () {
@@ -95,7 +94,7 @@ fn check(model: &ModelArguments) -> Result<(), Error> {
     Err(usage(what).into())
 }
 
-/// What writes the tensors of a checkpoint as they are into an archive.
+/// The command of IREE's tools that writes the same archive.
 fn converts(checkpoint: &Path, archive: &Path) -> String {
     let words = [
         "iree-convert-parameters".to_owned(),

@@ -1,4 +1,4 @@
-//! `tracewright bench`
+//! `tracewright bench` measures the speed of models and of single operations.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -32,15 +32,13 @@ pub enum Arguments {
 }
 
 impl Arguments {
-    /// The model that is measured, if it is one.
+    /// The path of the model, if a model is measured.
     pub fn model(&mut self) -> Option<&mut PathBuf> {
         match self {
-            Self::Decode(arguments) => Some(&mut arguments.model),
-            Self::Prefill(arguments) => Some(&mut arguments.model),
-            Self::Compile(arguments)
-            | Self::Trace(arguments)
-            | Self::Bake(arguments)
-            | Self::Suite(arguments) => Some(&mut arguments.model),
+            Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => {
+                Some(&mut of.model)
+            }
+            Self::Compile(of) | Self::Trace(of) | Self::Bake(of) | Self::Suite(of) => Some(&mut of.model),
             Self::Matmul(_) | Self::Attention(_) => None,
         }
     }
@@ -48,8 +46,6 @@ impl Arguments {
 
 #[derive(Args)]
 pub struct DecodeBench {
-    /// Hugging Face model directory, GGUF file, or a config.json, which gets random weights
-    pub model: PathBuf,
     /// Tokens before the first measured one; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
     pub depth: Vec<usize>,
@@ -62,26 +58,21 @@ pub struct DecodeBench {
     #[command(flatten)]
     pub profile: ProfileArguments,
     #[command(flatten)]
-    pub variants: VariantArguments,
-    #[command(flatten)]
-    pub bench: BenchArguments,
+    pub of: ModelBench,
 }
 
 #[derive(Args)]
 pub struct PrefillBench {
-    /// Hugging Face model directory, GGUF file, or a config.json, which gets random weights
-    pub model: PathBuf,
     /// Tokens of the prompt; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128")]
     pub tokens: Vec<usize>,
     #[command(flatten)]
     pub profile: ProfileArguments,
     #[command(flatten)]
-    pub variants: VariantArguments,
-    #[command(flatten)]
-    pub bench: BenchArguments,
+    pub of: ModelBench,
 }
 
+/// A model, and the options of its measurement.
 #[derive(Args)]
 pub struct ModelBench {
     /// Hugging Face model directory, GGUF file, or a config.json, which gets random weights
@@ -146,7 +137,7 @@ pub struct AttentionBench {
     pub bench: BenchArguments,
 }
 
-/// What becomes of the time of each dispatch.
+/// The output for the times of dispatches.
 #[derive(Args)]
 pub struct ProfileArguments {
     /// Write the time of each dispatch of one variant, for Perfetto, chrome://tracing and `trace-dump --profile`
@@ -154,7 +145,7 @@ pub struct ProfileArguments {
     pub trace: Option<PathBuf>,
 }
 
-/// What is measured of a model: each combination of these.
+/// The variants of a model. Each combination is measured.
 #[derive(Args)]
 pub struct VariantArguments {
     /// Types of weights and activations: f32, f16, bf16; separate several with commas [default: the checkpoint's]
@@ -191,7 +182,7 @@ pub struct VariantArguments {
     pub allow_config_key: Vec<String>,
 }
 
-/// How it is measured.
+/// Options of the measurement.
 #[derive(Args)]
 pub struct BenchArguments {
     /// Measured rounds; every variant runs once in each
@@ -218,7 +209,7 @@ mod run {
     use std::path::{Path, PathBuf};
 
     use console::output;
-    use console::{KernelUse, Quant, name_of, print, usage, warn_of_head};
+    use console::{KernelUse, Quant, name_of, print, usage, warn};
     use instruments::bench::{
         AttentionSizes, Bandwidth, BenchError, BenchReport, Case, Language, Matmul, Stages, fits, measure,
         watched, whole_chunks,
@@ -231,6 +222,7 @@ mod run {
     use tracewright::irpa::Checkpoint;
     use tracewright::lower::Weights;
     use tracewright::models::ReadModel;
+    use tracewright::models::fit::fit_beside;
     use tracewright::output_guard::check_output;
     use tracewright::runtime::{Compiler, Device};
 
@@ -239,24 +231,18 @@ mod run {
         ProfileArguments, VariantArguments,
     };
     use crate::Invocation;
-    use crate::build::Tunings;
-    use crate::checkpoint::fit_weights;
     use crate::error::Error;
     use crate::interrupt::Interrupt;
     use crate::{build, progress};
 
     impl Arguments {
-        /// How it is measured.
+        /// The options of the measurement.
         fn bench(&self) -> &BenchArguments {
             match self {
-                Self::Decode(arguments) => &arguments.bench,
-                Self::Prefill(arguments) => &arguments.bench,
+                Self::Decode(DecodeBench { of, .. }) | Self::Prefill(PrefillBench { of, .. }) => &of.bench,
+                Self::Compile(of) | Self::Trace(of) | Self::Bake(of) | Self::Suite(of) => &of.bench,
                 Self::Matmul(arguments) => &arguments.bench,
                 Self::Attention(arguments) => &arguments.bench,
-                Self::Compile(arguments)
-                | Self::Trace(arguments)
-                | Self::Bake(arguments)
-                | Self::Suite(arguments) => &arguments.bench,
             }
         }
 
@@ -267,65 +253,55 @@ mod run {
                 Self::Prefill(arguments) => arguments.run(&bench),
                 Self::Matmul(arguments) => arguments.run(&bench),
                 Self::Attention(arguments) => arguments.run(&bench),
-                Self::Trace(ModelBench { model, variants, .. }) => {
-                    let stages = bench.stages(model, variants)?;
-                    bench.report(stages.iter().flat_map(Stages::trace).collect())
-                }
-                Self::Compile(ModelBench { model, variants, .. }) => {
-                    let stages = bench.stages(model, variants)?;
+                Self::Trace(of) => bench.report(bench.stages(of)?.iter().flat_map(Stages::trace).collect()),
+                Self::Compile(of) => {
+                    let stages = bench.stages(of)?;
                     bench.report(stages.iter().map(|stages| stages.compile(&bench.compiler)).collect())
                 }
-                Self::Bake(ModelBench { model, variants, .. }) => {
-                    let baked = bench.checkpoints(model, variants)?;
+                Self::Bake(of) => {
+                    let baked = bench.checkpoints(of)?;
                     bench.report(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)).collect())
                 }
-                Self::Suite(arguments) => arguments.suite(&bench),
+                Self::Suite(of) => suite(&bench, of),
             }
         }
     }
 
     impl DecodeBench {
         fn run(&self, bench: &Bench<'_>) -> Result<(), Error> {
-            let Self { model, variants, depth, tokens, neighbour, profile, .. } = self;
-            let plans = bench.plans(model, variants)?;
+            let Self { of, depth, tokens, neighbour, profile } = self;
+            let plans = bench.plans(of)?;
             let measured = plans.len() * depth.len() * if *neighbour { 2 } else { 1 };
-            let trace = bench.trace(profile, model, variants, measured)?;
+            let trace = bench.trace(profile, of, measured)?;
             for (plan, &depth) in iproduct!(&plans, depth) {
                 fits(plan.context, depth, *tokens)?;
             }
-            let languages = bench.languages(model, variants, plans)?;
+            let languages = bench.languages(of, plans)?;
             let mut cases = Vec::new();
-            for language in &languages {
-                for &depth in depth {
-                    cases.push(language.decode(depth, *tokens)?);
-                    if *neighbour {
-                        cases.push(language.decode(depth, *tokens)?.beside_a_neighbour());
-                    }
+            for (language, &depth) in iproduct!(&languages, depth) {
+                cases.push(language.decode(depth, *tokens)?);
+                if *neighbour {
+                    cases.push(language.decode(depth, *tokens)?.beside_a_neighbour());
                 }
             }
-            bench.profiled(cases, model, &languages, trace)
+            bench.profiled(cases, of, &languages, trace)
         }
     }
 
     impl PrefillBench {
         fn run(&self, bench: &Bench<'_>) -> Result<(), Error> {
-            let Self { model, variants, tokens, profile, .. } = self;
-            let plans = bench.plans(model, variants)?;
-            let trace = bench.trace(profile, model, variants, plans.len() * tokens.len())?;
+            let Self { of, tokens, profile } = self;
+            let plans = bench.plans(of)?;
+            let trace = bench.trace(profile, of, plans.len() * tokens.len())?;
             for (plan, &tokens) in iproduct!(&plans, tokens) {
                 fits(plan.context, 0, tokens)?;
             }
             if let (Some(_), [plan], [tokens]) = (&trace, &plans[..], &tokens[..]) {
                 whole_chunks(*tokens, plan.chunk)?;
             }
-            let languages = bench.languages(model, variants, plans)?;
-            let mut cases = Vec::new();
-            for language in &languages {
-                for &tokens in tokens {
-                    cases.push(language.prefill(tokens)?);
-                }
-            }
-            bench.profiled(cases, model, &languages, trace)
+            let languages = bench.languages(of, plans)?;
+            let cases = iproduct!(&languages, tokens).map(|(language, &tokens)| language.prefill(tokens));
+            bench.profiled(cases.collect::<Result<_, _>>()?, of, &languages, trace)
         }
     }
 
@@ -359,37 +335,31 @@ mod run {
         }
     }
 
-    impl ModelBench {
-        fn suite(&self, bench: &Bench<'_>) -> Result<(), Error> {
-            let Self { model, variants, .. } = self;
-            let languages = bench.languages(model, variants, bench.plans(model, variants)?)?;
-            let baked = bench.checkpoints(model, variants)?;
-            let mut cases = Vec::new();
-            for language in &languages {
-                cases.push(language.prefill(language.chunk())?);
-            }
-            for language in &languages {
-                cases.push(language.decode(0, SUITE_TOKENS.min(language.chunk()))?);
-            }
-            cases.extend(baked.iter().flat_map(|(stages, _)| stages.trace()));
-            cases.extend(baked.iter().map(|(stages, _)| stages.compile(&bench.compiler)));
-            cases.extend(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)));
-            bench.report(cases)
-        }
+    /// Measures all stages of a model.
+    fn suite(bench: &Bench<'_>, of: &ModelBench) -> Result<(), Error> {
+        let languages = bench.languages(of, bench.plans(of)?)?;
+        let baked = bench.checkpoints(of)?;
+        let prefill = languages.iter().map(|language| language.prefill(language.chunk()));
+        let decode = languages.iter().map(|language| language.decode(0, SUITE_TOKENS.min(language.chunk())));
+        let mut cases: Vec<Case<'_>> = prefill.chain(decode).collect::<Result<_, _>>()?;
+        cases.extend(baked.iter().flat_map(|(stages, _)| stages.trace()));
+        cases.extend(baked.iter().map(|(stages, _)| stages.compile(&bench.compiler)));
+        cases.extend(baked.iter().map(|(stages, from)| stages.bake(from, &bench.cache)));
+        bench.report(cases)
     }
 
-    /// Tokens that the suite decodes in a round.
+    /// Tokens that the suite decodes per round.
     const SUITE_TOKENS: usize = 16;
 
-    /// Each that was asked for; by default what is usual.
+    /// The given values, or the default if there are none.
     fn each<T: Copy>(asked: &[T]) -> Vec<Option<T>> {
         if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
     }
 
-    /// The longest sequence that is measured, unless another one is asked for.
+    /// The default context, in tokens.
     const CONTEXT: usize = 512;
 
-    /// The formats that were asked for: by default weights as they are.
+    /// The given formats, or by default the stored format.
     fn formats(asked: &[Quant]) -> &[Quant] {
         if asked.is_empty() { &[Quant(None)] } else { asked }
     }
@@ -398,7 +368,7 @@ mod run {
         Weights { quantize: quantize.into(), kernels: kernels == KernelUse::On }
     }
 
-    /// What all benchmarks share.
+    /// The parts that all benchmarks share.
     struct Bench<'a> {
         arguments: &'a BenchArguments,
         read: ReadModel,
@@ -424,8 +394,8 @@ mod run {
             ProgramOptions { device, weights, ..ProgramOptions::new(&self.compiler, &self.cache) }
         }
 
-        /// One plan for each combination of variants.
-        fn plans(&self, model: &Path, variants: &VariantArguments) -> Result<Vec<Plan>, Error> {
+        /// A plan for each combination of variants.
+        fn plans(&self, ModelBench { model, variants, .. }: &ModelBench) -> Result<Vec<Plan>, Error> {
             for out in [&self.arguments.json, &self.arguments.plot].into_iter().flatten() {
                 check_output(model, out)?;
             }
@@ -436,7 +406,7 @@ mod run {
             // What was measured is read once for all plans.
             let (_, target) = variants.device.choose(self.arguments.threads)?;
             let tools = (&self.compiler, &*self.cache);
-            let tunings = variants.tuning.iter().map(|source| Tunings::read(Some(source), &target, tools));
+            let tunings = variants.tuning.iter().map(|source| source.read(&target, tools));
             let tunings = tunings.collect::<Result<Vec<_>, _>>()?;
             let mut plans = Vec::new();
             for (&kernels, &quant, element, context, &batch, tunings, chunk, &rules, &kv) in iproduct!(
@@ -451,9 +421,9 @@ mod run {
                 &variants.kv
             ) {
                 let mut network = (self.read)(model, &variants.allow_config_key)?;
-                let untied = fit_weights(&mut *network, model)?;
+                let warnings = fit_beside(&mut *network, model)?;
                 if plans.is_empty() {
-                    warn_of_head(untied.as_ref());
+                    warn(&warnings);
                 }
                 let context = context.unwrap_or_else(|| CONTEXT.min(network.max_context()));
                 let plan = Plan::new(network, element, Some(context), chunk)?;
@@ -473,49 +443,37 @@ mod run {
             build::checkpoint(model, plan, self.arguments.seed, &self.cache, self.interrupt)
         }
 
-        fn languages(
-            &self,
-            model: &Path,
-            variants: &VariantArguments,
-            plans: Vec<Plan>,
-        ) -> Result<Vec<Language>, Error> {
+        fn languages(&self, of: &ModelBench, plans: Vec<Plan>) -> Result<Vec<Language>, Error> {
             let mut languages = Vec::new();
             for plan in plans {
-                let checkpoint = self.checkpoint(model, &plan)?;
+                let checkpoint = self.checkpoint(&of.model, &plan)?;
                 let mut progress = progress::Steps::new(self.interrupt);
                 let mut watch = |step| progress.watch(step);
                 let mut options = self.options(plan.weights.clone());
-                options.device = self.device(variants);
+                options.device = self.device(&of.variants);
                 options.tools.watch = Some(&mut watch);
                 languages.push(Language::load(plan, &checkpoint, options)?);
             }
             Ok(languages)
         }
 
-        fn stages(&self, model: &Path, variants: &VariantArguments) -> Result<Vec<Stages>, Error> {
-            let plans = self.plans(model, variants)?;
-            Ok(plans.into_iter().map(Stages::new).collect::<Result<_, _>>()?)
+        fn stages(&self, of: &ModelBench) -> Result<Vec<Stages>, Error> {
+            Ok(self.plans(of)?.into_iter().map(Stages::new).collect::<Result<_, _>>()?)
         }
 
-        fn checkpoints(
-            &self,
-            model: &Path,
-            variants: &VariantArguments,
-        ) -> Result<Vec<(Stages, Checkpoint)>, Error> {
-            let mut all = Vec::new();
-            for plan in self.plans(model, variants)? {
-                let checkpoint = self.checkpoint(model, &plan)?;
-                all.push((Stages::new(plan)?, checkpoint));
-            }
-            Ok(all)
+        fn checkpoints(&self, of: &ModelBench) -> Result<Vec<(Stages, Checkpoint)>, Error> {
+            let with_weights = |plan| {
+                let checkpoint = self.checkpoint(&of.model, &plan)?;
+                Ok((Stages::new(plan)?, checkpoint))
+            };
+            self.plans(of)?.into_iter().map(with_weights).collect()
         }
 
-        /// The file for the profile of what is `measured`, if there is to be one. Begun before anything is compiled.
+        /// Begins the file for the profile of `measured`, if one is asked for, before anything is compiled.
         fn trace(
             &self,
             profile: &ProfileArguments,
-            model: &Path,
-            variants: &VariantArguments,
+            ModelBench { model, variants, .. }: &ModelBench,
             measured: usize,
         ) -> Result<Option<NewFile>, Error> {
             let Some(path) = &profile.trace else { return Ok(None) };
@@ -528,11 +486,11 @@ mod run {
             Ok(Some(NewFile::begin(path, output::PROFILE)?))
         }
 
-        /// Measures, says what came of it, and writes the profile of the only case into `trace`.
+        /// Measures, reports the results, and writes the profile of the only case to `trace`.
         fn profiled(
             &self,
             cases: Vec<Case<'_>>,
-            model: &Path,
+            ModelBench { model, .. }: &ModelBench,
             languages: &[Language],
             trace: Option<NewFile>,
         ) -> Result<(), Error> {
@@ -548,12 +506,13 @@ mod run {
             shown(&report)
         }
 
-        /// Measures, and says what came of it: last, since who reads it may have gone.
+        /// Measures, and reports the results on stdout. Files are written first, because the reader of stdout
+        /// may have gone.
         fn report(&self, cases: Vec<Case<'_>>) -> Result<(), Error> {
             shown(&self.measured(cases)?)
         }
 
-        /// Measures, and writes what came of it to files.
+        /// Measures, and writes the results to files.
         fn measured(&self, cases: Vec<Case<'_>>) -> Result<BenchReport, Error> {
             let BenchArguments { rounds, json, plot, .. } = self.arguments;
             let rounds = rounds.get();

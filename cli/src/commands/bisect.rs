@@ -1,11 +1,10 @@
-//! `tracewright bisect`
+//! `tracewright bisect` finds the first operation at which two forms of a model diverge.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use console::ModelArguments;
 
-use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments};
+use crate::arguments::{BuildArguments, DeviceArguments};
 
 #[derive(Args)]
 pub struct Arguments {
@@ -28,14 +27,10 @@ pub struct Arguments {
     #[command(flatten)]
     pub device: DeviceArguments,
     #[command(flatten)]
-    pub model_arguments: ModelArguments,
-    #[command(flatten)]
-    pub tuning: TuningArguments,
-    #[command(flatten)]
-    pub compile: CompileArguments,
+    pub build: BuildArguments,
 }
 
-/// What a compiled model is compared with.
+/// The form that a compiled model is compared with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Against {
     Evaluator,
@@ -73,7 +68,6 @@ mod run {
     use super::Arguments;
     use crate::Invocation;
     use crate::build;
-    use crate::build::Tunings;
     use crate::checkpoint::open;
     use crate::error::Error;
     use crate::limit::Limit;
@@ -83,7 +77,7 @@ mod run {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt } = invocation;
             let Arguments { model: folder, tokens, against, .. } = self;
-            let model = &self.model_arguments;
+            let model = &self.build.model_arguments;
             let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
             let context = Plan::context_for(tokens.len(), network.max_context());
             if matches!(against, Against::Activations(_)) && model.chunk.is_some() {
@@ -113,14 +107,13 @@ mod run {
                     quantize them with `--quant`";
                 return Err(usage(what).into());
             }
-            let (trace, checkpoint) = (plan.record(&entries)?.trace, plan.named(checkpoint));
+            let trace = plan.record(&entries)?.trace;
             let values = CheckpointValues::new(&trace, &checkpoint).map_err(tracewright::PlanError::from)?;
-            let compiler = build::compiler(&self.compile, interrupt)?;
-            let cache = build::cache_folder(&self.compile)?;
+            let compiler = build::compiler(&self.build.compile, interrupt)?;
+            let cache = build::cache_folder(&self.build.compile)?;
             let (device, target) = self.device.choose(1)?;
             let target = compiler.resolve(&target)?;
-            let source = self.tuning.source.as_ref();
-            let tuning = Tunings::read(source, &target, (&compiler, &cache))?.of(Some(&plan))?;
+            let tuning = self.build.tuning.read(&target, (&compiler, &cache))?.of(Some(&plan))?;
             let target = Target { tuning: Tuning { chunk: None, ..tuning }, ..target };
             // Sums are those of one thread.
             let runtime = Runtime::new(match device {
@@ -158,7 +151,7 @@ mod run {
         }
     }
 
-    /// Prints a report; a difference is an error even where nobody reads it.
+    /// Prints a report. A difference is an error even if stdout is closed.
     fn report(report: &BisectReport<'_>, json: bool) -> Result<(), Error> {
         let written = print(&if json { format!("{}\n", report.json()) } else { report.text() });
         match report.finding() {
@@ -174,7 +167,7 @@ mod run {
         }
     }
 
-    /// What transformers computed of the same tokens.
+    /// The values that transformers computed for the same tokens.
     fn activations(path: &Path, tokens: &[u32]) -> Result<Activations, Error> {
         let activations = Activations::open(path)?;
         match activations.tokens() {

@@ -1,6 +1,6 @@
-//! `tracewright chat`: messages from a terminal or from stdin, and answers.
+//! `tracewright chat` reads messages from a terminal or from stdin, and prints answers.
 //!
-//! [`Conversation`] keeps what the network has seen.
+//! [`Conversation`] keeps the state of the network between messages.
 
 use std::path::PathBuf;
 
@@ -42,11 +42,11 @@ pub struct Arguments {
 #[cfg(feature = "iree")]
 mod run {
     use std::fs;
-    use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+    use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
     use std::path::{Path, PathBuf};
 
-    use console::output;
-    use console::{ConsoleError, usage};
+    use console::{CommandError as _, output, print, usage};
+    use error_codes::AnyCoded;
     use etcetera::BaseStrategy as _;
     use rustyline::error::ReadlineError;
     use rustyline::{Config, DefaultEditor};
@@ -61,16 +61,15 @@ mod run {
     use crate::Invocation;
     use crate::build::milliseconds;
     use crate::error::Error;
-    use crate::extras::Extras;
-    use crate::extras::conversation;
+    use crate::extras::{Extras, conversation};
     use crate::interrupt::Interrupt;
     use crate::limit::Limit;
     use crate::load::{self, say_ends};
 
-    /// Tokens that a chat has room for, unless somebody says otherwise.
+    /// The default context of a chat, in tokens.
     const ROOM: usize = 4096;
 
-    /// What is said with a slash, and what it does.
+    /// The commands with a slash, and their descriptions.
     const COMMANDS: [(&str, &str); 6] = [
         ("/help", "list the commands"),
         ("/reset", "begin a new chat, with the same system message"),
@@ -87,7 +86,7 @@ mod run {
             let (mut opening, (extras, options)) = load::prepared(opening, self, interrupt, prepare)?;
             opening.fit_context(ROOM);
             let limit = load::limit(&opening);
-            let model = load::open(opening, &self.run.compile, interrupt)?;
+            let model = load::open(opening, &self.run.build.compile, interrupt)?;
             say_ends(&options, &model);
             if model.stop_tokens().is_empty() && self.stop.is_empty() {
                 let most = self.max_tokens;
@@ -152,7 +151,7 @@ mod run {
     }
 
     impl Chat<'_> {
-        /// Does what was said with a slash, and says whether the chat goes on.
+        /// Runs a command with a slash, and returns whether the chat continues.
         fn command(&mut self, command: &str) -> Result<bool, Error> {
             let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
             let rest = rest.trim();
@@ -191,27 +190,24 @@ mod run {
             self.system = message;
         }
 
-        /// Answers a message. What is wrong with it alone is said, and the chat goes on without it.
+        /// Answers a message. An error about this message alone is printed, and the chat continues without
+        /// the message.
         fn answer(&mut self, message: &str) -> Result<(), Error> {
             self.interrupt.clear();
-            match self.generate(message) {
-                Ok(()) => return Ok(()),
-                Err(Error::Interrupted) => self.interrupt.clear(),
-                Err(Error::Generate(GenerateError::TooLong { length, .. })) => {
+            let Err(error) = self.generate(message) else { return Ok(()) };
+            match (&error, error.library().and_then(AnyCoded::find)) {
+                (Error::Interrupted, _) => self.interrupt.clear(),
+                (_, Some(GenerateError::TooLong { length, .. })) => {
                     let limit = self.limit;
                     say!(
                         "the message is not answered: the chat has {length} tokens, expected at most {limit}; {}",
                         self.room()
                     );
                 }
-                Err(
-                    error @ (Error::Said { .. }
-                    | Error::Template
-                    | Error::Generate(GenerateError::Tokenize { .. })),
-                ) => {
+                (Error::Said { .. } | Error::Template, _) | (_, Some(GenerateError::Tokenize { .. })) => {
                     console::tell(&error);
                 }
-                Err(error) => return Err(error),
+                _ => return Err(error),
             }
             Ok(())
         }
@@ -221,27 +217,25 @@ mod run {
             let prepared = self.interrupt.or(move || conversation.prepare(message))??;
             let mut turn = self.conversation.begin(prepared)?;
             while let Some(piece) = turn.next() {
-                let piece = piece?;
-                let mut out = io::stdout().lock();
-                out.write_all(piece.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)?;
+                print(&piece?)?;
                 if self.interrupt.is_set() {
                     turn.cancel();
                 }
             }
             let completion = turn.finish().ok_or(ModelError::Gone)?;
-            writeln!(io::stdout()).map_err(ConsoleError::Output)?;
+            print("\n")?;
             self.interrupt.clear();
             self.summarize(&completion);
             Ok(())
         }
 
-        /// How to have room for more.
+        /// Advice for a larger context.
         fn room(&self) -> String {
             let raised = self.limit.raised().map(|raised| format!("; {raised}"));
             format!("/reset begins a new chat{}", raised.unwrap_or_default())
         }
 
-        /// What an answer took, on stderr.
+        /// Prints the time and rate of an answer on stderr.
         fn summarize(&self, completion: &Completion) {
             let Completion { generated, prompt_tokens, .. } = completion;
             let new = generated.prefill_tokens;
@@ -265,11 +259,10 @@ mod run {
         }
     }
 
-    /// Where messages come from.
+    /// The source of messages.
     enum Input {
-        /// Somebody types, with a history of what was typed, and the file that keeps it, if one does.
+        /// A terminal with a history of typed lines, and the file of that history if there is one.
         Terminal(Box<DefaultEditor>, Option<PathBuf>),
-        /// Lines of stdin.
         Lines(io::Stdin),
     }
 
@@ -288,7 +281,7 @@ mod run {
             Ok(Self::Terminal(Box::new(editor), file))
         }
 
-        /// The next message; lines that end with `\` go on. `None` at the end.
+        /// Reads the next message. A line that ends with `\` continues on the next. `None` at the end.
         fn read(&mut self) -> Result<Option<String>, Error> {
             let mut message = String::new();
             loop {
@@ -344,7 +337,7 @@ mod run {
         }
     }
 
-    /// Whether a message may have so many bytes.
+    /// Checks the length of a message in bytes.
     fn check_message(bytes: usize) -> Result<(), Error> {
         let most = limits::PROMPT;
         match bytes as u64 > most {
@@ -356,18 +349,19 @@ mod run {
         }
     }
 
-    /// Messages that the file of the history holds at most.
+    /// The largest number of messages in the history file.
     const REMEMBERED: usize = 1000;
 
-    /// Where what is typed is kept: beside what other programs remember from one run to the next, or where the system has no such
-    /// folder, with their data. `None` without a home folder.
+    /// The history file, in the user's state folder, or on systems without one in the data folder. `None`
+    /// without a home folder.
     fn history_file() -> Option<PathBuf> {
         let strategy = etcetera::choose_base_strategy().ok()?;
         let folder = strategy.state_dir().unwrap_or_else(|| strategy.data_dir());
         Some(folder.join("tracewright").join("chat-history"))
     }
 
-    /// Adds the last message to the file, which only its owner reads. Chats that run side by side do not lose each other's.
+    /// Appends the last message to the history file, which only its owner can read. Parallel chats do not
+    /// lose each other's messages.
     fn keep(editor: &mut DefaultEditor, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -375,10 +369,10 @@ mod run {
         Ok(editor.append_history(path)?)
     }
 
-    /// What one line was.
+    /// The kind of a typed line.
     enum Typed {
         Line(String),
-        /// Taken back.
+        /// The line was cancelled.
         Nothing,
         End,
     }

@@ -1,4 +1,4 @@
-//! `tracewright embed`
+//! `tracewright embed` computes embeddings of texts.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -49,11 +49,9 @@ pub struct Arguments {
 
 #[cfg(feature = "iree")]
 mod run {
-    use std::io::{self, Write as _};
     use std::iter::zip;
-    use std::time::Duration;
 
-    use console::{ConsoleError, usage};
+    use console::{print, usage};
     use serde_json::{Value, json};
     use tracewright::embed::{EmbedError, EmbeddingPlan, check_texts};
     use tracewright::files::{limits, read_stream};
@@ -65,12 +63,11 @@ mod run {
 
     use super::Arguments;
     use crate::Invocation;
-    use crate::build::milliseconds;
+    use crate::build::{build_times, milliseconds};
     use crate::error::Error;
     use crate::interrupt::Interrupt;
     use crate::limit::{Limit, SetBy};
-    use crate::load;
-    use crate::load::Tools;
+    use crate::load::{self, Tools};
 
     impl Arguments {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
@@ -111,10 +108,7 @@ mod run {
                     load::report_build(new.build.as_ref());
                 }
                 if !self.json {
-                    new.embeddings
-                        .iter()
-                        .try_for_each(|vector| print(vector))
-                        .map_err(ConsoleError::Output)?;
+                    new.embeddings.iter().try_for_each(|vector| print(&line(vector)))?;
                 }
                 embedded.embeddings.extend(new.embeddings);
                 embedded.time += new.time;
@@ -127,7 +121,7 @@ mod run {
                     "timings": timings(&embedded, texts.count()),
                     "peak_rss_bytes": peak_rss(),
                 });
-                console::print(&format!("{json}\n"))?;
+                print(&format!("{json}\n"))?;
             } else {
                 summarize(&embedded, &texts);
             }
@@ -135,7 +129,7 @@ mod run {
         }
     }
 
-    /// The texts in tokens, and the most tokens that the model takes.
+    /// The texts as tokens, and the largest number of tokens that the model takes.
     fn prepare(opening: &Opening, arguments: &Arguments) -> Result<(Texts, usize), Error> {
         let Arguments { model, network, .. } = arguments;
         let sentence = match opening.sentence() {
@@ -161,19 +155,19 @@ mod run {
         };
         let path = model.clone();
         let opening = interrupt.or(move || Opening::read(path, options))??;
-        opening.warnings().iter().for_each(load::warn);
+        console::warn(opening.warnings());
         Ok(opening)
     }
 
-    /// Texts as the network takes them.
+    /// Texts in the form that the network takes.
     struct Texts {
         tokens: Vec<Vec<u32>>,
-        /// How many tokens each had, if it was cut.
+        /// For each text that was cut, its original number of tokens.
         cut_from: Vec<Option<usize>>,
     }
 
     impl Texts {
-        /// The texts that the arguments give, with their prompt and within the length.
+        /// Reads the texts of the arguments, adds the prompt, and cuts them to the length.
         fn read(
             arguments: &Arguments,
             tokenizer: Option<&Tokenizer>,
@@ -204,17 +198,17 @@ mod run {
             }
         }
 
-        /// Tokens of all texts.
+        /// The number of tokens in all texts.
         fn count(&self) -> usize {
             self.tokens.iter().map(Vec::len).sum()
         }
 
-        /// Tokens of the longest text.
+        /// The number of tokens in the longest text.
         fn longest(&self) -> usize {
             self.tokens.iter().map(Vec::len).max().unwrap_or_default()
         }
 
-        /// Says on stderr which texts were cut.
+        /// Reports on stderr which texts were cut.
         fn tell_cut(&self) {
             for (number, (tokens, cut_from)) in zip(1.., zip(&self.tokens, &self.cut_from)) {
                 if let Some(whole) = cut_from {
@@ -225,39 +219,32 @@ mod run {
         }
     }
 
-    /// A line with the numbers of a vector, which a reader may have while others are made.
-    fn print(vector: &[f32]) -> io::Result<()> {
+    /// An embedding as a line of numbers.
+    fn line(vector: &[f32]) -> String {
         let numbers: Vec<String> = vector.iter().map(f32::to_string).collect();
-        writeln!(io::stdout(), "{}", numbers.join(" "))
-    }
-
-    /// How long loading and compiling took.
-    fn built(embedded: &Embedded) -> (Duration, Duration) {
-        embedded.build.as_ref().map_or_else(Default::default, |build| (build.load, build.compile))
+        format!("{}\n", numbers.join(" "))
     }
 
     fn timings(embedded: &Embedded, tokens: usize) -> Value {
-        let (load, compile) = built(embedded);
+        let [load, compile] = build_times(embedded.build.as_ref());
         json!({
-            "load_ms": milliseconds(load),
-            "compile_ms": milliseconds(compile),
+            "load_ms": load,
+            "compile_ms": compile,
             "embed_ms": milliseconds(embedded.time),
             "tokens_per_s": tokens as f64 / embedded.time.as_secs_f64(),
         })
     }
 
-    /// One line for a reader, on stderr.
+    /// Prints a summary line on stderr.
     fn summarize(embedded: &Embedded, texts: &Texts) {
-        let (load, compile) = built(embedded);
+        let [load, compile] = build_times(embedded.build.as_ref());
         say!(
-            "{} texts, {} tokens in {:.0} ms ({:.1}/s), {} numbers each; load {:.0} ms, compile {:.0} ms",
+            "{} texts, {} tokens in {:.0} ms ({:.1}/s), {} numbers each; load {load:.0} ms, compile {compile:.0} ms",
             texts.tokens.len(),
             texts.count(),
             milliseconds(embedded.time),
             texts.count() as f64 / embedded.time.as_secs_f64(),
             embedded.embeddings.first().map_or(0, Vec::len),
-            milliseconds(load),
-            milliseconds(compile),
         );
     }
 }

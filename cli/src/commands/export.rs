@@ -1,4 +1,4 @@
-//! `tracewright export`
+//! `tracewright export` writes a folder that runs without Python and without a compiler.
 
 #[cfg(feature = "iree")]
 mod iree;
@@ -8,11 +8,10 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use console::ModelArguments;
 use tracewright::targets::Target;
 
 use crate::Invocation;
-use crate::arguments::{CompileArguments, MeshArguments, TuningArguments, batch};
+use crate::arguments::{BuildArguments, MeshArguments, batch};
 use crate::error::Error;
 
 #[derive(Args)]
@@ -39,21 +38,17 @@ pub struct Arguments {
     #[command(flatten)]
     pub xla: XlaArguments,
     #[command(flatten)]
-    pub model_arguments: ModelArguments,
-    #[command(flatten)]
-    pub tuning: TuningArguments,
-    #[command(flatten)]
-    pub compile: CompileArguments,
+    pub build: BuildArguments,
 }
 
-/// What runs an export.
+/// The engine that runs an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     Iree,
     Xla,
 }
 
-/// What is said to XLA alone.
+/// Options for XLA alone.
 #[derive(Args, Clone)]
 pub struct XlaArguments {
     #[command(flatten)]

@@ -1,19 +1,19 @@
-//! `tracewright plan`
+//! `tracewright plan` computes the memory of a model from its configuration.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use console::{ModelArguments, print, read_network, warn_of_head};
+use console::{ModelArguments, print, read_network, warn};
 use inspect::{FootprintReport, PartitionReport};
 use tracewright::export::xla::{self, check_model, planned};
 use tracewright::footprint::{Footprint, Memory};
+use tracewright::models::fit::fit_beside;
 use tracewright::targets::NamedMachine;
 use tracewright::{Plan, PlanError};
 
 use crate::Invocation;
 use crate::arguments::{MeshArguments, batch};
-use crate::checkpoint::fit_weights;
 use crate::error::Error;
 
 #[derive(Args)]
@@ -42,7 +42,7 @@ impl Arguments {
         let read = invocation.read;
         let model = &self.model_arguments;
         let mut network = read_network(read, &self.model, &model.network.allow_config_key)?;
-        warn_of_head(fit_weights(&mut *network, &self.model)?.as_ref());
+        warn(&fit_beside(&mut *network, &self.model)?);
         let plan = model.plan(network, model.context)?;
         let plan = Plan { batch: self.batch.get(), ..plan };
         if self.mesh.is_said() || self.machine.is_some() {
@@ -59,7 +59,7 @@ impl Arguments {
     }
 }
 
-/// What each device of a mesh holds and does.
+/// Prints the memory and work of each device of a mesh.
 fn partitioned(arguments: &Arguments, plan: Plan) -> Result<(), Error> {
     let mesh = arguments.mesh.rules()?;
     check_model(&arguments.model)?;

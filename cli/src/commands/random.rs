@@ -1,4 +1,4 @@
-//! `tracewright random`
+//! `tracewright random` writes random weights for a configuration.
 
 use std::path::PathBuf;
 
@@ -45,11 +45,7 @@ impl Arguments {
         let total: usize = parameters.iter().map(|p| p.ty.bytes()).sum();
         let bar = progress::bytes("random weights", total as u64);
         let file = if config.is_dir() { config.join("config.json") } else { config.clone() };
-        let watch = |bytes| {
-            bar.inc(bytes as u64);
-            interrupt.go_on()
-        };
-        write_random(&file, &parameters, self.seed, out, &watch)?;
+        write_random(&file, &parameters, self.seed, out, &progress::count(&bar, interrupt))?;
         bar.finish_and_clear();
         say!("wrote `{}`: {} parameters, {total} bytes", out.display(), parameters.len());
         if let Some(said) = said.filter(|said| *said != plan.element) {

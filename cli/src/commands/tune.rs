@@ -1,4 +1,4 @@
-//! `tracewright tune`
+//! `tracewright tune` measures which settings of kernels are fastest on this machine.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub struct Arguments {
     pub compile: CompileArguments,
 }
 
-/// A time as people write it.
+/// Parses a time with a unit.
 fn time(text: &str) -> Result<Duration, String> {
     let time = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
     time.ok_or_else(|| "expected a time, as 90s or 5m".into())
@@ -36,21 +36,21 @@ fn time(text: &str) -> Result<Duration, String> {
 
 #[cfg(feature = "iree")]
 mod run {
-    use console::{print, warn_of_head};
+    use console::{print, warn};
     use instruments::tune::{Trial, TuneReport, Tuned, TunedNetwork, Weighted, Workbench, tune};
     use tracewright::Plan;
     use tracewright::build::ProgramOptions;
     use tracewright::errors::WithPath as _;
+    use tracewright::models::fit::fit_beside;
     use tracewright::runtime::{Device, Runtime};
     use tracewright::tuning::TuningCache;
 
     use super::Arguments;
     use crate::Invocation;
     use crate::build;
-    use crate::checkpoint::fit_weights;
     use crate::error::Error;
 
-    /// All runs measure with the same numbers.
+    /// The seed of random numbers, which is the same for all runs.
     const SEED: u64 = 0;
 
     impl Arguments {
@@ -58,7 +58,7 @@ mod run {
             let &Invocation { read, ref interrupt } = invocation;
             let model = &self.model_arguments;
             let mut network = read(&self.model, &model.network.allow_config_key)?;
-            warn_of_head(fit_weights(&mut *network, &self.model)?.as_ref());
+            warn(&fit_beside(&mut *network, &self.model)?);
             let plan = model.plan(network, model.context)?;
             let compiler = build::compiler(&self.compile, interrupt)?;
             let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };

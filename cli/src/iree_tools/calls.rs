@@ -1,4 +1,4 @@
-//! What compiles a module and calls it.
+//! The commands that compile a module and call it.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use tracewright::trace::{Argument, Role, Signature};
 
 use super::line;
 
-/// What compiles the text of a module into `vmfb`. From standard input: the path of a file would become part of the module.
+/// The command that compiles the text of a module to `vmfb`. It reads standard input, because the path of a
+/// file would become part of the module.
 pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb: &Path) -> String {
     let [program, text, vmfb] =
         [compiler.path.as_path(), text, vmfb].map(|path| path.to_string_lossy().into_owned());
@@ -18,7 +19,8 @@ pub fn compile(compiler: &Compiler, options: &CompileOptions, text: &Path, vmfb:
     format!("{} < {}", line(words), line([text.as_str()]))
 }
 
-/// What calls an entry point once: with these tokens, as many as it takes, at the beginning of a text.
+/// The command that calls an entry point once, with as many of these tokens as it takes, at the beginning of
+/// a text.
 pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> String {
     let mut words = vec![
         "iree-run-module".to_owned(),
@@ -37,7 +39,7 @@ pub fn call(vmfb: &Path, archive: &Path, entry: &Signature, tokens: &[u32]) -> S
     line(words.iter().map(String::as_str))
 }
 
-/// An argument as `iree-run-module` takes it: of numbers that it is not told, all are zero.
+/// An argument for `iree-run-module`. Tensors without known numbers are zero.
 fn input(argument: &Argument, entry: &Signature, tokens: &[u32]) -> String {
     let room = entry.arguments.iter().find(|argument| argument.role == Role::Tokens);
     let room = room.and_then(|argument| argument.ty.shape.last()).copied().unwrap_or_default();
@@ -55,7 +57,7 @@ fn input(argument: &Argument, entry: &Signature, tokens: &[u32]) -> String {
     }
 }
 
-/// `1x8xi32=5,17`
+/// A tensor for `iree-run-module`, such as `1x8xi32=5,17`.
 fn typed(ty: &TensorType, numbers: &str) -> String {
     let extents: String = ty.shape.iter().map(|extent| format!("{extent}x")).collect();
     let element = match ty.element {

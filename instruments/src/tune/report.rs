@@ -1,4 +1,4 @@
-//! A report of what is known of a network's kernels, as text and as JSON.
+//! Reports the measurements of a network's kernels, as text and as JSON.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -8,7 +8,7 @@ use tracewright::tuning::{FASTER, Record, TuningCache, Verdict};
 
 use super::{Trial, Tuned, TunedNetwork};
 
-/// What is known of the kernels of a network, and of the network as a whole.
+/// The measurements of a network's kernels, and of the whole network.
 pub struct TuneReport<'a> {
     pub works: &'a [Tuned],
     pub network: &'a TunedNetwork<'a>,
@@ -16,7 +16,7 @@ pub struct TuneReport<'a> {
 }
 
 impl TuneReport<'_> {
-    /// The fields are those that `tracewright tune --json` prints.
+    /// The JSON that `tracewright tune --json` prints.
     pub fn json(&self) -> Value {
         let Self { works, network, cache } = self;
         fn known<Way: Clone + PartialEq + Serialize>(record: &Record<Way>, left: usize) -> Value {
@@ -42,7 +42,7 @@ impl TuneReport<'_> {
         })
     }
 
-    /// A table for a reader.
+    /// A table for people.
     pub fn table(&self) -> String {
         let Self { works, network, .. } = self;
         fn known<Way: Clone + PartialEq + Display>(record: &Record<Way>, left: usize) -> String {
@@ -68,7 +68,7 @@ impl TuneReport<'_> {
     }
 }
 
-/// A line of the log: a kernel that is begun, or what came of a trial.
+/// A line of the log: the start of a kernel, or the result of a trial.
 impl Display for Trial<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, share, tried } = self;

@@ -1,4 +1,4 @@
-//! Prose is plain: STYLE.md's rules that a program can check, over the text that people read.
+//! Checks STYLE.md's rules for plain prose in documents, doc comments, help and error texts.
 //!
 //! A sentence is checked after code, links and markup are taken out of it: `code` counts as one word. To widen the scope,
 //! give `SCOPE` another reader that yields fragments with their lines.
@@ -14,8 +14,16 @@ use crate::repository;
 /// Splits a text into fragments.
 type Reader = fn(&str) -> Vec<Fragment>;
 
-/// The ending of a file's name, and how a text of that kind splits into fragments.
-const SCOPE: [(&str, Reader); 3] = [(".md", markdown), (".rs", error_texts), (".rs", help_texts)];
+/// Whether a reader reads the file of this path.
+type Kind = fn(&str) -> bool;
+
+/// The kinds of files, and the reader that splits such a text into fragments. Doc comments of tests are not read.
+const SCOPE: [(Kind, Reader); 4] = [
+    (|path| path.ends_with(".md"), markdown),
+    (|path| path.ends_with(".rs") && !path.contains("tests/"), doc_comments),
+    (|path| path.ends_with(".rs"), error_texts),
+    (|path| path.ends_with(".rs"), help_texts),
+];
 
 /// Folders and files that are not rewritten yet.
 const NOT_YET: [&str; 0] = [];
@@ -26,7 +34,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 /// The longest sentence, in words.
 const WORDS: usize = 30;
 
-/// Words of this project alone, and what the field calls them.
+/// Words that only this project uses, and the field's terms.
 const TERMS: [(&str, &str); 17] = [
     ("swallow", "fuse"),
     ("swallows", "fuses"),
@@ -50,7 +58,7 @@ const TERMS: [(&str, &str); 17] = [
 /// A clause as the subject: these words begin a sentence only as a question.
 const OPENINGS: [&str; 4] = ["What", "Of", "Where", "Whoever"];
 
-/// Words that name a thing with a text, which contains, sets or reports, but does not speak.
+/// Nouns for things with a text. These contain, set or report, but they do not speak.
 const SPEAKERS: [&str; 14] = [
     "file",
     "files",
@@ -106,6 +114,16 @@ fn markdown(text: &str) -> Vec<Fragment> {
         }
     }
     fragments
+}
+
+/// The doc comments of a Rust file, `///` and `//!`, are Markdown between empty lines.
+fn doc_comments(text: &str) -> Vec<Fragment> {
+    let docs = text.lines().map(|content| {
+        let comment = content.trim_start();
+        let doc = comment.strip_prefix("///").or_else(|| comment.strip_prefix("//!")).unwrap_or_default();
+        doc.strip_prefix(' ').unwrap_or(doc)
+    });
+    markdown(&docs.collect::<Vec<_>>().join("\n"))
 }
 
 /// The texts of `#[error("…")]`. A placeholder is a word.
@@ -241,7 +259,7 @@ fn prose_is_plain() {
     for path in tracked(&root).iter().filter(|path| !NOT_YET.iter().any(|not_yet| path.starts_with(not_yet)))
     {
         let readers: Vec<Reader> =
-            SCOPE.iter().filter(|(ending, _)| path.ends_with(ending)).map(|(_, reader)| *reader).collect();
+            SCOPE.iter().filter(|(is_read, _)| is_read(path)).map(|(_, reader)| *reader).collect();
         // A file that is deleted and not staged yet is nobody's to read.
         let Ok(text) = fs::read_to_string(root.join(path)) else { continue };
         read += usize::from(!readers.is_empty());
@@ -274,6 +292,10 @@ fn each_rule_finds_its_sentence() {
         "#[derive(Args)]\nstruct Kernel {\n    /// What the kernel reads, and\n    /// how it reads it\n}";
     assert_eq!(findings("a.rs", argument, help_texts).len(), 1);
     assert!(findings("a.rs", &argument.replace("Args", "Debug"), help_texts).is_empty());
+    let documented = "/// The rows.\n///\n/// - one\nstruct Rows;\n//! What a file has is not a sentence.\nfn what() {}\n// What of that.\n";
+    let found = findings("a.rs", documented, doc_comments);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("a.rs:5: "), "{found:?}");
     for fine in [
         "Where does it run?",
         "```\nWhat is code is not read here at all.\n```",
