@@ -158,7 +158,9 @@ fn in_options(error: ModelError) -> Error {
         ModelError::Compiled { option } => usage(format!(
             "`--{option}` changes the compilation, and an export is compiled already; leave the option out, or export again with it"
         )),
-        ModelError::NoCache => usage("there is no home folder for the cache; name a folder with `--cache`".to_owned()),
+        ModelError::NoCache => {
+            usage("there is no home folder for the cache; name a folder with `--cache`".to_owned())
+        }
         error => Error::Library(AnyCoded::new(error)),
     }
 }
@@ -259,7 +261,9 @@ fn iree_help(error: &AnyCoded) -> Vec<String> {
         _ => None,
     });
     let cached = error.find().and_then(|error| match error {
-        ModelError::Cached(ArchiveError::Content { .. }) => Some("remove that file: it is baked again"),
+        ModelError::Cached(ArchiveError::Content { .. }) => {
+            Some("remove that file: Tracewright bakes it again")
+        }
         _ => None,
     });
     let compiler = error.find().and_then(|error| match error {

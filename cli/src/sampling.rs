@@ -95,7 +95,7 @@ pub struct SamplingArguments {
     #[arg(long, value_name = "BITS", default_value_t = 5.0, allow_negative_numbers = true)]
     pub mirostat_ent: f32,
     /// Sampling steps in their order; a missing step is skipped [default:
-    /// penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature]
+    /// `penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature`]
     #[arg(long, value_name = "STEPS", value_delimiter = ';', hide_possible_values = true)]
     pub samplers: Option<Vec<Step>>,
     /// Seed of the random draws; the same seed draws the same tokens

@@ -217,7 +217,7 @@ fn what_cannot_be_measured_is_refused() {
         assert_eq!(fs::read(&own).unwrap(), before, "{option}");
     }
     let one = ["bench", "decode", demo, "--json", "report", "--plot", "report"];
-    refused(tracewright(&one).args(small), 2, &["name one file"]);
+    refused(tracewright(&one).args(small), 2, &["name the same file"]);
     let nowhere = ["bench", "decode", demo, "--json", "/nowhere/report.json"];
     refused(tracewright(&nowhere).args(small), 1, &["/nowhere/report.json"]);
 }

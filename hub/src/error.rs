@@ -19,7 +19,7 @@ pub enum HubError {
     #[error("the hub at {endpoint} shows no model `{name}`")]
     NoModel { name: Box<ModelName>, endpoint: String },
     /// The token is missing or not accepted.
-    #[error("the hub at {endpoint} gives `{name}` only to those who have access")]
+    #[error("the hub at {endpoint} gives `{name}` only to users with access")]
     NoAccess {
         name: Box<ModelName>,
         endpoint: String,
@@ -45,7 +45,7 @@ pub enum HubError {
     #[error("cannot download {url}")]
     Connection { url: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// The hub's description of a model is invalid.
-    #[error("{url} did not answer with the description of a model: {what}")]
+    #[error("the answer of {url} does not describe a model: {what}")]
     Answer { url: String, what: String },
     /// A downloaded file has another hash than the hub declares.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]

@@ -111,7 +111,7 @@ pub enum RuntimeError {
         found: Vec<String>,
     },
     /// The device does not report the functions that it executed.
-    #[error("there is no account of what the device executed: {0}")]
+    #[error("cannot profile the device: {0}")]
     Watch(Status),
     /// A buffer cannot be allocated, filled or read.
     #[error("cannot {action} a buffer of type `{ty}`: {status}")]
