@@ -12,11 +12,11 @@ pub struct CodeBlock {
     pub document: String,
     /// The line of its fence.
     pub line: usize,
-    /// What stands behind the fence: `sh`, `rust`, `text`; or that it is a line that begins with blanks, whose figures stand
-    /// beside it.
+    /// The word after the fence: `sh`, `rust`, `text`. For an indented line with figures beside it,
+    /// [`FIGURE`].
     pub kind: String,
     pub text: String,
-    /// What a comment in the line before says that it takes to run it: `<!-- needs: torch -->`.
+    /// The requirement in the comment on the previous line: `<!-- needs: torch -->`.
     pub needs: Option<String>,
     /// The file that the paragraph before it says has this text: "`src/main.rs` has …".
     pub path: Option<String>,

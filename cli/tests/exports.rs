@@ -222,7 +222,7 @@ fn in_shell(line: &str, folder: &Path) -> Ran {
     succeed(shell.args(["-c", line]).env("PATH", tools.parent().unwrap()).current_dir(folder))
 }
 
-/// What is printed compiles the module that is written to the same bytes, and gives the same token.
+/// The printed commands compile the written module to the same bytes, and give the same token.
 #[test]
 fn printed_commands_do_the_same() {
     let folder = folder();
@@ -416,7 +416,7 @@ fn a_manifest_that_is_none() {
     refused(&mut generate(own.path()), 1, &["no checkpoint in"]);
 }
 
-/// What is no folder is no place for an export, which is said before anything is compiled.
+/// A file in place of the output folder is an error before anything is compiled.
 #[test]
 fn a_file_is_no_folder_for_an_export() {
     let out = folder();

@@ -108,7 +108,7 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// What was built, called by the host.
+/// The built model as a program that the host calls.
 pub fn program(built: &Built) -> Program {
     Program::new(&built.runtime, built.program.clone(), built.module.signatures.clone())
 }

@@ -1,4 +1,4 @@
-//! What a plan says of memory, beside what archives, programs and the compiler's own statistics say.
+//! Compares the memory in a plan with archives, programs and the compiler's own statistics.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;
