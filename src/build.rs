@@ -40,6 +40,8 @@ pub type WatchSteps<'a> = &'a mut dyn FnMut(BuildStep) -> ControlFlow<()>;
 /// A step of a build that can take long.
 #[derive(Clone, Copy, Debug)]
 pub enum BuildStep {
+    /// A model of the Hugging Face hub is downloaded.
+    Download(irpa::Progress),
     /// `iree-compile` compiles the module.
     Compile,
     /// The archive of the weights is written.

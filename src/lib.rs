@@ -20,6 +20,8 @@ pub use errors;
 pub use files;
 #[cfg(feature = "iree")]
 pub use generate;
+#[cfg(feature = "iree")]
+pub use hub;
 pub use irpa;
 pub use lower;
 pub use models;

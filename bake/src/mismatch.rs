@@ -72,8 +72,8 @@ impl fmt::Display for Problem {
                 if key == HEAD {
                     write!(
                         f,
-                        "; the checkpoint has no head, as one of a base model, and config.json does not tie it to the \
-                         embedding: take the checkpoint of the whole language model"
+                        "; the checkpoint is that of a base model without a head, and config.json does not \
+                         tie the head to the embedding: take the checkpoint of the language model"
                     )?;
                 }
                 nearest.iter().try_for_each(|nearest| write!(f, "; the checkpoint has `{nearest}`"))
@@ -94,7 +94,7 @@ impl fmt::Display for Problem {
                     write!(f, " = [{}]", axes.join(", "))?;
                 }
                 if found.len() > 1 && found.iter().eq(expected.iter().rev()) {
-                    write!(f, "; transposed? `(transposed)` after the field says so")?;
+                    write!(f, "; if it is stored transposed, write `(transposed)` after the field")?;
                 }
                 declared.iter().try_for_each(|Declared { provenance, .. }| {
                     write!(f, "; declared at {}:{}", provenance.file, provenance.line)

@@ -49,7 +49,7 @@ impl FromStr for TemplateVariable {
         };
         let is_part = |c: char| c.is_alphanumeric() || c == '_';
         if !name.chars().all(is_part) || name.is_empty() || name.starts_with(|c: char| c.is_numeric()) {
-            return Err(format!("`{name}` is no name of a variable, expected letters, digits and `_`"));
+            return Err(format!("`{name}` is not a variable name, expected letters, digits and `_`"));
         }
         match name {
             "tools" | "documents" => return Err(format!("`--{name} FILE` sets `{name}`")),
@@ -110,7 +110,7 @@ pub struct MeshArguments {
     #[arg(long, value_name = "AXIS=DEVICES,…")]
     pub mesh: Option<Mesh>,
     /// For XLA: divide axes of the network along an axis of the mesh, such as `K,F,V=model`, or along none, such as
-    /// `V=none`; overrides or extends the network's declaration; may be repeated
+    /// `V=none`. Overrides or extends the network's declaration; may be repeated
     #[arg(long, value_name = "AXES=MESH_AXIS")]
     pub shard: Vec<ShardRule>,
 }
@@ -127,16 +127,16 @@ impl MeshArguments {
             let of_axis = self.shard.iter().filter(|rule| rule.axes.contains(axis));
             let (whole, divided): (Vec<_>, Vec<_>) = of_axis.partition(|rule| rule.over == "none");
             if !whole.is_empty() && !divided.is_empty() {
-                let what = format!("`--shard` says of `{axis}` that it is divided, and that it is not");
+                let what = format!("`--shard` both divides `{axis}` and leaves it whole");
                 return Err(usage(what));
             }
         }
         match &self.mesh {
             Some(mesh) => Ok(Some((mesh, &self.shard))),
             None if self.shard.is_empty() => Ok(None),
-            None => Err(usage(
-                "`--shard` says what is divided among the devices of a mesh; name it with `--mesh`",
-            )),
+            None => {
+                Err(usage("`--shard` divides axes among the devices of a mesh; name the mesh with `--mesh`"))
+            }
         }
     }
 }

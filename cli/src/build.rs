@@ -118,7 +118,7 @@ impl DeviceArguments {
         {
             let is_cpu = name.kind == DeviceKind::Cpu;
             let what = format!(
-                "`--target` names {target} and `--device` is {name}; `--target` says which {} it is, as `vulkan:rdna3`",
+                "`--target` is {target} and `--device` is {name}; expected a target of the same {}, such as `vulkan:rdna3`",
                 if is_cpu { "graphics processor" } else { name.kind.name() }
             );
             return Err(usage(what).into());

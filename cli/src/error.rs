@@ -50,9 +50,14 @@ pub enum Error {
     Program(#[source] io::Error),
     /// The error of another process of this program, with its causes.
     #[error("{what}")]
-    Said { code: Code, what: String },
-    /// A check of the installation failed.
-    #[error("{missing} of {looked_at} things are not as they must be")]
+    Said {
+        /// The code of its error.
+        code: Code,
+        /// Its message.
+        what: String,
+    },
+    /// Not everything is there that is needed.
+    #[error("{missing} of {looked_at} checks failed")]
     Missing {
         /// The number of failed checks.
         missing: usize,
@@ -88,13 +93,13 @@ pub enum Error {
         /// The variables that the template reads.
         variables: Vec<String>,
     },
-    /// The terminal's input cannot be read.
-    #[error("cannot read what is typed")]
+    /// What is typed cannot be read.
+    #[error("cannot read from the terminal")]
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template exceeded a limit of time or memory.
     #[error(
-        "the chat template was stopped: it takes more than {} s, more than {} MiB or nests too deep, \
-         or the text becomes longer than {} MiB",
+        "the chat template was stopped: it takes more than {} s or {} MiB, nests too deep, or writes more \
+         than {} MiB",
         limits::TEMPLATE_SECONDS, limits::TEMPLATE_MEMORY >> 20, limits::PROMPT >> 20
     )]
     Template,
@@ -151,9 +156,9 @@ fn in_options(error: ModelError) -> Error {
             "`--{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"
         )),
         ModelError::Compiled { option } => usage(format!(
-            "`--{option}` is for what is compiled now; leave the option out, or export again with it"
+            "`--{option}` changes the compilation, and an export is compiled already; leave the option out, or export again with it"
         )),
-        ModelError::NoCache => usage("there is no home folder; name one with `--cache`".to_owned()),
+        ModelError::NoCache => usage("there is no home folder for the cache; name a folder with `--cache`".to_owned()),
         error => Error::Library(AnyCoded::new(error)),
     }
 }

@@ -235,6 +235,6 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
     let count = model.info().vocabulary;
     let ends = model.stop_tokens().iter().filter(|end| !options.ignore_eos && **end as usize >= count);
     ends.for_each(|end| {
-        say!("no answer ends at token {end}, which `eos_token_id` names: the network has {count} tokens");
+        say!("no answer can end at token {end} of `eos_token_id`: the network has {count} tokens");
     });
 }

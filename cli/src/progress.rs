@@ -60,6 +60,7 @@ impl Steps {
     /// Shows the progress of a step, and stops on Ctrl-C.
     pub fn watch(&mut self, step: BuildStep) -> ControlFlow<()> {
         let (what, progress) = match step {
+            BuildStep::Download(progress) => ("downloading", progress),
             BuildStep::Bake(progress) => ("baking", progress),
             BuildStep::Verify(progress) => ("verifying", progress),
             BuildStep::Compile | BuildStep::Load => {

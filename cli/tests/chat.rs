@@ -50,7 +50,7 @@ fn a_message_has_an_end() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("a message has more bytes than are read, at most 67108864"), "{said}");
+    assert!(said.contains("the message is too long, expected at most 67108864 bytes"), "{said}");
 }
 
 /// Every answer of a chat is compact JSON; with the flag it has whitespace.
@@ -266,7 +266,7 @@ fn an_answer_without_an_end_is_announced() {
         keys.as_object_mut().unwrap().remove("eos_token_id");
         fs::write(&path, keys.to_string()).unwrap();
     };
-    let words = "the model names no token that ends an answer";
+    let words = "the model has no token that ends an answer";
     let named = said(&mut chat(text(folder.path()), &["-n", "3"]), "");
     assert!(!named.err.contains(words), "{}", named.err);
     mute("config.json");

@@ -12,7 +12,7 @@ fn a_machine_that_has_everything_is_well() {
     let lines: Vec<&str> = ran.out.lines().collect();
     for (what, words) in [
         ("compiler", "iree-compile 3.13.0"),
-        ("processor", "kernels of ours"),
+        ("processor", "Tracewright's kernels"),
         ("runtime", "cores"),
         ("cache", "free"),
         ("memory", "GB"),

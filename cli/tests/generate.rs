@@ -202,7 +202,7 @@ fn tokens_that_cannot_end_an_answer() {
     generate.args(SMALL);
     fs::write(&file, r#"{"eos_token_id": [0, 515]}"#).unwrap();
     let said = succeed(&mut generate).err;
-    let words = "no answer ends at token 515, which `eos_token_id` names: the network has 515 tokens";
+    let words = "no answer can end at token 515 of `eos_token_id`: the network has 515 tokens";
     assert!(said.contains(words) && !said.contains("at token 0"), "{said}");
     fs::write(&file, "[1]").unwrap();
     refused(&mut generate, 1, &["generation_config.json", "expected an object"]);

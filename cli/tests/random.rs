@@ -48,7 +48,7 @@ fn only_what_weights_depend_on_is_an_option() {
     let same = succeed(&mut random(&config, &target, &["--dtype", "f32"])).err;
     assert!(!same.contains("is needed"), "{same}");
     let other = succeed(&mut random(&config, &out.path().join("b"), &["--dtype", "f16"])).err;
-    assert!(other.contains("its config.json says f32: `--dtype f16` is needed"), "{other}");
+    assert!(other.contains("its config.json declares f32: pass `--dtype f16`"), "{other}");
 }
 
 /// A tensor is made whole: where there is no memory for one, nothing begins.

@@ -95,7 +95,7 @@ pub fn help(error: &AnyCoded) -> Vec<String> {
                     .map(|key| format!("`--allow-config-key {key}` proceeds without it"))
                     .collect();
             }
-            ConfigError::Embeds { .. } => "only `tracewright embed` takes it, which makes vectors of texts",
+            ConfigError::Embeds { .. } => "only `tracewright embed` takes it, which computes embeddings",
             ConfigError::Generates { .. } => "use `tracewright generate`: it continues text with this model",
             _ => return Vec::new(),
         }

@@ -138,6 +138,7 @@ coded! {
         TW1103: NoFile SeveralFiles NoWeights;
         TW1104: Status Connection Answer;
         TW1105: Hash;
+        TW0005: Stopped;
     }
 
     RandomError: File {

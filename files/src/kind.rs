@@ -52,7 +52,7 @@ impl fmt::Display for NotReplaced {
             (Some(target), expected) => {
                 write!(f, "it is a link to `{}`, which is not {expected}", target.display())
             }
-            (None, "") => f.write_str("it is there already"),
+            (None, "") => f.write_str("it already exists"),
             (None, expected) => write!(f, "it is not {expected}"),
         }?;
         f.write_str("; write elsewhere, or move the file away")

@@ -134,7 +134,7 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap(), expected);
         }
         fs::write(&path, "").unwrap();
-        assert!(refused(FileKind::NEW).starts_with("it is there already; "));
+        assert!(refused(FileKind::NEW).starts_with("it already exists; "));
         // What came after it was begun stays, too.
         let new = NewFile::begin(&path, WORDS).unwrap();
         fs::write(&path, "12").unwrap();

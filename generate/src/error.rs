@@ -162,8 +162,8 @@ pub enum GenerateError {
     Runtime(#[from] runtime::RuntimeError),
     /// The bytes of the tokenizer's tokens cannot be determined.
     #[error(
-        "the tokenizer does not say which bytes its tokens stand for, which a schema or a grammar needs: its decoder has \
-         neither `ByteLevel` nor `ByteFallback`, or its tokens are no map"
+        "the tokenizer does not define the bytes of its tokens, which a schema or a grammar needs: its \
+         decoder has neither `ByteLevel` nor `ByteFallback`, or its vocabulary is no map"
     )]
     NoBytes {
         /// The reason that the library gives.
@@ -199,8 +199,8 @@ pub enum GenerateError {
     },
     /// No token of the vocabulary can continue the text as the constraint requires.
     #[error(
-        "step {step}: no token that the model has continues the text as the schema or the grammar wants; \
-         loosen it, or spell what it wants with characters that the tokenizer knows"
+        "step {step}: no token of the model continues the text as the schema or the grammar requires; \
+         loosen it, or use only characters that the tokenizer knows"
     )]
     NothingAllowed {
         /// Index of the token to choose, from 0.

@@ -375,12 +375,12 @@ fn a_constraint_that_leaves_no_token_is_an_error_that_says_so() {
     assert_eq!(said("start: \"ac\" \"a\"").unwrap().finish, Finish::Stop);
     for (grammar, step) in [("start: \"ab\"", 1), ("start: \"b\"", 0)] {
         let said = refused(said(grammar));
-        assert!(said.starts_with(&format!("step {step}: no token that the model has")), "{said}");
+        assert!(said.starts_with(&format!("step {step}: no token of the model")), "{said}");
     }
     // Words of a dictionary, which say nothing of bytes.
     let words = load(&file(json!({"type": "WordPiece", "prefix": "##", "cleanup": true})));
     let said = refused(Constrainer::new(&words, &[]));
-    assert!(said.contains("does not say which bytes its tokens stand for"), "{said}");
+    assert!(said.contains("does not define the bytes of its tokens"), "{said}");
 }
 
 #[test]

@@ -145,7 +145,7 @@ impl<'a> Client<'a> {
         let code = |headers: &HeaderMap| {
             headers.get("X-Error-Code").and_then(|code| code.to_str().ok()).map(str::to_owned)
         };
-        let (name, endpoint) = (name.clone(), self.hub.endpoint.clone());
+        let (name, endpoint) = (name.clone().into(), self.hub.endpoint.clone());
         Err(match (answer.status().as_u16(), code(answer.headers()).as_deref()) {
             (200 | 206, _) => return Ok(()),
             (_, Some("RevisionNotFound")) => HubError::NoRevision { name },

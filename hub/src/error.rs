@@ -14,26 +14,31 @@ pub enum HubError {
     NoCache,
     /// The model is not in the cache, and downloads are disabled.
     #[error("`{name}` is not in the cache `{}`, and `HF_HUB_OFFLINE` forbids downloads", .cache.display())]
-    Offline { name: ModelName, cache: PathBuf },
+    Offline { name: Box<ModelName>, cache: PathBuf },
     /// The hub has no such model, or hides it.
     #[error("the hub at {endpoint} shows no model `{name}`")]
-    NoModel { name: ModelName, endpoint: String },
-    /// The token is missing or rejected.
+    NoModel { name: Box<ModelName>, endpoint: String },
+    /// The token is missing or not accepted.
     #[error("the hub at {endpoint} gives `{name}` only to those who have access")]
-    NoAccess { name: ModelName, endpoint: String, with_token: bool },
+    NoAccess {
+        name: Box<ModelName>,
+        endpoint: String,
+        /// Whether a token was sent.
+        with_token: bool,
+    },
     /// The model has no such branch, tag or commit.
     #[error("`{}` has no revision `{}`", .name.repository, .name.revision())]
-    NoRevision { name: ModelName },
+    NoRevision { name: Box<ModelName> },
     /// The model has no such file.
     #[error("`{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
-    NoFile { name: ModelName, file: String, known: Vec<String> },
-    /// Several files match the name.
+    NoFile { name: Box<ModelName>, file: String, known: Vec<String> },
+    /// A name fits several files.
     #[error("`{name}` fits {} GGUF files, expected one:{}", .files.len(), Listed(.files))]
-    SeveralFiles { name: ModelName, files: Vec<String> },
-    /// The repository contains no weights that Tracewright supports.
+    SeveralFiles { name: Box<ModelName>, files: Vec<String> },
+    /// The repository holds no weights that Tracewright reads.
     #[error("`{name}` has no safetensors and no GGUF files, only:{}", Listed(.known))]
-    NoWeights { name: ModelName, known: Vec<String> },
-    /// The hub answered with an error status.
+    NoWeights { name: Box<ModelName>, known: Vec<String> },
+    /// The hub answered with another status than success.
     #[error("{url} answered with status {status}, expected 200")]
     Status { url: String, status: u16 },
     /// The connection failed, or was interrupted too often.
@@ -44,8 +49,11 @@ pub enum HubError {
     Answer { url: String, what: String },
     /// A downloaded file has another hash than the hub declares.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]
-    Hash { name: ModelName, file: String, found: String, expected: String },
-    /// A file of the cache cannot be read or written.
+    Hash { name: Box<ModelName>, file: String, found: String, expected: String },
+    /// The caller stopped the download. What has arrived stays.
+    #[error("stopped")]
+    Stopped,
+    /// A file of the cache that cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -65,7 +73,7 @@ impl HubError {
                 name.repository
             ),
             Self::NoFile { name, .. } | Self::SeveralFiles { name, .. } => {
-                format!("name one as `{}:FILE`", ModelName { file: None, ..name.clone() })
+                format!("name one as `{}:FILE`", ModelName { file: None, ..(**name).clone() })
             }
             Self::NoWeights { .. } => "name another repository: one with safetensors or GGUF files".into(),
             Self::Connection { .. } => {

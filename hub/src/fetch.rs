@@ -15,7 +15,10 @@ use crate::client::{Client, Commit, Described};
 use crate::select::{INDEX, Selection, select, shards};
 use crate::{Fetched, Hub, HubError, ModelName};
 
-/// How often a download may fail in a row without receiving a byte.
+/// A function that is told how far a download is, and may stop it.
+type Watch<'a> = &'a mut dyn FnMut(Fetched<'_>) -> ControlFlow<()>;
+
+/// How often a download may fail in a row, without a byte between.
 const ATTEMPTS: u32 = 5;
 
 /// The pause after the first failure. It doubles with each further one.
@@ -24,15 +27,16 @@ const PAUSE: Duration = Duration::from_millis(500);
 const BLOCK: usize = 1 << 18;
 
 impl Hub {
-    /// The path of a model in the cache. Downloads missing files; `watch` receives the progress.
+    /// The path of a model: that in the cache, or of a download into it. `watch` sees each step of the download, and may
+    /// stop it.
     ///
     /// An interrupted download continues where it stopped. Every file is compared with the hub's hash before
     /// it appears in the cache.
     ///
     /// # Errors
-    /// If the hub has no such model or file or cannot be reached, a file is damaged, or the cache cannot be
-    /// written.
-    pub fn fetch(&self, name: &ModelName, watch: &mut dyn FnMut(Fetched<'_>)) -> Result<PathBuf, HubError> {
+    /// If the hub has no such model or file, it cannot be reached, a file is damaged, the cache cannot be written, or
+    /// `watch` stops.
+    pub fn fetch(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         match self.find(name)? {
             Some(path) => Ok(path),
             None => self.update(name, watch),
@@ -42,10 +46,10 @@ impl Hub {
     /// Like [`fetch`](Self::fetch), but asks the hub for a newer commit first.
     ///
     /// # Errors
-    /// The errors of [`fetch`](Self::fetch).
-    pub fn update(&self, name: &ModelName, watch: &mut dyn FnMut(Fetched<'_>)) -> Result<PathBuf, HubError> {
+    /// As [`fetch`](Self::fetch).
+    pub fn update(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         if self.offline {
-            return Err(HubError::Offline { name: name.clone(), cache: self.cache.clone() });
+            return Err(HubError::Offline { name: name.clone().into(), cache: self.cache.clone() });
         }
         let client = Client::new(self);
         let commit = client.commit(name)?;
@@ -98,7 +102,7 @@ struct Download<'a> {
     locks: PathBuf,
     done: u64,
     total: u64,
-    watch: &'a mut dyn FnMut(Fetched<'_>),
+    watch: Watch<'a>,
 }
 
 impl Download<'_> {
@@ -124,9 +128,17 @@ impl Download<'_> {
         Ok(())
     }
 
+    /// Tells how far the download is, with `more` bytes of this file.
+    fn tell(&mut self, file: &str, more: u64) -> Result<(), HubError> {
+        match (self.watch)(Fetched { file, done: self.done + more, total: self.total }) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(HubError::Stopped),
+        }
+    }
+
     fn missing(&self, file: &str) -> HubError {
         let known = self.commit.files.iter().map(|known| known.name.clone()).collect();
-        HubError::NoFile { name: self.name.clone(), file: file.to_owned(), known }
+        HubError::NoFile { name: self.name.clone().into(), file: file.to_owned(), known }
     }
 
     fn file(&mut self, file: &Described) -> Result<(), HubError> {
@@ -143,8 +155,7 @@ impl Download<'_> {
             place(&blob, &link, file.name.matches('/').count())?;
         }
         self.done += file.size;
-        (self.watch)(Fetched { file: &file.name, done: self.done, total: self.total });
-        Ok(())
+        self.tell(&file.name, 0)
     }
 
     /// Downloads a blob, which appears under its name once it is complete.
@@ -165,7 +176,7 @@ impl Download<'_> {
         let found = self.part(file, hash.len(), &part)?;
         if found != hash {
             fs::remove_file(&part).with_path("remove", &part)?;
-            let (name, file) = (self.name.clone(), file.name.clone());
+            let (name, file) = (self.name.clone().into(), file.name.clone());
             return Err(HubError::Hash { name, file, found, expected: hash.to_owned() });
         }
         Ok(fs::rename(&part, blob).with_path("rename", &part)?)
@@ -241,7 +252,7 @@ impl Download<'_> {
             written.write_all(&bytes).with_path("write", part)?;
             hash.update(&bytes);
             *length += bytes.len() as u64;
-            (self.watch)(Fetched { file: &file.name, done: self.done + *length, total: self.total });
+            self.tell(&file.name, *length)?;
             if *length > file.size {
                 return Ok(());
             }
@@ -321,23 +332,28 @@ fn make_folder(folder: &Path) -> Result<(), FileError> {
     fs::create_dir_all(folder).with_path("create", folder)
 }
 
-/// Adds a blob to a snapshot, by a relative link at a depth of `depth` folders.
+/// Puts a blob into a snapshot: a relative link, `depth` folders below it. It takes the place of a link to a blob that was
+/// removed, and of one that another run makes at the same time.
 fn place(blob: &Path, link: &Path, depth: usize) -> Result<(), FileError> {
-    link.parent().map_or(Ok(()), make_folder)?;
-    // A link whose blob was removed.
-    if fs::symlink_metadata(link).is_ok() {
-        fs::remove_file(link).with_path("remove", link)?;
-    }
-    #[cfg(unix)]
-    {
-        let name = Path::new("blobs").join(blob.file_name().unwrap_or_default());
-        let target = Path::new(&"../".repeat(depth + 2)).join(name);
-        match std::os::unix::fs::symlink(&target, link) {
-            // A file system without links.
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
-            made => return made.with_path("create", link),
-        }
-    }
-    let _ = depth;
-    fs::copy(blob, link).map(drop).with_path("create", link)
+    let folder = link.parent().unwrap_or(link);
+    make_folder(folder)?;
+    let name = Path::new("blobs").join(blob.file_name().unwrap_or_default());
+    let target = Path::new(&"../".repeat(depth + 2)).join(name);
+    let make = |path: &Path| match linked(&target, path) {
+        // A file system without links.
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => fs::copy(blob, path).map(drop),
+        made => made,
+    };
+    let made = tempfile::Builder::new().make_in(folder, make).with_path("create a file in", folder)?;
+    made.into_temp_path().persist(link).map_err(|error| error.error).with_path("create", link)
+}
+
+#[cfg(unix)]
+fn linked(target: &Path, path: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(target, path)
+}
+
+#[cfg(not(unix))]
+fn linked(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }

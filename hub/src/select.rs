@@ -45,7 +45,7 @@ pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError>
             let lower = wanted.to_lowercase();
             let fits = |file: &&String| is_gguf(file) && is_tagged(&file.to_lowercase(), &lower);
             one_gguf(name, files.iter().filter(fits).cloned().collect())?.ok_or_else(|| HubError::NoFile {
-                name: name.clone(),
+                name: name.clone().into(),
                 file: wanted.clone(),
                 known: files.to_vec(),
             })
@@ -68,7 +68,7 @@ pub fn select(name: &ModelName, files: &[String]) -> Result<Selection, HubError>
             Ok(Selection::Folder { files, has_index: weights == INDEX })
         }
         None => one_gguf(name, files.iter().filter(is_gguf).cloned().collect())?
-            .ok_or_else(|| HubError::NoWeights { name: name.clone(), known: files.to_vec() }),
+            .ok_or_else(|| HubError::NoWeights { name: name.clone().into(), known: files.to_vec() }),
     }
 }
 
@@ -84,7 +84,7 @@ fn is_tagged(file: &str, tag: &str) -> bool {
 fn one_gguf(name: &ModelName, mut found: Vec<String>) -> Result<Option<Selection>, HubError> {
     match found.len() {
         0 | 1 => Ok(found.pop().map(Selection::Gguf)),
-        _ => Err(HubError::SeveralFiles { name: name.clone(), files: found }),
+        _ => Err(HubError::SeveralFiles { name: name.clone().into(), files: found }),
     }
 }
 

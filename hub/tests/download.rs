@@ -4,6 +4,7 @@
 mod server;
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use server::{Fault, Server};
@@ -37,7 +38,7 @@ fn name(text: &str) -> ModelName {
 }
 
 fn fetched(hub: &Hub, text: &str) -> Result<PathBuf, HubError> {
-    hub.fetch(&name(text), &mut |_| {})
+    hub.fetch(&name(text), &mut |_| ControlFlow::Continue(()))
 }
 
 /// The files below a folder that are none of the cache's own.
@@ -56,7 +57,12 @@ fn a_folder_has_what_is_read_and_nothing_else() {
     let cache = tempfile::tempdir().unwrap();
     let hub = hub(&server, &cache);
     let mut steps = Vec::new();
-    let path = hub.fetch(&name("org/name"), &mut |at| steps.push((at.done, at.total))).unwrap();
+    let path = hub
+        .fetch(&name("org/name"), &mut |at| {
+            steps.push((at.done, at.total));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
     assert_eq!(path, cache.path().join("models--org--name/snapshots").join(COMMIT));
     let expected = [
         "config.json",
@@ -218,6 +224,21 @@ fn the_token_stays_with_the_hub() {
     server.set(Fault::Elsewhere);
     assert_eq!(fs::read(fetched(&hub, "org/name").unwrap()).unwrap(), [1; 1000]);
     assert_eq!(server.tokens_elsewhere(), [None]);
+}
+
+#[test]
+fn a_download_that_is_stopped_keeps_what_arrived() {
+    let server = Server::of("org/name", vec![("a.gguf", vec![1; 2_000_000])]);
+    let cache = tempfile::tempdir().unwrap();
+    let hub = hub(&server, &cache);
+    let mut stop = |at: tracewright_hub::Fetched<'_>| match at.done > 500_000 {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    };
+    assert!(matches!(hub.fetch(&name("org/name"), &mut stop), Err(HubError::Stopped)));
+    assert_eq!(fs::read(fetched(&hub, "org/name").unwrap()).unwrap(), [1; 2_000_000]);
+    let starts = server.starts();
+    assert!(starts.len() == 2 && starts[1] > 500_000, "{starts:?}");
 }
 
 #[test]

@@ -73,11 +73,11 @@ impl FootprintReport<'_> {
         line(
             "activations",
             footprint.activation_bytes(),
-            &format!("at most, in `{entry}`, chunk {}", plan.chunk),
+            &format!("largest in `{entry}`, chunk {}", plan.chunk),
         );
         line("constants", footprint.constants, "tables in the compiled module");
-        line("running", footprint.running() as usize, "all of it, and the process itself");
-        line("compiling", footprint.compile, "before, in a process of its own; about");
+        line("running", footprint.running() as usize, "total, with the process itself");
+        line("compiling", footprint.compile, "about, before that, in the compiler's process");
         if let Some(memory) = memory {
             line(
                 "machine",

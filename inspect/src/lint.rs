@@ -142,7 +142,7 @@ impl Lint {
                 }
             }
             if findings.is_empty() {
-                let _ = writeln!(text, "  nothing to object to");
+                let _ = writeln!(text, "  no findings");
             }
         }
         text
@@ -186,8 +186,11 @@ fn findings(
     let mut found = Vec::new();
     let xla = target.backend == Backend::Xla;
     let rounds = || plan.weights.quantize.rounds().then_some((XlaError::Quantized, "leave out `--quant`"));
-    let unread =
-        || xla::check_model(model).err().map(|error| (error, "take the model directory that it was made of"));
+    let unread = || {
+        xla::check_model(model)
+            .err()
+            .map(|error| (error, "take the model directory that it was exported from"))
+    };
     if let Some((error, why)) = if xla { unread().or_else(rounds) } else { None } {
         found.push(Finding {
             severity: Severity::Refused,
@@ -202,8 +205,9 @@ fn findings(
     if target.features.is_none() && !xla {
         found.push(Finding {
             severity: Severity::Note,
-            what: format!("the features of `{}` are known to iree-compile alone", target.processor),
-            why: "judged as a processor without any; PLATFORM:PROCESSOR:+FEATURE,+FEATURE names those to count on".into(),
+            what: format!("only iree-compile knows the features of `{}`", target.processor),
+            why: "treated as a processor without features; PLATFORM:PROCESSOR:+FEATURE,+FEATURE names them"
+                .into(),
             code: None,
             places: BTreeMap::new(),
         });
@@ -234,7 +238,7 @@ fn findings(
     for (legalization, places) in shown(&expanded.trace, target) {
         found.push(Finding {
             severity: Severity::Note,
-            what: format!("{}: a fault of the compiler that is worked around", legalization.name),
+            what: format!("{}: a compiler bug that is worked around", legalization.name),
             why: legalization.fault.to_owned(),
             code: None,
             places: counted(places.into_iter().map(path)),
@@ -271,10 +275,10 @@ fn counted(places: impl Iterator<Item = String>) -> BTreeMap<String, usize> {
 /// The purpose of an operation's kernels, and the cost without a kernel.
 fn served(op: &Op) -> Option<&'static str> {
     Some(match op {
-        Op::Sdpa(_) => "attention writes its scores to memory, and reads keys and values that are hidden",
-        Op::Append(_) => "a step reads and writes all of a cache to change a row of it",
-        Op::RmsNorm(_) | Op::Rope(_) => "what could be a part of a product is computed before it",
-        Op::Linear(_) => "the compiler multiplies, and reads weights as the network computes them",
+        Op::Sdpa(_) => "attention writes its scores to memory, and also reads masked keys and values",
+        Op::Append(_) => "each step reads and writes the whole cache to change one position",
+        Op::RmsNorm(_) | Op::Rope(_) => "the operation is computed alone, and not fused into a matmul",
+        Op::Linear(_) => "the compiler generates the matmul, and the weights are not packed",
         _ => return None,
     })
 }
@@ -294,14 +298,14 @@ fn unserved(simplified: &Trace, expanded: &Trace, has_kernels: bool, wanted: boo
         }
     }
     let why_none =
-        if wanted { "the target has no instructions that kernels are made of" } else { "kernels are off" };
+        if wanted { "the target lacks the instructions that kernels need" } else { "kernels are off" };
     found
         .into_iter()
         .map(|(name, (cost, places))| Finding {
             severity: Severity::Slow,
             what: match has_kernels {
-                true => format!("no kernel serves these `{name}`"),
-                false => format!("no kernel serves `{name}`: {why_none}"),
+                true => format!("no kernel supports these `{name}`"),
+                false => format!("no kernel supports `{name}`: {why_none}"),
             },
             why: cost.to_owned(),
             code: None,
@@ -351,7 +355,7 @@ fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     for (reason, keys) in whole {
         found.push(Finding {
             severity: Severity::Slow,
-            what: format!("weights stay {} although `{}` is asked for", plan.element, plan.weights.quantize),
+            what: format!("weights stay {} although you asked for `{}`", plan.element, plan.weights.quantize),
             why: reason.to_string(),
             code: None,
             places: counted(keys.into_iter()),
@@ -360,8 +364,8 @@ fn stored(plan: &Plan, trace: &Trace, expanded: &Expanded) -> Vec<Finding> {
     if !padded.is_empty() {
         found.push(Finding {
             severity: Severity::Note,
-            what: format!("rows that are no multiple of {GROUP}, the numbers that share a scale"),
-            why: "the last group of each row is filled with zeros, which are stored and multiplied".into(),
+            what: format!("rows whose length is not a multiple of {GROUP}, the size of a group"),
+            why: "the last group of each row is padded with zeros, which are stored and multiplied".into(),
             code: None,
             places: padded,
         });
@@ -390,9 +394,9 @@ fn compiler(expanded: &Expanded, target: &Target) -> Vec<Finding> {
         if !places.is_empty() {
             found.push(Finding {
                 severity: Severity::Slow,
-                what: "products of bf16 on a processor that multiplies none".into(),
-                why: "the compiler has no packed form for them here, and widens each number where it is read; `--dtype f32` is \
-                      twice the bytes and may be faster"
+                what: "bf16 matmuls on a processor without bf16 instructions".into(),
+                why: "the compiler cannot pack them here, and widens each number when it reads it; `--dtype \
+                    f32` needs twice the bytes and may be faster"
                     .into(),
                 code: None,
                 places: counted(places.into_iter()),
@@ -404,9 +408,9 @@ fn compiler(expanded: &Expanded, target: &Target) -> Vec<Finding> {
     {
         found.push(Finding {
             severity: Severity::Slow,
-            what: "weights are packed once more when the program is loaded".into(),
+            what: "weights are packed again when the program is loaded".into(),
             why: format!(
-                "{} more in memory, and a slower start: no kernel reads them as the archive has them",
+                "{} more memory and a slower start: no kernel reads their order in the archive",
                 tracewright::footprint::readable(footprint.repacked as u64)
             ),
             code: None,

@@ -47,7 +47,7 @@ pub struct Compiler {
 pub enum CompileError {
     /// No compiler was found.
     #[error(
-        "no `iree-compile` {}; `pip install {WHEEL}` brings it, and where it is elsewhere, name its path",
+        "no `iree-compile` {}; `pip install {WHEEL}` installs it, or name its path if it is elsewhere",
         searched(places)
     )]
     NotFound { places: Vec<PathBuf> },
@@ -58,7 +58,7 @@ pub enum CompileError {
     NotACompiler { path: PathBuf, answer: String },
     /// The compiler exceeded its time limit and was stopped.
     #[error(
-        "`iree-compile` did not end within {} s and was stopped; raise the limit; its log is `{}`",
+        "`iree-compile` did not end within {} s and was stopped, its log is `{}`; raise the limit",
         limit.as_secs_f64(), log.display()
     )]
     TimedOut { limit: Duration, log: PathBuf },
@@ -115,7 +115,7 @@ fn check(target: &Target) -> Result<(), CompileError> {
     }
     match target.backend {
         Backend::Iree3_13 => Ok(()),
-        Backend::Xla => Err(unknown(target, "what is made for XLA is compiled where it runs")),
+        Backend::Xla => Err(unknown(target, "an export for XLA is compiled where it runs")),
         Backend::Interpreter => Err(unknown(target, "the reference interpreter compiles nothing")),
     }
 }

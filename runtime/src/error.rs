@@ -190,8 +190,8 @@ pub enum RuntimeError {
 fn needs(kind: DeviceKind) -> &'static str {
     match kind {
         DeviceKind::Vulkan => {
-            "it needs the Vulkan loader and a driver for Vulkan 1.3, as Debian's packages libvulkan1 and \
-             mesa-vulkan-drivers have them"
+            "it needs the Vulkan loader and a driver for Vulkan 1.3, such as Debian's packages libvulkan1 \
+             and mesa-vulkan-drivers"
         }
         DeviceKind::Cuda => "it needs NVIDIA's driver, which brings libcuda",
         DeviceKind::Cpu | DeviceKind::Hip | DeviceKind::Metal => "it needs the maker's driver",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use errors::{FileError, WithCauses};
 use generate::GenerateError;
+use hub::HubError;
 use irpa::ArchiveError;
 use models::config::ConfigError;
 use models::fit::FitError;
@@ -41,6 +42,9 @@ pub enum ModelError {
     /// The `config.json` cannot be read, or has invalid values.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A name on the Hugging Face hub did not lead to a model.
+    #[error(transparent)]
+    Hub(#[from] HubError),
     /// The weights have other sizes than the configuration declares.
     #[error(transparent)]
     Sizes(#[from] OtherSizes),
@@ -104,7 +108,8 @@ pub enum ModelError {
     },
     /// The option affects compiling, but an export is already compiled.
     #[error(
-        "`{option}` is for what is compiled now, and an export is compiled; leave the option out, or export again with it"
+        "`{option}` changes the compilation, and an export is compiled already; leave the option out, or \
+         export again with it"
     )]
     Compiled {
         /// Name of the option in [`OpenOptions`](super::OpenOptions).

@@ -87,7 +87,8 @@ fn message(role: &str, content: impl Into<String>) -> Value {
 }
 
 impl Model {
-    /// Opens a Hugging Face folder, a GGUF file, or a folder of `tracewright export`, with default options.
+    /// Opens a Hugging Face folder, a GGUF file, a folder of `tracewright export`, or a name on the Hugging Face
+    /// hub such as `HuggingFaceTB/SmolLM2-135M-Instruct`, with default options.
     ///
     /// The first call bakes weights and compiles modules, which takes seconds to minutes. The cache keeps
     /// both for later calls. You need `iree-compile` for everything but an export.

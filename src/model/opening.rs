@@ -1,11 +1,13 @@
 //! [`Opening`]: a model whose files are read, before its network is built.
 
-use std::path::Path;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use generate::{Chat, GenerateError, GenerateOptions, Tokenizer};
+use hub::{Fetched, ModelName};
 use irpa::HubFolder;
 use models::SentenceConfig;
 use models::fit::OpenWarning;
@@ -15,6 +17,7 @@ use super::source::{CONTEXT, Source};
 use super::text::ModelText;
 use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK};
 use crate::Plan;
+use crate::build::BuildStep;
 use crate::export::IreeManifest;
 
 /// A model whose configuration, tokenizer and stop tokens are read, and whose network is not built yet.
@@ -31,14 +34,18 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Reads the files of a model. For a folder `models--ORG--NAME` of the Hugging Face cache, these are the
+    /// Reads the files of a model. A name such as `ORG/NAME` that is no path is found in the Hugging Face cache,
+    /// or downloaded into it. For a folder `models--ORG--NAME` of the Hugging Face cache, these are the
     /// files of its current snapshot.
     ///
     /// # Errors
-    /// If a file is missing or damaged, the model is not supported, or an option differs from the export's.
+    /// If a file is missing or damaged, a name cannot be downloaded, the model is not supported, or an option
+    /// differs from the export's.
     pub fn read(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, ModelError> {
-        let hub = HubFolder::at(path.as_ref());
-        let path = hub.as_ref().map(HubFolder::snapshot).transpose()?.unwrap_or(path.as_ref());
+        let downloaded = by_name(path.as_ref(), &options)?;
+        let path = downloaded.as_deref().unwrap_or(path.as_ref());
+        let hub = HubFolder::at(path);
+        let path = hub.as_ref().map(HubFolder::snapshot).transpose()?.unwrap_or(path);
         let (source, warnings) = Source::read(path, &options)?;
         let text = ModelText::read(path, &source, &options)?;
         Ok(Self { options, source, text, warnings })
@@ -149,4 +156,15 @@ impl Opening {
         let inner = Inner { text, info, jobs, engine };
         Ok(Model { inner: Arc::new(inner) })
     }
+}
+
+/// The path of a model that is named as the hub names it, unless there is a file or folder of that name.
+fn by_name(path: &Path, options: &OpenOptions) -> Result<Option<PathBuf>, ModelError> {
+    let name = path.to_str().filter(|_| !path.exists()).and_then(ModelName::parse);
+    let Some(name) = name else { return Ok(None) };
+    let mut watch = |at: Fetched<'_>| {
+        let step = BuildStep::Download(irpa::Progress { done: at.done, total: at.total });
+        options.watch.as_ref().map_or(ControlFlow::Continue(()), |watch| watch.tell(step))
+    };
+    Ok(Some(options.hub()?.fetch(&name, &mut watch)?))
 }

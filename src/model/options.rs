@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use etcetera::BaseStrategy as _;
 use generate::{GenerateError, GenerateOptions, TokenOptions, Tokenizer};
+use hub::{Hub, HubError};
 use lower::Quantization;
 use models::ReadModel;
 use ops::ElementType;
@@ -70,6 +71,9 @@ pub struct OpenOptions {
     pub compiler: Option<Compiler>,
     /// The folder for compiled modules and baked archives. Default: `tracewright` in the user's cache folder.
     pub cache: Option<PathBuf>,
+    /// The cache of the Hugging Face hub, and where downloads come from. Default: `huggingface/hub` in the
+    /// user's cache folder, and the public hub without a token.
+    pub hub: Option<Hub>,
     /// A program that renders chat templates in a process of its own. Default: they are rendered in this
     /// process, under the limits of the template engine alone.
     pub template_program: Option<TemplateProgram>,
@@ -129,6 +133,7 @@ impl Default for OpenOptions {
             read: models::read,
             compiler: None,
             cache: None,
+            hub: None,
             template_program: None,
             watch: None,
         }
@@ -136,6 +141,15 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
+    /// The hub of the options, or the public one with the user's cache.
+    pub(super) fn hub(&self) -> Result<Hub, HubError> {
+        let cache = || Some(etcetera::choose_base_strategy().ok()?.cache_dir());
+        match &self.hub {
+            Some(hub) => Ok(hub.clone()),
+            None => Hub::of_variables(|_| None, cache().as_deref()),
+        }
+    }
+
     /// The compiler of the options, or the one on the `PATH`.
     pub(super) fn compiler(&self) -> Compiler {
         self.compiler.clone().unwrap_or_else(|| Compiler::new("iree-compile"))

@@ -40,8 +40,10 @@ impl ShardRule {
 /// Why a mesh or a rule cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MeshError {
-    /// A part is not a mesh axis.
-    #[error("`{0}` is no axis of a mesh; expected NAME=DEVICES with at least one device, as `model=4`")]
+    /// A part that is no axis of a mesh.
+    #[error(
+        "`{0}` is not an axis of a mesh; expected NAME=DEVICES with at least one device, such as `model=4`"
+    )]
     Axis(String),
     /// A mesh axis occurs twice.
     #[error("the mesh has the axis `{0}` twice")]
@@ -49,8 +51,8 @@ pub enum MeshError {
     /// The number of devices is too large.
     #[error("the mesh `{0}` has more than {most} devices", most = Mesh::MOST)]
     Large(String),
-    /// A part is not a rule.
-    #[error("`{0}` does not say what is divided; expected AXES=MESH_AXIS, as `K,F,V=model`")]
+    /// A part that is no rule.
+    #[error("`{0}` is not a rule for sharding; expected AXES=MESH_AXIS, such as `K,F,V=model`")]
     Rule(String),
 }
 

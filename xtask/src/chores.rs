@@ -177,7 +177,7 @@ pub fn test(root: &Path, long: bool) -> Result<(), Error> {
             let lower: Vec<_> = lower.collect();
             programs.extend(lower);
         }
-        None => eprintln!("no tests on a lesser processor: this one is the least that tests know"),
+        None => eprintln!("tests for an older processor: this machine has the oldest that the tests know"),
     }
     match address_sanitizer() {
         Some(library) => {
@@ -235,7 +235,7 @@ pub fn newcomer(root: &Path) -> Result<(), Error> {
     let tools = setup(root)?;
     let mut test = cargo(root, &["test", "--workspace", "--all-features", "--test", "newcomer"]);
     test.args(["--", "--ignored", "--nocapture"]).env("PATH", &tools.path);
-    step("somebody new", &mut test)
+    step("first steps of a new user", &mut test)
 }
 
 /// Builds IREE's runtime for AArch64 and runs it in QEMU, so that kernels of that architecture are not only

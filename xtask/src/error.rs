@@ -11,14 +11,14 @@ pub enum Error {
     /// A required program or library is missing.
     #[error("{what} is missing ({tried}); install it: {how}")]
     Missing { what: &'static str, tried: String, how: &'static str },
-    /// A step ended with an error status.
-    #[error("step `{step}` failed ({status}): its messages are above; once mended, run this again")]
+    /// A step ended with another status than 0.
+    #[error("step `{step}` failed ({status}): its messages are above; fix the problem and run this again")]
     Failed { step: String, status: ExitStatus },
-    /// Test programs ended with an error status.
-    #[error("step `{step}` failed: {}; what each said is above; once mended, run this again", failed.join(", "))]
+    /// Programs of tests ended with another status than 0.
+    #[error("step `{step}` failed: {}. Their messages are above; fix the problem and run this again", failed.join(", "))]
     Tests { step: String, failed: Vec<String> },
-    /// cargo built no test programs, although some were expected.
-    #[error("step `{step}` has nothing to run: which programs it takes, `xtask/src/chores.rs` says")]
+    /// What cargo built has no programs of tests where some were looked for.
+    #[error("step `{step}` has nothing to run: `xtask/src/chores.rs` lists its programs")]
     NoTests { step: String },
     /// A step without output ended with an error status.
     #[error("{what} failed ({status}); the last lines of `{log}`:\n{tail}", log = log.display())]

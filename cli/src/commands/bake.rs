@@ -51,7 +51,7 @@ impl Arguments {
             match converted.is_empty() {
                 _ if !print_commands => {}
                 true => say!("{}", converts(source, out)),
-                false => say!("no program of IREE converts element types"),
+                false => say!("IREE has no tool that converts element types"),
             }
             return Ok(());
         }
@@ -65,9 +65,7 @@ impl Arguments {
         bar.finish_and_clear();
         report_baked(&baked);
         if *print_commands {
-            say!(
-                "no program of IREE makes what the module reads of a model: `tracewright bake` converts and packs its weights"
-            );
+            say!("IREE has no tool that converts and packs a model's weights as the module reads them");
         }
         say!(
             "wrote `{}`: {} parameters, {} bytes",

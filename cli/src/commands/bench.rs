@@ -46,7 +46,7 @@ impl Arguments {
 
 #[derive(Args)]
 pub struct DecodeBench {
-    /// Tokens before the first one that is measured; several with commas
+    /// Tokens before the first measured one; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "0")]
     pub depth: Vec<usize>,
     /// Tokens per round
@@ -63,7 +63,7 @@ pub struct DecodeBench {
 
 #[derive(Args)]
 pub struct PrefillBench {
-    /// Tokens of the prompt; several with commas
+    /// Tokens of the prompt; separate several with commas
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "128")]
     pub tokens: Vec<usize>,
     #[command(flatten)]
@@ -400,7 +400,7 @@ mod run {
                 check_output(model, out)?;
             }
             if self.arguments.json.is_some() && self.arguments.json == self.arguments.plot {
-                let what = "`--json` and `--plot` name one file; each has one of its own";
+                let what = "`--json` and `--plot` name the same file; give each its own";
                 return Err(usage(what).into());
             }
             // What was measured is read once for all plans.
@@ -480,7 +480,7 @@ mod run {
             watched(self.device(variants)).ok_or(BenchError::NotWatched)?;
             check_output(model, path)?;
             if measured != 1 {
-                let what = "`--trace` is of one variant; name one value of each option that takes several";
+                let what = "`--trace` profiles one variant; give each option one value";
                 return Err(usage(what).into());
             }
             Ok(Some(NewFile::begin(path, output::PROFILE)?))

@@ -81,8 +81,8 @@ mod run {
             let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
             let context = Plan::context_for(tokens.len(), network.max_context());
             if matches!(against, Against::Activations(_)) && model.chunk.is_some() {
-                let what =
-                    "`--chunk` is for what reads a prompt in pieces; transformers computed these in one pass";
+                let what = "`--chunk` reads a prompt in pieces, and transformers computed these activations in one \
+                     pass; leave it out";
                 return Err(usage(what).into());
             }
             let plan = model.plan(network, model.context.or(Some(context)))?;
@@ -103,7 +103,8 @@ mod run {
             };
             let quantized = plan.weights.quantize.rounds();
             if *against == Against::Dense && !quantized {
-                let what = "`--against dense` compares rounded weights with those of the checkpoint; round them with `--quant`";
+                let what = "`--against dense` compares quantized weights with those of the checkpoint; \
+                    quantize them with `--quant`";
                 return Err(usage(what).into());
             }
             let trace = plan.record(&entries)?.trace;
@@ -156,7 +157,7 @@ mod run {
         match report.finding() {
             None if report.nodes() == 0 => {
                 let what = format!(
-                    "nothing was compared: {} has no value of a module of this network",
+                    "nothing was compared: {} has no activation of this network's modules",
                     report.names[1]
                 );
                 Err(usage(what).into())

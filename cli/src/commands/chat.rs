@@ -91,7 +91,8 @@ mod run {
             if model.stop_tokens().is_empty() && self.stop.is_empty() {
                 let most = self.max_tokens;
                 say!(
-                    "the model names no token that ends an answer (`eos_token_id`): each has {most} tokens, or use `--stop`"
+                    "the model has no token that ends an answer (`eos_token_id`): each answer has {most} \
+                     tokens; `--stop` ends it sooner"
                 );
             }
 
@@ -305,7 +306,7 @@ mod run {
                 && let Err(error) = keep(editor, path)
             {
                 // Nobody chats to fill a history.
-                say!("`{}` does not keep what is typed: {error}", path.display());
+                say!("cannot save the history in `{}`: {error}", path.display());
                 *file = None;
             }
             Ok(Some(message))
@@ -341,7 +342,7 @@ mod run {
         let most = limits::PROMPT;
         match bytes as u64 > most {
             true => {
-                let what = format!("a message has more bytes than are read, at most {most}");
+                let what = format!("the message is too long, expected at most {most} bytes");
                 Err(Error::Typed(what.into()))
             }
             false => Ok(()),

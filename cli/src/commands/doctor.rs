@@ -130,7 +130,7 @@ mod run {
         };
         let told: Vec<&str> = features.iter().filter(told).map(String::as_str).collect();
         let kernels =
-            if has_kernels { "kernels of ours" } else { "no kernels of ours: all is the compiler's" };
+            if has_kernels { "Tracewright's kernels" } else { "no kernels: the compiler generates all code" };
         Finding {
             what: "processor",
             found: Ok(format!("{kernels}; {} ({})", target.architecture(), told.join(", "))),
@@ -151,7 +151,7 @@ mod run {
                 Ok(_) => Ok(format!("IREE's runtime starts, on {cores} cores")),
                 Err(error) => Err(WithCauses(error).to_string()),
             },
-            help: started.is_err().then(|| "`--threads 1` needs the least of the system".into()),
+            help: started.is_err().then(|| "try `--threads 1`, which needs the fewest resources".into()),
             value: json!({ "cores": cores }),
         }
     }
@@ -200,10 +200,10 @@ mod run {
         let memory = Memory::of_machine();
         Finding {
             what: "memory",
-            found: Ok(memory.as_ref().map_or("the system does not say".into(), |memory| {
+            found: Ok(memory.as_ref().map_or("the system does not report it".into(), |memory| {
                 format!("{}, of which {} are free", readable(memory.total), readable(memory.available))
             })),
-            help: Some("`tracewright plan MODEL_DIR` says what a model will hold".into()),
+            help: Some("`tracewright plan MODEL_DIR` reports the memory that a model needs".into()),
             value: memory.map_or(
                 Value::Null,
                 |memory| json!({ "total_bytes": memory.total, "available_bytes": memory.available }),

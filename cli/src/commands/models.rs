@@ -1,5 +1,6 @@
 //! `tracewright models` lists the models of the Hugging Face cache, and downloads models into it.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -73,6 +74,7 @@ fn download(name: &ModelName, newest: bool, interrupt: &Interrupt) -> Result<Pat
             }
             shown.set_length(at.total);
             shown.set_position(at.done);
+            ControlFlow::Continue(())
         };
         if newest { hub.update(&name, &mut watch) } else { hub.fetch(&name, &mut watch) }
     };

@@ -35,8 +35,7 @@ impl Arguments {
         let &Invocation { read, ref interrupt } = invocation;
         let Arguments { config, out, allow_config_key, .. } = self;
         if Gguf::is_at(config) {
-            let what =
-                "random weights are made for a config.json, and a GGUF file has weights; name a config.json";
+            let what = "`random` makes weights for a config.json, and a GGUF file has weights already; name a config.json";
             return Err(usage(what).into());
         }
         let network = read(config, allow_config_key)?;
@@ -51,7 +50,7 @@ impl Arguments {
         say!("wrote `{}`: {} parameters, {total} bytes", out.display(), parameters.len());
         if let Some(said) = said.filter(|said| *said != plan.element) {
             say!(
-                "its config.json says {said}: `--dtype {}` is needed wherever it runs in the type of its weights",
+                "its config.json declares {said}: pass `--dtype {}` to run the model in the type of its weights",
                 plan.element
             );
         }

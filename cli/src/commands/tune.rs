@@ -69,7 +69,7 @@ mod run {
             let mut works = Tuned::all(&plan, &known)?;
             if works.is_empty() {
                 say!(
-                    "no kernel multiplies for this model here, or attends: there is nothing of them to tune"
+                    "no kernel computes a matmul or attention of this model on this machine: there is nothing to tune"
                 );
             }
             let mut network = TunedNetwork::new(&plan, &known)?;

@@ -184,12 +184,16 @@ pub enum BenchError {
     },
     /// A profile was asked for a prompt that ends within a chunk.
     #[error(
-        "a profile is of calls of one entry point, and a prompt of `tokens` {tokens} with a `chunk` of {chunk} is read by \
-         two; choose a multiple"
+        "a profile covers one entry point, and a prompt of `tokens` {tokens} with a `chunk` of {chunk} \
+         needs two; choose a multiple of the chunk"
     )]
-    Chunks { tokens: usize, chunk: usize },
-    /// A profile was asked for a case that is not watched.
-    #[error("only the processor is watched: elsewhere there is no time of each dispatch")]
+    Chunks {
+        tokens: usize,
+        /// Tokens that one call takes.
+        chunk: usize,
+    },
+    /// A profile of what was not watched.
+    #[error("only the CPU can be profiled: other devices report no time for each dispatch")]
     NotWatched,
     /// The watching function asked to stop.
     #[error("stopped on request")]

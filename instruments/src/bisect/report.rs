@@ -74,16 +74,13 @@ impl BisectReport<'_> {
             )?;
         }
         if *only_together {
-            writeln!(
-                text,
-                "  only where it is computed together with what is around it: in one kernel or dispatch"
-            )?;
+            writeln!(text, "  only if it is fused with its neighbours in one kernel or dispatch")?;
         }
         for ComparedNode { place, difference } in operands {
             let apart = difference.as_ref().map(|found| format!(": {:.1e} apart", found.relative));
             let apart = apart.unwrap_or_default();
             writeln!(text, "  of {} (`{}`, {}:{}){apart}", place.op, place.path, place.file, place.line)?;
         }
-        writeln!(text, "  behind it {} of {} nodes are beyond their own bounds", after[1], after[0])
+        writeln!(text, "  after it, {} of {} nodes exceed their own bounds", after[1], after[0])
     }
 }

@@ -43,7 +43,7 @@ pub enum TuneError {
     File(#[from] FileError),
     /// The default computes wrong numbers, which is a bug in Tracewright.
     #[error(
-        "`{work}` gives other numbers than the evaluator: {how}; this is a fault of its kernel, please report it"
+        "`{work}` computes other values than the evaluator: {how}; this is a bug of its kernel, please report it"
     )]
     Wrong { work: String, how: String },
     /// A network cannot be measured.

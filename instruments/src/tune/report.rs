@@ -47,7 +47,7 @@ impl TuneReport<'_> {
         let Self { works, network, .. } = self;
         fn known<Way: Clone + PartialEq + Display>(record: &Record<Way>, left: usize) -> String {
             let fastest = match record.best() {
-                Some((way, ratio)) => format!("{ratio:.3} of the usual time: {way}"),
+                Some((way, ratio)) => format!("{ratio:.3} of the default time: {way}"),
                 None => format!("as usual: {}", record.usual),
             };
             format!("{}\n         {fastest}; {} tried, {left} not", record.name, record.tried.len())
@@ -61,7 +61,8 @@ impl TuneReport<'_> {
         let _ = writeln!(text, "{:>5}    {}", "all", known(&network.record, network.left().len()));
         let _ = writeln!(
             text,
-            "faster is what takes at most {FASTER} of the usual time; shares are of the time of these kernels, the mean of entry points"
+            "faster: at most {FASTER} of the default time; shares: of the time of these kernels, averaged \
+             over the entry points"
         );
         text
     }
@@ -81,7 +82,7 @@ impl Display for Trial<'_> {
 fn outcome(way: &dyn Display, verdict: &Verdict) -> String {
     match verdict {
         Verdict::Ratio { median, shortest, .. } => {
-            format!("{way}: {median:.3} of the usual time, the shortest {shortest:.3}")
+            format!("{way}: {median:.3} of the default time, the shortest {shortest:.3}")
         }
         Verdict::Wrong(how) => format!("{way}: rejected, it is wrong: {how}"),
         Verdict::Refused(why) => format!("{way}: rejected by the compiler: {why}"),

@@ -42,7 +42,7 @@ fn check(arguments: &Arguments) -> Result<(), Error> {
         () => return Ok(arguments.xla.mesh.rules().map(drop)?),
     };
     let what = format!(
-        "`{option}` is for IREE; XLA compiles for the devices that it finds, without kernels of ours"
+        "`{option}` is for IREE; XLA compiles for the devices that it finds, without Tracewright's kernels"
     );
     Err(usage(what).into())
 }
