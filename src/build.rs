@@ -42,7 +42,7 @@ pub type WatchSteps<'a> = &'a mut dyn FnMut(BuildStep) -> ControlFlow<()>;
 pub enum BuildStep {
     /// A model of the Hugging Face hub is downloaded.
     Download(irpa::Progress),
-    /// `iree-compile` compiles the module.
+    /// `iree-compile` compiles the text of the module.
     Compile,
     /// The archive of the weights is written.
     Bake(irpa::Progress),
@@ -134,7 +134,7 @@ pub struct BuiltProgram {
 /// Why a network could not be built or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Lowering the trace failed.
+    /// The recorded trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// The network needs more memory than there is.

@@ -53,7 +53,6 @@ pub enum Error {
     Said {
         /// The code of its error.
         code: Code,
-        /// Its message.
         what: String,
     },
     /// Not everything is there that is needed.
@@ -61,7 +60,6 @@ pub enum Error {
     Missing {
         /// The number of failed checks.
         missing: usize,
-        /// The number of checks.
         looked_at: usize,
     },
     /// The file of messages has another structure.
@@ -158,7 +156,9 @@ fn in_options(error: ModelError) -> Error {
         ModelError::Compiled { option } => usage(format!(
             "`--{option}` changes the compilation, and an export is compiled already; leave the option out, or export again with it"
         )),
-        ModelError::NoCache => usage("there is no home folder for the cache; name a folder with `--cache`".to_owned()),
+        ModelError::NoCache => {
+            usage("there is no home folder for the cache; name a folder with `--cache`".to_owned())
+        }
         error => Error::Library(AnyCoded::new(error)),
     }
 }

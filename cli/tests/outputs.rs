@@ -25,7 +25,6 @@ fn bench(option: &str, out: &Path) -> Command {
     command
 }
 
-/// All of them.
 const WRITERS: &[Output] = &[
     (output::ARCHIVE.name, FILE, |out| {
         let mut command = bare(&["bake", text(&fixture("llama-untied")), "-o", text(out)]);

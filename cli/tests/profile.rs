@@ -10,7 +10,6 @@ use crate::support::*;
 
 /// Those of the benchmarks too, so that each network is compiled once.
 const SIZES: [&str; 4] = ["--context", "64", "--chunk", "8"];
-/// Steps of one token.
 const DECODE: [&str; 3] = ["decode", "--tokens", "4"];
 
 fn json_of(path: &Path) -> Value {

@@ -15,7 +15,6 @@ use crate::support::*;
 /// The sizes of the demo in these tests, which therefore share a module.
 pub const SIZES: [&str; 6] = ["--dtype", "f32", "--context", "512", "--chunk", "64"];
 
-/// An export, loaded.
 pub struct Exported {
     network: Network,
     tokenizer: Tokenizer,

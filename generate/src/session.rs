@@ -36,7 +36,7 @@ pub struct Session<'a, E: Executor = Iree> {
 const ROW: usize = 0;
 
 impl<'a, E: Executor> Session<'a, E> {
-    /// A session without tokens.
+    /// A session that has no tokens yet.
     pub fn new(network: &'a Network<E>) -> Self {
         Self { rows: Sequences::new(network) }
     }

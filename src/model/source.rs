@@ -99,7 +99,7 @@ fn is_folder(path: &Path) -> io::Result<()> {
     fs::read_dir(path).map(drop)
 }
 
-/// Loads an export.
+/// Loads an export and its tokenizer.
 pub(super) fn open_export(
     folder: &Path,
     manifest: &IreeManifest,
