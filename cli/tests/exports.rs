@@ -178,7 +178,7 @@ fn text_for_an_export_without_a_tokenizer() {
     );
 }
 
-/// S26, M10: IREE's own program runs the export, as docs/guides/export.md says; its logits and token are ours.
+/// S26, M10: IREE's own program runs the export, by the commands of docs/guides/export.md. Its logits and token equal ours.
 #[test]
 fn s26_iree_run_module_runs_an_export_without_us() {
     let (export, out) = (shared(), folder());

@@ -400,8 +400,8 @@ fn products_by_tiles() {
     }
 }
 
-/// A worker's stack has room for the largest kernels and their callers: a row that is normalized and
-/// quantized in the kernel, and more rows than are held by tiles, with halves.
+/// A worker's stack has room for the largest kernels and their callers. One normalizes and quantizes a row.
+/// Another multiplies by tiles, with halves, and has more rows than are held.
 #[test]
 fn workers_have_room_for_what_kernels_keep() {
     let Some((target, _)) = levels().into_iter().next() else { return };

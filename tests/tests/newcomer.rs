@@ -1,6 +1,5 @@
-//! Follows the steps of a newcomer from a clone on, and measures the minutes (`cargo xtask newcomer`): the demo, a
-//! page, the commands of the pages about own networks with their output, and wrong shapes with their messages. The
-//! suite runs the networks of these pages as examples (`own_architecture`).
+//! Follows the steps of a newcomer from a clone on, and measures the minutes (`cargo xtask newcomer`). The steps are
+//! the demo, a page, the commands of the pages about own networks, and wrong shapes with their messages. The suite runs the networks of these pages as examples (`own_architecture`).
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 use std::fs;

@@ -17,10 +17,10 @@ type Reader = fn(&str) -> Vec<Fragment>;
 /// Whether a reader reads the file of this path.
 type Kind = fn(&str) -> bool;
 
-/// The kinds of files, and the reader that splits such a text into fragments. Doc comments of tests are not read.
+/// The kinds of files, and the reader that splits such a text into fragments.
 const SCOPE: [(Kind, Reader); 4] = [
     (|path| path.ends_with(".md"), markdown),
-    (|path| path.ends_with(".rs") && !path.contains("tests/"), doc_comments),
+    (|path| path.ends_with(".rs"), doc_comments),
     (|path| path.ends_with(".rs"), error_texts),
     (|path| path.ends_with(".rs"), help_texts),
 ];
