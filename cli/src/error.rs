@@ -91,7 +91,7 @@ pub enum Error {
         /// The variables that the template reads.
         variables: Vec<String>,
     },
-    /// The terminal's input cannot be read.
+    /// The terminal cannot be read.
     #[error("cannot read from the terminal")]
     Typed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The chat template exceeded a limit of time or memory.

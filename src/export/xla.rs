@@ -75,7 +75,7 @@ pub enum XlaError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// A computed weight has another offset than the manifest declares.
-    #[error("`{}` has `{key}` at byte {found}, where the manifest says {expected}; export the model again", .path.display())]
+    #[error("`{}` has `{key}` at byte {found}, expected {expected} as in the manifest; export the model again", .path.display())]
     Moved {
         /// Path of the archive file.
         path: PathBuf,
