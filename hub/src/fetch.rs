@@ -34,8 +34,8 @@ impl Hub {
     /// it appears in the cache.
     ///
     /// # Errors
-    /// If the hub has no such model or file or cannot be reached; if a file is damaged, or the cache cannot
-    /// be written; or if `watch` stops.
+    /// If the hub has no such model or file or cannot be reached, a file is damaged, the cache cannot be
+    /// written, or `watch` stops.
     pub fn fetch(&self, name: &ModelName, watch: Watch<'_>) -> Result<PathBuf, HubError> {
         match self.find(name)? {
             Some(path) => Ok(path),
