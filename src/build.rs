@@ -125,7 +125,7 @@ pub struct BuiltProgram {
     pub archive: Archive,
     /// Statistics of the bake; `None` if the cache already had the archive.
     pub baked: Option<Baked>,
-    /// The time that compiling took; zero if the cache had the module.
+    /// The time that compiling took, or reading the module from the cache.
     pub compile: Duration,
     /// The time that loading took.
     pub load: Duration,

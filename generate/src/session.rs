@@ -110,7 +110,7 @@ impl<'a, E: Executor> Session<'a, E> {
         self.rows.encode(ROW, EncoderInput::Features(features))
     }
 
-    /// Sets the adapter (LoRA) for all tokens; 0 selects none. The next call processes the session's tokens
+    /// Sets the adapter for all tokens; 0 selects none. The next call processes the session's tokens
     /// again.
     pub fn adapt(&mut self, adapter: u32) {
         self.rows.adapt(ROW, adapter);

@@ -48,7 +48,7 @@ pub(super) struct Ready {
 /// Facts about how a network was built and loaded.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time that compiling took; zero if the cache had the module.
+    /// The time that compiling took, or reading the module from the cache; zero for an export.
     pub compile: Duration,
     /// The time that loading took.
     pub load: Duration,
