@@ -92,7 +92,7 @@ pub enum EmbedError {
         /// The number of ids in the vocabulary.
         vocabulary: usize,
     },
-    /// An embedding contains a number that is not finite, or has length zero.
+    /// An embedding contains a number that is not finite.
     #[error("number {index} of the vector of text {text} is {found}, expected a finite number")]
     Number {
         /// Index of the text, from 0.

@@ -78,10 +78,10 @@ pub enum PlanError {
     /// The element type is not f32, f16 or bf16.
     #[error("`element` is {0}, expected f32, f16 or bf16")]
     Element(ElementType),
-    /// Recording the network failed.
+    /// The network cannot be recorded, by a fault in its declaration or its configuration.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// Lowering the trace failed.
+    /// The recorded trace cannot be lowered.
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// Two entry points declare a parameter with different types.

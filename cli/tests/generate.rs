@@ -230,8 +230,8 @@ fn m21_the_same_seed_draws_the_same_text() {
     );
 }
 
-/// M13, M14: keys and values stay on the device; a greedy step takes a token and gives back eight bytes, those
-/// of the next one and of its logit; other steps read their logits.
+/// M13, M14: keys and values stay on the device. A greedy step takes a token and returns eight bytes, which
+/// are the next token and its logit. Other steps read their logits.
 #[test]
 fn m13_m14_a_step_moves_a_token_or_the_logits() {
     let model = fixture("llama-untied");

@@ -98,7 +98,6 @@ impl std::fmt::Display for KernelUse {
     }
 }
 
-/// The layout of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Layout {
     Kernels,
@@ -125,7 +124,6 @@ pub fn quant_or_none(text: &str) -> Result<Quant, String> {
     }
 }
 
-/// Parses a quantized format.
 fn quantized(text: &str) -> Result<WeightFormat, String> {
     let mut formats = WeightFormat::ALL.iter().copied().filter(|format| format.element().is_none());
     formats.find(|format| format.word() == text).ok_or_else(|| "expected q8, q4 or q4_k".into())

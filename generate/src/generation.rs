@@ -72,7 +72,7 @@ pub struct Generated {
     pub logprobs: Vec<TokenLogprobs>,
     /// Tokens of the prompt that the network computed, without those that it had seen before.
     pub prefill_tokens: usize,
-    /// The time until the first token was chosen.
+    /// The time until the first token could be chosen.
     pub prefill: Duration,
     /// The number of calls after the prompt.
     pub decode_steps: usize,

@@ -119,7 +119,7 @@ fn options(constraint: Constraint, temperature: f32, seed: u64) -> TokenOptions 
     }
 }
 
-/// What a network that says anything answers.
+/// The answer of a network that may generate any token.
 fn answer(
     tokenizer: &Tokenizer,
     constraint: &Constraint,
@@ -286,7 +286,8 @@ fn rows_of_a_batch_follow_their_own() {
     assert!(texts[1].len() == 9 && texts[1].bytes().all(|byte| byte.is_ascii_digit()), "{texts:?}");
 }
 
-/// What moves the most likely token makes a session read logits; what does not, lets the program choose.
+/// Settings that can change the most likely token make a session read logits. Otherwise the program chooses
+/// the token.
 #[test]
 fn logits_are_read_only_where_they_are_needed() {
     let tokenizer = tokenizer();

@@ -148,7 +148,6 @@ impl Lint {
         text
     }
 
-    /// The findings as JSON.
     fn json(&self) -> Value {
         let finding = |one: &Finding| {
             json!({

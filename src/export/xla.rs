@@ -66,7 +66,7 @@ pub enum XlaError {
     /// The archive lacks a weight that a recipe computed.
     #[error("`{key}` was not written to `{}`", .path.display())]
     Lost {
-        /// Key of the weight.
+        /// Key of the weight in the archive.
         key: String,
         /// Path of the archive file.
         path: PathBuf,
@@ -79,7 +79,7 @@ pub enum XlaError {
     Moved {
         /// Path of the archive file.
         path: PathBuf,
-        /// Key of the weight.
+        /// Key of the weight in the archive.
         key: String,
         /// The offset in the manifest, in bytes.
         expected: usize,

@@ -166,7 +166,7 @@ impl Opening {
     }
 }
 
-/// The path of a model that is named as the hub names it, unless there is a file or folder of that name.
+/// The path of a model with this name on the hub. `None` if `path` exists, or is not such a name.
 fn by_name(path: &Path, options: &OpenOptions) -> Result<Option<PathBuf>, ModelError> {
     let name = path.to_str().filter(|_| !path.exists()).and_then(ModelName::parse);
     let Some(name) = name else { return Ok(None) };

@@ -43,7 +43,7 @@ pub(super) struct Ready {
 /// Facts about how a network was built and loaded.
 #[derive(Clone, Debug)]
 pub struct BuildInfo {
-    /// The time that compiling took; zero if the cache had the module.
+    /// The time that compiling took, or reading the module from the cache; zero for an export.
     pub compile: Duration,
     /// The time that loading took.
     pub load: Duration,
@@ -94,7 +94,7 @@ fn is_folder(path: &Path) -> io::Result<()> {
     fs::read_dir(path).map(drop)
 }
 
-/// Loads an export.
+/// Loads an export and its tokenizer.
 pub(super) fn open_export(
     folder: &Path,
     manifest: &IreeManifest,

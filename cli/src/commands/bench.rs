@@ -182,7 +182,6 @@ pub struct VariantArguments {
     pub allow_config_key: Vec<String>,
 }
 
-/// Options of the measurement.
 #[derive(Args)]
 pub struct BenchArguments {
     /// Measured rounds; every variant runs once in each

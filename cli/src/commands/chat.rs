@@ -259,7 +259,6 @@ mod run {
         }
     }
 
-    /// The source of messages.
     enum Input {
         /// A terminal with a history of typed lines, and the file of that history if there is one.
         Terminal(Box<DefaultEditor>, Option<PathBuf>),
@@ -372,7 +371,6 @@ mod run {
     /// The kind of a typed line.
     enum Typed {
         Line(String),
-        /// The line was cancelled.
         Nothing,
         End,
     }

@@ -52,7 +52,6 @@ pub(crate) struct Attention {
     softcap: Option<f64>,
     /// Whether keys and values are integers with a scale per key.
     quantized: bool,
-    /// Key heads per sequence.
     heads: usize,
     /// The place of the queries, if they are not in head order.
     tokens: Option<Tokens>,

@@ -206,10 +206,12 @@ impl Matmul<'_> {
 
 /// The scales of a chunk's groups, for all rows of a panel.
 pub(super) enum Scales<'k> {
-    /// A scale per group.
     Each([Value<'k>; 2]),
     /// The steps of scales and of negated minima, and the counts of each group.
-    InSteps { steps: [Value<'k>; 2], counts: Counts<'k> },
+    InSteps {
+        steps: [Value<'k>; 2],
+        counts: Counts<'k>,
+    },
 }
 
 impl<'k> Scales<'k> {

@@ -462,7 +462,6 @@ struct Block<'b, 'k> {
 /// The form of weights in groups after preparation.
 #[derive(Clone, Copy)]
 enum Ready<'k> {
-    /// Tiles of dequantized numbers.
     Numbers(Buffer<'k>),
     Bytes(Bytes<'k>),
 }

@@ -20,7 +20,7 @@ type Kind = fn(&str) -> bool;
 /// The kinds of files, and the reader that splits such a text into fragments. Doc comments include the help of command lines. Those of tests are not read.
 const SCOPE: [(Kind, Reader); 3] = [
     (|path| path.ends_with(".md"), markdown),
-    (|path| path.ends_with(".rs") && !path.contains("tests/"), doc_comments),
+    (|path| path.ends_with(".rs"), doc_comments),
     (|path| path.ends_with(".rs"), error_texts),
 ];
 
