@@ -451,8 +451,9 @@ impl Matmul<'_> {
         }
     }
 
-    /// The sums of the panels' outputs for some rows, in so many chains for each, of `units` units of the weights; `add` adds
-    /// those of some of them.
+    /// The sums of the panels' outputs for some rows, of `units` units of the weights; `add` adds those of some of them.
+    ///
+    /// However many rows there are, each sum is one chain in the order of the columns: so a row's bits do not depend on the others.
     ///
     /// Where registers have no room for all rows, as many as they have room for are multiplied with a block of units after
     /// each other, while it is near; the sums of the others are in memory meanwhile.
@@ -460,12 +461,12 @@ impl Matmul<'_> {
         &self,
         code: &'k Code,
         weights: &[Panel<'k>],
-        (rows, chains): (Rows<'k>, usize),
+        rows: Rows<'k>,
         (units, block): (usize, usize),
         add: impl Fn(&[Panel<'k>], Rows<'k>, Range<Value<'k>>, &[Value<'k>]) -> Vec<Value<'k>>,
     ) -> Vec<Value<'k>> {
         let (start, end, zero) = (code.index(0), code.index(units), code.constant(SUMS, 0.0));
-        let sums = weights.len() * rows.count * chains;
+        let sums = weights.len() * rows.count;
         if rows.count <= self.isa.rows() {
             return add(weights, rows, start..end, &vec![zero; sums]);
         }
@@ -492,10 +493,4 @@ impl Matmul<'_> {
         let all = self.outputs.is_multiple_of(PANEL);
         (!all).then(|| code.first_lanes(code.index(self.outputs) - panel * PANEL, PANEL))
     }
-}
-
-/// The sums of several chains of sums for each row: `chains` after each other belong to one.
-fn join<'k>(sums: &[Value<'k>], chains: usize) -> Vec<Value<'k>> {
-    let total = |sums: &[Value<'k>]| sums.iter().copied().reduce(|a, b| a + b);
-    sums.chunks(chains).filter_map(total).collect()
 }
