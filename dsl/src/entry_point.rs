@@ -11,6 +11,8 @@ pub enum LogitsMode {
     All,
     /// The token that they favour, after each token.
     Each,
+    /// Those after each token, and the token that they favour there: what verifies a draft.
+    Verify,
     /// None: the entry point fills memory, or gives embeddings.
     None,
 }
@@ -77,6 +79,11 @@ impl EntryPoint {
         entries.extend(short);
         entries.extend([entry("decode", 1, LogitsMode::Next), entry("score", chunk, LogitsMode::All)]);
         entries
+    }
+
+    /// `verify`: the logits after each of `width` tokens, and the tokens that they favour.
+    pub fn verify(batch: usize, width: usize, context: usize) -> Self {
+        Self::new("verify", batch, width, context, LogitsMode::Verify)
     }
 
     /// Those of [`all`](Self::all) that choose tokens.

@@ -41,6 +41,8 @@ pub(crate) enum EntryKind {
     Scorer,
     /// It chooses a token after each.
     Each,
+    /// It gives logits after each token, and chooses one: what verifies a draft.
+    Verifier,
     /// It fills memory.
     Encoder,
 }
@@ -173,7 +175,11 @@ impl EntryPoint {
             let vocabulary = shared.vocabulary;
             return Err(refuse(signature, format!("gives `{typed}`, expected `f32[…,{vocabulary}]`")));
         }
-        Ok(if token.is_some() { EntryKind::Step } else { EntryKind::Scorer })
+        Ok(match token {
+            None => EntryKind::Scorer,
+            Some(token) if token.ty == each => EntryKind::Verifier,
+            Some(_) => EntryKind::Step,
+        })
     }
 
     /// Whether it takes features in place of tokens, and how many numbers of each position.

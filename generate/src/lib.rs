@@ -14,9 +14,12 @@ mod gguf;
 mod model_file;
 mod network;
 mod reply;
+mod row;
 mod sample;
 mod sequences;
 mod session;
+mod snapshot;
+mod speculate;
 mod stop;
 mod text;
 
@@ -34,6 +37,7 @@ pub use sample::{
     TokenLogprobs, Xtc,
 };
 pub use session::Session;
+pub use speculate::{Certainty, DraftModel, Drafter, Lookup};
 pub use stop::{StopMatch, StopStrings, stop_tokens};
 pub use template::{Chat, ChatTemplate, TemplateError, TemplatePlace};
 pub use text::{Stream, Tokenizer, catches_panics};

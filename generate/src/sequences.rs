@@ -1,14 +1,18 @@
 //! The engine that steps a network: rows of tokens, each at a position of its own.
 
-use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::entry::EntryKind;
+use trace::Part;
+
+use crate::entry::{EntryKind, EntryPoint};
 use crate::executor::Executor;
 use crate::generation::{Generated, Generation, StepOutput, StepRequest};
 use crate::network::{Feed, StepResults, check_tokens, floats, ids};
-use crate::{GenerateError, Network};
+use crate::row::Row;
+use crate::snapshot::Snapshot;
+use crate::speculate::Governor;
+use crate::{Drafter, GenerateError, Network};
 
 /// The rows of a network, and what its layers remember of them.
 pub(crate) struct Sequences<'a, E: Executor> {
@@ -18,45 +22,16 @@ pub(crate) struct Sequences<'a, E: Executor> {
     state: Vec<E::Buffer>,
     /// What an encoder filled; empty before.
     memory: Vec<E::Buffer>,
-}
-
-/// The tokens of a row.
-#[derive(Clone, Default)]
-struct Row {
-    tokens: Vec<u32>,
-    /// What stands in place of tokens, by position.
-    features: BTreeMap<usize, Vec<f32>>,
-    adapter: u32,
-    /// How many of them the network has seen.
-    seen: usize,
-    /// Below which position something was written since the row began.
-    written: usize,
-}
-
-impl Row {
-    /// Whether the next position is given by features; `None` if there is none.
-    fn next_is_features(&self) -> Option<bool> {
-        (self.seen < self.tokens.len()).then(|| self.features.contains_key(&self.seen))
-    }
-
-    /// How many positions come next that are given by features, or by tokens.
-    fn next(&self, of_features: bool) -> usize {
-        let is = |position: &usize| self.features.contains_key(position) == of_features;
-        (self.seen..self.tokens.len()).take_while(is).count()
-    }
-
-    fn feed(&self, range: Range<usize>, of_features: bool) -> Feed<'_> {
-        let features = match of_features {
-            true => self.features.range(range.clone()).flat_map(|(_, numbers)| numbers).copied().collect(),
-            false => Vec::new(),
-        };
-        Feed { tokens: &self.tokens[range.clone()], features, start: range.start, adapter: self.adapter }
-    }
+    /// One for each row, or none.
+    pub drafters: Vec<Box<dyn Drafter + 'a>>,
+    governor: Governor,
 }
 
 impl<'a, E: Executor> Sequences<'a, E> {
     pub fn new(network: &'a Network<E>) -> Self {
-        Self { network, rows: vec![Row::default(); network.batch()], state: Vec::new(), memory: Vec::new() }
+        let rows = vec![Row::default(); network.batch()];
+        let (state, memory, drafters) = (Vec::new(), Vec::new(), Vec::new());
+        Self { network, rows, state, memory, drafters, governor: Governor::new() }
     }
 
     /// The tokens of a row, those included that the network has still to see.
@@ -140,21 +115,14 @@ impl<'a, E: Executor> Sequences<'a, E> {
     /// Chooses the adapter of a row, which begins again.
     pub fn adapt(&mut self, row: usize, adapter: u32) {
         let one = &mut self.rows[row];
-        (one.adapter, one.seen, one.written) = (adapter, 0, 0);
+        one.adapter = adapter;
+        one.begin_again();
     }
 
-    /// Takes back all but the first `length` tokens of a row. Where its state cannot go back there, it begins again.
+    /// Takes back all but the first `length` tokens of a row. Where its state cannot go back there, the next steps show it again
+    /// what it has lost.
     pub fn truncate(&mut self, row: usize, length: usize) {
-        let one = &mut self.rows[row];
-        one.tokens.truncate(length);
-        one.features.split_off(&length);
-        if one.seen <= length {
-            return;
-        }
-        one.seen = if self.network.rewinds(one.written, length) { length } else { 0 };
-        if one.seen == 0 {
-            one.written = 0;
-        }
+        self.rows[row].truncate(length, |written, to| self.network.rewinds(written, to));
     }
 
     /// Takes back the tokens of a row that the network has not seen.
@@ -164,53 +132,72 @@ impl<'a, E: Executor> Sequences<'a, E> {
     }
 
     /// Shows the next tokens of all rows to the network, as many as one call takes. Sequences that it has seen stay as
-    /// they are. Returns an answer for each row, and the time of the call.
+    /// they are. Returns an answer for each row.
     ///
     /// # Errors
     /// If the call fails. Then the state is lost, and the next steps show all rows from their beginning.
-    pub fn step(&mut self, want: StepRequest) -> Result<(Vec<StepOutput>, Duration), GenerateError> {
-        let begin = Instant::now();
+    pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
         // Rows whose next positions are of the other kind wait.
         let Some(of_features) = self.rows.iter().find_map(Row::next_is_features) else {
-            return Ok((self.rows.iter().map(|_| StepOutput::Nothing).collect(), Duration::ZERO));
+            return Ok(self.rows.iter().map(|_| StepOutput::Nothing).collect());
         };
         let longest = self.rows.iter().map(|row| row.next(of_features)).max().unwrap_or_default();
+        let is_drafted = self.rows.iter().any(|row| row.drafted > 0);
         let entry = match want {
             StepRequest::All => self.network.only(EntryKind::Scorer)?,
             StepRequest::Each => self.network.only(EntryKind::Each)?,
+            _ if is_drafted => self.network.only(EntryKind::Verifier)?,
             _ => self.network.step(longest, of_features)?,
         };
         if entry.features().is_some() != of_features {
             let why = "takes tokens, expected features".into();
             return Err(GenerateError::EntryPoint { name: entry.name.clone(), why });
         }
-        if self.state.is_empty() {
-            self.state = self.network.empty()?;
-        }
         let feed = |row: &Row| row.seen..row.seen + row.next(of_features).min(entry.chunk);
         let ranges: Vec<_> = self.rows.iter().map(feed).collect();
-        let feeds: Vec<Feed<'_>> = (self.rows.iter().zip(&ranges))
-            .map(|(row, range)| row.feed(range.clone(), of_features))
-            .collect();
-        let answered = match self.network.call(entry, &feeds, &mut self.state, &self.memory) {
-            Ok(answered) => answered,
-            Err(error) => {
-                self.lose();
-                return Err(error);
-            }
-        };
-        for (row, range) in self.rows.iter_mut().zip(&ranges) {
+        let answers = self.call(entry, want, &ranges, of_features);
+        if answers.is_err() {
+            self.lose();
+        }
+        answers
+    }
+
+    /// Shows these tokens of each row to the network.
+    fn call(
+        &mut self,
+        entry: &EntryPoint,
+        want: StepRequest,
+        ranges: &[Range<usize>],
+        of_features: bool,
+    ) -> Result<Vec<StepOutput>, GenerateError> {
+        self.prepare(ranges)?;
+        let feeds: Vec<Feed<'_>> =
+            self.rows.iter().zip(ranges).map(|(row, range)| row.feed(range.clone(), of_features)).collect();
+        let answered = self.network.call(entry, &feeds, &mut self.state, &self.memory)?;
+        for (row, range) in self.rows.iter_mut().zip(ranges) {
             row.seen = range.end;
             row.written = row.written.max(range.end);
         }
-        let answers = match self.answers(want, answered, &ranges, entry.chunk) {
-            Ok(answers) => answers,
-            Err(error) => {
-                self.lose();
-                return Err(error);
+        self.answers(want, answered, ranges, entry.chunk)
+    }
+
+    /// Makes the state what the rows expect, and keeps what a draft may have to go back to.
+    fn prepare(&mut self, ranges: &[Range<usize>]) -> Result<(), GenerateError> {
+        if self.state.is_empty() {
+            self.state = self.network.empty()?;
+        }
+        for (number, (row, range)) in self.rows.iter_mut().zip(ranges).enumerate() {
+            if let Some(snapshot) = row.restore.take() {
+                self.network.restore(&mut self.state, number, &snapshot)?;
             }
-        };
-        Ok((answers, begin.elapsed()))
+            let written = row.written.max(range.end);
+            if row.drafted > 0 && !self.network.rewinds(written, range.start) {
+                let stays = |part: Part| !part.kind.rewinds(written, range.start);
+                let snapshot = self.network.save(&self.state, number, range.start, stays)?;
+                row.before_draft = Some(Snapshot { written, ..snapshot });
+            }
+        }
+        Ok(())
     }
 
     fn answers(
@@ -223,6 +210,9 @@ impl<'a, E: Executor> Sequences<'a, E> {
         let answers = |row: usize| !ranges[row].is_empty() && self.is_settled(row);
         let vocabulary = self.network.vocabulary();
         let StepResults { logits, token } = &answered;
+        if self.rows.iter().any(|row| row.drafted > 0) {
+            return self.verified(want, &answered, ranges, chunk);
+        }
         Ok(match (want, token, logits) {
             (StepRequest::Token, Some(token), Some(logits)) if (0..ranges.len()).any(answers) => {
                 let tokens = ids(&self.network.executor.read(token)?);
@@ -263,14 +253,46 @@ impl<'a, E: Executor> Sequences<'a, E> {
         })
     }
 
+    /// What a call that verifies drafts answers.
+    fn verified(
+        &self,
+        want: StepRequest,
+        answered: &StepResults<E::Buffer>,
+        ranges: &[Range<usize>],
+        chunk: usize,
+    ) -> Result<Vec<StepOutput>, GenerateError> {
+        let (Some(token), Some(logits)) = (&answered.token, &answered.logits) else {
+            return Ok(ranges.iter().map(|_| StepOutput::Nothing).collect());
+        };
+        let vocabulary = self.network.vocabulary();
+        let tokens = ids(&self.network.executor.read(token)?);
+        let all = match want {
+            StepRequest::Token => Vec::new(),
+            _ => floats(&self.network.executor.read(logits)?),
+        };
+        let after = |place: usize| match want {
+            StepRequest::Token => self.favoured(tokens[place], place, logits),
+            _ => Ok(StepOutput::Logits(vec![all[place * vocabulary..][..vocabulary].to_vec()])),
+        };
+        let answer = |(row, range): (usize, &Range<usize>)| {
+            if range.is_empty() || !self.is_settled(row) {
+                return Ok(StepOutput::Nothing);
+            }
+            let first = range.len() - 1 - self.rows[row].drafted;
+            let outputs = (first..range.len()).map(|i| after(row * chunk + i));
+            Ok(StepOutput::Verified(outputs.collect::<Result<_, _>>()?))
+        };
+        ranges.iter().enumerate().map(answer).collect()
+    }
+
     /// The token that the module favours, if its logit is a number. If one logit is NaN, the module favours that; so this
     /// one tells of all. If it is none, the logits themselves, of which none can be chosen.
-    fn favoured(&self, token: u32, row: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
+    fn favoured(&self, token: u32, place: usize, logits: &E::Buffer) -> Result<StepOutput, GenerateError> {
         let vocabulary = self.network.vocabulary();
         if token as usize >= vocabulary {
             return Err(GenerateError::Favoured { token, vocabulary });
         }
-        let first = row * vocabulary;
+        let first = place * vocabulary;
         let logit = self.network.executor.read_element(logits, first + token as usize)?;
         if floats(&logit).iter().all(|logit| logit.is_finite()) {
             return Ok(StepOutput::Token(token));
@@ -279,7 +301,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(StepOutput::Logits(vec![logits[first..][..vocabulary].to_vec()]))
     }
 
-    /// One step of texts that are being continued, each in the row of its place: calls the network, chooses tokens and
+    /// One step of texts that are being continued, each in the row of its place: drafts, calls the network, chooses tokens and
     /// adds them to their rows. Returns those that ended, which are taken out of `running`.
     ///
     /// # Errors
@@ -289,8 +311,14 @@ impl<'a, E: Executor> Sequences<'a, E> {
         running: &mut [Option<Generation>],
         mut on_token: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<(usize, Generated)>, GenerateError> {
+        let begin = Instant::now();
+        if let Err(error) = self.draft(running) {
+            self.rows.iter_mut().for_each(Row::drop_draft);
+            return Err(error);
+        }
         let want = running.iter().flatten().map(Generation::want).max().unwrap_or(StepRequest::Nothing);
-        let (answers, time) = self.step(want)?;
+        let answers = self.step(want)?;
+        let time = begin.elapsed();
         let mut ended = Vec::new();
         for (row, (place, answer)) in running.iter_mut().zip(answers).enumerate() {
             let Some(generation) = place else { continue };
@@ -298,18 +326,92 @@ impl<'a, E: Executor> Sequences<'a, E> {
             if matches!(answer, StepOutput::Nothing) {
                 continue;
             }
-            let is_full = self.tokens(row).len() == self.network.context();
-            match generation.next(answer, self.tokens(row), is_full, |token| on_token(row, token))? {
-                Some(token) => self.push(row, &[token])?,
-                None => ended.extend(place.take().map(|generation| (row, generation.into_generated()))),
+            if self.take(row, generation, answer, |token| on_token(row, token))?.is_break() {
+                ended.extend(place.take().map(|generation| (row, generation.into_generated())));
             }
         }
         Ok(ended)
     }
 
+    /// Adds drafts to the rows whose next token alone is new, if drafts pay.
+    fn draft(&mut self, running: &[Option<Generation>]) -> Result<(), GenerateError> {
+        let Some(entry) = self.network.verifier() else { return Ok(()) };
+        let new = |row: &Row| row.tokens.len() - row.seen;
+        let reads = |row: &Row| new(row) > entry.chunk || row.next_is_features() == Some(true);
+        // Prompts are read in longer chunks.
+        if self.drafters.is_empty() || self.rows.iter().any(reads) {
+            return Ok(());
+        }
+        let mut drafted = 0;
+        if let Some(certainty) = self.governor.allows() {
+            let (context, vocabulary) = (self.network.context(), self.network.vocabulary());
+            for ((row, drafter), generation) in self.rows.iter_mut().zip(&mut self.drafters).zip(running) {
+                let room = generation.as_ref().map_or(0, Generation::room_for_draft);
+                let most = (entry.chunk - new(row)).min(context - row.tokens.len()).min(room);
+                if most == 0 {
+                    continue;
+                }
+                let draft = drafter.draft(&row.tokens, most, certainty)?;
+                let known = draft.iter().take(most).take_while(|token| (**token as usize) < vocabulary);
+                let before = row.tokens.len();
+                row.tokens.extend(known);
+                row.drafted = row.tokens.len() - before;
+                drafted += row.drafted;
+            }
+        }
+        if drafted == 0 {
+            self.governor.passed();
+        }
+        Ok(())
+    }
+
+    /// Lets a text choose its next tokens by an answer, as far as its draft goes the same way. Breaks where the text ends.
+    fn take(
+        &mut self,
+        row: usize,
+        generation: &mut Generation,
+        answer: StepOutput,
+        mut on_token: impl FnMut(u32) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, GenerateError> {
+        let outputs = match answer {
+            StepOutput::Verified(outputs) => outputs,
+            one => vec![one],
+        };
+        let context = self.network.context();
+        let one = &self.rows[row];
+        let drafted = one.drafted;
+        let first = one.tokens.len() - drafted;
+        let (mut length, mut chosen) = (first, Ok(Vec::new()));
+        let mut outputs = outputs.into_iter();
+        while let Some(output) = outputs.next() {
+            chosen = generation.next(output, &one.tokens[..length], context, &mut on_token);
+            let Ok(new) = &mut chosen else { break };
+            let shared = new.iter().zip(&one.tokens[length..]).take_while(|(a, b)| a == b).count();
+            length += shared;
+            let is_right = shared > 0 && shared == new.len();
+            new.drain(..shared);
+            if !is_right {
+                break;
+            }
+            // Of several tokens, which a grammar forces, the last one has the next answer.
+            outputs.by_ref().take(shared - 1).for_each(drop);
+        }
+        if drafted > 0 {
+            generation.count_draft(drafted, length - first);
+            self.governor.verified(length - first);
+            self.truncate(row, length);
+        }
+        let new = chosen?;
+        self.push(row, &new)?;
+        Ok(if new.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    }
+
     /// The state is gone: all rows begin again.
     fn lose(&mut self) {
         self.state.clear();
-        self.rows.iter_mut().for_each(|row| (row.seen, row.written) = (0, 0));
+        for row in &mut self.rows {
+            row.drop_draft();
+            row.begin_again();
+        }
     }
 }

@@ -117,7 +117,7 @@ pub enum RuntimeError {
     /// A buffer could not be allocated, filled or read.
     #[error("cannot {action} a buffer of type `{ty}`: {status}")]
     Buffer {
-        /// `allocate`, `fill`, `read` or `copy`.
+        /// `allocate`, `fill`, `read`, `write` or `copy`.
         action: &'static str,
         ty: TensorType,
         status: Status,

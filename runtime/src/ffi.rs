@@ -109,6 +109,13 @@ unsafe extern "C" {
         data: *mut c_void,
         size: usize,
     ) -> *mut RawStatus;
+    fn tw_buffer_write(
+        runtime: *mut RawRuntime,
+        buffer: *mut RawBuffer,
+        offset: usize,
+        data: *const c_void,
+        size: usize,
+    ) -> *mut RawStatus;
     fn tw_buffer_copy(
         runtime: *mut RawRuntime,
         buffer: *mut RawBuffer,
@@ -332,6 +339,13 @@ impl Buffer {
         let (data, size) = (target.as_mut_ptr().cast(), target.len());
         // SAFETY: both objects are alive; IREE checks the range against the buffer's own length.
         check(unsafe { tw_buffer_read(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
+    }
+
+    /// Overwrites the buffer's bytes from `offset` on. Nobody else may use the buffer, which `&mut` ensures.
+    pub(crate) fn write(&mut self, runtime: &Runtime, offset: usize, bytes: &[u8]) -> Result<(), Status> {
+        let (data, size) = (bytes.as_ptr().cast(), bytes.len());
+        // SAFETY: both objects are alive; IREE checks the range against the buffer's own length.
+        check(unsafe { tw_buffer_write(runtime.0.as_ptr(), self.0.as_ptr(), offset, data, size) })
     }
 
     /// A buffer of its own with the same type and contents.
