@@ -4,6 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+#[cfg(feature = "iree")]
+use tracewright::model::Speculation as Speculate;
+/// Without a runtime nothing drafts.
+#[cfg(not(feature = "iree"))]
+type Speculate = String;
+
 /// A step from logits to the tokens that one is drawn from, by llama.cpp's names.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -107,6 +113,10 @@ pub struct SamplingArguments {
     /// The answer follows the grammar in this file, in Lark's notation as llguidance reads it
     #[arg(long, value_name = "FILE", group = "constraint")]
     pub grammar: Option<PathBuf>,
+    /// Draft tokens that one call verifies: copied from the text so far (`lookup`), or by a smaller model with the same
+    /// tokenizer (`draft=MODEL`). The answer is the same
+    #[arg(long, value_name = "off|lookup|draft=MODEL", default_value = "off")]
+    pub speculate: Speculate,
     /// Allow any whitespace between the tokens of JSON, instead of none
     #[arg(long, requires = "constraint")]
     pub whitespace_flexible: bool,

@@ -138,6 +138,7 @@ impl Coded for ModelError {
             Self::Prompt(error) => error.code(),
             Self::NoTokenizer { .. } => TW0822,
             Self::Kind { .. } => TW0823,
+            Self::DraftTokenizer { .. } => TW0824,
             Self::AsExported { .. } | Self::Compiled { .. } | Self::Target { .. } | Self::NoCache => TW0001,
             // Its text begins with a code where the program is ours.
             Self::Template { .. } => TW0807,

@@ -1,6 +1,5 @@
 //! Several texts at once.
 
-use std::iter::zip;
 use std::ops::ControlFlow;
 
 use crate::executor::{Executor, Iree};
@@ -43,6 +42,14 @@ impl<'a, E: Executor> Batch<'a, E> {
         self
     }
 
+    /// The batch with rows that keep what [`join_seen`](Self::join_seen) needs of windows and recurrent state: copies of it, made
+    /// between the chunks of a prompt.
+    #[must_use]
+    pub fn keep_prefixes(mut self) -> Self {
+        self.rows.keeps_prefixes = true;
+        self
+    }
+
     /// How many more texts may join.
     pub fn free(&self) -> usize {
         self.running.iter().filter(|row| row.is_none()).count()
@@ -58,19 +65,17 @@ impl<'a, E: Executor> Batch<'a, E> {
         self.begin(row, 0, prompt, options)
     }
 
-    /// As [`join`](Self::join), in the free row that has seen most of this prompt's beginning, which the network is not
-    /// shown again. The tokens may differ from those of [`join`](Self::join) where the two best are nearly equal: a position
-    /// that was decoded alone is not rounded as one of a chunk is.
+    /// As [`join`](Self::join), with the state of the longest beginning of the prompt that any row has seen. The network computes
+    /// the rest alone.
     ///
     /// # Errors
     /// As [`join`](Self::join).
     pub fn join_seen(&mut self, prompt: &[u32], options: &TokenOptions) -> Result<usize, GenerateError> {
-        let shared = |row: usize| zip(prompt, self.rows.tokens(row)).take_while(|(a, b)| a == b).count();
-        let free = (0..self.running.len()).filter(|&row| self.running[row].is_none());
-        let best = free.max_by_key(|&row| shared(row));
-        let row = best.ok_or(GenerateError::Full { rows: self.running.len() })?;
-        // The last token is shown in any case: its logits choose the next.
-        let seen = shared(row).min(prompt.len().saturating_sub(1));
+        Generation::new(prompt, options)?;
+        self.rows.network.check(prompt, 0)?;
+        let free: Vec<usize> = (0..self.running.len()).filter(|&row| self.running[row].is_none()).collect();
+        let adopted = self.rows.adopt(&free, prompt)?;
+        let (row, seen) = adopted.ok_or(GenerateError::Full { rows: self.running.len() })?;
         self.begin(row, seen, prompt, options)
     }
 

@@ -13,6 +13,7 @@ mod generation;
 mod gguf;
 mod model_file;
 mod network;
+mod prefix;
 mod reply;
 mod row;
 mod sample;

@@ -63,6 +63,11 @@ impl<E: Executor> Network<E> {
         self.only(EntryKind::Scorer).is_ok()
     }
 
+    /// Whether an entry point verifies drafts: [`Session::speculate`](crate::Session::speculate) needs it.
+    pub fn has_verifier(&self) -> bool {
+        self.verifier().is_some()
+    }
+
     /// The network whose entry points have these signatures, called by `executor`.
     ///
     /// # Errors

@@ -23,6 +23,8 @@ pub(crate) struct Row {
     pub before_draft: Option<Snapshot>,
     /// State of this row that going back may need, shortest first.
     pub snapshots: Vec<Snapshot>,
+    /// The last call that showed it something.
+    pub used: u64,
     /// What the state must become before the next call.
     pub restore: Option<Snapshot>,
 }
@@ -53,6 +55,7 @@ impl Row {
         self.tokens.truncate(length);
         self.features.split_off(&length);
         self.drafted = 0;
+        self.snapshots.retain(|snapshot| snapshot.length <= length);
         let before_draft = self.before_draft.take();
         if self.seen > length {
             if rewinds(self.written, length) {
@@ -68,7 +71,6 @@ impl Row {
                 self.written = 0;
             }
         }
-        self.snapshots.retain(|snapshot| snapshot.length <= length);
     }
 
     /// The row begins again with the tokens that it has.

@@ -17,21 +17,34 @@ use crate::{Drafter, GenerateError, Network};
 /// The rows of a network, and what its layers remember of them.
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
-    rows: Vec<Row>,
+    pub rows: Vec<Row>,
     /// Empty before the first call, and after a failed one, which consumed it.
-    state: Vec<E::Buffer>,
+    pub state: Vec<E::Buffer>,
     /// What an encoder filled; empty before.
-    memory: Vec<E::Buffer>,
+    pub memory: Vec<E::Buffer>,
     /// One for each row, or none.
     pub drafters: Vec<Box<dyn Drafter + 'a>>,
     governor: Governor,
+    /// Whether rows keep state that texts with the same beginning can begin with.
+    pub keeps_prefixes: bool,
+    /// Calls so far.
+    pub clock: u64,
 }
 
 impl<'a, E: Executor> Sequences<'a, E> {
     pub fn new(network: &'a Network<E>) -> Self {
         let rows = vec![Row::default(); network.batch()];
         let (state, memory, drafters) = (Vec::new(), Vec::new(), Vec::new());
-        Self { network, rows, state, memory, drafters, governor: Governor::new() }
+        Self {
+            network,
+            rows,
+            state,
+            memory,
+            drafters,
+            governor: Governor::new(),
+            keeps_prefixes: false,
+            clock: 0,
+        }
     }
 
     /// The tokens of a row, those included that the network has still to see.
@@ -170,6 +183,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         ranges: &[Range<usize>],
         of_features: bool,
     ) -> Result<Vec<StepOutput>, GenerateError> {
+        self.clock += 1;
         self.prepare(ranges)?;
         let feeds: Vec<Feed<'_>> =
             self.rows.iter().zip(ranges).map(|(row, range)| row.feed(range.clone(), of_features)).collect();
@@ -178,6 +192,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
             row.seen = range.end;
             row.written = row.written.max(range.end);
         }
+        self.keep_snapshots(ranges)?;
         self.answers(want, answered, ranges, entry.chunk)
     }
 
@@ -190,10 +205,12 @@ impl<'a, E: Executor> Sequences<'a, E> {
             if let Some(snapshot) = row.restore.take() {
                 self.network.restore(&mut self.state, number, &snapshot)?;
             }
+            row.used = if range.is_empty() { row.used } else { self.clock };
             let written = row.written.max(range.end);
             if row.drafted > 0 && !self.network.rewinds(written, range.start) {
                 let stays = |part: Part| !part.kind.rewinds(written, range.start);
-                let snapshot = self.network.save(&self.state, number, range.start, stays)?;
+                let (start, before) = (range.start, row.written);
+                let snapshot = self.network.save(&self.state, number, (start, before), stays)?;
                 row.before_draft = Some(Snapshot { written, ..snapshot });
             }
         }

@@ -155,6 +155,11 @@ impl Tokenizer {
         pieces
     }
 
+    /// Whether each token id stands for the same text as that of another tokenizer.
+    pub fn has_tokens_of(&self, other: &Self) -> bool {
+        self.special == other.special && self.inner.get_vocab(true) == other.inner.get_vocab(true)
+    }
+
     /// Whether a token is a special one, which has no text.
     pub fn is_special(&self, token: u32) -> bool {
         self.special.contains(&token)

@@ -89,6 +89,17 @@ pub enum ModelError {
         /// The model.
         path: PathBuf,
     },
+    /// A draft model whose tokens mean something else.
+    #[error(
+        "the draft model `{}` has another tokenizer than `{}`, so its tokens mean something else; expected a model of the \
+         same family", .draft.display(), .path.display()
+    )]
+    DraftTokenizer {
+        /// The draft model.
+        draft: PathBuf,
+        /// The model that it drafts for.
+        path: PathBuf,
+    },
     /// An option that an export has decided otherwise.
     #[error(
         "`{option}` is {asked}, but the model was exported with {exported}; leave the option out, or export again"

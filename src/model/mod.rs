@@ -25,7 +25,7 @@ pub use conversation::{Conversation, PreparedTurn, Turn};
 pub use engine::{Completion, Embedded, ModelInfo};
 pub use error::ModelError;
 pub use opening::Opening;
-pub use options::{OpenOptions, TuningSource, WatchOpen};
+pub use options::{OpenOptions, Speculation, TuningSource, UnknownSpeculation, WatchOpen};
 pub use render::{TemplateProgram, TemplateRequest};
 pub use request::{Pieces, Request};
 pub use source::{BuildInfo, OpenWarning};

@@ -9,10 +9,10 @@ use generate::{Chat, GenerateError, GenerateOptions, Tokenizer};
 use irpa::HubFolder;
 use models::SentenceConfig;
 
-use super::engine::{self, Unbuilt};
+use super::engine::{self, DraftSource, Unbuilt};
 use super::source::{CONTEXT, OpenWarning, Source};
 use super::text::ModelText;
-use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK};
+use super::{Inner, Model, ModelError, ModelInfo, OpenOptions, STACK, Speculation, with_room};
 use crate::Plan;
 use crate::export::IreeManifest;
 
@@ -126,14 +126,37 @@ impl Opening {
         }
     }
 
+    /// The model that drafts, if the options name one.
+    fn draft(&self) -> Result<Option<DraftSource>, ModelError> {
+        let Speculation::Draft(draft) = &self.options.speculate else { return Ok(None) };
+        let hub = HubFolder::at(draft);
+        let draft = hub.as_ref().map(HubFolder::snapshot).transpose()?.unwrap_or(draft);
+        let mut options = self.options.of_draft();
+        let (source, _) = Source::read(draft, &options)?;
+        if let Source::Checkpoint(model) = &source {
+            options.context = Some(self.context().min(model.max_context()));
+        }
+        let tokenizer = with_room(|| Tokenizer::load(draft))??;
+        let is_same = match (&tokenizer, self.tokenizer()) {
+            (Some(draft), Some(own)) => own.has_tokens_of(draft),
+            (None, None) => true,
+            _ => false,
+        };
+        match is_same {
+            true => Ok(Some(DraftSource { path: draft.into(), source, options })),
+            false => Err(ModelError::DraftTokenizer { draft: draft.into(), path: self.text.path.clone() }),
+        }
+    }
+
     /// Builds the network.
     ///
     /// # Errors
-    /// If it does not fit into memory, or does not compile, bake or load.
+    /// If it does not fit into memory, or does not compile, bake or load; or if the draft model does not.
     pub fn build(self) -> Result<Model, ModelError> {
+        let draft = self.draft()?;
         let Self { options, source, text, warnings } = self;
         let (path, tokenizer) = (text.path.clone(), text.tokenizer.clone());
-        let unbuilt = Unbuilt { path, source, tokenizer, options };
+        let unbuilt = Unbuilt { path, source, tokenizer, options, draft };
         let (jobs, asked) = channel();
         let (tell, built) = channel();
         let thread = thread::Builder::new().name("engine".into()).stack_size(STACK);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use etcetera::BaseStrategy as _;
@@ -58,6 +59,8 @@ pub struct OpenOptions {
     /// Whether the entry point that [`score`](super::Model::score) calls is built along with the others. Otherwise it is built
     /// when it is first called.
     pub score: bool,
+    /// What drafts tokens, so that one call verifies several.
+    pub speculate: Speculation,
     /// Whether all weights are compared with the hashes in their archive first.
     pub verify: bool,
     /// Keys of `config.json` that may be there although nothing reads them.
@@ -83,6 +86,52 @@ pub enum TuningSource {
     /// These settings, for all kernels.
     Given(Tuning),
 }
+
+/// What drafts tokens. A text has the same tokens with drafts as without, and fewer calls where drafts are right.
+///
+/// ```
+/// use tracewright::model::Speculation;
+///
+/// assert_eq!("draft=SmolLM2-135M".parse(), Ok(Speculation::Draft("SmolLM2-135M".into())));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Speculation {
+    /// Nothing: each call chooses one token.
+    #[default]
+    Off,
+    /// Repetitions: what followed the same tokens earlier in the prompt or the answer.
+    Lookup,
+    /// A smaller model with the same tokenizer.
+    Draft(PathBuf),
+}
+
+impl FromStr for Speculation {
+    type Err = UnknownSpeculation;
+
+    fn from_str(text: &str) -> Result<Self, UnknownSpeculation> {
+        match (text, text.strip_prefix("draft=")) {
+            ("off", _) => Ok(Self::Off),
+            ("lookup", _) => Ok(Self::Lookup),
+            (_, Some(path)) if !path.is_empty() => Ok(Self::Draft(path.into())),
+            _ => Err(UnknownSpeculation(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Speculation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Lookup => f.write_str("lookup"),
+            Self::Draft(path) => write!(f, "draft={}", path.display()),
+        }
+    }
+}
+
+/// A way of drafting that there is not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no way of drafting tokens, expected `off`, `lookup` or `draft=MODEL`")]
+pub struct UnknownSpeculation(String);
 
 /// A function that is told each step of opening a model, from the thread that does it.
 #[derive(Clone)]
@@ -125,6 +174,7 @@ impl Default for OpenOptions {
             threads: 0,
             tuning: None,
             score: false,
+            speculate: Speculation::default(),
             verify: false,
             allow_config_keys: Vec::new(),
             read: models::read,
@@ -146,6 +196,22 @@ impl OpenOptions {
     pub(super) fn cache_folder(&self) -> Result<PathBuf, ModelError> {
         let usual = || Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("tracewright"));
         self.cache.clone().or_else(usual).ok_or(ModelError::NoCache)
+    }
+
+    /// How the model is opened that drafts for one that these options open: on the same device, for one text.
+    pub(super) fn of_draft(&self) -> Self {
+        Self {
+            device: self.device,
+            target: self.target.clone(),
+            threads: self.threads,
+            verify: self.verify,
+            allow_config_keys: self.allow_config_keys.clone(),
+            read: self.read,
+            compiler: self.compiler.clone(),
+            cache: self.cache.clone(),
+            watch: self.watch.clone(),
+            ..Self::default()
+        }
     }
 
     /// Tells [`watch`](Self::watch), if there is one.

@@ -17,7 +17,7 @@ use runtime::{CompileOptions, Device, Runtime, device};
 use targets::{DeviceKind, DeviceName, Target, Tuning};
 use trace::Signature;
 
-use super::{ModelError, OpenOptions, TuningSource};
+use super::{ModelError, OpenOptions, Speculation, TuningSource};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
 use crate::embed::EmbeddingPlan;
 use crate::export::{self, IreeManifest};
@@ -147,6 +147,11 @@ pub(super) fn open_export(
     }
     let signatures = manifest.signatures(folder)?;
     let network = Network::new(&runtime, &program, &signatures)?;
+    if options.speculate != Speculation::Off && !network.has_verifier() {
+        let (option, asked) = ("speculate", options.speculate.to_string());
+        let exported = "no entry point `verify`".into();
+        return Err(ModelError::AsExported { option, asked, exported });
+    }
     let build = BuildInfo {
         compile: Duration::ZERO,
         load: start.elapsed(),
@@ -181,7 +186,11 @@ pub(super) fn build_checkpoint(
     };
     let (tuning, damaged) = tuning(options, &plan.target, Some(&plan))?;
     let plan = plan.tuned(tuning, options.chunk);
-    let traced = plan.record(&if score { plan.entry_points() } else { plan.steps() })?;
+    let mut entries = if score { plan.entry_points() } else { plan.steps() };
+    if options.speculate != Speculation::Off {
+        entries.extend(plan.verifier());
+    }
+    let traced = plan.record(&entries)?;
     let checkpoint = plan.named(Checkpoint::open(path)?);
     let ignorable = plan.model.ignorable();
     let (program, runtime, build) =
