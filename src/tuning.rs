@@ -1,7 +1,8 @@
-//! What the tuner measured, for a plan.
+//! Applies the tuner's measurements to a plan.
 
 #[cfg(feature = "iree")]
 use std::path::Path;
+use std::path::PathBuf;
 
 #[cfg(feature = "iree")]
 use runtime::Compiler;
@@ -13,39 +14,76 @@ use crate::{Plan, PlanError};
 
 pub use ::tuning::*;
 
-/// The measurements with the target's features and this compiler; none where nothing was measured.
-///
-/// # Errors
-/// If the compiler does not answer, or a file is there and cannot be read.
+/// Where the way in which kernels are cut comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TuningSource {
+    /// What `tracewright tune` measured with this compiler on this machine; the usual way where nothing was measured.
+    Measured,
+    /// These settings, for all kernels.
+    Given(Tuning),
+}
+
+/// How the programs for a target are cut.
+pub enum Tunings {
+    /// All in one way.
+    Given(Tuning),
+    /// Each as it was measured to be fastest.
+    Measured(TuningDb),
+}
+
 #[cfg(feature = "iree")]
-pub fn measured(cache: &Path, target: &targets::Target, compiler: &Compiler) -> Result<TuningDb, LoadError> {
-    // The compiler takes a while to report its version.
-    if !TuningCache::exists(cache) {
-        return Ok(TuningDb::default());
+impl TuningSource {
+    /// The tunings with the target's features and this compiler, whose cache has the measurements.
+    ///
+    /// # Errors
+    /// If the compiler does not answer, or a file is there and cannot be read.
+    pub fn read(
+        &self,
+        target: &targets::Target,
+        (compiler, cache): (&Compiler, &Path),
+    ) -> Result<Tunings, LoadError> {
+        Ok(match self {
+            Self::Given(tuning) => Tunings::Given(tuning.clone()),
+            // The compiler takes a while to report its version.
+            Self::Measured if !TuningCache::exists(cache) => Tunings::Measured(TuningDb::default()),
+            Self::Measured => {
+                let target = compiler.resolve(target)?;
+                Tunings::Measured(TuningCache::new(cache, &target, &compiler.version()?).read()?)
+            }
+        })
     }
-    let target = compiler.resolve(target)?;
-    Ok(TuningCache::new(cache, &target, &compiler.version()?).read()?)
 }
 
-/// How the network of a plan should be built, or one that is no language model.
-///
-/// # Errors
-/// If the configuration is wrong.
-pub fn fastest(measured: &TuningDb, plan: Option<&Plan>) -> Result<Tuning, PlanError> {
-    // To name a network, it is recorded.
-    if measured.kernels.is_empty() && measured.networks.is_empty() {
-        return Ok(Tuning::default());
+impl Tunings {
+    /// The tuning of a plan's network, or of one that is no language model.
+    ///
+    /// # Errors
+    /// If the configuration is wrong.
+    pub fn of(&self, plan: Option<&Plan>) -> Result<Tuning, PlanError> {
+        match self {
+            Self::Given(tuning) => Ok(tuning.clone()),
+            // To name a network, it is recorded.
+            Self::Measured(db) if db.kernels.is_empty() && db.networks.is_empty() => Ok(Tuning::default()),
+            Self::Measured(db) => Ok(db.tuning(plan.map(network_name).transpose()?.as_deref())),
+        }
     }
-    Ok(measured.tuning(plan.map(network_name).transpose()?.as_deref()))
+
+    /// Records of the tuner that are damaged, and not used.
+    pub fn damaged(&self) -> &[PathBuf] {
+        match self {
+            Self::Given(_) => &[],
+            Self::Measured(db) => &db.damaged,
+        }
+    }
 }
 
-/// The name of a plan's network among the measurements. It depends on what a step computes and on how weights are stored, and
-/// neither on the context nor on the chunk.
+/// The name of a plan's network in the measurements. It depends on the computation of a step and on the
+/// storage of weights, but not on the context or the chunk.
 ///
 /// # Errors
-/// What is wrong with the configuration.
+/// If a value in the configuration is invalid.
 pub fn network_name(plan: &Plan) -> Result<String, PlanError> {
-    /// A context that every network can have.
+    /// A context that every network supports, in tokens.
     const SHORTEST: usize = 1;
     let trace = plan.record(&plan.steps_of(1, SHORTEST))?.trace.with_entries(&["decode"]);
     let mut hasher = blake3::Hasher::new();

@@ -12,17 +12,17 @@ use tracewright::targets::{DeviceName, Mesh, ShardRule, Target};
 /// What a chat template sees beside the messages.
 #[derive(Args, Clone)]
 pub struct TemplateArguments {
-    /// Functions that the model may call: a file with a JSON list of tools in OpenAI's form, for the chat template
+    /// File with a JSON list of functions that the model may call, in OpenAI's form, for the chat template
     #[arg(long, value_name = "FILE")]
     pub tools: Option<PathBuf>,
-    /// Texts that the model answers from: a file with a JSON list of objects, such as `{"title": …, "text": …}`, for the
-    /// chat template
+    /// File with a JSON list of texts that the model answers from, such as `{"title": …, "text": …}`, for the chat template
     #[arg(long, value_name = "FILE")]
     pub documents: Option<PathBuf>,
-    /// Let the model think before it answers, or not: sets `enable_thinking` of the chat template [default: the template's]
+    /// Turn the model's thinking before an answer on or off: sets `enable_thinking` of the chat template [default: the
+    /// template's]
     #[arg(long, value_name = "on|off")]
     pub thinking: Option<Thinking>,
-    /// Set a variable of the chat template, as `reasoning_effort="low"`; may be repeated
+    /// Set a variable of the chat template, such as `reasoning_effort="low"`; may be repeated
     #[arg(long, value_name = "NAME=JSON")]
     pub template_var: Vec<TemplateVariable>,
 }
@@ -70,14 +70,21 @@ impl FromStr for TemplateVariable {
 /// How a model is made ready to be called.
 #[derive(Args, Clone)]
 pub struct RunArguments {
-    /// Worker threads; 0 for as many as there are cores
+    /// Worker threads; 0 uses all cores
     #[arg(short, long, default_value_t = 0)]
     pub threads: usize,
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// First compare all weights with the hashes that their archive carries
+    /// First compare all weights with the hashes in their archive
     #[arg(long)]
     pub verify: bool,
+    #[command(flatten)]
+    pub build: BuildArguments,
+}
+
+/// How a language model is built.
+#[derive(Args, Clone)]
+pub struct BuildArguments {
     #[command(flatten)]
     pub model_arguments: ModelArguments,
     #[command(flatten)]
@@ -89,11 +96,11 @@ pub struct RunArguments {
 /// Where a model runs.
 #[derive(Args, Clone)]
 pub struct DeviceArguments {
-    /// Where it runs: cpu, or another device, with its number if it is not the first, as `vulkan:1`; `devices` lists them
-    /// [default: cpu; of an export what it was made for]
+    /// Device to run on, with a number if it is not the first, such as `vulkan:1`; `devices` lists them [default: cpu, or
+    /// the device of the export]
     #[arg(long, value_name = "cpu|vulkan|cuda[:N]")]
     pub device: Option<DeviceName>,
-    /// With --device: what is compiled for, as `vulkan:rdna3` or `cuda:sm_86` [default: what the device says of itself]
+    /// With --device: target to compile for, such as `vulkan:rdna3` or `cuda:sm_86` [default: as the device reports]
     #[arg(long, value_name = "DEVICE:PROCESSOR[:FEATURES]", requires = "device")]
     pub target: Option<Target>,
 }
@@ -101,11 +108,11 @@ pub struct DeviceArguments {
 /// Devices, and what is divided among them.
 #[derive(Args, Clone)]
 pub struct MeshArguments {
-    /// For XLA: devices in a grid with named axes, as `model=4,data=2` [default: one device]
+    /// For XLA: grid of devices with named axes, such as `model=4,data=2` [default: one device]
     #[arg(long, value_name = "AXIS=DEVICES,…")]
     pub mesh: Option<Mesh>,
-    /// For XLA: axes of the network that are divided along an axis of the mesh, as `K,F,V=model`, or along none, as
-    /// `V=none`, beside what the network declares; may be repeated
+    /// For XLA: divide axes of the network along an axis of the mesh, such as `K,F,V=model`, or along none, such as
+    /// `V=none`; overrides or extends the network's declaration; may be repeated
     #[arg(long, value_name = "AXES=MESH_AXIS")]
     pub shard: Vec<ShardRule>,
 }
@@ -139,8 +146,8 @@ impl MeshArguments {
 /// How what is compiled cuts its work.
 #[derive(Args, Clone)]
 pub struct TuningArguments {
-    /// Cut the work of kernels as `tune` found it to be fastest here, as usual, or as a file says: JSON, as `tuning` in a
-    /// manifest [default: on]
+    /// Use the kernel settings that `tune` measured on this machine, the defaults, or those of a JSON file in the form of a
+    /// manifest's `tuning` [default: on]
     #[arg(long = "tuning", value_name = "on|off|FILE")]
     pub source: Option<TuningSource>,
 }
@@ -166,13 +173,13 @@ impl From<&str> for TuningSource {
 /// How it is compiled.
 #[derive(Args, Clone)]
 pub struct CompileArguments {
-    /// The iree-compile to use [default: the one on PATH]
+    /// iree-compile to use [default: the one on PATH]
     #[arg(long, value_name = "PATH", env = "TRACEWRIGHT_IREE_COMPILE")]
     pub iree_compile: Option<PathBuf>,
-    /// Give up compiling after this time
+    /// Stop a compilation after this time
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     pub compile_timeout: u64,
-    /// Where compiled modules and baked archives are kept [default: the user's cache folder]
+    /// Folder that keeps compiled modules and baked archives [default: the user's cache folder]
     #[arg(long, value_name = "DIR", env = "TRACEWRIGHT_CACHE")]
     pub cache: Option<PathBuf>,
 }

@@ -3,14 +3,10 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-#[cfg(feature = "iree")]
 use std::sync::mpsc::{self, RecvTimeoutError};
-#[cfg(feature = "iree")]
 use std::thread;
-#[cfg(feature = "iree")]
 use std::time::Duration;
 
-#[cfg(feature = "iree")]
 use crate::error::Error;
 
 /// The name of threads on which panics are caught and become errors.
@@ -61,7 +57,6 @@ impl Interrupt {
 
     /// What `work` gives, unless Ctrl-C comes first: for what cannot be asked to stop, and what text that somebody else
     /// wrote may lead deep. It has a thread of its own, with room.
-    #[cfg(feature = "iree")]
     pub fn or<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
         const ROOM: usize = 256 << 20;
         const LOOK: Duration = Duration::from_millis(50);
@@ -86,7 +81,6 @@ impl Interrupt {
     }
 
     /// For what stops by an error.
-    #[cfg(feature = "iree")]
     pub fn check(&self) -> Result<(), Error> {
         if self.is_set() { Err(Error::Interrupted) } else { Ok(()) }
     }

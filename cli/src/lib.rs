@@ -43,7 +43,7 @@ mod error;
 mod extras;
 mod interrupt;
 mod iree_tools;
-#[cfg(feature = "iree")]
+#[cfg_attr(not(feature = "iree"), allow(dead_code, reason = "commands that need IREE have limits"))]
 mod limit;
 #[cfg(feature = "iree")]
 mod load;
@@ -102,7 +102,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use clap::Parser as _;
-    use error_codes::{Code, Coded as _};
+    use console::CommandError as _;
+    use error_codes::Code;
     use tracewright::EntryPoint;
     use tracewright::bake::Ignorable;
     use tracewright::dsl::{TraceError, Traced};

@@ -3,21 +3,19 @@
 use std::fs;
 use std::path::Path;
 
-use console::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, usage, warn_of_head};
+use console::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, warn};
 use tracewright::build::LoadError;
 use tracewright::errors::WithPath as _;
 use tracewright::export::{self, IreeManifest};
 use tracewright::files::{FileKind, NewFile};
 use tracewright::generate::{GenerateError, Generated, check_tokens};
 use tracewright::lower::Quantization;
-use tracewright::model::{BuildInfo, OpenWarning, Opening, TemplateProgram, TuningSource, WatchOpen};
+use tracewright::model::{BuildInfo, Opening, TemplateProgram, WatchOpen};
 use tracewright::models::ReadModel;
 use tracewright::runtime::Compiler;
-use tracewright::targets::Tuning;
-use tracewright::tuning::read_tuning;
 use tracewright::{GenerateOptions, Model, ModelError, OpenOptions};
 
-use crate::arguments::{self, CompileArguments, DeviceArguments, RunArguments, TuningArguments};
+use crate::arguments::{CompileArguments, DeviceArguments, RunArguments, TuningArguments, TuningSource};
 use crate::checkpoint::report_baked;
 use crate::commands::VARIABLES;
 use crate::error::Error;
@@ -32,7 +30,7 @@ pub fn read(
     read: ReadModel,
     interrupt: &Interrupt,
 ) -> Result<Opening, Error> {
-    let ModelArguments { network, context, chunk, kv } = &arguments.model_arguments;
+    let ModelArguments { network, context, chunk, kv } = &arguments.build.model_arguments;
     let options = OpenOptions {
         context: *context,
         chunk: *chunk,
@@ -40,28 +38,25 @@ pub fn read(
         kernels: network.kernels.map(|kernels| kernels == KernelUse::On),
         device: arguments.device.device,
         target: arguments.device.target.clone(),
-        ..network_options(network, &arguments.tuning)?
-    };
-    let options = OpenOptions {
         threads: arguments.threads,
         verify: arguments.verify,
         read,
         template_program: Some(template_program()?),
         watch: Some(watch(interrupt)),
-        ..options
+        ..network_options(network, &arguments.build.tuning)?
     };
     let path = model.to_owned();
     let mut opening = interrupt.or(move || Opening::read(path, options))??;
     match opening.manifest() {
-        Some(manifest) => check_as_exported(manifest, arguments)?,
+        Some(manifest) => check_layout(manifest, network.layout)?,
         None => choose(&mut opening.options, network, &arguments.device)?,
     }
     if opening.sentence().is_some()
-        && let Err(embeds) = read(model, &arguments.model_arguments.network.allow_config_key)
+        && let Err(embeds) = read(model, &arguments.build.model_arguments.network.allow_config_key)
     {
         return Err(embeds.into());
     }
-    opening.warnings().iter().for_each(warn);
+    warn(opening.warnings());
     Ok(opening)
 }
 
@@ -146,12 +141,7 @@ pub fn network_options(network: &NetworkArguments, tuning: &TuningArguments) -> 
         dtype: network.dtype,
         quantize: network.quant.map(|Quant(format)| Quantization::from(format)),
         rules: network.simplify,
-        tuning: match &tuning.source {
-            None => None,
-            Some(arguments::TuningSource::Measured) => Some(TuningSource::Measured),
-            Some(arguments::TuningSource::Usual) => Some(TuningSource::Given(Tuning::default())),
-            Some(arguments::TuningSource::File(path)) => Some(TuningSource::Given(read_tuning(path)?)),
-        },
+        tuning: tuning.source.as_ref().map(TuningSource::resolved).transpose()?,
         allow_config_keys: network.allow_config_key.clone(),
         ..OpenOptions::default()
     })
@@ -183,13 +173,6 @@ pub fn template_program() -> Result<TemplateProgram, Error> {
 pub fn watch(interrupt: &Interrupt) -> WatchOpen {
     let mut steps = progress::Steps::new(interrupt);
     WatchOpen::new(move |step| steps.watch(step))
-}
-
-pub fn warn(warning: &OpenWarning) {
-    match warning {
-        OpenWarning::UntiedHead(head) => warn_of_head(Some(head)),
-        OpenWarning::PassedOver(other) => say!("warning: {other}"),
-    }
 }
 
 /// How many tokens a model will take, and what decides that.
@@ -235,25 +218,13 @@ pub fn print_commands(
     Ok(())
 }
 
-/// Compares with an export what only the command line knows of it. The library compares all other options.
-fn check_as_exported(manifest: &IreeManifest, asked: &RunArguments) -> Result<(), Error> {
-    let made_for = manifest.device()?;
-    if let Some(name) = asked.device.device.filter(|name| name.kind != made_for) {
-        let what = format!(
-            "`--device` is {name}, but the model was exported for {made_for}; leave the option out, or export again with \
-             `--target {}`",
-            name.kind
-        );
-        return Err(usage(what).into());
-    }
-    match asked.model_arguments.network.layout {
-        Some(layout) if layout.to_string() != manifest.layout => Err(ModelError::AsExported {
-            option: "layout",
-            asked: layout.to_string(),
-            exported: manifest.layout.clone(),
+/// Compares the layout with that of an export. The library compares all other options.
+fn check_layout(manifest: &IreeManifest, asked: Option<Layout>) -> Result<(), ModelError> {
+    match asked.map(|layout| layout.to_string()).filter(|layout| *layout != manifest.layout) {
+        Some(asked) => {
+            Err(ModelError::AsExported { option: "layout", asked, exported: manifest.layout.clone() })
         }
-        .into()),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

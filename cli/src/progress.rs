@@ -25,6 +25,15 @@ pub fn spinner(what: impl Into<String>) -> ProgressBar {
     bar
 }
 
+/// A watcher for the writer of random weights, as [`watch`].
+pub fn count(bar: &ProgressBar, interrupt: &Interrupt) -> impl Fn(usize) -> ControlFlow<()> {
+    let (bar, interrupt) = (bar.clone(), interrupt.clone());
+    move |bytes| {
+        bar.inc(bytes as u64);
+        interrupt.go_on()
+    }
+}
+
 /// A watcher for the archive writer that moves `bar` and stops on Ctrl-C.
 pub fn watch(bar: &ProgressBar, interrupt: &Interrupt) -> impl FnMut(irpa::Progress) -> ControlFlow<()> {
     let (bar, interrupt) = (bar.clone(), interrupt.clone());
@@ -51,6 +60,7 @@ impl Steps {
     /// Shows where a step is, and stops on Ctrl-C.
     pub fn watch(&mut self, step: BuildStep) -> ControlFlow<()> {
         let (what, progress) = match step {
+            BuildStep::Download(progress) => ("downloading", progress),
             BuildStep::Bake(progress) => ("baking", progress),
             BuildStep::Verify(progress) => ("verifying", progress),
             BuildStep::Compile | BuildStep::Load => {

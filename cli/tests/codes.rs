@@ -56,7 +56,7 @@ fn an_error_says_its_code() {
         (&["bake", demo, "-o", text(&own)], "TW0008"),
         (&["random", demo, "-o", &model("taken", "{}")], "TW0009"),
         (&["bake", demo, "-o", &note], "TW0009"),
-        (&["plan", "Org/Model-1B"], "TW0212"),
+        (&["plan", "Org/Model-1B"], "TW1101"),
         (&["plan", &model("cut", "{\"model_type\": \"llama\",")], "TW0101"),
         (&["plan", &with("misspelt", "hidden_size", "hiden_size")], "TW0102"),
         (&["plan", &with("falcon", "LlamaForCausalLM", "FalconForCausalLM")], "TW0104"),

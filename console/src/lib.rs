@@ -7,18 +7,6 @@ macro_rules! say {
     ($($words:tt)*) => { $crate::say(&format!($($words)*)) };
 }
 
-/// Turns errors that are [`ConsoleError`]s into an error that has a variant `Console`.
-#[macro_export]
-macro_rules! from_console {
-    ($error:ident: $($cause:ty)*) => {
-        $(impl From<$cause> for $error {
-            fn from(cause: $cause) -> Self {
-                Self::Console(cause.into())
-            }
-        })*
-    };
-}
-
 mod error;
 mod model_path;
 mod network;
@@ -29,9 +17,9 @@ mod source;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-pub use error::{CommandError, ConsoleError, exit, parsed, tell, told, usage};
-pub use model_path::resolved;
-pub use network::{name_of, preset, read_network, warn_of_head};
+pub use error::{CommandError, ConsoleError, exit, help, parsed, tell, told, usage};
+pub use model_path::{hub, resolved};
+pub use network::{name_of, preset, read_network, warn};
 pub use options::{KernelUse, Layout, ModelArguments, NetworkArguments, Quant, kv_format, quant_or_none};
 pub use source::read as read_source;
 use tracewright::errors::{FileError, WithPath as _, escaped};
@@ -53,10 +41,11 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
     }
 }
 
-/// Prints what a command is for on stdout.
+/// Prints what a command is for on stdout, which a reader may have before the command goes on.
 ///
 /// # Errors
 /// [`ConsoleError::Output`].
 pub fn print(text: &str) -> Result<(), ConsoleError> {
-    io::stdout().lock().write_all(text.as_bytes()).map_err(ConsoleError::Output)
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)
 }

@@ -4,8 +4,9 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use tracewright::models::config::ConfigError;
+use tracewright::models::fit::OpenWarning;
 use tracewright::models::presets::Preset;
-use tracewright::models::{Architecture, ReadModel, UntiedHead};
+use tracewright::models::{Architecture, ReadModel};
 
 use crate::error::ConsoleError;
 
@@ -34,11 +35,15 @@ pub fn read_network(
     })
 }
 
-/// Warns of a head that is not the embedding.
-pub fn warn_of_head(untied: Option<&UntiedHead>) {
-    if let Some(untied) = untied {
-        say!("warning: {untied}");
-        say!("  help: set `tie_word_embeddings` to false in the configuration, or remove `lm_head.weight`");
+/// Warns of what the user of a model should know.
+pub fn warn(warnings: &[OpenWarning]) {
+    for warning in warnings {
+        say!("warning: {warning}");
+        if let OpenWarning::UntiedHead(_) = warning {
+            say!(
+                "  help: set `tie_word_embeddings` to false in the configuration, or remove `lm_head.weight`"
+            );
+        }
     }
 }
 

@@ -8,19 +8,111 @@ use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
 
-use errors::Place;
+pub use errors::Place;
 use trace::Provenance;
 
 /// An error that has a code.
-///
-/// An implementation is a `match` over all variants, so that none is without; what only passes on another error has its code.
 pub trait Coded: Error {
     fn code(&self) -> Code;
 
+    /// The error that it passes on, if it adds nothing to one: its code and its places are those of that one.
+    fn passed_on(&self) -> Option<&(dyn Coded + 'static)> {
+        None
+    }
+
     /// The places in the declaration of a network that it is about, the most telling one first.
     fn places(&self) -> Vec<Place> {
-        Vec::new()
+        self.passed_on().map_or_else(Vec::new, Coded::places)
     }
+
+    /// The same without its type, through any box.
+    fn coded(&self) -> &(dyn Coded + 'static)
+    where
+        Self: Sized + 'static,
+    {
+        self
+    }
+}
+
+/// Any error that has a code.
+pub struct AnyCoded(Box<dyn Coded + Send + Sync>);
+
+impl AnyCoded {
+    pub fn new(error: impl Coded + Send + Sync + 'static) -> Self {
+        Self(Box::new(error))
+    }
+
+    /// The error of this type, or the same error again if it is another one.
+    pub fn downcast<E: Error + 'static>(self) -> Result<Box<E>, Self> {
+        let Self(error) = self;
+        match (&*error as &(dyn Error + 'static)).is::<E>() {
+            true => Ok((error as Box<dyn Error + Send + Sync>).downcast().expect("it is of this type")),
+            false => Err(Self(error)),
+        }
+    }
+
+    /// The error of this type that it is or passes on, if there is one.
+    pub fn find<E: Error + 'static>(&self) -> Option<&E> {
+        let mut errors = std::iter::successors(Some(self.coded()), |error| error.passed_on());
+        errors.find_map(|error| (error as &(dyn Error + 'static)).downcast_ref())
+    }
+}
+
+impl Coded for AnyCoded {
+    fn code(&self) -> Code {
+        self.0.code()
+    }
+
+    fn passed_on(&self) -> Option<&(dyn Coded + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+impl Error for AnyCoded {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+impl fmt::Debug for AnyCoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for AnyCoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The codes of an error: the variants that only pass on another error, and each code with its variants, so that none is without;
+/// behind `@`, the places that the error is about itself.
+#[macro_export]
+macro_rules! coded {
+    ($($error:ident: $($passed:ident)* { $($code:ident: $($own:ident)+;)* } $(@ $places:expr;)?)+) => {
+        $(impl $crate::Coded for $error {
+            fn code(&self) -> $crate::Code {
+                match self {
+                    $(Self::$passed(error) => error.code(),)*
+                    $($(Self::$own { .. })|+ => $crate::Code::$code,)*
+                }
+            }
+
+            fn passed_on(&self) -> Option<&(dyn $crate::Coded + 'static)> {
+                match self {
+                    $(Self::$passed(error) => Some(error.coded()),)*
+                    $($(Self::$own { .. })|+ => None,)*
+                }
+            }
+            $(
+                fn places(&self) -> Vec<$crate::Place> {
+                    let own: fn(&Self) -> Vec<$crate::Place> = $places;
+                    own(self)
+                }
+            )?
+        })+
+    };
 }
 
 /// Where a node comes from, as errors name it.
@@ -33,7 +125,8 @@ macro_rules! codes {
     ($($name:ident)*) => {
         /// What kind of error it is. The hundreds say where it comes from: 0 the command line and the system, 1 the
         /// configuration, 2 the checkpoint, 3 archives, 4 the declaration of a network, 5 plans and lowering, 6 the compiler, 7 the
-        /// runtime, 8 generation, 9 exports, 10 the instruments.
+        /// runtime, 8 generation, 9 exports, 10 the instruments, 11 the
+        /// Hugging Face hub.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $($name),*
@@ -75,6 +168,7 @@ codes! {
     TW0817 TW0818 TW0819 TW0820 TW0821 TW0822 TW0823 TW0824
     TW0901 TW0902 TW0903 TW0904 TW0905 TW0906 TW0907 TW0908
     TW1001 TW1002 TW1003 TW1004 TW1005 TW1006 TW1007 TW1008 TW1009 TW1010
+    TW1101 TW1102 TW1103 TW1104 TW1105
 }
 
 impl Code {

@@ -26,10 +26,8 @@ impl Row {
         // Features of two positions may differ where their placeholders do not.
         let features = self.features.first_key_value().map_or(same, |(&first, _)| first);
         let shared = same.min(features);
-        let own = match rewinds(self.written, shared.min(self.seen)) {
-            true => shared.min(self.seen),
-            false => 0,
-        };
+        let to = shared.min(self.seen);
+        let own = if to == self.seen || rewinds(self.written, to) { to } else { 0 };
         let mut best = Prefix { row, length: own, snapshot: None };
         for (i, snapshot) in self.snapshots.iter().enumerate().filter(|(_, one)| one.length <= self.seen) {
             let length = match snapshot.length <= shared {
@@ -93,15 +91,12 @@ impl<E: Executor> Sequences<'_, E> {
         // The free row that was not used for longest.
         let Some(&oldest) = free.iter().min_by_key(|&&row| self.rows[row].used) else { return Ok(None) };
         let wanted = &prompt[..prompt.len().saturating_sub(1)];
-        let adapter = self.rows[oldest].adapter;
-        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.adapter == adapter);
-        // What a row has seen with a memory is worth nothing to others.
-        let rows = rows.filter(|(number, _)| self.memory.is_empty() || *number == oldest);
+        // Rows whose state follows from tokens alone.
+        let rows = self.rows.iter().enumerate().filter(|(_, row)| row.adapter == 0 && row.source.is_none());
         let prefixes =
             rows.map(|(row, one)| one.prefix(row, wanted, |from, to| self.network.rewinds(from, to)));
         let best = prefixes.max_by_key(|prefix| (prefix.length, free.contains(&prefix.row)));
         let Some(best) = best.filter(|best| best.length > 0) else {
-            self.truncate(oldest, 0);
             return Ok(Some((oldest, 0)));
         };
         let is_over = best.length == self.rows[best.row].tokens.len() && free.contains(&best.row);
@@ -113,7 +108,7 @@ impl<E: Executor> Sequences<'_, E> {
         let source = &self.rows[best.row];
         let snapshots = source.snapshots.iter().filter(|one| one.length <= best.length).cloned().collect();
         let tokens = source.tokens[..best.length].to_vec();
-        self.put(oldest, Row { tokens, adapter, snapshots, ..Row::default() }, state);
+        self.put(oldest, Row { tokens, snapshots, ..Row::default() }, state);
         Ok(Some((oldest, best.length)))
     }
 

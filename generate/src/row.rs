@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::network::Feed;
+use crate::entry::EntryPoint;
+use crate::network::{Feed, check_tokens};
 use crate::snapshot::Snapshot;
+use crate::{EncoderInput, GenerateError};
 
 /// The tokens of a row.
 #[derive(Clone, Default)]
@@ -13,6 +15,8 @@ pub(crate) struct Row {
     /// What stands in place of tokens, by position.
     pub features: BTreeMap<usize, Vec<f32>>,
     pub adapter: u32,
+    /// What the memory was filled from.
+    pub source: Option<Source>,
     /// How many of them the network has seen.
     pub seen: usize,
     /// Below which position something was written since the row began.
@@ -27,6 +31,47 @@ pub(crate) struct Row {
     pub used: u64,
     /// What the state must become before the next call.
     pub restore: Option<Snapshot>,
+}
+
+/// What an encoder read.
+#[derive(Clone)]
+pub(crate) struct Source {
+    tokens: Vec<u32>,
+    features: Vec<f32>,
+}
+
+impl Source {
+    pub fn new(
+        entry: &EntryPoint,
+        vocabulary: usize,
+        input: EncoderInput<'_>,
+    ) -> Result<Self, GenerateError> {
+        let refuse = |found: usize, expected: String| Err(GenerateError::Features { found, expected });
+        match (entry.features(), input) {
+            (None, EncoderInput::Tokens(tokens)) if !tokens.is_empty() => {
+                check_tokens(tokens, 0, entry.chunk, vocabulary)?;
+                Ok(Self { tokens: tokens.to_vec(), features: Vec::new() })
+            }
+            (None, EncoderInput::Tokens(_)) => Err(GenerateError::EmptyPrompt),
+            (None, EncoderInput::Features(features)) => {
+                refuse(features.len(), format!("none, and 1 to {} tokens", entry.chunk))
+            }
+            (Some(width), EncoderInput::Features(features)) => {
+                let positions = features.len().checked_div(width).unwrap_or_default();
+                match (1..=entry.chunk).contains(&positions) && positions * width == features.len() {
+                    true => Ok(Self { tokens: vec![0; positions], features: features.to_vec() }),
+                    false => refuse(features.len(), format!("1 to {} times {width}", entry.chunk)),
+                }
+            }
+            (Some(width), EncoderInput::Tokens(_)) => {
+                refuse(0, format!("1 to {} times {width}", entry.chunk))
+            }
+        }
+    }
+
+    pub fn feed(&self) -> Feed<'_> {
+        Feed { tokens: &self.tokens, features: self.features.clone(), ..Feed::default() }
+    }
 }
 
 impl Row {

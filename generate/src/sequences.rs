@@ -1,4 +1,4 @@
-//! The engine that steps a network: rows of tokens, each at a position of its own.
+//! The engine that steps a network over rows of tokens, each at its own position.
 
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
@@ -8,13 +8,13 @@ use trace::Part;
 use crate::entry::{EntryKind, EntryPoint};
 use crate::executor::Executor;
 use crate::generation::{Generated, Generation, StepOutput, StepRequest};
-use crate::network::{Feed, StepResults, check_tokens, floats, ids};
-use crate::row::Row;
+use crate::network::{Feed, StepResults, floats, ids};
+use crate::row::{Row, Source};
 use crate::snapshot::Snapshot;
 use crate::speculate::Governor;
-use crate::{Drafter, GenerateError, Network};
+use crate::{Drafter, EncoderInput, GenerateError, Network};
 
-/// The rows of a network, and what its layers remember of them.
+/// The rows of a network, and the state of its layers.
 pub(crate) struct Sequences<'a, E: Executor> {
     pub network: &'a Network<E>,
     pub rows: Vec<Row>,
@@ -47,30 +47,30 @@ impl<'a, E: Executor> Sequences<'a, E> {
         }
     }
 
-    /// The tokens of a row, those included that the network has still to see.
+    /// The tokens of a row, including those that the network has not processed yet.
     pub fn tokens(&self, row: usize) -> &[u32] {
         &self.rows[row].tokens
     }
 
-    /// Whether the network has seen all tokens of a row.
+    /// Whether the network has processed all tokens of a row.
     pub fn is_settled(&self, row: usize) -> bool {
         self.rows[row].seen == self.rows[row].tokens.len()
     }
 
-    /// Adds tokens to a row, for the next steps to show.
+    /// Appends tokens to a row. The next steps process them.
     ///
     /// # Errors
-    /// If they do not fit, or one is no token.
+    /// If they exceed the context, or one is not in the vocabulary.
     pub fn push(&mut self, row: usize, tokens: &[u32]) -> Result<(), GenerateError> {
         self.network.check(tokens, self.rows[row].tokens.len())?;
         self.rows[row].tokens.extend_from_slice(tokens);
         Ok(())
     }
 
-    /// Adds positions that are given by features, with `placeholder` as their tokens.
+    /// Appends positions with features to a row. Their tokens are `placeholder`.
     ///
     /// # Errors
-    /// If they do not fit, or the network takes no features of this width.
+    /// If they exceed the context, or the network takes no features of this width.
     pub fn push_features(
         &mut self,
         row: usize,
@@ -89,40 +89,33 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(())
     }
 
-    /// Fills the memory of a row, which begins again. The other rows' memory is of nothing.
+    /// Fills the memory of a row, which begins again. One call encodes for all rows, so the others' sources are encoded again.
     ///
     /// # Errors
     /// If the network has no encoder, it takes less, or the call fails.
-    pub fn encode(&mut self, row: usize, tokens: &[u32], features: &[f32]) -> Result<(), GenerateError> {
+    pub fn encode(&mut self, row: usize, input: EncoderInput<'_>) -> Result<(), GenerateError> {
         let entry = self.network.only(EntryKind::Encoder)?;
-        let width = entry.features();
-        let positions = match width {
-            None => {
-                check_tokens(tokens, 0, entry.chunk, self.network.vocabulary())?;
-                tokens.len()
-            }
-            Some(width) => features.len() / width.max(1),
-        };
-        let expected = width.map_or(0, |width| positions * width);
-        if features.len() != expected || !(1..=entry.chunk).contains(&positions) {
-            let expected = match width {
-                Some(width) => format!("1 to {} times {width}", entry.chunk),
-                None => format!("none, and 1 to {} tokens", entry.chunk),
-            };
-            return Err(GenerateError::Features { found: features.len(), expected });
-        }
-        let placeholders = vec![0; positions];
-        let mut feeds = vec![Feed::default(); self.rows.len()];
-        feeds[row] = Feed {
-            tokens: if width.is_some() { &placeholders } else { tokens },
-            features: features.to_vec(),
-            ..Feed::default()
-        };
+        let source = Source::new(entry, self.network.vocabulary(), input)?;
+        let sources = self.rows.iter().enumerate().map(|(index, one)| match index == row {
+            true => Some(&source),
+            false => one.source.as_ref(),
+        });
+        let feeds: Vec<Feed<'_>> =
+            sources.map(|source| source.map_or_else(Feed::default, Source::feed)).collect();
         let mut memory = Vec::new();
         self.network.call(entry, &feeds, &mut memory, &[])?;
         self.memory = memory;
         self.truncate(row, 0);
+        self.rows[row].source = Some(source);
         Ok(())
+    }
+
+    /// Empties a row but for its first `seen` tokens. The rest of a new text's input takes effect on an empty row only.
+    pub fn begin(&mut self, row: usize, seen: usize) {
+        self.truncate(row, seen);
+        if seen == 0 {
+            (self.rows[row].adapter, self.rows[row].source) = (0, None);
+        }
     }
 
     /// Chooses the adapter of a row, which begins again.
@@ -138,22 +131,26 @@ impl<'a, E: Executor> Sequences<'a, E> {
         self.rows[row].truncate(length, |written, to| self.network.rewinds(written, to));
     }
 
-    /// Takes back the tokens of a row that the network has not seen.
+    /// Removes the tokens of a row that the network has not processed.
     pub fn settle_back(&mut self, row: usize) {
         let one = &mut self.rows[row];
         one.tokens.truncate(one.seen);
+        one.features.split_off(&one.seen);
     }
 
-    /// Shows the next tokens of all rows to the network, as many as one call takes. Sequences that it has seen stay as
-    /// they are. Returns an answer for each row.
+    /// Runs one call with the next tokens of all rows. Rows without new tokens do not change. Returns an output for each row.
     ///
     /// # Errors
-    /// If the call fails. Then the state is lost, and the next steps show all rows from their beginning.
+    /// If the call fails. Then the state is lost, and the next steps process all rows from their beginning.
     pub fn step(&mut self, want: StepRequest) -> Result<Vec<StepOutput>, GenerateError> {
-        // Rows whose next positions are of the other kind wait.
-        let Some(of_features) = self.rows.iter().find_map(Row::next_is_features) else {
+        // Rows whose next positions are tokens wait for features, of which there is an end.
+        let Some(of_features) = self.rows.iter().filter_map(Row::next_is_features).max() else {
             return Ok(self.rows.iter().map(|_| StepOutput::Nothing).collect());
         };
+        let unfilled = |row: &Row| row.source.is_none() && row.seen < row.tokens.len();
+        if self.network.reads_memory() && self.rows.iter().any(unfilled) {
+            return Err(GenerateError::NoMemory);
+        }
         let longest = self.rows.iter().map(|row| row.next(of_features)).max().unwrap_or_default();
         let is_drafted = self.rows.iter().any(|row| row.drafted > 0);
         let entry = match want {
@@ -318,8 +315,8 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(StepOutput::Logits(vec![logits[first..][..vocabulary].to_vec()]))
     }
 
-    /// One step of texts that are being continued, each in the row of its place: drafts, calls the network, chooses tokens and
-    /// adds them to their rows. Returns those that ended, which are taken out of `running`.
+    /// Runs one step of the texts in `running`, by row: drafts, calls the network, chooses tokens and appends them.
+    /// Removes texts that ended from `running`, and returns them.
     ///
     /// # Errors
     /// If the call fails, or no token can be chosen.
@@ -423,7 +420,7 @@ impl<'a, E: Executor> Sequences<'a, E> {
         Ok(if new.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     }
 
-    /// The state is gone: all rows begin again.
+    /// Marks the state as lost: all rows start again.
     fn lose(&mut self) {
         self.state.clear();
         for row in &mut self.rows {

@@ -16,11 +16,11 @@ use crate::stage;
 
 #[derive(Args)]
 pub struct DiffArguments {
-    /// A model, as for `trace-dump` itself
+    /// Model, as for `trace-dump` itself
     first: PathBuf,
-    /// Another
+    /// Second model
     second: PathBuf,
-    /// How far the traces are carried
+    /// Stage of the traces to compare
     #[arg(long, value_parser = stage, value_name = "traced|simplified|expanded", default_value = "traced")]
     stage: Stage,
     #[command(flatten)]

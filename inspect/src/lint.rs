@@ -25,12 +25,12 @@ use crate::recorded::named;
 
 #[derive(Args)]
 pub struct LintArguments {
-    /// A model, as for `trace-dump` itself
+    /// Model, as for `trace-dump` itself
     model: PathBuf,
-    /// A target as for `export`, or `xla`; may be repeated [default: host]
+    /// Target as for `export`, or `xla`; may be repeated [default: host]
     #[arg(long, value_name = "TARGET")]
     target: Vec<LintTarget>,
-    /// One JSON object instead of lines
+    /// Print one JSON object instead of lines
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -15,7 +15,7 @@ use crate::error::InspectError;
 
 #[derive(Args)]
 pub struct OpsArguments {
-    /// As JSON, with attributes, element types, what it becomes in StableHLO, examples, and where all that is written
+    /// Print JSON, with attributes, element types, StableHLO spelling, examples and source files
     #[arg(long)]
     json: bool,
 }

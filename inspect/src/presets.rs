@@ -8,7 +8,7 @@ use crate::error::InspectError;
 
 #[derive(Args)]
 pub struct PresetsArguments {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

@@ -3,13 +3,14 @@
 use std::path::Path;
 
 use console::{
-    KernelUse, Layout, ModelArguments, name_of, preset, read_network, read_source, resolved, warn_of_head,
+    KernelUse, Layout, ModelArguments, name_of, preset, read_network, read_source, resolved, warn,
 };
 use report::NetworkReport;
 use tracewright::Plan;
 use tracewright::errors::escaped;
 use tracewright::irpa::Checkpoint;
 use tracewright::lower::Weights;
+use tracewright::models::fit::OpenWarning;
 use tracewright::models::{Architecture, ReadModel};
 use tracewright::targets::Target;
 use tracewright::trace::Trace;
@@ -62,7 +63,7 @@ pub fn named(
         && let Ok(checkpoint) = Checkpoint::open(&model)
     {
         let named = network.named(checkpoint);
-        warn_of_head(network.settle_head(&named).as_ref());
+        warn(network.settle_head(&named).map(OpenWarning::UntiedHead).as_slice());
     }
     Ok((network, name))
 }

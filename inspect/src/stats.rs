@@ -17,12 +17,12 @@ use crate::recorded::Recorded;
 
 #[derive(Args)]
 pub struct StatsArguments {
-    /// A model, as for `trace-dump` itself
+    /// Model, as for `trace-dump` itself
     model: PathBuf,
-    /// The machine whose roofline gives times: a name, or its bytes and operations in a second, as 100e9:2e12
+    /// Machine whose roofline gives the times: a name, or its memory bytes/s and FLOP/s, such as 100e9:2e12
     #[arg(long, value_name = NamedMachine::FORMS, default_value = "cpu")]
     machine: NamedMachine,
-    /// One JSON object instead of a table
+    /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
     #[command(flatten)]

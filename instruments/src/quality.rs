@@ -3,9 +3,13 @@
 //! Each window begins with an empty cache. As in `llama-perplexity`, the positions of its second half are counted: the first
 //! half gives them context.
 
+use std::fs;
 use std::ops::{ControlFlow, Range};
 
+use errors::{FileError, WithPath as _};
+use generate::{GenerateError, Tokenizer};
 use serde::Serialize;
+use tracewright::footprint::readable;
 use tracewright::{Model, ModelError};
 
 /// How much of a text is compared.
@@ -16,6 +20,15 @@ pub struct Windows {
     pub most: Option<usize>,
     /// The token that every window begins with, for models that expect one.
     pub first: Option<u32>,
+}
+
+/// The token that the tokenizer puts in front of every text, if it does.
+///
+/// # Errors
+/// If the tokenizer fails.
+pub fn first_token(tokenizer: &Tokenizer) -> Result<Option<u32>, GenerateError> {
+    let (empty, text) = (tokenizer.encode("")?, tokenizer.encode("a")?);
+    Ok(empty.first().filter(|first| text.first() == Some(first)).copied())
 }
 
 impl Windows {
@@ -49,6 +62,44 @@ pub struct Quality {
     pub perplexity: f64,
     /// Perplexity of the text under the reference.
     pub reference_perplexity: f64,
+}
+
+/// What a comparison found, and the bytes of both archives.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct QualityReport {
+    pub quality: Quality,
+    pub bytes: Option<u64>,
+    pub reference_bytes: Option<u64>,
+}
+
+impl QualityReport {
+    /// # Errors
+    /// If an archive is gone.
+    pub fn new(quality: Quality, model: &Model, reference: &Model) -> Result<Self, FileError> {
+        let bytes = |model: &Model| {
+            let archive = model.info().build.as_ref().map(|build| &build.archive);
+            let file = archive.map(|path| fs::metadata(path).with_path("open", path)).transpose()?;
+            Ok(file.map(|file| file.len()))
+        };
+        Ok(Self { quality, bytes: bytes(model)?, reference_bytes: bytes(reference)? })
+    }
+
+    /// Lines for a reader.
+    pub fn text(&self) -> String {
+        let Quality { positions, mean_kl, mean_kl_error, median_kl, kl_99, max_kl, .. } = self.quality;
+        let Quality { same_token, perplexity, reference_perplexity, .. } = self.quality;
+        let mut lines = format!(
+            "positions      {positions}\n\
+             KL divergence  {mean_kl:.4} ± {mean_kl_error:.4} nats (median {median_kl:.4}, 99 % {kl_99:.4}, largest {max_kl:.4})\n\
+             same token     {:.1} %\n\
+             perplexity     {perplexity:.3} (reference {reference_perplexity:.3})\n",
+            same_token * 100.0,
+        );
+        if let (Some(model), Some(reference)) = (self.bytes, self.reference_bytes) {
+            lines += &format!("weights        {} (reference {})\n", readable(model), readable(reference));
+        }
+        lines
+    }
 }
 
 /// Why two models can't be compared.

@@ -1,6 +1,6 @@
-//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2; names as in the HF
-//! checkpoint. A Gemma 3 that looks both ways, and the modules that make a vector of each text: mean, two linear
-//! layers, normalization (`modules.json` of sentence-transformers).
+//! EmbeddingGemma: "EmbeddingGemma: Powerful and Lightweight Text Representations" (2025), §2. Names follow the HF
+//! checkpoint. The network is a Gemma 3 with bidirectional attention, followed by the modules that compute a text's
+//! embedding: mean, two linear layers, normalization (`modules.json` of sentence-transformers).
 
 use std::path::Path;
 
@@ -22,15 +22,16 @@ use crate::rope::RopeParameters;
 use crate::sentence::SentenceConfig;
 use crate::shape_check::DeclaredSize;
 
-/// The axis of the texts.
+/// The axis that counts texts.
 const TEXTS: Axis = Axis("B");
-/// The axis of a text's tokens.
+/// The axis that counts the tokens of a text.
 const TOKENS: Axis = Axis("S");
-/// The axis of the tokens that are looked at.
+/// The axis of the tokens that attention looks at.
 const KEYS: Axis = Axis("N");
 
 model! {
-    /// Texts to vectors of length 1: `count` of each row's tokens are real, the rest pads.
+    /// Texts to embeddings of length 1. The first `count` tokens of each text are real, the others are
+    /// padding.
     pub EmbeddingGemma<T: Float>(EmbeddingGemmaConfig) {
         dims {
             V = vocab_size, D = hidden_size, L = num_hidden_layers,
@@ -44,7 +45,7 @@ model! {
         inner: Linear[D -> M](bias if inner_bias) at "2_Dense.linear",
         outer: Linear[M -> O](bias if outer_bias) at "3_Dense.linear",
 
-        /// The last hidden states.
+        /// The hidden states of the last layer.
         fn hidden(tokens: i32[B, S], count: i32[B]) -> T[B, S, D] {
             let length = tokens.extent(S);
             let (query, key) = (Tensor::<I32>::iota(S, length), Tensor::<I32>::iota(KEYS, length));
@@ -77,7 +78,7 @@ model! {
             self.norm(x)
         }
 
-        /// The vectors.
+        /// The embeddings of the texts.
         fn embed(tokens: i32[B, S], count: i32[B]) -> f32[B, O] {
             let hidden = self.hidden(tokens, count).to::<F32>();
             let token = Tensor::<I32>::iota(S, tokens.extent(S));
@@ -91,12 +92,12 @@ model! {
     }
 }
 
-/// What follows a linear layer.
+/// The activation after a linear layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenseActivation {
-    /// Nothing.
+    /// No activation: the layer is linear.
     Identity,
-    /// The hyperbolic tangent.
+    /// The hyperbolic tangent of each feature.
     Tanh,
 }
 
@@ -110,24 +111,25 @@ impl DenseActivation {
     }
 }
 
-/// What the files of an EmbeddingGemma's folder say.
+/// The configuration of an EmbeddingGemma, from several files of its folder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGemmaConfig {
-    /// The tower; a token of a layer with a window sees those that are nearer than it, to both sides.
+    /// The transformer. In a layer with a window w, a token sees the tokens less than w positions away on
+    /// both sides.
     pub tower: GemmaConfig,
-    /// Features between the linear layers.
+    /// The number of features between the linear layers.
     pub inner_features: usize,
     /// Whether the first linear layer has a bias.
     pub inner_bias: bool,
-    /// What follows the first linear layer.
+    /// The activation after the first linear layer.
     pub inner_activation: DenseActivation,
-    /// Features of the vectors.
+    /// The number of features of an embedding.
     pub features: usize,
     /// Whether the second linear layer has a bias.
     pub outer_bias: bool,
-    /// What follows the second linear layer.
+    /// The activation after the second linear layer.
     pub outer_activation: DenseActivation,
-    /// What becomes of a text before it is tokens.
+    /// The preparation of texts: prompts and the longest length.
     pub sentence: SentenceConfig,
 }
 
@@ -142,13 +144,13 @@ impl dsl::Project<LlamaConfig> for EmbeddingGemmaConfig {
 /// The architectures that `config.json` may name.
 pub(crate) const ARCHITECTURES: &[&str] = &["Gemma3TextModel"];
 
-/// Whether a `config.json` with this architecture is that of an embedding. A Gemma 3 that was saved without its head has the
-/// same class, and looks one way.
+/// Whether a `config.json` with this architecture is an embedding's. A Gemma 3 saved without its head has the
+/// same architecture, but its attention is causal.
 pub(crate) fn is_embedding(keys: &Keys, architecture: &str) -> bool {
     ARCHITECTURES.contains(&architecture) && keys.flag("use_bidirectional_attention", false)
 }
 
-/// The modules: the last part of their type, and their folder.
+/// The modules of the network: the last part of their type, and their folder.
 const MODULES: [(&str, &str); 5] = [
     ("Transformer", ""),
     ("Pooling", "1_Pooling"),
@@ -158,13 +160,15 @@ const MODULES: [(&str, &str); 5] = [
 ];
 
 impl EmbeddingGemmaConfig {
-    /// The folders beside the tower's checkpoint whose tensors belong to the network.
+    /// The folders beside the transformer's checkpoint that contain tensors of the network.
     pub const FOLDERS: [&str; 2] = ["2_Dense", "3_Dense"];
 
-    /// Reads the files of the folder at `path`. `allowed` keys may be in `config.json` although nothing reads them.
+    /// Reads the files of the folder at `path`. The keys in `allowed` may be in `config.json` although no
+    /// code reads them.
     ///
     /// # Errors
-    /// Files that are missing, other modules, and all keys of a file that are missing, unknown or unusable.
+    /// If a file is missing, the modules differ, or keys of a file are missing, unknown or invalid. The error
+    /// lists all such keys.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
         let keys = Keys::read(path)?;
         let found = crate::architecture(&keys);
@@ -223,21 +227,22 @@ impl EmbeddingGemmaConfig {
         Ok(recording.finish())
     }
 
-    /// How keys of a checkpoint begin, and how the parameters of the model do: one that was a language model has a
-    /// prefix.
+    /// Prefixes of keys in checkpoints, each with the network's prefix. A checkpoint that was a language
+    /// model has a prefix.
     pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
         &[("model.", "")]
     }
 
-    /// Tensors that a checkpoint may have beside the parameters: the head of the language model that it was.
+    /// Tensors that a checkpoint may contain in addition to the parameters: the head of the original language
+    /// model.
     pub fn ignorable(&self) -> Vec<Ignorable> {
         vec![Ignorable::Prefix("lm_head.")]
     }
 }
 
 impl Architecture for EmbeddingGemmaConfig {
-    /// Each entry point takes, by role, `tokens: i32[B,S]` and `count: i32[B]` of B texts of up to S tokens, and returns
-    /// `embedding`.
+    /// Each entry point takes `tokens: i32[B,S]` and `count: i32[B]` of B texts with up to S tokens, and
+    /// returns `embedding`.
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError> {
         match element {
             ElementType::Bf16 => self.trace_in::<Bf16>(entry_points),
@@ -246,7 +251,7 @@ impl Architecture for EmbeddingGemmaConfig {
         }
     }
 
-    /// `embed` alone.
+    /// The only entry point is `embed`.
     fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
         vec![EntryPoint::new("embed", batch, chunk, context, LogitsMode::None)]
     }
@@ -280,7 +285,7 @@ impl Architecture for EmbeddingGemmaConfig {
     }
 }
 
-/// Whether the modules in the file at `path` are those that there must be.
+/// Checks that the file at `path` lists the network's modules.
 fn check_modules(path: &Path) -> Result<(), ConfigError> {
     let text = files::read_json(path)?;
     let modules: serde_json::Value = files::parse_json(&text)
@@ -299,14 +304,14 @@ fn check_modules(path: &Path) -> Result<(), ConfigError> {
     }
 }
 
-/// What a module is, and where.
+/// The type and the folder of a module.
 fn module(module: &serde_json::Value) -> (&str, &str) {
     let text = |key: &str| module.get(key).and_then(|text| text.as_str()).unwrap_or("nothing");
     let kind = text("type");
     (kind.rsplit_once('.').map_or(kind, |(_, last)| last), text("path"))
 }
 
-/// Whether a text's vector is the mean of those of its tokens.
+/// Checks that the embedding is the mean over the tokens.
 fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigError> {
     for key in ["embedding_dimension", "word_embedding_dimension"] {
         if let Some(found) = keys.optional_count(key).filter(|&found| found != features) {
@@ -328,7 +333,7 @@ fn check_pooling(keys: Keys, features: usize) -> Result<(), ConfigError> {
     keys.finish(&[], &[])
 }
 
-/// The outputs of a linear layer of `inputs`, whether it has a bias, and what follows it.
+/// The outputs of a linear layer with `inputs` inputs, whether it has a bias, and its activation.
 fn dense(keys: Keys, inputs: usize) -> Result<(usize, bool, DenseActivation), ConfigError> {
     const IDENTITY: &str = "torch.nn.modules.linear.Identity";
     const TANH: &str = "torch.nn.modules.activation.Tanh";

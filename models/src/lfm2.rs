@@ -1,5 +1,5 @@
-//! LFM2: "LFM2 Technical Report" (2025), §2; names as in the HF checkpoint (`modeling_lfm2.py`). Most layers mix
-//! neighbouring tokens by a short gated convolution, the others attend as those of Qwen3 do.
+//! LFM2: "LFM2 Technical Report" (2025), §2. Names follow the HF checkpoint (`modeling_lfm2.py`). Most layers mix
+//! neighbouring tokens by a short gated convolution. The other layers have attention like Qwen3's.
 
 use std::iter;
 
@@ -76,7 +76,7 @@ fn gguf_config(file: &Metadata<'_>) -> Value {
 }
 
 model! {
-    /// The whole network: `[B, S]` token ids to logits over the vocabulary.
+    /// The whole network, from token ids `[B, S]` to logits over the vocabulary.
     pub Lfm2<T: Float>(Lfm2Config) {
         dims {
             V = vocab_size, D = hidden_size, F = intermediate_size, L = num_hidden_layers,
@@ -101,7 +101,7 @@ model! {
         }
     }
 
-    /// Embedding, layers, final norm.
+    /// The network without its head: embedding, layers and final norm.
     pub BaseModel {
         embed_tokens: Embedding[V, D],
         layers: [Layer; L],
@@ -121,7 +121,8 @@ model! {
         }
     }
 
-    /// Attention, or a convolution in its place, and a feed-forward network, each behind a norm and beside a residual.
+    /// A layer: attention or a convolution, and a feed-forward network, each after a norm and added to the
+    /// residual.
     pub Layer {
         operator_norm: RmsNorm[D](eps = norm_eps),
         self_attn: Attention,
@@ -140,7 +141,7 @@ model! {
         }
     }
 
-    /// Queries and keys are normalized head by head before they are rotated.
+    /// Attention that normalizes queries and keys per head, before the rotary embedding.
     pub Attention {
         q_proj: Linear[D -> K, G, E],
         k_proj: Linear[D -> K, E],
@@ -156,7 +157,8 @@ model! {
         }
     }
 
-    /// Each feature by itself, of the last positions, gated before and behind (`Lfm2ShortConv`).
+    /// A convolution of each feature over the last positions, with a gate before and after it
+    /// (`Lfm2ShortConv`).
     pub Convolution {
         in_proj: Linear[D -> P](bias if conv_bias),
         taps: Weight[D, I, J] at "conv.weight",
@@ -179,7 +181,7 @@ model! {
         }
     }
 
-    /// SwiGLU.
+    /// SwiGLU, a gated feed-forward network.
     pub Mlp {
         w1: Linear[D -> F],
         w3: Linear[D -> F],
@@ -194,39 +196,39 @@ model! {
 /// `config.json` of an LFM2 (`configuration_lfm2.py`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lfm2Config {
-    /// Token ids.
+    /// The number of token ids.
     pub vocab_size: usize,
-    /// Features of the residual stream.
+    /// The number of features of the residual stream.
     pub hidden_size: usize,
-    /// Features of the feed-forward network.
+    /// The number of features of the feed-forward network.
     pub intermediate_size: usize,
-    /// Layers.
+    /// The number of layers of the network.
     pub num_hidden_layers: usize,
-    /// Query heads.
+    /// The number of query heads.
     pub num_attention_heads: usize,
-    /// Key-value heads.
+    /// The number of key-value heads.
     pub num_key_value_heads: usize,
-    /// Features of a head; `hidden_size / num_attention_heads` if not said.
+    /// The number of features of a head; `None` stands for `hidden_size / num_attention_heads`.
     pub head_dim: Option<usize>,
-    /// Added to the mean square in norms.
+    /// The ε that norms add to the mean square.
     pub norm_eps: f64,
-    /// Rotary embedding.
+    /// The parameters of the rotary embedding.
     pub rope: RopeParameters,
-    /// Whether `lm_head` is the embedding table.
+    /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
-    /// Which layers attend; the others convolve.
+    /// Whether each layer attends. The other layers have a convolution.
     pub attention: Vec<bool>,
-    /// Positions before its own that a convolution sees.
+    /// The number of earlier positions that a convolution sees.
     pub conv_memory: usize,
     /// Whether convolutions and the linear layers around them have biases.
     pub conv_bias: bool,
-    /// The longest sequence.
+    /// The longest sequence, in tokens.
     pub max_position_embeddings: usize,
-    /// The element type the checkpoint was made for.
+    /// The element type in the checkpoint, if the configuration contains it.
     pub element: Option<ElementType>,
 }
 
-/// Keys of the published checkpoints that transformers does not read, beside those of Llama.
+/// Keys of the published checkpoints that transformers does not read, in addition to those of Llama.
 const IGNORED: &[&str] = &[
     "block_dim",
     "block_mlp_init_scale",
@@ -277,17 +279,17 @@ pub(crate) fn read(keys: &Keys) -> Lfm2Config {
 }
 
 impl Lfm2Config {
-    /// Whether a layer attends.
+    /// Whether a layer has attention.
     pub fn attends(&self, layer: usize) -> bool {
         self.attention.get(layer).copied().unwrap_or_default()
     }
 
-    /// Whether a layer convolves.
+    /// Whether a layer has a convolution.
     pub fn convolves(&self, layer: usize) -> bool {
         !self.attends(layer)
     }
 
-    /// What a checkpoint's header shows of these sizes.
+    /// Sizes in the configuration that the checkpoint's header can confirm.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
         let head_dim = self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads);
         let inner = &[("model.layers.*.feed_forward.w2.weight", 1)];
@@ -308,7 +310,7 @@ impl Lfm2Config {
         ]
     }
 
-    /// How keys begin in a checkpoint that transformers saved without a head, and how the parameters of the model do.
+    /// Prefixes of keys in a checkpoint that transformers saved without a head, and the network's prefixes.
     pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
         &[
             ("embed_tokens.", "model.embed_tokens."),
@@ -322,15 +324,15 @@ impl Lfm2Config {
         "model.embed_tokens.weight"
     }
 
-    /// Tensors that a checkpoint may have beside the parameters.
+    /// Tensors that a checkpoint may contain in addition to the parameters.
     pub fn ignorable(&self) -> Vec<Ignorable> {
         let (key, other) = (HEAD.into(), self.embedding().into());
         self.tie_word_embeddings.then_some(Ignorable::EqualTo { key, other }).into_iter().collect()
     }
 }
 
-/// The features of the feed-forward network: two thirds of what is said, times a factor, rounded up to a multiple;
-/// unless it is to be taken as it is.
+/// The features of the feed-forward network. With automatic adjustment, the configured number times two
+/// thirds and a factor, rounded up to a multiple.
 fn intermediate_size(keys: &Keys) -> usize {
     let [block, size] = ["block_ff_dim", "intermediate_size"].map(|key| keys.optional_count(key));
     let size = block.or(size).unwrap_or(12_288);
@@ -342,7 +344,8 @@ fn intermediate_size(keys: &Keys) -> usize {
     }
 }
 
-/// Which of `layers` layers attend: `layer_types`, or those that `full_attn_idxs` lists, or all.
+/// Whether each of `layers` layers attends: from `layer_types`, or else from `full_attn_idxs`. Without both
+/// keys, all layers do.
 fn attention(keys: &Keys, layers: usize) -> Vec<bool> {
     let listed = keys.get("full_attn_idxs");
     if let Some(types) = keys.layer_types_of(layers, ["full_attention", "conv"]) {

@@ -1,8 +1,8 @@
-//! The networks: one file per architecture, and their configurations.
+//! The supported networks and their configurations: one file per family.
 #![warn(missing_docs)]
 
-/// A configuration that is another one's and more: it has that one's fields, and that one's blocks may be fields of
-/// its network.
+/// Makes a configuration an extension of another: it derefs to the other, and its network can have the
+/// other's blocks as fields.
 macro_rules! descends {
     ($config:ident from $field:tt: $base:ident) => {
         impl std::ops::Deref for $config {
@@ -27,8 +27,8 @@ macro_rules! descends {
     };
 }
 
-/// A family in each line: its module, its network, and the configuration that the module's `read` makes of a `config.json`.
-/// The module's `FAMILY` has the rest.
+/// The list of families. A line has the module, the network, and the configuration that the module's `read`
+/// returns. The module's `FAMILY` contains all other facts.
 macro_rules! families {
     ($($module:ident::$family:ident($config:ty);)+) => {
         $(
@@ -36,10 +36,10 @@ macro_rules! families {
             pub use $module::$family;
         )+
 
-        /// All families.
+        /// All supported families of networks.
         pub static FAMILIES: &[&Family] = &[$(&$module::FAMILY),+];
 
-        /// The configuration of any known architecture.
+        /// The configuration of a supported architecture.
         #[derive(Clone, Debug, PartialEq)]
         pub enum ModelConfig {
             $(
@@ -49,7 +49,7 @@ macro_rules! families {
         }
 
         impl ModelConfig {
-            /// Reads the keys of the family that `found` names, if there is one.
+            /// The reader for the architecture or model type `found`; `None` if it is not supported.
             fn reader(found: &str) -> Option<fn(&Keys) -> Self> {
                 $(
                     if $module::FAMILY.is_named(found) {
@@ -94,6 +94,7 @@ pub mod config;
 pub mod decoder;
 pub mod embedding_gemma;
 mod family;
+pub mod fit;
 pub mod gguf;
 mod head;
 pub mod presets;
@@ -106,7 +107,7 @@ use std::path::Path;
 use bake::Ignorable;
 use config::{ConfigError, IGNORED, Keys, check_storage, read_base};
 use dsl::{Bf16, CausalLm, EntryPoint, F16, F32, Float, TraceError, Traced};
-use irpa::{Checkpoint, Gguf};
+use irpa::{ArchiveError, Checkpoint, Gguf};
 use lower::Quantization;
 use ops::ElementType;
 
@@ -138,7 +139,7 @@ families! {
     smollm3::SmolLm3(smollm3::SmolLm3Config);
 }
 
-/// What the configurations of all families have.
+/// Facts that the configurations of all families provide.
 struct Facts {
     family: &'static Family,
     element: Option<ElementType>,
@@ -147,30 +148,31 @@ struct Facts {
     tied: bool,
     /// The key of the embedding, which a tied head shares.
     embedding: &'static str,
-    /// How keys of a checkpoint may begin, and how those of the parameters do then.
+    /// Prefixes of keys in checkpoints, each with the network's prefix.
     prefixes: &'static [(&'static str, &'static str)],
-    /// Tensors that a checkpoint may have beside the parameters.
+    /// Tensors that a checkpoint may contain in addition to the parameters.
     ignorable: Vec<Ignorable>,
-    /// The sizes that a checkpoint's header shows.
+    /// Sizes that a checkpoint's header can confirm.
     sizes: Vec<DeclaredSize>,
 }
 
-/// The architectures that [`ModelConfig::read`] knows, as `config.json` names them.
+/// The architectures that [`ModelConfig::read`] supports, by their name in `config.json`.
 pub fn architectures() -> Vec<&'static str> {
     FAMILIES.iter().flat_map(|family| family.architectures).copied().collect()
 }
 
 impl ModelConfig {
-    /// Reads a `config.json`, or the one in the directory at `path`. `allowed` keys may be there although
-    /// nothing reads them.
+    /// Reads the `config.json` at `path`, or in the directory at `path`. The keys in `allowed` may be in it
+    /// although no code reads them.
     ///
     /// # Errors
-    /// An unknown architecture, a quantized checkpoint, or all keys that are missing, unknown or unusable.
+    /// If the architecture is not supported, the checkpoint is quantized, or keys are missing, unknown or
+    /// invalid. The error lists all such keys.
     pub fn read(path: &Path, allowed: &[String]) -> Result<Self, ConfigError> {
         Self::of(Keys::read(path)?, allowed)
     }
 
-    /// Reads the keys of a configuration.
+    /// Reads the keys of a configuration whose file was parsed.
     pub(crate) fn of(keys: Keys, allowed: &[String]) -> Result<Self, ConfigError> {
         let (found, path) = (architecture(&keys), keys.path().to_owned());
         if embedding_gemma::is_embedding(&keys, &found) {
@@ -186,7 +188,7 @@ impl ModelConfig {
         Ok(config)
     }
 
-    /// The family of the network.
+    /// The family that the network belongs to.
     pub fn family(&self) -> &'static Family {
         self.facts().family
     }
@@ -246,15 +248,15 @@ impl Architecture for ModelConfig {
     }
 }
 
-/// Reads the configuration of a model: a Hugging Face folder, its `config.json`, or a GGUF file. The keys given may be there
-/// although nothing reads them.
+/// A function that reads the configuration of a model: a Hugging Face folder, its `config.json`, or a GGUF
+/// file. The second argument lists keys that may be there although no code reads them.
 pub type ReadModel = fn(&Path, &[String]) -> Result<Box<dyn Architecture>, ConfigError>;
 
-/// Reads the model at `path`: a GGUF file, a directory with a `config.json`, or that file. `allowed` keys of a configuration
-/// may be there although nothing reads them.
+/// Reads the configuration of the model at `path`: a GGUF file, a directory with a `config.json`, or that
+/// file. The keys in `allowed` may be in the configuration although no code reads them.
 ///
 /// # Errors
-/// See [`GgufModel::read`] and [`ModelConfig::read`].
+/// The errors of [`GgufModel::read`] and [`ModelConfig::read`].
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -269,55 +271,64 @@ pub fn read(path: &Path, allowed: &[String]) -> Result<Box<dyn Architecture>, Co
     })
 }
 
-/// A network of which the sizes are known: what its configuration says to whoever builds it.
+/// A network with known sizes: the information that a build needs about it. Implement this trait for your own
+/// networks.
 pub trait Architecture: Send {
-    /// The trace of these entry points with weights and activations of type `element` (f32, f16 or bf16).
+    /// Records these entry points, with weights and activations of type `element` (f32, f16 or bf16).
     ///
     /// # Errors
-    /// What is wrong with the configuration.
+    /// If a value in the configuration is invalid.
     fn trace(&self, element: ElementType, entry_points: &[EntryPoint]) -> Result<Traced, TraceError>;
 
-    /// The entry points of a program of these sizes: those of a language model, unless it is another network.
+    /// The entry points of a program with these sizes. Default: the entry points of a language model.
     fn entry_points(&self, batch: usize, chunk: usize, context: usize) -> Vec<EntryPoint> {
         EntryPoint::all(batch, chunk, context)
     }
 
-    /// The folders beside the checkpoint whose tensors belong to the network.
+    /// Further folders with tensors of the network, relative to the checkpoint. Default: none.
     fn folders(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// The longest sequence.
+    /// The longest sequence that the network supports, in tokens.
     fn max_context(&self) -> usize;
 
     /// The number of token ids.
     fn vocabulary(&self) -> usize;
 
-    /// The element type the checkpoint was made for, if it is known.
+    /// The element type in the checkpoint; `None` if it is unknown.
     fn element(&self) -> Option<ElementType> {
         None
     }
 
-    /// Tensors that a checkpoint may have beside the parameters.
+    /// Tensors that a checkpoint may contain in addition to the parameters. Default: none.
     fn ignorable(&self) -> Vec<Ignorable> {
         Vec::new()
     }
 
-    /// How keys of a checkpoint begin, and how the parameters of the model do: where the network is one tower of
-    /// several.
+    /// Prefixes of keys in checkpoints, each with the network's prefix. A network that is one tower of
+    /// several needs them. Default: none.
     fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
 
-    /// How keys end under which a checkpoint may hold several parameters as one tensor, and how those of the
-    /// parameters do.
+    /// Endings of keys in a checkpoint that stores several parameters as one tensor, each with the endings of
+    /// the parameters' keys. Default: none.
     fn stacks(&self) -> Stacks {
         &[]
     }
 
-    /// A checkpoint with its tensors as the model names them.
+    /// Renames the tensors of a checkpoint to the names that the network declares.
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
         checkpoint.renamed(self.prefixes()).apart(self.stacks())
+    }
+
+    /// The [named](Self::named) checkpoint, with the tensors of the [folders](Self::folders) beside it.
+    ///
+    /// # Errors
+    /// If one of the folders has no weights.
+    fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
+        self.folders().iter().copied().try_fold(self.named(checkpoint), Checkpoint::with_folder)
     }
 
     /// Unties the head from the embedding if the [named](Self::named) checkpoint has a head that differs, as transformers does.
@@ -326,19 +337,20 @@ pub trait Architecture: Send {
         None
     }
 
-    /// How the weights of products are best stored, where the checkpoint holds them in fewer bits than the network
-    /// computes with.
+    /// The best storage format for weights of matmuls, if the checkpoint stores them with fewer bits than the
+    /// network computes with.
     fn stored(&self) -> Quantization {
         Quantization::Computed
     }
 
-    /// Sizes of the network that the header of a checkpoint shows, for [`check_sizes`].
+    /// Sizes in the configuration that the checkpoint's header can confirm, for [`check_sizes`]. Default:
+    /// none.
     fn sizes(&self) -> Vec<DeclaredSize> {
         Vec::new()
     }
 }
 
-/// The architecture or model type that a `config.json` names.
+/// The architecture or model type in a `config.json`.
 fn architecture(keys: &Keys) -> String {
     // A list as a rule; what is none is named as it is.
     let named =

@@ -1,7 +1,8 @@
-//! What a value is (element type, shape, literal, parameter) and what one operation means.
+//! Values (element type, shape, literal, parameter), and the meaning of each operation.
 //!
-//! The operations are a closed list ([`Op`]). Each has one file, which holds its doc, its shape and element type
-//! rule, its meaning, its StableHLO spelling if it is a primitive, and a table of good and bad examples.
+//! The operations are a closed list ([`Op`]). Each operation has a file with its documentation, its rule for shapes
+//! and element types, its meaning, its StableHLO spelling if it is a primitive, and a table of good and bad
+//! examples.
 
 #[macro_use]
 mod list;

@@ -1,11 +1,13 @@
 //! The front door, `tracewright::Model`: its answers are those of transformers, from several threads as from one.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::thread;
 
 use tracewright::generate::{Finish, GenerateError};
+use tracewright::hub::Hub;
 use tracewright::model::{TuningSource, WatchOpen};
 use tracewright::ops::ElementType::F32;
 use tracewright::targets::Tuning;
@@ -76,6 +78,25 @@ fn pieces_arrive_one_by_one_and_are_the_text() {
     assert!(parts.len() > 20 && parts.iter().all(|part| !part.is_empty()), "{parts:?}");
     assert_eq!(Some(parts.concat()), golden.text);
     assert_eq!(pieces.into_completion().unwrap().generated.finish, Finish::Length);
+}
+
+/// A name on the hub is found in its cache, and a name that is not there is an error.
+#[test]
+fn a_model_opens_by_its_name() {
+    let cache = tempfile::tempdir().unwrap();
+    let snapshot = cache.path().join("models--org--story/snapshots").join("0".repeat(40));
+    fs::create_dir_all(&snapshot).unwrap();
+    for file in fs::read_dir(demo()).unwrap().map(Result::unwrap) {
+        fs::copy(file.path(), snapshot.join(file.file_name())).unwrap();
+    }
+    let hub = Hub { cache: cache.path().to_owned(), endpoint: String::new(), token: None, offline: true };
+    let open = |name: &str| Model::open_with(name, OpenOptions { hub: Some(hub.clone()), ..options() });
+    let (text, golden) = prompts()[0];
+    let model = open("org/story").unwrap();
+    let completion = model.generate(text).unwrap().options(golden_options()).complete().unwrap();
+    assert_eq!(completion.generated.tokens, golden.tokens);
+    let error = open("org/other").err().unwrap().to_string();
+    assert!(error.starts_with("`org/other` is not in the cache"), "{error}");
 }
 
 /// A text that nobody listens to any more gives its slot to the next, and so does one that is cancelled.

@@ -14,16 +14,16 @@ use crate::{Invocation, iree_tools, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A model directory or a GGUF file (its parameters are checked and written as the module reads them), or a
-    /// .safetensors file (written as it is)
+    /// Model directory or GGUF file, whose parameters are checked and written as the module reads them; or .safetensors
+    /// file, which is copied tensor by tensor
     pub checkpoint: PathBuf,
-    /// The archive to write
+    /// Archive to write
     #[arg(short, long, value_name = "FILE.irpa")]
     pub out: PathBuf,
-    /// Write neither types nor hashes, as IREE's own tool does
+    /// Leave out types and hashes, as IREE's own tool does
     #[arg(long)]
     pub no_metadata: bool,
-    /// Say on stderr which commands of IREE's own programs do the same
+    /// Print on stderr the commands of IREE's own tools that do the same
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -60,7 +60,6 @@ impl Arguments {
         let traced = plan.trace()?;
         let lowered = plan.lower(&traced.trace)?;
         let options = BakeOptions { metadata: !no_metadata, watch: Some(&mut watch) };
-        let checkpoint = plan.named(checkpoint);
         let baked = lowered.bake(&checkpoint, out, options);
         let baked = baked.map_err(|refused| refused.declared_in(&traced.trace))?;
         bar.finish_and_clear();

@@ -3,36 +3,31 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use console::ModelArguments;
 
-use crate::arguments::{CompileArguments, DeviceArguments, TuningArguments};
+use crate::arguments::{BuildArguments, DeviceArguments};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, or a GGUF file
+    /// Hugging Face model directory, or a GGUF file
     pub model: PathBuf,
-    /// The token ids to read: 5,17,3
+    /// Token ids to read, such as 5,17,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', required = true)]
     pub tokens: Vec<u32>,
-    /// What the compiled model is compared with: the reference evaluator; itself unsimplified, without kernels, or with
-    /// weights that are not rounded; or what transformers computed, as tests/oracle/activations.py writes it
+    /// Form to compare the compiled model with: the reference evaluator, the same model without simplification, kernels or
+    /// quantization, or a file of transformers' activations by tests/oracle/activations.py
     #[arg(
         long,
         value_name = "evaluator|unsimplified|no-kernels|dense|FILE.safetensors",
         default_value = "evaluator"
     )]
     pub against: Against,
-    /// One JSON object on stdout instead of a report
+    /// Print one JSON object on stdout instead of a report
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
     pub device: DeviceArguments,
     #[command(flatten)]
-    pub model_arguments: ModelArguments,
-    #[command(flatten)]
-    pub tuning: TuningArguments,
-    #[command(flatten)]
-    pub compile: CompileArguments,
+    pub build: BuildArguments,
 }
 
 /// What a compiled model is compared with.
@@ -73,7 +68,6 @@ mod run {
     use super::Arguments;
     use crate::Invocation;
     use crate::build;
-    use crate::build::Tunings;
     use crate::checkpoint::open;
     use crate::error::Error;
     use crate::limit::Limit;
@@ -83,7 +77,7 @@ mod run {
         pub fn run(&self, invocation: &Invocation) -> Result<(), Error> {
             let &Invocation { read, ref interrupt } = invocation;
             let Arguments { model: folder, tokens, against, .. } = self;
-            let model = &self.model_arguments;
+            let model = &self.build.model_arguments;
             let (network, checkpoint) = open(read, folder, &model.network.allow_config_key)?;
             let context = Plan::context_for(tokens.len(), network.max_context());
             if matches!(against, Against::Activations(_)) && model.chunk.is_some() {
@@ -112,14 +106,13 @@ mod run {
                 let what = "`--against dense` compares rounded weights with those of the checkpoint; round them with `--quant`";
                 return Err(usage(what).into());
             }
-            let (trace, checkpoint) = (plan.record(&entries)?.trace, plan.named(checkpoint));
+            let trace = plan.record(&entries)?.trace;
             let values = CheckpointValues::new(&trace, &checkpoint).map_err(tracewright::PlanError::from)?;
-            let compiler = build::compiler(&self.compile, interrupt)?;
-            let cache = build::cache_folder(&self.compile)?;
+            let compiler = build::compiler(&self.build.compile, interrupt)?;
+            let cache = build::cache_folder(&self.build.compile)?;
             let (device, target) = self.device.choose(1)?;
             let target = compiler.resolve(&target)?;
-            let source = self.tuning.source.as_ref();
-            let tuning = Tunings::read(source, &target, (&compiler, &cache))?.of(Some(&plan))?;
+            let tuning = self.build.tuning.read(&target, (&compiler, &cache))?.of(Some(&plan))?;
             let target = Target { tuning: Tuning { chunk: None, ..tuning }, ..target };
             // Sums are those of one thread.
             let runtime = Runtime::new(match device {

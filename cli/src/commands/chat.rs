@@ -11,14 +11,14 @@ use crate::sampling::SamplingArguments;
 
 #[derive(Args, Clone)]
 pub struct Arguments {
-    /// A Hugging Face model directory, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The system message of the chat
+    /// System message of the chat
     #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// At most this many new tokens in an answer
+    /// Maximum number of new tokens per answer
     #[arg(
         short = 'n',
         long = "max-tokens",
@@ -27,10 +27,10 @@ pub struct Arguments {
         default_value_t = 1024
     )]
     pub max_tokens: usize,
-    /// Stop an answer in front of this text; may be repeated
+    /// Stop an answer before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// Keep what is typed at a terminal to this chat
+    /// Save no history of what you type
     #[arg(long)]
     pub no_history: bool,
     #[command(flatten)]
@@ -42,11 +42,11 @@ pub struct Arguments {
 #[cfg(feature = "iree")]
 mod run {
     use std::fs;
-    use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
+    use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
     use std::path::{Path, PathBuf};
 
-    use console::output;
-    use console::{ConsoleError, usage};
+    use console::{CommandError as _, output, print, usage};
+    use error_codes::AnyCoded;
     use etcetera::BaseStrategy as _;
     use rustyline::error::ReadlineError;
     use rustyline::{Config, DefaultEditor};
@@ -61,8 +61,7 @@ mod run {
     use crate::Invocation;
     use crate::build::milliseconds;
     use crate::error::Error;
-    use crate::extras::Extras;
-    use crate::extras::conversation;
+    use crate::extras::{Extras, conversation};
     use crate::interrupt::Interrupt;
     use crate::limit::Limit;
     use crate::load::{self, drafts, say_ends};
@@ -88,7 +87,7 @@ mod run {
             opening.options.speculate = self.sampling.speculate.clone();
             opening.fit_context(ROOM);
             let limit = load::limit(&opening);
-            let model = load::open(opening, &self.run.compile, interrupt)?;
+            let model = load::open(opening, &self.run.build.compile, interrupt)?;
             say_ends(&options, &model);
             if model.stop_tokens().is_empty() && self.stop.is_empty() {
                 let most = self.max_tokens;
@@ -194,24 +193,20 @@ mod run {
         /// Answers a message. What is wrong with it alone is said, and the chat goes on without it.
         fn answer(&mut self, message: &str) -> Result<(), Error> {
             self.interrupt.clear();
-            match self.generate(message) {
-                Ok(()) => return Ok(()),
-                Err(Error::Interrupted) => self.interrupt.clear(),
-                Err(Error::Generate(GenerateError::TooLong { length, .. })) => {
+            let Err(error) = self.generate(message) else { return Ok(()) };
+            match (&error, error.library().and_then(AnyCoded::find)) {
+                (Error::Interrupted, _) => self.interrupt.clear(),
+                (_, Some(GenerateError::TooLong { length, .. })) => {
                     let limit = self.limit;
                     say!(
                         "the message is not answered: the chat has {length} tokens, expected at most {limit}; {}",
                         self.room()
                     );
                 }
-                Err(
-                    error @ (Error::Said { .. }
-                    | Error::Template
-                    | Error::Generate(GenerateError::Tokenize { .. })),
-                ) => {
+                (Error::Said { .. } | Error::Template, _) | (_, Some(GenerateError::Tokenize { .. })) => {
                     console::tell(&error);
                 }
-                Err(error) => return Err(error),
+                _ => return Err(error),
             }
             Ok(())
         }
@@ -221,15 +216,13 @@ mod run {
             let prepared = self.interrupt.or(move || conversation.prepare(message))??;
             let mut turn = self.conversation.begin(prepared)?;
             while let Some(piece) = turn.next() {
-                let piece = piece?;
-                let mut out = io::stdout().lock();
-                out.write_all(piece.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)?;
+                print(&piece?)?;
                 if self.interrupt.is_set() {
                     turn.cancel();
                 }
             }
             let completion = turn.finish().ok_or(ModelError::Gone)?;
-            writeln!(io::stdout()).map_err(ConsoleError::Output)?;
+            print("\n")?;
             self.interrupt.clear();
             self.summarize(&completion);
             Ok(())

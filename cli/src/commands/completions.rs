@@ -12,7 +12,7 @@ use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// The shell
+    /// Shell to complete for
     shell: Shell,
 }
 

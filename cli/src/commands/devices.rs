@@ -4,7 +4,7 @@ use clap::Args;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// One JSON object on stdout instead of a line for each device
+    /// Print one JSON object on stdout instead of a line for each device
     #[arg(long)]
     json: bool,
 }

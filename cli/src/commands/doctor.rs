@@ -6,7 +6,7 @@ use crate::arguments::CompileArguments;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// One JSON object on stdout instead of a line for each thing
+    /// Print one JSON object on stdout instead of a line for each check
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -15,10 +15,9 @@ pub struct Arguments {
 
 #[cfg(feature = "iree")]
 mod run {
-    use std::io::{self, Write as _};
     use std::path::{Path, PathBuf};
 
-    use console::ConsoleError;
+    use console::print;
     use kernels::Kernels;
     use serde_json::{Value, json};
     use tracewright::Memory;
@@ -44,6 +43,23 @@ mod run {
         value: Value,
     }
 
+    impl Finding {
+        fn json(&self) -> Value {
+            let Self { what, found, help, value } = self;
+            let (good, found) = (found.is_ok(), found.as_ref().unwrap_or_else(|wrong| wrong));
+            json!({ "what": what, "good": good, "found": found, "help": help, "value": value })
+        }
+
+        fn lines(&self) -> String {
+            let (sign, found) = match &self.found {
+                Ok(found) => ("ok", found),
+                Err(wrong) => ("BAD", wrong),
+            };
+            let help = self.help.iter().map(|help| format!("{:14} help: {help}\n", ""));
+            format!("{sign:3} {:10} {found}\n{}", self.what, help.collect::<String>())
+        }
+    }
+
     /// Bytes that a module and an archive of a small model take.
     const ROOM: u64 = 1 << 30;
 
@@ -53,31 +69,13 @@ mod run {
             let (compiler, target) = compiler(self, interrupt)?;
             let all = [compiler, processor(target), runtime(), cache(self), memory()];
             let missing = all.iter().filter(|finding| finding.found.is_err()).count();
-            let mut out = io::stdout().lock();
-            let written = match self.json {
+            let written = print(&match self.json {
                 true => {
-                    let finding = |one: &Finding| {
-                        json!({
-                            "what": one.what,
-                            "good": one.found.is_ok(),
-                            "found": one.found.as_ref().unwrap_or_else(|wrong| wrong),
-                            "help": one.help,
-                            "value": one.value,
-                        })
-                    };
-                    let findings: Vec<Value> = all.iter().map(finding).collect();
-                    writeln!(out, "{}", json!({ "good": missing == 0, "findings": findings }))
+                    let findings: Vec<Value> = all.iter().map(Finding::json).collect();
+                    format!("{}\n", json!({ "good": missing == 0, "findings": findings }))
                 }
-                false => all.iter().try_for_each(|one| {
-                    let (sign, found) = match &one.found {
-                        Ok(found) => ("ok", found),
-                        Err(wrong) => ("BAD", wrong),
-                    };
-                    writeln!(out, "{sign:3} {:10} {found}", one.what)?;
-                    one.help.iter().try_for_each(|help| writeln!(out, "{:14} help: {help}", ""))
-                }),
-            }
-            .map_err(ConsoleError::Output);
+                false => all.iter().map(Finding::lines).collect(),
+            });
             match missing {
                 0 => Ok(written?),
                 missing => Err(Error::Missing { missing, looked_at: all.len() }),

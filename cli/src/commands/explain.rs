@@ -10,9 +10,9 @@ use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// Its code, as TW0201; without one all are listed
+    /// Code of the error, such as TW0201; without it, list all codes
     code: Option<String>,
-    /// One JSON object on stdout instead of the text
+    /// Print one JSON object on stdout instead of the text
     #[arg(long)]
     json: bool,
 }

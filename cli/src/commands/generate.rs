@@ -10,26 +10,26 @@ use crate::sampling::SamplingArguments;
 #[derive(Args, Clone)]
 #[command(group(clap::ArgGroup::new("input").required(true)))]
 pub struct Arguments {
-    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The text to continue
+    /// Text to continue
     #[arg(short, long, group = "input", value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// A file with the text to continue
+    /// File with the text to continue
     #[arg(short, long, group = "input", value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// A message to answer, through the model's chat template
+    /// Message to answer, with the model's chat template
     #[arg(long, group = "input", value_name = "TEXT")]
     pub chat: Option<String>,
-    /// The token ids to continue: 5,17,3
+    /// Token ids to continue, such as 5,17,3
     #[arg(long, group = "input", value_name = "IDS", value_delimiter = ',')]
     pub tokens: Option<Vec<u32>>,
-    /// The system message of the chat
+    /// System message of the chat
     #[arg(long, visible_alias = "system-prompt", value_name = "TEXT")]
     pub system: Option<String>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// At most this many new tokens
+    /// Maximum number of new tokens
     #[arg(
         short = 'n',
         long = "max-tokens",
@@ -38,25 +38,25 @@ pub struct Arguments {
         default_value_t = 128
     )]
     pub max_tokens: usize,
-    /// Do not stop at the model's end-of-text tokens
+    /// Continue past the model's end-of-text tokens
     #[arg(long, conflicts_with_all = ["json_schema", "grammar"])]
     pub ignore_eos: bool,
-    /// Stop in front of this text; may be repeated
+    /// Stop before this text; may be repeated
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["json_schema", "grammar"])]
     pub stop: Vec<String>,
-    /// One JSON object on stdout instead of the text
+    /// Print one JSON object on stdout instead of the text
     #[arg(long)]
     pub json: bool,
-    /// Write the logits that chose each token: f32 `logits` [steps, vocab]
+    /// Write the logits that chose each token, as f32 `logits` [steps, vocab]
     #[arg(long, value_name = "FILE.safetensors")]
     pub save_logits: Option<PathBuf>,
-    /// With --save-logits: also `prompt_logits` [prompt, vocab]
+    /// With --save-logits: also write the prompt's logits, as `prompt_logits` [prompt, vocab]
     #[arg(long, requires = "save_logits")]
     pub all_positions: bool,
-    /// With --json: the N most likely tokens at each place, by the model's own logits, before anything of the sampling
+    /// With --json: list the N most likely tokens at each position, by the model's logits before sampling
     #[arg(long, value_name = "N", requires = "json")]
     pub logprobs: Option<usize>,
-    /// Say on stderr which commands of IREE's own programs do the same
+    /// Print on stderr the commands of IREE's own tools that do the same
     #[arg(long)]
     pub print_commands: bool,
     #[command(flatten)]
@@ -68,12 +68,9 @@ pub struct Arguments {
 #[cfg(feature = "iree")]
 mod run {
     use std::collections::HashMap;
-    use std::io::{self, Write as _};
     use std::path::Path;
-    use std::time::Duration;
 
-    use console::output;
-    use console::{ConsoleError, print, usage};
+    use console::{output, print, usage};
     use safetensors::tensor::TensorView;
     use safetensors::{Dtype, SafeTensorError};
     use serde_json::{Value, json};
@@ -86,10 +83,9 @@ mod run {
 
     use super::Arguments;
     use crate::Invocation;
-    use crate::build::milliseconds;
+    use crate::build::{build_times, milliseconds};
     use crate::error::Error;
-    use crate::extras::Extras;
-    use crate::extras::conversation;
+    use crate::extras::{Extras, conversation};
     use crate::interrupt::Interrupt;
     use crate::load::{self, drafts, say_ends};
 
@@ -119,11 +115,11 @@ mod run {
             if let Some(vocabulary) = opening.vocabulary() {
                 load::check_prompt(&prompt, limit, vocabulary)?;
             }
-            let model = load::open(opening, &self.run.compile, interrupt)?;
+            let model = load::open(opening, &self.run.build.compile, interrupt)?;
             load::check_prompt(&prompt, limit, model.info().vocabulary)?;
             let build = model.info().build.as_ref();
             if let Some(build) = build.filter(|_| self.print_commands) {
-                load::print_commands(&self.model, build, &self.run.compile, &prompt, interrupt)?;
+                load::print_commands(&self.model, build, &self.run.build.compile, &prompt, interrupt)?;
             }
             say_ends(&options, &model);
 
@@ -143,7 +139,7 @@ mod run {
                 let json = report(self, &model, &prompt, &completion);
                 print(&format!("{json}\n"))?;
             } else {
-                writeln!(io::stdout()).map_err(ConsoleError::Output)?;
+                print("\n")?;
                 summarize(&model, &completion);
                 if constrained && generated.finish != Finish::Stop {
                     say!(
@@ -176,8 +172,7 @@ mod run {
         while let Some(piece) = pieces.next() {
             let piece = piece?;
             if !quiet {
-                let mut out = io::stdout().lock();
-                out.write_all(piece.as_bytes()).and_then(|()| out.flush()).map_err(ConsoleError::Output)?;
+                print(&piece)?;
             }
             if interrupt.is_set() {
                 pieces.cancel();
@@ -283,10 +278,10 @@ mod run {
     }
 
     fn timings(model: &Model, completion: &Completion) -> Value {
-        let (load, compile) = built(model);
+        let [load, compile] = build_times(model.info().build.as_ref());
         json!({
-            "load_ms": milliseconds(load),
-            "compile_ms": milliseconds(compile),
+            "load_ms": load,
+            "compile_ms": compile,
             "prefill_ms": milliseconds(completion.generated.prefill),
             "first_token_ms": completion.first_token.map(milliseconds),
             "prefill_tokens_per_s": completion.generated.prefill_rate(),
@@ -297,30 +292,23 @@ mod run {
         })
     }
 
-    /// How long loading and compiling took.
-    fn built(model: &Model) -> (Duration, Duration) {
-        model.info().build.as_ref().map_or_else(Default::default, |build| (build.load, build.compile))
-    }
-
     /// One line for a reader, on stderr.
     fn summarize(model: &Model, completion: &Completion) {
         let Completion { generated, prompt_tokens, first_token, .. } = completion;
-        let (load, compile) = built(model);
+        let [load, compile] = build_times(model.info().build.as_ref());
         let first = first_token.map(|time| format!(", first token after {:.0} ms", milliseconds(time)));
         let full = match generated.finish {
             Finish::Context => format!(", then the context of {} was full", model.info().context),
             _ => String::new(),
         };
         say!(
-            "prompt {prompt_tokens} tokens in {:.0} ms ({:.1}/s){}, {} new tokens at {:.1}/s{}{full}; load {:.0} ms, compile {:.0} ms",
+            "prompt {prompt_tokens} tokens in {:.0} ms ({:.1}/s){}, {} new tokens at {:.1}/s{}{full}; load {load:.0} ms, compile {compile:.0} ms",
             milliseconds(generated.prefill),
             generated.prefill_rate(),
             first.unwrap_or_default(),
             generated.tokens.len(),
             generated.decode_rate(),
             drafts(generated),
-            milliseconds(load),
-            milliseconds(compile),
         );
     }
 }

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Command};
 use clap_mangen::Man;
-use console::ConsoleError;
-use console::output;
+use console::{ConsoleError, output};
 use tracewright::errors::WithPath as _;
 use tracewright::files::NewFile;
 
@@ -16,7 +15,7 @@ use crate::error::Error;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// The directory to write
+    /// Directory to write
     #[arg(short, long, value_name = "DIR")]
     out: PathBuf,
 }

@@ -11,21 +11,21 @@ use crate::arguments::TemplateArguments;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The message to answer
+    /// Message to answer
     #[arg(long, value_name = "TEXT", required_unless_present = "messages")]
     pub chat: Option<String>,
-    /// The system message of the chat
+    /// System message of the chat
     #[arg(long, value_name = "TEXT", conflicts_with = "messages")]
     pub system: Option<String>,
-    /// A file with the whole chat, `-` for stdin: a JSON list of objects with `role` and `content`, as `/save` of `chat`
-    /// writes it
+    /// File with the whole chat, `-` for stdin: a JSON list of objects with `role` and `content`, which `/save` in `chat`
+    /// writes
     #[arg(long, value_name = "FILE", conflicts_with = "chat")]
     pub messages: Option<PathBuf>,
     #[command(flatten)]
     pub template: TemplateArguments,
-    /// Render here, and let the system end this process where that takes too much
+    /// Render in this process, and let the system end it at the limits of time and memory
     #[arg(long, hide = true)]
     pub limited: bool,
 }

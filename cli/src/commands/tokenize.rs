@@ -6,18 +6,18 @@ use clap::Args;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, a GGUF file, or what `export` wrote
+    /// Hugging Face model directory, GGUF file or export
     pub model: PathBuf,
-    /// The texts
+    /// Texts to tokenize
     #[arg(value_name = "TEXT", required_unless_present = "file")]
     texts: Vec<String>,
-    /// A file with one text, `-` for stdin
+    /// File with one text, `-` for stdin
     #[arg(short, long, value_name = "FILE", conflicts_with = "texts")]
     file: Option<PathBuf>,
-    /// Add no special tokens, such as the begin of a text; those that the text spells stay
+    /// Add no special tokens, such as the one that begins a text; those that the text contains stay
     #[arg(long)]
     plain: bool,
-    /// One JSON object on stdout instead of a line for each token
+    /// Print one JSON object on stdout instead of a line for each token
     #[arg(long)]
     json: bool,
 }

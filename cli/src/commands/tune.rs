@@ -11,15 +11,15 @@ use crate::arguments::CompileArguments;
 
 #[derive(Args)]
 pub struct Arguments {
-    /// A Hugging Face model directory, its config.json, or a GGUF file
+    /// Hugging Face model directory, its config.json, or a GGUF file
     pub model: PathBuf,
-    /// Try no more after this time; another run goes on where this one stopped
+    /// Stop after this time; another run continues where this one stopped
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
     pub budget: Duration,
-    /// Say what is known, and measure nothing
+    /// Print the known measurements, and measure nothing
     #[arg(long)]
     pub show: bool,
-    /// One JSON object on stdout instead of a table
+    /// Print one JSON object on stdout instead of a table
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -36,18 +36,18 @@ fn time(text: &str) -> Result<Duration, String> {
 
 #[cfg(feature = "iree")]
 mod run {
-    use console::{print, warn_of_head};
+    use console::{print, warn};
     use instruments::tune::{Trial, TuneReport, Tuned, TunedNetwork, Weighted, Workbench, tune};
     use tracewright::Plan;
     use tracewright::build::ProgramOptions;
     use tracewright::errors::WithPath as _;
+    use tracewright::models::fit::fit_beside;
     use tracewright::runtime::{Device, Runtime};
     use tracewright::tuning::TuningCache;
 
     use super::Arguments;
     use crate::Invocation;
     use crate::build;
-    use crate::checkpoint::fit_weights;
     use crate::error::Error;
 
     /// All runs measure with the same numbers.
@@ -58,7 +58,7 @@ mod run {
             let &Invocation { read, ref interrupt } = invocation;
             let model = &self.model_arguments;
             let mut network = read(&self.model, &model.network.allow_config_key)?;
-            warn_of_head(fit_weights(&mut *network, &self.model)?.as_ref());
+            warn(&fit_beside(&mut *network, &self.model)?);
             let plan = model.plan(network, model.context)?;
             let compiler = build::compiler(&self.compile, interrupt)?;
             let plan = Plan { target: compiler.resolve(&plan.target)?, ..plan };

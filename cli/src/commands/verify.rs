@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
-use console::{ConsoleError, print};
-use error_codes::Coded as _;
+use console::{CommandError as _, print};
+use error_codes::AnyCoded;
 use serde_json::{Value, json};
 use tracewright::errors::WithCauses;
 use tracewright::export::xla;
@@ -17,10 +17,10 @@ use crate::{Invocation, progress};
 
 #[derive(Args)]
 pub struct Arguments {
-    /// An archive, or what `export` wrote
+    /// Archive, or export directory
     #[arg(value_name = "FILE.irpa|EXPORT_DIR")]
     pub path: PathBuf,
-    /// One JSON object on stdout instead of a line
+    /// Print one JSON object on stdout instead of a line
     #[arg(long)]
     pub json: bool,
 }
@@ -120,10 +120,8 @@ fn json(arguments: &Arguments, verified: Result<&Verified, &Error>, seconds: f64
 
 /// The tensors that an error names.
 fn damaged(error: &Error) -> &[Damage] {
-    match error {
-        Error::Console(ConsoleError::Archive(ArchiveError::Content { damaged, .. })) => damaged,
-        #[cfg(feature = "iree")]
-        Error::Load(tracewright::build::LoadError::Archive(ArchiveError::Content { damaged, .. })) => damaged,
+    match error.library().and_then(AnyCoded::find) {
+        Some(ArchiveError::Content { damaged, .. }) => damaged,
         _ => &[],
     }
 }

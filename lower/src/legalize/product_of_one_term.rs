@@ -31,7 +31,7 @@ pub(super) const LEGALIZATION: Legalization = Legalization {
     rewrite,
 };
 
-/// As attention makes them of keys and values of one feature.
+/// Scores of attention whose keys and values have one feature.
 const SCORES: &str =
     "dot_general left_batch=[0,1] right_batch=[0,1] left_contract=[3] right_contract=[3] element=f32";
 const SUMS: &str =
@@ -46,7 +46,7 @@ fn shows(function: &Function, op: &Op, operands: &[NodeId]) -> bool {
     left.element != *element && left_contract.iter().all(|&axis| left.shape[axis] == 1)
 }
 
-/// Of operands that are as wide already, and whose other readers the compiler does not see.
+/// Converts the operands to the result's type first. The compiler does not see their other readers.
 fn rewrite(b: &mut Builder<'_>, op: &Op, operands: &[NodeId]) -> Result<NodeId, InferError> {
     let Op::DotGeneral(DotGeneral { element, .. }) = op else { unreachable!("it shows") };
     let mut widened = |x| {

@@ -3,7 +3,7 @@ use super::prelude::*;
 operation! {
     /// The operands one after the other along one axis. StableHLO: `concatenate`.
     Concatenate = "concatenate" {
-        /// The axis.
+        /// The axis along which the operands follow each other.
         axis: usize,
     }
 }

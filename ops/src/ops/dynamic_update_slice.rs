@@ -2,10 +2,11 @@ use super::dynamic_slice::{clamped, scalar_start, starts};
 use super::prelude::*;
 
 operation! {
-    /// The first operand with a range along one axis replaced by the second, from a start known at run time
-    /// (the third, `i32[]`), clamped so that the range fits. StableHLO: `dynamic_update_slice`.
+    /// The first operand, with a range along one axis replaced by the second operand. The third operand is
+    /// the start (`i32[]`), computed at run time and clamped so that the range fits. StableHLO:
+    /// `dynamic_update_slice`.
     DynamicUpdateSlice = "dynamic_update_slice" {
-        /// The axis.
+        /// The axis of the replaced range.
         axis: usize,
     }
 }

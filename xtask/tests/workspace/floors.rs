@@ -18,6 +18,7 @@ const FLOORS: &[(&str, u32)] = &[
     ("tracewright-files", 1),
     ("tracewright-kernels", 1),
     ("tracewright-trace", 1),
+    ("tracewright-hub", 2),
     ("tracewright-irpa", 2),
     ("tracewright-runtime", 2),
     ("tracewright-simplify", 2),
