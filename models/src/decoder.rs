@@ -134,11 +134,17 @@ pub struct LlamaConfig {
     pub element: Option<ElementType>,
 }
 
-/// What a family that descends from Llama takes where `config.json` is silent.
+/// What a family that descends from Llama takes where `config.json` is silent, and which of its keys have other values.
 pub(crate) struct Defaults {
+    /// Functions of the feed-forward network that the family has; none if there is no such key.
+    pub hidden_act: &'static [&'static str],
+    /// `vocab_size`, `hidden_size`, `intermediate_size`, `num_hidden_layers` and `num_attention_heads`; without, they are required.
+    pub sizes: Option<[usize; 5]>,
     /// `None`: as many as query heads.
     pub num_key_value_heads: Option<usize>,
     pub head_dim: Option<usize>,
+    /// The key of what is added in norms.
+    pub norm_key: &'static str,
     pub rms_norm_eps: f64,
     pub tie_word_embeddings: bool,
     pub rope: RopeDefaults,
@@ -147,10 +153,17 @@ pub(crate) struct Defaults {
 impl Defaults {
     /// Those of Llama, for sequences of this length.
     pub fn new(max_position_embeddings: usize) -> Self {
-        let rope = RopeDefaults::new(max_position_embeddings);
+        Self::of(RopeDefaults::new(max_position_embeddings))
+    }
+
+    /// Those of Llama, with another rotary embedding.
+    pub fn of(rope: RopeDefaults) -> Self {
         Self {
+            hidden_act: &["silu"],
+            sizes: None,
             num_key_value_heads: None,
             head_dim: None,
+            norm_key: "rms_norm_eps",
             rms_norm_eps: 1e-6,
             tie_word_embeddings: false,
             rope,
@@ -161,21 +174,28 @@ impl Defaults {
 impl LlamaConfig {
     /// Reads what all families that descend from Llama say: all but biases and what differs between layers.
     pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
-        let num_attention_heads = keys.count("num_attention_heads");
+        if !defaults.hidden_act.is_empty() {
+            keys.one_of("hidden_act", defaults.hidden_act);
+        }
+        let size = |index: usize, key| match defaults.sizes {
+            Some(sizes) => keys.optional_count(key).unwrap_or(sizes[index]),
+            None => keys.count(key),
+        };
+        let num_attention_heads = size(4, "num_attention_heads");
         let num_key_value_heads = keys.nullable_count("num_key_value_heads", defaults.num_key_value_heads);
         let max_position_embeddings = keys.optional_count("max_position_embeddings");
         let max_position_embeddings =
             max_position_embeddings.unwrap_or(defaults.rope.max_position_embeddings);
         let rope = RopeDefaults { max_position_embeddings, ..defaults.rope };
         let config = Self {
-            vocab_size: keys.count("vocab_size"),
-            hidden_size: keys.count("hidden_size"),
-            intermediate_size: keys.count("intermediate_size"),
-            num_hidden_layers: keys.count("num_hidden_layers"),
+            vocab_size: size(0, "vocab_size"),
+            hidden_size: size(1, "hidden_size"),
+            intermediate_size: size(2, "intermediate_size"),
+            num_hidden_layers: size(3, "num_hidden_layers"),
             num_attention_heads,
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
             head_dim: keys.optional_count("head_dim").or(defaults.head_dim),
-            rms_norm_eps: keys.number_or("rms_norm_eps", defaults.rms_norm_eps),
+            rms_norm_eps: keys.number_or(defaults.norm_key, defaults.rms_norm_eps),
             rope: RopeParameters::read(keys, &rope),
             windows: Arc::from([]),
             tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
@@ -204,12 +224,19 @@ impl LlamaConfig {
             DeclaredSize::extent(
                 "intermediate_size",
                 self.intermediate_size,
-                &[("model.layers.*.mlp.down_proj.weight", 1)],
+                &[
+                    ("model.layers.*.mlp.down_proj.weight", 1),
+                    ("model.layers.*.feed_forward.w2.weight", 1),
+                    ("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1),
+                ],
             ),
             DeclaredSize::extent(
                 "num_attention_heads × head_dim",
                 self.num_attention_heads.saturating_mul(head_dim),
-                &[("model.layers.*.self_attn.o_proj.weight", 1)],
+                &[
+                    ("model.layers.*.self_attn.o_proj.weight", 1),
+                    ("model.layers.*.self_attn.out_proj.weight", 1),
+                ],
             ),
             // The rows of one tensor are those of queries, keys and values, in a Phi-3.
             DeclaredSize::extent(
