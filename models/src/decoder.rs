@@ -3,13 +3,11 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use bake::Ignorable;
 use dsl::nn::{Attend, Cache, Kv, Position};
 use dsl::{Block, Call as _, Float, Project, Tensor, WeightStyle, model};
 use ops::ElementType;
 
 use crate::config::Keys;
-use crate::head::HEAD;
 use crate::rope::{RopeDefaults, RopeParameters};
 use crate::shape_check::DeclaredSize;
 
@@ -245,29 +243,5 @@ impl LlamaConfig {
                 &[("model.layers.*.self_attn.k_proj.weight", 0)],
             ),
         ]
-    }
-
-    /// How keys begin in a checkpoint that transformers saved without a head, and how the parameters of the model do.
-    pub(crate) const BASE: &[(&str, &str)] =
-        &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
-
-    /// How keys of a checkpoint may begin, and how the parameters of the model do then.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        Self::BASE
-    }
-
-    /// The key of the embedding, which a tied head shares.
-    pub fn embedding(&self) -> &'static str {
-        "model.embed_tokens.weight"
-    }
-
-    /// Tensors that a checkpoint may have beside the parameters.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        let mut ignorable = vec![Ignorable::Suffix(".rotary_emb.inv_freq")];
-        if self.tie_word_embeddings {
-            let (key, other) = (HEAD.into(), self.embedding().into());
-            ignorable.push(Ignorable::EqualTo { key, other });
-        }
-        ignorable
     }
 }

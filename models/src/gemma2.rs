@@ -18,6 +18,8 @@ pub(crate) const FAMILY: Family = Family {
         config: |file| file.llama(gemma3::gguf_keys(file, 46, 2, true)),
         ..gemma3::gguf("gemma2")
     }),
+    prefixes: gemma3::PREFIXES,
+    ignorable: gemma3::IGNORABLE,
     presets: presets!("gemma-2-2b": "google/gemma-2-2b", "gemma-2-9b": "google/gemma-2-9b"),
     ..Family::of(&["Gemma2ForCausalLM"], &["Gemma2Model"], &["gemma2"])
 };

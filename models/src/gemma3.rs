@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::config::{IGNORED, Keys, read_base};
 use crate::decoder::{AttentionBlock, LlamaConfig};
-use crate::family::{Family, GgufFamily, Metadata, presets};
+use crate::family::{BASE, Family, GgufFamily, Metadata, presets};
 use crate::rope::RopeParameters;
 
 /// The whole network.
@@ -26,6 +26,8 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..gguf("gemma3")
     }),
+    prefixes: PREFIXES,
+    ignorable: IGNORABLE,
     presets: presets!("functiongemma-270m": "google/functiongemma-270m-it", "gemma-3-1b": "google/gemma-3-1b-it", "gemma-3-4b": "google/gemma-3-4b-it", "gemma-3-12b": "google/gemma-3-12b-it", "gemma-3-27b": "google/gemma-3-27b-it"),
     ..Family::of(
         &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
@@ -173,14 +175,23 @@ const IGNORED_BESIDE_TEXT: &[&str] = &[
 ];
 
 /// The text tower's keys in checkpoints with a vision tower: as published, as transformers 5 saves them, and without a head.
-const PREFIXES: &[(&str, &str)] = &[
+pub(crate) const PREFIXES: &[(&str, &str)] = &[
     ("language_model.model.", "model."),
     ("model.language_model.", "model."),
     ("language_model.lm_head.", "lm_head."),
     ("language_model.", "model."),
-    LlamaConfig::BASE[0],
-    LlamaConfig::BASE[1],
-    LlamaConfig::BASE[2],
+    BASE[0],
+    BASE[1],
+    BASE[2],
+];
+
+/// Tensors of a vision tower, and of how it is joined.
+pub(crate) const IGNORABLE: &[Ignorable] = &[
+    Ignorable::Suffix(".rotary_emb.inv_freq"),
+    Ignorable::Prefix("vision_tower."),
+    Ignorable::Prefix("multi_modal_projector."),
+    Ignorable::Prefix("model.vision_tower."),
+    Ignorable::Prefix("model.multi_modal_projector."),
 ];
 
 /// Reads the `config.json` of a Gemma 3, or its `text_config`. Defaults are those of `Gemma3TextConfig` in transformers.
@@ -237,24 +248,6 @@ fn read_text(keys: &Keys) -> GemmaConfig {
         query_pre_attn_scalar: keys.number_or("query_pre_attn_scalar", 256.0),
         attn_logit_softcapping: None,
         final_logit_softcapping: keys.optional_number("final_logit_softcapping"),
-    }
-}
-
-impl GemmaConfig {
-    /// Tensors that a checkpoint may have beside the parameters: those of a vision tower.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        let towers = [
-            "vision_tower.",
-            "multi_modal_projector.",
-            "model.vision_tower.",
-            "model.multi_modal_projector.",
-        ];
-        self.llama.ignorable().into_iter().chain(towers.map(Ignorable::Prefix)).collect()
-    }
-
-    /// How keys of a checkpoint begin, and how the parameters of the model do.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        PREFIXES
     }
 }
 

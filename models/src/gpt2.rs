@@ -10,7 +10,6 @@ use serde_json::json;
 
 use crate::config::Keys;
 use crate::family::{Family, GgufFamily, presets};
-use crate::head::HEAD;
 use crate::shape_check::DeclaredSize;
 
 pub(crate) const FAMILY: Family = Family {
@@ -53,6 +52,11 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..GgufFamily::llama("gpt2")
     }),
+    // The first published files have the parameters of the tower without a prefix, what transformers saves has them with one.
+    prefixes: &[("transformer.", "")],
+    embedding: "wte.weight",
+    // Causal masks.
+    ignorable: &[Ignorable::Suffix(".attn.bias"), Ignorable::Suffix(".attn.masked_bias")],
     presets: presets!("gpt2": "openai-community/gpt2"),
     ..Family::of(&["GPT2LMHeadModel"], &["GPT2Model"], &["gpt2"])
 };
@@ -238,25 +242,5 @@ impl Gpt2Config {
             DeclaredSize::extent("n_positions", self.max_position_embeddings, &[("wpe.weight", 0)]),
             DeclaredSize::extent("n_inner", self.intermediate_size, inner),
         ]
-    }
-
-    /// How keys of a checkpoint begin, and how the parameters of the model do: the first published files have the
-    /// parameters of the tower without a prefix, what transformers saves has them with one.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[("transformer.", "")]
-    }
-
-    /// The key of the embedding, which a tied head shares.
-    pub fn embedding(&self) -> &'static str {
-        "wte.weight"
-    }
-
-    /// Tensors that a checkpoint may have beside the parameters: causal masks, and a tied head.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        let mut ignorable = [".attn.bias", ".attn.masked_bias"].map(Ignorable::Suffix).to_vec();
-        if self.tie_word_embeddings {
-            ignorable.push(Ignorable::EqualTo { key: HEAD.into(), other: self.embedding().into() });
-        }
-        ignorable
     }
 }

@@ -43,6 +43,12 @@ pub(crate) const FAMILY: Family = Family {
         },
         ..GgufFamily::llama("lfm2")
     }),
+    prefixes: &[
+        ("embed_tokens.", "model.embed_tokens."),
+        ("layers.", "model.layers."),
+        ("embedding_norm.", "model.embedding_norm."),
+    ],
+    ignorable: &[],
     presets: presets!("lfm2-1.2b": "LiquidAI/LFM2-1.2B"),
     ..Family::of(&["Lfm2ForCausalLM"], &["Lfm2Model"], &["lfm2"])
 };
@@ -253,15 +259,6 @@ impl Lfm2Config {
     /// Whether a layer convolves.
     pub fn convolves(&self, layer: usize) -> bool {
         !self.attends(layer)
-    }
-
-    /// How keys begin in a checkpoint that transformers saved without a head, and how the parameters of the model do.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[
-            ("embed_tokens.", "model.embed_tokens."),
-            ("layers.", "model.layers."),
-            ("embedding_norm.", "model.embedding_norm."),
-        ]
     }
 }
 

@@ -67,9 +67,6 @@ macro_rules! families {
                         max_context: config.max_position_embeddings,
                         vocabulary: config.vocab_size,
                         tied: config.tie_word_embeddings,
-                        embedding: config.embedding(),
-                        prefixes: config.prefixes(),
-                        ignorable: config.ignorable(),
                         sizes: config.sizes(),
                     },)+
                 }
@@ -162,12 +159,6 @@ struct Facts {
     max_context: usize,
     vocabulary: usize,
     tied: bool,
-    /// The key of the embedding, which a tied head shares.
-    embedding: &'static str,
-    /// How keys of a checkpoint may begin, and how those of the parameters do then.
-    prefixes: &'static [(&'static str, &'static str)],
-    /// Tensors that a checkpoint may have beside the parameters.
-    ignorable: Vec<Ignorable>,
     /// The sizes that a checkpoint's header shows.
     sizes: Vec<DeclaredSize>,
 }
@@ -223,32 +214,26 @@ impl Architecture for ModelConfig {
         }
     }
 
-    fn folders(&self) -> &'static [&'static str] {
-        self.family().folders
-    }
-
     fn ignorable(&self) -> Vec<Ignorable> {
-        self.facts().ignorable
-    }
-
-    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        self.facts().prefixes
-    }
-
-    fn stacks(&self) -> Stacks {
-        self.family().stacks
+        let Facts { family, tied, .. } = self.facts();
+        let head = || Ignorable::EqualTo { key: head::HEAD.into(), other: family.embedding.into() };
+        family.ignorable.iter().cloned().chain(tied.then(head)).collect()
     }
 
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-        let facts = self.facts();
-        let named = checkpoint.renamed(facts.prefixes).apart(facts.family.stacks);
+        let Facts { family, tied, .. } = self.facts();
+        let named = checkpoint.renamed(family.prefixes).apart(family.stacks);
         // A checkpoint may have either of two tied weights.
-        if facts.tied { named.renamed(&[(head::HEAD, facts.embedding)]) } else { named }
+        if tied { named.renamed(&[(head::HEAD, family.embedding)]) } else { named }
+    }
+
+    fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
+        self.family().folders.iter().copied().try_fold(self.named(checkpoint), Checkpoint::with_folder)
     }
 
     fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
-        let facts = self.facts();
-        let untied = facts.tied.then(|| head::own_head(checkpoint, facts.embedding)).flatten();
+        let Facts { family, tied, .. } = self.facts();
+        let untied = tied.then(|| head::own_head(checkpoint, family.embedding)).flatten();
         if untied.is_some() {
             self.untie();
         }
@@ -313,11 +298,6 @@ pub trait Architecture: Send {
         None
     }
 
-    /// The folders beside the checkpoint whose tensors belong to the network.
-    fn folders(&self) -> &'static [&'static str] {
-        &[]
-    }
-
     /// The longest sequence.
     fn max_context(&self) -> usize;
 
@@ -334,29 +314,17 @@ pub trait Architecture: Send {
         Vec::new()
     }
 
-    /// How keys of a checkpoint begin, and how the parameters of the model do: where the network is one tower of
-    /// several.
-    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[]
-    }
-
-    /// How keys end under which a checkpoint may hold several parameters as one tensor, and how those of the
-    /// parameters do.
-    fn stacks(&self) -> Stacks {
-        &[]
-    }
-
     /// A checkpoint with its tensors as the model names them.
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-        checkpoint.renamed(self.prefixes()).apart(self.stacks())
+        checkpoint
     }
 
-    /// The [named](Self::named) checkpoint, with the tensors of the [folders](Self::folders) beside it.
+    /// The [named](Self::named) checkpoint, with the tensors of folders beside it that belong to the network.
     ///
     /// # Errors
     /// If one of the folders has no weights.
     fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
-        self.folders().iter().copied().try_fold(self.named(checkpoint), Checkpoint::with_folder)
+        Ok(self.named(checkpoint))
     }
 
     /// Unties the head from the embedding if the [named](Self::named) checkpoint has a head that differs, as transformers does.
