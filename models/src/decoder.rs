@@ -172,6 +172,15 @@ impl Defaults {
 impl LlamaConfig {
     /// Reads what all families that descend from Llama say: all but biases and what differs between layers.
     pub(crate) fn shared(keys: &Keys, defaults: Defaults) -> Self {
+        Self::with_rope(keys, defaults, RopeParameters::read)
+    }
+
+    /// The same with a rotary embedding that is read in another way.
+    pub(crate) fn with_rope(
+        keys: &Keys,
+        defaults: Defaults,
+        read: impl FnOnce(&Keys, &RopeDefaults) -> RopeParameters,
+    ) -> Self {
         if !defaults.hidden_act.is_empty() {
             keys.one_of("hidden_act", defaults.hidden_act);
         }
@@ -194,7 +203,7 @@ impl LlamaConfig {
             num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
             head_dim: keys.optional_count("head_dim").or(defaults.head_dim),
             rms_norm_eps: keys.number_or(defaults.norm_key, defaults.rms_norm_eps),
-            rope: RopeParameters::read(keys, &rope),
+            rope: read(keys, &rope),
             windows: Arc::from([]),
             tie_word_embeddings: keys.flag("tie_word_embeddings", defaults.tie_word_embeddings),
             attention_bias: false,

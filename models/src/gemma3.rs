@@ -9,7 +9,7 @@ use irpa::{GgufValue, StoredOrder};
 use serde_json::{Value, json};
 
 use crate::config::{IGNORED, Keys, read_base};
-use crate::decoder::{AttentionBlock, LlamaConfig};
+use crate::decoder::{AttentionBlock, Defaults, LlamaConfig};
 use crate::family::{BASE, Family, GgufFamily, Metadata, presets};
 use crate::rope::RopeParameters;
 
@@ -209,7 +209,6 @@ pub(crate) fn read(keys: &Keys) -> GemmaConfig {
 
 fn read_text(keys: &Keys) -> GemmaConfig {
     keys.one_of("hidden_activation", &["gelu_pytorch_tanh"]);
-    keys.one_of("hidden_act", &["gelu_pytorch_tanh"]);
     // Published, and not read by transformers.
     keys.ignore(&["cache_implementation"]);
     for key in ["attn_logit_softcapping", "use_bidirectional_attention"] {
@@ -218,33 +217,30 @@ fn read_text(keys: &Keys) -> GemmaConfig {
             keys.refuse(key, found, expected);
         }
     }
-    let num_hidden_layers = keys.optional_count("num_hidden_layers").unwrap_or(26);
-    let max_position_embeddings = keys.optional_count("max_position_embeddings").unwrap_or(131_072);
-    let [rope_local, rope] = RopeParameters::by_layer_type(keys, [1e4, 1e6], max_position_embeddings);
-    let head_dim = keys.optional_even("head_dim").unwrap_or(256);
-    [&rope_local, &rope].into_iter().for_each(|rope| rope.check(keys, head_dim));
-    let window = keys.optional_count("sliding_window").unwrap_or(4096);
-    let sliding = keys.sliding_layers(num_hidden_layers, 6).into_iter();
-    let llama = LlamaConfig {
-        vocab_size: keys.optional_count("vocab_size").unwrap_or(262_208),
-        hidden_size: keys.optional_count("hidden_size").unwrap_or(2304),
-        intermediate_size: keys.optional_count("intermediate_size").unwrap_or(9216),
-        num_hidden_layers,
-        num_attention_heads: keys.optional_count("num_attention_heads").unwrap_or(8),
-        num_key_value_heads: keys.optional_count("num_key_value_heads").unwrap_or(4),
-        head_dim: Some(head_dim),
-        rms_norm_eps: keys.number_or("rms_norm_eps", 1e-6),
-        rope,
-        windows: sliding.map(|sliding| sliding.then_some(window)).collect(),
-        tie_word_embeddings: keys.flag("tie_word_embeddings", true),
-        attention_bias: keys.flag("attention_bias", false),
-        mlp_bias: false,
-        max_position_embeddings,
-        element: keys.element_type(),
+    let defaults = Defaults {
+        hidden_act: &["gelu_pytorch_tanh"],
+        sizes: Some([262_208, 2304, 9216, 26, 8]),
+        num_key_value_heads: Some(4),
+        head_dim: Some(256),
+        tie_word_embeddings: true,
+        ..Defaults::new(131_072)
     };
+    let mut rope_local = None;
+    let llama = LlamaConfig::with_rope(keys, defaults, |keys, defaults| {
+        let both = RopeParameters::by_layer_type(keys, [1e4, 1e6], defaults.max_position_embeddings);
+        let [local, global] = both;
+        rope_local = Some(local);
+        global
+    });
+    let features = llama.head_dim.unwrap_or_default();
+    rope_local.iter().for_each(|rope| rope.check(keys, features));
+    let window = keys.optional_count("sliding_window").unwrap_or(4096);
+    let period = keys.sliding_period().unwrap_or(6);
+    let windows = keys.windows(llama.num_hidden_layers, Some(window), |layer| (layer + 1) % period != 0);
+    let attention_bias = keys.flag("attention_bias", false);
     GemmaConfig {
-        llama,
-        rope_local: Some(rope_local),
+        llama: LlamaConfig { windows, attention_bias, ..llama },
+        rope_local,
         query_pre_attn_scalar: keys.number_or("query_pre_attn_scalar", 256.0),
         attn_logit_softcapping: None,
         final_logit_softcapping: keys.optional_number("final_logit_softcapping"),
