@@ -9,6 +9,7 @@ use crate::config::Keys;
 use crate::decoder::{AttentionBlock, Decoder, DecoderConfig, Defaults, LlamaConfig};
 use crate::family::{Family, GgufFamily, Stacks, presets};
 use crate::llama;
+use crate::rope::RopeDefaults;
 use crate::shape_check::DeclaredSize;
 
 /// The whole network of a Mixtral.
@@ -116,13 +117,8 @@ impl DecoderConfig for MixtralConfig {}
 impl MixtralConfig {
     /// Sizes in the configuration that the checkpoint's header can confirm.
     pub fn sizes(&self) -> Vec<DeclaredSize> {
-        let (inner, router) = (
-            &[("model.layers.*.block_sparse_moe.experts.*.w2.weight", 1)],
-            &[("model.layers.*.block_sparse_moe.gate.weight", 0)],
-        );
+        let router = &[("model.layers.*.block_sparse_moe.gate.weight", 0)];
         let mut sizes = self.llama.sizes();
-        sizes.retain(|size| size.key != "intermediate_size");
-        sizes.push(DeclaredSize::extent("intermediate_size", self.intermediate_size, inner));
         sizes.push(DeclaredSize::extent("num_local_experts", self.num_local_experts, router));
         sizes
     }
@@ -148,10 +144,8 @@ const STACKS: Stacks = &[
 /// Reads the `config.json` of a Mixtral. Defaults are those of `MixtralConfig` in transformers.
 pub(crate) fn read(keys: &Keys) -> MixtralConfig {
     keys.ignore(IGNORED);
-    keys.one_of("hidden_act", &["silu"]);
-    let mut defaults =
-        Defaults { num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::new(131_072) };
-    defaults.rope.theta = 1e6;
+    let rope = RopeDefaults { theta: 1e6, ..RopeDefaults::new(131_072) };
+    let defaults = Defaults { num_key_value_heads: Some(8), rms_norm_eps: 1e-5, ..Defaults::of(rope) };
     let llama = LlamaConfig::shared(keys, defaults);
     let num_local_experts = keys.optional_count("num_local_experts").unwrap_or(8);
     let num_experts_per_tok = keys.optional_count("num_experts_per_tok").unwrap_or(2);
