@@ -40,6 +40,9 @@ pub(crate) const FAMILY: Family = Family {
         vec![EntryPoint::new("embed", batch, context, context, LogitsMode::None)]
     },
     folders: &FOLDERS,
+    // What was a language model has a prefix, and a head.
+    prefixes: &[("model.", "")],
+    ignorable: &[Ignorable::Prefix("lm_head.")],
     ..Family::of(&["Gemma3TextModel"], &[], &[])
 };
 
@@ -215,20 +218,6 @@ impl<T: Float> EmbeddingGemma<T> {
             })?;
         }
         Ok(recording.finish())
-    }
-}
-
-impl EmbeddingGemmaConfig {
-    /// How keys of a checkpoint begin, and how the parameters of the model do: one that was a language model has a
-    /// prefix.
-    pub fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[("model.", "")]
-    }
-
-    /// Tensors that a checkpoint may contain in addition to the parameters: the head of the original language
-    /// model.
-    pub fn ignorable(&self) -> Vec<Ignorable> {
-        vec![Ignorable::Prefix("lm_head.")]
     }
 }
 

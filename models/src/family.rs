@@ -1,5 +1,6 @@
 //! [`Family`]: facts about a family of networks besides its network and configuration.
 
+use bake::Ignorable;
 use dsl::EntryPoint;
 
 use crate::config::Keys;
@@ -22,7 +23,13 @@ pub struct Family {
     pub model_types: &'static [&'static str],
     /// The network's differences from others, for the table of architectures in the documentation.
     pub about: &'static str,
-    /// Tensors of a checkpoint that contain several parameters.
+    /// How keys of a checkpoint may begin, and how those of the parameters do then.
+    pub prefixes: &'static [(&'static str, &'static str)],
+    /// The key of the embedding, which a tied head shares.
+    pub embedding: &'static str,
+    /// Tensors that a checkpoint may have beside the parameters and a tied head.
+    pub ignorable: &'static [Ignorable],
+    /// Tensors of a checkpoint that hold several parameters.
     pub stacks: Stacks,
     /// Whether a `config.json` that names it is its own, where another family has the name too.
     pub is: fn(&Keys) -> bool,
@@ -36,6 +43,10 @@ pub struct Family {
     pub presets: &'static [Preset],
 }
 
+/// How keys begin in a checkpoint that transformers saved without a head, and how the parameters of most networks do.
+pub(crate) const BASE: &[(&str, &str)] =
+    &[("embed_tokens.", "model.embed_tokens."), ("layers.", "model.layers."), ("norm.", "model.norm.")];
+
 impl Family {
     /// A family with these architectures, classes without a head, and model types.
     pub(crate) const fn of(
@@ -48,6 +59,9 @@ impl Family {
             bases,
             model_types,
             about: "",
+            prefixes: BASE,
+            embedding: "model.embed_tokens.weight",
+            ignorable: &[Ignorable::Suffix(".rotary_emb.inv_freq")],
             stacks: &[],
             is: |_| true,
             entry_points: EntryPoint::all,

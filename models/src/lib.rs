@@ -67,9 +67,6 @@ macro_rules! families {
                         max_context: config.max_position_embeddings,
                         vocabulary: config.vocab_size,
                         tied: config.tie_word_embeddings,
-                        embedding: config.embedding(),
-                        prefixes: config.prefixes(),
-                        ignorable: config.ignorable(),
                         sizes: config.sizes(),
                     },)+
                 }
@@ -162,13 +159,7 @@ struct Facts {
     max_context: usize,
     vocabulary: usize,
     tied: bool,
-    /// The key of the embedding, which a tied head shares.
-    embedding: &'static str,
-    /// Prefixes of keys in checkpoints, each with the network's prefix.
-    prefixes: &'static [(&'static str, &'static str)],
-    /// Tensors that a checkpoint may contain in addition to the parameters.
-    ignorable: Vec<Ignorable>,
-    /// Sizes that a checkpoint's header can confirm.
+    /// The sizes that a checkpoint's header shows.
     sizes: Vec<DeclaredSize>,
 }
 
@@ -224,32 +215,26 @@ impl Architecture for ModelConfig {
         }
     }
 
-    fn folders(&self) -> &'static [&'static str] {
-        self.family().folders
-    }
-
     fn ignorable(&self) -> Vec<Ignorable> {
-        self.facts().ignorable
-    }
-
-    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        self.facts().prefixes
-    }
-
-    fn stacks(&self) -> Stacks {
-        self.family().stacks
+        let Facts { family, tied, .. } = self.facts();
+        let head = || Ignorable::EqualTo { key: head::HEAD.into(), other: family.embedding.into() };
+        family.ignorable.iter().cloned().chain(tied.then(head)).collect()
     }
 
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-        let facts = self.facts();
-        let named = checkpoint.renamed(facts.prefixes).apart(facts.family.stacks);
+        let Facts { family, tied, .. } = self.facts();
+        let named = checkpoint.renamed(family.prefixes).apart(family.stacks);
         // A checkpoint may have either of two tied weights.
-        if facts.tied { named.renamed(&[(head::HEAD, facts.embedding)]) } else { named }
+        if tied { named.renamed(&[(head::HEAD, family.embedding)]) } else { named }
+    }
+
+    fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
+        self.family().folders.iter().copied().try_fold(self.named(checkpoint), Checkpoint::with_folder)
     }
 
     fn settle_head(&mut self, checkpoint: &Checkpoint) -> Option<UntiedHead> {
-        let facts = self.facts();
-        let untied = facts.tied.then(|| head::own_head(checkpoint, facts.embedding)).flatten();
+        let Facts { family, tied, .. } = self.facts();
+        let untied = tied.then(|| head::own_head(checkpoint, family.embedding)).flatten();
         if untied.is_some() {
             self.untie();
         }
@@ -315,12 +300,7 @@ pub trait Architecture: Send {
         None
     }
 
-    /// The folders beside the checkpoint whose tensors belong to the network.
-    fn folders(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    /// The longest sequence that the network supports, in tokens.
+    /// The longest sequence.
     fn max_context(&self) -> usize;
 
     /// The number of token ids.
@@ -336,30 +316,17 @@ pub trait Architecture: Send {
         Vec::new()
     }
 
-    /// Prefixes of keys in checkpoints, each with the network's prefix. A network that is one tower of
-    /// several needs them. Default: none.
-    fn prefixes(&self) -> &'static [(&'static str, &'static str)] {
-        &[]
-    }
-
-    /// Endings of keys in a checkpoint that stores several parameters as one tensor, each with the endings of
-    /// the parameters' keys. Default: none.
-    fn stacks(&self) -> Stacks {
-        &[]
-    }
-
-    /// Renames the tensors of a checkpoint to the names that the network declares.
+    /// A checkpoint with its tensors as the model names them.
     fn named(&self, checkpoint: Checkpoint) -> Checkpoint {
-        checkpoint.renamed(self.prefixes()).apart(self.stacks())
+        checkpoint
     }
 
-    /// The [named](Self::named) checkpoint, together with the tensors of the network's
-    /// [folders](Self::folders).
+    /// The [named](Self::named) checkpoint, with the tensors of folders beside it that belong to the network.
     ///
     /// # Errors
     /// If one of the folders has no weights.
     fn weights(&self, checkpoint: Checkpoint) -> Result<Checkpoint, ArchiveError> {
-        self.folders().iter().copied().try_fold(self.named(checkpoint), Checkpoint::with_folder)
+        Ok(self.named(checkpoint))
     }
 
     /// Unties the head from the embedding if the [named](Self::named) checkpoint contains a head that

@@ -315,7 +315,7 @@ fn an_architecture_with_one_entry_point() {
     let config = ModelConfig::read(&fixture(FIXTURES[0]), &[]).unwrap();
     let model: &dyn Architecture = &config;
     assert_eq!(
-        (model.folders(), model.sentence().map(|sentence| sentence.max_tokens)),
+        (config.family().folders, model.sentence().map(|sentence| sentence.max_tokens)),
         (&FOLDERS[..], Some(40))
     );
     let trace = model.trace(ElementType::F32, &model.entry_points(2, 8, 8)).unwrap().trace;

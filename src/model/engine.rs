@@ -10,15 +10,17 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use generate::{
-    Batch, Finish, GenerateError, Generated, Network, Reply, Session, TokenOptions, Tokenizer, check_tokens,
+    Batch, DraftModel, Finish, GenerateError, Generated, Lookup, Reply, Session, TokenOptions, Tokenizer,
+    check_tokens,
 };
 use models::Architecture;
 use models::fit::OpenWarning;
 use runtime::Transfers;
 
-use super::source::{BuildInfo, Ready, Source, build_checkpoint, open_export};
-use super::{ModelError, OpenOptions};
-use crate::embed::{Embedder, check_texts, length_for};
+use super::source::{BuildInfo, Ready, Source, build_checkpoint, build_embedding, open_export};
+use super::{ModelError, OpenOptions, Speculation};
+use crate::Program;
+use crate::embed::{Embedder, EmbeddingPlan, check_texts};
 
 /// A job for the engine.
 pub(super) enum Job {
@@ -97,22 +99,54 @@ pub(super) struct Unbuilt {
     pub source: Source,
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub options: OpenOptions,
+    pub draft: Option<DraftSource>,
+}
+
+/// What a draft model is built from.
+pub(super) struct DraftSource {
+    pub path: PathBuf,
+    pub source: Source,
+    pub options: OpenOptions,
 }
 
 /// Builds the network, reports the result to `tell`, and then answers jobs until all handles are dropped.
 pub(super) fn run(network: Unbuilt, tell: &Sender<Result<ModelInfo, ModelError>>, jobs: &Receiver<Job>) {
-    let Unbuilt { path, source, tokenizer, options } = network;
-    let engine = match Engine::build(&path, source, &options) {
-        Ok(engine) => engine,
+    let Unbuilt { path, source, tokenizer, options, draft } = network;
+    let built = Engine::build(&path, source, &options);
+    let built = built.and_then(|engine| Ok((engine, draft.map(DraftSource::build).transpose()?)));
+    let (engine, draft) = match built {
+        Ok(built) => built,
         Err(error) => return drop(tell.send(Err(error))),
     };
     if tell.send(Ok(engine.info())).is_err() {
         return;
     }
-    match &engine {
-        Engine::Embedding(model) => Embeddings::new(&path, &options, &**model).serve(jobs),
-        Engine::Text(ready, network) => {
-            Texts::new(&path, &options, (ready, network), tokenizer.as_deref()).serve(jobs);
+    match engine {
+        Engine::Embedding(config) => Embeddings::new(&path, &options, &config).serve(jobs),
+        Engine::Text(ready) => {
+            let batch = batch(&ready, &options.speculate, draft.as_ref());
+            Texts::new(&path, &options, &ready, tokenizer.as_deref(), batch).serve(jobs);
+        }
+    }
+}
+
+/// The slots of a network, and what drafts for them.
+fn batch<'a>(ready: &'a Ready, speculate: &Speculation, draft: Option<&'a Ready>) -> Batch<'a> {
+    let batch = Batch::new(&ready.network);
+    match (speculate, draft) {
+        (_, Some(draft)) => batch.speculate(|| Box::new(DraftModel::new(&draft.network))),
+        (Speculation::Lookup, None) => batch.speculate(|| Box::new(Lookup::default())),
+        _ => batch,
+    }
+}
+
+impl DraftSource {
+    fn build(self) -> Result<Ready, ModelError> {
+        match Engine::build(&self.path, self.source, &self.options)? {
+            Engine::Text(ready) => Ok(*ready),
+            Engine::Embedding(_) => {
+                Err(ModelError::Kind { path: self.path, does: "makes embeddings of texts", asked: "draft" })
+            }
         }
     }
 }
@@ -187,10 +221,10 @@ impl<'a> Texts<'a> {
         options: &'a OpenOptions,
         (ready, network): (&'a Ready, &'a Network),
         tokenizer: Option<&'a Tokenizer>,
+        batch: Batch<'a>,
     ) -> Self {
-        let (batch, waiting) = (Batch::new(network), VecDeque::new());
-        let running = (0..network.batch()).map(|_| None).collect();
-        Self { path, options, ready, network, tokenizer, batch, running, waiting, scorer: None }
+        let running = (0..ready.network.batch()).map(|_| None).collect();
+        Self { path, options, ready, tokenizer, batch, running, waiting: VecDeque::new(), scorer: None }
     }
 
     fn serve(mut self, jobs: &Receiver<Job>) {

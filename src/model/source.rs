@@ -16,7 +16,7 @@ use runtime::{CompileOptions, Device, Runtime, device};
 use targets::{DeviceKind, DeviceName, Target};
 use trace::Signature;
 
-use super::{ModelError, OpenOptions};
+use super::{ModelError, OpenOptions, Speculation};
 use crate::build::{BuildStep, BuildTools, ProgramOptions, build_program};
 use crate::export::{self, IreeManifest};
 use crate::tuning::{TuningSource, Tunings};
@@ -109,7 +109,12 @@ pub(super) fn open_export(
         verify(&archive, options)?;
     }
     let signatures = manifest.signatures(folder)?;
-    let program = Program::new(&runtime, program, signatures.clone());
+    let network = Network::new(&runtime, &program, &signatures)?;
+    if options.speculate != Speculation::Off && !network.has_verifier() {
+        let (option, asked) = ("speculate", options.speculate.to_string());
+        let exported = "no entry point `verify`".into();
+        return Err(ModelError::AsExported { option, asked, exported });
+    }
     let build = BuildInfo {
         compile: Duration::ZERO,
         load: start.elapsed(),
@@ -145,8 +150,12 @@ pub(super) fn build_checkpoint(
     let tunings = options.tunings(&plan.target)?;
     let (tuning, damaged) = (tunings.of(&plan)?, tunings.damaged().to_vec());
     let plan = plan.tuned(tuning, options.chunk);
-    let traced = plan.record(&if score { plan.entry_points() } else { plan.steps() })?;
-    let checkpoint = plan.model.weights(Checkpoint::open(path)?)?;
+    let mut entries = if score { plan.entry_points() } else { plan.steps() };
+    if options.speculate != Speculation::Off {
+        entries.extend(plan.verifier());
+    }
+    let traced = plan.record(&entries)?;
+    let checkpoint = plan.named(Checkpoint::open(path)?);
     let ignorable = plan.model.ignorable();
     let ready = build(options, &traced, &checkpoint, plan.target, plan.weights, ignorable)?;
     Ok(Ready { build: BuildInfo { damaged, ..ready.build }, ..ready })
