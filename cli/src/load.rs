@@ -235,7 +235,7 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
     });
 }
 
-/// What drafts did, for a line on stderr.
+/// The effect of drafts, as a line for stderr.
 pub fn drafts(generated: &Generated) -> String {
     let &Generated { decode_steps, drafted, accepted, .. } = generated;
     match drafted {

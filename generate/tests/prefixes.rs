@@ -20,8 +20,8 @@ fn options(max_tokens: usize) -> TokenOptions {
     TokenOptions { max_tokens, ..TokenOptions::default() }
 }
 
-/// Tokens that the network is not shown again: all in common with another text, or those up to the last border of a chunk where
-/// the state of a recurrence must have been kept.
+/// The number of tokens that are not processed again. These are all common tokens, or those up to the last
+/// border of a chunk if a recurrent state had to be kept.
 #[test]
 fn a_text_computes_what_no_other_has_in_common() {
     for layers in LAYERS {

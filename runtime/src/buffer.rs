@@ -128,7 +128,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Where the tensor lies: equal for two buffers at different times if one memory was used again.
+    /// The memory of the tensor. Two buffers at different times have equal addresses if the second reuses the
+    /// memory of the first.
     pub fn address(&self) -> (usize, usize) {
         self.raw.place()
     }

@@ -101,7 +101,7 @@ pub(super) struct Unbuilt {
     pub draft: Option<DraftSource>,
 }
 
-/// What a draft model is built from.
+/// The inputs of a draft model that is not built yet.
 pub(super) struct DraftSource {
     pub path: PathBuf,
     pub source: Source,

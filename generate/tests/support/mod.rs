@@ -1,5 +1,5 @@
-//! A network in plain Rust whose logits depend on all that it was shown, read from its state: a state that is wrong anywhere
-//! gives other logits, and the way in which tokens came does not matter.
+//! A network in plain Rust whose logits depend on all earlier tokens, by its state. A wrong state gives other
+//! logits. The number of tokens per call has no effect.
 #![allow(dead_code, clippy::unwrap_used, reason = "helpers of several tests, which fail as tests do")]
 
 use std::cell::Cell;
@@ -21,7 +21,7 @@ pub fn go_on<T>(_: T) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// What the state of a network is made of.
+/// The kinds of state in the network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layers {
     Kv,
