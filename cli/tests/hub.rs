@@ -52,7 +52,7 @@ fn a_name_is_downloaded_once() {
     assert!(server.requests() > asked);
 
     let said =
-        refused(&mut online(&["models", "--fetch", "name"], &server, home.path()), 2, &["`name` is no name"]);
+        refused(&mut online(&["models", "--fetch", "name"], &server, home.path()), 2, &["`name` is not a model name"]);
     assert!(said.out.is_empty());
     refused(
         &mut online(&["plan", "org/nam"], &server, home.path()),
