@@ -141,7 +141,6 @@ impl MeshArguments {
     }
 }
 
-/// The tuning of kernels.
 #[derive(Args, Clone)]
 pub struct TuningArguments {
     /// Use the kernel settings that `tune` measured on this machine, the defaults, or those of a JSON file in the form of a
@@ -168,7 +167,6 @@ impl From<&str> for TuningSource {
     }
 }
 
-/// Options of the compiler.
 #[derive(Args, Clone)]
 pub struct CompileArguments {
     /// iree-compile to use [default: the one on PATH]

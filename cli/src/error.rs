@@ -53,7 +53,6 @@ pub enum Error {
     Said {
         /// The code of its error.
         code: Code,
-        /// Its message.
         what: String,
     },
     /// Not everything is there that is needed.
@@ -61,7 +60,6 @@ pub enum Error {
     Missing {
         /// The number of failed checks.
         missing: usize,
-        /// The number of checks.
         looked_at: usize,
     },
     /// The file of messages has another structure.

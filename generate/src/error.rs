@@ -46,7 +46,7 @@ pub enum GenerateError {
     /// The tokenizer cannot encode a text or decode tokens.
     #[error("the tokenizer cannot {what}")]
     Tokenize {
-        /// The operation that failed.
+        /// The operation that failed: encoding or decoding.
         what: &'static str,
         /// The reason that the library gives.
         source: Box<dyn std::error::Error + Send + Sync>,

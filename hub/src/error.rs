@@ -32,13 +32,13 @@ pub enum HubError {
     /// The model has no such file.
     #[error("`{}` has no file `{file}`, expected one of:{}", .name.repository, Listed(.known))]
     NoFile { name: Box<ModelName>, file: String, known: Vec<String> },
-    /// A name fits several files.
+    /// Several files match the name.
     #[error("`{name}` fits {} GGUF files, expected one:{}", .files.len(), Listed(.files))]
     SeveralFiles { name: Box<ModelName>, files: Vec<String> },
-    /// The repository holds no weights that Tracewright reads.
+    /// The repository contains no weights that Tracewright supports.
     #[error("`{name}` has no safetensors and no GGUF files, only:{}", Listed(.known))]
     NoWeights { name: Box<ModelName>, known: Vec<String> },
-    /// The hub answered with another status than success.
+    /// The hub answered with an error status.
     #[error("{url} answered with status {status}, expected 200")]
     Status { url: String, status: u16 },
     /// The connection failed, or was interrupted too often.
@@ -50,10 +50,10 @@ pub enum HubError {
     /// A downloaded file has another hash than the hub declares.
     #[error("`{file}` of `{name}` has the hash {found}, expected {expected}")]
     Hash { name: Box<ModelName>, file: String, found: String, expected: String },
-    /// The caller stopped the download. What has arrived stays.
+    /// The caller stopped the download. The next download continues it.
     #[error("stopped")]
     Stopped,
-    /// A file of the cache that cannot be read or written.
+    /// A file of the cache cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
 }

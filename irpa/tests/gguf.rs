@@ -1,5 +1,4 @@
-//! GGUF files: what is read of them, and what is said about those that cannot be. What blocks mean is judged in
-//! `tests/tests/gguf.rs`.
+//! Reading GGUF files, and the messages about invalid ones. `tests/tests/gguf.rs` judges the decoded blocks.
 
 use std::fs;
 use std::path::PathBuf;
@@ -62,7 +61,7 @@ fn written(bytes: &[u8]) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-/// What is wrong with a file of these bytes.
+/// The problems of a file with these bytes.
 fn problems(bytes: &[u8]) -> Vec<GgufProblem> {
     let (_folder, path) = written(bytes);
     match Gguf::open(&path) {

@@ -66,7 +66,7 @@ pub enum XlaError {
     /// The archive lacks a weight that a recipe computed.
     #[error("`{key}` was not written to `{}`", .path.display())]
     Lost {
-        /// Key of the weight.
+        /// Key of the weight in the archive.
         key: String,
         /// Path of the archive file.
         path: PathBuf,
@@ -75,11 +75,11 @@ pub enum XlaError {
     #[error(transparent)]
     Manifest(#[from] ManifestError),
     /// A computed weight has another offset than the manifest declares.
-    #[error("`{}` has `{key}` at byte {found}, where the manifest has {expected}; export the model again", .path.display())]
+    #[error("`{}` has `{key}` at byte {found}, expected {expected} as in the manifest; export the model again", .path.display())]
     Moved {
         /// Path of the archive file.
         path: PathBuf,
-        /// Key of the weight.
+        /// Key of the weight in the archive.
         key: String,
         /// The offset in the manifest, in bytes.
         expected: usize,

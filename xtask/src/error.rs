@@ -17,7 +17,7 @@ pub enum Error {
     /// Programs of tests ended with another status than 0.
     #[error("step `{step}` failed: {}. Their messages are above; fix the problem and run this again", failed.join(", "))]
     Tests { step: String, failed: Vec<String> },
-    /// The build has none of the test programs that a step needs.
+    /// Cargo built no test programs for a step that needs some.
     #[error("step `{step}` has nothing to run: `xtask/src/chores.rs` lists its programs")]
     NoTests { step: String },
     /// A step without output ended with an error status.

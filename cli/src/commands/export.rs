@@ -48,7 +48,6 @@ pub enum Engine {
     Xla,
 }
 
-/// Options for XLA alone.
 #[derive(Args, Clone)]
 pub struct XlaArguments {
     #[command(flatten)]

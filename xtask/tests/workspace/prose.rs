@@ -20,7 +20,7 @@ type Kind = fn(&str) -> bool;
 /// The kinds of files, and the reader that splits such a text into fragments. Doc comments include the help of command lines. Those of tests are not read.
 const SCOPE: [(Kind, Reader); 3] = [
     (|path| path.ends_with(".md"), markdown),
-    (|path| path.ends_with(".rs") && !path.contains("tests/"), doc_comments),
+    (|path| path.ends_with(".rs"), doc_comments),
     (|path| path.ends_with(".rs"), error_texts),
 ];
 
@@ -28,7 +28,8 @@ const SCOPE: [(Kind, Reader); 3] = [
 const NOT_YET: [&str; 0] = [];
 
 /// Sentences that may break a rule: file, words of the sentence, reason. None needs it today.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[];
+const EXCEPTIONS: &[(&str, &str, &str)] =
+    &[("cli/src/sampling.rs", "penalties;dry;", "a list of llama.cpp, which puts `;` between its items")];
 
 /// The longest sentence, in words.
 const WORDS: usize = 30;
