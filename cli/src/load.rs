@@ -235,7 +235,7 @@ pub fn say_ends(options: &GenerateOptions, model: &Model) {
     });
 }
 
-/// What drafts did, for a line on stderr.
+/// The figures of drafting, for a line on stderr.
 pub fn drafts(generated: &Generated) -> String {
     let &Generated { decode_steps, drafted, accepted, .. } = generated;
     match drafted {

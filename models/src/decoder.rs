@@ -135,7 +135,7 @@ pub struct LlamaConfig {
     pub element: Option<ElementType>,
 }
 
-/// What a family that descends from Llama takes where `config.json` is silent, and which of its keys have other values.
+/// The defaults of a family that descends from Llama for keys that `config.json` lacks, and its keys with other values.
 pub(crate) struct Defaults {
     /// Functions of the feed-forward network that the family has; none if there is no such key.
     pub hidden_act: &'static [&'static str],

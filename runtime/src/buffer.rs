@@ -128,7 +128,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Where the tensor lies: equal for two buffers at different times if one memory was used again.
+    /// The address of the tensor: equal for two buffers at different times if they use the same memory.
     pub fn address(&self) -> (usize, usize) {
         self.raw.place()
     }

@@ -102,7 +102,7 @@ pub(super) struct Unbuilt {
     pub draft: Option<DraftSource>,
 }
 
-/// What a draft model is built from.
+/// The inputs for building a draft model.
 pub(super) struct DraftSource {
     pub path: PathBuf,
     pub source: Source,
@@ -380,7 +380,7 @@ struct Embeddings<'a> {
     path: PathBuf,
     options: &'a OpenOptions,
     model: &'a dyn Architecture,
-    /// What was built, by the longest text that it takes.
+    /// The built programs, by the longest text that each takes.
     programs: BTreeMap<usize, Ready>,
 }
 

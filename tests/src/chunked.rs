@@ -35,7 +35,7 @@ pub struct Chunked {
     pub context: usize,
 }
 
-/// What the layers of some sequences remember.
+/// The cached state of some sequences.
 pub struct State {
     batch: usize,
     buffers: Vec<Buffer>,
@@ -100,7 +100,7 @@ impl Chunked {
         })
     }
 
-    /// What layers remember of nothing, for a number of sequences that some step takes.
+    /// The empty state, for a number of sequences that some step takes.
     ///
     /// # Errors
     /// If no step does.
